@@ -27,7 +27,7 @@ use usher_local::checked::Checked;
 use usher_proto::frame::{ClientBody, ClientFrame};
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::{KeeperBody, KeeperRequest};
-use usher_proto::log_record::AuthenticationRecord;
+use usher_proto::log_record::{AuthenticationRecord, Record};
 use usher_proto::session_id;
 use usher_proto::ssh_key::public::KeyData;
 use usher_proto::ssh_key::{PrivateKey, SshSig};
@@ -68,10 +68,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             let granted = authenticate(&checked, &claim, &authenticator)
                 .map_err(|refused| refused.refusal.name())?;
             std::hint::black_box(session_id(&authenticator.statement));
-            let record = AuthenticationRecord {
+            let record = Record::Authentication(AuthenticationRecord {
                 authenticator,
                 public_key: granted.public_key,
-            };
+            });
             let open = KeeperRequest {
                 request: 1,
                 host: host.clone(),

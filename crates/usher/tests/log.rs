@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
-use usher_log::{AuthenticationRecord, Log, SignedRecord, SigningKey};
+use usher_log::{AuthenticationRecord, Log, Record, SignedRecord, SigningKey};
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::{
     Authenticator, Chain, HostPublicKey, NAMESPACE, Refusal, SESSION_END_NAMESPACE, SessionEnd,
@@ -63,7 +63,11 @@ fn world() -> (TempDir, Log) {
 }
 
 fn append(log: &mut Log, signed: Authenticator) {
-    let (record, _) = SignedRecord::new(&AuthenticationRecord::new(signed).unwrap()).unwrap();
+    let record = Record::Authentication(AuthenticationRecord {
+        public_key: signed.verify_signature().unwrap().public_key,
+        authenticator: signed,
+    });
+    let (record, _) = SignedRecord::new(&record.encode()).unwrap();
     log.append(&[record]).unwrap();
 }
 

@@ -318,7 +318,7 @@ fn a_guest_leaves_by_itself_and_is_not_let_in_again() -> Result {
     goes_in_time(&mail, &mut of_bob, &until)?;
     only_bob_has_ended(&mail, Refusal::GuestOver)?;
     let told = refused(&mail, "bob", "mailhost:imap")?;
-    let said = "the time until which the server's policy admits the user as a guest has passed";
+    let said = "the user's time as a guest of this server is over";
     assert!(told.contains(said), "{told}");
     lives(&mut of_alice)?;
     let told = mail.mailhost.run(["usher", "policy", "check"])?.stderr;

@@ -16,8 +16,7 @@ use crate::checkpoint::{
 use crate::error::{At, Damage, LogError};
 use crate::layout::Layout;
 use crate::merkle::{
-    self, Frontier, HASH_SIZE, Hash, Node, TILE_HEIGHT, TILE_WIDTH, leaf_hash, verify_consistency,
-    verify_inclusion,
+    self, Frontier, HASH_SIZE, Hash, Node, TILE_HEIGHT, TILE_WIDTH, leaf_hash, verify_inclusion,
 };
 use usher_proto::log_record::{Record, RecordError};
 
@@ -133,27 +132,6 @@ impl Reader {
         let leaf = leaf_hash(&record.encode());
         if !verify_inclusion(&leaf, index, size, &checkpoint.root, &proof) {
             return Err(self.rewritten());
-        }
-        Ok(proof)
-    }
-
-    /// Proves that the tree of `checkpoint` begins with that of `earlier`
-    /// ([`merkle::verify_consistency`]).
-    ///
-    /// # Errors
-    /// [`Damage::Behind`], [`Damage::Inconsistent`].
-    pub fn prove_consistency(
-        &self,
-        earlier: &Checkpoint,
-        checkpoint: &Checkpoint,
-    ) -> Result<Vec<Hash>, LogError> {
-        let (kept, size) = (earlier.size, checkpoint.size);
-        if kept > size {
-            return Err(Damage::Behind { kept, size }.into());
-        }
-        let proof = merkle::prove_consistency(kept, size, |node| self.node(node))?;
-        if !verify_consistency(kept, &earlier.root, size, &checkpoint.root, &proof) {
-            return Err(Damage::Inconsistent { kept }.into());
         }
         Ok(proof)
     }

@@ -12,7 +12,7 @@ use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_WIDTH, leaf_hash};
 use crate::recovery::Lock;
 use usher_base::DecodeError;
 use usher_proto::SessionEnd;
-use usher_proto::log_record::{AuthenticationRecord, MAX_LOG_RECORD, RecordError, Verified};
+use usher_proto::log_record::{Record, RecordError, Verified};
 
 /// A record with a valid signature, which may go into the log.
 #[derive(Clone, Debug)]
@@ -24,13 +24,13 @@ impl SignedRecord {
     /// Checks the record of an authentication, and also returns its contents.
     ///
     /// # Errors
-    /// [`RecordError`] when its signature is invalid, or it is longer than [`MAX_LOG_RECORD`].
-    pub fn new(record: &AuthenticationRecord) -> Result<(Self, Verified), RecordError> {
+    /// [`RecordError`] when the bytes are not such a record, or its signature is invalid.
+    pub fn new(entry: &[u8]) -> Result<(Self, Verified), RecordError> {
+        let Record::Authentication(record) = Record::decode(entry)? else {
+            return Err(DecodeError::UnknownType.into());
+        };
         let says = record.verify()?;
-        let entry = record.encode();
-        if entry.len() > MAX_LOG_RECORD {
-            return Err(RecordError::Malformed(DecodeError::Oversized));
-        }
+        let entry = entry.to_vec();
         Ok((Self { entry }, says))
     }
 
@@ -39,7 +39,7 @@ impl SignedRecord {
     /// # Errors
     /// [`CheckpointError::Signing`]; no known input causes it.
     pub fn of_end(end: &SessionEnd, log: &SigningKey) -> Result<Self, CheckpointError> {
-        let entry = log.sign_end(end)?.encode();
+        let entry = Record::End(log.sign_end(end)?).encode();
         Ok(Self { entry })
     }
 }

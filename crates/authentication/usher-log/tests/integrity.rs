@@ -197,13 +197,14 @@ fn a_record_that_nobody_signed_is_found_though_the_log_vouches_for_it() {
     forged.authenticator.statement = common::statement(99).encode();
     let folder = tempfile::tempdir().unwrap();
     drop(log(folder.path(), &records(0..3)));
+    let forged = Record::Authentication(forged);
     assert_eq!(
-        SignedRecord::new(&forged).err(),
+        SignedRecord::new(&forged.encode()).err(),
         Some(RecordError::Signature(Refusal::BadSignature))
     );
     let other_log = SigningKey::new(ORIGIN, &common::user_key()).unwrap();
     let end_of_another = other_log.sign_end(&common::end(3)).unwrap();
-    for forged in [Record::Authentication(forged), Record::End(end_of_another)] {
+    for forged in [forged, Record::End(end_of_another)] {
         rewrite(folder.path(), &[records(0..3), vec![forged]].concat());
         let reader = Reader::open(folder.path()).unwrap();
         let Err(LogError::Damaged(damage)) = reader.verify(None) else {
@@ -287,17 +288,6 @@ fn proofs_can_be_checked_far_from_the_log() {
         assert_eq!(lines[2 + proof.len()], "");
         assert!(text.ends_with(log.checkpoint().note()));
     }
-    let earlier = tempfile::tempdir().unwrap();
-    let earlier = common::log(earlier.path(), &all[..257]);
-    let earlier = earlier.checkpoint().checkpoint();
-    let proof = reader.prove_consistency(earlier, now).unwrap();
-    assert!(!proof.is_empty());
-    let other = tempfile::tempdir().unwrap();
-    let other = common::log(other.path(), &records(1..258));
-    assert!(matches!(
-        reader.prove_consistency(other.checkpoint().checkpoint(), now),
-        Err(LogError::Damaged(Damage::Inconsistent { kept: 257 }))
-    ));
 }
 
 #[test]

@@ -4,8 +4,7 @@
 use proptest::prelude::*;
 use std::convert::Infallible;
 use usher_log::merkle::{
-    Frontier, Hash, Node, empty_root, leaf_hash, node_hash, prove_consistency, prove_inclusion,
-    verify_consistency, verify_inclusion,
+    Frontier, Hash, Node, empty_root, leaf_hash, node_hash, prove_inclusion, verify_inclusion,
 };
 
 /// MTH(D[n]).
@@ -34,26 +33,6 @@ fn reference_path(index: usize, leaves: &[Vec<u8>]) -> Vec<Hash> {
     };
     path.push(reference_root(other));
     path
-}
-
-/// SUBPROOF(m, D[n], b).
-fn reference_subproof(earlier: usize, leaves: &[Vec<u8>], whole: bool) -> Vec<Hash> {
-    if earlier == leaves.len() {
-        return if whole {
-            Vec::new()
-        } else {
-            vec![reference_root(leaves)]
-        };
-    }
-    let middle = largest_power_below(leaves.len());
-    let (left, right) = leaves.split_at(middle);
-    let (mut proof, other) = if earlier <= middle {
-        (reference_subproof(earlier, left, whole), right)
-    } else {
-        (reference_subproof(earlier - middle, right, false), left)
-    };
-    proof.push(reference_root(other));
-    proof
 }
 
 fn largest_power_below(count: usize) -> usize {
@@ -140,22 +119,6 @@ fn every_proof_of_a_small_tree_is_the_references_and_verifies() {
                 &proof
             ));
         }
-        for earlier in 1..=size {
-            let Ok(proof) = prove_consistency(earlier as u64, size as u64, lookup(tree));
-            assert_eq!(
-                proof,
-                reference_subproof(earlier, tree, true),
-                "{earlier} of {size}"
-            );
-            let earlier_root = reference_root(&tree[..earlier]);
-            assert!(verify_consistency(
-                earlier as u64,
-                &earlier_root,
-                size as u64,
-                &root,
-                &proof
-            ));
-        }
     }
 }
 
@@ -207,31 +170,5 @@ proptest! {
         let mut wrong = root;
         wrong[change.index(32)] ^= 1 << bit;
         prop_assert!(!check(index, size, &wrong, &proof));
-    }
-
-    #[test]
-    fn a_consistency_proof_holds_for_its_own_trees_only(
-        size in 2..300_usize,
-        earlier in any::<prop::sample::Index>(),
-        change in any::<prop::sample::Index>(),
-        bit in 0..8_u8,
-    ) {
-        let tree = leaves(size);
-        let earlier = 1 + earlier.index(size - 1);
-        let (root, earlier_root) = (reference_root(&tree), reference_root(&tree[..earlier]));
-        let Ok(proof) = prove_consistency(earlier as u64, size as u64, lookup(&tree));
-        let check = |earlier_root: &Hash, root: &Hash, proof: &[Hash]| {
-            verify_consistency(earlier as u64, earlier_root, size as u64, root, proof)
-        };
-        prop_assert!(check(&earlier_root, &root, &proof));
-        prop_assert!(!check(&earlier_root, &root, &proof[1..]));
-        prop_assert!(!check(&earlier_root, &root, &[&proof[..], &[root]].concat()));
-        let mut wrong = proof.clone();
-        wrong[change.index(proof.len())][change.index(32)] ^= 1 << bit;
-        prop_assert!(!check(&earlier_root, &root, &wrong));
-        let mut edited = tree.clone();
-        edited[change.index(earlier)].push(0);
-        prop_assert!(!check(&reference_root(&edited[..earlier]), &root, &proof));
-        prop_assert!(!check(&earlier_root, &reference_root(&edited), &proof));
     }
 }

@@ -1,17 +1,17 @@
-//! What is said to an ssh-agent: one request and its answer (OpenSSH, PROTOCOL.agent; draft-ietf-
-//! sshm-ssh-agent sections 3, 3.6 and 5.1). Each message is a length of 4 bytes and so many bytes,
-//! the first of them its type.
+//! One request to an ssh-agent, and its answer (OpenSSH, PROTOCOL.agent; draft-ietf-sshm-ssh-agent
+//! sections 3, 3.6 and 5.1). Each message is a length of 4 bytes and that many bytes, of which the
+//! first is its type.
 
 use usher_base::DecodeError;
 use usher_base::codec::{self, Bytes, messages, put_string};
 
-/// Longest answer in bytes, after its length: a signature of the longest kind has about 130.
+/// Longest answer in bytes, after its length. The longest kind of signature has about 130.
 pub const MAX_AGENT_ANSWER: usize = 4096;
 
 const SIGN_REQUEST: u8 = 13;
 
 /// The request for a signature by the key `public_key` (RFC 4253 section 6.6) over `data`, with its
-/// length. No flags: they are RSA's.
+/// length. It sets no flags, which only RSA has.
 #[must_use]
 pub fn sign_request(public_key: &[u8], data: &[u8]) -> Vec<u8> {
     let mut message = vec![SIGN_REQUEST];
@@ -23,10 +23,10 @@ pub fn sign_request(public_key: &[u8], data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// How many bytes an answer has after the 4 that say so.
+/// The length of an answer in bytes, from the 4 bytes before it.
 ///
 /// # Errors
-/// [`DecodeError::Oversized`] above [`MAX_AGENT_ANSWER`]: nothing of it is read.
+/// [`DecodeError::Oversized`] above [`MAX_AGENT_ANSWER`].
 pub fn answer_length(prefix: [u8; 4]) -> Result<usize, DecodeError> {
     usize::try_from(u32::from_be_bytes(prefix))
         .ok()
@@ -35,19 +35,18 @@ pub fn answer_length(prefix: [u8; 4]) -> Result<usize, DecodeError> {
 }
 
 messages! {
-    /// What an agent answers to [`sign_request`].
+    /// Answers of an agent to [`sign_request`].
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     pub enum AgentAnswer {
-        /// It does not sign: it lacks the key, or whoever it asked has refused.
+        /// It did not sign: it lacks the key, or its user has refused.
         5 => Failure,
-        /// A signature (RFC 4253 section 6.6; of a security key with flags and counter). Nothing
-        /// is promised about it.
+        /// A signature (RFC 4253 section 6.6; of a security key with flags and counter), unchecked.
         14 => Signature(signature: Vec<u8> as Bytes<MAX_AGENT_ANSWER>),
     }
 }
 
 impl AgentAnswer {
-    /// Reads an answer, without its length.
+    /// Reads an answer that has no length before it.
     ///
     /// # Errors
     /// [`DecodeError`]; [`DecodeError::UnknownType`] for any other message.

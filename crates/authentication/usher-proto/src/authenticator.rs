@@ -1,7 +1,7 @@
 //! The authenticator: a statement and the user's SSHSIG signature over it.
 //!
-//! SSHSIG (OpenSSH, PROTOCOL.sshsig) so that `ssh-keygen -Y verify` checks the log, and so that
-//! keys on a security key (FIDO, OpenSSH's PROTOCOL.u2f) or in an ssh-agent can sign.
+//! With SSHSIG (OpenSSH, PROTOCOL.sshsig) `ssh-keygen -Y verify` can check the log, and security keys
+//! (FIDO, OpenSSH PROTOCOL.u2f) and ssh-agents can sign.
 
 use ssh_encoding::Encode;
 use ssh_key::{Algorithm, HashAlg, PrivateKey, PublicKey};
@@ -12,17 +12,17 @@ use crate::statement::MAX_STATEMENT_SIZE;
 use crate::{Certificate, Refusal, Statement};
 use usher_base::codec::{Bytes, fields};
 
-/// The SSHSIG namespace of authenticators: a signature made for git, for files or for mail can
-/// never open a session, and an authenticator proves nothing elsewhere.
+/// The SSHSIG namespace of authenticators: signatures made for git, files or mail open no session, and
+/// an authenticator proves nothing elsewhere.
 pub const NAMESPACE: &str = "authenticator@usher";
 
 /// Why a statement could not be signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
-    /// The private key is still under its passphrase.
+    /// The private key has a passphrase.
     #[error("the private key is protected by a passphrase")]
     Encrypted,
-    /// A file of this kind holds no key that can sign here.
+    /// Keys of this kind cannot sign from a file.
     #[error(
         "keys of the kind {0} do not sign from a file: use an Ed25519 or ECDSA key, or an agent"
     )]
@@ -32,12 +32,12 @@ pub enum SignError {
     Signature(#[source] ssh_key::Error),
 }
 
-/// A statement and the signature over it, both as the bytes they are on the wire and in the log.
+/// A statement and the signature over it, as their bytes on the wire and in the log.
 ///
-/// Nothing is promised about the bytes until [`Authenticator::verify_signature`] succeeded.
+/// The bytes are unchecked until [`Authenticator::verify_signature`] succeeds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Authenticator {
-    /// [`Statement::encode`]'s bytes, at most [`MAX_STATEMENT_SIZE`].
+    /// The bytes of [`Statement::encode`], at most [`MAX_STATEMENT_SIZE`].
     pub statement: Vec<u8>,
     /// The binary SSHSIG blob, at most [`MAX_SIGNATURE_SIZE`] bytes.
     pub signature: Vec<u8>,
@@ -78,12 +78,12 @@ impl Authenticator {
         })
     }
 
-    /// Puts together a statement and the signature that somebody else's agent made over
-    /// [`Authenticator::signed_data`]. Gives nothing that a verifier would refuse for its signature.
+    /// Joins a statement and an agent's signature over [`Authenticator::signed_data`], and verifies
+    /// the result.
     ///
     /// # Errors
-    /// As [`Authenticator::verify_signature`]; [`Refusal::BadSignature`] also for what another key
-    /// has signed.
+    /// As [`Authenticator::verify_signature`]; [`Refusal::BadSignature`] also if another key has
+    /// signed.
     pub fn from_signature(
         statement: Vec<u8>,
         key: &PublicKey,
@@ -101,8 +101,8 @@ impl Authenticator {
         Ok(authenticator)
     }
 
-    /// The same, with the certificate of the key that signed in the key's place, as `ssh-keygen -Y
-    /// sign -f KEY-cert.pub` makes it. The signature is over the statement only, and stays.
+    /// Replaces the key inside the signature by its certificate, as `ssh-keygen -Y sign -f
+    /// KEY-cert.pub` does. The signature covers only the statement, so it stays valid.
     ///
     /// # Errors
     /// As [`Authenticator::verify_signature`]; [`Refusal::BadSignature`] also for a certificate of
@@ -116,30 +116,30 @@ impl Authenticator {
         Ok(certified)
     }
 
-    /// What is signed of a statement (PROTOCOL.sshsig): what an agent is given.
+    /// The bytes that an agent signs for a statement (PROTOCOL.sshsig).
     ///
     /// # Errors
-    /// [`SignError::Signature`], for no input that is known.
+    /// [`SignError::Signature`]; no known input causes it.
     pub fn signed_data(statement: &[u8]) -> Result<Vec<u8>, SignError> {
         sshsig::signed_data(NAMESPACE, statement).map_err(SignError::Signature)
     }
 
-    /// Checks the signature over the statement bytes and gives the key that made it, with its
-    /// certificate where that stands in its place.
+    /// Checks the signature over the statement bytes, and returns the key that made it and the
+    /// certificate that took its place, if there is one.
     ///
-    /// This says only that the holder of *that* key signed *these* bytes for this purpose, and
-    /// touched it where it is on a security key, and that the authority in the certificate has
-    /// signed that. The caller asks whether the key or the authority counts for the user
-    /// ([`Refusal::UnknownKey`], [`Refusal::UnknownAuthority`]) and the certificate now
-    /// ([`Certificate::check`]), and checks the statement.
+    /// This proves only that the holder of *that* key signed *these* bytes for this purpose, with a
+    /// touch if it is on a security key, and that the authority in the certificate signed the
+    /// certificate. The caller checks whether the key or the authority is trusted for the user
+    /// ([`Refusal::UnknownKey`], [`Refusal::UnknownAuthority`]), whether the certificate is valid now
+    /// ([`Certificate::check`]), and the statement.
     ///
     /// # Errors
-    /// [`Refusal::Oversized`] for a statement above its limit, and those of the signature:
+    /// [`Refusal::Oversized`] for a statement above its limit, and for the signature:
     /// [`Refusal::Oversized`], [`Refusal::Truncated`], [`Refusal::UnknownVersion`],
-    /// [`Refusal::Malformed`] when it is no canonical SSHSIG blob; [`Refusal::UnsupportedKey`]
-    /// for other keys than those of [`sshsig::is_supported`], for weak Ed25519 keys, and for another
-    /// hash than SHA-512; [`Refusal::BadSignature`] when it is for another namespace or does not
-    /// verify; [`Refusal::UserNotPresent`] when a security key has signed without a touch.
+    /// [`Refusal::Malformed`] if it is not a canonical SSHSIG blob; [`Refusal::UnsupportedKey`] for
+    /// kinds of keys that [`is_supported`] excludes, weak Ed25519 keys, and hashes other than SHA-512;
+    /// [`Refusal::BadSignature`] if it is for another namespace or does not verify;
+    /// [`Refusal::UserNotPresent`] if a security key signed without a touch.
     pub fn verify_signature(&self) -> Result<Signed, Refusal> {
         if self.statement.len() > MAX_STATEMENT_SIZE {
             return Err(Refusal::Oversized);

@@ -1,8 +1,8 @@
 //! Service process to keeper and back: the calls of netAuth (USENIX Security 2008, section 4),
 //! one packet each on a local SOCK_SEQPACKET socket.
 //!
-//! The kernel says who asks (SO_PEERCRED), never the packet. The one descriptor that
-//! travels is the user's listener beside [`CallReply::Queue`] (SCM_RIGHTS).
+//! The kernel identifies the caller (SO_PEERCRED), never the packet. Only the user's listener travels
+//! as a descriptor, beside [`CallReply::Queue`] (SCM_RIGHTS).
 
 use crate::key::KEY_FINGERPRINT_SIZE;
 use crate::{Principals, Refusal};
@@ -12,8 +12,8 @@ use usher_base::{ConnectionTuple, DecodeError, HostName, Padded, ServiceName, Us
 /// Longest packet in bytes, in both directions.
 pub const MAX_CALL_PACKET: usize = 1024;
 
-/// Most supplementary groups of a user whom a process becomes by the calls: what the kernel's side
-/// compares in one step.
+/// Most supplementary groups of a user whom a process becomes by the calls: the kernel program
+/// compares that many in one step.
 pub const MAX_GROUPS: usize = 128;
 
 /// Bytes of a reservation's name.
@@ -22,30 +22,22 @@ pub const RESERVATION_SIZE: usize = 16;
 /// The version of the packets: programs link against a library older than the keeper.
 pub const CALLS_VERSION: u8 = 2;
 
-/// A reserved user, for one process: random, so that a process knows those only that it was given
-/// or that its parent had.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ReservationId([u8; RESERVATION_SIZE]);
-
-impl ReservationId {
-    /// From its bytes, which the keeper draws at random.
-    #[must_use]
-    pub const fn from_bytes(bytes: [u8; RESERVATION_SIZE]) -> Self {
-        Self(bytes)
-    }
+plain_bytes! {
+    /// Names the reservation of a user for one process. Random, drawn by the keeper: a process knows
+    /// only the reservations that it or its parent was given.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct ReservationId([u8; RESERVATION_SIZE]);
 }
 
 impl std::fmt::Debug for ReservationId {
-    /// Without its bytes: knowing them is what entitles.
+    /// Without its bytes, which are the credential.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("ReservationId")
     }
 }
 
-plain_bytes!(ReservationId);
-
 messages! {
-    /// What a service's process asks of the keeper.
+    /// Requests of a service's process to the keeper.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum CallRequest {
         /// The process serves the service at this port of the host.
@@ -57,14 +49,14 @@ messages! {
         2 => PreAccept,
         /// Let the asking process become the reserved user. The first packet of a connection.
         3 => SetNetUser {
-            /// Which.
+            /// The reservation.
             reservation: ReservationId,
         },
         /// The asking process has become the user: hand over the queue.
         4 => Settled,
         /// The process has accepted its connection. In the style `connection` only.
         5 => Accepted,
-        /// Who is this connection? The first packet of a connection.
+        /// Asks which user a connection belongs to. The first packet of a connection.
         6 => Info {
             /// Its two endpoints.
             connection: ConnectionTuple,
@@ -73,7 +65,7 @@ messages! {
 }
 
 messages! {
-    /// What the keeper answers.
+    /// Answers of the keeper.
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     pub enum CallReply {
         /// The process may serve.
@@ -85,7 +77,7 @@ messages! {
         },
         /// A user is reserved.
         130 => Reserved {
-            /// What a process shows to become the user.
+            /// A process shows it to become the user.
             reservation: ReservationId,
             /// The user; never 0.
             uid: u32 as UserId,
@@ -101,16 +93,16 @@ messages! {
         },
         /// The user's listener, in the accompanying descriptor.
         132 => Queue,
-        /// Who a connection is.
+        /// The user of a connection.
         133 => Connection(connection: ConnectionInfo),
-        /// No.
+        /// The request is refused.
         134 => Refused(refusal: Refusal),
     }
 }
 
 packets!(CALLS_VERSION, MAX_CALL_PACKET, CallRequest, CallReply);
 
-/// Who a connection is.
+/// The user of a connection, and the session that admitted it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionInfo {
     /// The local account of the user.
@@ -144,7 +136,7 @@ fields! {
     }
 }
 
-/// A port, which is never zero.
+/// A port other than zero.
 struct Port;
 
 impl Codec<u16> for Port {
@@ -160,7 +152,7 @@ impl Codec<u16> for Port {
     }
 }
 
-/// An account, neither root nor the number that means none.
+/// An account: neither root nor the number that means no account.
 struct UserId;
 
 impl Codec<u32> for UserId {

@@ -1,7 +1,7 @@
-//! OpenSSH certificates of users (PROTOCOL.certkeys): a key, and what an authority says of it.
+//! OpenSSH certificates of users (PROTOCOL.certkeys): a key, and what an authority certifies about it.
 //!
-//! The decoder of `ssh-key` is not used: it allocates what a length says before looking whether it
-//! is there, and takes no certificate without an end.
+//! The decoder of `ssh-key` is unsuitable: it allocates by a length prefix before it compares it with
+//! the input, and refuses certificates that never expire.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,11 +24,11 @@ pub const MAX_CERTIFICATE_SIZE: usize = 3072;
 /// Most principals of a certificate; OpenSSH has the same limit.
 pub const MAX_PRINCIPALS: usize = 256;
 
-/// Longest list of principals in bytes, commas between them: what `usher_connection_info` has room
-/// for.
+/// Longest list of principals in bytes, with commas between them; `usher_connection_info` has room for
+/// no more.
 pub const MAX_PRINCIPALS_SIZE: usize = 511;
 
-/// Names of certificates of users, names of the keys in them, and in how many strings these are.
+/// Types of certificates, types of the keys in them, and the number of strings that hold the key.
 const KINDS: [(&str, &str, usize); 5] = [
     ("ssh-ed25519-cert-v01@openssh.com", "ssh-ed25519", 1),
     (
@@ -53,18 +53,18 @@ const KINDS: [(&str, &str, usize); 5] = [
     ),
 ];
 
-/// With what the names of certificates' types end.
+/// The end of the names of all types of certificates.
 pub const TYPE_SUFFIX: &str = "-cert-v01@openssh.com";
 const TYPE_USER: u32 = 1;
 
-/// Names that the holder of a certificate may go by, commas between them: at most
-/// [`MAX_PRINCIPALS_SIZE`] bytes, no name empty, none with a comma or a control character. There may
-/// be none.
+/// The names that the holder of a certificate may go by, with commas between them: at most
+/// [`MAX_PRINCIPALS_SIZE`] bytes. A name is not empty and has no comma or control character. There may
+/// be no name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Principals(String);
 
 impl Principals {
-    /// From names.
+    /// The principals with these names.
     ///
     /// # Errors
     /// [`DecodeError::Oversized`], [`DecodeError::Malformed`].
@@ -124,23 +124,23 @@ impl fmt::Display for Principals {
     }
 }
 
-/// What is kept with a session of the certificate that opened it: enough to ask again whether it
-/// is still admitted, of a fixed length but for the principals.
+/// The part of a certificate that is kept with the session it opened: enough to check again whether
+/// the session is still permitted. Only the principals vary in length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Certified {
     /// SHA-256 of the authority's key.
     pub authority: [u8; 32],
-    /// SHA-1 of it: lists of revoked keys may name keys so.
+    /// SHA-1 of the authority's key, which lists of revoked keys may use.
     pub authority_sha1: [u8; 20],
-    /// SHA-1 of the key that is certified.
+    /// SHA-1 of the certified key.
     pub key_sha1: [u8; 20],
-    /// The authority's number for the certificate; 0: none.
+    /// The authority's number for the certificate; 0 if it has none.
     pub serial: u64,
-    /// SHA-256 of the authority's name for it.
+    /// SHA-256 of the authority's name for the certificate.
     pub key_id: [u8; 32],
-    /// From when on it is valid no more, in seconds since 1970.
+    /// The first second in which it is no longer valid, since 1970.
     pub valid_before: u64,
-    /// Names that its holder may go by.
+    /// The names that its holder may go by.
     pub principals: Principals,
 }
 
@@ -180,33 +180,33 @@ impl Codec for Principals {
     }
 }
 
-/// A certificate. Nothing is promised about what it says until [`Certificate::verify`] succeeded.
+/// A certificate. Its contents are unchecked until [`Certificate::verify`] succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// The key that it is about.
+    /// The certified key.
     pub key: PublicKey,
-    /// The authority's number for it; 0: none.
+    /// The authority's number for it; 0 if it has none.
     pub serial: u64,
     /// The authority's name for it.
     pub key_id: String,
-    /// Names that its holder may go by.
+    /// The names that its holder may go by.
     pub principals: Principals,
-    /// From when on it is valid, in seconds since 1970.
+    /// The first second in which it is valid, since 1970.
     pub valid_after: u64,
-    /// From when on it is valid no more, in seconds since 1970.
+    /// The first second in which it is no longer valid, since 1970.
     pub valid_before: u64,
-    /// What must be understood: names and values.
+    /// Options that a verifier must understand: names and values.
     pub critical_options: Vec<(String, Vec<u8>)>,
-    /// The key of who has signed it.
+    /// The key that signed it.
     pub authority: PublicKey,
     is_for_users: bool,
     bytes: Vec<u8>,
-    /// How many of the bytes the authority has signed.
+    /// Number of bytes that the authority has signed.
     signed: usize,
     signature: Signature,
 }
 
-/// Whether a public key in its wire form is one with a certificate, by its first words.
+/// Whether a public key in its wire form is a certificate, by its type.
 #[must_use]
 pub fn is_certificate(blob: &[u8]) -> bool {
     let name = Reader::new(blob).string(MAX_CERTIFICATE_SIZE);
@@ -214,12 +214,12 @@ pub fn is_certificate(blob: &[u8]) -> bool {
 }
 
 impl Certificate {
-    /// Reads the wire form, which is also that inside the Base64 of a `-cert.pub` file.
+    /// Reads the wire form, which a `-cert.pub` file has in Base64.
     ///
     /// # Errors
     /// [`Refusal::Oversized`], [`Refusal::Truncated`], [`Refusal::Malformed`];
-    /// [`Refusal::UnsupportedKey`] when the key is of no kind that users may have, the authority's
-    /// is neither Ed25519 nor ECDSA P-256 or P-384, or one of them is a weak Ed25519 key.
+    /// [`Refusal::UnsupportedKey`] if users may not have this kind of key, if the authority's key is
+    /// not Ed25519, ECDSA P-256 or P-384, or if either is a weak Ed25519 key.
     pub fn decode(blob: &[u8]) -> Result<Self, Refusal> {
         let mut reader = Reader::bounded(blob, MAX_CERTIFICATE_SIZE)?;
         let name = reader.string(MAX_CERTIFICATE_SIZE)?;
@@ -230,7 +230,7 @@ impl Certificate {
             .iter()
             .find(|(certificate, ..)| certificate.as_bytes() == name)
             .ok_or(Refusal::UnsupportedKey)?;
-        // Random, so that nobody can choose what is signed.
+        // A nonce, so that no one can choose the bytes that the authority signs.
         reader.string(MAX_CERTIFICATE_SIZE)?;
         let mut key = Vec::new();
         put_string(&mut key, kind.as_bytes());
@@ -245,7 +245,7 @@ impl Certificate {
         let (valid_after, valid_before) = (reader.u64()?, reader.u64()?);
         let critical_options = options(reader.string(MAX_CERTIFICATE_SIZE)?)?;
         options(reader.string(MAX_CERTIFICATE_SIZE)?)?;
-        // Reserved: whatever it is, it is signed.
+        // Reserved. The signature covers it.
         reader.string(MAX_CERTIFICATE_SIZE)?;
         let authority = public_key(reader.string(MAX_CERTIFICATE_SIZE)?)?;
         if is_security_key(&authority.algorithm()) {
@@ -273,7 +273,7 @@ impl Certificate {
     /// Reads a `-cert.pub` file: one line.
     ///
     /// # Errors
-    /// As [`Certificate::decode`]; [`Refusal::Malformed`] also for what is no such line.
+    /// As [`Certificate::decode`]; [`Refusal::Malformed`] also for any other text.
     pub fn parse(line: &str) -> Result<Self, Refusal> {
         let mut words = line.split_ascii_whitespace();
         let (Some(name), Some(base64)) = (words.next(), words.next()) else {
@@ -301,8 +301,8 @@ impl Certificate {
         format!("{name} {}", Base64::encode_string(&self.bytes))
     }
 
-    /// Checks that the authority in it has signed it. Whether that authority is trusted, for whom
-    /// and until when, and whether it is revoked, is for the caller to say.
+    /// Checks that its authority has signed it. The caller checks whether that authority is trusted,
+    /// for which users and until when, and whether it is revoked.
     ///
     /// # Errors
     /// [`Refusal::BadSignature`].
@@ -314,13 +314,12 @@ impl Certificate {
         )
     }
 
-    /// Whether it lets a user do anything at this time, as far as it says itself. A critical option
-    /// is refused whatever it is: none is understood.
+    /// Checks that it is a user's certificate and valid at `now`, in seconds since 1970. No critical
+    /// option is supported.
     ///
     /// # Errors
     /// [`Refusal::NotAUserCertificate`], [`Refusal::CriticalOption`],
-    /// [`Refusal::CertificateNotYetValid`], [`Refusal::ExpiredCertificate`]; it is valid in the
-    /// second in which it begins, and no longer in that in which it ends.
+    /// [`Refusal::CertificateNotYetValid`], [`Refusal::ExpiredCertificate`].
     pub fn check(&self, now: u64) -> Result<(), Refusal> {
         if !self.is_for_users {
             return Err(Refusal::NotAUserCertificate);
@@ -337,10 +336,10 @@ impl Certificate {
         Ok(())
     }
 
-    /// What a session keeps of it.
+    /// The part that a session keeps.
     ///
     /// # Errors
-    /// [`Refusal::UnsupportedKey`], for no certificate that was decoded.
+    /// [`Refusal::UnsupportedKey`]; no decoded certificate causes it.
     pub fn certified(&self) -> Result<Certified, Refusal> {
         let blob = |key: &PublicKey| key.to_bytes().map_err(|_| Refusal::UnsupportedKey);
         let (key, authority) = (blob(&self.key)?, blob(&self.authority)?);
@@ -356,7 +355,7 @@ impl Certificate {
     }
 }
 
-/// A public key in its wire form, of a kind that is supported and with one spelling.
+/// Reads a public key in its wire form, of a supported kind and in its one spelling.
 fn public_key(blob: &[u8]) -> Result<PublicKey, Refusal> {
     let mut reader = Reader::new(blob);
     let name = reader.string(MAX_CERTIFICATE_SIZE)?;
@@ -373,7 +372,7 @@ fn public_key(blob: &[u8]) -> Result<PublicKey, Refusal> {
     Ok(key)
 }
 
-/// A signature in its wire form (RFC 4253 section 6.6), with one spelling.
+/// Reads a signature in its wire form (RFC 4253 section 6.6), in its one spelling.
 pub(crate) fn read_signature(blob: &[u8]) -> Result<Signature, Refusal> {
     let mut reader = Reader::new(blob);
     reader.string(MAX_CERTIFICATE_SIZE)?;
@@ -405,7 +404,7 @@ fn principals(bytes: &[u8]) -> Result<Principals, Refusal> {
     Ok(Principals::new(names.iter().map(String::as_str))?)
 }
 
-/// Options: each once, in the order of their names.
+/// Reads options: each once, in the order of their names.
 fn options(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>, Refusal> {
     let mut reader = Reader::new(bytes);
     let mut options: Vec<(String, Vec<u8>)> = Vec::new();

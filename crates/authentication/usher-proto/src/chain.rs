@@ -1,46 +1,42 @@
 //! The hash chain of a session (Lamport, "Password authentication with insecure communication",
 //! CACM 24(11), 1981; netAuth section on successive connections).
 //!
-//! `h[i] = SHA-256("usher-chain-1" || salt || be32(i) || h[i+1])`, cut to 16 bytes. `h[0]` is the
-//! anchor, which the user signs; a chain of length n has the elements `h[1]` to `h[n]`, and
-//! `h[n+1]` is the secret seed. The client reveals the elements in ascending order. Whoever has
-//! seen `h[i]` can check `h[i+1]` but not make it, not even the server. Salt and position are
-//! hashed in so that no table and no element of another chain or place helps. The 49 bytes of
-//! input are one compression of SHA-256.
+//! `h[i] = SHA-256("usher-chain-1" || salt || be32(i) || h[i+1])`, cut to 16 bytes. The user signs
+//! the anchor `h[0]`; a chain of length n has the elements `h[1]` to `h[n]`, and `h[n+1]` is the
+//! secret seed. The client reveals the elements in ascending order. A server that has seen `h[i]`
+//! can check `h[i+1]` but not compute it. Salt and position are hashed in, so neither tables nor
+//! elements of other chains or positions help. The 49 bytes of input take one compression of
+//! SHA-256.
 
 use sha2::{Digest, Sha256};
 use std::fmt;
 use subtle::ConstantTimeEq;
 use usher_base::codec::fields;
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// Bytes of a chain element: what fits, with its kind and id, into 20 bytes of TCP option.
+/// Bytes of a chain element: it fits, with its kind and id, into 20 bytes of TCP option.
 pub const CHAIN_ELEMENT_SIZE: usize = 16;
 
-/// Longest chain. Making one of this length takes 65,537 hashes, about 10 ms.
+/// Longest chain. Making one takes 65,537 hashes, about 10 ms.
 pub const MAX_CHAIN_LENGTH: u32 = 65_536;
 
-/// How far an element may be ahead of the last accepted one: elements that were drawn but never
-/// reached the server. Bounds the verifier's work at 64 hashes an announcement.
+/// How far an element may be ahead of the last accepted one, because elements in between were drawn
+/// and never arrived. Bounds the verifier's work at 64 hashes an announcement.
 pub const MAX_CHAIN_GAP: u32 = 64;
 
-const DOMAIN: &[u8; 13] = b"usher-chain-1";
+const DOMAIN: &Domain = b"usher-chain-1";
 
-/// Elements between two kept checkpoints of the client's chain: memory is length/64 + 64 elements
-/// in place of length, every 64th element costs 64 hashes.
-pub(crate) const CHECKPOINT_DISTANCE: u32 = 64;
+/// Elements that are computed together. A chain keeps one value for each block, and computes the
+/// block's elements from it with as many hashes.
+pub(crate) const BLOCK: u32 = 64;
 
 type Value = [u8; CHAIN_ELEMENT_SIZE];
+pub(crate) type Domain = [u8; 13];
 
-/// `h[index]` from `h[index + 1]`.
-fn step(salt: &Value, index: u32, next: &Value) -> Value {
-    hash(DOMAIN, salt, index, next)
-}
-
-/// One step of a chain whose elements have `N` bytes, at most 16.
-pub(crate) fn hash<const N: usize>(
-    domain: &[u8; 13],
-    salt: &[u8; CHAIN_ELEMENT_SIZE],
+/// `h[index]` from `h[index + 1]`, of a chain whose elements have `N` bytes, at most 16.
+pub(crate) fn step<const N: usize>(
+    domain: &Domain,
+    salt: &Value,
     index: u32,
     next: &[u8; N],
 ) -> [u8; N] {
@@ -56,50 +52,92 @@ pub(crate) fn hash<const N: usize>(
     value
 }
 
-/// The anchor of a chain, and the values that its blocks of [`CHECKPOINT_DISTANCE`] elements are
-/// computed from: `checkpoints[k]` is `h[(k + 1) * CHECKPOINT_DISTANCE + 1]`, the last is the seed.
-pub(crate) fn checkpoints<const N: usize>(
+/// A chain whose elements have `N` bytes, on the client's side. All values are wiped when it is
+/// dropped.
+#[derive(Zeroize, ZeroizeOnDrop)]
+pub struct HashChain<const N: usize> {
+    #[zeroize(skip)]
+    domain: &'static Domain,
+    anchor: [u8; N],
+    salt: Value,
     length: u32,
-    seed: [u8; N],
-    step: impl Fn(u32, &[u8; N]) -> [u8; N],
-) -> ([u8; N], Vec<[u8; N]>) {
-    // Sized at once: a vector that grows leaves copies behind that nobody wipes.
-    let mut checkpoints = Vec::with_capacity(length.div_ceil(CHECKPOINT_DISTANCE) as usize);
-    checkpoints.push(seed);
-    let mut value = seed;
-    for index in (0..=length).rev() {
-        value = step(index, &value);
-        if index > 1 && (index - 1).is_multiple_of(CHECKPOINT_DISTANCE) {
-            checkpoints.push(value);
-        }
-    }
-    checkpoints.reverse();
-    (value, checkpoints)
+    /// The value after each block: at `k` stands `h[(k + 1) * BLOCK + 1]`, and last the seed.
+    checkpoints: Vec<[u8; N]>,
 }
 
-/// The values of a block, in order of position, from its checkpoint. `given` elements stand before
-/// it.
-pub(crate) fn block<const N: usize>(
-    given: u32,
-    length: u32,
-    checkpoint: &[u8; N],
-    step: impl Fn(u32, &[u8; N]) -> [u8; N],
-) -> Vec<[u8; N]> {
-    let last = length.min(given + CHECKPOINT_DISTANCE);
-    let mut values = Vec::with_capacity(CHECKPOINT_DISTANCE as usize);
-    let mut value = *checkpoint;
-    for index in (given + 1..=last).rev() {
-        value = step(index, &value);
-        values.push(value);
+impl<const N: usize> HashChain<N> {
+    /// Computes a chain. A length outside 1..=[`MAX_CHAIN_LENGTH`] becomes the nearer bound.
+    pub(crate) fn new(domain: &'static Domain, length: u32, seed: [u8; N], salt: Value) -> Self {
+        let length = length.clamp(1, MAX_CHAIN_LENGTH);
+        // Sized at once: a vector that grows leaves copies behind that are never wiped.
+        let mut checkpoints = Vec::with_capacity(length.div_ceil(BLOCK) as usize);
+        checkpoints.push(seed);
+        let mut anchor = seed;
+        for index in (0..=length).rev() {
+            anchor = step(domain, &salt, index, &anchor);
+            if index > 1 && (index - 1).is_multiple_of(BLOCK) {
+                checkpoints.push(anchor);
+            }
+        }
+        checkpoints.reverse();
+        Self {
+            domain,
+            anchor,
+            salt,
+            length,
+            checkpoints,
+        }
     }
-    values.reverse();
-    value.zeroize();
-    values
+
+    /// The value at position 0, which goes into the statement.
+    #[must_use]
+    pub fn anchor(&self) -> [u8; N] {
+        self.anchor
+    }
+
+    /// Number of elements in the whole chain.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Number of blocks; the last may be shorter.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.length.div_ceil(BLOCK)
+    }
+
+    /// Block `number`, from 0: up to 64 elements, from position `number * 64 + 1` on. Empty beyond
+    /// the end.
+    #[must_use]
+    pub fn block(&self, number: u32) -> Zeroizing<Vec<[u8; N]>> {
+        let mut values = Zeroizing::new(Vec::with_capacity(BLOCK as usize));
+        let Some(mut value) = self.checkpoints.get(number as usize).copied() else {
+            return values;
+        };
+        let before = number * BLOCK;
+        for index in (before + 1..=self.length.min(before + BLOCK)).rev() {
+            value = step(self.domain, &self.salt, index, &value);
+            values.push(value);
+        }
+        values.reverse();
+        value.zeroize();
+        values
+    }
+}
+
+impl<const N: usize> fmt::Debug for HashChain<N> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("HashChain")
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
 }
 
 /// One element of a chain: the credential of one connection.
 ///
-/// Worth one connection to whoever has it first, so `Debug` does not show the value.
+/// Whoever shows it first gets that connection, so `Debug` hides the value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChainElement {
     /// Place in the chain, 1 to the chain's length.
@@ -119,101 +157,75 @@ impl fmt::Debug for ChainElement {
     }
 }
 
-/// The client's side of a chain: gives out each element once, in order.
+/// The chain whose elements announcements spend. As an iterator it yields each element once, in
+/// order.
 ///
-/// Neither `Clone` nor readable out of order: two holders would spend the same element. All
-/// values are wiped when it is dropped. As an iterator it yields the elements that remain.
-#[derive(Zeroize, ZeroizeOnDrop)]
+/// Not `Clone`: two holders would spend the same element.
 pub struct Chain {
-    anchor: Value,
-    salt: Value,
-    length: u32,
-    /// Position of the last element given out; 0 before the first.
-    given: u32,
-    /// See [`checkpoints`].
-    checkpoints: Vec<Value>,
-    /// The current block's values, in order of position.
-    block: Vec<Value>,
+    values: HashChain<CHAIN_ELEMENT_SIZE>,
+    /// Position of the last element that was drawn; 0 before the first.
+    drawn: u32,
+    block: Zeroizing<Vec<Value>>,
 }
 
 impl Chain {
     /// Computes a chain of `length` elements.
     ///
-    /// `seed` and `salt` must come fresh from the system's random generator: the seed is the
-    /// secret that all elements follow from, the salt is public. A length outside
-    /// 1..=[`MAX_CHAIN_LENGTH`] is moved to the nearer bound.
+    /// `seed` and `salt` must come fresh from the system's random generator: all elements follow
+    /// from the seed, which is secret; the salt is public. A length outside
+    /// 1..=[`MAX_CHAIN_LENGTH`] becomes the nearer bound.
     #[must_use]
     pub fn generate(
         length: u32,
         seed: [u8; CHAIN_ELEMENT_SIZE],
         salt: [u8; CHAIN_ELEMENT_SIZE],
     ) -> Self {
-        let length = length.clamp(1, MAX_CHAIN_LENGTH);
-        let (anchor, checkpoints) =
-            checkpoints(length, seed, |index, next| step(&salt, index, next));
         Self {
-            anchor,
-            salt,
-            length,
-            given: 0,
-            checkpoints,
-            block: Vec::new(),
+            values: HashChain::new(DOMAIN, length, seed, salt),
+            drawn: 0,
+            block: Zeroizing::default(),
         }
     }
 
     /// `h[0]`, which goes into the statement.
     #[must_use]
     pub fn anchor(&self) -> [u8; CHAIN_ELEMENT_SIZE] {
-        self.anchor
+        self.values.anchor
     }
 
     /// Number of elements in the whole chain.
     #[must_use]
     pub fn length(&self) -> u32 {
-        self.length
+        self.values.length
     }
 
     /// The public salt.
     #[must_use]
     pub fn salt(&self) -> [u8; CHAIN_ELEMENT_SIZE] {
-        self.salt
+        self.values.salt
     }
 
-    /// Number of elements not yet given out.
+    /// Number of elements left.
     #[must_use]
     pub fn remaining(&self) -> u32 {
-        self.length - self.given
-    }
-
-    /// Computes the values of the block that begins after `given` elements.
-    fn fill_block(&mut self) {
-        self.block.zeroize();
-        let checkpoint = (self.given / CHECKPOINT_DISTANCE) as usize;
-        let salt = self.salt;
-        self.block = block(
-            self.given,
-            self.length,
-            &self.checkpoints[checkpoint],
-            |index, next| step(&salt, index, next),
-        );
+        self.length() - self.drawn
     }
 }
 
 impl Iterator for Chain {
     type Item = ChainElement;
 
-    /// Gives out the next element; nothing when the chain is used up.
     fn next(&mut self) -> Option<ChainElement> {
-        if self.given == self.length {
+        if self.remaining() == 0 {
             return None;
         }
-        let offset = self.given % CHECKPOINT_DISTANCE;
+        let offset = self.drawn % BLOCK;
         if offset == 0 {
-            self.fill_block();
+            self.block = self.values.block(self.drawn / BLOCK);
         }
-        self.given += 1;
+        self.drawn += 1;
         Some(ChainElement {
-            position: self.given,
+            position: self.drawn,
             value: self.block[offset as usize],
         })
     }
@@ -230,8 +242,8 @@ impl fmt::Debug for Chain {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Chain")
-            .field("length", &self.length)
-            .field("given", &self.given)
+            .field("length", &self.length())
+            .field("drawn", &self.drawn)
             .finish_non_exhaustive()
     }
 }
@@ -264,7 +276,7 @@ impl From<ChainError> for crate::Refusal {
     }
 }
 
-/// The server's side of a chain: the last accepted element. Starts as position 0 with the anchor.
+/// The server's side of a chain: the last accepted element, at first the anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChainTip {
     /// Position of the last accepted element; 0 before the first.
@@ -283,10 +295,10 @@ impl ChainTip {
         }
     }
 
-    /// The tip after `element`; elements between the two are thereby spent. The caller stores
-    /// the result before it acts on it. On failure nothing changes: the old tip stays valid.
+    /// The tip after `element`, which also spends all elements before it. The caller stores the
+    /// result before it acts on it. On failure the old tip stays valid.
     ///
-    /// Costs at most [`MAX_CHAIN_GAP`] hashes; the comparison takes constant time.
+    /// Takes at most [`MAX_CHAIN_GAP`] hashes and compares in constant time.
     ///
     /// # Errors
     /// [`ChainError`], checked in the order [`Replayed`](ChainError::Replayed),
@@ -309,7 +321,7 @@ impl ChainTip {
         }
         let mut value = element.value;
         for index in (self.position..element.position).rev() {
-            value = step(salt, index, &value);
+            value = step(DOMAIN, salt, index, &value);
         }
         if bool::from(value.ct_eq(&self.value)) {
             Ok(Self {
@@ -365,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_fixed_vector() {
-        // Computed independently: docs/PROTOCOL.md gives the same values.
+        // Computed independently: docs/PROTOCOL.md has the same values.
         let mut chain = Chain::generate(2, [0; 16], [0; 16]);
         let hex = |value: Value| crate::SessionId::from_bytes(value).to_string();
         assert_eq!(hex(chain.anchor()), "439fa8925151cc82ce268b25888e23f6");
@@ -465,7 +477,7 @@ mod tests {
     #[test]
     fn debug_shows_no_values() {
         let mut chain = Chain::generate(3, SEED, SALT);
-        assert_eq!(format!("{chain:?}"), "Chain { length: 3, given: 0, .. }");
+        assert_eq!(format!("{chain:?}"), "Chain { length: 3, drawn: 0, .. }");
         assert_eq!(
             format!("{:?}", chain.next().unwrap()),
             "ChainElement { position: 1, .. }"

@@ -1,15 +1,15 @@
 //! The control channel: frames between a client host's courier and a server host's verifier,
 //! inside TLS.
 //!
-//! `be32 length | u8 type | be64 request | body`; the length counts what follows it. The peer is
-//! authenticated by its host key and still not trusted: everything is bounded.
+//! `be32 length | u8 type | be64 request | body`; the length counts the bytes after it. TLS
+//! authenticates the peer by its host key, but the peer is not trusted: everything is bounded.
 
 use crate::session_request::{Announcement, Answer, Notice, SessionRequest, Verdict};
 use crate::{Authenticator, Refusal, SessionId};
 use usher_base::DecodeError;
 use usher_base::codec::{Codec, Message, Reader, Rest, USUAL};
 
-/// Longest payload of a frame: what the length field may say, in bytes.
+/// Longest payload of a frame in bytes: the largest value of the length field.
 pub const MAX_FRAME: usize = 8192;
 
 /// Bytes of the length field before the payload.
@@ -31,24 +31,23 @@ pub struct ClientFrame {
     pub body: ClientBody,
 }
 
-/// What a client host asks.
+/// Requests of a client host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ClientBody {
-    /// Opens a session and, where there is one already, announces its first connection in the same
-    /// round trip.
+    /// Opens a session. If it already has a first connection, announces that in the same round trip.
     Open {
-        /// The signed statement. The frame's decoder bounds it and does not read it.
+        /// The signed statement. The frame's decoder checks only its length.
         authenticator: Authenticator,
         /// The session's first connection, with the chain's first element.
         first: Option<Announcement>,
     },
-    /// Something about a session.
+    /// A request about a session.
     Session(SessionId, SessionRequest),
-    /// Asks whether the verifier lives.
+    /// Asks whether the verifier is alive.
     Ping,
 }
 
-/// What a server host answers or tells.
+/// Answers and notices of a server host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ServerFrame {
     /// Answers a request.
@@ -58,7 +57,7 @@ pub enum ServerFrame {
         /// Granted, or why not.
         verdict: Verdict,
     },
-    /// Says something of a session that was not asked for (request number 0 on the wire).
+    /// Reports something about a session that no request asked for (request number 0 on the wire).
     Notice(Notice),
     /// Answers a ping.
     Pong {
@@ -104,10 +103,10 @@ impl ClientFrame {
         }
     }
 
-    /// Reads a payload: what follows the length.
+    /// Reads a payload, without the length.
     ///
     /// # Errors
-    /// [`DecodeError`]; the channel is then not usable any further.
+    /// [`DecodeError`]; the channel is then unusable.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let (kind, request, mut reader) = start(payload)?;
         let body = match kind {
@@ -128,8 +127,8 @@ impl ClientFrame {
 }
 
 impl ServerFrame {
-    /// The whole frame, length included. Reasons go out as [`Refusal::disclosed`] returns them, so
-    /// that no caller can forget it.
+    /// The whole frame, length included. Reasons are those of [`Refusal::disclosed`], so that no
+    /// caller can forget it.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         match self.disclosed() {
@@ -142,17 +141,16 @@ impl ServerFrame {
         }
     }
 
-    /// Reads a payload: what follows the length. Reasons that are never sent to another host are
-    /// not accepted from one either.
+    /// Reads a payload, without the length. Refuses reasons that are never sent to another host.
     ///
     /// # Errors
-    /// [`DecodeError`]; the channel is then not usable any further.
+    /// [`DecodeError`]; the channel is then unusable.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let (kind, request, mut reader) = start(payload)?;
         let frame = if kind == PONG {
             Self::Pong { request }
         } else if Notice::KINDS.contains(&kind) {
-            // It answers nothing, and has no number of a request.
+            // A notice answers no request.
             if request != 0 {
                 return Err(DecodeError::Malformed { field: "request" });
             }
@@ -168,7 +166,7 @@ impl ServerFrame {
         Ok(frame)
     }
 
-    /// Without what a remote host may not know.
+    /// Without reasons that a remote host may not learn.
     fn disclosed(self) -> Self {
         match self {
             Self::Answer { request, verdict } => Self::Answer {
@@ -181,21 +179,21 @@ impl ServerFrame {
     }
 }
 
-/// Puts frames together from the pieces a byte stream delivers. No I/O.
+/// Assembles frames from the pieces that a byte stream delivers. No I/O.
 ///
-/// After each [`push`](Self::push), call [`next`](Self::next) until it gives `Ok(None)`. A wrong
-/// length is an error as soon as its four bytes are there, before room for the frame is made; the
-/// error stays, because a stream that lost its frame borders cannot be read on.
+/// After each [`push`](Self::push), call [`next`](Self::next) until it returns `Ok(None)`. A wrong
+/// length is an error as soon as its four bytes have arrived, before memory is allocated for the
+/// frame. The error is permanent, because the stream has lost its frame borders.
 #[derive(Debug, Default)]
 pub struct FrameBuffer {
     bytes: Vec<u8>,
-    /// Where the first unread byte is.
+    /// Offset of the first unread byte.
     start: usize,
     failed: Option<DecodeError>,
 }
 
 impl FrameBuffer {
-    /// Most bytes that may wait unread, whatever the caller pushes.
+    /// Most unread bytes.
     pub const CAPACITY: usize = 16 * (FRAME_LENGTH_SIZE + MAX_FRAME);
 
     /// An empty buffer.
@@ -204,8 +202,8 @@ impl FrameBuffer {
         Self::default()
     }
 
-    /// Appends what the stream delivered. More than [`Self::CAPACITY`] unread bytes are not kept:
-    /// [`next`](Self::next) then fails with [`DecodeError::Oversized`].
+    /// Appends bytes from the stream. Beyond [`Self::CAPACITY`] unread bytes, [`next`](Self::next)
+    /// fails with [`DecodeError::Oversized`].
     pub fn push(&mut self, bytes: &[u8]) {
         if self.failed.is_some() {
             return;
@@ -219,14 +217,14 @@ impl FrameBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The payload of the next whole frame, nothing while it is not whole.
+    /// The payload of the next frame; none until all of it has arrived.
     ///
     /// # Errors
-    /// [`DecodeError::Oversized`] or [`DecodeError::Truncated`] for a length that no frame has;
-    /// the same error again ever after.
+    /// [`DecodeError::Oversized`] or [`DecodeError::Truncated`] for a length that no frame has, and
+    /// from then on always.
     #[expect(
         clippy::should_implement_trait,
-        reason = "an iterator could not be asked again"
+        reason = "an iterator ends with its first None"
     )]
     pub fn next(&mut self) -> Result<Option<Vec<u8>>, DecodeError> {
         if let Some(error) = self.failed {
@@ -251,7 +249,7 @@ impl FrameBuffer {
         Ok(Some(payload))
     }
 
-    /// Number of bytes received and not yet given out as frames.
+    /// Number of received bytes that [`next`](Self::next) has not returned yet.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.bytes.len() - self.start

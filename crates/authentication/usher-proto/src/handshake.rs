@@ -1,13 +1,13 @@
-//! What the holder of a host key signs for the process that speaks TLS.
+//! The messages that the holder of a host key signs for the process that speaks TLS.
 //!
 //! The keeper (server side) and the signer (client side) hold the host key; the verifier and the
-//! courier speak TLS and hold none. The holder signs only what is shaped like a TLS 1.3
-//! CertificateVerify of its own side: a compromised TLS process can make handshakes while it
-//! lives, but no other signature (no authenticator, no SSH, no IKE, not the other side's).
+//! courier speak TLS and hold no key. The holder signs only messages in the form of a TLS 1.3
+//! CertificateVerify of its own side. So a subverted TLS process can make handshakes while it lives,
+//! but no other signature: no authenticator, no SSH, no IKE, none of the other side.
 
 use usher_base::DecodeError;
 
-/// Which end of a TLS connection signs.
+/// The side of a TLS connection that signs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HandshakeSide {
     /// The verifier's side; the keeper signs.
@@ -26,14 +26,14 @@ impl HandshakeSide {
     }
 }
 
-/// Longest message that may be signed, in bytes: transcript hash of 48 (SHA-384).
+/// Longest message that may be signed, in bytes, with a transcript hash of 48 (SHA-384).
 pub const MAX_HANDSHAKE_MESSAGE: usize = PREFIX + 48;
 
 const PADDING: usize = 64;
 const PREFIX: usize = PADDING + 33 + 1;
 
-/// Whether `message` is what a TLS 1.3 CertificateVerify of this side signs: 64 spaces, the
-/// side's context string, a zero, and a transcript hash of 32 or 48 bytes.
+/// Checks that a TLS 1.3 CertificateVerify of this side signs such a message: 64 spaces, the side's
+/// context string, a zero, and a transcript hash of 32 or 48 bytes.
 ///
 /// # Errors
 /// [`DecodeError::Truncated`], [`DecodeError::Oversized`] or [`DecodeError::Malformed`]: the
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_signs_for_the_other_side() {
+    fn neither_side_signs_for_the_other() {
         let context = Err(DecodeError::Malformed {
             field: "handshake context",
         });

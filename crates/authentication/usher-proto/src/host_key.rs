@@ -5,6 +5,8 @@ use ssh_key::public::{Ed25519PublicKey, KeyData};
 use ssh_key::{HashAlg, PublicKey};
 use std::fmt;
 use std::str::FromStr;
+use usher_base::codec::{Reader, plain_bytes};
+use usher_base::serde_text::serde_as_text;
 use usher_base::{DecodeError, HostName};
 
 /// Bytes of an Ed25519 public key (RFC 8032).
@@ -13,9 +15,9 @@ pub const HOST_KEY_SIZE: usize = 32;
 /// Bytes of an Ed25519 SubjectPublicKeyInfo (RFC 8410 section 4).
 pub const HOST_KEY_SPKI_SIZE: usize = 44;
 
-/// What stands before the key in every Ed25519 SubjectPublicKeyInfo: SEQUENCE of 42 bytes,
-/// SEQUENCE of 5, OBJECT IDENTIFIER 1.3.101.112, BIT STRING of 33 without unused bits. DER has
-/// one spelling only, so comparing these bytes is a complete parser.
+/// The bytes before the key in every Ed25519 SubjectPublicKeyInfo: SEQUENCE of 42 bytes, SEQUENCE of
+/// 5, OBJECT IDENTIFIER 1.3.101.112, BIT STRING of 33 without unused bits. DER has only one spelling,
+/// so comparing these bytes is a complete parser.
 const SPKI_PREFIX: [u8; 12] = [
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
 ];
@@ -26,31 +28,22 @@ pub enum HostKeyError {
     /// The text is not a public key line in OpenSSH form.
     #[error("this is not an OpenSSH public key line (\"ssh-ed25519 AAAA...\")")]
     NotOpenSsh(#[source] ssh_key::Error),
-    /// The key is of another kind than Ed25519.
+    /// The key is not Ed25519.
     #[error("host keys are Ed25519, this key is {0}")]
     NotEd25519(ssh_key::Algorithm),
 }
 
-/// A host's public key: identifies the host to TLS (RFC 7250) and inside the authenticator.
-///
-/// Public, so compared in plain time. Holds any 32 bytes; bytes that are no point of the curve
-/// verify no signature.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HostPublicKey([u8; HOST_KEY_SIZE]);
+plain_bytes! {
+    /// A host's Ed25519 public key (RFC 8032 section 5.1.5): identifies the host to TLS (RFC 7250) and
+    /// inside the authenticator.
+    ///
+    /// Public, so comparison may take variable time. Holds any 32 bytes; bytes that are no point of
+    /// the curve verify no signature.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct HostPublicKey([u8; HOST_KEY_SIZE]);
+}
 
 impl HostPublicKey {
-    /// A key from its 32 bytes (RFC 8032 section 5.1.5).
-    #[must_use]
-    pub const fn from_bytes(bytes: [u8; HOST_KEY_SIZE]) -> Self {
-        Self(bytes)
-    }
-
-    /// The 32 bytes of the key.
-    #[must_use]
-    pub const fn as_bytes(&self) -> &[u8; HOST_KEY_SIZE] {
-        &self.0
-    }
-
     /// Reads a line of the form of `ssh_host_ed25519_key.pub`; a comment is dropped.
     ///
     /// # Errors
@@ -93,27 +86,19 @@ impl HostPublicKey {
     /// [`DecodeError::Truncated`] or [`DecodeError::TrailingBytes`] by length,
     /// [`DecodeError::Malformed`] when it is not Ed25519.
     pub fn from_spki_der(der: &[u8]) -> Result<Self, DecodeError> {
-        let (prefix, key) = der
-            .split_at_checked(SPKI_PREFIX.len())
-            .ok_or(DecodeError::Truncated)?;
-        if prefix != SPKI_PREFIX {
+        let mut reader = Reader::new(der);
+        if reader.array()? != SPKI_PREFIX {
             return Err(DecodeError::Malformed {
                 field: "subject public key info",
             });
         }
-        match key.len() {
-            0..HOST_KEY_SIZE => Err(DecodeError::Truncated),
-            HOST_KEY_SIZE => {
-                let mut bytes = [0; HOST_KEY_SIZE];
-                bytes.copy_from_slice(key);
-                Ok(Self(bytes))
-            }
-            _ => Err(DecodeError::TrailingBytes),
-        }
+        let key = reader.array()?;
+        reader.finish()?;
+        Ok(Self(key))
     }
 
-    /// What the kernel of a server knows the host of this name by while it has this key. Hosts choose
-    /// their keys: hence a hash that nobody finds a second input for.
+    /// The number by which a server's kernel knows the host of this name while it has this key. Hosts
+    /// choose their keys, so the hash must resist second preimages.
     #[must_use]
     pub fn number(&self, name: &HostName) -> u64 {
         let digest = Sha256::new()
@@ -152,8 +137,7 @@ impl FromStr for HostPublicKey {
     }
 }
 
-usher_base::serde_text::serde_as_text!(HostPublicKey);
-usher_base::codec::plain_bytes!(HostPublicKey);
+serde_as_text!(HostPublicKey);
 
 #[cfg(test)]
 mod tests {

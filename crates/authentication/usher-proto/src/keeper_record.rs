@@ -1,9 +1,9 @@
 //! Verifier to keeper and back: fixed-size records on a SOCK_SEQPACKET socket.
 //!
-//! The verifier parses the network and must be thought of as taken over. What it can say to the
-//! keeper is therefore one size, few types, validated names and numbers; the keeper checks every
-//! permission again from its own policy. Behind the record that opens a session stands what the
-//! recorder is to keep, which the keeper does not read.
+//! The verifier parses the network, so the keeper treats it as subverted: records have one size, few
+//! types, validated names and numbers, and the keeper checks every permission again by its own policy.
+//! The log's record follows the keeper record that opens a session; the keeper passes it to the
+//! recorder unread.
 //!
 //! A record about a session is the control channel's frame about it, with the host in front.
 
@@ -17,10 +17,10 @@ use usher_base::{DecodeError, HostName, Padded};
 /// Bytes of every record, in both directions.
 pub const KEEPER_RECORD_SIZE: usize = 1344;
 
-/// Longest request in bytes: a record, and what the recorder is to keep.
+/// Longest request in bytes: a keeper record, and the log's record.
 pub const MAX_KEEPER_REQUEST: usize = KEEPER_RECORD_SIZE + 4 + MAX_LOG_RECORD;
 
-/// The version of the records: keeper and verifier are restarted apart.
+/// The version of the records. Keeper and verifier restart separately.
 pub const KEEPER_RECORD_VERSION: u8 = 7;
 
 const OPEN: u8 = 1;
@@ -28,44 +28,45 @@ const OPEN: u8 = 1;
 /// The verifier's request. Each is answered by one [`KeeperReply::Answer`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KeeperRequest {
-    /// Number of the request, the verifier's.
+    /// The verifier's number for the request.
     pub request: u64,
-    /// Whose control channel asked, by the server's name for it: the session must be this host's.
+    /// The host whose control channel asked, by the server's name for it. The session must belong to
+    /// this host.
     pub host: HostName,
     /// The request.
     pub body: KeeperBody,
 }
 
-/// What the verifier asks of the keeper.
+/// Requests of the verifier to the keeper.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeeperBody {
-    /// A session, its authenticator verified, and perhaps its first connection. Granted when the
-    /// recorder has kept the authenticator and says the same of it.
+    /// Opens a session whose authenticator is verified, and may announce its first connection. Granted
+    /// when the recorder has kept the authenticator and agrees with the verifier about its contents.
     Open {
-        /// What the authenticator says, and what the recorder is to keep.
+        /// The contents of the authenticator, and the log's record.
         authentication: Box<Authentication>,
-        /// The first connection, announced when the session is open.
+        /// The first connection, which is announced once the session is open.
         first: Option<Announcement>,
     },
-    /// What the client host asked about a session. The keeper checks the elements of its chain.
+    /// The client host's request about a session. The keeper checks the elements of its chain.
     Session(SessionId, SessionRequest),
 }
 
-/// What the keeper answers or tells.
+/// Answers and notices of the keeper.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeeperReply {
-    /// Answers a request, with the true reason: the verifier discloses less to the network.
+    /// Answers a request, with the true reason. The verifier discloses less to the network.
     Answer {
         /// Number of the request.
         request: u64,
         /// Granted, or why not.
         verdict: Verdict,
     },
-    /// The verifier passes this on to the host that opened the session.
+    /// A notice for the host that opened the session.
     Notice {
         /// That host.
         host: HostName,
-        /// What has happened.
+        /// The notice.
         notice: Notice,
     },
 }
@@ -76,7 +77,7 @@ const _: () = assert!(
         <= KEEPER_RECORD_SIZE
 );
 
-/// Pads with zeros. Nothing is ever cut.
+/// Pads with zeros, and never cuts.
 fn record(kind: u8, put_body: impl FnOnce(&mut Vec<u8>)) -> [u8; KEEPER_RECORD_SIZE] {
     let mut out = Vec::with_capacity(KEEPER_RECORD_SIZE);
     out.extend_from_slice(&[KEEPER_RECORD_VERSION, kind]);
@@ -86,7 +87,7 @@ fn record(kind: u8, put_body: impl FnOnce(&mut Vec<u8>)) -> [u8; KEEPER_RECORD_S
     record
 }
 
-/// The type and the body of a record, and what stands behind it.
+/// The type and the body of a record, and the bytes after it.
 fn start(packet: &[u8]) -> Result<(u8, Reader<'_>, &[u8]), DecodeError> {
     let (record, behind) = packet
         .split_first_chunk::<KEEPER_RECORD_SIZE>()
@@ -105,7 +106,7 @@ fn nothing(behind: &[u8]) -> Result<(), DecodeError> {
 }
 
 impl KeeperRequest {
-    /// The record, and what stands behind it.
+    /// The record, and the bytes after it.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let put_head = |out: &mut Vec<u8>| {
@@ -135,10 +136,10 @@ impl KeeperRequest {
         }
     }
 
-    /// Reads a record of exactly [`KEEPER_RECORD_SIZE`] bytes, and what stands behind it.
+    /// Reads a record of exactly [`KEEPER_RECORD_SIZE`] bytes, and the bytes after it.
     ///
     /// # Errors
-    /// [`DecodeError`]; set padding is one.
+    /// [`DecodeError`], also for padding that is not zero.
     pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
         let (kind, mut reader, behind) = start(packet)?;
         if kind != OPEN && !SessionRequest::KINDS.contains(&kind) {
@@ -194,7 +195,7 @@ impl KeeperReply {
     /// Reads a record of exactly [`KEEPER_RECORD_SIZE`] bytes.
     ///
     /// # Errors
-    /// [`DecodeError`]; set padding is one.
+    /// [`DecodeError`], also for padding that is not zero.
     pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
         let (kind, mut reader, behind) = start(packet)?;
         nothing(behind)?;

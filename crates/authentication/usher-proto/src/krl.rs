@@ -1,7 +1,7 @@
-//! Revoked keys, in either form of OpenSSH's `RevokedKeys`: a key revocation list as `ssh-keygen -k`
-//! makes it (PROTOCOL.krl), or public keys, one a line.
+//! Revoked keys, in either form of OpenSSH's `RevokedKeys`: a key revocation list of `ssh-keygen -k`
+//! (PROTOCOL.krl), or one public key a line.
 //!
-//! A list that is not understood whole is an error: what could not be read would not be revoked.
+//! A list that is not understood completely is an error, because the rest would not be revoked.
 
 use std::collections::HashSet;
 
@@ -33,13 +33,13 @@ const SERIAL_BITMAP: u8 = 0x22;
 const KEY_ID: u8 = 0x23;
 const CERTIFICATE_EXTENSION: u8 = 0x39;
 
-/// Why a list is not taken.
+/// Why a list is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevokedKeysError {
-    /// There is nothing in it, as when it could not be written whole.
+    /// It is empty, perhaps because writing it failed.
     #[error("empty; remove it when no key is revoked")]
     Empty,
-    /// It begins as a key revocation list and does not go on as one.
+    /// It begins like a key revocation list and then breaks its format.
     #[error("a damaged key revocation list ({0}); make it anew with ssh-keygen -k")]
     Damaged(#[from] DecodeError),
     /// It is signed, or has an extension that must be understood.
@@ -48,7 +48,7 @@ pub enum RevokedKeysError {
          without"
     )]
     NotUnderstood(&'static str),
-    /// A line is no public key.
+    /// A line is not a public key.
     #[error(
         "line {0}: neither a public key, as ssh-keygen writes it to the .pub file, nor a comment; \
          certificates are revoked by a key revocation list (ssh-keygen -k)"
@@ -56,7 +56,7 @@ pub enum RevokedKeysError {
     Line(usize),
 }
 
-/// What is revoked.
+/// The revoked keys and certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RevokedKeys {
     sha256: HashSet<[u8; 32]>,
@@ -67,7 +67,7 @@ pub struct RevokedKeys {
 /// Revoked certificates of one authority, or of any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct RevokedCertificates {
-    /// SHA-256 of the authority's key; nothing: of any authority.
+    /// SHA-256 of the authority's key; none if the list is for all authorities.
     authority: Option<[u8; 32]>,
     /// First and last of each range.
     serials: Vec<(u64, u64)>,
@@ -76,11 +76,11 @@ struct RevokedCertificates {
     key_ids: HashSet<[u8; 32]>,
 }
 
-/// Serial numbers from `first` on, one a bit.
+/// Serial numbers from `first` on, one for each bit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Bitmap {
     first: u64,
-    /// The first one is the lowest bit of the last byte.
+    /// The lowest bit of the last byte stands for the first number.
     bytes: Vec<u8>,
 }
 
@@ -94,7 +94,7 @@ impl Bitmap {
         byte.is_some_and(|byte| byte & (1 << (bit % 8)) != 0)
     }
 
-    /// How many serial numbers it is about.
+    /// Number of serial numbers that it covers.
     fn len(&self) -> u64 {
         let unused = self.bytes.first().map_or(0, |byte| byte.leading_zeros());
         self.bytes.len() as u64 * 8 - u64::from(unused)
@@ -102,7 +102,7 @@ impl Bitmap {
 }
 
 impl RevokedKeys {
-    /// Reads a list, in the form that its first bytes say.
+    /// Reads a list. Its first bytes tell the form.
     ///
     /// # Errors
     /// [`RevokedKeysError`], for the whole list.
@@ -126,18 +126,18 @@ impl RevokedKeys {
         if self.sha256.is_empty() && self.sha1.is_empty() {
             return false;
         }
-        // A key that has no wire form cannot be told apart from one that is revoked.
+        // A key without a wire form cannot be compared, so it counts as revoked.
         key.to_bytes().map_or(true, |blob| self.has_blob(&blob))
     }
 
-    /// Whether the certified key with this fingerprint (SHA-256) is revoked, whoever certifies it.
+    /// Whether the certified key with this fingerprint (SHA-256) is revoked, for any authority.
     #[must_use]
     pub fn has_certified_key(&self, key: &[u8; 32], certified: &Certified) -> bool {
         self.has_fingerprint(key, &certified.key_sha1)
     }
 
-    /// Whether this certificate is revoked: itself by serial number or key id, or the authority's
-    /// key. As for sshd, the serial number 0 is none.
+    /// Whether this certificate is revoked: by serial number, by key id, or with its authority's key.
+    /// As in sshd, the serial number 0 matches nothing.
     #[must_use]
     pub fn has_certificate(&self, certified: &Certified) -> bool {
         if self.has_fingerprint(&certified.authority, &certified.authority_sha1) {
@@ -187,7 +187,7 @@ impl RevokedKeys {
         if reader.u32()? != FORMAT_VERSION {
             return Err(DecodeError::UnknownVersion.into());
         }
-        // Number of the list, when it was made, flags; something reserved, a comment.
+        // The number of the list, its time, flags; a reserved string, a comment.
         reader.take(3 * size_of::<u64>())?;
         reader.string(MAX_REVOKED_KEYS)?;
         reader.string(MAX_REVOKED_KEYS)?;
@@ -263,7 +263,7 @@ fn certificates(mut section: Reader<'_>) -> Result<RevokedCertificates, RevokedK
 
 fn bitmap(part: &mut Reader<'_>) -> Result<Bitmap, DecodeError> {
     let first = part.u64()?;
-    // An mpint (RFC 4251 section 5), which is never negative here.
+    // An mpint (RFC 4251 section 5) that is not negative.
     let bytes = match part.string(MAX_REVOKED_KEYS)? {
         [0, rest @ ..] if rest.first().is_some_and(|byte| byte & 0x80 != 0) => rest,
         [byte, ..] if *byte == 0 || byte & 0x80 != 0 => return Err(malformed("bitmap")),
@@ -279,7 +279,7 @@ fn bitmap(part: &mut Reader<'_>) -> Result<Bitmap, DecodeError> {
     Ok(bitmap)
 }
 
-/// An extension, unless it must be understood.
+/// Ignores an extension, unless it is critical.
 fn pass_over(mut extension: Reader<'_>) -> Result<(), RevokedKeysError> {
     extension.string(MAX_REVOKED_KEYS)?;
     let critical = extension.u8()?;
@@ -295,7 +295,7 @@ fn malformed(field: &'static str) -> DecodeError {
     DecodeError::Malformed { field }
 }
 
-/// The wire form of the key in a line: of any kind, also one that opens nothing here.
+/// The wire form of the key in a line; of any kind, supported or not.
 fn key_of_line(line: &str) -> Option<Vec<u8>> {
     let mut words = line.split_ascii_whitespace();
     let (kind, base64) = (words.next()?, words.next()?);

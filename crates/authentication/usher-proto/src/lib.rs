@@ -1,18 +1,16 @@
 //! Usher's wire formats, the authenticator and the hash chain.
 //!
-//! No I/O, no clock, no randomness, no unsafe code: every function takes bytes, times and seeds as
-//! arguments and gives back values or a typed error. The formats are told byte by byte in
-//! `docs/PROTOCOL.md`; the rules all decoders of this crate keep are:
+//! No I/O, no clock, no randomness, no unsafe code: functions take bytes, times and seeds as arguments
+//! and return values or typed errors. `docs/PROTOCOL.md` describes the formats byte by byte. Change a
+//! format only together with that document and the fuzzers' corpus. All decoders keep these rules:
 //!
-//! - a length is checked against its limit and against what is there *before* anything is
-//!   allocated or copied;
-//! - every format is canonical: if `decode(x)` gives a value, encoding that value gives `x` again.
-//!   Trailing bytes, set padding and second spellings of one value are refused;
-//! - a decoder never panics, whatever the bytes.
+//! - They compare a length with its limit and with the input *before* they allocate or copy.
+//! - Every format is canonical: if `decode(x)` returns a value, encoding that value returns `x`. They
+//!   refuse trailing bytes, set padding and second spellings of a value.
+//! - They never panic.
 //!
-//! Encoders never fail. A value whose public fields were filled beyond the limits (a list of
-//! nine addresses, a statement of a megabyte) encodes to bytes that the decoder refuses; nothing
-//! is cut silently.
+//! Encoders never fail and never cut anything: a value beyond its limits (a list of nine addresses, a
+//! statement of a megabyte) encodes to bytes that the decoder refuses.
 #![forbid(unsafe_code)]
 
 mod verification;
@@ -79,5 +77,5 @@ pub use statement::{
 };
 pub use token::{Token, TokenChain, TokenElement, TokenKey, TokenSlot};
 
-// The key types of the public functions, so that callers need no version of their own.
+// Public functions have its types.
 pub use ssh_key;

@@ -1,7 +1,7 @@
 //! Local caller to signer and back: one packet each on a local SOCK_SEQPACKET socket.
 //!
-//! The kernel says who asks (SO_PEERCRED), never the packet. The socket to be bound and announced
-//! travels beside the request as a descriptor (SCM_RIGHTS).
+//! The kernel identifies the caller (SO_PEERCRED), never the packet. The socket to be bound and
+//! announced travels beside the request as a descriptor (SCM_RIGHTS).
 
 use crate::Refusal;
 use std::net::SocketAddr;
@@ -15,59 +15,58 @@ pub const MAX_LOCAL_PACKET: usize = 256;
 pub const LOCAL_VERSION: u8 = 1;
 
 messages! {
-    /// What a local program asks of the signer.
+    /// Requests of a local program to the signer.
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     pub enum LocalRequest {
         /// Prepare the accompanying TCP socket for a connection of the asking user.
         1 => Connect {
-            /// To which host, by local policy's name.
+            /// The host to connect to, by local policy's name.
             host: HostName,
-            /// To which of its services.
+            /// Its service.
             service: ServiceName,
         },
-        /// The same for the user at the other end of a second accompanying descriptor, a loopback
-        /// connection the proxy accepted. Only the proxy's account may ask this.
+        /// The same, for the user at the other end of a loopback connection that the proxy accepted
+        /// and sends as a second descriptor. Only the proxy's account may ask this.
         2 => ConnectOnBehalf {
-            /// To which host.
+            /// The host to connect to.
             host: HostName,
-            /// To which service.
+            /// Its service.
             service: ServiceName,
         },
-        /// The connection is made, or failed: the announcement is to be withdrawn.
+        /// The connection is made, or failed: withdraw the announcement.
         3 => Done {
             /// Whether connect(2) succeeded.
             connected: bool,
         },
-        /// As [`Self::Connect`], of a program that knows tickets: where the user has one, the
-        /// answer is [`LocalReply::Ticket`] and nothing is announced. When connecting with it
-        /// fails, the program goes on with [`Self::Connect`].
+        /// As [`Self::Connect`], from a program that supports tickets. If the user has one, the
+        /// answer is [`LocalReply::Ticket`] and nothing is announced. If connecting with it fails, the
+        /// program continues with [`Self::Connect`].
         4 => ConnectWithTicket {
-            /// To which host.
+            /// The host to connect to.
             host: HostName,
-            /// To which of its services.
+            /// Its service.
             service: ServiceName,
         },
-        /// Have the user's ssh-agent sign, through the asking process, while the conversation
-        /// lasts: see [`crate::lending`].
+        /// Lends the user's ssh-agent through the asking process while the conversation lasts: see
+        /// [`crate::lending`].
         5 => Lend,
     }
 }
 
 messages! {
-    /// What the signer answers.
+    /// Answers of the signer.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum LocalReply {
-        /// The socket is bound and announced: connect it there, within ten seconds.
+        /// The socket is bound and announced: connect it to this address within ten seconds.
         129 => Ready {
             /// Address and port of the service.
             server: SocketAddr,
         },
-        /// No; the undisguised reason, it is the user's own machine.
+        /// The request is refused, with the true reason, because this is the user's own machine.
         130 => Refused(refusal: Refusal),
         /// The announcement is withdrawn; the exchange is over.
         131 => Finished,
-        /// The user's connections to this address carry tokens: draw one for the socket and
-        /// connect it there.
+        /// The user has a ticket: draw a token for the socket and connect it to this address.
         132 => Ticket {
             /// Address and port of the service.
             server: SocketAddr,

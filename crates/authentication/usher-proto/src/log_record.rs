@@ -1,4 +1,5 @@
-//! The records of the signed log: what a client signed to authenticate, and how a session ended.
+//! The records of the signed log: authentications, signed by clients, and ends of sessions, signed by
+//! the log.
 
 use ssh_key::PublicKey;
 
@@ -8,7 +9,7 @@ use crate::{
     SESSION_END_NAMESPACE, SessionEnd, Statement,
 };
 use usher_base::DecodeError;
-use usher_base::codec::{Bytes, Codec, Reader, fields};
+use usher_base::codec::{self, Bytes, fields, messages};
 
 /// Longest record in bytes. The formats inside are bounded lower; the entry bundles of C2SP
 /// tlog-tiles could hold 65,535.
@@ -17,29 +18,25 @@ pub const MAX_LOG_RECORD: usize = 16 * 1024;
 /// Longest public key in bytes (RFC 4253 section 6.6). An Ed25519 one has 51.
 pub const MAX_PUBLIC_KEY_SIZE: usize = 4096;
 
-/// The kinds of records, by their first byte.
-const AUTHENTICATION: u8 = 1;
-const END: u8 = 2;
-
 /// Why a record does not belong in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// The bytes are no record.
+    /// The bytes are not a record.
     #[error("not a record: {0}")]
     Malformed(#[from] DecodeError),
-    /// The statement inside is none.
+    /// The bytes of the statement are not one.
     #[error("not a statement: {0}")]
     Statement(#[source] DecodeError),
-    /// The signature is not one that opens sessions, or not one over this statement.
+    /// The signature opens no sessions, or is over another statement.
     #[error("not signed by the client: {0}")]
     Signature(#[source] Refusal),
     /// The public key beside the signature is not the one that made it.
     #[error("the public key beside the signature is not the one that made it")]
     OtherKey,
-    /// What was signed as the end of a session is none.
+    /// The signed bytes are not the end of a session.
     #[error("not the end of a session: {0}")]
     End(#[source] DecodeError),
-    /// The signature of an end is none.
+    /// The signature of an end is invalid.
     #[error("not signed by the log: {0}")]
     EndSignature(#[source] Refusal),
     /// Another key has signed an end.
@@ -47,15 +44,17 @@ pub enum RecordError {
     OtherLog,
 }
 
-/// A record of the log.
-///
-/// Nothing is promised about the bytes until [`Record::verify`] succeeded.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Record {
-    /// A client has authenticated.
-    Authentication(AuthenticationRecord),
-    /// A session has ended.
-    End(EndRecord),
+messages! {
+    /// A record of the log.
+    ///
+    /// Its bytes are unchecked until [`Record::verify`] succeeds.
+    #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+    pub enum Record {
+        /// A client has authenticated.
+        1 => Authentication(record: AuthenticationRecord),
+        /// A session has ended.
+        2 => End(record: EndRecord),
+    }
 }
 
 /// One authentication, as the bytes that came from the client.
@@ -63,12 +62,12 @@ pub enum Record {
 pub struct AuthenticationRecord {
     /// Statement and SSHSIG signature.
     pub authenticator: Authenticator,
-    /// The public key in its wire form (RFC 4253 section 6.6), or its certificate, which has it
-    /// inside. The signature has it, too; here it can be read without knowing SSHSIG.
+    /// The public key in its wire form (RFC 4253 section 6.6), or the certificate that contains it.
+    /// The signature also contains it; here it can be read without SSHSIG.
     pub public_key: Vec<u8>,
 }
 
-/// The end of one session, signed with the log's key: who has not got that cannot write one.
+/// The end of one session, signed with the log's key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EndRecord {
     /// [`SessionEnd::encode`]'s bytes, at most [`MAX_SESSION_END_SIZE`].
@@ -78,32 +77,32 @@ pub struct EndRecord {
     pub signature: Vec<u8>,
 }
 
-/// What a record says, once its signature is known to be good.
+/// The contents of a record whose signature is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Says {
-    /// What a client has signed.
+    /// A client has authenticated.
     Authentication(Box<Verified>),
-    /// What the log has signed.
+    /// A session has ended.
     End(SessionEnd),
 }
 
-/// What the record of an authentication says, once its signature is known to be good.
+/// The contents of an authentication whose signature is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// What was signed.
+    /// The signed statement.
     pub statement: Statement,
-    /// The key that signed. Whose it is, the log does not know.
+    /// The key that signed. The log does not know which user has it.
     pub key: PublicKey,
-    /// What an authority says of the key. Whether that authority counts, and whether the
-    /// certificate was valid then, is not looked at.
+    /// The key's certificate. Neither its authority nor its time has been checked.
     pub certificate: Option<Certificate>,
 }
 
 impl Record {
-    /// Checks the signature, of an end against the key of the log, and reads what was signed.
+    /// Checks the signature and reads the signed contents. The log's key must have signed an end;
+    /// any key may have signed an authentication.
     ///
     /// # Errors
-    /// [`RecordError`]; which users the key of a client belongs to is not looked at.
+    /// [`RecordError`].
     pub fn verify(&self, log: &PublicKey) -> Result<Says, RecordError> {
         match self {
             Self::Authentication(record) => Ok(Says::Authentication(Box::new(record.verify()?))),
@@ -111,48 +110,26 @@ impl Record {
         }
     }
 
-    /// The bytes in the log, which are what is hashed into the tree.
+    /// The bytes in the log, which are hashed into the tree.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Authentication(record) => record.encode(),
-            Self::End(record) => record.encode(),
-        }
+        codec::encode(self)
     }
 
-    /// Reads the bytes in the log. Says nothing about truth: [`Record::verify`] does.
+    /// Reads the bytes in the log. Checks their form only: see [`Record::verify`].
     ///
     /// # Errors
     /// [`DecodeError`]; no two byte strings decode to the same record.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let kind = *bytes.first().ok_or(DecodeError::Truncated)?;
-        match kind {
-            END => Ok(Self::End(EndRecord::decode(bytes)?)),
-            _ => Ok(Self::Authentication(AuthenticationRecord::decode(bytes)?)),
-        }
+        codec::decode(MAX_LOG_RECORD, bytes)
     }
 }
 
 impl AuthenticationRecord {
-    /// A record of an authenticator whose signature is good.
+    /// Checks the signature and reads the statement. Any key may have signed it.
     ///
     /// # Errors
-    /// [`RecordError::Signature`] and [`RecordError::Statement`].
-    pub fn new(authenticator: Authenticator) -> Result<Self, RecordError> {
-        let signed = authenticator
-            .verify_signature()
-            .map_err(RecordError::Signature)?;
-        Statement::decode(&authenticator.statement).map_err(RecordError::Statement)?;
-        Ok(Self {
-            authenticator,
-            public_key: signed.public_key,
-        })
-    }
-
-    /// Checks the signature and reads the statement.
-    ///
-    /// # Errors
-    /// [`RecordError`]; which users the key belongs to is not looked at.
+    /// [`RecordError`].
     pub fn verify(&self) -> Result<Verified, RecordError> {
         let signed = self
             .authenticator
@@ -169,33 +146,18 @@ impl AuthenticationRecord {
             certificate: signed.certificate,
         })
     }
-
-    /// As [`Record::encode`].
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        encode(AUTHENTICATION, self)
-    }
-
-    /// As [`Record::decode`], of an authentication only.
-    ///
-    /// # Errors
-    /// [`DecodeError`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        decode(AUTHENTICATION, bytes)
-    }
 }
 
 impl EndRecord {
-    /// What the log signs with its key.
+    /// The bytes that the log signs.
     ///
     /// # Errors
-    /// For no input that is known.
+    /// No known input causes one.
     pub fn signed_data(end: &SessionEnd) -> Result<Vec<u8>, ssh_key::Error> {
         sshsig::signed_data(SESSION_END_NAMESPACE, &end.encode())
     }
 
-    /// The record with the log's key and the signature that it has made over
-    /// [`EndRecord::signed_data`].
+    /// The record with the log's key and its signature over [`EndRecord::signed_data`].
     #[must_use]
     pub fn new(end: &SessionEnd, log: &[u8; 32], signature: &[u8; 64]) -> Self {
         Self {
@@ -224,16 +186,6 @@ impl EndRecord {
     pub fn signature_pem(&self) -> Result<String, RecordError> {
         sshsig::armoured(SESSION_END_NAMESPACE, &self.signature).map_err(RecordError::EndSignature)
     }
-
-    /// As [`Record::encode`].
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        encode(END, self)
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        decode(END, bytes)
-    }
 }
 
 fields! {
@@ -248,20 +200,4 @@ fields! {
         end: Vec<u8> as Bytes<MAX_SESSION_END_SIZE>,
         signature: Vec<u8> as Bytes<MAX_SIGNATURE_SIZE>,
     }
-}
-
-fn encode<T: Codec>(kind: u8, record: &T) -> Vec<u8> {
-    let mut out = vec![kind];
-    T::put(record, &mut out);
-    out
-}
-
-fn decode<T: Codec>(kind: u8, bytes: &[u8]) -> Result<T, DecodeError> {
-    let mut reader = Reader::bounded(bytes, MAX_LOG_RECORD)?;
-    if reader.u8()? != kind {
-        return Err(DecodeError::UnknownType);
-    }
-    let record = T::read(&mut reader, "record")?;
-    reader.finish()?;
-    Ok(record)
 }

@@ -1,4 +1,4 @@
-//! What a session is opened with, as the daemons of the server's host tell each other.
+//! The opening of a session, as the daemons of the server's host pass it on.
 
 use ssh_key::HashAlg;
 
@@ -10,15 +10,15 @@ use crate::statement::MAX_STATEMENT_SIZE;
 use crate::{Refusal, SessionId, Statement, session_id};
 use usher_base::codec::{Bytes, fields};
 
-/// What a user has signed, and with which key. The verifier says so to the keeper, and the recorder
-/// keeps what was signed when it finds the same: the keeper believes what both find.
+/// A signed statement, and the key that signed it. The verifier claims it, and the recorder keeps the
+/// record only if it finds the same: the keeper trusts what both of them find.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Opening {
-    /// What was signed.
+    /// The signed statement.
     pub statement: Statement,
     /// SHA-256 of the key that signed, in its wire form.
     pub key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
-    /// By which certificate the key is the user's; none: it is listed itself.
+    /// The certificate by which the key is the user's; none if the key itself is listed.
     pub certificate: Option<Certified>,
 }
 
@@ -33,7 +33,7 @@ fields! {
 /// An opening, and the record of the log that proves it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Authentication {
-    /// What was signed, by the verifier's word.
+    /// The opening, as the verifier claims it.
     pub opening: Opening,
     /// The record, at most [`MAX_LOG_RECORD`] bytes: see [`crate::log_record`].
     pub record: Vec<u8>,
@@ -46,11 +46,10 @@ impl Opening {
     pub(crate) const MAX_SIZE: usize =
         4 + MAX_STATEMENT_SIZE + KEY_FINGERPRINT_SIZE + 1 + Certified::MAX_SIZE;
 
-    /// Of an authenticator whose signature is good, at `now` in seconds since 1970.
+    /// The opening by an authenticator with a valid signature, at `now` in seconds since 1970.
     ///
     /// # Errors
-    /// Those of [`Certificate::check`](crate::Certificate::check), as a certificate counts in its
-    /// time only; [`Refusal::UnsupportedKey`].
+    /// Those of [`Certificate::check`](crate::Certificate::check); [`Refusal::UnsupportedKey`].
     pub fn new(verified: Verified, now: u64) -> Result<Self, Refusal> {
         let certificate = match &verified.certificate {
             Some(certificate) => {

@@ -1,8 +1,7 @@
 //! Keeper to recorder and back: one packet each on a SOCK_SEQPACKET socket.
 //!
-//! The recorder keeps what clients have signed when that is what the verifier says: a record is so
-//! many bytes to the keeper; see [`crate::log_record`]. How a session ended it signs itself, by the
-//! keeper's word.
+//! The recorder keeps a client's record ([`crate::log_record`]) if it matches the verifier's claim;
+//! the keeper does not read it. The recorder itself signs ends of sessions, on the keeper's word.
 
 use crate::log_record::MAX_LOG_RECORD;
 use crate::opening::{Authentication, Opening};
@@ -28,16 +27,16 @@ const KEEP: u8 = 1;
 const KEEP_END: u8 = 2;
 const KEPT: u8 = 129;
 
-/// Something to be kept.
+/// A request to keep something.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RecorderRequest {
     /// The number that the answer will carry.
     pub request: u64,
-    /// What.
+    /// The thing to keep.
     pub keep: Keep,
 }
 
-/// What the recorder is to keep.
+/// A thing to keep.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Keep {
     /// The record of an authentication.
@@ -46,14 +45,15 @@ pub enum Keep {
     End(SessionEnd),
 }
 
-/// Whether it is kept: on the disk, and an authentication's signature good and what was said of it
-/// said by it, when the verdict says so.
+/// The recorder's answer. When granted, the record is on disk, and the record of an authentication has
+/// a valid signature and matches the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecorderReply {
     /// The number of the request.
     pub request: u64,
-    /// [`Refusal::RecorderUnavailable`] when the disk is full or fails, [`Refusal::Malformed`] for
-    /// what is no record, was not signed or says something else, and those of certificates.
+    /// [`Refusal::RecorderUnavailable`] when the disk is full or fails; [`Refusal::Malformed`] for
+    /// bytes that are not a record, have no valid signature or differ from the claim; and those of
+    /// certificates.
     pub verdict: Result<(), Refusal>,
 }
 

@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use usher_base::DecodeError;
 use usher_base::codec::{Codec, Reader};
+use usher_base::serde_text::serde_as_text;
 
-/// Defines the enumeration once. By whose fault it is: variant, wire code, stable name, what is wrong,
-/// and what helps against it where that is not evident.
+/// Defines the enumeration. For each [`Fault`]: variants with wire code, stable name, text, and a
+/// remedy where it is not evident.
 macro_rules! refusals {
     ($(
         $(#[$fault_meta:meta])*
@@ -14,7 +15,7 @@ macro_rules! refusals {
             $variant:ident = $code:literal $name:literal: $text:literal $(, $remedy:literal)?;
         )*}
     )*) => {
-        /// Who can change that something was refused.
+        /// The side that can lift a refusal.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Fault {
             $($(#[$fault_meta])* $fault,)*
@@ -35,8 +36,7 @@ macro_rules! refusals {
             /// All reasons, those of one [`Fault`] together.
             pub const ALL: &'static [Self] = &[$($(Self::$variant,)*)*];
 
-            /// The reason with this wire code; nothing for a code this version does not know,
-            /// and nothing for 0, which means "accepted" where a verdict is carried.
+            /// The reason with this wire code; none for a code that this version does not know.
             #[must_use]
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code {
@@ -53,7 +53,7 @@ macro_rules! refusals {
                 }
             }
 
-            /// Whose fault it is.
+            /// The side at fault.
             #[must_use]
             pub const fn fault(self) -> Fault {
                 match self {
@@ -63,7 +63,7 @@ macro_rules! refusals {
         }
 
         impl fmt::Display for Refusal {
-            /// What is wrong, and what helps.
+            /// The text, and the remedy if there is one.
             fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str(match self {
                     $($(Self::$variant => concat!($text $(, ": ", $remedy)?),)*)*
@@ -76,7 +76,7 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// What the other side sent is at fault, or its moment: it has to change something, or begin anew.
+    /// The other side sent something wrong, or at the wrong time.
     Peer {
         Truncated = 1 "truncated": "the message ends too early";
         Oversized = 2 "oversized": "the message or one of its fields is longer than its limit";
@@ -113,11 +113,11 @@ refusals! {
             "make a key without `-O no-touch-required`";
         CriticalOption = 82 "critical_option":
             "the certificate has a critical option (such as source-address or force-command), \
-             and none is taken",
-            "have one made without";
+             and none is supported",
+            "get a certificate without it";
         NotAUserCertificate = 83 "not_a_user_certificate":
-            "the certificate is one for hosts",
-            "have one made for users (ssh-keygen -s without -h)";
+            "the certificate is for hosts",
+            "get one for users (ssh-keygen -s without -h)";
         UnknownSession = 96 "unknown_session": "the server does not know the session";
         SessionEnded = 97 "session_ended": "the session has ended";
         ChainMismatch = 98 "chain_mismatch": "the chain element does not belong to the session";
@@ -130,16 +130,16 @@ refusals! {
         NotAuthenticatedAgain = 104 "not_authenticated_again":
             "the user was not authenticated again in the time that the service's policy gives";
         ReservationLapsed = 194 "reservation_lapsed":
-            "nothing is reserved for this process, or no longer";
+            "no user is reserved for this process, or no longer";
         ProcessShared = 195 "process_shared":
             "the process has other threads or shares its memory with another process";
         AlreadySettled = 196 "already_settled": "the process has become a user already";
         TooManyGroups = 197 "too_many_groups": "the user is in more than 128 supplementary groups";
-        NoConnection = 198 "no_connection": "this is no connection of Usher's, or no longer one";
+        NoConnection = 198 "no_connection": "Usher did not admit this connection, or it has ended";
         ForeignConnection = 199 "foreign_connection": "the connection is another user's";
         LacksCapabilities = 200 "lacks_capabilities":
-            "the process has not both of CAP_SETUID and CAP_SETGID",
-            "AmbientCapabilities=CAP_SETUID CAP_SETGID in its unit gives them";
+            "the process lacks CAP_SETUID or CAP_SETGID",
+            "add AmbientCapabilities=CAP_SETUID CAP_SETGID to its unit";
     }
     /// The policy, the keys or the accounts of the host that refuses do not permit it.
     Policy {
@@ -160,16 +160,15 @@ refusals! {
             "its log says which";
         RevokedKey = 74 "revoked_key": "the signing key is revoked on this server";
         ExpiredKey = 75 "expired_key":
-            "the time until which the signing key is admitted has passed";
+            "the signing key has expired";
         UnknownAuthority = 76 "unknown_authority":
-            "the certificate is by no authority that this server trusts for the user and the \
-             service";
+            "this server does not trust the certificate's authority for the user and the service";
         WrongPrincipal = 77 "wrong_principal":
-            "the certificate names no principal that may go by the user's name";
+            "no principal of the certificate may go by the user's name";
         RevokedCertificate = 81 "revoked_certificate":
             "the certificate, or the authority that signed it, is revoked on this server";
         GuestOver = 84 "guest_over":
-            "the time until which the server's policy admits the user as a guest has passed";
+            "the user's time as a guest of this server is over";
         AccountClosed = 85 "account_closed":
             "the user's account on this server is closed: expired, locked, without a login \
              shell, or no logins are permitted now; the server's log says which";
@@ -211,7 +210,7 @@ refusals! {
             "the service's policy has `files`, and Landlock is not in force on the server",
             "`usher doctor` there says more";
         NoConnectConfinement = 137 "no_connect_confinement":
-            "the service's policy has `connect`, and the server's kernel does not take the \
+            "the service's policy has `connect`, and the server's kernel does not accept the \
              programs for it",
             "`usher doctor` there says more";
         VerifierUnavailable = 160 "verifier_unavailable": "the server's verifier cannot be reached";
@@ -222,17 +221,18 @@ refusals! {
              (systemctl --user enable --now usher-agent)";
         AgentRefused = 166 "agent_refused":
             "the user's ssh-agent did not sign",
-            "`ssh-add -l` has to list the registered key, and a security key wants to be \
+            "`ssh-add -l` has to list the registered key, and a security key has to be \
              touched within 25 seconds";
         CourierUnavailable = 168 "courier_unavailable":
-            "this machine's courier, which speaks with other hosts, is not there",
-            "is usher-courier.service running?";
+            "this machine's courier, which connects to other hosts, does not answer",
+            "start usher-courier.service";
         NoFence = 193 "no_fence":
-            "the LSM programs without which no process can be let become a user are not in \
-             force on this host",
+            "the LSM programs that let processes become users are not in force on this host",
             "give the service a `program` instead of an `account`; `usher doctor` says more";
     }
 }
+
+const UNKNOWN: DecodeError = DecodeError::Malformed { field: "refusal" };
 
 impl Refusal {
     /// The code on the wire; never 0.
@@ -241,8 +241,8 @@ impl Refusal {
         self as u16
     }
 
-    /// Whether the session is of no use any longer: it has ended, or this side's chain is not the one
-    /// that the server knows. Another session may be opened.
+    /// Whether the session is useless from now on: it has ended, or this side's chain differs from
+    /// the server's. Another session may be opened.
     #[must_use]
     pub const fn ends_session(self) -> bool {
         matches!(
@@ -257,7 +257,7 @@ impl Refusal {
         )
     }
 
-    /// Whether a daemon on the way did not answer, which may be back soon.
+    /// Whether a daemon on the way did not answer. It may be back soon.
     #[must_use]
     pub const fn is_unanswered(self) -> bool {
         matches!(
@@ -266,9 +266,8 @@ impl Refusal {
         )
     }
 
-    /// What a remote host is told: the reasons that would tell a stranger which users exist and
-    /// which keys are theirs become [`Refusal::NotAuthenticated`]. The local log keeps the true
-    /// reason.
+    /// The reason that a remote host gets. [`Refusal::NotAuthenticated`] replaces reasons that would
+    /// reveal which users exist and which keys they have. The local log keeps the true reason.
     pub const fn disclosed(self) -> Self {
         match self {
             Self::UnknownUser
@@ -296,17 +295,13 @@ impl FromStr for Refusal {
 
     /// Reads the stable name.
     fn from_str(name: &str) -> Result<Self, DecodeError> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|refusal| refusal.name() == name)
-            .ok_or(DecodeError::Malformed { field: "refusal" })
+        let named = Self::ALL.iter().find(|refusal| refusal.name() == name);
+        named.copied().ok_or(UNKNOWN)
     }
 }
 
 impl From<DecodeError> for Refusal {
-    /// The reason a peer is told: the lengths and the version keep their own, the rest is
-    /// [`Refusal::Malformed`].
+    /// Lengths and versions keep their own reason; all else is [`Refusal::Malformed`].
     fn from(error: DecodeError) -> Self {
         match error {
             DecodeError::Truncated => Self::Truncated,
@@ -325,11 +320,11 @@ impl Codec for Refusal {
     }
 
     fn read(reader: &mut Reader<'_>, _: &'static str) -> Result<Self, DecodeError> {
-        Self::from_code(reader.u16()?).ok_or(DecodeError::Malformed { field: "refusal" })
+        Self::from_code(reader.u16()?).ok_or(UNKNOWN)
     }
 }
 
-/// Two bytes of verdict: 0 is granted, any other number is a refusal's code.
+/// Two bytes of verdict: 0 means granted, any other number is the code of a refusal.
 pub(crate) struct Granted;
 
 impl Codec<Result<(), Refusal>> for Granted {
@@ -337,32 +332,15 @@ impl Codec<Result<(), Refusal>> for Granted {
         u16::put(&value.err().map_or(0, Refusal::code), out);
     }
 
-    fn read(
-        reader: &mut Reader<'_>,
-        field: &'static str,
-    ) -> Result<Result<(), Refusal>, DecodeError> {
-        let mut code = *reader;
-        if code.u16()? == 0 {
-            *reader = code;
-            return Ok(Ok(()));
+    fn read(reader: &mut Reader<'_>, _: &'static str) -> Result<Result<(), Refusal>, DecodeError> {
+        match reader.u16()? {
+            0 => Ok(Ok(())),
+            code => Refusal::from_code(code).map(Err).ok_or(UNKNOWN),
         }
-        Refusal::read(reader, field).map(Err)
     }
 }
 
-impl serde::Serialize for Refusal {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for Refusal {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <String as serde::Deserialize>::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
-    }
-}
+serde_as_text!(Refusal, |refusal: &Refusal| refusal.name());
 
 #[cfg(test)]
 mod tests {
@@ -380,7 +358,7 @@ mod tests {
             assert_eq!(Refusal::from_code(refusal.code()), Some(refusal));
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
-            // Each fault has its group, as `ALL` has them.
+            // `ALL` keeps the reasons of a fault together.
             if faults.last() != Some(&refusal.fault()) {
                 assert!(!faults.contains(&refusal.fault()), "{refusal:?}");
                 faults.push(refusal.fault());

@@ -1,8 +1,8 @@
 //! Signer to courier and back: one packet each on a SOCK_SEQPACKET socket.
 //!
-//! The courier speaks TLS and holds no user's key; it carries frames without reading them. The
-//! signer holds the keys and must think of the courier as taken over: what comes back is bounded
-//! here and decoded as a [`ServerFrame`](crate::ServerFrame) there.
+//! The courier speaks TLS, holds no keys of users, and carries frames without reading them. The signer
+//! holds the keys and treats the courier as subverted: answers are bounded here, and the signer
+//! decodes them as [`ServerFrame`](crate::ServerFrame)s.
 
 use crate::frame::{FRAME_LENGTH_SIZE, MAX_FRAME};
 use crate::{HostPublicKey, Refusal};
@@ -20,16 +20,16 @@ pub const MAX_CONTROL_ADDRESSES: usize = 8;
 pub const RELAY_VERSION: u8 = 1;
 
 messages! {
-    /// What the signer asks of the courier.
+    /// Requests of the signer to the courier.
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     pub enum RelayRequest {
-        /// Send a frame on the control channel to a host; make the channel if there is none.
+        /// Send a frame on the control channel to a host; open the channel if there is none.
         1 => Forward {
             /// The channel: the local name of the host.
             channel: HostName,
-            /// The key the host must prove to hold.
+            /// The key that the host must prove to hold.
             server_host_key: HostPublicKey,
-            /// Where its verifier listens, in order of preference; 1 to
+            /// The addresses of its verifier, in order of preference; 1 to
             /// [`MAX_CONTROL_ADDRESSES`].
             control: Vec<SocketAddr> as Addresses,
             /// The encoded [`ClientFrame`](crate::ClientFrame), length included.
@@ -39,7 +39,7 @@ messages! {
 }
 
 messages! {
-    /// What the courier tells the signer.
+    /// Messages of the courier to the signer.
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     pub enum RelayReply {
         /// A frame came from a host.
@@ -49,11 +49,11 @@ messages! {
             /// The payload of a [`ServerFrame`](crate::ServerFrame), without the length.
             frame: Vec<u8> as Bytes<MAX_FRAME>,
         },
-        /// The channel could not be made, or broke: no request on it will be answered any more.
+        /// The channel could not be opened, or broke: its open requests will get no answers.
         130 => ChannelLost {
             /// The channel.
             channel: HostName,
-            /// Why.
+            /// The reason.
             refusal: Refusal,
         },
     }

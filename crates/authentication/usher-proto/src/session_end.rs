@@ -4,33 +4,33 @@ use crate::{MAX_STATEMENT_SIZE, Refusal, SessionId, Statement};
 use usher_base::codec::{Codec, Reader, Text, decode_signed, encode_signed, fields, put_string};
 use usher_base::{DecodeError, ServiceName, UserName};
 
-/// The SSHSIG namespace of ends: they open no session, and an authenticator ends none.
+/// The SSHSIG namespace of ends. So an end opens no session, and an authenticator ends none.
 pub const SESSION_END_NAMESPACE: &str = "session-end@usher";
 
 /// Longest encoded end in bytes.
 pub const MAX_SESSION_END_SIZE: usize = 256;
 
-/// What every end begins with: says what was signed to whoever finds it in a log.
+/// Every end begins with these bytes, which tell readers of a log what was signed.
 const MAGIC: &[u8; 17] = b"usher-session-end";
 const VERSION: u32 = 1;
 /// Longest name of a refusal in bytes.
 const MAX_REASON: usize = 64;
 
-/// "This session has ended then, for this reason."
+/// "This session ended at this time, for this reason."
 ///
-/// The server's host says so and nobody else: an authentication proves what a client wanted, an end
-/// what the host says that it did.
+/// Only the server's host vouches for it. An authentication proves what a client wanted; an end shows
+/// what the host says it did.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SessionEnd {
     /// The session.
     pub session: SessionId,
     /// Its user.
     pub user: UserName,
-    /// The service, by the name that it had when the end was recorded.
+    /// The service, by its name when the end was recorded.
     pub service: ServiceName,
     /// When it ended, by the server's clock, in seconds since 1970 (UTC).
     pub ended: u64,
-    /// Why.
+    /// The reason.
     pub reason: Refusal,
 }
 
@@ -44,17 +44,7 @@ fields! {
     }
 }
 
-impl Codec<SessionId> for Text {
-    fn put(value: &SessionId, out: &mut Vec<u8>) {
-        Self::put(value.as_bytes(), out);
-    }
-
-    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<SessionId, DecodeError> {
-        Ok(SessionId::from_bytes(Self::read(reader, field)?))
-    }
-}
-
-/// By its name, which says what it was to whoever reads the log.
+/// A reason by its name, which readers of the log understand.
 impl Codec<Refusal> for Text {
     fn put(value: &Refusal, out: &mut Vec<u8>) {
         put_string(out, value.name().as_bytes());
@@ -67,7 +57,7 @@ impl Codec<Refusal> for Text {
     }
 }
 
-/// Inside another message: a string of the bytes that are signed.
+/// Inside another message: the signed bytes as a string.
 pub(crate) struct Signed;
 
 impl Codec<SessionEnd> for Signed {
@@ -91,13 +81,13 @@ impl Codec<Statement> for Signed {
 }
 
 impl SessionEnd {
-    /// The canonical bytes, which are what is signed and logged.
+    /// The canonical bytes, which are signed and logged.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         encode_signed(MAGIC, VERSION, self)
     }
 
-    /// Reads the canonical bytes. Says nothing about truth: the signature does.
+    /// Reads the canonical bytes. Only a signature over them proves anything.
     ///
     /// # Errors
     /// [`DecodeError`]; no two byte strings decode to the same end.

@@ -4,17 +4,21 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::str::FromStr;
 use usher_base::DecodeError;
+use usher_base::codec::plain_bytes;
+use usher_base::serde_text::serde_as_text;
 
 /// Bytes of a [`SessionId`].
 pub const SESSION_ID_SIZE: usize = 16;
 
-/// Names a session: the first 16 bytes of SHA-256 over the statement that opened it.
-///
-/// Not secret and not a credential: what an announcement proves is the chain element. The nonce
-/// inside the statement makes it unique; the same statement always has the same id, which is how
-/// a replayed authenticator is recognised.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId([u8; SESSION_ID_SIZE]);
+plain_bytes! {
+    /// Names a session: the first 16 bytes of SHA-256 over the statement that opened it.
+    ///
+    /// Neither secret nor a credential: a chain element proves an announcement. The nonce in the
+    /// statement makes the id unique. A replayed authenticator is recognised because the same
+    /// statement always has the same id.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct SessionId([u8; SESSION_ID_SIZE]);
+}
 
 /// The session that a statement opens, from the statement's exact signed bytes.
 #[must_use]
@@ -23,20 +27,6 @@ pub fn session_id(statement_bytes: &[u8]) -> SessionId {
     let mut bytes = [0; SESSION_ID_SIZE];
     bytes.copy_from_slice(&digest[..SESSION_ID_SIZE]);
     SessionId(bytes)
-}
-
-impl SessionId {
-    /// An id from its bytes.
-    #[must_use]
-    pub const fn from_bytes(bytes: [u8; SESSION_ID_SIZE]) -> Self {
-        Self(bytes)
-    }
-
-    /// The bytes of the id.
-    #[must_use]
-    pub const fn as_bytes(&self) -> &[u8; SESSION_ID_SIZE] {
-        &self.0
-    }
 }
 
 impl fmt::Display for SessionId {
@@ -78,8 +68,7 @@ fn digit(character: u8) -> Option<u8> {
     }
 }
 
-usher_base::serde_text::serde_as_text!(SessionId);
-usher_base::codec::plain_bytes!(SessionId);
+serde_as_text!(SessionId);
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,5 @@
-//! What is asked and told about a session: the same on the control channel between hosts and
-//! between the daemons of the server's host, in the same bytes.
+//! Requests, answers and notices about a session: the same bytes on the control channel between hosts
+//! and between the daemons of the server's host.
 
 use crate::chain::ChainElement;
 use crate::refusal::Granted;
@@ -8,8 +8,7 @@ use crate::{CHAIN_ELEMENT_SIZE, Refusal, SessionId, TokenSlot};
 use usher_base::codec::{fields, messages};
 use usher_base::{CONNECTION_TUPLE_SIZE, ConnectionTuple};
 
-/// "This connection is about to be made": the chain element that proves it and the 4-tuple it is
-/// good for.
+/// "This connection is about to be made": its endpoints, and the chain element that proves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Announcement {
     /// The next element of the session's chain.
@@ -26,30 +25,30 @@ impl Announcement {
 }
 
 messages! {
-    /// What a client host asks about a session that it has.
+    /// Requests of a client host about its session.
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     pub enum SessionRequest {
         /// Announces another connection.
         2 => Announce(announcement: Announcement),
-        /// Takes an announcement back: the connection will not be made, or has been made and no
-        /// second one from the same port may be.
+        /// Withdraws an announcement: the connection will not be made, or has been made and no second
+        /// one from the same port may follow.
         3 => Withdraw(connection: ConnectionTuple),
-        /// Ends the session. Its established connections go on.
+        /// Ends the session. Its established connections continue.
         4 => Close,
         /// From now on SYNs of the session's connections carry tokens, which this key masks. The
-        /// verdict is a slot where the server's kernel reads them.
+        /// verdict is a slot if the server's kernel reads tokens.
         6 => Tokens(key: TokenKey),
-        /// The user is still there, as the next element of the session's chain proves. Follows a
+        /// Authenticates the user again by the next element of the session's chain. Answers a
         /// [`Notice::Reauthenticate`].
         7 => Reauthenticate(element: ChainElement),
     }
 }
 
-/// The answer to a request: granted, with a slot where tokens were asked for; or why not.
+/// The answer to a request: granted, with a slot if tokens were requested, or refused.
 pub type Verdict = Result<Option<TokenSlot>, Refusal>;
 
 messages! {
-    /// The same, as it travels.
+    /// The same on the wire.
     pub(crate) enum Answer {
         129 => Reply(verdict: Result<(), Refusal> as Granted),
         132 => Slot(slot: TokenSlot),
@@ -76,18 +75,18 @@ impl From<Answer> for Verdict {
 }
 
 messages! {
-    /// What a server host says of a session without being asked.
+    /// Notices of a server host about a session.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Notice {
         /// The session has ended on the server's side.
         130 => SessionEnded {
             /// The session.
             session: SessionId,
-            /// Why.
+            /// The reason.
             reason: Refusal,
         },
-        /// The user is to be authenticated again: without another element of the session's chain
-        /// the session ends.
+        /// The user must be authenticated again: without another element of the session's chain, the
+        /// session ends.
         133 => Reauthenticate {
             /// The session.
             session: SessionId,
@@ -96,7 +95,7 @@ messages! {
 }
 
 impl Notice {
-    /// As a remote host may read it: see [`Refusal::disclosed`].
+    /// Without reasons that a remote host may not learn: see [`Refusal::disclosed`].
     pub(crate) fn disclosed(mut self) -> Self {
         if let Self::SessionEnded { reason, .. } = &mut self {
             *reason = reason.disclosed();

@@ -1,5 +1,6 @@
-//! SSHSIG, the format of OpenSSH's signatures of files (OpenSSH, PROTOCOL.sshsig), as `ssh-keygen -Y
-//! sign` makes and `ssh-keygen -Y verify` checks them: which ones count here, and who has made them.
+//! SSHSIG, the format of OpenSSH file signatures (PROTOCOL.sshsig), which `ssh-keygen -Y sign` makes
+//! and `ssh-keygen -Y verify` checks. This module decides which of them are valid here, and which key
+//! made them.
 
 use ssh_encoding::pem::PemLabel;
 use ssh_encoding::{Decode, Encode, EncodePem, Writer};
@@ -21,21 +22,21 @@ const VERSION: u32 = 1;
 const HASH: &[u8] = b"sha512";
 const ED25519: &[u8] = b"ssh-ed25519";
 
-/// What follows the value in a security key's signature: a byte of flags, a counter of 4 bytes.
+/// Bytes after the value in a security key's signature: flags, and a counter of 4 bytes.
 const SECURITY_KEY_TRAILER: usize = 5;
-/// The flag that says that somebody touched the security key (user presence, CTAP2 section 6.1).
+/// The flag for a touch of the security key (user presence, CTAP2 section 6.1).
 const USER_PRESENT: u8 = 1;
 
-/// What is signed of a message for a purpose: what an agent is given.
+/// The bytes that are signed for a message and a purpose.
 ///
 /// # Errors
-/// For no input that is known.
+/// No known input causes one.
 pub(crate) fn signed_data(namespace: &str, message: &[u8]) -> Result<Vec<u8>, ssh_key::Error> {
     SshSig::signed_data(namespace, HashAlg::Sha512, message)
 }
 
-/// The blob with a key, or its certificate, in its wire form, and the signature that it has made
-/// over [`signed_data`], in the form of RFC 4253 section 6.6.
+/// The blob of a key or certificate in its wire form, and its signature over [`signed_data`] in the
+/// form of RFC 4253 section 6.6.
 pub(crate) fn blob(public_key: &[u8], namespace: &str, signature: &[u8]) -> Vec<u8> {
     let envelope = Envelope {
         public_key,
@@ -46,7 +47,7 @@ pub(crate) fn blob(public_key: &[u8], namespace: &str, signature: &[u8]) -> Vec<
     envelope.with_key(public_key)
 }
 
-/// The same of an Ed25519 key.
+/// The same for an Ed25519 key.
 pub(crate) fn ed25519_blob(
     public_key: &[u8; 32],
     namespace: &str,
@@ -64,7 +65,7 @@ pub(crate) fn ed25519_blob(
 /// The blob with a certificate in the place of its key.
 ///
 /// # Errors
-/// [`DecodeError`] when it is no blob.
+/// [`DecodeError`] when it is not a blob.
 pub(crate) fn with_certificate(
     blob: &[u8],
     certificate: &Certificate,
@@ -72,15 +73,15 @@ pub(crate) fn with_certificate(
     Ok(Envelope::decode(blob)?.with_key(certificate.as_bytes()))
 }
 
-/// Checks a blob over a message for a purpose, and gives the key that made it, with its certificate
-/// where that stands in its place.
+/// Checks a blob over a message for a purpose, and returns the key that made it, with the certificate
+/// that took its place if there is one.
 ///
 /// # Errors
 /// [`Refusal::Oversized`], [`Refusal::Truncated`], [`Refusal::UnknownVersion`],
-/// [`Refusal::Malformed`] when it is no canonical SSHSIG blob; [`Refusal::UnsupportedKey`] for other
-/// keys than those of [`is_supported`], for weak Ed25519 keys, and for another hash than SHA-512;
-/// [`Refusal::BadSignature`] when it is for another namespace or does not verify;
-/// [`Refusal::UserNotPresent`] when a security key has signed without a touch.
+/// [`Refusal::Malformed`] if it is not a canonical SSHSIG blob; [`Refusal::UnsupportedKey`] for kinds
+/// of keys that [`is_supported`] excludes, weak Ed25519 keys, and hashes other than SHA-512;
+/// [`Refusal::BadSignature`] if it is for another namespace or does not verify;
+/// [`Refusal::UserNotPresent`] if a security key signed without a touch.
 pub(crate) fn verify(namespace: &str, message: &[u8], blob: &[u8]) -> Result<Signed, Refusal> {
     let envelope = Envelope::decode_for(namespace, blob)?;
     let made = envelope.decode_made(blob)?;
@@ -108,19 +109,19 @@ pub(crate) fn armoured(namespace: &str, blob: &[u8]) -> Result<String, Refusal> 
         .map_err(|_| MALFORMED.into())
 }
 
-/// Who has signed.
+/// The signer of a blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
     /// The key.
     pub key: PublicKey,
-    /// What an authority says of it; its signature is good.
+    /// Its certificate, whose signature is valid.
     pub certificate: Option<Certificate>,
-    /// What stands in the signature for the key, in its wire form: the certificate, or the key.
+    /// The certificate or key inside the signature, in its wire form.
     pub public_key: Vec<u8>,
 }
 
-/// The bytes of a blob as they came: `SshSig` of ssh-key 0.6.7 writes ECDSA signatures of security
-/// keys otherwise than OpenSSH, with flags and counter inside the string before them.
+/// The bytes of a blob as they came: unlike OpenSSH, `SshSig` of ssh-key 0.6.7 writes the flags and
+/// the counter of a security key's ECDSA signature inside the string before them.
 struct Armoured<'a>(&'a [u8]);
 
 impl PemLabel for Armoured<'_> {
@@ -139,7 +140,7 @@ impl Encode for Armoured<'_> {
 
 const MALFORMED: DecodeError = DecodeError::Malformed { field: "signature" };
 
-/// What is in a blob.
+/// The contents of a blob.
 #[derive(Debug, PartialEq, Eq)]
 struct Made {
     key: KeyData,
@@ -147,8 +148,8 @@ struct Made {
     certificate: Option<Certificate>,
 }
 
-/// The outer fields of an SSHSIG blob. Read first, with bounds, so that the general decoder
-/// behind it only sees blobs whose outer lengths are consistent.
+/// The outer fields of an SSHSIG blob. They are read first, with bounds, so that the general decoder
+/// gets only blobs whose outer lengths are consistent.
 struct Envelope<'a> {
     public_key: &'a [u8],
     namespace: &'a [u8],
@@ -167,7 +168,7 @@ impl<'a> Envelope<'a> {
         }
         let public_key = reader.string(MAX_SIGNATURE_SIZE)?;
         let namespace = reader.string(MAX_SIGNATURE_SIZE)?;
-        // SSHSIG reserves this field for later; here it would be a second spelling.
+        // SSHSIG reserves this field. A value would be a second spelling.
         if !reader.string(MAX_SIGNATURE_SIZE)?.is_empty() {
             return Err(MALFORMED);
         }
@@ -182,7 +183,7 @@ impl<'a> Envelope<'a> {
         })
     }
 
-    /// The same, for a purpose and with the one hash that counts.
+    /// The same, only for this purpose and for the supported hash.
     fn decode_for(namespace: &str, blob: &'a [u8]) -> Result<Self, Refusal> {
         let envelope = Self::decode(blob)?;
         if envelope.namespace != namespace.as_bytes() {
@@ -207,8 +208,8 @@ impl<'a> Envelope<'a> {
         blob
     }
 
-    /// Who has made the signature, and the certificate in it, which is never given to the general
-    /// decoder: that one sees the blob as it would be without.
+    /// The signer and the certificate in the blob. The general decoder never gets the certificate: it
+    /// gets the same blob with the plain key.
     fn decode_made(&self, blob: &[u8]) -> Result<Made, Refusal> {
         if is_certificate(self.public_key) {
             let certificate = Certificate::decode(self.public_key)?;
@@ -224,7 +225,7 @@ impl<'a> Envelope<'a> {
         self.decode_plain(blob)
     }
 
-    /// The same of a blob without a certificate.
+    /// The same for a blob without a certificate.
     fn decode_plain(&self, blob: &[u8]) -> Result<Made, Refusal> {
         if let Some(made) = self.decode_ed25519() {
             return Ok(made);
@@ -246,7 +247,7 @@ impl<'a> Envelope<'a> {
     }
 
     /// Key and signature of the kind that nearly all users have, whose bytes have one spelling. None
-    /// for anything else, which the general decoder judges.
+    /// for anything else: the general decoder decides.
     fn decode_ed25519(&self) -> Option<Made> {
         let key = <[u8; 32]>::try_from(ed25519_part(self.public_key)?).ok()?;
         let signature = ed25519_part(self.signature)?;
@@ -257,8 +258,7 @@ impl<'a> Envelope<'a> {
         })
     }
 
-    /// The whole blob, refused unless encoding its key and its signature again gives the same
-    /// bytes.
+    /// The whole blob, refused unless its key and its signature encode to the same bytes again.
     fn decode_sshsig(&self, blob: &[u8]) -> Result<SshSig, DecodeError> {
         let decoded = SshSig::decode(&mut &*blob).map_err(|_| MALFORMED)?;
         let mut public_key = Vec::with_capacity(self.public_key.len());
@@ -274,7 +274,7 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// What stands behind the kind in an Ed25519 key or signature.
+/// The bytes after the kind in an Ed25519 key or signature.
 fn ed25519_part(bytes: &[u8]) -> Option<&[u8]> {
     let mut reader = Reader::new(bytes);
     if reader.string(ED25519.len()).ok()? != ED25519 {
@@ -285,7 +285,7 @@ fn ed25519_part(bytes: &[u8]) -> Option<&[u8]> {
     Some(part)
 }
 
-/// RFC 4253 section 6.6; of a security key with its trailer, PROTOCOL.u2f.
+/// RFC 4253 section 6.6; for a security key with its trailer, PROTOCOL.u2f.
 fn encode_signature(signature: &Signature) -> Vec<u8> {
     let (value, trailer) = split_trailer(signature);
     let mut out = Vec::with_capacity(signature.as_bytes().len() + 64);
@@ -306,8 +306,8 @@ fn split_trailer(signature: &Signature) -> (&[u8], &[u8]) {
     bytes.split_at(bytes.len().saturating_sub(trailer))
 }
 
-/// Refuses what a security key has signed without a touch: malware on the user's host could have
-/// asked for it unnoticed.
+/// Refuses a security key's signature without a touch, which malware on the user's host could have
+/// requested unnoticed.
 fn refuse_absent_user(signature: &Signature) -> Result<(), Refusal> {
     let (_, trailer) = split_trailer(signature);
     match trailer.first() {
@@ -316,8 +316,8 @@ fn refuse_absent_user(signature: &Signature) -> Result<(), Refusal> {
     }
 }
 
-/// The algorithm a public key blob begins with; anything unknown is unsupported rather than
-/// malformed, so that a user with a newer kind of key is told what to do.
+/// The algorithm at the beginning of a public key blob. An unknown one is unsupported rather than
+/// malformed, so that users with a newer kind of key learn what to do.
 fn key_algorithm(public_key: &[u8]) -> Result<Algorithm, Refusal> {
     let name = Reader::new(public_key).string(MAX_SIGNATURE_SIZE)?;
     let name = std::str::from_utf8(name).map_err(|_| Refusal::Malformed)?;
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
     use ssh_key::private::Ed25519Keypair;
 
-    /// The general decoder's word, without the short way.
+    /// The general decoder's result, without the short path.
     fn general(blob: &[u8]) -> Option<Made> {
         let envelope = Envelope::decode(blob).ok()?;
         let decoded = envelope.decode_sshsig(blob).ok()?;
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_way_of_ed25519_takes_what_the_general_decoder_takes() {
+    fn the_short_path_of_ed25519_agrees_with_the_general_decoder() {
         let key = ssh_key::PrivateKey::from(Ed25519Keypair::from_seed(&[7; 32]));
         let signature = key.sign("purpose", HashAlg::Sha512, b"message").unwrap();
         let mut blob = Vec::new();
@@ -357,7 +357,7 @@ mod tests {
             for change in [1, 2, 4, 0x80] {
                 let mut other = blob.clone();
                 other[place] ^= change;
-                // Purpose and hash are compared with what they must be, before.
+                // Purpose and hash are checked before.
                 let envelope = Envelope::decode_for("purpose", &other).ok();
                 if let Some(envelope) = envelope {
                     let short = envelope.decode_plain(&other).ok();

@@ -1,4 +1,4 @@
-//! The statement a user signs to open a session.
+//! The statement that a user signs to open a session.
 
 use crate::chain::{CHAIN_ELEMENT_SIZE, MAX_CHAIN_LENGTH};
 use crate::token::TokenElement;
@@ -9,7 +9,7 @@ use usher_base::codec::{
 };
 use usher_base::{DecodeError, ServiceName, UserName};
 
-/// What every statement begins with: says what was signed to whoever finds it in a log.
+/// Every statement begins with these bytes, which tell readers of a log what was signed.
 pub const STATEMENT_MAGIC: &[u8; 15] = b"usher-statement";
 
 /// The version of the statement's format.
@@ -21,27 +21,27 @@ pub const MAX_STATEMENT_SIZE: usize = 512;
 /// Bytes of the nonce.
 pub const NONCE_SIZE: usize = 16;
 
-/// "I, `user`, ask from this client host for a session with this service on this server host,
-/// until then, and whoever reveals the elements of these chains is me."
+/// "I, `user`, on this client host, ask for a session with this service on this server host, until
+/// this time. Whoever reveals the elements of these chains is me."
 ///
-/// The signed bytes are [`Statement::encode`]'s; the log keeps them beside the signature.
+/// The user signs the bytes of [`Statement::encode`]; the log keeps them beside the signature.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Statement {
-    /// Who asks, by the name the server knows.
+    /// The user, by the name that the server knows.
     pub user: UserName,
-    /// For which service.
+    /// The service.
     pub service: ServiceName,
-    /// The host the user is on: must be the other end of the control channel.
+    /// The user's host, which must be the peer on the control channel.
     pub client_host_key: HostPublicKey,
-    /// The host that is asked: no other host accepts the statement.
+    /// The server's host. No other host accepts the statement.
     pub server_host_key: HostPublicKey,
     /// Address and port of the service. Canonical: never an IPv4-mapped address.
     pub server: SocketAddr,
-    /// When it was signed, by the client's clock, in seconds since 1970 (UTC).
+    /// The time of the signature by the client's clock, in seconds since 1970 (UTC).
     pub issued: u64,
-    /// When the session ends at the latest, in seconds since 1970 (UTC).
+    /// The latest end of the session, in seconds since 1970 (UTC).
     pub expires: u64,
-    /// Fresh from the system's random generator: makes every statement another one.
+    /// Fresh from the system's random generator, so that no two statements are equal.
     pub nonce: [u8; NONCE_SIZE],
     /// `h[0]` of the chain that announcements spend.
     pub chain_anchor: [u8; CHAIN_ELEMENT_SIZE],
@@ -70,16 +70,6 @@ fields! {
     }
 }
 
-impl Codec<HostPublicKey> for Text {
-    fn put(value: &HostPublicKey, out: &mut Vec<u8>) {
-        Self::put(value.as_bytes(), out);
-    }
-
-    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<HostPublicKey, DecodeError> {
-        Ok(HostPublicKey::from_bytes(Self::read(reader, field)?))
-    }
-}
-
 /// A string of 16 bytes of address, and four bytes of port.
 struct ServerAddress;
 
@@ -97,34 +87,33 @@ impl Codec<SocketAddr> for ServerAddress {
     }
 }
 
-/// What a verifier expects of a statement: its own clock, the two endpoints of the control channel as
-/// TLS authenticated them, and the limits of its policy. All times in seconds.
+/// A verifier's expectations of a statement: its own clock, the two hosts of the control channel as
+/// TLS authenticated them, and the limits of its policy. All times are in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Expectation<'a> {
     /// The verifier's clock, in seconds since 1970 (UTC).
     pub now: u64,
-    /// The key that the other end of the control channel proved to hold.
+    /// The key that the peer on the control channel proved to hold.
     pub client_host_key: &'a HostPublicKey,
     /// This host's own key.
     pub server_host_key: &'a HostPublicKey,
-    /// How long ago a statement may have been signed. The verifier must remember the session ids
-    /// it accepted for `maximum_age + maximum_skew`, or replays pass.
+    /// Greatest age of a statement. The verifier must remember accepted session ids for
+    /// `maximum_age + maximum_skew`, or replays pass.
     pub maximum_age: u64,
-    /// How far the client's clock may be ahead.
+    /// The most that the client's clock may be ahead.
     pub maximum_skew: u64,
     /// The longest session granted, from `issued` to `expires`.
     pub maximum_lifetime: u64,
 }
 
 impl Statement {
-    /// The canonical bytes, which are what is signed and logged.
+    /// The canonical bytes, which are signed and logged.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         encode_signed(STATEMENT_MAGIC, STATEMENT_VERSION, self)
     }
 
-    /// Reads the canonical bytes. Says nothing about truth: the signature and
-    /// [`Statement::check`] do.
+    /// Reads the canonical bytes. Checks neither the signature nor [`Statement::check`].
     ///
     /// # Errors
     /// [`DecodeError`]; no two byte strings decode to the same statement.
@@ -137,16 +126,16 @@ impl Statement {
         )
     }
 
-    /// Whether this statement, on this channel, now, may open a session.
+    /// Whether this statement may open a session, on this channel and now.
     ///
-    /// Does not look at the signature, the user, the service or the service's address: these need
-    /// policy, which the caller has ([`Refusal::WrongServerAddress`] is the caller's to say).
+    /// The caller checks the signature and, by its policy, the user, the service and the service's
+    /// address ([`Refusal::WrongServerAddress`]).
     ///
     /// # Errors
     /// The first [`Refusal`] that applies, in the order: wrong server host, wrong client host,
     /// chain length ([`Refusal::Malformed`]), future-dated, expired (also when it expires before
     /// it was issued), stale, lifetime too long. A time exactly at its limit is still accepted,
-    /// except that a session has ended at the second it expires.
+    /// except that a session ends with the second in which it expires.
     pub fn check(&self, expectation: &Expectation<'_>) -> Result<(), Refusal> {
         let now = expectation.now;
         if self.server_host_key != *expectation.server_host_key {

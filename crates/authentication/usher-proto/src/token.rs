@@ -1,36 +1,36 @@
-//! The token in the SYN: what proves, without a word on the control channel, that a connection is
-//! one of a session's.
+//! Tokens in SYNs: a token proves that a connection belongs to a session, without a message on the
+//! control channel.
 //!
-//! A session has a second hash chain for it, whose anchor the user signs beside the first one's:
-//! `t[i] = SHA-256("usher-token-1" || salt || be32(i) || t[i+1])`, cut to 11 bytes; otherwise as in
-//! [`crate::chain`]. Each connection spends one element. It travels in a TCP option of the SYN (RFC
-//! 6994, experiment [`TOKEN_EXPERIMENT`]), 20 bytes with kind and length, of which 16 are ours:
+//! Tokens spend a second hash chain of the session, whose anchor the user signs beside the first
+//! one's: `t[i] = SHA-256("usher-token-1" || salt || be32(i) || t[i+1])`, cut to 11 bytes; otherwise
+//! as in [`crate::chain`]. Each connection spends one element. It travels in a TCP option of the SYN
+//! (RFC 6994, experiment [`TOKEN_EXPERIMENT`]): 20 bytes with kind and length, of which 16 are ours:
 //!
 //! ```text
 //! be24 slot | u8 position, its low byte | (element, then a zero byte) XOR mask
 //! ```
 //!
 //! The mask is the first 12 bytes of SipHash-2-4-128 (Aumasson and Bernstein, 2012) under the
-//! session's token key over the connection's two ends ([`ConnectionTuple::encode`]) and the four
-//! bytes before it. So an observer cannot move the element to another connection, and what somebody
-//! makes up without the key fails at the zero byte 255 times in 256, before anything is hashed.
-//! Slot and key come over the control channel when the session is opened; the slot is the server's
-//! name for the session.
+//! session's token key over the connection's endpoints ([`ConnectionTuple::encode`]) and the four
+//! bytes before it. So an observer cannot move the element to another connection, and a forgery
+//! without the key fails at the zero byte 255 times in 256, before anything is hashed. Slot and key
+//! come over the control channel when the session is opened. The slot is the server's number for the
+//! session.
 
 use std::fmt;
 
 use siphasher::sip128::SipHasher24;
 use subtle::ConstantTimeEq;
-use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::chain::{CHECKPOINT_DISTANCE, MAX_CHAIN_LENGTH, block, checkpoints, hash};
+use crate::chain::{BLOCK, Domain, HashChain};
 use usher_base::codec::{Codec, Reader, plain_bytes};
 use usher_base::{ConnectionTuple, DecodeError};
 
 /// The TCP option's kind: experimental (RFC 4727).
 pub const TOKEN_OPTION_KIND: u8 = 253;
 
-/// The TCP option's length, kind and length included: what fits beside the options of Linux's SYN.
+/// The TCP option's length, kind and length included. It fits beside the options of a Linux SYN.
 pub const TOKEN_OPTION_SIZE: u8 = 20;
 
 /// The experiment's identifier in the option (RFC 6994).
@@ -39,51 +39,33 @@ pub const TOKEN_EXPERIMENT: u16 = 0x5573;
 /// Bytes of a [`Token`] in the option.
 pub const TOKEN_SIZE: usize = 16;
 
-/// Bytes of an element of the token chain. Nobody finds `t[i+1]` from `t[i]` in fewer than some
-/// 2^88 hashes, for one element of one session.
+/// Bytes of an element of the token chain. Finding `t[i+1]` from `t[i]` takes about 2^88 hashes for
+/// each element of each session.
 pub const TOKEN_ELEMENT_SIZE: usize = 11;
 
-/// Bytes of the secret that masks elements, and of the chain's salt.
+/// Bytes of the key that masks elements, and of the chain's salt.
 pub const TOKEN_KEY_SIZE: usize = 16;
 
 /// Elements in a block of the client's chain.
-pub const TOKEN_BLOCK: u32 = CHECKPOINT_DISTANCE;
+pub const TOKEN_BLOCK: u32 = BLOCK;
 
-/// How far a token may be ahead of the newest accepted one. Bounds the server's work at so many
-/// hashes a SYN; such a distance and [`TOKENS_BEHIND`] together are told by one byte.
+/// How far a token may be ahead of the newest accepted one. Bounds the server's work at that many
+/// hashes a SYN. One byte expresses any position in this window and [`TOKENS_BEHIND`].
 pub const TOKENS_AHEAD: u32 = 128;
 
-/// How far a token may be behind the newest accepted one, when it has not been used.
+/// How far an unused token may be behind the newest accepted one.
 pub const TOKENS_BEHIND: u32 = 127;
 
-const DOMAIN: &[u8; 13] = b"usher-token-1";
+const DOMAIN: &Domain = b"usher-token-1";
 const MASK_SIZE: usize = TOKEN_ELEMENT_SIZE + 1;
 
 /// An element's bytes.
 pub type TokenElement = [u8; TOKEN_ELEMENT_SIZE];
 
-/// `t[index]` from `t[index + 1]`.
-#[must_use]
-pub fn token_step(salt: &[u8; TOKEN_KEY_SIZE], index: u32, next: &TokenElement) -> TokenElement {
-    hash(DOMAIN, salt, index, next)
-}
-
-/// What masks a session's tokens: chosen at random by the client, known to the two hosts.
-#[derive(Clone, PartialEq, Eq, Hash, Zeroize, ZeroizeOnDrop)]
-pub struct TokenKey([u8; TOKEN_KEY_SIZE]);
-
-impl TokenKey {
-    /// A key.
-    #[must_use]
-    pub const fn from_bytes(bytes: [u8; TOKEN_KEY_SIZE]) -> Self {
-        Self(bytes)
-    }
-
-    /// Its bytes.
-    #[must_use]
-    pub const fn bytes(&self) -> &[u8; TOKEN_KEY_SIZE] {
-        &self.0
-    }
+plain_bytes! {
+    /// The key that masks a session's tokens: random, chosen by the client, known to both hosts.
+    #[derive(Clone, PartialEq, Eq, Hash, Zeroize, ZeroizeOnDrop)]
+    pub struct TokenKey([u8; TOKEN_KEY_SIZE]);
 }
 
 impl fmt::Debug for TokenKey {
@@ -92,12 +74,12 @@ impl fmt::Debug for TokenKey {
     }
 }
 
-/// The server's name for a session in tokens: 24 bits.
+/// The server's number for a session in tokens: 24 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenSlot(u32);
 
 impl TokenSlot {
-    /// Slots there are.
+    /// Number of slots.
     pub const COUNT: u32 = 1 << 24;
 
     /// A slot; none for a number beyond [`Self::COUNT`].
@@ -117,8 +99,6 @@ impl TokenSlot {
     }
 }
 
-plain_bytes!(TokenKey);
-
 impl Codec for TokenSlot {
     fn put(value: &Self, out: &mut Vec<u8>) {
         u32::put(&value.0, out);
@@ -129,10 +109,10 @@ impl Codec for TokenSlot {
     }
 }
 
-/// What a SYN carries, in the clear.
+/// The contents of a token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Token {
-    /// Whose.
+    /// The session's slot.
     pub slot: TokenSlot,
     /// The low byte of the element's place in the chain.
     pub position: u8,
@@ -151,7 +131,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// The bytes of the option that are ours, for this connection and no other.
+    /// Our bytes of the option, masked for this connection.
     #[must_use]
     pub fn encode(
         &self,
@@ -167,8 +147,8 @@ impl Token {
         bytes
     }
 
-    /// Reads the bytes of an option that came with this connection's SYN. None when they were not
-    /// made for it with this key; when they are, the element may still be anything.
+    /// Reads our bytes of the option in this connection's SYN. None when they were not made for it
+    /// with this key. The element is not checked.
     #[must_use]
     pub fn decode(
         bytes: &[u8; TOKEN_SIZE],
@@ -202,81 +182,25 @@ fn apply_mask(
     }
 }
 
-/// The client's token chain: gives its elements by blocks, of which the kernel spends one after the
-/// other.
-#[derive(Zeroize, ZeroizeOnDrop)]
-pub struct TokenChain {
-    anchor: TokenElement,
-    salt: [u8; TOKEN_KEY_SIZE],
-    length: u32,
-    checkpoints: Vec<TokenElement>,
-}
+/// The client's token chain. The kernel spends its elements block by block.
+pub type TokenChain = HashChain<TOKEN_ELEMENT_SIZE>;
 
 impl TokenChain {
     /// Computes a chain of `length` elements, from a secret seed and a public salt that come fresh
-    /// from the system's random generator. A length outside 1..=[`MAX_CHAIN_LENGTH`] is moved to
-    /// the nearer bound.
+    /// from the system's random generator. A length outside 1..=[`MAX_CHAIN_LENGTH`] becomes the
+    /// nearer bound.
+    ///
+    /// [`MAX_CHAIN_LENGTH`]: crate::MAX_CHAIN_LENGTH
     #[must_use]
     pub fn generate(length: u32, seed: TokenElement, salt: [u8; TOKEN_KEY_SIZE]) -> Self {
-        let length = length.clamp(1, MAX_CHAIN_LENGTH);
-        let (anchor, checkpoints) =
-            checkpoints(length, seed, |index, next| token_step(&salt, index, next));
-        Self {
-            anchor,
-            salt,
-            length,
-            checkpoints,
-        }
-    }
-
-    /// `t[0]`, which goes into the statement.
-    #[must_use]
-    pub fn anchor(&self) -> TokenElement {
-        self.anchor
-    }
-
-    /// Number of elements in the whole chain.
-    #[must_use]
-    pub fn length(&self) -> u32 {
-        self.length
-    }
-
-    /// Number of blocks; the last may be shorter.
-    #[must_use]
-    pub fn blocks(&self) -> u32 {
-        self.length.div_ceil(TOKEN_BLOCK)
-    }
-
-    /// Block `number`, from 0: the elements at positions `number * TOKEN_BLOCK + 1` on. Empty
-    /// beyond the end.
-    #[must_use]
-    pub fn block(&self, number: u32) -> Zeroizing<Vec<TokenElement>> {
-        let checkpoint = usize::try_from(number)
-            .ok()
-            .and_then(|number| self.checkpoints.get(number));
-        Zeroizing::new(checkpoint.map_or_else(Vec::new, |checkpoint| {
-            block(
-                number * TOKEN_BLOCK,
-                self.length,
-                checkpoint,
-                |index, next| token_step(&self.salt, index, next),
-            )
-        }))
-    }
-}
-
-impl fmt::Debug for TokenChain {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("TokenChain")
-            .field("length", &self.length)
-            .finish_non_exhaustive()
+        Self::new(DOMAIN, length, seed, salt)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chain::step;
 
     const KEY: [u8; 16] = [7; 16];
 
@@ -335,7 +259,7 @@ mod tests {
             assert!(chain.block(chain.blocks()).is_empty());
             let mut last = chain.anchor();
             for (index, element) in (0..).zip(&blocks) {
-                assert_eq!(token_step(&[5; 16], index, element), last);
+                assert_eq!(step(DOMAIN, &[5; 16], index, element), last);
                 last = *element;
             }
         }
@@ -344,7 +268,7 @@ mod tests {
     #[test]
     fn fixed_vectors() {
         // Computed independently, by Python's hashlib and a SipHash written from its paper:
-        // docs/PROTOCOL.md gives the same values.
+        // docs/PROTOCOL.md has the same values.
         let hex = |bytes: &[u8]| {
             bytes
                 .iter()

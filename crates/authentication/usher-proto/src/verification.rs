@@ -1,6 +1,6 @@
-//! Whether a key has signed something. Ed25519, the kind of nearly all users, is verified by
-//! ed25519-dalek itself: ssh-key has an older one, which takes twice as long where the processor has
-//! AVX-512 (`docs/adr/0032-ed25519-by-avx-512.md`). ssh-key verifies the other kinds.
+//! Verifies signatures. ed25519-dalek verifies Ed25519 itself, the kind of nearly all users: ssh-key
+//! uses an older version, which takes twice as long on processors with AVX-512
+//! (`docs/adr/0032-ed25519-by-avx-512.md`). ssh-key verifies the other kinds.
 
 use ed25519_dalek::Verifier as _;
 use signature::Verifier as _;
@@ -9,7 +9,7 @@ use ssh_key::public::{Ed25519PublicKey, KeyData};
 
 use crate::Refusal;
 
-/// Whether `signature` is the key's, of its kind, over these bytes.
+/// Checks that the key made this signature over these bytes.
 ///
 /// # Errors
 /// [`Refusal::UnsupportedKey`] for a weak key, [`Refusal::BadSignature`].
@@ -30,12 +30,12 @@ pub(crate) fn verify(key: &KeyData, signed: &[u8], signature: &Signature) -> Res
         .map_err(|_| Refusal::BadSignature)
 }
 
-/// Refuses Ed25519 keys of small order: under such a key one signature fits many statements, and
-/// anybody can make it (RFC 8032 section 8.7 leaves the check to the application). The log would
-/// prove nothing.
+/// Refuses Ed25519 keys of small order. Under such a key one signature fits many statements, and
+/// anyone can make it, so the log would prove nothing (RFC 8032 section 8.7 leaves this check to the
+/// application).
 ///
 /// # Errors
-/// [`Refusal::UnsupportedKey`]; [`Refusal::BadSignature`] for what is no key at all.
+/// [`Refusal::UnsupportedKey`]; [`Refusal::BadSignature`] for bytes that are not a key.
 pub(crate) fn refuse_weak_key(key: &KeyData) -> Result<(), Refusal> {
     match key {
         KeyData::Ed25519(key) => strong_key(key).map(drop),

@@ -1,34 +1,36 @@
-//! One codec for every format: the trait [`Codec`], a reader that never reads beyond its end, and
-//! the macros by which a message's fields are written down once.
+//! One codec for every format: the trait [`Codec`], the [`Reader`], and the macros that write down
+//! the fields of a message once.
 //!
-//! Own code, as the formats have what general crates lack: each length has a limit of its own, which
-//! is compared before anything is allocated, and every value has one spelling, which the decoder
-//! insists on (docs/adr/0049). `ssh-encoding` reads the same strings, but its fixed arrays accept a
-//! length prefix longer than the array and leave the surplus to the next field, and its vectors
-//! allocate what the prefix says before looking whether it is there. Both are wrong for bytes that
-//! come from the network.
+//! docs/adr/0049 compares this code with crates: here each length has a limit, which is checked
+//! before anything is allocated, and the decoder accepts one spelling of each value.
+
+mod macros;
+mod reader;
 
 use crate::DecodeError;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// How a value of type `T` is encoded. Most types have one form and are their own codec; [`Text`],
-/// [`Bytes`] and others are further forms of types of which a message may hold several kinds.
+pub use macros::{fields, messages, packets, plain_bytes};
+pub use reader::Reader;
+
+/// How a value of type `T` is encoded. Most types have one form and are their own codec. [`Text`],
+/// [`Bytes`] and others are further forms.
 ///
 /// `read(put(value))` returns the value, and no other bytes do.
 pub trait Codec<T = Self> {
     /// Appends the encoding.
     fn put(value: &T, out: &mut Vec<u8>);
 
-    /// Reads a value and leaves the reader behind it. `field` is its name, for the error.
+    /// Reads a value. `field` is its name, for the error.
     ///
     /// # Errors
     /// [`DecodeError`].
     fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<T, DecodeError>;
 }
 
-/// One of several messages that are told apart by a byte. The byte stands apart from the rest, as
-/// some formats have the number of the request between them.
+/// One of several messages, distinguished by a byte. Some formats have the number of the request
+/// between that byte and the rest.
 pub trait Message: Sized {
     /// The bytes of this direction.
     const KINDS: &'static [u8];
@@ -45,147 +47,6 @@ pub trait Message: Sized {
     /// [`DecodeError`]; [`DecodeError::UnknownType`] for a byte that is not among
     /// [`Self::KINDS`].
     fn read(kind: u8, reader: &mut Reader<'_>) -> Result<Self, DecodeError>;
-}
-
-/// A cursor over untrusted bytes. Never allocates, never reads beyond the end.
-#[derive(Clone, Copy, Debug)]
-pub struct Reader<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    /// Reads `bytes` from their start.
-    pub fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
-    }
-
-    /// Refuses input longer than `limit` before any of it is looked at.
-    ///
-    /// # Errors
-    /// [`DecodeError::Oversized`].
-    pub fn bounded(bytes: &'a [u8], limit: usize) -> Result<Self, DecodeError> {
-        if bytes.len() > limit {
-            return Err(DecodeError::Oversized);
-        }
-        Ok(Self::new(bytes))
-    }
-
-    /// The next `length` bytes.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`].
-    pub fn take(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
-        let (head, tail) = self
-            .rest
-            .split_at_checked(length)
-            .ok_or(DecodeError::Truncated)?;
-        self.rest = tail;
-        Ok(head)
-    }
-
-    /// The next `N` bytes.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`].
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (head, tail) = self
-            .rest
-            .split_first_chunk::<N>()
-            .ok_or(DecodeError::Truncated)?;
-        self.rest = tail;
-        Ok(*head)
-    }
-
-    /// The next number of 8 bits, big endian.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`].
-    pub fn u8(&mut self) -> Result<u8, DecodeError> {
-        Ok(u8::from_be_bytes(self.array()?))
-    }
-
-    /// The next number of 16 bits, big endian.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`].
-    pub fn u16(&mut self) -> Result<u16, DecodeError> {
-        Ok(u16::from_be_bytes(self.array()?))
-    }
-
-    /// The next number of 32 bits, big endian.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`].
-    pub fn u32(&mut self) -> Result<u32, DecodeError> {
-        Ok(u32::from_be_bytes(self.array()?))
-    }
-
-    /// The next number of 64 bits, big endian.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`].
-    pub fn u64(&mut self) -> Result<u64, DecodeError> {
-        Ok(u64::from_be_bytes(self.array()?))
-    }
-
-    /// An RFC 4251 `string` of at most `limit` bytes.
-    ///
-    /// # Errors
-    /// [`DecodeError::Oversized`], [`DecodeError::Truncated`].
-    pub fn string(&mut self, limit: usize) -> Result<&'a [u8], DecodeError> {
-        let length = usize::try_from(self.u32()?).map_err(|_| DecodeError::Oversized)?;
-        if length > limit {
-            return Err(DecodeError::Oversized);
-        }
-        self.take(length)
-    }
-
-    /// Reads a byte, which must be `version`.
-    ///
-    /// # Errors
-    /// [`DecodeError::Truncated`], [`DecodeError::UnknownVersion`].
-    pub fn version(&mut self, version: u8) -> Result<(), DecodeError> {
-        if self.u8()? == version {
-            Ok(())
-        } else {
-            Err(DecodeError::UnknownVersion)
-        }
-    }
-
-    /// The rest of a fixed-size record, which must be zero.
-    ///
-    /// # Errors
-    /// [`DecodeError::Malformed`].
-    pub fn zero_padding(self) -> Result<(), DecodeError> {
-        if self.rest.iter().any(|&byte| byte != 0) {
-            return Err(DecodeError::Malformed { field: "padding" });
-        }
-        Ok(())
-    }
-
-    /// Number of bytes that have not been read.
-    #[must_use]
-    pub fn remaining(&self) -> usize {
-        self.rest.len()
-    }
-
-    /// Whether all bytes have been read.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rest.is_empty()
-    }
-
-    /// Refuses bytes that have not been read.
-    ///
-    /// # Errors
-    /// [`DecodeError::TrailingBytes`].
-    pub fn finish(self) -> Result<(), DecodeError> {
-        if self.rest.is_empty() {
-            Ok(())
-        } else {
-            Err(DecodeError::TrailingBytes)
-        }
-    }
 }
 
 macro_rules! integers {
@@ -264,12 +125,12 @@ impl<T, F: Codec<T>> Codec<Vec<T>> for List<F> {
     }
 
     fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Vec<T>, DecodeError> {
-        // Each entry takes a byte at least, so a count that is a lie ends soon.
+        // Each entry takes at least a byte, so a false count soon runs out of input.
         (0..reader.u32()?).map(|_| F::read(reader, field)).collect()
     }
 }
 
-/// At the end of a message: the value, or the end.
+/// At the end of a message: the value, or nothing.
 #[derive(Debug)]
 pub struct Rest;
 
@@ -286,8 +147,8 @@ impl<T: Codec> Codec<Option<T>> for Rest {
     }
 }
 
-/// 16 bytes of IPv6 or IPv4-mapped address and a port. Neither may be zero: no socket ever has such
-/// an endpoint.
+/// 16 bytes of IPv6 or IPv4-mapped address and a port. Neither may be zero, because no socket has
+/// such an endpoint.
 impl Codec for SocketAddr {
     fn put(value: &Self, out: &mut Vec<u8>) {
         out.extend_from_slice(&address_bytes(value.ip()));
@@ -300,7 +161,7 @@ impl Codec for SocketAddr {
     }
 }
 
-/// An RFC 4251 `string` of at most so many bytes.
+/// An RFC 4251 `string` of at most `LIMIT` bytes.
 #[derive(Debug)]
 pub struct Bytes<const LIMIT: usize>;
 
@@ -331,7 +192,7 @@ impl<const N: usize> Codec<[u8; N]> for Text {
     }
 }
 
-/// A canonical socket address, or nothing when the address is unspecified or the port is zero.
+/// A canonical socket address; none when the address is unspecified or the port is zero.
 pub fn socket_address(address: [u8; 16], port: u16) -> Option<SocketAddr> {
     let address = Ipv6Addr::from(address).to_canonical();
     (port != 0 && !address.is_unspecified()).then(|| SocketAddr::new(address, port))
@@ -345,8 +206,8 @@ pub fn address_bytes(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Writes an RFC 4251 `string`. Bytes beyond 4 GiB could not be announced; they would encode to a
-/// length that every decoder refuses.
+/// Writes an RFC 4251 `string`. The length of more than 4 GiB has no encoding: every decoder refuses
+/// the one that is written instead.
 pub fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
     u32::put(&u32::try_from(bytes.len()).unwrap_or(u32::MAX), out);
     out.extend_from_slice(bytes);
@@ -357,7 +218,17 @@ pub const USUAL: usize = 256;
 
 /// The kind of the message, and the message.
 pub fn encode(message: &impl Message) -> Vec<u8> {
+    put_message(&[], message)
+}
+
+/// A packet: the version, the kind of the message, the message.
+pub fn packet(version: u8, message: &impl Message) -> Vec<u8> {
+    put_message(&[version], message)
+}
+
+fn put_message(head: &[u8], message: &impl Message) -> Vec<u8> {
     let mut out = Vec::with_capacity(USUAL);
+    out.extend_from_slice(head);
     out.push(message.kind());
     message.put(&mut out);
     out
@@ -368,19 +239,7 @@ pub fn encode(message: &impl Message) -> Vec<u8> {
 /// # Errors
 /// [`DecodeError`].
 pub fn decode<T: Message>(limit: usize, bytes: &[u8]) -> Result<T, DecodeError> {
-    let mut reader = Reader::bounded(bytes, limit)?;
-    let kind = reader.u8()?;
-    let message = T::read(kind, &mut reader)?;
-    reader.finish()?;
-    Ok(message)
-}
-
-/// A packet: the version, the kind of the message, the message.
-pub fn packet(version: u8, message: &impl Message) -> Vec<u8> {
-    let mut out = Vec::with_capacity(USUAL);
-    out.extend_from_slice(&[version, message.kind()]);
-    message.put(&mut out);
-    out
+    read_message(Reader::bounded(bytes, limit)?)
 }
 
 /// The message of a packet of at most `limit` bytes.
@@ -390,13 +249,17 @@ pub fn packet(version: u8, message: &impl Message) -> Vec<u8> {
 pub fn unpack<T: Message>(version: u8, limit: usize, bytes: &[u8]) -> Result<T, DecodeError> {
     let mut reader = Reader::bounded(bytes, limit)?;
     reader.version(version)?;
+    read_message(reader)
+}
+
+fn read_message<T: Message>(mut reader: Reader<'_>) -> Result<T, DecodeError> {
     let kind = reader.u8()?;
     let message = T::read(kind, &mut reader)?;
     reader.finish()?;
     Ok(message)
 }
 
-/// What is signed: a magic that says what it is to whoever finds it in a log, a version, the value.
+/// Bytes to be signed: a magic that names their purpose to readers of a log, a version, the value.
 pub fn encode_signed<T: Codec>(magic: &[u8], version: u32, value: &T) -> Vec<u8> {
     let mut out = Vec::with_capacity(2 * USUAL);
     out.extend_from_slice(magic);
@@ -405,7 +268,7 @@ pub fn encode_signed<T: Codec>(magic: &[u8], version: u32, value: &T) -> Vec<u8>
     out
 }
 
-/// The value of signed bytes, of which there are at most `limit`.
+/// The value of at most `limit` signed bytes.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -426,145 +289,3 @@ pub fn decode_signed<T: Codec>(
     reader.finish()?;
     Ok(value)
 }
-
-/// The codec of a field: what stands behind `as`, else its type.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! form {
-    ($type:ty) => {
-        $type
-    };
-    ($type:ty, $form:ty) => {
-        $form
-    };
-}
-
-/// Implements [`Codec`] for a structure by its fields in the order of the wire: `name: Type`, or
-/// `name: Type as Form`.
-#[macro_export]
-macro_rules! fields {
-    ($name:ident { $($field:ident: $type:ty $(as $form:ty)?),* $(,)? }) => {
-        impl $crate::codec::Codec for $name {
-            fn put(value: &Self, out: &mut Vec<u8>) {
-                $(<$crate::form!($type $(, $form)?) as $crate::codec::Codec<$type>>::put(
-                    &value.$field,
-                    out,
-                );)*
-            }
-
-            fn read(
-                reader: &mut $crate::codec::Reader<'_>,
-                _: &'static str,
-            ) -> Result<Self, $crate::DecodeError> {
-                Ok(Self {$(
-                    $field: <$crate::form!($type $(, $form)?) as $crate::codec::Codec<$type>>
-                        ::read(reader, stringify!($field))?,
-                )*})
-            }
-        }
-    };
-}
-
-/// Declares an enumeration of messages with their kinds, and implements [`Message`] for it. The
-/// fields are as in [`fields`]; the one of a tuple has its name before its type, for errors.
-#[macro_export]
-macro_rules! messages {
-    (
-        $(#[$meta:meta])*
-        $visibility:vis enum $name:ident {$(
-            $(#[$variant_meta:meta])*
-            $kind:literal => $variant:ident
-                $({$(
-                    $(#[$field_meta:meta])*
-                    $field:ident: $type:ty $(as $form:ty)?
-                ),* $(,)?})?
-                $(($inner:ident: $inner_type:ty $(as $inner_form:ty)?))?
-        ),* $(,)?}
-    ) => {
-        $(#[$meta])*
-        $visibility enum $name {$(
-            $(#[$variant_meta])*
-            $variant $({$($(#[$field_meta])* $field: $type),*})? $(($inner_type))?
-        ),*}
-
-        impl $crate::codec::Message for $name {
-            const KINDS: &'static [u8] = &[$($kind),*];
-
-            fn kind(&self) -> u8 {
-                match self {$(Self::$variant { .. } => $kind),*}
-            }
-
-            fn put(&self, out: &mut Vec<u8>) {
-                let _ = &out;
-                match self {$(
-                    Self::$variant { $($($field),*)? $(0: $inner)? } => {
-                        $($(<$crate::form!($type $(, $form)?)
-                            as $crate::codec::Codec<$type>>::put($field, out);)*)?
-                        $(<$crate::form!($inner_type $(, $inner_form)?)
-                            as $crate::codec::Codec<$inner_type>>::put($inner, out);)?
-                    }
-                )*}
-            }
-
-            fn read(
-                kind: u8,
-                reader: &mut $crate::codec::Reader<'_>,
-            ) -> Result<Self, $crate::DecodeError> {
-                let _ = &reader;
-                Ok(match kind {
-                    $($kind => Self::$variant {
-                        $($($field: <$crate::form!($type $(, $form)?)
-                            as $crate::codec::Codec<$type>>::read(reader, stringify!($field))?,)*)?
-                        $(0: <$crate::form!($inner_type $(, $inner_form)?)
-                            as $crate::codec::Codec<$inner_type>>
-                            ::read(reader, stringify!($inner))?)?
-                    },)*
-                    _ => return Err($crate::DecodeError::UnknownType),
-                })
-            }
-        }
-    };
-}
-
-/// Messages that are packets of their own: a version, a limit in bytes, and their types.
-#[macro_export]
-macro_rules! packets {
-    ($version:expr, $limit:expr, $($name:ident),*) => {$(
-        impl $name {
-            /// The packet.
-            #[must_use]
-            pub fn encode(&self) -> Vec<u8> {
-                $crate::codec::packet($version, self)
-            }
-
-            /// Reads a packet.
-            ///
-            /// # Errors
-            /// [`DecodeError`]($crate::DecodeError).
-            pub fn decode(packet: &[u8]) -> Result<Self, $crate::DecodeError> {
-                $crate::codec::unpack($version, $limit, packet)
-            }
-        }
-    )*};
-}
-
-/// Types that are the bytes they hold.
-#[macro_export]
-macro_rules! plain_bytes {
-    ($name:ident) => {
-        impl $crate::codec::Codec for $name {
-            fn put(value: &Self, out: &mut Vec<u8>) {
-                out.extend_from_slice(&value.0);
-            }
-
-            fn read(
-                reader: &mut $crate::codec::Reader<'_>,
-                _: &'static str,
-            ) -> Result<Self, $crate::DecodeError> {
-                Ok(Self(reader.array()?))
-            }
-        }
-    };
-}
-
-pub use {fields, messages, packets, plain_bytes};

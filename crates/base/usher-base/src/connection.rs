@@ -15,9 +15,9 @@ pub struct MixedFamilies;
 
 /// The two endpoints of one TCP connection.
 ///
-/// Canonical when both addresses are of one family and an IPv4 address is never written as an
-/// IPv4-mapped IPv6 one; [`ConnectionTuple::new`] and [`ConnectionTuple::decode`] give only such.
-/// Scope and flow label of IPv6 are not carried.
+/// Both addresses are of one family, and an IPv4 address is never written as an IPv4-mapped IPv6
+/// one: [`ConnectionTuple::new`] and [`ConnectionTuple::decode`] return only such. Scope and flow
+/// label of IPv6 are left out.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]

@@ -18,7 +18,7 @@ pub enum NameError {
         /// The limit of this kind of name, in bytes.
         limit: usize,
     },
-    /// A character stands where this kind of name does not allow it.
+    /// This kind of name does not allow a character at its place.
     #[error("the character {character:?} at byte {position} is not allowed there")]
     Character {
         /// The first offending character.
@@ -101,7 +101,7 @@ impl<T: Name> Codec<T> for Text {
     }
 }
 
-/// A name from bytes, with every failure told as the field's.
+/// A name from bytes. Every failure names the field.
 fn parse_name<T: Name>(bytes: &[u8], field: &'static str) -> Result<T, DecodeError> {
     let malformed = DecodeError::Malformed { field };
     std::str::from_utf8(bytes)

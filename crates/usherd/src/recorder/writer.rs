@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use usher_daemon::clock::unix_time;
-use usher_log::{AuthenticationRecord, Log, LogError, SignedRecord};
+use usher_log::{Log, LogError, RecordError, SignedRecord};
 use usher_proto::opening::{Authentication, Opening};
 use usher_proto::recorder::{Keep, RecorderRequest};
 use usher_proto::refusal::Refusal;
@@ -139,8 +139,10 @@ impl Counts {
 /// The record, if its client has signed exactly the claim. The comparison comes before any write:
 /// otherwise a subverted verifier could record old signatures again and again.
 fn check(claimed: &Authentication) -> Result<SignedRecord, Refusal> {
-    let record = AuthenticationRecord::decode(&claimed.record)?;
-    let (record, says) = SignedRecord::new(&record).map_err(|error| {
+    let (record, says) = SignedRecord::new(&claimed.record).map_err(|error| {
+        if let RecordError::Malformed(error) = error {
+            return error.into();
+        }
         tracing::error!(%error, "refused a record");
         Refusal::Malformed
     })?;

@@ -214,7 +214,7 @@ impl Tickets {
             number,
             slot: grant.slot,
             next: 0,
-            key: Zeroizing::new(*grant.key.bytes()),
+            key: Zeroizing::new(*grant.key.as_bytes()),
             lifetime: Duration::from_secs(grant.expires.saturating_sub(unix_time())),
         };
         issued.fill(kernel, 0);

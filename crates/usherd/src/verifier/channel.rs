@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
-use usher_log::AuthenticationRecord;
+use usher_log::{AuthenticationRecord, Record};
 use usher_proto::authenticator::Authenticator;
 use usher_proto::frame::{ClientBody, ClientFrame, FrameBuffer, ServerFrame};
 use usher_proto::host_key::HostPublicKey;
@@ -304,10 +304,10 @@ impl Channel {
         if let Some(first) = &first {
             self.standing.announced(first.connection, session);
         }
-        let record = AuthenticationRecord {
+        let record = Record::Authentication(AuthenticationRecord {
             authenticator,
             public_key: granted.public_key,
-        };
+        });
         let authentication = Box::new(Authentication {
             opening: granted.opening,
             record: record.encode(),

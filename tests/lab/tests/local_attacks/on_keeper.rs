@@ -4,7 +4,7 @@ use crate::attack::{Attack, IMAP, Result, alice_reads, listen};
 use crate::programs::{bytes, packet, python};
 use usher_lab::hostile::{Asked, Identity};
 use usher_lab::{Role, eventually};
-use usher_proto::log_record::AuthenticationRecord;
+use usher_proto::log_record::{AuthenticationRecord, Record};
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::{
     Authentication, Authenticator, ClientBody, ClientFrame, KEEPER_RECORD_SIZE, KeeperBody,
@@ -197,17 +197,24 @@ struct Signed {
 
 impl Signed {
     fn new(statement: Statement, key: &PrivateKey) -> Result<Self> {
-        let record = AuthenticationRecord::new(Authenticator::sign(&statement, key)?)?;
+        let authenticator = Authenticator::sign(&statement, key)?;
+        let record = AuthenticationRecord {
+            public_key: key.public_key().to_bytes()?,
+            authenticator,
+        };
         Ok(Self {
             opening: Opening::new(record.verify()?, usher_lab::hostile::now())?,
-            record: record.encode(),
+            record: Record::Authentication(record).encode(),
         })
     }
 
     /// The record, of a signature that is not one.
     fn with_another_signature(self) -> Result<Self> {
-        let mut record = AuthenticationRecord::decode(&self.record)?;
-        let last = record.authenticator.signature.last_mut();
+        let mut record = Record::decode(&self.record)?;
+        let Record::Authentication(forged) = &mut record else {
+            return Err("the end of a session".into());
+        };
+        let last = forged.authenticator.signature.last_mut();
         *last.ok_or("no signature")? ^= 1;
         Ok(Self {
             record: record.encode(),

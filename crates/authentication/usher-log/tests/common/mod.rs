@@ -60,8 +60,10 @@ pub fn end_record(number: u64) -> EndRecord {
 
 /// The record of an authentication: the same bytes every time.
 pub fn authentication(number: u64) -> AuthenticationRecord {
-    AuthenticationRecord::new(Authenticator::sign(&statement(number), &user_key()).unwrap())
-        .unwrap()
+    AuthenticationRecord {
+        authenticator: Authenticator::sign(&statement(number), &user_key()).unwrap(),
+        public_key: user_key().public_key().to_bytes().unwrap(),
+    }
 }
 
 /// Record `number`: the same bytes every time. Every third one is the end of a session. Cached,
@@ -91,7 +93,7 @@ pub fn records(numbers: std::ops::Range<u64>) -> Vec<Record> {
 /// The same records in the form that a log accepts.
 pub fn signed(records: &[Record]) -> Vec<SignedRecord> {
     let signed = records.iter().map(|record| match record {
-        Record::Authentication(record) => SignedRecord::new(record).unwrap().0,
+        Record::Authentication(_) => SignedRecord::new(&record.encode()).unwrap().0,
         Record::End(record) => {
             SignedRecord::of_end(&SessionEnd::decode(&record.end).unwrap(), &log_key()).unwrap()
         }

@@ -42,7 +42,7 @@ impl Table {
             anchor: record.token_anchor,
             salt: record.chain_salt,
             length: record.chain_length,
-            key: *key.bytes(),
+            key: *key.as_bytes(),
             lifetime: Duration::from_secs(record.expires.saturating_sub(unix_time())),
         };
         let slot = self
