@@ -242,6 +242,28 @@ fn doctor_tells_each_role_of_a_host_what_it_lacks() -> Outcome {
 }
 
 #[test]
+fn init_makes_an_ike_key_of_its_own() -> Outcome {
+    let mail = Lab::mail()?;
+    let host = &mail.mailhost;
+    let public = host.read("/etc/usher/ike_key.pub")?;
+    assert!(public.starts_with("ssh-ed25519 "), "{public}");
+    assert_ne!(public, host.read("/etc/usher/host_key.pub")?);
+    let private = host.read("/etc/usher/ike_key")?;
+    assert_ne!(private, host.read("/etc/usher/host_key")?);
+    let mode = host.run(["stat", "--format", "%a %U", "/etc/usher/ike_key"])?;
+    assert_eq!(mode.stdout.trim(), "600 root");
+    let again = host.run(["usher", "init", "--name", "mailhost"])?.stdout;
+    let key = public.split(' ').take(2).collect::<Vec<_>>().join(" ");
+    let line = format!("ike-key \"{key}\";\n");
+    assert!(
+        again.contains(&line),
+        "the statement of a host block: {again}"
+    );
+    assert_eq!(host.read("/etc/usher/ike_key")?, private);
+    Ok(())
+}
+
+#[test]
 fn what_is_done_twice_or_wrong_harms_nothing() -> Outcome {
     let mail = Lab::mail()?;
     let key = mail.mailhost.read("/etc/usher/host_key.pub")?;

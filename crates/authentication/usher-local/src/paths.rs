@@ -16,6 +16,11 @@ pub const USER_AUTHORITIES: &str = "/etc/usher/user_ca_keys";
 pub const HOST_KEY: &str = "/etc/usher/host_key";
 /// This host's public key, one OpenSSH line.
 pub const HOST_PUBLIC_KEY: &str = "/etc/usher/host_key.pub";
+/// This host's private IKE key, OpenSSH format, Ed25519, readable by root only. charon authenticates this
+/// host to others by it; the host key never does.
+pub const IKE_KEY: &str = "/etc/usher/ike_key";
+/// This host's public IKE key, one OpenSSH line.
+pub const IKE_PUBLIC_KEY: &str = "/etc/usher/ike_key.pub";
 /// State that outlives a restart.
 pub const STATE_DIRECTORY: &str = "/var/lib/usher";
 /// The configuration in force: see [`crate::applied`].

@@ -18,7 +18,7 @@ use crate::output::Output;
 
 const EXAMPLE: &str = include_str!("example.policy");
 
-/// Makes folders, accounts, the host key and the log's key.
+/// Makes folders, accounts, the host key, the IKE key and the log's key.
 ///
 /// # Errors
 /// When something cannot be made. What was made stays, and the next run continues.
@@ -46,11 +46,13 @@ pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
         None => host_name()?,
     };
     let public = make_host_key(&name)?;
+    let ike = make_ike_key(&name)?;
     make_log_key(&name)?;
-    let value = serde_json::json!({ "host": name, "public_key": public });
+    let value = serde_json::json!({ "host": name, "public_key": public, "ike_key": ike });
     output.print(&value, || {
         format!(
-            "This host is ready. Its public key:\n\n{public}\n\nNext: make this host and the \
+            "This host is ready. Its public key:\n\n{public}\n\nIts IKE key, for its `host` block \
+             (`application` blocks need it):\n\nike-key \"{ike}\";\n\nNext: make this host and the \
              others known (usher host add), write the policy ({}),\nmake users known (usher user \
              add), then put it in force (usher policy apply) and start the daemons.\n",
             paths::POLICY_DIRECTORY
@@ -99,6 +101,15 @@ fn make_host_key(name: &HostName) -> Result<String, Failure> {
     let private = Path::new(paths::HOST_KEY);
     make_key(private, name.to_string())?;
     write_public_key(private, Path::new(paths::HOST_PUBLIC_KEY))
+}
+
+/// Makes the IKE key if there is none, and returns its public line without the comment, as a `host`
+/// block has it.
+fn make_ike_key(name: &HostName) -> Result<String, Failure> {
+    let private = Path::new(paths::IKE_KEY);
+    make_key(private, format!("{name}/ike"))?;
+    let line = write_public_key(private, Path::new(paths::IKE_PUBLIC_KEY))?;
+    Ok(line.split(' ').take(2).collect::<Vec<_>>().join(" "))
 }
 
 /// Writes the public side of a key beside it, and returns its line.
