@@ -1,0 +1,509 @@
+//! The task that keeps charon at its configuration and the SAs in place.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
+use usher_protection::Profile;
+
+use crate::charon::{Charon, ChildSa, IkeSa, negotiate};
+use crate::configuration::{Configuration, Path};
+use crate::error::IkeError;
+use crate::report::{ClassReport, PeerReport, Report, State};
+
+/// First and longest wait before charon is connected to again.
+const RECONNECTING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+
+/// First and longest wait after an attempt that failed. An acquire ends it.
+const RETRYING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// How often the SAs are listed when no event comes. A hung charon is noticed by it.
+const LISTING: Duration = Duration::from_secs(10);
+
+/// How long events are gathered before the SAs are listed.
+const GATHERING: Duration = Duration::from_millis(50);
+
+/// How long the host with the greater name waits for the other to begin, so that seldom both do. Two
+/// pairs of SAs are no harm.
+const COURTESY: Duration = Duration::from_secs(2);
+
+/// SAs older than this that the kernel asks for are gone from it: somebody has deleted them. The acquire
+/// for younger ones was on its way when they came.
+const STALE: u64 = 3;
+
+/// Most attempts at one time; one a peer.
+const MOST_ATTEMPTS: usize = 16;
+
+/// Most orders and notices that wait. Beyond that an acquire is dropped, which the kernel repeats while
+/// a program sends, and a notice, which only hurries the kernel.
+const MOST_WAITING: usize = 1_024;
+
+/// The kernel asks for SAs: XFRM_MSG_ACQUIRE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acquire {
+    /// The address of the packet's other host.
+    pub peer: IpAddr,
+    /// The `reqid` of the SPD entry's template.
+    pub reqid: u32,
+}
+
+/// SAs with a peer have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The peer's address.
+    pub peer: IpAddr,
+    /// The `reqid` of the SAs.
+    pub reqid: u32,
+}
+
+/// Drives charon from a task of its own, which ends when this is dropped. What is in force stays.
+#[derive(Debug)]
+pub struct Ike {
+    orders: mpsc::Sender<Acquire>,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+/// What the task shares with its owner.
+#[derive(Debug, Default)]
+struct Shared {
+    wanted: Mutex<Option<Arc<Configuration>>>,
+    changed: tokio::sync::Notify,
+    report: Mutex<Report>,
+}
+
+impl Ike {
+    /// Starts the task, for the charon at this socket. The notices say which SAs have come.
+    #[must_use]
+    pub fn start(socket: PathBuf) -> (Self, mpsc::Receiver<Notice>) {
+        let (orders, acquires) = mpsc::channel(MOST_WAITING);
+        let (notices, noticed) = mpsc::channel(MOST_WAITING);
+        let shared = Arc::new(Shared::default());
+        let driver = Driver {
+            socket,
+            shared: Arc::clone(&shared),
+            acquires,
+            notices,
+            attempts: BTreeMap::new(),
+            running: JoinSet::new(),
+            refused: BTreeMap::new(),
+            up: BTreeSet::new(),
+            asked: BTreeSet::new(),
+        };
+        let task = tokio::spawn(driver.run());
+        let ike = Self {
+            orders,
+            shared,
+            task,
+        };
+        (ike, noticed)
+    }
+
+    /// Has charon have this configuration from now on. Returns at once.
+    pub fn configure(&self, configuration: Configuration) {
+        *self.shared.wanted.lock() = Some(Arc::new(configuration));
+        self.shared.changed.notify_one();
+    }
+
+    /// Has the SAs negotiated now for which the kernel asks. Returns at once; it is dropped when too
+    /// many wait.
+    pub fn acquire(&self, acquire: Acquire) {
+        if self.orders.try_send(acquire).is_err() {
+            tracing::warn!(?acquire, "too many acquires wait; this one is dropped");
+        }
+    }
+
+    /// What is known now.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.shared.report.lock().clone()
+    }
+}
+
+impl Drop for Ike {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A class with a peer's address: connection and reqid.
+type Pair = (String, u32);
+
+/// What came of attempts for a pair.
+#[derive(Debug)]
+struct Attempt {
+    running: bool,
+    /// When the next one may begin.
+    next: Instant,
+    /// The wait after the next failure.
+    wait: Duration,
+    failed: Option<String>,
+}
+
+struct Driver {
+    socket: PathBuf,
+    shared: Arc<Shared>,
+    acquires: mpsc::Receiver<Acquire>,
+    notices: mpsc::Sender<Notice>,
+    attempts: BTreeMap<Pair, Attempt>,
+    running: JoinSet<(Pair, Result<(), IkeError>)>,
+    /// Why charon does not take connections.
+    refused: BTreeMap<String, String>,
+    /// The pairs that have SAs.
+    up: BTreeSet<Pair>,
+    /// Those of them for which the kernel asks nevertheless.
+    asked: BTreeSet<Pair>,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        let (mut wait, longest) = RECONNECTING;
+        loop {
+            // A host without a configuration leaves charon alone.
+            while self.shared.wanted.lock().is_none() {
+                self.shared.changed.notified().await;
+            }
+            let began = Instant::now();
+            let Err(error) = self.serve().await;
+            self.set_trouble(&error);
+            if began.elapsed() > longest {
+                wait = RECONNECTING.0;
+            }
+            // A new configuration may be tried at once.
+            let _elapsed = timeout(wait, self.shared.changed.notified()).await;
+            wait = longest.min(wait * 2);
+        }
+    }
+
+    /// Serves one charon until something fails.
+    async fn serve(&mut self) -> Result<std::convert::Infallible, IkeError> {
+        let mut charon = Charon::open(&self.socket).await?;
+        tracing::info!(charon = charon.version, "connected to charon");
+        {
+            let mut report = self.shared.report.lock();
+            report.charon = Some(charon.version.clone());
+            report.trouble = None;
+        }
+        self.attempts.clear();
+        self.running.shutdown().await;
+        let mut current = self.configure(&mut charon).await?;
+        let mut listing = Instant::now();
+        loop {
+            let next = self
+                .next_attempt()
+                .map_or(listing, |next| next.min(listing));
+            tokio::select! {
+                () = self.shared.changed.notified() => {
+                    current = self.configure(&mut charon).await?;
+                    listing = Instant::now();
+                }
+                Some(acquire) = self.acquires.recv() => {
+                    if self.hurry(&current, acquire) {
+                        listing = Instant::now();
+                    }
+                }
+                event = charon.events.event() => {
+                    event?;
+                    listing = listing.min(Instant::now() + GATHERING);
+                }
+                Some(ended) = self.running.join_next() => {
+                    self.ended(ended);
+                    listing = Instant::now();
+                }
+                () = sleep_until(next) => {
+                    if Instant::now() >= listing {
+                        let sas = charon.sas().await?;
+                        self.note(&current, &sas, charon.hybrid);
+                        for child in superfluous(&current, &sas, charon.hybrid) {
+                            charon.end_child(child).await?;
+                        }
+                        for child in self.stale(&current, &sas) {
+                            charon.end_child_now(child).await?;
+                        }
+                        listing = Instant::now() + LISTING;
+                    }
+                    self.begin_attempts();
+                }
+            }
+        }
+    }
+
+    /// Gives charon the configuration.
+    async fn configure(&mut self, charon: &mut Charon) -> Result<Arc<Configuration>, IkeError> {
+        let wanted = self.shared.wanted.lock().clone();
+        let wanted = wanted.expect("the task waits for one, and none is taken away");
+        self.refused = charon.configure(&wanted).await?;
+        for (connection, reason) in &self.refused {
+            tracing::warn!(connection, reason, "charon does not take this connection");
+        }
+        let pairs: BTreeMap<Pair, bool> = wanted
+            .paths()
+            .iter()
+            .filter(|path| !self.refused.contains_key(&path.connection))
+            .flat_map(|path| {
+                let classes = wanted.negotiable(charon.hybrid);
+                classes.map(|class| {
+                    let begins = wanted.host < path.peer;
+                    ((path.connection.clone(), class.reqid), begins)
+                })
+            })
+            .collect();
+        self.attempts.retain(|pair, _| pairs.contains_key(pair));
+        self.up.retain(|pair| pairs.contains_key(pair));
+        for (pair, begins) in pairs {
+            let first = match begins {
+                true => Instant::now(),
+                false => Instant::now() + COURTESY,
+            };
+            self.attempts.entry(pair).or_insert(Attempt {
+                running: false,
+                next: first,
+                wait: RETRYING.0,
+                failed: None,
+            });
+        }
+        Ok(wanted)
+    }
+
+    /// When the next attempt may begin; none: each pair has SAs, or waits for an attempt.
+    fn next_attempt(&self) -> Option<Instant> {
+        if self.running.len() == MOST_ATTEMPTS {
+            return None;
+        }
+        let missing = self.missing().filter(|(_, attempt)| !attempt.running);
+        missing.map(|(_, attempt)| attempt.next).min()
+    }
+
+    fn missing(&self) -> impl Iterator<Item = (&Pair, &Attempt)> {
+        let attempts = self.attempts.iter();
+        attempts.filter(|(pair, _)| !self.up.contains(*pair) && !self.is_busy(&pair.0))
+    }
+
+    /// Whether an attempt with this connection is under way. Others wait: it may make the IKE SA.
+    fn is_busy(&self, connection: &str) -> bool {
+        let attempts = self.attempts.iter();
+        attempts
+            .into_iter()
+            .any(|(pair, attempt)| attempt.running && pair.0 == connection)
+    }
+
+    fn begin_attempts(&mut self) {
+        let now = Instant::now();
+        while self.running.len() < MOST_ATTEMPTS {
+            let due = self.missing().filter(|(_, attempt)| attempt.next <= now);
+            let Some(pair) = due
+                .min_by_key(|(_, attempt)| attempt.next)
+                .map(|(pair, _)| pair.clone())
+            else {
+                return;
+            };
+            self.begin(pair);
+        }
+    }
+
+    fn begin(&mut self, pair: Pair) {
+        let wanted = self.shared.wanted.lock().clone();
+        let class = wanted.and_then(|wanted| {
+            let class = wanted.classes.iter().find(|class| class.reqid == pair.1);
+            class.map(|class| class.class.name())
+        });
+        let Some(class) = class else {
+            // The next configuration is already there, without it.
+            self.attempts.remove(&pair);
+            return;
+        };
+        if let Some(attempt) = self.attempts.get_mut(&pair) {
+            attempt.running = true;
+        }
+        let socket = self.socket.clone();
+        self.running.spawn(async move {
+            let outcome = negotiate(&socket, &pair.0, class).await;
+            (pair, outcome)
+        });
+    }
+
+    fn ended(&mut self, ended: Result<(Pair, Result<(), IkeError>), tokio::task::JoinError>) {
+        let Ok(((connection, reqid), outcome)) = ended else {
+            // A panic, or the runtime ends: the attempt stays out until charon is connected to again.
+            tracing::error!("an attempt to negotiate broke off");
+            return;
+        };
+        let Some(attempt) = self.attempts.get_mut(&(connection.clone(), reqid)) else {
+            return;
+        };
+        attempt.running = false;
+        attempt.next = Instant::now() + attempt.wait;
+        attempt.wait = RETRYING.1.min(attempt.wait * 2);
+        let failed = outcome.err().map(|error| match error {
+            IkeError::Refused { reason, .. } => reason,
+            other => other.to_string(),
+        });
+        if failed.is_some() && failed != attempt.failed {
+            let reason = failed.as_deref().unwrap_or_default();
+            tracing::warn!(connection, reqid, reason, "nothing was negotiated");
+        }
+        attempt.failed = failed;
+    }
+
+    /// Makes the attempt due for which the kernel asks. Returns whether charon says that it has these
+    /// SAs: then they must be looked at.
+    fn hurry(&mut self, current: &Configuration, acquire: Acquire) -> bool {
+        let address = acquire.peer.to_canonical();
+        let paths = current.paths();
+        let mut is_up = false;
+        for path in paths.iter().filter(|path| path.address == address) {
+            let pair = (path.connection.clone(), acquire.reqid);
+            if let Some(attempt) = self.attempts.get_mut(&pair) {
+                attempt.next = Instant::now();
+                attempt.wait = RETRYING.0;
+                if self.up.contains(&pair) {
+                    self.asked.insert(pair);
+                    is_up = true;
+                }
+            }
+        }
+        is_up
+    }
+
+    /// The SAs that charon has and the kernel has not. charon makes no others while it has them.
+    fn stale<'s>(&mut self, current: &Configuration, sas: &'s [IkeSa]) -> Vec<&'s ChildSa> {
+        let mut stale = Vec::new();
+        for pair in std::mem::take(&mut self.asked) {
+            let class = current.classes.iter().find(|class| class.reqid == pair.1);
+            let own = sas.iter().filter(|sa| sa.connection == pair.0);
+            let children = own.flat_map(|sa| &sa.children);
+            let children: Vec<_> = children
+                .filter(|child| class.is_some_and(|class| child.name == class.class.name()))
+                .collect();
+            if children.iter().all(|child| child.age >= STALE) {
+                tracing::warn!(
+                    connection = pair.0,
+                    reqid = pair.1,
+                    "the kernel has lost SAs that charon has: they are negotiated again"
+                );
+                self.up.remove(&pair);
+                stale.extend(children);
+            }
+        }
+        stale
+    }
+
+    /// Takes notice of the SAs that there are.
+    fn note(&mut self, current: &Configuration, sas: &[IkeSa], hybrid: bool) {
+        let paths = current.paths();
+        for path in &paths {
+            for class in current.negotiable(hybrid) {
+                let pair = (path.connection.clone(), class.reqid);
+                let is_up = installed(sas, &path.connection, class.class.name()).is_some();
+                if !is_up {
+                    self.up.remove(&pair);
+                } else if self.up.insert(pair.clone()) {
+                    if let Some(attempt) = self.attempts.get_mut(&pair) {
+                        attempt.wait = RETRYING.0;
+                        attempt.failed = None;
+                    }
+                    let peer = path.address;
+                    tracing::info!(host = %path.peer, %peer, class = class.class.name(), "protected");
+                    let reqid = class.reqid;
+                    if self.notices.try_send(Notice { peer, reqid }).is_err() {
+                        tracing::debug!(%peer, reqid, "a notice was dropped");
+                    }
+                }
+            }
+        }
+        let peers = paths
+            .iter()
+            .map(|path| self.peer(path, current, sas, hybrid));
+        let peers = peers.collect();
+        self.shared.report.lock().peers = peers;
+    }
+
+    fn peer(
+        &self,
+        path: &Path,
+        current: &Configuration,
+        sas: &[IkeSa],
+        hybrid: bool,
+    ) -> PeerReport {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |now| now.as_secs());
+        let own = || sas.iter().filter(|sa| sa.connection == path.connection);
+        let established = own().filter(|sa| sa.established).max_by_key(|sa| sa.age);
+        let classes: Vec<ClassReport> = current
+            .classes
+            .iter()
+            .map(|wanted| {
+                let name = wanted.class.name();
+                let child = installed(sas, &path.connection, name);
+                let attempt = self.attempts.get(&(path.connection.clone(), wanted.reqid));
+                let lacks = wanted.class.profile == Profile::Strong && !hybrid;
+                let why_not = match lacks {
+                    true => Some("this host's charon has no hybrid key exchange".to_owned()),
+                    false => attempt.and_then(|attempt| attempt.failed.clone()),
+                };
+                ClassReport {
+                    class: name.to_owned(),
+                    protected: child.is_some(),
+                    since: child.map(|child| now.saturating_sub(child.age)),
+                    algorithms: child.map(|child| child.algorithms.clone()),
+                    spi_in: child.and_then(|child| child.spi_in.clone()),
+                    spi_out: child.and_then(|child| child.spi_out.clone()),
+                    bytes_in: child.map_or(0, |child| child.bytes_in),
+                    bytes_out: child.map_or(0, |child| child.bytes_out),
+                    why_not: why_not.filter(|_| child.is_none()),
+                }
+            })
+            .collect();
+        let why_not = self.refused.get(&path.connection).cloned();
+        PeerReport {
+            name: path.peer.clone(),
+            address: path.address,
+            state: match established {
+                Some(_) => State::Established,
+                None if own().next().is_some() => State::Negotiating,
+                None => State::Unreached,
+            },
+            since: established.map(|sa| now.saturating_sub(sa.age)),
+            algorithms: established.map(|sa| sa.algorithms.clone()),
+            why_not: why_not.or_else(|| classes.iter().find_map(|class| class.why_not.clone())),
+            classes,
+        }
+    }
+
+    fn set_trouble(&mut self, error: &IkeError) {
+        let text = error.to_string();
+        let mut report = self.shared.report.lock();
+        if report.trouble.as_ref() != Some(&text) {
+            tracing::error!(
+                "{text}; SAs in force stay, nothing new is negotiated, and Usher tries again"
+            );
+        }
+        report.trouble = Some(text);
+    }
+}
+
+/// The youngest installed pair of SAs of a class.
+fn installed<'s>(sas: &'s [IkeSa], connection: &str, class: &str) -> Option<&'s ChildSa> {
+    let own = sas.iter().filter(|sa| sa.connection == connection);
+    let children = own.flat_map(|sa| &sa.children);
+    let installed = children.filter(|child| child.installed && child.name == class);
+    installed.min_by_key(|child| child.age)
+}
+
+/// The SAs of classes that the policy no longer has.
+fn superfluous<'s>(current: &Configuration, sas: &'s [IkeSa], hybrid: bool) -> Vec<&'s ChildSa> {
+    let wanted: BTreeSet<&str> = current
+        .negotiable(hybrid)
+        .map(|class| class.class.name())
+        .collect();
+    let children = sas.iter().flat_map(|sa| &sa.children);
+    children
+        .filter(|child| child.installed && !wanted.contains(child.name.as_str()))
+        .collect()
+}

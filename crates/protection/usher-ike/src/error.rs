@@ -1,0 +1,55 @@
+//! Failures of the talk with charon.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::vici::MessageError;
+
+/// Why charon could not be asked, or did not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum IkeError {
+    /// Its socket is missing or refuses.
+    #[error("charon is not running: cannot connect to {path} ({source})")]
+    Absent {
+        /// Its VICI socket.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It was asked and said nothing in time.
+    #[error("charon does not answer \"{asked}\": waited {} s", waited.as_secs())]
+    Silent {
+        /// The command or event.
+        asked: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// The connection ended.
+    #[error("charon ended the connection")]
+    Ended,
+    /// The connection failed.
+    #[error("the connection to charon failed: {0}")]
+    Connection(#[from] std::io::Error),
+    /// Its answer is not VICI.
+    #[error("charon answered nonsense: {0}")]
+    Nonsense(#[from] MessageError),
+    /// It knows no such command or event.
+    #[error("charon knows no \"{0}\": it is older than 5.9, or not strongSwan")]
+    Unknown(String),
+    /// It did not carry a command out.
+    #[error("charon refuses \"{command}\": {reason}")]
+    Refused {
+        /// The command.
+        command: String,
+        /// Its reason, in its words.
+        reason: String,
+    },
+}
+
+impl IkeError {
+    /// Whether the connection can be used further.
+    #[must_use]
+    pub fn leaves_the_connection_usable(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Unknown(_))
+    }
+}

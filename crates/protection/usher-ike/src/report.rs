@@ -1,0 +1,71 @@
+//! What is known of charon and the peers, for administrators.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use usher_base::HostName;
+
+/// What the task knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// charon's version; none until it has answered.
+    pub charon: Option<String>,
+    /// Why charon cannot be used at present; none: it can.
+    pub trouble: Option<String>,
+    /// One entry for each address of each peer.
+    pub peers: Vec<PeerReport>,
+}
+
+/// A peer at one of its addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerReport {
+    /// Its name in the policy.
+    pub name: HostName,
+    /// Its address.
+    pub address: IpAddr,
+    /// Whether both hosts have authenticated each other.
+    pub state: State,
+    /// When they have, in seconds since 1970.
+    pub since: Option<u64>,
+    /// The algorithms of the IKE SA.
+    pub algorithms: Option<String>,
+    /// Why something is not negotiated: the outcome of the last attempt that failed.
+    pub why_not: Option<String>,
+    /// The classes of the policy.
+    pub classes: Vec<ClassReport>,
+}
+
+/// How far a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Nothing is negotiated yet, or not any more.
+    Unreached,
+    /// Negotiation is under way.
+    Negotiating,
+    /// There is an IKE SA.
+    Established,
+}
+
+/// A class of traffic with a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassReport {
+    /// Its name.
+    pub class: String,
+    /// Whether there are SAs.
+    pub protected: bool,
+    /// Since when there is this pair, in seconds since 1970.
+    pub since: Option<u64>,
+    /// The protocol and its algorithms: `ESP AES_GCM_16-256`.
+    pub algorithms: Option<String>,
+    /// The SPI of the inbound SA, in hexadecimal.
+    pub spi_in: Option<String>,
+    /// The SPI of the outbound SA, in hexadecimal.
+    pub spi_out: Option<String>,
+    /// Bytes that came in by this pair.
+    pub bytes_in: u64,
+    /// Bytes that went out by it.
+    pub bytes_out: u64,
+    /// Why it cannot be negotiated.
+    pub why_not: Option<String>,
+}
