@@ -11,7 +11,7 @@ use usher_language::{Name, words};
 use crate::members::Members;
 
 /// A `client` block.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
     /// The block's name.
     pub name: Name,
@@ -23,7 +23,7 @@ pub struct Client {
 }
 
 /// A service on a host to which local users may authenticate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientService {
     /// The service's name on its host.
     pub service: ServiceName,

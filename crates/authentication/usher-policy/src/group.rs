@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
 use usher_base::UserName;
 
 use crate::names::GroupName;
@@ -20,7 +19,7 @@ pub struct Unresolved(pub String);
 pub const MAXIMUM_GROUP_MEMBERS: usize = 65_536;
 
 /// A group in a `users` block.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
     /// Those of its accounts that can be users.
     pub members: BTreeSet<UserName>,

@@ -1,11 +1,10 @@
 //! `mac` blocks: settings of modules of the MAC framework. Each module declares its statements; this
 //! version has no modules, so it reads and keeps such blocks and enforces none.
 
-use serde::Serialize;
 use usher_language::{Name, Origin, Setting};
 
 /// A `mac` block. No two of a policy are for one module.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MacBlock {
     /// The module.
     pub module: Name,

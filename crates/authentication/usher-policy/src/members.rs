@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Serialize, Serializer};
 use usher_base::UserName;
 use usher_language::Name;
 
@@ -12,7 +11,7 @@ use crate::moment::Moment;
 use crate::names::{GroupName, Principal};
 
 /// A `users` block.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Users {
     /// The block's name.
     pub name: Name,
@@ -23,7 +22,6 @@ pub struct Users {
     /// Users who are in the set until a time. No user is among them and [`Self::members`].
     pub guests: BTreeMap<UserName, Moment>,
     /// In the policy of a time ([`crate::Policy::at`]), the guests whose time was over by then.
-    #[serde(skip)]
     pub former: BTreeMap<UserName, Moment>,
     /// Whoever has a certificate that names one of these is in the set, too.
     pub principals: BTreeSet<Principal>,
@@ -138,12 +136,5 @@ impl Members {
 
     pub(crate) fn has_any_over(&self, now: u64) -> bool {
         self.guests.values().any(|until| *until <= now)
-    }
-}
-
-impl Serialize for Members {
-    /// The names.
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.names.serialize(serializer)
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{Name, Need, Origin, words};
 use usher_protection::{Application, Kind, Names, Peers, ProtectionWarning};
@@ -25,7 +25,7 @@ use crate::warning::PolicyWarning;
 /// those of services of other hosts ([`crate::ClientService::service`]), of hosts that the caller looks up
 /// ([`Policy::look_up_names`]), and of users whom groups or certificates may have
 /// ([`Expectation::user`]).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// The machines that this policy knows. Addresses and keys are unique over all of them.
     pub hosts: BTreeMap<HostName, Host>,
@@ -46,10 +46,8 @@ pub struct Policy {
     pub expectations: Vec<Expectation>,
     /// What the names stand for that `network` statements have and no `host` block: what
     /// [`Policy::look_up_names`] has found.
-    #[serde(skip)]
     pub names: Names,
     /// What it takes to enforce the policy.
-    #[serde(skip)]
     pub needs: Needs,
 }
 
@@ -140,7 +138,7 @@ impl Policy {
                     place: network.origin.place.clone(),
                     reason: reason.clone(),
                 };
-                warnings.push(PolicyWarning::Protection { warning });
+                warnings.push(warning.into());
             }
         }
         warnings
@@ -187,14 +185,13 @@ words! {
 }
 
 /// A `service` block: a service that this host offers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// The block's name.
     pub name: ServiceName,
     /// [`service_id`] of the name.
     pub id: u32,
     /// Which processes serve its users.
-    #[serde(flatten)]
     pub served_by: ServedBy,
     /// TCP port on which clients reach it.
     pub listen: u16,
@@ -209,17 +206,14 @@ pub struct Service {
     /// What each of its processes is for.
     pub style: Style,
     /// [`Style::User`]: a process ends after this long without a connection. Whole seconds.
-    #[serde(rename = "idle_seconds", serialize_with = "seconds")]
     pub idle: Duration,
     /// A session never lasts longer. Whole seconds, at most [`MAXIMUM_DURATION`].
-    #[serde(rename = "session_seconds", serialize_with = "seconds")]
     pub session: Duration,
     /// It admits those of a user's keys that are for this, and no others; none: those that are for
     /// nothing in particular.
     pub keys: Option<Name>,
     /// A user is authenticated again at least this often, or ends. Whole seconds,
     /// [`MINIMUM_REAUTHENTICATION`] to [`MAXIMUM_DURATION`].
-    #[serde(rename = "reauthenticate_seconds", serialize_with = "optional_seconds")]
     pub reauthenticate: Option<Duration>,
     /// [`Style::Connection`]: most processes of one user at once.
     pub connections: u32,
@@ -228,11 +222,9 @@ pub struct Service {
     pub processes: u32,
     /// Most memory of one user's processes together, in bytes (memory.max of cgroups(7)); none: as
     /// much as there is.
-    #[serde(rename = "memory_bytes")]
     pub memory: Option<u64>,
     /// Most processor time of one user's processes together, in percent of one processor (cpu.max
     /// of cgroups(7)); none: as much as there is.
-    #[serde(rename = "cpu_percent")]
     pub cpu: Option<u32>,
     /// Where its processes may connect; none: where their user may.
     pub connect: Option<Destinations>,
@@ -252,16 +244,14 @@ impl Service {
 }
 
 /// What the processes of one user may take together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessLimits {
     /// Most processes and threads at once, 1 to [`MAXIMUM_PROCESSES`].
     pub processes: u32,
     /// Most memory in bytes, [`MINIMUM_MEMORY`] to [`MAXIMUM_MEMORY`]; none: as much as there is.
-    #[serde(rename = "memory_bytes")]
     pub memory: Option<u64>,
     /// Most processor time in percent of one processor, 1 to [`MAXIMUM_CPU`]; none: as much as
     /// there is.
-    #[serde(rename = "cpu_percent")]
     pub cpu: Option<u32>,
 }
 
@@ -277,7 +267,7 @@ impl Default for ProcessLimits {
 }
 
 /// `protection` of a service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequiredProtection {
     /// At least this.
     pub kind: Kind,
@@ -286,23 +276,20 @@ pub struct RequiredProtection {
 }
 
 /// Which processes serve the users of a service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServedBy {
     /// Workers that the keeper starts, as the user.
     Program(Program),
     /// Processes that run as this local account, which the service manager started; each becomes
     /// its user by the calls of usher_accept_by_user(3). Never root, never one of
     /// [`Service::users`]: what is not yet a user's process could not be told from one that is.
-    #[serde(serialize_with = "as_account")]
     Account(UserName),
 }
 
 /// A program that the keeper starts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Its absolute path.
-    #[serde(rename = "program")]
     pub path: String,
     /// Its arguments, without the program's own name.
     pub arguments: Vec<String>,
@@ -350,23 +337,6 @@ pub fn service_id(name: &ServiceName) -> u32 {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
     (hash & 0x7fff_ffff).max(1)
-}
-
-fn as_account<S: Serializer>(account: &UserName, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map([("account", account)])
-}
-
-fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(duration.as_secs())
-}
-
-fn optional_seconds<S: Serializer>(
-    duration: &Option<Duration>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    duration
-        .map(|duration| duration.as_secs())
-        .serialize(serializer)
 }
 
 #[cfg(test)]

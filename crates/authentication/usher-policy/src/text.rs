@@ -73,7 +73,7 @@ impl Host {
         block.statement("key", Quoted(&self.key.to_openssh()));
         let ike_key = self.ike_key.map(HostPublicKey::to_openssh);
         block.optional("ike-key", ike_key.as_deref().map(Quoted));
-        block.unless(DEFAULT_CONTROL_PORT, "control", self.control, self.control);
+        block.unless(DEFAULT_CONTROL_PORT, "control", self.control);
         block.list("loopback", &self.loopback);
         block.end()
     }
@@ -112,30 +112,15 @@ impl Service {
             false => block.list("hosts", &self.hosts),
         }
         block.statement("style", self.style);
-        block.unless(
-            DEFAULT_CONNECTIONS,
-            "connections",
-            self.connections,
-            self.connections,
-        );
-        block.unless(DEFAULT_IDLE, "idle", self.idle, Units(self.idle));
+        block.unless(DEFAULT_CONNECTIONS, "connections", self.connections);
+        block.unless(Units(DEFAULT_IDLE), "idle", Units(self.idle));
         if let ServedBy::Program(program) = &self.served_by {
             program.print(&mut block);
         }
-        block.unless(
-            DEFAULT_SESSION,
-            "session",
-            self.session,
-            Units(self.session),
-        );
+        block.unless(Units(DEFAULT_SESSION), "session", Units(self.session));
         block.optional("keys", self.keys.as_ref());
         block.optional("reauthenticate", self.reauthenticate.map(Units));
-        block.unless(
-            DEFAULT_PROCESSES,
-            "processes",
-            self.processes,
-            self.processes,
-        );
+        block.unless(DEFAULT_PROCESSES, "processes", self.processes);
         block.optional("memory", self.memory.map(Size));
         block.optional("cpu", self.cpu.map(|percent| format!("{percent}%")));
         block.optional("connect", self.connect.as_ref());
@@ -163,14 +148,10 @@ impl Program {
             "files",
             files.map(|rule| format!("{} {}", Quoted(&rule.path), rule.access)),
         );
-        block.unless(
-            DEFAULT_UMASK,
-            "umask",
-            self.umask,
-            format_args!("{:03o}", self.umask),
-        );
-        block.unless(false, "setuid", self.setuid, "permit");
-        block.unless(false, "pam", self.pam_session, "session");
+        let octal = |umask: u16| format!("{umask:03o}");
+        block.unless(octal(DEFAULT_UMASK), "umask", octal(self.umask));
+        block.optional("setuid", self.setuid.then_some("permit"));
+        block.optional("pam", self.pam_session.then_some("session"));
     }
 }
 
@@ -184,7 +165,7 @@ impl Client {
         }
         // One statement stands for all services of a block.
         if let Some(entry) = self.services.first() {
-            block.unless(Protocol::Raw, "protocol", entry.protocol, entry.protocol);
+            block.unless(Protocol::Raw, "protocol", entry.protocol);
             match &entry.programs {
                 Programs::Any => block.statement("programs", "any"),
                 Programs::Listed(paths) => {

@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::Path;
 
-use usher_policy::{Groups, Mistake, Source, Unresolved, parse_with_groups};
+use usher_policy::{Groups, Source, Unresolved, parse_with_groups};
 
 /// The groups of the system, as the policies here have them.
 fn groups() -> Groups {
@@ -43,7 +43,7 @@ fn outcome(source: &Source) -> String {
                 policy
                     .warnings()
                     .iter()
-                    .map(|warning| format!("warning: {warning}\n  remedy: {}\n", warning.remedy())),
+                    .map(|warning| format!("warning: {warning}\n  remedy: {}\n", warning.remedy)),
             );
             lines.concat()
         }

@@ -41,15 +41,9 @@ impl BlockText {
     }
 
     /// A statement whose value is not the default.
-    pub fn unless<T: PartialEq>(
-        &mut self,
-        default: T,
-        keyword: &str,
-        value: T,
-        shown: impl Display,
-    ) {
+    pub fn unless<T: PartialEq + Display>(&mut self, default: T, keyword: &str, value: T) {
         if value != default {
-            self.statement(keyword, shown);
+            self.statement(keyword, value);
         }
     }
 
@@ -119,7 +113,7 @@ impl Display for Quoted<'_> {
 }
 
 /// A duration as policies have it: whole seconds, in the largest unit that divides them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Units(pub Duration);
 
 impl Display for Units {

@@ -17,7 +17,7 @@ use usher_local::error::ConfigurationError;
 use usher_local::paths;
 use usher_local::requests::{EndingView, Reload};
 use usher_local::roles::{self, ROLES};
-use usher_policy::{Policy, PolicyError, PolicyWarning};
+use usher_policy::{Policy, PolicyWarning};
 
 use super::{ending, groups};
 use crate::failure::{At, Failure};
@@ -114,7 +114,10 @@ pub fn in_force() -> Result<Applied, Failure> {
 /// What is wrong with it.
 pub fn check(applied: &Applied) -> Result<Checked, Failure> {
     applied.check().map_err(|error| match error {
-        ConfigurationError::Policy(errors) => policy_errors(applied, errors),
+        ConfigurationError::Policy(errors) => Failure::Policy {
+            errors,
+            sources: applied.sources.clone(),
+        },
         other => other.into(),
     })
 }
@@ -127,14 +130,6 @@ pub fn look_up_names(policy: &mut Policy) -> Vec<PolicyWarning> {
         Ok::<_, io::Error>(found.map(|address| address.ip()).collect())
     };
     policy.look_up_names(look_up)
-}
-
-/// A policy's errors with the texts that they point into.
-fn policy_errors(applied: &Applied, errors: Vec<PolicyError>) -> Failure {
-    Failure::Policy {
-        errors,
-        sources: applied.sources.clone(),
-    }
 }
 
 /// Puts a configuration in force.

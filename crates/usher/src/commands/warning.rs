@@ -1,7 +1,7 @@
 //! Warnings of the commands: about what is allowed, or works on other hosts, but is probably a mistake.
 
 use usher_local::applied::Applied;
-use usher_policy::{Clause, Mistake, PolicyWarning, parse_with_places};
+use usher_policy::{Clause, PolicyWarning, parse_with_places};
 
 /// A warning.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ impl From<String> for Warning {
 impl From<PolicyWarning> for Warning {
     fn from(warning: PolicyWarning) -> Self {
         Self {
-            clause: warning.clause(),
-            text: format!("{warning}; {}", warning.remedy()),
+            text: format!("{warning}; {}", warning.remedy),
+            clause: warning.clause,
         }
     }
 }

@@ -108,22 +108,6 @@ fn names_resolve_over_all_sources_in_any_order() {
 }
 
 #[test]
-fn the_model_goes_into_json() {
-    let json = serde_json::to_value(policy()).expect("a policy has a JSON form");
-    assert_eq!(json["services"]["imap"]["session_seconds"], 5400);
-    assert_eq!(json["services"]["imap"]["style"], "connection");
-    let program = "/usr/lib/dovecot/imap";
-    assert_eq!(json["services"]["imap"]["program"], program);
-    assert_eq!(json["services"]["imap"]["arguments"][0], "-o");
-    assert_eq!(json["services"]["imap"]["environment"][1][0], "EMPTY");
-    assert_eq!(json["services"]["imap"].get("account"), None);
-    assert_eq!(json["services"]["notes"]["account"], "notes");
-    assert_eq!(json["services"]["notes"].get("program"), None);
-    assert_eq!(json["clients"]["mail"]["services"][0]["protocol"], "imap");
-    assert_eq!(json["hosts"]["mailhost"]["loopback"][0], "127.0.1.1");
-}
-
-#[test]
 fn the_examples_of_the_manual_are_policies_without_warnings() {
     let manual = include_str!("../../../../../docs/policy.md");
     let mut blocks = manual.split("```").skip(1).step_by(2);
