@@ -479,6 +479,37 @@ fn a_service_that_demands_protection_is_explained_and_not_applied() -> Outcome {
     lives(&mut alice)
 }
 
+#[test]
+fn a_name_that_is_not_found_is_a_warning_of_the_check() -> Outcome {
+    let mail = Lab::mail()?;
+    let figure = include_str!(
+        "../../../crates/protection/usher-protection/tests/applications/published/figure-3.policy"
+    );
+    mail.mailhost.write("/root/figure-3.policy", figure)?;
+    let check = || {
+        let check = ["usher", "policy", "check", "/root/figure-3.policy"];
+        mail.mailhost.run(check)
+    };
+    // The host has no resolver.
+    let unknown = "figure-3.policy:5:3: the address of `www.abc.com` cannot be found";
+    let warned = check()?.stderr;
+    assert!(warned.contains(unknown), "{warned}");
+    assert!(
+        warned.contains("`application app1` needs IPsec"),
+        "{warned}"
+    );
+    let hosts = mail.mailhost.read("/etc/hosts")?;
+    let known = format!("{hosts}\n198.51.100.7 www.abc.com\n");
+    mail.mailhost.write("/etc/hosts", &known)?;
+    let warned = check()?.stderr;
+    assert!(!warned.contains("www.abc.com"), "{warned}");
+    assert!(
+        warned.contains("`application app1` needs IPsec"),
+        "{warned}"
+    );
+    Ok(())
+}
+
 /// What a command says that is refused, and that it is.
 fn is_refused(host: &Host, command: &[&str]) -> Result<String, Box<dyn std::error::Error>> {
     let output = host.command(command).run()?;

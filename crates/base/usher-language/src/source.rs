@@ -90,7 +90,8 @@ impl Location {
     }
 }
 
-/// Places of statements that are asked for in the order of their text, at the cost of one walk.
+/// Places of statements, each found from the one before: cheap where these are near each other, in
+/// either direction.
 #[derive(Debug, Default)]
 pub(crate) struct PlaceFinder {
     /// The source and the offset up to which lines and columns are counted.
@@ -102,21 +103,29 @@ pub(crate) struct PlaceFinder {
 impl PlaceFinder {
     pub(crate) fn place(&mut self, sources: &[Source], location: Location) -> Place {
         let (source, offset) = (location.source, location.span.offset);
-        if self.walked.0 != source || self.walked.1 > offset {
+        if self.walked.0 != source {
             *self = Self {
                 walked: (source, 0),
                 ..Self::default()
             };
         }
-        let text = &sources[source].text[self.walked.1..offset];
+        let (text, walked) = (&sources[source].text, self.walked.1);
         self.walked.1 = offset;
-        match text.rfind('\n') {
-            Some(newline) => {
-                self.lines += text.bytes().filter(|&byte| byte == b'\n').count();
-                self.columns = text[newline + 1..].chars().count();
-            }
-            None => self.columns += text.chars().count(),
+        let between = &text[walked.min(offset)..walked.max(offset)];
+        let lines = between.bytes().filter(|&byte| byte == b'\n').count();
+        let columns = between.chars().count();
+        match offset < walked {
+            false => self.lines += lines,
+            true => self.lines -= lines,
         }
+        self.columns = match (lines, offset < walked) {
+            (0, false) => self.columns + columns,
+            (0, true) => self.columns - columns,
+            _ => {
+                let begin = text[..offset].rfind('\n').map_or(0, |newline| newline + 1);
+                text[begin..offset].chars().count()
+            }
+        };
         Place {
             file: sources[source].name.clone(),
             line: self.lines + 1,
@@ -128,4 +137,39 @@ impl PlaceFinder {
 /// The place of one location. Walks the text: for errors only.
 pub(crate) fn place_of(sources: &[Source], location: Location) -> Place {
     PlaceFinder::default().place(sources, location)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_the_same_in_whatever_order_they_are_asked_for() {
+        let texts = ["a\n\u{e4}b\r\n\nccc", "\n", "one line \u{2013} only"];
+        let sources = texts.map(|text| Source {
+            name: "test".to_owned(),
+            text: text.to_owned(),
+        });
+        let locations = |source: usize| {
+            let text = &sources[source].text;
+            let offsets = (0..=text.len()).filter(|&offset| text.is_char_boundary(offset));
+            offsets.map(move |offset| Location {
+                source,
+                span: Span { offset, length: 0 },
+            })
+        };
+        let all: Vec<Location> = (0..sources.len()).flat_map(locations).collect();
+        for first in &all {
+            for second in &all {
+                let mut finder = PlaceFinder::default();
+                for location in [first, second] {
+                    let text = &sources[location.source].text[..location.span.offset];
+                    let last = text.rsplit('\n').next().unwrap_or_default();
+                    let expected = (text.matches('\n').count() + 1, last.chars().count() + 1);
+                    let place = finder.place(&sources, *location);
+                    assert_eq!((place.line, place.column), expected, "{location:?}");
+                }
+            }
+        }
+    }
 }

@@ -140,8 +140,8 @@ impl<H: Fn(&HostName) -> Option<Vec<IpAddr>>> Checker<'_, H> {
         if let Some(addresses) = (self.host)(name) {
             return Some(addresses.into_iter().map(AddressRange::from).collect());
         }
-        self.names.insert(name.clone());
-        if self.names.len() > MAXIMUM_NAMES {
+        let is_new = self.names.insert(name.clone());
+        if is_new && self.names.len() > MAXIMUM_NAMES {
             let mistake = ProtectionMistake::TooMany {
                 what: "names to be looked up",
                 most: MAXIMUM_NAMES,

@@ -8,7 +8,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use usher_language::AddressRange;
 use usher_protection::{
-    Application, MAXIMUM_ADDRESSES, Names, NetworkType, Peers, ProtectionMistake, Tables,
+    Application, MAXIMUM_ADDRESSES, MAXIMUM_APPLICATIONS, MAXIMUM_ITEMS, MAXIMUM_NAMES,
+    MAXIMUM_NETWORKS, MAXIMUM_PROGRAMS, Names, NetworkType, Peers, ProtectionMistake, Tables,
     Treatment, Verdict, compile,
 };
 
@@ -269,4 +270,104 @@ fn the_order_of_an_answer_changes_nothing() {
     assert_eq!(answer.addresses.len(), MAXIMUM_ADDRESSES);
     let range = AddressRange::from(answer.addresses[0]);
     assert_eq!(range.to_string(), "10.0.0.0");
+}
+
+/// The mistakes of a text, each without its place.
+fn mistakes(text: &str) -> Vec<String> {
+    let mistakes = read_with(text, &Hosts::new()).expect_err("a text with mistakes");
+    mistakes
+        .iter()
+        .map(|mistake| mistake.kind.to_string())
+        .collect()
+}
+
+#[test]
+fn what_the_tables_cannot_hold_is_refused() {
+    let block = |number: usize| format!("application a{number} {{ network 0.0.0.0/0 trusted; }}\n");
+    let blocks = |number: usize| (0..number).map(block).collect::<String>();
+    assert_eq!(
+        read(&blocks(MAXIMUM_APPLICATIONS)).len(),
+        MAXIMUM_APPLICATIONS
+    );
+    let found = mistakes(&blocks(MAXIMUM_APPLICATIONS + 1));
+    assert_eq!(
+        found,
+        ["the policy has more than 4096 `application` blocks"]
+    );
+
+    let items = |number: usize| {
+        let item = |port: usize| format!("localport={port} remoteport=any encryption optional;");
+        let items: String = (1..=number).map(item).collect();
+        format!("application a {{ network 0.0.0.0/0 protected P; protection P {{ {items} }} }}")
+    };
+    assert_eq!(read(&items(MAXIMUM_ITEMS))[0].protections.len(), 1);
+    let found = mistakes(&items(MAXIMUM_ITEMS + 1));
+    assert_eq!(found, ["`protection P` has 65 items, more than 64"]);
+
+    let names = |number: usize| {
+        let network = |name: usize| format!("network host{name}.example.org trusted;");
+        let networks: String = (0..number).map(network).collect();
+        format!("application a {{ {networks} network host0.example.org untrusted; }}")
+    };
+    assert_eq!(
+        read(&names(MAXIMUM_NAMES))[0].networks.len(),
+        MAXIMUM_NAMES + 1
+    );
+    let found = mistakes(&names(MAXIMUM_NAMES + 1));
+    assert_eq!(
+        found,
+        ["the policy has more than 256 names to be looked up"]
+    );
+
+    let programs = |number: usize| {
+        let names: Vec<String> = (0..number).map(|name| format!("program{name}")).collect();
+        format!(
+            "application {} {{ network 0.0.0.0/0 trusted; }}",
+            names.join(", ")
+        )
+    };
+    assert_eq!(
+        read(&programs(MAXIMUM_PROGRAMS))[0].programs.len(),
+        MAXIMUM_PROGRAMS
+    );
+    let found = mistakes(&programs(MAXIMUM_PROGRAMS + 1));
+    assert_eq!(
+        found,
+        ["the policy has more than 8192 programs in `application` blocks"]
+    );
+}
+
+#[test]
+fn more_networks_than_the_tables_hold_are_refused() {
+    // All but the first and the last address of a network: more than 200 prefixes each.
+    let network = |number: u32| {
+        format!("network {number:x}::1 - {number:x}:ffff:ffff:ffff:ffff:ffff:ffff:fffe untrusted;")
+    };
+    let block = |number: u32| {
+        let networks: String = (1..=30)
+            .map(|network_number| network(number * 32 + network_number))
+            .collect();
+        format!("application a{number} {{ {networks} network ::/0 trusted; }}\n")
+    };
+    let policy = |blocks: u32| read(&(0..blocks).map(block).collect::<String>());
+    let entries = |policy: &[Application]| {
+        let tables = compile(policy, &Names::default(), u16::MAX);
+        tables.map(|tables| {
+            tables
+                .applications
+                .iter()
+                .map(|rules| rules.networks.len())
+                .sum()
+        })
+    };
+    let one: usize = entries(&policy(1)).expect("tables");
+    assert!(one > 1000, "{one}");
+    let fitting = MAXIMUM_NETWORKS / one;
+    let fitting = u32::try_from(fitting).expect("a number of blocks");
+    assert!(entries(&policy(fitting / 2)).is_ok());
+    let refused = entries(&policy(fitting * 2)).expect_err("too many entries");
+    assert!(matches!(
+        refused.is(),
+        Some(ProtectionMistake::TooManyNetworks { .. })
+    ));
 }
