@@ -14,23 +14,21 @@ impl Answers<Reload> for Keeper {
         let ended = self.reload()?;
         // The configuration is in force. The rest must not delay a revocation; an account that is not
         // fenced yet is fenced when one of its processes first asks.
-        self.host
-            .look_accounts_up_in_time(&self.configuration)
-            .await;
+        self.host.look_accounts_up_in_time().await;
         Ok(self.settled(ended).await)
     }
 }
 
 impl Answers<Disable> for Keeper {
     async fn answer(&self, Disable { user }: Disable) -> Result<ReloadedView, Failed> {
-        let fresh = self.configuration.disable(user);
+        let fresh = self.host.configuration.disable(user);
         Ok(self.settled(self.put_in_force(fresh)?).await)
     }
 }
 
 impl Answers<Enable> for Keeper {
     async fn answer(&self, Enable { user }: Enable) -> Result<ReloadedView, Failed> {
-        let fresh = self.configuration.enable(&user);
+        let fresh = self.host.configuration.enable(&user);
         Ok(self.settled(self.put_in_force(fresh)?).await)
     }
 }
@@ -43,7 +41,8 @@ impl Answers<Who> for Keeper {
 
 impl Answers<Recent> for Keeper {
     async fn answer(&self, _: Recent) -> Result<RecentView, Failed> {
-        Ok(self.sessions.recent())
+        let checked = &self.host.configuration.get().checked;
+        Ok(self.sessions.table.recent.view(checked))
     }
 }
 
@@ -52,7 +51,7 @@ impl Answers<Troubles> for Keeper {
         let troubles = self
             .queues
             .troubles()
-            .view(&self.configuration.get().checked);
+            .view(&self.host.configuration.get().checked);
         Ok(TroublesView { troubles })
     }
 }

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::sync::watch;
-use usher_local::configuration::InForce;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::calls::{CallReply, CallRequest, MAX_CALL_PACKET, MAX_GROUPS, ReservationId};
 use usher_proto::refusal::Refusal;
@@ -34,7 +33,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The calls of services' own processes.
 pub struct Calls {
-    configuration: Arc<InForce>,
     host: Arc<Host>,
     queues: Arc<Queues>,
     sessions: Arc<Sessions>,
@@ -44,14 +42,8 @@ pub struct Calls {
 
 impl Calls {
     /// Calls for users of these queues and sessions.
-    pub fn new(
-        configuration: Arc<InForce>,
-        host: Arc<Host>,
-        queues: Arc<Queues>,
-        sessions: Arc<Sessions>,
-    ) -> Self {
+    pub fn new(host: Arc<Host>, queues: Arc<Queues>, sessions: Arc<Sessions>) -> Self {
         Self {
-            configuration,
             host,
             queues,
             sessions,
@@ -111,7 +103,7 @@ impl Calls {
 
     /// The service at this port, if the asking account is the one that the policy names for it.
     async fn service_at(&self, port: u16, uid: u32) -> Result<Service, Refusal> {
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         let service = configuration
             .checked
             .policy
@@ -205,7 +197,7 @@ impl Calls {
             .desk()
             .reservation(reservation)
             .ok_or(Refusal::ReservationLapsed)?;
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         let service = configuration
             .checked
             .service(queue.key.0)

@@ -31,7 +31,7 @@ use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, Limits};
-use usher_local::configuration::{Configuration, InForce};
+use usher_local::configuration::Configuration;
 use usher_local::paths;
 use usher_local::requests::{EndingView, ReloadedView};
 use usher_local::roles;
@@ -50,9 +50,6 @@ use sessions::Sessions;
 
 /// The state that all tasks of the keeper share: its rooms.
 struct Keeper {
-    /// The kernel's tables.
-    admission: Arc<Admission>,
-    configuration: Arc<InForce>,
     host: Arc<Host>,
     queues: Arc<Queues>,
     recording: Arc<Recording>,
@@ -81,25 +78,22 @@ pub fn run(
     let groups = Groups::open(&layout)?;
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &layout.common, limits)?;
     let users = users.map_or_else(usher_kernel::cgroup::mount, Ok)?;
-    let host = Host::open(&users, &admission, ownership)?;
+    let host = Host::open(&users, admission, configuration, ownership)?;
     // Only now: this refuses to run beside a living keeper, whose sockets would otherwise be taken.
     let control = start.control()?;
     let [records, calls, handle] = start.sockets()?;
     let own_key = host_key.public();
-    let (keeper, lost) = Keeper::new(admission, configuration, host, groups, own_key, limits);
-    let keeper = Arc::new(keeper);
-    let restricted = keeper.admit_to(&keeper.configuration.get())?;
+    let (keeper, lost) = Keeper::new(host, groups, own_key, limits);
+    let restricted = keeper.admit_to(&keeper.host.configuration.get())?;
     let role = roles::Keeper::ROLE;
     usher_system::privileges::keep_and_pass_on(role.capabilities, role.passes_on)?;
     usher_system::privileges::no_core_dumps()?;
 
     start::runtime()?
         .block_on(async {
-            keeper
-                .queues
-                .put_in_force(&keeper.configuration.get().checked);
-            let configuration = &keeper.configuration;
-            keeper.host.look_accounts_up_in_time(configuration).await;
+            let configuration = keeper.host.configuration.get();
+            keeper.queues.put_in_force(&configuration.checked);
+            keeper.host.look_accounts_up_in_time().await;
             keeper.sessions.restore(stored);
             if let Err(error) = keeper.host.destinations.retain(&restricted) {
                 tracing::error!(%error, "lifting restrictions of an earlier policy");
@@ -147,7 +141,7 @@ async fn serve(
         result = records => result,
         result = calls => result,
         () = keeper.recording.hear() => Ok(()),
-        () = keeper.sessions.record_ends() => Ok(()),
+        () = keeper.sessions.table.record_ends(&keeper.recording) => Ok(()),
         () = upkeep(&keeper) => Ok(()),
         () = keeper.queues.watch_accounts() => Ok(()),
         () = lost => Ok(()),
@@ -164,7 +158,7 @@ async fn upkeep(keeper: &Arc<Keeper>) {
     let mut looking_up: Option<JoinHandle<()>> = None;
     loop {
         second.tick().await;
-        keeper.sessions.tidy_connections();
+        keeper.sessions.connections.tidy();
         keeper.queues.end_idle();
         usher_daemon::messages::summarize();
         keeper.sessions.look();
@@ -174,9 +168,8 @@ async fn upkeep(keeper: &Arc<Keeper>) {
                 && looking_up.as_ref().is_none_or(JoinHandle::is_finished)
             {
                 let keeper = Arc::clone(keeper);
-                looking_up = Some(tokio::spawn(async move {
-                    keeper.host.look_accounts_up(&keeper.configuration).await
-                }));
+                let look_up = async move { keeper.host.look_accounts_up().await };
+                looking_up = Some(tokio::spawn(look_up));
             }
             keeper.sessions.remove_unused_queues();
         }
@@ -187,28 +180,16 @@ async fn upkeep(keeper: &Arc<Keeper>) {
 impl Keeper {
     /// Makes the rooms. Also returns the reports of lost accounts.
     fn new(
-        admission: Admission,
-        configuration: Configuration,
         host: Host,
         groups: Groups,
         own_key: HostPublicKey,
         limits: &Limits,
-    ) -> (Self, mpsc::Receiver<LostAccount>) {
-        let admission = Arc::new(admission);
-        let configuration = Arc::new(InForce::new(configuration));
+    ) -> (Arc<Self>, mpsc::Receiver<LostAccount>) {
         let host = Arc::new(host);
-        let (queues, lost) = Queues::new(
-            Arc::clone(&admission),
-            Arc::clone(&configuration),
-            Arc::clone(&host),
-            groups,
-            limits.listeners,
-        );
+        let (queues, lost) = Queues::new(Arc::clone(&host), groups, limits.listeners);
         let queues = Arc::new(queues);
         let recording = Arc::new(Recording::new());
         let sessions = Arc::new(Sessions::new(
-            Arc::clone(&admission),
-            Arc::clone(&configuration),
             Arc::clone(&host),
             own_key,
             Arc::clone(&queues),
@@ -216,21 +197,18 @@ impl Keeper {
             limits.sessions,
         ));
         let calls = Calls::new(
-            Arc::clone(&configuration),
             Arc::clone(&host),
             Arc::clone(&queues),
             Arc::clone(&sessions),
         );
         let keeper = Self {
-            admission,
-            configuration,
             host,
             queues,
             recording,
             sessions,
             calls: Arc::new(calls),
         };
-        (keeper, lost)
+        (Arc::new(keeper), lost)
     }
 
     /// Sets a configuration in the kernel's tables. Returns the services that it restricts, for
@@ -254,11 +232,11 @@ impl Keeper {
     /// Puts a configuration in force and ends what it no longer permits, which it returns. Needs no
     /// disk.
     fn put_in_force(&self, fresh: Configuration) -> Result<Vec<EndingView>, KernelError> {
-        let former = self.configuration.get();
+        let former = self.host.configuration.get();
         let generation = fresh.generation();
         // Put it in force before checking the sessions: one that is opened meanwhile is checked
         // against the new configuration.
-        let fresh = self.configuration.put(fresh);
+        let fresh = self.host.configuration.put(fresh);
         self.host.identities.forget();
         self.queues.put_in_force(&fresh.checked);
         self.calls.check_again(generation);
@@ -272,9 +250,9 @@ impl Keeper {
     /// forbids.
     async fn settled(&self, ended: Vec<EndingView>) -> ReloadedView {
         let unfinished = self.queues.all_gone().await;
-        self.sessions.cut_left();
+        self.sessions.connections.cut_left();
         ReloadedView {
-            generation: self.configuration.get().generation(),
+            generation: self.host.configuration.get().generation(),
             ended,
             unfinished,
         }

@@ -22,7 +22,7 @@ impl Keeper {
             troubles: self
                 .queues
                 .troubles()
-                .view(&self.configuration.get().checked),
+                .view(&self.host.configuration.get().checked),
         })
     }
 
@@ -31,12 +31,18 @@ impl Keeper {
     /// # Errors
     /// When a table cannot be read.
     pub(super) fn status(&self) -> Result<StatusView, KernelError> {
-        let counters = self.admission.counters()?;
+        let counters = self.host.admission.counters()?;
         let (failed, refused) = self.queues.troubles().totals();
         let numbers = [
-            ("ends_waiting", self.sessions.unrecorded() as u64),
-            ("sessions", self.admission.sessions()?.len() as u64),
-            ("connections", self.admission.admissions()?.len() as u64),
+            (
+                "ends_waiting",
+                self.sessions.table.unrecorded.waiting() as u64,
+            ),
+            ("sessions", self.host.admission.sessions()?.len() as u64),
+            (
+                "connections",
+                self.host.admission.admissions()?.len() as u64,
+            ),
             ("fence", u64::from(self.host.fence.missing().is_none())),
             ("limits_not_kept", self.queues.limits_not_kept() as u64),
             ("queues", self.queues.list().len() as u64),
@@ -48,7 +54,7 @@ impl Keeper {
             ),
         ];
         let mut status = StatusView::new::<roles::Keeper>(
-            self.configuration.get().generation(),
+            self.host.configuration.get().generation(),
             numbers,
             self.troubles(),
         );
@@ -67,7 +73,7 @@ impl Keeper {
         if !self.recording.is_connected() {
             troubles.push("not connected to the recorder, so no session is opened".to_owned());
         }
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         for service in configuration.checked.policy.services.values() {
             let name = &service.name;
             if let (ServedBy::Account(_), Some(reason)) =

@@ -1,17 +1,15 @@
 //! Finds a user's local account through the system's name service (NSS).
 
-use std::collections::HashMap;
 use std::ffi::CString;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::unistd::{Gid, User, getgrouplist};
-use parking_lot::Mutex;
-use tokio::sync::OwnedMutexGuard;
 use usher_base::UserName;
 use usher_proto::refusal::Refusal;
+
+use super::cache::Cache;
 
 /// A local account.
 #[derive(Debug, Clone)]
@@ -64,20 +62,22 @@ impl Account {
 
 /// The time for which a user id is cached.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// Most cached names; beyond this expired ones are forgotten, or all.
+/// Most cached names.
 const KEPT: usize = 4096;
 
 /// The user ids of accounts. Each is looked up at most once a second, because every local process
-/// and every client host can cause a look-up. A slow one occupies one thread and delays only the
-/// callers that wait for it.
-#[derive(Default)]
-pub struct Accounts(Mutex<HashMap<UserName, Arc<Known>>>);
+/// and every client host can cause a look-up.
+pub struct Accounts(Cache<Known>);
 
 /// The time of a look-up, and its result.
-type Answer = Option<(Instant, Result<u32, Refusal>)>;
-type Known = tokio::sync::Mutex<Answer>;
+type Known = (Instant, Result<u32, Refusal>);
 
 impl Accounts {
+    /// No account is known yet.
+    pub fn new() -> Self {
+        Self(Cache::new(KEPT, |(at, _)| at.elapsed() < BELIEVED))
+    }
+
     /// The account of this name. A missing account is looked up again, so that a new one is found.
     ///
     /// # Errors
@@ -89,9 +89,6 @@ impl Accounts {
 
     /// As [`Accounts::by_name`], for callers who may ask as often as they like: a missing account is
     /// cached as well.
-    ///
-    /// # Errors
-    /// As [`Accounts::by_name`].
     pub async fn asked_freely(&self, name: &UserName) -> Result<Account, Refusal> {
         self.find(name, |_| true).await
     }
@@ -101,49 +98,19 @@ impl Accounts {
         name: &UserName,
         believable: impl Fn(&Result<u32, Refusal>) -> bool,
     ) -> Result<Account, Refusal> {
-        // The asking task holds this while it asks the name service, and continues even if no caller
-        // waits any longer: the other callers wait for its result.
-        let known = self.entry(name).lock_owned().await;
-        let uid = match &*known {
-            Some((at, found)) if at.elapsed() < BELIEVED && believable(found) => *found,
-            _ => look_up(name.clone(), known).await,
+        let asked = name.clone();
+        let look_up = move || {
+            // An answer is as old as its question.
+            let at = Instant::now();
+            (at, find(&asked).map(|user| user.uid.as_raw()))
         };
+        let counts = |(_, found): &Known| believable(found);
+        let (_, uid) = self.0.find(name, counts, look_up).await?;
         Ok(Account {
             name: name.clone(),
             uid: uid?,
         })
     }
-
-    fn entry(&self, name: &UserName) -> Arc<Known> {
-        let mut all = self.0.lock();
-        if all.len() >= KEPT && !all.contains_key(name) {
-            all.retain(|_, known| {
-                known.try_lock().map_or(true, |known| {
-                    known.is_some_and(|(at, _)| at.elapsed() < BELIEVED)
-                })
-            });
-            if all.len() >= KEPT {
-                all.clear();
-            }
-        }
-        Arc::clone(all.entry(name.clone()).or_default())
-    }
-}
-
-/// Asks the name service (NSS), not on the reactor's thread, because it may ask other hosts.
-async fn look_up(name: UserName, mut known: OwnedMutexGuard<Answer>) -> Result<u32, Refusal> {
-    // An answer is as old as its question.
-    let asked = Instant::now();
-    tokio::task::spawn_blocking(move || {
-        let found = find(&name).map(|user| user.uid.as_raw());
-        *known = Some((asked, found));
-        found
-    })
-    .await
-    .map_err(|error| {
-        tracing::error!(%error, "looking up an account");
-        Refusal::NoLocalAccount
-    })?
 }
 
 /// A failing name service does not mean that there is no such account, except for the errors that it
@@ -173,23 +140,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_user_id_is_believed_for_a_while_and_then_looked_up_again() {
-        let accounts = Accounts::default();
+        let accounts = Accounts::new();
         let daemon = name("daemon");
         let uid = accounts.by_name(&daemon).await.unwrap().uid;
         assert_ne!(uid, 0);
-        *accounts.entry(&daemon).lock().await = Some((Instant::now(), Ok(uid + 1)));
+        *accounts.0.answer(&daemon).lock().await = Some((Instant::now(), Ok(uid + 1)));
         assert_eq!(accounts.by_name(&daemon).await.unwrap().uid, uid + 1);
         let old = Instant::now().checked_sub(BELIEVED).unwrap();
-        *accounts.entry(&daemon).lock().await = Some((old, Ok(uid + 1)));
+        *accounts.0.answer(&daemon).lock().await = Some((old, Ok(uid + 1)));
         assert_eq!(accounts.by_name(&daemon).await.unwrap().uid, uid);
     }
 
     #[tokio::test]
     async fn that_there_is_no_account_is_believed_of_those_only_who_ask_freely() {
-        let accounts = Accounts::default();
+        let accounts = Accounts::new();
         let daemon = name("daemon");
         let missing = (Instant::now(), Err(Refusal::NoLocalAccount));
-        *accounts.entry(&daemon).lock().await = Some(missing);
+        *accounts.0.answer(&daemon).lock().await = Some(missing);
         let freely = accounts.asked_freely(&daemon).await;
         assert_eq!(freely.unwrap_err(), Refusal::NoLocalAccount);
         assert!(accounts.by_name(&daemon).await.is_ok());
@@ -198,7 +165,7 @@ mod tests {
 
     #[tokio::test]
     async fn root_and_who_has_no_account_are_refused() {
-        let accounts = Accounts::default();
+        let accounts = Accounts::new();
         let root = accounts.by_name(&name("root")).await;
         assert_eq!(root.unwrap_err(), Refusal::PrivilegedAccount);
         let nobody = accounts.by_name(&name("no-such-account")).await;
@@ -207,20 +174,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_is_started_with_the_groups_of_an_account_that_is_still_the_same() {
-        let accounts = Accounts::default();
+        let accounts = Accounts::new();
         let mut daemon = accounts.by_name(&name("daemon")).await.unwrap();
         let identity = daemon.identity().unwrap();
         assert!(identity.groups.contains(&identity.gid));
         daemon.uid += 1;
         assert_eq!(daemon.identity().unwrap_err(), Refusal::NoLocalAccount);
-    }
-
-    #[test]
-    fn no_more_accounts_are_kept_than_there_is_room_for() {
-        let accounts = Accounts::default();
-        for number in 0..=KEPT {
-            accounts.entry(&name(&format!("user{number}")));
-        }
-        assert!(accounts.0.lock().len() <= KEPT);
     }
 }

@@ -5,26 +5,24 @@
 //! for [`BELIEVED`], because other sources (LDAP, SSSD) change without a file of this host. An
 //! apply drops all answers at once.
 
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use tokio::sync::OwnedMutexGuard;
 use usher_base::UserName;
 use usher_proto::refusal::Refusal;
 
 use super::accounts::{Account, Identity};
+use super::cache::Cache;
 
 /// The time for which an identity is cached. A starter's order stands for a second more, so a
 /// change takes effect within five.
 const BELIEVED: Duration = Duration::from_secs(4);
 /// The time for which a refusal or a missing account is cached.
 const REFUSED: Duration = Duration::from_secs(1);
-/// Most cached users; beyond this, expired answers are dropped, or all.
+/// Most cached users.
 const KEPT: usize = 16_384;
 /// The files that determine the answers.
 const FILES: [&str; 10] = [
@@ -44,22 +42,21 @@ const FILES: [&str; 10] = [
 pub struct Identities {
     /// Checks whether an account may be served; see [`super::pam::permitted`].
     check: Check,
-    known: Mutex<HashMap<UserName, Arc<Known>>>,
+    known: Cache<Found>,
     /// Incremented to drop all answers.
-    age: AtomicU64,
+    age: Arc<AtomicU64>,
 }
 
 type Check = fn(&UserName) -> Result<(), Refusal>;
-type Known = tokio::sync::Mutex<Option<Found>>;
-type Answer = Result<Arc<Identity>, Refusal>;
 
+#[derive(Clone)]
 struct Found {
     uid: u32,
     /// An answer is as old as its question.
     asked: Instant,
     age: u64,
     files: Files,
-    answer: Answer,
+    answer: Result<Arc<Identity>, Refusal>,
 }
 
 /// Identifies the state of the files: device, inode, size, and the times of the last change of the
@@ -71,52 +68,37 @@ impl Identities {
     pub fn new(check: Check) -> Self {
         Self {
             check,
-            known: Mutex::default(),
-            age: AtomicU64::new(0),
+            known: Cache::new(KEPT, Found::is_recent),
+            age: Arc::default(),
         }
     }
 
-    /// The identity of an account's processes. A slow look-up occupies one thread, and delays only
-    /// the callers that wait for it.
+    /// The identity of an account's processes.
     ///
     /// # Errors
     /// See [`Account::identity`]; those of the check.
-    pub async fn of(&self, account: &Account) -> Answer {
-        let known = self.entry(&account.name).lock_owned().await;
-        let (files, age) = (files(), self.age.load(Ordering::Relaxed));
-        match &*known {
-            Some(found)
-                if (found.uid, found.age) == (account.uid, age)
-                    && found.files == files
-                    && found.is_recent() =>
-            {
-                found.answer.clone()
-            }
-            _ => look_up(self.check, account.clone(), files, age, known).await,
-        }
+    pub async fn of(&self, account: &Account) -> Result<Arc<Identity>, Refusal> {
+        let counts = |found: &Found| {
+            let age = self.age.load(Ordering::Relaxed);
+            (found.uid, found.age) == (account.uid, age) && found.files == files()
+        };
+        let (check, account, age) = (self.check, account.clone(), Arc::clone(&self.age));
+        let name = account.name.clone();
+        let look_up = move || Found {
+            uid: account.uid,
+            asked: Instant::now(),
+            age: age.load(Ordering::Relaxed),
+            files: files(),
+            answer: check(&account.name)
+                .and_then(|()| account.identity())
+                .map(Arc::new),
+        };
+        self.known.find(&name, counts, look_up).await?.answer
     }
 
     /// Drops all answers.
     pub fn forget(&self) {
         self.age.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn entry(&self, name: &UserName) -> Arc<Known> {
-        let mut all = self.known.lock();
-        if let Some(known) = all.get(name) {
-            return Arc::clone(known);
-        }
-        if all.len() >= KEPT {
-            all.retain(|_, known| {
-                known
-                    .try_lock()
-                    .map_or(true, |known| known.as_ref().is_some_and(Found::is_recent))
-            });
-            if all.len() >= KEPT {
-                all.clear();
-            }
-        }
-        Arc::clone(all.entry(name.clone()).or_default())
     }
 }
 
@@ -128,36 +110,6 @@ impl Found {
         };
         self.asked.elapsed() < believed
     }
-}
-
-/// Asks the name service (NSS), not on the reactor's thread, because it may ask other hosts. It
-/// continues even if no caller waits any longer: the next caller finds the answer.
-async fn look_up(
-    check: Check,
-    account: Account,
-    files: Files,
-    age: u64,
-    mut known: OwnedMutexGuard<Option<Found>>,
-) -> Answer {
-    let asked = Instant::now();
-    tokio::task::spawn_blocking(move || {
-        let answer = check(&account.name)
-            .and_then(|()| account.identity())
-            .map(Arc::new);
-        *known = Some(Found {
-            uid: account.uid,
-            asked,
-            age,
-            files,
-            answer: answer.clone(),
-        });
-        answer
-    })
-    .await
-    .map_err(|error| {
-        tracing::error!(%error, "looking up an account");
-        Refusal::NoLocalAccount
-    })?
 }
 
 /// A number that identifies the state of the files that determine the answers.
@@ -204,7 +156,7 @@ mod tests {
     const MARK: u32 = 0x7fff_fff0;
 
     async fn mark(identities: &Identities, asked: Instant) {
-        let known = identities.entry(&daemon(0).name);
+        let known = identities.known.answer(&daemon(0).name);
         let mut known = known.lock().await;
         let found = known.as_mut().unwrap();
         found.asked = asked;
@@ -231,7 +183,7 @@ mod tests {
         assert!(!is_marked(&identities, &daemon).await);
         mark(&identities, Instant::now()).await;
         // The file has changed since the answer.
-        let known = identities.entry(&daemon.name);
+        let known = identities.known.answer(&daemon.name);
         known.lock().await.as_mut().unwrap().files[0] = None;
         assert!(!is_marked(&identities, &daemon).await);
     }
@@ -255,14 +207,5 @@ mod tests {
         let refused = identities.of(&bin).await;
         assert_eq!(refused.unwrap_err(), Refusal::AccountClosed);
         identities.of(&daemon(1)).await.unwrap();
-    }
-
-    #[test]
-    fn no_more_users_are_kept_than_there_is_room_for() {
-        let identities = identities();
-        for number in 0..=KEPT {
-            identities.entry(&format!("user{number}").parse().unwrap());
-        }
-        assert!(identities.known.lock().len() <= KEPT);
     }
 }

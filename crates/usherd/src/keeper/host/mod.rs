@@ -1,7 +1,8 @@
-//! What this host lends to the other rooms of the keeper: its accounts, the rules that its kernel
-//! enforces, and its processes. Nothing here knows of sessions or queues.
+//! What this host lends to the other rooms of the keeper: its configuration, its accounts, the tables
+//! and rules of its kernel, and its processes. Nothing here knows of sessions or queues.
 
 pub mod accounts;
+mod cache;
 pub mod destinations;
 pub mod fence;
 pub mod identities;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use usher_kernel::admission::Admission;
 use usher_kernel::ownership::OwnershipError;
-use usher_local::configuration::InForce;
+use usher_local::configuration::{Configuration, InForce};
 use usher_policy::{ServedBy, Service};
 use usher_proto::refusal::Refusal;
 use usher_system::sandbox::confines_files;
@@ -31,6 +32,10 @@ const LOOKING_UP: Duration = Duration::from_secs(5);
 
 /// This host.
 pub struct Host {
+    /// The kernel's tables.
+    pub admission: Admission,
+    /// The configuration in force.
+    pub configuration: InForce,
     /// Around service accounts and connections.
     pub fence: Fence,
     /// Of services.
@@ -45,22 +50,22 @@ pub struct Host {
 
 impl Host {
     /// Puts up what the kernel enforces besides admission, for processes of `users` and below. To be
-    /// called while the process has one thread. See [`Fence::open`] for `ownership`.
-    ///
-    /// # Errors
-    /// As [`Fence::open`].
+    /// called while the process has one thread. See [`Fence::open`] for `ownership`, and for errors.
     pub fn open(
         users: &Path,
-        admission: &Admission,
+        admission: Admission,
+        configuration: Configuration,
         ownership: bool,
     ) -> Result<Self, OwnershipError> {
         // Before the fence, which guards the pins.
         let destinations = Destinations::open(users);
         Ok(Self {
             destinations,
-            fence: Fence::open(admission, ownership)?,
+            fence: Fence::open(&admission, ownership)?,
+            admission,
+            configuration: InForce::new(configuration),
             ports: ServicePorts::open(users),
-            accounts: Accounts::default(),
+            accounts: Accounts::new(),
             identities: Identities::new(pam::permitted),
         })
     }
@@ -84,8 +89,8 @@ impl Host {
 
     /// Does what needs the accounts of the services in force: fences each, and reserves its port. If
     /// the caller stops waiting, [`Host::is_incomplete`] demands another call.
-    pub async fn look_accounts_up(&self, in_force: &InForce) {
-        let configuration = in_force.get();
+    pub async fn look_accounts_up(&self) {
+        let configuration = self.configuration.get();
         let (generation, policy) = (configuration.generation(), &configuration.checked.policy);
         self.ports.begin(generation, policy);
         let mut found = ports::Found::new();
@@ -93,7 +98,7 @@ impl Host {
         for account in ports::accounts(policy) {
             let uid = self.accounts.by_name(account).await.map(|found| found.uid);
             // The reload that replaced this configuration looks up its accounts.
-            if in_force.get().generation() != generation {
+            if self.configuration.get().generation() != generation {
                 return;
             }
             if let Ok(uid) = uid {
@@ -106,9 +111,9 @@ impl Host {
     }
 
     /// The same, with a time limit.
-    pub async fn look_accounts_up_in_time(&self, in_force: &InForce) {
-        let looked_up = self.look_accounts_up(in_force);
-        if tokio::time::timeout(LOOKING_UP, looked_up).await.is_err() {
+    pub async fn look_accounts_up_in_time(&self) {
+        let looked_up = tokio::time::timeout(LOOKING_UP, self.look_accounts_up());
+        if looked_up.await.is_err() {
             tracing::warn!(
                 "looking up the accounts of services takes long: it is tried again until they are \
                 found"

@@ -24,9 +24,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use usher_kernel::KernelError;
-use usher_kernel::admission::{Admission, AdmissionState};
+use usher_kernel::admission::AdmissionState;
 use usher_local::checked::Checked;
-use usher_local::configuration::InForce;
 use usher_local::requests::WorkerView;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
@@ -65,8 +64,6 @@ pub struct Queues {
 
 /// What all queues use.
 struct Common {
-    admission: Arc<Admission>,
-    configuration: Arc<InForce>,
     host: Arc<Host>,
     groups: Groups,
     starter: Starter,
@@ -127,17 +124,9 @@ impl Leaving {
 impl Queues {
     /// No queues yet, and never more than `most`; workers live in `groups`. Also returns the reports of
     /// lost accounts.
-    pub fn new(
-        admission: Arc<Admission>,
-        configuration: Arc<InForce>,
-        host: Arc<Host>,
-        groups: Groups,
-        most: u32,
-    ) -> (Self, mpsc::Receiver<LostAccount>) {
+    pub fn new(host: Arc<Host>, groups: Groups, most: u32) -> (Self, mpsc::Receiver<LostAccount>) {
         let (lost, reports) = mpsc::channel(REPORTS);
         let common = Common {
-            admission,
-            configuration,
             host,
             groups,
             starter: Starter::default(),
@@ -330,6 +319,7 @@ impl Queues {
                 Refusal::ListenerFailed
             })?;
         self.common
+            .host
             .admission
             .add_listener(key.0, key.1, listener.as_fd())
             .map_err(|error| {
@@ -368,7 +358,7 @@ impl Queues {
     /// end by a worker's death.
     #[must_use]
     pub fn close(&self, key: Key) -> Option<Arc<Queue>> {
-        if let Err(error) = self.common.admission.remove_listener(key.0, key.1) {
+        if let Err(error) = self.common.host.admission.remove_listener(key.0, key.1) {
             tracing::error!(%error, "cannot take a listener out of the table");
         }
         stored::forget(key);
@@ -426,7 +416,7 @@ impl Queues {
         if queues.iter().all(|queue| !queue.may_end()) {
             return;
         }
-        let rows = match self.common.admission.admissions() {
+        let rows = match self.common.host.admission.admissions() {
             Ok(rows) => rows,
             Err(error) => return tracing::error!(%error, "reading the admission table"),
         };
@@ -436,7 +426,7 @@ impl Queues {
                 *live.entry((row.service, row.uid)).or_default() += 1;
             }
         }
-        let configuration = self.common.configuration.get();
+        let configuration = self.common.host.configuration.get();
         let now = Instant::now();
         for queue in queues {
             let Some(service) = configuration.checked.service(queue.key.0) else {

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use usher_base::ConnectionTuple;
-use usher_kernel::admission::{Admission, AdmissionRow};
+use usher_kernel::admission::AdmissionRow;
 use usher_proto::session_id::SessionId;
 
 use super::announced::Announcements;
 use super::table::Unread;
+use crate::keeper::host::Host;
 
 /// The connections.
 pub struct Connections {
-    admission: Arc<Admission>,
+    host: Arc<Host>,
     /// Each user's share.
     pub announced: Announcements,
     unread: Unread,
@@ -22,10 +23,10 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Connections in this table.
-    pub fn new(admission: Arc<Admission>) -> Self {
+    /// The connections in this host's table.
+    pub fn new(host: Arc<Host>) -> Self {
         Self {
-            admission,
+            host,
             announced: Announcements::default(),
             unread: Unread::default(),
             uncut: Mutex::default(),
@@ -37,25 +38,25 @@ impl Connections {
     pub fn tidy(&self) {
         self.cut_untracked();
         self.cut_left();
-        match self.admission.sweep() {
+        match self.host.admission.sweep() {
             Ok(0) => {}
             Ok(expired) => tracing::info!(expired, "announced connections that never came"),
             Err(error) => tracing::error!(%error, "sweeping the admission table"),
         }
         if !self.announced.is_empty() {
-            match self.admission.admissions() {
+            match self.host.admission.admissions() {
                 Ok(rows) => self.announced.recount(&rows),
                 Err(error) => tracing::error!(%error, "counting announced connections"),
             }
         }
-        if let Err(error) = self.admission.recount_outstanding() {
+        if let Err(error) = self.host.admission.recount_outstanding() {
             tracing::error!(%error, "counting connections that have not come");
         }
     }
 
     /// Reads tokens on every present interface, and logs once where it cannot. Called every second.
     pub fn attach_tokens(&self) {
-        self.unread.attach(&self.admission);
+        self.unread.attach(&self.host.admission);
     }
 
     /// Cuts the connections of these sessions once more: a SYN whose token was under check may be
@@ -66,7 +67,7 @@ impl Connections {
 
     /// Cuts established connections whose announcement was gone when they were established.
     fn cut_untracked(&self) {
-        match self.admission.drain_untracked() {
+        match self.host.admission.drain_untracked() {
             Ok(connections) => {
                 for connection in connections {
                     tracing::warn!(client = %connection.client, server = %connection.server,
@@ -80,7 +81,7 @@ impl Connections {
 
     /// Cuts the connections of ended sessions, and returns them; none if the table cannot be read.
     pub fn cut(&self, ids: &HashSet<SessionId>) -> Vec<AdmissionRow> {
-        match self.admission.admissions() {
+        match self.host.admission.admissions() {
             Ok(mut rows) => {
                 rows.retain(|row| ids.contains(&row.session));
                 rows.iter().for_each(|row| self.destroy(&row.connection));
@@ -108,7 +109,7 @@ impl Connections {
     /// established and can be destroyed. In the other order a connection established in between would
     /// stay.
     fn destroy(&self, connection: &ConnectionTuple) {
-        if let Err(error) = self.admission.forget(connection) {
+        if let Err(error) = self.host.admission.forget(connection) {
             tracing::error!(%error, "forgetting a connection");
         }
         if let Err(error) = usher_system::connections::destroy(connection) {

@@ -8,6 +8,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::{Certified, Principals};
 
 use super::Sessions;
+use super::table::kernel_failed;
 
 impl Sessions {
     /// Describes a connection to its user and to root.
@@ -19,35 +20,36 @@ impl Sessions {
         uid: u32,
         connection: &ConnectionTuple,
     ) -> Result<ConnectionInfo, Refusal> {
-        let failed = |error| {
-            tracing::error!(%error, "reading a table");
-            Refusal::KeeperUnavailable
-        };
         let row = self
+            .host
             .admission
             .admission(connection)
-            .map_err(failed)?
+            .map_err(kernel_failed)?
             .ok_or(Refusal::NoConnection)?;
         if uid != 0 && row.uid != uid {
             return Err(Refusal::ForeignConnection);
         }
         let record = self
-            .admission
-            .session(&row.session)
-            .map_err(failed)?
+            .table
+            .session(&row.session)?
             .ok_or(Refusal::NoConnection)?;
         let principals = match record.certified {
             true => {
-                let certificate = self.admission.certificate(&row.session);
-                let certificate = certificate.map_err(failed)?.ok_or(Refusal::NoConnection)?;
-                self.trusted_principals(&record, &certificate)?
+                let certificate = self.host.admission.certificate(&row.session);
+                let certificate = certificate.map_err(kernel_failed)?;
+                self.trusted_principals(&record, &certificate.ok_or(Refusal::NoConnection)?)?
             }
             false => Principals::default(),
         };
         Ok(ConnectionInfo {
             uid: record.uid,
             user: record.user,
-            service: self.configuration.get().checked.service_name(row.service),
+            service: self
+                .host
+                .configuration
+                .get()
+                .checked
+                .service_name(row.service),
             host: record.host,
             key_fingerprint: record.key_fingerprint,
             principals,
@@ -62,7 +64,7 @@ impl Sessions {
         record: &SessionRecord,
         certificate: &Certified,
     ) -> Result<Principals, Refusal> {
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         let checked = &configuration.checked;
         let service = checked
             .service(record.service)

@@ -16,9 +16,6 @@ mod views;
 use std::sync::Arc;
 
 use usher_kernel::KernelError;
-use usher_kernel::admission::Admission;
-use usher_local::configuration::InForce;
-use usher_local::requests::RecentView;
 use usher_policy::Policy;
 use usher_proto::host_key::HostPublicKey;
 
@@ -30,22 +27,20 @@ use table::Table;
 
 /// The sessions.
 pub struct Sessions {
-    admission: Arc<Admission>,
-    configuration: Arc<InForce>,
     host: Arc<Host>,
     /// This host's key.
     own_key: HostPublicKey,
     queues: Arc<Queues>,
     recording: Arc<Recording>,
-    table: Table,
-    connections: Connections,
+    /// The session table.
+    pub table: Table,
+    /// The connections of sessions.
+    pub connections: Connections,
 }
 
 impl Sessions {
     /// No sessions yet, in a table with this many places.
     pub fn new(
-        admission: Arc<Admission>,
-        configuration: Arc<InForce>,
         host: Arc<Host>,
         own_key: HostPublicKey,
         queues: Arc<Queues>,
@@ -53,10 +48,8 @@ impl Sessions {
         most: u32,
     ) -> Self {
         Self {
-            table: Table::new(Arc::clone(&admission), Arc::clone(&configuration), most),
-            connections: Connections::new(Arc::clone(&admission)),
-            admission,
-            configuration,
+            table: Table::new(Arc::clone(&host), most),
+            connections: Connections::new(Arc::clone(&host)),
             host,
             own_key,
             queues,
@@ -73,8 +66,8 @@ impl Sessions {
         let ports: Vec<(u16, u32)> = services
             .map(|service| (service.listen, service.id))
             .collect();
-        self.admission.set_services(&ports)?;
-        table::set_client_addresses(&self.admission, policy);
+        self.host.admission.set_services(&ports)?;
+        table::set_client_addresses(&self.host.admission, policy);
         Ok(())
     }
 
@@ -84,36 +77,10 @@ impl Sessions {
         self.connections.attach_tokens();
     }
 
-    /// Has the ends of sessions recorded, for ever.
-    pub async fn record_ends(&self) {
-        self.table.record_ends(&self.recording).await;
-    }
-
-    /// Tidies the connections up. Called every second.
-    pub fn tidy_connections(&self) {
-        self.connections.tidy();
-    }
-
-    /// Cuts connections that were admitted while their session ended, and those that could not be cut
-    /// before.
-    pub fn cut_left(&self) {
-        self.connections.cut_left();
-    }
-
     /// Does what the clock demands of sessions. Called every second.
     pub fn look(&self) {
         self.connections.attach_tokens();
         let ending = self.table.look();
         self.end_all(ending);
-    }
-
-    /// The sessions that ended last.
-    pub fn recent(&self) -> RecentView {
-        self.table.recent()
-    }
-
-    /// The number of ends that the log does not have yet.
-    pub fn unrecorded(&self) -> usize {
-        self.table.unrecorded()
     }
 }

@@ -35,7 +35,7 @@ impl Sessions {
     /// The service of a session that may be opened now, and the session's end: never later than its
     /// key or the policy permits.
     fn may_open(&self, host: &HostName, opening: &Opening) -> Result<(u32, u64), Refusal> {
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         let hosts = &configuration.checked.policy.hosts;
         let claim = Claim {
             host,
@@ -74,7 +74,7 @@ impl Sessions {
         timeout_at(until, self.host.identities.of(&account))
             .await
             .unwrap_or(Err(Refusal::KeeperUnavailable))?;
-        let known = self.admission.session(&session).map_err(kernel_failed)?;
+        let known = self.table.session(&session)?;
         if known.is_some() {
             return Err(Refusal::Replayed);
         }
@@ -122,7 +122,7 @@ impl Sessions {
         let record = session_record(host, opening, account.uid, permitted);
         self.table
             .insert(&session, &record, opening.certificate.as_ref())?;
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         let ready = configuration
             .checked
             .service(record.service)
@@ -130,7 +130,8 @@ impl Sessions {
             .and_then(|service| self.queues.ensure(service, account))
             .and_then(|()| self.table.make_room(&record));
         if let Err(refusal) = ready {
-            self.admission
+            self.host
+                .admission
                 .remove_session(&session)
                 .map_err(kernel_failed)?;
             return Err(refusal);
@@ -146,7 +147,7 @@ impl Sessions {
     async fn prepare_queue(&self, opening: &Opening, account: &Account) {
         // Send the record first.
         tokio::task::yield_now().await;
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         let services = &configuration.checked.policy.services;
         if let Some(service) = services.get(&opening.statement.service)
             && let Err(refusal) = self.queues.ensure(service, account)

@@ -50,11 +50,12 @@ impl Sessions {
         host: &HostName,
         connection: &ConnectionTuple,
     ) -> Result<(), Refusal> {
-        let record = self.admission.session(&session).map_err(kernel_failed)?;
+        let record = self.table.session(&session)?;
         if record.is_some_and(|record| record.host != *host) {
             return Err(Refusal::UnknownSession);
         }
-        self.admission
+        self.host
+            .admission
             .withdraw(connection, &session)
             .map_err(kernel_failed)
     }
@@ -66,7 +67,7 @@ impl Sessions {
         host: &HostName,
         connection: &ConnectionTuple,
     ) -> Result<(), Refusal> {
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         let service = configuration
             .checked
             .service(service)
@@ -111,7 +112,8 @@ impl Sessions {
             uid: record.uid,
             lifetime: ANNOUNCED,
         };
-        self.admission
+        self.host
+            .admission
             .announce(&connection, &announced)
             .map_err(|error| match error {
                 AnnounceError::Full => Refusal::AdmissionTableFull,

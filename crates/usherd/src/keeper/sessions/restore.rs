@@ -11,12 +11,12 @@ impl Sessions {
     /// service manager's file descriptor store (sd_pid_notify_with_fds(3)), and sessions from the
     /// pinned table.
     pub fn restore(&self, mut stored: Stored) {
-        let mut sessions = match self.admission.sessions() {
+        let mut sessions = match self.host.admission.sessions() {
             Ok(sessions) => sessions,
             Err(error) => return tracing::error!(%error, "reading the session table"),
         };
         sessions.sort_by_key(|(_, record)| record.ended.map_or(record.opened, |ended| ended.at));
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         for (session, record) in sessions {
             let key = (record.service, record.uid);
             if !self.table.take_up(session, &record) {

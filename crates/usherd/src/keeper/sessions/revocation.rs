@@ -26,28 +26,24 @@ impl Sessions {
     /// # Errors
     /// When the session table or the table of connections cannot be read.
     pub fn end_forbidden(&self, former: &Checked) -> Result<Vec<EndingView>, KernelError> {
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         let now = unix_time();
         let mut forbidden = Vec::new();
-        let sessions = self.admission.sessions()?;
+        let sessions = self.host.admission.sessions()?;
         // Services may have changed their interval of authentication.
-        self.table.clear_agenda();
+        self.table.agenda.clear();
         for (session, mut record) in sessions {
             if is_live(&record) {
                 let permitted = self
                     .permitted(&configuration.checked, &session, &record, now)
                     .and_then(|latest| self.table.shorten(&session, &mut record, latest));
                 if let Err(reason) = permitted {
-                    forbidden.push(Ending {
-                        session,
-                        record: record.clone(),
-                        reason,
-                    });
+                    forbidden.push(Ending::new(session, record.clone(), reason));
                 }
             }
             self.table.schedule(session, &record);
         }
-        let rows = match self.admission.admissions() {
+        let rows = match self.host.admission.admissions() {
             Ok(rows) => rows,
             Err(error) => {
                 self.end_all(forbidden);
@@ -78,22 +74,18 @@ impl Sessions {
     /// When the session table or the table of connections cannot be read.
     pub fn would_end(&self, candidate: &Configuration) -> Result<Vec<EndingView>, KernelError> {
         let now = unix_time();
-        let configuration = self.configuration.get();
-        let sessions = self.admission.sessions()?.into_iter();
+        let configuration = self.host.configuration.get();
+        let sessions = self.host.admission.sessions()?.into_iter();
         let mut forbidden: Vec<Ending> = sessions
             .filter(|(_, record)| is_live(record))
             .filter_map(|(session, record)| {
                 let reason = self
                     .permitted(&candidate.checked, &session, &record, now)
                     .err()?;
-                Some(Ending {
-                    session,
-                    record,
-                    reason,
-                })
+                Some(Ending::new(session, record, reason))
             })
             .collect();
-        let rows = self.admission.admissions()?;
+        let rows = self.host.admission.admissions()?;
         leave_out_idle(&mut forbidden, &rows);
         Ok(self.ending_views(&configuration.checked, &forbidden, &rows))
     }
@@ -126,15 +118,15 @@ impl Sessions {
         if queues.is_empty() {
             return;
         }
-        let rows = match self.admission.admissions() {
+        let rows = match self.host.admission.admissions() {
             Ok(rows) => rows,
             Err(error) => return tracing::error!(%error, "reading the admission table"),
         };
         // Read this once, not for each of thousands of queues.
         let used: HashSet<Key> = rows.iter().map(|row| (row.service, row.uid)).collect();
-        let (configuration, now) = (self.configuration.get(), unix_time());
+        let (configuration, now) = (self.host.configuration.get(), unix_time());
         for queue in queues {
-            if self.table.has_live(queue.key) || used.contains(&queue.key) {
+            if self.table.shares.has_live(queue.key) || used.contains(&queue.key) {
                 continue;
             }
             if !is_user(&configuration.checked, &queue, now) || !queue.has_worker() {

@@ -16,12 +16,7 @@ impl Sessions {
     /// Ends one session with its connections; if it was the user's last at this service, the queue
     /// and the worker end, too.
     pub fn end(&self, session: &SessionId, record: SessionRecord, reason: Refusal) {
-        let session = *session;
-        self.end_all(vec![Ending {
-            session,
-            record,
-            reason,
-        }]);
+        self.end_all(vec![Ending::new(*session, record, reason)]);
     }
 
     /// Ends sessions with their connections, and queues without another session. Returns the
@@ -46,7 +41,7 @@ impl Sessions {
         // Close the queue before cutting its connections, so that nothing is accepted in between. Cut
         // them before killing its processes: the end of stream from a dying process would look to the
         // client like a complete transfer, not like an aborted one.
-        touched.retain(|key| !self.table.has_live(*key));
+        touched.retain(|key| !self.table.shares.has_live(*key));
         let still_used = self.used_by_closed(&touched, &ids);
         let closed: Vec<_> = touched
             .difference(&still_used)
@@ -73,20 +68,19 @@ impl Sessions {
     /// Ends everything of a user at a service, because the account is gone or is another by now.
     pub fn end_account(&self, key: Key, reason: Refusal) {
         let read = self
+            .host
             .admission
             .sessions()
-            .and_then(|sessions| Ok((sessions, self.admission.admissions()?)));
+            .and_then(|sessions| Ok((sessions, self.host.admission.admissions()?)));
         let mut ending: Vec<Ending> = Vec::new();
         match read {
             Ok((sessions, rows)) => {
                 let of_account = sessions
                     .into_iter()
                     .filter(|(_, record)| (record.service, record.uid) == key && is_live(record));
-                ending.extend(of_account.map(|(session, record)| Ending {
-                    session,
-                    record,
-                    reason,
-                }));
+                ending.extend(
+                    of_account.map(|(session, record)| Ending::new(session, record, reason)),
+                );
                 leave_out_idle(&mut ending, &rows);
             }
             Err(error) => {
@@ -104,7 +98,7 @@ impl Sessions {
         if queues.is_empty() {
             return HashSet::new();
         }
-        let rows = self.admission.admissions().unwrap_or_else(|error| {
+        let rows = self.host.admission.admissions().unwrap_or_else(|error| {
             tracing::error!(%error,
                 "reading the admission table; workers end with the last session");
             Vec::new()
@@ -114,7 +108,7 @@ impl Sessions {
             .map(|row| ((row.service, row.uid), row.session))
             .filter(|(key, session)| queues.contains(key) && !ending.contains(session));
         others
-            .filter(|(_, session)| match self.admission.session(session) {
+            .filter(|(_, session)| match self.host.admission.session(session) {
                 Ok(record) => record.is_some_and(|record| is_closed(&record)),
                 Err(error) => {
                     tracing::error!(%error, "reading the session table");

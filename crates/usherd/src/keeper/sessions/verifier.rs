@@ -41,7 +41,7 @@ pub async fn serve(sessions: Arc<Sessions>, listener: OwnedFd, verifier: u32) ->
             task.abort();
         }
         let (replies, queue) = mpsc::channel(REPLIES);
-        sessions.table.send_notices_to(replies.clone());
+        sessions.table.notices.send_to(replies.clone());
         tracing::info!("verifier connected");
         let sessions = Arc::clone(&sessions);
         // Ends with the connection, and so does all its work except sessions being opened.

@@ -18,11 +18,12 @@ impl Sessions {
     /// # Errors
     /// When a table cannot be read.
     pub fn views(&self) -> Result<Vec<SessionView>, KernelError> {
-        let rows = self.admission.admissions()?;
+        let rows = self.host.admission.admissions()?;
         let rows = by_session(&rows);
         let tokens = self.token_positions()?;
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         let mut sessions: Vec<SessionView> = self
+            .host
             .admission
             .sessions()?
             .iter()
@@ -41,7 +42,7 @@ impl Sessions {
     /// # Errors
     /// When the table cannot be read.
     fn token_positions(&self) -> Result<HashMap<SessionId, u32>, KernelError> {
-        let slots = self.admission.tokens()?;
+        let slots = self.host.admission.tokens()?;
         Ok(slots
             .into_iter()
             .map(|row| (row.session, row.position))
@@ -115,7 +116,7 @@ impl Sessions {
         if !record.certified {
             return None;
         }
-        match self.admission.certificate(session) {
+        match self.host.admission.certificate(session) {
             Ok(certificate) => certificate.map(|certificate| CertificateView {
                 authority: Fingerprint::Sha256(certificate.authority).to_string(),
                 serial: certificate.serial,

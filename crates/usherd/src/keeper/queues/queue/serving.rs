@@ -168,7 +168,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
 /// The queue's service in the present policy, and how many more processes may be started; none if
 /// the policy no longer has the service.
 fn serving(queue: &Queue) -> Option<(Service, usize)> {
-    let configuration = queue.common.configuration.get();
+    let configuration = queue.common.host.configuration.get();
     let service = configuration.checked.service(queue.key.0)?;
     queue.state.lock().one_for_all = service.style == Style::User;
     let free = match service.style {
@@ -273,7 +273,7 @@ impl Queue {
             return true;
         }
         let elapsed = begun.elapsed();
-        let rows = match self.common.admission.admissions() {
+        let rows = match self.common.host.admission.admissions() {
             Ok(rows) => rows,
             Err(error) => {
                 tracing::error!(%error, "reading the admission table");

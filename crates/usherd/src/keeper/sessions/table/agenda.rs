@@ -120,7 +120,7 @@ fn in_sight(record: &SessionRecord, now: u64, until: u64) -> u64 {
 
 impl Table {
     fn circumstances(&self, record: &SessionRecord, connected: bool) -> Circumstances {
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         let service = configuration.checked.service(record.service);
         Circumstances {
             authenticated: self.shares.last_authenticated(record),
@@ -147,7 +147,7 @@ impl Table {
         if sessions.is_empty() {
             return Vec::new();
         }
-        let rows = match self.admission.admissions() {
+        let rows = match self.host.admission.admissions() {
             Ok(rows) => rows,
             Err(error) => {
                 tracing::error!(%error, "reading the admission table");
@@ -160,7 +160,7 @@ impl Table {
         let connected = with_connections(&rows);
         let mut ending = Vec::new();
         for session in sessions {
-            let record = match self.admission.session(&session) {
+            let record = match self.host.admission.session(&session) {
                 Ok(Some(record)) => record,
                 // It is already forgotten.
                 Ok(None) => continue,
@@ -177,17 +177,14 @@ impl Table {
                     self.ask(session, &record);
                     self.agenda.enter(again, session);
                 }
-                Due::End(Refusal::Expired) => ending.push(Ending {
-                    session,
-                    reason: self.expiry(&session, &record),
-                    record,
-                }),
-                Due::End(reason) => ending.push(Ending {
-                    session,
-                    record,
-                    reason,
-                }),
-                Due::Forget => match self.admission.remove_session(&session) {
+                Due::End(reason) => {
+                    let reason = match reason {
+                        Refusal::Expired => self.expiry(&session, &record),
+                        reason => reason,
+                    };
+                    ending.push(Ending::new(session, record, reason));
+                }
+                Due::Forget => match self.host.admission.remove_session(&session) {
                     Ok(()) => self.shares.forget(&record),
                     Err(error) => {
                         tracing::error!(%error, "forgetting a session");

@@ -20,7 +20,7 @@ impl Table {
         if !record.certified {
             return Ok(None);
         }
-        match self.admission.certificate(session) {
+        match self.host.admission.certificate(session) {
             Ok(Some(certificate)) => Ok(Some(certificate)),
             Ok(None) => Err(Refusal::KeeperUnavailable),
             Err(error) => {
@@ -33,7 +33,7 @@ impl Table {
     /// The reason for the end of an expired session: its certificate, its key, or its user as a guest
     /// has expired.
     pub(super) fn expiry(&self, session: &SessionId, record: &SessionRecord) -> Refusal {
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         let certificate = self.certificate(session, record);
         if let Ok(Some(certificate)) = &certificate
             && certificate.valid_before <= record.expires

@@ -18,16 +18,14 @@ use std::sync::Arc;
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_kernel::KernelError;
-use usher_kernel::admission::{Admission, AdmissionRow, Ended, SessionError, SessionRecord};
-use usher_local::configuration::InForce;
-use usher_local::requests::RecentView;
+use usher_kernel::admission::{AdmissionRow, Ended, SessionError, SessionRecord};
 use usher_proto::Certified;
 use usher_proto::chain::{ChainElement, ChainError};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Notice;
 
-use crate::keeper::queues::Key;
+use crate::keeper::host::Host;
 use agenda::{Agenda, REMEMBERED};
 use notices::Notices;
 pub use notices::Replies;
@@ -38,13 +36,17 @@ use unrecorded::Unrecorded;
 
 /// The session table.
 pub struct Table {
-    admission: Arc<Admission>,
-    configuration: Arc<InForce>,
-    shares: Shares,
-    agenda: Agenda,
-    recent: Recent,
-    unrecorded: Unrecorded,
-    notices: Notices,
+    host: Arc<Host>,
+    /// Each user's share.
+    pub shares: Shares,
+    /// The times of the next checks.
+    pub agenda: Agenda,
+    /// The sessions that ended last.
+    pub recent: Recent,
+    /// The ends that the log does not have yet.
+    pub unrecorded: Unrecorded,
+    /// The way to the client hosts.
+    pub notices: Notices,
 }
 
 /// A session to end.
@@ -57,38 +59,27 @@ pub struct Ending {
     pub reason: Refusal,
 }
 
+impl Ending {
+    pub fn new(session: SessionId, record: SessionRecord, reason: Refusal) -> Self {
+        Self {
+            session,
+            record,
+            reason,
+        }
+    }
+}
+
 impl Table {
     /// A table with this many places, in which no session is entered yet.
-    pub fn new(admission: Arc<Admission>, configuration: Arc<InForce>, most: u32) -> Self {
+    pub fn new(host: Arc<Host>, most: u32) -> Self {
         Self {
-            admission,
-            configuration,
+            host,
             shares: Shares::new(most),
             agenda: Agenda::default(),
             recent: Recent::default(),
             unrecorded: Unrecorded::default(),
             notices: Notices::default(),
         }
-    }
-
-    /// Sends notices to another verifier from now on.
-    pub fn send_notices_to(&self, verifier: Replies) {
-        self.notices.send_to(verifier);
-    }
-
-    /// The sessions that ended last.
-    pub fn recent(&self) -> RecentView {
-        self.recent.view(&self.configuration.get().checked)
-    }
-
-    /// The number of ends that the log does not have yet.
-    pub fn unrecorded(&self) -> usize {
-        self.unrecorded.waiting()
-    }
-
-    /// Whether a user has a live session at a service, from any host.
-    pub fn has_live(&self, key: Key) -> bool {
-        self.shares.has_live(key)
     }
 
     /// Enters the kernel's row of a session. [`Table::enter`] makes it a session of the table.
@@ -103,10 +94,11 @@ impl Table {
     ) -> Result<(), Refusal> {
         let inserted = match certificate {
             Some(certificate) => {
-                self.admission
+                self.host
+                    .admission
                     .insert_certified_session(session, record, certificate)
             }
-            None => self.admission.insert_session(session, record),
+            None => self.host.admission.insert_session(session, record),
         };
         inserted.map_err(|error| match error {
             SessionError::Exists => Refusal::Replayed,
@@ -129,7 +121,7 @@ impl Table {
             certified: false,
             ..record
         };
-        match self.admission.insert_session(session, &record) {
+        match self.host.admission.insert_session(session, &record) {
             Ok(()) => {
                 self.shares.keep(&record);
                 self.end(session, record, refusal);
@@ -147,7 +139,7 @@ impl Table {
         self.shares.keep(record);
         if let Some(ended) = record.ended {
             self.shares.authenticated(record, unix_time());
-            self.recent.enter(session, record, ended);
+            self.recent.enter(session, record);
             self.agenda.enter(ended.at, session);
             if !ended.recorded {
                 self.unrecorded.enter(session, ended);
@@ -161,31 +153,41 @@ impl Table {
         true
     }
 
-    /// Forgets when sessions are to be checked, because the policy has changed. To be followed by
-    /// [`Table::schedule`] for each.
-    pub fn clear_agenda(&self) {
-        self.agenda.clear();
+    /// The record of a session, if there is one.
+    ///
+    /// # Errors
+    /// [`Refusal::KeeperUnavailable`].
+    pub fn session(&self, session: &SessionId) -> Result<Option<SessionRecord>, Refusal> {
+        let found = self.host.admission.session(session);
+        found.map_err(kernel_failed)
     }
 
     /// A session of this host that has neither ended nor expired.
     ///
     /// # Errors
-    /// [`Refusal::UnknownSession`], [`Refusal::SessionEnded`], [`Refusal::Expired`],
-    /// [`Refusal::KeeperUnavailable`].
+    /// As [`Table::open_session`]; [`Refusal::Expired`].
     pub fn live(&self, session: &SessionId, host: &HostName) -> Result<SessionRecord, Refusal> {
+        let record = self.open_session(session, host)?;
+        match record.expires <= unix_time() {
+            true => Err(Refusal::Expired),
+            false => Ok(record),
+        }
+    }
+
+    /// A session of this host that has not ended.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownSession`], also for another host's; [`Refusal::SessionEnded`],
+    /// [`Refusal::KeeperUnavailable`].
+    fn open_session(&self, session: &SessionId, host: &HostName) -> Result<SessionRecord, Refusal> {
         let record = self
-            .admission
-            .session(session)
-            .map_err(kernel_failed)?
+            .session(session)?
             .filter(|record| record.host == *host)
             .ok_or(Refusal::UnknownSession)?;
-        if record.ended.is_some() {
-            return Err(Refusal::SessionEnded);
+        match record.ended {
+            Some(_) => Err(Refusal::SessionEnded),
+            None => Ok(record),
         }
-        if record.expires <= unix_time() {
-            return Err(Refusal::Expired);
-        }
-        Ok(record)
     }
 
     /// Accepts an element of the session's chain, which authenticates the user anew.
@@ -207,7 +209,8 @@ impl Table {
                 ChainError::GapTooLarge => Refusal::ChainGap,
                 ChainError::Mismatch => Refusal::ChainMismatch,
             })?;
-        self.admission
+        self.host
+            .admission
             .update_session(session, record)
             .map_err(kernel_failed)?;
         self.shares.authenticated(record, unix_time());
@@ -228,7 +231,8 @@ impl Table {
             return Ok(());
         }
         record.expires = latest;
-        self.admission
+        self.host
+            .admission
             .update_session(session, record)
             .map_err(|error| {
                 tracing::error!(%error, "shortening a session; it ends now");
@@ -241,18 +245,7 @@ impl Table {
     /// # Errors
     /// [`Refusal::UnknownSession`], also for another host's session, and [`Refusal::SessionEnded`].
     pub fn close(&self, session: &SessionId, host: &HostName) -> Result<(), Refusal> {
-        let record = self
-            .admission
-            .session(session)
-            .map_err(|error| {
-                tracing::error!(%error, "reading the session table");
-                Refusal::KeeperUnavailable
-            })?
-            .filter(|record| record.host == *host)
-            .ok_or(Refusal::UnknownSession)?;
-        if record.ended.is_some() {
-            return Err(Refusal::SessionEnded);
-        }
+        let record = self.open_session(session, host)?;
         self.end(session, record, Refusal::SessionEnded);
         Ok(())
     }
@@ -269,10 +262,10 @@ impl Table {
             reason,
             recorded: false,
         };
-        self.recent.enter(*session, &record, ended);
-        self.agenda.enter(ended.at + REMEMBERED + 1, *session);
         record.ended = Some(ended);
-        if let Err(error) = self.admission.update_session(session, &record) {
+        self.recent.enter(*session, &record);
+        self.agenda.enter(ended.at + REMEMBERED + 1, *session);
+        if let Err(error) = self.host.admission.update_session(session, &record) {
             tracing::error!(%error, "marking a session ended");
         }
         self.unrecorded.enter(*session, ended);

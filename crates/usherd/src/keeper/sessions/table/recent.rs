@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
-use usher_kernel::admission::{Ended, SessionRecord};
+use usher_kernel::admission::SessionRecord;
 use usher_local::checked::Checked;
 use usher_local::requests::{EndedView, RecentView};
 use usher_proto::session_id::SessionId;
@@ -14,44 +14,37 @@ const KEPT: usize = 1024;
 
 /// Sessions in their state at the end, oldest first.
 #[derive(Default)]
-pub struct Recent(Mutex<VecDeque<(SessionId, SessionRecord, Ended)>>);
+pub struct Recent(Mutex<VecDeque<(SessionId, SessionRecord)>>);
 
 impl Recent {
     /// The answer to `usher who --recent`.
     pub fn view(&self, checked: &Checked) -> RecentView {
         let ended = self.0.lock();
-        let ended = ended
-            .iter()
-            .map(|(session, record, ended)| ended_view(checked, session, record, *ended))
-            .collect();
-        RecentView { ended }
+        let ended = ended.iter().filter_map(|(session, record)| {
+            let ended = record.ended?;
+            Some(EndedView {
+                session: session.to_string(),
+                user: record.user.clone(),
+                host: record.host.clone(),
+                service: checked.service_name(record.service),
+                uid: record.uid,
+                opened: record.opened,
+                ended: ended.at,
+                reason: ended.reason.name().into(),
+                text: ended.reason.to_string(),
+            })
+        });
+        RecentView {
+            ended: ended.collect(),
+        }
     }
 
     /// Enters an ended session. One that its client had closed ends again when its connections are cut.
-    pub fn enter(&self, session: SessionId, record: &SessionRecord, ended: Ended) {
+    pub fn enter(&self, session: SessionId, record: &SessionRecord) {
         let mut kept = self.0.lock();
         if kept.len() == KEPT {
             kept.pop_front();
         }
-        kept.push_back((session, record.clone(), ended));
-    }
-}
-
-fn ended_view(
-    checked: &Checked,
-    session: &SessionId,
-    record: &SessionRecord,
-    ended: Ended,
-) -> EndedView {
-    EndedView {
-        session: session.to_string(),
-        user: record.user.clone(),
-        host: record.host.clone(),
-        service: checked.service_name(record.service),
-        uid: record.uid,
-        opened: record.opened,
-        ended: ended.at,
-        reason: ended.reason.name().into(),
-        text: ended.reason.to_string(),
+        kept.push_back((session, record.clone()));
     }
 }

@@ -1,12 +1,11 @@
 //! Room in the session table: each user has a share of it at each service from each host, and the
 //! oldest session without connections makes room for a new one.
 
-use usher_kernel::KernelError;
 use usher_kernel::admission::SessionRecord;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
-use super::{Table, with_connections};
+use super::{Table, kernel_failed, with_connections};
 
 impl Table {
     /// Makes room in a user's share of the session table: the oldest session without connections ends.
@@ -17,7 +16,7 @@ impl Table {
         let Some(oldest) = self.in_the_way(fresh)? else {
             return Ok(());
         };
-        match self.admission.session(&oldest).map_err(no_room)? {
+        match self.session(&oldest)? {
             Some(record) => self.end(&oldest, record, Refusal::SessionEnded),
             None => self.shares.leave(&oldest, fresh),
         }
@@ -43,16 +42,11 @@ impl Table {
         let Some(sessions) = self.shares.used_up(fresh) else {
             return Ok(None);
         };
-        let rows = self.admission.admissions().map_err(no_room)?;
+        let rows = self.host.admission.admissions().map_err(kernel_failed)?;
         let with_connections = with_connections(&rows);
         let idle = sessions
             .into_iter()
             .find(|session| !with_connections.contains(session));
         idle.map(Some).ok_or(Refusal::Overloaded)
     }
-}
-
-fn no_room(error: KernelError) -> Refusal {
-    tracing::error!(%error, "making room in the session table");
-    Refusal::KeeperUnavailable
 }

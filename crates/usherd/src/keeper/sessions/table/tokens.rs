@@ -27,7 +27,7 @@ impl Table {
         key: &TokenKey,
     ) -> Result<TokenSlot, Refusal> {
         let record = self.live(&session, host)?;
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         let host = configuration
             .checked
             .policy
@@ -46,6 +46,7 @@ impl Table {
             lifetime: Duration::from_secs(record.expires.saturating_sub(unix_time())),
         };
         let slot = self
+            .host
             .admission
             .open_tokens(&tokens)
             .map_err(|error| match error {
@@ -62,19 +63,19 @@ impl Table {
 
     /// Stops accepting tokens of a session. The caller then looks for its connections, to cut them.
     pub(super) fn close_tokens(&self, session: &SessionId) {
-        if let Err(error) = self.admission.close_tokens(session) {
+        if let Err(error) = self.host.admission.close_tokens(session) {
             tracing::error!(%error, %session, "tokens of an ended session are still accepted");
         }
     }
 
     /// Closes the slots of sessions that have ended while no keeper was running.
     pub fn close_stale_tokens(&self) {
-        let slots = match self.admission.tokens() {
+        let slots = match self.host.admission.tokens() {
             Ok(slots) => slots,
             Err(error) => return tracing::error!(%error, "reading the table of tokens"),
         };
         for row in slots {
-            match self.admission.session(&row.session) {
+            match self.host.admission.session(&row.session) {
                 Ok(Some(record)) if record.ended.is_none() => {}
                 Ok(_) => self.close_tokens(&row.session),
                 Err(error) => tracing::error!(%error, "reading the session table"),

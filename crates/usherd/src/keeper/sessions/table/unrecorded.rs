@@ -136,12 +136,12 @@ impl Table {
 
     /// The end to record; none if the session was removed from the table.
     fn what_ended(&self, session: &SessionId, ended: Ended) -> Result<Option<SessionEnd>, Refusal> {
-        let Some(record) = self.admission.session(session).map_err(kernel_failed)? else {
+        let Some(record) = self.session(session)? else {
             tracing::error!(%session, reason = ended.reason.name(),
             "an ended session is gone from the table; its end is not recorded");
             return Ok(None);
         };
-        let configuration = self.configuration.get();
+        let configuration = self.host.configuration.get();
         Ok(Some(SessionEnd {
             session: *session,
             user: record.user,
@@ -154,7 +154,7 @@ impl Table {
     /// Notes that the log has the end, unless the session has ended once more since: that end is
     /// recorded next.
     fn set_recorded(&self, session: &SessionId, ended: Ended) -> Result<(), Refusal> {
-        let record = self.admission.session(session).map_err(kernel_failed)?;
+        let record = self.session(session)?;
         let Some(mut record) = record.filter(|record| record.ended == Some(ended)) else {
             return Ok(());
         };
@@ -162,7 +162,8 @@ impl Table {
             recorded: true,
             ..ended
         });
-        self.admission
+        self.host
+            .admission
             .update_session(session, &record)
             .map_err(kernel_failed)?;
         // Even if recording took long, the session is kept no longer than others.
