@@ -50,7 +50,8 @@ impl Answers<Troubles> for Keeper {
     async fn answer(&self, _: Troubles) -> Result<TroublesView, Failed> {
         let troubles = self
             .queues
-            .troubles()
+            .common
+            .troubles
             .view(&self.host.configuration.get().checked);
         Ok(TroublesView { troubles })
     }

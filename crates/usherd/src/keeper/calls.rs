@@ -6,11 +6,12 @@
 //! fence enforces it; without the fence nothing is reserved.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::calls::{CallReply, CallRequest, MAX_CALL_PACKET, MAX_GROUPS, ReservationId};
@@ -137,10 +138,7 @@ impl Calls {
             return Err(Refusal::LacksCapabilities);
         }
         // The conversation ends with this process, even if another has inherited the connection.
-        let process = process.end().map(Arc::new).map_err(|error| {
-            tracing::error!(%error, "cannot wait for a process's end");
-            Refusal::KeeperUnavailable
-        })?;
+        let process = Arc::new(end_of(&process)?);
         caller
             .answer(&CallReply::Attached {
                 service: service.name.clone(),
@@ -155,7 +153,7 @@ impl Calls {
             }
             let offer = loop {
                 tokio::select! {
-                    offer = self.queues.desk().take(service.id) => break offer,
+                    offer = self.queues.common.desk.take(service.id) => break offer,
                     // One request at a time: a packet now is an error, or the process has ended.
                     request = caller.request() => return match request? {
                         Some(_) => Err(Refusal::Malformed),
@@ -171,10 +169,11 @@ impl Calls {
                 }
             };
             let uid = offer.queue.account.uid;
-            let reservation = self
-                .queues
-                .desk()
-                .reserve(offer, peer.pid, Arc::clone(&process))?;
+            let reservation =
+                self.queues
+                    .common
+                    .desk
+                    .reserve(offer, peer.pid, Arc::clone(&process))?;
             caller
                 .answer(&CallReply::Reserved { reservation, uid })
                 .await;
@@ -194,7 +193,8 @@ impl Calls {
         }
         let (queue, reserver) = self
             .queues
-            .desk()
+            .common
+            .desk
             .reservation(reservation)
             .ok_or(Refusal::ReservationLapsed)?;
         let configuration = self.host.configuration.get();
@@ -213,7 +213,8 @@ impl Calls {
         self.permitted(&queue, reserver, &process, peer.uid)?;
         let offer = self
             .queues
-            .desk()
+            .common
+            .desk
             .claim(reservation)
             .ok_or(Refusal::ReservationLapsed)?;
         // Move it into the user's group first: anything that ends the user's processes then also ends
@@ -276,7 +277,7 @@ impl Calls {
         if process.threads != 1 {
             return Err(Refusal::ProcessShared);
         }
-        if !self.queues.has(queue.key.0, queue.key.1) {
+        if !self.queues.has(queue.key) {
             return Err(Refusal::SessionEnded);
         }
         Ok(())
@@ -297,10 +298,7 @@ impl Calls {
                 groups: identity.groups.clone(),
             })
             .await;
-        let ended = process
-            .end()
-            .inspect_err(|error| tracing::error!(%error, "cannot wait for a process's end"))
-            .map_err(|_| Refusal::KeeperUnavailable)?;
+        let ended = end_of(process)?;
         let request = tokio::select! {
             request = caller.prompt_request() => request?,
             _ = ended.readable() => None,
@@ -320,7 +318,7 @@ impl Calls {
         queue.take_in(process.pid.unsigned_abs(), pidfd)?;
         caller
             .local
-            .send(&CallReply::Queue.encode(), &[queue.listener()])
+            .send(&CallReply::Queue.encode(), &[queue.listener.as_fd()])
             .await;
         Ok(())
     }
@@ -379,6 +377,14 @@ fn look_at(pid: i32) -> Result<Process, Refusal> {
     })
 }
 
+/// Readable when a process has ended.
+fn end_of(process: &Process) -> Result<AsyncFd<OwnedFd>, Refusal> {
+    process.end().map_err(|error| {
+        tracing::error!(%error, "cannot wait for a process's end");
+        Refusal::KeeperUnavailable
+    })
+}
+
 fn serve_next(offer: Offer) {
     if offer.served.send(()).is_err() {
         // The queue was removed meanwhile, which has killed the process.
@@ -405,13 +411,10 @@ async fn identity(queue: &Queue) -> Result<Identity, Refusal> {
 
 /// Waits until the process has accepted, or has ended.
 async fn first_accept(caller: &mut Caller, process: &Process) {
-    match process.end() {
-        Ok(ended) => {
-            tokio::select! {
-                _ = caller.request() => {}
-                _ = ended.readable() => {}
-            }
+    if let Ok(ended) = end_of(process) {
+        tokio::select! {
+            _ = caller.request() => {}
+            _ = ended.readable() => {}
         }
-        Err(error) => tracing::error!(%error, "cannot wait for a process"),
     }
 }

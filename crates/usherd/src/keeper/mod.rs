@@ -19,14 +19,12 @@ mod recording;
 mod sessions;
 mod status;
 
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use usher_daemon::control_server::ControlSocket;
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_kernel::KernelError;
@@ -42,7 +40,7 @@ use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Start, StartError};
 use calls::Calls;
 use host::Host;
-use host::destinations::Restricted;
+use host::destinations::Prepared;
 use queues::groups::{Groups, Layout};
 use queues::{LostAccount, Queues, Stored};
 use recording::Recording;
@@ -100,53 +98,26 @@ pub fn run(
             }
             keeper.sessions.restore_tokens();
             let handle = host_key.serve(handle, verifier.uid, HandshakeSide::Server);
-            let sockets = Sockets {
-                control,
-                records,
-                calls,
-            };
-            let queues = Arc::clone(&keeper.queues);
+            let control = control.serve(Arc::clone(&keeper));
+            let records = Arc::clone(&keeper.sessions).serve(records, verifier.uid);
+            let calls = Arc::clone(&keeper.calls).serve(calls);
+            start::ready();
+            tracing::info!("keeper ready");
             tokio::select! {
-                result = serve(keeper, sockets, lost, handle, verifier.uid) => result,
-                () = queues.keep_starter_running() => Ok(()),
+                result = handle => result,
+                result = control => result,
+                result = records => result,
+                result = calls => result,
+                () = keeper.recording.hear() => Ok(()),
+                () = keeper.sessions.table.record_ends(&keeper.recording) => Ok(()),
+                () = upkeep(&keeper) => Ok(()),
+                () = keeper.queues.watch_accounts() => Ok(()),
+                () = keeper.queues.common.starter.keep_running() => Ok(()),
+                () = keeper.sessions.end_lost_accounts(lost) => Ok(()),
+                () = watchdog() => Ok(()),
             }
         })
         .attempt("a local socket failed")
-}
-
-/// The sockets at which others reach the keeper.
-struct Sockets {
-    control: ControlSocket<roles::Keeper>,
-    records: OwnedFd,
-    calls: OwnedFd,
-}
-
-async fn serve(
-    keeper: Arc<Keeper>,
-    sockets: Sockets,
-    lost: mpsc::Receiver<LostAccount>,
-    handle: impl Future<Output = std::io::Result<()>>,
-    verifier: u32,
-) -> std::io::Result<()> {
-    let control = sockets.control.serve(Arc::clone(&keeper));
-    let records =
-        sessions::verifier::serve(Arc::clone(&keeper.sessions), sockets.records, verifier);
-    let calls = Arc::clone(&keeper.calls).serve(sockets.calls);
-    let lost = keeper.sessions.end_lost_accounts(lost);
-    start::ready();
-    tracing::info!("keeper ready");
-    tokio::select! {
-        result = handle => result,
-        result = control => result,
-        result = records => result,
-        result = calls => result,
-        () = keeper.recording.hear() => Ok(()),
-        () = keeper.sessions.table.record_ends(&keeper.recording) => Ok(()),
-        () = upkeep(&keeper) => Ok(()),
-        () = keeper.queues.watch_accounts() => Ok(()),
-        () = lost => Ok(()),
-        () = watchdog() => Ok(()),
-    }
 }
 
 /// Regular upkeep: expires announcements, ends sessions and idle workers, and cuts connections that
@@ -212,8 +183,8 @@ impl Keeper {
     }
 
     /// Sets a configuration in the kernel's tables. Returns the services that it restricts, for
-    /// [`Destinations::retain`](host::destinations::Destinations::retain).
-    fn admit_to(&self, configuration: &Configuration) -> Result<Restricted, KernelError> {
+    /// [`retain`](host::destinations::ConnectConfinement::retain).
+    fn admit_to(&self, configuration: &Configuration) -> Result<Option<Prepared>, KernelError> {
         let policy = &configuration.checked.policy;
         let restricted = self.host.destinations.restrict(policy)?;
         self.sessions.admit_to(policy)?;

@@ -41,7 +41,8 @@ struct Opens(Mutex<HashMap<SessionId, HostName>>);
 /// The right to open a session, which exists once at a time.
 pub struct Permit {
     all: Arc<Opens>,
-    session: SessionId,
+    /// The session.
+    pub session: SessionId,
 }
 
 impl Recording {
@@ -124,13 +125,6 @@ impl Recording {
         self.recorder
             .keep_up("recorder", paths::RECORDER, RECORDER_REPLY_SIZE, heard)
             .await;
-    }
-}
-
-impl Permit {
-    /// The session.
-    pub fn session(&self) -> SessionId {
-        self.session
     }
 }
 

@@ -21,7 +21,8 @@ impl Keeper {
             workers: self.queues.workers(),
             troubles: self
                 .queues
-                .troubles()
+                .common
+                .troubles
                 .view(&self.host.configuration.get().checked),
         })
     }
@@ -32,7 +33,7 @@ impl Keeper {
     /// When a table cannot be read.
     pub(super) fn status(&self) -> Result<StatusView, KernelError> {
         let counters = self.host.admission.counters()?;
-        let (failed, refused) = self.queues.troubles().totals();
+        let (failed, refused) = self.queues.common.troubles.totals();
         let numbers = [
             (
                 "ends_waiting",
@@ -44,7 +45,10 @@ impl Keeper {
                 self.host.admission.admissions()?.len() as u64,
             ),
             ("fence", u64::from(self.host.fence.missing().is_none())),
-            ("limits_not_kept", self.queues.limits_not_kept() as u64),
+            (
+                "limits_not_kept",
+                self.queues.common.groups.missing().len() as u64,
+            ),
             ("queues", self.queues.list().len() as u64),
             ("failed_starts", failed),
             ("waiting_refused", refused),

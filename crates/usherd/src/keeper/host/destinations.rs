@@ -6,19 +6,20 @@ use std::path::Path;
 use usher_bpf::Counted;
 use usher_kernel::KernelError;
 use usher_kernel::cgroup::Group;
-use usher_kernel::destinations::{Destinations as Programs, Permitted, Prepared};
+pub use usher_kernel::destinations::Prepared;
+use usher_kernel::destinations::{Destinations, Permitted};
 use usher_local::paths;
 use usher_policy::{Policy, Service};
 use usher_proto::refusal::Refusal;
 
-/// The restricted services.
-pub struct Destinations(Option<Programs>);
+/// The programs that restrict services, if the kernel accepts them.
+pub struct ConnectConfinement(Option<Destinations>);
 
-impl Destinations {
+impl ConnectConfinement {
     /// Takes up the restrictions of an earlier keeper, for processes in a control group and below. If the
     /// kernel refuses, the log explains the consequences.
     pub fn open(cgroup: &Path) -> Self {
-        let programs = Programs::open(Path::new(paths::DESTINATIONS_PIN_DIRECTORY), cgroup);
+        let programs = Destinations::open(Path::new(paths::DESTINATIONS_PIN_DIRECTORY), cgroup);
         if let Err(error) = &programs {
             tracing::warn!(%error, "services with `connect` are refused");
         }
@@ -55,13 +56,13 @@ impl Destinations {
     }
 
     /// Restricts the services of a policy, including running processes, at once. Other services stay as
-    /// they were until [`Destinations::retain`].
+    /// they were until [`ConnectConfinement::retain`].
     ///
     /// # Errors
     /// The kernel's error; nothing has changed if it has no memory for the tables.
-    pub fn restrict(&self, policy: &Policy) -> Result<Restricted, KernelError> {
+    pub fn restrict(&self, policy: &Policy) -> Result<Option<Prepared>, KernelError> {
         let Some(programs) = &self.0 else {
-            return Ok(Restricted(None));
+            return Ok(None);
         };
         let services = policy.services.values().filter_map(|service| {
             let table = service.connect.as_ref()?.table();
@@ -73,7 +74,7 @@ impl Destinations {
         });
         let prepared = programs.prepare(services)?;
         programs.apply(&prepared)?;
-        Ok(Restricted(Some(prepared)))
+        Ok(Some(prepared))
     }
 
     /// Lifts the restrictions of all other services. Call it when services that the policy does not have
@@ -81,8 +82,8 @@ impl Destinations {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn retain(&self, restricted: &Restricted) -> Result<(), KernelError> {
-        match (&self.0, &restricted.0) {
+    pub fn retain(&self, restricted: &Option<Prepared>) -> Result<(), KernelError> {
+        match (&self.0, restricted) {
             (Some(programs), Some(prepared)) => programs.retain(prepared),
             _ => Ok(()),
         }
@@ -90,7 +91,7 @@ impl Destinations {
 
     /// The programs' counters.
     pub fn numbers(&self) -> Vec<(String, u64)> {
-        let counters = self.0.as_ref().map(Programs::counters);
+        let counters = self.0.as_ref().map(Destinations::counters);
         let counters = counters.transpose().unwrap_or_else(|error| {
             tracing::error!(%error, "reading the counters");
             None
@@ -98,6 +99,3 @@ impl Destinations {
         counters.unwrap_or_default().named()
     }
 }
-
-/// The services that a policy restricts.
-pub struct Restricted(Option<Prepared>);

@@ -21,7 +21,7 @@ use usher_proto::refusal::Refusal;
 use usher_system::sandbox::confines_files;
 
 use accounts::Accounts;
-use destinations::Destinations;
+use destinations::ConnectConfinement;
 use fence::Fence;
 use identities::Identities;
 pub use pam::program as usher_pam;
@@ -41,7 +41,7 @@ pub struct Host {
     /// Of services.
     pub ports: ServicePorts,
     /// Where the processes of services may connect.
-    pub destinations: Destinations,
+    pub destinations: ConnectConfinement,
     /// User ids by names.
     pub accounts: Accounts,
     /// What a user's processes are started with.
@@ -58,7 +58,7 @@ impl Host {
         ownership: bool,
     ) -> Result<Self, OwnershipError> {
         // Before the fence, which guards the pins.
-        let destinations = Destinations::open(users);
+        let destinations = ConnectConfinement::open(users);
         Ok(Self {
             destinations,
             fence: Fence::open(&admission, ownership)?,

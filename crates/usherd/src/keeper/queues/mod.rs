@@ -25,6 +25,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use usher_kernel::KernelError;
 use usher_kernel::admission::AdmissionState;
+use usher_kernel::cgroup::Group;
 use usher_local::checked::Checked;
 use usher_local::requests::WorkerView;
 use usher_policy::{ServedBy, Service, Style};
@@ -55,7 +56,8 @@ const REPORTS: usize = 64;
 
 /// The queues.
 pub struct Queues {
-    common: Arc<Common>,
+    /// What all queues use.
+    pub common: Arc<Common>,
     all: Mutex<HashMap<Key, Arc<Queue>>>,
     permits: Permits,
     /// The limit of queues.
@@ -63,12 +65,16 @@ pub struct Queues {
 }
 
 /// What all queues use.
-struct Common {
+pub struct Common {
     host: Arc<Host>,
-    groups: Groups,
-    starter: Starter,
-    desk: Arc<Desk>,
-    troubles: Troubles,
+    /// The users' control groups.
+    pub groups: Groups,
+    /// Makes the workers.
+    pub starter: Starter,
+    /// Where queues wait for processes of services.
+    pub desk: Arc<Desk>,
+    /// Failures of services.
+    pub troubles: Troubles,
     leaving: Leaving,
     lost: mpsc::Sender<LostAccount>,
 }
@@ -144,29 +150,9 @@ impl Queues {
         (queues, reports)
     }
 
-    /// The starter of the workers.
-    pub async fn keep_starter_running(&self) {
-        self.common.starter.keep_running().await;
-    }
-
-    /// Where queues wait for processes of services.
-    pub fn desk(&self) -> &Arc<Desk> {
-        &self.common.desk
-    }
-
-    /// Failures of services.
-    pub fn troubles(&self) -> &Troubles {
-        &self.common.troubles
-    }
-
     /// Puts a policy in force: for workers to come, and as the limits of all.
     pub fn put_in_force(&self, policy: &Checked) {
         self.common.starter.end_orders();
-        self.limit(policy);
-    }
-
-    /// Updates the limits of the users' groups by a policy.
-    fn limit(&self, policy: &Checked) {
         self.common.groups.put_in_force(&policy.policy);
         for queue in self.list() {
             if let Some(service) = policy.service(queue.key.0)
@@ -178,15 +164,9 @@ impl Queues {
         }
     }
 
-    /// The number of limits in force that cannot be enforced here: processes, memory, processor
-    /// time.
-    pub fn limits_not_kept(&self) -> usize {
-        self.common.groups.missing().len()
-    }
-
     /// Whether there is a queue for this service and user.
-    pub fn has(&self, service: u32, uid: u32) -> bool {
-        self.all.lock().contains_key(&(service, uid))
+    pub fn has(&self, key: Key) -> bool {
+        self.all.lock().contains_key(&key)
     }
 
     /// All queues now.
@@ -229,7 +209,7 @@ impl Queues {
     /// [`Refusal::ListenerFailed`] when the port is taken or the worker's group cannot be made,
     /// [`Refusal::ListenerTableFull`].
     pub fn ensure(&self, service: &Service, account: &Account) -> Result<(), Refusal> {
-        if self.has(service.id, account.uid) {
+        if self.has((service.id, account.uid)) {
             return Ok(());
         }
         let listener =
@@ -296,42 +276,8 @@ impl Queues {
     ) -> Result<(), Refusal> {
         let key = (service.id, account.uid);
         let group = self
-            .common
-            .groups
-            .at(service, account.uid)
-            .map_err(|error| {
-                tracing::error!(%error, user = %account.name, "cannot make a worker's cgroup");
-                stored::forget(key);
-                Refusal::ListenerFailed
-            })?;
-        self.common
-            .host
-            .destinations
-            .govern(&group, key.0)
+            .equip(service, account, &listener)
             .inspect_err(|_| stored::forget(key))?;
-        self.common
-            .host
-            .fence
-            .own_listener(listener.as_fd(), account.uid)
-            .map_err(|error| {
-                tracing::error!(%error, "cannot make a listener its user's own");
-                stored::forget(key);
-                Refusal::ListenerFailed
-            })?;
-        self.common
-            .host
-            .admission
-            .add_listener(key.0, key.1, listener.as_fd())
-            .map_err(|error| {
-                stored::forget(key);
-                match error {
-                    KernelError::Full { .. } => Refusal::ListenerTableFull,
-                    error => {
-                        tracing::error!(%error, "cannot enter a listener");
-                        Refusal::ListenerFailed
-                    }
-                }
-            })?;
         let left = self.common.leaving.queues.lock().contains_key(&key);
         let queue = Queue::start(
             &self.common,
@@ -343,6 +289,34 @@ impl Queues {
         );
         self.all.lock().insert(key, queue);
         Ok(())
+    }
+
+    /// Makes the group of the user's processes, and lets the kernel admit connections to the listener.
+    fn equip(
+        &self,
+        service: &Service,
+        account: &Account,
+        listener: &OwnedFd,
+    ) -> Result<Group, Refusal> {
+        let failed = |error: &dyn std::error::Error, what: &str| {
+            tracing::error!(%error, user = %account.name, "{what}");
+            Refusal::ListenerFailed
+        };
+        let Common { host, groups, .. } = &*self.common;
+        let group = groups
+            .at(service, account.uid)
+            .map_err(|error| failed(&error, "cannot make a worker's cgroup"))?;
+        host.destinations.govern(&group, service.id)?;
+        host.fence
+            .own_listener(listener.as_fd(), account.uid)
+            .map_err(|error| failed(&error, "cannot make a listener its user's own"))?;
+        host.admission
+            .add_listener(service.id, account.uid, listener.as_fd())
+            .map_err(|error| match error {
+                KernelError::Full { .. } => Refusal::ListenerTableFull,
+                error => failed(&error, "cannot enter a listener"),
+            })?;
+        Ok(group)
     }
 
     /// Removes a queue: it admits no more connections, waiting ones are reset, and its workers are
@@ -432,8 +406,8 @@ impl Queues {
             let Some(service) = configuration.checked.service(queue.key.0) else {
                 continue;
             };
-            queue.note_use(live.get(&queue.key).copied().unwrap_or(0), now);
-            queue.end_if_idle(service, now);
+            let connections = live.get(&queue.key).copied().unwrap_or(0);
+            queue.end_if_idle(service, connections, now);
         }
     }
 }

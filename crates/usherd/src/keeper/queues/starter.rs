@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command as Program, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use usher_daemon::packet::PacketSocket;
 use usher_daemon::packet_async::AsyncPacketSocket;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{
-    self, Command, Ended, Input, MAX_REQUEST, REPORT_SIZE, Report, Request, SpawnError, Told,
+    Ended, MAX_REQUEST, Order, REPORT_SIZE, Report, Request, SpawnError, Told,
 };
 
 /// A starter that lives no longer than this has failed: the next one starts after a pause.
@@ -41,7 +41,7 @@ pub struct Starter {
     /// None while no starter runs.
     socket: watch::Sender<Option<Arc<AsyncPacketSocket>>>,
     /// Requests a replacement of the starter.
-    given_up: Notify,
+    replaced: Notify,
     state: Mutex<State>,
     /// The living starters of PAM sessions.
     of_sessions: Mutex<Vec<Weak<Starter>>>,
@@ -66,22 +66,6 @@ enum Step {
     Begun(u32, WorkersEnd),
     /// Any other report.
     Told(Told),
-}
-
-/// Workers of one user at one service; see [`usher_kernel::worker::Order`].
-pub struct Order<'a> {
-    /// The command to start.
-    pub command: Command,
-    /// Whether one worker takes the listener, or each accepts a connection.
-    pub input: Input<'a>,
-    /// The control group of the workers.
-    pub group: &'a Group,
-    /// The limit of living workers.
-    pub most: usize,
-    /// The state of the accounts when the user was looked up; see [`super::super::host::identities::stamp`].
-    pub accounts: u64,
-    /// When the policy was read that it follows; see [`Starter::epoch`].
-    pub epoch: u64,
 }
 
 /// Receives the end of a worker. Closed without a value if the starter has ended, which the worker
@@ -194,7 +178,7 @@ impl Starter {
                         }
                     }
                 },
-                () = self.given_up.notified() => {
+                () = self.replaced.notified() => {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not listen"));
                 }
             }
@@ -253,7 +237,7 @@ impl Starter {
             return;
         };
         match socket.try_send(&Request::End.encode()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.given_up.notify_one(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.replaced.notify_one(),
             // Or it has ended, and its orders with it.
             _ => {}
         }
@@ -264,46 +248,40 @@ impl Starter {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Has workers be started. Calls `begun` for each as soon as it is the user and has accepted its
-    /// connection, or has executed its program. Returns when the order is over.
+    /// Has workers be started in a group, to serve a listener. Calls `begun` for each as soon as it is
+    /// the user and has accepted its connection, or has executed its program. Returns when the order is
+    /// over. `epoch` is the [`Starter::epoch`] from before the policy was read that the order follows;
+    /// the order gets its number here.
     ///
     /// # Errors
     /// See [`SpawnError`]; [`SpawnError::NothingWaiting`] when no worker was needed and nothing
     /// failed.
     pub async fn start(
         &self,
-        order: Order<'_>,
+        mut order: Order,
+        epoch: u64,
+        group: &Group,
+        listener: BorrowedFd<'_>,
         mut begun: impl FnMut(u32, WorkersEnd),
     ) -> Result<(), SpawnError> {
         order.command.check()?;
-        let (accepts, listener) = match order.input {
-            Input::AcceptOne(listener) => (true, listener),
-            Input::Listener(listener) => (false, listener),
-        };
         let parent = |error| SpawnError::Parent(io::Error::other(error));
-        let directory = order.group.directory().map_err(parent)?;
+        let directory = group.directory().map_err(parent)?;
         let socket = self.socket().await?;
-        if order.epoch != self.epoch() {
+        if epoch != self.epoch() {
             return Err(SpawnError::NothingWaiting);
         }
         let (sender, mut steps) = mpsc::unbounded_channel();
-        let number = {
+        order.number = {
             let mut state = self.state.lock();
             state.number += 1;
             let number = state.number;
             state.orders.insert(number, sender);
             number
         };
-        let _forgotten = Forgotten(self, number);
+        let _forgotten = Forgotten(self, order.number);
         let errors = order.command.errors.clone();
-        let request = Request::Order(Box::new(worker::Order {
-            number,
-            entry: order.group.entry(),
-            accepts,
-            most: u32::try_from(order.most).unwrap_or(u32::MAX),
-            accounts: order.accounts,
-            command: order.command,
-        }));
+        let request = Request::Order(Box::new(order));
         let packet = request.encode();
         if packet.len() > MAX_REQUEST {
             return Err(SpawnError::TooLong);
@@ -322,7 +300,7 @@ impl Starter {
             }
             sent => sent.map_err(SpawnError::Parent)?,
         }
-        if order.epoch != self.epoch() {
+        if epoch != self.epoch() {
             // All orders were ended before this one was sent.
             self.end_standing();
         }
@@ -333,7 +311,7 @@ impl Starter {
                     workers += 1;
                     begun(pid, end);
                 }
-                Step::Told(Told::Stillborn) => order.group.note_killed_newborn(),
+                Step::Told(Told::Stillborn) => group.note_killed_newborn(),
                 Step::Told(Told::Over) if workers == 0 => return Err(SpawnError::NothingWaiting),
                 Step::Told(Told::Killed) => return Err(SpawnError::Killed),
                 Step::Told(Told::Late) => return Err(SpawnError::Late),
@@ -415,10 +393,17 @@ mod tests {
     use std::fs::File;
     use std::path::Path;
 
+    use usher_kernel::worker::{Command, Entry};
+
     use super::*;
 
-    fn order<'a>(group: &'a Group, listener: &'a File, epoch: u64) -> Order<'a> {
+    fn order() -> Order {
         Order {
+            number: 0,
+            entry: Entry::Made,
+            accepts: true,
+            most: 1,
+            accounts: 0,
             command: Command {
                 program: "/bin/true".into(),
                 arguments: Vec::new(),
@@ -434,11 +419,6 @@ mod tests {
                 files: None,
                 errors: None,
             },
-            input: Input::AcceptOne(listener.as_fd()),
-            group,
-            most: 1,
-            accounts: 0,
-            epoch,
         }
     }
 
@@ -456,9 +436,9 @@ mod tests {
         starter.end_orders();
         let next = || Request::decode(&theirs.receive(MAX_REQUEST).unwrap().bytes).unwrap();
         assert!(matches!(next(), Request::End));
-        let refused = starter.start(order(&group, &listener, former), |_, _| {});
+        let refused = starter.start(order(), former, &group, listener.as_fd(), |_, _| {});
         assert!(matches!(refused.await, Err(SpawnError::NothingWaiting)));
-        let present = starter.start(order(&group, &listener, former + 1), |_, _| {});
+        let present = starter.start(order(), former + 1, &group, listener.as_fd(), |_, _| {});
         let replied = async {
             tokio::task::yield_now().await;
             // The former order would have come first.

@@ -10,7 +10,7 @@ mod restore;
 mod revocation;
 mod table;
 mod teardown;
-pub mod verifier;
+mod verifier;
 mod views;
 
 use std::sync::Arc;

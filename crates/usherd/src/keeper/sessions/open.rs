@@ -9,27 +9,12 @@ use usher_kernel::admission::SessionRecord;
 use usher_proto::chain::ChainTip;
 use usher_proto::opening::{Authentication, Opening};
 use usher_proto::refusal::Refusal;
-use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Announcement;
 
 use super::Sessions;
 use super::table::kernel_failed;
 use crate::keeper::host::accounts::Account;
 use crate::opening::{Claim, permitted};
-
-/// A session to open.
-pub struct Asked<'a> {
-    /// Its id.
-    pub session: SessionId,
-    /// The host of the requesting channel.
-    pub host: &'a HostName,
-    /// The verifier's claim of what was signed, and the record of it.
-    pub authentication: &'a Authentication,
-    /// Its first connection.
-    pub first: Option<Announcement>,
-    /// The deadline.
-    pub until: Instant,
-}
 
 impl Sessions {
     /// The service of a session that may be opened now, and the session's end: never later than its
@@ -49,19 +34,19 @@ impl Sessions {
         Ok((service.id, expires))
     }
 
-    /// Opens a session and announces its first connection, once the user's signature is on record and
-    /// matches the verifier's claim.
+    /// Opens a session for the host of the requesting channel, and announces its first connection, once
+    /// the user's signature is on record and matches the verifier's claim (`authentication` has both).
     ///
     /// # Errors
-    /// The first check that fails. A session on record by then has its end there.
-    pub async fn open(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
-        let Asked {
-            session,
-            host,
-            authentication,
-            first,
-            until,
-        } = *asked;
+    /// The first check that fails; [`Refusal::KeeperUnavailable`] after the deadline. A session on record by then has its end there.
+    pub async fn open(
+        &self,
+        host: &HostName,
+        authentication: &Authentication,
+        first: Option<Announcement>,
+        until: Instant,
+    ) -> Result<(), Refusal> {
+        let session = authentication.opening.session();
         let opening = &authentication.opening;
         let user = &opening.statement.user;
         // A refusal costs no room in the log, except for changes until the record is kept.
@@ -90,7 +75,7 @@ impl Sessions {
         let account = timeout_at(until, self.host.accounts.by_name(user)).await;
         let entered = account
             .unwrap_or(Err(Refusal::KeeperUnavailable))
-            .and_then(|account| self.enter(asked, &account));
+            .and_then(|account| self.enter(host, opening, &account, until));
         if let Err(refusal) = entered {
             self.table.enter_ended(&session, record, refusal);
             return Err(refusal);
@@ -106,15 +91,14 @@ impl Sessions {
     }
 
     /// Enters a session whose authentication is on record.
-    fn enter(&self, asked: &Asked<'_>, account: &Account) -> Result<(), Refusal> {
-        let Asked {
-            session,
-            host,
-            authentication,
-            until,
-            ..
-        } = *asked;
-        let opening = &authentication.opening;
+    fn enter(
+        &self,
+        host: &HostName,
+        opening: &Opening,
+        account: &Account,
+        until: Instant,
+    ) -> Result<(), Refusal> {
+        let session = opening.session();
         if Instant::now() >= until {
             return Err(Refusal::KeeperUnavailable);
         }

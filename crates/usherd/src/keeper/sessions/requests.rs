@@ -98,7 +98,7 @@ impl Sessions {
         let mut record = self.table.live(&session, host)?;
         let connection = announcement.connection;
         self.may_announce(record.service, host, &connection)?;
-        if !self.queues.has(record.service, record.uid) {
+        if !self.queues.has((record.service, record.uid)) {
             return Err(Refusal::SessionEnded);
         }
         self.connections

@@ -22,7 +22,7 @@ impl Sessions {
             if !self.table.take_up(session, &record) {
                 continue;
             }
-            if self.queues.has(key.0, key.1) {
+            if self.queues.has(key) {
                 continue;
             }
             let restored = match (configuration.checked.service(key.0), stored.take(key)) {

@@ -67,20 +67,18 @@ impl Sessions {
 
     /// Ends everything of a user at a service, because the account is gone or is another by now.
     pub fn end_account(&self, key: Key, reason: Refusal) {
-        let read = self
-            .host
-            .admission
-            .sessions()
-            .and_then(|sessions| Ok((sessions, self.host.admission.admissions()?)));
+        let admission = &self.host.admission;
         let mut ending: Vec<Ending> = Vec::new();
-        match read {
+        match admission
+            .sessions()
+            .and_then(|sessions| Ok((sessions, admission.admissions()?)))
+        {
             Ok((sessions, rows)) => {
-                let of_account = sessions
-                    .into_iter()
-                    .filter(|(_, record)| (record.service, record.uid) == key && is_live(record));
-                ending.extend(
-                    of_account.map(|(session, record)| Ending::new(session, record, reason)),
-                );
+                for (session, record) in sessions {
+                    if (record.service, record.uid) == key && is_live(&record) {
+                        ending.push(Ending::new(session, record, reason));
+                    }
+                }
                 leave_out_idle(&mut ending, &rows);
             }
             Err(error) => {

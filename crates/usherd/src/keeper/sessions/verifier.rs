@@ -18,7 +18,6 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_request::Verdict;
 
 use super::Sessions;
-use super::open::Asked;
 use super::table::Replies;
 use crate::link::how;
 
@@ -28,30 +27,32 @@ const OPENING: Duration = Duration::from_secs(10);
 /// Replies that may wait for the verifier.
 const REPLIES: usize = 4096;
 
-/// Accepts the verifier's connections, one at a time; a new one replaces one that hangs.
-///
-/// # Errors
-/// Returns only when the listener fails.
-pub async fn serve(sessions: Arc<Sessions>, listener: OwnedFd, verifier: u32) -> io::Result<()> {
-    let listener = PacketListener::new(listener)?;
-    let mut present: Option<tokio::task::JoinHandle<()>> = None;
-    loop {
-        let connection = listener.accept_of(verifier, "verifier").await?;
-        if let Some(task) = present.take() {
-            task.abort();
+impl Sessions {
+    /// Accepts the verifier's connections, one at a time; a new one replaces one that hangs.
+    ///
+    /// # Errors
+    /// Returns only when the listener fails.
+    pub async fn serve(self: Arc<Self>, listener: OwnedFd, verifier: u32) -> io::Result<()> {
+        let listener = PacketListener::new(listener)?;
+        let mut present: Option<tokio::task::JoinHandle<()>> = None;
+        loop {
+            let connection = listener.accept_of(verifier, "verifier").await?;
+            if let Some(task) = present.take() {
+                task.abort();
+            }
+            let (replies, queue) = mpsc::channel(REPLIES);
+            self.table.notices.send_to(replies.clone());
+            tracing::info!("verifier connected");
+            let sessions = Arc::clone(&self);
+            // Ends with the connection, and so does all its work except sessions being opened.
+            present = Some(tokio::spawn(async move {
+                let error = tokio::select! {
+                    error = read(&sessions, &connection, replies) => error,
+                    error = write(&connection, queue) => error,
+                };
+                tracing::warn!(reason = how(error.as_ref()), "verifier gone");
+            }));
         }
-        let (replies, queue) = mpsc::channel(REPLIES);
-        sessions.table.notices.send_to(replies.clone());
-        tracing::info!("verifier connected");
-        let sessions = Arc::clone(&sessions);
-        // Ends with the connection, and so does all its work except sessions being opened.
-        present = Some(tokio::spawn(async move {
-            let error = tokio::select! {
-                error = read(&sessions, &connection, replies) => error,
-                error = write(&connection, queue) => error,
-            };
-            tracing::warn!(reason = how(error.as_ref()), "verifier gone");
-        }));
     }
 }
 
@@ -101,19 +102,13 @@ async fn read(
                     // recorded again.
                     let (sessions, replies) = (Arc::clone(sessions), replies.clone());
                     tokio::spawn(async move {
-                        let (session, until) = (permit.session(), Instant::now() + OPENING);
-                        let asked = Asked {
-                            session,
-                            host: &host,
-                            authentication: &authentication,
-                            first,
-                            until,
-                        };
-                        let verdict = timeout_at(until, sessions.open(&asked)).await;
+                        let until = Instant::now() + OPENING;
+                        let open = sessions.open(&host, &authentication, first, until);
+                        let verdict = timeout_at(until, open).await;
                         let verdict = verdict.unwrap_or(Err(Refusal::KeeperUnavailable));
                         let is_open = verdict.is_ok();
                         if !answer(&replies, request, verdict.map(|()| None)).await && is_open {
-                            sessions.abandon(&session, &host);
+                            sessions.abandon(&permit.session, &host);
                         }
                         drop(permit);
                     });

@@ -33,7 +33,7 @@ impl Sessions {
                 self.session_view(&configuration.checked, session, record, &rows, &tokens)
             })
             .collect();
-        sessions.sort_by(|a, b| (a.opened, &a.session).cmp(&(b.opened, &b.session)));
+        sessions.sort_by_cached_key(|view| (view.opened, view.session.clone()));
         Ok(sessions)
     }
 
@@ -100,11 +100,7 @@ impl Sessions {
                 text: entry.reason.to_string(),
             })
             .collect();
-        views.sort_by(
-            |EndingView { session: a, .. }, EndingView { session: b, .. }| {
-                (a.opened, &a.session).cmp(&(b.opened, &b.session))
-            },
-        );
+        views.sort_by_cached_key(|view| (view.session.opened, view.session.session.clone()));
         views
     }
 
@@ -113,21 +109,13 @@ impl Sessions {
         session: &SessionId,
         record: &SessionRecord,
     ) -> Option<CertificateView> {
-        if !record.certified {
-            return None;
-        }
-        match self.host.admission.certificate(session) {
-            Ok(certificate) => certificate.map(|certificate| CertificateView {
-                authority: Fingerprint::Sha256(certificate.authority).to_string(),
-                serial: certificate.serial,
-                principals: certificate.principals.names().map(str::to_owned).collect(),
-                valid_before: certificate.valid_before,
-            }),
-            Err(error) => {
-                tracing::error!(%session, %error, "reading the certificate of a session");
-                None
-            }
-        }
+        let certificate = self.table.certificate(session, record).ok()??;
+        Some(CertificateView {
+            authority: Fingerprint::Sha256(certificate.authority).to_string(),
+            serial: certificate.serial,
+            principals: certificate.principals.names().map(str::to_owned).collect(),
+            valid_before: certificate.valid_before,
+        })
     }
 }
 

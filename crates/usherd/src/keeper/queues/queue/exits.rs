@@ -66,9 +66,13 @@ impl Queue {
     }
 
     /// Ends the processes of an idle worker by socket activation with SIGTERM; kills those that do not
-    /// exit in time. Also for the left-over processes of one that has ended by itself.
-    pub fn end_if_idle(&self, service: &Service, now: Instant) {
+    /// exit in time. Also for the left-over processes of one that has ended by itself. The user has so
+    /// many `connections` to the service `now`.
+    pub fn end_if_idle(&self, service: &Service, connections: usize, now: Instant) {
         let mut state = self.state.lock();
+        if connections > 0 || state.last_used.is_none() {
+            state.last_used = Some(now);
+        }
         if let Some(until) = state.ending {
             if now < until {
                 return;

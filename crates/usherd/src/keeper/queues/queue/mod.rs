@@ -6,20 +6,20 @@ mod exits;
 mod serving;
 
 use std::collections::HashSet;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use usher_base::ServiceName;
 use usher_kernel::cgroup::Group;
-use usher_kernel::worker::{self, Command, Input, SpawnError};
+use usher_kernel::worker::{self, Command, Order, SpawnError};
 use usher_policy::{FileAccess, Program, Service, Style};
 use usher_proto::refusal::Refusal;
 
 use super::output::Output;
 use super::pam_session::{Session, SessionError};
-use super::starter::{Order, Starter};
+use super::starter::Starter;
 use super::{Common, Key};
 use crate::keeper::host::accounts::{Account, Identity};
 use crate::keeper::host::identities;
@@ -44,7 +44,8 @@ pub struct Queue {
     pub service: ServiceName,
     /// The user.
     pub account: Account,
-    listener: Arc<OwnedFd>,
+    /// The user's listener.
+    pub listener: Arc<OwnedFd>,
     /// The group of the user's processes at this service.
     pub group: Group,
     common: Arc<Common>,
@@ -164,14 +165,9 @@ impl Queue {
         self.state.lock().workers.clone()
     }
 
-    /// The number of running workers.
+    /// The number of running workers, including an earlier keeper's.
     fn running(&self) -> usize {
         self.state.lock().workers.len()
-    }
-
-    /// Whether a counted worker runs, including an earlier keeper's.
-    pub fn has_counted(&self) -> bool {
-        !self.state.lock().workers.is_empty()
     }
 
     /// Whether [`Queue::end_if_idle`] has anything to check.
@@ -183,7 +179,7 @@ impl Queue {
     /// Whether a worker or a process left behind by one runs. Asks the kernel, which is too slow to
     /// do for all queues every second.
     pub fn has_worker(&self) -> bool {
-        self.has_counted() || self.occupied()
+        self.running() > 0 || self.occupied()
     }
 
     fn occupied(&self) -> bool {
@@ -191,14 +187,6 @@ impl Queue {
             tracing::error!(%error, "cannot look into a worker's cgroup");
             true
         })
-    }
-
-    /// Records the number of connections, for [`Queue::end_if_idle`].
-    pub fn note_use(&self, connections: usize, now: Instant) {
-        let mut state = self.state.lock();
-        if connections > 0 || state.last_used.is_none() {
-            state.last_used = Some(now);
-        }
     }
 
     /// Orders workers: in style `connection`, one for each connection that waits or comes soon, as
@@ -241,15 +229,12 @@ impl Queue {
         let identity = self.identity().await.map_err(StartError::Account)?;
         let environment = session.map_or(&[][..], |session| &session.environment);
         let order = Order {
-            command: self.command(program, &identity, environment),
-            input: match style {
-                Style::Connection => Input::AcceptOne(self.listener.as_fd()),
-                Style::User => Input::Listener(self.listener.as_fd()),
-            },
-            group: &self.group,
-            most: room,
+            number: 0,
+            entry: self.group.entry(),
+            accepts: style == Style::Connection,
+            most: u32::try_from(room).unwrap_or(u32::MAX),
             accounts,
-            epoch,
+            command: self.command(program, &identity, environment),
         };
         let begun = |pid, end| {
             tracing::info!(service = %self.service, user = %self.account.name,
@@ -257,7 +242,8 @@ impl Queue {
             self.enlist(pid, Exit::Worker(end));
         };
         let starter = session.map_or(&self.common.starter, |session| &session.starter);
-        Ok(starter.start(order, begun).await?)
+        let (group, listener) = (&self.group, self.listener.as_fd());
+        Ok(starter.start(order, epoch, group, listener, begun).await?)
     }
 
     /// Opens a PAM session for processes of the user, whose account is looked up before. There is
@@ -321,11 +307,6 @@ impl Queue {
     /// See [`Account::identity`].
     pub async fn identity(&self) -> Result<Arc<Identity>, Refusal> {
         self.common.host.identities.of(&self.account).await
-    }
-
-    /// The user's listener.
-    pub fn listener(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
     }
 
     /// Variables set by Usher and the policy take precedence over those of PAM modules.

@@ -188,7 +188,7 @@ async fn room(queue: &Queue) -> Option<()> {
             return Some(());
         }
         // A process that serves the whole queue accepts in its own time.
-        let accepts = service.style == Style::User && queue.has_counted();
+        let accepts = service.style == Style::User && queue.running() > 0;
         if accepts || !queue.has_waiting() {
             since = None;
         } else if since.get_or_insert_with(Instant::now).elapsed() >= WAITING {

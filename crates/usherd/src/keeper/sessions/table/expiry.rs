@@ -24,7 +24,7 @@ impl Table {
             Ok(Some(certificate)) => Ok(Some(certificate)),
             Ok(None) => Err(Refusal::KeeperUnavailable),
             Err(error) => {
-                tracing::error!(%session, %error, "reading the certificate of a session; it ends");
+                tracing::error!(%session, %error, "reading the certificate of a session");
                 Err(Refusal::KeeperUnavailable)
             }
         }
