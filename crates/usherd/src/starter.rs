@@ -154,7 +154,9 @@ impl Office {
         let mut events = Vec::with_capacity(64);
         while !self.closed || self.session && has_children()? {
             events.clear();
-            let patience = self.patience()?;
+            // Until the next check; none: no limit.
+            let left = |due: Instant| due.saturating_duration_since(Instant::now()).try_into();
+            let patience = self.due.map(left).transpose().map_err(io::Error::other)?;
             let buffer = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.events, buffer, patience.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -167,15 +169,6 @@ impl Office {
         }
         self.flush();
         Ok(())
-    }
-
-    /// The time until the next check; none: no limit.
-    fn patience(&self) -> io::Result<Option<rustix::time::Timespec>> {
-        let Some(due) = self.due else {
-            return Ok(None);
-        };
-        let left = due.saturating_duration_since(Instant::now());
-        left.try_into().map(Some).map_err(io::Error::other)
     }
 
     fn see(&mut self, event: &Event) -> io::Result<()> {
@@ -295,7 +288,7 @@ impl Office {
             }
             match order.make(&self.starter) {
                 Ok(child) => {
-                    self.children.insert(child.pid(), child);
+                    self.children.insert(child.pid, child);
                 }
                 Err(told) => order.end(told),
             }

@@ -37,8 +37,8 @@ pub struct Calls {
     host: Arc<Host>,
     queues: Arc<Queues>,
     sessions: Arc<Sessions>,
-    /// Changes with every configuration that comes in force.
-    generation: watch::Sender<u64>,
+    /// Changes with every configuration that comes in force: then waiting processes are checked again.
+    pub generation: watch::Sender<u64>,
 }
 
 impl Calls {
@@ -50,11 +50,6 @@ impl Calls {
             sessions,
             generation: watch::Sender::new(0),
         }
-    }
-
-    /// Has the processes that wait checked against the configuration that has come in force.
-    pub fn check_again(&self, generation: u64) {
-        self.generation.send_replace(generation);
     }
 
     /// Serves the processes of services.
@@ -125,7 +120,7 @@ impl Calls {
             return Err(Refusal::NotThisAccount);
         }
         // The account may have been made after the policy that names it was applied.
-        self.host.fence.enclose(&[uid])
+        self.host.fence.enclose(uid)
     }
 
     /// Serves a process of a service, which waits for users.
@@ -249,7 +244,7 @@ impl Calls {
             )
         };
         self.host.fence.withdraw(&process.pidfd);
-        queue.give_up(guest, is_the_service()).await;
+        queue.expel(guest, is_the_service()).await;
         // A change under way when the grant was withdrawn may have succeeded since.
         if !is_the_service() {
             tracing::warn!(

@@ -210,7 +210,7 @@ impl Keeper {
         let fresh = self.host.configuration.put(fresh);
         self.host.identities.forget();
         self.queues.put_in_force(&fresh.checked);
-        self.calls.check_again(generation);
+        self.calls.generation.send_replace(generation);
         let ended = self.sessions.end_forbidden(&former.checked)?;
         self.sessions.remove_unused_queues();
         tracing::info!(generation, ended = ended.len(), "configuration in force");

@@ -12,9 +12,6 @@ use super::Keeper;
 
 impl Keeper {
     /// Sessions with their connections, and workers.
-    ///
-    /// # Errors
-    /// When a table cannot be read.
     pub(super) fn who(&self) -> Result<WhoView, KernelError> {
         Ok(WhoView {
             sessions: self.sessions.views()?,
@@ -28,9 +25,6 @@ impl Keeper {
     }
 
     /// Table fill and counters.
-    ///
-    /// # Errors
-    /// When a table cannot be read.
     pub(super) fn status(&self) -> Result<StatusView, KernelError> {
         let counters = self.host.admission.counters()?;
         let (failed, refused) = self.queues.common.troubles.totals();

@@ -19,7 +19,7 @@ const SIDE_BY_SIDE: usize = 8;
 
 /// A living child.
 pub struct Child {
-    pid: u32,
+    pub pid: u32,
     /// The number of its order, which may be over.
     pub order: u64,
     /// Whether it was reported to the keeper.
@@ -37,10 +37,6 @@ pub struct Birth {
 }
 
 impl Child {
-    pub fn pid(&self) -> u32 {
-        self.pid
-    }
-
     /// The time of its next check.
     pub fn next_look(&self, now: Instant) -> Instant {
         let begun = self.birth.as_ref().map_or(now, |birth| birth.begun);

@@ -79,9 +79,6 @@ impl ConnectConfinement {
 
     /// Lifts the restrictions of all other services. Call it when services that the policy does not have
     /// have no processes left.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn retain(&self, restricted: &Option<Prepared>) -> Result<(), KernelError> {
         match (&self.0, restricted) {
             (Some(programs), Some(prepared)) => programs.retain(prepared),

@@ -77,12 +77,12 @@ impl Fence {
         self.ownership.as_ref().map_err(|_| Refusal::NoFence)
     }
 
-    /// Fences accounts until the next boot: their processes can change their user only by a grant.
+    /// Fences an account until the next boot: its processes can change their user only by a grant.
     ///
     /// # Errors
     /// [`Refusal::NoFence`]; [`Refusal::Overloaded`] when the kernel's table of accounts is full.
-    pub fn enclose(&self, accounts: &[u32]) -> Result<(), Refusal> {
-        self.up()?.fence_accounts(accounts).map_err(|error| {
+    pub fn enclose(&self, account: u32) -> Result<(), Refusal> {
+        self.up()?.fence_accounts(&[account]).map_err(|error| {
             tracing::error!(%error, "cannot fence a service's account");
             Refusal::Overloaded
         })
@@ -172,9 +172,6 @@ impl Fence {
     }
 
     /// The fence's refusals; none if there is no fence.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn refusals(&self) -> Result<Option<Refusals>, KernelError> {
         self.ownership
             .as_ref()

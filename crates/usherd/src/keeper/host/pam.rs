@@ -22,19 +22,6 @@ const REFUSED: i32 = 3;
 /// usher-pam's exit status when the modules took too long.
 const TOO_LONG: i32 = 4;
 
-/// The reason why an account is not served.
-#[derive(Debug, thiserror::Error)]
-enum Objection {
-    #[error("{0}")]
-    Closed(String),
-    #[error("PAM cannot tell: {0}")]
-    Unclear(String),
-    #[error("the PAM modules took too long and were killed")]
-    TooLong,
-    #[error("cannot ask usher-pam: {0}")]
-    NotAsked(#[from] io::Error),
-}
-
 /// Asks whether the account may be served. Takes two processes, and up to 5 s for the modules:
 /// never call it on the reactor's thread.
 ///
@@ -42,24 +29,22 @@ enum Objection {
 /// [`Refusal::AccountClosed`] when PAM refuses the account; [`Refusal::ListenerFailed`] when there
 /// is no answer, which is logged.
 pub fn permitted(name: &UserName) -> Result<(), Refusal> {
-    let objection = match ask(name) {
-        Ok(()) => return Ok(()),
-        Err(objection) => objection,
-    };
-    match objection {
-        Objection::Closed(_) => {
-            tracing::warn!(user = %name, reason = %objection, "the account is not served");
+    match ask(name) {
+        Ok(None) => Ok(()),
+        Ok(Some(reason)) => {
+            tracing::warn!(user = %name, reason, "the account is not served");
             Err(Refusal::AccountClosed)
         }
-        Objection::Unclear(_) | Objection::TooLong | Objection::NotAsked(_) => {
-            tracing::error!(user = %name, error = %objection,
+        Err(error) => {
+            tracing::error!(user = %name, %error,
                 "whether the account may be served is unknown, so it is not");
             Err(Refusal::ListenerFailed)
         }
     }
 }
 
-fn ask(name: &UserName) -> Result<(), Objection> {
+/// PAM's reason to refuse an account; none if it may be served.
+fn ask(name: &UserName) -> io::Result<Option<String>> {
     let mut child = Command::new(program()?)
         .args(["account", "--"])
         .arg(name.as_ref())
@@ -67,23 +52,27 @@ fn ask(name: &UserName) -> Result<(), Objection> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .spawn()?;
+        .spawn()
+        .map_err(|error| io::Error::other(format!("cannot ask usher-pam: {error}")))?;
     let ended = wait(&mut child);
     if !matches!(ended, Ok(true)) {
         child.kill()?;
         child.wait()?;
     }
+    let too_long = || io::Error::other("the PAM modules took too long and were killed");
     if !ended? {
-        return Err(Objection::TooLong);
+        return Err(too_long());
     }
     let status = child.wait()?;
     let reason = reason(&mut child)?;
     match status.code() {
-        Some(0) => Ok(()),
-        Some(TOO_LONG) => Err(Objection::TooLong),
-        Some(REFUSED) => Err(Objection::Closed(reason)),
-        Some(_) => Err(Objection::Unclear(reason)),
-        None => Err(Objection::Unclear(format!("usher-pam: {status}"))),
+        Some(0) => Ok(None),
+        Some(REFUSED) => Ok(Some(reason)),
+        Some(TOO_LONG) => Err(too_long()),
+        Some(_) => Err(io::Error::other(format!("PAM cannot tell: {reason}"))),
+        None => Err(io::Error::other(format!(
+            "PAM cannot tell: usher-pam: {status}"
+        ))),
     }
 }
 

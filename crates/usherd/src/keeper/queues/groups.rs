@@ -97,9 +97,6 @@ struct State {
 
 impl Groups {
     /// Makes the folder of the workers.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn open(layout: &Layout) -> Result<Self, KernelError> {
         let above = Group::open(&layout.workers)?;
         Ok(Self {
@@ -186,17 +183,11 @@ impl Groups {
 
     /// The group of the processes that hold PAM sessions. They are outside the users' groups,
     /// because they close the sessions when those groups are killed.
-    ///
-    /// # Errors
-    /// When it cannot be made.
     pub fn of_sessions(&self) -> Result<Group, KernelError> {
         Group::create(self.above.path(), "sessions")
     }
 
     /// Updates the limits of a user's group at a service.
-    ///
-    /// # Errors
-    /// Like [`Groups::at`].
     pub fn limit(&self, group: &Group, service: &Service) -> Result<(), GroupError> {
         self.state.lock().limit(group, &service.limits())
     }

@@ -17,7 +17,8 @@ pub struct Connections {
     host: Arc<Host>,
     /// Each user's share.
     pub announced: Announcements,
-    unread: Unread,
+    /// Where tokens are not read.
+    pub unread: Unread,
     /// Ended sessions whose connections are not cut yet.
     uncut: Mutex<HashSet<SessionId>>,
 }
@@ -52,11 +53,6 @@ impl Connections {
         if let Err(error) = self.host.admission.recount_outstanding() {
             tracing::error!(%error, "counting connections that have not come");
         }
-    }
-
-    /// Reads tokens on every present interface, and logs once where it cannot. Called every second.
-    pub fn attach_tokens(&self) {
-        self.unread.attach(&self.host.admission);
     }
 
     /// Cuts the connections of these sessions once more: a SYN whose token was under check may be

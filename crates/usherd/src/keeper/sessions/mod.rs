@@ -74,12 +74,12 @@ impl Sessions {
     /// Accepts the tokens of an earlier keeper's sessions that live, and no others.
     pub fn restore_tokens(&self) {
         self.table.close_stale_tokens();
-        self.connections.attach_tokens();
+        self.connections.unread.attach(&self.host.admission);
     }
 
     /// Does what the clock demands of sessions. Called every second.
     pub fn look(&self) {
-        self.connections.attach_tokens();
+        self.connections.unread.attach(&self.host.admission);
         let ending = self.table.look();
         self.end_all(ending);
     }

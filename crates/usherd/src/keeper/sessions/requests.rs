@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use usher_base::{ConnectionTuple, HostName};
 use usher_kernel::admission::{AnnounceError, Announced};
-use usher_proto::chain::ChainElement;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::{Announcement, SessionRequest, Verdict};
@@ -25,8 +24,10 @@ impl Sessions {
             SessionRequest::Announce(announcement) => self.announce(session, host, announcement)?,
             SessionRequest::Withdraw(connection) => self.withdraw(session, host, connection)?,
             SessionRequest::Close => self.table.close(&session, host)?,
+            // The user is still present: the client host's policy still permits the session.
             SessionRequest::Reauthenticate(element) => {
-                self.reauthenticate(session, host, element)?;
+                let mut record = self.table.live(&session, host)?;
+                self.table.advance(&session, &mut record, element)?;
             }
             SessionRequest::Tokens(key) => {
                 return self.table.open_tokens(session, host, key).map(Some);
@@ -124,17 +125,5 @@ impl Sessions {
                 }
                 AnnounceError::Kernel(error) => kernel_failed(error),
             })
-    }
-
-    /// The user is still present: the client host has sent another element of the chain, and its
-    /// policy still permits the session.
-    fn reauthenticate(
-        &self,
-        session: SessionId,
-        host: &HostName,
-        element: &ChainElement,
-    ) -> Result<(), Refusal> {
-        let mut record = self.table.live(&session, host)?;
-        self.table.advance(&session, &mut record, element)
     }
 }

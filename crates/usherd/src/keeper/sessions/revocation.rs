@@ -22,9 +22,6 @@ impl Sessions {
     /// Ends every session that the configuration in force no longer permits, or whose key it no longer
     /// lists for the user. Returns them with the connections that were cut, by the names of the
     /// configuration `former`.
-    ///
-    /// # Errors
-    /// When the session table or the table of connections cannot be read.
     pub fn end_forbidden(&self, former: &Checked) -> Result<Vec<EndingView>, KernelError> {
         let configuration = self.host.configuration.get();
         let now = unix_time();
@@ -69,9 +66,6 @@ impl Sessions {
 
     /// The sessions that [`Sessions::end_forbidden`] would end now if this configuration were in
     /// force. Changes nothing.
-    ///
-    /// # Errors
-    /// When the session table or the table of connections cannot be read.
     pub fn would_end(&self, candidate: &Configuration) -> Result<Vec<EndingView>, KernelError> {
         let now = unix_time();
         let configuration = self.host.configuration.get();
@@ -126,7 +120,7 @@ impl Sessions {
         let used: HashSet<Key> = rows.iter().map(|row| (row.service, row.uid)).collect();
         let (configuration, now) = (self.host.configuration.get(), unix_time());
         for queue in queues {
-            if self.table.shares.has_live(queue.key) || used.contains(&queue.key) {
+            if self.table.presences.has_live(queue.key) || used.contains(&queue.key) {
                 continue;
             }
             if !is_user(&configuration.checked, &queue, now) || !queue.has_worker() {

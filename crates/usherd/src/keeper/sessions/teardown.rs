@@ -41,7 +41,7 @@ impl Sessions {
         // Close the queue before cutting its connections, so that nothing is accepted in between. Cut
         // them before killing its processes: the end of stream from a dying process would look to the
         // client like a complete transfer, not like an aborted one.
-        touched.retain(|key| !self.table.shares.has_live(*key));
+        touched.retain(|key| !self.table.presences.has_live(*key));
         let still_used = self.used_by_closed(&touched, &ids);
         let closed: Vec<_> = touched
             .difference(&still_used)

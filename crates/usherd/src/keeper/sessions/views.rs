@@ -14,9 +14,6 @@ use super::table::Ending;
 
 impl Sessions {
     /// All sessions with their connections.
-    ///
-    /// # Errors
-    /// When a table cannot be read.
     pub fn views(&self) -> Result<Vec<SessionView>, KernelError> {
         let rows = self.host.admission.admissions()?;
         let rows = by_session(&rows);
@@ -38,9 +35,6 @@ impl Sessions {
     }
 
     /// The number of used tokens of each session that has any.
-    ///
-    /// # Errors
-    /// When the table cannot be read.
     fn token_positions(&self) -> Result<HashMap<SessionId, u32>, KernelError> {
         let slots = self.host.admission.tokens()?;
         Ok(slots

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use usher_kernel::KernelError;
 use usher_kernel::cgroup::{Group, Guest};
 use usher_proto::refusal::Refusal;
 
@@ -20,7 +21,7 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_se
 impl Queue {
     /// Moves a process of the service that is about to become the user into a group of its own below the
     /// user's, so that anything that ends the user's workers also ends it and its children.
-    /// Followed by [`Queue::take_in`] or [`Queue::give_up`]. Off the reactor's thread: the kernel
+    /// Followed by [`Queue::take_in`] or [`Queue::expel`]. Off the reactor's thread: the kernel
     /// may take milliseconds over it.
     ///
     /// # Errors
@@ -39,20 +40,16 @@ impl Queue {
         }
         let queue = Arc::clone(self);
         let moved = tokio::task::spawn_blocking(move || queue.group.take_in(pid, pidfd)).await;
-        let guest = match moved {
-            Ok(Ok(guest)) => guest,
-            Ok(Err(error)) => {
+        let guest = moved
+            .map_err(io::Error::other)
+            .and_then(|moved| moved.map_err(io::Error::other))
+            .map_err(|error| {
                 self.nothing_starts();
-                return Err(failed(&error));
-            }
-            Err(error) => {
-                self.nothing_starts();
-                return Err(failed(&error));
-            }
-        };
+                failed(&error)
+            })?;
         // If the queue is removed later, it kills the user's group.
         if self.state.lock().stopped {
-            self.give_up(guest, true).await;
+            self.expel(guest, true).await;
             return Err(Refusal::SessionEnded);
         }
         Ok(guest)
@@ -60,7 +57,7 @@ impl Queue {
 
     /// Handles an admitted process that has not become the user: with `back` it returns to its former
     /// group, else it is killed; its children are killed in any case.
-    pub async fn give_up(&self, guest: Guest, back: bool) {
+    pub async fn expel(&self, guest: Guest, back: bool) {
         let left = tokio::task::spawn_blocking(move || guest.leave(back)).await;
         if !matches!(left, Ok(Ok(()))) {
             tracing::error!(?left, service = %self.service, user = %self.account.name,
@@ -88,25 +85,21 @@ impl Queue {
 
     /// Adopts the workers that an earlier keeper has started: they keep serving, and count.
     pub(super) fn follow_inherited(self: &Arc<Self>) {
-        let failed = |error: &dyn std::fmt::Display| {
+        let failed = |error: KernelError| {
             tracing::error!(%error, service = %self.service, user = %self.account.name,
                 "cannot look into a worker's cgroup");
         };
-        let guests = self.group.guests().unwrap_or_else(|error| {
-            failed(&error);
-            Vec::new()
-        });
-        for guest in &guests {
-            // A service's process that was about to become the user: its grant no longer counts, and its
-            // former group is unknown.
-            if self.followed(guest).is_none()
-                && let Err(error) = guest.kill()
-            {
-                failed(&error);
+        let mut groups = self.group.guests().map_err(failed).unwrap_or_default();
+        groups.extend(Group::open(self.group.path()).map_err(failed));
+        for group in groups {
+            if self.follow_workers(&group) {
+                continue;
             }
-        }
-        if self.followed(&self.group).is_none() {
-            self.kill();
+            // That of a service has a grant that no longer counts, and its former group is unknown.
+            tracing::warn!(service = %self.service, user = %self.account.name,
+                "a process that had not become its user when the former keeper ended is killed");
+            let killed = group.kill();
+            killed.unwrap_or_else(failed);
         }
         // The last worker may have ended with the former keeper.
         self.end_left(&mut self.state.lock());
@@ -116,93 +109,67 @@ impl Queue {
     /// ends with the starter, or becomes the user in a moment.
     pub(super) async fn follow_strays(self: &Arc<Self>) {
         let begun = Instant::now();
-        while !self.follow_users() && begun.elapsed() < LOOKS.1 {
+        while !self.follow_workers(&self.group) && begun.elapsed() < LOOKS.1 {
             tokio::time::sleep(LOOKS.0).await;
         }
     }
 
-    /// Follows all workers. Returns false if there is a process that is not the user.
-    fn follow_users(self: &Arc<Self>) -> bool {
-        let mut all = true;
-        let pids = self.group.pids().unwrap_or_default();
-        for &pid in &pids {
-            if self.workers().iter().any(|worker| worker.pid == pid) {
-                continue;
+    /// Follows the workers in a group that are not counted yet. Returns whether all processes there are
+    /// wholly the user; false if that cannot be found out.
+    fn follow_workers(self: &Arc<Self>, group: &Group) -> bool {
+        let processes = match processes(group) {
+            Ok(processes) => processes,
+            Err(error) => {
+                tracing::error!(%error, service = %self.service, user = %self.account.name,
+                    "cannot follow the workers of an earlier starter");
+                return false;
             }
-            match Process::open(pid.cast_signed()) {
-                Ok(process) if process.users != [self.account.uid; 4] => all = false,
-                Ok(process) => {
-                    if is_worker(&process, &self.group, &pids) {
-                        tracing::info!(service = %self.service, user = %self.account.name, pid,
-                            "worker of an earlier starter goes on");
-                        self.follow(process);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    tracing::error!(%error, pid, "cannot follow a worker of an earlier starter");
-                }
-            }
-        }
-        all
-    }
-
-    fn follow(self: &Arc<Self>, process: Process) {
-        // A worker of an earlier keeper has run for longer than this one.
-        let since = process.since();
-        let Process { pid, pidfd, .. } = process;
-        let pid = pid.unsigned_abs();
-        self.state.lock().workers.push(Running { pid, since });
-        tokio::spawn(reap(Arc::clone(self), pid, Exit::Other(pidfd)));
-    }
-
-    /// Follows the workers in a group; none of them if a process is not wholly the user's.
-    fn followed(self: &Arc<Self>, group: &Group) -> Option<()> {
-        let listed = || {
-            group
-                .pids()
-                .inspect_err(|error| tracing::error!(%error, "cannot look into a worker's cgroup"))
-                .ok()
         };
-        let mut workers = Vec::new();
-        for pid in listed()? {
-            match Process::open(pid.cast_signed()) {
-                Ok(process) => workers.push(process),
-                // It has ended meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    tracing::error!(%error, pid, "cannot follow a worker of an earlier keeper");
-                    return None;
-                }
+        let pids: Vec<i32> = processes.iter().map(|process| process.pid).collect();
+        let (users, others): (Vec<_>, Vec<_>) = processes
+            .into_iter()
+            .partition(|process| process.users == [self.account.uid; 4]);
+        for process in users {
+            let pid = process.pid.unsigned_abs();
+            let is_known = self.workers().iter().any(|worker| worker.pid == pid);
+            if !is_known && is_worker(&process, group, &pids) {
+                tracing::info!(service = %self.service, user = %self.account.name, pid,
+                    "worker of an earlier starter goes on");
+                // That of an earlier keeper has run for longer than this one.
+                let since = process.since();
+                self.state.lock().workers.push(Running { pid, since });
+                tokio::spawn(reap(Arc::clone(self), pid, Exit::Other(process.pidfd)));
             }
         }
-        // Numbers that have passed to others before they were opened are not in the group.
-        let present = listed()?;
-        workers.retain(|process| present.contains(&process.pid.unsigned_abs()));
-        if let Some(other) = workers
-            .iter()
-            .find(|process| process.users != [self.account.uid; 4])
-        {
-            tracing::warn!(service = %self.service, user = %self.account.name, pid = other.pid,
-                "a process that had not become its user when the former keeper ended is killed");
-            return None;
-        }
-        for process in workers {
-            if is_worker(&process, group, &present) {
-                tracing::info!(service = %self.service, user = %self.account.name,
-                    pid = process.pid, "worker of an earlier keeper goes on");
-                self.follow(process);
-            }
-        }
-        Some(())
+        others.is_empty()
     }
+}
+
+/// The processes of a group, without adopted ones.
+///
+/// # Errors
+/// When the group or one of them cannot be looked at.
+pub(super) fn processes(group: &Group) -> io::Result<Vec<Process>> {
+    let listed = || group.pids().map_err(io::Error::other);
+    let mut processes = Vec::new();
+    for pid in listed()? {
+        match Process::open(pid.cast_signed()) {
+            // It has ended meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            process => processes.push(process?),
+        }
+    }
+    // Numbers that have passed to others before they were opened are not in the group.
+    let present = listed()?;
+    processes.retain(|process| present.contains(&process.pid.unsigned_abs()));
+    Ok(processes)
 }
 
 /// Whether a process in a group is a worker, or else a helper that a worker has made. A starter's
 /// child begins a session before it becomes the user; a service's own process has a group of its own.
-fn is_worker(process: &Process, group: &Group, pids: &[u32]) -> bool {
+fn is_worker(process: &Process, group: &Group, pids: &[i32]) -> bool {
     match group.guest_pid() {
         Some(pid) => pid == process.pid.unsigned_abs(),
-        None => process.leads_session && !pids.contains(&process.parent.unsigned_abs()),
+        None => process.leads_session && !pids.contains(&process.parent),
     }
 }

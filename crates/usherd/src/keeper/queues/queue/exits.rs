@@ -13,6 +13,7 @@ use usher_kernel::cgroup::Group;
 use usher_kernel::worker::Ended;
 use usher_policy::{Service, Style};
 
+use super::adoption::processes;
 use super::{GRACE, Queue, State};
 use crate::keeper::host::process::Process;
 use crate::keeper::queues::starter::WorkersEnd;
@@ -111,20 +112,9 @@ impl Queue {
             let mut groups = self.group.guests().unwrap_or_default();
             groups.extend(Group::open(self.group.path()));
             for group in groups {
-                let processes: Vec<Process> = group
-                    .pids()
-                    .unwrap_or_default()
-                    .into_iter()
-                    .filter(|pid| !asked.contains(pid))
-                    .filter_map(|pid| Process::open(pid.cast_signed()).ok())
-                    .collect();
-                // A number that has passed to another process since is not in the group.
-                let present = group.pids().unwrap_or_default();
-                for process in processes {
-                    let pid = process.pid.unsigned_abs();
-                    if present.contains(&pid) {
+                for process in processes(&group).unwrap_or_default() {
+                    if asked.insert(process.pid) {
                         process.signal(Signal::TERM);
-                        asked.insert(pid);
                     }
                 }
             }

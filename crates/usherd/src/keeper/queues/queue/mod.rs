@@ -302,9 +302,6 @@ impl Queue {
     }
 
     /// The identity of the user's processes.
-    ///
-    /// # Errors
-    /// See [`Account::identity`].
     pub async fn identity(&self) -> Result<Arc<Identity>, Refusal> {
         self.common.host.identities.of(&self.account).await
     }

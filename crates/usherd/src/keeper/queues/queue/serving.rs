@@ -97,7 +97,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
                     Outcome::Untaken => {
                         if queue.has_waiting() {
                             let reason = "no process of the service takes its users: does it run?";
-                            queue.failed(reason);
+                            queue.common.troubles.failed(&queue, reason);
                             queue.refuse_waiting(reason);
                         }
                         continue;
@@ -133,7 +133,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
                     StartError::Account(refusal) => refusal.to_string(),
                     error => error.to_string(),
                 };
-                queue.failed(&reason);
+                queue.common.troubles.failed(&queue, &reason);
                 queue.refuse_waiting(&reason);
                 continue;
             }
@@ -146,16 +146,14 @@ pub(super) async fn serve(queue: Arc<Queue>) {
             }
             Err(error) => Some(error.to_string()),
         };
-        if failed.is_none() {
-            starterless = None;
-        }
         match failed {
             None => {
+                starterless = None;
                 failures = Failures::default();
-                queue.serves();
+                queue.common.troubles.over(queue.key.0);
             }
             Some(reason) => {
-                queue.failed(&reason);
+                queue.common.troubles.failed(&queue, &reason);
                 failures.add(reason);
                 let pause = failures.pause();
                 tracing::error!(service = %queue.service, user = %queue.account.name,
@@ -253,13 +251,13 @@ impl Queue {
 
     /// Waits until the process that serves the whole queue has ended with all its descendants.
     async fn see_through(&self, failures: &mut Failures) {
-        let mut told = false;
+        let mut has_served = false;
         while self.has_worker() {
             // It has accepted the connections that it was started for.
-            if !told && !self.has_waiting() {
+            if !has_served && !self.has_waiting() {
                 *failures = Failures::default();
-                self.serves();
-                told = true;
+                self.common.troubles.over(self.key.0);
+                has_served = true;
             }
             self.wait_for_end().await;
         }
@@ -308,16 +306,6 @@ impl Queue {
         self.common
             .troubles
             .refused(self, connections as u64, reason);
-    }
-
-    /// Records a failed start for the administrator.
-    fn failed(&self, reason: &str) {
-        self.common.troubles.failed(self, reason);
-    }
-
-    /// Records that the service has a serving process.
-    fn serves(&self) {
-        self.common.troubles.over(self.key.0);
     }
 }
 

@@ -123,7 +123,7 @@ impl Table {
         let configuration = self.host.configuration.get();
         let service = configuration.checked.service(record.service);
         Circumstances {
-            authenticated: self.shares.last_authenticated(record),
+            authenticated: self.presences.last_authenticated(record),
             interval: service
                 .and_then(|service| service.reauthenticate)
                 .map(|interval| interval.as_secs()),
@@ -185,7 +185,7 @@ impl Table {
                     ending.push(Ending::new(session, record, reason));
                 }
                 Due::Forget => match self.host.admission.remove_session(&session) {
-                    Ok(()) => self.shares.forget(&record),
+                    Ok(()) => self.presences.forget(&record),
                     Err(error) => {
                         tracing::error!(%error, "forgetting a session");
                         self.agenda.enter(now + REMEMBERED, session);
@@ -194,6 +194,35 @@ impl Table {
             }
         }
         ending
+    }
+
+    /// The reason for the end of an expired session: its certificate, its key, or its user as a guest
+    /// has expired.
+    pub(super) fn expiry(&self, session: &SessionId, record: &SessionRecord) -> Refusal {
+        let configuration = self.host.configuration.get();
+        let certificate = self.certificate(session, record);
+        if let Ok(Some(certificate)) = &certificate
+            && certificate.valid_before <= record.expires
+        {
+            return Refusal::ExpiredCertificate;
+        }
+        let keys = configuration
+            .checked
+            .keys
+            .get(&record.user)
+            .into_iter()
+            .flatten();
+        let mut of_session = keys.filter(|key| key.fingerprint == record.key_fingerprint);
+        if of_session.any(|key| key.options.expires == Some(record.expires)) {
+            return Refusal::ExpiredKey;
+        }
+        let service = configuration.checked.service(record.service);
+        let until = service.and_then(|service| service.users.until(&record.user));
+        // A guest whose time was already over was a user by the certificate.
+        match until == Some(record.expires) {
+            true => Refusal::GuestOver,
+            false => Refusal::Expired,
+        }
     }
 
     /// Asks the client host for another element of the session's chain. A lost request does not

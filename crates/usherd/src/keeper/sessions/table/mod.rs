@@ -4,11 +4,9 @@
 mod agenda;
 #[cfg(test)]
 mod example;
-mod expiry;
 mod notices;
+mod presence;
 mod recent;
-mod room;
-mod share;
 mod tokens;
 mod unrecorded;
 
@@ -29,16 +27,16 @@ use crate::keeper::host::Host;
 use agenda::{Agenda, REMEMBERED};
 use notices::Notices;
 pub use notices::Replies;
+use presence::Presences;
 use recent::Recent;
-use share::Shares;
 pub use tokens::{Unread, set_client_addresses};
 use unrecorded::Unrecorded;
 
 /// The session table.
 pub struct Table {
     host: Arc<Host>,
-    /// Each user's share.
-    pub shares: Shares,
+    /// The users of sessions.
+    pub presences: Presences,
     /// The times of the next checks.
     pub agenda: Agenda,
     /// The sessions that ended last.
@@ -74,7 +72,7 @@ impl Table {
     pub fn new(host: Arc<Host>, most: u32) -> Self {
         Self {
             host,
-            shares: Shares::new(most),
+            presences: Presences::new(most),
             agenda: Agenda::default(),
             recent: Recent::default(),
             unrecorded: Unrecorded::default(),
@@ -109,8 +107,8 @@ impl Table {
 
     /// Enters a session whose row was inserted.
     pub fn enter(&self, session: SessionId, record: &SessionRecord) {
-        self.shares.keep(record);
-        self.shares.enter(session, record, record.opened);
+        self.presences.keep(record);
+        self.presences.enter(session, record, record.opened);
         self.schedule(session, record);
     }
 
@@ -123,7 +121,7 @@ impl Table {
         };
         match self.host.admission.insert_session(session, &record) {
             Ok(()) => {
-                self.shares.keep(&record);
+                self.presences.keep(&record);
                 self.end(session, record, refusal);
             }
             // The same authenticator has opened it.
@@ -136,9 +134,9 @@ impl Table {
 
     /// Enters a session that an earlier keeper has left. Returns whether it is live.
     pub fn take_up(&self, session: SessionId, record: &SessionRecord) -> bool {
-        self.shares.keep(record);
+        self.presences.keep(record);
         if let Some(ended) = record.ended {
-            self.shares.authenticated(record, unix_time());
+            self.presences.authenticated(record, unix_time());
             self.recent.enter(session, record);
             self.agenda.enter(ended.at, session);
             if !ended.recorded {
@@ -148,7 +146,7 @@ impl Table {
         }
         // The time of the user's last authentication is lost with the former keeper, so it counts
         // from now.
-        self.shares.enter(session, record, unix_time());
+        self.presences.enter(session, record, unix_time());
         self.schedule(session, record);
         true
     }
@@ -160,6 +158,28 @@ impl Table {
     pub fn session(&self, session: &SessionId) -> Result<Option<SessionRecord>, Refusal> {
         let found = self.host.admission.session(session);
         found.map_err(kernel_failed)
+    }
+
+    /// The certificate that makes a session's key the user's.
+    ///
+    /// # Errors
+    /// [`Refusal::KeeperUnavailable`]: a session that lacks its certificate ends.
+    pub fn certificate(
+        &self,
+        session: &SessionId,
+        record: &SessionRecord,
+    ) -> Result<Option<Certified>, Refusal> {
+        if !record.certified {
+            return Ok(None);
+        }
+        match self.host.admission.certificate(session) {
+            Ok(Some(certificate)) => Ok(Some(certificate)),
+            Ok(None) => Err(Refusal::KeeperUnavailable),
+            Err(error) => {
+                tracing::error!(%session, %error, "reading the certificate of a session");
+                Err(Refusal::KeeperUnavailable)
+            }
+        }
     }
 
     /// A session of this host that has neither ended nor expired.
@@ -213,7 +233,7 @@ impl Table {
             .admission
             .update_session(session, record)
             .map_err(kernel_failed)?;
-        self.shares.authenticated(record, unix_time());
+        self.presences.authenticated(record, unix_time());
         Ok(())
     }
 
@@ -255,7 +275,7 @@ impl Table {
     pub fn end(&self, session: &SessionId, mut record: SessionRecord, reason: Refusal) {
         tracing::info!(%session, user = %record.user, host = %record.host, reason = reason.name(),
         "session ended: {reason}");
-        self.shares.leave(session, &record);
+        self.presences.leave(session, &record);
         self.close_tokens(session);
         let ended = Ended {
             at: unix_time(),

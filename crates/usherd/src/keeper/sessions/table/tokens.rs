@@ -107,22 +107,15 @@ pub struct Unread(Mutex<HashMap<String, String>>);
 impl Unread {
     /// Attaches the filter to every present interface, and logs once where it cannot.
     pub fn attach(&self, admission: &Admission) {
-        let unattached = match admission.attach_tokens() {
-            Ok(unattached) => unattached,
-            Err(error) => {
-                return self.say(&[(String::new(), error.to_string())]);
-            }
+        let found = match admission.attach_tokens() {
+            Ok(unattached) => unattached
+                .into_iter()
+                .map(|unattached| (unattached.interface, unattached.error.to_string()))
+                .collect(),
+            Err(error) => HashMap::from([(String::new(), error.to_string())]),
         };
-        let found: Vec<_> = unattached
-            .into_iter()
-            .map(|unattached| (unattached.interface, unattached.error.to_string()))
-            .collect();
-        self.say(&found);
-    }
-
-    fn say(&self, found: &[(String, String)]) {
         let mut said = self.0.lock();
-        for (interface, error) in found {
+        for (interface, error) in &found {
             if said.get(interface) != Some(error) {
                 tracing::warn!(
                     interface,
@@ -132,6 +125,6 @@ impl Unread {
                 );
             }
         }
-        *said = found.iter().cloned().collect();
+        *said = found;
     }
 }
