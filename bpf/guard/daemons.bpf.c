@@ -42,33 +42,20 @@
  *
  * Kernel 6.1 or later (bpf_d_path and bpf_bprm_opts_set in LSM 5.11).
  */
+#include <linux/sched.h>
+#include <linux/stat.h>
+
 #include "usher_daemons.h"
 #include "usher_prepared.h"
 
-#define CLONE_THREAD 0x00010000
-#define PTRACE_MODE_ATTACH 0x02
-#define S_IFMT 00170000
-#define S_IFREG 0100000
-#define WRITE_BY_OTHERS 00022
+#define WRITE_BY_OTHERS (S_IWGRP | S_IWOTH)
 
 /* Marks for executed programs. */
 #define ALL_ROLES (USHER_DAEMON | USHER_UNDECLARED | USHER_ROLES)
 #define OTHER_ROLES (ALL_ROLES & ~USHER_KEEPER)
 
 /* The place where the present keeper was executed. Key: 0. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct usher_place);
-} keepers_place SEC(".maps");
-
-static __always_inline struct usher_place *presented(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&keepers_place, &zero);
-}
+ARRAY_TABLE(keepers_place, 1, struct usher_place);
 
 /* The mount of a path. Read as a number: the verifier rejects an address before the member. */
 static __always_inline struct mount *mount_of(const struct path *path)
@@ -123,7 +110,7 @@ static __always_inline int answers(__u32 question)
 	case USHER_PINNED_LINK:
 		return has_pinned_memory(task);
 	case USHER_PRESENTATION_LINK:
-		place = presented();
+		place = first_of(&keepers_place);
 		if (!place || !(roles_of(task) & USHER_KEEPER))
 			return 0;
 		locate(task, BPF_CORE_READ(task, mm, exe_file), place);
@@ -208,7 +195,7 @@ static __always_inline __u8 mark_for(struct task_struct *task, struct linux_binp
 				     const struct cred *cred)
 {
 	struct usher_guard_settings *expected = settings();
-	struct usher_place *keepers = presented();
+	struct usher_place *keepers = first_of(&keepers_place);
 	struct usher_place place = {};
 	__u32 child_of_init, child_of_keeper;
 	int same_file;

@@ -18,59 +18,33 @@
  *
  * Kernel 6.1 or later (bpf_for_each_map_elem 5.13).
  */
-#include "usher_daemons.h"
+#include <linux/magic.h>
 
-#define BPF_FS_MAGIC 0xcafe4a11
+#include "usher_daemons.h"
 
 /* Limits for daemons other than the keeper: half of each table. */
 #define MOST_CLAIMED 512
 #define MOST_FOLDERS_CLAIMED 32
 
-/* Usher's maps. Key: id; value: the owner. Limit: 1024. Full: user space gets the error. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, __u32);
-} own_maps SEC(".maps");
-
-/* Usher's programs. Key: id; value: the owner. Limit: 1024. Full: user space gets the error. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, __u32);
-} own_programs SEC(".maps");
-
-/* Usher's links. Key: id; value: the owner. Limit: 1024. Full: user space gets the error. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, __u32);
-} own_links SEC(".maps");
+/*
+ * Usher's maps, programs and links. Key: id; value: the owner. Limit of each: 1024. Full: user
+ * space gets the error.
+ */
+HASH_TABLE(own_maps, 1024, __u32, __u32);
+HASH_TABLE(own_programs, 1024, __u32, __u32);
+HASH_TABLE(own_links, 1024, __u32, __u32);
 
 /*
  * The folders of the pins. Key: struct usher_folder; value: the owner. Limit: 64. Full: user space
  * gets the error.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 64);
-	__type(key, struct usher_folder);
-	__type(value, __u32);
-} own_folders SEC(".maps");
+HASH_TABLE(own_folders, 64, struct usher_folder, __u32);
 
 /*
  * The number of objects that daemons have claimed, which leaves the keeper half of each table. Key:
  * enum usher_object. Full: user space gets the error.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, USHER_OBJECT_FOLDER + 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} claimed SEC(".maps");
+ARRAY_TABLE(claimed, USHER_OBJECT_FOLDER + 1, __u32);
 
 /* `owner`: the object's; NULL if the object is not Usher's. */
 static __always_inline int may_touch(const __u32 *owner)

@@ -10,23 +10,13 @@
 #define LINK_BY_ID 30
 
 /* How to recognize a daemon, and the device of the pins. Key: 0. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct usher_guard_settings);
-} guard_settings SEC(".maps");
+ARRAY_TABLE(guard_settings, 1, struct usher_guard_settings);
 
 /*
  * Marks of daemons. Key: the thread; value: enum usher_mark. Limit: memory. Full: an exec sets no
  * mark, and the daemon is refused Usher's objects; a new thread or process is refused.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, __u8);
-} daemons SEC(".maps");
+TASK_TABLE(daemons, __u8);
 
 /* enum usher_mark, or 0. */
 static __always_inline __u8 mark_of(struct task_struct *task)
@@ -46,9 +36,7 @@ static __always_inline __u8 roles_of(struct task_struct *task)
 
 static __always_inline struct usher_guard_settings *settings(void)
 {
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&guard_settings, &zero);
+	return first_of(&guard_settings);
 }
 
 #endif

@@ -3,9 +3,18 @@
 #ifndef USHER_ENDS_H
 #define USHER_ENDS_H
 
-#include <linux/types.h>
+#include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+
+/* Keys on the stack are written in words, which some architectures need aligned. */
+#define __aligned __attribute__((aligned(8)))
+
+#define AF_INET 2
+#define AF_INET6 10
+#define SOCK_STREAM 1
+#define SOCK_DGRAM 2
+#define SOCK_RAW 3
 
 static __always_inline void set_mapped(__u8 address[16], __be32 ipv4)
 {
@@ -30,6 +39,26 @@ static __always_inline void set_words(__u8 address[16], const volatile __u32 fro
 	words[2] = from[2];
 	words[3] = from[3];
 }
+
+/*
+ * Reads the addresses of a struct bpf_sk_lookup or bpf_sock_ops; `client` and `server` are `local`
+ * and `remote`, or the reverse. A v4 connection of a dual-stack socket is AF_INET6 with mapped
+ * addresses. 0: another family.
+ */
+#define SET_ADDRESSES(connection, context, client, server)                                         \
+	({                                                                                         \
+		int is_known = 1;                                                                  \
+		if ((context)->family == AF_INET) {                                                \
+			set_mapped((connection)->client_address, (context)->client##_ip4);         \
+			set_mapped((connection)->server_address, (context)->server##_ip4);         \
+		} else if ((context)->family == AF_INET6) {                                        \
+			set_words((connection)->client_address, (context)->client##_ip6);          \
+			set_words((connection)->server_address, (context)->server##_ip6);          \
+		} else {                                                                           \
+			is_known = 0;                                                              \
+		}                                                                                  \
+		is_known;                                                                          \
+	})
 
 /* Compares two addresses or two session names. */
 static __always_inline int equal_words(const __u8 left[16], const __u8 right[16])

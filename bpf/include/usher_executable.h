@@ -11,55 +11,13 @@
 #ifndef USHER_EXECUTABLE_H
 #define USHER_EXECUTABLE_H
 
-#include <linux/bpf.h>
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_helpers.h>
-
+#include "usher_kernel.h"
+#include "usher_maps.h"
 #include "usher_program.h"
 #include "usher_token.h"
 
-#define EBADF 9
-#define EINVAL 22
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct inode {
-	unsigned int i_nlink;
-};
-
-struct file {
-	struct inode *f_inode;
-};
-
-struct mm_struct {
-	struct file *exe_file;
-};
-
-struct fdtable {
-	unsigned int max_fds;
-	struct file **fd;
-};
-
-struct files_struct {
-	struct fdtable *fdt;
-};
-
-struct task_struct {
-	int tgid;
-	char comm[16]; /* TASK_COMM_LEN */
-	struct mm_struct *mm;
-	struct files_struct *files;
-};
-
-#pragma clang attribute pop
-
 /* Key: 0. Set before the programs are attached; user space keeps no descriptor of it. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct usher_program_key);
-} program_keys SEC(".maps");
+ARRAY_TABLE(program_keys, 1, struct usher_program_key);
 
 /* `distance`: of the inode from the hash's key, whose address stays as long as the tables exist. */
 static __always_inline __u64 program_at(__u64 distance, const struct usher_program_key *key)
@@ -70,13 +28,6 @@ static __always_inline __u64 program_at(__u64 distance, const struct usher_progr
 
 	usher_token_mask(words, message, hash);
 	return hash[0] ? hash[0] : 1;
-}
-
-static __always_inline struct usher_program_key *program_key(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&program_keys, &zero);
 }
 
 /* The executable of a process; none if it has none. Read by types known to the verifier, which also
@@ -94,7 +45,7 @@ static __always_inline struct inode *executable_of(struct task_struct *task)
 
 static __always_inline __u64 program_of(struct inode *inode)
 {
-	struct usher_program_key *key = program_key();
+	struct usher_program_key *key = first_of(&program_keys);
 
 	/* The verifier permits only the difference of two pointers. */
 	return key ? program_at((char *)inode - (char *)key, key) : 0;
@@ -108,7 +59,7 @@ static __always_inline __u64 program_of(struct inode *inode)
 SEC("syscall")
 int identify(struct usher_program_query *query)
 {
-	struct usher_program_key *key = program_key();
+	struct usher_program_key *key = first_of(&program_keys);
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 descriptor = query->descriptor;
 	struct file **files, *file = 0;

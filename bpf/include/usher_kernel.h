@@ -8,14 +8,13 @@
 #define USHER_KERNEL_H
 
 #include <linux/bpf.h>
+#include <linux/errno.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
-#define EPERM 1
-#define EAGAIN 11
-#define ENOMEM 12
-#define EBUSY 16
+/* A mode of ptrace_access_check. */
+#define PTRACE_MODE_ATTACH 0x02
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -52,8 +51,16 @@ struct signal_struct {
 	int nr_threads;
 };
 
+struct file;
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
 struct files_struct {
 	atomic_t count;
+	struct fdtable *fdt;
 };
 
 struct super_block {
@@ -63,6 +70,7 @@ struct super_block {
 
 struct inode {
 	unsigned short i_mode;
+	unsigned int i_nlink;
 	kuid_t i_uid;
 	struct super_block *i_sb;
 	unsigned long i_ino;
@@ -157,6 +165,7 @@ struct css_set {
 struct task_struct {
 	int tgid;
 	unsigned int ptrace;
+	char comm[16]; /* TASK_COMM_LEN */
 	struct task_struct *real_parent;
 	const struct cred *cred;
 	struct signal_struct *signal;
@@ -196,6 +205,7 @@ struct sock_common {
 
 struct sock {
 	struct sock_common __sk_common;
+	int sk_err;
 	struct bpf_local_storage *sk_bpf_storage;
 };
 
@@ -220,5 +230,11 @@ struct sockaddr;
 struct msghdr;
 
 #pragma clang attribute pop
+
+static __always_inline int all_uids_are(const struct cred *cred, __u32 uid)
+{
+	return cred->uid.val == uid && cred->euid.val == uid && cred->suid.val == uid &&
+	       cred->fsuid.val == uid;
+}
 
 #endif

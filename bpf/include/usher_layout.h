@@ -4,8 +4,8 @@
 #define USHER_LAYOUT_H
 
 #include <linux/types.h>
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
+
+#include "usher_maps.h"
 
 struct usher_layout {
 	__u32 version; /* 0: not written yet */
@@ -15,11 +15,6 @@ struct usher_layout {
 _Static_assert(sizeof(struct usher_layout) == 8, "usher_layout");
 
 /* Key: 0. Written once by the daemon that made the tables. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct usher_layout);
-} layout SEC(".maps");
+ARRAY_TABLE(layout, 1, struct usher_layout);
 
 #endif

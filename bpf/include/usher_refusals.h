@@ -11,12 +11,7 @@
 #include "usher_ownership.h"
 
 /* Refusals so far, one copy per CPU. Key: enum usher_reason. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, USHER_REASONS);
-	__type(key, __u32);
-	__type(value, __u64);
-} refusals SEC(".maps");
+CPU_TABLE(refusals, USHER_REASONS, __u64);
 
 /* Counts the refusal and returns `error`. */
 static __always_inline int refuse(__u32 reason, int error)

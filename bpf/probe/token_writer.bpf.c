@@ -3,9 +3,9 @@
  * For tests only: a client that writes given bytes into its SYN, and another program's filter that
  * loses packets.
  */
-#include <linux/bpf.h>
 #include <linux/pkt_cls.h>
-#include <bpf/bpf_helpers.h>
+
+#include "usher_maps.h"
 
 #define SYN 2
 #define OPTION_SIZE 20
@@ -15,20 +15,10 @@ struct option {
 };
 
 /* Key: the client's port in host byte order. Limit: 1024. Full: the test gets the error. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, struct option);
-} options SEC(".maps");
+HASH_TABLE(options, 1024, __u32, struct option);
 
 /* The number of packets to lose, and the number that came. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2);
-	__type(key, __u32);
-	__type(value, __u64);
-} losses SEC(".maps");
+ARRAY_TABLE(losses, 2, __u64);
 
 SEC("sockops")
 int write_token(struct bpf_sock_ops *context)

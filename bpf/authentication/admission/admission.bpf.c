@@ -42,106 +42,56 @@
  * Kernel 6.1 or later (sk_lookup 5.9, atomic compare-and-exchange 5.12, syscall programs 5.14,
  * ingress_ifindex 5.17).
  */
-#include <linux/bpf.h>
+#include <linux/errno.h>
 #include <linux/in.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_endian.h>
 
 #include "usher_ends.h"
 #include "usher_layout.h"
 #include "usher_shared.h"
 
-/* Connections on the stack are written in words, which some architectures need aligned. */
-#define __aligned __attribute__((aligned(8)))
-
-#define AF_INET 2
-#define AF_INET6 10
-
 /*
  * Ports under admission. Key: port in host byte order; value: id of the service.
  * Limit: every port there is.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u32);
-	__type(value, __u32);
-} services SEC(".maps");
+SPARSE_TABLE(services, 65536, __u32, __u32);
 
 /*
  * The queues. Key: service and user; value: the listening socket (read back: its cookie).
  * Limit: set before loading. Full: user space gets the error, and the user is not served.
  * An entry vanishes when the last holder closes the listener: refused.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_SOCKHASH);
-	__uint(max_entries, 1);
-	__type(key, struct usher_target);
-	__type(value, __u64);
-} listeners SEC(".maps");
+USHER_MAP(listeners, SOCKHASH, 0, 1, struct usher_target, __u64);
 
 /*
  * Announced and living connections. Key: the two endpoints; value: state, queue, session.
  * Limit: set before loading. Full: user space gets the error, and the connection is refused.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct usher_connection);
-	__type(value, struct usher_admission);
-} admissions SEC(".maps");
+HASH_TABLE(admissions, 1, struct usher_connection, struct usher_admission);
 
 /*
  * Open sessions, which these programs do not use. Key: session id.
  * Limit: set before loading. Full: user space gets the error, and the session is refused.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct usher_session_id);
-	__type(value, struct usher_session);
-} sessions SEC(".maps");
+HASH_TABLE(sessions, 1, struct usher_session_id, struct usher_session);
 
 /*
  * Certificates of open sessions, which these programs do not use either. Key: session id.
  * Limit: that of sessions. Full: user space gets the error, and the session is refused.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, struct usher_session_id);
-	__type(value, struct usher_certificate);
-} certificates SEC(".maps");
+SPARSE_TABLE(certificates, 1, struct usher_session_id, struct usher_certificate);
 
 /* What happened, one copy per CPU. Key: 0. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct usher_counters);
-} counters SEC(".maps");
+CPU_TABLE(counters, 1, struct usher_counters);
 
 /*
  * Connections that reached a service without an entry (struct usher_connection), for user space to
  * cut. Full: still counted as untracked; the connection is not refused here.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 64 * 1024);
-} untracked SEC(".maps");
-
-static __always_inline struct usher_counters *counters_here(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&counters, &zero);
-}
+RING_BUFFER(untracked, 64 * 1024);
 
 #define COUNT(what)                                                                                \
 	do {                                                                                       \
-		struct usher_counters *here = counters_here();                                     \
+		struct usher_counters *here = first_of(&counters);                                 \
 		if (here)                                                                          \
 			here->what++;                                                              \
 	} while (0)
@@ -173,15 +123,8 @@ static __always_inline int stands_under(const struct usher_connection *connectio
 static __always_inline int lookup_connection(struct bpf_sk_lookup *context,
 					     struct usher_connection *connection)
 {
-	if (context->family == AF_INET) {
-		set_mapped(connection->client_address, context->remote_ip4);
-		set_mapped(connection->server_address, context->local_ip4);
-	} else if (context->family == AF_INET6) {
-		set_words(connection->client_address, context->remote_ip6);
-		set_words(connection->server_address, context->local_ip6);
-	} else {
+	if (!SET_ADDRESSES(connection, context, remote, local))
 		return 0;
-	}
 	connection->client_port = context->remote_port;
 	connection->server_port = bpf_htons(context->local_port);
 	return 1;
@@ -283,20 +226,12 @@ int choose_queue(struct bpf_sk_lookup *context)
 	return SK_PASS;
 }
 
-/* The accepting side's view; a v4 connection of a dual-stack listener is AF_INET6 with mapped
- * addresses. The local port comes in host, the remote one in network byte order. */
+/* The accepting side's view. The local port comes in host, the remote one in network byte order. */
 static __always_inline int accepted_connection(struct bpf_sock_ops *context,
 					       struct usher_connection *connection)
 {
-	if (context->family == AF_INET) {
-		set_mapped(connection->client_address, context->remote_ip4);
-		set_mapped(connection->server_address, context->local_ip4);
-	} else if (context->family == AF_INET6) {
-		set_words(connection->client_address, context->remote_ip6);
-		set_words(connection->server_address, context->local_ip6);
-	} else {
+	if (!SET_ADDRESSES(connection, context, remote, local))
 		return 0;
-	}
 	connection->client_port = bpf_htons(bpf_ntohl(context->remote_port));
 	connection->server_port = bpf_htons(context->local_port);
 	return 1;

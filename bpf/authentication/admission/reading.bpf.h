@@ -56,12 +56,7 @@ struct notes {
 };
 
 /* Key: 0. Limit: NOTES per CPU. Full: the oldest is dropped, and its packet is refused. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct notes);
-} notes SEC(".maps");
+CPU_TABLE(notes, 1, struct notes);
 
 static __always_inline void copy_connection(struct usher_connection *to,
 					    const struct usher_connection *from)

@@ -8,12 +8,7 @@
  * established. Counted up and down here; once a second user space corrects it for connections that
  * never arrive. Limit: that of the listeners. Full: token_overloaded, the connection is announced.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct usher_target);
-	__type(value, __s64);
-} outstanding SEC(".maps");
+HASH_TABLE(outstanding, 1, struct usher_target, __s64);
 
 /* The user's count at the service; NULL if the table is full. */
 static __always_inline __s64 *outstanding_of(const struct usher_target *target)

@@ -39,31 +39,18 @@
 /* The time for which a token admits its SYN: until the fourth retransmission, after 15 s. */
 #define TOKEN_ADMISSION_NS (16ULL * 1000 * 1000 * 1000)
 
-#define EEXIST 17
-
 /*
  * The data that checks tokens. Key: slot.
  * Limit: set before loading. Full: user space gets the error, the session announces its
  * connections.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct usher_token_session);
-} tokens SEC(".maps");
+HASH_TABLE(tokens, 1, __u32, struct usher_token_session);
 
 /*
  * The addresses from which a host's connections may come. Value: unused.
  * Limit: 65,536. Full: user space gets the error; connections from other addresses are announced.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct usher_client_address);
-	__type(value, __u8);
-} client_addresses SEC(".maps");
+SPARSE_TABLE(client_addresses, 65536, struct usher_client_address, __u8);
 
 /* A function of its own for its stack, as are others below. */
 static __attribute__((noinline)) int comes_from(const struct usher_connection *connection,

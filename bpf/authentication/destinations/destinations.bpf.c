@@ -7,16 +7,12 @@
  * longest prefix selects the set of permitted ports, and the port's longest prefix in that set
  * decides. Tables are not changed but replaced, so one table decides each call.
  */
-#include <linux/bpf.h>
 #include <linux/in.h>
 
-#include "usher_kernel.h"
-#include "usher_ends.h"
 #include "usher_destinations.h"
-
-#define SOCK_STREAM 1
-#define SOCK_DGRAM 2
-#define EACCES 13
+#include "usher_ends.h"
+#include "usher_kernel.h"
+#include "usher_maps.h"
 
 /* A service's longest-prefix table from prefixes to the set of ports (for an address) or to any
  * value (for a port). Limit: user space makes it as large as its entries. */
@@ -30,13 +26,7 @@ struct prefixes {
 
 /* The service of a cgroup's processes. Key: the cgroup's id. Full: user space gets the error, and
  * starts no process in a cgroup without a place. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 262144);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u64);
-	__type(value, __u32);
-} governed SEC(".maps");
+SPARSE_TABLE(governed, 262144, __u64, __u32);
 
 /* The destinations of a service; a service without an entry is not restricted. Key: the service's
  * number. Full: user space gets the error, before the policy is in force. */
@@ -49,12 +39,7 @@ struct {
 } permitted SEC(".maps");
 
 /* The number of refused calls. Key: 0. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} refused SEC(".maps");
+CPU_TABLE(refused, 1, __u64);
 
 /* The table of the calling process's service; none if it is not restricted. An adopted process has
  * a cgroup of its own below its user's. */
@@ -73,11 +58,7 @@ static __always_inline void *own_table(void)
 
 static __always_inline int refuse(void)
 {
-	__u32 zero = 0;
-	__u64 *count = bpf_map_lookup_elem(&refused, &zero);
-
-	if (count)
-		__sync_fetch_and_add(count, 1);
+	count_up(first_of(&refused));
 	bpf_set_retval(-EACCES);
 	return 0;
 }

@@ -27,30 +27,17 @@
  *
  * Kernel 6.1 or later (socket storage in LSM 5.9, bpf_sock_from_file 5.11).
  */
-#include "usher_daemons.h"
+#include <linux/stat.h>
 
-#define S_IFMT 00170000
-#define S_IFSOCK 0140000
-#define TCP_CLOSE 7
-#define TCP_LISTEN 10
+#include "usher_daemons.h"
 
 /*
  * Owners. Key: the socket; value: the uid. Limit: memory (net.core.optmem_max per socket). Full:
  * user space gets the error and keeps the listener back; a connection that cannot be labelled is
  * refused.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
-	__type(key, int);
-	__type(value, struct usher_owner);
-} connection_owner SEC(".maps");
-
-static __always_inline int all_uids_are(const struct cred *cred, __u32 uid)
-{
-	return cred->uid.val == uid && cred->euid.val == uid && cred->suid.val == uid &&
-	       cred->fsuid.val == uid;
-}
+USHER_MAP(connection_owner, SK_STORAGE, BPF_F_NO_PREALLOC | BPF_F_CLONE, 0, int,
+	  struct usher_owner);
 
 static __always_inline struct usher_owner *owner_of(struct sock *sk)
 {
@@ -80,7 +67,7 @@ static __always_inline int use(struct socket *socket, __u32 reason)
 	task = bpf_get_current_task_btf();
 	if (all_uids_are(task->cred, owner->uid))
 		return 0;
-	listens = sk->__sk_common.skc_state == TCP_LISTEN;
+	listens = sk->__sk_common.skc_state == BPF_TCP_LISTEN;
 	if (listens && reason == USHER_REASON_DESCRIPTOR && all_uids_are(task->cred, 0))
 		return 0;
 	if (listens && is_daemon(task))
@@ -177,7 +164,7 @@ int BPF_PROG(own_listen, struct socket *socket, int backlog)
 {
 	struct sock *sk = socket->sk;
 
-	if (owner_of(sk) && sk->__sk_common.skc_state == TCP_CLOSE &&
+	if (owner_of(sk) && sk->__sk_common.skc_state == BPF_TCP_CLOSE &&
 	    is_daemon(bpf_get_current_task_btf()))
 		return 0;
 	return use(socket, 0);

@@ -47,19 +47,12 @@
  *
  * Kernel 6.1 or later (userns_create 6.1, uring_override_creds 5.16, task storage in LSM 5.11).
  */
+#include <linux/capability.h>
+#include <linux/magic.h>
+#include <linux/sched.h>
+
 #include "usher_prepared.h"
 #include "usher_refusals.h"
-
-#define CLONE_VM 0x100
-#define CLONE_VFORK 0x4000
-#define CLONE_THREAD 0x10000
-
-#define PROC_SUPER_MAGIC 0x9fa0
-#define PTRACE_MODE_ATTACH 0x02
-
-#define CAP_SETGID 6
-#define CAP_SETUID 7
-#define CAP_NET_BIND_SERVICE 10
 
 /* Set if a call of the set*id family needs the capability (include/linux/security.h). */
 #define CAP_OPT_INSETID 4
@@ -69,67 +62,37 @@
  * would free its running processes. Limit: 1024. Full: user space gets the error and starts no
  * service of a further account.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, __u8);
-} fenced_accounts SEC(".maps");
+HASH_TABLE(fenced_accounts, 1024, __u32, __u8);
 
 /*
  * Grants. Key: the process (its first thread); value: the identity. Written by user space only.
  * Limit: memory. Full: user space gets the error, and the process's setuid is refused.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct usher_identity);
-} grants SEC(".maps");
+TASK_TABLE(grants, struct usher_identity);
 
 /*
  * Settled threads. Key: the thread; value: its identity. Written by these programs only.
  * Limit: memory. Full: the setuid or the clone is refused.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct usher_settled);
-} settled SEC(".maps");
+TASK_TABLE(settled, struct usher_settled);
 
 /*
  * Processes in the memory of their parent, which waits (vfork). Key: the process; value: unused.
  * Limit: memory. Full: the vfork is refused.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, __u8);
-} borrowers SEC(".maps");
+TASK_TABLE(borrowers, __u8);
 
 /*
  * The number of the present keeper: each one increments it at start. Key: 0. Grants of an earlier
  * keeper, which would never be completed, are ignored.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} keeper SEC(".maps");
+ARRAY_TABLE(keeper, 1, __u32);
 
 /*
  * The last reason that a process could not become its user, for the keeper's journal. Key: the
  * process (its first thread); value: enum usher_reason. Limit: memory. Full: the journal lacks it.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, __u32);
-} obstacles SEC(".maps");
+TASK_TABLE(obstacles, __u32);
 
 static __always_inline struct usher_settled *settled_as(struct task_struct *task)
 {
@@ -139,7 +102,7 @@ static __always_inline struct usher_settled *settled_as(struct task_struct *task
 static __always_inline struct usher_identity *granted_to(struct task_struct *task)
 {
 	struct usher_identity *granted = bpf_task_storage_get(&grants, task, NULL, 0);
-	__u32 first = 0, *present = bpf_map_lookup_elem(&keeper, &first);
+	__u32 *present = first_of(&keeper);
 
 	return granted && present && granted->keeper == *present ? granted : NULL;
 }
@@ -167,12 +130,6 @@ static __always_inline int is_fenced_account(const struct cred *cred)
 static __always_inline int is_fenced(struct task_struct *task, const struct cred *cred)
 {
 	return settled_as(task) || is_fenced_account(cred);
-}
-
-static __always_inline int all_uids_are(const struct cred *cred, __u32 uid)
-{
-	return cred->uid.val == uid && cred->euid.val == uid && cred->suid.val == uid &&
-	       cred->fsuid.val == uid;
 }
 
 static __always_inline int all_gids_are(const struct cred *cred, __u32 gid)

@@ -6,47 +6,25 @@
  * process there would keep the service from starting, or pass for another host while the proxy is
  * not running. Root may bind everything, as it may read everything.
  */
-#include <linux/bpf.h>
+#include <linux/errno.h>
 #include <linux/in.h>
 
 #include "usher_ends.h"
+#include "usher_maps.h"
 #include "usher_ports.h"
-
-#define SOCK_STREAM 1
-#define EACCES 13
-
-/* Keys on the stack are written in words, which some architectures need aligned. */
-#define __aligned __attribute__((aligned(8)))
 
 /* The network namespace of these ports: that of the loader, set before loading. */
 const volatile __u64 own_network = 0;
 
 /* Key: a port. Limit: every port there is. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u32);
-	__type(value, struct usher_port);
-} ports SEC(".maps");
+SPARSE_TABLE(ports, 65536, __u32, struct usher_port);
 
 /* The user who may bind a port to one address; 0: only root. Full: user space gets the error, and
  * ports without a place may be bound by everybody. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct usher_bound);
-	__type(value, __u32);
-} addresses SEC(".maps");
+SPARSE_TABLE(addresses, 16384, struct usher_bound, __u32);
 
 /* The number of refused calls. Key: 0. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} refused SEC(".maps");
+CPU_TABLE(refused, 1, __u64);
 
 static __always_inline int is_any(const __u8 address[16])
 {
@@ -71,14 +49,9 @@ static __always_inline int may_bind(const struct usher_bound *bound, __u32 uid)
 
 static __always_inline int decide(const struct usher_bound *bound)
 {
-	__u32 zero = 0;
-	__u64 *count;
-
 	if (may_bind(bound, (__u32)bpf_get_current_uid_gid()))
 		return 1;
-	count = bpf_map_lookup_elem(&refused, &zero);
-	if (count)
-		__sync_fetch_and_add(count, 1);
+	count_up(first_of(&refused));
 	bpf_set_retval(-EACCES);
 	return 0;
 }

@@ -9,17 +9,9 @@
 #ifndef USHER_TICKET_DRAWING_H
 #define USHER_TICKET_DRAWING_H
 
-#include "maps.h"
+#include <linux/errno.h>
 
-#define ENOENT 2
-#define EAGAIN 11
-#define ENOMEM 12
-#define EINVAL 22
-#define ENOPROTOOPT 92
-#define EOPNOTSUPP 95
-#define EISCONN 106
-#define ESTALE 116
-#define EKEYEXPIRED 127
+#include "maps.h"
 
 /* The number of retries of a draw whose ticket is replaced meanwhile. */
 #define ATTEMPTS 2

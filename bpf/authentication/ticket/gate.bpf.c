@@ -19,29 +19,10 @@
 #include "usher_layout.h"
 
 /* The program for SYNs that no gate decides about: hold_syn. Key: 0. Not pinned. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} holding SEC(".maps");
+USHER_MAP(holding, PROG_ARRAY, 0, 1, __u32, __u32);
 
 /* The number of dropped SYNs, one copy per CPU. Key: 0. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} kept_back SEC(".maps");
-
-static __always_inline void count_kept_back(void)
-{
-	__u32 zero = 0;
-	__u64 *count = bpf_map_lookup_elem(&kept_back, &zero);
-
-	if (count)
-		__sync_fetch_and_add(count, 1);
-}
+CPU_TABLE(kept_back, 1, __u64);
 
 /* Whether the gate was entered for this connection. */
 static __always_inline int is_for(const struct usher_gate *gate, struct bpf_sock *socket,
@@ -85,7 +66,7 @@ int gate_syn(struct __sk_buff *packet)
 		gate = gate_of(&connection);
 		if (gate) {
 			if (!is_for(gate, socket, bpf_get_socket_cookie(packet))) {
-				count_kept_back();
+				count_up(first_of(&kept_back));
 				return 0;
 			}
 			if (gate->released)

@@ -4,42 +4,22 @@
 #ifndef USHER_TICKET_GATES_H
 #define USHER_TICKET_GATES_H
 
-#include <linux/bpf.h>
 #include <linux/in.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_endian.h>
 
 #include "usher_ends.h"
+#include "usher_maps.h"
 #include "usher_ticket.h"
-
-/* Keys on the stack are written in words, which some architectures need aligned. */
-#define __aligned __attribute__((aligned(8)))
-
-#define AF_INET 2
-#define AF_INET6 10
-#define SOCK_STREAM 1
-#define SOCK_RAW 3
 
 /* Key: a socket, whose end removes the entry. Limit: the memory for options of the socket. Full:
  * the connection is not held, and the server refuses it. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct usher_hold);
-} holds SEC(".maps");
+SOCKET_TABLE(holds, struct usher_hold);
 
 /*
  * Endpoints of connections that are under decision in user space, or announced. Limit: set before
  * loading. Full: user space gets the error: a held connection stays held and is reported again, an
  * announcement is refused.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct usher_connection);
-	__type(value, struct usher_gate);
-} gates SEC(".maps");
+HASH_TABLE(gates, 1, struct usher_connection, struct usher_gate);
 
 /* The connecting side's view. */
 static __always_inline void ends_of(const struct bpf_sock *socket,

@@ -17,18 +17,8 @@
 #include "maps.h"
 #include "program.h"
 
-#define ECONNREFUSED 111
-
 /* Headers of IPv4 and TCP without options. */
 #define LEAST_SYN_SIZE 40
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct sock {
-	int sk_err;
-};
-
-#pragma clang attribute pop
 
 static __always_inline struct usher_report *report_of(const struct usher_connection *connection,
 						      const struct usher_hold *hold, __u64 cookie,

@@ -3,37 +3,20 @@
 #ifndef USHER_TICKET_MAPS_H
 #define USHER_TICKET_MAPS_H
 
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_endian.h>
-
 #include "gates.h"
-#include "usher_ends.h"
-#include "usher_ticket.h"
 
 /*
  * Tickets. Key: user and server. Limit: set before loading. Full: user space gets the error, and
  * the user's connections carry no token.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct usher_ticket_key);
-	__type(value, struct usher_ticket);
-} tickets SEC(".maps");
+HASH_TABLE(tickets, 1, struct usher_ticket_key, struct usher_ticket);
 
 /*
  * Elements that may be drawn. Key: number of the ticket, and block of its chain; each is filled
  * once. Limit: set before loading; a block takes memory when it is filled. Full: user space gets
  * the error, and the ticket ends at the missing block.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct usher_block_key);
-	__type(value, struct usher_block);
-} blocks SEC(".maps");
+SPARSE_TABLE(blocks, 1, struct usher_block_key, struct usher_block);
 
 /* The token that a socket's SYN will carry. */
 struct drawn {
@@ -52,102 +35,54 @@ struct drawn {
 
 /* Key: a socket, whose end removes the entry. Limit: the memory for options of the socket. Full:
  * the draw is refused (ENOMEM). */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct drawn);
-} drawn SEC(".maps");
+SOCKET_TABLE(drawn, struct drawn);
 
 /*
  * Tickets that have reached a block not reported to user space (struct usher_block_key): that block
  * and the next must be filled. Limit: 4,096. Full: counted, and reported at the next draw.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 64 * 1024);
-} wanted SEC(".maps");
+RING_BUFFER(wanted, 64 * 1024);
 
 /*
  * The destinations at which a plain connect() is authenticated, with the list of programs; 0: all
  * programs. Only listed programs draw tokens there. Limit: set before loading. Full: user space
  * gets the error, and puts nothing in force that would need more.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct usher_destination);
-	__type(value, __u32);
-} plain SEC(".maps");
+HASH_TABLE(plain, 1, struct usher_destination, __u32);
 
 /*
  * Listed programs. The value is unused. Limit: set before loading. Full: as `plain`.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct usher_listed_key);
-	__type(value, __u32);
-} listed SEC(".maps");
+HASH_TABLE(listed, 1, struct usher_listed_key, __u32);
 
 /* Key: a socket, whose end removes the entry. Limit: the memory for options of the socket. Full:
  * the process gets ENOMEM, and does not count as a listed program. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct usher_asker);
-} askers SEC(".maps");
+SOCKET_TABLE(askers, struct usher_asker);
 
 /*
  * Reports about plain connections (struct usher_report). Limit: about 2,300. Full: counted; a held
  * SYN is reported when the kernel sends it again, and user space notices an end by a time limit.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 512 * 1024);
-} reports SEC(".maps");
+RING_BUFFER(reports, 512 * 1024);
 
 /*
  * Endpoints of connections whose SYN was reported; sockets in `senders` may send it. The value is
  * unused. User space has no descriptor of it. Limit: as `gates`; the oldest makes room, and the
  * kernel sends its SYN.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct usher_connection);
-	__type(value, __u32);
-} told SEC(".maps");
+USHER_MAP(told, LRU_HASH, 0, 1, struct usher_connection, __u32);
 
 /* Raw sockets that may send only reported SYNs. Key: a socket, whose end removes the entry. User
  * space keeps no descriptor of the table once they are entered. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, __u32);
-} senders SEC(".maps");
+SOCKET_TABLE(senders, __u32);
 
 /* What happened, one copy per CPU. Key: 0. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct usher_ticket_counters);
-} counters SEC(".maps");
-
-static __always_inline struct usher_ticket_counters *counters_here(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&counters, &zero);
-}
+CPU_TABLE(counters, 1, struct usher_ticket_counters);
 
 /* Atomic, because a packet's program may interrupt a system call's. */
 #define COUNT(what)                                                                                \
 	do {                                                                                       \
-		struct usher_ticket_counters *here = counters_here();                              \
+		struct usher_ticket_counters *here = first_of(&counters);                          \
 		if (here)                                                                          \
 			__sync_fetch_and_add(&here->what, 1);                                      \
 	} while (0)

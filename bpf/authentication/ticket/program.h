@@ -6,8 +6,6 @@
 #include "maps.h"
 #include "usher_executable.h"
 
-#define EACCES 13
-
 /*
  * The program that the calling process runs. 0: its file no longer has a name, so it is at no path,
  * or there is none.

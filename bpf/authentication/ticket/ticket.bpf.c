@@ -195,15 +195,8 @@ int connect_plain6(struct bpf_sock_addr *context)
 static __always_inline int connecting(struct bpf_sock_ops *context,
 				      struct usher_connection *connection)
 {
-	if (context->family == AF_INET) {
-		set_mapped(connection->client_address, context->local_ip4);
-		set_mapped(connection->server_address, context->remote_ip4);
-	} else if (context->family == AF_INET6) {
-		set_words(connection->client_address, context->local_ip6);
-		set_words(connection->server_address, context->remote_ip6);
-	} else {
+	if (!SET_ADDRESSES(connection, context, local, remote))
 		return 0;
-	}
 	connection->client_port = bpf_htons(context->local_port);
 	connection->server_port = bpf_htons(bpf_ntohl(context->remote_port));
 	return 1;
