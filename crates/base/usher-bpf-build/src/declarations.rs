@@ -110,9 +110,12 @@ impl Declarations {
         let more = if counts { ", Debug, Default" } else { "" };
         writeln!(
             out,
-            "#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord{more})]"
+            "#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord{more})]\n\
+             #[derive(usher_bpf::zerocopy::FromBytes, usher_bpf::zerocopy::IntoBytes)]\n\
+             #[derive(usher_bpf::zerocopy::Immutable)]\n\
+             #[zerocopy(crate = \"usher_bpf::zerocopy\")]\n\
+             #[repr(C)]\npub struct {camel} {{"
         )?;
-        writeln!(out, "#[repr(C)]\npub struct {camel} {{")?;
         let mut filled = 0;
         for field in fields {
             let (mut kind, mut bytes) = self.kind(&field.kind)?;
@@ -128,10 +131,12 @@ impl Declarations {
         if filled != size {
             return Err(format!("struct usher_{name}: {filled} of {size} bytes are fields").into());
         }
-        writeln!(out, "}}\nusher_bpf::plain!({camel}, {size});")?;
+        writeln!(
+            out,
+            "}}\nconst _: () = assert!(size_of::<{camel}>() == {size});"
+        )?;
         if counts {
-            writeln!(out, "// SAFETY: 64-bit numbers only.")?;
-            writeln!(out, "unsafe impl usher_bpf::Counted for {camel} {{")?;
+            writeln!(out, "impl usher_bpf::Counted for {camel} {{")?;
             writeln!(out, "    const NAMES: &'static [&'static str] = &[")?;
             for field in fields {
                 writeln!(out, "        \"{}\",", field.name)?;
@@ -354,7 +359,7 @@ mod tests {
             "    pub rest: [[u8; 3]; 2],",
             "    pub ends: Ends,",
             "    pub name: [u8; 16],",
-            "usher_bpf::plain!(OneThing, 40);",
+            "const _: () = assert!(size_of::<OneThing>() == 40);",
         ] {
             assert!(rust.contains(line), "{line}\n{rust}");
         }

@@ -2,44 +2,36 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
 
-use libbpf_rs::libbpf_sys;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use zerocopy::IntoBytes;
 
-use crate::table::result;
 use crate::{KernelError, Plain};
 
-/// Numbers that programs increment, with their names. `usher-bpf-build` generates them.
-///
-/// # Safety
-/// Implementors consist of `u64` only, as many as there are names.
-pub unsafe trait Counted: Plain + Default {
+/// Numbers (`u64`) that programs increment, with their names. `usher-bpf-build` generates them.
+pub trait Counted: Plain + Default {
     /// The names, in the order of the numbers.
     const NAMES: &'static [&'static str];
 
     /// Names and numbers, for views.
     fn named(&self) -> Vec<(String, u64)> {
         let names = Self::NAMES.iter().map(ToString::to_string);
-        names.zip(numbers(self)).collect()
+        names.zip(numbers(self.as_bytes())).collect()
     }
 }
 
-fn numbers<C: Counted>(counted: &C) -> impl Iterator<Item = u64> {
-    let words = counted.bytes().as_chunks().0;
+fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    let words = bytes.as_chunks().0;
     words.iter().map(|word| u64::from_ne_bytes(*word))
 }
 
-// SAFETY: one number.
-unsafe impl Counted for u64 {
+impl Counted for u64 {
     const NAMES: &'static [&'static str] = &["count"];
 }
 
 /// A per-CPU array of counters.
 pub struct Counters<C> {
-    map: OwnedFd,
-    /// Read once, because a confined process cannot read it.
-    cpus: usize,
+    map: MapHandle,
     counted: PhantomData<fn() -> C>,
 }
 
@@ -50,11 +42,11 @@ impl<C> fmt::Debug for Counters<C> {
 }
 
 impl<C: Counted> Counters<C> {
-    pub(crate) fn new(map: OwnedFd) -> Result<Self, KernelError> {
-        let cpus = libbpf_rs::num_possible_cpus();
+    pub(crate) fn new(map: MapHandle) -> Result<Self, KernelError> {
+        // libbpf keeps the number, which a confined process cannot read.
+        libbpf_rs::num_possible_cpus().map_err(KernelError::bpf("counting the processors"))?;
         Ok(Self {
             map,
-            cpus: cpus.map_err(KernelError::bpf("counting the processors"))?,
             counted: PhantomData,
         })
     }
@@ -72,27 +64,16 @@ impl<C: Counted> Counters<C> {
     /// # Errors
     /// The kernel's error.
     pub fn read_at(&self, place: u32) -> Result<C, KernelError> {
-        const { assert!(size_of::<C>().is_multiple_of(8) && align_of::<C>() == 8) };
-        let mut per_cpu = vec![MaybeUninit::<C>::uninit(); self.cpus];
-        // SAFETY: room for one value for every possible CPU; values of a size divisible by eight are
-        // written without gaps.
-        let code = unsafe {
-            libbpf_sys::bpf_map_lookup_elem(
-                self.map.as_raw_fd(),
-                std::ptr::from_ref(&place).cast(),
-                per_cpu.as_mut_ptr().cast(),
-            )
-        };
-        result(code).map_err(KernelError::system("reading counters"))?;
+        let copies = self
+            .map
+            .lookup_percpu(place.as_bytes(), MapFlags::ANY)
+            .map_err(KernelError::bpf("reading counters"))?;
         let mut sum = vec![0_u64; C::NAMES.len()];
-        for counted in per_cpu {
-            // SAFETY: the kernel wrote all of them, and every bit pattern is a value (Plain).
-            let counted = unsafe { counted.assume_init() };
-            for (sum, number) in sum.iter_mut().zip(numbers(&counted)) {
+        for copy in copies.iter().flatten() {
+            for (sum, number) in sum.iter_mut().zip(numbers(copy)) {
                 *sum = sum.wrapping_add(number);
             }
         }
-        // SAFETY: as many numbers as the structure consists of (Counted).
-        Ok(unsafe { sum.as_ptr().cast::<C>().read() })
+        C::read(sum.as_bytes()).ok_or(KernelError::MissingPart("counters"))
     }
 }

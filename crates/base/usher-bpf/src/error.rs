@@ -102,7 +102,7 @@ pub enum KernelError {
 
 impl KernelError {
     /// Names the system call that failed.
-    pub fn system(what: &'static str) -> impl Fn(io::Error) -> Self + Copy {
+    pub fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Self + Copy {
         move |error| SystemError::call(what)(error).into()
     }
 
@@ -112,7 +112,7 @@ impl KernelError {
     }
 
     /// Names the file and the failed operation.
-    pub fn file(what: &'static str, path: &Path) -> impl Fn(io::Error) -> Self {
+    pub fn file<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl Fn(E) -> Self {
         let failed = SystemError::file(what, path);
         move |error| failed(error).into()
     }

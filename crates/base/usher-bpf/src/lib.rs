@@ -42,3 +42,5 @@ pub use pins::{Objects, Pins, exists};
 pub use plain::Plain;
 pub use ring::{Batch, Ring};
 pub use table::{Insertion, Table};
+// For generated code.
+pub use zerocopy;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -56,8 +55,8 @@ impl Object {
     /// # Errors
     /// Like [`Object::table`].
     pub fn counters<C: Counted>(&self, name: &'static str) -> Result<Counters<C>, KernelError> {
-        let table: Table<u32, C> = self.table(name)?;
-        Counters::new(table.into_descriptor())
+        self.table::<u32, C>(name)?;
+        Counters::new(self.handle(name)?)
     }
 
     /// A ring buffer; see [`Ring`]. `read` decodes an entry, or leaves it out.
@@ -70,12 +69,11 @@ impl Object {
         what: &'static str,
         read: fn(&[u8]) -> Option<T>,
     ) -> Result<Ring<T>, KernelError> {
-        let map = MapHandle::try_from(&self.map(name)?);
-        Ring::open(
-            what,
-            map.map_err(KernelError::bpf("keeping a table"))?,
-            read,
-        )
+        Ring::open(what, self.handle(name)?, read)
+    }
+
+    fn handle(&self, name: &'static str) -> Result<MapHandle, KernelError> {
+        MapHandle::try_from(&self.map(name)?).map_err(KernelError::bpf("keeping a table"))
     }
 
     fn find(&self, program: &'static str) -> Result<ProgramMut<'_>, KernelError> {
@@ -288,7 +286,7 @@ pub fn run<C: Plain>(
 fn inode(file: &File, path: &Path) -> Result<u64, KernelError> {
     let metadata = file.metadata();
     let failed = KernelError::file("reading the properties of", path);
-    Ok(metadata.map_err(|error: io::Error| failed(error))?.ino())
+    Ok(metadata.map_err(failed)?.ino())
 }
 
 fn open_link(path: &Path) -> Result<(Link, LinkTypeInfo), KernelError> {

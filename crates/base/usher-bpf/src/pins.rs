@@ -61,7 +61,7 @@ impl Pins {
     pub fn lock(folder: &Path) -> Result<Self, KernelError> {
         let parent = folder.parent().unwrap_or(Path::new("/"));
         let kind = rustix::fs::statfs(parent)
-            .map_err(|error| KernelError::file("looking at", parent)(error.into()))?
+            .map_err(KernelError::file("looking at", parent))?
             .f_type;
         // Its type differs between architectures; the magic number has 32 bits.
         if kind as u32 != BPF_FS_MAGIC {

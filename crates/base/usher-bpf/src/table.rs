@@ -7,7 +7,6 @@
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libbpf_rs::{MapCore, MapHandle, MapType, libbpf_sys};
@@ -85,10 +84,6 @@ impl<K: Plain, V: Plain> Table<K, V> {
         Self::new(name, &map)
     }
 
-    pub(crate) fn into_descriptor(self) -> OwnedFd {
-        self.map
-    }
-
     /// Makes the table read-only for system calls and returns its descriptor.
     ///
     /// # Errors
@@ -109,18 +104,17 @@ impl<K: Plain, V: Plain> Table<K, V> {
     /// # Errors
     /// The kernel's error.
     pub fn get(&self, key: &K) -> Result<Option<V>, KernelError> {
-        let mut value = MaybeUninit::<V>::uninit();
+        let mut value = V::zeroed();
         // SAFETY: key and value are as large as the map's keys and values.
         let code = unsafe {
             libbpf_sys::bpf_map_lookup_elem(
                 self.map.as_raw_fd(),
-                key.bytes().as_ptr().cast(),
-                value.as_mut_ptr().cast(),
+                key.as_bytes().as_ptr().cast(),
+                value.as_mut_bytes().as_mut_ptr().cast(),
             )
         };
         match result(code) {
-            // SAFETY: the kernel wrote the whole value, and every bit pattern is one (Plain).
-            Ok(()) => Ok(Some(unsafe { value.assume_init() })),
+            Ok(()) => Ok(Some(value)),
             Err(error) if is(&error, libc::ENOENT) => Ok(None),
             Err(error) => Err(self.error("looking up in the table", error)),
         }
@@ -131,8 +125,8 @@ impl<K: Plain, V: Plain> Table<K, V> {
         result(unsafe {
             libbpf_sys::bpf_map_update_elem(
                 self.map.as_raw_fd(),
-                key.bytes().as_ptr().cast(),
-                value.bytes().as_ptr().cast(),
+                key.as_bytes().as_ptr().cast(),
+                value.as_bytes().as_ptr().cast(),
                 u64::from(flags),
             )
         })
@@ -199,7 +193,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     pub fn remove(&self, key: &K) -> Result<bool, KernelError> {
         // SAFETY: the key is as large as the map's keys.
         let code = unsafe {
-            libbpf_sys::bpf_map_delete_elem(self.map.as_raw_fd(), key.bytes().as_ptr().cast())
+            libbpf_sys::bpf_map_delete_elem(self.map.as_raw_fd(), key.as_bytes().as_ptr().cast())
         };
         match result(code) {
             Ok(()) => Ok(true),
@@ -216,8 +210,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     pub fn entries(&self) -> Result<Vec<(K, V)>, KernelError> {
         let mut all = Vec::new();
         let mut batch = BATCH;
-        let mut keys: Vec<MaybeUninit<K>> = vec![MaybeUninit::uninit(); batch];
-        let mut values: Vec<MaybeUninit<V>> = vec![MaybeUninit::uninit(); batch];
+        let (mut keys, mut values) = (vec![K::zeroed(); batch], vec![V::zeroed(); batch]);
         // The kernel's position: for hash maps, the number of a bucket.
         let mut position: Option<u32> = None;
         loop {
@@ -247,17 +240,15 @@ impl<K: Plain, V: Plain> Table<K, V> {
                 Err(error) if is(&error, libc::ENOENT) => true,
                 Err(error) if is(&error, libc::ENOSPC) => {
                     batch *= 2;
-                    keys.resize(batch, MaybeUninit::uninit());
-                    values.resize(batch, MaybeUninit::uninit());
+                    keys.resize(batch, K::zeroed());
+                    values.resize(batch, V::zeroed());
                     continue;
                 }
                 Err(error) if is(&error, libc::EINTR) => continue,
                 Err(error) => return Err(self.error("reading the table", error)),
             };
-            for (key, value) in keys.iter().zip(&values).take(count as usize) {
-                // SAFETY: the kernel wrote `count` keys and values.
-                all.push(unsafe { (key.assume_init(), value.assume_init()) });
-            }
+            let read = keys.iter().copied().zip(values.iter().copied());
+            all.extend(read.take(count as usize));
             if last {
                 return Ok(all);
             }
@@ -276,7 +267,11 @@ impl<K: Plain> Table<K, u32> {
             self.set(key, &value)?;
         }
         for (key, other) in self.entries()? {
-            if other == value && !wanted.iter().any(|wanted| wanted.bytes() == key.bytes()) {
+            if other == value
+                && !wanted
+                    .iter()
+                    .any(|wanted| wanted.as_bytes() == key.as_bytes())
+            {
                 self.remove(&key)?;
             }
         }
