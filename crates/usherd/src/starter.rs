@@ -32,7 +32,7 @@ use usher_daemon::packet::PacketSocket;
 use usher_daemon::role::HasRole;
 use usher_kernel::worker::{
     BIRTH, Ends, MAX_REQUEST, Progress, REPORT_SIZE, Report, Request, Starter, Told,
-    outlast_requests_to_end,
+    block_requests_to_end,
 };
 use usher_local::roles;
 
@@ -85,7 +85,7 @@ pub fn run(session: bool) -> Result<(), StartError> {
         // Processes that workers leave behind become children of this process.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(io::Error::from)
-            .and_then(|()| outlast_requests_to_end())
+            .and_then(|()| block_requests_to_end())
             .attempt("cannot take part in a PAM session")?;
     }
     Office::open(starter, socket, session)

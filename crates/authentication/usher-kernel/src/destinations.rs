@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,6 +15,7 @@ use crate::KernelError;
 use crate::cgroup::{self, Group};
 pub use crate::shared::destinations::DestinationCounters as Counters;
 use crate::shared::destinations::{IPV4, IPV6, PORTS, Prefix};
+use crate::shared::key;
 
 /// bpf/authentication/destinations.
 pub(crate) static CODE: Code = code!("usher_connect", "destinations");
@@ -139,8 +140,7 @@ impl Destinations {
     pub fn apply(&self, prepared: &Prepared) -> Result<(), KernelError> {
         let mut in_force = self.in_force();
         for (service, table) in &prepared.tables {
-            let table = table.as_raw_fd().cast_unsigned();
-            self.permitted.set(service, &table)?;
+            self.permitted.set(service, &key(table.as_fd()))?;
             in_force.insert(*service, prepared.services[service].clone());
         }
         Ok(())

@@ -62,7 +62,7 @@ pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd
     if matches!(result, Err(Errno::ADDRINUSE)) {
         result = attempt(0, 0);
     }
-    result.map_err(KernelError::errno("making a listener"))
+    result.map_err(KernelError::system("making a listener"))
 }
 
 /// A socket owned by `uid`. A socket gets the owner that new files of its maker would have, which
@@ -129,7 +129,7 @@ pub fn waiting(listener: BorrowedFd<'_>) -> io::Result<u32> {
 pub fn close(listener: BorrowedFd<'_>) -> Result<(), KernelError> {
     match rustix::net::shutdown(listener, Shutdown::Read) {
         Ok(()) | Err(Errno::NOTCONN) => Ok(()),
-        Err(error) => Err(KernelError::errno("closing a listener")(error)),
+        Err(error) => Err(KernelError::system("closing a listener")(error)),
     }
 }
 
@@ -140,7 +140,7 @@ pub fn close(listener: BorrowedFd<'_>) -> Result<(), KernelError> {
 /// When the kernel refuses.
 pub fn reopen(listener: BorrowedFd<'_>, backlog: u32) -> Result<(), KernelError> {
     rustix::net::listen(listener, i32::try_from(backlog).unwrap_or(i32::MAX))
-        .map_err(KernelError::errno("listening again"))
+        .map_err(KernelError::system("listening again"))
 }
 
 /// Resets all waiting connections, even those whose clients are gone. Connections that arrive while this

@@ -62,8 +62,9 @@ pub static ALL: &[Probe] = &[
         true,
         "deciding on a connection before it is accepted",
         || {
-            crate::admission::CODE.probe()?;
-            Ok("the programs for socket lookup, TCP events and tokens load".into())
+            crate::admission::CODE
+                .probe()
+                .map(|()| "the programs for socket lookup, TCP events and tokens load".into())
         },
     ),
     Probe::new(
@@ -72,8 +73,9 @@ pub static ALL: &[Probe] = &[
         "a user's next connections without a word to the server, which are announced otherwise; \
          `programs any`",
         || {
-            crate::ticket::CODE.probe()?;
-            Ok("the programs that put tokens into SYNs, and that hold SYNs, load".into())
+            crate::ticket::CODE
+                .probe()
+                .map(|()| "the programs that put tokens into SYNs, and that hold SYNs, load".into())
         },
     ),
     Probe::new(
@@ -81,8 +83,9 @@ pub static ALL: &[Probe] = &[
         false,
         "keeping an announced connection from other users of this host when the signer dies",
         || {
-            crate::ticket::gates::CODE.probe()?;
-            Ok("the program that gates announced connections loads".into())
+            crate::ticket::gates::CODE
+                .probe()
+                .map(|()| "the program that gates announced connections loads".into())
         },
     ),
     Probe::new(
@@ -99,8 +102,9 @@ pub static ALL: &[Probe] = &[
         false,
         "keeping a service's port, and the proxy's, from other local users",
         || {
-            crate::ports::CODE.probe()?;
-            Ok("the programs for bind(2) load".into())
+            crate::ports::CODE
+                .probe()
+                .map(|()| "the programs for bind(2) load".into())
         },
     ),
     Probe::new(
@@ -108,8 +112,9 @@ pub static ALL: &[Probe] = &[
         false,
         "services with `connect`, which refuse their users otherwise",
         || {
-            crate::destinations::CODE.probe()?;
-            Ok("the programs for connect(2) of a service's processes load".into())
+            crate::destinations::CODE
+                .probe()
+                .map(|()| "the programs for connect(2) of a service's processes load".into())
         },
     ),
     Probe::new(

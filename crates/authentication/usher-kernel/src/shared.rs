@@ -1,6 +1,13 @@
 //! The data that programs and this crate share, generated from the headers of `bpf/include`.
 #![allow(dead_code, reason = "a header may declare what only programs use")]
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The key for storage of tasks and sockets: a descriptor.
+pub fn key(descriptor: BorrowedFd<'_>) -> u32 {
+    descriptor.as_raw_fd().unsigned_abs()
+}
+
 macro_rules! headers {
     ($($module:ident: $file:literal,)*) => {$(
         pub mod $module {

@@ -106,11 +106,6 @@ impl KernelError {
         move |error| SystemError::call(what)(error).into()
     }
 
-    /// Like [`KernelError::system`], for an errno.
-    pub fn errno(what: &'static str) -> impl Fn(rustix::io::Errno) -> Self + Copy {
-        move |error| SystemError::call(what)(error).into()
-    }
-
     /// Names the file and the failed operation.
     pub fn file<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl Fn(E) -> Self {
         let failed = SystemError::file(what, path);

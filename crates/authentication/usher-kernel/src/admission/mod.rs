@@ -10,7 +10,7 @@ mod types;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,6 +26,7 @@ use crate::shared::admission::{
     Admission as Entry, Certificate, ClientAddress, EXPIRE, FORGET, LAYOUT_VERSION, Removal,
     Session, Target, WITHDRAW,
 };
+use crate::shared::key;
 use tokens::Tokens;
 pub use tokens::{TokenError, TokenRow, TokenSession};
 pub use types::{
@@ -150,7 +151,7 @@ impl Admission {
         listener: BorrowedFd<'_>,
     ) -> Result<(), KernelError> {
         // A socket map takes a descriptor and returns a cookie.
-        let descriptor = u64::from(listener.as_raw_fd().unsigned_abs());
+        let descriptor = key(listener).into();
         self.listeners.set(&Target { service, uid }, &descriptor)
     }
 

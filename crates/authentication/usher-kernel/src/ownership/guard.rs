@@ -2,7 +2,7 @@
 //! which program is a daemon.
 
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -14,6 +14,7 @@ use usher_bpf::{Object, Objects, Table};
 use super::OwnershipError;
 use crate::KernelError;
 use crate::shared::guard::{DAEMON, Folder, GuardSettings, KEEPER, PATH_SIZE, PRESENTATION_LINK};
+use crate::shared::key;
 
 /// Bits of a file's mode: its group and all users may write it.
 const WRITE_BY_OTHERS: u32 = 0o022;
@@ -84,7 +85,7 @@ impl Tables {
             return Err(OwnershipError::SeveralThreads);
         }
         let own = pidfd_open(getpid(), PidfdFlags::empty())
-            .map_err(KernelError::errno("opening a process descriptor"))?;
+            .map_err(KernelError::system("opening a process descriptor"))?;
         Ok(self.daemons.set(&key(own.as_fd()), &MARK)?)
     }
 }
@@ -95,11 +96,6 @@ fn threads() -> Result<usize, KernelError> {
     Ok(fs::read_dir(tasks)
         .map_err(KernelError::file("reading", tasks))?
         .count())
-}
-
-/// The key for storage of tasks and sockets: a descriptor.
-pub(super) fn key(descriptor: BorrowedFd<'_>) -> u32 {
-    descriptor.as_raw_fd().unsigned_abs()
 }
 
 /// A device in the kernel's numbering.

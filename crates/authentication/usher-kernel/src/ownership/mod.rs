@@ -19,8 +19,9 @@ use std::path::Path;
 use usher_bpf::{Counters, Pins, Table};
 
 use crate::KernelError;
+use crate::shared::key;
 use crate::shared::ownership::{Identity as Grant, Owner, Settled};
-use guard::{Tables, key};
+use guard::Tables;
 use programs::Programs;
 pub(crate) use programs::{load_lsm_program, try_load};
 pub use types::{Identity, MAX_GROUPS, OwnershipError, ProcessState, Reason, Refusals};

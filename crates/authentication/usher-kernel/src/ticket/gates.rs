@@ -1,7 +1,7 @@
 //! Gates: for two endpoints, the only socket whose connection may begin
 //! (bpf/authentication/ticket/gate.bpf.c).
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use super::attempt::Attempt;
 use super::types::TicketError;
 use crate::clock::{after, boot_time};
 use crate::shared::admission::Connection;
+use crate::shared::key;
 use crate::shared::ticket::{self, TICKET_VERSION};
 use crate::{KernelError, cgroup};
 
@@ -71,10 +72,7 @@ impl Gates {
     /// # Errors
     /// The reason why they do not.
     pub fn lasting(&self) -> Result<(), &KernelError> {
-        match &self.lasting {
-            Ok(()) => Ok(()),
-            Err(error) => Err(error),
-        }
+        self.lasting.as_ref().copied()
     }
 
     /// Adds the program, its tables and its pins.
@@ -188,8 +186,7 @@ impl Loaded {
             lasting,
         } = self;
         // The kernel takes the descriptor of a program.
-        let hold = hold.as_raw_fd().unsigned_abs();
-        object.table("holding")?.set(&0_u32, &hold)?;
+        object.table("holding")?.set(&0_u32, &key(hold.as_fd()))?;
         let mut kept = vec![object.descriptor("holding")?];
         match &pins {
             Some(pins) => object.keep_at_cgroup(PROGRAM, pins, group)?,

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 use usher_base::ConnectionTuple;
@@ -15,6 +15,7 @@ use super::listing::ProgramId;
 use super::syn::{Syn, SynSender};
 use super::types::TicketError;
 use crate::KernelError;
+use crate::shared::key;
 use crate::shared::ticket::{self, Destination, EVENT_HELD, EVENT_OVER, EVENT_REFUSED, Hold};
 
 /// A report about a plain connection.
@@ -102,12 +103,11 @@ impl Holding {
     /// # Errors
     /// The kernel's error.
     pub fn exempt(&self, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
-        let descriptor = u32::try_from(socket.as_raw_fd()).unwrap_or(u32::MAX);
         let exempt = Hold {
             exempt: 1,
             ..Hold::zeroed()
         };
-        self.holds.set(&descriptor, &exempt)
+        self.holds.set(&key(socket), &exempt)
     }
 
     /// The gates of announced connections, and of those under decision.

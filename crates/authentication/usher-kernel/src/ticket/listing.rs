@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroU32;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use usher_bpf::executables::Identifier;
@@ -12,6 +12,7 @@ use usher_bpf::{Mirrored, Object, Table};
 
 use super::types::TicketError;
 use crate::KernelError;
+use crate::shared::key;
 use crate::shared::ticket::{Asker, ListedKey};
 
 /// A program on a list.
@@ -69,8 +70,7 @@ impl Listing {
     /// # Errors
     /// The kernel's error.
     pub fn asker(&self, socket: BorrowedFd<'_>) -> Result<Option<ProgramId>, KernelError> {
-        let descriptor = u32::try_from(socket.as_raw_fd()).unwrap_or(u32::MAX);
-        let asker = self.askers.get(&descriptor)?;
+        let asker = self.askers.get(&key(socket))?;
         Ok(asker.and_then(|asker| ProgramId::new(asker.program)))
     }
 

@@ -1,13 +1,14 @@
 //! Reads a held SYN from its copy, and sends it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};
 use usher_base::ConnectionTuple;
 use usher_bpf::Table;
 
 use crate::KernelError;
+use crate::shared::key;
 
 const PROTOCOL_TCP: u8 = 6;
 const IPV6_HEADER: usize = 40;
@@ -95,12 +96,8 @@ impl SynSender {
     /// Opens the sockets and enters them as senders. Needs CAP_NET_RAW; sending needs nothing.
     pub(super) fn open(senders: &Table<u32, u32>) -> Result<Self, KernelError> {
         let sender = Self::unrestricted()?;
-        for socket in [Some(&sender.ipv4), sender.ipv6.as_ref()]
-            .into_iter()
-            .flatten()
-        {
-            let descriptor = u32::try_from(socket.as_raw_fd()).unwrap_or(u32::MAX);
-            senders.set(&descriptor, &0)?;
+        for socket in std::iter::once(&sender.ipv4).chain(&sender.ipv6) {
+            senders.set(&key(socket.as_fd()), &0)?;
         }
         Ok(sender)
     }
@@ -115,7 +112,7 @@ impl SynSender {
                 protocol,
             )
         };
-        let failed = KernelError::errno("opening a raw socket");
+        let failed = KernelError::system("opening a raw socket");
         let ipv6 = match raw(AddressFamily::INET6) {
             Ok(socket) => Some(socket),
             Err(rustix::io::Errno::AFNOSUPPORT) => None,
@@ -147,7 +144,7 @@ impl SynSender {
             .ok_or(rustix::io::Errno::AFNOSUPPORT)
             .and_then(|socket| rustix::net::sendto(socket, &syn.packet, SendFlags::empty(), &to))
             .map(drop)
-            .map_err(KernelError::errno("sending a SYN"))
+            .map_err(KernelError::system("sending a SYN"))
     }
 }
 

@@ -2,9 +2,10 @@
 //! parent is the starter. It has prepared what a child inherits ([`super::Starter::prepare`]):
 //! signals, umask, an empty bounding set.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use super::{Input, Prepared, Stage};
+use crate::listener::waiting;
 
 /// A worker's limit of open files unless it asks for more: programs that use select(2) expect this
 /// one, not the starter's.
@@ -138,7 +139,9 @@ impl Child<'_> {
                     return (Stage::Accept, errno());
                 }
                 // The starter may have ended: the child still serves the connection.
-                let waiting = waiting(LISTENER);
+                let waiting = waiting(BorrowedFd::borrow_raw(LISTENER))
+                    .unwrap_or(0)
+                    .min(255) as u8;
                 if self.say(&[ACCEPTED, waiting]) && waiting > 0 {
                     let one = 1_u64;
                     libc::write(BELL, (&raw const one).cast(), size_of::<u64>());
@@ -356,27 +359,6 @@ unsafe fn accept(listener: RawFd) -> i32 {
         set_errno(outcome);
         connection
     }
-}
-
-/// The number of waiting connections, at most 255; 0 if the kernel does not report it.
-///
-/// # Safety
-/// Only for a descriptor of this process; see [`crate::listener::waiting`].
-unsafe fn waiting(listener: RawFd) -> u8 {
-    // SAFETY: numbers only, for which all zeros is a value.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: a structure of plain numbers of the given size, which the kernel fills in part.
-    unsafe {
-        libc::getsockopt(
-            listener,
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            (&raw mut info).cast(),
-            &raw mut size,
-        );
-    }
-    info.tcpi_unacked.min(255) as u8
 }
 
 /// Writes a number in decimal and ends the string there. No leading zeros: sd_listen_fds(3) would

@@ -10,6 +10,7 @@
 mod child;
 mod files;
 mod message;
+mod newborn;
 mod reaping;
 
 use std::ffi::{CString, NulError};
@@ -29,11 +30,12 @@ use usher_system::privileges::{self, Capabilities};
 use usher_system::sandbox::confines_files;
 
 use crate::KernelError;
-use child::{ACCEPTED, ALIVE, Child, LISTEN_PID, PID_DIGITS};
+use child::{Child, LISTEN_PID, PID_DIGITS};
 use files::Confinement;
 pub use files::FileAccess;
 pub use message::{MAX_REQUEST, Order, REPORT_SIZE, Report, Request, Told};
-pub use reaping::{Ended, Ends, outlast_requests_to_end};
+pub use newborn::{Newborn, Progress};
+pub use reaping::{Ended, Ends, block_requests_to_end};
 
 /// Limit of the time that a child takes to execute its program.
 pub const BIRTH: Duration = Duration::from_secs(30);
@@ -170,37 +172,32 @@ pub enum Stage {
     Files,
 }
 
-impl std::fmt::Display for Stage {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(match self {
-            Self::Session => "starting a session",
-            Self::Groups => "taking the user's groups",
-            Self::User => "becoming the user",
-            Self::Check => "checking who it is",
-            Self::NoNewPrivileges => "giving up new privileges",
-            Self::Accept => "accepting the connection",
-            Self::Descriptors => "placing descriptors",
-            Self::Execute => "executing the program",
-            Self::Group => "entering the cgroup",
-            Self::Files => "confining it to its files",
-        })
+impl Stage {
+    /// All, with what they do.
+    const ALL: [(Self, &str); 10] = [
+        (Self::Session, "starting a session"),
+        (Self::Groups, "taking the user's groups"),
+        (Self::User, "becoming the user"),
+        (Self::Check, "checking who it is"),
+        (Self::NoNewPrivileges, "giving up new privileges"),
+        (Self::Accept, "accepting the connection"),
+        (Self::Descriptors, "placing descriptors"),
+        (Self::Execute, "executing the program"),
+        (Self::Group, "entering the cgroup"),
+        (Self::Files, "confining it to its files"),
+    ];
+
+    fn from_number(number: u8) -> Self {
+        let mut all = Self::ALL.into_iter().map(|(stage, _)| stage);
+        all.find(|stage| *stage as u8 == number)
+            .unwrap_or(Self::Execute)
     }
 }
 
-impl Stage {
-    fn from_number(number: u8) -> Self {
-        match number {
-            1 => Self::Session,
-            2 => Self::Groups,
-            3 => Self::User,
-            4 => Self::Check,
-            5 => Self::NoNewPrivileges,
-            6 => Self::Accept,
-            7 => Self::Descriptors,
-            9 => Self::Group,
-            10 => Self::Files,
-            _ => Self::Execute,
-        }
+impl std::fmt::Display for Stage {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (_, doing) = Self::ALL[*self as usize - 1];
+        formatter.write_str(doing)
     }
 }
 
@@ -340,9 +337,9 @@ impl Starter {
         reaping::default_signals();
         rustix::process::umask(Mode::RWXG | Mode::RWXO);
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .map_err(KernelError::errno("opening /dev/null"))?;
+            .map_err(KernelError::system("opening /dev/null"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = eventfd(0, flags).map_err(KernelError::errno("making an eventfd"))?;
+        let bell = eventfd(0, flags).map_err(KernelError::system("making an eventfd"))?;
         Ok(Self {
             null,
             bell,
@@ -406,99 +403,7 @@ impl Starter {
             parent: self.pid,
         };
         let pid = fork_into((entry == Entry::Made).then_some(group), child)?;
-        Ok(Newborn {
-            pid,
-            report,
-            said: Vec::new(),
-        })
-    }
-}
-
-/// A child that has not executed its program.
-#[derive(Debug)]
-pub struct Newborn {
-    /// Its process id, which is not reused until its parent has waited for it.
-    pub pid: u32,
-    report: OwnedFd,
-    said: Vec<u8>,
-}
-
-/// The progress of a child.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
-    /// It is alive.
-    Made,
-    /// It is the user and has accepted its connection.
-    Accepted,
-    /// It has executed its program, or was killed before.
-    Executed,
-    /// It was killed before it had done anything irrevocable; see [`Entry`].
-    Stillborn,
-    /// It failed with this errno and is ending.
-    Failed(Stage, i32),
-}
-
-impl Newborn {
-    /// Readable when the child has made progress.
-    #[must_use]
-    pub fn report(&self) -> BorrowedFd<'_> {
-        self.report.as_fd()
-    }
-
-    /// The child's progress. Does not wait.
-    ///
-    /// # Errors
-    /// Like read(2); `InvalidData` when the report is invalid.
-    pub fn progress(&mut self) -> io::Result<Progress> {
-        let mut part = [0; 16];
-        let over = loop {
-            match rustix::io::read(&self.report, &mut part) {
-                Ok(0) => break true,
-                Ok(count) => self.said.extend_from_slice(&part[..count]),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break false,
-                Err(error) => return Err(error.into()),
-            }
-        };
-        let rest = match self.said.as_slice() {
-            [ACCEPTED, _, rest @ ..] | [ALIVE, rest @ ..] => rest,
-            rest => rest,
-        };
-        Ok(match (rest.split_first(), over) {
-            (None, true) if self.said.is_empty() => Progress::Stillborn,
-            (None, true) => Progress::Executed,
-            (None, false) if self.accepted().is_some() => Progress::Accepted,
-            (None, false) => Progress::Made,
-            (Some((stage, errno)), _) => {
-                let errno = errno.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
-                Progress::Failed(Stage::from_number(*stage), i32::from_ne_bytes(errno))
-            }
-        })
-    }
-
-    /// The number of waiting connections, at most 255, when the child had accepted its own; none if
-    /// [`Newborn::progress`] has not seen it accept.
-    #[must_use]
-    pub fn accepted(&self) -> Option<u8> {
-        match self.said.as_slice() {
-            [ACCEPTED, waiting, ..] => Some(*waiting),
-            _ => None,
-        }
-    }
-
-    /// Kills a child that takes too long, for example because its user has stopped it, or because
-    /// it waits for the user's home.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn kill(&self) -> io::Result<()> {
-        let Some(pid) = rustix::process::Pid::from_raw(self.pid.cast_signed()) else {
-            return Ok(());
-        };
-        match rustix::process::kill_process(pid, rustix::process::Signal::KILL) {
-            Ok(()) | Err(Errno::SRCH) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(Newborn::new(pid, report))
     }
 }
 

@@ -24,16 +24,11 @@ impl Ends {
     /// # Errors
     /// When the process or the system has no descriptor left.
     pub fn hear() -> io::Result<Self> {
-        // SAFETY: a local set of signals; blocking one runs no code. The descriptor is new and has
+        let ends = block(libc::SIGCHLD)?;
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: a set of signals that lives until the call returns. The descriptor is new and has
         // no other owner.
         unsafe {
-            let mut ends: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut ends);
-            libc::sigaddset(&raw mut ends, libc::SIGCHLD);
-            let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-            if libc::sigprocmask(libc::SIG_BLOCK, &raw const ends, std::ptr::null_mut()) < 0 {
-                return Err(io::Error::last_os_error());
-            }
             match libc::signalfd(-1, &raw const ends, flags) {
                 descriptor if descriptor >= 0 => Ok(Self(OwnedFd::from_raw_fd(descriptor))),
                 _ => Err(io::Error::last_os_error()),
@@ -72,17 +67,22 @@ impl AsFd for Ends {
 ///
 /// # Errors
 /// Like sigprocmask(2).
-pub fn outlast_requests_to_end() -> io::Result<()> {
+pub fn block_requests_to_end() -> io::Result<()> {
+    block(libc::SIGTERM).map(drop)
+}
+
+/// Blocks a signal. Returns the set that has only this one.
+fn block(signal: libc::c_int) -> io::Result<libc::sigset_t> {
     // SAFETY: a local set of signals; blocking one runs no code.
     unsafe {
-        let mut asked: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut asked);
-        libc::sigaddset(&raw mut asked, libc::SIGTERM);
-        if libc::sigprocmask(libc::SIG_BLOCK, &raw const asked, std::ptr::null_mut()) < 0 {
-            return Err(io::Error::last_os_error());
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        match libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) {
+            0 => Ok(set),
+            _ => Err(io::Error::last_os_error()),
         }
     }
-    Ok(())
 }
 
 /// Any child that has ended; none if no child has.

@@ -1,0 +1,106 @@
+//! A child that is becoming a worker, as its starter sees it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Stage;
+use super::child::{ACCEPTED, ALIVE};
+
+/// A child that has not executed its program.
+#[derive(Debug)]
+pub struct Newborn {
+    /// Its process id, which is not reused until its parent has waited for it.
+    pub pid: u32,
+    report: OwnedFd,
+    said: Vec<u8>,
+}
+
+/// The progress of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It is alive.
+    Made,
+    /// It is the user and has accepted its connection.
+    Accepted,
+    /// It has executed its program, or was killed before.
+    Executed,
+    /// It was killed before it had done anything irrevocable; see [`super::Entry`].
+    Stillborn,
+    /// It failed with this errno and is ending.
+    Failed(Stage, i32),
+}
+
+impl Newborn {
+    pub(super) fn new(pid: u32, report: OwnedFd) -> Self {
+        Self {
+            pid,
+            report,
+            said: Vec::new(),
+        }
+    }
+
+    /// Readable when the child has made progress.
+    #[must_use]
+    pub fn report(&self) -> BorrowedFd<'_> {
+        self.report.as_fd()
+    }
+
+    /// The child's progress. Does not wait.
+    ///
+    /// # Errors
+    /// Like read(2); `InvalidData` when the report is invalid.
+    pub fn progress(&mut self) -> io::Result<Progress> {
+        let mut part = [0; 16];
+        let over = loop {
+            match rustix::io::read(&self.report, &mut part) {
+                Ok(0) => break true,
+                Ok(count) => self.said.extend_from_slice(&part[..count]),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break false,
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let rest = match self.said.as_slice() {
+            [ACCEPTED, _, rest @ ..] | [ALIVE, rest @ ..] => rest,
+            rest => rest,
+        };
+        Ok(match (rest.split_first(), over) {
+            (None, true) if self.said.is_empty() => Progress::Stillborn,
+            (None, true) => Progress::Executed,
+            (None, false) if self.accepted().is_some() => Progress::Accepted,
+            (None, false) => Progress::Made,
+            (Some((stage, errno)), _) => {
+                let errno = errno.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+                Progress::Failed(Stage::from_number(*stage), i32::from_ne_bytes(errno))
+            }
+        })
+    }
+
+    /// The number of waiting connections, at most 255, when the child had accepted its own; none if
+    /// [`Newborn::progress`] has not seen it accept.
+    #[must_use]
+    pub fn accepted(&self) -> Option<u8> {
+        match self.said.as_slice() {
+            [ACCEPTED, waiting, ..] => Some(*waiting),
+            _ => None,
+        }
+    }
+
+    /// Kills a child that takes too long, for example because its user has stopped it, or because
+    /// it waits for the user's home.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn kill(&self) -> io::Result<()> {
+        let Some(pid) = Pid::from_raw(self.pid.cast_signed()) else {
+            return Ok(());
+        };
+        match kill_process(pid, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
