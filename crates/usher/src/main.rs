@@ -1,4 +1,6 @@
 //! Usher's command line.
+//!
+//! Room: files of the administrator, as the caller; daemons only by their control sockets; no BPF.
 #![forbid(unsafe_code)]
 
 mod accounts;

@@ -1,4 +1,6 @@
 //! Usher's daemons: one binary, one role a process.
+//!
+//! Room: each role is a process of its own, and touches only what its module says.
 #![forbid(unsafe_code)]
 
 mod clocks;

@@ -16,6 +16,9 @@
 //! A starter inside a PAM session makes the workers of one order, which inherit the settings of
 //! PAM's modules. It ends once the keeper has closed the socket and all its descendants have ended.
 //! usher-pam, which has started it, then closes the session.
+//!
+//! Room: worker processes and their control groups, the listeners of the orders that stand. Only
+//! the keeper asks it.
 
 mod order;
 

@@ -12,6 +12,9 @@
 //! let connection = usher::connect_by_user(&host, &service)?;
 //! # Ok(()) }
 //! ```
+//!
+//! Room: the caller's sockets, and the local sockets of signer and keeper. Programs of users and
+//! services use it, without a privilege.
 #![deny(unsafe_code)]
 
 mod connect;

@@ -14,6 +14,8 @@
 //! connections, that the daemons enforce the same.
 //!
 //! No I/O and no clock: the caller reads the files and determines which keys are valid now.
+//!
+//! Room: touches nothing outside its arguments. Only the command line uses it; it enforces nothing.
 #![forbid(unsafe_code)]
 
 mod asked_user;

@@ -6,6 +6,9 @@
 //! leaves it in force if it is pinned: [`release`] ends that.
 //!
 //! It supports kernels from 6.1 on. [`probe`] finds missing features by trying them.
+//!
+//! Room: listeners, control groups, worker processes, and the BPF objects of authentication. Only
+//! `usherd` uses it, and each daemon only the objects that it owns.
 
 pub mod admission;
 pub mod cgroup;

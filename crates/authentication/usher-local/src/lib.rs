@@ -12,6 +12,9 @@
 //!   configurations, whose links lead nowhere else; [`writers`]: other accounts that may write files.
 //! * [`keys`]: the public keys that identify users; [`key_options`]: their options; `principals`:
 //!   admission by the principals of certificates.
+//!
+//! Room: files below /etc/usher and /var/lib/usher. The command line writes them; daemons read
+//! those that their sandbox permits.
 #![forbid(unsafe_code)]
 
 pub mod applied;

@@ -10,6 +10,8 @@
 //! elsewhere and pass it to [`Reader::verify`].
 //!
 //! [`Log::append`] documents the guarantees under failure.
+//!
+//! Room: files of one log's directory. Only the recorder appends; `usher log` reads.
 #![forbid(unsafe_code)]
 
 mod bundle;

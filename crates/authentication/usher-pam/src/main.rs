@@ -4,6 +4,8 @@
 //! code that must not run in the keeper's address space, and they may hang or crash. The modules
 //! run in a child of this program. The program itself loads none, limits their time, and kills what
 //! they leave behind. The ownership programs do not count it among the daemons.
+//!
+//! Room: PAM, its own child processes. Only the keeper starts it.
 #![deny(unsafe_code)]
 
 mod account;

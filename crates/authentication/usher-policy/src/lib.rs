@@ -18,6 +18,9 @@
 //! it exists, as far as it can be known here. Whether it permits something is decided in decide.rs.
 //!
 //! No I/O and no clock: the caller reads the files. The language is described in docs/policy.md.
+//!
+//! Room: touches nothing outside its arguments. The daemons, the command line and the analysis use
+//! it; only decide.rs permits anything.
 #![forbid(unsafe_code)]
 
 mod check;

@@ -11,6 +11,8 @@
 //!
 //! Encoders never fail and never cut anything: a value beyond its limits (a list of nine addresses, a
 //! statement of a megabyte) encodes to bytes that the decoder refuses.
+//!
+//! Room: touches nothing outside its arguments. Every part of authentication may use it.
 #![forbid(unsafe_code)]
 
 mod verification;

@@ -1,6 +1,8 @@
 //! Names, connections' endpoints, and the codec in which all formats of Usher are written.
 //!
 //! No I/O, no clock, no randomness, no unsafe code. Knows no message of any system.
+//!
+//! Room: touches nothing outside its arguments. Any crate may use it.
 #![forbid(unsafe_code)]
 
 pub mod codec;

@@ -1,5 +1,7 @@
 //! For build scripts: compiles the BPF programs of `bpf/`, and declares the contents of their
 //! headers in Rust, so that both sides share one declaration.
+//!
+//! Room: reads `bpf/`, writes to the build folder. Only build scripts use it.
 #![forbid(unsafe_code)]
 
 mod declarations;

@@ -12,6 +12,9 @@
 //!
 //! The toolkit does not know what programs decide, and its errors name only tables and pins. It has
 //! unsafe code: libbpf calls whose Rust wrapper hides errno or is missing.
+//!
+//! Room: BPF objects, and the folders of pins that its callers name. Only crates that daemons run
+//! use it.
 
 // Generated code names this crate.
 extern crate self as usher_bpf;

@@ -9,6 +9,9 @@
 //!   [`probe`]: features of the kernel that they find.
 //! * [`files`]: files that are replaced atomically; [`lock_file`]: files for locks; [`clock`]: the time
 //!   for expiry.
+//!
+//! Room: local sockets, standard error, and files that its callers name. The daemons, the command
+//! line and libusher use it.
 #![forbid(unsafe_code)]
 
 pub mod clock;

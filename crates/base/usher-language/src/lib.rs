@@ -16,6 +16,9 @@
 //! | a module at run time | [`Dialect::declare`] with its statements as data |
 //!
 //! No I/O and no clock: the caller reads the files.
+//!
+//! Room: touches nothing outside its arguments. Dialects of the policy language use it, and the
+//! analysis.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -2,6 +2,9 @@
 //! connections, network namespaces, accounts.
 //!
 //! It has unsafe code, each block for one system call or one call of the C library.
+//!
+//! Room: privileges and sandbox of the calling process, namespaces, live connections, account
+//! files. Any program may use it; it decides nothing.
 
 pub mod accounts;
 pub mod connections;

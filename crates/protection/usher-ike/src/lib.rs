@@ -10,6 +10,9 @@
 //! that is absent, stopped, hung or talks nonsense is an [`IkeError`] in [`Report::trouble`], and the
 //! task connects again. SAs that are in force stay in force meanwhile: the kernel holds them.
 //!
+//! Room: charon's VICI socket, the file of the host's IKE key. Only the daemon that owns protection
+//! uses it.
+//!
 //! Source: strongSwan's `src/libcharon/plugins/vici/README.md` (version 5.9.8).
 #![forbid(unsafe_code)]
 

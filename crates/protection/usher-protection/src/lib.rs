@@ -7,6 +7,9 @@
 //! reference for the kernel programs, [`Application::traffic`] the one for the tables.
 //!
 //! No I/O and no clock: the caller reads files and resolves names.
+//!
+//! Room: touches nothing outside its arguments. usher-policy reads policies through it; it enforces
+//! nothing.
 #![forbid(unsafe_code)]
 
 mod check;

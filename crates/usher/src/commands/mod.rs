@@ -1,4 +1,6 @@
 //! One file a command.
+//!
+//! Room: with the caller's rights, files of the configuration, standard output, control sockets.
 
 pub mod agent;
 pub mod analysis;

@@ -1,6 +1,9 @@
 //! `usher proxy`: local addresses at which unmodified programs reach services of other hosts as the user
 //! that they run as. The kernel names that user, as the owner of the local connection; the proxy hands the
 //! connection to the signer, which asks the kernel itself.
+//!
+//! Room: listeners on 127.0.0.0/8, the signer's socket, the bytes of its connections. It runs as
+//! `usher-proxy` in a sandbox.
 
 mod carrier;
 mod imap;

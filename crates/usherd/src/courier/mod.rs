@@ -1,6 +1,8 @@
 //! The courier: the client side's only process that touches the network. It carries frames
 //! between the signer, whose requests it trusts, and the verifiers of other hosts. It holds no key
 //! and understands only the length of what it carries.
+//!
+//! Room: TCP connections to other hosts' verifiers, the signer's sockets. No file, no key.
 
 mod channel;
 

@@ -10,6 +10,9 @@
 //! - `calls`: services' own processes become users.
 //!
 //! This module makes the rooms, serves the sockets, and puts configurations in force.
+//!
+//! Room: the host key, the tables of admission, ownership, ports and destinations, listeners,
+//! control groups. Only root's requests, the verifier, the recorder and services' calls reach it.
 
 mod answers;
 mod calls;

@@ -3,6 +3,8 @@
 //! and touches no network and no other file. It repeats the verifier's check of each signature, and
 //! compares the signed contents with the verifier's claim: the keeper opens no session on the
 //! verifier's word alone.
+//!
+//! Room: the log's directory and key, the keeper's socket.
 
 mod writer;
 

@@ -2,6 +2,9 @@
 //! when one of the user's processes asks, and only to services that the client policy permits. It
 //! never touches the network: its messages travel through the courier, and it parses only
 //! fixed-size answers.
+//!
+//! Room: users' private keys, the tables of tickets and gates, held SYNs, sockets of local
+//! programs. No other process reads the keys.
 
 mod announcement;
 mod asking;

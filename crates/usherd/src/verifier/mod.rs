@@ -2,6 +2,9 @@
 //! signs its handshakes), no privilege, and no state that must outlive it. It passes valid requests to
 //! the keeper as fixed-size records, followed by what the user has signed: the keeper does not trust
 //! the verifier, and has the recorder check the signature.
+//!
+//! Room: the port of the control channel, the keeper's sockets. No key, no file but the
+//! configuration in force.
 
 mod authenticate;
 mod channel;

@@ -1,5 +1,8 @@
 //! What this host lends to the other rooms of the keeper: its configuration, its accounts, the tables
 //! and rules of its kernel, and its processes. Nothing here knows of sessions or queues.
+//!
+//! Room: the configuration in force, account files, processes, and the tables of the fence, ports and
+//! destinations. All other rooms of the keeper use it.
 
 pub mod accounts;
 mod cache;

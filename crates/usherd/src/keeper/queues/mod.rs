@@ -3,6 +3,8 @@
 //!
 //! A removed queue is *leaving* until none of its processes is left. A revocation waits for that,
 //! and so does a new queue of the same user before it starts anything.
+//!
+//! Room: listeners, control groups, the starter. Sessions and calls use it.
 
 pub mod desk;
 pub mod groups;
