@@ -6,9 +6,6 @@ use usher_daemon::role::Role;
 use crate::failure::Failure;
 
 /// The account of a role.
-///
-/// # Errors
-/// When it is missing or cannot be looked up.
 pub fn of(role: &Role) -> Result<User, Failure> {
     let name = role.account.unwrap_or("root");
     look_up(name)?
@@ -16,9 +13,6 @@ pub fn of(role: &Role) -> Result<User, Failure> {
 }
 
 /// An account, if there is one.
-///
-/// # Errors
-/// When it cannot be looked up.
 pub fn look_up(name: &str) -> Result<Option<User>, Failure> {
     User::from_name(name)
         .map_err(|error| Failure::Refused(format!("cannot look up the account {name}: {error}")))

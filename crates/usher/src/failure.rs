@@ -24,9 +24,7 @@ pub enum Failure {
     /// The policy has errors.
     #[error("the policy has errors; nothing has changed")]
     Policy {
-        /// The errors.
         errors: Vec<PolicyError>,
-        /// Texts they point into.
         sources: Vec<Source>,
     },
     /// Files are not in the canonical form.
@@ -65,23 +63,18 @@ pub enum Failure {
          and ends when they restart. Make room, and disable {user} again", .daemons.join(", ")
     )]
     NotStored {
-        /// The user.
         user: UserName,
-        /// The daemons.
         daemons: Vec<String>,
         /// The reason why it is not stored.
         error: String,
-        /// The sessions that were ended.
         ended: Vec<EndingView>,
     },
     /// A user is disabled, and something of the user still runs.
     #[error("{user} is disabled, but not everything has ended: {}", .left.join("; "))]
     Unfinished {
-        /// The user.
         user: UserName,
         /// What is left, for people.
         left: Vec<String>,
-        /// The sessions that were ended.
         ended: Vec<EndingView>,
     },
     /// A user is disabled, and the keeper has not ended the user's sessions.
@@ -90,21 +83,13 @@ pub enum Failure {
          {user} on this host have NOT been ended: {error}. The next keeper ends them when it starts"
     )]
     NotCut {
-        /// The user.
         user: UserName,
-        /// The configuration's generation.
         generation: u64,
-        /// The keeper's error.
         error: ControlError,
     },
     /// A file cannot be read or written.
     #[error("{path}: {error}{}", needs_root(.error))]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+    File { path: PathBuf, error: io::Error },
     /// This host does not know the user.
     #[error("this host does not know the user {0}; add one with `usher user add {0}`")]
     UnknownUser(UserName),
@@ -135,9 +120,7 @@ pub enum Failure {
         "record {index} of the log has no valid signature: {error}; `usher log verify` says more"
     )]
     LogRecord {
-        /// The record.
         index: u64,
-        /// What is wrong with it.
         error: usher_log::RecordError,
     },
     /// ssh-keygen accepts no principal of a record's certificate.
@@ -146,10 +129,7 @@ pub enum Failure {
          letters, digits and `._@+-`, so no list of allowed signers can be written; `usher log \
          verify` checks the record"
     )]
-    UnusablePrincipals {
-        /// The record.
-        index: u64,
-    },
+    UnusablePrincipals { index: u64 },
     /// `usher doctor` found something missing that this host needs.
     #[error("this host lacks what is marked MISSING above")]
     Unhealthy,
@@ -165,9 +145,6 @@ fn needs_root(error: &io::Error) -> &'static str {
 /// Names the file of an I/O error.
 pub trait At<T> {
     /// Names the file.
-    ///
-    /// # Errors
-    /// The same error, with its file.
     fn at(self, path: impl Into<PathBuf>) -> Result<T, Failure>;
 }
 

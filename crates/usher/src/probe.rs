@@ -9,9 +9,6 @@ use usher_daemon::probe::Probe;
 use crate::failure::Failure;
 
 /// Tries what has one of these names, or everything where none is given.
-///
-/// # Errors
-/// When usherd is not there, cannot be started, fails, or is of another version.
 pub fn probe(names: &[&str]) -> Result<Vec<Probe>, Failure> {
     let output = Command::new(usherd()?)
         .arg("probe")

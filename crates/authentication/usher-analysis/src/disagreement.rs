@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use usher_base::{HostName, ServiceName};
-use usher_policy::{BlockKind, Clause, Client, ClientService, Host};
+use usher_policy::{BlockKind, Clause, Client, ClientService, Host, joined};
 
 use crate::decision::target;
 use crate::network::{Acquaintance, HostPolicy, Network};
@@ -37,8 +37,8 @@ pub enum Matter {
     /// A host's addresses for another differ from the other's own.
     #[error(
         "{host} has the address {} for {other}, which has {} for itself",
-        addresses(.said),
-        addresses(.own)
+        joined(.said, ", "),
+        joined(.own, ", ")
     )]
     AddressesDiffer {
         host: HostName,
@@ -69,11 +69,6 @@ pub enum Matter {
         server: HostName,
         users: Arc<Sample>,
     },
-}
-
-fn addresses(addresses: &[IpAddr]) -> String {
-    let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    shown.join(", ")
 }
 
 impl<'n> Universe<'n> {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use usher_base::{HostName, ServiceName, UserName};
-use usher_language::{Mistake, mistakes};
+use usher_language::{Mistake, joined, mistakes};
 use usher_policy::{Clause, Moment, Name, Objection as OfPolicy, may_be_user};
 
 use crate::network::{FormerKey, HostPolicy};
@@ -157,11 +157,10 @@ fn of_key(before: &str, keys: &Option<Name>) -> String {
 
 /// The faults of the existing keys.
 fn faults(former: &[FormerKey]) -> String {
-    let faults: Vec<String> = former.iter().map(FormerKey::to_string).collect();
-    if faults.is_empty() {
-        return String::new();
+    match former {
+        [] => String::new(),
+        faults => format!(" ({})", joined(faults, ", ")),
     }
-    format!(" ({})", faults.join(", "))
 }
 
 impl Reason {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use usher_base::UserName;
-use usher_policy::{ServedBy, may_be_user};
+use usher_policy::{ServedBy, joined, may_be_user};
 
 use crate::network::{Holders, Network};
 
@@ -247,8 +247,7 @@ pub const SHOWN: usize = 8;
 
 impl fmt::Display for Sample {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.first.iter().map(AsRef::as_ref).collect();
-        formatter.write_str(&names.join(", "))?;
+        formatter.write_str(&joined(&self.first, ", "))?;
         match self.count - self.first.len() {
             0 => Ok(()),
             rest => write!(formatter, " and {rest} more"),

@@ -72,7 +72,7 @@ pub use unknown_name::{ExpectedKind, UnknownName};
 pub use usher_language::{
     AddressRange, Clause, Diagnostic as PolicyError, InvalidName, LINE_WIDTH, MAXIMUM_ERRORS,
     MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS, Mistake, Name, Need, Origin, Place, Places, Source,
-    Span, Units, is_plain, nearest,
+    Span, Units, is_plain, joined, nearest,
 };
 /// The part of the policy that is about the traffic of programs.
 pub use usher_protection as protection;

@@ -1,6 +1,6 @@
 //! A policy back to text: what [`crate::parse`] reads as the same policy.
 
-use usher_language::{BlockText, Quoted, Size, Units};
+use usher_language::{BlockText, Quoted, Size, Units, joined};
 use usher_protection::Application;
 use usher_proto::HostPublicKey;
 
@@ -100,8 +100,7 @@ impl Service {
         match &self.served_by {
             ServedBy::Program(program) => {
                 let command = std::iter::once(&program.path).chain(&program.arguments);
-                let command: Vec<String> = command.map(|text| Quoted(text).to_string()).collect();
-                block.statement("program", command.join(" "));
+                block.statement("program", joined(command.map(|text| Quoted(text)), " "));
             }
             ServedBy::Account(account) => block.statement("account", account),
         }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::kind::Kind;
 use crate::name::{Name, is_keyword};
+use crate::print::joined;
 
 /// Most statements of one module.
 pub const MAXIMUM_DECLARED: usize = 256;
@@ -332,10 +333,10 @@ impl StatementRule {
         let keyword = &self.keyword;
         let forms = |kind: &Kind, rest: &str| {
             let forms = kind.placeholders().into_iter();
-            let forms: Vec<String> = forms
-                .map(|value| format!("`{keyword} {value}{rest};`"))
-                .collect();
-            forms.join(" or ")
+            joined(
+                forms.map(|value| format!("`{keyword} {value}{rest};`")),
+                " or ",
+            )
         };
         match &self.shape {
             Shape::Own(form) => form.clone(),
@@ -351,8 +352,7 @@ impl StatementRule {
                     Part::Value(kind) => value(kind),
                     Part::Optional(word, kind) => format!("[{word} {}]", value(kind)),
                 });
-                let parts: Vec<String> = parts.collect();
-                format!("`{keyword} {};`", parts.join(" "))
+                format!("`{keyword} {};`", joined(parts, " "))
             }
         }
     }

@@ -13,6 +13,7 @@ use crate::item::Item;
 use crate::mistake::Found;
 use crate::name::{NameRule, listed};
 use crate::nearest::nearest;
+use crate::print::joined;
 use crate::report::Reporter;
 use crate::setting::Setting;
 use crate::tree::Block;
@@ -39,12 +40,11 @@ impl<'t> Fields<'t> {
                 .find(|rule| rule.begins_with(&statement.keyword))
             else {
                 let known = || rules.iter().map(|rule| rule.keyword.as_str());
-                let known_words: Vec<&str> = known().collect();
                 let mistake = StatementMistake::UnknownStatement {
                     block: keyword.clone(),
                     found: Found(statement.keyword.clone()),
                     nearest: nearest(&statement.keyword, known()),
-                    known: known_words.join(", "),
+                    known: joined(known(), ", "),
                 };
                 reporter.report(statement.location, mistake);
                 continue;

@@ -1,5 +1,6 @@
 //! Values as they are written.
 
+use crate::print::joined;
 use crate::source::Location;
 
 /// One value of a statement.
@@ -64,6 +65,5 @@ pub fn is_plain_path(path: &str) -> bool {
 
 /// Values as they stand in the text, for messages.
 pub fn shown_together(items: &[Item]) -> String {
-    let shown: Vec<String> = items.iter().map(Item::shown).collect();
-    shown.join(" ")
+    joined(items.iter().map(Item::shown), " ")
 }

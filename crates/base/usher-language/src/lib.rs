@@ -67,7 +67,7 @@ pub use name::{InvalidName, Name, NameRule};
 pub use nearest::nearest;
 pub use peers::Peers;
 pub use places::{Clause, Places};
-pub use print::{BlockText, Quoted, Size, Units};
+pub use print::{BlockText, Quoted, Size, Units, joined};
 pub use report::Reporter;
 pub use setting::Setting;
 pub use source::{Location, Origin, Place, Source, Span};

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::item::Value;
+use crate::item::{Value, shown_together};
 use crate::source::{Location, Place, Source};
 use crate::tree::Block;
 
@@ -90,12 +90,10 @@ impl<'s> Places<'s> {
                     .entry(Clause::statement(kind, &name, &statement.keyword))
                     .or_insert(statement.location);
                 for group in &statement.groups {
-                    let words: Vec<String> = group.iter().map(|item| item.shown()).collect();
-                    let first = group
-                        .iter()
-                        .find(|item| !matches!(item.value, Value::Broken));
+                    let mut items = group.iter();
+                    let first = items.find(|item| !matches!(item.value, Value::Broken));
                     if let Some(first) = first {
-                        let value = words.join(" ");
+                        let value = shown_together(group);
                         let clause = Clause::value(kind, &name, &statement.keyword, value);
                         clauses.entry(clause).or_insert(first.location);
                     }

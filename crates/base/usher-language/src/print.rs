@@ -54,9 +54,9 @@ impl BlockText {
 
     /// A statement with a list; none where the list is empty.
     pub fn list(&mut self, keyword: &str, values: impl IntoIterator<Item = impl Display>) {
-        let values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
+        let values = joined(values, ", ");
         if !values.is_empty() {
-            self.statement(keyword, values.join(", "));
+            self.statement(keyword, values);
         }
     }
 
@@ -75,6 +75,12 @@ impl BlockText {
     fn line(&mut self, line: fmt::Arguments<'_>) {
         self.text += &format!("{}{line}\n", "  ".repeat(self.depth));
     }
+}
+
+/// Values as text, with this between them.
+pub fn joined(values: impl IntoIterator<Item = impl Display>, between: &str) -> String {
+    let values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
+    values.join(between)
 }
 
 /// A size of memory with the largest unit that keeps it whole.

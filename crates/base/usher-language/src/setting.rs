@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::item::{Item, Value};
 use crate::kind::Checked;
-use crate::print::{BlockText, Quoted};
+use crate::print::{BlockText, Quoted, joined};
 use crate::tree::Statement;
 
 /// A statement as data.
@@ -33,11 +33,8 @@ impl Setting {
         if self.values.is_empty() {
             return block.word(&self.keyword);
         }
-        let group = |group: &Vec<Checked>| {
-            let values: Vec<String> = group.iter().map(ToString::to_string).collect();
-            values.join(" ")
-        };
-        block.list(&self.keyword, self.values.iter().map(group));
+        let groups = self.values.iter().map(|group| joined(group, " "));
+        block.list(&self.keyword, groups);
     }
 }
 

@@ -74,9 +74,6 @@ pub fn lock() -> Result<Lock, Failure> {
 }
 
 /// Reads /etc/usher, and looks up the groups that the policy names.
-///
-/// # Errors
-/// When a file cannot be read.
 pub fn collect() -> Result<Applied, Failure> {
     let mut applied = read()?;
     groups::look_up(&mut applied);
@@ -84,34 +81,22 @@ pub fn collect() -> Result<Applied, Failure> {
 }
 
 /// Reads /etc/usher without asking the name service, for callers that need no groups.
-///
-/// # Errors
-/// As [`collect`].
 pub fn read() -> Result<Applied, Failure> {
     let folder = Path::new(paths::CONFIGURATION_DIRECTORY);
     Ok(Applied::collect(folder, None)?)
 }
 
 /// Reads /etc/usher/users only.
-///
-/// # Errors
-/// When a file cannot be read.
 pub fn collect_users() -> Result<BTreeMap<UserName, UserEntry>, Failure> {
     Ok(Applied::collect_users(Path::new(paths::USERS_DIRECTORY))?)
 }
 
 /// The configuration in force, or an empty one.
-///
-/// # Errors
-/// When it cannot be read.
 pub fn in_force() -> Result<Applied, Failure> {
     Ok(Applied::load(Path::new(paths::APPLIED))?.unwrap_or_default())
 }
 
 /// Checks a configuration; a policy's errors come with the texts they point into.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn check(applied: &Applied) -> Result<Checked, Failure> {
     applied.check().map_err(|error| match error {
         ConfigurationError::Policy(errors) => Failure::Policy {

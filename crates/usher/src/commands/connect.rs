@@ -37,9 +37,6 @@ impl FromStr for Destination {
 }
 
 /// A name that an argument has.
-///
-/// # Errors
-/// When it cannot be one.
 pub fn name<N: FromStr<Err = NameError>>(text: &str) -> Result<N, Failure> {
     text.parse()
         .map_err(|error| Failure::Refused(format!("{text}: {error}")))

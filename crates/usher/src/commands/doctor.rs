@@ -14,6 +14,7 @@ use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::paths;
 use usher_local::roles::{OFFERS, REACHES};
+use usher_policy::joined;
 
 use crate::failure::Failure;
 use crate::output::{Output, first};
@@ -203,10 +204,9 @@ fn lacks(findings: &[Finding], duty: Duty) -> String {
     let missing = findings.iter().filter(|finding| {
         finding.required && !finding.works && finding.duty.is_none_or(|one| one == duty)
     });
-    let missing: Vec<&str> = missing.map(|finding| finding.name.as_str()).collect();
-    match missing.as_slice() {
-        [] => "nothing is missing for this".into(),
-        missing => format!("LACKS {}", missing.join(", ")),
+    match joined(missing.map(|finding| &finding.name), ", ").as_str() {
+        "" => "nothing is missing for this".into(),
+        missing => format!("LACKS {missing}"),
     }
 }
 

@@ -2,7 +2,6 @@
 //! would end them, says which live connections would end.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
 use serde_json::{Value, json};
 use usher_analysis::{Change, Known, Network, difference};
@@ -155,10 +154,10 @@ fn text(forecast: &Forecast) -> String {
     let mut text = String::new();
     let differs = &forecast.differs;
     for name in differs.iter().take(CHANGES) {
-        let _ = writeln!(text, "differs from the configuration in force: {name}");
+        text += &format!("differs from the configuration in force: {name}\n");
     }
     if differs.len() > CHANGES {
-        let _ = writeln!(text, "and {} more", differs.len() - CHANGES);
+        text += &format!("and {} more\n", differs.len() - CHANGES);
     }
     match &forecast.changes {
         Ok(changes) if changes.is_empty() => text += diff::NOTHING_CHANGES,
@@ -168,7 +167,7 @@ fn text(forecast: &Forecast) -> String {
             }
             if changes.len() > CHANGES {
                 let more = changes.len() - CHANGES;
-                let _ = writeln!(text, "and {more} more change(s); --json lists all");
+                text += &format!("and {more} more change(s); --json lists all\n");
             }
             let elsewhere = |change: &Change| change.known != Known::ServerOnly;
             if changes
@@ -179,7 +178,7 @@ fn text(forecast: &Forecast) -> String {
             }
         }
         Err(reason) => {
-            let _ = writeln!(text, "cannot tell who gains and who loses access: {reason}");
+            text += &format!("cannot tell who gains and who loses access: {reason}\n");
         }
     }
     text += &match &forecast.would_end {
@@ -190,9 +189,8 @@ fn text(forecast: &Forecast) -> String {
             .to_owned(),
         Err(reason) => format!("cannot tell which live connections would end: {reason}\n"),
     };
-    let _ = writeln!(
-        text,
-        "nothing has changed: configuration {} stays in force",
+    text += &format!(
+        "nothing has changed: configuration {} stays in force\n",
         forecast.generation
     );
     text

@@ -1,7 +1,6 @@
 //! Sessions that a configuration ends or would end, for people.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
 use usher_local::requests::EndingView;
 
@@ -29,31 +28,27 @@ pub fn lines(verb: &str, ending: &[EndingView]) -> String {
         let connections = &session.connections;
         let (user, host, service) = (&session.user, &session.host, &session.service);
         let number = connections.len();
-        let _ = writeln!(
-            text,
-            "{verb}: {user} from {host} at {service}, {number} connection(s): {reason}"
-        );
+        text +=
+            &format!("{verb}: {user} from {host} at {service}, {number} connection(s): {reason}\n");
         for connection in connections.iter().take(CONNECTIONS) {
-            let _ = writeln!(text, "    {} to {}", connection.client, connection.server);
+            text += &format!("    {} to {}\n", connection.client, connection.server);
         }
         if number > CONNECTIONS {
-            let _ = writeln!(text, "    and {} more", number - CONNECTIONS);
+            text += &format!("    and {} more\n", number - CONNECTIONS);
         }
     }
     if let Some(rest @ [_, ..]) = busy.get(SESSIONS..) {
         let connections: usize = rest.iter().map(|left| left.session.connections.len()).sum();
-        let _ = writeln!(
-            text,
-            "{verb}: {} more session(s) with {connections} connection(s); --json lists all",
+        text += &format!(
+            "{verb}: {} more session(s) with {connections} connection(s); --json lists all\n",
             rest.len()
         );
     }
     if !idle.is_empty() {
         let users: BTreeSet<&str> = idle.iter().map(|idle| idle.session.user.as_ref()).collect();
         let users: Vec<&str> = users.into_iter().collect();
-        let _ = writeln!(
-            text,
-            "{verb}: {} session(s) without a connection, of {}",
+        text += &format!(
+            "{verb}: {} session(s) without a connection, of {}\n",
             idle.len(),
             first(&users, USERS)
         );

@@ -22,9 +22,6 @@ pub fn look_up(applied: &mut Applied) {
 }
 
 /// The accounts in a group now. `former` are the earlier ones.
-///
-/// # Errors
-/// Why that cannot be said.
 pub fn accounts(
     name: &GroupName,
     former: Option<&BTreeSet<String>>,
@@ -54,9 +51,6 @@ pub fn accounts(
 
 /// The accounts of a group by a copy of a host's configuration. Its file `groups` has lines of `getent
 /// group`. Its file `passwd`, which may be missing, has lines of `getent passwd`, for primary groups.
-///
-/// # Errors
-/// Why that cannot be said.
 pub fn accounts_in_copy(
     copy: &ConfigurationCopy,
     name: &GroupName,

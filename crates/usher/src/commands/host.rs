@@ -1,6 +1,5 @@
 //! `usher host`: host blocks of the policy folder.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use usher_base::HostName;
@@ -8,7 +7,7 @@ use usher_daemon::files::write_atomically;
 use usher_local::applied::Applied;
 use usher_local::paths;
 use usher_policy::{
-    BlockKind, Clause, Host, PolicyError, PolicyMistake, Source, parse_with_places,
+    BlockKind, Clause, Host, PolicyError, PolicyMistake, Source, joined, parse_with_places,
 };
 use usher_proto::host_key::HostPublicKey;
 
@@ -141,26 +140,17 @@ fn file_of(name: &HostName) -> PathBuf {
 
 fn block(host: &Statements, key: &HostPublicKey) -> String {
     let mut text = format!("host {} {{\n", host.name);
-    // Writing into a String does not fail.
-    let _ = writeln!(text, "  address {};", list(&host.address));
-    let _ = writeln!(text, "  key \"{}\";", key.to_openssh());
-    let _ = writeln!(text, "  control {};", host.control);
+    text += &format!("  address {};\n", joined(&host.address, ", "));
+    text += &format!("  key \"{}\";\n", key.to_openssh());
+    text += &format!("  control {};\n", host.control);
     if !host.loopback.is_empty() {
-        let _ = writeln!(text, "  loopback {};", list(&host.loopback));
+        text += &format!("  loopback {};\n", joined(&host.loopback, ", "));
     }
     text.push_str("}\n");
     text
 }
 
-fn list<'i>(items: impl IntoIterator<Item = &'i (impl ToString + 'i)>) -> String {
-    let items: Vec<_> = items.into_iter().map(ToString::to_string).collect();
-    items.join(", ")
-}
-
 /// Prints the hosts of the policy folder.
-///
-/// # Errors
-/// When the policy has errors.
 pub fn show(output: &Output) -> Result<(), Failure> {
     let policy = configuration::check(&configuration::collect()?)?.policy;
     let hosts: Vec<_> = policy.hosts.values().collect();
@@ -168,9 +158,9 @@ pub fn show(output: &Output) -> Result<(), Failure> {
         let rows = hosts.iter().map(|host| {
             row![
                 host.name,
-                list(&host.addresses),
+                joined(&host.addresses, ", "),
                 host.control,
-                list(&host.loopback),
+                joined(&host.loopback, ", "),
                 host.key.fingerprint(),
             ]
         });

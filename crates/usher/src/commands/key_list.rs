@@ -137,9 +137,6 @@ pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec
 }
 
 /// The keys of a file that [`read`] would take, authorities included.
-///
-/// # Errors
-/// When it holds no public key, or something else.
 pub fn parse_file(user: &UserName, text: &str) -> Result<Vec<UserKey>, Failure> {
     if text.trim_start().starts_with("-----BEGIN ") && text.contains("PRIVATE KEY-----") {
         return Err(Failure::refused(
@@ -182,9 +179,6 @@ pub fn without(
 }
 
 /// Adds lines to a list. Each replaces the lines with the same key; the rest of the file stays.
-///
-/// # Errors
-/// When the list cannot be read or written.
 pub fn add(user: &UserName, path: &Path, fresh: &[Line]) -> Result<(), Failure> {
     let list = optional(read_bounded(path))?.unwrap_or_default();
     let list = merge(user, &list, fresh);

@@ -63,7 +63,8 @@ fn session_of(says: &Says) -> SessionId {
     }
 }
 
-fn fingerprint(key: &PublicKey) -> String {
+/// As `ssh-keygen -l` shows it.
+pub fn fingerprint(key: &PublicKey) -> String {
     key.fingerprint(HashAlg::Sha256).to_string()
 }
 

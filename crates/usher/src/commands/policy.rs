@@ -8,7 +8,7 @@ use usher_daemon::clock::unix_time;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::{paths, writers};
-use usher_policy::{BlockKind, Clause, Need, Policy, Program, ServedBy, Service};
+use usher_policy::{BlockKind, Clause, Need, Policy, Program, ServedBy, Service, joined};
 use usher_system::sandbox::confines_files;
 
 use super::configuration::{self, OnRefusal};
@@ -20,9 +20,6 @@ use crate::output::{Output, warn};
 use crate::probe::lacks;
 
 /// Checks the given files, or the policy folder and the users' keys.
-///
-/// # Errors
-/// All errors of the policy.
 pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
     let applied = if files.is_empty() {
         configuration::collect()?
@@ -87,9 +84,6 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
 }
 
 /// Puts the policy folder in force.
-///
-/// # Errors
-/// As [`candidate`] and [`configuration::put_in_force`].
 pub fn apply(output: &Output) -> Result<(), Failure> {
     let lock = configuration::lock()?;
     let (fresh, _) = candidate()?;
@@ -294,13 +288,10 @@ fn services_without_connect(policy: &Policy) -> Option<Warning> {
 
 /// The names of the services of a policy for which `those` holds; none if there are none.
 pub(super) fn named(policy: &Policy, those: impl Fn(&Service) -> bool) -> Option<String> {
-    let services: Vec<String> = policy
-        .services
-        .values()
-        .filter(|service| those(service))
-        .map(|service| format!("`service {}`", service.name))
-        .collect();
-    (!services.is_empty()).then(|| services.join(", "))
+    let services = policy.services.values();
+    let services = services.filter(|service| those(service));
+    let named = services.map(|service| format!("`service {}`", service.name));
+    Some(joined(named, ", ")).filter(|services| !services.is_empty())
 }
 
 fn why_it_cannot_run(service: &Service) -> Option<Warning> {

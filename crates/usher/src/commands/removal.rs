@@ -61,9 +61,6 @@ struct Remains {
 }
 
 /// Reads a fingerprint as `usher who` and `ssh-keygen -l` show it.
-///
-/// # Errors
-/// When it is not a SHA-256 fingerprint.
 fn read_fingerprint(text: &str) -> Result<Fingerprint, Failure> {
     let form = "not a fingerprint in the form of `usher who` and `ssh-keygen -l`: SHA256:...";
     match text.parse() {
@@ -73,9 +70,6 @@ fn read_fingerprint(text: &str) -> Result<Fingerprint, Failure> {
 }
 
 /// Removes a user, or only some of the user's keys.
-///
-/// # Errors
-/// As [`whole`] and [`keys`].
 pub fn remove(output: &Output, request: &Request) -> Result<(), Failure> {
     let names_public_keys = request.public_key.is_some() || request.fingerprint.is_some();
     match names_public_keys || request.signing_key {

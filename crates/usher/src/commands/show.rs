@@ -1,13 +1,12 @@
 //! `usher policy show`: the policy in force, in its canonical form.
 
-use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::json;
 use usher_base::HostName;
 use usher_local::applied::Applied;
 use usher_local::paths;
-use usher_policy::{Policy, Service, Source};
+use usher_policy::{Policy, Service, Source, joined};
 use usher_proto::HostPublicKey;
 
 use super::configuration;
@@ -74,18 +73,16 @@ fn head(applied: &Applied, policy: &Policy, host: Option<&HostName>) -> String {
         applied.generation
     );
     for Service { name, listen, .. } in policy.services.values() {
-        // Writing into a String does not fail.
-        let _ = writeln!(text, "# offers {name} at port {listen}");
+        text += &format!("# offers {name} at port {listen}\n");
     }
     for entry in policy.client_services() {
-        let _ = writeln!(text, "# reaches {}", entry.target());
+        text += &format!("# reaches {}\n", entry.target());
     }
     for file in &applied.sources {
-        let _ = writeln!(text, "# from {}", file.name);
+        text += &format!("# from {}\n", file.name);
     }
     for (group, accounts) in &applied.groups {
-        let accounts: Vec<&str> = accounts.iter().map(String::as_str).collect();
-        let _ = writeln!(text, "# group {group}: {}", accounts.join(", "));
+        text += &format!("# group {group}: {}\n", joined(accounts, ", "));
     }
     text.push('\n');
     text

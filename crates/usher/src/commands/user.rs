@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
 use usher_daemon::control;
@@ -23,6 +24,7 @@ use zeroize::Zeroizing;
 
 use super::configuration::{self, OnRefusal};
 use super::key_list::{self, Expiry};
+use super::log::fingerprint;
 use crate::accounts;
 use crate::failure::{At, Failure};
 use crate::output::{Output, row, table, warn};
@@ -58,9 +60,6 @@ pub struct Addition {
 }
 
 /// Adds a user, or keys of a user.
-///
-/// # Errors
-/// When Usher does not take a key, or a file cannot be written.
 pub fn add(output: &Output, addition: &Addition) -> Result<(), Failure> {
     let (user, purpose) = (&addition.name, addition.key.as_ref());
     match nix::unistd::User::from_name(user.as_ref()) {
@@ -103,64 +102,49 @@ pub fn add(output: &Output, addition: &Addition) -> Result<(), Failure> {
 }
 
 /// Prints the users of this host.
-///
-/// # Errors
-/// When the configuration cannot be read.
 pub fn list(output: &Output) -> Result<(), Failure> {
     let applied = configuration::in_force()?;
     let checked = configuration::check(&applied)?;
     let (revoked, now) = (&checked.revoked, unix_time());
     let lent = lent_agents();
-    let views: Vec<_> = applied
-        .users
-        .iter()
-        .map(|(user, entry)| {
-            let keys = checked.keys.get(user).map_or(&[][..], Vec::as_slice);
-            let views: Vec<_> = keys
-                .iter()
-                .map(|key| {
-                    serde_json::json!({
-                        "fingerprint": key.key.fingerprint(ssh_key::HashAlg::Sha256).to_string(),
-                        "for": key.purpose,
-                        "expires": key.options.expires,
-                        "expired": key.has_expired(now),
-                        "revoked": revoked.has_key(&key.key),
-                        "authority": key.options.authority,
-                        "principals": key.options.principals.as_ref()
-                            .map(|principals| principals.names().collect::<Vec<_>>()),
-                    })
-                })
-                .collect();
-            // An error: only the signer and root may read the folder.
-            let signing = signing_key(user).ok();
-            let is = |kind: fn(&SigningKey) -> bool| {
-                signing
-                    .as_ref()
-                    .map(|found| found.as_ref().is_some_and(|found| kind(&found.key)))
-            };
-            let certificate = signing.as_ref().and_then(Option::as_ref);
-            let certificate = certificate.and_then(|found| found.certificate.as_deref());
-            let certificate = certificate.map(|certificate| {
-                serde_json::json!({
-                    "key_id": certificate.key_id, "serial": certificate.serial,
-                    "principals": certificate.principals.names().collect::<Vec<_>>(),
-                    "valid_after": certificate.valid_after,
-                    "valid_before": certificate.valid_before,
-                    "authority": certificate.authority
-                        .fingerprint(ssh_key::HashAlg::Sha256).to_string(),
-                })
-            });
-            let view = serde_json::json!({
-                "user": user, "disabled": entry.disabled, "public_keys": views,
-                "private_key": is(|key| matches!(key, SigningKey::Private(_))),
-                "agent_key": is(|key| matches!(key, SigningKey::Agent(_))),
-                "certificate": certificate,
-                "agent_lent": lent.as_ref().map(|lent| lent.contains(user)),
-            });
-            (view, key_list::describe(keys, revoked))
-        })
-        .collect();
-    let (views, descriptions): (Vec<_>, Vec<_>) = views.into_iter().unzip();
+    let (mut views, mut descriptions) = (Vec::new(), Vec::new());
+    for (user, entry) in &applied.users {
+        let keys = checked.keys.get(user).map_or(&[][..], Vec::as_slice);
+        let public_keys = keys.iter().map(|key| {
+            let principals = key.options.principals.as_ref();
+            json!({
+                "fingerprint": fingerprint(&key.key), "for": key.purpose,
+                "expires": key.options.expires, "expired": key.has_expired(now),
+                "revoked": revoked.has_key(&key.key), "authority": key.options.authority,
+                "principals": principals.map(|names| names.names().collect::<Vec<_>>()),
+            })
+        });
+        // An error: only the signer and root may read the folder.
+        let signing = signing_key(user).ok();
+        let is = |kind: fn(&SigningKey) -> bool| {
+            let signing = signing.as_ref()?.as_ref();
+            Some(signing.is_some_and(|found| kind(&found.key)))
+        };
+        let certificate = signing.as_ref().and_then(Option::as_ref);
+        let certificate = certificate.and_then(|found| found.certificate.as_deref());
+        let certificate = certificate.map(|certificate| {
+            json!({
+                "key_id": certificate.key_id, "serial": certificate.serial,
+                "principals": certificate.principals.names().collect::<Vec<_>>(),
+                "valid_after": certificate.valid_after, "valid_before": certificate.valid_before,
+                "authority": fingerprint(&certificate.authority),
+            })
+        });
+        views.push(json!({
+            "user": user, "disabled": entry.disabled,
+            "public_keys": public_keys.collect::<Vec<_>>(),
+            "private_key": is(|key| matches!(key, SigningKey::Private(_))),
+            "agent_key": is(|key| matches!(key, SigningKey::Agent(_))),
+            "certificate": certificate,
+            "agent_lent": lent.as_ref().map(|lent| lent.contains(user)),
+        }));
+        descriptions.push(key_list::describe(keys, revoked));
+    }
     output.print(&views, || {
         let rows = views.iter().zip(&descriptions).map(|(view, public)| {
             let is = |name: &str| view[name].as_bool();

@@ -9,9 +9,6 @@ use crate::failure::Failure;
 use crate::output::{Output, row, table};
 
 /// Prints what is live.
-///
-/// # Errors
-/// When the keeper does not answer.
 pub fn run(output: &Output) -> Result<(), Failure> {
     let view = ask(roles::Keeper, &Who {})?;
     output.print(&view, || text(&view));
@@ -19,9 +16,6 @@ pub fn run(output: &Output) -> Result<(), Failure> {
 }
 
 /// Prints the sessions that ended last.
-///
-/// # Errors
-/// When the keeper does not answer.
 pub fn recent(output: &Output) -> Result<(), Failure> {
     let view = ask(roles::Keeper, &Recent {})?;
     output.print(&view, || recent_text(&view));

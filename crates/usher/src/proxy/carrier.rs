@@ -111,9 +111,6 @@ impl Carrier {
     }
 
     /// Writes all its bytes to a connection.
-    ///
-    /// # Errors
-    /// The connection's.
     pub async fn empty(&mut self, to: &AsyncFd<OwnedFd>) -> io::Result<()> {
         match self {
             Self::Pipe(pipe, filled) => {

@@ -37,9 +37,6 @@ struct Proxy {
 }
 
 /// Runs the proxy until the process ends.
-///
-/// # Errors
-/// When it cannot start.
 pub fn run() -> Result<(), Failure> {
     use usher_system::privileges;
     let role = roles::Proxy::ROLE;

@@ -41,9 +41,6 @@ impl Quota {
     }
 
     /// Takes a permit for this user.
-    ///
-    /// # Errors
-    /// [`Exhausted`].
     pub fn acquire(self: &Arc<Self>, uid: u32) -> Result<Permit, Exhausted> {
         let mut held = self.held.lock();
         let all: usize = held.values().sum();

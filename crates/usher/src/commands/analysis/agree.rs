@@ -1,7 +1,5 @@
 //! `usher policy agree`: where hosts' policies contradict each other.
 
-use std::fmt::Write;
-
 use serde_json::{Value, json};
 use usher_analysis::{Disagreement, Universe};
 
@@ -32,9 +30,9 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
         let mut text = String::new();
         for found in &found {
             if let Some(place) = place(found) {
-                let _ = writeln!(text, "{place}: {}", found.clause);
+                text += &format!("{place}: {}\n", found.clause);
             }
-            let _ = writeln!(text, "    {}", found.matter);
+            text += &format!("    {}\n", found.matter);
         }
         if text.is_empty() {
             let mut hosts = loaded.network.hosts();

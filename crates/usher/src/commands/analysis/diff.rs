@@ -1,9 +1,7 @@
 //! `usher policy diff`: the gains and losses of users.
 
-use std::fmt::Write;
-
 use usher_analysis::{Change, How, Offer, Request, difference};
-use usher_policy::{Programs, Protocol};
+use usher_policy::{Programs, Protocol, joined};
 
 use super::NO;
 use super::explain::units;
@@ -43,7 +41,7 @@ pub fn text(change: &Change, names: usize) -> String {
     let mut text = format!("{service}@{server} from {client}{}\n", note(*known));
     for (sign, verb, users) in [('+', "gain", gain), ('-', "lose", lose)] {
         if !users.is_empty() {
-            let _ = writeln!(text, "{sign} {verb}: {}", first(users, names));
+            text += &format!("{sign} {verb}: {}\n", first(users, names));
         }
     }
     for change in certificates {
@@ -53,18 +51,15 @@ pub fn text(change: &Change, names: usize) -> String {
             ('-', "lose", &change.lose, change.anybody_loses),
         ] {
             if anybody {
-                let _ = writeln!(
-                    text,
-                    "{sign} {verb}: users whose certificate names {principal}"
-                );
+                text += &format!("{sign} {verb}: users whose certificate names {principal}\n");
             } else if !users.is_empty() {
                 let (users, certificate) = (first(users, names), only_with(&[principal]));
-                let _ = writeln!(text, "{sign} {verb}: {users}{certificate}");
+                text += &format!("{sign} {verb}: {users}{certificate}\n");
             }
         }
     }
     if let Some((before, after)) = how {
-        let _ = writeln!(text, "! changes: {}", differences(before, after).join("; "));
+        text += &format!("! changes: {}\n", differences(before, after).join("; "));
     }
     text
 }
@@ -184,12 +179,10 @@ fn offered(offer: &Offer) -> [Option<String>; OFFERED.len()] {
 }
 
 fn quoted<'t>(texts: impl Iterator<Item = &'t String>) -> String {
-    let texts: Vec<String> = texts.map(|text| format!("{text:?}")).collect();
-    texts.join(" ")
+    joined(texts.map(|text| format!("{text:?}")), " ")
 }
 
 /// The values of a list; none for an empty list.
 fn listed(texts: impl Iterator<Item = String>) -> Option<String> {
-    let texts: Vec<String> = texts.collect();
-    Some(texts.join(", ")).filter(|text| !text.is_empty())
+    Some(joined(texts, ", ")).filter(|text| !text.is_empty())
 }

@@ -1,13 +1,12 @@
 //! `usher policy explain`: whether a user may use a service, how, and the lines that decide.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use usher_analysis::{Decision, Offer, Question, Request, Verdict};
 use usher_base::{ServiceName, UserName};
 use usher_policy::protection::Kind;
-use usher_policy::{Clause, DEFAULT_UMASK, Place, Programs, Protocol, Style, Units};
+use usher_policy::{Clause, DEFAULT_UMASK, Place, Programs, Protocol, Style, Units, joined};
 
 use super::hosts::Loaded;
 use super::lines::Lines;
@@ -106,17 +105,17 @@ fn text(decision: &Decision, lines: &Lines<'_>) -> String {
     let certificate = certificate(decision);
     let mut text = format!("{user}@{client} {answer} {service}@{server}{certificate}\n");
     for host in &decision.not_known {
-        let _ = writeln!(text, "  the policy of {host} is not known here");
+        text += &format!("  the policy of {host} is not known here\n");
     }
     for objection in &decision.objections {
-        let _ = writeln!(text, "  no: {}", objection.reason);
+        text += &format!("  no: {}\n", objection.reason);
         for clause in &objection.clauses {
             if let Some(place) = lines.nearest(&objection.host, clause) {
-                let _ = writeln!(text, "      {place}: {clause}");
+                text += &format!("      {place}: {clause}\n");
             }
         }
         if let Some(remedy) = objection.reason.remedy() {
-            let _ = writeln!(text, "      help: {remedy}");
+            text += &format!("      help: {remedy}\n");
         }
     }
     text += &how(decision);
@@ -126,9 +125,9 @@ fn text(decision: &Decision, lines: &Lines<'_>) -> String {
             continue;
         };
         if former.replace(&ground.host) != Some(&ground.host) {
-            let _ = writeln!(text, "  {} says:", ground.host);
+            text += &format!("  {} says:\n", ground.host);
         }
-        let _ = writeln!(text, "      {place}: {}", ground.clause);
+        text += &format!("      {place}: {}\n", ground.clause);
     }
     text
 }
@@ -137,16 +136,10 @@ fn how(decision: &Decision) -> String {
     let how = &decision.how;
     let mut text = String::new();
     if let Some(port) = how.port {
-        let routes: Vec<String> = how
-            .routes
-            .iter()
-            .map(|route| format!("from {} to {}", route.from, route.to))
-            .collect();
-        let routes = match routes.as_slice() {
-            [] => String::new(),
-            routes => format!(", {}", routes.join(", ")),
-        };
-        let _ = writeln!(text, "  at port {port}{routes}");
+        let routes = how.routes.iter();
+        let routes = routes.map(|route| format!(", from {} to {}", route.from, route.to));
+        let routes: String = routes.collect();
+        text += &format!("  at port {port}{routes}\n");
     }
     if let Some(request) = &how.client {
         text += &asked(request);
@@ -176,8 +169,7 @@ fn asked(request: &Request) -> String {
         Programs::Asking => "by programs that use connect_by_user(3) or usher connect".to_owned(),
         Programs::Any => "by any program of the user".to_owned(),
         Programs::Listed(paths) => {
-            let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
-            format!("by these programs only: {}", paths.join(", "))
+            format!("by these programs only: {}", joined(paths.iter(), ", "))
         }
     };
     let key = match &request.key {
@@ -203,10 +195,9 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
     };
     let files = match &offer.files {
         Some(files) => {
-            let files = files
-                .iter()
-                .map(|rule| format!("{} {}", rule.access, rule.path));
-            format!(", with files: {}", files.collect::<Vec<_>>().join(", "))
+            let files = files.iter();
+            let files = files.map(|rule| format!("{} {}", rule.access, rule.path));
+            format!(", with files: {}", joined(files, ", "))
         }
         None => String::new(),
     };

@@ -11,9 +11,6 @@ use crate::failure::Failure;
 use crate::output::Output;
 
 /// Prints the graph, or lets dot(1) draw it.
-///
-/// # Errors
-/// When dot is missing or fails, or the file cannot be written.
 pub fn run(output: &Output, loaded: &Loaded, svg: Option<&Path>) -> Result<u8, Failure> {
     let graph = usher_analysis::graph(&loaded.network);
     match svg {

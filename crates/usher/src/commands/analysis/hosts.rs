@@ -15,8 +15,8 @@ use usher_local::copy::ConfigurationCopy;
 use usher_local::paths;
 use usher_policy::{Groups, Name, Source};
 use usher_proto::HostPublicKey;
-use usher_proto::ssh_key::HashAlg;
 
+use crate::commands::log::fingerprint;
 use crate::commands::{configuration, connect, groups};
 use crate::failure::{At, Failure};
 
@@ -77,9 +77,6 @@ impl Hosts {
 }
 
 /// Reads and checks all copies in a directory.
-///
-/// # Errors
-/// As [`Hosts::load`].
 pub fn load_all(folder: &Path) -> Result<Loaded, Failure> {
     Loaded::read(copies_in(folder)?)
 }
@@ -243,7 +240,7 @@ fn user_state(checked: &Checked, now: u64) -> UserState {
             };
             let users = former_keys.entry(key.purpose.clone()).or_default();
             users.entry(user.clone()).or_default().push(FormerKey {
-                fingerprint: key.key.fingerprint(HashAlg::Sha256).to_string(),
+                fingerprint: fingerprint(&key.key),
                 fault,
             });
         }

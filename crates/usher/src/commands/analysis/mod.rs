@@ -120,9 +120,6 @@ fn at<N: FromStr<Err = NameError>>(text: &str) -> Result<At<N>, Failure> {
 }
 
 /// Answers a question. The exit code has the answer for scripts.
-///
-/// # Errors
-/// When policies cannot be read or have mistakes, or a host of the question is unknown.
 pub fn run(output: &Output, command: AnalysisCommand) -> Result<ExitCode, Failure> {
     let code = match command {
         AnalysisCommand::Explain {

@@ -1,7 +1,6 @@
 //! `usher policy test`: whether what policies are expected to permit and to refuse is so.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
 use serde_json::{Value, json};
 use usher_analysis::{Expected, Outcome, Verdict};
@@ -48,10 +47,7 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
             .iter()
             .filter(|outcome| outcome.result != Expected::Holds);
         let mut text: String = told.map(text).collect();
-        let _ = writeln!(
-            text,
-            "{hold} hold, {fail} fail, {not_known} cannot be decided here"
-        );
+        text += &format!("{hold} hold, {fail} fail, {not_known} cannot be decided here\n");
         text
     });
     Ok(match (fail, not_known) {
@@ -96,11 +92,11 @@ fn text(outcome: &Outcome) -> String {
         written.trim()
     );
     for name in &outcome.unknown {
-        let _ = writeln!(text, "    {name}");
+        text += &format!("    {name}\n");
     }
     let fails = outcome.result == Expected::Fails;
     if fails && outcome.examples.is_empty() && outcome.unknown.is_empty() {
-        let _ = writeln!(text, "    no known host offers {}", expectation.service);
+        text += &format!("    no known host offers {}\n", expectation.service);
     }
     for decision in &outcome.examples {
         let question = &decision.question;
@@ -111,9 +107,8 @@ fn text(outcome: &Outcome) -> String {
             Verdict::WithCertificate => "not refused by the known policies",
             Verdict::Refused => "refused",
         };
-        let _ = writeln!(
-            text,
-            "    {}@{} is {verdict} at {}@{}{}",
+        text += &format!(
+            "    {}@{} is {verdict} at {}@{}{}\n",
             question.user,
             question.client,
             question.service,
@@ -121,7 +116,7 @@ fn text(outcome: &Outcome) -> String {
             certificate(decision)
         );
         for objection in &decision.objections {
-            let _ = writeln!(text, "      {}", objection.reason);
+            text += &format!("      {}\n", objection.reason);
         }
     }
     text

@@ -1,12 +1,11 @@
 //! `usher policy who-can`: users and hosts that may use a service.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use serde_json::{Value, json};
 use usher_analysis::{Decision, Known, Right, SetId, Universe, Verdict};
 use usher_base::{HostName, ServiceName};
-use usher_policy::Principal;
+use usher_policy::{Principal, joined};
 
 use super::hosts::Loaded;
 use super::{NO, PerhapsAt, spelling};
@@ -66,10 +65,9 @@ fn text(rights: &[Right<'_>], universe: &Universe<'_>) -> String {
     let mut text = String::new();
     for ((server, port), groups) in services {
         let service = rights[0].service;
-        let _ = writeln!(text, "{service} at {server}, port {port}");
+        text += &format!("{service} at {server}, port {port}\n");
         for ((known, users), hosts) in groups {
-            let hosts: Vec<&str> = hosts.iter().map(|host| host.as_ref()).collect();
-            let hosts = hosts.join(", ");
+            let hosts = joined(hosts, ", ");
             for (principal, anybody, users) in users {
                 let users = match (principal, anybody) {
                     (Some(principal), true) => format!("users whose certificate names {principal}"),
@@ -78,7 +76,7 @@ fn text(rights: &[Right<'_>], universe: &Universe<'_>) -> String {
                     }
                     (None, _) => names(users, universe),
                 };
-                let _ = writeln!(text, "  from {hosts}{}: {users}", note(known));
+                text += &format!("  from {hosts}{}: {users}\n", note(known));
             }
         }
     }
@@ -97,9 +95,7 @@ fn users_of<'n>(right: &Right<'n>) -> Vec<Users<'n>> {
 }
 
 fn names(users: SetId, universe: &Universe<'_>) -> String {
-    let users = universe.users(users);
-    let names: Vec<&str> = users.iter().map(|user| user.as_ref()).collect();
-    names.join(", ")
+    joined(universe.users(users), ", ")
 }
 
 fn by_certificate(right: &Right<'_>, universe: &Universe<'_>) -> Vec<Value> {
@@ -116,12 +112,11 @@ fn by_certificate(right: &Right<'_>, universe: &Universe<'_>) -> Vec<Value> {
 
 /// The note for users who need a certificate; empty without principals.
 pub fn only_with(principals: &[&Principal]) -> String {
-    let names: Vec<&str> = principals.iter().map(|name| name.as_ref()).collect();
-    match names.as_slice() {
+    match principals {
         [] => String::new(),
         names => format!(
             " (only with a certificate that names {})",
-            names.join(" or ")
+            joined(names, " or ")
         ),
     }
 }

@@ -9,6 +9,7 @@ use usher_local::checked::Checked;
 use usher_local::keys::private_key_name;
 use usher_local::paths;
 use usher_local::roles::REACHES;
+use usher_policy::joined;
 
 use super::{Finding, some};
 use crate::commands::groups;
@@ -62,16 +63,11 @@ pub fn groups(in_force: &Applied) -> Option<Finding> {
             |(name, accounts)| match groups::accounts(name, Some(accounts)) {
                 Ok(now) if now == *accounts => None,
                 Ok(now) => {
-                    let come = now
-                        .difference(accounts)
-                        .map(|account| format!("+{account}"));
-                    let gone = accounts
-                        .difference(&now)
-                        .map(|account| format!("-{account}"));
-                    let accounts: Vec<String> = come.chain(gone).take(8).collect();
+                    let come = now.difference(accounts).map(|name| format!("+{name}"));
+                    let gone = accounts.difference(&now).map(|name| format!("-{name}"));
+                    let accounts = joined(come.chain(gone).take(8), ", ");
                     Some(format!(
-                        "{name} has changed ({}): run `usher policy apply`",
-                        accounts.join(", ")
+                        "{name} has changed ({accounts}): run `usher policy apply`"
                     ))
                 }
                 Err(error) => Some(format!("{name}: {error}")),

@@ -68,9 +68,6 @@ impl Sessions {
 }
 
 /// Verifies the whole log.
-///
-/// # Errors
-/// With the first fault.
 pub fn verify(output: &Output, verification: &Verification) -> Result<(), Failure> {
     let reader = match &verification.key {
         Some(path) => {
