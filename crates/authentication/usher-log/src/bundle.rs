@@ -24,9 +24,14 @@ pub(crate) fn put(bundle: &mut Vec<u8>, entry: &[u8]) {
 /// Reads the bytes of a bundle; a missing file is an empty one. Reads one byte above the limit, so
 /// that a longer file does not look like a full one.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_up_to(path, MAX_BUNDLE + 1)
+}
+
+/// Reads a file up to a limit in bytes; a missing file is an empty one.
+pub(crate) fn read_up_to(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match File::open(path) {
-        Ok(file) => file.take(MAX_BUNDLE + 1).read_to_end(&mut bytes)?,
+        Ok(file) => file.take(limit).read_to_end(&mut bytes)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) => return Err(error),
     };

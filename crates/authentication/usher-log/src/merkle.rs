@@ -17,6 +17,9 @@ pub(crate) const TILE_HEIGHT: u32 = 8;
 /// Hashes in a full tile, entries in a full bundle (C2SP tlog-tiles).
 pub const TILE_WIDTH: u64 = 1 << TILE_HEIGHT;
 
+/// Bytes of a full tile.
+pub(crate) const TILE_SIZE: u64 = TILE_WIDTH * HASH_SIZE as u64;
+
 /// Hash of a leaf: a byte 0 before it keeps a leaf from being read as an inner node.
 #[must_use]
 pub fn leaf_hash(entry: &[u8]) -> Hash {

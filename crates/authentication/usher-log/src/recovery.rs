@@ -1,17 +1,16 @@
 //! Opening a log: checks it against its checkpoint, and takes up what a crash left behind.
 
-use std::fs::{self, File, Permissions, TryLockError};
-use std::io;
+use std::fs::{File, Permissions, TryLockError};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use crate::bundle::{self, Entries};
+use crate::bundle::{self, Entries, read_up_to};
 use crate::checkpoint::{SignedCheckpoint, SigningKey};
 use crate::cutting::{cut_bundles, cut_tiles};
 use crate::durable::{self, Written};
 use crate::error::{At, Damage, LogError};
 use crate::layout::Layout;
-use crate::merkle::{Frontier, Hash, TILE_HEIGHT, TILE_WIDTH, leaf_hash};
+use crate::merkle::{Frontier, Hash, TILE_HEIGHT, TILE_SIZE, TILE_WIDTH, leaf_hash};
 use crate::reader::{read_checkpoint, read_verifier_key, stored_hashes};
 use crate::writer::Log;
 use usher_proto::log_record::Record;
@@ -154,12 +153,7 @@ fn recover(log: &mut Log) -> Result<(), LogError> {
     cut_bundles(&log.layout, end, length)?;
     cut_tiles(&log.layout, size)?;
     restore_leaf_hashes(&log.layout, number, &leaves)?;
-    match fs::remove_file(durable::prepared(&log.layout.checkpoint())) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).at(&durable::prepared(&log.layout.checkpoint()));
-        }
-        _ => {}
-    }
+    durable::cut(&durable::prepared(&log.layout.checkpoint()), 0)?;
     if tail.leaves.is_empty() {
         return Ok(());
     }
@@ -227,13 +221,8 @@ impl Tail {
 fn restore_leaf_hashes(layout: &Layout, number: u64, leaves: &[Hash]) -> Result<(), LogError> {
     let path = layout.tile(0, number);
     let bytes = leaves.concat();
-    match fs::read(&path) {
-        Ok(found) if found == bytes => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound && bytes.is_empty() => Ok(()),
-        Ok(_) => durable::write_at(path, 0, &bytes, layout.directory()).map(drop),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            durable::write_at(path, 0, &bytes, layout.directory()).map(drop)
-        }
-        Err(error) => Err(error).at(&path),
+    if read_up_to(&path, TILE_SIZE).at(&path)? == bytes {
+        return Ok(());
     }
+    durable::write_at(path, 0, &bytes, layout.directory()).map(drop)
 }

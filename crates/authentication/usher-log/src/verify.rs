@@ -1,16 +1,16 @@
 //! Verifies that a log is unchanged: every record, every hash, the checkpoint, and one kept elsewhere.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use crate::bundle::{self, Entries};
+use crate::bundle::{self, Entries, read_up_to};
 use crate::checkpoint::{Checkpoint, SignedCheckpoint};
 use crate::error::{At, Damage, LogError};
-use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_WIDTH, leaf_hash};
+use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_SIZE, TILE_WIDTH, leaf_hash};
 use crate::reader::Reader;
 use usher_proto::log_record::{Record, RecordError, Says};
 use usher_proto::ssh_key::PublicKey;
@@ -192,15 +192,7 @@ fn stored(reader: &Reader, number: u64, count: u64) -> Result<Vec<Hash>, LogErro
 /// The whole hashes of a tile, up to its possible number.
 fn tile(reader: &Reader, level: u32, number: u64) -> Result<Vec<Hash>, LogError> {
     let place = reader.layout.tile(level, number);
-    let mut bytes = Vec::new();
-    match File::open(&place) {
-        Ok(file) => file
-            .take(TILE_WIDTH * HASH_SIZE as u64)
-            .read_to_end(&mut bytes)
-            .at(&place)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-        Err(error) => return Err(error).at(&place),
-    };
+    let bytes = read_up_to(&place, TILE_SIZE).at(&place)?;
     Ok(bytes.as_chunks::<HASH_SIZE>().0.to_vec())
 }
 

@@ -8,7 +8,7 @@ use crate::cutting;
 use crate::durable::{self, Written};
 use crate::error::LogError;
 use crate::layout::Layout;
-use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_WIDTH, leaf_hash};
+use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_SIZE, TILE_WIDTH, leaf_hash};
 use crate::recovery::Lock;
 use usher_base::DecodeError;
 use usher_proto::SessionEnd;
@@ -152,29 +152,22 @@ impl Log {
         leaves: &[Hash],
         bundle_length: u64,
     ) -> Result<(), LogError> {
-        match self.prepare(written, leaves) {
-            Ok((tree, checkpoint)) => {
-                // Readers may have seen this checkpoint, so it must stay.
-                durable::publish(&self.layout.checkpoint()).inspect_err(|_| self.unknown = true)?;
-                self.tree = tree;
-                self.checkpoint = checkpoint;
-                self.bundle_length = bundle_length;
-                Ok(())
-            }
-            Err(Failed { error, durable }) => {
-                self.take_back();
-                self.unknown |= !durable;
-                Err(error)
-            }
-        }
+        let prepared = self.prepare(written, leaves);
+        let (tree, checkpoint) = prepared.inspect_err(|_| self.take_back())?;
+        // Readers may have seen this checkpoint, so it must stay.
+        durable::publish(&self.layout.checkpoint()).inspect_err(|_| self.unknown = true)?;
+        self.tree = tree;
+        self.checkpoint = checkpoint;
+        self.bundle_length = bundle_length;
+        Ok(())
     }
 
     fn prepare(
-        &self,
+        &mut self,
         written: &[Written],
         leaves: &[Hash],
-    ) -> Result<(Frontier, SignedCheckpoint), Failed> {
-        sync(written)?;
+    ) -> Result<(Frontier, SignedCheckpoint), LogError> {
+        self.sync(written)?;
         let mut tree = self.tree.clone();
         let mut tiles = BTreeMap::<(u32, u64), (u64, Vec<u8>)>::new();
         for leaf in leaves {
@@ -192,15 +185,21 @@ impl Log {
             let top = self.layout.directory();
             let tile = durable::write_at(path, offset, &bytes, top)?;
             // Opening the log recomputes the leaf hashes of the last bundle.
-            if level > 0 || end == TILE_WIDTH * HASH_SIZE as u64 {
+            if level > 0 || end == TILE_SIZE {
                 last.push(tile.with_names(top));
             }
         }
-        sync(&last)?;
+        self.sync(&last)?;
         let checkpoint = self.key.sign(&tree).map_err(LogError::Signing)?;
         let path = self.layout.checkpoint();
         durable::prepare(&path, checkpoint.note().as_bytes())?;
         Ok((tree, checkpoint))
+    }
+
+    /// Returns when these files are on disk. After a failure their contents are unknown.
+    fn sync(&mut self, written: &[Written]) -> Result<(), LogError> {
+        let synced = written.iter().try_for_each(Written::sync);
+        synced.inspect_err(|_| self.unknown = true)
     }
 
     /// Removes from the disk everything that the checkpoint does not have.
@@ -209,29 +208,4 @@ impl Log {
             self.unknown = true;
         }
     }
-}
-
-/// The reason that a checkpoint could not be prepared, and whether the records are durable.
-struct Failed {
-    error: LogError,
-    durable: bool,
-}
-
-impl From<LogError> for Failed {
-    fn from(error: LogError) -> Self {
-        Self {
-            error,
-            durable: true,
-        }
-    }
-}
-
-fn sync(written: &[Written]) -> Result<(), Failed> {
-    for file in written {
-        file.sync().map_err(|error| Failed {
-            error,
-            durable: false,
-        })?;
-    }
-    Ok(())
 }
