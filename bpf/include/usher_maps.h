@@ -51,4 +51,11 @@ static __always_inline void count_up(__u64 *count)
 		__sync_fetch_and_add(count, 1);
 }
 
+/* Counts by the COUNT of the programs that include this, and has this value. */
+#define COUNTED(what, value)                                                                       \
+	({                                                                                         \
+		COUNT(what);                                                                       \
+		value;                                                                             \
+	})
+
 #endif

@@ -181,35 +181,25 @@ int choose_queue(struct bpf_sk_lookup *context)
 	if (!lookup_connection(context, &connection))
 		return SK_DROP;
 	entry = bpf_map_lookup_elem(&admissions, &connection);
-	if (!entry) {
-		COUNT(refused_unannounced);
-		return SK_DROP;
-	}
+	if (!entry)
+		return COUNTED(refused_unannounced, SK_DROP);
 	mark = *(volatile __u64 *)&entry->mark;
 	expires_ns = entry->expires_ns;
 	target = entry->target;
 	if ((state_of(mark) != USHER_ANNOUNCED && state_of(mark) != USHER_SYN_RECEIVED) ||
-	    target.service != *service) {
-		COUNT(refused_state);
-		return SK_DROP;
-	}
-	if (expires_ns <= bpf_ktime_get_boot_ns()) {
-		COUNT(refused_late);
-		return SK_DROP;
-	}
+	    target.service != *service)
+		return COUNTED(refused_state, SK_DROP);
+	if (expires_ns <= bpf_ktime_get_boot_ns())
+		return COUNTED(refused_late, SK_DROP);
 
 	/* Read after the mark: valid for its announcement if take_syn exchanges the mark. */
 	if (!is_in_hand(&connection, state_of(mark), *(volatile __u32 *)&entry->by_token,
-			*(volatile __u64 *)&entry->syn)) {
-		COUNT(refused_unread);
-		return SK_DROP;
-	}
+			*(volatile __u64 *)&entry->syn))
+		return COUNTED(refused_unread, SK_DROP);
 
 	listener = bpf_map_lookup_elem(&listeners, &target);
-	if (!listener) {
-		COUNT(refused_no_listener);
-		return SK_DROP;
-	}
+	if (!listener)
+		return COUNTED(refused_no_listener, SK_DROP);
 	if (!take_syn(entry, &connection, mark)) {
 		bpf_sk_release(listener);
 		COUNT(refused_state);
@@ -218,10 +208,8 @@ int choose_queue(struct bpf_sk_lookup *context)
 	/* This listener and never one that shares its address (SO_REUSEPORT). */
 	failed = bpf_sk_assign(context, listener, BPF_SK_LOOKUP_F_NO_REUSEPORT);
 	bpf_sk_release(listener);
-	if (failed) {
-		COUNT(refused_no_listener);
-		return SK_DROP;
-	}
+	if (failed)
+		return COUNTED(refused_no_listener, SK_DROP);
 	COUNT(admitted);
 	return SK_PASS;
 }

@@ -283,14 +283,10 @@ static __attribute__((noinline)) int admit(const struct usher_connection *connec
 	failed = bpf_map_update_elem(&admissions, connection, &fresh, BPF_NOEXIST);
 	if (failed == -EEXIST && end_older(connection))
 		failed = bpf_map_update_elem(&admissions, connection, &fresh, BPF_NOEXIST);
-	if (failed == -EEXIST) {
-		COUNT(token_repeated);
-		return 0;
-	}
-	if (failed) {
-		COUNT(token_table_full);
-		return 0;
-	}
+	if (failed == -EEXIST)
+		return COUNTED(token_repeated, 0);
+	if (failed)
+		return COUNTED(token_table_full, 0);
 	count_outstanding(&tip->target, 1);
 	session = bpf_map_lookup_elem(&tokens, &slot);
 	if (session) {
@@ -298,10 +294,8 @@ static __attribute__((noinline)) int admit(const struct usher_connection *connec
 		stays = is_of(session, tip->session);
 		bpf_spin_unlock(&session->lock);
 	}
-	if (stays) {
-		COUNT(token_accepted);
-		return 1;
-	}
+	if (stays)
+		return COUNTED(token_accepted, 1);
 	COUNT(token_withdrawn);
 	take_back(connection, fresh.mark);
 	return 0;
@@ -377,10 +371,8 @@ static __always_inline int check(const struct usher_connection *connection, stru
 	struct tip tip;
 	int good;
 
-	if (!session) {
-		COUNT(token_unknown);
-		return 0;
-	}
+	if (!session)
+		return COUNTED(token_unknown, 0);
 	bpf_spin_lock(&session->lock);
 	tip.position = session->tip;
 	tip.length = session->length;
@@ -396,39 +388,23 @@ static __always_inline int check(const struct usher_connection *connection, stru
 
 	/* Key and salt are read without the lock: spend() notices if the slot is closed or opened
 	 * meanwhile. */
-	if (!tip.length) {
-		COUNT(token_unknown);
-		return 0;
-	}
-	if (older && is_announced_by(older, tip.session)) {
-		COUNT(token_repeated);
-		return 0;
-	}
-	if (tip.target.service != syn->service) {
-		COUNT(token_other_service);
-		return 0;
-	}
-	if (expires_ns <= bpf_ktime_get_boot_ns()) {
-		COUNT(token_expired);
-		return 0;
-	}
-	if (!comes_from(connection, tip.host)) {
-		COUNT(token_other_address);
-		return 0;
-	}
-	if (!has_place(&tip.target)) {
-		COUNT(token_overloaded);
-		return 0;
-	}
-	if (!unmask(connection, session, option)) {
-		COUNT(token_foreign);
-		return 0;
-	}
+	if (!tip.length)
+		return COUNTED(token_unknown, 0);
+	if (older && is_announced_by(older, tip.session))
+		return COUNTED(token_repeated, 0);
+	if (tip.target.service != syn->service)
+		return COUNTED(token_other_service, 0);
+	if (expires_ns <= bpf_ktime_get_boot_ns())
+		return COUNTED(token_expired, 0);
+	if (!comes_from(connection, tip.host))
+		return COUNTED(token_other_address, 0);
+	if (!has_place(&tip.target))
+		return COUNTED(token_overloaded, 0);
+	if (!unmask(connection, session, option))
+		return COUNTED(token_foreign, 0);
 	position = meant_position(&tip, option->position);
-	if (!position) {
-		COUNT(token_out_of_range);
-		return 0;
-	}
+	if (!position)
+		return COUNTED(token_out_of_range, 0);
 	if (position > tip.position) {
 		good = hashes_down(session, position, position - tip.position, option->masked,
 				   tip.value);
@@ -439,10 +415,8 @@ static __always_inline int check(const struct usher_connection *connection, stru
 		good = hashes_down(session, tip.position, tip.position - position, tip.value,
 				   option->masked);
 	}
-	if (!good) {
-		COUNT(token_mismatch);
-		return 0;
-	}
+	if (!good)
+		return COUNTED(token_mismatch, 0);
 	switch (spend(session, tip.session, position, option->masked)) {
 	case SPENT:
 		break;

@@ -26,10 +26,8 @@ static __always_inline struct usher_report *report_of(const struct usher_connect
 {
 	struct usher_report *report = bpf_ringbuf_reserve(&reports, sizeof(*report), 0);
 
-	if (!report) {
-		COUNT(unreported);
-		return 0;
-	}
+	if (!report)
+		return COUNTED(unreported, NULL);
 	report->attempt.cookie = cookie;
 	report->attempt.begun_ns = hold->begun_ns;
 	report->program = hold->program;

@@ -57,25 +57,17 @@ static __always_inline int draw_as_asked(struct bpf_sockopt *context)
 	    server->reserved)
 		return -EINVAL;
 	if ((socket->family != AF_INET && socket->family != AF_INET6) ||
-	    socket->type != SOCK_STREAM || socket->protocol != IPPROTO_TCP) {
-		COUNT(unsuitable);
-		return -EOPNOTSUPP;
-	}
-	if (socket->state != BPF_TCP_CLOSE) {
-		COUNT(unsuitable);
-		return -EISCONN;
-	}
-	if (bpf_get_netns_cookie(context) != own_network) {
-		COUNT(without_ticket);
-		return -ENOENT;
-	}
+	    socket->type != SOCK_STREAM || socket->protocol != IPPROTO_TCP)
+		return COUNTED(unsuitable, -EOPNOTSUPP);
+	if (socket->state != BPF_TCP_CLOSE)
+		return COUNTED(unsuitable, -EISCONN);
+	if (bpf_get_netns_cookie(context) != own_network)
+		return COUNTED(without_ticket, -ENOENT);
 	key.uid = (__u32)bpf_get_current_uid_gid();
 	key.server = *server;
 	list = found_list(bpf_map_lookup_elem(&plain, &key.server));
-	if (list && !is_listed(list, own_program())) {
-		COUNT(unlisted);
-		return -EACCES;
-	}
+	if (list && !is_listed(list, own_program()))
+		return COUNTED(unlisted, -EACCES);
 	return draw_for(socket, &key);
 }
 
