@@ -88,6 +88,20 @@ static __always_inline int use_file(struct file *file, __u32 reason)
 	return socket ? use(socket, reason) : 0;
 }
 
+#define SOCKET_HOOK(name, hook)                                                                    \
+	SEC("lsm/" #hook)                                                                          \
+	int BPF_PROG(name, struct socket *socket)                                                  \
+	{                                                                                          \
+		return use(socket, 0);                                                             \
+	}
+
+#define FILE_HOOK(name, hook)                                                                      \
+	SEC("lsm/" #hook)                                                                          \
+	int BPF_PROG(name, struct file *file)                                                      \
+	{                                                                                          \
+		return use_file(file, 0);                                                          \
+	}
+
 /*
  * Hook: socket_accept, because it runs before a connection is taken off the queue, by accept and by
  * io_uring. Root's duplicates do not accept. Kernel 2.6.
@@ -103,56 +117,28 @@ int BPF_PROG(own_accept, struct socket *socket, struct socket *accepted)
 }
 
 /* Hook: socket_recvmsg, for recv, read, readv, recvmmsg and io_uring. Kernel 2.6. */
-SEC("lsm/socket_recvmsg")
-int BPF_PROG(own_receive, struct socket *socket, struct msghdr *message, int size, int flags)
-{
-	return use(socket, 0);
-}
+SOCKET_HOOK(own_receive, socket_recvmsg);
 
 /* Hook: socket_sendmsg, for send, write, writev, sendmmsg and io_uring. Kernel 2.6. */
-SEC("lsm/socket_sendmsg")
-int BPF_PROG(own_send, struct socket *socket, struct msghdr *message, int size)
-{
-	return use(socket, 0);
-}
+SOCKET_HOOK(own_send, socket_sendmsg);
 
 /* Hook: socket_shutdown, because it ends a connection or a queue. Kernel 2.6. */
-SEC("lsm/socket_shutdown")
-int BPF_PROG(own_shutdown, struct socket *socket, int how)
-{
-	return use(socket, 0);
-}
+SOCKET_HOOK(own_shutdown, socket_shutdown);
 
 /* Hook: socket_getsockopt, because TCP_ZEROCOPY_RECEIVE reads the data. Kernel 2.6. */
-SEC("lsm/socket_getsockopt")
-int BPF_PROG(own_read_option, struct socket *socket, int level, int name)
-{
-	return use(socket, 0);
-}
+SOCKET_HOOK(own_read_option, socket_getsockopt);
 
 /*
  * Hook: socket_setsockopt, for TCP_ULP, TCP_REPAIR and socket filters, which a connection inherits
  * from its listener. Kernel 2.6.
  */
-SEC("lsm/socket_setsockopt")
-int BPF_PROG(own_set_option, struct socket *socket, int level, int name)
-{
-	return use(socket, 0);
-}
+SOCKET_HOOK(own_set_option, socket_setsockopt);
 
 /* Hook: socket_connect, because connecting to AF_UNSPEC ends a connection. Kernel 2.6. */
-SEC("lsm/socket_connect")
-int BPF_PROG(own_connect, struct socket *socket, struct sockaddr *address, int length)
-{
-	return use(socket, 0);
-}
+SOCKET_HOOK(own_connect, socket_connect);
 
 /* Hook: socket_bind, because it moves a listener that was shut down. Kernel 2.6. */
-SEC("lsm/socket_bind")
-int BPF_PROG(own_bind, struct socket *socket, struct sockaddr *address, int length)
-{
-	return use(socket, 0);
-}
+SOCKET_HOOK(own_bind, socket_bind);
 
 /*
  * Hook: socket_listen, because it changes the length of the queue. The keeper makes a listener
@@ -171,28 +157,16 @@ int BPF_PROG(own_listen, struct socket *socket, int backlog)
 }
 
 /* Hook: socket_getsockname, because it reveals another user's connection. Kernel 2.6. */
-SEC("lsm/socket_getsockname")
-int BPF_PROG(own_name, struct socket *socket)
-{
-	return use(socket, 0);
-}
+SOCKET_HOOK(own_name, socket_getsockname);
 
 /* Hook: socket_getpeername, because it reveals another user's connection. Kernel 2.6. */
-SEC("lsm/socket_getpeername")
-int BPF_PROG(own_peer_name, struct socket *socket)
-{
-	return use(socket, 0);
-}
+SOCKET_HOOK(own_peer_name, socket_getpeername);
 
 /*
  * Hook: file_permission, because splice and sendfile reach the data without socket_recvmsg or
  * socket_sendmsg on some kernels. Kernel 2.6.
  */
-SEC("lsm/file_permission")
-int BPF_PROG(own_file, struct file *file, int mask)
-{
-	return use_file(file, 0);
-}
+FILE_HOOK(own_file, file_permission);
 
 /*
  * Hook: mmap_file, because TCP_ZEROCOPY_RECEIVE needs a mapping. Mappings without a file also pass
@@ -210,21 +184,13 @@ int BPF_PROG(own_mapping, struct file *file)
 }
 
 /* Hook: file_ioctl, for FIONREAD and SIOCATMARK. Kernel 2.6. */
-SEC("lsm/file_ioctl")
-int BPF_PROG(own_control, struct file *file, unsigned int command, unsigned long argument)
-{
-	return use_file(file, 0);
-}
+FILE_HOOK(own_control, file_ioctl);
 
 /*
  * Hook: file_ioctl_compat, the same for 32-bit programs. Kernel 6.8; before that, such a program
  * passes file_ioctl.
  */
-SEC("lsm/file_ioctl_compat")
-int BPF_PROG(own_compat_control, struct file *file, unsigned int command, unsigned long argument)
-{
-	return use_file(file, 0);
-}
+FILE_HOOK(own_compat_control, file_ioctl_compat);
 
 /*
  * Hook: uring_cmd, because IORING_OP_URING_CMD has the query of FIONREAD without file_ioctl.
