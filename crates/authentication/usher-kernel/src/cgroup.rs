@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -403,11 +403,7 @@ fn write(path: PathBuf, text: &str) -> Result<(), KernelError> {
 }
 
 fn read(path: &Path) -> Result<String, KernelError> {
-    let mut text = String::new();
-    File::open(path)
-        .and_then(|mut file| file.read_to_string(&mut text))
-        .map_err(KernelError::file("reading", path))?;
-    Ok(text)
+    std::fs::read_to_string(path).map_err(KernelError::file("reading", path))
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use usher_bpf::{Code, Pins, Table, code};
 
 use crate::KernelError;
@@ -121,7 +121,7 @@ impl Destinations {
         services: impl IntoIterator<Item = (u32, Permitted)>,
     ) -> Result<Prepared, KernelError> {
         let services: BTreeMap<u32, Permitted> = services.into_iter().collect();
-        let in_force = self.in_force();
+        let in_force = self.in_force.lock();
         let tables = services
             .iter()
             .filter(|(service, permitted)| in_force.get(service) != Some(permitted))
@@ -138,7 +138,7 @@ impl Destinations {
     /// # Errors
     /// The kernel's error, also when there is no room for all; some of these are then as before.
     pub fn apply(&self, prepared: &Prepared) -> Result<(), KernelError> {
-        let mut in_force = self.in_force();
+        let mut in_force = self.in_force.lock();
         for (service, table) in &prepared.tables {
             self.permitted.set(service, &key(table.as_fd()))?;
             in_force.insert(*service, prepared.services[service].clone());
@@ -151,7 +151,7 @@ impl Destinations {
     /// # Errors
     /// The kernel's error; others may still be restricted.
     pub fn retain(&self, prepared: &Prepared) -> Result<(), KernelError> {
-        let mut in_force = self.in_force();
+        let mut in_force = self.in_force.lock();
         for (service, _) in self.permitted.entries()? {
             if !prepared.services.contains_key(&service) {
                 in_force.remove(&service);
@@ -159,10 +159,6 @@ impl Destinations {
             }
         }
         Ok(())
-    }
-
-    fn in_force(&self) -> MutexGuard<'_, BTreeMap<u32, Permitted>> {
-        self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The programs' counters since the tables were made.

@@ -4,12 +4,11 @@
 //! the reservations needs none (kernel 5.19).
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use usher_base::address_bytes;
 use usher_bpf::{Code, Mirrored, code};
 
@@ -36,17 +35,12 @@ pub struct Reserved {
 /// Reserved ports.
 ///
 /// Dropping it frees them.
+#[derive(Debug)]
 pub struct Ports {
     ports: Mutex<Mirrored<u32, Port>>,
     addresses: Mutex<Mirrored<Bound, u32>>,
     counters: usher_bpf::Counters<Counters>,
     _links: Vec<OwnedFd>,
-}
-
-impl fmt::Debug for Ports {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Ports").finish_non_exhaustive()
-    }
 }
 
 impl Ports {
@@ -88,13 +82,10 @@ impl Ports {
             }
         }
         // An address counts only beside its port: enter it before the port, remove it after.
-        let mut of_addresses = self
-            .addresses
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut of_addresses = self.addresses.lock();
         // Ports without room are not reserved; the others are.
         let addresses_entered = of_addresses.enter_or_exchange(&addresses);
-        let mut of_ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of_ports = self.ports.lock();
         let ports_entered = of_ports.enter_or_exchange(&ports);
         of_ports.retain(&ports)?;
         of_addresses.retain(&addresses)?;

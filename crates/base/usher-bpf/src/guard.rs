@@ -1,6 +1,7 @@
-//! A daemon's messages to the guard (bpf/guard): its roles and its objects. It sends
-//! them in place of a link's id.
+//! A daemon's messages to the guard (bpf/guard): its roles and its objects. It sends them in place
+//! of a link's id.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use usher_system::SystemError;
@@ -37,8 +38,8 @@ impl Role {
 /// Declares the roles of this process, once and for all; an empty list is valid. Call it first,
 /// while the process has one thread: any other thread could make a different declaration.
 ///
-/// Returns false if no guard runs here, or if it refuses the declaration: the process
-/// is not a daemon, may not have these roles, or has declared before. It then has no role.
+/// Returns false if no guard runs here, or if it refuses the declaration: the process is not a
+/// daemon, may not have these roles, or has declared before. It then has no role.
 ///
 /// # Errors
 /// The kernel's error.
@@ -72,22 +73,20 @@ pub fn claim(objects: &Objects) -> Result<bool, KernelError> {
     if !unless_not_permitted(ask(ROLL_CALL_LINK))? {
         return Ok(false);
     }
-    let mut folders = Vec::new();
-    for (inode, _) in &objects.folders {
-        // BPF file systems have 32-bit inode numbers.
-        folders.push(u32::try_from(*inode).map_err(|_| KernelError::NotOwned)?);
-    }
+    // BPF file systems have 32-bit inode numbers.
+    let folders = objects
+        .folders
+        .iter()
+        .map(|(inode, _)| u32::try_from(*inode));
+    let folders: Result<BTreeSet<u32>, _> = folders.collect();
     for (kind, ids) in [
-        (OBJECT_FOLDER, folders),
-        (OBJECT_MAP, Vec::from_iter(objects.maps.iter().copied())),
-        (
-            OBJECT_PROGRAM,
-            Vec::from_iter(objects.programs.iter().copied()),
-        ),
-        (OBJECT_LINK, Vec::from_iter(objects.links.iter().copied())),
+        (OBJECT_FOLDER, &folders.map_err(|_| KernelError::NotOwned)?),
+        (OBJECT_MAP, &objects.maps),
+        (OBJECT_PROGRAM, &objects.programs),
+        (OBJECT_LINK, &objects.links),
     ] {
         for id in ids {
-            if !ask_about(CLAIM_LINK, id, kind)? {
+            if !ask_about(CLAIM_LINK, *id, kind)? {
                 return Err(KernelError::NotOwned);
             }
         }

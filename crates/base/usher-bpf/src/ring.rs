@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use parking_lot::Mutex;
 
 use crate::KernelError;
 
@@ -46,8 +47,7 @@ impl<T: Send + 'static> Ring<T> {
         let mut builder = RingBufferBuilder::new();
         builder
             .add(&map, move |bytes| {
-                let mut into = into.lock().unwrap_or_else(PoisonError::into_inner);
-                into.extend(read(bytes));
+                into.lock().extend(read(bytes));
                 0
             })
             .map_err(KernelError::bpf(what))?;
@@ -65,7 +65,7 @@ impl<T: Send + 'static> Ring<T> {
     /// # Errors
     /// When it cannot be duplicated.
     pub fn descriptor(&self) -> Result<OwnedFd, KernelError> {
-        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = self.ring.lock();
         // SAFETY: the ring's descriptor, open as long as the ring is, which the guard keeps.
         unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }
             .try_clone_to_owned()
@@ -77,15 +77,14 @@ impl<T: Send + 'static> Ring<T> {
     /// # Errors
     /// libbpf's error.
     pub fn take(&self) -> Result<Batch<T>, KernelError> {
-        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = self.ring.lock();
         let taken = ring.consume_raw_n(BATCH);
         let taken = usize::try_from(taken).map_err(|_| {
             let error = libbpf_rs::Error::from_raw_os_error(-taken);
             KernelError::bpf(self.what)(error)
         })?;
-        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Batch {
-            entries: std::mem::take(&mut *arrived),
+            entries: std::mem::take(&mut *self.arrived.lock()),
             more: taken >= BATCH,
         })
     }

@@ -4,6 +4,7 @@
 //! iteration also mistakes a batch that the kernel cut short at the end of a bucket for the last
 //! one, and the end for an error.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
@@ -257,21 +258,38 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 }
 
-impl<K: Plain> Table<K, u32> {
-    /// Gives exactly these keys this value: adds them first, then removes the others that have it.
+impl<K: Plain + Ord, V: Plain + PartialEq> Table<K, V> {
+    /// Makes these entries the only ones: sets them first, then removes the others.
     ///
     /// # Errors
     /// [`KernelError::Full`], or the kernel's error.
-    pub fn replace_keys(&self, wanted: &[K], value: u32) -> Result<(), KernelError> {
-        for key in wanted {
-            self.set(key, &value)?;
+    pub fn assign(&self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {
+        self.assign_among(wanted, |_| true)
+    }
+
+    /// Gives exactly these keys this value: sets them first, then removes the others that have it.
+    ///
+    /// # Errors
+    /// [`KernelError::Full`], or the kernel's error.
+    pub fn assign_keys(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        value: V,
+    ) -> Result<(), KernelError> {
+        let wanted = keys.into_iter().map(|key| (key, value));
+        self.assign_among(&wanted.collect(), |other| *other == value)
+    }
+
+    fn assign_among(
+        &self,
+        wanted: &BTreeMap<K, V>,
+        among: impl Fn(&V) -> bool,
+    ) -> Result<(), KernelError> {
+        for (key, value) in wanted {
+            self.set(key, value)?;
         }
-        for (key, other) in self.entries()? {
-            if other == value
-                && !wanted
-                    .iter()
-                    .any(|wanted| wanted.as_bytes() == key.as_bytes())
-            {
+        for (key, value) in self.entries()? {
+            if among(&value) && !wanted.contains_key(&key) {
                 self.remove(&key)?;
             }
         }

@@ -8,8 +8,6 @@ mod layout;
 mod tokens;
 mod types;
 
-use std::collections::BTreeSet;
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,6 +46,7 @@ pub(crate) const FILTER: Filter = Filter {
 ///
 /// Dropping it leaves them in force: to end that, remove the folder of the pins. All methods may
 /// be called from several threads at once.
+#[derive(Debug)]
 pub struct Admission {
     services: Table<u32, u32>,
     listeners: Table<Target, u64>,
@@ -63,12 +62,6 @@ pub struct Admission {
     untracked: Ring<ConnectionTuple>,
     last_number: AtomicU64,
     _pins: Pins,
-}
-
-impl fmt::Debug for Admission {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Admission").finish_non_exhaustive()
-    }
 }
 
 impl Admission {
@@ -123,20 +116,10 @@ impl Admission {
     /// # Errors
     /// The kernel's error; no port has been released unless all new ones are under admission.
     pub fn set_services(&self, services: &[(u16, u32)]) -> Result<(), KernelError> {
-        let wanted: BTreeSet<u32> = services.iter().map(|(port, _)| u32::from(*port)).collect();
-        let present: BTreeSet<u32> = self
-            .services
-            .entries()?
-            .into_iter()
-            .map(|(port, _)| port)
-            .collect();
-        for (port, service) in services {
-            self.services.set(&u32::from(*port), service)?;
-        }
-        for port in present.difference(&wanted) {
-            self.services.remove(port)?;
-        }
-        Ok(())
+        let wanted = services
+            .iter()
+            .map(|(port, service)| (u32::from(*port), *service));
+        self.services.assign(&wanted.collect())
     }
 
     /// Makes `listener` the queue of the user's connections to the service, and replaces an earlier one.
@@ -214,19 +197,13 @@ impl Admission {
     /// A number that no earlier announcement has, not even one of an earlier keeper: the time since boot
     /// in nanoseconds, or one more than the last. Its 56 bits last two years.
     fn next_number(&self, now: u64) -> u64 {
-        let mut last = self.last_number.load(Ordering::Relaxed);
-        loop {
-            let next = now.max(last + 1);
-            match self.last_number.compare_exchange_weak(
-                last,
-                next,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return next,
-                Err(other) => last = other,
-            }
-        }
+        let next = |last: u64| now.max(last + 1);
+        let order = Ordering::Relaxed;
+        let last = self
+            .last_number
+            .fetch_update(order, order, |last| Some(next(last)));
+        // The closure never gives up.
+        last.map_or_else(next, next)
     }
 
     /// Withdraws an announcement of `session`. Does nothing if the connection is established, not

@@ -5,12 +5,12 @@
 //! never deleted. A closed one is overwritten with zeros and the time from which on its slot may be
 //! opened again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use usher_bpf::{Insertion, Plain, Table};
 use usher_proto::SessionId;
 use usher_proto::chain::MAX_CHAIN_LENGTH;
@@ -97,12 +97,14 @@ pub struct TokenRow {
 }
 
 /// The table, and the state of its slots.
+#[derive(Debug)]
 pub(super) struct Tokens {
     table: Table<u32, Entry>,
     slots: Mutex<Slots>,
 }
 
 /// Every slot below the limit is in exactly one of these sets.
+#[derive(Debug)]
 struct Slots {
     open: HashMap<SessionId, TokenSlot>,
     /// Closed, in the order of the boot time in nanoseconds from which on they may be opened again.
@@ -143,16 +145,12 @@ impl Tokens {
         Ok(Self { table, slots })
     }
 
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn open(&self, session: &TokenSession) -> Result<TokenSlot, TokenError> {
         if session.length == 0 || session.length > MAX_CHAIN_LENGTH {
             return Err(TokenError::Length(session.length));
         }
         let now = boot_time();
-        let mut slots = self.slots();
+        let mut slots = self.slots.lock();
         if slots.open.contains_key(&session.session) {
             return Err(TokenError::Exists);
         }
@@ -180,7 +178,7 @@ impl Tokens {
     }
 
     fn close(&self, session: &SessionId) -> Result<bool, KernelError> {
-        let mut slots = self.slots();
+        let mut slots = self.slots.lock();
         let Some(slot) = slots.open.get(session).copied() else {
             return Ok(false);
         };
@@ -228,19 +226,10 @@ impl Admission {
     /// [`KernelError::Full`]: addresses without room are left out, and nothing has been removed.
     /// Otherwise the kernel's error.
     pub fn set_client_addresses(&self, addresses: &[(u64, IpAddr)]) -> Result<(), KernelError> {
-        let wanted: BTreeSet<_> = addresses
+        let wanted = addresses
             .iter()
-            .map(|&(host, address)| ClientAddress::new(host, address))
-            .collect();
-        for address in &wanted {
-            self.client_addresses.set(address, &1)?;
-        }
-        for (address, _) in self.client_addresses.entries()? {
-            if !wanted.contains(&address) {
-                self.client_addresses.remove(&address)?;
-            }
-        }
-        Ok(())
+            .map(|&(host, address)| (ClientAddress::new(host, address), 1));
+        self.client_addresses.assign(&wanted.collect())
     }
 
     /// Corrects the number of each user's connections that tokens have admitted and that are not
@@ -290,7 +279,7 @@ impl Admission {
     /// The session's slot, if it has one.
     #[must_use]
     pub fn token_slot(&self, session: &SessionId) -> Option<TokenSlot> {
-        self.tokens.slots().open.get(session).copied()
+        self.tokens.slots.lock().open.get(session).copied()
     }
 
     /// All open slots, including those of an earlier keeper. Reads the whole table.

@@ -54,12 +54,11 @@ impl Tables {
             device: numbered(device),
             reserved: 0,
         });
-        let folders: Vec<Folder> = folders.collect();
 
         // Read before anything is refused.
         let above = directory.join("..");
         let parent = fs::metadata(&above).map_err(KernelError::file("looking at", &above))?;
-        let settings = settings(folders[0].device, parent.ino() as u32)?;
+        let settings = settings(numbered(objects.folders[0].1), parent.ino() as u32)?;
         if !ask(PRESENTATION_LINK)? {
             self.mark_self()?;
             if !ask(PRESENTATION_LINK)? {
@@ -67,14 +66,10 @@ impl Tables {
             }
         }
         self.settings.set(&0, &settings)?;
-        self.folders.replace_keys(&folders, KEEPER)?;
-        self.maps
-            .replace_keys(&Vec::from_iter(objects.maps), KEEPER)?;
-        self.programs
-            .replace_keys(&Vec::from_iter(objects.programs), KEEPER)?;
-        self.links
-            .replace_keys(&Vec::from_iter(objects.links), KEEPER)?;
-        Ok(())
+        self.folders.assign_keys(folders, KEEPER)?;
+        self.maps.assign_keys(objects.maps, KEEPER)?;
+        self.programs.assign_keys(objects.programs, KEEPER)?;
+        Ok(self.links.assign_keys(objects.links, KEEPER)?)
     }
 
     /// The first keeper was not a daemon when it was executed. A descriptor names only the first

@@ -32,6 +32,7 @@ const ACCOUNTS: usize = 1024;
 /// The ownership programs in force, and their tables.
 ///
 /// Dropping it leaves them in force. All methods may be called from several threads at once.
+#[derive(Debug)]
 pub struct Ownership {
     accounts: Table<u32, u8>,
     grants: Table<u32, Grant>,
@@ -43,12 +44,6 @@ pub struct Ownership {
     refusals: Counters<u64>,
     guard: Tables,
     _pins: Pins,
-}
-
-impl std::fmt::Debug for Ownership {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Ownership").finish_non_exhaustive()
-    }
 }
 
 impl Ownership {

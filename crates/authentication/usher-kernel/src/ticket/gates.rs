@@ -52,6 +52,7 @@ pub struct LeftGate {
 }
 
 /// The gates in force.
+#[derive(Debug)]
 pub struct Gates {
     table: Table<Connection, ticket::Gate>,
     kept_back: usher_bpf::Counters<u64>,

@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use usher_base::ConnectionTuple;
 use usher_bpf::{Batch, Mirrored, Object, Plain, Ring, Table};
 
@@ -51,18 +51,13 @@ pub enum Event {
 }
 
 /// The tables of the programs that hold.
+#[derive(Debug)]
 pub struct Holding {
     plain: Mutex<Mirrored<Destination, u32>>,
     holds: Table<u32, Hold>,
     gates: Gates,
     reports: Ring<Report>,
     sender: Result<SynSender, KernelError>,
-}
-
-impl std::fmt::Debug for Holding {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Holding").finish_non_exhaustive()
-    }
 }
 
 impl Holding {
@@ -93,7 +88,7 @@ impl Holding {
         let wanted = wanted
             .map(|(server, list)| (server.into(), number(list)))
             .collect();
-        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plain = self.plain.lock();
         plain.retain(&wanted)?;
         Ok(plain.enter(&wanted)?)
     }

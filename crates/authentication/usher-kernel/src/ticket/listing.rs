@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use usher_bpf::executables::Identifier;
 pub use usher_bpf::executables::ProgramId;
 use usher_bpf::{Mirrored, Object, Table};
@@ -79,7 +79,7 @@ impl Listing {
     /// # Errors
     /// [`TicketError::Full`] when there is no room for all of them, or the kernel's error.
     pub fn add(&self, wanted: &HashSet<Listed>) -> Result<(), TicketError> {
-        Ok(self.lock().enter_all(&keys(wanted))?)
+        Ok(self.listed.lock().enter_all(&keys(wanted))?)
     }
 
     /// Removes all other programs.
@@ -87,11 +87,7 @@ impl Listing {
     /// # Errors
     /// The kernel's error; the rest is still listed.
     pub fn retain(&self, wanted: &HashSet<Listed>) -> Result<(), KernelError> {
-        self.lock().retain(&keys(wanted))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Mirrored<ListedKey, u32>> {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.listed.lock().retain(&keys(wanted))
     }
 }
 

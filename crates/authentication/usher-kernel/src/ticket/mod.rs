@@ -13,7 +13,6 @@ mod programs;
 mod syn;
 mod types;
 
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -38,6 +37,7 @@ pub use types::{Limits, Ticket, TicketError, TicketKey, Wanted};
 /// The ticket programs in force, and their tables.
 ///
 /// Dropping it ends them. All methods may be called from several threads at once.
+#[derive(Debug)]
 pub struct Tickets {
     tickets: Table<Key, Entry>,
     blocks: Table<BlockKey, Block>,
@@ -47,12 +47,6 @@ pub struct Tickets {
     listing: Listing,
     objects: Objects,
     _links: Vec<OwnedFd>,
-}
-
-impl fmt::Debug for Tickets {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Tickets").finish_non_exhaustive()
-    }
 }
 
 fn wanted(bytes: &[u8]) -> Option<Wanted> {

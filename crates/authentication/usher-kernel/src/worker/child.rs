@@ -70,6 +70,7 @@ impl Child<'_> {
     /// Returns only when a stage fails.
     unsafe fn become_worker(&mut self) -> (Stage, i32) {
         let prepared = self.prepared;
+        let command = &prepared.command;
         // SAFETY: bare system calls on this process, with pointers into memory that was made before
         // the fork and that the child has a copy of.
         unsafe {
@@ -100,13 +101,13 @@ impl Child<'_> {
             // Raw calls: glibc's wrappers of these would signal other threads.
             if libc::syscall(
                 libc::SYS_setgroups,
-                prepared.groups.len(),
-                prepared.groups.as_ptr(),
+                command.groups.len(),
+                command.groups.as_ptr(),
             ) < 0
             {
                 return (Stage::Groups, errno());
             }
-            let (uid, gid) = (prepared.uid, prepared.gid);
+            let (uid, gid) = (command.uid, command.gid);
             if libc::syscall(libc::SYS_setresgid, gid, gid, gid) < 0
                 || libc::syscall(libc::SYS_setresuid, uid, uid, uid) < 0
             {
@@ -118,15 +119,15 @@ impl Child<'_> {
             if !self.is_the_user() {
                 return (Stage::Check, libc::EPERM);
             }
-            libc::umask(libc::mode_t::from(prepared.umask));
+            libc::umask(libc::mode_t::from(command.umask));
             // Without it, set-user-ID and set-group-ID bits take effect; Landlock is then
             // unavailable.
-            if !prepared.setuid && libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
+            if !command.setuid && libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
                 return (Stage::NoNewPrivileges, errno());
             }
             // The starter's keyring is not the user's, and no two users share one. A kernel without
             // keyrings has none to leave.
-            let has_keyring = prepared.pam_session && has_session_keyring_of(prepared.uid);
+            let has_keyring = command.pam_session && has_session_keyring_of(command.uid);
             if !has_keyring
                 && libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, 0) < 0
                 && errno() != libc::ENOSYS
@@ -151,7 +152,7 @@ impl Child<'_> {
                 }
             }
             let mut files: libc::rlimit = std::mem::zeroed();
-            if !prepared.pam_session && libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
+            if !command.pam_session && libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
                 files.rlim_cur = OPEN_FILES.min(files.rlim_max);
                 libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
             }
@@ -191,7 +192,7 @@ impl Child<'_> {
         let (mut real, mut effective, mut saved) = (0, 0, 0);
         // SAFETY: writes three local numbers each.
         unsafe {
-            let (uid, gid) = (self.prepared.uid, self.prepared.gid);
+            let (uid, gid) = (self.prepared.command.uid, self.prepared.command.gid);
             if libc::getresuid(&raw mut real, &raw mut effective, &raw mut saved) < 0
                 || [real, effective, saved] != [uid; 3]
             {

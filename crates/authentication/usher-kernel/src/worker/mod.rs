@@ -239,20 +239,14 @@ impl Command {
 /// The data that all children of a command need, made before the first of them: after the fork,
 /// only system calls are safe.
 pub struct Prepared {
+    command: Command,
     program: CString,
     directory: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
     /// Index of LISTEN_PID in `environment`.
     listen_pid: Option<usize>,
-    groups: Vec<libc::gid_t>,
-    uid: u32,
-    gid: u32,
-    umask: u16,
-    setuid: bool,
-    pam_session: bool,
     confinement: Option<Confinement>,
-    errors: Option<Arc<OwnedFd>>,
 }
 
 impl Prepared {
@@ -288,18 +282,12 @@ impl Prepared {
             arguments,
             environment,
             listen_pid,
-            groups: command.groups.clone(),
-            uid: command.uid,
-            gid: command.gid,
-            umask: command.umask,
-            setuid: command.setuid,
-            pam_session: command.pam_session,
             confinement: command
                 .files
                 .as_ref()
                 .map(|files| Confinement::new(&command.program, files))
                 .transpose()?,
-            errors: command.errors.clone(),
+            command: command.clone(),
         })
     }
 }
@@ -394,7 +382,7 @@ impl Starter {
             input: &input,
             entrance: entrance.as_ref().map(AsRawFd::as_raw_fd),
             null: self.null.as_raw_fd(),
-            errors: match &prepared.errors {
+            errors: match &prepared.command.errors {
                 Some(errors) => errors.as_raw_fd(),
                 None => self.null.as_raw_fd(),
             },
