@@ -27,19 +27,21 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use usher_daemon::packet::PacketSocket;
 use usher_daemon::role::HasRole;
 use usher_kernel::worker::{
-    BIRTH, Ends, MAX_REQUEST, Progress, REPORT_SIZE, Report, Request, Starter, Told,
+    BIRTH, Ends, Event, MAX_REQUEST, Progress, REPORT_SIZE, Report, Request, Starter,
     block_requests_to_end,
 };
 use usher_local::roles;
 
 use crate::start::{self, Attempt, StartError};
+#[cfg(test)]
+pub use order::tests::order as example;
 use order::{Child, Standing};
 
 /// Most descriptors in a request.
@@ -79,7 +81,7 @@ pub fn run(session: bool) -> Result<(), StartError> {
     let kind = rustix::net::sockopt::socket_type(&socket);
     if kind != Ok(rustix::net::SocketType::SEQPACKET) {
         return Err(StartError::File {
-            what: "usherd starter is started by the keeper, and by nobody else".into(),
+            what: "usherd starter is started by the keeper only".into(),
             error: io::ErrorKind::InvalidInput.into(),
         });
     }
@@ -174,7 +176,7 @@ impl Office {
         Ok(())
     }
 
-    fn see(&mut self, event: &Event) -> io::Result<()> {
+    fn see(&mut self, event: &epoll::Event) -> io::Result<()> {
         match event.data.u64() {
             KEEPER => self.listen(),
             ENDS => self.reap(),
@@ -199,7 +201,7 @@ impl Office {
                     let flags = event.flags;
                     // The listener was closed, or a connection has come.
                     if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-                        order.end(Told::Over);
+                        order.end(Event::Over);
                     } else {
                         order.came();
                     }
@@ -225,10 +227,10 @@ impl Office {
                 return self.close();
             }
             match Request::decode(&packet.bytes).map_err(io::Error::other)? {
-                Request::Ping => self.tell(0, 0, Told::Pong),
+                Request::Ping => self.report(0, 0, Event::Pong),
                 Request::End => {
                     for order in self.orders.values_mut().filter(|order| order.accepts) {
-                        order.end(Told::Over);
+                        order.end(Event::Over);
                     }
                     self.due = Some(Instant::now());
                 }
@@ -236,7 +238,7 @@ impl Office {
                     let number = order.number;
                     if !is_complete {
                         // Its queue was closed meanwhile: only the owner receives a closed listener.
-                        self.tell(number, 0, Told::Over);
+                        self.report(number, 0, Event::Over);
                         continue;
                     }
                     match Standing::new(*order, packet.descriptors)? {
@@ -252,7 +254,7 @@ impl Office {
                         }
                         Err(error) => {
                             tracing::error!(%error, "cannot make a worker");
-                            self.tell(number, 0, Told::NotMade(Errno::INVAL.raw_os_error()));
+                            self.report(number, 0, Event::NotMade(Errno::INVAL.raw_os_error()));
                         }
                     }
                 }
@@ -266,7 +268,7 @@ impl Office {
             return Ok(());
         }
         for order in self.orders.values_mut() {
-            order.end(Told::Over);
+            order.end(Event::Over);
         }
         self.due = Some(Instant::now());
         Ok(epoll::delete(&self.events, self.keeper.as_fd())?)
@@ -286,14 +288,14 @@ impl Office {
                 break;
             };
             if !order.is_current() {
-                order.end(Told::Over);
+                order.end(Event::Over);
                 break;
             }
             match order.make(&self.starter) {
                 Ok(child) => {
                     self.children.insert(child.pid, child);
                 }
-                Err(told) => order.end(told),
+                Err(event) => order.end(event),
             }
         }
         self.due = Some(Instant::now());
@@ -323,37 +325,39 @@ impl Office {
             is_late = true;
             Progress::Made
         });
-        let mut told = None;
+        let mut event = None;
         if !birth.has_accepted
             && let Some(waiting) = birth.newborn.accepted()
         {
             birth.has_accepted = true;
             order.accepted(waiting);
-            told = Some(Told::Begun);
+            event = Some(Event::Begun);
         }
         let is_over = match progress {
             Progress::Made | Progress::Accepted if !is_late => false,
             Progress::Made | Progress::Accepted => {
                 birth.newborn.kill()?;
-                order.end(Told::Late);
-                told = Some(Told::Begun);
+                order.end(Event::Late);
+                event = Some(Event::Begun);
                 true
             }
             Progress::Executed => {
                 if !order.accepts {
-                    order.end(Told::Over);
+                    order.end(Event::Over);
                 }
-                told = Some(Told::Begun);
+                event = Some(Event::Begun);
                 true
             }
             Progress::Stillborn => {
-                told = order.note_stillborn(birth.entry).then_some(Told::Stillborn);
+                event = order
+                    .note_stillborn(birth.entry)
+                    .then_some(Event::Stillborn);
                 true
             }
             Progress::Failed(stage, errno) => {
                 // Otherwise another process has taken the connection.
                 if !Standing::found_nothing(stage, errno) {
-                    order.end(Told::Failed(stage, errno));
+                    order.end(Event::Failed(stage, errno));
                 }
                 true
             }
@@ -362,12 +366,12 @@ impl Office {
             order.is_born(pid, birth.has_accepted);
             child.birth = None;
         }
-        if told == Some(Told::Begun) && std::mem::replace(&mut child.is_told, true) {
-            told = None;
+        if event == Some(Event::Begun) && std::mem::replace(&mut child.is_reported, true) {
+            event = None;
         }
         let number = child.order;
-        if let Some(told) = told {
-            self.tell(number, pid, told);
+        if let Some(event) = event {
+            self.report(number, pid, event);
         }
         Ok(())
     }
@@ -379,8 +383,8 @@ impl Office {
             let Some(child) = self.children.remove(&pid) else {
                 continue;
             };
-            if child.is_told {
-                self.tell(0, pid, Told::Ended(ended));
+            if child.is_reported {
+                self.report(0, pid, Event::Ended(ended));
             }
             if let Some(order) = self.orders.get_mut(&child.order) {
                 order.gone();
@@ -405,13 +409,13 @@ impl Office {
                 continue;
             };
             match order.over(now, many) {
-                Ok(told) => {
+                Ok(event) => {
                     if let Some(order) = self.orders.remove(&number)
                         && order.accepts
                     {
                         epoll::delete(&self.events, &order.listener)?;
                     }
-                    self.tell(number, 0, told);
+                    self.report(number, 0, event);
                 }
                 Err(next) => {
                     at(next);
@@ -431,9 +435,9 @@ impl Office {
     }
 
     /// Reports to the keeper: soon, or at once if a task there waits for it.
-    fn tell(&mut self, number: u64, pid: u32, told: Told) {
-        self.reports.extend(Report { number, pid, told }.encode());
-        if told.is_last() || told == Told::Pong || self.reports.len() >= REPORTS * REPORT_SIZE {
+    fn report(&mut self, number: u64, pid: u32, event: Event) {
+        self.reports.extend(Report { number, pid, event }.encode());
+        if event.is_last() || event == Event::Pong || self.reports.len() >= REPORTS * REPORT_SIZE {
             self.flush();
         } else if self.waiting_since.is_none() {
             let now = Instant::now();
@@ -445,19 +449,19 @@ impl Office {
 
     /// Sends the keeper as many reports as its socket accepts.
     fn flush(&mut self) {
-        let mut told = 0;
+        let mut sent = 0;
         for packet in self.reports.chunks(REPORTS * REPORT_SIZE) {
             if let Err(error) = self.keeper.send(packet, &[]) {
-                tracing::debug!(%error, "telling the keeper");
+                tracing::debug!(%error, "reporting to the keeper");
                 // It is busy, or it has ended and needs no report.
                 if error.kind() != io::ErrorKind::WouldBlock {
-                    told = self.reports.len();
+                    sent = self.reports.len();
                 }
                 break;
             }
-            told += packet.len();
+            sent += packet.len();
         }
-        self.reports.drain(..told);
+        self.reports.drain(..sent);
         self.waiting_since = (!self.reports.is_empty()).then(Instant::now);
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command as Program, Stdio};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Resource, Rlimit};
 use usher_daemon::packet::PacketSocket;
-use usher_kernel::worker::{Command, Entry, MAX_REQUEST, Order, Report, Request, Told};
+use usher_kernel::worker::{Command, Entry, Event, MAX_REQUEST, Order, Report, Request};
 
 /// For a worker that no starter makes: root's.
 fn order(number: u64) -> Vec<u8> {
@@ -68,10 +68,10 @@ fn an_order_whose_descriptors_are_withheld_is_over() {
         socket.send(request, &descriptors).unwrap();
         let answer = socket.receive(MAX_REQUEST).unwrap();
         let report = Report::decode(&answer.bytes).unwrap();
-        (report.number, report.told)
+        (report.number, report.event)
     };
     // It is ready.
-    assert_eq!(ask(&Request::Ping.encode()), (0, Told::Pong));
+    assert_eq!(ask(&Request::Ping.encode()), (0, Event::Pong));
     let pid = Pid::from_child(&starter);
     let limit = |current: Option<u64>| {
         let limit = Rlimit {
@@ -86,10 +86,13 @@ fn an_order_whose_descriptors_are_withheld_is_over() {
     };
     // It gets no further descriptor.
     limit((0..).find(|number| !is_open(number)));
-    assert_eq!(ask(&order(1)), (1, Told::Over));
+    assert_eq!(ask(&order(1)), (1, Event::Over));
     limit(rustix::process::getrlimit(Resource::Nofile).current);
-    let (number, told) = ask(&order(2));
-    assert!(number == 2 && matches!(told, Told::NotMade(_)), "{told:?}");
+    let (number, event) = ask(&order(2));
+    assert!(
+        number == 2 && matches!(event, Event::NotMade(_)),
+        "{event:?}"
+    );
     drop(socket);
     assert!(starter.wait().unwrap().success());
 }

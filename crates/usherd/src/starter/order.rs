@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use usher_kernel::worker::{
-    BIRTH, Entry, Input, Newborn, Order, Prepared, SpawnError, Stage, Starter, Told,
+    BIRTH, Entry, Event, Input, Newborn, Order, Prepared, SpawnError, Stage, Starter,
 };
 
 use super::{LINGER, LOOKS, SPAN, YOUNG};
@@ -23,7 +23,7 @@ pub struct Child {
     /// The number of its order, which may be over.
     pub order: u64,
     /// Whether it was reported to the keeper.
-    pub is_told: bool,
+    pub is_reported: bool,
     /// None: it has executed its program.
     pub birth: Option<Birth>,
 }
@@ -69,7 +69,7 @@ pub struct Standing {
     /// The time at which the last child was made.
     last: Instant,
     /// The result with which it ends once no child is under way.
-    outcome: Option<Told>,
+    outcome: Option<Event>,
 }
 
 impl Standing {
@@ -129,7 +129,7 @@ impl Standing {
     ///
     /// # Errors
     /// The result with which the order ends.
-    pub fn make(&mut self, starter: &Starter) -> Result<Child, Told> {
+    pub fn make(&mut self, starter: &Starter) -> Result<Child, Event> {
         let input = match self.accepts {
             true => Input::AcceptOne(self.listener.as_fd()),
             false => Input::Listener(self.listener.as_fd()),
@@ -141,7 +141,7 @@ impl Standing {
                 SpawnError::Parent(error) => error.raw_os_error(),
                 _ => None,
             };
-            Told::NotMade(errno.unwrap_or(Errno::INVAL.raw_os_error()))
+            Event::NotMade(errno.unwrap_or(Errno::INVAL.raw_os_error()))
         })?;
         self.unmet -= 1;
         self.unaccepted += 1;
@@ -151,7 +151,7 @@ impl Standing {
         Ok(Child {
             pid: newborn.pid,
             order: self.number,
-            is_told: false,
+            is_reported: false,
             birth: Some(Birth {
                 newborn,
                 begun: self.last,
@@ -180,7 +180,7 @@ impl Standing {
     pub fn note_stillborn(&mut self, entry: Entry) -> bool {
         self.entry = Entry::Enters;
         if entry == Entry::Enters {
-            self.end(Told::Killed);
+            self.end(Event::Killed);
             return false;
         }
         self.unmet += 1;
@@ -198,7 +198,7 @@ impl Standing {
     }
 
     /// Makes no more children. The first reason counts.
-    pub fn end(&mut self, outcome: Told) {
+    pub fn end(&mut self, outcome: Event) {
         self.outcome.get_or_insert(outcome);
     }
 
@@ -206,7 +206,7 @@ impl Standing {
     ///
     /// # Errors
     /// The order still stands, and may then be over.
-    pub fn over(&self, now: Instant, many: bool) -> Result<Told, Instant> {
+    pub fn over(&self, now: Instant, many: bool) -> Result<Event, Instant> {
         // Among too many, an order that has made a child does not wait for another connection.
         let linger = match many && self.last > self.begun {
             true => now,
@@ -215,7 +215,7 @@ impl Standing {
         let until = linger.min(self.begun + SPAN);
         match self.outcome {
             Some(outcome) if self.coming.is_empty() => Ok(outcome),
-            None if self.coming.is_empty() && self.accepts && until <= now => Ok(Told::Over),
+            None if self.coming.is_empty() && self.accepts && until <= now => Ok(Event::Over),
             // Check children under way in between.
             _ if until <= now => Err(now + LINGER),
             _ => Err(until),
@@ -224,13 +224,13 @@ impl Standing {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use usher_kernel::worker::Command;
 
     use super::*;
 
-    fn taken(uid: u32, descriptors: usize) -> io::Result<Result<(), SpawnError>> {
-        let order = Order {
+    pub fn order(uid: u32) -> Order {
+        Order {
             number: 1,
             entry: Entry::Made,
             accepts: true,
@@ -251,10 +251,13 @@ mod tests {
                 files: None,
                 errors: None,
             },
-        };
+        }
+    }
+
+    fn taken(uid: u32, descriptors: usize) -> io::Result<Result<(), SpawnError>> {
         let null = || std::fs::File::open("/dev/null").unwrap().into();
         let descriptors = std::iter::repeat_with(null).take(descriptors).collect();
-        Ok(Standing::new(order, descriptors)?.map(drop))
+        Ok(Standing::new(order(uid), descriptors)?.map(drop))
     }
 
     #[test]

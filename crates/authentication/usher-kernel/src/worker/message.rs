@@ -29,7 +29,7 @@ messages! {
         0 => Order(order: Box<Order>),
         /// End all orders, because the policy may have changed.
         1 => End,
-        /// Answer with [`Told::Pong`].
+        /// Answer with [`Event::Pong`].
         2 => Ping,
     }
 }
@@ -209,17 +209,17 @@ impl<T> Codec<Option<T>> for Beside {
 /// A report of the starter. A packet has one or more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// The order's number; 0 for [`Told::Ended`], which concerns a process, and for [`Told::Pong`].
+    /// The order's number; 0 for [`Event::Ended`], which concerns a process, and for [`Event::Pong`].
     pub number: u64,
     /// The worker's process id; 0 if there is no process.
     pub pid: u32,
     /// The event.
-    pub told: Told,
+    pub event: Event,
 }
 
 /// The content of a [`Report`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum Event {
     /// A worker exists: it is the user and has accepted its connection, or has executed its
     /// program.
     Begun,
@@ -242,7 +242,7 @@ pub enum Told {
     NotMade(i32),
 }
 
-impl Told {
+impl Event {
     /// Whether this is the last report about an order.
     #[must_use]
     pub fn is_last(self) -> bool {
@@ -257,19 +257,19 @@ impl Report {
     /// The bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; REPORT_SIZE] {
-        let (kind, first, second) = match self.told {
-            Told::Begun => (1, 0, 0),
-            Told::Over => (2, 0, 0),
-            Told::Stillborn => (3, 0, 0),
-            Told::Failed(stage, errno) => (4, stage as i32, errno),
-            Told::Late => (5, 0, 0),
-            Told::NotMade(errno) => (6, errno, 0),
-            Told::Ended(Ended {
+        let (kind, first, second) = match self.event {
+            Event::Begun => (1, 0, 0),
+            Event::Over => (2, 0, 0),
+            Event::Stillborn => (3, 0, 0),
+            Event::Failed(stage, errno) => (4, stage as i32, errno),
+            Event::Late => (5, 0, 0),
+            Event::NotMade(errno) => (6, errno, 0),
+            Event::Ended(Ended {
                 code: Some(code), ..
             }) => (7, code, 0),
-            Told::Ended(Ended { signal, .. }) => (8, signal.unwrap_or_default(), 0),
-            Told::Killed => (9, 0, 0),
-            Told::Pong => (10, 0, 0),
+            Event::Ended(Ended { signal, .. }) => (8, signal.unwrap_or_default(), 0),
+            Event::Killed => (9, 0, 0),
+            Event::Pong => (10, 0, 0),
         };
         let mut out = [0; REPORT_SIZE];
         out[..8].copy_from_slice(&self.number.to_be_bytes());
@@ -292,25 +292,25 @@ impl Report {
         let first = i32::read(&mut reader, "first")?;
         let second = i32::read(&mut reader, "second")?;
         reader.finish()?;
-        let ended = |code, signal| Told::Ended(Ended { code, signal });
-        let told = match kind {
-            1 => Told::Begun,
-            2 => Told::Over,
-            3 => Told::Stillborn,
+        let ended = |code, signal| Event::Ended(Ended { code, signal });
+        let event = match kind {
+            1 => Event::Begun,
+            2 => Event::Over,
+            3 => Event::Stillborn,
             4 => {
                 let stage =
                     u8::try_from(first).map_err(|_| DecodeError::Malformed { field: "stage" })?;
-                Told::Failed(Stage::from_number(stage), second)
+                Event::Failed(Stage::from_number(stage), second)
             }
-            5 => Told::Late,
-            6 => Told::NotMade(first),
+            5 => Event::Late,
+            6 => Event::NotMade(first),
             7 => ended(Some(first), None),
             8 => ended(None, Some(first)),
-            9 => Told::Killed,
-            10 => Told::Pong,
+            9 => Event::Killed,
+            10 => Event::Pong,
             _ => return Err(DecodeError::UnknownType),
         };
-        Ok(Self { number, pid, told })
+        Ok(Self { number, pid, event })
     }
 }
 
@@ -364,23 +364,23 @@ mod tests {
 
     #[test]
     fn reports_come_back_as_they_were_and_no_part_of_one_does() {
-        let ended = |code, signal| Told::Ended(Ended { code, signal });
-        for told in [
-            Told::Begun,
-            Told::Stillborn,
-            Told::Pong,
-            Told::Over,
-            Told::Killed,
-            Told::Failed(Stage::Files, libc::EACCES),
-            Told::Late,
-            Told::NotMade(libc::EAGAIN),
+        let ended = |code, signal| Event::Ended(Ended { code, signal });
+        for event in [
+            Event::Begun,
+            Event::Stillborn,
+            Event::Pong,
+            Event::Over,
+            Event::Killed,
+            Event::Failed(Stage::Files, libc::EACCES),
+            Event::Late,
+            Event::NotMade(libc::EAGAIN),
             ended(Some(0), None),
             ended(None, Some(34)),
         ] {
             let report = Report {
                 number: 7,
                 pid: 4_000_000,
-                told,
+                event,
             };
             let bytes = report.encode();
             assert_eq!(Report::decode(&bytes), Ok(report));

@@ -33,7 +33,7 @@ use crate::KernelError;
 use child::{Child, LISTEN_PID, PID_DIGITS};
 use files::Confinement;
 pub use files::FileAccess;
-pub use message::{MAX_REQUEST, Order, REPORT_SIZE, Report, Request, Told};
+pub use message::{Event, MAX_REQUEST, Order, REPORT_SIZE, Report, Request};
 pub use newborn::{Newborn, Progress};
 pub use reaping::{Ended, Ends, block_requests_to_end};
 

@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid
 use usher_daemon::role::HasRole;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{
-    Command, Entry, Input, Prepared, Progress, REPORT_SIZE, Report, SpawnError, Starter, Told,
+    Command, Entry, Event, Input, Prepared, Progress, REPORT_SIZE, Report, SpawnError, Starter,
 };
 use usher_local::roles;
 
@@ -73,14 +73,14 @@ fn attempt(command: &Command, input: Input<'_>, group: &Group) -> Result<Worker,
             pidfd: pidfd_open(pid, PidfdFlags::empty()).unwrap(),
         }
     };
-    let error = match report.told {
-        Told::Begun => return Ok(worker()),
-        Told::NotMade(errno) => {
+    let error = match report.event {
+        Event::Begun => return Ok(worker()),
+        Event::NotMade(errno) => {
             return Err(SpawnError::Parent(io::Error::from_raw_os_error(errno)));
         }
-        Told::Stillborn => SpawnError::Killed,
-        Told::Failed(stage, errno) => SpawnError::failed(stage, errno),
-        told => panic!("{told:?}"),
+        Event::Stillborn => SpawnError::Killed,
+        Event::Failed(stage, errno) => SpawnError::failed(stage, errno),
+        event => panic!("{event:?}"),
     };
     // The starter has left it to this process.
     wait(&worker());
@@ -94,10 +94,10 @@ fn make(
     entry: Entry,
 ) -> Report {
     let starter = Starter::prepare(roles::Starter::ROLE.capabilities).unwrap();
-    let told = |pid, told| Report {
+    let event = |pid, event| Report {
         number: 0,
         pid,
-        told,
+        event,
     };
     let prepared = Prepared::new(command, matches!(input, Input::AcceptOne(_)));
     let made = prepared.and_then(|prepared| starter.make(&prepared, input, group, entry));
@@ -105,7 +105,7 @@ fn make(
         Ok(newborn) => newborn,
         Err(error) => {
             eprintln!("{error}");
-            return told(0, Told::NotMade(libc::EINVAL));
+            return event(0, Event::NotMade(libc::EINVAL));
         }
     };
     loop {
@@ -113,10 +113,10 @@ fn make(
         rustix::event::poll(&mut ready, None).unwrap();
         let outcome = match newborn.progress().unwrap() {
             Progress::Made | Progress::Accepted => continue,
-            Progress::Executed => Told::Begun,
-            Progress::Stillborn => Told::Stillborn,
-            Progress::Failed(stage, errno) => Told::Failed(stage, errno),
+            Progress::Executed => Event::Begun,
+            Progress::Stillborn => Event::Stillborn,
+            Progress::Failed(stage, errno) => Event::Failed(stage, errno),
         };
-        return told(newborn.pid, outcome);
+        return event(newborn.pid, outcome);
     }
 }

@@ -135,7 +135,7 @@ impl Desk {
     ) -> Result<ReservationId, Refusal> {
         let mut bytes = [0; RESERVATION_SIZE];
         getrandom::fill(&mut bytes).map_err(|error| {
-            tracing::error!(%error, "the kernel gives no random numbers");
+            tracing::error!(%error, "the kernel returns no random numbers");
             Refusal::KeeperUnavailable
         })?;
         let id = ReservationId::from_bytes(bytes);

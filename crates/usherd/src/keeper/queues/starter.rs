@@ -17,7 +17,7 @@ use usher_daemon::packet::PacketSocket;
 use usher_daemon::packet_async::AsyncPacketSocket;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{
-    Ended, MAX_REQUEST, Order, REPORT_SIZE, Report, Request, SpawnError, Told,
+    Ended, Event, MAX_REQUEST, Order, REPORT_SIZE, Report, Request, SpawnError,
 };
 
 /// A starter that lives no longer than this has failed: the next one starts after a pause.
@@ -60,13 +60,8 @@ struct State {
     ends: HashMap<u32, oneshot::Sender<Ended>>,
 }
 
-/// The starter's report on an order.
-enum Step {
-    /// A worker exists.
-    Begun(u32, WorkersEnd),
-    /// Any other report.
-    Told(Told),
-}
+/// The starter's report on an order; of [`Event::Begun`], with the worker's end.
+type Step = (Report, Option<WorkersEnd>);
 
 /// Receives the end of a worker. Closed without a value if the starter has ended, which the worker
 /// survives.
@@ -192,30 +187,31 @@ impl Starter {
         state.ends.clear();
     }
 
-    fn note(&self, Report { number, pid, told }: Report) {
+    fn note(&self, report: Report) {
         let mut state = self.state.lock();
-        let step = match told {
-            Told::Pong => return,
-            Told::Ended(ended) => {
-                if let Some(follower) = state.ends.remove(&pid) {
+        let mut end = None;
+        match report.event {
+            Event::Pong => return,
+            Event::Ended(ended) => {
+                if let Some(follower) = state.ends.remove(&report.pid) {
                     // The task may no longer be waiting.
                     let _ = follower.send(ended);
                 }
                 return;
             }
-            Told::Begun => {
-                let (sender, end) = oneshot::channel();
-                state.ends.insert(pid, sender);
-                Step::Begun(pid, end)
+            Event::Begun => {
+                let (sender, receiver) = oneshot::channel();
+                state.ends.insert(report.pid, sender);
+                end = Some(receiver);
             }
-            told => Step::Told(told),
-        };
-        let order = match told.is_last() {
-            true => state.orders.remove(&number),
-            false => state.orders.get(&number).cloned(),
+            _ => {}
+        }
+        let order = match report.event.is_last() {
+            true => state.orders.remove(&report.number),
+            false => state.orders.get(&report.number).cloned(),
         };
         if let Some(order) = order {
-            let _ = order.send(step);
+            let _ = order.send((report, end));
         }
     }
 
@@ -289,7 +285,7 @@ impl Starter {
         let mut descriptors = vec![directory.as_fd(), listener];
         descriptors.extend(errors.as_ref().map(AsFd::as_fd));
         match socket.send_with(&packet, &descriptors).await {
-            // ConnectionReset: it had not read all that it was told.
+            // ConnectionReset: it had not read all requests.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -305,23 +301,21 @@ impl Starter {
             self.end_standing();
         }
         let mut workers = 0_u64;
-        while let Some(step) = steps.recv().await {
-            match step {
-                Step::Begun(pid, end) => {
+        while let Some((report, end)) = steps.recv().await {
+            match report.event {
+                Event::Begun => {
                     workers += 1;
-                    begun(pid, end);
+                    end.into_iter().for_each(|end| begun(report.pid, end));
                 }
-                Step::Told(Told::Stillborn) => group.note_killed_newborn(),
-                Step::Told(Told::Over) if workers == 0 => return Err(SpawnError::NothingWaiting),
-                Step::Told(Told::Killed) => return Err(SpawnError::Killed),
-                Step::Told(Told::Late) => return Err(SpawnError::Late),
-                Step::Told(Told::NotMade(errno)) => {
+                Event::Stillborn => group.note_killed_newborn(),
+                Event::Over if workers == 0 => return Err(SpawnError::NothingWaiting),
+                Event::Killed => return Err(SpawnError::Killed),
+                Event::Late => return Err(SpawnError::Late),
+                Event::NotMade(errno) => {
                     return Err(SpawnError::Parent(io::Error::from_raw_os_error(errno)));
                 }
-                Step::Told(Told::Failed(stage, errno)) => {
-                    return Err(SpawnError::failed(stage, errno));
-                }
-                Step::Told(Told::Over | Told::Begun | Told::Ended(_) | Told::Pong) => return Ok(()),
+                Event::Failed(stage, errno) => return Err(SpawnError::failed(stage, errno)),
+                Event::Over | Event::Ended(_) | Event::Pong => return Ok(()),
             }
         }
         Err(SpawnError::StarterGone)
@@ -393,34 +387,8 @@ mod tests {
     use std::fs::File;
     use std::path::Path;
 
-    use usher_kernel::worker::{Command, Entry};
-
     use super::*;
-
-    fn order() -> Order {
-        Order {
-            number: 0,
-            entry: Entry::Made,
-            accepts: true,
-            most: 1,
-            accounts: 0,
-            command: Command {
-                program: "/bin/true".into(),
-                arguments: Vec::new(),
-                environment: Vec::new(),
-                uid: 2001,
-                gid: 2001,
-                groups: Vec::new(),
-                directory: "/".into(),
-                name: "imap".into(),
-                umask: 0o077,
-                setuid: false,
-                pam_session: false,
-                files: None,
-                errors: None,
-            },
-        }
-    }
+    use crate::starter::example;
 
     #[tokio::test]
     async fn an_order_of_a_former_epoch_is_not_sent() {
@@ -436,20 +404,26 @@ mod tests {
         starter.end_orders();
         let next = || Request::decode(&theirs.receive(MAX_REQUEST).unwrap().bytes).unwrap();
         assert!(matches!(next(), Request::End));
-        let refused = starter.start(order(), former, &group, listener.as_fd(), |_, _| {});
+        let refused = starter.start(example(2001), former, &group, listener.as_fd(), |_, _| {});
         assert!(matches!(refused.await, Err(SpawnError::NothingWaiting)));
-        let present = starter.start(order(), former + 1, &group, listener.as_fd(), |_, _| {});
+        let present = starter.start(
+            example(2001),
+            former + 1,
+            &group,
+            listener.as_fd(),
+            |_, _| {},
+        );
         let replied = async {
             tokio::task::yield_now().await;
             // The former order would have come first.
             let Request::Order(order) = next() else {
                 panic!("no order")
             };
-            let told = Told::Over;
+            let event = Event::Over;
             let report = Report {
                 number: order.number,
                 pid: 0,
-                told,
+                event,
             }
             .encode();
             theirs.send(&report, &[]).unwrap();

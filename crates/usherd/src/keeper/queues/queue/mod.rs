@@ -246,8 +246,8 @@ impl Queue {
         Ok(starter.start(order, epoch, group, listener, begun).await?)
     }
 
-    /// Opens a PAM session for processes of the user, whose account is looked up before. There is
-    /// `room` for so many more processes.
+    /// Opens a PAM session for at most `room` more processes of the user, whose account is looked up
+    /// before.
     async fn open_session(&self, room: usize) -> Result<Session, StartError> {
         self.identity().await.map_err(StartError::Account)?;
         let most = self.running() + room + CLOSING;

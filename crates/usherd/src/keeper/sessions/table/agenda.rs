@@ -230,7 +230,7 @@ impl Table {
     fn ask(&self, session: SessionId, record: &SessionRecord) {
         let notice = Notice::Reauthenticate { session };
         if !self.notices.send(record.host.clone(), notice) {
-            tracing::debug!(%session, "the verifier cannot be told to authenticate a user again");
+            tracing::debug!(%session, "cannot ask the verifier to authenticate a user again");
         }
     }
 }

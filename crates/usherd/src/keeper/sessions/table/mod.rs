@@ -292,7 +292,7 @@ impl Table {
         let session = *session;
         let notice = Notice::SessionEnded { session, reason };
         if !self.notices.send(record.host, notice) {
-            tracing::debug!(%session, "the verifier was not told; the client learns it at its next announcement");
+            tracing::debug!(%session, "cannot notify the verifier; the client learns it at its next announcement");
         }
     }
 }
