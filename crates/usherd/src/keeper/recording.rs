@@ -31,26 +31,19 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The connection to the recorder.
 pub struct Recording {
     recorder: Link<()>,
-    opening: Arc<Opens>,
+    /// Sessions being opened, and the hosts that requested them.
+    opening: Mutex<HashMap<SessionId, Permit>>,
 }
 
-/// Sessions being opened, and the hosts that requested them.
-#[derive(Default)]
-struct Opens(Mutex<HashMap<SessionId, HostName>>);
-
-/// The right to open a session, which exists once at a time.
-pub struct Permit {
-    all: Arc<Opens>,
-    /// The session.
-    pub session: SessionId,
-}
+/// The right to open a session of this host, which one caller has at a time, until it is dropped.
+pub type Permit = Arc<HostName>;
 
 impl Recording {
     /// Not connected yet.
     pub fn new() -> Self {
         Self {
             recorder: Link::new(Refusal::RecorderUnavailable),
-            opening: Arc::default(),
+            opening: Mutex::default(),
         }
     }
 
@@ -64,19 +57,18 @@ impl Recording {
     /// # Errors
     /// [`Refusal::Replayed`] when it is already being opened, [`Refusal::Overloaded`].
     pub fn permit(&self, session: SessionId, host: &HostName) -> Result<Permit, Refusal> {
-        let mut opening = self.opening.0.lock();
+        let mut opening = self.opening.lock();
+        opening.retain(|_, permit| Arc::strong_count(permit) > 1);
         if opening.contains_key(&session) {
             return Err(Refusal::Replayed);
         }
-        let of_host = opening.values().filter(|other| *other == host).count();
+        let of_host = opening.values().filter(|other| ***other == *host).count();
         if opening.len() >= OPENING || of_host >= OPENING_OF_HOST {
             return Err(Refusal::Overloaded);
         }
-        opening.insert(session, host.clone());
-        Ok(Permit {
-            all: Arc::clone(&self.opening),
-            session,
-        })
+        let permit = Arc::new(host.clone());
+        opening.insert(session, Arc::clone(&permit));
+        Ok(permit)
     }
 
     /// Has a record kept, if the signed statement matches the verifier's claim. Relies on the
@@ -125,12 +117,6 @@ impl Recording {
         self.recorder
             .keep_up("recorder", paths::RECORDER, RECORDER_REPLY_SIZE, heard)
             .await;
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.all.0.lock().remove(&self.session);
     }
 }
 

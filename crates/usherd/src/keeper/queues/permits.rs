@@ -11,13 +11,10 @@ use super::Key;
 
 /// The permits of each queue.
 #[derive(Default)]
-pub struct Permits(Arc<Mutex<HashMap<Key, usize>>>);
+pub struct Permits(Mutex<HashMap<Key, Permit>>);
 
-/// A permit for one queue, until it is dropped.
-pub struct Permit {
-    all: Arc<Mutex<HashMap<Key, usize>>>,
-    key: Key,
-}
+/// A permit for one queue, until all of its duplicates but the one in [`Permits`] are dropped.
+pub type Permit = Arc<()>;
 
 impl Permits {
     /// Permits a queue. `number` queues are there already, and `most` may be; `has` says which.
@@ -32,29 +29,14 @@ impl Permits {
         most: usize,
     ) -> Result<Permit, Refusal> {
         let mut permitted = self.0.lock();
+        permitted.retain(|_, permit| Arc::strong_count(permit) > 1);
         if !has(key) && !permitted.contains_key(&key) {
             let coming = permitted.keys().filter(|key| !has(**key)).count();
             if number + coming >= most {
                 return Err(Refusal::ListenerTableFull);
             }
         }
-        *permitted.entry(key).or_default() += 1;
-        Ok(Permit {
-            all: Arc::clone(&self.0),
-            key,
-        })
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let mut permitted = self.all.lock();
-        if let Some(count) = permitted.get_mut(&self.key) {
-            *count -= 1;
-            if *count == 0 {
-                permitted.remove(&self.key);
-            }
-        }
+        Ok(Arc::clone(permitted.entry(key).or_default()))
     }
 }
 

@@ -158,7 +158,7 @@ impl Starter {
                     asked = None;
                 }
                 _ = clock.tick() => match asked {
-                    _ if self.state.lock().orders.is_empty() => asked = None,
+                    _ if !self.has_orders() => asked = None,
                     Some(asked) if asked.elapsed() >= SILENT => {
                         let text = format!("it has not answered for {} seconds", SILENT.as_secs());
                         return Err(io::Error::new(io::ErrorKind::TimedOut, text));
@@ -178,6 +178,13 @@ impl Starter {
                 }
             }
         }
+    }
+
+    /// Whether a task waits for an order to be over.
+    fn has_orders(&self) -> bool {
+        let mut state = self.state.lock();
+        state.orders.retain(|_, order| !order.is_closed());
+        !state.orders.is_empty()
     }
 
     /// Tells all waiting tasks that no more reports come.
@@ -275,7 +282,6 @@ impl Starter {
             state.orders.insert(number, sender);
             number
         };
-        let _forgotten = Forgotten(self, order.number);
         let errors = order.command.errors.clone();
         let request = Request::Order(Box::new(order));
         let packet = request.encode();
@@ -330,15 +336,6 @@ impl Starter {
         let present = tokio::time::timeout(ABSENT, present.wait_for(Option::is_some)).await;
         let socket = present.ok().and_then(|present| present.ok()?.clone());
         socket.ok_or(SpawnError::StarterGone)
-    }
-}
-
-/// Forgets an abandoned order when dropped.
-struct Forgotten<'a>(&'a Starter, u64);
-
-impl Drop for Forgotten<'_> {
-    fn drop(&mut self) {
-        self.0.state.lock().orders.remove(&self.1);
     }
 }
 

@@ -108,7 +108,7 @@ async fn read(
                         let verdict = verdict.unwrap_or(Err(Refusal::KeeperUnavailable));
                         let is_open = verdict.is_ok();
                         if !answer(&replies, request, verdict.map(|()| None)).await && is_open {
-                            sessions.abandon(&permit.session, &host);
+                            sessions.abandon(&authentication.opening.session(), &host);
                         }
                         drop(permit);
                     });
