@@ -2,20 +2,15 @@
 //! that little memory is copied for a worker, and no secret and no table. It parses only requests
 //! of the keeper, which starts it and whose socket is its standard input.
 //!
-//! The keeper orders workers of one user at one service. In style `connection`, an order stands
-//! while connections come: the starter waits at the user's listener and makes a process for each,
-//! without asking. It holds the listener for that time, but never a connection. An order is over
-//! when no connection has come for a while, when it has stood for a second, when the keeper ends it
-//! or the user's queue, when the files of the accounts have changed, and when a worker has failed.
+//! In style `connection` an order stands while connections come: the starter waits at the user's
+//! listener and makes a process for each, without asking. It never holds a connection. An order is
+//! over when no connection has come for a while, when it has stood for a second, when the keeper ends
+//! it or the user's queue, when the files of the accounts have changed, and when a worker has failed.
 //! The starter checks all of these before each process, after it has seen the connection: the state
 //! before the connection came counts.
 //!
-//! The starter ends with the keeper. If the starter ends first, its workers continue: the keeper
-//! starts another one and follows them itself.
-//!
-//! A starter inside a PAM session makes the workers of one order, which inherit the settings of
-//! PAM's modules. It ends once the keeper has closed the socket and all its descendants have ended.
-//! usher-pam, which has started it, then closes the session.
+//! A starter inside a PAM session makes the workers of one order. It ends once the keeper has closed
+//! the socket and all its descendants have ended; usher-pam then closes the session.
 //!
 //! Room: worker processes and their control groups, the listeners of the orders that stand. Only
 //! the keeper asks it.

@@ -1,11 +1,15 @@
-//! The keeper's answers to control requests.
+//! The keeper's answers to control requests, among them its state for `usher who` and `usher doctor`.
 
+use usher_bpf::Counted;
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
+use usher_kernel::ownership::Refusals;
 use usher_local::requests::{
     Disable, Enable, Recent, RecentView, Reload, ReloadedView, Troubles, TroublesView, Who,
     WhoView, WouldEnd, WouldEndView,
 };
+use usher_local::roles;
+use usher_policy::ServedBy;
 
 use super::Keeper;
 
@@ -35,7 +39,15 @@ impl Answers<Enable> for Keeper {
 
 impl Answers<Who> for Keeper {
     async fn answer(&self, _: Who) -> Result<WhoView, Failed> {
-        Ok(self.who()?)
+        Ok(WhoView {
+            sessions: self.sessions.views()?,
+            workers: self.queues.workers(),
+            troubles: self
+                .queues
+                .common
+                .troubles
+                .view(&self.host.configuration.get().checked),
+        })
     }
 }
 
@@ -59,7 +71,43 @@ impl Answers<Troubles> for Keeper {
 
 impl Answers<Status> for Keeper {
     async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
-        Ok(self.status()?)
+        let counters = self.host.admission.counters()?;
+        let (failed, refused) = self.queues.common.troubles.totals();
+        let numbers = [
+            (
+                "ends_waiting",
+                self.sessions.table.unrecorded.waiting() as u64,
+            ),
+            ("sessions", self.host.admission.sessions()?.len() as u64),
+            (
+                "connections",
+                self.host.admission.admissions()?.len() as u64,
+            ),
+            ("fence", u64::from(self.host.fence.missing().is_none())),
+            (
+                "limits_not_kept",
+                self.queues.common.groups.missing().len() as u64,
+            ),
+            ("queues", self.queues.list().len() as u64),
+            ("failed_starts", failed),
+            ("waiting_refused", refused),
+            (
+                "recorder_connected",
+                u64::from(self.recording.is_connected()),
+            ),
+        ];
+        let mut status = StatusView::new::<roles::Keeper>(
+            self.host.configuration.get().generation(),
+            numbers,
+            self.troubles(),
+        );
+        status.numbers.extend(counters.named());
+        status.numbers.extend(self.host.destinations.numbers());
+        status.numbers.extend(self.host.ports.numbers());
+        let refusals = self.host.fence.refusals()?;
+        let refusals = refusals.iter().flat_map(Refusals::named);
+        status.numbers.extend(refusals);
+        Ok(status)
     }
 }
 
@@ -67,5 +115,28 @@ impl Answers<WouldEnd> for Keeper {
     async fn answer(&self, request: WouldEnd) -> Result<WouldEndView, Failed> {
         let ended = self.would_end(request.into_candidate()).await?;
         Ok(WouldEndView { ended })
+    }
+}
+
+impl Keeper {
+    /// The reasons that sessions cannot be opened.
+    fn troubles(&self) -> Vec<String> {
+        let mut troubles = Vec::new();
+        if !self.recording.is_connected() {
+            troubles.push("not connected to the recorder, so no session is opened".to_owned());
+        }
+        let configuration = self.host.configuration.get();
+        for service in configuration.checked.policy.services.values() {
+            let name = &service.name;
+            if let (ServedBy::Account(_), Some(reason)) =
+                (&service.served_by, self.host.fence.missing())
+            {
+                troubles.push(format!("sessions with {name} are refused: {reason}"));
+            }
+            if let Err(refusal) = self.host.destinations.serves(service) {
+                troubles.push(format!("sessions with {name} are refused: {refusal}"));
+            }
+        }
+        troubles
     }
 }

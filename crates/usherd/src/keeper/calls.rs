@@ -126,6 +126,7 @@ impl Calls {
     /// Serves a process of a service, which waits for users.
     async fn attached(&self, caller: &mut Caller, port: u16) -> Result<(), Refusal> {
         let peer = caller.local.peer;
+        let desk = &self.queues.common.desk;
         let mut reloaded = self.generation.subscribe();
         let service = self.service_at(port, peer.uid).await?;
         let process = look_at(peer.pid)?;
@@ -148,7 +149,7 @@ impl Calls {
             }
             let offer = loop {
                 tokio::select! {
-                    offer = self.queues.common.desk.take(service.id) => break offer,
+                    offer = desk.take(service.id) => break offer,
                     // One request at a time: a packet now is an error, or the process has ended.
                     request = caller.request() => return match request? {
                         Some(_) => Err(Refusal::Malformed),
@@ -164,11 +165,7 @@ impl Calls {
                 }
             };
             let uid = offer.queue.account.uid;
-            let reservation =
-                self.queues
-                    .common
-                    .desk
-                    .reserve(offer, peer.pid, Arc::clone(&process))?;
+            let reservation = desk.reserve(offer, peer.pid, Arc::clone(&process))?;
             caller
                 .answer(&CallReply::Reserved { reservation, uid })
                 .await;
@@ -182,14 +179,12 @@ impl Calls {
         reservation: &ReservationId,
     ) -> Result<(), Refusal> {
         let peer = caller.local.peer;
+        let desk = &self.queues.common.desk;
         let process = look_at(peer.pid)?;
         if let ProcessState::Settled { .. } = self.host.fence.state(&process.pidfd)? {
             return Err(Refusal::AlreadySettled);
         }
-        let (queue, reserver) = self
-            .queues
-            .common
-            .desk
+        let (queue, reserver) = desk
             .reservation(reservation)
             .ok_or(Refusal::ReservationLapsed)?;
         let configuration = self.host.configuration.get();
@@ -206,12 +201,7 @@ impl Calls {
             found => found?,
         };
         self.permitted(&queue, reserver, &process, peer.uid)?;
-        let offer = self
-            .queues
-            .common
-            .desk
-            .claim(reservation)
-            .ok_or(Refusal::ReservationLapsed)?;
+        let offer = desk.claim(reservation).ok_or(Refusal::ReservationLapsed)?;
         // Move it into the user's group first: anything that ends the user's processes then also ends
         // this one, and its children, from the moment it becomes the user.
         let guest = queue.admit(&process).await?;

@@ -20,7 +20,6 @@ pub mod host;
 mod queues;
 mod recording;
 mod sessions;
-mod status;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

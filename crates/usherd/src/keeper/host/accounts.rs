@@ -14,7 +14,6 @@ use super::cache::Cache;
 /// A local account.
 #[derive(Debug, Clone)]
 pub struct Account {
-    /// Its name.
     pub name: UserName,
     /// User id; never 0.
     pub uid: u32,
@@ -27,9 +26,7 @@ pub struct Identity {
     pub gid: u32,
     /// All its groups.
     pub groups: Vec<u32>,
-    /// Home folder.
     pub home: PathBuf,
-    /// Login shell.
     pub shell: PathBuf,
 }
 

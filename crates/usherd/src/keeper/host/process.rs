@@ -15,13 +15,10 @@ use usher_system::process::has_ended;
 
 /// A process, held so that its number cannot pass to another.
 pub struct Process {
-    /// Its number.
     pub pid: i32,
     /// A descriptor that refers to it and to no other.
     pub pidfd: OwnedFd,
-    /// Its parent.
     pub parent: i32,
-    /// The number of its threads.
     pub threads: u32,
     /// Real, effective, saved and file system user.
     pub users: [u32; 4],

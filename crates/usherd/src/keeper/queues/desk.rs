@@ -21,7 +21,6 @@ const KEPT: Duration = Duration::from_secs(30);
 
 /// A queue with a waiting connection.
 pub struct Offer {
-    /// The queue.
     pub queue: Arc<Queue>,
     /// Answered when a process serves it; dropped if none did.
     pub served: oneshot::Sender<()>,

@@ -86,7 +86,6 @@ pub struct Common {
 pub struct LostAccount {
     /// The queue, which may have been closed since.
     pub queue: Arc<Queue>,
-    /// The reason.
     pub refusal: Refusal,
 }
 

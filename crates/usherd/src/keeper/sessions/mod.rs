@@ -35,9 +35,7 @@ pub struct Sessions {
     own_key: HostPublicKey,
     queues: Arc<Queues>,
     recording: Arc<Recording>,
-    /// The session table.
     pub table: Table,
-    /// The connections of sessions.
     pub connections: Connections,
 }
 

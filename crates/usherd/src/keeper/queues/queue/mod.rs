@@ -77,9 +77,7 @@ struct State {
 /// A running worker.
 #[derive(Debug, Clone, Copy)]
 pub struct Running {
-    /// Its process id.
     pub pid: u32,
-    /// The time of its start.
     pub since: Instant,
 }
 

@@ -49,11 +49,8 @@ pub struct Table {
 
 /// A session to end.
 pub struct Ending {
-    /// Its id.
     pub session: SessionId,
-    /// Its record in the table.
     pub record: SessionRecord,
-    /// The reason.
     pub reason: Refusal,
 }
 

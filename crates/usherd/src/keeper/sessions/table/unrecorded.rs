@@ -1,4 +1,4 @@
-//! Unrecorded of sessions on their way into the signed log. A session ends at once and its record
+//! Ends of sessions on their way into the signed log. A session ends at once and its record
 //! follows: the table keeps an ended session until the log has its end. So neither a full disk nor
 //! the death of a daemon loses one, and the waiting ends never outnumber the table's places.
 
@@ -23,7 +23,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// The interval of checks for an absent recorder.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Unrecorded that the log does not have yet.
+/// Ends that the log does not have yet.
 #[derive(Default)]
 pub struct Unrecorded {
     /// Oldest first. A session that its client has closed may end once more before the first end is
