@@ -85,27 +85,25 @@ pub fn read(input: &[u8], continued: usize) -> Read {
             length: reader.at,
         },
         Ok(None) => Read::OfUser,
-        Err(Stop::Part) => Read::Part,
-        Err(Stop::Literal(place)) => Read::Literal(place),
-        Err(Stop::TooLong) => Read::TooLong,
-        Err(Stop::Wrong(why)) => match reader.skip_command() {
+        Err(Read::Wrong { why, .. }) => match reader.skip_command() {
             Ok(()) => Read::Wrong {
                 tag,
                 why,
                 length: reader.at,
             },
-            Err(Stop::TooLong) => Read::TooLong,
-            Err(_) => Read::Part,
+            Err(stop) => stop,
         },
+        Err(stop) => stop,
     }
 }
 
-/// Why reading has stopped.
-enum Stop {
-    Part,
-    Literal(usize),
-    TooLong,
-    Wrong(&'static str),
+/// An unreadable command, whose tag and length [`read`] finds.
+fn wrong(why: &'static str) -> Read {
+    Read::Wrong {
+        tag: None,
+        why,
+        length: 0,
+    }
 }
 
 struct Reader<'a> {
@@ -116,12 +114,12 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// `None`: a command of authenticated users. Sets the tag as soon as it has been read.
-    fn command(&mut self, tag: &mut Option<String>) -> Result<Option<(String, Command)>, Stop> {
+    fn command(&mut self, tag: &mut Option<String>) -> Result<Option<(String, Command)>, Read> {
         let word = self.word()?;
         let found = std::str::from_utf8(word)
             .ok()
             .filter(|word| !word.is_empty() && word.bytes().all(is_of_tag))
-            .ok_or(Stop::Wrong("no tag"))?
+            .ok_or_else(|| wrong("no tag"))?
             .to_owned();
         *tag = Some(found.clone());
         self.space()?;
@@ -156,68 +154,68 @@ impl Reader<'_> {
                 Command::Authenticate(mechanism, response)
             }
             verb if OF_USER.split(' ').any(|known| known == verb) => return Ok(None),
-            "" => return Err(Stop::Wrong("one blank must stand between tag and command")),
-            _ => return Err(Stop::Wrong("not a command before the login")),
+            "" => return Err(wrong("one blank must stand between tag and command")),
+            _ => return Err(wrong("not a command before the login")),
         };
         self.end()?;
         Ok(Some((found, command)))
     }
 
-    fn peek(&self) -> Result<u8, Stop> {
-        self.input.get(self.at).copied().ok_or(Stop::Part)
+    fn peek(&self) -> Result<u8, Read> {
+        self.input.get(self.at).copied().ok_or(Read::Part)
     }
 
-    fn space(&mut self) -> Result<(), Stop> {
+    fn space(&mut self) -> Result<(), Read> {
         match self.peek()? {
             b' ' => {
                 self.at += 1;
                 Ok(())
             }
-            b'\r' | b'\n' => Err(Stop::Wrong("an argument is missing at the end")),
-            _ => Err(Stop::Wrong("a blank is missing")),
+            b'\r' | b'\n' => Err(wrong("an argument is missing at the end")),
+            _ => Err(wrong("a blank is missing")),
         }
     }
 
     /// The rest of the line, without its LF.
-    fn line(&self) -> Result<&[u8], Stop> {
+    fn line(&self) -> Result<&[u8], Read> {
         let rest = &self.input[self.at..];
         let length = rest.iter().position(|byte| *byte == b'\n');
-        Ok(&rest[..length.ok_or(Stop::Part)?])
+        Ok(&rest[..length.ok_or(Read::Part)?])
     }
 
     /// The end of a command.
-    fn end(&mut self) -> Result<(), Stop> {
+    fn end(&mut self) -> Result<(), Read> {
         if self.peek()? == b'\r' {
             self.at += 1;
         }
         if self.peek()? != b'\n' {
-            return Err(Stop::Wrong("too many arguments"));
+            return Err(wrong("too many arguments"));
         }
         self.at += 1;
         Ok(())
     }
 
     /// The text before the next blank or the end of the line, one of which must come. May be empty.
-    fn word(&mut self) -> Result<&[u8], Stop> {
+    fn word(&mut self) -> Result<&[u8], Read> {
         let rest = &self.input[self.at..];
         let length = rest
             .iter()
             .position(|byte| matches!(byte, b' ' | b'\r' | b'\n'))
-            .ok_or(Stop::Part)?;
+            .ok_or(Read::Part)?;
         self.at += length;
         Ok(&rest[..length])
     }
 
     /// The same, but not empty.
-    fn atom(&mut self) -> Result<&[u8], Stop> {
+    fn atom(&mut self) -> Result<&[u8], Read> {
         match self.word()? {
-            [] => Err(Stop::Wrong("one blank must stand before each argument")),
+            [] => Err(wrong("one blank must stand before each argument")),
             word => Ok(word),
         }
     }
 
     /// A name or a password: quoted, a literal, or up to the next blank.
-    fn string(&mut self) -> Result<Zeroizing<Vec<u8>>, Stop> {
+    fn string(&mut self) -> Result<Zeroizing<Vec<u8>>, Read> {
         match self.peek()? {
             b'"' => self.quoted(),
             b'{' => self.literal().map(|bytes| Zeroizing::new(bytes.to_vec())),
@@ -225,18 +223,18 @@ impl Reader<'_> {
         }
     }
 
-    fn quoted(&mut self) -> Result<Zeroizing<Vec<u8>>, Stop> {
+    fn quoted(&mut self) -> Result<Zeroizing<Vec<u8>>, Read> {
         // Its largest size from the start, so that it never moves and leaves no copies behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(self.input.len() - self.at));
         loop {
             self.at += 1;
             match self.peek()? {
                 b'"' => break,
-                b'\r' | b'\n' => return Err(Stop::Wrong("a quoted string is not closed")),
+                b'\r' | b'\n' => return Err(wrong("a quoted string is not closed")),
                 b'\\' => {
                     self.at += 1;
                     if matches!(self.peek()?, b'\r' | b'\n') {
-                        return Err(Stop::Wrong("a quoted string is not closed"));
+                        return Err(wrong("a quoted string is not closed"));
                     }
                     bytes.push(self.peek()?);
                 }
@@ -247,28 +245,28 @@ impl Reader<'_> {
         Ok(bytes)
     }
 
-    fn literal(&mut self) -> Result<&[u8], Stop> {
+    fn literal(&mut self) -> Result<&[u8], Read> {
         let line = self.line()?;
         let (length, announced) = (line.len(), announced_literal(line));
         let announced = announced.filter(|found| found.place == 0);
-        let announced = announced.ok_or(Stop::Wrong("not a literal"))?;
+        let announced = announced.ok_or_else(|| wrong("not a literal"))?;
         match announced.length {
             Some(size) => {
                 let begin = self.at + length + 1;
                 if !announced.is_sent_at_once && begin > self.continued {
-                    return Err(Stop::Literal(begin));
+                    return Err(Read::Literal(begin));
                 }
-                let bytes = self.input.get(begin..begin + size).ok_or(Stop::Part)?;
+                let bytes = self.input.get(begin..begin + size).ok_or(Read::Part)?;
                 self.at = begin + size;
                 Ok(bytes)
             }
-            None if announced.is_sent_at_once => Err(Stop::TooLong),
-            None => Err(Stop::Wrong("the literal is too long")),
+            None if announced.is_sent_at_once => Err(Read::TooLong),
+            None => Err(wrong("the literal is too long")),
         }
     }
 
     /// Goes to the end of a line whose arguments do not matter.
-    fn skip_arguments(&mut self) -> Result<(), Stop> {
+    fn skip_arguments(&mut self) -> Result<(), Read> {
         loop {
             let before = self.at.checked_sub(1).map(|at| self.input[at]);
             match self.peek()? {
@@ -282,16 +280,16 @@ impl Reader<'_> {
 
     /// Goes to the end of a command that is wrong, with the literals that its client sends without
     /// waiting: they may contain anything.
-    fn skip_command(&mut self) -> Result<(), Stop> {
+    fn skip_command(&mut self) -> Result<(), Read> {
         loop {
             let line = self.line()?;
             let (length, announced) = (line.len(), announced_literal(line));
             self.at += length + 1;
             match announced {
                 Some(announced) if announced.is_sent_at_once => {
-                    let size = announced.length.ok_or(Stop::TooLong)?;
+                    let size = announced.length.ok_or(Read::TooLong)?;
                     if self.input.len() - self.at < size {
-                        return Err(Stop::Part);
+                        return Err(Read::Part);
                     }
                     self.at += size;
                 }
