@@ -100,20 +100,19 @@ impl Objection<'_> {
 
     /// The line that would have to change; none where one would have to be added, or none helps.
     pub fn clause(&self) -> Option<Clause> {
+        let of_service = |service: &Service, keyword| {
+            Some(Clause::statement(
+                BlockKind::Service,
+                &service.name,
+                keyword,
+            ))
+        };
         match self {
             Self::NotInClient(client) => {
                 Some(Clause::statement(BlockKind::Client, &client.name, "users"))
             }
-            Self::NotAdmitted(service) => Some(Clause::statement(
-                BlockKind::Service,
-                &service.name,
-                "users",
-            )),
-            Self::HostNotAdmitted(service) => Some(Clause::statement(
-                BlockKind::Service,
-                &service.name,
-                "hosts",
-            )),
+            Self::NotAdmitted(service) => of_service(service, "users"),
+            Self::HostNotAdmitted(service) => of_service(service, "hosts"),
             Self::GuestOver(Guest {
                 user, users, until, ..
             }) => {

@@ -27,15 +27,13 @@ impl Policy {
     /// ([`Programs::with_plain`]): each address of the host with the service's port. No address
     /// stands twice, as none is two hosts' and a port of a host is one service's.
     pub fn plain_destinations(&self) -> impl Iterator<Item = (SocketAddr, &Programs)> {
-        self.client_services()
-            .filter(|entry| entry.programs.with_plain())
-            .flat_map(|entry| {
-                let host = self.hosts.get(&entry.host);
-                let addresses = host.map(|host| host.addresses.as_slice());
-                let socket_address =
-                    |ip: &IpAddr| (SocketAddr::new(*ip, entry.port), &entry.programs);
-                addresses.unwrap_or_default().iter().map(socket_address)
-            })
+        let entries = self.client_services();
+        let plain = entries.filter(|entry| entry.programs.with_plain());
+        plain.flat_map(|entry| {
+            let host = self.hosts.get(&entry.host).into_iter();
+            host.flat_map(|host| &host.addresses)
+                .map(|ip| (SocketAddr::new(*ip, entry.port), &entry.programs))
+        })
     }
 
     /// The service that one of [`Self::plain_destinations`] belongs to; none for another address.
@@ -52,24 +50,18 @@ impl Policy {
     /// Where the proxy listens: every `loopback` address of every host, on the port of each of the
     /// host's services in `client` blocks. Ordered by address; no address stands twice.
     pub fn proxy_listeners(&self) -> Vec<ProxyListener> {
-        let mut listeners: Vec<ProxyListener> = self
-            .client_services()
-            .flat_map(|entry| {
-                let loopback = self
-                    .hosts
-                    .get(&entry.host)
-                    .map(|host| host.loopback.as_slice());
-                loopback
-                    .unwrap_or_default()
-                    .iter()
-                    .map(|&address| ProxyListener {
-                        address: SocketAddrV4::new(address, entry.port),
-                        host: entry.host.clone(),
-                        service: entry.service.clone(),
-                        protocol: entry.protocol,
-                    })
-            })
-            .collect();
+        let mut listeners = Vec::new();
+        for entry in self.client_services() {
+            let host = self.hosts.get(&entry.host).into_iter();
+            for address in host.flat_map(|host| &host.loopback) {
+                listeners.push(ProxyListener {
+                    address: SocketAddrV4::new(*address, entry.port),
+                    host: entry.host.clone(),
+                    service: entry.service.clone(),
+                    protocol: entry.protocol,
+                });
+            }
+        }
         listeners.sort();
         listeners
     }

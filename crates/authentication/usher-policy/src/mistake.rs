@@ -18,25 +18,12 @@ mistakes! {
         InvalidAddress { found: Found }
             => "`{found}` is not an IP address";
             "write an address such as 192.0.2.7 or 2001:db8::7; names are not looked up";
-        /// 0.0.0.0, or the IPv6 address of zeros.
-        UnspecifiedAddress { address: IpAddr }
-            => "{address} is no machine's address";
-            "write the unicast address at which the other hosts reach it";
-        /// A group of machines, or all of them.
-        NotUnicast { address: IpAddr }
-            => "{address} is not the address of one machine";
-            "write the unicast address at which the other hosts reach it";
+        /// An address at which other hosts cannot reach a host.
+        UnusableAddress { address: IpAddr, fault: &'static str }
+            => "{address} {fault}"; "write the unicast address at which the other hosts reach it";
         /// ::ffff:0:0/96.
         MappedAddress { address: IpAddr }
             => "{address} is an IPv4 address written as IPv6"; "write {}", address.to_canonical();
-        /// fe80::/10, RFC 4291 section 2.5.6.
-        LinkLocalAddress { address: IpAddr }
-            => "{address} is link-local and means nothing without an interface";
-            "write the unicast address at which the other hosts reach it";
-        /// 240.0.0.0/4, RFC 1112: the keeper's own listeners are bound there.
-        ReservedAddress { address: IpAddr }
-            => "{address} is in the reserved 240.0.0.0/4, which Usher's listeners use";
-            "write the unicast address at which the other hosts reach it";
         /// A `loopback` address outside 127.0.0.0/8, or 127.0.0.1 and the like.
         InvalidLoopback { found: Found }
             => "`{found}` cannot be a loopback address for a host";

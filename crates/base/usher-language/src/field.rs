@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::dialect::{Occurrence, Part, Shape, StatementRule};
+use crate::dialect::{Part, Shape, StatementRule};
 use crate::faults::StatementMistake;
 use crate::item::{Item, Value};
 use crate::kind::{Checked, Kind};
@@ -29,7 +29,7 @@ pub struct Field<'t> {
 
 impl<'t> Field<'t> {
     /// A statement by its declaration, its values checked.
-    pub fn read(
+    pub(crate) fn read(
         rule: &'t StatementRule,
         statement: &'t Statement,
         reporter: &'t Reporter<'t>,
@@ -42,29 +42,6 @@ impl<'t> Field<'t> {
         };
         field.values = field.read_values().unwrap_or_default();
         field
-    }
-
-    /// Reports a statement that may stand once and has been there before.
-    pub fn is_repeated(
-        rule: &'t StatementRule,
-        statement: &Statement,
-        within: &'static str,
-        singles: &mut Unique<&'t str>,
-        reporter: &Reporter<'_>,
-    ) -> bool {
-        if matches!(rule.occurrence, Occurrence::Any | Occurrence::AtLeastOnce) {
-            return false;
-        }
-        let Some(first) = singles.claim(&rule.keyword, statement.location) else {
-            return false;
-        };
-        let mistake = StatementMistake::RepeatedStatement {
-            statement: rule.keyword.clone(),
-            within,
-            first: reporter.place(first),
-        };
-        reporter.report(statement.location, mistake);
-        true
     }
 
     fn read_values(&self) -> Option<Vec<Option<(&'t Item, Checked)>>> {

@@ -6,7 +6,7 @@
 
 use std::str::FromStr;
 
-use crate::dialect::{Occurrence, StatementRule};
+use crate::dialect::{Dialect, Occurrence, StatementRule};
 use crate::faults::StatementMistake;
 use crate::field::Field;
 use crate::item::Item;
@@ -16,7 +16,7 @@ use crate::nearest::nearest;
 use crate::print::joined;
 use crate::report::Reporter;
 use crate::setting::Setting;
-use crate::tree::Block;
+use crate::tree::{Block, Statement, Tree};
 use crate::unique::Unique;
 
 /// A block's statements; unknown, repeated and missing ones have been reported.
@@ -32,30 +32,20 @@ impl<'t> Fields<'t> {
         let name = block.name().and_then(Item::word);
         let rules = block.rule.statements_of(name).unwrap_or_default();
         let keyword = &block.rule.keyword;
-        let mut singles = Unique::default();
-        let mut fields = Vec::new();
-        for statement in &block.statements {
-            let Some(rule) = rules
-                .iter()
-                .find(|rule| rule.begins_with(&statement.keyword))
-            else {
-                let known = || rules.iter().map(|rule| rule.keyword.as_str());
-                let mistake = StatementMistake::UnknownStatement {
-                    block: keyword.clone(),
-                    found: Found(statement.keyword.clone()),
-                    nearest: nearest(&statement.keyword, known()),
-                    known: joined(known(), ", "),
-                };
-                reporter.report(statement.location, mistake);
-                continue;
+        let unknown = |statement: &Statement| {
+            let known = || rules.iter().map(|rule| rule.keyword.as_str());
+            let mistake = StatementMistake::UnknownStatement {
+                block: keyword.clone(),
+                found: Found(statement.keyword.clone()),
+                nearest: nearest(&statement.keyword, known()),
+                known: joined(known(), ", "),
             };
-            if Field::is_repeated(rule, statement, "block", &mut singles, reporter) {
-                continue;
-            }
-            fields.push(Field::read(rule, statement, reporter));
-        }
-        let one_of = &block.rule.one_of;
-        let fields = Self { fields, one_of };
+            reporter.report(statement.location, mistake);
+        };
+        let fields = Self {
+            fields: fields(rules, &block.statements, "block", unknown, reporter),
+            one_of: &block.rule.one_of,
+        };
         for rule in rules {
             let needed = matches!(rule.occurrence, Occurrence::Once | Occurrence::AtLeastOnce);
             if needed && fields.one(&rule.keyword).is_none() {
@@ -73,6 +63,15 @@ impl<'t> Fields<'t> {
             fields.check_beside(field);
         }
         fields
+    }
+
+    /// The statements outside of blocks; other dialects' statements are left out.
+    pub fn outside(tree: &'t Tree<'_>, dialect: &'t Dialect, reporter: &'t Reporter<'t>) -> Self {
+        let (rules, statements) = (&dialect.statements, &tree.statements);
+        Self {
+            fields: fields(rules, statements, "policy", |_| {}, reporter),
+            one_of: &[],
+        }
     }
 
     /// Exactly one of two statements.
@@ -184,4 +183,39 @@ impl<'t> Fields<'t> {
         });
         settings.collect()
     }
+}
+
+/// The statements by their declarations. One that may stand once and stands again is reported.
+fn fields<'t>(
+    rules: &'t [StatementRule],
+    statements: &'t [Statement],
+    within: &'static str,
+    unknown: impl Fn(&Statement),
+    reporter: &'t Reporter<'t>,
+) -> Vec<Field<'t>> {
+    let mut singles = Unique::default();
+    let mut fields = Vec::new();
+    for statement in statements {
+        let mut declared = rules.iter();
+        let Some(rule) = declared.find(|rule| rule.begins_with(&statement.keyword)) else {
+            unknown(statement);
+            continue;
+        };
+        let is_single = matches!(rule.occurrence, Occurrence::Once | Occurrence::AtMostOnce);
+        let first = singles.claim(&rule.keyword, statement.location);
+        match first.filter(|_| is_single) {
+            None => fields.push(Field::read(rule, statement, reporter)),
+            Some(first) => {
+                let (statement, location) = (rule.keyword.clone(), statement.location);
+                let first = reporter.place(first);
+                let mistake = StatementMistake::RepeatedStatement {
+                    statement,
+                    within,
+                    first,
+                };
+                reporter.report(location, mistake);
+            }
+        }
+    }
+    fields
 }

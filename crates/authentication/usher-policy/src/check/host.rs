@@ -75,7 +75,7 @@ impl HostChecker {
                 let found = word.into();
                 return field.refuse(item, PolicyMistake::InvalidAddress { found });
             };
-            match fault(address) {
+            match mistake(address) {
                 Some(mistake) => field.refuse(item, mistake),
                 None => self.claim(address, item, field),
             }
@@ -117,21 +117,23 @@ impl HostChecker {
 }
 
 /// Why an address cannot be a host's.
-fn fault(address: IpAddr) -> Option<PolicyMistake> {
-    let is_reserved = matches!(address, IpAddr::V4(v4) if v4.octets()[0] >= 240);
-    let is_broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+fn mistake(address: IpAddr) -> Option<PolicyMistake> {
+    let v4 = |is: fn(Ipv4Addr) -> bool| matches!(address, IpAddr::V4(address) if is(address));
     let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    if address.is_unspecified() {
-        Some(PolicyMistake::UnspecifiedAddress { address })
-    } else if address.is_multicast() || is_broadcast {
-        Some(PolicyMistake::NotUnicast { address })
-    } else if is_reserved {
-        Some(PolicyMistake::ReservedAddress { address })
+    let fault = if address.is_unspecified() {
+        "is no machine's address"
+    } else if address.is_multicast() || v4(|address| address.is_broadcast()) {
+        "is not the address of one machine"
+    } else if v4(|address| address.octets()[0] >= 240) {
+        // RFC 1112: the keeper's own listeners are bound there.
+        "is in the reserved 240.0.0.0/4, which Usher's listeners use"
     } else if address.to_canonical() != address {
-        Some(PolicyMistake::MappedAddress { address })
+        return Some(PolicyMistake::MappedAddress { address });
     } else if is_link_local {
-        Some(PolicyMistake::LinkLocalAddress { address })
+        // RFC 4291, section 2.5.6.
+        "is link-local and means nothing without an interface"
     } else {
-        None
-    }
+        return None;
+    };
+    Some(PolicyMistake::UnusableAddress { address, fault })
 }

@@ -5,7 +5,7 @@
 //! removal from being applied.
 
 use usher_base::HostName;
-use usher_language::{Field, Reporter, Tree, Unique};
+use usher_language::{Checked, Field, Fields, Kind, Reporter, Tree, Unique};
 
 use crate::dialect::{DIALECT, PERCENT, SIZE};
 use crate::expectation::Expectation;
@@ -14,24 +14,13 @@ use crate::limits::MAXIMUM_PROCESSES;
 use crate::mistake::PolicyMistake;
 use crate::model::{Policy, ProcessLimits};
 use crate::names::{HOST, SERVICE, USER};
-use usher_language::{Checked, Kind};
 
 pub(super) fn check(tree: &Tree<'_>, policy: &mut Policy, reporter: &Reporter<'_>) {
-    let mut singles = Unique::default();
-    for statement in &tree.statements {
-        let Some(rule) = DIALECT.statement(&statement.keyword) else {
-            continue;
-        };
-        if Field::is_repeated(rule, statement, "policy", &mut singles, reporter) {
-            continue;
-        }
-        let field = Field::read(rule, statement, reporter);
-        match rule.keyword.as_str() {
-            "include" => include(&field),
-            "limit" => policy.each_user = each_user(&field).unwrap_or_default(),
-            _ => policy.expectations.extend(expectation(&field)),
-        }
-    }
+    let fields = Fields::outside(tree, &DIALECT, reporter);
+    fields.all("include").for_each(include);
+    let each_user = fields.one("limit").and_then(each_user);
+    policy.each_user = each_user.unwrap_or_default();
+    policy.expectations = fields.all("expect").filter_map(expectation).collect();
 }
 
 /// `include "PATH";`, which the caller has followed.
