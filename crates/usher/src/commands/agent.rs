@@ -1,6 +1,7 @@
 //! `usher agent`: lets the calling user's ssh-agent sign for the signer, which never speaks to the agent
 //! itself. Runs until the signer ends, or another process of the user lends an agent.
 
+use std::fmt::Display;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -95,45 +96,6 @@ pub fn run() -> Result<(), Failure> {
     }
 }
 
-/// Why the agent is not asked to sign, or did not.
-#[derive(Debug, thiserror::Error)]
-enum NotSigned {
-    #[error("cannot look up the account of uid {0}: {1}")]
-    Account(nix::unistd::Uid, nix::Error),
-    #[error("this process's uid {0} has no account")]
-    NoAccount(nix::unistd::Uid),
-    #[error("the account {0}: {1}")]
-    Name(String, usher_base::NameError),
-    #[error(
-        "{path}: {0}: this host's key, which every signed statement names; `usher init` makes it",
-        path = paths::HOST_PUBLIC_KEY
-    )]
-    NoHostKey(io::Error),
-    #[error("{path}: {0}; `usher init` makes it", path = paths::HOST_PUBLIC_KEY)]
-    HostKey(usher_proto::host_key::HostKeyError),
-    #[error("the signer asks for something that is not a statement: {0}")]
-    NoStatement(usher_base::DecodeError),
-    #[error("the signer asks for a statement of the user {0}, but this is the agent of {1}")]
-    OtherUser(UserName, UserName),
-    #[error(
-        "the signer asks for a statement of another host, with the key {0}; this host's key is {1} \
-         ({path})",
-        path = paths::HOST_PUBLIC_KEY
-    )]
-    OtherHost(String, String),
-    #[error(transparent)]
-    Encoding(#[from] usher_proto::authenticator::SignError),
-    #[error(
-        "the agent refuses: `ssh-add -l` must list the key that `usher user add --agent-key` \
-         registered"
-    )]
-    Refused,
-    #[error("the agent has not answered for {} s", PATIENCE.as_secs())]
-    Late,
-    #[error("{}: {error}", .agent.display())]
-    Agent { agent: PathBuf, error: io::Error },
-}
-
 /// The only user and host for which this process signs.
 #[derive(Debug)]
 struct Own {
@@ -143,30 +105,48 @@ struct Own {
 
 impl Own {
     /// The account of this process, and this host's key as it is now.
-    fn look_up() -> Result<Self, NotSigned> {
+    fn look_up() -> Result<Self, Failure> {
         let uid = nix::unistd::getuid();
-        let account = nix::unistd::User::from_uid(uid)
-            .map_err(|error| NotSigned::Account(uid, error))?
-            .ok_or(NotSigned::NoAccount(uid))?;
-        let user = account.name.parse();
-        let user = user.map_err(|error| NotSigned::Name(account.name, error))?;
-        let text = std::fs::read_to_string(paths::HOST_PUBLIC_KEY).map_err(NotSigned::NoHostKey)?;
-        let host_key = HostPublicKey::from_openssh(text.trim()).map_err(NotSigned::HostKey)?;
+        let account = nix::unistd::User::from_uid(uid).map_err(|error| {
+            Failure::Refused(format!("cannot look up the account of uid {uid}: {error}"))
+        })?;
+        let name = account
+            .map(|account| account.name)
+            .ok_or_else(|| Failure::Refused(format!("this process's uid {uid} has no account")))?;
+        let user = name.parse();
+        let user =
+            user.map_err(|error| Failure::Refused(format!("the account {name}: {error}")))?;
+        let path = Path::new(paths::HOST_PUBLIC_KEY);
+        let wrong = |error: &dyn Display| {
+            let need = "this host's key, which every signed statement names; `usher init` makes it";
+            Failure::of_file(path, format_args!("{error}: {need}"))
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        let host_key = HostPublicKey::from_openssh(text.trim()).map_err(|error| wrong(&error))?;
         Ok(Self { user, host_key })
     }
 
     /// Decodes a statement and checks that it is of this user on this host. A subverted signer, or one
     /// of another host, gets nothing else.
-    fn check(&self, statement: &[u8]) -> Result<Statement, NotSigned> {
-        let told = Statement::decode(statement).map_err(NotSigned::NoStatement)?;
+    fn check(&self, statement: &[u8]) -> Result<Statement, Failure> {
+        let told = Statement::decode(statement).map_err(|error| {
+            let asked = "the signer asks for something that is not a statement";
+            Failure::Refused(format!("{asked}: {error}"))
+        })?;
         if told.user != self.user {
-            return Err(NotSigned::OtherUser(told.user, self.user.clone()));
+            return Err(Failure::Refused(format!(
+                "the signer asks for a statement of the user {}, but this is the agent of {}",
+                told.user, self.user
+            )));
         }
         if told.client_host_key != self.host_key {
-            return Err(NotSigned::OtherHost(
+            return Err(Failure::Refused(format!(
+                "the signer asks for a statement of another host, with the key {}; this host's key \
+                 is {} ({})",
                 told.client_host_key.fingerprint(),
                 self.host_key.fingerprint(),
-            ));
+                paths::HOST_PUBLIC_KEY
+            )));
         }
         Ok(told)
     }
@@ -189,27 +169,27 @@ fn in_words(statement: &Statement) -> String {
 }
 
 /// Lets the agent sign a statement of this user on this host, and nothing else.
-fn sign(
-    agent: &Path,
-    own: &Own,
-    public_key: &[u8],
-    statement: &[u8],
-) -> Result<Vec<u8>, NotSigned> {
+fn sign(agent: &Path, own: &Own, public_key: &[u8], statement: &[u8]) -> Result<Vec<u8>, Failure> {
     let told = own.check(statement)?;
     tell(&format!(
         "usher: {}; a security key must be touched now\n",
         in_words(&told)
     ));
-    let data = Authenticator::signed_data(statement)?;
+    let data = Authenticator::signed_data(statement).map_err(Failure::refused)?;
     let request = sign_request(public_key, &data);
     match ask(agent, &request, Instant::now() + PATIENCE) {
         Ok(AgentAnswer::Signature(signature)) => Ok(signature),
-        Ok(AgentAnswer::Failure) => Err(NotSigned::Refused),
-        Err(error) if is_timeout(&error) => Err(NotSigned::Late),
-        Err(error) => Err(NotSigned::Agent {
-            agent: agent.to_owned(),
-            error,
-        }),
+        Ok(AgentAnswer::Failure) => Err(Failure::refused(
+            "the agent refuses: `ssh-add -l` must list the key that `usher user add --agent-key` \
+             registered",
+        )),
+        Err(error) if is_timeout(&error) => {
+            let seconds = PATIENCE.as_secs();
+            Err(Failure::Refused(format!(
+                "the agent has not answered for {seconds} s"
+            )))
+        }
+        Err(error) => Err(Failure::of_file(agent, error)),
     }
 }
 

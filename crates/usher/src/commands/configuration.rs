@@ -27,7 +27,7 @@ use crate::output::tell;
 pub const KEEPER: &str = roles::Keeper::ROLE.name;
 
 /// The result of putting a configuration in force.
-#[derive(Debug, serde::Serialize)]
+#[derive(Debug, Default, serde::Serialize)]
 pub struct Outcome {
     /// Generation of the configuration now in force.
     pub generation: u64,
@@ -132,16 +132,10 @@ pub fn put_in_force(
     check(&fresh)?.enforceable()?;
     let mut former = in_force()?;
     fresh.generation = former.generation + 1;
-    let (path, previous) = (
-        Path::new(paths::APPLIED),
-        Path::new(paths::APPLIED_PREVIOUS),
-    );
-    fresh.store(path, previous)?;
+    store(&fresh)?;
     let mut outcome = Outcome {
         generation: fresh.generation,
-        daemons: Vec::new(),
-        ended: Vec::new(),
-        unfinished: Vec::new(),
+        ..Outcome::default()
     };
     let (mut unreached, mut not_taken) = (None, Vec::new());
     for (role, answer) in ask_each(ROLES, &Reload {}) {
@@ -167,17 +161,18 @@ pub fn put_in_force(
     }
     if !not_taken.is_empty() {
         not_taken.extend(unreached.map(|error| error.to_string()));
-        let reasons = not_taken.join("; ");
-        return Err(Failure::NotTaken(
-            outcome.generation,
-            reasons,
-            outcome.ended,
-        ));
+        let (generation, reasons) = (outcome.generation, not_taken.join("; "));
+        return Err(Failure::NotTaken(generation, reasons, outcome.ended));
     }
     match unreached {
         Some(error) => Err(Failure::KeeperUnreached(outcome.generation, error)),
         None => Ok(outcome),
     }
+}
+
+fn store(applied: &Applied) -> Result<(), ConfigurationError> {
+    let previous = Path::new(paths::APPLIED_PREVIOUS);
+    applied.store(Path::new(paths::APPLIED), previous)
 }
 
 /// Whether a keeper has run on this host since it was booted. What it admitted lives on without it,
@@ -189,11 +184,7 @@ pub fn keeper_has_run() -> bool {
 /// Goes back to the former configuration, under a number of its own. What the refused one has ended
 /// stays ended.
 fn roll_back(former: &Applied, cause: ControlError, mut ended: Vec<EndingView>) -> Failure {
-    let (path, previous) = (
-        Path::new(paths::APPLIED),
-        Path::new(paths::APPLIED_PREVIOUS),
-    );
-    if let Err(error) = former.store(path, previous) {
+    if let Err(error) = store(former) {
         return Failure::NotRolledBack(cause, error.to_string(), ended);
     }
     let mut failed: Vec<String> = Vec::new();
@@ -219,13 +210,11 @@ pub fn describe(outcome: &Outcome) -> String {
             "configuration {} stored; no daemon runs on this host, they read it when they start\n",
             outcome.generation
         ),
-        daemons => {
-            format!(
-                "configuration {} in force ({})\n",
-                outcome.generation,
-                daemons.join(", ")
-            )
-        }
+        daemons => format!(
+            "configuration {} in force ({})\n",
+            outcome.generation,
+            daemons.join(", ")
+        ),
     };
     text += &ending::lines("ended", &outcome.ended);
     for unfinished in &outcome.unfinished {

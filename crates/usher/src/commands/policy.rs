@@ -128,32 +128,26 @@ fn warnings_of_this_host(policy: &Policy) -> Vec<Warning> {
 
 /// Users of services who have no valid key for them.
 fn users_without_keys(checked: &Checked, now: u64) -> Vec<Warning> {
-    let services = checked.policy.services.values();
-    services
-        .flat_map(|service| {
-            let users = service.users.names().iter();
-            users.map(move |user| (service, user))
-        })
-        .filter(|(service, user)| service.users.has(user, now))
-        .filter(|(service, user)| !checked.has_way_in(user, service.keys.as_ref(), now))
-        .map(|(service, user)| {
-            let purpose = service
-                .keys
-                .as_ref()
-                .map_or_else(String::new, |purpose| format!(" --key {purpose}"));
-            let found = checked.keys_for(user, service.keys.as_ref()).next();
-            let which = found.map_or(
-                "no public key here for it",
-                |_| "no valid public key here for it: each has expired or is revoked",
-            );
+    let mut warnings = Vec::new();
+    for service in checked.policy.services.values() {
+        let purpose = service.keys.as_ref();
+        let users = service.users.names().iter();
+        let users = users.filter(|user| service.users.has(user, now));
+        for user in users.filter(|user| !checked.has_way_in(user, purpose, now)) {
+            let option = purpose.map_or_else(String::new, |purpose| format!(" --key {purpose}"));
+            let which = match checked.keys_for(user, purpose).next() {
+                None => "no public key here for it",
+                Some(_) => "no valid public key here for it: each has expired or is revoked",
+            };
             let text = format!(
                 "`service {}` admits {user}, who has {which}: `usher user add {user} --public-key \
-                 FILE{purpose}`",
+                 FILE{option}`",
                 service.name
             );
-            Warning::about(said(service, "users"), text)
-        })
-        .collect()
+            warnings.push(Warning::about(said(service, "users"), text));
+        }
+    }
+    warnings
 }
 
 /// Members and guests without an account on this host: nothing can run as them, or ask as them.
@@ -202,17 +196,12 @@ fn services_that_cannot_run(policy: &Policy) -> Vec<Warning> {
 
 /// Principals that no certificate can name for a service that admits them.
 fn principals_of_no_authority(checked: &Checked, now: u64) -> Vec<Warning> {
-    let services = checked.policy.services.values();
-    services
-        .flat_map(|service| {
-            let principals = service.users.principals().iter();
-            principals.map(move |principal| (service, principal))
-        })
-        .filter(|(service, principal)| {
-            !checked.can_certify(principal.as_ref(), service.keys.as_ref(), now)
-        })
-        .map(|(service, principal)| {
-            let list = match &service.keys {
+    let mut warnings = Vec::new();
+    for service in checked.policy.services.values() {
+        let purpose = service.keys.as_ref();
+        let principals = service.users.principals().iter();
+        for principal in principals.filter(|one| !checked.can_certify(one.as_ref(), purpose, now)) {
+            let list = match purpose {
                 Some(purpose) => format!("a `cert-authority` line in authorized_keys.{purpose}"),
                 None => format!(
                     "an authority in {}, or a `cert-authority` line",
@@ -224,9 +213,10 @@ fn principals_of_no_authority(checked: &Checked, now: u64) -> Vec<Warning> {
                  no authority is trusted to name it: add {list}",
                 service.name
             );
-            Warning::about(said(service, "users"), text)
-        })
-        .collect()
+            warnings.push(Warning::about(said(service, "users"), text));
+        }
+    }
+    warnings
 }
 
 /// Services at ports that the kernel gives to any process that connects.
