@@ -3,14 +3,16 @@
 
 use serde::Serialize;
 use usher_base::HostName;
+use usher_policy::protection::APPLICATION;
 use usher_policy::{
     BlockKind, Clause, Client, ClientService, ClientUse, Host, Principal, Service, ServiceUse,
     TrustedPrincipal,
 };
 
-use crate::how::{How, Offer, Request};
+use crate::how::{How, Offer, Request, programs_of};
 use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::{Objection, Reason};
+use crate::protection::{protecting, unmet};
 use crate::question::Question;
 
 /// The policies of a network are those of one time ([`Policy::at`](usher_policy::Policy::at)): a
@@ -120,7 +122,7 @@ impl Network {
         });
         case.ask_port(entry, service);
         if let (Some(acquaintance), Some(client), Some(server)) = (acquaintance, client, server) {
-            case.ask_both(client, server, acquaintance);
+            case.ask_both((client, server), service, acquaintance);
         }
         let (principals, objections) = (case.principals, case.objections);
         let (grounds, how) = (case.grounds, case.how);
@@ -346,8 +348,8 @@ impl Case<'_> {
     /// Compares both policies, if both are known.
     fn ask_both(
         &mut self,
-        client: &HostPolicy,
-        server: &HostPolicy,
+        (client, server): (&HostPolicy, &HostPolicy),
+        service: Option<&Service>,
         acquaintance: Acquaintance<'_>,
     ) {
         if let (Some(block), false) = (acquaintance.server, acquaintance.control_agrees) {
@@ -378,7 +380,33 @@ impl Case<'_> {
                 self.object(&host.name, reason, vec![said(block), said(host.own())]);
             }
         }
+        if let Some(service) = service {
+            self.ask_protection(client, service, &acquaintance);
+        }
         self.how.routes = acquaintance.routes;
+    }
+}
+
+impl Case<'_> {
+    /// Whether the client protects a program's connections as the service demands.
+    fn ask_protection(
+        &mut self,
+        client: &HostPolicy,
+        service: &Service,
+        acquaintance: &Acquaintance<'_>,
+    ) {
+        let (routes, block) = (&acquaintance.routes, acquaintance.server);
+        let (false, Some(block)) = (routes.is_empty(), block) else {
+            return; // That is objected to already.
+        };
+        if let Some(reason) = unmet(client, &block.name, routes, service) {
+            self.object(&client.name, reason, Vec::new());
+        }
+        let blocks = protecting(client, routes, service);
+        for block in &blocks {
+            self.ground(client, Clause::block(APPLICATION, block.name()));
+        }
+        self.how.protected_programs = programs_of(&blocks);
     }
 }
 

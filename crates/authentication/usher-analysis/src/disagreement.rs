@@ -12,6 +12,7 @@ use usher_policy::{BlockKind, Clause, Client, ClientService, Host, joined};
 use crate::decision::target;
 use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::Reason;
+use crate::protection::unmet;
 use crate::sets::{Sample, SetId, Universe};
 
 /// A clause of one host's policy that another's contradicts. It permits less than it seems to.
@@ -148,7 +149,12 @@ impl<'n> Universe<'n> {
                     block: entry.host.clone(),
                 }));
             }
-            Some(_) => {}
+            Some(_) => {
+                let (routes, server) = (&acquaintance.routes, &entry.host);
+                if let Some(reason) = unmet(host, server, routes, service) {
+                    return tell(refused(reason));
+                }
+            }
         }
         let (permitted, admitted) = (self.of(entry.users.names()), self.of(service.users.names()));
         let not_admitted = match service.users.principals().is_empty() {

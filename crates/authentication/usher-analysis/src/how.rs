@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddrV4};
 use serde::Serialize;
 use usher_policy::{
     ClientService, Destinations, FileRule, Host, Name, Programs, Protocol, ServedBy, Service,
-    Style, protection::Kind,
+    Style,
+    protection::{Application, Kind},
 };
 
 /// The addresses of a connection.
@@ -28,6 +29,9 @@ pub struct How {
     pub client: Option<Request>,
     /// The server's side.
     pub server: Option<Offer>,
+    /// The client's programs whose connections are protected as the service demands; empty unless
+    /// both sides are known and the service demands it.
+    pub protected_programs: Vec<String>,
 }
 
 /// The client's policy on a connection.
@@ -83,6 +87,12 @@ impl Request {
             proxy: loopback.iter().map(at_port).collect(),
         }
     }
+}
+
+/// The names of all programs of some blocks.
+pub(crate) fn programs_of(blocks: &[&Application]) -> Vec<String> {
+    let programs = blocks.iter().flat_map(|block| &block.programs);
+    programs.map(ToString::to_string).collect()
 }
 
 impl Offer {

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{Mistake, joined, mistakes};
+use usher_policy::protection::Kind;
 use usher_policy::{Clause, Moment, Name, Objection as OfPolicy, may_be_user};
 
 use crate::network::{FormerKey, HostPolicy};
@@ -77,6 +78,13 @@ mistakes! {
         NoCommonAddress { client: HostName, server: HostName, host: HostName, block: HostName }
             => "{client} and {server} agree on no addresses that a connection between them can have";
             "write the addresses that the two hosts have in `host {host}` and `host {block}` on {host}";
+        /// No program of the client's host has its connections with the service protected as the
+        /// service demands. `server` is the client's name for the service's host.
+        Unprotected { host: HostName, service: ServiceName, server: HostName, port: u16, demanded: Kind }
+            => "{service} demands {demanded} by IPsec, and {host} protects no program's connections with \
+                {server} at port {port} by it";
+            "add an `application` block on {host} with `network {server} protected NAME;` and, in its \
+             `protection NAME`, `localport=any remoteport={port} {demanded} mandatory;`";
         /// The user is disabled.
         Disabled { host: HostName, user: UserName }
             => "{user} is disabled on {host}"; "`usher user enable {user}`";

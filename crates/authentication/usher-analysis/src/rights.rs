@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use usher_base::{HostName, ServiceName, UserName};
+use usher_policy::protection::Application;
 use usher_policy::{ClientService, Principal, Service};
 
 use crate::certificates::ByCertificate;
-use crate::how::{How, Offer, Request};
+use crate::how::{How, Offer, Request, programs_of};
 use crate::network::{Acquaintance, Holders, HostPolicy, Network};
+use crate::protection::protecting;
 use crate::sets::{SetId, Universe};
 
 /// The sides whose policies establish a right.
@@ -44,6 +46,8 @@ pub struct Right<'n> {
     pub(crate) entry: Option<(&'n HostPolicy, &'n ClientService)>,
     /// The server's service, if its policy is known.
     pub(crate) offered: Option<&'n Service>,
+    /// The client's blocks that protect its connections as the service demands.
+    pub(crate) protecting: Vec<&'n Application>,
 }
 
 impl<'n> Right<'n> {
@@ -87,6 +91,7 @@ impl Right<'_> {
                 Request::of(entry, block)
             }),
             server: self.offered.map(Offer::of),
+            protected_programs: programs_of(&self.protecting),
         }
     }
 }
@@ -122,6 +127,7 @@ impl<'n> Universe<'n> {
                         by_certificate: Vec::new(),
                         entry: Some((client, entry)),
                         offered: None,
+                        protecting: Vec::new(),
                     }),
                 };
                 rights.extend(right);
@@ -148,6 +154,7 @@ impl<'n> Universe<'n> {
                     by_certificate: by_certificate.clone(),
                     entry: None,
                     offered: Some(service),
+                    protecting: Vec::new(),
                 }));
             }
         }
@@ -170,6 +177,10 @@ impl<'n> Universe<'n> {
         if service.listen != entry.port || !from_there || !reachable {
             return None;
         }
+        let protecting = protecting(client, &acquaintance.routes, service);
+        if service.protection.is_some() && protecting.is_empty() {
+            return None;
+        }
         let admitted = self.admitted(server, service);
         let users = self.both(permitted, admitted);
         let by_certificate = self.by_certificate((server, service), Some(permitted), users);
@@ -183,6 +194,7 @@ impl<'n> Universe<'n> {
             by_certificate,
             entry: Some((client, entry)),
             offered: Some(service),
+            protecting,
         })
     }
 

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 
 use usher_base::HostName;
 use usher_language::{Clause, Mistake, Name, shown};
-use usher_protection::ProtectionWarning;
+use usher_protection::{Application, ProgramName, ProtectionWarning, Traffic};
 
 use crate::client::Protocol;
 use crate::dialect::BlockKind;
-use crate::model::{Policy, ServedBy};
+use crate::model::{Host, Policy, ServedBy};
 
 /// Something in a policy that has no effect, or another than it seems. Never a reason to refuse the
 /// policy: what a warning speaks of permits less than it seems to, not more, or protects traffic less
@@ -59,6 +60,7 @@ impl Policy {
         let mut warnings = Vec::new();
         self.warn_of_users(&mut warnings);
         self.warn_of_services(&mut warnings);
+        self.warn_of_demands(&mut warnings);
         self.warn_of_clients(&mut warnings);
         let reached: BTreeSet<&HostName> =
             self.client_services().map(|entry| &entry.host).collect();
@@ -138,6 +140,61 @@ impl Policy {
                     format!("`users {name}` is named by no service and no client"),
                     "name it in a `service` or `client` block, or remove it",
                 ));
+            }
+        }
+    }
+
+    /// Services that demand protection: without it on their own side, or from hosts that have no
+    /// IPsec.
+    fn warn_of_demands(&self, warnings: &mut Vec<PolicyWarning>) {
+        for service in self.services.values() {
+            let Some(demanded) = &service.protection else {
+                continue;
+            };
+            let (name, kind) = (&service.name, demanded.kind);
+            let clause = Clause::statement(BlockKind::Service, name, "protection");
+            let hosts = service.hosts.iter().filter_map(|host| self.hosts.get(host));
+            let (keyed, keyless): (Vec<&Host>, Vec<&Host>) =
+                hosts.partition(|host| host.ike_key.is_some());
+            // Of `hosts any`, some may have no IPsec and no users here.
+            if !keyless.is_empty() && (!service.any_host || keyed.is_empty()) {
+                let keyless = keyless.iter().map(|host| host.name.to_string()).collect();
+                warnings.push(PolicyWarning::about(
+                    clause.clone(),
+                    format!(
+                        "`service {name}` demands {kind} by IPsec, and these of its `hosts` have no \
+                         `ike-key`, so none of their users is admitted: {}",
+                        some_of(&keyless)
+                    ),
+                    "add the `ike-key` to their `host` blocks, or remove them from `hosts`",
+                ));
+            }
+            let program = match &service.served_by {
+                ServedBy::Program(program) => ProgramName::Path(program.path.clone()),
+                ServedBy::Account(_) => continue,
+            };
+            let named =
+                |block: &&Application| block.programs.iter().any(|own| own.may_be(&program));
+            let addresses = || keyed.iter().flat_map(|host| &host.addresses);
+            for block in self.applications.iter().filter(named) {
+                // Clients have ports that their systems choose: no item has them.
+                let differs = |peer: &&IpAddr| {
+                    let traffic = block.traffic(&self.names, **peer, service.listen, 0);
+                    !matches!(traffic, Traffic::Protect(item) if item.kind.includes(kind))
+                };
+                if let Some(peer) = addresses().find(differs) {
+                    warnings.push(PolicyWarning::about(
+                        clause.clone(),
+                        format!(
+                            "`service {name}` demands {kind} by IPsec, and `application {}` at {} \
+                             treats its connections with {peer} otherwise: none of these is admitted",
+                            block.name(),
+                            block.origin.place
+                        ),
+                        "have the `application` block protect the service's port by the same, or \
+                         more",
+                    ));
+                }
             }
         }
     }

@@ -30,6 +30,13 @@ words! {
     }
 }
 
+impl Kind {
+    /// Whether traffic of this kind is also of another one: encryption is also authenticated.
+    pub fn includes(self, other: Self) -> bool {
+        self == other || self == Self::Encryption
+    }
+}
+
 /// The value of the class mark that the first pair of class and level has: 0 is no mark, 1 bypass, 2
 /// discard.
 pub const LOWEST_CLASS_MARK: u8 = 3;

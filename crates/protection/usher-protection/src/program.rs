@@ -29,6 +29,19 @@ impl ProgramName {
     }
 }
 
+impl ProgramName {
+    /// Whether both can be the same file, as far as names tell: a name without folders can be that
+    /// of a file in any folder.
+    pub fn may_be(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Name(name), Self::Path(path)) | (Self::Path(path), Self::Name(name)) => {
+                path.rsplit('/').next() == Some(name)
+            }
+            _ => self == other,
+        }
+    }
+}
+
 impl fmt::Display for ProgramName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

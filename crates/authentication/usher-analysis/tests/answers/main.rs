@@ -75,6 +75,30 @@ fn change(changes: &[(&str, &str, &str)]) -> Change {
 }
 
 #[test]
+fn a_difference_tells_which_programs_are_protected_now() {
+    let network = |programs: &str| {
+        let block = format!(
+            "application {programs} {{ network 0.0.0.0/0 protected P; protection P {{ \
+             localport=any remoteport=any encryption mandatory; }} }}\nclient mail {{"
+        );
+        network(&[
+            (
+                "mailhost",
+                "listen 143;",
+                "listen 143; protection encryption;",
+            ),
+            ("laptop", "client mail {", &block),
+        ])
+    };
+    let (before, after) = (network("mutt"), network("mutt, curl"));
+    assert_eq!(difference(&before, &before), []);
+    let [change] = <[Change; 1]>::try_from(difference(&before, &after)).expect("one change");
+    let (before, after) = change.how.expect("served otherwise");
+    assert_eq!(before.protected_programs, ["mutt"]);
+    assert_eq!(after.protected_programs, ["mutt", "curl"]);
+}
+
+#[test]
 fn a_difference_tells_which_programs_may_now() {
     let entry = "service imap at mailhost port 143;";
     let listed = format!("{entry} programs \"/usr/bin/curl\", \"/bin/mutt\";");

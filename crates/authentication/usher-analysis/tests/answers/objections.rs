@@ -1,6 +1,6 @@
 //! What is objected to a connection, and the remedy.
 
-use usher_analysis::{HostPolicy, Network};
+use usher_analysis::{HostPolicy, Network, Universe};
 use usher_policy::Moment;
 use usher_proto::HostPublicKey;
 
@@ -77,6 +77,83 @@ fn a_guest_whose_time_is_over_is_told_so_and_who_is_none_is_not() {
             "write a later time for the guest bob on laptop"
         )]
     );
+}
+
+#[test]
+fn a_service_that_demands_protection_asks_it_of_the_client() {
+    let with = |kind: &str, application: &str| {
+        let demanded = format!("listen 143; protection {kind};");
+        let client = format!("{application}\nclient mail {{");
+        network(&[
+            ("mailhost", "listen 143;", &demanded),
+            ("laptop", "client mail {", &client),
+        ])
+    };
+    let unprotected = |kind: &str| {
+        told(
+            &format!(
+                "imap demands {kind} by IPsec, and laptop protects no program's connections with \
+                 mailhost at port 143 by it"
+            ),
+            &format!(
+                "add an `application` block on laptop with `network mailhost protected NAME;` and, \
+                 in its `protection NAME`, `localport=any remoteport=143 {kind} mandatory;`"
+            ),
+        )
+    };
+    let block = |item: &str| {
+        format!(
+            "application curl, /usr/bin/mutt {{ network mailhost protected P; network 0.0.0.0/0 trusted; \
+             protection P {{ localport=any {item}; }} }}"
+        )
+    };
+    for (kind, item, meets) in [
+        ("encryption", "", false),
+        ("encryption", "remoteport=143 encryption mandatory", true),
+        ("encryption", "remoteport=any encryption optional", true),
+        ("encryption", "remoteport=144 encryption mandatory", false),
+        (
+            "encryption",
+            "remoteport=143 authentication mandatory",
+            false,
+        ),
+        (
+            "authentication",
+            "remoteport=143 authentication mandatory",
+            true,
+        ),
+        (
+            "authentication",
+            "remoteport=143 encryption mandatory",
+            true,
+        ),
+    ] {
+        let application = match item {
+            "" => String::new(),
+            item => block(item),
+        };
+        let network = with(kind, &application);
+        let expected = match meets {
+            true => Vec::new(),
+            false => vec![unprotected(kind)],
+        };
+        assert_eq!(objections(&network, "alice"), expected, "{kind}: {item}");
+        let mut universe = Universe::new(&[&network]);
+        assert_eq!(universe.rights(&network).len(), usize::from(meets));
+        let disagreements = universe.disagreements(&network).into_iter();
+        let found: Vec<String> = disagreements
+            .map(|found| found.matter.to_string())
+            .collect();
+        let reasons: Vec<String> = expected.into_iter().map(|(reason, _)| reason).collect();
+        assert_eq!(found, reasons, "{kind}: {item}");
+        let decision = network.decide(&asked("alice")).expect("both are known");
+        let programs: &[&str] = if meets {
+            &["curl", "/usr/bin/mutt"]
+        } else {
+            &[]
+        };
+        assert_eq!(decision.how.protected_programs, programs);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use usher_analysis::{HostPolicy, Verdict};
 use usher_base::{HostName, ServiceName, UserName};
+use usher_policy::protection::{Kind, Names, Verdict as Verdicts, compile};
 use usher_policy::{Host, Policy, TrustedPrincipal};
 
 use crate::hosts::{NOW, PRINCIPALS};
@@ -80,6 +81,33 @@ fn server_permits_with(
     service.listen == asked.port && has_key && !server.users.disabled.contains(asked.user)
 }
 
+/// As the kernels of both hosts: by the client's policy some program's traffic with the service is
+/// protected as the service demands.
+fn is_protected(
+    client: &HostPolicy,
+    server: &HostPolicy,
+    to: IpAddr,
+    asked: &Connection<'_>,
+) -> bool {
+    let service = server.policy.services.get(asked.service);
+    let Some(demanded) = service.and_then(|service| service.protection.as_ref()) else {
+        return true;
+    };
+    let tables = compile(&client.policy.applications, &Names::default(), u16::MAX);
+    let tables = tables.expect("few networks");
+    let mut applications = 0..tables.applications.len();
+    applications.any(|application| {
+        // The local port is one that no item has.
+        match tables.treat(application, to, 50_000, asked.port) {
+            Verdicts::Protect(class, _) => match demanded.kind {
+                Kind::Encryption => class.kind == Kind::Encryption,
+                Kind::Authentication => true,
+            },
+            Verdicts::Bypass | Verdicts::Discard => false,
+        }
+    })
+}
+
 fn own(host: &HostPolicy) -> &Host {
     &host.policy.hosts[&host.name]
 }
@@ -111,6 +139,9 @@ pub fn expected(
             let permitted = client_permits(client, of_server, asked)
                 && of_server.control == own(server).control
                 && to.any(|to| from.iter().any(|from| from.is_ipv4() == to.is_ipv4()));
+            let to = own(server).addresses.iter().filter(used);
+            let mut to = to.filter(|to| from.iter().any(|from| from.is_ipv4() == to.is_ipv4()));
+            let permitted = permitted && to.any(|to| is_protected(client, server, *to, asked));
             match server_permits(server, of_client, asked) {
                 Admits::User => answer(permitted, Verdict::Permitted),
                 Admits::Holder => answer(permitted, Verdict::WithCertificate),

@@ -61,6 +61,10 @@ pub struct Choices {
     principals: u8,
     /// For each service: offered, at which port, blocks, hosts.
     services: Vec<(bool, bool, u8, u8)>,
+    /// For each service what it demands of IPsec: encryption, authentication, or mostly nothing.
+    demands: Vec<u8>,
+    /// For each host, which traffic with it a program has protected.
+    protects: Vec<u8>,
     /// For each service of each host: named, at which port, blocks.
     entries: Vec<(bool, bool, u8)>,
     purpose: bool,
@@ -83,7 +87,7 @@ pub fn choices() -> impl Strategy<Value = Choices> {
         vec((often(), seldom(), 1..16_u8, any::<u8>()), SERVICES.len()),
         vec((often(), seldom(), 1..16_u8), SERVICES.len() * HOSTS.len()),
         (any::<bool>(), seldom(), (any::<u8>(), any::<u8>())),
-        disabled,
+        (disabled, vec(0..6_u8, SERVICES.len()), vec(any::<u8>(), HOSTS.len())),
         prop::option::of((any::<u8>(), any::<u8>())),
     )
         .prop_map(
@@ -94,7 +98,7 @@ pub fn choices() -> impl Strategy<Value = Choices> {
                 services,
                 entries,
                 (purpose, certified, authorities),
-                disabled,
+                (disabled, demands, protects),
                 keys,
             )| Choices {
                 views,
@@ -102,6 +106,8 @@ pub fn choices() -> impl Strategy<Value = Choices> {
                 members,
                 principals,
                 services,
+                demands,
+                protects,
                 entries,
                 purpose,
                 disabled,
@@ -212,11 +218,17 @@ fn policy_text(viewer: usize, choices: &Choices) -> String {
         };
         text += &format!(
             "service {} {{ {served_by}; listen {port}; style user; users {}; hosts {hosts}; \
-             {keys} }}\n",
+             {keys} {} }}\n",
             SERVICES[number],
-            blocks(*users, "certified")
+            blocks(*users, "certified"),
+            match choices.demands[number] {
+                0 => "protection encryption;",
+                1 => "protection authentication;",
+                _ => "",
+            }
         );
     }
+    text += &application_text(choices);
     for (index, (named, other_port, users)) in choices.entries.iter().enumerate() {
         let (host, number) = (index / SERVICES.len(), index % SERVICES.len());
         let Some(name) = known[host].as_ref().filter(|_| *named) else {
@@ -230,6 +242,23 @@ fn policy_text(viewer: usize, choices: &Choices) -> String {
         );
     }
     text
+}
+
+/// A program whose traffic with other hosts is protected, or not, by family and port.
+fn application_text(choices: &Choices) -> String {
+    let mut text = "application curl, /usr/bin/mutt {\n".to_owned();
+    for (number, choice) in choices.protects.iter().enumerate() {
+        let kinds = ["protected E", "protected A", "protected Some", "trusted"];
+        let kind = |bits: u8| kinds[usize::from(bits & 3)];
+        text += &format!("network 10.77.0.{number} {};\n", kind(*choice));
+        text += &format!("network fd77::{number}:1 {};\n", kind(*choice >> 2));
+    }
+    text + "network 0.0.0.0/0 protected E;\n\
+            protection E { localport=any remoteport=any encryption optional; }\n\
+            protection A { localport=1000 remoteport=any encryption mandatory;\n\
+                           localport=any remoteport=any authentication mandatory; }\n\
+            protection Some { localport=any remoteport=1000 encryption mandatory;\n\
+                              localport=any remoteport=1001 authentication mandatory; }\n}\n"
 }
 
 fn group(mask: u8) -> String {

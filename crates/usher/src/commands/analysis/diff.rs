@@ -86,12 +86,16 @@ fn statements(how: &How) -> Vec<(&'static str, String)> {
         routes: _,
         client,
         server,
+        protected_programs,
     } = how;
     let port = [port.map(|port| port.to_string())];
+    let protected = [listed(protected_programs.iter().cloned())];
     let client = client.as_ref().map(requested).unwrap_or_default();
     let server = server.as_ref().map(offered).unwrap_or_default();
     let keywords = ["port"].into_iter().chain(REQUESTED).chain(OFFERED);
+    let keywords = keywords.chain(["protected programs"]);
     let values = port.into_iter().chain(client).chain(server);
+    let values = values.chain(protected);
     keywords
         .zip(values.map(|value| value.unwrap_or_else(|| "-".to_owned())))
         .collect()

@@ -147,6 +147,10 @@ fn how(decision: &Decision) -> String {
     if let Some(offer) = &how.server {
         text += &served(offer, &decision.question);
     }
+    if !how.protected_programs.is_empty() {
+        let (client, programs) = (&decision.question.client, how.protected_programs.join(", "));
+        text += &format!("  {client} protects those of: {programs}\n");
+    }
     text
 }
 
