@@ -12,7 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 use usher_daemon::packet_async::AsyncPacketSocket;
 use usher_proto::refusal::Refusal;
 
-/// Requests that may wait for the other side; more are refused with [`Refusal::Overloaded`].
+/// Requests that may wait for the other side unless the link has another limit; more are refused with
+/// [`Refusal::Overloaded`].
 const QUEUE: usize = 4096;
 
 /// How a connection to another daemon ended, for the log.
@@ -23,25 +24,23 @@ pub fn how(ended: Option<&io::Error>) -> String {
     )
 }
 
-/// The grant, or the refusal.
-pub type Verdict<T> = Result<T, Refusal>;
-
-/// The requests that wait for their verdict.
-pub struct Link<T> {
+/// The requests that wait for their verdict: a `T`, or a refusal. Each has a subject of type `S`.
+pub struct Link<T, S = ()> {
     /// The refusal of a request while the other side is away.
     absent: Refusal,
+    limit: usize,
     next_request: AtomicU64,
-    state: Mutex<State<T>>,
+    state: Mutex<State<T, S>>,
 }
 
-struct State<T> {
+struct State<T, S> {
     outgoing: Option<mpsc::Sender<Vec<u8>>>,
-    pending: HashMap<u64, oneshot::Sender<Verdict<T>>>,
+    pending: HashMap<u64, (S, oneshot::Sender<Result<T, Refusal>>)>,
 }
 
 /// A verdict on its way.
 pub struct Pending<T> {
-    verdict: oneshot::Receiver<Verdict<T>>,
+    verdict: oneshot::Receiver<Result<T, Refusal>>,
     absent: Refusal,
 }
 
@@ -50,7 +49,7 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     /// The other side's refusal, or the link's own if the other side has gone.
-    pub async fn verdict(self) -> Verdict<T> {
+    pub async fn verdict(self) -> Result<T, Refusal> {
         self.verdict.await.unwrap_or(Err(self.absent))
     }
 }
@@ -58,8 +57,24 @@ impl<T> Pending<T> {
 impl<T> Link<T> {
     /// A link that is not connected yet.
     pub fn new(absent: Refusal) -> Self {
+        Self::with_limit(absent, QUEUE)
+    }
+
+    /// Sends a request, in the order of the calls.
+    ///
+    /// # Errors
+    /// As [`Link::send_about`].
+    pub fn send(&self, packet: impl FnOnce(u64) -> Vec<u8>) -> Result<Pending<T>, Refusal> {
+        self.send_about((), packet)
+    }
+}
+
+impl<T, S> Link<T, S> {
+    /// A link that is not connected yet, and of which `limit` requests may wait.
+    pub fn with_limit(absent: Refusal, limit: usize) -> Self {
         Self {
             absent,
+            limit,
             next_request: AtomicU64::new(0),
             state: Mutex::new(State {
                 outgoing: None,
@@ -68,19 +83,23 @@ impl<T> Link<T> {
         }
     }
 
-    /// Sends a request, in the order of the calls.
+    /// Sends a request about a subject, in the order of the calls.
     ///
     /// # Errors
     /// The link's own refusal while the other side is away, [`Refusal::Overloaded`] when it does not
     /// keep up.
-    pub fn send(&self, packet: impl FnOnce(u64) -> Vec<u8>) -> Result<Pending<T>, Refusal> {
+    pub fn send_about(
+        &self,
+        subject: S,
+        packet: impl FnOnce(u64) -> Vec<u8>,
+    ) -> Result<Pending<T>, Refusal> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, verdict) = oneshot::channel();
         let mut state = self.state.lock();
-        if state.pending.len() >= QUEUE {
+        if state.pending.len() >= self.limit {
             // Remove the entries of callers that no longer wait.
-            state.pending.retain(|_, waiting| !waiting.is_closed());
-            if state.pending.len() >= QUEUE {
+            state.pending.retain(|_, (_, waiting)| !waiting.is_closed());
+            if state.pending.len() >= self.limit {
                 return Err(Refusal::Overloaded);
             }
         }
@@ -88,7 +107,7 @@ impl<T> Link<T> {
         outgoing
             .try_send(packet(request))
             .map_err(|_| Refusal::Overloaded)?;
-        state.pending.insert(request, sender);
+        state.pending.insert(request, (subject, sender));
         Ok(Pending {
             verdict,
             absent: self.absent,
@@ -96,10 +115,22 @@ impl<T> Link<T> {
     }
 
     /// Delivers a verdict to its waiting caller.
-    pub fn settle(&self, request: u64, verdict: Verdict<T>) {
-        if let Some(waiting) = self.state.lock().pending.remove(&request) {
+    pub fn settle(&self, request: u64, verdict: Result<T, Refusal>) {
+        if let Some((_, waiting)) = self.state.lock().pending.remove(&request) {
             // A channel that has closed meanwhile needs no verdict.
             let _ = waiting.send(verdict);
+        }
+    }
+
+    /// Refuses the waiting requests about a subject.
+    pub fn refuse(&self, subject: &S, refusal: Refusal)
+    where
+        S: PartialEq,
+    {
+        let mut state = self.state.lock();
+        let its = state.pending.extract_if(|_, (about, _)| about == subject);
+        for (_, (_, waiting)) in its {
+            let _ = waiting.send(Err(refusal));
         }
     }
 
@@ -108,8 +139,30 @@ impl<T> Link<T> {
         self.state.lock().outgoing.is_some()
     }
 
-    /// Connects to the daemon `role` at `path`, repeatedly, and passes each of its packets, of at most
-    /// `limit` bytes, to `heard`. An error of `heard` ends the connection.
+    /// Sends the requests over a connection, and passes each of its packets, of at most `limit` bytes, to
+    /// `heard`. An error of `heard` ends the connection. Returns the reason of its end, for the log.
+    pub async fn serve(
+        &self,
+        connection: &AsyncPacketSocket,
+        limit: usize,
+        heard: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> String {
+        let (sender, outgoing) = mpsc::channel(QUEUE);
+        self.state.lock().outgoing = Some(sender);
+        let end = exchange(connection, outgoing, limit, heard).await;
+        self.disconnect();
+        end
+    }
+
+    /// Refuses the waiting requests, and further ones until it is connected again.
+    pub fn disconnect(&self) {
+        let mut state = self.state.lock();
+        state.outgoing = None;
+        // Dropping the senders notifies the waiting callers.
+        state.pending.clear();
+    }
+
+    /// Connects to the daemon `role` at `path`, repeatedly, and serves each connection.
     pub async fn keep_up(
         &self,
         role: &str,
@@ -121,14 +174,7 @@ impl<T> Link<T> {
             match AsyncPacketSocket::connect(Path::new(path)) {
                 Ok(connection) => {
                     tracing::info!("connected to the {role}");
-                    let (sender, outgoing) = mpsc::channel(QUEUE);
-                    self.state.lock().outgoing = Some(sender);
-                    let end = exchange(&connection, outgoing, limit, &mut heard).await;
-                    let mut state = self.state.lock();
-                    state.outgoing = None;
-                    // Dropping the senders notifies the waiting callers.
-                    state.pending.clear();
-                    drop(state);
+                    let end = self.serve(&connection, limit, &mut heard).await;
                     tracing::warn!(reason = end, "the {role} has gone; waiting for it");
                 }
                 Err(error) => tracing::debug!(%error, "no {role} yet"),
@@ -184,16 +230,22 @@ async fn read(
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    /// Connects another side that takes so many packets, and returns those that it gets.
+    pub fn connect<T, S>(link: &Link<T, S>, limit: usize) -> mpsc::Receiver<Vec<u8>> {
+        let (sender, outgoing) = mpsc::channel(limit);
+        link.state.lock().outgoing = Some(sender);
+        outgoing
+    }
 
     #[test]
     fn those_who_wait_have_so_many_places_and_leave_them_when_they_give_up() {
         let link = Link::<()>::new(Refusal::RecorderUnavailable);
         let send = || link.send(|request| request.to_be_bytes().to_vec());
         assert_eq!(send().err(), Some(Refusal::RecorderUnavailable));
-        let (sender, mut outgoing) = mpsc::channel(QUEUE);
-        link.state.lock().outgoing = Some(sender);
+        let mut outgoing = connect(&link, QUEUE);
         let mut waiting: Vec<_> = (0..QUEUE).map(|_| send().unwrap()).collect();
         // The other side has the requests and does not answer.
         while outgoing.try_recv().is_ok() {}

@@ -1,14 +1,10 @@
 //! The connection to the courier: sends requests, and matches each answer to its request.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use usher_base::{ConnectionTuple, HostName};
 use usher_daemon::packet_async::PacketListener;
@@ -18,8 +14,9 @@ use usher_proto::refusal::Refusal;
 use usher_proto::relay::{MAX_RELAY_PACKET, RelayReply, RelayRequest};
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::{Notice, SessionRequest, Verdict};
+use usher_proto::token::TokenSlot;
 
-use crate::link::exchange;
+use crate::link::{self, Link};
 use crate::shares::{Share, Shares};
 
 /// Time limit of an answer, and of the server's announcing.
@@ -34,61 +31,38 @@ const PENDING: usize = 16_384;
 const PART_OF_HOST: usize = 1;
 const PART_OF_USER: usize = 16;
 
-/// Waiting requests, and the channel to the courier.
+/// The requests that wait for answers of hosts, by host.
 pub struct Relay {
-    next_request: AtomicU64,
+    link: Link<Option<TokenSlot>, HostName>,
     hosts: Shares<HostName>,
     users: Shares<u32>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    outgoing: Option<mpsc::Sender<Vec<u8>>>,
-    pending: HashMap<u64, Waiting>,
-}
-
-struct Waiting {
-    host: HostName,
-    verdict: oneshot::Sender<Verdict>,
-    _shares: (Share<HostName>, Share<u32>),
 }
 
 impl Default for Relay {
     fn default() -> Self {
         Self {
-            next_request: AtomicU64::default(),
+            link: Link::with_limit(Refusal::CourierUnavailable, PENDING),
             hosts: Shares::new(PENDING, PENDING, PART_OF_HOST),
             users: Shares::new(PENDING, PENDING, PART_OF_USER),
-            state: Mutex::default(),
         }
     }
 }
 
 /// An answer on its way. Dropping it frees its place.
 pub struct Pending {
-    relay: Arc<Relay>,
-    request: u64,
-    verdict: oneshot::Receiver<Verdict>,
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        self.relay.state.lock().pending.remove(&self.request);
-    }
+    verdict: link::Pending<Option<TokenSlot>>,
+    _shares: (Share<HostName>, Share<u32>),
 }
 
 impl Pending {
     /// Waits for the verdict, at most for [`ANSWER`].
     ///
     /// # Errors
-    /// The server's refusal, or [`Refusal::VerifierUnavailable`] when the channel broke or no
-    /// answer came.
-    pub async fn verdict(mut self) -> Verdict {
-        match timeout(ANSWER, &mut self.verdict).await {
-            Ok(Ok(verdict)) => verdict,
-            Ok(Err(_)) | Err(_) => Err(Refusal::VerifierUnavailable),
-        }
+    /// The server's refusal, [`Refusal::CourierUnavailable`] when the courier went, or
+    /// [`Refusal::VerifierUnavailable`] when the channel broke or no answer came.
+    pub async fn verdict(self) -> Verdict {
+        let verdict = timeout(ANSWER, self.verdict.verdict()).await;
+        verdict.unwrap_or(Err(Refusal::VerifierUnavailable))
     }
 }
 
@@ -98,7 +72,7 @@ impl Relay {
     /// # Errors
     /// Like [`Relay::send`].
     pub fn ask(
-        self: &Arc<Self>,
+        &self,
         host: &Host,
         uid: u32,
         session: SessionId,
@@ -112,44 +86,28 @@ impl Relay {
     /// # Errors
     /// [`Refusal::CourierUnavailable`]; [`Refusal::Overloaded`] when too many requests already wait
     /// for this host, of this user or for the courier.
-    pub fn send(
-        self: &Arc<Self>,
-        host: &Host,
-        uid: u32,
-        body: ClientBody,
-    ) -> Result<Pending, Refusal> {
-        let request = self.next_request.fetch_add(1, Ordering::Relaxed) + 1;
-        let packet = RelayRequest::Forward {
-            channel: host.name.clone(),
-            server_host_key: host.key,
-            control: host
-                .addresses
-                .iter()
-                .map(|ip| (*ip, host.control).into())
-                .collect(),
-            frame: ClientFrame { request, body }.encode(),
-        }
-        .encode();
-        let (verdict, receiver) = oneshot::channel();
-        let mut state = self.state.lock();
-        let outgoing = state.outgoing.clone().ok_or(Refusal::CourierUnavailable)?;
+    pub fn send(&self, host: &Host, uid: u32, body: ClientBody) -> Result<Pending, Refusal> {
         let full = Refusal::Overloaded;
         let shares = (
             self.hosts.take(host.name.clone()).ok_or(full)?,
             self.users.take(uid).ok_or(full)?,
         );
-        outgoing.try_send(packet).map_err(|_| full)?;
-        let waiting = Waiting {
-            host: host.name.clone(),
-            verdict,
-            _shares: shares,
+        let packet = |request| {
+            let forward = RelayRequest::Forward {
+                channel: host.name.clone(),
+                server_host_key: host.key,
+                control: host
+                    .addresses
+                    .iter()
+                    .map(|ip| (*ip, host.control).into())
+                    .collect(),
+                frame: ClientFrame { request, body }.encode(),
+            };
+            forward.encode()
         };
-        state.pending.insert(request, waiting);
-        drop(state);
         Ok(Pending {
-            relay: Arc::clone(self),
-            request,
-            verdict: receiver,
+            verdict: self.link.send_about(host.name.clone(), packet)?,
+            _shares: shares,
         })
     }
 
@@ -159,7 +117,7 @@ impl Relay {
     /// # Errors
     /// When it has not answered.
     pub async fn withdraw(
-        self: &Arc<Self>,
+        &self,
         host: &Host,
         uid: u32,
         session: SessionId,
@@ -172,37 +130,21 @@ impl Relay {
 
     /// Whether the courier is connected.
     pub fn is_connected(&self) -> bool {
-        self.state.lock().outgoing.is_some()
+        self.link.is_connected()
     }
 
     /// Handles a packet of the courier.
     fn hear(&self, packet: &[u8], heard: &impl Fn(&HostName, Notice)) -> io::Result<()> {
         match RelayReply::decode(packet).map_err(io::Error::other)? {
             RelayReply::Frame { channel, frame } => match ServerFrame::decode(&frame) {
-                Ok(ServerFrame::Answer { request, verdict }) => self.answered(request, verdict),
+                Ok(ServerFrame::Answer { request, verdict }) => self.link.settle(request, verdict),
                 Ok(ServerFrame::Notice(notice)) => heard(&channel, notice),
                 Ok(ServerFrame::Pong { .. }) => {}
                 Err(error) => tracing::warn!(host = %channel, %error, "a host sent no valid frame"),
             },
-            RelayReply::ChannelLost { channel, refusal } => self.lost(Some(&channel), refusal),
+            RelayReply::ChannelLost { channel, refusal } => self.link.refuse(&channel, refusal),
         }
         Ok(())
-    }
-
-    fn answered(&self, request: u64, verdict: Verdict) {
-        if let Some(waiting) = self.state.lock().pending.remove(&request) {
-            // The waiting task may have given up.
-            let _ = waiting.verdict.send(verdict);
-        }
-    }
-
-    fn lost(&self, host: Option<&HostName>, refusal: Refusal) {
-        let mut state = self.state.lock();
-        let is_lost =
-            |_: &u64, waiting: &mut Waiting| host.is_none_or(|host| *host == waiting.host);
-        for (_, waiting) in state.pending.extract_if(is_lost) {
-            let _ = waiting.verdict.send(Err(refusal));
-        }
     }
 }
 
@@ -225,16 +167,12 @@ pub async fn serve(
         if let Some(task) = present.take() {
             task.abort();
         }
-        relay.lost(None, Refusal::VerifierUnavailable);
-        let (sender, outgoing) = mpsc::channel(1024);
-        relay.state.lock().outgoing = Some(sender);
+        relay.link.disconnect();
         tracing::info!("courier connected");
         let (relay, heard) = (Arc::clone(&relay), Arc::clone(&heard));
         present = Some(tokio::spawn(async move {
-            let read = |packet: &[u8]| relay.hear(packet, &*heard);
-            let end = exchange(&connection, outgoing, MAX_RELAY_PACKET, read).await;
-            relay.state.lock().outgoing = None;
-            relay.lost(None, Refusal::CourierUnavailable);
+            let hear = |packet: &[u8]| relay.hear(packet, &*heard);
+            let end = relay.link.serve(&connection, MAX_RELAY_PACKET, hear).await;
             tracing::warn!(reason = end, "courier gone");
         }));
     }
@@ -242,6 +180,7 @@ pub async fn serve(
 
 #[cfg(test)]
 pub(super) mod tests {
+    use tokio::sync::mpsc::Receiver;
     use usher_proto::host_key::HostPublicKey;
 
     use super::*;
@@ -258,25 +197,23 @@ pub(super) mod tests {
     }
 
     /// Connects a courier that accepts everything, and returns the packets it gets.
-    pub fn connect(relay: &Relay) -> mpsc::Receiver<Vec<u8>> {
-        let (sender, courier) = mpsc::channel(2 * PENDING);
-        relay.state.lock().outgoing = Some(sender);
-        courier
+    pub fn connect(relay: &Relay) -> Receiver<Vec<u8>> {
+        link::tests::connect(&relay.link, 2 * PENDING)
     }
 
     /// Answers a request.
     pub fn answer(relay: &Relay, request: u64, verdict: Verdict) {
-        relay.answered(request, verdict);
+        relay.link.settle(request, verdict);
     }
 
-    fn relay() -> (Arc<Relay>, mpsc::Receiver<Vec<u8>>) {
-        let relay = Arc::<Relay>::default();
+    fn relay() -> (Relay, Receiver<Vec<u8>>) {
+        let relay = Relay::default();
         let courier = connect(&relay);
         (relay, courier)
     }
 
     /// All requests of these users to the host that are accepted.
-    fn fill(relay: &Arc<Relay>, host: &Host, users: std::ops::Range<u32>) -> Vec<Pending> {
+    fn fill(relay: &Relay, host: &Host, users: std::ops::Range<u32>) -> Vec<Pending> {
         let mut waiting = Vec::new();
         loop {
             let sent = users
@@ -321,7 +258,6 @@ pub(super) mod tests {
         drop(alices);
         drop(bobs);
         assert_eq!(fill(&relay, &here, 1..2).len(), before);
-        assert!(relay.state.lock().pending.is_empty());
     }
 
     #[tokio::test]
@@ -330,8 +266,8 @@ pub(super) mod tests {
         let (one, other) = (host("one"), host("other"));
         let lost = relay.send(&one, 1, ClientBody::Ping).unwrap();
         let answered = relay.send(&other, 1, ClientBody::Ping).unwrap();
-        relay.lost(Some(&one.name), Refusal::VerifierUnavailable);
-        relay.answered(answered.request, Ok(None));
+        relay.link.refuse(&one.name, Refusal::VerifierUnavailable);
+        answer(&relay, 2, Ok(None));
         assert_eq!(lost.verdict().await, Err(Refusal::VerifierUnavailable));
         assert_eq!(answered.verdict().await, Ok(None));
         assert_eq!(fill(&relay, &one, 1..100).len(), PENDING / 2);
@@ -340,15 +276,13 @@ pub(super) mod tests {
     #[test]
     fn what_the_courier_does_not_take_is_refused_and_does_not_wait() {
         let (relay, _courier) = relay();
-        let (sender, _full) = mpsc::channel(1);
-        relay.state.lock().outgoing = Some(sender);
+        let _full = link::tests::connect(&relay.link, 1);
         let here = host("here");
         let first = relay.send(&here, 1, ClientBody::Ping);
         assert!(first.is_ok());
         let second = relay.send(&here, 1, ClientBody::Ping);
         assert_eq!(second.err(), Some(Refusal::Overloaded));
-        assert_eq!(relay.state.lock().pending.len(), 1);
-        relay.state.lock().outgoing = None;
+        relay.link.disconnect();
         let third = relay.send(&here, 1, ClientBody::Ping);
         assert_eq!(third.err(), Some(Refusal::CourierUnavailable));
     }
