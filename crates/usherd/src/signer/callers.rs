@@ -25,7 +25,7 @@ use super::gates::{self, Gated};
 use super::lease::{Lease, Use};
 use super::loans;
 use super::relay::CONNECT;
-use super::sessions::{Pair, SessionKey};
+use super::sessions::Pair;
 use crate::local_callers::{LocalCaller, LocalCallers};
 
 /// Most requests that one user may have under way; the next one is refused with
@@ -113,7 +113,7 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
 }
 
 async fn refuse(caller: &LocalCaller, asked: &Asked, refusal: Refusal) {
-    tracing::info!(user = %asked.key_user, host = %asked.host.name, service = %asked.service,
+    tracing::info!(user = %asked.user, host = %asked.host.name, service = %asked.service,
         reason = refusal.name(), "refused: {refusal}");
     reply(caller, &LocalReply::Refused(refusal)).await;
 }
@@ -121,7 +121,7 @@ async fn refuse(caller: &LocalCaller, asked: &Asked, refusal: Refusal) {
 /// A permitted request.
 struct Asked {
     uid: u32,
-    key_user: UserName,
+    user: UserName,
     /// Whether the program accepts a ticket.
     with_ticket: bool,
     host: Host,
@@ -190,7 +190,7 @@ async fn admit<'a>(
     Ok((
         Asked {
             uid,
-            key_user: user,
+            user,
             with_ticket,
             host,
             service,
@@ -264,18 +264,8 @@ async fn prepare(
     gated: &mut Gated,
 ) -> Result<(Lease, SessionId), Refusal> {
     let connection = gated.connection;
-    let key = SessionKey {
-        user: asked.key_user.clone(),
-        host: asked.host.name.clone(),
-        host_key: asked.host.key,
-        service: asked.service.clone(),
-        server: connection.server,
-    };
-    let pair = Pair {
-        key,
-        uid: asked.uid,
-        host: asked.host.clone(),
-    };
+    let user = (asked.user.clone(), asked.uid);
+    let pair = Pair::new(user, &asked.host, &asked.service, connection.server);
     let lease = signer.lease(pair, Use::Asked(asked.program))?;
     let session = announce(signer, &lease, gated).await?;
     // This may have taken a while.

@@ -30,7 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 pub struct Gated {
     /// Its endpoints.
     pub connection: ConnectionTuple,
-    attempt: Option<Attempt>,
+    attempt: Attempt,
     released: bool,
     doubt: bool,
 }
@@ -42,19 +42,14 @@ impl Gated {
     /// [`Refusal::Malformed`] if it is not a socket.
     pub fn of_socket(connection: ConnectionTuple, socket: BorrowedFd<'_>) -> Result<Self, Refusal> {
         let attempt = Attempt::of_socket(socket).map_err(|_| Refusal::Malformed)?;
-        Ok(Self {
-            connection,
-            attempt: Some(attempt),
-            released: true,
-            doubt: false,
-        })
+        Ok(Self::held(connection, attempt).released())
     }
 
     /// A held connection.
     pub fn held(connection: ConnectionTuple, attempt: Attempt) -> Self {
         Self {
             connection,
-            attempt: Some(attempt),
+            attempt,
             released: false,
             doubt: false,
         }
@@ -89,11 +84,11 @@ impl Gated {
     /// # Errors
     /// [`Refusal::Overloaded`] when there are too many.
     pub fn stand(&self, signer: &Signer, session: Option<SessionId>) -> Result<(), Refusal> {
-        let (Some(gates), Some(attempt)) = (signer.tickets.gates(), self.attempt) else {
+        let Some(gates) = signer.tickets.gates() else {
             return Ok(());
         };
         let gate = Gate {
-            attempt,
+            attempt: self.attempt,
             released: self.released,
             lifetime: STANDS,
             // In doubt, withdrawing one announcement is not enough: the clock ends it.

@@ -22,6 +22,7 @@ mod programs;
 mod reauthentication;
 mod relay;
 mod renewal;
+mod reports;
 mod sessions;
 mod signing;
 mod tickets;

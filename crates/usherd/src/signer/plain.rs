@@ -18,12 +18,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tokio::io::Interest;
 use tokio::sync::oneshot::{self, Receiver, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use usher_base::ConnectionTuple;
 use usher_daemon::clock::unix_time;
-use usher_daemon::packet_async::register;
 use usher_kernel::ticket::{Attempt, Event, Holding, Limits, Report, Syn};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
@@ -34,7 +32,8 @@ use super::closing::suspend;
 use super::gates::Gated;
 use super::lease::{Lease, Use};
 use super::relay::CONNECT;
-use super::sessions::{Pair, SessionKey};
+use super::reports;
+use super::sessions::Pair;
 use crate::shares::{Share, Shares};
 
 /// Limits of connections being decided on, announced or refused at the same time: in total, half as
@@ -175,30 +174,9 @@ pub async fn serve(signer: Arc<Signer>) -> io::Result<()> {
     let Some(holding) = signer.tickets.holding() else {
         return std::future::pending().await;
     };
-    let descriptor = holding.descriptor().map_err(io::Error::other)?;
-    let reports = register(descriptor, Interest::READABLE)?;
-    loop {
-        let mut ready = reports.readable().await?;
-        ready.clear_ready();
-        loop {
-            match holding.reports() {
-                Ok(reports) => {
-                    for report in reports.entries {
-                        take_note(&signer, report);
-                    }
-                    if !reports.more {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    tracing::error!(%error, "reading what is held");
-                    break;
-                }
-            }
-            // A user who connects faster than this reads must not delay the requests of others.
-            tokio::task::yield_now().await;
-        }
-    }
+    let take_notes =
+        |reports: Vec<Report>| reports.into_iter().for_each(|one| take_note(&signer, one));
+    reports::each(holding.descriptor(), || holding.reports(), take_notes).await
 }
 
 fn take_note(signer: &Arc<Signer>, mut report: Report) {
@@ -319,18 +297,7 @@ async fn permitted(signer: &Signer, report: &Report) -> Result<Lease, Refusal> {
         .plain_service(server)
         .filter(|(_, entry)| entry.users.has(&user, unix_time()))
         .ok_or(Refusal::ClientPolicy)?;
-    let key = SessionKey {
-        user,
-        host: host.name.clone(),
-        host_key: host.key,
-        service: entry.service.clone(),
-        server,
-    };
-    let pair = Pair {
-        key,
-        uid: report.uid,
-        host: host.clone(),
-    };
+    let pair = Pair::new((user, report.uid), host, &entry.service, server);
     let programs = &signer.programs;
     programs
         .permit(&signer.tickets, &entry.programs, report.program)

@@ -3,14 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use tokio::io::Interest;
-use usher_daemon::packet_async::register;
 use usher_proto::refusal::Refusal;
 
 use super::Signer;
 use super::closing::close_replaced;
 use super::lease::Use;
 use super::open::{ask_for_tokens, open};
+use super::reports;
 use super::sessions::{Pair, purpose};
 use super::tickets::TokenPermit;
 
@@ -22,30 +21,12 @@ pub async fn keep_filled(signer: Arc<Signer>) -> io::Result<()> {
     let Some(kernel) = signer.tickets.kernel() else {
         return std::future::pending().await;
     };
-    let reports = register(
-        kernel.wanted_descriptor().map_err(io::Error::other)?,
-        Interest::READABLE,
-    )?;
-    loop {
-        let mut ready = reports.readable().await?;
-        ready.clear_ready();
-        loop {
-            let wanted = match kernel.wanted() {
-                Ok(wanted) => wanted,
-                Err(error) => {
-                    tracing::error!(%error, "reading what tickets want");
-                    break;
-                }
-            };
-            for (pair, permit) in signer.tickets.refill(kernel, wanted.entries) {
-                renew(&signer, pair, permit);
-            }
-            if !wanted.more {
-                break;
-            }
-            tokio::task::yield_now().await;
+    let renew_all = |wanted| {
+        for (pair, permit) in signer.tickets.refill(kernel, wanted) {
+            renew(&signer, pair, permit);
         }
-    }
+    };
+    reports::each(kernel.wanted_descriptor(), || kernel.wanted(), renew_all).await
 }
 
 /// For a session without a ticket whose tokens did not pass for a while: the next session may have

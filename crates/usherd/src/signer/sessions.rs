@@ -48,6 +48,24 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// A user and a service of a host at this address.
+    pub fn new(
+        (user, uid): (UserName, u32),
+        host: &Host,
+        service: &ServiceName,
+        server: SocketAddr,
+    ) -> Self {
+        let key = SessionKey {
+            user,
+            host: host.name.clone(),
+            host_key: host.key,
+            service: service.clone(),
+            server,
+        };
+        let host = host.clone();
+        Self { key, uid, host }
+    }
+
     /// The key of its tickets.
     pub fn ticket_key(&self) -> TicketKey {
         TicketKey {

@@ -109,26 +109,11 @@ impl Tickets {
     pub fn open(cgroup: &Path) -> Self {
         let pins = Path::new(paths::SIGNER_PIN_DIRECTORY);
         let kernel = ticket::Tickets::open(cgroup, Some(pins), &ticket::Limits::default());
-        if let Err(error) = &kernel {
-            tracing::warn!(%error, "no tokens: every connection is announced to its server, and when \
-                usherd signer dies, a local user may for moments be taken for the announcer");
-        }
-        if let Ok(kernel) = &kernel
-            && let Err(error) = kernel.holding().gates().lasting()
-        {
-            tracing::warn!(%error, "when usherd signer dies, a local user may for moments be taken \
-                for the announcer of a connection: gates cannot be pinned");
-        }
-        if let Ok(kernel) = &kernel
-            && let Err(error) = kernel.holding().sender()
-        {
-            tracing::warn!(%error, "held connections begin a second late: usherd signer needs \
-                CAP_NET_RAW when it starts");
-        }
-        if let Ok(kernel) = &kernel
-            && let Err(error) = usher_bpf::guard::claim(kernel.objects())
-        {
-            tracing::warn!(%error, "root's processes can touch tickets and gates");
+        match &kernel {
+            Ok(kernel) => warn_of_lacks(kernel),
+            Err(error) => tracing::warn!(%error, "no tokens: every connection is announced to its \
+                server, and when usherd signer dies, a local user may for moments be taken for the \
+                announcer"),
         }
         Self {
             kernel: kernel.ok(),
@@ -323,6 +308,21 @@ impl Tickets {
             }
         }
         renewals
+    }
+}
+
+/// Logs what the programs do without.
+fn warn_of_lacks(kernel: &ticket::Tickets) {
+    if let Err(error) = kernel.holding().gates().lasting() {
+        tracing::warn!(%error, "when usherd signer dies, a local user may for moments be taken for \
+            the announcer of a connection: gates cannot be pinned");
+    }
+    if let Err(error) = kernel.holding().sender() {
+        tracing::warn!(%error, "held connections begin a second late: usherd signer needs CAP_NET_RAW \
+            when it starts");
+    }
+    if let Err(error) = usher_bpf::guard::claim(kernel.objects()) {
+        tracing::warn!(%error, "root's processes can touch tickets and gates");
     }
 }
 

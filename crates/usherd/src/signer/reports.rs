@@ -1,0 +1,40 @@
+//! Reads what the ticket programs report.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use tokio::io::Interest;
+use usher_bpf::Batch;
+use usher_daemon::packet_async::register;
+use usher_kernel::KernelError;
+
+/// Passes all that `take` returns to `handle`, whenever the descriptor is readable.
+///
+/// # Errors
+/// When the reactor cannot take the descriptor.
+pub async fn each<T>(
+    descriptor: Result<OwnedFd, KernelError>,
+    take: impl Fn() -> Result<Batch<T>, KernelError>,
+    mut handle: impl FnMut(Vec<T>),
+) -> io::Result<()> {
+    let reports = register(descriptor.map_err(io::Error::other)?, Interest::READABLE)?;
+    loop {
+        let mut ready = reports.readable().await?;
+        ready.clear_ready();
+        loop {
+            let Batch { entries, more } = match take() {
+                Ok(batch) => batch,
+                Err(error) => {
+                    tracing::error!(%error, "reading reports of the ticket programs");
+                    break;
+                }
+            };
+            handle(entries);
+            if !more {
+                break;
+            }
+            // A user who connects faster than this reads must not delay the requests of others.
+            tokio::task::yield_now().await;
+        }
+    }
+}
