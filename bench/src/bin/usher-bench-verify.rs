@@ -65,8 +65,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 own_key: &hosts.1,
                 now: asked.issued,
             };
-            let granted = authenticate(&checked, &claim, &authenticator)
-                .map_err(|refused| refused.refusal.name())?;
+            let statement = Statement::decode(&authenticator.statement)?;
+            let granted = authenticate(&checked, &claim, &authenticator, &statement)?;
             std::hint::black_box(session_id(&authenticator.statement));
             let record = Record::Authentication(AuthenticationRecord {
                 authenticator,

@@ -11,14 +11,6 @@ use usher_proto::statement::Statement;
 
 use crate::opening::{Claim, permitted};
 
-/// A refused authenticator: the reason, and its user as far as that could be read.
-pub struct Refused {
-    /// The reason.
-    pub refusal: Refusal,
-    /// Its unproven contents.
-    pub statement: Option<Box<Statement>>,
-}
-
 /// A valid authenticator.
 pub struct Granted {
     /// The opening of its session.
@@ -27,26 +19,11 @@ pub struct Granted {
     pub public_key: Vec<u8>,
 }
 
-/// Checks an authenticator.
+/// Checks an authenticator, whose statement is decoded already.
 ///
 /// # Errors
 /// The first check that fails.
 pub fn authenticate(
-    checked: &Checked,
-    claim: &Claim<'_>,
-    authenticator: &Authenticator,
-) -> Result<Granted, Refused> {
-    let statement = Statement::decode(&authenticator.statement).map_err(|error| Refused {
-        refusal: error.into(),
-        statement: None,
-    })?;
-    check(checked, claim, authenticator, &statement).map_err(|refusal| Refused {
-        refusal,
-        statement: Some(Box::new(statement)),
-    })
-}
-
-fn check(
     checked: &Checked,
     claim: &Claim<'_>,
     authenticator: &Authenticator,

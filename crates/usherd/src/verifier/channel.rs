@@ -23,10 +23,11 @@ use usher_proto::opening::Authentication;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::{SessionId, session_id};
 use usher_proto::session_request::Announcement;
+use usher_proto::statement::Statement;
 use usher_proto::token::TokenSlot;
 
 use super::Verifier;
-use super::authenticate::{Refused, authenticate};
+use super::authenticate::authenticate;
 use super::half_open::PATIENCE;
 use super::standing::Standing;
 use crate::link::{Pending, how};
@@ -286,19 +287,21 @@ impl Channel {
         };
         let configuration = self.verifier.configuration.get();
         let clocks = &self.verifier.clocks;
-        let granted = authenticate(&configuration.checked, &claim, &authenticator).map_err(
-            |Refused { refusal, statement }| {
-                let ahead = statement
-                    .as_ref()
-                    .map(|statement| statement.issued.wrapping_sub(claim.now).cast_signed());
-                clocks.note(&self.host, Err(refusal), ahead, claim.now);
-                let user = statement.as_ref().map(|s| s.user.to_string());
-                let service = statement.as_ref().map(|s| s.service.to_string());
-                tracing::info!(host = %self.host, user, service, reason = refusal.name(),
-                    "refused a session: {refusal}");
-                refusal
-            },
-        )?;
+        let statement = Statement::decode(&authenticator.statement).map_err(Refusal::from);
+        let granted = statement.as_ref().map_err(|refusal| *refusal);
+        let granted = granted.and_then(|statement| {
+            authenticate(&configuration.checked, &claim, &authenticator, statement)
+        });
+        let granted = granted.inspect_err(|&refusal| {
+            // Its contents are unproven.
+            let statement = statement.as_ref().ok();
+            let ahead = statement.map(|said| said.issued.wrapping_sub(claim.now).cast_signed());
+            clocks.note(&self.host, Err(refusal), ahead, claim.now);
+            let user = statement.map(|said| said.user.to_string());
+            let service = statement.map(|said| said.service.to_string());
+            tracing::info!(host = %self.host, user, service, reason = refusal.name(),
+                "refused a session: {refusal}");
+        })?;
         clocks.note(&self.host, Ok(()), None, claim.now);
         let session = session_id(&authenticator.statement);
         if let Some(first) = &first {
