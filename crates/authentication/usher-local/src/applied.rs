@@ -136,7 +136,7 @@ impl Applied {
             .map_err(|error| match &self.copy {
                 None => error,
                 Some(copy) => ConfigurationError::UserOfCopy {
-                    users: copy.join("users"),
+                    users: paths::within(copy, paths::USERS_DIRECTORY),
                     error: Box::new(error),
                 },
             })?;
@@ -152,8 +152,8 @@ impl Applied {
                 })?;
         let authorities = self.user_authorities.as_deref().unwrap_or_default();
         let authorities = keys::parse_authorities(authorities).map_err(|(line, reason)| {
-            ConfigurationError::Authority {
-                path: self.path_of(paths::USER_AUTHORITIES),
+            ConfigurationError::Line {
+                list: self.path_of(paths::USER_AUTHORITIES).display().to_string(),
                 line,
                 reason,
             }
@@ -184,11 +184,11 @@ impl Applied {
 
     /// The path from which a file of /etc/usher was read.
     fn path_of(&self, file: &str) -> PathBuf {
-        let path = Path::new(file);
-        match (&self.copy, path.file_name()) {
-            (Some(copy), Some(name)) => copy.join(name),
-            _ => path.to_owned(),
-        }
+        let folder = self.copy.as_deref();
+        paths::within(
+            folder.unwrap_or(Path::new(paths::CONFIGURATION_DIRECTORY)),
+            file,
+        )
     }
 
     /// Puts this configuration in force for the daemons' next reload: the present one becomes

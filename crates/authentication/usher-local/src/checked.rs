@@ -116,10 +116,7 @@ impl Checked {
             .map(|line| line.latest(end))
             .max()
             .ok_or(Refusal::WrongPrincipal)
-            .and_then(|latest| match latest > now {
-                true => Ok(latest),
-                false => Err(Refusal::ExpiredKey),
-            })
+            .and_then(|latest| (latest > now).then_some(latest).ok_or(Refusal::ExpiredKey))
     }
 
     /// Whether a certificate's authority is one for every user and counts for this purpose.
@@ -153,8 +150,15 @@ impl Checked {
     /// Revoked or expired keys and authorities do not count.
     #[must_use]
     pub fn has_way_in(&self, user: &UserName, purpose: Option<&Name>, now: u64) -> bool {
-        let good = |key: &UserKey| !self.revoked.has_key(&key.key) && !key.has_expired(now);
-        purpose.is_none() && self.has_authority() || self.keys_for(user, purpose).any(good)
+        purpose.is_none() && self.has_authority()
+            || self
+                .keys_for(user, purpose)
+                .any(|key| self.is_good(key, now))
+    }
+
+    /// Whether a key is neither revoked nor expired.
+    pub(crate) fn is_good(&self, key: &UserKey, now: u64) -> bool {
+        !self.revoked.has_key(&key.key) && !key.has_expired(now)
     }
 
     /// The user's keys and authorities for this purpose, valid or not.

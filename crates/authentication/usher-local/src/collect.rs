@@ -11,8 +11,9 @@ use crate::applied::{Applied, UserEntry};
 use crate::copy::{ConfigurationCopy, open, policy_files, read_bytes, read_in, sorted};
 use crate::error::ConfigurationError;
 use crate::key_options::in_utc;
+use crate::paths::within;
 use crate::reading::optional;
-use crate::{includes, keys};
+use crate::{includes, keys, paths};
 
 impl UserEntry {
     /// Reads a user's folder.
@@ -51,26 +52,38 @@ impl Applied {
         copy: Option<&ConfigurationCopy>,
     ) -> Result<Self, ConfigurationError> {
         let mut applied = Self {
-            user_authorities: optional(read_in(&folder.join("user_ca_keys"), copy))?,
-            revoked_keys: optional(read_bytes(&folder.join("revoked_keys"), copy))?
+            user_authorities: optional(read_in(&within(folder, paths::USER_AUTHORITIES), copy))?,
+            revoked_keys: optional(read_bytes(&within(folder, paths::REVOKED_KEYS), copy))?
                 .map(|bytes| Base64::encode_string(&bytes)),
             copy: copy.map(|copy| copy.folder().to_owned()),
             ..Self::default()
         };
-        let files = policy_files(&folder.join("policy.d"), copy)?;
+        let files = policy_files(&within(folder, paths::POLICY_DIRECTORY), copy)?;
         applied.take_policy(includes::read(&files, |path| open(path, copy), copy)?);
-        applied.users = users_in(&folder.join("users"), copy)?;
+        applied.users = Self::users_in(&within(folder, paths::USERS_DIRECTORY), copy)?;
         Ok(applied)
     }
 
-    /// Reads the folder of users only.
+    /// Reads a folder of users.
     ///
     /// # Errors
     /// As [`Applied::collect`].
-    pub fn collect_users(
+    pub fn users_in(
         users: &Path,
+        copy: Option<&ConfigurationCopy>,
     ) -> Result<BTreeMap<UserName, UserEntry>, ConfigurationError> {
-        users_in(users, None)
+        let mut found = BTreeMap::new();
+        for path in sorted(users, copy)? {
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
+            let name: UserName = name
+                .parse()
+                .map_err(|_| ConfigurationError::NotAUser { path: path.clone() })?;
+            found.insert(name, UserEntry::read(&path, copy)?);
+        }
+        Ok(found)
     }
 
     /// Reads these policy files, which may be pipes, and their includes. [`Applied::check`] reports files
@@ -87,24 +100,6 @@ impl Applied {
         self.sources = read.sources;
         self.unread = read.mistakes;
     }
-}
-
-fn users_in(
-    users: &Path,
-    copy: Option<&ConfigurationCopy>,
-) -> Result<BTreeMap<UserName, UserEntry>, ConfigurationError> {
-    let mut found = BTreeMap::new();
-    for path in sorted(users, copy)? {
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        let name: UserName = name
-            .parse()
-            .map_err(|_| ConfigurationError::NotAUser { path: path.clone() })?;
-        found.insert(name, UserEntry::read(&path, copy)?);
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

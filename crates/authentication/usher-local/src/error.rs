@@ -61,12 +61,10 @@ pub enum ConfigurationError {
         /// The purpose in its name.
         found: String,
     },
-    /// A line of a user's key list is no public key that Usher takes.
-    #[error("{user}: {list} line {line}: {reason}")]
-    Key {
-        /// The user of the list.
-        user: UserName,
-        /// The name of its file.
+    /// A line of a list of keys is no public key that Usher takes.
+    #[error("{list} line {line}: {reason}")]
+    Line {
+        /// The list: its path, or its user and name.
         list: String,
         /// Line, from 1.
         line: usize,
@@ -88,16 +86,6 @@ pub enum ConfigurationError {
         path: PathBuf,
         /// Its fault.
         error: RevokedKeysError,
-    },
-    /// A line of the list of authorities is no public key that Usher takes.
-    #[error("{path} line {line}: {reason}")]
-    Authority {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// Its fault.
-        reason: KeyProblem,
     },
     /// The policy says something that this version cannot enforce.
     #[error(

@@ -1,7 +1,7 @@
 //! Options before a key in `authorized_keys` (sshd(8), "AUTHORIZED_KEYS FILE FORMAT"). Usher takes the
 //! options of OpenSSH that mean the same here.
 
-use chrono::{Local, NaiveDate, NaiveDateTime, NaiveTime};
+use chrono::{Local, NaiveDateTime};
 use usher_proto::Principals;
 
 /// Options about sessions of sshd: forwarding, a terminal, a start file. Services of Usher have none of
@@ -204,19 +204,13 @@ pub fn seconds(text: &str) -> Option<u64> {
     })
 }
 
-/// Reads a time of `expiry-time` without its zone.
+/// Reads a time of `expiry-time` without its zone: a date, with hours and minutes or not, with seconds
+/// or not.
 fn time(text: &str) -> Option<NaiveDateTime> {
-    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    match text.len() {
-        8 => NaiveDate::parse_from_str(text, "%Y%m%d")
-            .ok()
-            .map(|date| date.and_time(NaiveTime::MIN)),
-        12 => NaiveDateTime::parse_from_str(&format!("{text}00"), "%Y%m%d%H%M%S").ok(),
-        14 => NaiveDateTime::parse_from_str(text, "%Y%m%d%H%M%S").ok(),
-        _ => None,
-    }
+    let is_time =
+        [8, 12, 14].contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parse = || NaiveDateTime::parse_from_str(&format!("{text:0<14}"), "%Y%m%d%H%M%S");
+    is_time.then(parse)?.ok()
 }
 
 /// Formats a time for `expiry-time`, in UTC; none beyond the year 9999.
@@ -249,6 +243,8 @@ pub fn in_utc(list: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use chrono::{NaiveDate, NaiveTime};
+
     use super::*;
 
     #[test]

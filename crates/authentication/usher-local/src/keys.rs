@@ -100,9 +100,8 @@ pub fn parse_keys(
 ) -> Result<Vec<UserKey>, ConfigurationError> {
     let mut keys = Vec::new();
     for (number, line) in lines(text) {
-        let (key, options) = parse_line(line).map_err(|reason| ConfigurationError::Key {
-            user: user.clone(),
-            list: list_name(purpose),
+        let (key, options) = parse_line(line).map_err(|reason| ConfigurationError::Line {
+            list: format!("{user}: {}", list_name(purpose)),
             line: number,
             reason,
         })?;
@@ -179,7 +178,7 @@ mod tests {
         let bad = format!("{good}nonsense\n");
         assert_eq!(parse_keys(&alice, None, &good).unwrap().len(), 1);
         match parse_keys(&alice, None, &bad) {
-            Err(ConfigurationError::Key { line: 4, .. }) => {}
+            Err(ConfigurationError::Line { line: 4, .. }) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -206,7 +205,7 @@ mod tests {
         assert_eq!(listed(&format!("cert-authority {KEY}")).unwrap(), 1);
         assert!(matches!(
             listed(&format!("cert-authority {SECURITY_KEY}")),
-            Err(ConfigurationError::Key {
+            Err(ConfigurationError::Line {
                 line: 1,
                 reason: KeyProblem::Authority,
                 ..
@@ -232,7 +231,7 @@ mod tests {
         assert!(!keys[0].has_expired(u64::MAX));
         let wrong = format!("{list}command=\"x\" {KEY}\n");
         match parse_keys(&alice, None, &wrong) {
-            Err(ConfigurationError::Key {
+            Err(ConfigurationError::Line {
                 line: 3,
                 reason: KeyProblem::Option(OptionProblem::NotTaken { .. }),
                 ..

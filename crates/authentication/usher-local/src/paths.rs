@@ -1,6 +1,8 @@
 //! Where Usher's files and sockets are. Fixed, as those of OpenSSH are: a path that could be
 //! changed by an environment variable would be a way to talk to the wrong daemon.
 
+use std::path::{Path, PathBuf};
+
 /// The files that an administrator writes.
 pub const CONFIGURATION_DIRECTORY: &str = "/etc/usher";
 /// Policy files that an administrator edits; `usher policy apply` puts them in force.
@@ -61,3 +63,10 @@ pub const SIGNER_APPLICATIONS: &str = "/run/usher/signer/applications.sock";
 pub const SIGNER_RELAY: &str = "/run/usher/signer/relay.sock";
 /// Courier to signer: the host key's handle.
 pub const SIGNER_HOST_KEY: &str = "/run/usher/signer/host-key.sock";
+
+/// The place of one of the administrator's files in a folder like [`CONFIGURATION_DIRECTORY`].
+#[must_use]
+pub fn within(folder: &Path, path: &str) -> PathBuf {
+    let name = path.strip_prefix(CONFIGURATION_DIRECTORY).unwrap_or(path);
+    folder.join(name.trim_start_matches('/'))
+}

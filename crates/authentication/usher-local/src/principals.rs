@@ -83,9 +83,8 @@ impl Checked {
         keys: &'k [UserKey],
         now: u64,
     ) -> impl Iterator<Item = &'k UserKey> {
-        keys.iter().filter(move |line| {
-            line.options.authority && !self.revoked.has_key(&line.key) && !line.has_expired(now)
-        })
+        let good = move |line: &&UserKey| line.options.authority && self.is_good(line, now);
+        keys.iter().filter(good)
     }
 }
 

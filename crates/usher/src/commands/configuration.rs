@@ -88,7 +88,7 @@ pub fn read() -> Result<Applied, Failure> {
 
 /// Reads /etc/usher/users only.
 pub fn collect_users() -> Result<BTreeMap<UserName, UserEntry>, Failure> {
-    Ok(Applied::collect_users(Path::new(paths::USERS_DIRECTORY))?)
+    Ok(Applied::users_in(Path::new(paths::USERS_DIRECTORY), None)?)
 }
 
 /// The configuration in force, or an empty one.
