@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,6 +13,7 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use usher_daemon::packet::Peer;
 use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_daemon::quota::{Quota, Taken};
 use usher_proto::refusal::Refusal;
 
 /// The pause after a failed accept.
@@ -27,7 +28,9 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// A listening socket open to every process.
 pub struct LocalCallers {
     listener: PacketListener,
-    under_way: Arc<UnderWay>,
+    quota: Quota<u32>,
+    /// The closing threads of users who have connections.
+    closers: Mutex<HashMap<u32, Weak<Semaphore>>>,
     closing: Handle,
     overloaded: Vec<u8>,
 }
@@ -41,7 +44,8 @@ impl LocalCallers {
     pub fn new(listener: OwnedFd, limit: usize, overloaded: Vec<u8>) -> io::Result<Self> {
         Ok(Self {
             listener: PacketListener::new(listener)?,
-            under_way: Arc::new(UnderWay::new(limit)),
+            quota: Quota::new(usize::MAX, limit),
+            closers: Mutex::default(),
             closing: closing_threads()?,
             overloaded,
         })
@@ -59,14 +63,14 @@ impl LocalCallers {
                     continue;
                 }
             };
-            let (permit, closers) = UnderWay::take(&self.under_way, peer.uid);
+            let permit = self.quota.take(peer.uid).ok();
             let refused = permit.is_none();
             let caller = LocalCaller {
                 held: Some(Held {
                     socket,
                     descriptors: Vec::new(),
                     permit,
-                    closers,
+                    closers: self.closers_of(peer.uid),
                 }),
                 peer,
                 sender: None,
@@ -79,6 +83,19 @@ impl LocalCallers {
             }
             return caller;
         }
+    }
+}
+
+impl LocalCallers {
+    fn closers_of(&self, uid: u32) -> Arc<Semaphore> {
+        let mut all = self.closers.lock();
+        if let Some(closers) = all.get(&uid).and_then(Weak::upgrade) {
+            return closers;
+        }
+        all.retain(|_, closers| closers.strong_count() > 0);
+        let closers = Arc::new(Semaphore::new(CLOSING_THREADS_OF_USER));
+        all.insert(uid, Arc::downgrade(&closers));
+        closers
     }
 }
 
@@ -95,7 +112,7 @@ pub struct LocalCaller {
 struct Held {
     socket: AsyncPacketSocket,
     descriptors: Vec<OwnedFd>,
-    permit: Option<Permit>,
+    permit: Option<Taken<u32>>,
     /// The user's closing threads.
     closers: Arc<Semaphore>,
 }
@@ -186,74 +203,4 @@ fn closing_threads() -> io::Result<Handle> {
         .thread_name("closing")
         .build()?;
     Ok(CLOSING.get_or_init(|| runtime).handle().clone())
-}
-
-/// The number of each user's connections, and the users' closing threads.
-struct UnderWay {
-    limit: usize,
-    users: Mutex<HashMap<u32, (usize, Arc<Semaphore>)>>,
-}
-
-/// A permit for one of a user's connections, given back when dropped.
-struct Permit {
-    all: Arc<UnderWay>,
-    uid: u32,
-}
-
-impl UnderWay {
-    fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            users: Mutex::default(),
-        }
-    }
-
-    /// A permit, if one is left, and the user's closing threads.
-    fn take(all: &Arc<Self>, uid: u32) -> (Option<Permit>, Arc<Semaphore>) {
-        let mut users = all.users.lock();
-        let (count, closers) = users
-            .entry(uid)
-            .or_insert_with(|| (0, Arc::new(Semaphore::new(CLOSING_THREADS_OF_USER))));
-        let closers = Arc::clone(closers);
-        if *count >= all.limit {
-            return (None, closers);
-        }
-        *count += 1;
-        drop(users);
-        let permit = Permit {
-            all: Arc::clone(all),
-            uid,
-        };
-        (Some(permit), closers)
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let mut users = self.all.users.lock();
-        if let Some((count, _)) = users.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                users.remove(&self.uid);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_user_at_the_limit_is_refused_and_another_user_is_not() {
-        let under_way = Arc::new(UnderWay::new(3));
-        let mut places: Vec<_> = (0..3)
-            .filter_map(|_| UnderWay::take(&under_way, 1000).0)
-            .collect();
-        assert_eq!(places.len(), 3);
-        assert!(UnderWay::take(&under_way, 1000).0.is_none());
-        assert!(UnderWay::take(&under_way, 1001).0.is_some());
-        places.pop();
-        assert!(UnderWay::take(&under_way, 1000).0.is_some());
-    }
 }

@@ -14,7 +14,6 @@ mod ports;
 mod probe;
 mod recorder;
 mod release;
-mod shares;
 mod signer;
 mod start;
 mod starter;

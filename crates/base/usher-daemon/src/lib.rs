@@ -7,6 +7,7 @@
 //!   side of it, on tokio. A system declares its requests by [`requests!`].
 //! * [`messages`]: the daemons' log; [`watchdog`]: the sign of life for the service manager;
 //!   [`probe`]: features of the kernel that they find.
+//! * [`quota`]: places of which no user can take all.
 //! * [`files`]: files that are replaced atomically; [`lock_file`]: files for locks; [`clock`]: the time
 //!   for expiry.
 //!
@@ -27,6 +28,8 @@ pub mod packet;
 #[cfg(feature = "tokio")]
 pub mod packet_async;
 pub mod probe;
+#[cfg(feature = "tokio")]
+pub mod quota;
 #[cfg(feature = "tokio")]
 pub mod role;
 #[cfg(feature = "tokio")]

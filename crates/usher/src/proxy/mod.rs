@@ -7,7 +7,6 @@
 
 mod carrier;
 mod imap;
-mod quota;
 mod relay;
 mod serve;
 

@@ -10,11 +10,11 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interes
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use usher::connect_on_behalf;
+use usher_daemon::quota::{Exhausted, Quota, Taken};
 use usher_policy::{Protocol, ProxyListener};
 
 use super::carrier::{Carriers, PIPES};
 use super::imap::{LoginFilter, MAX_GREETING, MAX_PIECE, Progress, is_preauth};
-use super::quota::{Exhausted, Permit, Quota};
 use super::relay::{abort, relay};
 
 /// Limit of connections; more are refused.
@@ -41,8 +41,8 @@ const PROBES: u32 = 8;
 
 /// State that all connections share.
 pub struct Server {
-    connections: Arc<Quota>,
-    opening: Arc<Quota>,
+    connections: Quota<u32>,
+    opening: Quota<u32>,
     carriers: Carriers,
 }
 
@@ -58,7 +58,7 @@ impl Server {
 
     /// The number of connections.
     pub fn connections(&self) -> usize {
-        self.connections.held()
+        self.connections.taken()
     }
 }
 
@@ -149,8 +149,8 @@ async fn open(
     user: &User,
     served: &ProxyListener,
     server: &Server,
-) -> Result<(Permit, TcpStream), Unopened> {
-    let permit = server.connections.acquire(user.uid)?;
+) -> Result<(Taken<u32>, TcpStream), Unopened> {
+    let permit = server.connections.take(user.uid)?;
     let opening = opening(server, user.uid).await?;
     let handle = local.as_fd().try_clone_to_owned()?;
     let (host, service) = (served.host.clone(), served.service.clone());
@@ -173,10 +173,10 @@ async fn open(
 }
 
 /// Waits for a permit to open a connection.
-async fn opening(server: &Server, uid: u32) -> Result<Permit, Exhausted> {
+async fn opening(server: &Server, uid: u32) -> Result<Taken<u32>, Exhausted> {
     let until = Instant::now() + QUEUEING;
     loop {
-        match server.opening.acquire(uid) {
+        match server.opening.take(uid) {
             Err(_) if Instant::now() < until => tokio::time::sleep(LOOK).await,
             outcome => return outcome,
         }

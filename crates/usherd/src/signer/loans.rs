@@ -13,12 +13,12 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use usher_base::UserName;
+use usher_daemon::quota::{Quota, Taken};
 use usher_proto::lending::{FromLender, MAX_LENDING_PACKET, ToLender};
 use usher_proto::refusal::Refusal;
 
 use super::Signer;
 use crate::local_callers::LocalCaller;
-use crate::shares::{Share, Shares};
 
 /// Time limit of an agent: the user may have to touch a security key. The signed statement is fresh
 /// for 60 s.
@@ -33,14 +33,14 @@ const WAITING_PER_USER: usize = 64;
 pub struct Loans {
     state: Arc<Mutex<State>>,
     /// The waiting connections of each user.
-    waiting: Shares<u32>,
+    waiting: Quota<u32>,
 }
 
 impl Default for Loans {
     fn default() -> Self {
         Self {
             state: Arc::default(),
-            waiting: Shares::new(usize::MAX, WAITING_PER_USER, 1),
+            waiting: Quota::new(usize::MAX, WAITING_PER_USER),
         }
     }
 }
@@ -97,12 +97,12 @@ impl Loans {
     ///
     /// # Errors
     /// [`Refusal::Overloaded`] when too many connections already wait.
-    pub fn wait(&self, uid: u32) -> Result<Option<Share<u32>>, Refusal> {
+    pub fn wait(&self, uid: u32) -> Result<Option<Taken<u32>>, Refusal> {
         if !self.state.lock().lent.contains_key(&uid) {
             return Ok(None);
         }
         let place = self.waiting.take(uid);
-        place.map(Some).ok_or(Refusal::Overloaded)
+        place.map(Some).map_err(|_| Refusal::Overloaded)
     }
 
     /// Records that the user's agent did not sign.

@@ -22,6 +22,7 @@ use tokio::sync::oneshot::{self, Receiver, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use usher_base::ConnectionTuple;
 use usher_daemon::clock::unix_time;
+use usher_daemon::quota::{Quota, Taken};
 use usher_kernel::ticket::{Attempt, Event, Holding, Limits, Report, Syn};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
@@ -34,7 +35,6 @@ use super::lease::{Lease, Use};
 use super::relay::CONNECT;
 use super::reports;
 use super::sessions::Pair;
-use crate::shares::{Share, Shares};
 
 /// Limits of connections being decided on, announced or refused at the same time: in total, half as
 /// many as the kernel accepts gates; for one user; and the fraction of the free ones that one user
@@ -49,7 +49,7 @@ const BEING_REFUSED: usize = 512;
 /// The connections under way, and counters of their results.
 pub struct Plain {
     under_way: Mutex<HashMap<ConnectionTuple, UnderWay>>,
-    users: Shares<u32>,
+    users: Quota<u32>,
     being_refused: Arc<Semaphore>,
     announced: AtomicU64,
     refused: AtomicU64,
@@ -60,7 +60,7 @@ impl Default for Plain {
     fn default() -> Self {
         Self {
             under_way: Mutex::default(),
-            users: Shares::new(UNDER_WAY, UNDER_WAY_PER_USER, PART_OF_FREE),
+            users: Quota::new(UNDER_WAY, UNDER_WAY_PER_USER).in_parts(PART_OF_FREE),
             being_refused: Arc::new(Semaphore::new(BEING_REFUSED)),
             announced: AtomicU64::default(),
             refused: AtomicU64::default(),
@@ -78,7 +78,7 @@ struct UnderWay {
 struct ConnectionPermit {
     signer: Arc<Signer>,
     connection: ConnectionTuple,
-    _share: Share<u32>,
+    _taken: Taken<u32>,
     /// Its place among those being refused.
     refused: Option<OwnedSemaphorePermit>,
     over: Receiver<()>,
@@ -122,7 +122,7 @@ impl ConnectionPermit {
         let Entry::Vacant(free) = all.entry(connection) else {
             return None;
         };
-        let Some(share) = signer.plain.users.take(report.uid) else {
+        let Ok(share) = signer.plain.users.take(report.uid) else {
             drop(all);
             log_refusal(report, Refusal::Overloaded);
             return None;
@@ -135,7 +135,7 @@ impl ConnectionPermit {
         Some(Self {
             signer: Arc::clone(signer),
             connection,
-            _share: share,
+            _taken: share,
             refused: None,
             over,
         })

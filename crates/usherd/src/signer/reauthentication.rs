@@ -15,7 +15,7 @@ use super::Signer;
 use super::closing::close_replaced;
 use super::lease::Use;
 use super::open::open;
-use super::relay::Pending;
+use super::relay::PendingAnswer;
 use super::sessions::{Held, Pair, is_permitted};
 
 /// The interval at which a server is answered for one session. A correct server asks at most once a
@@ -74,7 +74,12 @@ fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
     tokio::spawn(async move { settle(&signer, &host, id, sent).await });
 }
 
-async fn settle(signer: &Signer, host: &HostName, id: SessionId, sent: Result<Pending, Refusal>) {
+async fn settle(
+    signer: &Signer,
+    host: &HostName,
+    id: SessionId,
+    sent: Result<PendingAnswer, Refusal>,
+) {
     let answered = match sent {
         Ok(pending) => pending.verdict().await,
         Err(refusal) => Err(refusal),

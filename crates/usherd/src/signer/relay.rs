@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use usher_base::{ConnectionTuple, HostName};
 use usher_daemon::packet_async::PacketListener;
+use usher_daemon::quota::{Quota, Taken};
 use usher_policy::Host;
 use usher_proto::frame::{ClientBody, ClientFrame, ServerFrame};
 use usher_proto::refusal::Refusal;
@@ -17,7 +18,6 @@ use usher_proto::session_request::{Notice, SessionRequest, Verdict};
 use usher_proto::token::TokenSlot;
 
 use crate::link::{self, Link};
-use crate::shares::{Share, Shares};
 
 /// Time limit of an answer, and of the server's announcing.
 pub const ANSWER: Duration = Duration::from_secs(10);
@@ -34,27 +34,27 @@ const PART_OF_USER: usize = 16;
 /// The requests that wait for answers of hosts, by host.
 pub struct Relay {
     link: Link<Option<TokenSlot>, HostName>,
-    hosts: Shares<HostName>,
-    users: Shares<u32>,
+    hosts: Quota<HostName>,
+    users: Quota<u32>,
 }
 
 impl Default for Relay {
     fn default() -> Self {
         Self {
             link: Link::with_limit(Refusal::CourierUnavailable, PENDING),
-            hosts: Shares::new(PENDING, PENDING, PART_OF_HOST),
-            users: Shares::new(PENDING, PENDING, PART_OF_USER),
+            hosts: Quota::new(PENDING, PENDING).in_parts(PART_OF_HOST),
+            users: Quota::new(PENDING, PENDING).in_parts(PART_OF_USER),
         }
     }
 }
 
 /// An answer on its way. Dropping it frees its place.
-pub struct Pending {
+pub struct PendingAnswer {
     verdict: link::Pending<Option<TokenSlot>>,
-    _shares: (Share<HostName>, Share<u32>),
+    _taken: (Taken<HostName>, Taken<u32>),
 }
 
-impl Pending {
+impl PendingAnswer {
     /// Waits for the verdict, at most for [`ANSWER`].
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Relay {
         uid: u32,
         session: SessionId,
         asked: SessionRequest,
-    ) -> Result<Pending, Refusal> {
+    ) -> Result<PendingAnswer, Refusal> {
         self.send(host, uid, ClientBody::Session(session, asked))
     }
 
@@ -86,11 +86,11 @@ impl Relay {
     /// # Errors
     /// [`Refusal::CourierUnavailable`]; [`Refusal::Overloaded`] when too many requests already wait
     /// for this host, of this user or for the courier.
-    pub fn send(&self, host: &Host, uid: u32, body: ClientBody) -> Result<Pending, Refusal> {
-        let full = Refusal::Overloaded;
-        let shares = (
-            self.hosts.take(host.name.clone()).ok_or(full)?,
-            self.users.take(uid).ok_or(full)?,
+    pub fn send(&self, host: &Host, uid: u32, body: ClientBody) -> Result<PendingAnswer, Refusal> {
+        let full = |_| Refusal::Overloaded;
+        let taken = (
+            self.hosts.take(host.name.clone()).map_err(full)?,
+            self.users.take(uid).map_err(full)?,
         );
         let packet = |request| {
             let forward = RelayRequest::Forward {
@@ -105,9 +105,9 @@ impl Relay {
             };
             forward.encode()
         };
-        Ok(Pending {
+        Ok(PendingAnswer {
             verdict: self.link.send_about(host.name.clone(), packet)?,
-            _shares: shares,
+            _taken: taken,
         })
     }
 
@@ -213,7 +213,7 @@ pub(super) mod tests {
     }
 
     /// All requests of these users to the host that are accepted.
-    fn fill(relay: &Relay, host: &Host, users: std::ops::Range<u32>) -> Vec<Pending> {
+    fn fill(relay: &Relay, host: &Host, users: std::ops::Range<u32>) -> Vec<PendingAnswer> {
         let mut waiting = Vec::new();
         loop {
             let sent = users
