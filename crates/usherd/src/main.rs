@@ -39,64 +39,64 @@ struct Arguments {
 enum Role {
     /// Owns the admission tables, the listeners and the workers (server side; root)
     Keeper {
-        /// cgroup v2 folder for the workers; its own cgroup unless given
+        /// cgroup v2 folder for the workers [default: the keeper's own cgroup]
         #[arg(long, value_name = "DIRECTORY")]
         cgroup: Option<PathBuf>,
-        /// cgroup v2 folder below which services' ports are reserved and connections governed; all of
-        /// the host's unless given
+        /// cgroup v2 folder: `connect` and the reserved ports apply to processes below it [default: the
+        /// whole hierarchy]
         #[arg(long, value_name = "DIRECTORY")]
         users_cgroup: Option<PathBuf>,
-        /// Most sessions at one time
+        /// Maximum number of sessions
         #[arg(long, value_name = "N", default_value_t = 65_536)]
         sessions: u32,
-        /// Most announced and established connections at one time
+        /// Maximum number of announced and established connections
         #[arg(long, value_name = "N", default_value_t = 65_536)]
         connections: u32,
-        /// Most pairs of service and user at one time
+        /// Maximum number of pairs of a service and a user
         #[arg(long, value_name = "N", default_value_t = 4_096)]
         listeners: u32,
-        /// Load no LSM programs: connections are not fenced, services with an account are refused
+        /// Load no LSM programs: connections are not fenced, and services with an account are refused
         #[arg(long)]
         without_ownership: bool,
     },
-    /// Makes the keeper's workers; the keeper starts it
+    /// Starts the keeper's workers; only the keeper runs it
     #[command(hide = true)]
     Starter {
-        /// Inside a PAM session: goes on until all that descends from it has ended
+        /// Run inside a PAM session, until all processes that descend from this one have ended
         #[arg(long)]
         session: bool,
     },
-    /// Speaks to other hosts and checks what they send (server side; user usher-verifier)
+    /// Speaks to other hosts and checks their requests (server side; user usher-verifier)
     Verifier,
-    /// Keeps what clients have signed, in the log (server side; user usher-recorder)
+    /// Records in the log what clients have signed (server side; user usher-recorder)
     Recorder,
     /// Keeps the users' keys and signs for them (client side; user usher-signer)
     Signer {
-        /// cgroup v2 folder below which the users' processes are; all of the host's unless given
+        /// cgroup v2 folder above the users' processes [default: the whole hierarchy]
         #[arg(long, value_name = "DIRECTORY")]
         cgroup: Option<PathBuf>,
     },
     /// Carries the signer's messages to other hosts (client side; user usher-courier)
     Courier,
-    /// Holds the control group of the users' processes while no keeper runs (server side; root)
+    /// Keeps the control group of the users' processes while no keeper runs (server side; root)
     Workers,
-    /// Gives the ports of services back that a stopped keeper still holds, and ends (root)
+    /// Releases the services' ports that a stopped keeper still holds (root)
     Release {
-        /// Say what was done as JSON
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Tries what this kernel can do and prints that as JSON; `usher doctor` asks it
+    /// Tests what this kernel can do and prints the results as JSON; `usher doctor` runs it
     #[command(hide = true)]
     Probe {
-        /// Try these only
+        /// Test only these features
         #[arg(value_name = "NAME")]
         names: Vec<String>,
     },
 }
 
 impl Role {
-    /// Whose objects in the kernel it touches (bpf/guard).
+    /// The owners of the kernel objects that it touches (bpf/guard).
     fn owns(&self) -> &'static [Owner] {
         match self {
             Self::Keeper { .. } => &[Owner::Keeper],

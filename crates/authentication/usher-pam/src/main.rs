@@ -26,7 +26,7 @@ use clap::{Parser, Subcommand};
 /// The name of the PAM service, and so of its file below /etc/pam.d.
 const SERVICE: &std::ffi::CStr = c"usher";
 
-/// Usher's side of PAM. The keeper starts it.
+/// Usher's PAM client; only the keeper runs it
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -36,21 +36,21 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Asks whether an account may be served now: PAM's account phase for the service `usher`, and
-    /// whether its password is locked. Exit status: 0 yes, 3 no, 4 the modules took too long, 1
-    /// cannot tell; the reason is on standard output
+    /// Checks whether an account may be served now: by PAM's account phase of the service `usher`, and
+    /// by whether its password is locked. Prints the reason. Exit status: 0 yes, 3 no, 4 the modules
+    /// took too long, 1 unknown
     Account {
-        /// The account's name
+        /// Name of the account
         account: CString,
     },
-    /// Opens a session, starts a starter of workers in it, waits until its last worker has ended with
-    /// all that it has started, and closes the session. The keeper's socket is standard input, and
-    /// the starter's program is standard output
+    /// Opens a session, runs a starter of workers in it until the last worker and all its descendants
+    /// have ended, and closes the session. Standard input is the keeper's socket, standard output is
+    /// the starter's program
     Session {
-        /// The cgroup v2 folder in which this process and the modules live
+        /// cgroup v2 folder for this process and the modules
         #[arg(long, value_name = "DIRECTORY")]
         group: PathBuf,
-        /// The account's name
+        /// Name of the account
         account: CString,
     },
 }
