@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::time::SystemTime;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use quotas::{Quotas, Verdict};
+use quotas::{Fate, Quotas};
 
 /// Selects the messages, for example `usherd=debug,info`; `info` unless set.
 const FILTER: &str = "USHER_LOG";
@@ -92,11 +92,11 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let verdict = QUOTAS
+        let fate = QUOTAS
             .lock()
             .get_or_insert_default()
             .admit(event, Instant::now());
-        if verdict == Verdict::LeftOut {
+        if fate == Fate::LeftOut {
             return Ok(());
         }
         let mut text = String::new();
@@ -108,7 +108,7 @@ where
         } else {
             self.format.format_event(context, into, event)?;
         }
-        if verdict == Verdict::Last {
+        if fate == Fate::Last {
             text.truncate(text.trim_end().len());
             text.push_str(" (further lines like this one are left out for a minute)");
         }

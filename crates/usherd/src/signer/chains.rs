@@ -18,12 +18,12 @@ const STORE: usize = 64;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The chains of one session, with one salt.
-pub type Pair = (Chain, TokenChain);
+pub type ChainPair = (Chain, TokenChain);
 
 /// Chains in store.
 #[derive(Default)]
 pub struct Chains {
-    store: Mutex<Vec<Pair>>,
+    store: Mutex<Vec<ChainPair>>,
     taken: Notify,
 }
 
@@ -32,7 +32,7 @@ impl Chains {
     ///
     /// # Errors
     /// [`Refusal::SignerUnavailable`] when the kernel returns no random numbers.
-    pub fn take(&self) -> Result<Pair, Refusal> {
+    pub fn take(&self) -> Result<ChainPair, Refusal> {
         let pair = self.store.lock().pop();
         self.taken.notify_one();
         pair.map_or_else(make, Ok)
@@ -59,7 +59,7 @@ impl Chains {
     }
 }
 
-fn make() -> Result<Pair, Refusal> {
+fn make() -> Result<ChainPair, Refusal> {
     let chain = Chain::generate(LENGTH, random()?, random()?);
     let tokens = TokenChain::generate(LENGTH, random()?, chain.salt());
     Ok((chain, tokens))

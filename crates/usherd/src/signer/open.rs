@@ -14,7 +14,7 @@ use super::closing::close;
 use super::gates::Gated;
 use super::lease::Lease;
 use super::sessions::{Pair, SESSION, Session, purpose};
-use super::signing::UserKey;
+use super::signing::ReadyKey;
 use super::tickets::Grant;
 
 /// The part of an opened session that is needed to request tokens.
@@ -42,7 +42,7 @@ pub async fn open(
     // Read before the key: a key that is replaced in between counts as the former one.
     let signed_by = signer.keys.stamp(&key.user, purpose);
     // Before the statement is dated, because an agent may take its time.
-    let user_key = UserKey::take(signer, pair, purpose).await?;
+    let user_key = ReadyKey::take(signer, pair, purpose).await?;
     let by_agent = user_key.is_agent();
     let (mut chain, tokens) = signer.chains.take()?;
     let now = unix_time();

@@ -85,18 +85,18 @@ struct Found {
 
 impl ListedPrograms {
     /// Puts a policy's plain destinations and lists in force: the caller's policy or, on errors,
-    /// what was in force when its turn came.
+    /// what was in force when it got its permit.
     ///
     /// # Errors
     /// [`ProgramsError`].
     pub async fn set(&self, tickets: &Tickets, policy: &Policy) -> Result<(), ProgramsError> {
-        let turn = self.paths.turn().await;
+        let permit = self.paths.permit().await;
         let lists = policy.client_services();
         let lists: HashSet<List> = lists
             .filter_map(|entry| entry.programs.listed().cloned())
             .collect();
         let paths = lists.iter().flat_map(|list| list.iter().cloned());
-        let files = turn.look_up(paths.collect()).await;
+        let files = permit.look_up(paths.collect()).await;
         let before = self.state.lock().clone();
         let mut after = before.clone();
         after.take_lists(lists)?;
@@ -183,12 +183,12 @@ impl ListedPrograms {
     }
 
     async fn look_again(&self, listing: &Listing, list: &List) {
-        let Some(mut turn) = self.paths.ask(list).await else {
+        let Some(mut permit) = self.paths.ask(list).await else {
             return;
         };
         // Leaves out lists that another policy has removed meanwhile.
         let in_force = |list: &List| self.state.lock().lists.contains_key(list);
-        let files = turn.look_up_asked(in_force).await;
+        let files = permit.look_up_asked(in_force).await;
         let mut state = self.state.lock();
         let former = state.clone();
         for (path, error) in state.enter(listing, files) {

@@ -15,7 +15,7 @@ use super::loans::AgentPermit;
 use super::sessions::Pair;
 
 /// The user's key, ready to sign: a private key, or an agent's.
-pub struct UserKey {
+pub struct ReadyKey {
     kind: Kind,
     certificate: Option<Box<Certificate>>,
 }
@@ -27,7 +27,7 @@ enum Kind {
     Agent(PublicKey, AgentPermit),
 }
 
-impl UserKey {
+impl ReadyKey {
     /// The key of the user of `pair` for `purpose`. Waits for an agent.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ const ABOUT: [&str; 4] = ["user", "uid", "address", "host"];
 
 /// The decision about a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Fate {
     /// It is written.
     Written,
     /// It is written, as the last of its quota.
@@ -95,7 +95,7 @@ impl Visit for Content {
 
 impl Quotas {
     /// Counts a line.
-    pub(super) fn admit(&mut self, event: &Event<'_>, now: Instant) -> Verdict {
+    pub(super) fn admit(&mut self, event: &Event<'_>, now: Instant) -> Fate {
         let mut content = Content::default();
         event.record(&mut content);
         let about = content.about();
@@ -108,7 +108,7 @@ impl Quotas {
         about: Option<String>,
         message: &str,
         now: Instant,
-    ) -> Verdict {
+    ) -> Fate {
         self.sweep(now);
         let most = match about {
             Some(_) => LINES,
@@ -126,9 +126,9 @@ impl Quotas {
         });
         count.lines = count.lines.saturating_add(1);
         match count.lines {
-            lines if lines < count.most => Verdict::Written,
-            lines if lines == count.most => Verdict::Last,
-            _ => Verdict::LeftOut,
+            lines if lines < count.most => Fate::Written,
+            lines if lines == count.most => Fate::Last,
+            _ => Fate::LeftOut,
         }
     }
 
@@ -177,29 +177,20 @@ mod tests {
         let (mut quotas, now) = (Quotas::default(), Instant::now());
         let alice = || Some("user=alice".to_owned());
         for _ in 1..LINES {
-            assert_eq!(
-                quotas.admit_at(place(), alice(), "m", now),
-                Verdict::Written
-            );
+            assert_eq!(quotas.admit_at(place(), alice(), "m", now), Fate::Written);
         }
-        assert_eq!(quotas.admit_at(place(), alice(), "m", now), Verdict::Last);
+        assert_eq!(quotas.admit_at(place(), alice(), "m", now), Fate::Last);
         for _ in 0..7 {
-            assert_eq!(
-                quotas.admit_at(place(), alice(), "m", now),
-                Verdict::LeftOut
-            );
+            assert_eq!(quotas.admit_at(place(), alice(), "m", now), Fate::LeftOut);
         }
         let bob = Some("user=bob".to_owned());
-        assert_eq!(quotas.admit_at(place(), bob, "m", now), Verdict::Written);
-        assert_eq!(quotas.admit_at(place(), None, "m", now), Verdict::Written);
+        assert_eq!(quotas.admit_at(place(), bob, "m", now), Fate::Written);
+        assert_eq!(quotas.admit_at(place(), None, "m", now), Fate::Written);
         assert_eq!(quotas.summaries(now), []);
         let later = now + WINDOW;
         assert_eq!(quotas.summaries(later), [("m user=alice".to_owned(), 7)]);
         assert_eq!(quotas.summaries(later), []);
-        assert_eq!(
-            quotas.admit_at(place(), alice(), "m", later),
-            Verdict::Written
-        );
+        assert_eq!(quotas.admit_at(place(), alice(), "m", later), Fate::Written);
     }
 
     #[test]
@@ -226,14 +217,11 @@ mod tests {
     #[test]
     fn users_beyond_the_table_share_one_count() {
         let (mut quotas, now) = (Quotas::default(), Instant::now());
-        let mut verdicts = (0..COUNTED + LINES as usize + 1)
+        let mut fates = (0..COUNTED + LINES as usize + 1)
             .map(|uid| quotas.admit_at(place(), Some(format!("uid={uid}")), "m", now));
-        assert_eq!(
-            verdicts.find(|verdict| *verdict != Verdict::Written),
-            Some(Verdict::Last)
-        );
-        assert_eq!(verdicts.next(), Some(Verdict::LeftOut));
-        drop(verdicts);
+        assert_eq!(fates.find(|fate| *fate != Fate::Written), Some(Fate::Last));
+        assert_eq!(fates.next(), Some(Fate::LeftOut));
+        drop(fates);
         assert!(quotas.counts.len() <= COUNTED + 1);
     }
 }

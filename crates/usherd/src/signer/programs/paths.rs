@@ -36,7 +36,7 @@ pub struct Paths {
     asked: Mutex<Asked>,
     /// The number of the last answered question. Held while files are looked up, and until the result is
     /// in force.
-    turn: tokio::sync::Mutex<u64>,
+    answered: tokio::sync::Mutex<u64>,
     /// The paths whose look-up has not returned.
     under_way: Arc<Mutex<HashSet<String>>>,
 }
@@ -49,7 +49,7 @@ struct Asked {
 }
 
 /// The exclusive right to look paths up.
-pub struct Turn<'a> {
+pub struct LookUpPermit<'a> {
     paths: &'a Paths,
     answered: tokio::sync::MutexGuard<'a, u64>,
 }
@@ -72,22 +72,22 @@ impl Paths {
             open,
             limit,
             asked: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
+            answered: tokio::sync::Mutex::default(),
             under_way: Arc::default(),
         }
     }
 
-    /// Waits for the turn to look paths up: at most for two look-ups, however many callers ask.
-    pub async fn turn(&self) -> Turn<'_> {
-        Turn {
+    /// Waits for the permit to look paths up: at most for two look-ups, however many callers ask.
+    pub async fn permit(&self) -> LookUpPermit<'_> {
+        LookUpPermit {
             paths: self,
-            answered: self.turn.lock().await,
+            answered: self.answered.lock().await,
         }
     }
 
-    /// Requests a look-up of a list, and returns the turn to do it: [`Turn::look_up_asked`]. None:
+    /// Requests a look-up of a list, and returns the permit to do it: [`LookUpPermit::look_up_asked`]. None:
     /// another caller has done so meanwhile, beginning after this question, and the result is in force.
-    pub async fn ask(&self, list: &List) -> Option<Turn<'_>> {
+    pub async fn ask(&self, list: &List) -> Option<LookUpPermit<'_>> {
         let number = {
             let mut asked = self.asked.lock();
             asked.last += 1;
@@ -95,12 +95,12 @@ impl Paths {
             asked.lists.insert(Arc::clone(list), number);
             number
         };
-        let turn = self.turn().await;
-        (*turn.answered < number).then_some(turn)
+        let permit = self.permit().await;
+        (*permit.answered < number).then_some(permit)
     }
 }
 
-impl Turn<'_> {
+impl LookUpPermit<'_> {
     /// Looks up the requested lists that are still in force.
     pub async fn look_up_asked(&mut self, in_force: impl Fn(&List) -> bool) -> Files {
         let (last, paths) = {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     async fn look_up(paths: Arc<Paths>, wanted: BTreeSet<String>) -> Files {
-        paths.turn().await.look_up(wanted).await
+        paths.permit().await.look_up(wanted).await
     }
 
     #[tokio::test]
@@ -221,7 +221,7 @@ mod tests {
             wanted.insert(file.to_str().unwrap().to_owned());
         }
         let paths = Paths::new(read, Duration::from_secs(5));
-        let files = paths.turn().await.look_up(wanted.clone()).await;
+        let files = paths.permit().await.look_up(wanted.clone()).await;
         let _writer = write(&pipe);
         assert_eq!(files.len(), wanted.len());
         for (path, file) in files {
@@ -267,17 +267,17 @@ mod tests {
         let wanted = BTreeSet::from(["/proc/self/exe".to_owned()]);
         let hang = |number: usize| UnderWay::begin(&format!("/{number}"), &paths.under_way);
         let mut hanging: Vec<_> = (0..UNDER_WAY).map(hang).collect();
-        let files = paths.turn().await.look_up(wanted.clone()).await;
+        let files = paths.permit().await.look_up(wanted.clone()).await;
         assert!(files["/proc/self/exe"].is_err());
         hanging.pop();
-        let files = paths.turn().await.look_up(wanted).await;
+        let files = paths.permit().await.look_up(wanted).await;
         assert!(files["/proc/self/exe"].is_ok());
     }
 
-    /// Requests a list, and looks it up if it has the turn; returns the number of paths.
+    /// Requests a list, and looks it up if it has the permit; returns the number of paths.
     async fn ask(paths: Arc<Paths>, list: List) -> Option<usize> {
-        let mut turn = paths.ask(&list).await?;
-        Some(turn.look_up_asked(|_| true).await.len())
+        let mut permit = paths.ask(&list).await?;
+        Some(permit.look_up_asked(|_| true).await.len())
     }
 
     /// Lets tasks run as far as they can.
@@ -290,7 +290,7 @@ mod tests {
     #[tokio::test]
     async fn who_asks_while_others_look_up_shares_one_look_up_with_all_who_do() {
         let paths = Arc::new(Paths::new(open, LONG));
-        let turn = paths.turn().await;
+        let permit = paths.permit().await;
         let mut asking = JoinSet::new();
         let lists = [list(&["/usr"]), list(&["/etc", "/proc/self/exe"])];
         for list in lists.iter().cycle().take(300) {
@@ -298,7 +298,7 @@ mod tests {
         }
         settle().await;
         assert!(asking.try_join_next().is_none());
-        drop(turn);
+        drop(permit);
         let looked_up: Vec<usize> = asking.join_all().await.into_iter().flatten().collect();
         assert_eq!(looked_up, [3]);
         // A later question finds a file that has appeared at a path.
@@ -340,7 +340,7 @@ mod tests {
         }
         let paths = Arc::new(Paths::new(count, LONG));
         let list = list(&["/usr"]);
-        let turn = paths.ask(&list).await.unwrap();
+        let permit = paths.ask(&list).await.unwrap();
         let mut asking = JoinSet::new();
         for _ in 0..300 {
             asking.spawn(ask(Arc::clone(&paths), Arc::clone(&list)));
@@ -349,12 +349,12 @@ mod tests {
         let policy = tokio::spawn({
             let paths = Arc::clone(&paths);
             async move {
-                let _turn = paths.turn().await;
+                let _permit = paths.permit().await;
                 OPENED.load(Ordering::Relaxed)
             }
         });
         settle().await;
-        drop(turn);
+        drop(permit);
         assert_eq!(policy.await.unwrap(), 1);
         asking.join_all().await;
     }
@@ -363,19 +363,19 @@ mod tests {
     async fn a_list_of_a_former_policy_is_not_looked_up() {
         let paths = Paths::default();
         let (former, now) = (list(&["/etc"]), list(&["/usr"]));
-        let mut turn = paths.ask(&former).await.unwrap();
-        assert!(turn.look_up_asked(|list| *list == now).await.is_empty());
-        drop(turn);
-        let mut turn = paths.ask(&now).await.unwrap();
-        assert_eq!(turn.look_up_asked(|list| *list == now).await.len(), 1);
+        let mut permit = paths.ask(&former).await.unwrap();
+        assert!(permit.look_up_asked(|list| *list == now).await.is_empty());
+        drop(permit);
+        let mut permit = paths.ask(&now).await.unwrap();
+        assert_eq!(permit.look_up_asked(|list| *list == now).await.len(), 1);
     }
 
     #[tokio::test]
     async fn what_stands_at_a_path_is_a_file_or_nothing() {
         let wanted = ["/", "/dev/null", "/no/such/file", "/proc/self/exe"];
         let paths = Paths::default();
-        let turn = paths.turn().await;
-        let files = turn.look_up(wanted.map(str::to_owned).into()).await;
+        let permit = paths.permit().await;
+        let files = permit.look_up(wanted.map(str::to_owned).into()).await;
         let found = wanted.map(|path| files[path].is_ok());
         assert_eq!(found, [false, false, false, true]);
     }
