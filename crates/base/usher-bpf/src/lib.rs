@@ -40,7 +40,7 @@ pub use error::KernelError;
 pub use ingress::{Filter, Unattached};
 pub use lsm::has_hook;
 pub use mirrored::Mirrored;
-pub use object::{Object, keep_for_all, let_go, program_id, run};
+pub use object::{Object, keep_for_all, let_go, program_id, run, run_on_packet};
 pub use pins::{Objects, Pins, exists};
 pub use plain::Plain;
 pub use ring::{Batch, Ring};

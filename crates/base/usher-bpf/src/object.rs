@@ -283,6 +283,34 @@ pub fn run<C: Plain>(
     Ok(options.retval)
 }
 
+/// Runs a program of traffic control once with a packet, which begins with its Ethernet header, and
+/// with `mark` as the packet's mark. Returns the program's result; nothing is sent.
+///
+/// # Errors
+/// The kernel's error.
+pub fn run_on_packet(
+    program: BorrowedFd<'_>,
+    operation: &'static str,
+    packet: &[u8],
+    mark: u32,
+) -> Result<u32, KernelError> {
+    // struct __sk_buff up to the mark: length, type, mark. The kernel takes the rest for zeros.
+    let context = [0_u32, 0, mark];
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        data_in: packet.as_ptr().cast(),
+        data_size_in: u32::try_from(packet.len()).unwrap_or(u32::MAX),
+        ctx_in: context.as_ptr().cast(),
+        ctx_size_in: size_of_val(&context) as u32,
+        ..Default::default()
+    };
+    // SAFETY: packet and context live until the call returns and have the given sizes; the kernel
+    // only reads them, and without a place for its output it writes none.
+    let code = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
+    result(code).map_err(KernelError::system(operation))?;
+    Ok(options.retval)
+}
+
 fn inode(file: &File, path: &Path) -> Result<u64, KernelError> {
     let metadata = file.metadata();
     let failed = KernelError::file("reading the properties of", path);

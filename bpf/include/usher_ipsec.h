@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Shared between the programs of bpf/ipsec and user space. The Rust side is generated from this
+ * header. USHER_IPSEC_LAYOUT goes up with every change of a size, an offset or a meaning, because
+ * the tables outlive the protector.
+ */
+#ifndef USHER_IPSEC_H
+#define USHER_IPSEC_H
+
+#include <linux/types.h>
+
+#define USHER_IPSEC_LAYOUT 1
+
+/*
+ * The class numbers that are no class. From USHER_CLASS_LOWEST on, a class at its two levels:
+ * mandatory, then optional.
+ */
+#define USHER_CLASS_NONE 0
+#define USHER_CLASS_BYPASS 1
+#define USHER_CLASS_DISCARD 2
+#define USHER_CLASS_LOWEST 3
+
+/* Kinds of keys in the table of a policy; the comment says what `scope` and `bytes` are. */
+#define USHER_POLICY_PROGRAM 1 /* 0; the identity of the program */
+#define USHER_POLICY_IPV4 4 /* the application; a prefix of addresses */
+#define USHER_POLICY_IPV6 6 /* the same */
+#define USHER_POLICY_ITEM 8 /* the list; local port, remote port, pattern */
+
+/* Patterns of an item: the ports that it names. Its key has 0 for the others. */
+#define USHER_PATTERN_LOCAL 1
+#define USHER_PATTERN_REMOTE 2
+
+/* A key of the table of a policy. Addresses and ports are in network byte order. */
+struct usher_policy_key {
+	__u32 length; /* in bits, of all that follows */
+	__u32 kind;
+	__u32 scope;
+	__u8 bytes[16];
+};
+
+/* What the table of a policy has under a key. */
+struct usher_policy_entry {
+	__u32 number; /* a program's application; a network's list; an item's place in its list */
+	__u32 class; /* a network's or an item's; 0: the network's list decides */
+	__u32 patterns; /* a network's: bit P is set when its list has items of the pattern P */
+	__u32 mark_ipv4; /* a program's: the mark of its IPv4 sockets at creation */
+	__u32 mark_ipv6; /* a program's: the mark of its IPv6 sockets at creation */
+};
+
+/* What all programs read. */
+struct usher_ipsec_state {
+	__u32 generation; /* of the policy; goes up after the policy's table is in place */
+	__u32 mask; /* the bits of socket marks that are ours */
+	__u32 shift; /* the lowest of them; the class number is in the four from it on */
+	__u32 reserved; /* 0 */
+};
+
+/*
+ * A socket of a program that was governed when it made the socket. The high half of the last three
+ * is the generation for which the low half was found out.
+ */
+struct usher_governed {
+	__u64 program; /* its identity */
+	__u64 application; /* USHER_UNGOVERNED: none */
+	__u64 mark; /* its mark unless it is connected or listens */
+	__u64 class; /* of its TCP connection; 0: not known yet */
+};
+
+#define USHER_UNGOVERNED 0xffffffff
+
+/* A peer that is held to a class at its optional level: plaintext no longer passes. */
+struct usher_held {
+	__u32 class; /* the number at the optional level */
+	__u8 address[16]; /* as in usher_connection */
+};
+
+/* Counters of the programs. */
+struct usher_ipsec_counters {
+	/* Sockets made by governed programs. */
+	__u64 sockets;
+	/* Sockets that a governed program could not make: MPTCP, or no memory. */
+	__u64 sockets_refused;
+	/* Sockets made by others that a governed program began to use. */
+	__u64 adopted;
+	/* Connections and datagrams refused at the call because the policy discards them. */
+	__u64 discarded;
+	/* Calls refused because the mark could not be set. */
+	__u64 unmarked;
+	/* Options refused that would change a socket's mark or its own IPsec policy. */
+	__u64 options_refused;
+	/* Datagram sockets whose mark was corrected at a send. */
+	__u64 corrected;
+	/* Listeners with bits of other parties in their mark: answers do not take the class. */
+	__u64 listeners_marked;
+	/* Arriving packets that were protected as the policy demands. */
+	__u64 arrived_protected;
+	/* Arriving packets that passed without protection: bypass, or optional. */
+	__u64 arrived_plain;
+	/* Arriving packets dropped because they were not protected. */
+	__u64 refused_plain;
+	/* Arriving packets dropped because they were protected by another class. */
+	__u64 refused_class;
+	/* Arriving packets dropped because the policy discards them. */
+	__u64 refused_discard;
+	/* Arriving packets dropped because their headers could not be read. */
+	__u64 refused_unreadable;
+	/* Leaving packets that were protected. */
+	__u64 left_protected;
+	/* Leaving packets that passed without protection: bypass, or optional. */
+	__u64 left_plain;
+	/* Leaving packets dropped because they would have left without protection. */
+	__u64 kept_plain;
+	/* Leaving packets dropped because the policy discards them. */
+	__u64 kept_discard;
+	/* Leaving packets dropped because their headers could not be read. */
+	__u64 kept_unreadable;
+};
+
+_Static_assert(sizeof(struct usher_policy_key) == 28, "usher_policy_key");
+_Static_assert(sizeof(struct usher_policy_entry) == 20, "usher_policy_entry");
+_Static_assert(sizeof(struct usher_ipsec_state) == 16, "usher_ipsec_state");
+_Static_assert(sizeof(struct usher_governed) == 32, "usher_governed");
+_Static_assert(sizeof(struct usher_held) == 20, "usher_held");
+_Static_assert(sizeof(struct usher_ipsec_counters) == 152, "usher_ipsec_counters");
+
+#endif

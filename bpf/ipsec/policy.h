@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The policy in force: which program is which application, and how the traffic of an application
+ * with a peer is treated. usher_protection::Tables::treat is the reference.
+ *
+ * One table has the whole policy. It is not changed but replaced, so that a program that has looked
+ * it up decides by one policy. `generation` goes up afterwards: what a socket has cached for an
+ * earlier generation is found out again. A program reads the generation before it looks the table
+ * up, so it never caches an earlier policy under a later generation.
+ */
+#ifndef USHER_IPSEC_POLICY_H
+#define USHER_IPSEC_POLICY_H
+
+#include "usher_ends.h"
+#include "usher_executable.h"
+#include "usher_ipsec.h"
+#include "usher_layout.h"
+#include "usher_maps.h"
+
+/* The bits of usher_policy_key.kind and .scope. */
+#define SCOPE_BITS 64
+
+/* A policy. Limit: user space makes it as large as its entries. */
+struct policy {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(key_size, sizeof(struct usher_policy_key));
+	__uint(value_size, sizeof(struct usher_policy_entry));
+};
+
+/* The policy in force. Key: 0. None before the first: then nothing is governed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct policy);
+} policies SEC(".maps");
+
+/* Key: 0. */
+ARRAY_TABLE(state, 1, struct usher_ipsec_state);
+
+/* Peers that are held to a class; the value is unused. Limit: 65,536. Full: user space gets the
+ * error, and the peer is not held. */
+SPARSE_TABLE(held, 65536, struct usher_held, __u32);
+
+/* What happened, one copy per CPU. Key: 0. */
+CPU_TABLE(counters, 1, struct usher_ipsec_counters);
+
+#define COUNT(what)                                                                                \
+	do {                                                                                       \
+		struct usher_ipsec_counters *here = first_of(&counters);                           \
+		if (here)                                                                          \
+			count_up(&here->what);                                                     \
+	} while (0)
+
+/* The policy and what belongs to it, read in the order that the comment at the top demands. */
+struct in_force {
+	void *policy;
+	__u32 generation;
+	__u32 mask;
+	__u32 shift;
+};
+
+/* 0: no policy is in force. */
+static __always_inline int read_policy(struct in_force *now)
+{
+	const volatile struct usher_ipsec_state *shared = first_of(&state);
+
+	if (!shared)
+		return 0;
+	now->generation = shared->generation;
+	now->mask = shared->mask;
+	now->shift = shared->shift;
+	now->policy = first_of(&policies);
+	return now->policy && now->generation;
+}
+
+/* The class number in a mark. */
+static __always_inline __u32 class_in(const struct in_force *now, __u32 mark)
+{
+	return (mark & now->mask) >> now->shift & 15;
+}
+
+static __always_inline struct usher_policy_entry *program_entry(const struct in_force *now,
+								__u64 program)
+{
+	struct usher_policy_key key __aligned = {
+		.length = SCOPE_BITS + 64,
+		.kind = USHER_POLICY_PROGRAM,
+	};
+
+	__builtin_memcpy(key.bytes, &program, sizeof(program));
+	return bpf_map_lookup_elem(now->policy, &key);
+}
+
+/* The other end of a packet or a call. */
+struct peer {
+	__u32 is_ipv4;
+	__u32 words[4]; /* as in usher_connection */
+};
+
+static __always_inline void set_peer4(struct peer *peer, __be32 address)
+{
+	peer->is_ipv4 = 1;
+	set_mapped((__u8 *)peer->words, address);
+}
+
+static __always_inline void set_peer6(struct peer *peer, const volatile __u32 from[4])
+{
+	set_words((__u8 *)peer->words, from);
+	peer->is_ipv4 =
+	    !peer->words[0] && !peer->words[1] && peer->words[2] == bpf_htonl(0x0000ffff);
+}
+
+static __always_inline int is_loopback(const struct peer *peer)
+{
+	if (peer->is_ipv4)
+		return (peer->words[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
+	return !peer->words[0] && !peer->words[1] && !peer->words[2] &&
+	       peer->words[3] == bpf_htonl(1);
+}
+
+/* The treatment of an application's traffic with the addresses of the longest matching network. */
+static __always_inline struct usher_policy_entry *
+network_entry(const struct in_force *now, __u32 application, const struct peer *peer)
+{
+	struct usher_policy_key key __aligned = {
+		.scope = application,
+	};
+
+	if (peer->is_ipv4) {
+		key.kind = USHER_POLICY_IPV4;
+		key.length = SCOPE_BITS + 32;
+		__builtin_memcpy(key.bytes, &peer->words[3], 4);
+	} else {
+		key.kind = USHER_POLICY_IPV6;
+		key.length = SCOPE_BITS + 128;
+		__builtin_memcpy(key.bytes, peer->words, 16);
+	}
+	return bpf_map_lookup_elem(now->policy, &key);
+}
+
+/* The first item of a list that has both ports; ports in host byte order. */
+static __always_inline __u32 class_by_items(const struct in_force *now, __u32 list, __u32 patterns,
+					    __u16 local, __u16 remote)
+{
+	__u32 class = USHER_CLASS_DISCARD, first = ~0U;
+
+	for (__u32 pattern = 0; pattern < 4; pattern++) {
+		struct usher_policy_key key __aligned = {
+			.length = SCOPE_BITS + 40,
+			.kind = USHER_POLICY_ITEM,
+			.scope = list,
+		};
+		struct usher_policy_entry *item;
+
+		if (!(patterns & (1 << pattern)))
+			continue;
+		if (pattern & USHER_PATTERN_LOCAL) {
+			key.bytes[0] = local >> 8;
+			key.bytes[1] = local;
+		}
+		if (pattern & USHER_PATTERN_REMOTE) {
+			key.bytes[2] = remote >> 8;
+			key.bytes[3] = remote;
+		}
+		key.bytes[4] = pattern;
+		item = bpf_map_lookup_elem(now->policy, &key);
+		if (item && item->number < first) {
+			first = item->number;
+			class = item->class;
+		}
+	}
+	return class;
+}
+
+/*
+ * The class number for a packet between a local port of an application and a port of a peer, ports
+ * in host byte order. `by_local`: set when the local port may matter.
+ */
+static __always_inline __u32 treat(const struct in_force *now, __u32 application,
+				   const struct peer *peer, __u16 local, __u16 remote,
+				   int *by_local)
+{
+	struct usher_policy_entry *network;
+	__u32 patterns;
+
+	*by_local = 0;
+	if (is_loopback(peer))
+		return USHER_CLASS_BYPASS;
+	network = network_entry(now, application, peer);
+	if (!network)
+		return USHER_CLASS_DISCARD;
+	patterns = network->patterns;
+	if (!patterns)
+		return network->class;
+	*by_local = !!(patterns & (1 << USHER_PATTERN_LOCAL |
+				   1 << (USHER_PATTERN_LOCAL | USHER_PATTERN_REMOTE)));
+	return class_by_items(now, network->number, patterns, local, remote);
+}
+
+/* Whether the class number demands protection, whatever the peer. */
+static __always_inline int is_mandatory(__u32 class)
+{
+	return class >= USHER_CLASS_LOWEST && !((class - USHER_CLASS_LOWEST) & 1);
+}
+
+/* Whether two class numbers are of one class, at whatever level. */
+static __always_inline int is_same_class(__u32 one, __u32 other)
+{
+	return one >= USHER_CLASS_LOWEST && other >= USHER_CLASS_LOWEST &&
+	       (one - USHER_CLASS_LOWEST) >> 1 == (other - USHER_CLASS_LOWEST) >> 1;
+}
+
+/* Whether traffic of this class with the peer may pass without protection. */
+static __always_inline int may_be_plain(__u32 class, const struct peer *peer)
+{
+	struct usher_held key __aligned = { .class = class };
+
+	if (class == USHER_CLASS_BYPASS)
+		return 1;
+	if (class == USHER_CLASS_DISCARD || is_mandatory(class))
+		return 0;
+	__builtin_memcpy(key.address, peer->words, sizeof(key.address));
+	return !bpf_map_lookup_elem(&held, &key);
+}
+
+#endif

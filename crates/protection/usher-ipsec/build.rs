@@ -1,0 +1,9 @@
+//! Compiles the monitor of `bpf/ipsec`, and declares what it shares with this crate.
+
+use usher_bpf_build::{Build, Declarations, Failure};
+
+fn main() -> Result<(), Failure> {
+    let build = Build::new("../../../bpf")?;
+    build.compile("ipsec", "monitor", "monitor", &[])?;
+    build.declare(&mut Declarations::default(), "usher_ipsec")
+}

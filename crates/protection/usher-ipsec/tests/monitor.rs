@@ -1,0 +1,324 @@
+//! The marks of sockets, and the packets that pass. Without SAs: this also runs where the kernel has
+//! no ESP.
+
+#[macro_use]
+mod world;
+
+use usher_protection::Level;
+use world::*;
+
+const BYPASS: u32 = 0x0010_0000;
+const DISCARD: u32 = 0x0020_0000;
+const SIGNED: u32 = 0x0100_0000;
+
+const EPERM: i32 = libc::EPERM;
+
+/// Encrypted with host B, except its second address, which is trusted; everything else is not.
+fn secure() -> usher_protection::Tables {
+    tables(&[(
+        GOVERNED,
+        vec![
+            ("10.1.0.0/24", mandatory(ENCRYPTION)),
+            ("10.1.0.3/32", To::Trusted),
+            ("fd01::/64", mandatory(ENCRYPTION)),
+            ("fd01::3/128", To::Trusted),
+        ],
+    )])
+}
+
+tests! {
+    fn a_new_socket_has_the_mark_of_its_program(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&secure()).unwrap();
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        for made in ["tcp(4)", "tcp(6)", "udp(4)", "udp(6)"] {
+            assert_eq!(governed.number(&format!("mark({made})")), SIGNED | DISCARD, "{made}");
+            assert_eq!(other.number(&format!("mark({made})")), 0, "{made}");
+        }
+        assert_eq!(ipsec.counters().unwrap().sockets, 4);
+        // One treatment for everything needs no signature.
+        ipsec.apply(&tables(&[(GOVERNED, vec![
+            ("0.0.0.0/0", optional(AUTHENTICATION)),
+            ("::/0", optional(AUTHENTICATION)),
+        ])])).unwrap();
+        let expected = mark(AUTHENTICATION, Level::Optional);
+        for made in ["tcp(4)", "udp(6)"] {
+            assert_eq!(governed.number(&format!("mark({made})")), expected, "{made}");
+        }
+        ipsec.apply(&usher_protection::Tables::default()).unwrap();
+        assert_eq!(governed.number("mark(tcp())"), 0);
+    }
+
+    fn a_connected_socket_has_the_mark_of_its_peer(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&tables(&[(GOVERNED, vec![
+            ("10.1.0.0/24", To::Protected(vec![
+                (0, 21, ENCRYPTION, Level::Mandatory),
+                (7777, 0, AUTHENTICATION, Level::Optional),
+                (0, 22, AUTHENTICATION, Level::Mandatory),
+            ])),
+            ("10.1.0.3/32", To::Trusted),
+            ("fd01::/64", optional(ENCRYPTION)),
+        ])])).unwrap();
+        let mut governed = Actor::governed();
+        let by_control = mark(ENCRYPTION, Level::Mandatory);
+        let by_data = mark(AUTHENTICATION, Level::Mandatory);
+        let by_own = mark(AUTHENTICATION, Level::Optional);
+        for (connect, expected) in [
+            ("s = udp(); s.connect(('10.1.0.3', 9))", BYPASS),
+            ("s = udp(6); s.connect(('::ffff:10.1.0.3', 9))", BYPASS),
+            ("s = udp(6); s.connect(('fd01::2', 9))", mark(ENCRYPTION, Level::Optional)),
+            ("s = udp(); s.bind(('', 7777)); s.connect(('10.1.0.2', 22))", by_own),
+            ("s.close(); s = udp(); s.bind(('', 0)); s.connect(('10.1.0.2', 22))", by_data),
+            ("s = udp(); s.bind(('', 0)); s.connect(('10.1.0.2', 21))", by_control),
+            // The port is chosen later: the mark selects by the ports of each packet.
+            ("s = udp(); s.connect(('10.1.0.2', 22))", SIGNED | DISCARD),
+            // The same socket, to another peer.
+            ("s.connect(('10.1.0.3', 22))", BYPASS),
+            ("s = tcp(); s.setblocking(0); s.connect_ex(('10.1.0.2', 21))", by_control),
+            ("s = tcp(); s.setblocking(0); s.connect_ex(('10.1.0.3', 21))", BYPASS),
+            ("s = tcp(); s.bind(('', 7777)); s.setblocking(0); s.connect_ex(('10.1.0.2', 22))", by_own),
+        ] {
+            assert_eq!(governed.run(connect), "None", "{connect}");
+            assert_eq!(governed.number("mark(s)"), expected, "{connect}");
+        }
+        // Loopback is never protected.
+        governed.run("s = udp(); s.connect(('127.0.0.1', 9))");
+        assert_eq!(governed.number("mark(s)"), BYPASS);
+    }
+
+    fn untrusted_peers_are_refused_at_the_call(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&tables(&[(GOVERNED, vec![
+            ("10.1.0.3/32", To::Trusted),
+            ("fd01::3/128", To::Trusted),
+        ])])).unwrap();
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        let mut peer = Actor::peer();
+        peer.run("a = tcp(6); a.bind(('', 80)); a.listen(); b = tcp(4); b.bind(('', 81)); b.listen()");
+        let mut refused = 0;
+        for (to, port, family) in [("10.1.0.2", 81, 4), ("::ffff:10.1.0.2", 81, 6), ("fd01::2", 80, 6)] {
+            let trusted = to.replace(".2", ".3").replace("::2", "::3");
+            for act in [
+                format!("tcp({family}).connect((TO, {port}))"),
+                format!("udp({family}).connect((TO, {port}))"),
+                format!("udp({family}).sendto(b'x', (TO, {port}))"),
+            ] {
+                let untrusted = act.replace("TO", &format!("'{to}'"));
+                let trusted = act.replace("TO", &format!("'{trusted}'"));
+                assert_eq!(governed.errno(&untrusted), EPERM, "{untrusted}");
+                assert_eq!(governed.errno(&trusted), 0, "{trusted}");
+                assert_eq!(other.errno(&untrusted), 0, "{untrusted}");
+                refused += 1;
+            }
+        }
+        assert_eq!(ipsec.counters().unwrap().discarded, refused);
+    }
+
+    fn nothing_leaves_in_the_clear_without_an_sa(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&secure()).unwrap();
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        let mut peer = Actor::peer();
+        let captured = |peer: &mut Actor| peer.run("r = protocols(seen)");
+        peer.run("seen = capture('cable')");
+        for act in [
+            "s = tcp(); s.setblocking(0); s.connect_ex(('10.1.0.2', 80))",
+            "s = tcp(6); s.setblocking(0); s.connect_ex(('fd01::2', 80))",
+            "s = udp(); s.sendto(b'x', ('10.1.0.2', 9))",
+            "s = udp(6); s.sendto(b'x', ('fd01::2', 9))",
+            "s = udp(6); s.sendto(b'x', ('::ffff:10.1.0.2', 9))",
+            "s = udp(); s.connect(('10.1.0.2', 9)); s.send(b'x')",
+            // Connected to a trusted peer, sending to the other.
+            "s = udp(); s.connect(('10.1.0.3', 9)); s.sendto(b'x', ('10.1.0.2', 9))",
+            "s.sendto(b'x', ('10.1.0.2', 9))",
+            // As privileged programs can send.
+            "s = socket.socket(socket.AF_INET, socket.SOCK_RAW, 17); s.sendto(bytes(8), ('10.1.0.2', 0))",
+        ] {
+            governed.errno(act);
+            assert_eq!(captured(&mut peer), "{}", "{act}");
+            if act.starts_with("s = ") {
+                // The same act of another program is seen.
+                assert_eq!(other.errno(act), 0, "{act}");
+                let mut seen = String::from("{}");
+                eventually(act, || {
+                    seen = captured(&mut peer);
+                    seen != "{}"
+                });
+                // To the trusted peer nothing was sent, by either.
+                assert!(seen.contains("17:") || seen.contains("6:"), "{act}: {seen}");
+            }
+        }
+        // A trusted peer sees plaintext.
+        governed.run("s = udp(); s.sendto(b'x', ('10.1.0.3', 9))");
+        eventually("it is seen", || captured(&mut peer) == "{17: 1}");
+    }
+
+    fn plaintext_does_not_reach_a_protected_listener(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&tables(&[(GOVERNED, vec![
+            ("10.1.0.2/32", mandatory(AUTHENTICATION)),
+            ("10.1.0.3/32", To::Trusted),
+            ("fd01::2/128", mandatory(AUTHENTICATION)),
+            ("fd01::3/128", To::Trusted),
+        ])])).unwrap();
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        let mut peer = Actor::peer();
+        governed.run("a = tcp(6); a.bind(('', 80)); a.listen(); kept = []");
+        other.run("a = tcp(6); a.bind(('', 81)); a.listen()");
+        // A listener answers with the mark of the SYN.
+        assert_eq!(governed.number("mark(a)"), 0);
+        // Sockets stay open, so that none says farewell.
+        peer.run("seen = capture('cable'); kept = []");
+        let connect = |from: &str, to: &str, port: u16| {
+            let family = if to.contains(':') { 6 } else { 4 };
+            format!("s = tcp({family}); kept.append(s); s.bind(('{from}', 0)); s.settimeout(2); s.connect(('{to}', {port}))")
+        };
+        for (from, to) in [("10.1.0.2", "10.1.0.1"), ("fd01::2", "fd01::1")] {
+            let before = ipsec.counters().unwrap().refused_plain;
+            assert_eq!(peer.errno(&connect(from, to, 80)), libc::ETIMEDOUT);
+            assert_eq!(peer.run("r = protocols(seen)"), "{}", "no answer");
+            assert!(ipsec.counters().unwrap().refused_plain > before);
+            assert_eq!(peer.errno(&connect(from, to, 81)), 0);
+            let trusted = from.replace(".2", ".3").replace("::2", "::3");
+            assert_eq!(peer.errno(&connect(&trusted, to, 80)), 0);
+            let accepted = governed.run("s, _ = a.accept(); s.sendall(b'x'); kept.append(s); r = mark(s)");
+            assert_eq!(accepted, "0");
+            assert_eq!(peer.run("r = s.recv(1)"), "b'x'");
+            peer.run("protocols(seen)");
+        }
+    }
+
+    fn datagrams_in_the_clear_do_not_arrive(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&secure()).unwrap();
+        let mut governed = Actor::governed();
+        let mut peer = Actor::peer();
+        governed.run("s = udp(6); s.bind(('', 99))");
+        peer.run("a = udp(); a.bind(('10.1.0.2', 0)); b = udp(); b.bind(('10.1.0.3', 0))");
+        peer.run("a.sendto(b'forged', ('10.1.0.1', 99)); b.sendto(b'trusted', ('10.1.0.1', 99))");
+        assert_eq!(governed.run("r = s.recv(9)"), "b'trusted'");
+        assert_eq!(ipsec.counters().unwrap().refused_plain, 1);
+        // Connected as well.
+        governed.run("s = udp(); s.bind(('', 98)); s.connect(('10.1.0.2', 5000)); s.settimeout(1)");
+        peer.run("a = udp(); a.bind(('10.1.0.2', 5000)); a.sendto(b'forged', ('10.1.0.1', 98))");
+        assert_eq!(governed.errno("s.recv(9)"), libc::ETIMEDOUT);
+        assert_eq!(ipsec.counters().unwrap().refused_plain, 2);
+    }
+
+    fn an_optional_peer_that_is_held_is_not_served_in_the_clear(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&tables(&[(GOVERNED, vec![("10.1.0.0/24", optional(ENCRYPTION))])])).unwrap();
+        let mut governed = Actor::governed();
+        let mut peer = Actor::peer();
+        governed.run("a = tcp(); a.bind(('', 80)); a.listen()");
+        let connect = "s = tcp(); s.bind(('10.1.0.2', 0)); s.settimeout(2); s.connect(('10.1.0.1', 80))";
+        let to_peer = "s = tcp(); s.settimeout(2); s.connect(('10.1.0.2', 80))";
+        peer.run("a = tcp(); a.bind(('', 80)); a.listen()");
+        assert_eq!(peer.errno(connect), 0);
+        assert_eq!(governed.errno(to_peer), 0);
+        let peer_address = B.parse().unwrap();
+        ipsec.hold(ENCRYPTION, peer_address).unwrap();
+        assert_eq!(peer.errno(connect), libc::ETIMEDOUT);
+        assert_ne!(governed.errno(to_peer), 0);
+        // Another peer is not.
+        assert_eq!(peer.errno(&connect.replace("0.2", "0.3")), 0);
+        assert!(ipsec.let_go(ENCRYPTION, peer_address).unwrap());
+        assert_eq!(peer.errno(connect), 0);
+    }
+
+    fn a_governed_program_cannot_change_its_marks(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&secure()).unwrap();
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        let set = |mark: u32| format!("s.setsockopt(socket.SOL_SOCKET, SO_MARK, {mark})");
+        for actor in [&mut governed, &mut other] {
+            actor.run("s = udp()");
+        }
+        assert_eq!(governed.errno(&set(BYPASS)), EPERM);
+        assert_eq!(other.errno(&set(BYPASS)), 0);
+        assert_eq!(governed.number("mark(s)"), SIGNED | DISCARD);
+        // Bits that are not ours are the program's.
+        assert_eq!(governed.errno(&set(7)), 0);
+        assert_eq!(governed.number("mark(s)"), SIGNED | DISCARD | 7);
+        assert_eq!(governed.errno(&set(0)), 0);
+        assert_eq!(governed.number("mark(s)"), SIGNED | DISCARD);
+        // struct xfrm_userpolicy_info: allow, for all addresses, outwards.
+        let bypass = "p = bytearray(168); p[40] = 2; p[160] = 1; s.setsockopt(0, 17, bytes(p))";
+        assert_eq!(governed.errno(bypass), EPERM);
+        assert_eq!(other.errno(bypass), 0);
+        assert_eq!(ipsec.counters().unwrap().options_refused, 2);
+        // Other options are not touched.
+        governed.run("s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)");
+    }
+
+    fn mptcp_is_refused_and_tcp_is_not(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&secure()).unwrap();
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        let mptcp = "s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)";
+        let without = other.errno(mptcp);
+        if without != 0 {
+            eprintln!("skipped: this kernel has no MPTCP: errno {without}");
+            return;
+        }
+        assert_eq!(governed.errno(mptcp), libc::EPROTONOSUPPORT);
+        governed.run("s = tcp()");
+        assert_eq!(ipsec.counters().unwrap().sockets_refused, 1);
+    }
+
+    fn a_new_file_at_the_path_is_followed(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&secure()).unwrap();
+        let mut former = Actor::governed();
+        std::fs::copy(GOVERNED, "/mnt/new").unwrap();
+        std::fs::rename("/mnt/new", GOVERNED).unwrap();
+        let mut latter = Actor::governed();
+        assert_eq!(latter.number("mark(udp())"), 0);
+        assert!(ipsec.follow_programs().unwrap().is_some());
+        assert_eq!(latter.number("mark(udp())"), SIGNED | DISCARD);
+        // What runs from the former file stays protected.
+        assert_eq!(former.number("mark(udp())"), SIGNED | DISCARD);
+        assert!(ipsec.follow_programs().unwrap().is_none());
+    }
+
+    fn another_policy_counts_for_sockets_that_are_open(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&tables(&[(GOVERNED, vec![("10.1.0.0/24", To::Trusted)])])).unwrap();
+        let mut governed = Actor::governed();
+        let mut peer = Actor::peer();
+        peer.run("a = tcp(); a.bind(('', 80)); a.listen(); u = udp(); u.bind(('', 9)); u.settimeout(1)");
+        governed.run("u = udp(); u.sendto(b'x', ('10.1.0.2', 9)); s = tcp(); s.connect(('10.1.0.2', 80))");
+        peer.run("r, _ = a.accept(); u.recv(1)");
+        ipsec.apply(&secure()).unwrap();
+        assert_eq!(governed.errno("u.sendto(b'x', ('10.1.0.2', 9))"), EPERM, "its mark is old");
+        // Other rules have another signature.
+        assert_eq!(governed.number("mark(u)"), (2 * SIGNED) | DISCARD);
+        governed.errno("s.sendall(b'x')");
+        assert_eq!(peer.errno("u.recv(1)"), libc::ETIMEDOUT);
+        let kept = ipsec.counters().unwrap().kept_plain;
+        assert!(kept >= 2, "{kept}");
+        ipsec.apply(&tables(&[(GOVERNED, vec![("10.1.0.0/24", To::Trusted)])])).unwrap();
+        // The first corrects the mark.
+        governed.errno("u.sendto(b'x', ('10.1.0.2', 9))");
+        governed.run("u.sendto(b'x', ('10.1.0.2', 9))");
+        assert_eq!(peer.run("r = u.recv(1)"), "b'x'");
+    }
+
+    fn what_is_pinned_outlives_the_process(world) {
+        let mut settings = settings(world);
+        settings.pins = Some("/mnt/bpf/ipsec".into());
+        let mut ipsec = usher_ipsec::Ipsec::open(&settings).unwrap();
+        ipsec.apply(&secure()).unwrap();
+        drop(ipsec);
+        let mut governed = Actor::governed();
+        assert_eq!(governed.number("mark(tcp())"), SIGNED | DISCARD);
+        assert_eq!(governed.errno("udp().connect(('10.9.0.1', 9))"), EPERM);
+        let mut ipsec = usher_ipsec::Ipsec::open(&settings).unwrap();
+        assert_eq!(governed.number("mark(tcp())"), SIGNED | DISCARD);
+        assert_eq!(ipsec.apply(&secure()).unwrap().spd_changes, 0);
+        ipsec.close().unwrap();
+        eventually("nothing is governed", || governed.number("mark(tcp())") == 0);
+        assert!(!std::path::Path::new("/mnt/bpf/ipsec").exists());
+    }
+}

@@ -1,0 +1,73 @@
+"""Does with sockets what a test says, one line of code after another, and answers each."""
+
+import errno
+import os
+import select
+import socket
+import struct
+import sys
+import time
+
+SO_MARK = 36
+
+
+def mark(of):
+    return of.getsockopt(socket.SOL_SOCKET, SO_MARK)
+
+
+def new(family, kind):
+    made = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET, kind)
+    made.settimeout(10)
+    return made
+
+
+def tcp(family=4):
+    return new(family, socket.SOCK_STREAM)
+
+
+def udp(family=4):
+    return new(family, socket.SOCK_DGRAM)
+
+
+def capture(interface):
+    """Sees every packet that arrives at the interface."""
+    seen = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    seen.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    seen.setsockopt(263, 23, 1)  # PACKET_IGNORE_OUTGOING
+    seen.bind((interface, 0))
+    seen.setblocking(False)
+    return seen
+
+
+def protocols(seen):
+    """How many packets of each protocol came, and for ESP of each SPI; not neighbour discovery."""
+    found = {}
+    while True:
+        try:
+            packet = seen.recv(65536)
+        except BlockingIOError:
+            return dict(sorted(found.items()))
+        kind = packet[12:14]
+        if kind == b"\x08\x00":
+            protocol, header = packet[23], 34
+        elif kind == b"\x86\xdd" and packet[20] not in (0, 58):
+            protocol, header = packet[20], 54
+        else:
+            continue
+        if protocol == 50:
+            protocol = int.from_bytes(packet[header : header + 4], "big")
+        found[protocol] = found.get(protocol, 0) + 1
+
+
+known = globals()
+print("ready", flush=True)
+for line in sys.stdin:
+    known["r"] = None
+    try:
+        exec(line.strip().replace("\x1e", "\n"), known)
+        print("ok", repr(known["r"]).replace("\n", " "), flush=True)
+    except OSError as error:
+        number = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno
+        print("errno", number, flush=True)
+    except Exception as error:
+        print("failed", repr(error).replace("\n", " "), flush=True)
