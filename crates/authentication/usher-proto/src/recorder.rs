@@ -9,7 +9,7 @@ use crate::refusal::Granted;
 use crate::session_end::Signed;
 use crate::{Refusal, SessionEnd};
 use usher_base::DecodeError;
-use usher_base::codec::{Codec, Reader};
+use usher_base::codec::{Codec, Message, Reader, messages};
 
 /// Longest packet in bytes.
 pub const MAX_RECORDER_PACKET: usize = HEADER + Opening::MAX_SIZE + 4 + MAX_LOG_RECORD;
@@ -23,10 +23,6 @@ pub const RECORDER_VERSION: u8 = 4;
 /// Version, type, number of the request.
 const HEADER: usize = 1 + 1 + 8;
 
-const KEEP: u8 = 1;
-const KEEP_END: u8 = 2;
-const KEPT: u8 = 129;
-
 /// A request to keep something.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RecorderRequest {
@@ -36,13 +32,15 @@ pub struct RecorderRequest {
     pub keep: Keep,
 }
 
-/// A thing to keep.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Keep {
-    /// The record of an authentication.
-    Authentication(Box<Authentication>),
-    /// How a session has ended.
-    End(SessionEnd),
+messages! {
+    /// A thing to keep.
+    #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+    pub enum Keep {
+        /// The record of an authentication.
+        1 => Authentication(authentication: Box<Authentication>),
+        /// The end of a session.
+        2 => End(end: SessionEnd as Signed),
+    }
 }
 
 /// The recorder's answer. When granted, the record is on disk, and the record of an authentication has
@@ -57,44 +55,42 @@ pub struct RecorderReply {
     pub verdict: Result<(), Refusal>,
 }
 
-fn packet(kind: u8, request: u64, put_body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+messages! {
+    enum Reply {
+        129 => Kept(verdict: Result<(), Refusal> as Granted),
+    }
+}
+
+fn packet(request: u64, message: &impl Message) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER + Opening::MAX_SIZE);
-    out.extend_from_slice(&[RECORDER_VERSION, kind]);
+    out.extend_from_slice(&[RECORDER_VERSION, message.kind()]);
     u64::put(&request, &mut out);
-    put_body(&mut out);
+    message.put(&mut out);
     out
 }
 
-fn start(packet: &[u8]) -> Result<(u8, u64, Reader<'_>), DecodeError> {
+fn unpack<T: Message>(packet: &[u8]) -> Result<(u64, T), DecodeError> {
     let mut reader = Reader::bounded(packet, MAX_RECORDER_PACKET)?;
     reader.version(RECORDER_VERSION)?;
-    Ok((reader.u8()?, reader.u64()?, reader))
+    let (kind, request) = (reader.u8()?, reader.u64()?);
+    let message = T::read(kind, &mut reader)?;
+    reader.finish()?;
+    Ok((request, message))
+}
+
+impl Keep {
+    /// The packet of a request with this number.
+    #[must_use]
+    pub fn packet(&self, request: u64) -> Vec<u8> {
+        packet(request, self)
+    }
 }
 
 impl RecorderRequest {
     /// The packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        match &self.keep {
-            Keep::Authentication(authentication) => {
-                Self::authentication(self.request, authentication)
-            }
-            Keep::End(end) => Self::end(self.request, end),
-        }
-    }
-
-    /// The packet of an authentication.
-    #[must_use]
-    pub fn authentication(request: u64, authentication: &Authentication) -> Vec<u8> {
-        packet(KEEP, request, |out| {
-            Authentication::put(authentication, out)
-        })
-    }
-
-    /// The packet of the end of a session.
-    #[must_use]
-    pub fn end(request: u64, end: &SessionEnd) -> Vec<u8> {
-        packet(KEEP_END, request, |out| Signed::put(end, out))
+        self.keep.packet(self.request)
     }
 
     /// Reads a packet.
@@ -102,13 +98,7 @@ impl RecorderRequest {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
-        let (kind, request, mut reader) = start(packet)?;
-        let keep = match kind {
-            KEEP => Keep::Authentication(Box::read(&mut reader, "authentication")?),
-            KEEP_END => Keep::End(Signed::read(&mut reader, "end")?),
-            _ => return Err(DecodeError::UnknownType),
-        };
-        reader.finish()?;
+        let (request, keep) = unpack(packet)?;
         Ok(Self { request, keep })
     }
 }
@@ -117,7 +107,7 @@ impl RecorderReply {
     /// The packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        packet(KEPT, self.request, |out| Granted::put(&self.verdict, out))
+        packet(self.request, &Reply::Kept(self.verdict))
     }
 
     /// Reads a packet.
@@ -125,12 +115,7 @@ impl RecorderReply {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
-        let (kind, request, mut reader) = start(packet)?;
-        if kind != KEPT {
-            return Err(DecodeError::UnknownType);
-        }
-        let verdict = Granted::read(&mut reader, "verdict")?;
-        reader.finish()?;
+        let (request, Reply::Kept(verdict)) = unpack(packet)?;
         Ok(Self { request, verdict })
     }
 }

@@ -482,11 +482,11 @@ fn recorder_packets_are_laid_out_as_documented_and_bounded() {
         ended: 5,
         reason: Refusal::RevokedKey,
     };
-    let packet = RecorderRequest::end(7, &end);
+    let keep = Keep::End(end.clone());
+    let packet = keep.packet(7);
     let header = b"\x04\x02\x00\x00\x00\x00\x00\x00\x00\x07";
     let length = u32::try_from(end.encode().len()).unwrap().to_be_bytes();
     assert_eq!(packet, [&header[..], &length, &end.encode()].concat());
-    let keep = Keep::End(end);
     assert_eq!(
         RecorderRequest::decode(&packet),
         Ok(RecorderRequest { request: 7, keep })

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use usher_base::HostName;
 use usher_local::paths;
 use usher_proto::opening::Authentication;
-use usher_proto::recorder::{RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest};
+use usher_proto::recorder::{Keep, RECORDER_REPLY_SIZE, RecorderReply};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_end::SessionEnd;
 use usher_proto::session_id::SessionId;
@@ -77,11 +77,10 @@ impl Recording {
     /// # Errors
     /// The recorder's refusal, [`Refusal::RecorderUnavailable`], [`Refusal::Overloaded`].
     pub async fn keep(&self, authentication: &Authentication) -> Result<(), Refusal> {
+        let keep = Keep::Authentication(Box::new(authentication.clone()));
         let begun = Instant::now();
         loop {
-            let sent = self
-                .recorder
-                .send(|request| RecorderRequest::authentication(request, authentication));
+            let sent = self.recorder.send(|request| keep.packet(request));
             let kept = match sent {
                 Ok(sent) => timeout(KEEPING, sent.verdict())
                     .await
@@ -102,8 +101,8 @@ impl Recording {
     /// # Errors
     /// [`Refusal::RecorderUnavailable`], [`Refusal::Overloaded`].
     pub fn send_end(&self, end: &SessionEnd) -> Result<Pending<()>, Refusal> {
-        self.recorder
-            .send(|request| RecorderRequest::end(request, end))
+        let keep = Keep::End(end.clone());
+        self.recorder.send(|request| keep.packet(request))
     }
 
     /// Reads the recorder's answers, for ever.

@@ -152,7 +152,7 @@ pub fn recorder() -> Inputs {
         ended: 1_800_000_000,
         reason: Refusal::DisabledUser,
     };
-    let keep_end = RecorderRequest::end(7, &end);
+    let keep_end = Keep::End(end).packet(7);
     // After the header the length of the end, its magic and its version; at the end the reason.
     let reason_at = keep_end.len() - "disabled_user".len();
     inputs.extend(variations(
