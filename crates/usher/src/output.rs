@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_or_hides_is_escaped_and_nothing_else_is() {
+    fn only_characters_that_a_terminal_obeys_or_hides_are_escaped() {
         let honest = "a\tb\nJos\u{e9} \u{4f60}\u{597d} \u{1f511} \\u{1b} \"x\"\n";
         assert_eq!(escaped(honest), honest);
         for (hostile, shown) in [

@@ -13,7 +13,7 @@ const HOST: &str = "host laptop {\n  address 192.0.2.1;\n  \
      include \"link\";\n";
 
 #[test]
-fn a_link_within_a_copy_is_included_and_nothing_is_shown_of_a_file_outside_of_it() {
+fn an_include_in_a_copy_shows_no_file_outside_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fs::create_dir_all(path("laptop/policy.d")).unwrap();

@@ -37,7 +37,7 @@ fn graph(folder: &Path, path: &OsStr, options: &[&str]) -> Output {
 }
 
 #[test]
-fn a_picture_without_dot_is_refused_with_the_remedy_and_the_graph_is_not() {
+fn only_a_picture_needs_the_program_dot() {
     let folder = tempfile::tempdir().unwrap();
     copies(folder.path(), 1);
     let nothing = OsStr::new("/nonexistent");
@@ -59,7 +59,7 @@ fn a_picture_without_dot_is_refused_with_the_remedy_and_the_graph_is_not() {
 }
 
 #[test]
-fn users_with_the_same_rights_are_one_node_of_the_picture_however_many_they_are() {
+fn users_with_the_same_rights_are_one_node_of_the_picture() {
     let path = std::env::var_os("PATH").unwrap();
     for users in [5, 500] {
         let folder = tempfile::tempdir().unwrap();

@@ -127,7 +127,7 @@ fn ssh_keygen_verifies_for(namespace: &str, folder: &Path, identity: &str) -> bo
 }
 
 #[test]
-fn an_exported_record_verifies_with_ssh_keygen_and_not_when_a_byte_is_changed() {
+fn ssh_keygen_verifies_exported_records_but_no_changed_ones() {
     let (folder, _log) = world();
     for (index, user) in ["alice", "bob", "carol"].iter().enumerate() {
         let name = format!("out-{user}");

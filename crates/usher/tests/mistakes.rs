@@ -19,7 +19,7 @@ fn told(text: &str) -> (String, String) {
 }
 
 #[test]
-fn a_mistake_is_shown_between_its_neighbours_at_its_line_and_column() {
+fn a_mistake_is_shown_at_its_line_and_column() {
     let (place, picture) = told("# one\n# two\nmac m { x \"é\"; } usrs u { }\n# four\n# five\n");
     assert_eq!(place, "site.policy:3:18:");
     for line in [
@@ -42,7 +42,7 @@ fn a_mistake_is_shown_between_its_neighbours_at_its_line_and_column() {
 }
 
 #[test]
-fn a_mistake_far_out_in_a_long_line_is_shown_with_what_is_around_it() {
+fn a_mistake_in_a_long_line_is_shown_with_its_surroundings() {
     let members = "member alice; ".repeat(6000);
     let (place, picture) = told(&format!(
         "users u {{ {members}}} users u {{ membr bob; {members}}}\n"
@@ -66,7 +66,7 @@ fn nothing_that_a_terminal_obeys_or_hides_is_shown_as_it_is() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_hides_no_mistakes_of_others_and_makes_none() {
+fn an_unreadable_file_hides_no_mistakes_of_others() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &[u8]| std::fs::write(folder.path().join(name), text).unwrap();
     write("latin.policy", b"users u { member ren\xe9; }");

@@ -168,7 +168,7 @@ fn the_wrong_directory_is_told_with_the_right_one() {
 }
 
 #[test]
-fn a_name_that_no_policy_has_is_told_with_the_nearest_one_and_one_that_it_has_is_not() {
+fn an_unknown_name_is_reported_with_the_nearest_known_one() {
     let folder = copies();
     let ask = |question: &[&str]| ask(folder.path(), &[question, &["--hosts", "hosts"]].concat());
     let unknown = |what: &str| format!("warning: no policy here names the {what}\n");
@@ -285,8 +285,7 @@ fn what_is_served_otherwise_is_told_in_the_words_of_the_policy() {
 }
 
 #[test]
-fn a_test_says_of_a_certificate_only_where_one_would_help_and_what_to_add_where_nothing_is_expected()
- {
+fn a_test_mentions_certificates_only_where_one_would_help() {
     let folder = copies();
     let test = || ask(folder.path(), &["test", "--hosts", "hosts"]);
     let (code, _, told) = test();
@@ -315,7 +314,7 @@ fn a_test_says_of_a_certificate_only_where_one_would_help_and_what_to_add_where_
 }
 
 #[test]
-fn for_programs_a_test_tells_why_an_expectation_does_not_hold_and_where_that_is_written() {
+fn json_tells_why_an_expectation_fails_and_where() {
     let folder = copies();
     let path = folder.path().join("hosts/mailhost/policy.d/mail.policy");
     let text = fs::read_to_string(&path).unwrap();

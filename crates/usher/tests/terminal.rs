@@ -46,7 +46,7 @@ fn refused(folder: &Path) -> String {
 }
 
 #[test]
-fn a_line_of_a_key_list_is_told_with_its_control_characters_escaped() {
+fn control_characters_in_a_key_lists_line_are_escaped() {
     let honest = copy("laptop", &format!("Jos\u{e9} {KEY}\n"));
     let told = refused(honest.path());
     assert!(told.contains("there is no option `Jos\u{e9}`"), "{told}");
@@ -68,7 +68,7 @@ fn a_line_of_a_key_list_is_told_with_its_control_characters_escaped() {
 }
 
 #[test]
-fn the_name_of_a_folder_is_told_with_its_control_characters_escaped() {
+fn control_characters_in_a_folders_name_are_escaped() {
     let folder = copy("laptop", KEY);
     fs::create_dir(folder.path().join("laptop/users/a\u{1b}[31mX")).unwrap();
     let told = refused(folder.path());

@@ -241,7 +241,7 @@ pub mod tests {
     }
 
     #[test]
-    fn those_who_wait_have_so_many_places_and_leave_them_when_they_give_up() {
+    fn waiting_callers_have_a_limit_and_free_their_places() {
         let link = Link::<()>::new(Refusal::RecorderUnavailable);
         let send = || link.send(|request| request.to_be_bytes().to_vec());
         assert_eq!(send().err(), Some(Refusal::RecorderUnavailable));

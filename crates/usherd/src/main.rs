@@ -171,7 +171,7 @@ mod tests {
     const DESCRIPTORS_OF_QUEUE: u32 = 3;
 
     #[test]
-    fn the_keepers_unit_has_room_for_as_many_queues_as_the_keeper_takes() {
+    fn the_keepers_unit_has_room_for_all_its_queues() {
         let unit = include_str!("../../../packaging/systemd/usher-keeper.service");
         let value = |name: &str| {
             let line = unit.lines().find_map(|line| line.strip_prefix(name));

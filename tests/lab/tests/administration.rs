@@ -58,7 +58,7 @@ fn a_disabled_user_is_cut_at_once_and_another_is_not() -> Outcome {
 }
 
 #[test]
-fn a_policy_with_an_error_changes_nothing_and_says_where_and_what_to_do() -> Outcome {
+fn a_policy_with_a_mistake_changes_nothing() -> Outcome {
     let mail = Lab::mail()?;
     let mut alice = connect(&mail, "alice")?;
     let path = "/etc/usher/policy.d/broken.policy";
@@ -365,7 +365,7 @@ fn a_user_without_the_key_is_cut_and_another_is_not() -> Outcome {
 }
 
 #[test]
-fn a_second_daemon_of_a_role_is_refused_and_takes_nothing_from_the_first() -> Outcome {
+fn a_second_daemon_of_a_role_is_refused() -> Outcome {
     let mail = Lab::mail()?;
     let mut alice = connect(&mail, "alice")?;
     let group = mail.mailhost.cgroup().join("second");
@@ -415,7 +415,7 @@ fn a_keeper_that_does_not_run_makes_disabling_no_success() -> Outcome {
 }
 
 #[test]
-fn included_files_are_a_part_of_the_policy_and_a_missing_one_changes_nothing() -> Outcome {
+fn included_files_are_part_of_the_policy() -> Outcome {
     let mail = Lab::mail()?;
     mail.mailhost
         .replace(POLICY, "member alice, bob;", "member alice;")?;
@@ -445,7 +445,7 @@ fn included_files_are_a_part_of_the_policy_and_a_missing_one_changes_nothing() -
 }
 
 #[test]
-fn a_service_that_demands_protection_is_explained_and_not_applied() -> Outcome {
+fn a_service_with_protection_is_explained_but_not_applied() -> Outcome {
     let mail = Lab::mail()?;
     let demanding = "listen 143; protection encryption;";
     mail.mailhost.replace(POLICY, "listen 143;", demanding)?;

@@ -12,7 +12,7 @@ use usher_lab::{Lab, Mail, PATIENCE, Signal, eventually};
 use usher_proto::{FromLender, LocalRequest, Refusal, ToLender};
 
 #[test]
-fn a_user_is_signed_for_by_her_agent_while_it_is_lent_and_told_why_not_otherwise() -> Result {
+fn a_lent_agent_signs_for_its_user_until_the_loan_ends() -> Result {
     let mut mail = topology()?;
     // The signer has no key of hers.
     let kept = mail.laptop.read("/var/lib/usher/keys/alice")?;
@@ -63,7 +63,7 @@ fn a_user_is_signed_for_by_her_agent_while_it_is_lent_and_told_why_not_otherwise
 }
 
 #[test]
-fn a_unit_without_an_agent_is_not_started_again_and_without_a_signer_it_is() -> Result {
+fn an_agents_unit_restarts_only_for_a_missing_signer() -> Result {
     let mut mail = topology()?;
     let unit = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -259,7 +259,7 @@ fn string(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_agent_that_answers_anything_but_a_signature_by_the_key_signs_nothing() -> Result {
+fn an_agents_wrong_answer_is_no_signature() -> Result {
     let mail = topology()?;
     let _agent = fake_agent(&mail)?;
     let mut lender = lend(&mail, "alice")?;
@@ -379,7 +379,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_lender_that_breaks_the_rules_loses_its_loan_and_the_signer_lives() -> Result {
+fn a_lender_that_breaks_the_rules_loses_only_its_loan() -> Result {
     let mail = topology()?;
     let lend = hexadecimal(&LocalRequest::Lend.encode());
     let signature = FromLender::Signature(vec![7; 83]).encode();

@@ -96,7 +96,7 @@ fn who_is_no_known_host_gets_no_channel() -> Result {
 }
 
 #[test]
-fn a_slow_handshake_is_ended_and_a_slow_frame_keeps_nobody_waiting() -> Result {
+fn slow_handshakes_end_and_slow_frames_delay_no_one() -> Result {
     let attack = Attack::new()?;
     let (mailhost, stranger) = (&attack.mail.mailhost, &attack.mail.stranger);
     let verifier = &attack.mail.verifier;
@@ -221,7 +221,7 @@ fn resident(pid: u32) -> Result<u64> {
 }
 
 #[test]
-fn ten_thousand_idle_connections_take_a_bounded_room_and_disturb_nobody() -> Result {
+fn ten_thousand_idle_connections_disturb_no_one() -> Result {
     many_descriptors()?;
     let mut mail = Lab::mail()?;
     // From one address, then from two hundred more: another host each, as far as can be seen.
@@ -268,7 +268,7 @@ fn ten_thousand_idle_connections_take_a_bounded_room_and_disturb_nobody() -> Res
 }
 
 #[test]
-fn a_host_that_reads_no_answers_loses_its_channel_and_nobody_else_anything() -> Result {
+fn a_host_that_reads_no_answers_loses_only_its_channel() -> Result {
     let attack = Attack::new()?;
     let mut channel = attack.channel()?;
     let pings: Vec<u8> = (0..1000)
@@ -331,7 +331,7 @@ fn flood(from: &Host, server: SocketAddr, handshakes: bool, stop: &AtomicBool) {
 }
 
 #[test]
-fn new_channels_are_made_under_a_flood_of_connections_and_of_handshakes() -> Result {
+fn new_channels_open_during_a_flood_of_handshakes() -> Result {
     let mut mail = Lab::mail()?;
     let server = control(&mail.mailhost);
     for (from, handshakes) in [("laptop", false), ("stranger", false), ("stranger", true)] {

@@ -94,7 +94,7 @@ fn sessions(mail: &Mail) -> Result<String, Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn established_connections_live_through_the_death_of_every_daemon() -> Outcome {
+fn established_connections_survive_the_death_of_every_daemon() -> Outcome {
     let mut mail = mail_with_echo()?;
     let (mut alice, alice_worker) = connect(&mail.laptop, "alice")?;
     let (mut bob, bob_worker) = connect(&mail.laptop, "bob")?;
@@ -172,7 +172,7 @@ fn what_waits_in_a_queue_survives_the_keeper_and_the_worker() -> Outcome {
 }
 
 #[test]
-fn at_random_instants_no_death_drops_a_connection_or_opens_a_hole() -> Outcome {
+fn no_death_at_any_instant_drops_or_admits_a_connection() -> Outcome {
     let mut mail = mail_with_echo()?;
     let (mut lasting, _) = connect(&mail.laptop, "alice")?;
     let laptop = mail.laptop.clone();

@@ -227,7 +227,7 @@ fn a_service_that_cannot_be_restricted_refuses_its_users() -> Outcome {
 }
 
 #[test]
-fn a_session_ends_when_its_service_is_to_be_restricted_and_cannot_be() -> Outcome {
+fn a_session_ends_if_its_service_cannot_be_restricted() -> Outcome {
     let mut world = world("")?;
     let _holder = without_programs(&mut world.mail)?;
     let mut open = world.start("alice", "open")?;

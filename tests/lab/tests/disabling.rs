@@ -36,7 +36,7 @@ const USERS: [&str; 4] = [
 const RESTORE: &str = "rm -rf /etc/usher; cp -a /root/usher /etc";
 
 #[test]
-fn a_user_is_disabled_whatever_is_written_beside_and_others_are_as_before() -> Outcome {
+fn disabling_a_user_ignores_what_is_written_beside() -> Outcome {
     let mail = Lab::mail()?;
     let host = &mail.mailhost;
     host.run(["cp", "-a", "/etc/usher", "/root/usher"])?;
@@ -76,7 +76,7 @@ fn a_user_is_disabled_whatever_is_written_beside_and_others_are_as_before() -> O
 }
 
 #[test]
-fn a_user_whose_folder_is_gone_is_disabled_and_one_who_was_never_known_is_not() -> Outcome {
+fn a_known_user_without_a_folder_can_be_disabled() -> Outcome {
     let mail = Lab::mail()?;
     let host = &mail.mailhost;
     let mut alice = connect(&mail, "alice")?;
@@ -124,7 +124,7 @@ fn a_daemon_that_refuses_keeps_nobody_from_being_disabled() -> Outcome {
 }
 
 #[test]
-fn an_apply_that_a_daemon_refuses_is_taken_back_and_tells_what_it_has_ended() -> Outcome {
+fn a_refused_apply_is_rolled_back_and_names_what_it_ended() -> Outcome {
     let mail = Lab::mail()?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
     // The configuration in force, and its number.
@@ -177,7 +177,7 @@ fn lingers(mail: &Mail, user: User) -> Result<bool, Box<dyn std::error::Error>> 
 }
 
 #[test]
-fn what_a_closed_session_has_left_running_ends_with_its_user_and_with_the_service() -> Outcome {
+fn a_closed_sessions_processes_end_with_user_or_service() -> Outcome {
     const POLICY: &str = "/etc/usher/policy.d/lingering.policy";
     let attack = Attack::new()?;
     let (mail, host) = (&attack.mail, &attack.mail.mailhost);

@@ -117,7 +117,7 @@ fn comes_true(
 }
 
 #[test]
-fn a_dry_run_tells_the_one_that_the_apply_ends_and_not_the_one_that_stays() -> Outcome {
+fn a_dry_run_names_exactly_what_the_apply_ends() -> Outcome {
     let mail = Lab::mail()?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
     let before = mail.mailhost.read(APPLIED)?;
@@ -248,7 +248,7 @@ fn whatever_a_change_is_of_the_dry_run_tells_what_it_ends() -> Outcome {
 }
 
 #[test]
-fn a_candidate_with_mistakes_is_refused_as_by_the_apply_and_who_is_not_root_is() -> Outcome {
+fn a_candidate_with_mistakes_is_refused_as_by_an_apply() -> Outcome {
     let mail = Lab::mail()?;
     let mut alice = connect(&mail, "alice")?;
     let before = mail.mailhost.read(APPLIED)?;
@@ -296,7 +296,7 @@ fn a_candidate_with_mistakes_is_refused_as_by_the_apply_and_who_is_not_root_is()
 }
 
 #[test]
-fn without_a_keeper_the_rest_is_told_and_what_would_end_is_said_to_be_not_known() -> Outcome {
+fn without_a_keeper_a_dry_run_does_not_know_the_endings() -> Outcome {
     let mut mail = Lab::mail()?;
     let mut bob = connect(&mail, "bob")?;
     mail.keeper.kill(Signal::KILL)?;
@@ -361,7 +361,7 @@ fn send(host: &Host, user: &str, expression: &str) -> Result<Output, Box<dyn std
 }
 
 #[test]
-fn the_keeper_takes_a_candidate_of_roots_only_whole_and_within_its_limit() -> Outcome {
+fn the_keeper_accepts_a_candidate_only_from_root_and_whole() -> Outcome {
     let mail = Lab::mail()?;
     let mut alice = connect(&mail, "alice")?;
     let ask = |candidate: &str| {

@@ -68,7 +68,7 @@ fn who_recent_tells_why_each_session_has_ended() -> Result {
 }
 
 #[test]
-fn a_session_ends_when_its_time_is_up_and_its_connections_with_it() -> Result {
+fn a_sessions_connections_end_when_it_expires() -> Result {
     let mail = Lab::mail()?;
     demand(&mail, "session 8s;")?;
     let mut alice = connect(&mail, "alice")?;
@@ -80,7 +80,7 @@ fn a_session_ends_when_its_time_is_up_and_its_connections_with_it() -> Result {
 }
 
 #[test]
-fn a_user_whose_host_answers_stays_and_one_who_is_disabled_there_does_not() -> Result {
+fn only_users_disabled_on_the_server_lose_their_session() -> Result {
     let mail = Lab::mail()?;
     demand(&mail, "reauthenticate 6s;")?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
@@ -103,7 +103,7 @@ fn a_user_whose_host_answers_stays_and_one_who_is_disabled_there_does_not() -> R
 }
 
 #[test]
-fn who_comes_from_a_host_that_has_gone_is_cut_and_comes_back_with_it() -> Result {
+fn users_of_a_removed_host_are_cut_until_it_is_back() -> Result {
     let mut mail = Lab::mail()?;
     demand(&mail, "reauthenticate 6s;")?;
     let mut alice = connect(&mail, "alice")?;
@@ -138,7 +138,7 @@ fn answer(
 }
 
 #[test]
-fn an_element_authenticates_its_own_session_once_and_what_is_made_up_does_not() -> Result {
+fn an_element_authenticates_its_own_session_once() -> Result {
     let attack = Attack::new()?;
     let stranger = attack.add_stranger()?;
     demand(&attack.mail, "reauthenticate 8s;")?;
@@ -183,7 +183,7 @@ fn an_element_authenticates_its_own_session_once_and_what_is_made_up_does_not() 
 }
 
 #[test]
-fn a_closed_sessions_connections_go_on_while_another_session_is_authenticated() -> Result {
+fn a_closed_sessions_connections_live_by_an_authenticated_one() -> Result {
     let attack = Attack::new()?;
     demand(&attack.mail, "reauthenticate 6s;")?;
     let key = attack.user_key("alice")?;
@@ -234,7 +234,7 @@ fn ends_only(attack: &Attack, list: &str, ending: SessionId) -> Result {
 }
 
 #[test]
-fn a_closed_sessions_connections_go_on_when_the_users_last_open_session_ends() -> Result {
+fn a_closed_sessions_connections_outlive_the_last_open_one() -> Result {
     let attack = Attack::new()?;
     let (laptop, mailhost) = (&attack.mail.laptop, &attack.mail.mailhost);
     let former = mailhost.read("/etc/usher/users/alice/authorized_keys")?;
@@ -387,7 +387,7 @@ fn the_sessions_of_a_host_end_when_its_key_is_another_ones() -> Result {
 }
 
 #[test]
-fn they_end_with_the_next_keeper_when_none_ran_and_another_hosts_go_on() -> Result {
+fn a_removed_hosts_sessions_end_when_a_keeper_starts() -> Result {
     let mut attack = Attack::new()?;
     let stranger = attack.add_stranger()?;
     let host = &attack.mail.mailhost;
@@ -459,7 +459,7 @@ fn sessions_of_a_deleted_account_end_and_its_user_is_refused() -> Result {
 }
 
 #[test]
-fn an_account_made_anew_with_another_number_is_not_the_former_one() -> Result {
+fn a_recreated_account_with_another_uid_is_another_account() -> Result {
     let mail = Lab::mail()?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
     change_account(&mail, "s/^alice:x:2001:2001:/alice:x:2101:2001:/")?;

@@ -25,7 +25,7 @@ fn built() -> Result<PathBuf, Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn the_echo_server_that_knows_its_user_differs_by_four_lines_as_the_document_shows() -> Outcome {
+fn the_echo_servers_differ_by_the_documents_four_lines() -> Outcome {
     let output = Command::new("diff")
         .args(["-u", "--label", "plain.c", "--label", "echo.c"])
         .args(["plain.c", "echo.c"])
@@ -104,7 +104,7 @@ fn the_plain_echo_server_serves_connections_side_by_side() -> Outcome {
 }
 
 #[test]
-fn the_echo_server_that_knows_its_user_does_not_start_without_usher_and_says_why() -> Outcome {
+fn the_echo_server_says_why_it_does_not_start_without_usher() -> Outcome {
     let lab = Lab::new()?;
     let mailhost = lab.host("mailhost")?;
     compile("echo.c", &mailhost.path("/var/lib/echo"))?;
@@ -275,7 +275,7 @@ fn each_user_has_calendars_of_their_own_over_the_server_in_rust() -> Outcome {
 }
 
 #[test]
-fn each_user_has_calendars_of_their_own_over_the_server_in_python() -> Outcome {
+fn the_python_server_gives_each_user_their_own_calendars() -> Outcome {
     let program = format!(
         "\"/usr/bin/python3\" \"-P\" \"{PYTHON}/server\" \"connection\"; \
          environment \"PYTHONPATH={PYTHON}\""

@@ -104,7 +104,7 @@ fn a_service_touches_its_files_of_each_user_and_no_others() -> Outcome {
 }
 
 #[test]
-fn a_program_without_its_libraries_is_not_started_and_the_log_says_why() -> Outcome {
+fn a_program_without_its_libraries_is_reported_and_not_started() -> Outcome {
     let mail = mail()?;
     let mut connection = mail
         .laptop
@@ -149,7 +149,7 @@ fn dovecot_serves_mail_with_files_of_its_own_only() -> Outcome {
 const WITHOUT_LANDLOCK: &str = include_str!("../programs/without_landlock.py");
 
 #[test]
-fn without_landlock_a_service_with_files_refuses_its_users_and_another_serves_them() -> Outcome {
+fn without_landlock_only_services_with_files_refuse() -> Outcome {
     let mut mail = mail()?;
     let launcher = ["python3", "-c", WITHOUT_LANDLOCK];
     mail.keeper.stop()?;

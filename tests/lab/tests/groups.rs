@@ -45,7 +45,7 @@ fn diagnosis(mail: &Mail) -> Result<String> {
 }
 
 #[test]
-fn who_joins_a_group_is_admitted_after_an_apply_and_who_leaves_it_is_cut_by_one() -> Outcome {
+fn an_apply_admits_new_group_members_and_cuts_former_ones() -> Outcome {
     let mail = with_group()?;
     let mut of_alice = connect(&mail, "alice")?;
     is_refused(&mail, "carol")?;
@@ -86,7 +86,7 @@ fn who_joins_a_group_is_admitted_after_an_apply_and_who_leaves_it_is_cut_by_one(
 }
 
 #[test]
-fn a_group_that_cannot_be_looked_up_changes_nothing_and_is_told_with_place_and_remedy() -> Outcome {
+fn a_group_that_cannot_be_looked_up_changes_nothing() -> Outcome {
     let mail = with_group()?;
     mail.mailhost.run(["gpasswd", "-a", "carol", "readers"])?;
     apply(&mail)?;

@@ -83,7 +83,7 @@ fn a_key_is_rotated_and_only_what_the_former_one_opened_is_cut() -> Outcome {
 }
 
 #[test]
-fn a_key_that_was_removed_while_no_keeper_ran_has_its_sessions_ended_by_the_next_one() -> Outcome {
+fn the_next_keeper_ends_sessions_of_a_removed_key() -> Outcome {
     let mut mail = Lab::mail()?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
     mail.keeper.stop()?;
@@ -98,7 +98,7 @@ fn a_key_that_was_removed_while_no_keeper_ran_has_its_sessions_ended_by_the_next
 }
 
 #[test]
-fn a_guest_is_gone_when_the_keys_time_is_over_and_others_are_not() -> Outcome {
+fn a_guest_is_gone_when_the_keys_time_is_over() -> Outcome {
     let mail = Lab::mail()?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
     in_time(|seconds| {
@@ -243,7 +243,7 @@ const CLIENT: &str =
     "client banking { users mail; service vault at mailhost port 144; key banking; }\n";
 
 #[test]
-fn a_key_for_one_thing_opens_it_and_nothing_else_and_no_other_key_does() -> Outcome {
+fn a_key_for_one_purpose_opens_only_that() -> Outcome {
     let mail = Lab::mail()?;
     let (laptop, mailhost) = (&mail.laptop, &mail.mailhost);
     let banking = keygen(&mail.laptop, "banking")?;

@@ -94,7 +94,7 @@ fn refused(command: &Command) -> Result {
 }
 
 #[test]
-fn the_listed_program_is_authenticated_and_another_of_the_same_user_is_not() -> Result {
+fn only_listed_programs_of_a_user_are_authenticated() -> Result {
     let mail = topology_of_curl()?;
     let path = in_folder("curl");
     // Held and announced, then with tokens.
@@ -129,7 +129,7 @@ fn the_listed_program_is_authenticated_and_another_of_the_same_user_is_not() -> 
 }
 
 #[test]
-fn a_file_that_takes_the_place_of_a_listed_one_counts_at_once_and_the_former_does_not() -> Result {
+fn a_listed_path_counts_by_its_present_file() -> Result {
     let mail = topology_of_curl()?;
     let (path, fresh, kept) = (
         in_folder("curl"),
@@ -233,7 +233,7 @@ fn programs_that_ask_have_to_be_listed_as_well() -> Result {
 }
 
 #[test]
-fn what_is_listed_and_can_be_no_program_is_told_before_and_after() -> Result {
+fn listed_files_that_are_no_programs_are_reported() -> Result {
     let mail = topology_of_curl()?;
     let script = in_folder("script");
     mail.laptop
@@ -276,7 +276,7 @@ fn what_is_listed_and_can_be_no_program_is_told_before_and_after() -> Result {
 
 /// Without libusher's word nobody knows which program asks.
 #[test]
-fn who_asks_with_a_socket_of_which_no_program_is_told_is_refused() -> Result {
+fn a_request_by_a_socket_without_a_known_program_is_refused() -> Result {
     let mail = topology_of_curl()?;
     let interpreter = mail
         .laptop

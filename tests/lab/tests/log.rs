@@ -58,7 +58,7 @@ fn verify(mail: &Mail, kept: &str) -> Result<(bool, String)> {
 }
 
 #[test]
-fn a_session_is_on_record_as_what_the_client_signed_and_ssh_keygen_verifies_it() -> Result {
+fn a_sessions_record_verifies_with_ssh_keygen() -> Result {
     let mail = Lab::mail()?;
     let _alice = connect(&mail, "alice")?;
     // In the same session: no record of its own.
@@ -101,7 +101,7 @@ fn a_session_is_on_record_as_what_the_client_signed_and_ssh_keygen_verifies_it()
 }
 
 #[test]
-fn what_root_takes_out_or_changes_shows_against_a_kept_checkpoint() -> Result {
+fn a_kept_checkpoint_reveals_removed_or_changed_records() -> Result {
     let mut mail = Lab::mail()?;
     let kept = "/root/kept";
     for _ in 0..3 {
@@ -153,7 +153,7 @@ fn what_root_takes_out_or_changes_shows_against_a_kept_checkpoint() -> Result {
 }
 
 #[test]
-fn without_the_recorder_there_are_no_new_sessions_and_open_ones_go_on() -> Result {
+fn without_the_recorder_only_open_sessions_continue() -> Result {
     let mut mail = Lab::mail()?;
     let mut alice = connect(&mail, "alice")?;
     mail.recorder.kill(Signal::KILL)?;
@@ -250,7 +250,7 @@ fn a_full_disk_refuses_new_sessions_and_loses_nothing() -> Result {
 }
 
 #[test]
-fn a_log_that_is_begun_is_no_warning_and_one_that_went_missing_is() -> Result {
+fn only_a_log_that_went_missing_is_a_warning() -> Result {
     let mut mail = Lab::mail()?;
     let log = mail.recorder.log()?;
     assert!(
@@ -317,7 +317,7 @@ fn why_a_session_ended_is_on_record_and_ssh_keygen_verifies_it() -> Result {
 }
 
 #[test]
-fn an_end_waits_for_room_on_the_disk_and_for_the_daemons_and_is_recorded_once() -> Result {
+fn an_end_waits_for_room_on_disk_and_is_recorded_once() -> Result {
     let mut mail = Lab::mail()?;
     put_on_a_small_disk(&mut mail)?;
     let mut alice = connect(&mail, "alice")?;
@@ -355,7 +355,7 @@ fn an_end_waits_for_room_on_the_disk_and_for_the_daemons_and_is_recorded_once() 
 }
 
 #[test]
-fn a_session_that_ends_twice_before_the_log_knows_has_both_ends_on_record() -> Result {
+fn a_session_that_ends_twice_has_both_ends_on_record() -> Result {
     let mut attack = Attack::new()?;
     let mut channel = attack.channel()?;
     let mut asked = attack.asked("alice")?;
@@ -389,7 +389,7 @@ fn a_session_that_ends_twice_before_the_log_knows_has_both_ends_on_record() -> R
 }
 
 #[test]
-fn what_is_on_record_and_may_not_be_opened_any_more_has_ended_there_too() -> Result {
+fn a_recorded_session_that_is_not_opened_has_its_end_on_record() -> Result {
     let mut mail = Lab::mail()?;
     mail.recorder.kill(Signal::STOP)?;
     let mut alice = mail

@@ -151,7 +151,7 @@ fn connect(mail: &Mail, user: &str, way: &str, address: &str) -> Result<Option<S
 }
 
 #[test]
-fn every_way_to_connect_is_held_at_first_and_served_by_either_family() -> Result {
+fn every_way_to_connect_is_held_first_in_either_family() -> Result {
     let mut mail = topology()?;
     let addresses = [
         mail.mailhost.ipv4().to_string(),
@@ -197,7 +197,7 @@ fn fifty_first_connections_at_once_open_one_session() -> Result {
 }
 
 #[test]
-fn a_signer_that_is_stopped_keeps_connections_waiting_and_one_that_ends_does_not() -> Result {
+fn a_stopped_signer_holds_connections_and_an_ended_one_does_not() -> Result {
     let mut mail = topology()?;
     mail.signer.kill(Signal::STOP)?;
     let mut waiting = client(&mail, "alice", 1).spawn()?;
@@ -222,7 +222,7 @@ fn a_signer_that_is_stopped_keeps_connections_waiting_and_one_that_ends_does_not
 }
 
 #[test]
-fn what_policy_permits_no_longer_is_refused_also_when_it_is_held_already() -> Result {
+fn a_held_connection_is_refused_once_policy_forbids_it() -> Result {
     let mut mail = topology()?;
     // No courier carries the announcement, which the signer tries for a while.
     mail.courier.stop()?;
@@ -274,7 +274,7 @@ sys.stdin.readline()
 ";
 
 #[test]
-fn who_has_no_account_shares_a_quota_with_all_who_have_none_and_keeps_no_user_out() -> Result {
+fn uids_without_an_account_share_one_quota() -> Result {
     let mail = topology()?;
     // This address has no host, and no answer at all.
     let desert = "10.77.0.99";
@@ -310,7 +310,7 @@ fn who_has_no_account_shares_a_quota_with_all_who_have_none_and_keeps_no_user_ou
 }
 
 #[test]
-fn a_refused_token_is_told_once_and_the_next_connection_is_announced() -> Result {
+fn after_a_refused_token_the_next_connection_is_announced() -> Result {
     let mut mail = topology()?;
     let greeting = format!("{}\n", ALICE.mailhost_uid);
     assert_eq!(client(&mail, "alice", 1).run()?.stdout, greeting);

@@ -116,7 +116,7 @@ fn compare(mail: &Mail) -> Result<Vec<String>, Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn who_is_permitted_by_the_analyser_is_served_and_who_is_not_is_refused() -> Outcome {
+fn the_daemons_serve_exactly_the_users_of_the_analyser() -> Outcome {
     let mail = Lab::mail()?;
     let mailhost = &mail.mailhost;
     put_more(&mail, MAILHOST, LAPTOP)?;
@@ -170,7 +170,7 @@ fn who_is_permitted_by_the_analyser_is_served_and_who_is_not_is_refused() -> Out
 }
 
 #[test]
-fn one_hosts_policy_says_what_it_refuses_and_that_the_other_side_is_not_known() -> Outcome {
+fn one_hosts_policy_alone_leaves_the_other_side_unknown() -> Outcome {
     let mail = Lab::mail()?;
     let here = |user: &str| {
         let user = format!("{user}@laptop");
@@ -200,7 +200,7 @@ fn one_hosts_policy_says_what_it_refuses_and_that_the_other_side_is_not_known() 
 }
 
 #[test]
-fn expectations_are_tried_on_both_hosts_policies_and_tell_what_shows_that_they_fail() -> Outcome {
+fn expectations_are_tried_on_both_hosts_policies() -> Outcome {
     let mail = Lab::mail()?;
     let path = "/etc/usher/policy.d/expect.policy";
     let test = |expected: &str| -> Result<(i32, Value), Box<dyn std::error::Error>> {
@@ -303,7 +303,7 @@ fn contradictions_of_two_hosts_are_told_until_they_agree() -> Outcome {
 }
 
 #[test]
-fn who_gains_and_who_loses_by_the_analyser_does_so_by_the_daemons() -> Outcome {
+fn the_analysers_gains_and_losses_are_those_of_the_daemons() -> Outcome {
     const FORMER: &str = "/root/former";
     let mail = Lab::mail()?;
     put_more(&mail, MAILHOST, LAPTOP)?;

@@ -59,7 +59,7 @@ fn a_services_port_is_the_services_while_policy_has_it() -> Result {
 }
 
 #[test]
-fn nobody_stands_in_for_another_host_while_the_proxy_does_not_run() -> Result {
+fn no_process_replaces_the_proxy_while_it_does_not_run() -> Result {
     let mut mail = topology()?;
     mail.proxy.stop()?;
     let places = [

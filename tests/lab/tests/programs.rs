@@ -88,7 +88,7 @@ fn sessions(mail: &Mail) -> Result<Vec<Session>, Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn curl_and_mbsync_fetch_the_mail_of_the_user_who_runs_them_and_nobody_elses() -> Outcome {
+fn curl_and_mbsync_fetch_only_the_callers_own_mail() -> Outcome {
     let mail = Lab::mail()?;
     for user in [ALICE, BOB] {
         let output = fetch(&mail, user.name, user.name)?;
@@ -120,7 +120,7 @@ fn curl_and_mbsync_fetch_the_mail_of_the_user_who_runs_them_and_nobody_elses() -
 }
 
 #[test]
-fn every_way_to_log_in_takes_the_users_own_name_with_any_password_and_no_other_name() -> Outcome {
+fn every_login_accepts_only_the_users_own_name() -> Outcome {
     let mail = Lab::mail()?;
     // Base 64 of NUL alice NUL x; of NUL bob NUL x; of bob NUL alice NUL x (to act as bob).
     let (alice, bob, acting) = ("AGFsaWNlAHg=", "AGJvYgB4", "Ym9iAGFsaWNlAHg=");
@@ -217,7 +217,7 @@ fn mutt_reads_mail_by_any_password() -> Outcome {
 }
 
 #[test]
-fn a_wrong_name_may_be_followed_by_the_right_one_and_what_is_sent_ahead_is_kept() -> Outcome {
+fn the_right_name_may_follow_a_wrong_one_in_a_pipeline() -> Outcome {
     let mail = Lab::mail()?;
     let mut alice = greeted(&mail, "alice")?;
     assert!(ask(&mut alice, "a LOGIN bob x", "a ")?.contains("a NO"));
@@ -260,7 +260,7 @@ fn later_connections_of_a_user_need_no_new_signature() -> Outcome {
 }
 
 #[test]
-fn a_client_that_has_not_logged_in_is_cut_with_its_user_and_another_is_not() -> Outcome {
+fn a_client_before_login_is_cut_with_its_user() -> Outcome {
     let mail = Lab::mail()?;
     let (mut alice, mut bob) = (greeted(&mail, "alice")?, greeted(&mail, "bob")?);
     mail.mailhost.run(["usher", "user", "disable", "alice"])?;
@@ -275,7 +275,7 @@ fn a_client_that_has_not_logged_in_is_cut_with_its_user_and_another_is_not() -> 
 }
 
 #[test]
-fn a_crashed_proxy_costs_its_own_connections_only_and_serves_again() -> Outcome {
+fn a_crashed_proxy_costs_only_its_own_connections() -> Outcome {
     let mut mail = Lab::mail()?;
     let mut through = greeted(&mail, "alice")?;
     let mut direct = mail
@@ -307,7 +307,7 @@ def application(environment, start):
 ";
 
 #[test]
-fn gunicorn_serves_each_user_as_that_user_by_its_own_socket_activation() -> Outcome {
+fn gunicorn_serves_each_user_as_that_user_by_socket_activation() -> Outcome {
     let mail = Lab::mail()?;
     mail.mailhost.write("/var/lib/web/web.py", WEB)?;
     let server = "service web { program \"/usr/bin/gunicorn\" \"--chdir\" \"/var/lib/web\" \

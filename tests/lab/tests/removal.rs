@@ -66,7 +66,7 @@ fn a_dropped_lab_is_gone_when_drop_returns() -> Result {
 }
 
 #[test]
-fn a_remover_removes_from_another_thread_and_nothing_can_be_added_after() -> Result {
+fn nothing_is_added_after_a_remover_has_removed() -> Result {
     let lab = Lab::new()?;
     let host = lab.host("one")?;
     let spaces = hold(host.anchor())?;
@@ -128,7 +128,7 @@ fn groups_of(pid: u32) -> std::io::Result<Vec<PathBuf>> {
 }
 
 #[test]
-fn a_killed_lab_takes_its_hosts_along_and_the_next_one_sweeps_its_cgroups() -> Result {
+fn a_killed_lab_takes_its_hosts_along() -> Result {
     let mut foreign = foreign_lab()?;
     let pid = foreign.process.id();
     let spaces = hold(foreign.anchor)?;

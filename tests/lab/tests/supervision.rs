@@ -100,7 +100,7 @@ fn a_stopped_daemon_gets_nothing_back_and_a_restarted_one_does() -> Result {
 }
 
 #[test]
-fn a_daemon_that_ends_before_it_is_ready_is_reported_with_its_log() -> Result {
+fn an_early_end_of_a_daemon_is_reported_with_its_log() -> Result {
     let lab = Lab::new()?;
     let host = lab.host("server")?;
     let script = "import sys; print('no configuration', file=sys.stderr); sys.exit(3)";

@@ -42,7 +42,7 @@ fn full(attack: &Attack, channel: &mut Channel, asked: &mut Asked, session: Sess
 }
 
 #[test]
-fn a_full_table_of_connections_refuses_and_has_room_when_one_ends() -> Result {
+fn a_full_table_of_connections_refuses_until_one_ends() -> Result {
     let attack = with_table("--connections", "2")?;
     let key = attack.user_key("alice")?;
     let mut channel = attack.channel()?;
@@ -112,7 +112,7 @@ fn a_full_table_of_sessions_refuses_and_keeps_what_it_has() -> Result {
 }
 
 #[test]
-fn a_full_table_of_listeners_refuses_other_users_until_one_has_gone() -> Result {
+fn a_full_table_of_listeners_refuses_until_one_has_gone() -> Result {
     let attack = with_table("--listeners", "1")?;
     let (alice, bob) = (attack.user_key("alice")?, attack.user_key("bob")?);
     let mut channel = attack.channel()?;

@@ -95,7 +95,7 @@ fn a_token_that_is_refused_is_followed_by_an_announcement() -> Result {
 }
 
 #[test]
-fn a_program_that_remembers_the_address_tries_one_token_and_not_two() -> Result {
+fn a_program_tries_a_remembered_address_with_one_token() -> Result {
     let mut mail = topology()?;
     let mut program = who_remembers(&mail)?;
     program.write("again\n")?;
@@ -121,7 +121,7 @@ fn many_refused_tokens_at_once_make_one_new_session() -> Result {
 }
 
 #[test]
-fn a_ticket_goes_and_its_session_is_closed_when_policy_permits_it_no_longer() -> Result {
+fn a_ticket_and_its_session_end_when_policy_forbids_them() -> Result {
     let mail = topology()?;
     let mut program = who_remembers(&mail)?;
     connect(&mail, "bob", 1, 1)?;
@@ -150,7 +150,7 @@ fn a_ticket_goes_and_its_session_is_closed_when_policy_permits_it_no_longer() ->
 }
 
 #[test]
-fn a_disabled_users_connections_by_token_are_cut_and_no_more_are_made() -> Result {
+fn disabling_a_user_cuts_connections_by_token() -> Result {
     let mail = topology()?;
     let connect_imap = || {
         mail.laptop
@@ -180,7 +180,7 @@ fn a_disabled_users_connections_by_token_are_cut_and_no_more_are_made() -> Resul
 }
 
 #[test]
-fn tokens_outlive_the_keeper_and_the_verifier_and_not_the_signer() -> Result {
+fn tokens_outlive_keeper_and_verifier_but_not_the_signer() -> Result {
     let mut mail = topology()?;
     connect(&mail, "alice", 1, 1)?;
     has_ticket(&mail, 1)?;
@@ -202,7 +202,7 @@ fn tokens_outlive_the_keeper_and_the_verifier_and_not_the_signer() -> Result {
 }
 
 #[test]
-fn without_the_filter_connections_are_announced_and_tokens_come_back_with_it() -> Result {
+fn connections_are_announced_while_the_filter_is_missing() -> Result {
     let mut mail = topology()?;
     connect(&mail, "alice", 1, 1)?;
     has_ticket(&mail, 1)?;
@@ -264,7 +264,7 @@ fn a_session_is_renewed_before_its_tokens_are_used_up() -> Result {
 }
 
 #[test]
-fn who_is_faster_than_renewals_has_connections_announced_and_no_pause() -> Result {
+fn connections_faster_than_renewals_are_announced_without_pause() -> Result {
     let mail = topology()?;
     connect(&mail, "alice", 1, 1)?;
     has_ticket(&mail, 1)?;

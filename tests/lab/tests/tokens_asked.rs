@@ -70,7 +70,7 @@ fn a_host_gets_no_slot_for_the_session_of_another() -> Result {
 }
 
 #[test]
-fn nothing_is_granted_or_announced_in_a_session_that_is_not_on_record_yet() -> Result {
+fn an_unrecorded_session_grants_and_announces_nothing() -> Result {
     let mut attack = Attack::new()?;
     let alice = attack.user_key("alice")?;
     let mut channel = attack.channel()?;

@@ -228,7 +228,7 @@ fn a_user_at_the_limit_of_processes_waits_and_another_does_not() -> Outcome {
 }
 
 #[test]
-fn the_first_connection_after_an_apply_is_served_by_what_was_applied() -> Outcome {
+fn the_first_connection_after_an_apply_is_served_by_it() -> Outcome {
     let mail = mail()?;
     // Her session stays, and with it what waits for her connections.
     let (connection, said) = reveal(&mail, "alice", "each")?;
@@ -599,7 +599,7 @@ fn a_connection_beyond_the_limit_is_refused_in_the_end() -> Outcome {
 }
 
 #[test]
-fn all_processes_of_an_idle_worker_are_asked_to_end_and_have_time() -> Outcome {
+fn an_idle_workers_processes_get_time_to_end() -> Outcome {
     let mail = troubled()?;
     for user in ["alice", "bob"] {
         let mut connection = open(&mail, user, "family")?;

@@ -127,7 +127,7 @@ fn the_header_alone_compiles_as_c_and_as_cpp() {
 }
 
 #[test]
-fn the_shared_library_has_its_name_and_shows_what_the_header_declares() {
+fn the_shared_library_exports_what_the_header_declares() {
     let installed = Installed::new("install-library");
     let library = installed.path("lib/libusher.so");
     let name = concat!("libusher.so.", env!("CARGO_PKG_VERSION_MAJOR"));
@@ -214,7 +214,7 @@ fn example_of(page: &str) -> String {
 }
 
 #[test]
-fn the_example_of_the_manual_page_compiles_and_says_what_is_missing() {
+fn the_manual_pages_example_compiles_and_names_what_is_missing() {
     let installed = Installed::new("install-library");
     let example = installed.folder.path().join("example.c");
     std::fs::write(&example, example_of("usher_accept_by_user.3.md")).unwrap();

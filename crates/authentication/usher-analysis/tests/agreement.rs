@@ -26,7 +26,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn the_analyser_permits_what_the_daemons_permit_and_nothing_else(
+    fn the_analyser_permits_exactly_what_the_daemons_permit(
         choices in vec(choices(), GIVEN),
     ) {
         let hosts: Vec<HostPolicy> =

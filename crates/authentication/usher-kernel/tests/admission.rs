@@ -80,7 +80,7 @@ tests! {
         TcpStream::connect((own.as_str(), 144)).unwrap();
     }
 
-    fn who_takes_the_port_of_a_service_for_all_addresses_stops_nobody(world) {
+    fn binding_a_services_port_for_all_addresses_stops_no_service(world) {
         let admission = world.open().unwrap();
         admission.set_services(&[(PORT, SERVICE)]).unwrap();
         let thief = TcpListener::bind(("0.0.0.0", PORT)).unwrap();

@@ -223,7 +223,7 @@ tests! {
         end(&alices).unwrap();
     }
 
-    fn a_connect_that_waits_waits_for_the_release_and_is_refused_with_a_rst(world) {
+    fn a_waiting_connect_ends_with_release_and_reset(world) {
         let tickets = hold(world);
         let sender = tickets.holding().sender().unwrap();
         let _server = Server::new();

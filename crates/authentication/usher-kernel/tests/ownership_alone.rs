@@ -74,7 +74,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentityThreads) - before_threads, 2);
     }
 
-    fn a_service_makes_no_process_in_its_own_memory_but_to_execute_a_program(world) {
+    fn a_service_may_vfork_only_to_execute_a_program(world) {
         let before_shared_memory = world.count(Reason::IdentitySharedMemory);
         with_a_grant(world, || {
             assert!(is_refused(libc::CLONE_VM | libc::SIGCHLD));

@@ -18,8 +18,8 @@ fn in_the_part_of_another_keeper() {
 }
 
 #[test]
-fn a_daemon_with_mounts_of_its_own_is_not_traced_and_touches_nothing() {
-    let name = "a_daemon_with_mounts_of_its_own_is_not_traced_and_touches_nothing";
+fn a_daemon_with_own_mounts_is_not_traced_and_owns_nothing() {
+    let name = "a_daemon_with_own_mounts_is_not_traced_and_owns_nothing";
     process_of_its_own(name, |pins| {
         let ownership = load(pins);
         let aside = |part: &str| {

@@ -265,8 +265,8 @@ fn use_of(listener: &std::net::TcpListener) -> Vec<(&'static str, io::Result<()>
 }
 
 #[test]
-fn a_users_listener_takes_options_of_its_owner_and_the_keeper_only() {
-    let name = "a_users_listener_takes_options_of_its_owner_and_the_keeper_only";
+fn only_owner_and_keeper_may_set_a_listeners_options() {
+    let name = "only_owner_and_keeper_may_set_a_listeners_options";
     process_of_its_own(name, |pins| {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

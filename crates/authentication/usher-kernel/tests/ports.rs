@@ -57,7 +57,7 @@ tests! {
         assert_eq!(all(ALICE), [0; 7]);
     }
 
-    fn a_port_of_one_address_is_kept_there_and_at_all_addresses_together(world) {
+    fn a_port_at_one_address_is_reserved_there_and_for_all_at_once(world) {
         let ports = Ports::open(&world.cgroup).unwrap();
         ports.apply([reserved(Some("127.0.1.1"), 8025, ALICE), reserved(Some("fd00::7"), 8026, 0)]).unwrap();
         run("ip", &["address", "add", "fd00::7/128", "dev", "lo", "nodad"]);
@@ -94,7 +94,7 @@ tests! {
         assert_eq!(outcome("0.0.0.0:8025"), [0, 0]);
     }
 
-    fn former_addresses_make_room_and_what_finds_none_leaves_the_others_reserved(world) {
+    fn former_addresses_make_room_for_new_ones(world) {
         const ROOM: u32 = 16_384;
         let ports = Ports::open(&world.cgroup).unwrap();
         let of = |addresses: std::ops::Range<u32>, port| {
@@ -144,7 +144,7 @@ tests! {
         assert!(had > 0 && refused > 0, "{had} {refused}");
     }
 
-    fn another_network_namespace_and_processes_elsewhere_are_left_alone(world) {
+    fn other_namespaces_and_processes_are_left_alone(world) {
         let ports = Ports::open(&world.cgroup).unwrap();
         ports.apply([reserved(None, 8025, 0)]).unwrap();
         assert_eq!(tcp(BOB, "0.0.0.0:8025"), libc::EACCES);

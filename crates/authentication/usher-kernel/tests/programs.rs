@@ -167,7 +167,7 @@ tests! {
         assert_eq!(tickets.listing().asker(socket_for(v4(PORT)).as_fd()).unwrap(), None);
     }
 
-    fn a_file_that_was_replaced_is_no_program_any_more_and_the_new_one_is_another(world) {
+    fn a_replaced_file_is_another_program(world) {
         let tickets = open(world);
         let path = Path::new("/mnt/perl");
         std::fs::copy("/usr/bin/perl", path).unwrap();
@@ -253,7 +253,7 @@ tests! {
         tickets.listing().add(&four).unwrap();
     }
 
-    fn a_confined_signer_tells_programs_apart_by_files_that_it_may_not_read(world) {
+    fn a_confined_signer_identifies_unreadable_programs(world) {
         let tickets = open(world);
         std::fs::copy("/usr/bin/perl", "/mnt/perl").unwrap();
         run("chmod", &["711", "/mnt/perl"]);

@@ -53,7 +53,7 @@ tests! {
         assert_eq!(counted(&tickets), all);
     }
 
-    fn that_a_ticket_was_of_use_says_a_connection_that_was_established(world) {
+    fn an_established_connection_shows_that_its_ticket_worked(world) {
         let tickets = open(world);
         let passed = |user| tickets.has_passed(&key(user, v4(PORT))).unwrap();
         Session::given(&tickets, 1, 8, &key(ALICE, v4(PORT)));

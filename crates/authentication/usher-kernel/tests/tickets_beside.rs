@@ -359,7 +359,7 @@ tests! {
         assert_eq!(counted(&tickets), all);
     }
 
-    fn a_draw_gives_nobody_elses_token_whatever_is_replaced_meanwhile(world) {
+    fn a_draw_never_returns_another_users_token(world) {
         // The tables are so small that memory passes from one user's ticket to the other's at once.
         let tickets = Tickets::open(&world.cgroup, None, &Limits { tickets: 2, blocks: 4, ..Limits::default() }).unwrap();
         let server = Server::new();

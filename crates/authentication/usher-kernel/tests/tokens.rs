@@ -142,7 +142,7 @@ tests! {
         });
     }
 
-    fn who_takes_the_port_of_a_connection_that_was_given_up_is_nobody(world) {
+    fn the_next_owner_of_an_abandoned_port_is_not_the_user(world) {
         let (admission, alice, checker) = serve(world, &LIMITS);
         let chain = Chain::new(1, 100);
         let slot = admission.open_tokens(&chain.session).unwrap();

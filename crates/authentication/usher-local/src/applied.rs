@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_has_accounts_up_to_a_limit_and_beyond_it_is_a_mistake() {
+    fn a_group_with_too_many_accounts_is_a_mistake() {
         let folder = tree();
         let path = folder.path().join("policy.d/groups.policy");
         std::fs::write(path, "users u { group staff, crowd; }\n").unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_list_of_revoked_keys_is_an_error_and_not_an_empty_one() {
+    fn a_damaged_list_of_revoked_keys_is_an_error() {
         let folder = tree();
         let path = folder.path().join("revoked_keys");
         let check = |bytes: Option<&[u8]>| {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_by_the_path_of_the_copy_that_has_it_or_by_this_hosts() {
+    fn a_mistake_is_reported_with_the_path_of_its_copy() {
         let folder = tree();
         let root = folder.path();
         let copy = ConfigurationCopy::open(root).unwrap();

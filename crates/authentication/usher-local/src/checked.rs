@@ -255,7 +255,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_key_that_expired_or_was_revoked_is_no_way_in_and_a_good_one_is() {
+    fn only_a_key_neither_expired_nor_revoked_lets_its_user_in() {
         let folder = tree();
         let list = folder.path().join("users/alice/authorized_keys");
         let alice: UserName = "alice".parse().unwrap();
@@ -308,7 +308,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_authority_for_every_user_certifies_each_by_name_and_for_nothing_in_particular() {
+    fn an_authority_for_all_users_certifies_each_by_name() {
         let folder = tree();
         let unknown = Err(Refusal::UnknownAuthority);
         assert_eq!(admitted(&folder, "alice", None), unknown);
@@ -327,7 +327,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_authority_in_a_users_list_certifies_that_user_by_its_principals_and_its_purpose() {
+    fn a_users_authority_certifies_by_principals_and_purpose() {
         let folder = tree();
         let list = |name: &str, text: &str| {
             let text = format!("{text} {AUTHORITY}\n");

@@ -118,7 +118,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn collects_policy_files_in_order_and_leaves_editors_leftovers_alone() {
+    fn policy_files_are_read_in_order_without_editors_leftovers() {
         let folder = tree();
         for name in ["20-b.policy", "10-a.policy", "10-a.policy~", ".x.swp"] {
             std::fs::write(folder.path().join("policy.d").join(name), "").unwrap();

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_within_a_copy_is_followed_and_one_that_leads_out_is_refused_by_its_name() {
+    fn a_link_that_leads_out_of_a_copy_is_refused_by_name() {
         let (host, outside) = (tree(), tempfile::tempdir().unwrap());
         for folder in [host.path(), outside.path()] {
             std::fs::create_dir_all(folder.join("real/folder")).unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_copy_has_is_told_from_what_it_lacks_and_from_what_is_elsewhere() {
+    fn a_copy_distinguishes_its_own_files_from_missing_ones() {
         let host = tree();
         let path = |name: &str| host.path().join(name);
         std::fs::write(path("groups"), "ops:x:70:\n").unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused_without_waiting_and_dev_null_is_empty() {
+    fn only_files_are_read_and_dev_null_is_empty() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("file"), "text").unwrap();

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_included_is_read_once_however_often_and_by_whatever_path() {
+    fn a_file_included_twice_by_any_path_is_read_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let write = |name: &str, text: &str| std::fs::write(path(name), text).unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_a_mistake_of_the_statement_and_too_many_are() {
+    fn an_unreadable_or_excessive_include_is_a_mistake() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let told = |text: &str| {

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_earliest_expiry_counts_and_what_sshd_alone_has_is_passed_over() {
+    fn the_earliest_expiry_counts() {
         let expires = |text| KeyOptions::parse(text).map(|options| options.expires);
         assert_eq!(expires("expiry-time=\"19700102Z\""), Ok(Some(86_400)));
         assert_eq!(expires("expiry-time=\"197001020001Z\""), Ok(Some(86_460)));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_bind_nobody_here_is_refused_with_what_there_is_instead() {
+    fn a_statement_that_binds_no_one_is_refused_with_an_alternative() {
         for (text, name) in [
             ("command=\"/bin/false\"", "command"),
             ("from=\"10.0.0.0/8\"", "from"),

@@ -98,7 +98,7 @@ mod tests {
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBFOSSDcMLHY83KZsUhkjz4XH1G8fT/qEwy0LI/7FFAu";
 
     #[test]
-    fn an_authority_is_trusted_with_the_principals_of_its_lines_only() {
+    fn an_authority_is_trusted_only_for_its_lines_principals() {
         let folder = tree();
         let alice = "alice".parse().unwrap();
         let trusted = |principals: &str| {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_admits_by_the_principals_that_an_authority_is_trusted_with_and_while_it_is() {
+    fn a_service_admits_principals_while_their_authority_is_trusted() {
         let folder = tree();
         let policy = format!(
             "host laptop {{ address 10.0.0.1; key \"{HOST}\"; }}
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_be_certified_as_what_is_known_by_the_authorities_that_are_good() {
+    fn trusted_authorities_decide_which_names_can_be_certified() {
         let folder = tree();
         let banking = "banking".parse().unwrap();
         let can = |principal: &str| {

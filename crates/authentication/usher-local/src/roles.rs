@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_in_their_roles_folders_and_open_to_known_accounts() {
+    fn sockets_are_in_their_roles_folders_for_known_accounts() {
         for role in ROLES {
             for socket in role.sockets {
                 let folder = format!("{}/{}/", RUNTIME_DIRECTORY, role.name);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_key_is_told_from_a_public_one_and_what_is_neither_is_refused() {
+    fn private_and_public_keys_are_told_apart() {
         let key = PrivateKey::from(usher_proto::ssh_key::private::Ed25519Keypair::from_seed(
             &[7; 32],
         ));

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_may_write_is_told_with_the_remedy_and_what_is_the_callers_is_not() {
+    fn files_that_others_may_write_are_reported_with_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let mode = |name: &str, mode| {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_others_is_told_and_what_belongs_to_root_is_not() {
+    fn only_files_of_other_accounts_are_reported() {
         if !geteuid().is_root() {
             println!("skipped: gives files to others, which takes root");
             return;

@@ -53,7 +53,7 @@ fn the_record_of_an_end_is_laid_out_as_the_document_says() {
 }
 
 #[test]
-fn an_end_is_one_that_the_log_signed_and_no_client_and_no_other_log() {
+fn only_this_logs_signature_makes_an_end() {
     let key = log_key();
     let log = key.verifying_key().public_key();
     let mut other = end_record(1);
@@ -157,7 +157,7 @@ fn keys_of_other_tools_are_read() {
 }
 
 #[test]
-fn checkpoints_have_one_spelling_and_other_signatures_are_passed_over() {
+fn checkpoints_have_one_spelling() {
     let folder = tempfile::tempdir().unwrap();
     let log = log(folder.path(), &records(0..2));
     let key = log_key().verifying_key().clone();

@@ -55,7 +55,7 @@ fn borders(directory: &Path) -> Vec<usize> {
 }
 
 #[test]
-fn a_log_that_nobody_touched_verifies_against_every_checkpoint_it_ever_had() {
+fn an_unchanged_log_verifies_against_all_its_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = Log::open(folder.path(), log_key()).unwrap();
     let mut kept = vec![log.checkpoint().note().to_owned()];
@@ -142,7 +142,7 @@ fn every_truncation_is_found_and_the_first_missing_record_named() {
 }
 
 #[test]
-fn every_exchange_of_two_records_is_found_and_the_first_place_named() {
+fn every_exchange_of_two_records_is_found_at_its_first_place() {
     let (folder, kept) = world();
     let borders = borders(folder.path());
     let genuine = fs::read(bundle(folder.path())).unwrap();
@@ -191,7 +191,7 @@ fn a_log_set_back_with_an_old_checkpoint_is_found() {
 }
 
 #[test]
-fn a_record_that_nobody_signed_is_found_though_the_log_vouches_for_it() {
+fn an_unsigned_record_is_found_in_a_log_that_vouches_for_it() {
     // Root has the log's key, and need not use the library, which refuses this.
     let mut forged = authentication(3);
     forged.authenticator.statement = common::statement(99).encode();
@@ -348,7 +348,7 @@ fn keys_and_origins_have_one_spelling() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
-    fn a_log_rewritten_by_who_has_its_key_is_not_consistent_with_the_kept_checkpoint(
+    fn a_rewritten_log_contradicts_a_kept_checkpoint(
         kept in 1..9_u64,
         more in 0..4_u64,
         changed in any::<prop::sample::Index>(),

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_up_without_the_key_is_found_at_once_but_for_one_in_256() {
+    fn a_forged_token_passes_the_mask_once_in_256() {
         let readable = (0..=u16::MAX)
             .filter(|guess| {
                 let mut bytes = [0; TOKEN_SIZE];

@@ -150,7 +150,7 @@ fn frames_of_the_other_direction_are_unknown() {
 }
 
 #[test]
-fn an_impossible_length_fails_before_the_frame_is_there_and_for_good() {
+fn an_impossible_length_fails_at_once_and_for_good() {
     let too_long = u32::try_from(MAX_FRAME + 1).unwrap().to_be_bytes();
     for (length, error) in [
         (too_long, DecodeError::Oversized),
@@ -392,7 +392,7 @@ fn lending_packets_are_as_documented_and_the_longest_ones_fit() {
 }
 
 #[test]
-fn an_agent_is_asked_as_its_protocol_says_and_its_answer_is_bounded() {
+fn an_agents_request_follows_its_protocol_with_bounded_answers() {
     assert_eq!(
         agent::sign_request(&[7, 7], &[8]),
         [0, 0, 0, 16, 13, 0, 0, 0, 2, 7, 7, 0, 0, 0, 1, 8, 0, 0, 0, 0]

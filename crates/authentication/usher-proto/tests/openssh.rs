@@ -100,7 +100,7 @@ fn we_verify_what_ssh_keygen_signs() {
 }
 
 #[test]
-fn what_ssh_keygen_signs_with_a_certificate_is_verified_and_ours_is_the_same() {
+fn a_certified_signature_is_the_same_as_of_ssh_keygen() {
     for kind in KINDS {
         let folder = folder_with_key(kind);
         let path = folder.path();
@@ -204,7 +204,7 @@ fn a_certificate_says_when_and_for_whom_it_is() {
 }
 
 #[test]
-fn we_refuse_what_ssh_keygen_signs_for_another_purpose_or_with_another_key() {
+fn ssh_keygens_signature_of_another_purpose_or_key_is_refused() {
     let folder = folder_with_key(KINDS[0]);
     let signed = sign(folder.path(), &["-n", "file"]);
     assert_eq!(signed.verify_signature(), Err(Refusal::BadSignature));

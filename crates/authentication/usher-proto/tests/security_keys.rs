@@ -133,7 +133,7 @@ fn trailer(signed: &Authenticator) -> (u8, u32) {
 }
 
 #[test]
-fn what_a_touched_security_key_signs_is_verified_here_and_by_ssh_keygen() {
+fn a_touched_security_keys_signature_verifies_as_in_ssh_keygen() {
     for kind in KINDS {
         let key = SecurityKey::new(kind, &[]);
         // ECDSA numbers vary in length: try some signatures of each kind.
@@ -227,7 +227,7 @@ fn flags_and_counter_are_part_of_what_is_signed() {
 }
 
 #[test]
-fn a_security_key_may_be_for_another_application_and_no_other_application_is_read_into_it() {
+fn a_security_keys_application_is_kept_as_it_is() {
     for kind in KINDS {
         let key = SecurityKey::new(kind, &["-O", "application=ssh:usher"]);
         let signed = key.sign();

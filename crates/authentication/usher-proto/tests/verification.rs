@@ -299,7 +299,7 @@ proptest! {
 }
 
 #[test]
-fn a_scalar_has_one_spelling_and_a_point_of_small_order_is_no_nonce() {
+fn a_signature_has_one_scalar_and_no_nonce_of_small_order() {
     // The order of the base point (RFC 8032 section 5.1), little-endian.
     const ORDER: [u8; 32] = [
         0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde,
@@ -327,7 +327,7 @@ fn a_scalar_has_one_spelling_and_a_point_of_small_order_is_no_nonce() {
 /// Implementations differ in what they take of keys of mixed order, which their owner can make: by one
 /// in eight of such signatures here. What is in the log has to be what `ssh-keygen -Y verify` takes.
 #[test]
-fn signatures_of_keys_of_mixed_order_are_verified_as_by_another_implementation() {
+fn mixed_order_keys_verify_as_by_another_implementation() {
     let secret = Scalar::from_bytes_mod_order([7; 32]);
     let key = EdwardsPoint::mul_base(&secret) + EIGHT_TORSION[1];
     let key = key.compress().to_bytes();

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_a_files_place_is_replaced_and_its_target_left_alone() {
+    fn a_link_in_a_files_place_is_replaced_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let (target, link) = (folder.path().join("target"), folder.path().join("link"));
         std::fs::write(&target, "old").unwrap();

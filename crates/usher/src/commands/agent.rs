@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_a_statement_of_this_user_on_this_host_is_given_to_the_agent() {
+    fn the_agent_gets_only_statements_of_this_user_and_host() {
         // No agent listens there: asking it is another error.
         let nowhere = Path::new("/nonexistent");
         let said = |statement: &[u8]| {

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stand_one_a_line_without_zeros_and_roles_say_what_they_lack() {
+    fn numbers_without_zeros_stand_one_a_line() {
         let jobs = Jobs {
             offers: vec!["imap".into()],
             reaches: vec!["notes at desk".into()],
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_another_role_needs_fails_no_host_but_one_without_a_role() {
+    fn a_lack_fails_only_hosts_with_the_role_that_needs_it() {
         let jobs = |offers: bool, reaches: bool| Jobs {
             offers: offers.then(|| "imap".into()).into_iter().collect(),
             reaches: reaches.then(|| "imap at h".into()).into_iter().collect(),

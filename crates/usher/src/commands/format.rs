@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_mistakes_is_left_alone_and_so_are_those_beside_it() {
+    fn a_file_with_mistakes_and_its_neighbours_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let files = ["sound", "file"].map(|name| folder.path().join(name));
         let texts = ["users u{member a;}", "users u{member a}"];

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_service_says_who_is_in_a_group_and_whom_it_no_longer_knows_has_left() {
+    fn the_name_service_decides_the_members_of_a_group() {
         let root: GroupName = "root".parse().unwrap();
         let former = ["no-such-account".to_owned()].into();
         let found = accounts(&root, Some(&former)).unwrap();

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_or_account_that_does_not_exist_is_warned_of_and_one_that_does_is_not() {
+    fn only_missing_programs_and_accounts_get_a_warning() {
         assert_eq!(warnings_with("program \"/bin/sh\""), [""; 0]);
         assert_eq!(
             warnings_with("program \"/nonexistent/program\""),

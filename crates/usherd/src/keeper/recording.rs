@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_opened_once_at_one_time_and_so_many_of_a_host_and_of_all_are() {
+    fn a_session_is_opened_once_and_openings_have_limits() {
         let recording = Recording::new();
         let permit = |number: u64, host: &str| {
             let mut bytes = [0; 16];

@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_held_by_a_duplicate_also_when_connecting_has_failed() {
+    fn a_duplicate_holds_the_port_after_a_failed_connect() {
         let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
         for family in [AddressFamily::INET, AddressFamily::INET6] {
             let socket = tcp(family);

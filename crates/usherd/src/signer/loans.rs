@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_turn_that_does_not_come_is_given_up_and_another_users_comes_at_once() {
+    async fn a_late_turn_is_abandoned_and_delays_no_other_user() {
         let loans = Loans::default();
         let _both = [enter(&loans, 1001), enter(&loans, 1002)];
         let first = loans.permit(1001).await;

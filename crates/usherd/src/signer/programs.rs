@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_a_number_is_refused_and_never_taken_for_any_program() {
+    fn a_list_without_a_number_is_refused() {
         let server = SocketAddr::from(([10, 77, 0, 1], 119));
         let listed = policy("\"/usr/bin/slrn\"");
         let mut state = State::default();

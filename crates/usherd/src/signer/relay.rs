@@ -247,7 +247,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_user_leaves_room_for_the_others_and_has_the_places_back_in_the_end() {
+    fn a_users_requests_leave_room_for_others() {
         let (relay, _courier) = relay();
         let here = host("here");
         let alices = fill(&relay, &here, 1..2);
@@ -261,7 +261,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_and_a_lost_channel_end_what_waits_and_give_its_place_back() {
+    async fn an_answer_or_a_lost_channel_frees_the_requests_place() {
         let (relay, _courier) = relay();
         let (one, other) = (host("one"), host("other"));
         let lost = relay.send(&one, 1, ClientBody::Ping).unwrap();

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_a_ticket_that_was_replaced_says_nothing_of_the_new_one() {
+    fn a_replaced_tickets_failure_leaves_the_new_one_alone() {
         let (mut state, now) = (State::default(), Instant::now());
         state.issued.insert(KEY, issued(8));
         assert!(state.suspend(KEY, 7, false, now).is_none());

@@ -77,7 +77,7 @@ fn a_connection_is_told_of_to_its_user_and_root_only() -> Result {
 }
 
 #[test]
-fn what_is_no_request_is_refused_and_the_next_conversation_is_served() -> Result {
+fn an_invalid_request_does_not_stop_the_next_conversation() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -134,7 +134,7 @@ in_child(lambda: serve(settle(reservation)[1]))"
 }
 
 #[test]
-fn a_users_connections_that_take_long_to_close_keep_no_other_user_waiting() -> Result {
+fn slow_closing_of_one_users_connections_delays_no_other_user() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -165,7 +165,7 @@ hear()"
 }
 
 #[test]
-fn an_account_that_takes_all_its_places_keeps_itself_waiting_only() -> Result {
+fn an_account_with_all_its_places_taken_delays_only_itself() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -206,8 +206,7 @@ tell(again[1].what)",
 }
 
 #[test]
-fn a_child_that_shares_the_services_memory_does_not_become_a_user_and_a_forked_one_does() -> Result
-{
+fn only_a_child_with_its_own_memory_becomes_a_user() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };

@@ -12,7 +12,7 @@ fn still_there(alice: &mut Running) -> Result {
 }
 
 #[test]
-fn a_live_connection_is_passed_to_its_users_processes_and_to_no_others() -> Result {
+fn a_connection_is_passed_only_to_its_users_processes() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -59,7 +59,7 @@ tell(len(descriptors), bool(flags & socket.MSG_CTRUNC))";
 }
 
 #[test]
-fn root_takes_a_pipe_out_of_a_users_process_and_not_the_connection() -> Result {
+fn root_cannot_take_a_connection_out_of_a_users_process() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -77,7 +77,7 @@ for file in (connection, pipe):
 }
 
 #[test]
-fn another_user_does_not_reach_into_a_users_process_and_root_does() -> Result {
+fn only_root_and_the_user_can_trace_a_users_process() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -93,7 +93,7 @@ tell(attempt(trace, target), attempt(open_memory, target))";
 }
 
 #[test]
-fn the_service_does_not_reach_into_a_process_that_has_become_a_user() -> Result {
+fn a_service_cannot_control_a_process_that_became_a_user() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -124,7 +124,7 @@ hear()",
 }
 
 #[test]
-fn a_process_under_a_tracer_does_not_become_a_user_and_does_when_it_is_let_go() -> Result {
+fn a_traced_process_becomes_a_user_only_when_released() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };

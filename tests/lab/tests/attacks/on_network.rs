@@ -21,7 +21,7 @@ fn plainly(mail: &Mail) -> Result<Running> {
 }
 
 #[test]
-fn a_forged_syn_is_reset_at_a_services_port_and_answered_at_another() -> Result {
+fn a_forged_syn_is_reset_only_at_a_services_port() -> Result {
     let mail = shared()?;
     let mut open = attacker(
         &mail.mailhost,
@@ -131,7 +131,7 @@ fn a_services_port_is_not_bound_by_a_user() -> Result {
 }
 
 #[test]
-fn root_that_binds_a_services_port_first_gets_no_connection_of_it() -> Result {
+fn root_gets_no_connection_by_binding_a_services_port_first() -> Result {
     let mail = shared()?;
     // Port 7003 belongs to a service, 7100 to none. All addresses can be bound unless a queue of the
     // service has the port already; this host's own addresses can always be bound.
@@ -175,7 +175,7 @@ hear()"
 }
 
 #[test]
-fn another_root_process_that_listens_at_a_services_port_gets_nothing_of_it() -> Result {
+fn a_foreign_listener_at_a_services_port_gets_nothing() -> Result {
     let mail = shared()?;
     let address = mail.mailhost.ipv4();
     let script = format!(

@@ -141,7 +141,7 @@ fn root_does_not_touch_the_pins_and_touches_others() -> Result {
 }
 
 #[test]
-fn root_does_not_reach_into_a_daemon_and_does_into_another_process() -> Result {
+fn root_can_trace_other_processes_but_no_daemon() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };

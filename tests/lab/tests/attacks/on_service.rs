@@ -38,7 +38,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
 }
 
 #[test]
-fn a_grandchild_of_a_reservations_maker_cannot_use_it_and_a_child_can() -> Result {
+fn a_reservation_serves_its_makers_child_but_no_grandchild() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -54,7 +54,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
 }
 
 #[test]
-fn a_reservation_that_was_guessed_is_none_and_the_one_that_was_given_is() -> Result {
+fn a_guessed_reservation_is_refused() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -71,7 +71,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
 }
 
 #[test]
-fn a_reservation_ends_with_its_maker_and_the_connection_is_offered_again() -> Result {
+fn a_reservation_ends_with_its_maker() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -204,7 +204,7 @@ serve(keeper.ask(SETTLED).descriptors[0])",
 }
 
 #[test]
-fn who_says_settled_and_is_not_gets_no_queue_and_loses_the_grant() -> Result {
+fn a_false_settled_gets_no_queue_and_loses_the_grant() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -302,7 +302,7 @@ in_child(lambda: serve(settle(another[1])[1]))",
 }
 
 #[test]
-fn another_program_between_settling_and_accepting_is_the_user_still() -> Result {
+fn a_program_executed_after_settling_is_still_the_user() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -325,7 +325,7 @@ tell(take_user(900), take_user(0))
 serve(int(sys.argv[1]))";
 
 #[test]
-fn the_keepers_death_between_grant_and_settling_gives_nobody_a_queue() -> Result {
+fn no_queue_follows_a_keepers_death_between_grant_and_settling() -> Result {
     let Some(mut mail) = fenced()? else {
         return Ok(());
     };
@@ -359,8 +359,7 @@ hear()",
 }
 
 #[test]
-fn who_had_a_grant_when_the_keeper_died_is_killed_by_the_next_one_and_the_user_is_served() -> Result
-{
+fn the_next_keeper_kills_holders_of_old_grants() -> Result {
     let Some(mut mail) = fenced()? else {
         return Ok(());
     };
@@ -389,7 +388,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
 }
 
 #[test]
-fn a_user_who_forks_without_end_stops_at_the_policys_limit_and_another_is_served() -> Result {
+fn a_fork_bomb_stops_at_the_policys_limit() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -420,7 +419,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
 }
 
 #[test]
-fn what_a_process_forks_before_it_is_the_user_is_killed_when_it_does_not_become_one() -> Result {
+fn a_child_forked_before_settling_must_become_the_user_or_die() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -445,7 +444,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
 }
 
 #[test]
-fn a_process_that_the_service_has_prepared_does_not_become_a_user() -> Result {
+fn a_process_prepared_by_the_service_becomes_no_user() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };

@@ -8,7 +8,7 @@ use usher_lab::hostile::{Port, id_of, random};
 use usher_proto::{Announcement, ChainElement, Refusal, SessionId};
 
 #[test]
-fn a_wrong_chain_element_or_announcement_is_refused_and_the_right_one_still_counts() -> Result {
+fn a_wrong_element_is_refused_and_the_right_one_still_counts() -> Result {
     let attack = Attack::new()?;
     let key = attack.user_key("alice")?;
     let mut channel = attack.channel()?;
@@ -145,7 +145,7 @@ fn a_wrong_chain_element_or_announcement_is_refused_and_the_right_one_still_coun
 }
 
 #[test]
-fn only_what_is_announced_now_and_by_its_own_address_is_admitted() -> Result {
+fn only_current_announcements_of_the_own_address_are_admitted() -> Result {
     let attack = Attack::new()?;
     let key = attack.user_key("alice")?;
     let mut channel = attack.channel()?;
@@ -205,8 +205,7 @@ fn only_what_is_announced_now_and_by_its_own_address_is_admitted() -> Result {
 }
 
 #[test]
-fn a_session_whose_first_connection_may_not_be_announced_is_neither_opened_nor_recorded() -> Result
-{
+fn a_session_without_a_valid_first_connection_is_not_recorded() -> Result {
     let attack = Attack::new()?;
     let key = attack.user_key("alice")?;
     let mut channel = attack.channel()?;

@@ -6,7 +6,7 @@ use usher_lab::hostile::{Asked, Channel, Port, fresh_user_key, id_of, now, rando
 use usher_proto::{Refusal, SessionId};
 
 #[test]
-fn who_may_not_is_refused_with_the_reason_and_may_when_policy_says_so() -> Result {
+fn a_refusal_has_its_reason_and_ends_with_a_change_of_policy() -> Result {
     let attack = Attack::new()?;
     let mailhost = &attack.mail.mailhost;
     // Known on mailhost from now on: stranger as a host, carol and dave by keys; dave and eve in
@@ -191,7 +191,7 @@ fn a_host_speaks_for_its_own_sessions_only() -> Result {
 }
 
 #[test]
-fn a_closed_sessions_connections_end_when_it_would_have_and_another_sessions_do_not() -> Result {
+fn a_closed_sessions_connections_end_at_its_time() -> Result {
     let attack = Attack::new()?;
     let key = attack.user_key("alice")?;
     let mut channel = attack.channel()?;

@@ -5,7 +5,7 @@ use usher_lab::hostile::{Asked, Identity, fresh_user_key, now, sign_bytes};
 use usher_proto::{Authenticator, MAX_CHAIN_LENGTH, NAMESPACE, Refusal};
 
 #[test]
-fn a_wrong_statement_or_signature_is_refused_with_its_own_reason() -> Result {
+fn a_wrong_statement_or_signature_has_its_own_refusal() -> Result {
     let attack = Attack::new()?;
     let (alice, bob) = (attack.user_key("alice")?, attack.user_key("bob")?);
     let mut channel = attack.channel()?;

@@ -22,7 +22,7 @@ fn apply(mail: &Mail, policy: &str) -> Result {
 }
 
 #[test]
-fn a_process_that_has_become_its_user_connects_where_the_policy_says() -> Result {
+fn a_settled_process_connects_only_where_the_policy_permits() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };

@@ -33,7 +33,7 @@ fn processes(mail: &Mail, uid: u32, word: &str) -> Result<usize> {
 }
 
 #[test]
-fn four_lines_make_the_echo_server_serve_each_connection_as_its_user() -> Result {
+fn four_lines_make_the_echo_server_serve_as_its_users() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };

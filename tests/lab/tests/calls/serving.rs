@@ -19,7 +19,7 @@ fn refused(mail: &Mail, user: &str) -> Result<String> {
 }
 
 #[test]
-fn without_lsm_programs_the_calls_refuse_in_words_and_programs_are_served_all_the_same() -> Result {
+fn without_lsm_programs_calls_refuse_and_programs_are_served() -> Result {
     let mail = shared()?;
     if has_fence(&mail)? {
         println!("skipped: this kernel runs LSM programs");
@@ -50,7 +50,7 @@ fn without_lsm_programs_the_calls_refuse_in_words_and_programs_are_served_all_th
 }
 
 #[test]
-fn a_process_becomes_its_user_and_serves_all_the_connections_of_that_user() -> Result {
+fn a_settled_process_serves_all_connections_of_its_user() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -161,7 +161,7 @@ fn a_user_whose_process_ended_gets_another_one() -> Result {
 }
 
 #[test]
-fn disabling_a_user_ends_the_process_that_became_the_user_and_no_other() -> Result {
+fn disabling_a_user_ends_only_the_users_own_process() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };
@@ -269,7 +269,7 @@ fn only_the_account_that_the_policy_names_is_let_serve() -> Result {
 }
 
 #[test]
-fn a_users_process_has_nothing_of_the_services_conversations_and_keyring() -> Result {
+fn a_users_process_has_no_keyring_or_socket_of_the_service() -> Result {
     let Some(mail) = fenced()? else {
         return Ok(());
     };

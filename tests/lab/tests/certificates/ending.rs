@@ -9,7 +9,7 @@ use usher_lab::{eventual, in_time};
 const REVOKED: &str = "/etc/usher/revoked_keys";
 
 #[test]
-fn what_is_revoked_ends_the_sessions_that_it_has_opened_and_no_others() -> Result {
+fn a_revocation_ends_exactly_the_sessions_it_concerns() -> Result {
     let mail = certified()?;
     let (mailhost, laptop) = (&mail.mailhost, &mail.laptop);
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
@@ -72,7 +72,7 @@ fn what_is_revoked_ends_the_sessions_that_it_has_opened_and_no_others() -> Resul
 }
 
 #[test]
-fn an_authority_that_is_no_longer_trusted_ends_its_sessions_also_while_no_keeper_runs() -> Result {
+fn an_authoritys_sessions_end_with_the_trust_in_it() -> Result {
     let mut mail = certified()?;
     let mut alice = connect(&mail, "alice")?;
     // Bob has a plain key from here on.
@@ -112,7 +112,7 @@ fn an_authority_that_is_no_longer_trusted_ends_its_sessions_also_while_no_keeper
 }
 
 #[test]
-fn a_session_ends_with_its_certificate_and_another_one_is_taken_without_a_gap() -> Result {
+fn a_session_ends_with_its_certificate_and_a_new_one_follows() -> Result {
     let mail = certified()?;
     let laptop = &mail.laptop;
     let (mut by_short, mut alice) = in_time(|seconds| {

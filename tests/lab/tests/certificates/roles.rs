@@ -57,7 +57,7 @@ fn ask(host: &Host, question: &[&str]) -> Result<(Option<i32>, String)> {
 }
 
 #[test]
-fn a_principal_admits_whoever_is_certified_with_it_by_who_is_trusted_with_it() -> Result {
+fn a_principal_admits_holders_of_trusted_certificates() -> Result {
     let mail = on_duty()?;
     let (laptop, mailhost) = (&mail.laptop, &mail.mailhost);
     // Their certificates name alice and bob alone.
@@ -116,7 +116,7 @@ fn a_principal_admits_whoever_is_certified_with_it_by_who_is_trusted_with_it() -
 }
 
 #[test]
-fn who_is_admitted_by_a_principal_goes_when_the_policy_or_the_authority_no_longer_does() -> Result {
+fn a_principals_user_goes_with_the_policy_or_the_authority() -> Result {
     let mut mail = on_duty()?;
     be(&mail, "ca", "alice", "alice,ops")?;
     be(&mail, "ca", "bob", "bob,ops,night@example.org")?;

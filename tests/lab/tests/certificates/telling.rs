@@ -12,7 +12,7 @@ use usher_proto::Certificate;
 const PRINCIPALS: &str = include_str!("../../programs/principals.c");
 
 #[test]
-fn a_service_is_told_the_principals_of_its_user_and_none_for_a_plain_key() -> Result {
+fn a_service_learns_its_users_principals() -> Result {
     let mail = certified()?;
     let (laptop, mailhost) = (&mail.laptop, &mail.mailhost);
     mailhost.compile_c(PRINCIPALS, "/var/lib/principals")?;
@@ -43,7 +43,7 @@ fn a_service_is_told_the_principals_of_its_user_and_none_for_a_plain_key() -> Re
 }
 
 #[test]
-fn a_record_is_verified_by_the_authoritys_key_and_one_without_its_certificate_is_none() -> Result {
+fn a_certified_record_needs_its_certificate_to_verify() -> Result {
     let mail = certified()?;
     let mailhost = &mail.mailhost;
     let _alice = connect(&mail, "alice")?;

@@ -128,7 +128,7 @@ fn the_announcer_is_served_after_the_signers_death() -> Result {
 }
 
 #[test]
-fn the_port_of_a_held_connection_is_gated_after_the_signers_death() -> Result {
+fn a_held_connections_port_stays_gated_after_the_signers_death() -> Result {
     let mut mail = topology()?;
     stop_the_server(&mut mail)?;
     // The signer has sent its request to the server, and does not learn the result.

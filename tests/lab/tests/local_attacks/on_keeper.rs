@@ -12,7 +12,7 @@ use usher_proto::{
 };
 
 #[test]
-fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Result {
+fn the_keeper_checks_the_verifiers_claims_by_its_own_policy() -> Result {
     let mut attack = Attack::new()?;
     let mailhost = attack.mail.mailhost.clone();
     let records = "/run/usher/keeper/records.sock";

@@ -119,7 +119,7 @@ fn handshake(side: &str, hash: usize) -> Vec<u8> {
 }
 
 #[test]
-fn the_host_keys_handle_signs_handshakes_of_its_side_for_its_process_only() -> Result {
+fn the_host_key_signs_only_handshakes_of_its_own_process() -> Result {
     let mail = Lab::mail()?;
     let sides = [
         (

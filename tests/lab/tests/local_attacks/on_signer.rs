@@ -6,7 +6,7 @@ use usher_lab::{Lab, PATIENCE};
 use usher_proto::{LocalReply, LocalRequest, Refusal};
 
 #[test]
-fn the_signer_takes_a_fresh_tcp_socket_of_its_own_and_nothing_else() -> Result {
+fn the_signer_accepts_only_a_fresh_tcp_socket_of_its_network() -> Result {
     let mail = Lab::mail()?;
     let program = r#"
 CONNECT = @connect@

@@ -40,7 +40,7 @@ fn decided(network: &Network, user: &str) -> (Verdict, String, usize) {
 }
 
 #[test]
-fn who_needs_a_certificate_is_told_apart_with_the_principal_that_an_authority_can_name() {
+fn users_who_need_a_certificate_are_listed_with_the_principal() {
     let both = network(&[CERTIFIED]);
     let needed = |names: &str| (Verdict::WithCertificate, names.to_owned(), 0);
     let refused = |objections| (Verdict::Refused, String::new(), objections);
@@ -97,7 +97,7 @@ fn who_needs_a_certificate_is_told_apart_with_the_principal_that_an_authority_ca
 }
 
 #[test]
-fn an_expectation_of_who_needs_a_certificate_neither_holds_nor_fails() {
+fn an_expectation_that_needs_a_certificate_stays_open() {
     let expectations = "
         expect permit user bob service imap;
         expect refuse user bob service imap;
@@ -174,7 +174,7 @@ fn a_difference_tells_who_gains_and_who_loses_by_a_certificate() {
 }
 
 #[test]
-fn hosts_agree_on_users_who_need_a_certificate_and_not_on_who_never_is_one() {
+fn hosts_agree_on_users_who_need_a_certificate() {
     assert_eq!(matters(&[CERTIFIED]), []);
     let account = ("mailhost", "program \"/x\"", "account bob");
     let found = matters(&[CERTIFIED, account]);

@@ -117,7 +117,7 @@ fn a_difference_tells_which_programs_may_now() {
 }
 
 #[test]
-fn a_difference_tells_who_gains_who_loses_and_what_becomes_otherwise() {
+fn a_difference_names_gains_losses_and_changes() {
     assert_eq!(difference(&network(&[]), &network(&[])), []);
     let more = ("alice, bob", "alice, carol");
     // One side alone permits nobody more.
@@ -165,7 +165,7 @@ fn matters(changes: &[(&str, &str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn hosts_that_agree_are_told_nothing_and_others_what_contradicts() {
+fn only_hosts_that_disagree_are_reported() {
     assert_eq!(matters(&[]), []);
     let one = |changes: &[(&str, &str, &str)]| {
         let found = matters(changes);
@@ -297,7 +297,7 @@ fn an_expectation_holds_fails_or_is_not_known_here() {
 }
 
 #[test]
-fn a_host_is_asked_for_by_either_sides_name_and_told_from_others_by_its_key() {
+fn hosts_are_found_by_either_sides_name_and_told_apart_by_key() {
     let other = [
         ("laptop", "host mailhost", "host post"),
         ("laptop", "at mailhost", "at post"),
@@ -353,7 +353,7 @@ fn a_host_is_asked_for_by_either_sides_name_and_told_from_others_by_its_key() {
 }
 
 #[test]
-fn rights_are_found_by_the_names_by_which_a_connection_is_asked_for() {
+fn rights_are_found_by_the_names_of_a_connection_request() {
     let other = [
         ("laptop", "host mailhost", "host post"),
         ("laptop", "at mailhost", "at post"),
@@ -414,7 +414,7 @@ fn rights_are_found_by_the_names_by_which_a_connection_is_asked_for() {
 }
 
 #[test]
-fn the_graph_has_a_node_for_users_with_identical_rights_and_none_for_users_without() {
+fn the_graph_has_one_node_for_users_with_identical_rights() {
     let more = [
         ("laptop", "alice, bob", "alice, bob, carol, dave"),
         ("mailhost", "alice, bob", "alice, bob, carol"),

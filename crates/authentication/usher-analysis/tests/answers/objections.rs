@@ -178,7 +178,7 @@ fn whom_no_policy_can_admit_no_remedy_adds() {
 }
 
 #[test]
-fn a_remedy_names_blocks_as_the_file_has_them_that_is_to_be_changed() {
+fn a_remedy_names_blocks_of_the_file_to_change() {
     let other = [
         ("laptop", "host mailhost", "host post"),
         ("laptop", "at mailhost", "at post"),

@@ -31,7 +31,7 @@ fn hosts_are_found_by_key_and_by_address() {
 }
 
 #[test]
-fn the_proxy_stands_on_each_loopback_address_for_each_service_of_the_host() {
+fn the_proxy_listens_for_each_service_at_its_hosts_address() {
     let listeners: Vec<(SocketAddrV4, String, Protocol)> = policy()
         .proxy_listeners()
         .into_iter()
@@ -60,7 +60,7 @@ fn the_proxy_stands_on_each_loopback_address_for_each_service_of_the_host() {
 }
 
 #[test]
-fn plain_connections_are_authenticated_where_a_client_block_says_so_and_nowhere_else() {
+fn plain_connections_are_authenticated_only_by_a_client_block() {
     let policy = policy();
     let destination = |text: &str| text.parse::<SocketAddr>().expect("an address");
     let (destinations, programs): (Vec<SocketAddr>, Vec<_>) = policy.plain_destinations().unzip();
@@ -91,7 +91,7 @@ fn plain_connections_are_authenticated_where_a_client_block_says_so_and_nowhere_
 }
 
 #[test]
-fn plain_connections_of_listed_programs_are_told_with_their_list() {
+fn plain_connections_of_listed_programs_are_shown_with_the_list() {
     let blocks = format!(
         "host laptop {{ address 10.77.0.1; key \"{LAPTOP_KEY}\"; }}
          users mail {{ member alice; }}

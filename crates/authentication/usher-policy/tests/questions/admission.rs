@@ -54,7 +54,7 @@ fn a_service_admits_its_users_from_its_hosts_and_nobody_else() {
 }
 
 #[test]
-fn a_local_user_may_authenticate_where_a_client_block_says_so_and_nowhere_else() {
+fn users_authenticate_only_where_a_client_block_permits() {
     let policy = policy();
     let ask = |user_name, host_name, service_name| {
         policy
@@ -94,7 +94,7 @@ fn a_policy_of_nothing_permits_nothing() {
 }
 
 #[test]
-fn a_guest_is_one_for_the_longest_time_of_all_sets_and_then_no_more() {
+fn a_guests_longest_time_in_any_set_counts() {
     let text = format!(
         "host laptop {{ address 10.77.0.1; key \"{LAPTOP_KEY}\"; }}
          users a {{ guest alice until 2026-01-01T00:01Z; guest bob until 2026-01-01T00:01Z; }}
@@ -143,7 +143,7 @@ fn a_guest_is_one_for_the_longest_time_of_all_sets_and_then_no_more() {
 }
 
 #[test]
-fn a_certificates_principal_makes_its_holder_a_user_while_it_is_trusted() {
+fn a_trusted_principal_makes_its_holder_a_user() {
     let text = format!(
         "host laptop {{ address 10.77.0.1; key \"{LAPTOP_KEY}\"; }}
          host desk {{ address 10.77.0.2; key \"{OTHER_KEY}\"; }}

@@ -124,7 +124,7 @@ fn the_examples_of_the_manual_are_policies_without_warnings() {
 }
 
 #[test]
-fn expectations_say_where_they_stand_and_leave_open_what_is_left_out() {
+fn expectations_have_places_and_may_leave_parts_open() {
     let blocks = format!(
         "host laptop {{ address 10.77.0.1; key \"{LAPTOP_KEY}\"; }}
          users mail {{ member alice; }}
@@ -154,7 +154,7 @@ fn expectations_say_where_they_stand_and_leave_open_what_is_left_out() {
 }
 
 #[test]
-fn what_a_policy_says_is_found_in_its_text_and_what_it_does_not_say_is_not() {
+fn each_answer_names_the_policys_text_that_gives_it() {
     let users = source(
         "10-users",
         "users u {\n  member alice,\n    bob;\n  member carol;\n}",

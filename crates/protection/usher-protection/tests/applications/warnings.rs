@@ -49,7 +49,7 @@ fn warned(
 
 proptest! {
     #[test]
-    fn what_is_warned_of_as_shadowed_never_decides_and_all_else_does(policy in policy()) {
+    fn exactly_the_clauses_reported_as_shadowed_never_decide(policy in policy()) {
         let policy = read(&text(&policy));
         let samples = samples();
         for block in &policy {
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn an_optional_item_is_warned_of_where_another_block_demands_the_same_and_not_where_none_could(
+    fn an_optional_item_that_is_demanded_elsewhere_gets_a_warning(
         policy in policy(),
     ) {
         let policy = read(&text(&policy));

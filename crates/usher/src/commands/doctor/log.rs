@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_has_room_or_is_not_there_and_one_that_cannot_be_written_has_none() {
+    fn a_folder_that_cannot_be_written_has_no_room() {
         let folder = tempfile::tempdir().unwrap();
         assert!(look(folder.path()).unwrap().contains("MiB left at "));
         assert!(look(&folder.path().join("none")).is_ok());

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_shell_or_a_pattern_would_read_otherwise_is_no_identity() {
+    fn an_identity_has_no_character_special_to_shells_or_patterns() {
         for plain in ["ops", "alice@example.org", "a_b-c.d+e"] {
             assert!(is_plain(plain), "{plain}");
         }

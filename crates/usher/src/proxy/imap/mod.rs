@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn another_users_name_is_refused_and_the_right_one_after_it_is_not() {
+    fn another_users_name_is_refused_before_the_right_one() {
         let (output, progress) = feed(b"a LOGIN bob x\r\nb LOGIN alice x\r\n", 1000);
         assert!(output.starts_with("a NO [AUTHORIZATIONFAILED]"), "{output}");
         assert!(output.ends_with("b OK you are alice\r\n"), "{output}");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_does_not_log_in_is_let_through_with_its_command() {
+    fn a_client_without_login_passes_with_its_command() {
         let (output, progress) = feed(b"a CAPABILITY\r\nb SELECT INBOX\r\nc NOOP\r\n", 1000);
         assert!(output.ends_with("a OK done\r\n"), "{output}");
         assert_eq!(

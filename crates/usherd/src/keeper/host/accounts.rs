@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn that_there_is_no_account_is_believed_of_those_only_who_ask_freely() {
+    async fn a_missing_account_is_believed_only_of_free_askers() {
         let accounts = Accounts::new();
         let daemon = name("daemon");
         let missing = (Instant::now(), Err(Refusal::NoLocalAccount));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_is_started_with_the_groups_of_an_account_that_is_still_the_same() {
+    async fn a_worker_starts_only_for_an_unchanged_account() {
         let accounts = Accounts::new();
         let mut daemon = accounts.by_name(&name("daemon")).await.unwrap();
         let identity = daemon.identity().unwrap();

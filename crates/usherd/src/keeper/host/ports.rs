@@ -167,7 +167,7 @@ mod tests {
     const MISSING: Result<u32, Refusal> = Err(Refusal::NoLocalAccount);
 
     #[test]
-    fn ports_are_incomplete_from_before_accounts_are_looked_up_until_all_are_found() {
+    fn ports_are_incomplete_until_all_accounts_are_found() {
         let (ports, policy) = (service_ports(), policy(&[("imap", 143), ("news", 119)]));
         assert!(!ports.is_incomplete());
         ports.begin(1, &policy);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_known_keeps_his_port_while_accounts_are_looked_up_again() {
+    fn known_accounts_keep_their_ports_during_a_new_look_up() {
         let (ports, policy) = (service_ports(), policy(&[("imap", 143)]));
         ports.begin(1, &policy);
         ports.complete(1, &policy, &found(&[("imap", Ok(8))]));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_looked_up_for_a_former_configuration_does_not_replace_the_present_one() {
+    fn a_late_look_up_does_not_replace_a_newer_configuration() {
         let ports = service_ports();
         let (former, present) = (policy(&[("imap", 143)]), policy(&[("news", 119)]));
         ports.begin(1, &former);

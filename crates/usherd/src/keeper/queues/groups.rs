@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_workers_are_where_they_are_asked_for_or_beside_the_keeper() {
+    fn workers_run_in_the_configured_group_or_beside_the_keeper() {
         let expected = |workers: &str, common: &str, moves, hands_down| {
             (workers.to_owned(), common.to_owned(), moves, hands_down)
         };

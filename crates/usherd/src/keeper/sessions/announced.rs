@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_used_up_share_is_one_users_and_comes_back_with_the_next_count() {
+    fn a_used_up_share_returns_with_the_next_count() {
         let announcements = Announcements::default();
         assert!(announcements.is_empty());
         for _ in 0..SHARE {

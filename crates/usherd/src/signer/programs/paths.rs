@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_path_that_does_not_answer_is_not_there_and_keeps_no_other_waiting() {
+    async fn a_path_that_hangs_counts_as_missing_and_delays_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = pipe(folder.path());
         let mut wanted = BTreeSet::from([pipe.clone()]);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_path_has_one_thread_until_it_answers_and_is_looked_up_again_then() {
+    async fn a_path_has_one_thread_until_it_answers() {
         static OPENED: AtomicUsize = AtomicUsize::new(0);
         fn count(path: &str) -> io::Result<OwnedFd> {
             OPENED.fetch_add(usize::from(path.ends_with("pipe")), Ordering::Relaxed);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn as_many_paths_that_do_not_answer_as_there_is_room_for_leave_threads_to_others() {
+    async fn paths_that_hang_leave_threads_for_other_paths() {
         let paths = Paths::new(open, LONG);
         let wanted = BTreeSet::from(["/proc/self/exe".to_owned()]);
         let hang = |number: usize| UnderWay::begin(&format!("/{number}"), &paths.under_way);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_while_others_look_up_shares_one_look_up_with_all_who_do() {
+    async fn callers_that_wait_for_a_look_up_share_the_next_one() {
         let paths = Arc::new(Paths::new(open, LONG));
         let permit = paths.permit().await;
         let mut asking = JoinSet::new();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_up_answers_nobody_who_asks_after_it_has_begun_or_whose_turn_is_given_up() {
+    async fn a_look_up_answers_only_callers_from_before_it_began() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = pipe(folder.path());
         let paths = Arc::new(Paths::new(read, LONG));

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_and_stay_bounded_and_soon_connections_are_refused() {
+    fn pauses_grow_up_to_a_bound_then_connections_are_refused() {
         let mut failures = Failures::default();
         assert_eq!(failures.pause(), Duration::ZERO);
         let mut waited = Duration::ZERO;

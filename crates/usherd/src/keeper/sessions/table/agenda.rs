@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_session_is_cut_when_it_would_have_been_and_not_asked() {
+    fn a_closed_session_is_cut_at_its_time_without_a_request() {
         let closed = record(Some((10, Refusal::SessionEnded)));
         assert_eq!(due_after(20, &closed, None, true), until(320));
         assert_eq!(due_after(900, &closed, None, true), until(1000));

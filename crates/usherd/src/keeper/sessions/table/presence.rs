@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_at_a_service_as_long_as_a_session_of_any_host_lives() {
+    fn a_user_stays_at_a_service_while_any_session_lives() {
         let presences = Presences::new(65_536);
         let (here, mut there) = (record(1000), record(1000));
         there.host = "tablet".parse().unwrap();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authentication_counts_for_all_sessions_of_the_user_from_that_host() {
+    fn an_authentication_renews_all_the_users_sessions_of_a_host() {
         let presences = Presences::new(65_536);
         let (here, mut there) = (record(1000), record(1000));
         there.host = "tablet".parse().unwrap();
