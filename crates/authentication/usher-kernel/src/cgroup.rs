@@ -99,12 +99,12 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// The kernel's name.
-    fn name(self) -> &'static str {
+    /// The kernel's name and the policy's.
+    fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Processes => "pids",
-            Self::Memory => "memory",
-            Self::Cpu => "cpu",
+            Self::Processes => ("pids", "processes"),
+            Self::Memory => ("memory", "memory"),
+            Self::Cpu => ("cpu", "cpu"),
         }
     }
 }
@@ -112,11 +112,7 @@ impl Controller {
 impl std::fmt::Display for Controller {
     /// The policy's name.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(match self {
-            Self::Processes => "processes",
-            Self::Memory => "memory",
-            Self::Cpu => "cpu",
-        })
+        formatter.write_str(self.names().1)
     }
 }
 
@@ -264,7 +260,10 @@ impl Group {
     /// # Errors
     /// When the kernel refuses, for instance because the controller belongs to a hierarchy of version 1.
     pub fn hand_down(&self, controller: Controller) -> Result<(), KernelError> {
-        self.write("cgroup.subtree_control", &format!("+{}", controller.name()))
+        self.write(
+            "cgroup.subtree_control",
+            &format!("+{}", controller.names().0),
+        )
     }
 
     /// Limits the processes in the group and below together, in the controller's unit; none means no
@@ -274,17 +273,15 @@ impl Group {
     /// # Errors
     /// When the kernel refuses, for instance because the group above does not enable the controller.
     pub fn limit(&self, controller: Controller, most: Option<u64>) -> Result<(), KernelError> {
-        let amount = |most: u64| most.to_string();
-        match controller {
-            Controller::Processes => self.write("pids.max", &most.map_or("max".into(), amount)),
-            Controller::Memory => self.write("memory.max", &most.map_or("max".into(), amount)),
-            // Microseconds per tenth of a second.
-            Controller::Cpu => {
-                let quota = most.map(|percent| percent.saturating_mul(1000));
-                let quota = quota.map_or("max".into(), amount);
-                self.write("cpu.max", &format!("{quota} 100000"))
-            }
-        }
+        // Microseconds per tenth of a second.
+        let (unit, period) = match controller {
+            Controller::Cpu => (1000, " 100000"),
+            Controller::Processes | Controller::Memory => (1, ""),
+        };
+        let amount = |most: u64| most.saturating_mul(unit).to_string();
+        let amount = most.map_or("max".into(), amount);
+        let file = format!("{}.max", controller.names().0);
+        self.write(&file, &format!("{amount}{period}"))
     }
 
     /// Kills every process in the group, including newly forked ones (5.14 on).

@@ -167,16 +167,20 @@ tests! {
         // A queue with room for one: the second SYN is admitted, then TCP drops it, and the client
         // sends it again.
         let narrow = queue(&admission, ALICE, 0);
-        let first = Client::v4();
-        admission.announce(&first.connection, &announced(ALICE)).unwrap();
-        let _first = first.connect().unwrap();
-        let second = Client::v4();
-        let connection = second.connection;
-        admission.announce(&connection, &announced(ALICE)).unwrap();
-        let pending = std::thread::spawn(move || second.connect());
-        eventually("the SYN is seen", || {
-            row(&admission, &connection).unwrap().state == AdmissionState::SynReceived
-        });
+        let second_syn = || {
+            let first = Client::v4();
+            admission.announce(&first.connection, &announced(ALICE)).unwrap();
+            let first = first.connect().unwrap();
+            let second = Client::v4();
+            let connection = second.connection;
+            admission.announce(&connection, &announced(ALICE)).unwrap();
+            let pending = std::thread::spawn(move || second.connect());
+            eventually("the SYN is seen", || {
+                row(&admission, &connection).unwrap().state == AdmissionState::SynReceived
+            });
+            (first, connection, pending)
+        };
+        let (_first, connection, pending) = second_syn();
         admission.withdraw(&connection, &announced(ALICE).session).unwrap();
         assert_eq!(row(&admission, &connection).unwrap().state, AdmissionState::Withdrawn);
         accept(&narrow);
@@ -184,16 +188,7 @@ tests! {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
 
         // The twin without a withdrawal: the retransmitted SYN is admitted.
-        let first = Client::v4();
-        admission.announce(&first.connection, &announced(ALICE)).unwrap();
-        let _first = first.connect().unwrap();
-        let second = Client::v4();
-        let connection = second.connection;
-        admission.announce(&connection, &announced(ALICE)).unwrap();
-        let pending = std::thread::spawn(move || second.connect());
-        eventually("the SYN is seen", || {
-            row(&admission, &connection).unwrap().state == AdmissionState::SynReceived
-        });
+        let (_first, _, pending) = second_syn();
         accept(&narrow);
         pending.join().unwrap().unwrap();
     }

@@ -194,7 +194,7 @@ tests! {
     fn other_limits_are_refused(world) {
         let (admission, alice, _bob) = world.serve();
         drop(admission);
-        let other = Limits { sessions: 17, admissions: 64, listeners: 16, tokens: 64 };
+        let other = Limits { sessions: 17, ..LIMITS };
         match world.open_with(&other) {
             Err(KernelError::OtherLimit { table: "sessions", found: 16, asked: 17, .. }) => {}
             other => panic!("{other:?}"),
@@ -237,9 +237,8 @@ tests! {
 
     fn pins_need_a_bpf_file_system(world) {
         let folder = tempfile::tempdir().unwrap();
-        let limits = Limits { sessions: 16, admissions: 64, listeners: 16, tokens: 64 };
         let result =
-            usher_kernel::admission::Admission::open(&folder.path().join("pins"), &world.cgroup, &limits);
+            usher_kernel::admission::Admission::open(&folder.path().join("pins"), &world.cgroup, &LIMITS);
         assert!(matches!(result, Err(KernelError::NoBpfFileSystem(_))));
     }
 
@@ -264,9 +263,8 @@ tests! {
         let other = usher_kernel::cgroup::Group::create(&world.cgroup, "other").unwrap();
         let leaf = usher_kernel::cgroup::Group::create(other.path(), "keeper").unwrap();
         leaf.move_self().unwrap();
-        let limits = Limits { sessions: 16, admissions: 64, listeners: 16, tokens: 64 };
         let admission =
-            usher_kernel::admission::Admission::open(&world.pins, other.path(), &limits).unwrap();
+            usher_kernel::admission::Admission::open(&world.pins, other.path(), &LIMITS).unwrap();
         let fresh = queue(&admission, BOB, 16);
         let new = Client::v4();
         admission.announce(&new.connection, &announced(BOB)).unwrap();
@@ -307,7 +305,7 @@ tests! {
     fn one_users_connection_never_lands_in_anothers_queue(world) {
         // Announcements, SYNs, withdrawals and recycled entries, as fast as two threads can, in a
         // table with hardly any room.
-        let limits = Limits { sessions: 16, admissions: 4, listeners: 16, tokens: 64 };
+        let limits = Limits { admissions: 4, ..LIMITS };
         let admission = world.open_with(&limits).unwrap();
         admission.set_services(&[(PORT, SERVICE)]).unwrap();
         let alice = queue(&admission, ALICE, 64);

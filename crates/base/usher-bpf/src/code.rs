@@ -44,16 +44,13 @@ impl Code {
     /// When the bytes are not an object.
     pub fn open(&self) -> Result<Opened, KernelError> {
         print::through_tracing();
+        let mut builder = ObjectBuilder::default();
+        let named = builder.name(self.name);
+        let open = named.and_then(|builder| builder.open_memory(self.bytes));
         Ok(Opened {
-            open: self.read().map_err(KernelError::bpf("reading programs"))?,
+            open: open.map_err(KernelError::bpf("reading programs"))?,
             limits: Vec::new(),
         })
-    }
-
-    fn read(&self) -> libbpf_rs::Result<OpenObject> {
-        ObjectBuilder::default()
-            .name(self.name)?
-            .open_memory(self.bytes)
     }
 }
 

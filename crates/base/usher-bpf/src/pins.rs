@@ -214,14 +214,10 @@ impl Objects {
             if entry.file_type().map_err(&failed)?.is_dir() {
                 self.collect(&entry.path())?;
             } else {
-                self.add(&entry.path())?;
+                self.add_descriptor(&open(&entry.path())?)?;
             }
         }
         Ok(())
-    }
-
-    fn add(&mut self, pin: &Path) -> Result<(), KernelError> {
-        self.add_descriptor(&open(pin)?)
     }
 
     /// Adds a map, a program or a link by its descriptor.

@@ -62,10 +62,7 @@ pub fn keep_only(kept: Capabilities) -> Result<(), SystemError> {
 /// # Errors
 /// As [`become_user`].
 pub fn keep_and_pass_on(kept: Capabilities, passed_on: Capabilities) -> Result<(), SystemError> {
-    drop_bounding_set_except(kept | passed_on)
-        .and_then(|()| limit_to(kept))
-        .map_err(SystemError::call("giving up capabilities"))?;
-    check_only(kept)
+    keep_bounded(kept, kept | passed_on)
 }
 
 /// Stays the user it is, keeps these capabilities, and passes none of them on to what it starts: the
@@ -74,7 +71,11 @@ pub fn keep_and_pass_on(kept: Capabilities, passed_on: Capabilities) -> Result<(
 /// # Errors
 /// As [`become_user`].
 pub fn keep_to_itself(kept: Capabilities) -> Result<(), SystemError> {
-    drop_bounding_set_except(Capabilities::empty())
+    keep_bounded(kept, Capabilities::empty())
+}
+
+fn keep_bounded(kept: Capabilities, bounding: Capabilities) -> Result<(), SystemError> {
+    drop_bounding_set_except(bounding)
         .and_then(|()| limit_to(kept))
         .map_err(SystemError::call("giving up capabilities"))?;
     check_only(kept)

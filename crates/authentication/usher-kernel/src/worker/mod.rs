@@ -27,7 +27,6 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use usher_system::privileges::{self, Capabilities};
-use usher_system::sandbox::confines_files;
 
 use crate::KernelError;
 use child::{Child, LISTEN_PID, PID_DIGITS};
@@ -212,27 +211,7 @@ impl Command {
     /// [`SpawnError::Root`], [`SpawnError::Text`], [`SpawnError::NoLandlock`],
     /// [`SpawnError::SetuidConfined`].
     pub fn check(&self) -> Result<(), SpawnError> {
-        if self.uid == 0 {
-            return Err(SpawnError::Root);
-        }
-        if self.files.is_some() && self.setuid {
-            return Err(SpawnError::SetuidConfined);
-        }
-        if self.files.is_some() && !confines_files() {
-            return Err(SpawnError::NoLandlock);
-        }
-        let paths = self.files.iter().flatten().map(|(path, _)| path);
-        let paths = paths.chain([&self.program, &self.directory]);
-        let texts = self
-            .environment
-            .iter()
-            .flat_map(|(name, value)| [name, value]);
-        let texts = texts.chain(&self.arguments).chain([&self.name]);
-        paths
-            .map(|path| path.as_os_str().as_bytes())
-            .chain(texts.map(String::as_bytes))
-            .try_for_each(|bytes| CString::new(bytes).map(drop))
-            .map_err(SpawnError::Text)
+        Prepared::new(self, false).map(drop)
     }
 }
 
@@ -253,10 +232,13 @@ impl Prepared {
     /// Prepares a command. Its workers take one connection each (`accepts`) or the listener.
     ///
     /// # Errors
-    /// [`SpawnError::Root`], [`SpawnError::Text`], [`SpawnError::NoLandlock`].
+    /// Like [`Command::check`].
     pub fn new(command: &Command, accepts: bool) -> Result<Self, SpawnError> {
         if command.uid == 0 {
             return Err(SpawnError::Root);
+        }
+        if command.files.is_some() && command.setuid {
+            return Err(SpawnError::SetuidConfined);
         }
         let program = CString::new(command.program.as_os_str().as_bytes())?;
         let mut arguments = vec![program.clone()];

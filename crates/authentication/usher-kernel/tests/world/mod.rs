@@ -152,14 +152,17 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// The limits of [`World::open`].
+pub const LIMITS: Limits = Limits {
+    sessions: 16,
+    admissions: 64,
+    listeners: 16,
+    tokens: 64,
+};
+
 impl World {
     pub fn open(&self) -> Result<Admission, KernelError> {
-        self.open_with(&Limits {
-            sessions: 16,
-            admissions: 64,
-            listeners: 16,
-            tokens: 64,
-        })
+        self.open_with(&LIMITS)
     }
 
     pub fn open_with(&self, limits: &Limits) -> Result<Admission, KernelError> {
