@@ -29,6 +29,20 @@ def udp(family=4):
     return new(family, socket.SOCK_DGRAM)
 
 
+def reset(source, port, destination, to):
+    """Forges a reset from another program's port, in the clear."""
+    segment = struct.pack("!HHIIBBHHH", port, to, 1, 1, 0x50, 4, 0, 0, 0)
+    ends = socket.inet_aton(source) + socket.inet_aton(destination)
+    words = struct.unpack("!16H", ends + struct.pack("!BBH", 0, 6, len(segment)) + segment)
+    total = sum(words)
+    total = (total & 0xFFFF) + (total >> 16)
+    total = (total & 0xFFFF) + (total >> 16)
+    segment = segment[:16] + struct.pack("!H", ~total & 0xFFFF) + segment[18:]
+    raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, 6)
+    raw.bind((source, 0))
+    raw.sendto(segment, (destination, 0))
+
+
 def capture(interface):
     """Sees every packet that arrives at the interface."""
     seen = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
