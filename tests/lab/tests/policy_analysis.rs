@@ -354,3 +354,26 @@ fn the_analysers_gains_and_losses_are_those_of_the_daemons() -> Outcome {
     assert_eq!(same, (0, serde_json::json!([])));
     Ok(())
 }
+
+#[test]
+fn a_program_whose_traffic_is_treated_otherwise_is_a_difference() -> Outcome {
+    let mail = Lab::mail()?;
+    collect(&mail)?;
+    let governed = "/root/governed";
+    mail.mailhost.run(["cp", "-r", COPIES, governed])?;
+    let traffic = format!("{governed}/laptop/policy.d/traffic.policy");
+    let block = "application ssh, /usr/bin/scp {\n  network 0.0.0.0/0 trusted; }\n";
+    mail.mailhost.write(&traffic, block)?;
+    let change = |program: &str| {
+        let after = ["network 0.0.0.0/0 trusted;"];
+        serde_json::json!({"host": "laptop", "program": program, "before": null, "after": after})
+    };
+    let (code, told) = ask(&mail.mailhost, &["diff", COPIES, governed])?;
+    let expected = [change("ssh"), change("/usr/bin/scp")];
+    assert_eq!((code, told), (1, expected.into_iter().collect()));
+    let diff = ["usher", "policy", "diff", COPIES, governed];
+    let told = mail.mailhost.command(diff).run()?.stdout;
+    let expected = "traffic of ssh on laptop\n+ network 0.0.0.0/0 trusted;\n";
+    assert!(told.starts_with(expected), "{told}");
+    Ok(())
+}

@@ -32,6 +32,7 @@ mod protection;
 mod question;
 mod rights;
 mod sets;
+mod traffic;
 
 pub use certificates::ByCertificate;
 pub use decision::{Decision, Ground, NothingKnown, Verdict};
@@ -45,3 +46,4 @@ pub use objection::{Objection, Reason};
 pub use question::Question;
 pub use rights::{Known, Right};
 pub use sets::{Sample, SetId, Universe};
+pub use traffic::{TrafficChange, traffic_changes};

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use usher_analysis::{Change, Known, Network, difference};
+use usher_analysis::{Change, Known, Network, TrafficChange, difference, traffic_changes};
 use usher_daemon::control::{ControlError, ask};
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
@@ -29,6 +29,8 @@ struct Forecast {
     differs: Vec<String>,
     /// The gains and losses of each user.
     changes: Result<Vec<Change>, Failure>,
+    /// The programs whose traffic is treated otherwise; empty where `changes` are unknown.
+    traffic: Vec<TrafficChange>,
     /// Live sessions that would end, with their connections.
     would_end: Result<Vec<EndingView>, Failure>,
     /// Whether a keeper runs; without one no new connection is admitted.
@@ -48,10 +50,15 @@ pub fn run(output: &Output) -> Result<u8, Failure> {
     drop(lock);
     let differs = differs(&present, &candidate);
     let generation = present.generation;
+    let (changes, traffic) = match changes(present, candidate, checked) {
+        Ok((changes, traffic)) => (Ok(changes), traffic),
+        Err(failure) => (Err(failure), Vec::new()),
+    };
     let forecast = Forecast {
         generation,
         differs,
-        changes: changes(present, candidate, checked),
+        changes,
+        traffic,
         would_end,
         keeper_runs,
     };
@@ -59,8 +66,12 @@ pub fn run(output: &Output) -> Result<u8, Failure> {
     Ok(forecast.code())
 }
 
-/// The gains and losses of users on this host.
-fn changes(present: Applied, candidate: Applied, checked: Checked) -> Result<Vec<Change>, Failure> {
+/// The gains and losses of users on this host, and the programs whose traffic is treated otherwise.
+fn changes(
+    present: Applied,
+    candidate: Applied,
+    checked: Checked,
+) -> Result<(Vec<Change>, Vec<TrafficChange>), Failure> {
     let before = if present.generation == 0 {
         // Nothing was ever applied: nothing is permitted.
         Network::default()
@@ -69,7 +80,10 @@ fn changes(present: Applied, candidate: Applied, checked: Checked) -> Result<Vec
         of_this_host("in force", present, checked)?
     };
     let after = of_this_host("written", candidate, checked)?;
-    Ok(difference(&before, &after))
+    Ok((
+        difference(&before, &after),
+        traffic_changes(&before, &after),
+    ))
 }
 
 fn of_this_host(which: &str, applied: Applied, checked: Checked) -> Result<Network, Failure> {
@@ -135,6 +149,7 @@ impl Forecast {
         let (changes, would_end) = (self.changes.as_ref(), self.would_end.as_ref());
         json!({
             "generation": self.generation, "differs": self.differs, "changes": changes.ok(),
+            "traffic": self.traffic,
             "changes_unknown": changes.err().map(unknown), "would_end": would_end.ok(),
             "would_end_unknown": would_end.err().map(unknown), "keeper_runs": self.keeper_runs,
         })
@@ -142,7 +157,7 @@ impl Forecast {
 
     fn code(&self) -> u8 {
         match (&self.changes, &self.would_end) {
-            (Ok(changes), _) if !changes.is_empty() => NO,
+            (Ok(changes), _) if !changes.is_empty() || !self.traffic.is_empty() => NO,
             (_, Ok(ending)) if !ending.is_empty() => NO,
             (Ok(_), Ok(_)) => 0,
             _ => NOT_KNOWN,
@@ -160,7 +175,9 @@ fn text(forecast: &Forecast) -> String {
         text += &format!("and {} more\n", differs.len() - CHANGES);
     }
     match &forecast.changes {
-        Ok(changes) if changes.is_empty() => text += diff::NOTHING_CHANGES,
+        Ok(changes) if changes.is_empty() && forecast.traffic.is_empty() => {
+            text += diff::NOTHING_CHANGES;
+        }
         Ok(changes) => {
             for change in changes.iter().take(CHANGES) {
                 text += &diff::text(change, NAMES);
@@ -168,6 +185,13 @@ fn text(forecast: &Forecast) -> String {
             if changes.len() > CHANGES {
                 let more = changes.len() - CHANGES;
                 text += &format!("and {more} more change(s); --json lists all\n");
+            }
+            for change in forecast.traffic.iter().take(CHANGES) {
+                text += &diff::traffic_text(change);
+            }
+            if forecast.traffic.len() > CHANGES {
+                let more = forecast.traffic.len() - CHANGES;
+                text += &format!("and the traffic of {more} more program(s); --json lists all\n");
             }
             let elsewhere = |change: &Change| change.known != Known::ServerOnly;
             if changes

@@ -4,7 +4,9 @@ mod certificates;
 mod objections;
 
 use usher_analysis::{Change, HostPolicy, Matter, Network, NetworkError, Universe, UserState};
-use usher_analysis::{Expected, Known, Question, Reason, Verdict, difference, graph};
+use usher_analysis::{
+    Expected, Known, Question, Reason, Verdict, difference, graph, traffic_changes,
+};
 use usher_policy::{Programs, Source, parse};
 use usher_proto::HostPublicKey;
 
@@ -96,6 +98,58 @@ fn a_difference_tells_which_programs_are_protected_now() {
     let (before, after) = change.how.expect("served otherwise");
     assert_eq!(before.protected_programs, ["mutt"]);
     assert_eq!(after.protected_programs, ["mutt", "curl"]);
+}
+
+#[test]
+fn a_difference_tells_whose_traffic_is_treated_otherwise() {
+    let network = |blocks: &str| {
+        let blocks = format!("{blocks}\nclient mail {{");
+        network(&[("laptop", "client mail {", &blocks)])
+    };
+    let block = |programs: &str, networks: &str| {
+        format!(
+            "application {programs} {{ {networks} protection P {{ localport=any remoteport=any \
+             encryption mandatory; }} }}"
+        )
+    };
+    let trusted = "network 10.0.0.0/8 trusted; network 0.0.0.0/0 protected P;";
+    let before = network(&block("ssh, scp", trusted));
+    // The same in other words, for one program more.
+    let halves = "network 10.0.0.0/9 trusted; network 10.128.0.0/9 trusted; network 10.0.0.0/8 trusted; \
+                  network 0.0.0.0/0 protected P;";
+    let after = network(&block("ssh, scp, sftp", halves));
+    let changes = traffic_changes(&before, &after);
+    let told = |change: &usher_analysis::TrafficChange| {
+        let lines = |lines: &Option<Vec<String>>| lines.as_ref().map(Vec::len);
+        (
+            change.program.clone(),
+            lines(&change.before),
+            lines(&change.after),
+        )
+    };
+    let changes: Vec<_> = changes.iter().map(told).collect();
+    assert_eq!(changes, [("sftp".to_owned(), None, Some(6))]);
+    // Another treatment of one network, and a program less.
+    let after = network(&block("ssh", &trusted.replace("trusted", "untrusted")));
+    let changes = traffic_changes(&before, &after);
+    let changes: Vec<_> = changes.iter().map(told).collect();
+    let expected = [("scp", Some(4), None), ("ssh", Some(4), Some(4))];
+    assert_eq!(
+        changes,
+        expected.map(|(program, had, has)| (program.to_owned(), had, has))
+    );
+    // Names have no address here: the same statements say the same, others may not.
+    let name = |after: &str| {
+        network(&block(
+            "ssh",
+            &format!("network www.abc.com {after}; {trusted}"),
+        ))
+    };
+    assert_eq!(traffic_changes(&name("trusted"), &name("trusted")), []);
+    assert_eq!(
+        traffic_changes(&name("trusted"), &name("untrusted")).len(),
+        1
+    );
 }
 
 #[test]

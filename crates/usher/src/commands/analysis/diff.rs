@@ -1,6 +1,7 @@
 //! `usher policy diff`: the gains and losses of users.
 
-use usher_analysis::{Change, How, Offer, Request, difference};
+use serde_json::{Value, json};
+use usher_analysis::{Change, How, Offer, Request, TrafficChange, difference, traffic_changes};
 use usher_policy::{Programs, Protocol, joined};
 
 use super::NO;
@@ -16,14 +17,54 @@ pub const NOTHING_CHANGES: &str =
 /// Prints the difference; the exit code is that of diff(1).
 pub fn run(output: &Output, old: &Loaded, new: &Loaded) -> u8 {
     let changes = difference(&old.network, &new.network);
-    output.print(&changes, || {
-        if changes.is_empty() {
+    let traffic = traffic_changes(&old.network, &new.network);
+    let nothing = changes.is_empty() && traffic.is_empty();
+    let value: Vec<Value> = changes
+        .iter()
+        .map(|change| json!(change))
+        .chain(traffic.iter().map(|change| json!(change)))
+        .collect();
+    output.print(&value, || {
+        if nothing {
             return NOTHING_CHANGES.to_owned();
         }
         let texts = changes.iter().map(|change| text(change, usize::MAX));
-        texts.collect()
+        texts.chain(traffic.iter().map(traffic_text)).collect()
     });
-    if changes.is_empty() { 0 } else { NO }
+    if nothing { 0 } else { NO }
+}
+
+/// A change of how a program's traffic is treated, for people.
+pub fn traffic_text(change: &TrafficChange) -> String {
+    let TrafficChange {
+        host,
+        program,
+        before,
+        after,
+    } = change;
+    let mut text = format!("traffic of {program} on {host}\n");
+    let (had, has) = match (before, after) {
+        (Some(before), Some(after)) => (before.as_slice(), after.as_slice()),
+        (None, Some(after)) => (&[][..], after.as_slice()),
+        (Some(before), None) => {
+            return text
+                + "- is left alone: no `application` block names it any more\n"
+                + &lines('-', before, &[]);
+        }
+        (None, None) => (&[][..], &[][..]),
+    };
+    let (gone, new) = (lines('-', had, has), lines('+', has, had));
+    text += &match gone.is_empty() && new.is_empty() {
+        true => "! the same statements decide in another order\n".to_owned(),
+        false => gone + &new,
+    };
+    text
+}
+
+/// The statements of the one that the other does not have.
+fn lines(sign: char, of: &[String], without: &[String]) -> String {
+    let lines = of.iter().filter(|line| !without.contains(line));
+    lines.map(|line| format!("{sign} {line}\n")).collect()
 }
 
 /// A change, for people. It names at most `names` users who gain or lose access, and counts the rest.
