@@ -71,12 +71,13 @@ fn answer(result: Result<c_int, Failure>) -> c_int {
     result.unwrap_or_else(|Failure(text, errno)| fail(&text, errno))
 }
 
+/// A call that makes no sense in the state of its socket.
+fn invalid(text: &str) -> Failure {
+    Failure(text.to_owned(), libc::EINVAL)
+}
+
 fn not_in_the_mode() -> Failure {
-    Failure(
-        "the socket is not in the mode USHER_ACCEPT_BY_USER, or this process has become a user"
-            .into(),
-        libc::EINVAL,
-    )
+    invalid("the socket is not in the mode USHER_ACCEPT_BY_USER, or this process has become a user")
 }
 
 /// A descriptor that a C caller lends for the time of the call.
@@ -99,7 +100,7 @@ pub extern "C" fn usher_set_accept_mode(listener: c_int, mode: c_int) -> c_int {
 
 fn set_accept_mode(listener: c_int, mode: c_int) -> Result<(), Failure> {
     if mode != ACCEPT_BY_USER {
-        return Err(Failure(format!("unknown accept mode {mode}"), libc::EINVAL));
+        return Err(invalid(&format!("unknown accept mode {mode}")));
     }
     let by_user = ServicePort::of_socket(opened(listener)?)?;
     with_table(|table| {
@@ -149,12 +150,9 @@ fn set_net_user(listener: c_int) -> Result<(), Failure> {
     let nonblocking = is_nonblocking(socket)?;
     let cloexec = rustix::io::fcntl_getfd(socket)?.contains(FdFlags::CLOEXEC);
     let reservation = with_table(|table| match table.get_mut(&listener) {
-        Some(Listener::ByUser(_, reservation)) => reservation.take().ok_or_else(|| {
-            Failure(
-                "nothing is reserved: call usher_pre_accept first".into(),
-                libc::EINVAL,
-            )
-        }),
+        Some(Listener::ByUser(_, reservation)) => reservation
+            .take()
+            .ok_or_else(|| invalid("nothing is reserved: call usher_pre_accept first")),
         Some(Listener::Queue { .. }) => Err(Failure(
             "the process has already become a user".into(),
             libc::EPERM,
@@ -236,9 +234,8 @@ fn accept_by_user(listener: c_int) -> Result<(OwnedFd, SocketAddr), Failure> {
     let socket = opened(listener)?;
     let nonblocking = with_table(|table| match table.get(&listener) {
         Some(Listener::Queue { nonblocking, .. }) => Ok(*nonblocking),
-        _ => Err(Failure(
-            "this process has not become a user: call usher_set_net_user first".into(),
-            libc::EINVAL,
+        _ => Err(invalid(
+            "this process has not become a user: call usher_set_net_user first",
         )),
     })?;
     let accepted = accept(socket, nonblocking)?;
