@@ -277,29 +277,11 @@ fn what_is_done_twice_or_wrong_harms_nothing() -> Outcome {
     );
     assert_eq!(mail.mailhost.read("/etc/usher/host_key.pub")?, key);
 
-    let host = [
-        "usher",
-        "host",
-        "add",
-        "laptop",
-        "--address",
-        "10.77.0.9",
-        "--key",
-        key.trim(),
-    ];
-    let output = mail.mailhost.command(host).run()?;
+    let add = "usher host add laptop --address 10.77.0.9 --key".split(' ');
+    let output = mail.mailhost.command(add.chain([key.trim()])).run()?;
     assert!(output.stderr.contains("already exists"), "{output:?}");
-    let host = [
-        "usher",
-        "host",
-        "add",
-        "third",
-        "--address",
-        "10.77.0.9",
-        "--key",
-        "ssh-rsa AAAA",
-    ];
-    let output = mail.mailhost.command(host).run()?;
+    let add = "usher host add third --address 10.77.0.9 --key".split(' ');
+    let output = mail.mailhost.command(add.chain(["ssh-rsa AAAA"])).run()?;
     assert!(output.stderr.contains("--key"), "{output:?}");
     let listed = mail.mailhost.run(["usher", "host", "list"])?.stdout;
     assert!(
@@ -308,14 +290,7 @@ fn what_is_done_twice_or_wrong_harms_nothing() -> Outcome {
     );
 
     mail.mailhost.write("/root/nonsense", "nonsense\n")?;
-    let add = [
-        "usher",
-        "user",
-        "add",
-        "eve",
-        "--public-key",
-        "/root/nonsense",
-    ];
+    let add = "usher user add eve --public-key /root/nonsense".split(' ');
     let output = mail.mailhost.command(add).run()?;
     assert!(
         output.stderr.contains("not an OpenSSH public key"),
@@ -333,14 +308,7 @@ fn what_is_done_twice_or_wrong_harms_nothing() -> Outcome {
     // A key with a passphrase could not be used by the signer.
     let keygen = "ssh-keygen -q -t ed25519 -N secret -f /root/locked";
     mail.laptop.run(["sh", "-c", keygen])?;
-    let add = [
-        "usher",
-        "user",
-        "add",
-        "alice",
-        "--private-key",
-        "/root/locked",
-    ];
+    let add = "usher user add alice --private-key /root/locked".split(' ');
     let output = mail.laptop.command(add).run()?;
     assert!(output.stderr.contains("passphrase"), "{output:?}");
     lives(&mut connect(&mail, "alice")?)
@@ -453,13 +421,7 @@ fn a_service_with_protection_is_explained_but_not_applied() -> Outcome {
     assert!(!refused.status.success());
     let said = "mail.policy:6:15: `protection` of `service imap` needs IPsec";
     assert!(refused.stderr.contains(said), "{}", refused.stderr);
-    let explain = [
-        "usher",
-        "policy",
-        "explain",
-        "alice@laptop",
-        "imap@mailhost",
-    ];
+    let explain = "usher policy explain alice@laptop imap@mailhost".split(' ');
     let explained = mail.mailhost.command(explain).run()?.stdout;
     assert!(
         explained.contains("its connections must be encrypted by IPsec"),
@@ -606,15 +568,9 @@ fn a_removal_that_cannot_be_stored_changes_nothing() -> Outcome {
     let previous = "/var/lib/usher/applied.previous.json";
     let block = format!("mv {previous} /root; mkdir -p {previous}/full");
     mail.mailhost.run(["sh", "-c", &block])?;
-    let key = [
-        "usher",
-        "user",
-        "remove",
-        "alice",
-        "--public-key",
-        "/root/alice.pub",
-    ];
-    for command in [&key[..4], &key] {
+    let key = "usher user remove alice --public-key /root/alice.pub".split(' ');
+    let key: Vec<&str> = key.collect();
+    for command in [&key[..4], &key[..]] {
         let output = mail.mailhost.command(command).run()?;
         assert_eq!(output.status.code(), Some(4), "{output:?}");
         assert_eq!(mail.mailhost.read(list)?, before);
@@ -669,16 +625,8 @@ fn a_host_is_removed_when_nothing_names_it_any_more() -> Outcome {
         "-c",
         "ssh-keygen -q -t ed25519 -N '' -f /root/third; cat /root/third.pub",
     ])?;
-    let third = [
-        "usher",
-        "host",
-        "add",
-        "third",
-        "--address",
-        "10.77.0.9",
-        "--key",
-    ];
-    host.run([&third[..], &[key.stdout.trim()]].concat())?;
+    let third = "usher host add third --address 10.77.0.9 --key".split(' ');
+    host.run(third.chain([key.stdout.trim()]))?;
     host.replace(POLICY, "hosts laptop;", "hosts laptop, third;")?;
     host.run(["usher", "policy", "apply"])?;
     let mut alice = connect(&mail, "alice")?;

@@ -52,6 +52,15 @@ impl Finding {
             ..Self::default()
         }
     }
+
+    /// A finding without which Usher's work goes on, for hosts with a duty or, if none, for all.
+    fn optional(name: &str, duty: Option<Duty>, needed_for: &str, outcome: (bool, String)) -> Self {
+        Self {
+            required: false,
+            duty,
+            ..Self::new(name, needed_for, outcome)
+        }
+    }
 }
 
 /// The work of this host by the policy in force.
@@ -117,13 +126,11 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     findings.extend(checked.as_ref().and_then(policy::keys_to_sign_with));
     findings.extend(applied.as_ref().and_then(policy::groups));
     output.print(&findings, || text(&findings, &jobs));
-    if findings
-        .iter()
-        .any(|finding| finding.required && !finding.works)
-    {
-        return Err(Failure::Unhealthy);
+    let is_missing = |finding: &Finding| finding.required && !finding.works;
+    match findings.iter().any(is_missing) {
+        true => Err(Failure::Unhealthy),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// What this kernel can do.
@@ -131,12 +138,11 @@ fn kernel(jobs: &Jobs) -> Vec<Finding> {
     let found = match probe(&[]) {
         Ok(found) => found,
         Err(error) => {
-            let outcome = (false, error.to_string());
-            return vec![Finding::new(
-                "kernel",
+            let (outcome, need) = (
+                (false, error.to_string()),
                 "knowing what this kernel can do",
-                outcome,
-            )];
+            );
+            return vec![Finding::new("kernel", need, outcome)];
         }
     };
     let findings = found.into_iter().map(|found| {
@@ -216,19 +222,13 @@ fn some(names: &[String]) -> String {
 }
 
 fn host_key() -> Finding {
-    let outcome = match std::fs::metadata(paths::HOST_KEY) {
-        Ok(metadata) if metadata.permissions().mode() & 0o077 == 0 => (
-            true,
-            format!("{} is readable by root only", paths::HOST_KEY),
-        ),
-        Ok(_) => (
-            false,
-            format!("{} is open to others; chmod 600 it", paths::HOST_KEY),
-        ),
-        Err(error) => (
-            false,
-            format!("{}: {error}; run `usher init`", paths::HOST_KEY),
-        ),
+    let path = paths::HOST_KEY;
+    let outcome = match std::fs::metadata(path) {
+        Ok(metadata) if metadata.permissions().mode() & 0o077 == 0 => {
+            (true, format!("{path} is readable by root only"))
+        }
+        Ok(_) => (false, format!("{path} is open to others; chmod 600 it")),
+        Err(error) => (false, format!("{path}: {error}; run `usher init`")),
     };
     Finding::new("host key", "other hosts to know this one", outcome)
 }

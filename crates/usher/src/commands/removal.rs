@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use serde_json::json;
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
 use usher_daemon::files::write_atomically;
@@ -42,17 +43,7 @@ pub struct Request {
     key: Option<Name>,
 }
 
-/// The result of a removal.
-#[derive(Debug, Serialize)]
-struct Removal {
-    /// Folders, files, and keys with the list that had them.
-    removed: Vec<String>,
-    #[serde(flatten)]
-    outcome: Outcome,
-    /// Whatever still names or admits the user.
-    remains: Vec<Remains>,
-}
-
+/// Whatever still names or admits a removed user.
 #[derive(Debug, Serialize)]
 struct Remains {
     /// Its place, if it is in a policy file.
@@ -113,12 +104,7 @@ fn whole(output: &Output, user: &UserName) -> Result<(), Failure> {
         text: format!("{services}; `usher user disable {user}` refuses them"),
     }));
     let removed = paths.iter().map(|path| path.display().to_string());
-    let removal = Removal {
-        removed: removed.collect(),
-        outcome,
-        remains,
-    };
-    output.print(&removal, || text(&removal));
+    tell_removed(output, &removed.collect::<Vec<_>>(), &outcome, &remains);
     Ok(())
 }
 
@@ -184,12 +170,7 @@ fn keys(output: &Output, request: &Request) -> Result<(), Failure> {
     let mut aside = Aside::take(&paths)?;
     aside.rewrite(rewritten)?;
     let outcome = put_in_force(&lock, fresh, aside)?;
-    let removal = Removal {
-        removed,
-        outcome,
-        remains: Vec::new(),
-    };
-    output.print(&removal, || text(&removal));
+    tell_removed(output, &removed, &outcome, &[]);
     Ok(())
 }
 
@@ -396,20 +377,25 @@ fn for_purpose(purpose: Option<&Name>) -> String {
     purpose.map_or_else(String::new, |purpose| format!(" for {purpose}"))
 }
 
-fn text(removal: &Removal) -> String {
-    let removed = removal.removed.iter();
-    let mut text: String = removed.map(|what| format!("removed: {what}\n")).collect();
-    text += &configuration::describe(&removal.outcome);
-    for Remains { place, text: what } in &removal.remains {
-        text += &match place {
-            Some(place) => format!("remains: {place}: {what}\n"),
-            None => format!("remains: {what}\n"),
-        };
-    }
-    if removal.remains.iter().any(|left| left.place.is_some()) {
-        text += "the policy has not changed: remove these places, then `usher policy apply`\n";
-    }
-    text
+/// Prints the folders, files and keys that were removed, keys with the list that had them.
+fn tell_removed(output: &Output, removed: &[String], outcome: &Outcome, remains: &[Remains]) {
+    let mut view = json!(outcome);
+    view["removed"] = json!(removed);
+    view["remains"] = json!(remains);
+    output.print(&view, || {
+        let removed = removed.iter().map(|what| format!("removed: {what}\n"));
+        let mut text = removed.collect::<String>() + &configuration::describe(outcome);
+        for Remains { place, text: what } in remains {
+            text += &match place {
+                Some(place) => format!("remains: {place}: {what}\n"),
+                None => format!("remains: {what}\n"),
+            };
+        }
+        if remains.iter().any(|left| left.place.is_some()) {
+            text += "the policy has not changed: remove these places, then `usher policy apply`\n";
+        }
+        text
+    });
 }
 
 #[cfg(test)]

@@ -98,16 +98,15 @@ impl Carrier {
     /// # Errors
     /// The connection's, `WouldBlock` among them.
     pub fn fill(&mut self, from: &OwnedFd) -> io::Result<usize> {
-        match self {
-            Self::Pipe(pipe, filled) => {
-                *filled = splice(from, None, &pipe.into, None, PIECE, flags())?;
-                Ok(*filled)
-            }
-            Self::Memory(bytes, filled) => {
-                *filled = rustix::io::read(from, &mut bytes[..])?;
-                Ok(*filled)
-            }
-        }
+        let (filled, taken) = match self {
+            Self::Pipe(pipe, filled) => (
+                filled,
+                splice(from, None, &pipe.into, None, PIECE, flags())?,
+            ),
+            Self::Memory(bytes, filled) => (filled, rustix::io::read(from, &mut bytes[..])?),
+        };
+        *filled = taken;
+        Ok(taken)
     }
 
     /// Writes all its bytes to a connection.

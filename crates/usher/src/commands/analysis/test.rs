@@ -25,10 +25,8 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
         return Err(Failure::refused(reason));
     }
     let count = |result| {
-        outcomes
-            .iter()
-            .filter(|outcome| outcome.result == result)
-            .count()
+        let outcomes = outcomes.iter();
+        outcomes.filter(|outcome| outcome.result == result).count()
     };
     let (hold, fail) = (count(Expected::Holds), count(Expected::Fails));
     let not_known = count(Expected::NotKnown);

@@ -47,14 +47,14 @@ pub fn agents() -> Option<Finding> {
             false => format!("{} lends none (`usher agent`)", agent.user),
         })
         .collect();
-    (!told.is_empty()).then(|| Finding {
-        name: "ssh-agents".into(),
-        works: agents.iter().all(|agent| agent.lent),
-        required: false,
-        detail: told.join(", "),
-        duty: Some(REACHES),
-        needed_for: "signing for these users".into(),
-        ..Finding::default()
+    (!told.is_empty()).then(|| {
+        let outcome = (agents.iter().all(|agent| agent.lent), told.join(", "));
+        Finding::optional(
+            "ssh-agents",
+            Some(REACHES),
+            "signing for these users",
+            outcome,
+        )
     })
 }
 
@@ -75,11 +75,8 @@ pub fn services() -> Option<Finding> {
             )
         })
         .collect();
-    (!told.is_empty()).then(|| Finding {
-        name: "services".into(),
-        detail: told.join("; "),
-        duty: Some(OFFERS),
-        needed_for: "serving the users of these services".into(),
-        ..Finding::default()
+    (!told.is_empty()).then(|| {
+        let need = "serving the users of these services";
+        Finding::optional("services", Some(OFFERS), need, (false, told.join("; ")))
     })
 }

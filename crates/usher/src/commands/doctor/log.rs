@@ -15,10 +15,11 @@ const ROOM: u64 = 128 << 10;
 
 /// Whether the log's file system has room.
 pub fn room() -> Finding {
-    let outcome = match look(Path::new(paths::LOG_DIRECTORY)) {
-        Ok(detail) => (true, detail),
-        Err(error) => (false, error.to_string()),
-    };
+    let looked = look(Path::new(paths::LOG_DIRECTORY));
+    let outcome = (
+        looked.is_ok(),
+        looked.unwrap_or_else(|error| error.to_string()),
+    );
     let needed_for = "sessions, each of which must be recorded";
     Finding {
         duty: Some(OFFERS),

@@ -38,19 +38,17 @@ pub fn keys_to_sign_with(checked: &Checked) -> Option<Finding> {
         }
     }
     let missing: Vec<String> = missing.into_iter().collect();
-    (!named.is_empty()).then(|| Finding {
-        name: "keys to sign with".into(),
-        works: missing.is_empty(),
-        duty: Some(REACHES),
-        detail: match missing.as_slice() {
-            [] => format!("all {} user(s) of `client` blocks have one", named.len()),
-            missing => format!(
-                "missing for {}: `usher user add USER --private-key FILE`, or --agent-key",
-                some(missing)
-            ),
-        },
-        needed_for: "these users to reach services of other hosts".into(),
-        ..Finding::default()
+    let detail = match missing.as_slice() {
+        [] => format!("all {} user(s) of `client` blocks have one", named.len()),
+        missing => format!(
+            "missing for {}: `usher user add USER --private-key FILE`, or --agent-key",
+            some(missing)
+        ),
+    };
+    (!named.is_empty()).then(|| {
+        let need = "these users to reach services of other hosts";
+        let outcome = (missing.is_empty(), detail);
+        Finding::optional("keys to sign with", Some(REACHES), need, outcome)
     })
 }
 
@@ -74,18 +72,13 @@ pub fn groups(in_force: &Applied) -> Option<Finding> {
             },
         )
         .collect();
-    (!in_force.groups.is_empty()).then(|| Finding {
-        name: "groups".into(),
-        works: changed.is_empty(),
-        required: false,
-        detail: match changed.as_slice() {
-            [] => format!(
-                "{} in force, unchanged in the name service",
-                in_force.groups.len()
-            ),
-            changed => changed.join("; "),
-        },
-        needed_for: "the policy in force to follow its groups".into(),
-        ..Finding::default()
+    let number = in_force.groups.len();
+    let detail = match changed.as_slice() {
+        [] => format!("{number} in force, unchanged in the name service"),
+        changed => changed.join("; "),
+    };
+    (number > 0).then(|| {
+        let need = "the policy in force to follow its groups";
+        Finding::optional("groups", None, need, (changed.is_empty(), detail))
     })
 }
