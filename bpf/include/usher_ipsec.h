@@ -74,6 +74,24 @@ struct usher_held {
 	__u8 address[16]; /* as in usher_connection */
 };
 
+/* A descriptor of a governed socket, as the iterator reports it. */
+struct usher_live_socket {
+	__u8 local_address[16]; /* as in usher_connection; zeros: any */
+	__u8 remote_address[16];
+	__u64 program; /* the maker's identity */
+	__u32 process; /* one that holds it, in the initial namespace */
+	__u32 uid; /* the socket's user, in the initial namespace */
+	__u32 application;
+	__u32 class; /* the class number of a connection; 0: each packet's own */
+	__u32 mark;
+	__u16 local_port; /* host byte order; 0: none */
+	__u16 remote_port;
+	__u16 protocol;
+	__u8 state;
+	__u8 adopted; /* 1: just now, because it is older than the policy */
+	__u32 reserved; /* 0 */
+};
+
 /* Counters of the programs. */
 struct usher_ipsec_counters {
 	/* Sockets made by governed programs. */
@@ -121,6 +139,7 @@ _Static_assert(sizeof(struct usher_policy_entry) == 20, "usher_policy_entry");
 _Static_assert(sizeof(struct usher_ipsec_state) == 16, "usher_ipsec_state");
 _Static_assert(sizeof(struct usher_governed) == 32, "usher_governed");
 _Static_assert(sizeof(struct usher_held) == 20, "usher_held");
+_Static_assert(sizeof(struct usher_live_socket) == 72, "usher_live_socket");
 _Static_assert(sizeof(struct usher_ipsec_counters) == 152, "usher_ipsec_counters");
 
 #endif

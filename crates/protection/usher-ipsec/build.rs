@@ -1,9 +1,10 @@
-//! Compiles the monitor of `bpf/ipsec`, and declares what it shares with this crate.
+//! Compiles the programs of `bpf/ipsec`, and declares what it shares with this crate.
 
 use usher_bpf_build::{Build, Declarations, Failure};
 
 fn main() -> Result<(), Failure> {
     let build = Build::new("../../../bpf")?;
     build.compile("ipsec", "monitor", "monitor", &[])?;
+    build.compile("ipsec", "live", "live", &[])?;
     build.declare(&mut Declarations::default(), "usher_ipsec")
 }

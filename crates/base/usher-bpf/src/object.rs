@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -101,6 +102,27 @@ impl Object {
             objects.add_descriptor(&clone(&program)?)?;
         }
         Ok(())
+    }
+
+    /// Runs an iterator over everything that it visits, and returns what it has written.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn iterate(&self, program: &'static str) -> Result<Vec<u8>, KernelError> {
+        let program = self.program(program)?;
+        let attach = libbpf_sys::BPF_TRACE_ITER;
+        // SAFETY: a descriptor, and no pointer except a null one.
+        let link = unsafe {
+            libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, attach, std::ptr::null())
+        };
+        let link = descriptor(link, "attaching an iterator")?;
+        // SAFETY: takes a descriptor that is open.
+        let iterator = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
+        let mut written = Vec::new();
+        File::from(descriptor(iterator, "beginning an iterator")?)
+            .read_to_end(&mut written)
+            .map_err(KernelError::system("reading an iterator"))?;
+        Ok(written)
     }
 
     /// Attaches programs in order to a control group (the path of its folder), beside other
@@ -309,6 +331,13 @@ pub fn run_on_packet(
     let code = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
     result(code).map_err(KernelError::system(operation))?;
     Ok(options.retval)
+}
+
+/// A new descriptor, or libbpf's error.
+fn descriptor(code: i32, what: &'static str) -> Result<OwnedFd, KernelError> {
+    result(code.min(0)).map_err(KernelError::system(what))?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(code) })
 }
 
 fn inode(file: &File, path: &Path) -> Result<u64, KernelError> {

@@ -64,6 +64,12 @@ pub enum IpsecError {
         /// The kernel's error.
         error: io::Error,
     },
+    /// The kernel does not accept the program that lists sockets.
+    #[error(
+        "this kernel cannot list sockets, so those that are older than the policy are not governed: \
+         {0}"
+    )]
+    Unlisted(String),
     /// A peer is to be held to a class, and there is no room for it.
     #[error("there is no room to hold {0} to its protection; it is not held")]
     HeldFull(IpAddr),

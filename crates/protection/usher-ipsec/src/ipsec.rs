@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use usher_protection::{Class, Level, ProgramName, Tables};
 
 use crate::error::IpsecError;
+use crate::live::LiveSocket;
 use crate::marks::{MarkMask, reqid};
 use crate::monitor::{Counters, Monitor};
 use crate::plan::{Application, Signatures};
@@ -131,6 +132,15 @@ impl Ipsec {
 
     fn wanted_now(&self) -> Entries {
         spd::wanted(&self.tables, &self.applications, &self.held, self.mask)
+    }
+
+    /// Lists the sockets of governed programs, and adopts those that are older than the policy; see
+    /// [`Monitor::adopt`]. To be called when tables or programs have changed.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn adopt(&self) -> Result<Vec<LiveSocket>, IpsecError> {
+        self.monitor.adopt()
     }
 
     /// Holds a peer to a class that it has negotiated: where the policy says optional, plaintext no

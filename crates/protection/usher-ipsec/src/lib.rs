@@ -14,6 +14,7 @@
 
 mod error;
 mod ipsec;
+mod live;
 mod marks;
 mod monitor;
 mod netlink;
@@ -25,6 +26,7 @@ mod sysctls;
 
 pub use error::IpsecError;
 pub use ipsec::{Applied, Ipsec, Settings};
+pub use live::{LiveSocket, LiveTreatment};
 pub use marks::{DEFAULT_MASK, MarkMask, REQID_BASE, reqid};
 pub use monitor::{Counters, Monitor};
 pub use netlink::{Event, Watcher};

@@ -9,10 +9,11 @@ use std::path::Path;
 use ipnet::IpNet;
 use usher_base::address_bytes;
 use usher_bpf::executables::{self, Identifier, ProgramId};
-use usher_bpf::{Code, Insertion, Object, Pins, Table, code, run_on_packet};
+use usher_bpf::{Code, Insertion, KernelError, Object, Pins, Plain, Table, code, run_on_packet};
 use usher_protection::{Class, Level};
 
 use crate::error::IpsecError;
+use crate::live::{LiveSocket, Row};
 use crate::marks::MarkMask;
 use crate::plan::{Application, Line};
 pub use crate::shared::IpsecCounters as Counters;
@@ -23,6 +24,13 @@ use crate::shared::{
 
 /// bpf/ipsec.
 static CODE: Code = code!("usher_ipsec", "monitor");
+
+/// Not attached: run when sockets are listed.
+static LIVE: Code = code!("usher_live", "live");
+/// Its program.
+const LISTS: &str = "lists";
+/// The tables that both have.
+const SHARED: [&str; 5] = ["policies", "state", "counters", "sockets", "program_keys"];
 
 /// In the order of attaching: what drops packets comes after what marks sockets.
 const PROGRAMS: [&str; 9] = [
@@ -63,6 +71,8 @@ pub struct Monitor {
     identifier: Identifier,
     mask: MarkMask,
     pins: Option<Pins>,
+    /// Or the reason that this kernel does not accept it.
+    live: Result<Object, KernelError>,
     _links: Vec<OwnedFd>,
 }
 
@@ -112,6 +122,7 @@ impl Monitor {
             identifier: Identifier::of(&object)?,
             mask,
             pins,
+            live: load_live(&object),
             _links: links,
         })
     }
@@ -175,6 +186,24 @@ impl Monitor {
         Ok(u8::try_from(class).unwrap_or(0))
     }
 
+    /// The sockets of governed programs, once for each process that holds one. Sockets that are
+    /// older than the policy, or were made by another program, become the holder's program's: their
+    /// packets are treated by its policy from now on.
+    ///
+    /// A descriptor that is only on its way between processes is not seen.
+    ///
+    /// # Errors
+    /// The kernel's error, also if it does not accept the iterator.
+    pub fn adopt(&self) -> Result<Vec<LiveSocket>, IpsecError> {
+        let live = self
+            .live
+            .as_ref()
+            .map_err(|error| IpsecError::Unlisted(error.to_string()))?;
+        let bytes = live.iterate(LISTS)?;
+        let rows = bytes.chunks_exact(size_of::<Row>());
+        Ok(rows.filter_map(Row::read).map(LiveSocket::from).collect())
+    }
+
     /// What happened since the tables were made.
     ///
     /// # Errors
@@ -194,6 +223,13 @@ impl Monitor {
         }
         Ok(())
     }
+}
+
+fn load_live(monitor: &Object) -> Result<Object, KernelError> {
+    LIVE.open()?
+        .choose(|program, _| Ok::<_, KernelError>(program == LISTS))?
+        .share(monitor, &SHARED)?
+        .load()
 }
 
 fn attach(object: &Object, cgroup: &Path, pins: Option<&Pins>) -> Result<Vec<OwnedFd>, IpsecError> {

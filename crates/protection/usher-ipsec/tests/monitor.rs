@@ -4,6 +4,7 @@
 #[macro_use]
 mod world;
 
+use usher_ipsec::LiveTreatment;
 use usher_protection::Level;
 use world::*;
 
@@ -303,6 +304,45 @@ tests! {
         governed.errno("u.sendto(b'x', ('10.1.0.2', 9))");
         governed.run("u.sendto(b'x', ('10.1.0.2', 9))");
         assert_eq!(peer.run("r = u.recv(1)"), "b'x'");
+    }
+
+    fn sockets_older_than_the_policy_are_adopted(world) {
+        let mut ipsec = open(world);
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        let mut peer = Actor::peer();
+        for (actor, port) in [(&mut governed, 80), (&mut other, 81)] {
+            actor.run(&format!(
+                "a = tcp(); a.bind(('', {port})); a.listen(); u = udp(); u.bind(('', {port})); u.settimeout(1)"
+            ));
+        }
+        peer.run("a = udp(); a.bind(('10.1.0.2', 0)); kept = []");
+        let connect = |port: u16| format!(
+            "s = tcp(); kept.append(s); s.settimeout(2); s.connect(('10.1.0.1', {port}))"
+        );
+        ipsec.apply(&secure()).unwrap();
+        // They are not governed yet.
+        assert_eq!(peer.errno(&connect(80)), 0);
+        let live = ipsec.adopt().unwrap();
+        let ours: Vec<_> = live.iter().map(|one| (one.local.port(), one.adopted)).collect();
+        assert_eq!(ours, [(80, true), (80, true)], "{live:?}");
+        assert_eq!(peer.errno(&connect(80)), libc::ETIMEDOUT);
+        peer.run("a.sendto(b'forged', ('10.1.0.1', 80)); a.sendto(b'x', ('10.1.0.1', 81))");
+        assert_eq!(governed.errno("u.recv(9)"), libc::ETIMEDOUT);
+        // Other programs' sockets stay theirs.
+        assert_eq!(other.run("r = u.recv(9)"), "b'x'");
+        assert_eq!(peer.errno(&connect(81)), 0);
+        // What they send gets the mark.
+        governed.errno("u.sendto(b'x', ('10.1.0.2', 9))");
+        assert_eq!(governed.number("mark(u)"), SIGNED | DISCARD);
+        // A connection that a governed program makes is listed with its class.
+        governed.run("t = tcp(); t.setblocking(0); t.connect_ex(('10.1.0.2', 21))");
+        let live = ipsec.adopt().unwrap();
+        let connection = live.iter().find(|one| one.remote.is_some_and(|to| to.port() == 21)).unwrap();
+        let expected = LiveTreatment::Protect(ENCRYPTION, Level::Mandatory);
+        assert_eq!((connection.treatment, connection.adopted), (expected, false));
+        assert_eq!(connection.mark, mark(ENCRYPTION, Level::Mandatory));
+        assert_eq!(connection.remote.unwrap().to_string(), "10.1.0.2:21");
+        assert_eq!(connection.protocol, 6);
     }
 
     fn what_is_pinned_outlives_the_process(world) {
