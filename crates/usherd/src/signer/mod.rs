@@ -8,6 +8,7 @@
 
 mod announcement;
 mod asking;
+mod binding;
 mod callers;
 mod chains;
 mod closing;
@@ -118,9 +119,6 @@ impl Signer {
     }
 
     /// Grants a lease of a pair by the configuration in force.
-    ///
-    /// # Errors
-    /// Like [`Leases::grant`].
     fn lease(&self, pair: Pair, used_for: Use) -> Result<Lease, Refusal> {
         self.leases
             .grant(pair, used_for, &self.configuration, &self.programs)
@@ -146,9 +144,6 @@ impl Signer {
 }
 
 /// Runs the signer until the process ends.
-///
-/// # Errors
-/// When it cannot start.
 pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     let start = Start::<roles::Signer>::begin()?;
     let courier = start::account_of(roles::Courier::ROLE)?;

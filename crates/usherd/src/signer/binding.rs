@@ -1,0 +1,235 @@
+//! Gives the socket of a caller its address, which is announced to the server.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use usher_base::ConnectionTuple;
+use usher_policy::Host;
+use usher_proto::refusal::Refusal;
+use usher_system::namespace;
+
+/// The number of ports to try before the kernel chooses one.
+const PORTS_TRIED: usize = 16;
+
+/// Binds the socket, which has to be in this `network`, to the address it will come from and to a port
+/// nobody else has. `is_taken`: these endpoints are announced already, or may be.
+pub fn bind(
+    network: u64,
+    socket: &OwnedFd,
+    host: &Host,
+    port: u16,
+    is_taken: &impl Fn(&ConnectionTuple) -> bool,
+) -> Result<ConnectionTuple, Refusal> {
+    let malformed = |_| Refusal::Malformed;
+    if !is_of_this_network(network, socket)? {
+        // Its address and port belong to another host, whatever they look like.
+        return Err(Refusal::Malformed);
+    }
+    let family = sockopt::socket_domain(socket).map_err(malformed)?;
+    let stream = sockopt::socket_type(socket).map_err(malformed)? == SocketType::STREAM;
+    let reusable = sockopt::socket_reuseaddr(socket).map_err(malformed)?
+        || sockopt::socket_reuseport(socket).map_err(malformed)?;
+    let fresh = rustix::net::getpeername(socket) == Err(rustix::io::Errno::NOTCONN);
+    if !stream
+        || !fresh
+        || reusable
+        || ![AddressFamily::INET, AddressFamily::INET6].contains(&family)
+    {
+        // With SO_REUSEADDR or SO_REUSEPORT another process could share the announced port.
+        return Err(Refusal::Malformed);
+    }
+    let dual_stack = family == AddressFamily::INET6;
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for ip in &host.addresses {
+        if ip.is_ipv6() && !dual_stack {
+            continue;
+        }
+        let server = SocketAddr::new(*ip, port);
+        match bind_towards(socket.as_fd(), server, dual_stack, is_taken) {
+            Ok(client) => return Ok(ConnectionTuple { client, server }),
+            Err(error) => last = error,
+        }
+        // A socket is bound once, and this port still belongs to another connection.
+        if is_bound(socket) {
+            break;
+        }
+    }
+    tracing::info!(host = %host.name, error = %last, "no way to the host");
+    Err(Refusal::VerifierUnavailable)
+}
+
+/// Whether the socket has a port.
+fn is_bound(socket: &OwnedFd) -> bool {
+    address(rustix::net::getsockname(socket)).is_none_or(|address| address.port() != 0)
+}
+
+/// Whether the socket is in the network namespace of this process, whose addresses and ports are
+/// announced to the server.
+fn is_of_this_network(network: u64, socket: &OwnedFd) -> Result<bool, Refusal> {
+    // Only a socket has one.
+    let its = namespace::network_of(socket).map_err(|_| Refusal::Malformed)?;
+    Ok(its == network)
+}
+
+/// Binds the socket to an explicit port: if the kernel has chosen a socket's port, the socket loses it
+/// when connecting fails, even if there is a duplicate.
+fn bind_towards(
+    socket: BorrowedFd<'_>,
+    server: SocketAddr,
+    dual_stack: bool,
+    is_taken: &impl Fn(&ConnectionTuple) -> bool,
+) -> io::Result<SocketAddr> {
+    let is_taken = |client| is_taken(&ConnectionTuple { client, server });
+    for _ in 0..PORTS_TRIED {
+        let source = source_for(server)?;
+        if is_taken(source) {
+            continue;
+        }
+        match bind_to(socket, source, dual_stack) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            outcome => return outcome,
+        }
+    }
+    // Nearly all are taken: let the kernel find a free one.
+    let source = SocketAddr::new(source_for(server)?.ip(), 0);
+    let client = bind_to(socket, source, dual_stack)?;
+    if is_taken(client) {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    Ok(client)
+}
+
+/// The source address by the kernel's routing, and a port from its range: connect(2) on a datagram
+/// socket sends nothing and determines both.
+fn source_for(server: SocketAddr) -> io::Result<SocketAddr> {
+    let family = if server.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let probe = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&probe, &server)?;
+    let local = SocketAddr::try_from(rustix::net::getsockname(&probe)?)?;
+    Ok(SocketAddr::new(local.ip(), local.port()))
+}
+
+fn bind_to(socket: BorrowedFd<'_>, source: SocketAddr, dual_stack: bool) -> io::Result<SocketAddr> {
+    let wanted = match source.ip() {
+        IpAddr::V4(ip) if dual_stack => SocketAddr::from((ip.to_ipv6_mapped(), source.port())),
+        _ => source,
+    };
+    // Already bound by an earlier attempt of the loop or by the caller: bind fails, as it
+    // must, since the announced address has to be the one chosen here.
+    rustix::net::bind(socket, &wanted)?;
+    address(rustix::net::getsockname(socket)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// An internet address, with an IPv4-mapped one as IPv4.
+pub fn address(found: Result<rustix::net::SocketAddrAny, rustix::io::Errno>) -> Option<SocketAddr> {
+    let found = SocketAddr::try_from(found.ok()?).ok()?;
+    Some(SocketAddr::new(found.ip().to_canonical(), found.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    fn host(addresses: &[IpAddr]) -> Host {
+        Host {
+            name: "here".parse().unwrap(),
+            addresses: addresses.to_vec(),
+            key: usher_proto::host_key::HostPublicKey::from_bytes([1; 32]),
+            ike_key: None,
+            control: 3440,
+            loopback: Vec::new(),
+        }
+    }
+
+    fn tcp(family: AddressFamily) -> OwnedFd {
+        rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    fn own_network() -> u64 {
+        namespace::own_network().unwrap()
+    }
+
+    #[test]
+    fn a_socket_gets_an_address_of_its_own() {
+        let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
+        for family in [AddressFamily::INET, AddressFamily::INET6] {
+            let socket = tcp(family);
+            let connection = bind(own_network(), &socket, &v4, 143, &|_| false).unwrap();
+            assert_eq!(connection.client.ip(), Ipv4Addr::LOCALHOST);
+            assert_ne!(connection.client.port(), 0);
+            assert_eq!(connection.server, SocketAddr::from(([127, 0, 0, 1], 143)));
+        }
+    }
+
+    #[test]
+    fn a_duplicate_holds_the_port_after_a_failed_connect() {
+        let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
+        for family in [AddressFamily::INET, AddressFamily::INET6] {
+            let socket = tcp(family);
+            let bound = bind(own_network(), &socket, &v4, 1, &|_| false)
+                .unwrap()
+                .client;
+            let duplicate = socket.try_clone().unwrap();
+            // A connection to itself would not fail, but nothing listens at port 1.
+            let nobody = match family {
+                AddressFamily::INET => SocketAddr::from(([127, 0, 0, 1], 1)),
+                _ => (Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 1).into(),
+            };
+            rustix::net::connect(&socket, &nobody).unwrap_err();
+            drop(socket);
+            let taken = rustix::net::bind(tcp(AddressFamily::INET), &bound);
+            assert_eq!(taken, Err(rustix::io::Errno::ADDRINUSE));
+            drop(duplicate);
+        }
+    }
+
+    #[test]
+    fn a_socket_whose_port_could_be_shared_is_refused() {
+        let v6 = host(&[Ipv6Addr::LOCALHOST.into()]);
+        assert!(
+            bind(own_network(), &tcp(AddressFamily::INET6), &v6, 143, &|_| {
+                false
+            })
+            .is_ok()
+        );
+        let shared = tcp(AddressFamily::INET6);
+        sockopt::set_socket_reuseport(&shared, true).unwrap();
+        assert_eq!(
+            bind(own_network(), &shared, &v6, 143, &|_| false),
+            Err(Refusal::Malformed)
+        );
+        let shared = tcp(AddressFamily::INET6);
+        sockopt::set_socket_reuseaddr(&shared, true).unwrap();
+        assert_eq!(
+            bind(own_network(), &shared, &v6, 143, &|_| false),
+            Err(Refusal::Malformed)
+        );
+    }
+
+    #[test]
+    fn what_is_no_fresh_tcp_socket_is_refused() {
+        let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
+        let datagram = rustix::net::socket_with(
+            AddressFamily::INET,
+            SocketType::DGRAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        assert_eq!(
+            bind(own_network(), &datagram, &v4, 143, &|_| false),
+            Err(Refusal::Malformed)
+        );
+        let bound = tcp(AddressFamily::INET);
+        rustix::net::bind(&bound, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        assert!(bind(own_network(), &bound, &v4, 143, &|_| false).is_err());
+    }
+}
