@@ -242,35 +242,35 @@ impl Channel {
     /// Serves one frame. Records go to the keeper in the order of the frames; a separate task waits for
     /// the verdicts.
     fn serve(&self, ClientFrame { request, body }: ClientFrame) {
-        let permit = Arc::clone(&self.under_way).try_acquire_owned();
-        let asked = match (body, permit) {
-            (ClientBody::Ping, _) => return self.reply(ServerFrame::Pong { request }),
-            (_, Err(_)) => Err(Refusal::Overloaded),
-            (
-                ClientBody::Open {
-                    authenticator,
-                    first,
-                },
-                Ok(permit),
-            ) => self
-                .authenticate(authenticator, first)
-                .map(|(session, body)| (session, body, permit)),
-            (ClientBody::Session(session, asked), Ok(permit)) => {
+        let asked = match body {
+            ClientBody::Ping => return self.reply(ServerFrame::Pong { request }),
+            ClientBody::Open {
+                authenticator,
+                first,
+            } => self.pass_on(request, || self.authenticate(authenticator, first)),
+            ClientBody::Session(session, asked) => self.pass_on(request, || {
                 self.standing.note(session, &asked);
-                Ok((session, KeeperBody::Session(session, asked), permit))
-            }
+                Ok((session, KeeperBody::Session(session, asked)))
+            }),
         };
-        let asked = asked.and_then(|(session, body, permit)| {
-            let pending = self.verifier.ask_keeper(self.host.clone(), body)?;
-            self.answer_later(permit, request, session, pending);
-            Ok(())
-        });
         if let Err(refusal) = asked {
-            self.reply(ServerFrame::Answer {
-                request,
-                verdict: Err(refusal),
-            });
+            let verdict = Err(refusal);
+            self.reply(ServerFrame::Answer { request, verdict });
         }
+    }
+
+    /// Sends the keeper a request about a session, if there is room for it.
+    fn pass_on(
+        &self,
+        request: u64,
+        body: impl FnOnce() -> Result<(SessionId, KeeperBody), Refusal>,
+    ) -> Result<(), Refusal> {
+        let permit = Arc::clone(&self.under_way).try_acquire_owned();
+        let permit = permit.map_err(|_| Refusal::Overloaded)?;
+        let (session, body) = body()?;
+        let pending = self.verifier.ask_keeper(self.host.clone(), body)?;
+        self.answer_later(permit, request, session, pending);
+        Ok(())
     }
 
     /// The session that a valid authenticator opens, and the request to the keeper.
