@@ -5,6 +5,7 @@
 //! socket to sign a handshake. They sign only the message of a TLS 1.3 CertificateVerify of the
 //! right side (RFC 8446, section 4.4.3), so the handle has no other use.
 
+use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -38,19 +39,15 @@ impl HostKey {
     /// # Errors
     /// The fault of the file, and how to make a correct one.
     pub fn load(path: &Path) -> Result<Self, StartError> {
-        let problem = |reason| StartError::Key {
-            path: path.into(),
-            reason,
-            wanted: HOST_KEY,
-        };
+        let problem = |reason: &dyn Display| StartError::key(path, HOST_KEY, reason);
         let key = private_key(path, HOST_KEY)?;
         let pair = key
             .key_data()
             .ed25519()
-            .ok_or_else(|| problem(format!("a {} key, or an encrypted one", key.algorithm())))?;
+            .ok_or_else(|| problem(&format!("a {} key, or an encrypted one", key.algorithm())))?;
         let pair =
             Ed25519KeyPair::from_seed_and_public_key(pair.private.as_ref(), pair.public.as_ref())
-                .map_err(|error| problem(error.to_string()))?;
+                .map_err(|error| problem(&error))?;
         Ok(Self(pair))
     }
 
@@ -63,9 +60,6 @@ impl HostKey {
     }
 
     /// Serves the handle on `listener`, only to the process of user `permitted`.
-    ///
-    /// # Errors
-    /// Returns only when the listener itself fails.
     pub async fn serve(
         self: Arc<Self>,
         listener: OwnedFd,

@@ -61,9 +61,6 @@ impl<T> Link<T> {
     }
 
     /// Sends a request, in the order of the calls.
-    ///
-    /// # Errors
-    /// As [`Link::send_about`].
     pub fn send(&self, packet: impl FnOnce(u64) -> Vec<u8>) -> Result<Pending<T>, Refusal> {
         self.send_about((), packet)
     }

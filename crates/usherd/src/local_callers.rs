@@ -38,9 +38,6 @@ pub struct LocalCallers {
 impl LocalCallers {
     /// Each user may have `limit` connections; the next one gets the packet `overloaded` and is
     /// closed.
-    ///
-    /// # Errors
-    /// When the reactor cannot take the descriptor.
     pub fn new(listener: OwnedFd, limit: usize, overloaded: Vec<u8>) -> io::Result<Self> {
         Ok(Self {
             listener: PacketListener::new(listener)?,

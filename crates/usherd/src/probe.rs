@@ -6,9 +6,6 @@ use usher_daemon::probe::Probe;
 use usher_kernel::probe;
 
 /// Tries the features of these names, or everything if none is given, and prints the results as JSON.
-///
-/// # Errors
-/// When nothing can be printed.
 pub fn run(names: &[String]) -> std::io::Result<()> {
     let chosen = probe::ALL
         .iter()

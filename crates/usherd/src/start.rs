@@ -1,6 +1,7 @@
 //! Steps of every role before it serves: account, runtime folder, sockets, privileges, sandbox. The
 //! table of roles ([`usher_local::roles`]) defines them.
 
+use std::fmt::Display;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
@@ -70,6 +71,17 @@ pub enum StartError {
     Tls(#[from] rustls::Error),
 }
 
+impl StartError {
+    /// The error of a key that should be what `wanted` says.
+    pub fn key(path: &Path, wanted: &'static str, reason: impl Display) -> Self {
+        Self::Key {
+            path: path.into(),
+            reason: reason.to_string(),
+            wanted,
+        }
+    }
+}
+
 /// Adds the attempted operation to an I/O error.
 pub trait Attempt<T> {
     /// Adds the attempted operation.
@@ -98,9 +110,6 @@ pub struct Account {
 }
 
 /// Looks up the account of a role.
-///
-/// # Errors
-/// When it is missing or cannot be looked up.
 pub fn account_of(role: &'static Role) -> Result<Account, StartError> {
     account(role.account.unwrap_or("root"))
 }
@@ -119,39 +128,22 @@ fn account(name: &'static str) -> Result<Account, StartError> {
 }
 
 /// Reads this host's public key.
-///
-/// # Errors
-/// When it is missing or not an Ed25519 key.
 pub fn public_host_key() -> Result<HostPublicKey, StartError> {
     let path = Path::new(paths::HOST_PUBLIC_KEY);
-    let problem = |reason: String| StartError::Key {
-        path: path.into(),
-        reason,
-        wanted: HOST_KEY,
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
-    HostPublicKey::from_openssh(text.trim()).map_err(|error| problem(error.to_string()))
+    let problem = |error: &dyn Display| StartError::key(path, HOST_KEY, error);
+    let text = std::fs::read_to_string(path).map_err(|error| problem(&error))?;
+    HostPublicKey::from_openssh(text.trim()).map_err(|error| problem(&error))
 }
 
 /// Reads a private key of this host, which should be what `wanted` says.
-///
-/// # Errors
-/// When it is missing or does not parse.
 pub fn private_key(path: &Path, wanted: &'static str) -> Result<ssh_key::PrivateKey, StartError> {
-    let problem = |reason: String| StartError::Key {
-        path: path.into(),
-        reason,
-        wanted,
-    };
-    let text = Zeroizing::new(std::fs::read(path).map_err(|error| problem(error.to_string()))?);
-    ssh_key::PrivateKey::from_openssh(text.as_slice()).map_err(|error| problem(error.to_string()))
+    let problem = |error: &dyn Display| StartError::key(path, wanted, error);
+    let text = Zeroizing::new(std::fs::read(path).map_err(|error| problem(&error))?);
+    ssh_key::PrivateKey::from_openssh(text.as_slice()).map_err(|error| problem(&error))
 }
 
 /// The runtime of a daemon: one thread for all its tasks, because each hand-over to another one costs a
 /// connection time.
-///
-/// # Errors
-/// When the kernel refuses.
 pub fn runtime() -> Result<Runtime, StartError> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder
@@ -206,9 +198,6 @@ impl<R: HasRole> Start<R> {
     }
 
     /// Makes the other sockets, in the order of the table.
-    ///
-    /// # Errors
-    /// When one cannot be made.
     pub fn sockets<const N: usize>(&self) -> Result<[OwnedFd; N], StartError> {
         const { assert!(R::ROLE.sockets.len() == N) };
         let sockets: Result<Vec<_>, _> = R::ROLE.sockets.iter().map(listen).collect();
@@ -217,9 +206,6 @@ impl<R: HasRole> Start<R> {
     }
 
     /// Gives up root for the role's account, for good.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn give_up_root(&self) -> Result<(), StartError> {
         privileges::become_user(self.account.uid, self.account.gid, &[])?;
         privileges::no_new_privileges()?;
@@ -228,9 +214,6 @@ impl<R: HasRole> Start<R> {
     }
 
     /// Confines the process by its profile in the table.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn confine(&self) -> Result<(), StartError> {
         match R::ROLE.sandbox {
             Some(sandbox) => Ok(sandbox.enter()?),
@@ -257,9 +240,6 @@ fn listen(socket: &Socket) -> Result<OwnedFd, StartError> {
 }
 
 /// Fails without root's rights.
-///
-/// # Errors
-/// When the process does not have them.
 pub fn require_root(role: &'static str) -> Result<(), StartError> {
     if rustix::process::geteuid().is_root() {
         Ok(())

@@ -26,9 +26,6 @@ pub const ALPN: &[u8] = b"usher/1";
 pub type IsKnown = dyn Fn(&HostPublicKey) -> bool + Send + Sync;
 
 /// The settings of the server side.
-///
-/// # Errors
-/// When the cryptographic provider lacks TLS 1.3.
 pub fn server_config(
     public_key: &HostPublicKey,
     signing_key: Arc<dyn SigningKey>,
@@ -53,9 +50,6 @@ pub fn server_config(
 }
 
 /// The settings of the client side for one server, of which it accepts exactly one key.
-///
-/// # Errors
-/// When the cryptographic provider lacks TLS 1.3.
 pub fn client_config(
     public_key: &HostPublicKey,
     signing_key: Arc<dyn SigningKey>,

@@ -33,9 +33,6 @@ const QUEUE: usize = 256;
 const CHANNELS: usize = 1024;
 
 /// Runs the courier until the process ends.
-///
-/// # Errors
-/// When it cannot start.
 pub fn run() -> Result<(), StartError> {
     let start = Start::<roles::Courier>::begin()?;
     let public_key = start::public_host_key()?;

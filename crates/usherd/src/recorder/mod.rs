@@ -33,9 +33,6 @@ use writer::Writer;
 const REPLIES: usize = 4096;
 
 /// Runs the recorder until the process ends.
-///
-/// # Errors
-/// When it cannot start, or cannot continue the log.
 pub fn run() -> Result<(), StartError> {
     let start = Start::<roles::Recorder>::begin()?;
     let account = start.account();
@@ -96,11 +93,7 @@ fn signing_key(path: &Path) -> Result<SigningKey, StartError> {
     let wanted = "the log's key is an unencrypted Ed25519 key in OpenSSH's format with the log's name as \
         its comment";
     let key = start::private_key(path, wanted)?;
-    SigningKey::new(key.comment(), &key).map_err(|error| StartError::Key {
-        path: path.into(),
-        reason: error.to_string(),
-        wanted,
-    })
+    SigningKey::new(key.comment(), &key).map_err(|error| StartError::key(path, wanted, error))
 }
 
 /// Accepts the keeper's connections.

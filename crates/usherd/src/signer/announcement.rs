@@ -30,9 +30,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Announces a connection in the user's session. If there is none, opens one, and then a ticket for
 /// `uid`. The connection's gate stands from before the announcement until the caller lifts it.
-///
-/// # Errors
-/// The server's refusal, or this host's.
 pub async fn announce(
     signer: &Arc<Signer>,
     lease: &Lease,

@@ -90,9 +90,6 @@ impl Keys {
 
     /// Whether an agent signs for the user, for the purposes that the client policy permits. Reads only
     /// that user's files, however many others there are, because every user may ask.
-    ///
-    /// # Errors
-    /// When they cannot be examined.
     pub fn has_agent(&self, user: &UserName, policy: &Policy) -> io::Result<bool> {
         let (services, now) = (policy.client_services(), unix_time());
         let purposes: BTreeSet<_> = services

@@ -26,9 +26,6 @@ pub struct Openable {
 
 /// Opens a session, with its first connection if there is one. `asked`: the user's agent was asked
 /// to sign, perhaps by touching a security key.
-///
-/// # Errors
-/// The server's refusal, or this host's.
 pub async fn open(
     signer: &Signer,
     lease: &Lease,

@@ -167,9 +167,6 @@ impl Drop for ConnectionPermit {
 }
 
 /// Decides on the held connections that the kernel reports.
-///
-/// # Errors
-/// When the reactor cannot take the kernel's reports.
 pub async fn serve(signer: Arc<Signer>) -> io::Result<()> {
     let Some(holding) = signer.tickets.holding() else {
         return std::future::pending().await;

@@ -86,9 +86,6 @@ struct Found {
 impl ListedPrograms {
     /// Puts a policy's plain destinations and lists in force: the caller's policy or, on errors,
     /// what was in force when it got its permit.
-    ///
-    /// # Errors
-    /// [`ProgramsError`].
     pub async fn set(&self, tickets: &Tickets, policy: &Policy) -> Result<(), ProgramsError> {
         let permit = self.paths.permit().await;
         let lists = policy.client_services();

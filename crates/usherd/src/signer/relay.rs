@@ -68,9 +68,6 @@ impl PendingAnswer {
 
 impl Relay {
     /// Sends `host` a request about a session of the user, in the order of the calls.
-    ///
-    /// # Errors
-    /// Like [`Relay::send`].
     pub fn ask(
         &self,
         host: &Host,
@@ -150,9 +147,6 @@ impl Relay {
 
 /// Accepts the courier's connections, one at a time; a new one replaces one that hangs. Hosts'
 /// notices go to `heard`.
-///
-/// # Errors
-/// Returns only when the listener fails.
 pub async fn serve(
     relay: Arc<Relay>,
     listener: OwnedFd,

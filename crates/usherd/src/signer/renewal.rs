@@ -14,9 +14,6 @@ use super::sessions::{Pair, purpose};
 use super::tickets::TokenPermit;
 
 /// Fills tickets as they are used up, and renews their sessions.
-///
-/// # Errors
-/// When the reactor cannot take the kernel's reports.
 pub async fn keep_filled(signer: Arc<Signer>) -> io::Result<()> {
     let Some(kernel) = signer.tickets.kernel() else {
         return std::future::pending().await;

@@ -9,9 +9,6 @@ use usher_daemon::packet_async::register;
 use usher_kernel::KernelError;
 
 /// Passes all that `take` returns to `handle`, whenever the descriptor is readable.
-///
-/// # Errors
-/// When the reactor cannot take the descriptor.
 pub async fn each<T>(
     descriptor: Result<OwnedFd, KernelError>,
     take: impl Fn() -> Result<Batch<T>, KernelError>,

@@ -76,9 +76,6 @@ impl Verifier {
 }
 
 /// Runs the verifier until the process ends.
-///
-/// # Errors
-/// When it cannot start.
 pub fn run() -> Result<(), StartError> {
     let start = Start::<roles::Verifier>::begin()?;
     let host_key = start::public_host_key()?;
