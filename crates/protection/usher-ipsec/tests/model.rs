@@ -164,7 +164,8 @@ tests! {
             }
         });
         eprintln!("by class number: {:?}", seen.get());
-        assert!(seen.get()[1..].iter().all(|count| *count > 20), "{:?}", seen.get());
+        // All have been decided about.
+        assert!(seen.get()[1..].iter().all(|count| *count > 0), "{:?}", seen.get());
     }
 
     fn the_spd_treats_datagrams_as_the_tables_say(world) {
