@@ -10,6 +10,9 @@
 //! [`Ipsec::counters`], [`Ipsec::close`]. SAs are the business of `usher-ike`.
 //!
 //! docs/adr/0051-marks-and-spd.md has the reasons.
+//!
+//! Room: the BPF objects of `bpf/ipsec`, the SPD, and the sysctls that it names. Only the daemon that
+//! owns protection uses it.
 #![forbid(unsafe_code)]
 
 mod error;
