@@ -10,19 +10,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use usher_bpf::executables::{Identifier, ProgramId};
-use usher_protection::ProgramName;
+use usher_protection::{ProgramName, SYSTEM_FOLDERS};
 
 use crate::error::IpsecError;
-
-/// The folders in which a name without a path is looked up. All files found there count.
-const FOLDERS: [&str; 6] = [
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-];
 
 /// The most files of one name that count, former ones included. The oldest makes room: what still
 /// runs from it is no longer governed when it makes a socket.
@@ -72,7 +62,9 @@ impl Programs {
 fn places(name: &ProgramName) -> Vec<PathBuf> {
     match name {
         ProgramName::Path(path) => vec![path.into()],
-        ProgramName::Name(name) => FOLDERS.map(|folder| Path::new(folder).join(name)).into(),
+        ProgramName::Name(name) => SYSTEM_FOLDERS
+            .map(|folder| Path::new(folder).join(name))
+            .into(),
     }
 }
 

@@ -37,6 +37,6 @@ pub use limits::{
 pub use mistake::ProtectionMistake;
 pub use model::{Application, Network, NetworkType, Peers, Protection, ProtectionItem, Traffic};
 pub use names::{Answer, Names};
-pub use program::ProgramName;
+pub use program::{ProgramName, SYSTEM_FOLDERS};
 pub use tables::{Item, Rules, Tables, Treatment, Verdict};
 pub use warning::{ProtectionWarning, warnings};

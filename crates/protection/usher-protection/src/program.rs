@@ -5,11 +5,21 @@ use std::fmt;
 use serde::Serialize;
 use usher_language::is_plain_path;
 
+/// The folders in which the name of a program is looked up. All files found there count.
+pub const SYSTEM_FOLDERS: [&str; 6] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
+
 /// A program, as an `application` block names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgramName {
-    /// The name of its file, in one of the system's folders for programs.
+    /// The name of its file, in one of the [`SYSTEM_FOLDERS`].
     Name(String),
     /// The absolute path of its file.
     Path(String),

@@ -12,6 +12,7 @@ use crate::class::Level;
 use crate::model::{Application, Network, NetworkType, ProtectionItem};
 use crate::names::Names;
 use crate::ports::PortPairs;
+use crate::program::{ProgramName, SYSTEM_FOLDERS};
 
 mistakes! {
     /// Something in `application` blocks that has no effect, or another than it seems. Never a reason
@@ -48,6 +49,11 @@ mistakes! {
             => "{place}: the address of `{name}` cannot be found: {}; until it is, the network has \
                 no address, and those after it decide", shown(60, reason);
             "write its address, give it a `host` block, or see to it that this host finds the name";
+        /// A file of another block, in a folder of the system, that the name of a program can mean.
+        ProgramOfTwo { program: String, place: Place, path: String, other: Place }
+            => "{place}: `{program}` is also the name of `{path}`, whose policy is at {other}: one \
+                file would have two policies";
+            "name the program by one of the two, in one block";
         /// An `optional` item, and a `mandatory` one of another block about the same peers and ports.
         OptionalBesideMandatory { item: String, place: Place, other: String, mandatory: Place }
             => "{place}: `{item}` lets traffic pass in the clear that `application {other}` demands \
@@ -63,8 +69,40 @@ pub fn warnings(applications: &[Application], names: &Names) -> Vec<ProtectionWa
         .iter()
         .map(|block| warn_of_block(block, names, &mut warnings))
         .collect();
+    warn_of_programs(applications, &mut warnings);
     warn_of_optional(applications, &deciding, &mut warnings);
     warnings
+}
+
+/// A name in one block that can be a path of another.
+fn warn_of_programs(applications: &[Application], warnings: &mut Vec<ProtectionWarning>) {
+    let mut paths: HashMap<&str, Vec<(usize, &str)>> = HashMap::new();
+    for (number, block) in applications.iter().enumerate() {
+        for program in &block.programs {
+            if let ProgramName::Path(path) = program
+                && let Some((folder, name)) = path.rsplit_once('/')
+                && SYSTEM_FOLDERS.contains(&folder)
+            {
+                paths.entry(name).or_default().push((number, path));
+            }
+        }
+    }
+    for (number, block) in applications.iter().enumerate() {
+        for program in &block.programs {
+            let ProgramName::Name(name) = program else {
+                continue;
+            };
+            let paths = paths.get(name.as_str()).into_iter().flatten();
+            for (other, path) in paths.filter(|(other, _)| *other != number) {
+                warnings.push(ProtectionWarning::ProgramOfTwo {
+                    program: name.clone(),
+                    place: block.origin.place.clone(),
+                    path: (*path).to_owned(),
+                    other: applications[*other].origin.place.clone(),
+                });
+            }
+        }
+    }
 }
 
 /// An item, and the addresses of the networks that name its protection, without what networks
