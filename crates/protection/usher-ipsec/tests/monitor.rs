@@ -134,6 +134,7 @@ tests! {
             "s = udp(); s.connect(('10.1.0.3', 9)); s.sendto(b'x', ('10.1.0.2', 9))",
             "s.sendto(b'x', ('10.1.0.2', 9))",
             // As privileged programs can send.
+            "s = udp(); s.sendmsg([b'x'], [(1, SO_MARK, struct.pack('I', 0x100000))], 0, ('10.1.0.2', 9))",
             "s = socket.socket(socket.AF_INET, socket.SOCK_RAW, 17); s.sendto(bytes(8), ('10.1.0.2', 0))",
         ] {
             governed.errno(act);
