@@ -9,6 +9,7 @@ mod excerpt;
 mod failure;
 mod output;
 mod probe;
+mod protection;
 mod proxy;
 
 use std::path::PathBuf;
@@ -54,6 +55,9 @@ enum Command {
         #[arg(long)]
         recent: bool,
     },
+    /// Show how the traffic of programs is protected
+    #[command(subcommand)]
+    Protection(protection::Command),
     /// Test what this kernel and this host can do
     Doctor,
     /// Connect standard input and output to a service, as the calling user
@@ -177,6 +181,7 @@ fn main() -> ExitCode {
         Command::Log(LogCommand::Export(request)) => commands::log::export(&output, &request),
         Command::Who { recent: false } => commands::who::run(&output),
         Command::Who { recent: true } => commands::who::recent(&output),
+        Command::Protection(command) => protection::run(&output, &command),
         Command::Doctor => commands::doctor::run(&output),
         Command::Connect { destination } => commands::connect::run(&destination),
         Command::Agent => commands::agent::run(),

@@ -12,6 +12,7 @@ mod local_callers;
 mod opening;
 mod ports;
 mod probe;
+mod protector;
 mod recorder;
 mod release;
 mod signer;
@@ -78,6 +79,15 @@ enum Role {
     },
     /// Carries the signer's messages to other hosts (client side; user usher-courier)
     Courier,
+    /// Protects the traffic of programs by IPsec (root)
+    Protector {
+        /// cgroup v2 folder whose programs are governed; all of the host's unless given
+        #[arg(long, value_name = "DIRECTORY")]
+        cgroup: Option<PathBuf>,
+        /// Control socket of charon
+        #[arg(long, value_name = "SOCKET")]
+        vici: Option<PathBuf>,
+    },
     /// Keeps the control group of the users' processes while no keeper runs (server side; root)
     Workers,
     /// Releases the services' ports that a stopped keeper still holds (root)
@@ -107,6 +117,7 @@ impl Role {
             | Self::Verifier
             | Self::Recorder
             | Self::Courier
+            | Self::Protector { .. }
             | Self::Workers
             | Self::Probe { .. } => &[],
         }
@@ -146,6 +157,7 @@ fn main() -> ExitCode {
         Role::Recorder => recorder::run(),
         Role::Signer { cgroup } => signer::run(cgroup),
         Role::Courier => courier::run(),
+        Role::Protector { cgroup, vici } => protector::run(cgroup, vici),
         Role::Workers => workers::run(),
         Role::Release { json } => return report(release::run(json)),
         Role::Probe { names } => return report(probe::run(&names)),

@@ -66,6 +66,12 @@ pub enum StartError {
     /// The log cannot be continued.
     #[error(transparent)]
     Log(#[from] usher_log::LogError),
+    /// Protection cannot be put in force.
+    #[error(transparent)]
+    Protection(#[from] crate::protector::ProtectionError),
+    /// The kernel's IPsec.
+    #[error(transparent)]
+    Ipsec(#[from] usher_ipsec::IpsecError),
     /// TLS settings.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),

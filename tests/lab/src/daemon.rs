@@ -31,6 +31,8 @@ pub enum Role {
     Courier,
     /// `usher proxy`: for unmodified programs.
     Proxy,
+    /// `usherd protector`: IPsec for the traffic of programs.
+    Protector,
 }
 
 impl Role {
@@ -44,6 +46,7 @@ impl Role {
             Self::Signer => "signer",
             Self::Courier => "courier",
             Self::Proxy => "proxy",
+            Self::Protector => "protector",
         }
     }
 }
@@ -101,7 +104,7 @@ impl Host {
             group.push("keeper");
             cgroup::create(&group)?;
         }
-        if role == Role::Signer {
+        if matches!(role, Role::Signer | Role::Protector) {
             arguments.extend(["--cgroup".into(), self.cgroup().into()]);
         }
         arguments.extend(more.into_iter().map(|word| word.as_ref().to_owned()));

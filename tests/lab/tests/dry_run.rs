@@ -257,8 +257,8 @@ fn a_candidate_with_mistakes_is_refused_as_by_an_apply() -> Outcome {
         (broken, "service x { lissten 5; }\n", "broken.policy:1:13:"),
         (
             broken,
-            "application ssh { network 0.0.0.0/0 trusted; }\n",
-            "`application ssh` needs IPsec",
+            "mac biba { default low; }\n",
+            "`mac biba` needs the MAC framework",
         ),
         (
             "/etc/usher/users/bob/authorized_keys",

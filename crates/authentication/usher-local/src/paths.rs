@@ -49,6 +49,13 @@ pub const DESTINATIONS_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/destinations";
 /// Pinned maps and links of the program that gates announced connections, which the signer loads. Not
 /// below the keeper's folder, which only the keeper touches.
 pub const SIGNER_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher_signer";
+/// Pinned maps and links of the programs that mark and check the packets of governed programs. The
+/// protector's.
+pub const PROTECTOR_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher_protector";
+/// What the sysctls were before the protector set them.
+pub const FORMER_SYSCTLS: &str = "/var/lib/usher/former_sysctls";
+/// The control socket of charon (strongSwan), as Debian has it.
+pub const CHARON: &str = "/run/charon.vici";
 /// Verifier to keeper: fixed-size records.
 pub const KEEPER_RECORDS: &str = "/run/usher/keeper/records.sock";
 /// Keeper to recorder: see `usher_proto::recorder`.

@@ -19,7 +19,9 @@ use usher_system::privileges::Capabilities;
 use usher_system::sandbox::{Ability, NETLINK_SOCK_DIAG};
 
 use crate::paths;
-use crate::requests::{Agents, Disable, Enable, Recent, Reload, Troubles, Who, WouldEnd};
+use crate::requests::{
+    Agents, Disable, Enable, Peers, Protection, Recent, Reload, Troubles, Who, WouldEnd,
+};
 use usher_daemon::control::Status;
 use usher_daemon::role::{Connectors, Duty, Role, Sandbox, Socket};
 
@@ -28,6 +30,9 @@ pub const OFFERS: Duty = Duty("offers");
 
 /// Users of the host reach services of other hosts.
 pub const REACHES: Duty = Duty("reaches");
+
+/// The traffic of programs of the host is protected by IPsec.
+pub const PROTECTS: Duty = Duty("protects");
 
 /// The account database and its modules, besides the state of Usher.
 const ACCOUNTS_AND_STATE: &[&str] = &[paths::STATE_DIRECTORY, "/etc", "/usr", "/lib"];
@@ -187,6 +192,19 @@ usher_daemon::roles! {
         ..CLIENT
     }
 
+    /// Protects the traffic of programs by IPsec.
+    Protector answers [Status, Reload, Protection, Peers] {
+        name: "protector",
+        duty: PROTECTS,
+        needed_for: "protecting the traffic of programs as `application` blocks say",
+        // The SPD, sysctls of the network, socket marks (NET_ADMIN); the programs that mark and check
+        // packets (BPF), one of which reads the executable of a process (PERFMON).
+        capabilities: Capabilities::BPF
+            .union(Capabilities::NET_ADMIN)
+            .union(Capabilities::PERFMON),
+        ..SERVER
+    }
+
     /// Lets a user's ssh-agent sign for the signer.
     Agent answers [] {
         name: "agent",
@@ -240,6 +258,9 @@ mod tests {
             .iter()
             .filter(|role| role.answers.contains(&Reload::NAME));
         let names: Vec<_> = reload.map(|role| role.name).collect();
-        assert_eq!(names, ["keeper", "verifier", "signer", "proxy"]);
+        assert_eq!(
+            names,
+            ["keeper", "verifier", "signer", "proxy", "protector"]
+        );
     }
 }

@@ -6,7 +6,6 @@ use std::sync::LazyLock;
 
 use usher_language::Occurrence::{Any, AtLeastOnce, AtMostOnce, Once};
 use usher_language::{BlockRule, Dialect, Kind, Modules, Part, Shape, StatementRule, words};
-use usher_protection::IPSEC;
 
 use crate::client::Protocol;
 use crate::limits::{
@@ -14,6 +13,9 @@ use crate::limits::{
     MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION,
 };
 use crate::model::Style;
+
+/// What it takes to admit a service's users over protected connections only. Nothing has it yet.
+const PROTECTED_ADMISSION: &str = "IPsec for services";
 
 words! {
     /// The kinds of block.
@@ -150,7 +152,7 @@ fn service() -> BlockRule {
         "memory", AtMostOnce, Shape::One(SIZE), "most memory of one user's processes";
         "cpu", AtMostOnce, Shape::One(PERCENT), "most processor time of one user's processes";
         "connect", AtMostOnce, own(CONNECT), "where its processes may connect";
-        "protection", AtMostOnce, Shape::One(usher_protection::Kind::kind()), "how IPsec must protect its connections", needs IPSEC;
+        "protection", AtMostOnce, Shape::One(usher_protection::Kind::kind()), "how IPsec must protect its connections", needs PROTECTED_ADMISSION;
     };
     BlockRule {
         one_of: vec![[PROGRAM, "account"]],

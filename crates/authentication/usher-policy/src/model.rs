@@ -64,7 +64,7 @@ impl PartialEq for Needs {
 
 impl Needs {
     /// What this version of Usher enforces, where the kernel has it.
-    const ENFORCED: [&str; 3] = ["LSM programs", "Landlock", "PAM"];
+    const ENFORCED: [&str; 4] = ["LSM programs", "Landlock", "PAM", usher_protection::IPSEC];
 
     /// What this version cannot enforce: the first text of each kind.
     pub fn unmet(&self) -> Vec<&Need> {

@@ -133,7 +133,8 @@ impl Charon {
         Ok(())
     }
 
-    async fn take_away(&mut self, paths: &[Path]) -> Result<(), IkeError> {
+    /// Takes away the connections that are none of these, with their SAs.
+    pub(crate) async fn take_away(&mut self, paths: &[Path]) -> Result<(), IkeError> {
         let wanted: BTreeSet<&str> = paths.iter().map(|path| path.connection.as_str()).collect();
         let answer = self.commands.command("get-conns", &Section::new()).await?;
         let connections = answer.texts("conns").into_iter();

@@ -10,12 +10,11 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
-use usher_protection::Profile;
+use usher_protection::{ClassReport, PeerReport, PeerState, Profile, Report};
 
 use crate::charon::{Charon, ChildSa, IkeSa, negotiate};
 use crate::configuration::{Configuration, Path};
 use crate::error::IkeError;
-use crate::report::{ClassReport, PeerReport, Report, State};
 
 /// First and longest wait before charon is connected to again.
 const RECONNECTING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
@@ -32,10 +31,6 @@ const GATHERING: Duration = Duration::from_millis(50);
 /// How long the host with the greater name waits for the other to begin, so that seldom both do. Two
 /// pairs of SAs are no harm.
 const COURTESY: Duration = Duration::from_secs(2);
-
-/// SAs older than this that the kernel asks for are gone from it: somebody has deleted them. The acquire
-/// for younger ones was on its way when they came.
-const STALE: u64 = 3;
 
 /// Most attempts at one time; one a peer.
 const MOST_ATTEMPTS: usize = 16;
@@ -105,9 +100,10 @@ impl Ike {
         (ike, noticed)
     }
 
-    /// Has charon have this configuration from now on. Returns at once.
-    pub fn configure(&self, configuration: Configuration) {
-        *self.shared.wanted.lock() = Some(Arc::new(configuration));
+    /// Has charon have this configuration from now on; none: nothing of Usher's, and it is left alone.
+    /// Returns at once.
+    pub fn configure(&self, configuration: impl Into<Option<Configuration>>) {
+        *self.shared.wanted.lock() = configuration.into().map(Arc::new);
         self.shared.changed.notify_one();
     }
 
@@ -170,8 +166,14 @@ impl Driver {
                 self.shared.changed.notified().await;
             }
             let began = Instant::now();
-            let Err(error) = self.serve().await;
-            self.set_trouble(&error);
+            match self.serve().await {
+                Ok(()) => {
+                    *self.shared.report.lock() = Report::default();
+                    wait = RECONNECTING.0;
+                    continue;
+                }
+                Err(error) => self.set_trouble(&error),
+            }
             if began.elapsed() > longest {
                 wait = RECONNECTING.0;
             }
@@ -181,8 +183,8 @@ impl Driver {
         }
     }
 
-    /// Serves one charon until something fails.
-    async fn serve(&mut self) -> Result<std::convert::Infallible, IkeError> {
+    /// Serves one charon until something fails, or nothing is wanted any more.
+    async fn serve(&mut self) -> Result<(), IkeError> {
         let mut charon = Charon::open(&self.socket).await?;
         tracing::info!(charon = charon.version, "connected to charon");
         {
@@ -192,7 +194,9 @@ impl Driver {
         }
         self.attempts.clear();
         self.running.shutdown().await;
-        let mut current = self.configure(&mut charon).await?;
+        let Some(mut current) = self.configure(&mut charon).await? else {
+            return Ok(());
+        };
         let mut listing = Instant::now();
         loop {
             let next = self
@@ -200,7 +204,10 @@ impl Driver {
                 .map_or(listing, |next| next.min(listing));
             tokio::select! {
                 () = self.shared.changed.notified() => {
-                    current = self.configure(&mut charon).await?;
+                    match self.configure(&mut charon).await? {
+                        Some(wanted) => current = wanted,
+                        None => return Ok(()),
+                    }
                     listing = Instant::now();
                 }
                 Some(acquire) = self.acquires.recv() => {
@@ -234,10 +241,16 @@ impl Driver {
         }
     }
 
-    /// Gives charon the configuration.
-    async fn configure(&mut self, charon: &mut Charon) -> Result<Arc<Configuration>, IkeError> {
+    /// Gives charon the configuration, which it returns; none: takes all away.
+    async fn configure(
+        &mut self,
+        charon: &mut Charon,
+    ) -> Result<Option<Arc<Configuration>>, IkeError> {
         let wanted = self.shared.wanted.lock().clone();
-        let wanted = wanted.expect("the task waits for one, and none is taken away");
+        let Some(wanted) = wanted else {
+            charon.take_away(&[]).await?;
+            return Ok(None);
+        };
         self.refused = charon.configure(&wanted).await?;
         for (connection, reason) in &self.refused {
             tracing::warn!(connection, reason, "charon does not take this connection");
@@ -268,7 +281,7 @@ impl Driver {
                 failed: None,
             });
         }
-        Ok(wanted)
+        Ok(Some(wanted))
     }
 
     /// When the next attempt may begin; none: each pair has SAs, or waits for an attempt.
@@ -371,25 +384,23 @@ impl Driver {
         is_up
     }
 
-    /// The SAs that charon has and the kernel has not. charon makes no others while it has them.
+    /// The SAs that charon has and the kernel has not: it asked after they were listed. charon makes no
+    /// others while it has them.
     fn stale<'s>(&mut self, current: &Configuration, sas: &'s [IkeSa]) -> Vec<&'s ChildSa> {
         let mut stale = Vec::new();
         for pair in std::mem::take(&mut self.asked) {
             let class = current.classes.iter().find(|class| class.reqid == pair.1);
             let own = sas.iter().filter(|sa| sa.connection == pair.0);
             let children = own.flat_map(|sa| &sa.children);
-            let children: Vec<_> = children
-                .filter(|child| class.is_some_and(|class| child.name == class.class.name()))
-                .collect();
-            if children.iter().all(|child| child.age >= STALE) {
-                tracing::warn!(
-                    connection = pair.0,
-                    reqid = pair.1,
-                    "the kernel has lost SAs that charon has: they are negotiated again"
-                );
-                self.up.remove(&pair);
-                stale.extend(children);
-            }
+            let children = children
+                .filter(|child| class.is_some_and(|class| child.name == class.class.name()));
+            tracing::warn!(
+                connection = pair.0,
+                reqid = pair.1,
+                "the kernel has lost SAs that charon has: they are negotiated again"
+            );
+            self.up.remove(&pair);
+            stale.extend(children);
         }
         stale
     }
@@ -465,9 +476,9 @@ impl Driver {
             name: path.peer.clone(),
             address: path.address,
             state: match established {
-                Some(_) => State::Established,
-                None if own().next().is_some() => State::Negotiating,
-                None => State::Unreached,
+                Some(_) => PeerState::Established,
+                None if own().next().is_some() => PeerState::Negotiating,
+                None => PeerState::Unreached,
             },
             since: established.map(|sa| now.saturating_sub(sa.age)),
             algorithms: established.map(|sa| sa.algorithms.clone()),

@@ -21,11 +21,10 @@ mod configuration;
 mod driver;
 mod error;
 mod key;
-mod report;
 pub mod vici;
 
 pub use configuration::{Configuration, Peer, PeerClass, SetMark};
 pub use driver::{Acquire, Ike, Notice};
 pub use error::IkeError;
 pub use key::{IkeKey, IkePublicKey, KeyError};
-pub use report::{ClassReport, PeerReport, Report, State};
+pub use usher_protection::{ClassReport, PeerReport, PeerState, Report};

@@ -5,7 +5,7 @@ mod world;
 use std::sync::Arc;
 
 use tokio::runtime::Runtime;
-use usher_ike::{Ike, IkeKey, State};
+use usher_ike::{Ike, IkeKey, PeerState};
 use world::{AUTHENTICATION, ENCRYPTION, World, all_protected, mark, reqid, wait_for};
 
 macro_rules! guest_test {
@@ -42,7 +42,7 @@ guest_test! {
         let report = ikes[0].report();
         assert_eq!(report.peers.len(), 2, "one entry an address");
         for peer in &report.peers {
-            assert_eq!(peer.state, State::Established);
+            assert_eq!(peer.state, PeerState::Established);
             let algorithms = peer.classes.iter().map(|class| class.algorithms.clone());
             let algorithms: Vec<_> = algorithms.map(Option::unwrap_or_default).collect();
             assert!(algorithms[0].starts_with("ESP AES_GCM_16-256"), "{algorithms:?}");

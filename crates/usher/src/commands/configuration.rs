@@ -25,6 +25,8 @@ use crate::output::tell;
 
 /// The daemon that ends what is no longer permitted.
 pub const KEEPER: &str = roles::Keeper::ROLE.name;
+/// The role without which no policy with `application` blocks is put in force.
+const PROTECTOR: &str = roles::Protector::ROLE.name;
 
 /// The result of putting a configuration in force.
 #[derive(Debug, Default, serde::Serialize)]
@@ -129,7 +131,8 @@ pub fn put_in_force(
     mut fresh: Applied,
     on_refusal: OnRefusal,
 ) -> Result<Outcome, Failure> {
-    check(&fresh)?.enforceable()?;
+    let checked = check(&fresh)?.enforceable()?;
+    let is_protected = !checked.policy.applications.is_empty();
     let mut former = in_force()?;
     fresh.generation = former.generation + 1;
     store(&fresh)?;
@@ -149,6 +152,13 @@ pub fn put_in_force(
                 if role.name == KEEPER && keeper_has_run() =>
             {
                 unreached = Some(error);
+            }
+            // Until it ran, traffic that the policy protects would leave in the clear.
+            Err(error @ ControlError::NotRunning { .. })
+                if role.name == PROTECTOR && is_protected && on_refusal == OnRefusal::RollBack =>
+            {
+                former.generation = fresh.generation + 1;
+                return Err(roll_back(&former, error, outcome.ended));
             }
             // It will read the file when it starts.
             Err(ControlError::NotRunning { .. }) => {}

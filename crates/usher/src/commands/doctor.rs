@@ -13,7 +13,7 @@ use usher_daemon::role::Duty;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::paths;
-use usher_local::roles::{OFFERS, REACHES};
+use usher_local::roles::{OFFERS, PROTECTS, REACHES};
 use usher_policy::joined;
 
 use crate::failure::Failure;
@@ -69,6 +69,8 @@ struct Jobs {
     offers: Vec<String>,
     /// The services of other hosts that its users reach.
     reaches: Vec<String>,
+    /// The programs whose traffic is protected.
+    protects: Vec<String>,
 }
 
 impl Jobs {
@@ -83,6 +85,12 @@ impl Jobs {
             reaches: wanted
                 .map(|entry| format!("{} at {}", entry.service, entry.host))
                 .collect(),
+            protects: policy
+                .into_iter()
+                .flat_map(|policy| &policy.applications)
+                .flat_map(|application| &application.programs)
+                .map(ToString::to_string)
+                .collect(),
         }
     }
 
@@ -95,6 +103,7 @@ impl Jobs {
         match duty {
             OFFERS => &self.offers,
             REACHES => &self.reaches,
+            PROTECTS => &self.protects,
             _ => &[],
         }
     }
@@ -193,6 +202,7 @@ fn text(findings: &[Finding], jobs: &Jobs) -> String {
     for (duty, what) in [
         (OFFERS, "this host offers"),
         (REACHES, "users of this host reach"),
+        (PROTECTS, "this host protects the traffic of"),
     ] {
         text += &match jobs.services(duty) {
             [] => continue,
@@ -268,6 +278,7 @@ mod tests {
         let jobs = Jobs {
             offers: vec!["imap".into()],
             reaches: vec!["notes at desk".into()],
+            protects: Vec::new(),
         };
         let mut keeper = finding("daemon keeper", true, Some(OFFERS));
         keeper.numbers = [("sessions", 3), ("refused", 0)]
@@ -294,6 +305,7 @@ mod tests {
         let jobs = |offers: bool, reaches: bool| Jobs {
             offers: offers.then(|| "imap".into()).into_iter().collect(),
             reaches: reaches.then(|| "imap at h".into()).into_iter().collect(),
+            protects: Vec::new(),
         };
         for (offers, reaches, needs) in [
             (true, false, true),

@@ -1,16 +1,19 @@
 //! The requests that the daemons of authentication answer on their control sockets, besides
 //! [`Status`](usher_daemon::control::Status).
 
+mod protection;
 mod views;
 
 use std::io;
 
 use serde::{Deserialize, Serialize};
 use usher_base::UserName;
+use usher_policy::protection::Report;
 
 use crate::applied::Applied;
 use usher_daemon::control::{MAX_CANDIDATE, Request};
 
+pub use protection::{ApplicationView, ProtectionView};
 pub use views::{
     AgentView, AgentsView, CertificateView, ConnectionView, EndedView, EndingView, RecentView,
     ReloadedView, SessionView, TroubleView, TroublesView, WhoView, WorkerView, WouldEndView,
@@ -32,6 +35,10 @@ usher_daemon::requests! {
     Recent {} "recent" -> RecentView,
     /// Asks what keeps services from serving their users.
     Troubles {} "troubles" -> TroublesView,
+    /// Asks how the traffic of programs is protected.
+    Protection {} "protection" -> ProtectionView,
+    /// Asks with which hosts SAs are negotiated, and how far that is.
+    Peers {} "peers" -> Report,
 }
 
 /// Asks which sessions a configuration would end if it were put in force. Nothing changes.

@@ -1,11 +1,11 @@
-//! What is known of charon and the peers, for administrators.
+//! What is known of the IKE daemon and the peers, for administrators.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use usher_base::HostName;
 
-/// What the task knows.
+/// How far the negotiation of SAs is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// charon's version; none until it has answered.
@@ -24,7 +24,7 @@ pub struct PeerReport {
     /// Its address.
     pub address: IpAddr,
     /// Whether both hosts have authenticated each other.
-    pub state: State,
+    pub state: PeerState,
     /// When they have, in seconds since 1970.
     pub since: Option<u64>,
     /// The algorithms of the IKE SA.
@@ -38,7 +38,7 @@ pub struct PeerReport {
 /// How far a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum PeerState {
     /// Nothing is negotiated yet, or not any more.
     Unreached,
     /// Negotiation is under way.

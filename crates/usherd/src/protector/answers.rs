@@ -1,0 +1,53 @@
+//! The protector's answers to control requests.
+
+use usher_daemon::control::{Status, StatusView};
+use usher_daemon::control_server::{Answers, Failed};
+use usher_local::configuration::Configuration;
+use usher_local::requests::{Peers, Protection, ProtectionView, Reload, ReloadedView};
+use usher_local::roles;
+use usher_policy::protection::Report;
+
+use super::force::Force;
+
+impl Answers<Reload> for Force {
+    async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
+        let generation = self.put_in_force(Configuration::load()?)?;
+        Ok(ReloadedView {
+            generation,
+            ..ReloadedView::default()
+        })
+    }
+}
+
+impl Answers<Protection> for Force {
+    async fn answer(&self, _: Protection) -> Result<ProtectionView, Failed> {
+        Ok(self.view()?)
+    }
+}
+
+impl Answers<Peers> for Force {
+    async fn answer(&self, _: Peers) -> Result<Report, Failed> {
+        Ok(self.ike().report())
+    }
+}
+
+impl Answers<Status> for Force {
+    async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
+        let view = self.view()?;
+        let report = self.ike().report();
+        let classes = report.peers.iter().flat_map(|peer| &peer.classes);
+        let protected = classes.clone().filter(|class| class.protected).count();
+        let numbers = [
+            ("applications", view.applications.len()),
+            ("spd_entries", view.spd_entries),
+            ("peers", report.peers.len()),
+            ("sas_wanted", classes.count()),
+            ("sas", protected),
+        ];
+        let numbers = numbers.map(|(name, number)| (name, number as u64));
+        let generation = self.generation();
+        let mut status = StatusView::new::<roles::Protector>(generation, numbers, view.troubles);
+        status.numbers.extend(view.counters);
+        Ok(status)
+    }
+}
