@@ -5,6 +5,9 @@
 //! All that is in force is the kernel's. When this process ends, or hangs, nothing of it changes; only
 //! changes of the policy, of programs' files and of the SPD are not followed meanwhile. Without an
 //! `application` block it loads nothing and does not speak to charon.
+//!
+//! Room: the BPF objects of `bpf/ipsec`, the SPD, the sockets and the IKE key of charon. Only root's
+//! requests reach it.
 
 mod answers;
 mod force;
