@@ -81,7 +81,7 @@ impl Visit for Content {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         match field.name() {
             "message" => self.message = format!("{value:?}"),
-            REASON => self.reason = Some(format!("{value:?}")),
+            REASON => self.reason = refusal_name(value),
             _ => {}
         }
         let Some(rank) = ABOUT.iter().position(|name| *name == field.name()) else {
@@ -91,6 +91,15 @@ impl Visit for Content {
             self.about = Some((rank, format!("{value:?}")));
         }
     }
+}
+
+/// The name of a refusal; none for other text, such as that of an error. Others may choose parts of such
+/// text, and lines that all differ would have no quota.
+fn refusal_name(reason: &dyn fmt::Debug) -> Option<String> {
+    let text = format!("{reason:?}");
+    let name = text.trim_matches('"');
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    name.bytes().all(is_name).then(|| name.to_owned())
 }
 
 impl Quotas {
@@ -212,6 +221,8 @@ mod tests {
         );
         assert_eq!(about("uid", "1000", None), "uid=1000");
         assert_eq!(about("address", "10.0.0.1:4", None), "address=10.0.0.1");
+        assert_eq!(refusal_name(&"malformed"), Some("malformed".to_owned()));
+        assert_eq!(refusal_name(&"received fatal alert: Unknown(0x80)"), None);
     }
 
     #[test]
