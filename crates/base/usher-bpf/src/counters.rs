@@ -62,14 +62,15 @@ impl<C: Counted> Counters<C> {
     /// The counters at an index of the table.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// The kernel's error; [`KernelError::MissingPart`] for an index beyond the table.
     pub fn read_at(&self, place: u32) -> Result<C, KernelError> {
         let copies = self
             .map
             .lookup_percpu(place.as_bytes(), MapFlags::ANY)
-            .map_err(KernelError::bpf("reading counters"))?;
+            .map_err(KernelError::bpf("reading counters"))?
+            .ok_or(KernelError::MissingPart("counters"))?;
         let mut sum = vec![0_u64; C::NAMES.len()];
-        for copy in copies.iter().flatten() {
+        for copy in &copies {
             for (sum, number) in sum.iter_mut().zip(numbers(copy)) {
                 *sum = sum.wrapping_add(number);
             }
