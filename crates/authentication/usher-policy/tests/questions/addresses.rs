@@ -112,3 +112,28 @@ fn plain_connections_of_listed_programs_are_shown_with_the_list() {
     let (_, entry) = policy.plain_service(destination).expect("a service");
     assert_eq!(entry.programs, *programs);
 }
+
+#[test]
+fn a_name_without_an_address_is_a_warning_at_its_network() {
+    let text =
+        "application ssh {\n  network www.abc.com trusted;\n  network 0.0.0.0/0 trusted;\n}\n";
+    let look_up = |found: Result<Vec<IpAddr>, &str>| {
+        let mut policy = parse(&[source("traffic", text)]).expect("a correct policy");
+        let warnings = policy.look_up_names(|_| found.clone());
+        warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for (found, reason) in [
+        (Err("no such name"), "no such name"),
+        (Ok(Vec::new()), "it has none"),
+    ] {
+        let told = look_up(found);
+        let expected =
+            format!("traffic:2:3: the address of `www.abc.com` cannot be found: {reason};");
+        assert!(
+            told.len() == 1 && told[0].starts_with(&expected),
+            "{told:?}"
+        );
+    }
+    let address = IpAddr::from([198, 51, 100, 7]);
+    assert_eq!(look_up(Ok(vec![address])), [""; 0]);
+}
