@@ -12,6 +12,9 @@ use tracing::field::{Field, Visit};
 /// Lines of one kind about one user within [`WINDOW`].
 const LINES: u32 = 100;
 
+/// Of these, lines with the same reason of a refusal, so that one reason does not hide another.
+const LINES_OF_A_REASON: u32 = 20;
+
 /// Lines of one kind without a user, within [`WINDOW`].
 const LINES_ABOUT_NO_ONE: u32 = 1000;
 
@@ -21,7 +24,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// line.
 const COUNTED: usize = 16_384;
 
-/// The field with the reason of a refusal: one reason does not hide another.
+/// The field with the reason of a refusal.
 const REASON: &str = "reason";
 
 /// Fields that name the user or host of a line; the first of these that a line has counts.
@@ -63,7 +66,7 @@ struct Content {
 }
 
 impl Content {
-    /// The user or host that the line is about, with the reason of a refusal.
+    /// The user or host that the line is about.
     fn about(&self) -> Option<String> {
         let (rank, value) = self.about.as_ref()?;
         // Without the port, which differs between connections.
@@ -71,9 +74,7 @@ impl Content {
             "address" => value.rsplit_once(':').map_or(&**value, |(host, _)| host),
             _ => value,
         };
-        let reason = self.reason.as_ref();
-        let reason = reason.map_or_else(String::new, |reason| format!(" {REASON}={reason}"));
-        Some(format!("{}={value}{reason}", ABOUT[*rank]))
+        Some(format!("{}={value}", ABOUT[*rank]))
     }
 }
 
@@ -107,23 +108,51 @@ impl Quotas {
     pub(super) fn admit(&mut self, event: &Event<'_>, now: Instant) -> Fate {
         let mut content = Content::default();
         event.record(&mut content);
-        let about = content.about();
-        self.admit_at(event.metadata().callsite(), about, &content.message, now)
+        let kind = event.metadata().callsite();
+        let (about, reason) = (content.about(), content.reason);
+        self.admit_at(
+            kind,
+            about.as_deref(),
+            reason.as_deref(),
+            &content.message,
+            now,
+        )
     }
 
+    /// Counts a line of a kind about a user, also among those with its reason.
     fn admit_at(
         &mut self,
         kind: Identifier,
-        about: Option<String>,
+        about: Option<&str>,
+        reason: Option<&str>,
         message: &str,
         now: Instant,
     ) -> Fate {
         self.sweep(now);
-        let most = match about {
-            Some(_) => LINES,
-            None => LINES_ABOUT_NO_ONE,
+        let Some(about) = about else {
+            let key = (kind, String::new());
+            return self.count(key, LINES_ABOUT_NO_ONE, message, now);
         };
-        let mut key = (kind, about.unwrap_or_default());
+        let of_reason = reason.map_or(Fate::Written, |reason| {
+            let key = (kind.clone(), format!("{about} {REASON}={reason}"));
+            self.count(key, LINES_OF_A_REASON, message, now)
+        });
+        if of_reason == Fate::LeftOut {
+            return Fate::LeftOut;
+        }
+        match self.count((kind, about.to_owned()), LINES, message, now) {
+            Fate::Written => of_reason,
+            fate => fate,
+        }
+    }
+
+    fn count(
+        &mut self,
+        mut key: (Identifier, String),
+        most: u32,
+        message: &str,
+        now: Instant,
+    ) -> Fate {
         if self.counts.len() >= COUNTED && !self.counts.contains_key(&key) {
             key.1 = "others".into();
         }
@@ -181,46 +210,61 @@ mod tests {
         METADATA.callsite()
     }
 
+    fn admit(quotas: &mut Quotas, about: &str, now: Instant) -> Fate {
+        quotas.admit_at(place(), Some(about), None, "m", now)
+    }
+
     #[test]
     fn one_users_lines_end_with_the_quota_and_others_go_on() {
         let (mut quotas, now) = (Quotas::default(), Instant::now());
-        let alice = || Some("user=alice".to_owned());
         for _ in 1..LINES {
-            assert_eq!(quotas.admit_at(place(), alice(), "m", now), Fate::Written);
+            assert_eq!(admit(&mut quotas, "user=alice", now), Fate::Written);
         }
-        assert_eq!(quotas.admit_at(place(), alice(), "m", now), Fate::Last);
+        assert_eq!(admit(&mut quotas, "user=alice", now), Fate::Last);
         for _ in 0..7 {
-            assert_eq!(quotas.admit_at(place(), alice(), "m", now), Fate::LeftOut);
+            assert_eq!(admit(&mut quotas, "user=alice", now), Fate::LeftOut);
         }
-        let bob = Some("user=bob".to_owned());
-        assert_eq!(quotas.admit_at(place(), bob, "m", now), Fate::Written);
-        assert_eq!(quotas.admit_at(place(), None, "m", now), Fate::Written);
+        assert_eq!(admit(&mut quotas, "user=bob", now), Fate::Written);
+        assert_eq!(
+            quotas.admit_at(place(), None, None, "m", now),
+            Fate::Written
+        );
         assert_eq!(quotas.summaries(now), []);
         let later = now + WINDOW;
         assert_eq!(quotas.summaries(later), [("m user=alice".to_owned(), 7)]);
         assert_eq!(quotas.summaries(later), []);
-        assert_eq!(quotas.admit_at(place(), alice(), "m", later), Fate::Written);
+        assert_eq!(admit(&mut quotas, "user=alice", later), Fate::Written);
     }
 
     #[test]
-    fn reasons_are_counted_apart_and_ports_are_not() {
-        let about = |field, value: &str, reason: Option<&str>| {
+    fn a_reason_ends_early_and_all_reasons_with_the_quota() {
+        let (mut quotas, now) = (Quotas::default(), Instant::now());
+        let mut lines = |reason: &str, about| {
+            let admitted = (0..2 * LINES_OF_A_REASON).map(|_| {
+                quotas.admit_at(place(), Some(about), Some(reason), "m", now) != Fate::LeftOut
+            });
+            admitted.filter(|admitted| *admitted).count()
+        };
+        let one_reason = LINES_OF_A_REASON as usize;
+        assert_eq!(lines("malformed", "uid=1000"), one_reason);
+        assert_eq!(lines("malformed", "uid=1001"), one_reason);
+        let reasons = (0..20).map(|reason| lines(&format!("reason_{reason}"), "uid=1000"));
+        assert_eq!(one_reason + reasons.sum::<usize>(), LINES as usize);
+    }
+
+    #[test]
+    fn only_names_of_refusals_are_reasons_and_ports_are_left_out() {
+        let about = |field, value: &str| {
+            let rank = ABOUT.iter().position(|name| *name == field);
+            let about = rank.zip(Some(value.into()));
             let content = Content {
-                about: ABOUT
-                    .iter()
-                    .position(|name| *name == field)
-                    .zip(Some(value.into())),
-                reason: reason.map(str::to_owned),
-                message: String::new(),
+                about,
+                ..Content::default()
             };
             content.about().unwrap()
         };
-        assert_eq!(
-            about("uid", "1000", Some("malformed")),
-            "uid=1000 reason=malformed"
-        );
-        assert_eq!(about("uid", "1000", None), "uid=1000");
-        assert_eq!(about("address", "10.0.0.1:4", None), "address=10.0.0.1");
+        assert_eq!(about("uid", "1000"), "uid=1000");
+        assert_eq!(about("address", "10.0.0.1:4"), "address=10.0.0.1");
         assert_eq!(refusal_name(&"malformed"), Some("malformed".to_owned()));
         assert_eq!(refusal_name(&"received fatal alert: Unknown(0x80)"), None);
     }
@@ -229,7 +273,7 @@ mod tests {
     fn users_beyond_the_table_share_one_count() {
         let (mut quotas, now) = (Quotas::default(), Instant::now());
         let mut fates = (0..COUNTED + LINES as usize + 1)
-            .map(|uid| quotas.admit_at(place(), Some(format!("uid={uid}")), "m", now));
+            .map(|uid| admit(&mut quotas, &format!("uid={uid}"), now));
         assert_eq!(fates.find(|fate| *fate != Fate::Written), Some(Fate::Last));
         assert_eq!(fates.next(), Some(Fate::LeftOut));
         drop(fates);
