@@ -175,9 +175,12 @@ fn applications_need_a_running_protector() -> Outcome {
     let host = &world.laptop;
     host.run(["usher", "policy", "apply"])?;
     world.write_secure()?;
+    let stored = host.read("/var/lib/usher/applied.json")?;
     let refused = host.command(["usher", "policy", "apply"]).run()?;
     assert!(!refused.status.success());
     assert!(refused.stderr.contains("protector"), "{}", refused.stderr);
+    // Nothing was stored, so no daemon has ended anything for it.
+    assert_eq!(host.read("/var/lib/usher/applied.json")?, stored);
     let mut protector = host.start_daemon(Role::Protector)?;
     assert_eq!(
         json(host, &["protection", "show"])?["applications"],

@@ -44,10 +44,9 @@ mistakes! {
             => "{place}: `application {application}` has no network for {address} and perhaps \
                 others: what no network has is discarded";
             "end with `network 0.0.0.0/0 ...;` and `network ::/0 ...;`";
-        /// A name without an address. Whoever resolves names asks again.
+        /// A name without an address.
         UnresolvedName { name: HostName, place: Place, reason: String }
-            => "{place}: the address of `{name}` cannot be found: {}; until it is, the network has \
-                no address, and those after it decide", shown(60, reason);
+            => "{place}: the address of `{name}` cannot be found: {}", shown(60, reason);
             "write its address, give it a `host` block, or see to it that this host finds the name";
         /// A file of another block, in a folder of the system, that the name of a program can mean.
         ProgramOfTwo { program: String, place: Place, path: String, other: Place }

@@ -8,7 +8,7 @@ use std::net::ToSocketAddrs;
 use std::path::Path;
 
 use usher_base::{HostName, UserName};
-use usher_daemon::control::{ControlError, ask_each};
+use usher_daemon::control::{ControlError, Status, ask, ask_each};
 use usher_daemon::lock_file;
 use usher_daemon::role::HasRole;
 use usher_local::applied::{Applied, UserEntry};
@@ -25,8 +25,6 @@ use crate::output::tell;
 
 /// The daemon that ends what is no longer permitted.
 pub const KEEPER: &str = roles::Keeper::ROLE.name;
-/// The role without which no policy with `application` blocks is put in force.
-const PROTECTOR: &str = roles::Protector::ROLE.name;
 
 /// The result of putting a configuration in force.
 #[derive(Debug, Default, serde::Serialize)]
@@ -123,7 +121,8 @@ pub fn look_up_names(policy: &mut Policy) -> Vec<PolicyWarning> {
 ///
 /// # Errors
 /// When it does not pass its check, has what this version cannot enforce, or cannot be stored: the
-/// former one stays in force. When a daemon refuses it: see [`OnRefusal`]; with
+/// former one stays in force, as it does when the policy has `application` blocks and no protector runs,
+/// unless [`OnRefusal::GoOn`]. When a daemon refuses it: see [`OnRefusal`]; with
 /// [`OnRefusal::GoOn`] that is [`Failure::NotTaken`]. [`Failure::KeeperUnreached`] when it is in
 /// force and what it forbids could not be ended.
 pub fn put_in_force(
@@ -132,7 +131,10 @@ pub fn put_in_force(
     on_refusal: OnRefusal,
 ) -> Result<Outcome, Failure> {
     let checked = check(&fresh)?.enforceable()?;
-    let is_protected = !checked.policy.applications.is_empty();
+    if on_refusal == OnRefusal::RollBack && !checked.policy.applications.is_empty() {
+        // Until it ran, traffic that the policy protects would leave in the clear.
+        ask(roles::Protector, &Status {})?;
+    }
     let mut former = in_force()?;
     fresh.generation = former.generation + 1;
     store(&fresh)?;
@@ -152,13 +154,6 @@ pub fn put_in_force(
                 if role.name == KEEPER && keeper_has_run() =>
             {
                 unreached = Some(error);
-            }
-            // Until it ran, traffic that the policy protects would leave in the clear.
-            Err(error @ ControlError::NotRunning { .. })
-                if role.name == PROTECTOR && is_protected && on_refusal == OnRefusal::RollBack =>
-            {
-                former.generation = fresh.generation + 1;
-                return Err(roll_back(&former, error, outcome.ended));
             }
             // It will read the file when it starts.
             Err(ControlError::NotRunning { .. }) => {}

@@ -111,8 +111,8 @@ impl Jobs {
     /// Whether this host fails without what the kernel lacks for a duty. A host that has no duty
     /// yet may come to have any.
     fn may_need(&self, duty: Option<Duty>) -> bool {
-        let none = self.offers.is_empty() && self.reaches.is_empty();
-        none || duty.is_none_or(|duty| self.has(duty))
+        let has_none = ![OFFERS, REACHES, PROTECTS].iter().any(|duty| self.has(*duty));
+        has_none || duty.is_none_or(|duty| self.has(duty))
     }
 }
 
@@ -302,18 +302,19 @@ mod tests {
 
     #[test]
     fn a_lack_fails_only_hosts_with_the_role_that_needs_it() {
-        let jobs = |offers: bool, reaches: bool| Jobs {
+        let jobs = |offers: bool, reaches: bool, protects: bool| Jobs {
             offers: offers.then(|| "imap".into()).into_iter().collect(),
             reaches: reaches.then(|| "imap at h".into()).into_iter().collect(),
-            protects: Vec::new(),
+            protects: protects.then(|| "curl".into()).into_iter().collect(),
         };
-        for (offers, reaches, needs) in [
-            (true, false, true),
-            (false, true, false),
-            (true, true, true),
-            (false, false, true),
+        for (offers, reaches, protects, needs) in [
+            (true, false, false, true),
+            (false, true, false, false),
+            (false, false, true, false),
+            (true, true, true, true),
+            (false, false, false, true),
         ] {
-            let jobs = jobs(offers, reaches);
+            let jobs = jobs(offers, reaches, protects);
             assert_eq!(jobs.may_need(Some(OFFERS)), needs);
             assert!(jobs.may_need(None));
         }
