@@ -34,6 +34,8 @@ struct Inner {
 pub struct Process {
     /// Its number inside the host.
     pub pid: u32,
+    /// The number of its parent there; 0 if that is outside.
+    pub parent: u32,
     /// Its effective user.
     pub uid: u32,
     /// Its program's name, at most 15 bytes.
@@ -276,6 +278,7 @@ fn process(pid: u32, status: &str, command: &[u8]) -> Option<Process> {
     }
     Some(Process {
         pid,
+        parent: field("PPid")?.parse().ok()?,
         uid: field("Uid")?.split('\t').nth(1)?.parse().ok()?,
         name: field("Name")?.into(),
         command: String::from_utf8_lossy(command)
@@ -290,9 +293,10 @@ mod tests {
 
     #[test]
     fn a_process_is_told_by_its_effective_user() {
-        let status = "Name:\timap\nState:\tS (sleeping)\nPid:\t7\nUid:\t1\t2001\t3\t4\n";
+        let status = "Name:\timap\nState:\tS (sleeping)\nPid:\t7\nPPid:\t5\nUid:\t1\t2001\t3\t4\n";
         let expected = Process {
             pid: 7,
+            parent: 5,
             uid: 2001,
             name: "imap".into(),
             command: "/usr/lib/dovecot/imap -o x".into(),
@@ -306,7 +310,8 @@ mod tests {
 
     #[test]
     fn what_has_ended_is_no_process() {
-        let status = |state: &str| format!("Name:\timap\nState:\t{state}\nUid:\t1\t1\t1\t1\n");
+        let status =
+            |state: &str| format!("Name:\timap\nState:\t{state}\nPPid:\t5\nUid:\t1\t1\t1\t1\n");
         assert_eq!(process(7, &status("Z (zombie)"), b""), None);
         assert!(process(7, &status("R (running)"), b"imap\0").is_some());
     }

@@ -270,11 +270,17 @@ fn starter(mail: &Mail) -> Result<u32, Box<dyn std::error::Error>> {
     let mut found = None;
     eventually("there is a starter", || {
         let processes = mail.mailhost.processes()?;
-        // A child is called so, too, until it executes its program, and is its user by then.
-        let mut starters = processes
+        // A child is called so, too, until it executes its program. While its starter is ending, it may
+        // be the only one, still root's, and serve a connection before the caller kills it.
+        let is_keeper = |pid: u32| {
+            processes
+                .iter()
+                .any(|process| process.pid == pid && process.command.contains("usherd keeper"))
+        };
+        let starter = processes
             .iter()
-            .filter(|process| process.command == "usherd starter" && process.uid == 0);
-        found = starters.next().map(|process| process.pid);
+            .find(|process| process.command == "usherd starter" && is_keeper(process.parent));
+        found = starter.map(|process| process.pid);
         Ok(found.is_some())
     })?;
     Ok(found.ok_or("no starter")?)
