@@ -112,7 +112,12 @@ impl Queue {
             let mut groups = self.group.guests().unwrap_or_default();
             groups.extend(Group::open(self.group.path()));
             for group in groups {
-                for process in processes(&group).unwrap_or_default() {
+                let found = processes(&group).unwrap_or_else(|error| {
+                    tracing::error!(%error, service = %self.service, user = %self.account.name,
+                        "cannot ask processes to end; they are killed later");
+                    Vec::new()
+                });
+                for process in found {
                     if asked.insert(process.pid) {
                         process.signal(Signal::TERM);
                     }
