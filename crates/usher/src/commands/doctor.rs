@@ -111,7 +111,9 @@ impl Jobs {
     /// Whether this host fails without what the kernel lacks for a duty. A host that has no duty
     /// yet may come to have any.
     fn may_need(&self, duty: Option<Duty>) -> bool {
-        let has_none = ![OFFERS, REACHES, PROTECTS].iter().any(|duty| self.has(*duty));
+        let has_none = ![OFFERS, REACHES, PROTECTS]
+            .iter()
+            .any(|duty| self.has(*duty));
         has_none || duty.is_none_or(|duty| self.has(duty))
     }
 }

@@ -45,7 +45,8 @@ pub fn permitted(name: &UserName) -> Result<(), Refusal> {
 
 /// PAM's reason to refuse an account; none if it may be served.
 fn ask(name: &UserName) -> io::Result<Option<String>> {
-    let mut child = Command::new(program()?)
+    let failed = |error| io::Error::other(format!("cannot ask usher-pam: {error}"));
+    let mut child = Command::new(program().map_err(failed)?)
         .args(["account", "--"])
         .arg(name.as_ref())
         .env_clear()
@@ -53,18 +54,18 @@ fn ask(name: &UserName) -> io::Result<Option<String>> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|error| io::Error::other(format!("cannot ask usher-pam: {error}")))?;
+        .map_err(failed)?;
     let ended = wait(&mut child);
     if !matches!(ended, Ok(true)) {
         child.kill()?;
         child.wait()?;
     }
     let too_long = || io::Error::other("the PAM modules took too long and were killed");
-    if !ended? {
+    if !ended.map_err(failed)? {
         return Err(too_long());
     }
     let status = child.wait()?;
-    let reason = reason(&mut child)?;
+    let reason = reason(&mut child).map_err(failed)?;
     match status.code() {
         Some(0) => Ok(None),
         Some(REFUSED) => Ok(Some(reason)),

@@ -96,7 +96,7 @@ impl Queue {
                 continue;
             }
             // That of a service has a grant that no longer counts, and its former group is unknown.
-            tracing::warn!(service = %self.service, user = %self.account.name,
+            tracing::warn!(service = %self.service, user = %self.account.name, pid = ?group.guest_pid(),
                 "a process that had not become its user when the former keeper ended is killed");
             let killed = group.kill();
             killed.unwrap_or_else(failed);
@@ -115,16 +115,13 @@ impl Queue {
     }
 
     /// Follows the workers in a group that are not counted yet. Returns whether all processes there are
-    /// wholly the user; false if that cannot be found out.
+    /// wholly the user; false if that cannot be found out of one.
     fn follow_workers(self: &Arc<Self>, group: &Group) -> bool {
-        let processes = match processes(group) {
-            Ok(processes) => processes,
-            Err(error) => {
-                tracing::error!(%error, service = %self.service, user = %self.account.name,
-                    "cannot follow the workers of an earlier starter");
-                return false;
-            }
-        };
+        let (processes, unread) = processes(group);
+        if let Some(error) = &unread {
+            tracing::error!(%error, service = %self.service, user = %self.account.name,
+                "cannot look at all processes of an earlier keeper or starter");
+        }
         let pids: Vec<i32> = processes.iter().map(|process| process.pid).collect();
         let (users, others): (Vec<_>, Vec<_>) = processes
             .into_iter()
@@ -141,28 +138,35 @@ impl Queue {
                 tokio::spawn(reap(Arc::clone(self), pid, Exit::Other(process.pidfd)));
             }
         }
-        others.is_empty()
+        unread.is_none() && others.is_empty()
     }
 }
 
-/// The processes of a group, without adopted ones.
-///
-/// # Errors
-/// When the group or one of them cannot be looked at.
-pub(super) fn processes(group: &Group) -> io::Result<Vec<Process>> {
-    let listed = || group.pids().map_err(io::Error::other);
-    let mut processes = Vec::new();
-    for pid in listed()? {
-        match Process::open(pid.cast_signed()) {
+/// The processes of a group, without adopted ones; with the error, if the group or some of its
+/// processes cannot be looked at.
+pub(super) fn processes(group: &Group) -> (Vec<Process>, Option<io::Error>) {
+    let (mut processes, mut unread) = (Vec::new(), None);
+    let mut listed = || {
+        let pids = group.pids().map_err(io::Error::other);
+        pids.map_err(|error| unread = Some(error))
+            .unwrap_or_default()
+    };
+    let found = listed();
+    // Numbers that have passed to others before they were opened are not in the group.
+    let opened: Vec<_> = found
+        .into_iter()
+        .map(|pid| (pid, Process::open(pid.cast_signed())))
+        .collect();
+    let present = listed();
+    for (_, process) in opened.into_iter().filter(|(pid, _)| present.contains(pid)) {
+        match process {
+            Ok(process) => processes.push(process),
             // It has ended meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            process => processes.push(process?),
+            Err(error) => unread = Some(error),
         }
     }
-    // Numbers that have passed to others before they were opened are not in the group.
-    let present = listed()?;
-    processes.retain(|process| present.contains(&process.pid.unsigned_abs()));
-    Ok(processes)
+    (processes, unread)
 }
 
 /// Whether a process in a group is a worker, or else a helper that a worker has made. A starter's

@@ -112,11 +112,11 @@ impl Queue {
             let mut groups = self.group.guests().unwrap_or_default();
             groups.extend(Group::open(self.group.path()));
             for group in groups {
-                let found = processes(&group).unwrap_or_else(|error| {
+                let (found, unread) = processes(&group);
+                if let Some(error) = unread {
                     tracing::error!(%error, service = %self.service, user = %self.account.name,
-                        "cannot ask processes to end; they are killed later");
-                    Vec::new()
-                });
+                        "cannot ask all processes to end; the others are killed later");
+                }
                 for process in found {
                     if asked.insert(process.pid) {
                         process.signal(Signal::TERM);
