@@ -3,8 +3,11 @@
 //! A connection of user U from host C to service V of host S at port P is permitted if C's policy
 //! lets U authenticate to V of S at P (`client` block), S's policy offers V at P to U from C, and
 //! the two know each other: key, addresses and control port agree. Where V demands `protection`, C's
-//! policy protects a program's traffic with it. A [`Network`] holds the policies. [`Network::decide`] answers for one user and returns the deciding clauses. A
-//! [`Universe`] has the sets of users, and [`Universe::rights`] all that is permitted.
+//! policy protects a program's traffic with it.
+//!
+//! A [`Network`] holds the policies. [`Network::decide`] answers for one user and returns the
+//! deciding clauses. A [`Universe`] has the sets of users, and [`Universe::rights`] all that is
+//! permitted.
 //!
 //! A service may also admit users whose certificate names a principal. No policy says which users
 //! have one, so they are listed separately, with the principal, in every result.

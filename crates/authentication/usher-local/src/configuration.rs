@@ -1,4 +1,4 @@
-//! The configuration that a daemon goes by.
+//! The configuration in force in a daemon.
 
 use std::collections::BTreeSet;
 use std::path::Path;

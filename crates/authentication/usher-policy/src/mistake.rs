@@ -1,4 +1,4 @@
-//! What can be wrong with a policy besides its form: each mistake with its text and its remedy.
+//! Mistakes in a policy besides those of form, each with its text and its remedy.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What a policy says, resolved: the daemons' view.
+//! The contents of a policy, with names resolved: the daemons' view.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

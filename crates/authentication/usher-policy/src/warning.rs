@@ -1,4 +1,4 @@
-//! What is allowed but probably not meant.
+//! Warnings: statements that are allowed but probably not meant.
 
 use std::collections::BTreeSet;
 use std::fmt;

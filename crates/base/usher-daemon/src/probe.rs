@@ -1,4 +1,4 @@
-//! What a kernel can do, as `usherd probe` tells it and `usher doctor` shows it.
+//! The features of a kernel, as `usherd probe` reports and `usher doctor` shows them.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Statements as data: what a module is given.
+//! Statements as data, for modules.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! What charon is to have: connections, their children, and the key of this host.
+//! The configuration that charon gets: connections, their children, and the key of this host.
 
 use std::fmt::Write;
 use std::net::IpAddr;

@@ -1,10 +1,10 @@
 //! How the traffic of programs is protected by IPsec: the `application` blocks of the policy, and the
-//! tables that are made of them.
+//! tables that are compiled from them.
 //!
-//! The way of a policy: `usher-language` reads the text by [`dialect()`]; [`check`] makes
-//! [`Application`]s of the blocks; [`compile`] makes [`Tables`] of these and of what names stand for at
-//! the moment ([`Names`]). The monitor and the IKE side work by the tables. [`Tables::treat`] is the
-//! reference for the kernel programs, [`Application::traffic`] the one for the tables.
+//! `usher-language` reads the text by [`dialect()`]; [`check`] turns the blocks into
+//! [`Application`]s; [`compile`] turns these, and the current addresses of [`Names`], into
+//! [`Tables`]. The monitor and the IKE side use the tables. [`Tables::treat`] is the reference for
+//! the kernel programs, and [`Application::traffic`] is the reference for the tables.
 //!
 //! No I/O and no clock: the caller reads files and resolves names.
 //!

@@ -1,5 +1,4 @@
-//! What can be wrong with `application` blocks besides their form: each mistake with its text and its
-//! remedy.
+//! Mistakes in `application` blocks besides those of form, each with its text and its remedy.
 
 use usher_language::{Found, Name, Place, did_you_mean, mistakes};
 

@@ -1,4 +1,4 @@
-//! What is known of the IKE daemon and the peers, for administrators.
+//! The state of the IKE daemon and the peers, for administrators.
 
 use std::net::IpAddr;
 

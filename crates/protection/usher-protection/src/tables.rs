@@ -1,4 +1,4 @@
-//! What a policy's `application` blocks are compiled to, and what the tables decide.
+//! The tables to which a policy's `application` blocks are compiled, and their decisions.
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;

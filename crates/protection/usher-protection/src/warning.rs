@@ -1,5 +1,5 @@
-//! What `application` blocks say that is allowed but probably not meant: what never decides, what is
-//! left out, and what is protected less than elsewhere.
+//! Warnings about `application` blocks: statements that never decide, traffic that none covers, and
+//! traffic that another block protects better.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

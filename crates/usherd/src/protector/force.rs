@@ -1,4 +1,4 @@
-//! What is in force: tables, programs, SPD, and the configuration of IKE.
+//! Puts protection in force: tables, programs, SPD, and the configuration of IKE.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The protector: puts the `application` blocks of the policy in force. It owns the programs that mark
 //! and check packets, Usher's entries of the SPD (`usher-ipsec`), and the way to charon (`usher-ike`).
-//! It holds no key of users, and no host key: the IKE key alone, which charon gets.
+//! The only key that it holds is the IKE key, which it hands to charon.
 //!
 //! All that is in force is the kernel's. When this process ends, or hangs, nothing of it changes; only
 //! changes of the policy, of programs' files and of the SPD are not followed meanwhile. Without an
@@ -109,7 +109,7 @@ async fn announce(force: &Force, mut notices: mpsc::Receiver<Notice>) {
     while let Some(notice) = notices.recv().await {
         report("new SAs cannot be announced", force.announce(notice));
     }
-    // The task of IKE has ended, which is no state that this daemon goes on in.
+    // The daemon ends as well, and the service manager starts it again.
     tracing::error!("the task that negotiates has ended");
 }
 

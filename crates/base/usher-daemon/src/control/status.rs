@@ -1,4 +1,4 @@
-//! What every daemon tells of itself.
+//! The status that every daemon reports.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Names that no policy has: an answer that is no because of them looks like any other.
+//! Warns of names that no policy has: a refusal because of a misspelt name looks like any other.
 
 use usher_analysis::{HostPolicy, Network};
 use usher_base::{HostName, ServiceName, UserName};

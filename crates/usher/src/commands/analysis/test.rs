@@ -1,4 +1,4 @@
-//! `usher policy test`: whether what policies are expected to permit and to refuse is so.
+//! `usher policy test`: whether the `expect` statements of policies hold.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! A user's presence at a service, from one host: its sessions, and the time of the last
-//! authentication. A user has at most [`SESSIONS`] live sessions in the session table, so that one
-//! user cannot fill it. A client normally has one; restarted signers open more, and the oldest
-//! without connections makes room for a new one.
+//! authentication. A user has at most [`SESSIONS`] live sessions at one service from one host, so that
+//! one user cannot fill the session table. A client normally has one; restarted signers open more,
+//! and the oldest without connections makes room for a new one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
