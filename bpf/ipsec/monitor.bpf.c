@@ -210,6 +210,8 @@ static __always_inline int may_be_set(struct bpf_sockopt *context, const struct 
 
 	if (context->level != SOL_SOCKET || context->optname != SO_MARK)
 		return !changes_policy(context->level, context->optname);
+	if (!context->optlen)
+		return 0; /* Longer than a page: the kernel would take its beginning, unseen. */
 	if (context->optlen < (int)sizeof(*mark) || (void *)(mark + 1) > context->optval_end)
 		return 1; /* The kernel refuses it. */
 	if (*mark & now->mask && (*mark & now->mask) != (present & now->mask))
@@ -221,7 +223,7 @@ static __always_inline int may_be_set(struct bpf_sockopt *context, const struct 
 /*
  * Hook: setsockopt of the cgroup: a privileged program could give its socket another mark, or an
  * IPsec policy of its own. Values longer than a page, of which the program sees only the first
- * page, are left to the kernel. Kernel 5.3.
+ * page, are left to the kernel, but no mark is that long. Kernel 5.3.
  */
 SEC("cgroup/setsockopt")
 int keeps(struct bpf_sockopt *context)
