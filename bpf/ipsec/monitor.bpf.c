@@ -43,7 +43,8 @@ static __always_inline int refuse_socket(int error)
 /*
  * Hook: creation of sockets in the cgroup, because nothing can have been sent by then, and the
  * maker is known. MPTCP's subflows are the kernel's own sockets, which pass no hook: programs that
- * are refused it use TCP. Kernel 4.10; bpf_set_retval 5.18.
+ * are refused it use TCP. SCTP's accepted sockets are not copies of their listener: they would have
+ * neither storage nor mark. Kernel 4.10; bpf_set_retval 5.18.
  */
 SEC("cgroup/sock_create")
 int made(struct bpf_sock *socket)
@@ -60,7 +61,7 @@ int made(struct bpf_sock *socket)
 	entry = program_entry(&now, fresh.program);
 	if (!entry)
 		return 1;
-	if (socket->protocol == IPPROTO_MPTCP)
+	if (socket->protocol == IPPROTO_MPTCP || socket->protocol == IPPROTO_SCTP)
 		return refuse_socket(EPROTONOSUPPORT);
 	govern(&now, &fresh, entry, socket->family);
 	if (!bpf_sk_storage_get(&sockets, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE))
