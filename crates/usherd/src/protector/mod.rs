@@ -60,8 +60,9 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>) -> Result<(), StartEr
         let vici = vici.unwrap_or_else(|| PathBuf::from(paths::CHARON));
         let (ike, notices) = Ike::start(vici);
         let force = Arc::new(Force::new(settings, ike));
-        force.put_in_force(configuration)?;
+        // First, so that no acquire and no change of the SPD comes between.
         let watcher = Watcher::open()?;
+        force.put_in_force(configuration)?;
         let control = control.serve(Arc::clone(&force));
         start::ready();
         tracing::info!("protector ready");
