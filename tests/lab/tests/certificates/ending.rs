@@ -188,7 +188,7 @@ fn a_session_ends_with_its_certificate_and_a_new_one_follows() -> Result {
         "alice",
         &["-h", "-I", "x", "-n", "alice"],
     )?;
-    for (path, reason) in [(bobs, "for another key"), (host, "one for hosts")] {
+    for (path, reason) in [(bobs, "for another key"), (host, "for hosts")] {
         let add = ["usher", "user", "add", "alice", "--certificate", &path];
         let output = mail.laptop.command(add).run()?;
         assert_eq!(output.status.code(), Some(1), "{output:?}");
