@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define USHER_IPSEC_LAYOUT 1
+#define USHER_IPSEC_LAYOUT 2
 
 /*
  * The class numbers that are no class. From USHER_CLASS_LOWEST on, a class at its two levels:
@@ -20,11 +20,15 @@
 #define USHER_CLASS_DISCARD 2
 #define USHER_CLASS_LOWEST 3
 
-/* Kinds of keys in the table of a policy; the comment says what `scope` and `bytes` are. */
-#define USHER_POLICY_PROGRAM 1 /* 0; the identity of the program */
+/* Kinds of keys in the table of a policy; the comment says what `scope` and `bytes` are. Numbers of
+ * applications and lists mean something in one policy only: their keys have its generation. */
+#define USHER_POLICY_PROGRAM 1 /* 0; the identity of the program; the generation is 0 */
 #define USHER_POLICY_IPV4 4 /* the application; a prefix of addresses */
 #define USHER_POLICY_IPV6 6 /* the same */
 #define USHER_POLICY_ITEM 8 /* the list; local port, remote port, pattern */
+
+/* Places for tables of policies. */
+#define USHER_POLICY_PLACES 2
 
 /* Patterns of an item: the ports that it names. Its key has 0 for the others. */
 #define USHER_PATTERN_LOCAL 1
@@ -34,6 +38,7 @@
 struct usher_policy_key {
 	__u32 length; /* in bits, of all that follows */
 	__u32 kind;
+	__u32 generation; /* of the policy */
 	__u32 scope;
 	__u8 bytes[16];
 };
@@ -49,7 +54,7 @@ struct usher_policy_entry {
 
 /* What all programs read. */
 struct usher_ipsec_state {
-	__u32 generation; /* of the policy; goes up after the policy's table is in place */
+	__u32 generation; /* of the policy; its table is in place before. 0: there is no policy */
 	__u32 mask; /* the bits of socket marks that are ours */
 	__u32 shift; /* the lowest of them; the class number is in the four from it on */
 	__u32 reserved; /* 0 */
@@ -134,7 +139,7 @@ struct usher_ipsec_counters {
 	__u64 kept_unreadable;
 };
 
-_Static_assert(sizeof(struct usher_policy_key) == 28, "usher_policy_key");
+_Static_assert(sizeof(struct usher_policy_key) == 32, "usher_policy_key");
 _Static_assert(sizeof(struct usher_policy_entry) == 20, "usher_policy_entry");
 _Static_assert(sizeof(struct usher_ipsec_state) == 16, "usher_ipsec_state");
 _Static_assert(sizeof(struct usher_governed) == 32, "usher_governed");

@@ -3,10 +3,13 @@
  * The policy in force: which program is which application, and how the traffic of an application
  * with a peer is treated. usher_protection::Tables::treat is the reference.
  *
- * One table has the whole policy. It is not changed but replaced, so that a program that has looked
- * it up decides by one policy. `generation` goes up afterwards: what a socket has cached for an
- * earlier generation is found out again. A program reads the generation before it looks the table
- * up, so it never caches an earlier policy under a later generation.
+ * One table has the whole policy, and is not changed. There is room for two: the next policy's
+ * takes the place that is not in force. Then `generation` goes up, and with it, in one write,
+ * another place is in force and what sockets have cached is found out again. Without that write the
+ * former policy stays in force, whatever has happened to user space.
+ *
+ * A program that has read a generation may be so late that its place has a later policy already.
+ * The generation in the keys of networks and items is another's then: it finds none, and discards.
  */
 #ifndef USHER_IPSEC_POLICY_H
 #define USHER_IPSEC_POLICY_H
@@ -17,8 +20,8 @@
 #include "usher_layout.h"
 #include "usher_maps.h"
 
-/* The bits of usher_policy_key.kind and .scope. */
-#define SCOPE_BITS 64
+/* The bits of usher_policy_key.kind, .generation and .scope. */
+#define SCOPE_BITS 96
 
 /* A policy. Limit: user space makes it as large as its entries. */
 struct policy {
@@ -29,10 +32,11 @@ struct policy {
 	__uint(value_size, sizeof(struct usher_policy_entry));
 };
 
-/* The policy in force. Key: 0. None before the first: then nothing is governed. */
+/* The policy in force, and the one before or after it. Key: the lowest bit of the generation. None
+ * before the first: then nothing is governed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 1);
+	__uint(max_entries, USHER_POLICY_PLACES);
 	__type(key, __u32);
 	__array(values, struct policy);
 } policies SEC(".maps");
@@ -54,7 +58,7 @@ CPU_TABLE(counters, 1, struct usher_ipsec_counters);
 			count_up(&here->what);                                                     \
 	} while (0)
 
-/* The policy and what belongs to it, read in the order that the comment at the top demands. */
+/* The policy and what belongs to it. */
 struct in_force {
 	void *policy;
 	__u32 generation;
@@ -66,13 +70,15 @@ struct in_force {
 static __always_inline int read_policy(struct in_force *now)
 {
 	const volatile struct usher_ipsec_state *shared = first_of(&state);
+	__u32 place;
 
 	if (!shared)
 		return 0;
 	now->generation = shared->generation;
 	now->mask = shared->mask;
 	now->shift = shared->shift;
-	now->policy = first_of(&policies);
+	place = now->generation % USHER_POLICY_PLACES;
+	now->policy = bpf_map_lookup_elem(&policies, &place);
 	return now->policy && now->generation;
 }
 
@@ -126,6 +132,7 @@ static __always_inline struct usher_policy_entry *
 network_entry(const struct in_force *now, __u32 application, const struct peer *peer)
 {
 	struct usher_policy_key key __aligned = {
+		.generation = now->generation,
 		.scope = application,
 	};
 
@@ -151,6 +158,7 @@ static __always_inline __u32 class_by_items(const struct in_force *now, __u32 li
 		struct usher_policy_key key __aligned = {
 			.length = SCOPE_BITS + 40,
 			.kind = USHER_POLICY_ITEM,
+			.generation = now->generation,
 			.scope = list,
 		};
 		struct usher_policy_entry *item;

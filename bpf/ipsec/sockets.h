@@ -49,11 +49,13 @@ static __always_inline __u32 application_of(const struct in_force *now,
 					    struct usher_governed *socket, __u32 family)
 {
 	__u64 application = socket->application;
+	struct usher_policy_entry *entry;
 
 	if (IS_CURRENT(now, application))
 		return application;
-	govern(now, socket, program_entry(now, socket->program), family);
-	return socket->application;
+	entry = program_entry(now, socket->program);
+	govern(now, socket, entry, family);
+	return entry ? entry->number : USHER_UNGOVERNED;
 }
 
 /*

@@ -19,7 +19,7 @@ use crate::plan::{Application, Line};
 pub use crate::shared::IpsecCounters as Counters;
 use crate::shared::{
     Held, IPSEC_LAYOUT, IpsecState, PATTERN_LOCAL, PATTERN_REMOTE, POLICY_IPV4, POLICY_IPV6,
-    POLICY_ITEM, POLICY_PROGRAM, PolicyEntry, PolicyKey,
+    POLICY_ITEM, POLICY_PLACES, POLICY_PROGRAM, PolicyEntry, PolicyKey,
 };
 
 /// bpf/ipsec.
@@ -56,8 +56,8 @@ const PINNED: [&str; 7] = [
     "program_keys",
 ];
 
-/// The bits of a key's `kind` and `scope`.
-const SCOPE_BITS: u32 = 2 * u32::BITS;
+/// The bits of a key's `kind`, `generation` and `scope`.
+const SCOPE_BITS: u32 = 3 * u32::BITS;
 
 /// The monitor: loaded, attached and filled.
 ///
@@ -131,24 +131,27 @@ impl Monitor {
         &self.identifier
     }
 
-    /// Puts a policy in force, at once for all programs: it is complete before the table replaces
-    /// the former one. `programs` has the programs of each application.
+    /// Puts a policy in force, at once for all programs: its table is complete and in its place
+    /// before the generation goes up. With an error the former policy is in force. `programs` has
+    /// the programs of each application.
     pub(crate) fn fill(
         &self,
         applications: &[Application],
         programs: &[Vec<ProgramId>],
     ) -> Result<(), IpsecError> {
-        let entries = entries(applications, programs, self.mask);
+        let former = self.state.get(&0)?.map_or(0, |state| state.generation);
+        // 0 means that there is no policy; after the largest, which is odd, comes an even one.
+        let generation = former.checked_add(1).unwrap_or(2);
+        let entries = entries(applications, programs, generation, self.mask);
         let room = u32::try_from(entries.len().max(1)).unwrap_or(u32::MAX);
         let table = Table::of_prefixes("usher_policy", room)?;
         for (key, entry) in &entries {
             table.set(key, entry)?;
         }
         let table = table.freeze()?;
-        self.policies.set(&0, &table.as_raw_fd().unsigned_abs())?;
-        let former = self.state.get(&0)?.map_or(0, |state| state.generation);
-        // 0 means that there is no policy.
-        let generation = former.wrapping_add(1).max(1);
+        let place = generation % POLICY_PLACES;
+        self.policies
+            .set(&place, &table.as_raw_fd().unsigned_abs())?;
         Ok(self.state.set(&0, &in_force(generation, self.mask))?)
     }
 
@@ -258,12 +261,13 @@ fn held(class: Class, peer: IpAddr) -> Held {
     }
 }
 
-fn key(kind: u32, scope: u32, first: &[u8], length: u32) -> PolicyKey {
+fn key(kind: u32, generation: u32, scope: u32, first: &[u8], length: u32) -> PolicyKey {
     let mut bytes = [0; 16];
     bytes[..first.len()].copy_from_slice(first);
     PolicyKey {
         length: SCOPE_BITS + length,
         kind,
+        generation,
         scope,
         bytes,
     }
@@ -282,6 +286,7 @@ fn entry() -> PolicyEntry {
 fn entries(
     applications: &[Application],
     programs: &[Vec<ProgramId>],
+    generation: u32,
     mask: MarkMask,
 ) -> Vec<(PolicyKey, PolicyEntry)> {
     let mut entries = Vec::new();
@@ -295,7 +300,7 @@ fn entries(
                 ..entry()
             };
             let id = program.get().to_ne_bytes();
-            entries.push((key(POLICY_PROGRAM, 0, &id, u64::BITS), entry));
+            entries.push((key(POLICY_PROGRAM, 0, 0, &id, u64::BITS), entry));
         }
         for (network, lines) in &application.networks {
             let new = u32::try_from(lists.len()).unwrap_or(u32::MAX);
@@ -307,7 +312,7 @@ fn entries(
                 lines => {
                     let list = *lists.entry(lines).or_insert(new);
                     if list == new {
-                        entries.extend(items(list, lines));
+                        entries.extend(items(generation, list, lines));
                     }
                     PolicyEntry {
                         number: list,
@@ -318,8 +323,14 @@ fn entries(
             };
             let length = u32::from(network.prefix_len());
             let key = match network {
-                IpNet::V4(network) => key(POLICY_IPV4, number, &network.network().octets(), length),
-                IpNet::V6(network) => key(POLICY_IPV6, number, &network.network().octets(), length),
+                IpNet::V4(network) => {
+                    let address = network.network().octets();
+                    key(POLICY_IPV4, generation, number, &address, length)
+                }
+                IpNet::V6(network) => {
+                    let address = network.network().octets();
+                    key(POLICY_IPV6, generation, number, &address, length)
+                }
             };
             entries.push((key, of_network));
         }
@@ -332,7 +343,11 @@ fn pattern(line: &Line) -> u32 {
     local | line.remote.map_or(0, |_| PATTERN_REMOTE)
 }
 
-fn items(list: u32, lines: &[Line]) -> impl Iterator<Item = (PolicyKey, PolicyEntry)> {
+fn items(
+    generation: u32,
+    list: u32,
+    lines: &[Line],
+) -> impl Iterator<Item = (PolicyKey, PolicyEntry)> {
     (0..).zip(lines).map(move |(number, line)| {
         let [a, b] = line.local.unwrap_or(0).to_be_bytes();
         let [c, d] = line.remote.unwrap_or(0).to_be_bytes();
@@ -342,7 +357,8 @@ fn items(list: u32, lines: &[Line]) -> impl Iterator<Item = (PolicyKey, PolicyEn
             class: line.class.into(),
             ..entry()
         };
-        (key(POLICY_ITEM, list, &[a, b, c, d, pattern], 40), item)
+        let ports = [a, b, c, d, pattern];
+        (key(POLICY_ITEM, generation, list, &ports, 40), item)
     })
 }
 

@@ -346,6 +346,53 @@ tests! {
         assert_eq!(connection.protocol, 6);
     }
 
+    fn a_policy_that_is_not_complete_changes_nothing(world) {
+        let mut settings = settings(world);
+        settings.pins = Some("/mnt/bpf/ipsec".into());
+        let mut ipsec = usher_ipsec::Ipsec::open(&settings).unwrap();
+        ipsec.apply(&secure()).unwrap();
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        let mut peer = Actor::peer();
+        governed.run("a = tcp(); a.bind(('', 80)); a.listen()");
+        peer.run("kept = []");
+        let connect = "s = tcp(); kept.append(s); s.settimeout(2); s.connect(('10.1.0.1', 80))";
+        assert_eq!(peer.errno(connect), libc::ETIMEDOUT);
+        // The first application, so the first number, is now another's, which may do everything.
+        let trusting = tables(&[
+            ("/no/such/program", vec![("0.0.0.0/0", To::Trusted), ("::/0", To::Trusted)]),
+            (GOVERNED, vec![("10.1.0.0/24", optional(AUTHENTICATION))]),
+        ]);
+        // The table comes in place, its generation does not.
+        other.run("freeze('/mnt/bpf/ipsec/state')");
+        ipsec.apply(&trusting).unwrap_err();
+        let decided = ipsec.monitor().decide(0, "10.1.0.2".parse().unwrap(), 1, 1).unwrap();
+        assert_eq!(decided, ENCRYPTION.mark(Level::Mandatory));
+        drop(ipsec);
+        assert_eq!(peer.errno(connect), libc::ETIMEDOUT);
+        assert_eq!(governed.number("mark(tcp())"), SIGNED | DISCARD);
+        assert_eq!(governed.errno("udp().connect(('10.9.0.1', 9))"), EPERM);
+        assert_eq!(governed.errno("udp().sendto(b'x', ('10.1.0.3', 9))"), 0);
+    }
+
+    fn the_first_number_is_another_program_s_in_the_next_policy(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&secure()).unwrap();
+        let mut governed = Actor::governed();
+        let mut peer = Actor::peer();
+        governed.run("a = tcp(); a.bind(('', 80)); a.listen()");
+        peer.run("kept = []");
+        let connect = "s = tcp(); kept.append(s); s.settimeout(2); s.connect(('10.1.0.1', 80))";
+        assert_eq!(peer.errno(connect), libc::ETIMEDOUT);
+        let all = vec![("0.0.0.0/0", To::Trusted), ("::/0", To::Trusted)];
+        ipsec.apply(&tables(&[
+            ("/no/such/program", all.clone()),
+            (GOVERNED, vec![("10.1.0.0/24", mandatory(ENCRYPTION))]),
+        ])).unwrap();
+        assert_eq!(peer.errno(connect), libc::ETIMEDOUT);
+        ipsec.apply(&tables(&[("/no/such/program", vec![]), (GOVERNED, all)])).unwrap();
+        assert_eq!(peer.errno(connect), 0);
+    }
+
     fn what_is_pinned_outlives_the_process(world) {
         let mut settings = settings(world);
         settings.pins = Some("/mnt/bpf/ipsec".into());

@@ -1,5 +1,6 @@
 """Does with sockets what a test says, one line of code after another, and answers each."""
 
+import ctypes
 import errno
 import os
 import select
@@ -41,6 +42,24 @@ def reset(source, port, destination, to):
     raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, 6)
     raw.bind((source, 0))
     raw.sendto(segment, (destination, 0))
+
+
+def freeze(table):
+    """Makes a pinned table read-only for system calls."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
+    path = ctypes.create_string_buffer(table.encode())
+
+    def bpf(command, attributes):
+        attributes = ctypes.create_string_buffer(attributes, 128)
+        result = libc.syscall(number, command, attributes, len(attributes))
+        if result < 0:
+            raise OSError(ctypes.get_errno(), table)
+        return result
+
+    opened = bpf(7, struct.pack("=Q", ctypes.addressof(path)))  # BPF_OBJ_GET
+    bpf(22, struct.pack("=I", opened))  # BPF_MAP_FREEZE
+    os.close(opened)
 
 
 def capture(interface):
