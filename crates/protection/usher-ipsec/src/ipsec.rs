@@ -46,11 +46,17 @@ pub struct Ipsec {
     spd: Spd,
     sysctls: Option<Sysctls>,
     mask: MarkMask,
-    programs: Programs,
-    signatures: Signatures,
     held: BTreeSet<(Class, IpAddr)>,
+    now: InForce,
+}
+
+/// One policy, and all that follows from it.
+#[derive(Debug, Default)]
+struct InForce {
     tables: Tables,
+    signatures: Signatures,
     applications: Vec<Application>,
+    programs: Programs,
     wanted: Entries,
 }
 
@@ -73,12 +79,8 @@ impl Ipsec {
             sysctls: settings.sysctls.as_deref().map(Sysctls::set).transpose()?,
             monitor: Monitor::open(&settings.cgroup, settings.pins.as_deref(), settings.mask)?,
             mask: settings.mask,
-            programs: Programs::default(),
-            signatures: Signatures::default(),
             held: BTreeSet::new(),
-            tables: Tables::default(),
-            applications: Vec::new(),
-            wanted: Entries::new(),
+            now: InForce::default(),
         })
     }
 
@@ -86,36 +88,55 @@ impl Ipsec {
     /// monitor's table, which is replaced at once, and former ones go after it.
     ///
     /// # Errors
-    /// [`IpsecError::Signatures`] and [`IpsecError::Items`] before anything is changed; with other
-    /// errors the former tables may be in force, with more entries in the SPD.
+    /// Then the former tables are in force, and the SPD has the former entries, unless the kernel
+    /// refuses that as well: [`Ipsec::put_back`] tries again.
     pub fn apply(&mut self, tables: &Tables) -> Result<Applied, IpsecError> {
-        let applications = self.signatures.plan(tables, self.mask)?;
+        let mut signatures = self.now.signatures.clone();
+        let applications = signatures.plan(tables, self.mask)?;
         let names = tables.applications.iter().flat_map(|rules| &rules.programs);
-        self.programs.look_up(names, self.monitor.identifier())?;
-        self.tables = tables.clone();
-        self.applications = applications;
-        self.put_in_force()
+        let programs = self
+            .now
+            .programs
+            .look_up(names, self.monitor.identifier())?;
+        self.put_in_force(InForce {
+            tables: tables.clone(),
+            wanted: spd::wanted(tables, &applications, &self.held, self.mask),
+            signatures,
+            applications,
+            programs,
+        })
     }
 
     /// Looks the programs up again, and follows files that have taken the place of others. Returns
     /// none if nothing has changed.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// The kernel's error; the former files count.
     pub fn follow_programs(&mut self) -> Result<Option<Applied>, IpsecError> {
-        let names = self.tables.applications.iter();
+        let now = &self.now;
+        let names = now.tables.applications.iter();
         let names = names.flat_map(|rules| &rules.programs);
-        let changed = self.programs.look_up(names, self.monitor.identifier())?;
-        changed.then(|| self.put_in_force()).transpose()
+        let programs = now.programs.look_up(names, self.monitor.identifier())?;
+        if programs.are_those_of(&now.programs) {
+            return Ok(None);
+        }
+        let next = InForce {
+            tables: now.tables.clone(),
+            signatures: now.signatures.clone(),
+            applications: now.applications.clone(),
+            wanted: now.wanted.clone(),
+            programs,
+        };
+        self.put_in_force(next).map(Some)
     }
 
-    fn put_in_force(&mut self) -> Result<Applied, IpsecError> {
+    fn put_in_force(&mut self, next: InForce) -> Result<Applied, IpsecError> {
         let mut applied = Applied::default();
-        let mut programs = Vec::with_capacity(self.applications.len());
-        for rules in &self.tables.applications {
+        let mut programs = Vec::with_capacity(next.applications.len());
+        for rules in &next.tables.applications {
             let mut ids = Vec::new();
             for name in &rules.programs {
-                let found = self.programs.ids(name);
+                let found = next.programs.ids(name);
                 if found.is_empty() {
                     applied.missing.push(name.clone());
                 }
@@ -123,15 +144,31 @@ impl Ipsec {
             }
             programs.push(ids);
         }
-        self.wanted = self.wanted_now();
-        applied.spd_changes = self.spd.enter(&self.wanted)?;
-        self.monitor.fill(&self.applications, &programs)?;
-        applied.spd_changes += self.spd.retain(&self.wanted)?;
+        let entered = self.spd.enter(&next.wanted);
+        let filled = entered.and_then(|changes| {
+            self.monitor.fill(&next.applications, &programs)?;
+            Ok(changes)
+        });
+        match filled {
+            Ok(changes) => applied.spd_changes = changes,
+            Err(error) => {
+                if let Err(error) = self.put_back() {
+                    tracing::error!(%error, "the SPD keeps entries of tables that are not in force");
+                }
+                return Err(error);
+            }
+        }
+        self.now = next;
+        // The tables are in force, whatever becomes of entries that nothing selects any more.
+        match self.spd.retain(&self.now.wanted) {
+            Ok(changes) => applied.spd_changes += changes,
+            Err(error) => tracing::error!(%error, "the SPD keeps entries of the former tables"),
+        }
         Ok(applied)
     }
 
-    fn wanted_now(&self) -> Entries {
-        spd::wanted(&self.tables, &self.applications, &self.held, self.mask)
+    fn wanted_with(&self, held: &BTreeSet<(Class, IpAddr)>) -> Entries {
+        spd::wanted(&self.now.tables, &self.now.applications, held, self.mask)
     }
 
     /// Lists the sockets of governed programs, and adopts those that are older than the policy; see
@@ -147,16 +184,15 @@ impl Ipsec {
     /// longer passes.
     ///
     /// # Errors
-    /// [`IpsecError::HeldFull`], or the kernel's error.
+    /// [`IpsecError::HeldFull`], or the kernel's error; the peer is not held then.
     pub fn hold(&mut self, class: Class, peer: IpAddr) -> Result<(), IpsecError> {
-        self.held.insert((class, peer));
-        self.wanted = self.wanted_now();
-        self.spd.enter(&self.wanted)?;
-        let held = self.monitor.hold(class, peer);
-        if held.is_err() {
-            self.held.remove(&(class, peer));
-        }
-        held
+        let mut held = self.held.clone();
+        held.insert((class, peer));
+        let wanted = self.wanted_with(&held);
+        self.spd.enter(&wanted)?;
+        self.monitor.hold(class, peer)?;
+        (self.held, self.now.wanted) = (held, wanted);
+        Ok(())
     }
 
     /// No longer holds a peer to a class. Returns whether it was held.
@@ -164,10 +200,10 @@ impl Ipsec {
     /// # Errors
     /// The kernel's error.
     pub fn let_go(&mut self, class: Class, peer: IpAddr) -> Result<bool, IpsecError> {
-        self.held.remove(&(class, peer));
         let was_held = self.monitor.let_go(class, peer)?;
-        self.wanted = self.wanted_now();
-        self.spd.retain(&self.wanted)?;
+        self.held.remove(&(class, peer));
+        self.now.wanted = self.wanted_with(&self.held);
+        self.spd.retain(&self.now.wanted)?;
         Ok(was_held)
     }
 
@@ -176,7 +212,7 @@ impl Ipsec {
     /// # Errors
     /// The kernel's error.
     pub fn put_back(&mut self) -> Result<usize, IpsecError> {
-        Ok(self.spd.enter(&self.wanted)? + self.spd.retain(&self.wanted)?)
+        Ok(self.spd.enter(&self.now.wanted)? + self.spd.retain(&self.now.wanted)?)
     }
 
     /// SAs of a class have come: sockets that wait for one look again. Without this, a socket that
@@ -192,7 +228,7 @@ impl Ipsec {
                 (selected.mark, selected.mark_bits) == (mark, bits)
                     && selected.destination.prefix_len() == 0
             };
-            for (selected, entry) in self.wanted.iter().filter(|(one, _)| of_class(one)) {
+            for (selected, entry) in self.now.wanted.iter().filter(|(one, _)| of_class(one)) {
                 self.spd.put(selected, entry)?;
             }
         }
@@ -202,7 +238,7 @@ impl Ipsec {
 
     /// The entries that the SPD should have.
     pub fn wanted(&self) -> &Entries {
-        &self.wanted
+        &self.now.wanted
     }
 
     /// Our entries of the SPD as they are.

@@ -64,7 +64,7 @@ impl Application {
 
 /// Numbers of signatures that outlive a policy: a socket that was marked under the former one must
 /// not mean other rules now.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Signatures {
     known: BTreeMap<Networks, u16>,
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use usher_bpf::executables::{Identifier, ProgramId};
@@ -21,41 +22,61 @@ const MOST_FILES: usize = 64;
 /// Open files of the programs that the policy names.
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
-    files: BTreeMap<ProgramName, Vec<(ProgramId, OwnedFd)>>,
+    files: BTreeMap<ProgramName, Vec<Known>>,
+}
+
+/// A file that counts. It stays open.
+#[derive(Debug, Clone)]
+struct Known {
+    id: ProgramId,
+    _file: Arc<OwnedFd>,
 }
 
 impl Programs {
-    /// Looks all of these up again, and forgets others. Returns whether anything has changed.
+    /// All of these, looked up again; others are forgotten.
     pub fn look_up<'a>(
-        &mut self,
+        &self,
         names: impl Iterator<Item = &'a ProgramName>,
         identifier: &Identifier,
-    ) -> Result<bool, IpsecError> {
-        let mut former = std::mem::take(&mut self.files);
-        let mut changed = false;
+    ) -> Result<Self, IpsecError> {
+        let mut found = Self::default();
         for name in names {
-            let mut files = former.remove(name).unwrap_or_default();
+            let mut files = self.files.get(name).cloned().unwrap_or_default();
             for path in places(name) {
                 let Some(file) = open(&path) else { continue };
                 let Some(id) = identifier.identify(file.as_fd())? else {
                     continue;
                 };
-                if !files.iter().any(|(known, _)| *known == id) {
-                    files.push((id, file));
-                    changed = true;
+                if !files.iter().any(|known| known.id == id) {
+                    files.push(Known {
+                        id,
+                        _file: Arc::new(file),
+                    });
                 }
             }
             let excess = files.len().saturating_sub(MOST_FILES);
             files.drain(..excess);
-            self.files.insert(name.clone(), files);
+            found.files.insert(name.clone(), files);
         }
-        Ok(changed || !former.is_empty())
+        Ok(found)
+    }
+
+    /// Whether the same files count for the same programs.
+    pub fn are_those_of(&self, other: &Self) -> bool {
+        let files = |programs: &Self| {
+            let files = programs.files.iter();
+            let ids = |files: &[Known]| files.iter().map(|known| known.id).collect::<Vec<_>>();
+            files
+                .map(|(name, files)| (name.clone(), ids(files)))
+                .collect::<Vec<_>>()
+        };
+        files(self) == files(other)
     }
 
     /// The identities of a program; none if there is no such file.
     pub fn ids(&self, name: &ProgramName) -> Vec<ProgramId> {
         let files = self.files.get(name).into_iter().flatten();
-        files.map(|(id, _)| *id).collect()
+        files.map(|known| known.id).collect()
     }
 }
 

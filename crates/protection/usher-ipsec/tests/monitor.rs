@@ -364,7 +364,11 @@ tests! {
         ]);
         // The table comes in place, its generation does not.
         other.run("freeze('/mnt/bpf/ipsec/state')");
+        let before = (ipsec.wanted().clone(), ipsec.spd_entries().unwrap());
         ipsec.apply(&trusting).unwrap_err();
+        assert_eq!((ipsec.wanted().clone(), ipsec.spd_entries().unwrap()), before);
+        assert_eq!(ipsec.put_back().unwrap(), 0);
+        assert_eq!(ipsec.follow_programs().unwrap(), None);
         let decided = ipsec.monitor().decide(0, "10.1.0.2".parse().unwrap(), 1, 1).unwrap();
         assert_eq!(decided, ENCRYPTION.mark(Level::Mandatory));
         drop(ipsec);
