@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use usher_bpf::KernelError;
+use usher_protection::ProgramName;
 
 /// Why protection could not be put in force.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,17 @@ pub enum IpsecError {
         room: u16,
         /// The mask.
         mask: u32,
+    },
+    /// Two blocks claim one executable.
+    #[error(
+        "{one} and {other}, of two `application` blocks, are the same executable, links followed; \
+         name it in one block only, or give each block a file of its own"
+    )]
+    TwoBlocks {
+        /// A program, as the policy names it.
+        one: ProgramName,
+        /// The other block's.
+        other: ProgramName,
     },
     /// A list of items is longer than the SPD has priorities for.
     #[error("a protection has {asked} items; at most {room} are possible")]

@@ -11,7 +11,7 @@ use crate::live::LiveSocket;
 use crate::marks::{MarkMask, reqid};
 use crate::monitor::{Counters, Monitor};
 use crate::plan::{Application, Signatures};
-use crate::programs::Programs;
+use crate::programs::{Occasion, Programs, Refused};
 use crate::spd::{self, Entries, Spd};
 use crate::sysctls::Sysctls;
 
@@ -31,8 +31,10 @@ pub struct Settings {
 /// What came of putting tables in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Programs without a file: their blocks wait for one.
+    /// Programs without a file that counts: their blocks wait for one.
     pub missing: Vec<ProgramName>,
+    /// Files that do not count, although a program's name leads to them.
+    pub refused: Vec<Refused>,
     /// The number of entries of the SPD that were added, replaced or removed.
     pub spd_changes: usize,
 }
@@ -93,11 +95,9 @@ impl Ipsec {
     pub fn apply(&mut self, tables: &Tables) -> Result<Applied, IpsecError> {
         let mut signatures = self.now.signatures.clone();
         let applications = signatures.plan(tables, self.mask)?;
-        let names = tables.applications.iter().flat_map(|rules| &rules.programs);
-        let programs = self
-            .now
-            .programs
-            .look_up(names, self.monitor.identifier())?;
+        let (blocks, identifier) = (&tables.applications, self.monitor.identifier());
+        let former = &self.now.programs;
+        let programs = former.look_up(blocks, Occasion::Apply, identifier)?;
         self.put_in_force(InForce {
             tables: tables.clone(),
             wanted: spd::wanted(tables, &applications, &self.held, self.mask),
@@ -107,16 +107,17 @@ impl Ipsec {
         })
     }
 
-    /// Looks the programs up again, and follows files that have taken the place of others. Returns
-    /// none if nothing has changed.
+    /// Looks the programs up again, and follows files that have taken the place of others. A file
+    /// of another block stays that block's, and [`Applied::refused`] says so. Returns none if
+    /// nothing has changed.
     ///
     /// # Errors
     /// The kernel's error; the former files count.
     pub fn follow_programs(&mut self) -> Result<Option<Applied>, IpsecError> {
         let now = &self.now;
-        let names = now.tables.applications.iter();
-        let names = names.flat_map(|rules| &rules.programs);
-        let programs = now.programs.look_up(names, self.monitor.identifier())?;
+        let (blocks, identifier) = (&now.tables.applications, self.monitor.identifier());
+        let former = &now.programs;
+        let programs = former.look_up(blocks, Occasion::Follow, identifier)?;
         if programs.are_those_of(&now.programs) {
             return Ok(None);
         }
@@ -159,6 +160,10 @@ impl Ipsec {
             }
         }
         self.now = next;
+        applied.refused = self.now.programs.refused().to_vec();
+        for refused in &applied.refused {
+            tracing::warn!(program = %refused.program, "{refused}");
+        }
         // The tables are in force, whatever becomes of entries that nothing selects any more.
         match self.spd.retain(&self.now.wanted) {
             Ok(changes) => applied.spd_changes += changes,

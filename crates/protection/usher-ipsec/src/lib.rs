@@ -26,6 +26,7 @@ mod programs;
 mod shared;
 mod spd;
 mod sysctls;
+mod way;
 
 pub use error::IpsecError;
 pub use ipsec::{Applied, Ipsec, Settings};
@@ -33,5 +34,6 @@ pub use live::{LiveSocket, LiveTreatment};
 pub use marks::{DEFAULT_MASK, MarkMask, REQID_BASE, reqid};
 pub use monitor::{Counters, Monitor};
 pub use netlink::{Event, Watcher};
+pub use programs::{Reason, Refused};
 pub use spd::{Action, Entries, Entry, Selected, Spd};
 pub use sysctls::Sysctls;

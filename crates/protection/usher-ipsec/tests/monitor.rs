@@ -4,7 +4,7 @@
 #[macro_use]
 mod world;
 
-use usher_ipsec::LiveTreatment;
+use usher_ipsec::{LiveTreatment, Reason};
 use usher_protection::Level;
 use world::*;
 
@@ -282,6 +282,74 @@ tests! {
         // What runs from the former file stays protected.
         assert_eq!(former.number("mark(udp())"), SIGNED | DISCARD);
         assert!(ipsec.follow_programs().unwrap().is_none());
+    }
+
+    fn an_executable_of_two_blocks_is_refused(world) {
+        let mut ipsec = open(world);
+        let link = || std::os::unix::fs::symlink(GOVERNED, "/mnt/link").unwrap();
+        let both = tables(&[
+            (GOVERNED, vec![("10.1.0.0/24", mandatory(ENCRYPTION)), ("10.1.0.3/32", To::Trusted)]),
+            ("/mnt/link", vec![("0.0.0.0/0", To::Trusted), ("::/0", To::Trusted)]),
+        ]);
+        link();
+        let error = ipsec.apply(&both).unwrap_err().to_string();
+        assert!(error.starts_with("/mnt/governed and /mnt/link, of two"), "{error}");
+        let mut governed = Actor::governed();
+        assert_eq!(governed.number("mark(udp())"), 0);
+        // Without the link they are in force.
+        std::fs::remove_file("/mnt/link").unwrap();
+        assert_eq!(ipsec.apply(&both).unwrap().refused, []);
+        assert_eq!(governed.number("mark(udp())"), SIGNED | DISCARD);
+        // The link comes later.
+        link();
+        let refused = ipsec.follow_programs().unwrap().unwrap().refused;
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert_eq!(refused[0].reason, Reason::OfAnotherBlock);
+        assert_eq!(refused[0].path.to_str(), Some("/mnt/link"));
+        assert_eq!(governed.number("mark(udp())"), SIGNED | DISCARD);
+        assert_eq!(ipsec.follow_programs().unwrap(), None, "it is said once");
+        // A file of its own.
+        std::fs::remove_file("/mnt/link").unwrap();
+        std::fs::copy(GOVERNED, "/mnt/link").unwrap();
+        let applied = ipsec.follow_programs().unwrap().unwrap();
+        assert_eq!((applied.refused, applied.missing), (vec![], vec![]));
+        // One block may name a file twice.
+        std::fs::remove_file("/mnt/link").unwrap();
+        link();
+        let mut one = tables(&[(GOVERNED, vec![("10.1.0.0/24", mandatory(ENCRYPTION))])]);
+        one.applications[0].programs.push(usher_protection::ProgramName::Path("/mnt/link".into()));
+        assert_eq!(ipsec.apply(&one).unwrap().refused, []);
+    }
+
+    fn an_account_cannot_name_another_s_executable(world) {
+        let mut ipsec = open(world);
+        let mut governed = Actor::governed();
+        let bob = |path: &str| std::os::unix::fs::lchown(path, Some(1000), Some(1000)).unwrap();
+        let is_governed = |governed: &mut Actor| governed.number("mark(udp())") != 0;
+        std::fs::create_dir("/mnt/home").unwrap();
+        bob("/mnt/home");
+        std::os::unix::fs::symlink(GOVERNED, "/mnt/home/tool").unwrap();
+        std::fs::hard_link(GOVERNED, "/mnt/home/hard").unwrap();
+        // Root's folder, Bob's on the way.
+        std::os::unix::fs::symlink("/mnt/home/tool", "/mnt/way").unwrap();
+        for path in ["/mnt/home/tool", "/mnt/home/hard", "/mnt/way"] {
+            let networks = vec![("10.1.0.0/24", mandatory(ENCRYPTION))];
+            let applied = ipsec.apply(&tables(&[(path, networks)])).unwrap();
+            assert_eq!(applied.refused[0].reason, Reason::Replaceable, "{path}");
+            assert_eq!(applied.missing.len(), 1, "{path}");
+            assert!(!is_governed(&mut governed), "{path}");
+            // His own file counts.
+            bob(GOVERNED);
+            assert_eq!(ipsec.follow_programs().unwrap().unwrap().refused, [], "{path}");
+            assert!(is_governed(&mut governed), "{path}");
+            std::os::unix::fs::chown(GOVERNED, Some(0), Some(0)).unwrap();
+            ipsec.apply(&usher_protection::Tables::default()).unwrap();
+        }
+        // Root's link counts.
+        std::os::unix::fs::symlink(GOVERNED, "/mnt/link").unwrap();
+        let networks = vec![("10.1.0.0/24", mandatory(ENCRYPTION))];
+        assert_eq!(ipsec.apply(&tables(&[("/mnt/link", networks)])).unwrap().refused, []);
+        assert!(is_governed(&mut governed));
     }
 
     fn another_policy_counts_for_sockets_that_are_open(world) {

@@ -126,7 +126,7 @@ fn remove_groups(path: &Path) {
 
 fn set_up() {
     for folder in ["/mnt", "/run"] {
-        run("mount", &["-t", "tmpfs", "tmpfs", folder]);
+        run("mount", &["-t", "tmpfs", "-o", "mode=755", "tmpfs", folder]);
     }
     fs::create_dir("/mnt/bpf").unwrap();
     run("mount", &["-t", "bpf", "bpf", "/mnt/bpf"]);
