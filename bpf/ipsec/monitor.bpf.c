@@ -261,7 +261,8 @@ static __always_inline void listens(struct bpf_sock_ops *context, struct bpf_soc
 		COUNT(unmarked);
 }
 
-/* The kernel has chosen the local port. */
+/* The kernel has chosen the local port. The peer is the one that gets the SYN: programs of others
+ * may have changed it after `connects`. */
 static __always_inline void begins(struct bpf_sock_ops *context, struct bpf_sock *socket,
 				   const struct in_force *now)
 {
@@ -270,7 +271,7 @@ static __always_inline void begins(struct bpf_sock_ops *context, struct bpf_sock
 	struct peer peer;
 	int by_local;
 
-	if (!own || (IS_CURRENT(now, own->class) && (__u32)own->class))
+	if (!own)
 		return;
 	application = application_of(now, own, socket->family);
 	if (application == USHER_UNGOVERNED)
