@@ -101,7 +101,8 @@ struct usher_live_socket {
 struct usher_ipsec_counters {
 	/* Sockets made by governed programs. */
 	__u64 sockets;
-	/* Sockets that a governed program could not make: MPTCP, SCTP, or no memory. */
+	/* Sockets that a governed program could not make (MPTCP, SCTP, no memory), and uses of
+	 * sockets of others without memory to govern them: refused, except listen. */
 	__u64 sockets_refused;
 	/* Sockets made by others that a governed program began to use. */
 	__u64 adopted;

@@ -82,14 +82,14 @@ static __always_inline int connects(struct bpf_sock_addr *context, const struct 
 	__u32 application, class, mark;
 	struct usher_governed *own;
 	struct in_force now;
-	int by_local;
+	int by_local, full;
 	__u16 local;
 
 	if (!socket || !read_policy(&now))
 		return 1;
-	own = GOVERNED_BY_CALLER(&now, socket, socket->family);
+	own = GOVERNED_BY_CALLER(&now, socket, socket->family, &full);
 	if (!own)
-		return 1;
+		return !full;
 	application = application_of(&now, own, socket->family);
 	if (application == USHER_UNGOVERNED)
 		return 1;
@@ -152,13 +152,13 @@ static __always_inline int sends(struct bpf_sock_addr *context, const struct pee
 	struct usher_governed *own;
 	struct in_force now;
 	__u32 application;
-	int by_local;
+	int by_local, full;
 
 	if (!socket || !read_policy(&now))
 		return 1;
-	own = GOVERNED_BY_CALLER(&now, socket, socket->family);
+	own = GOVERNED_BY_CALLER(&now, socket, socket->family, &full);
 	if (!own)
-		return 1;
+		return !full;
 	application = application_of(&now, own, socket->family);
 	if (application == USHER_UNGOVERNED)
 		return 1;
@@ -246,11 +246,14 @@ int keeps(struct bpf_sockopt *context)
 	return 0;
 }
 
+/* This hook cannot refuse: a listener without room for its storage is counted, and not governed. */
 static __always_inline void listens(struct bpf_sock_ops *context, struct bpf_sock *socket,
 				    const struct in_force *now)
 {
-	struct usher_governed *own = GOVERNED_BY_CALLER(now, socket, socket->family);
+	struct usher_governed *own;
+	int full;
 
+	own = GOVERNED_BY_CALLER(now, socket, socket->family, &full);
 	if (!own || application_of(now, own, socket->family) == USHER_UNGOVERNED)
 		return;
 	/* Accepted sockets inherit a copy. */

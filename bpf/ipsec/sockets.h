@@ -11,7 +11,8 @@
 #define SO_MARK 36
 
 /* Key: a socket, whose end removes the entry; accepted sockets inherit a copy. Limit: the memory
- * for options of the socket. Full: a governed program gets no socket. */
+ * for options of the socket. Full: a governed program gets no socket, and one that another program
+ * has made neither connects nor sends to an address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
@@ -60,11 +61,13 @@ static __always_inline __u32 application_of(const struct in_force *now,
 
 /*
  * The storage of a socket that a program is about to use: its maker's, or else the calling
- * program's. A macro, because the helper takes different contexts' sockets.
+ * program's. 0: the socket is not governed, or (`*full`: 1) there is no room for its storage. A
+ * macro, because the helper takes different contexts' sockets.
  */
-#define GOVERNED_BY_CALLER(now, sk, family)                                                        \
+#define GOVERNED_BY_CALLER(now, sk, family, full)                                                  \
 	({                                                                                         \
 		struct usher_governed *found = bpf_sk_storage_get(&sockets, sk, 0, 0);             \
+		*(full) = 0;                                                                       \
 		if (!found) {                                                                      \
 			struct usher_governed fresh __aligned = { .program = calling_program() };  \
 			struct usher_policy_entry *entry =                                         \
@@ -73,7 +76,12 @@ static __always_inline __u32 application_of(const struct in_force *now,
 				govern(now, &fresh, entry, family);                                \
 				found = bpf_sk_storage_get(&sockets, sk, &fresh,                   \
 							   BPF_SK_STORAGE_GET_F_CREATE);           \
-				COUNT(adopted);                                                    \
+				if (found) {                                                       \
+					COUNT(adopted);                                            \
+				} else {                                                           \
+					*(full) = 1;                                               \
+					COUNT(sockets_refused);                                    \
+				}                                                                  \
 			}                                                                          \
 		}                                                                                  \
 		found;                                                                             \
