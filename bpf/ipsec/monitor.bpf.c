@@ -374,6 +374,9 @@ int arrives(struct __sk_buff *packet)
 		return 1;
 	if (!read_ends(packet, 0, 0, &ends))
 		KEEP(refused_unreadable);
+	/* With net.ipv4.conf.*.route_localnet a neighbour could send from this host's address. */
+	if (is_loopback(&ends.peer))
+		KEEP(refused_plain);
 	class = demanded(&now, own, socket, application, &ends);
 	mark = class_in(&now, packet->mark);
 	if (class == USHER_CLASS_DISCARD)

@@ -208,6 +208,35 @@ tests! {
         assert_eq!(ipsec.counters().unwrap().refused_plain, 2);
     }
 
+    fn loopback_addresses_of_a_neighbour_do_not_arrive(world) {
+        for setting in ["route_localnet=1", "accept_local=1", "rp_filter=0"] {
+            for interface in ["all", "cable"] {
+                run("sysctl", &["-q", &format!("net.ipv4.conf.{interface}.{setting}")]);
+            }
+        }
+        let mut ipsec = open(world);
+        ipsec.apply(&secure()).unwrap();
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        let mut peer = Actor::peer();
+        governed.run("s = udp(); s.bind(('', 99))");
+        other.run("s = udp(); s.bind(('', 98)); t = udp()");
+        peer.run("raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)");
+        // The hosts know each other's link addresses: none is asked for by a loopback address.
+        peer.run("udp().sendto(b'first', ('10.1.0.1', 98))");
+        assert_eq!(other.run("r = s.recv(9)"), "b'first'");
+        for port in [99, 98] {
+            peer.run(&format!("
+ends = socket.inet_aton('127.5.5.5') + socket.inet_aton('10.1.0.1')
+header = struct.pack('!BBHHHBBH', 0x45, 0, 29, 1, 0, 64, 17, 0) + ends
+raw.sendto(header + struct.pack('!HHHH', 5, {port}, 9, 0) + b'x', ('10.1.0.1', 0))"));
+        }
+        assert_eq!(other.run("r = s.recvfrom(9)"), "(b'x', ('127.5.5.5', 5))");
+        assert_eq!(ipsec.counters().unwrap().refused_plain, 1);
+        // What this host sends itself arrives.
+        other.run("t.sendto(b'own', ('127.0.0.1', 99))");
+        assert_eq!(governed.run("r = s.recv(9)"), "b'own'");
+    }
+
     fn an_optional_peer_that_is_held_is_not_served_in_the_clear(world) {
         let mut ipsec = open(world);
         ipsec.apply(&tables(&[(GOVERNED, vec![("10.1.0.0/24", optional(ENCRYPTION))])])).unwrap();
