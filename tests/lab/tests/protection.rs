@@ -208,6 +208,37 @@ fn applications_need_a_running_protector() -> Outcome {
     Ok(())
 }
 
+/// A service that was started before the policy came: its listener passed no hook.
+#[test]
+fn a_listener_older_than_the_policy_is_governed() -> Outcome {
+    let world = World::new()?;
+    let host = &world.server;
+    let _servers = world.serve()?;
+    let _protector = host.start_daemon(Role::Protector)?;
+    assert!(world.gets_the_page(&world.intruder)?, "no policy yet");
+    world.write_secure()?;
+    host.run(["usher", "policy", "apply"])?;
+    assert!(
+        !world.gets_the_page(&world.intruder)?,
+        "plaintext is refused at once"
+    );
+    assert!(
+        world.gets_the_page(&world.trusted)?,
+        "by its policy, not altogether"
+    );
+    assert!(
+        world.gets_an_echo(&world.intruder)?,
+        "another program's older listener is left alone"
+    );
+    let shown = json(host, &["protection", "show"])?;
+    assert!(shown["adopted_sockets"].as_u64() > Some(0), "{shown}");
+    assert!(
+        shown["counters"]["refused_plain"].as_u64() > Some(0),
+        "{shown}"
+    );
+    Ok(())
+}
+
 #[test]
 fn an_absent_charon_is_named() -> Outcome {
     let world = World::new()?;

@@ -32,6 +32,7 @@ fn text(view: &ProtectionView) -> String {
     let mut text = table(["PROGRAMS", "WITHOUT A FILE", "NETWORKS", "BLOCK"], rows);
     text += &format!("\nclasses: {}\n", some(&view.classes));
     text += &format!("entries in the SPD: {}\n", view.spd_entries);
+    text += &format!("older sockets found: {}\n", view.adopted_sockets);
     for (name, number) in &view.counters {
         text += &format!("{name}: {number}\n");
     }
@@ -75,6 +76,7 @@ mod tests {
         let expected = "PROGRAMS      WITHOUT A FILE  NETWORKS  BLOCK\n\
                         /usr/bin/ftp  vsftpd          3         a.policy:1\n\
                         \nclasses: encryption mandatory\nentries in the SPD: 0\n\
+                        older sockets found: 0\n\
                         trouble: vsftpd has no file\n";
         assert_eq!(text(&view), expected);
     }

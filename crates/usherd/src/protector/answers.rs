@@ -40,6 +40,10 @@ impl Answers<Status> for Force {
         let numbers = [
             ("applications", view.applications.len()),
             ("spd_entries", view.spd_entries),
+            (
+                "adopted_sockets",
+                usize::try_from(view.adopted_sockets).unwrap_or(usize::MAX),
+            ),
             ("peers", report.peers.len()),
             ("sas_wanted", classes.count()),
             ("sas", protected),

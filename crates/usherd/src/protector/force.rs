@@ -77,6 +77,46 @@ struct State {
     applied: Applied,
     /// None: no `application` block, nothing is loaded.
     ipsec: Option<Ipsec>,
+    /// Sockets that were found and are governed since.
+    adopted: u64,
+    /// Why older sockets cannot be found.
+    unlisted: Option<String>,
+}
+
+impl State {
+    /// Governs the sockets that are older than the policy, or that another program made and passed on.
+    /// A failure does not end what is in force; it is reported once, and in `usher protection show`.
+    fn adopt(&mut self) {
+        let Some(ipsec) = &self.ipsec else { return };
+        let live = match ipsec.adopt() {
+            Ok(live) => live,
+            Err(error) => {
+                let error = error.to_string();
+                if self.unlisted.as_ref() != Some(&error) {
+                    tracing::error!(
+                        error,
+                        "sockets that are older than the policy cannot be found"
+                    );
+                }
+                self.unlisted = Some(error);
+                return;
+            }
+        };
+        self.unlisted = None;
+        let mut adopted = 0;
+        for socket in live.iter().filter(|socket| socket.adopted) {
+            adopted += 1;
+            let (process, local) = (socket.process, socket.local);
+            tracing::debug!(process, %local, "an older socket is governed now");
+        }
+        if adopted > 0 {
+            tracing::info!(
+                sockets = adopted,
+                "sockets that are older than the policy are governed now"
+            );
+        }
+        self.adopted += adopted;
+    }
 }
 
 impl Force {
@@ -121,6 +161,7 @@ impl Force {
         for program in &state.applied.missing {
             tracing::warn!(%program, "this program has no file: its `application` block waits for one");
         }
+        state.adopt();
         self.ike.configure(ike);
         let generation = fresh.generation();
         tracing::info!(
@@ -142,6 +183,7 @@ impl Force {
             ipsec => ipsec,
         };
         ipsec.map_or(Ok(()), Ipsec::close)?;
+        (state.adopted, state.unlisted) = (0, None);
         Ok(Applied::default())
     }
 
@@ -227,7 +269,13 @@ impl Force {
         Ok(())
     }
 
-    /// Follows files that have taken the place of programs, and reports sysctls that others set.
+    /// Governs older sockets of the programs. One listing is not enough: a connection that waits to be
+    /// accepted, and a socket on its way between processes, has no descriptor.
+    pub(super) fn adopt_sockets(&self) {
+        self.state.lock().adopt();
+    }
+
+    /// Follows files that have taken the place of programs.
     pub(super) fn follow_programs(&self) -> Result<(), IpsecError> {
         let mut state = self.state.lock();
         let Some(ipsec) = &mut state.ipsec else {
@@ -259,6 +307,8 @@ impl Force {
             tables,
             applied,
             ipsec,
+            adopted,
+            unlisted,
         } = &mut *state;
         let Some(configuration) = configuration else {
             return Ok(view);
@@ -279,6 +329,10 @@ impl Force {
             }
         });
         view.applications = applications.collect();
+        view.adopted_sockets = *adopted;
+        view.troubles.extend(unlisted.as_ref().map(|error| {
+            format!("sockets that are older than the policy may not be governed: {error}")
+        }));
         let classes = tables.classes.iter();
         view.classes = classes
             .map(|(class, level)| format!("{} {level}", class.name()))

@@ -34,7 +34,7 @@ use crate::start::{self, Attempt, Start, StartError};
 pub use force::ProtectionError;
 use force::{Force, Settings};
 
-/// How often the files of programs are looked at, and the sysctls.
+/// How often the files of programs and their sockets are looked at.
 const LOOKING: Duration = Duration::from_secs(5);
 
 /// How long changes of the SPD are gathered before they are looked at.
@@ -114,7 +114,7 @@ async fn announce(force: &Force, mut notices: mpsc::Receiver<Notice>) {
     tracing::error!("the task that negotiates has ended");
 }
 
-/// Follows the files of programs.
+/// Follows the files of programs, and finds their older sockets.
 async fn look(force: &Force) {
     let mut now = tokio::time::interval(LOOKING);
     now.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -122,6 +122,7 @@ async fn look(force: &Force) {
         now.tick().await;
         usher_daemon::messages::summarize();
         report("the programs cannot be followed", force.follow_programs());
+        force.adopt_sockets();
     }
 }
 

@@ -15,6 +15,10 @@ pub struct ProtectionView {
     pub classes: Vec<String>,
     /// Entries of Usher in the SPD.
     pub spd_entries: usize,
+    /// Sockets that were older than the policy, or that another program had made, and that have been
+    /// governed since this protector found them.
+    #[serde(default)]
+    pub adopted_sockets: u64,
     /// What the kernel programs have counted, by name; those above zero.
     pub counters: BTreeMap<String, u64>,
     /// What keeps traffic from being protected as the policy says, each for people.
