@@ -126,11 +126,25 @@ impl Charon {
         let answer = self.commands.command("load-key", &message).await?;
         let id = answer.text("id");
         let former = std::mem::replace(&mut self.key, id);
-        if let Some(former) = former.filter(|former| self.key.as_ref() != Some(former)) {
-            let message = Section::new().value("id", former);
-            tolerant(self.commands.command("unload-key", &message).await)?;
+        match former.filter(|former| self.key.as_ref() != Some(former)) {
+            Some(former) => self.unload_key(former).await,
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    async fn unload_key(&mut self, id: String) -> Result<(), IkeError> {
+        let message = Section::new().value("id", id);
+        tolerant(self.commands.command("unload-key", &message).await)
+    }
+
+    /// Takes all connections of Usher's away, with their SAs, and the key that this process loaded. A
+    /// key that an earlier process loaded stays until charon restarts.
+    pub(crate) async fn leave(&mut self) -> Result<(), IkeError> {
+        self.take_away(&[]).await?;
+        match self.key.take() {
+            Some(key) => self.unload_key(key).await,
+            None => Ok(()),
+        }
     }
 
     /// Takes away the connections that are none of these, with their SAs.

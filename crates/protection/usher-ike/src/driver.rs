@@ -248,7 +248,7 @@ impl Driver {
     ) -> Result<Option<Arc<Configuration>>, IkeError> {
         let wanted = self.shared.wanted.lock().clone();
         let Some(wanted) = wanted else {
-            charon.take_away(&[]).await?;
+            charon.leave().await?;
             return Ok(None);
         };
         self.refused = charon.configure(&wanted).await?;

@@ -81,6 +81,10 @@ struct State {
     adopted: u64,
     /// Why older sockets cannot be found.
     unlisted: Option<String>,
+    /// Sysctls that others have changed, as last reported.
+    changed_sysctls: Vec<&'static str>,
+    /// Peers that could not be held, because the table was full.
+    not_held: bool,
 }
 
 impl State {
@@ -159,7 +163,11 @@ impl Force {
             }
         };
         for program in &state.applied.missing {
-            tracing::warn!(%program, "this program has no file: its `application` block waits for one");
+            tracing::warn!(
+                %program,
+                "there is no file of this program, or the protector cannot open it: its `application` \
+                 block waits for one"
+            );
         }
         state.adopt();
         self.ike.configure(ike);
@@ -183,7 +191,10 @@ impl Force {
             ipsec => ipsec,
         };
         ipsec.map_or(Ok(()), Ipsec::close)?;
-        (state.adopted, state.unlisted) = (0, None);
+        *state = State {
+            configuration: state.configuration.take(),
+            ..State::default()
+        };
         Ok(Applied::default())
     }
 
@@ -254,6 +265,7 @@ impl Force {
     /// SAs with a peer have come: sockets that wait look again, and the peer is held to the class.
     pub(super) fn announce(&self, notice: Notice) -> Result<(), IpsecError> {
         let mut state = self.state.lock();
+        let state = &mut *state;
         let classes = classes(&state.tables);
         let class = classes
             .into_iter()
@@ -261,10 +273,13 @@ impl Force {
         let is_optional = |class| state.tables.classes.contains(&(class, Level::Optional));
         let hold = class.is_some_and(is_optional);
         if let (Some(class), Some(ipsec)) = (class, &mut state.ipsec) {
-            if hold {
-                ipsec.hold(class, notice.peer)?;
-            }
+            // First: sockets wait for it, whatever becomes of the rest.
             ipsec.announce_sa(class)?;
+            if hold {
+                let held = ipsec.hold(class, notice.peer);
+                state.not_held |= matches!(held, Err(IpsecError::HeldFull(_)));
+                held?;
+            }
         }
         Ok(())
     }
@@ -273,6 +288,26 @@ impl Force {
     /// accepted, and a socket on its way between processes, has no descriptor.
     pub(super) fn adopt_sockets(&self) {
         self.state.lock().adopt();
+    }
+
+    /// Reports sysctls that others have changed, each change once.
+    pub(super) fn look_at_sysctls(&self) -> Result<(), IpsecError> {
+        let mut state = self.state.lock();
+        let Some(ipsec) = &state.ipsec else {
+            return Ok(());
+        };
+        let changed = ipsec.changed_sysctls()?;
+        for sysctl in &changed {
+            if !state.changed_sysctls.contains(sysctl) {
+                tracing::warn!(
+                    sysctl,
+                    "somebody has changed this sysctl: answers may leave without protection, or be \
+                     dropped; a restart of the protector sets it again"
+                );
+            }
+        }
+        state.changed_sysctls = changed;
+        Ok(())
     }
 
     /// Follows files that have taken the place of programs.
@@ -309,6 +344,8 @@ impl Force {
             ipsec,
             adopted,
             unlisted,
+            changed_sysctls: _,
+            not_held,
         } = &mut *state;
         let Some(configuration) = configuration else {
             return Ok(view);
@@ -353,14 +390,22 @@ impl Force {
             }
             for sysctl in ipsec.changed_sysctls()? {
                 view.troubles.push(format!(
-                    "the sysctl {sysctl} was changed: answers may leave without protection"
+                    "the sysctl {sysctl} was changed: answers may leave without protection, or be \
+                     dropped; a restart of the protector sets it again"
                 ));
             }
         }
         for program in &applied.missing {
             view.troubles.push(format!(
-                "{program} has no file; its traffic is not governed"
+                "{program}: there is no such file, or the protector cannot open it; its traffic is not \
+                 governed"
             ));
+        }
+        if *not_held {
+            let trouble = "the table of peers that are held to their protection was full: an optional \
+                           peer that is not in it is served in the clear when its SAs are gone; write \
+                           `mandatory` for peers that must be protected";
+            view.troubles.push(trouble.into());
         }
         let asks_charon = !tables.classes.is_empty();
         let trouble = self.ike.report().trouble.filter(|_| asks_charon);

@@ -34,7 +34,7 @@ use crate::start::{self, Attempt, Start, StartError};
 pub use force::ProtectionError;
 use force::{Force, Settings};
 
-/// How often the files of programs and their sockets are looked at.
+/// How often the files of programs, their sockets and the sysctls are looked at.
 const LOOKING: Duration = Duration::from_secs(5);
 
 /// How long changes of the SPD are gathered before they are looked at.
@@ -114,7 +114,7 @@ async fn announce(force: &Force, mut notices: mpsc::Receiver<Notice>) {
     tracing::error!("the task that negotiates has ended");
 }
 
-/// Follows the files of programs, and finds their older sockets.
+/// Follows the files of programs, finds their older sockets, and looks at the sysctls.
 async fn look(force: &Force) {
     let mut now = tokio::time::interval(LOOKING);
     now.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -123,6 +123,7 @@ async fn look(force: &Force) {
         usher_daemon::messages::summarize();
         report("the programs cannot be followed", force.follow_programs());
         force.adopt_sockets();
+        report("the sysctls cannot be read", force.look_at_sysctls());
     }
 }
 
