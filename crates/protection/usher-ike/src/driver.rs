@@ -32,6 +32,11 @@ const GATHERING: Duration = Duration::from_millis(50);
 /// pairs of SAs are no harm.
 const COURTESY: Duration = Duration::from_secs(2);
 
+/// How long a pair's SAs are left alone after they were ended because the kernel asked for them. The
+/// kernel also asks for SAs of another source address, which a program may choose; an acquire does not
+/// say which, and good SAs must not end again and again.
+const ENDING: Duration = Duration::from_secs(300);
+
 /// Most attempts at one time; one a peer.
 const MOST_ATTEMPTS: usize = 16;
 
@@ -90,6 +95,7 @@ impl Ike {
             refused: BTreeMap::new(),
             up: BTreeSet::new(),
             asked: BTreeSet::new(),
+            ended: BTreeMap::new(),
         };
         let task = tokio::spawn(driver.run());
         let ike = Self {
@@ -155,6 +161,8 @@ struct Driver {
     up: BTreeSet<Pair>,
     /// Those of them for which the kernel asks nevertheless.
     asked: BTreeSet<Pair>,
+    /// When SAs of a pair were last ended for that reason.
+    ended: BTreeMap<Pair, Instant>,
 }
 
 impl Driver {
@@ -269,6 +277,7 @@ impl Driver {
             .collect();
         self.attempts.retain(|pair, _| pairs.contains_key(pair));
         self.up.retain(|pair| pairs.contains_key(pair));
+        self.ended.retain(|pair, _| pairs.contains_key(pair));
         for (pair, begins) in pairs {
             let first = match begins {
                 true => Instant::now(),
@@ -375,7 +384,11 @@ impl Driver {
             if let Some(attempt) = self.attempts.get_mut(&pair) {
                 attempt.next = Instant::now();
                 attempt.wait = RETRYING.0;
-                if self.up.contains(&pair) {
+                let is_left_alone = || match self.ended.get(&pair) {
+                    Some(ended) => ended.elapsed() < ENDING,
+                    None => false,
+                };
+                if self.up.contains(&pair) && !is_left_alone() {
                     self.asked.insert(pair);
                     is_up = true;
                 }
@@ -384,8 +397,8 @@ impl Driver {
         is_up
     }
 
-    /// The SAs that charon has and the kernel has not: it asked after they were listed. charon makes no
-    /// others while it has them.
+    /// The SAs that charon has and the kernel seems to have lost: it asked after they were listed. charon
+    /// makes no others while it has them. A pair's are ended once in [`ENDING`].
     fn stale<'s>(&mut self, current: &Configuration, sas: &'s [IkeSa]) -> Vec<&'s ChildSa> {
         let mut stale = Vec::new();
         for pair in std::mem::take(&mut self.asked) {
@@ -397,10 +410,12 @@ impl Driver {
             tracing::warn!(
                 connection = pair.0,
                 reqid = pair.1,
-                "the kernel has lost SAs that charon has: they are negotiated again"
+                "the kernel asks for SAs that charon has: it has lost them, or a program sends from an \
+                 address that has none; they are negotiated again, at most every five minutes"
             );
-            self.up.remove(&pair);
             stale.extend(children);
+            self.up.remove(&pair);
+            self.ended.insert(pair, Instant::now());
         }
         stale
     }
@@ -517,4 +532,100 @@ fn superfluous<'s>(current: &Configuration, sas: &'s [IkeSa], hybrid: bool) -> V
     children
         .filter(|child| child.installed && !wanted.contains(child.name.as_str()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::{Peer, PeerClass, SetMark};
+    use crate::key::{IkeKey, IkePublicKey};
+    use usher_protection::{Class, Kind};
+
+    const REQID: u32 = 0x7500;
+
+    fn configuration() -> Configuration {
+        Configuration {
+            host: "laptop".parse().expect("a name"),
+            key: Arc::new(IkeKey::from_seed([1; 32])),
+            peers: vec![Peer {
+                name: "mailhost".parse().expect("a name"),
+                addresses: vec!["192.0.2.1".parse().expect("an address")],
+                key: IkePublicKey::from_bytes([7; 32]),
+            }],
+            classes: vec![PeerClass {
+                class: Class::new(Kind::Encryption, Profile::Standard),
+                reqid: REQID,
+                mark: SetMark { value: 1, mask: 1 },
+            }],
+        }
+    }
+
+    /// A driver that knows SAs of the only pair, and these SAs as charon lists them.
+    fn with_sas(current: &Configuration) -> (Driver, Vec<IkeSa>) {
+        let connection = current.paths()[0].connection.clone();
+        let pair = (connection.clone(), REQID);
+        let attempt = Attempt {
+            running: false,
+            next: Instant::now(),
+            wait: RETRYING.0,
+            failed: None,
+        };
+        let driver = Driver {
+            socket: PathBuf::new(),
+            shared: Arc::default(),
+            acquires: mpsc::channel(1).1,
+            notices: mpsc::channel(1).0,
+            attempts: BTreeMap::from([(pair.clone(), attempt)]),
+            running: JoinSet::new(),
+            refused: BTreeMap::new(),
+            up: BTreeSet::from([pair]),
+            asked: BTreeSet::new(),
+            ended: BTreeMap::new(),
+        };
+        let child = ChildSa {
+            id: "1".into(),
+            name: current.classes[0].class.name().into(),
+            installed: true,
+            age: 1,
+            algorithms: String::new(),
+            spi_in: None,
+            spi_out: None,
+            bytes_in: 0,
+            bytes_out: 0,
+        };
+        let sa = IkeSa {
+            connection,
+            established: true,
+            age: 1,
+            algorithms: String::new(),
+            children: vec![child],
+        };
+        (driver, vec![sa])
+    }
+
+    /// A program may have the kernel ask as often as it likes, by a source address without SAs.
+    #[tokio::test]
+    async fn acquires_end_sas_once_in_a_while() {
+        let current = configuration();
+        let (mut driver, sas) = with_sas(&current);
+        let acquire = Acquire {
+            peer: current.peers[0].addresses[0],
+            reqid: REQID,
+        };
+        let ends = |driver: &mut Driver| {
+            driver.hurry(&current, acquire);
+            let ended = driver.stale(&current, &sas).len();
+            // They are negotiated again.
+            driver.note(&current, &sas, false);
+            ended
+        };
+        assert_eq!(ends(&mut driver), 1, "the kernel may have lost them");
+        for _ in 0..3 {
+            assert_eq!(ends(&mut driver), 0, "not again and again");
+        }
+        for ended in driver.ended.values_mut() {
+            *ended -= ENDING;
+        }
+        assert_eq!(ends(&mut driver), 1, "but after a while");
+    }
 }
