@@ -13,8 +13,8 @@ words! {
 
     /// Which algorithms protect it. The IKE side has the proposals of each.
     pub enum Profile {
-        /// Encryption by AES-256-GCM or ChaCha20-Poly1305, authentication by AES-256-GMAC or AH with
-        /// HMAC-SHA-256, keys by X25519: what the two hosts both have.
+        /// Encryption by AES-256-GCM or ChaCha20-Poly1305, authentication by AES-256-GMAC or by ESP NULL
+        /// with HMAC-SHA-256, keys by X25519: what the two hosts both have.
         Standard = "standard",
         /// The same, and the key exchange is a hybrid one, which a quantum computer cannot break
         /// later. A host that has none is refused.
