@@ -395,6 +395,8 @@ impl Force {
                 ));
             }
         }
+        let refused = applied.refused.iter().map(ToString::to_string);
+        view.troubles.extend(refused);
         for program in &applied.missing {
             view.troubles.push(format!(
                 "{program}: there is no such file, or the protector cannot open it; its traffic is not \
