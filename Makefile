@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 60
 CARGO_HOME ?= $(HOME)/.cargo
 export PATH := $(PATH):$(CARGO_HOME)/bin
 
-# What `make bench` counts instructions on, unless KERNEL names another one.
+# The kernel on which `make bench` counts instructions, unless KERNEL names another one.
 BENCH_KERNEL = $(or $(KERNEL),6.12)
 
 CARGO_TARGET_DIR ?= target
@@ -33,16 +33,16 @@ setup-build:
 build: setup ## build everything
 	$(CARGO) build --workspace --all-targets
 
-demo: setup ## show the main job: two hosts, two users, unmodified mail programs
+demo: setup ## show the main job: two hosts, two users, unmodified mail programs (KERNEL=6.12: in a guest, with IPsec)
+	@$(if $(KERNEL),scripts/setup-vm $(KERNEL))
 	$(CARGO) build --quiet --workspace --bins
-	@$(CARGO_TARGET_DIR)/debug/usher-demo
+	@$(if $(KERNEL),echo "booting kernel $(KERNEL) under QEMU; without KVM the demo takes some minutes there")
+	@$(if $(KERNEL),tests/vm/run --kernel $(KERNEL) --timeout 1800 --) $(CARGO_TARGET_DIR)/debug/usher-demo
 
-# The daemons first: tests run them from beside themselves.
-test: setup ## run all tests
-	$(CARGO) build --workspace --lib --bins --examples
-	$(CARGO) test --workspace --no-fail-fast
+# Programs here mostly wait for daemons, and guests for processors: both at once.
+test: setup ## run all tests, here and on stock kernels
 	@scripts/setup-vm
-	@tests/vm/suites --spread
+	@tests/vm/suites --here --spread
 
 test-vm: setup ## boot stock kernels, run all suites in each (KERNEL=6.12: only in that one)
 	@scripts/setup-vm $(KERNEL)
@@ -90,9 +90,9 @@ $(MAN_DIR)/%: docs/man/%.md
 install: setup-build man ## install programs, library, header, manual pages and units below PREFIX
 	# libbpf is built by a make of its own, which is not to install it in these places.
 	env -u MAKEFLAGS -u MAKEOVERRIDES -u DESTDIR -u PREFIX \
-	  $(CARGO) build --release --package usher --package usherd --package usher-pam --package libusher
+	  $(CARGO) build --release --package usher --package usherd --package usher-pam --package libusher --package usher-label-tools
 	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/bin $(CARGO_TARGET_DIR)/release/usher
-	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(addprefix $(CARGO_TARGET_DIR)/release/,usherd usher-pam)
+	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(addprefix $(CARGO_TARGET_DIR)/release/,usherd usher-pam getfmac setfmac setfsmac)
 	# An administrator's own stays.
 	[ -e $(DESTDIR)/etc/pam.d/usher ] || install -D -m 644 -t $(DESTDIR)/etc/pam.d packaging/pam.d/usher
 	$(MAKE) install-library install-man
@@ -114,7 +114,7 @@ SONAME = libusher.so.$(firstword $(subst ., ,$(VERSION)))
 
 # For programs in C.
 install-library:
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/usher.h
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/usher.h include/usher_mac.h
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(LIBRARIES)/libusher.a
 	install -s -m 755 $(LIBRARIES)/libusher.so $(DESTDIR)$(PREFIX)/lib/libusher.so.$(VERSION)
 	ln -sf libusher.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
@@ -136,17 +136,17 @@ install-man: $(MAN_PAGES)
 	  done; \
 	done
 
-# What each target above installs, below PREFIX. Links of pages are found by their text.
-INSTALLED = bin/usher sbin/usherd sbin/usher-pam \
-  include/usher.h lib/libusher.a lib/libusher.so lib/$(SONAME) lib/libusher.so.$(VERSION) \
+# Files that the targets above install, below PREFIX. Links of pages are found by their text.
+INSTALLED = bin/usher sbin/usherd sbin/usher-pam sbin/getfmac sbin/setfmac sbin/setfsmac \
+  include/usher.h include/usher_mac.h lib/libusher.a lib/libusher.so lib/$(SONAME) lib/libusher.so.$(VERSION) \
   lib/pkgconfig/usher.pc \
   $(addprefix lib/systemd/system/,$(notdir $(wildcard packaging/systemd/*.service))) \
   lib/systemd/user/usher-agent.service lib/sysusers.d/usher.conf lib/tmpfiles.d/usher.conf
 
 uninstall: ## remove what `make install` has put there; keeps /etc/usher and /var/lib/usher
 	@if [ -z "$(DESTDIR)" ] && systemctl --quiet is-active 'usher-*.service' 2>/dev/null; then \
-	  echo 'uninstall: Usher runs. First: systemctl disable --now "usher-*.service" and' \
-	    'systemctl start usher-release (README, step 9)' >&2; \
+	  echo 'uninstall: Usher runs. First disable and stop its units, and start usher-release:' \
+	    'README, step 9' >&2; \
 	  exit 1; \
 	fi
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
@@ -159,4 +159,4 @@ uninstall: ## remove what `make install` has put there; keeps /etc/usher and /va
 	done
 	[ -n "$(DESTDIR)" ] || { ldconfig; [ ! -d /run/systemd/system ] || systemctl daemon-reload; }
 	@echo 'uninstall: keys, policy and log stay in /etc/usher and /var/lib/usher, and the accounts' \
-	  'usher-verifier, usher-recorder, usher-signer, usher-courier and usher-proxy'
+	  'usher-verifier, usher-recorder, usher-signer, usher-courier, usher-proxy and usher-resolver'

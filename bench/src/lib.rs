@@ -1,6 +1,7 @@
 //! Definitions shared by usher-bench and the programs that it runs.
 #![forbid(unsafe_code)]
 
+pub mod busy;
 pub mod crowd;
 pub mod exchange;
 pub mod tls;
@@ -27,6 +28,26 @@ pub struct Measured {
     pub own: Spread,
     /// Measured alternately, with the received listener. None if the operation uses no socket.
     pub given: Option<Spread>,
+}
+
+/// Samples of one measurement, in microseconds.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Samples {
+    /// The measurement's name.
+    pub name: String,
+    /// In the order in which they were taken.
+    pub samples: Vec<f64>,
+}
+
+/// Samples of one measurement in a guest.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Figure {
+    /// The measurement's name.
+    pub name: String,
+    /// The unit of the samples.
+    pub unit: String,
+    /// In the order in which they were taken.
+    pub samples: Vec<f64>,
 }
 
 /// A summary of samples.

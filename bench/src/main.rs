@@ -1,16 +1,20 @@
 //! `make bench` measures Usher between two hosts of a lab. The compared ways alternate in one
 //! process, so that the machine's load affects all alike; quote ratios of one run. The cost of the
-//! ownership programs is counted in a guest, in instructions.
+//! ownership programs, of file transfers by ESP and of floods is counted in guests, in instructions.
 #![forbid(unsafe_code)]
 
 mod bulk;
 mod first;
+mod flood;
+mod guest;
+mod ipsec;
 mod ownership;
 mod policy;
 mod report;
 mod scale;
 mod starts;
 mod successive;
+mod transfers;
 mod verify;
 
 use std::error::Error;
@@ -29,7 +33,7 @@ struct Arguments {
     /// Microseconds between one connection and the next
     #[arg(long, default_value_t = 500)]
     pause: u64,
-    /// The kernel of the guest that measures the cost of the ownership programs
+    /// The kernel of the guests that count instructions
     #[arg(long, default_value = "6.12")]
     kernel: String,
     /// Sessions of the host with many sessions
@@ -44,6 +48,15 @@ struct Arguments {
     /// Rounds of a second for each way to start a worker
     #[arg(long, default_value_t = 10)]
     rounds: usize,
+    /// Files of 2 KB that are transferred by IPsec
+    #[arg(long, default_value_t = 500)]
+    files: usize,
+    /// Size of the large file that is transferred by IPsec, in megabytes
+    #[arg(long, default_value_t = 10)]
+    megabytes: usize,
+    /// Packets of each flood
+    #[arg(long, default_value_t = 20_000)]
+    packets: usize,
     /// Measure only these
     #[arg(long, value_delimiter = ',', value_name = "PART,...")]
     only: Vec<Part>,
@@ -68,11 +81,19 @@ enum Part {
     Policy,
     /// Starting a worker for each connection
     Starts,
+    /// The costs of IPsec protection for programs
+    Ipsec,
+    /// File transfers by FTP and SFTP: in the clear, by IPsec configured by hand, by policy
+    Transfers,
+    /// The cost of a flood for the flooded host
+    Flood,
 }
 
 /// The server without authentication, to which every row of connections is compared.
 const PLAIN: &str = "7001";
 const SERVER: &str = "usher-bench-server";
+/// The rounds of measurements in guests, which vary little.
+const GUEST_ROUNDS: usize = 2;
 /// The number of measurements of each command on a large policy.
 const POLICY_TIMES: usize = 5;
 
@@ -128,6 +149,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if wanted(Part::Starts) {
         rows.extend(starts::measure(arguments.rounds, arguments.queues)?);
+    }
+    if wanted(Part::Ipsec) {
+        rows.extend(ipsec::measure(arguments.samples.div_ceil(30))?);
+    }
+    let kernel = &arguments.kernel;
+    if wanted(Part::Transfers) {
+        let sizes = [arguments.files, arguments.megabytes, GUEST_ROUNDS];
+        rows.extend(transfers::measure(kernel, folder, sizes)?);
+    }
+    if wanted(Part::Flood) {
+        let sizes = [arguments.packets, GUEST_ROUNDS];
+        rows.extend(flood::measure(kernel, folder, sizes)?);
     }
     report::print(&rows);
     if let Some(costs) = costs {

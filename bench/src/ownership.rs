@@ -2,29 +2,24 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use usher_bench::Ownership;
 
+use crate::guest;
 use crate::report::Row;
 
-const RUNNER: &str = "tests/vm/run";
 /// The time limit of the measurement; with idle processors it takes a sixth of this.
-const SECONDS: &str = "600";
+const SECONDS: u32 = 600;
 
-/// Boots this kernel and measures there. The runner reports on standard error why a guest fails.
+/// Boots this kernel and measures there.
 pub fn measure(kernel: &str, programs: &Path) -> Result<Ownership, Box<dyn Error>> {
-    let output = Command::new(RUNNER)
-        .args(["--icount", "--timeout", SECONDS, "--kernel", kernel, "--"])
-        .arg(programs.join("usher-bench-ownership"))
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("{RUNNER}: {error}: run this in the project's directory"))?;
-    if !output.status.success() {
-        let status = output.status;
-        return Err(format!("the guest with kernel {kernel} did not measure: {status}").into());
-    }
-    Ok(serde_json::from_slice(&output.stdout)?)
+    let output = guest::run(
+        kernel,
+        SECONDS,
+        &programs.join("usher-bench-ownership"),
+        &[],
+    )?;
+    Ok(serde_json::from_slice(&output)?)
 }
 
 /// One row for each operation and state. Ratios are to the same listener before the programs.
@@ -44,7 +39,7 @@ pub fn rows(figures: &Ownership) -> Vec<Row> {
             for (name, spread) in [(base.clone(), before), (name, after)] {
                 rows.push(Row {
                     name,
-                    unit: "instructions",
+                    unit: "instructions".into(),
                     median: spread.median,
                     p99: spread.p99,
                     samples: spread.samples,

@@ -12,7 +12,7 @@ pub struct Row {
     /// Name of the measurement.
     pub name: String,
     /// Unit of `median` and `p99`.
-    pub unit: &'static str,
+    pub unit: String,
     /// Half of the samples are below.
     pub median: f64,
     /// 99 of 100 samples are below.
@@ -39,7 +39,7 @@ impl Row {
         } = Spread::new(samples);
         Self {
             name: name.into(),
-            unit: "us",
+            unit: "us".into(),
             median,
             p99,
             samples,
@@ -52,9 +52,9 @@ impl Row {
     }
 
     /// A row of rates, in this unit: more is better.
-    pub fn rate(name: &str, unit: &'static str, samples: Vec<f64>) -> Self {
+    pub fn rate(name: &str, unit: &str, samples: Vec<f64>) -> Self {
         Self {
-            unit,
+            unit: unit.into(),
             ..Self::new(name, samples)
         }
     }
@@ -62,7 +62,7 @@ impl Row {
     /// A row of one number of bytes.
     pub fn bytes(name: &str, bytes: f64) -> Self {
         Self {
-            unit: "bytes",
+            unit: "bytes".into(),
             ..Self::new(name, vec![bytes])
         }
     }
@@ -70,7 +70,7 @@ impl Row {
     /// A row of rates, each measured over about a second.
     pub fn rates(name: &str, rates: Vec<f64>) -> Self {
         Self {
-            unit: "per second",
+            unit: "per second".into(),
             ..Self::new(name, rates)
         }
     }
@@ -89,22 +89,50 @@ impl Row {
     }
 }
 
+/// Relates each row with one of the endings `compared` to the row with the same beginning and the
+/// ending `base`: `a/fast` to `a/base`.
+pub fn relate_by_ending(rows: &mut [Row], base: &str, compared: &[&str]) {
+    let bases: Vec<(String, f64)> = rows
+        .iter()
+        .filter(|row| row.name.ends_with(base))
+        .map(|row| (row.name.clone(), row.median))
+        .collect();
+    for row in rows {
+        let Some(common) = compared.iter().find_map(|end| row.name.strip_suffix(end)) else {
+            continue;
+        };
+        let base = format!("{common}{base}");
+        if let Some((_, median)) = bases.iter().find(|(name, _)| *name == base) {
+            row.ratio = Some(row.median / median);
+            row.ratio_to = Some(base);
+        }
+    }
+}
+
 /// Prints the table.
 pub fn print(rows: &[Row]) {
     println!("{}", machine());
     println!(
-        "{:<38} {:>10} {:>10} {:>8} {:>7} unit",
+        "{:<46} {:>10} {:>10} {:>8} {:>7} unit",
         "", "median", "p99", "samples", "ratio"
     );
     for row in rows {
         let ratio = row.ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
         println!(
-            "{:<38} {:>10.1} {:>10.1} {:>8} {:>7} {}",
+            "{:<46} {:>10.1} {:>10.1} {:>8} {:>7} {}",
             row.name, row.median, row.p99, row.samples, ratio, row.unit
         );
     }
-    if let Some(base) = rows.iter().find_map(|row| row.ratio_to.as_ref()) {
-        println!("ratio: median over the median of {base}, of this run");
+    let mut bases: Vec<&str> = rows
+        .iter()
+        .filter_map(|row| row.ratio_to.as_deref())
+        .collect();
+    bases.sort_unstable();
+    bases.dedup();
+    match bases.as_slice() {
+        [] => {}
+        [base] => println!("ratio: median over the median of {base}, of this run"),
+        _ => println!("ratio: median over the median of another row of this run, its ratio_to"),
     }
 }
 
@@ -132,7 +160,7 @@ fn machine() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Row;
+    use super::{Row, relate_by_ending};
 
     #[test]
     fn medians_and_ratios() {
@@ -141,5 +169,20 @@ mod tests {
         let [slow, base] = Row::relate([slow, base], "base");
         assert_eq!((base.median, base.p99, base.samples), (51.0, 100.0, 100));
         assert_eq!((slow.ratio, base.ratio), (Some(2.0), Some(1.0)));
+    }
+
+    #[test]
+    fn rows_are_compared_to_the_base_of_their_beginning() {
+        let row = |name: &str, median| Row::new(name, vec![median]);
+        let mut rows = [
+            row("a/bare", 2.0),
+            row("a/governed", 3.0),
+            row("a/work", 1.0),
+            row("b/bare", 4.0),
+            row("b/governed", 4.0),
+        ];
+        relate_by_ending(&mut rows, "/bare", &["/bare", "/governed"]);
+        let ratios = rows.map(|row| row.ratio);
+        assert_eq!(ratios, [Some(1.0), Some(1.5), None, Some(1.0), Some(1.0)]);
     }
 }

@@ -19,8 +19,9 @@
  * - Its effective uid is 0. If the keeper was a child of PID 1, so is the task.
  *
  * The units of other daemons have their own mount namespaces, where the path may lead to another
- * file. There the file that the present keeper was executed from, by inode and device, gets a mark
- * for all roles except the keeper's. So does that file when a child of the keeper executes it.
+ * file. There the file that the present keeper was executed from, known by inode and device, gets a
+ * mark for all roles except the keeper's. The same file also gets this mark when a child of the
+ * keeper executes it.
  *
  * The program then declares its roles (USHER_ROLES_LINK) before it reads anything. `usherd signer`
  * is only the signer, most daemons have no role here, and `usherd release` has several, because it
@@ -40,7 +41,7 @@
  * trace the kernel, change the mount tree above the pins or reboot has all of Usher's power. Any
  * root process may kill a daemon; pinned objects stay in force.
  *
- * Kernel 6.1 or later (bpf_d_path and bpf_bprm_opts_set in LSM 5.11).
+ * Kernel 6.1 or later (bpf_d_path and bpf_bprm_opts_set in LSM 5.11, bpf_loop 5.17).
  */
 #include <linux/sched.h>
 #include <linux/stat.h>
@@ -153,27 +154,39 @@ int BPF_PROG(guard_from_parent, struct task_struct *parent)
 	return refuse(USHER_REASON_TRACING, -EPERM);
 }
 
+/* A path beside the keeper's. */
+struct path_comparison {
+	char path[USHER_PATH_SIZE];
+	const struct usher_guard_settings *expected;
+	__u32 differs;
+};
+
+/* Compares one character; 1 ends the comparison. For bpf_loop, because the verifier would go
+ * through all of them. */
+static long compare_at(__u32 index, struct path_comparison *paths)
+{
+	if (index >= sizeof(paths->path))
+		return 1;
+	paths->differs = paths->path[index] != paths->expected->daemon[index];
+	return paths->differs;
+}
+
 /* Whether the file has the keeper's path, and only root may write it. */
 static __always_inline int is_at_keepers_path(struct file *file,
 					      const struct usher_guard_settings *expected)
 {
+	struct path_comparison paths = { .expected = expected };
 	struct inode *inode = file->f_inode;
-	char path[USHER_PATH_SIZE] = {};
 	long length;
 
 	if ((inode->i_mode & S_IFMT) != S_IFREG || (inode->i_mode & WRITE_BY_OTHERS) ||
 	    inode->i_uid.val != 0)
 		return 0;
-	length = bpf_d_path(&file->f_path, path, sizeof(path));
+	length = bpf_d_path(&file->f_path, paths.path, sizeof(paths.path));
 	if (length != expected->path_length)
 		return 0;
-	for (__u32 i = 0; i < sizeof(path); i++) {
-		if (i >= length)
-			break;
-		if (path[i] != expected->daemon[i])
-			return 0;
-	}
-	return 1;
+	bpf_loop(length, compare_at, &paths, 0);
+	return !paths.differs;
 }
 
 /* Whether the task has a filter that PID 1 does not have, which could void the keeper's calls. */

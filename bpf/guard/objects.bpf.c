@@ -5,9 +5,9 @@
  *
  * Each object has one owner. The keeper enters its own objects in the tables. Other daemons have
  * these programs enter theirs (USHER_CLAIM_LINK), so no other daemon writes these tables. A claim
- * needs the daemon's mark and uid 0, and never takes an object from its owner. On request
- * (USHER_SWEEP_LINK) the programs forget what the former process of a role had claimed and the
- * present one has not.
+ * needs the daemon's mark and uid 0, and never takes an object from its owner. A daemon that
+ * replaces an object gives up its claim (USHER_DISCLAIM_LINK). On request (USHER_SWEEP_LINK) the
+ * programs forget what the former process of a role had claimed and the present one has not.
  *
  * Objects are known by their ids, which user space enters after loading. While no object is
  * entered, nothing is refused. The kernel hands out descriptors of maps and programs in one place,
@@ -79,13 +79,31 @@ struct claim {
 	__u32 kind;
 };
 
+static __always_inline int is_of_role(const __u32 *owner, __u32 claimant)
+{
+	return (*owner & USHER_OWNER_MASK) == (claimant & USHER_OWNER_MASK);
+}
+
+/* Removes a claimed object from its table. */
+static __always_inline int forget(void *table, const void *key, __u32 kind)
+{
+	__u32 *count;
+
+	if (bpf_map_delete_elem(table, key))
+		return 0;
+	count = bpf_map_lookup_elem(&claimed, &kind);
+	if (count)
+		__sync_fetch_and_sub(count, 1);
+	return 1;
+}
+
 /* Enters an object for the claimant, unless it belongs to another role or the limit is reached. */
 static __always_inline int claim_in(void *table, const void *key, struct claim claim, __u32 limit)
 {
 	__u32 *owner = bpf_map_lookup_elem(table, key);
 	__u32 *count = bpf_map_lookup_elem(&claimed, &claim.kind);
 
-	if (owner && (*owner & USHER_OWNER_MASK) != (claim.claimant & USHER_OWNER_MASK))
+	if (owner && !is_of_role(owner, claim.claimant))
 		return 0;
 	if (!count || (!owner && *count >= limit))
 		return 0;
@@ -96,8 +114,25 @@ static __always_inline int claim_in(void *table, const void *key, struct claim c
 	return 1;
 }
 
-/* The folder above the keeper's cannot be claimed, because the keeper passes through it. */
-static __always_inline int claim(__u32 claimant, __u32 kind, __u32 id)
+/* Removes an object that the claimant's role has claimed. */
+static __always_inline int disclaim_in(void *table, const void *key, struct claim claim)
+{
+	__u32 *owner = bpf_map_lookup_elem(table, key);
+
+	return owner && is_of_role(owner, claim.claimant) && forget(table, key, claim.kind);
+}
+
+static __always_inline int change_in(void *table, const void *key, struct claim claim, __u32 limit,
+				     int disclaims)
+{
+	return disclaims ? disclaim_in(table, key, claim) : claim_in(table, key, claim, limit);
+}
+
+/*
+ * Claims an object, or gives up the claim. The folder above the keeper's cannot be claimed, because
+ * the keeper passes through it.
+ */
+static __always_inline int change(__u32 claimant, __u32 kind, __u32 id, int disclaims)
 {
 	struct claim claim = {
 		.claimant = claimant,
@@ -110,31 +145,24 @@ static __always_inline int claim(__u32 claimant, __u32 kind, __u32 id)
 
 	switch (kind) {
 	case USHER_OBJECT_MAP:
-		return claim_in(&own_maps, &id, claim, MOST_CLAIMED);
+		return change_in(&own_maps, &id, claim, MOST_CLAIMED, disclaims);
 	case USHER_OBJECT_PROGRAM:
-		return claim_in(&own_programs, &id, claim, MOST_CLAIMED);
+		return change_in(&own_programs, &id, claim, MOST_CLAIMED, disclaims);
 	case USHER_OBJECT_LINK:
-		return claim_in(&own_links, &id, claim, MOST_CLAIMED);
+		return change_in(&own_links, &id, claim, MOST_CLAIMED, disclaims);
 	case USHER_OBJECT_FOLDER:
 		if (!pins || id == pins->parent)
 			return 0;
 		folder.device = pins->device;
-		return claim_in(&own_folders, &folder, claim, MOST_FOLDERS_CLAIMED);
+		return change_in(&own_folders, &folder, claim, MOST_FOLDERS_CLAIMED, disclaims);
 	}
 	return 0;
 }
 
 static long sweep_entry(void *table, const void *key, __u32 *owner, struct claim *claim)
 {
-	__u32 kind = claim->kind;
-	__u32 *count;
-
-	if ((*owner & USHER_OWNER_MASK) != (claim->claimant & USHER_OWNER_MASK) ||
-	    *owner == claim->claimant || bpf_map_delete_elem(table, key))
-		return 0;
-	count = bpf_map_lookup_elem(&claimed, &kind);
-	if (count)
-		__sync_fetch_and_sub(count, 1);
+	if (is_of_role(owner, claim->claimant) && *owner != claim->claimant)
+		forget(table, key, claim->kind);
 	return 0;
 }
 
@@ -155,8 +183,8 @@ static __always_inline void sweep(__u32 claimant)
 }
 
 /*
- * Answers a claim or a sweep, which a daemon asks for in place of a link's id. The keeper enters
- * its objects itself. A task with several roles has no objects of its own.
+ * Answers a claim, its end, or a sweep, which a daemon asks for in place of a link's id. The keeper
+ * enters its objects itself. A task with several roles has no objects of its own.
  */
 static __always_inline int answers(__u32 question, __u32 id, __u32 kind)
 {
@@ -169,7 +197,9 @@ static __always_inline int answers(__u32 question, __u32 id, __u32 kind)
 		return 0;
 	switch (question) {
 	case USHER_CLAIM_LINK:
-		return claim(claimant, kind, id);
+		return change(claimant, kind, id, 0);
+	case USHER_DISCLAIM_LINK:
+		return change(claimant, kind, id, 1);
 	case USHER_SWEEP_LINK:
 		sweep(claimant);
 		return 1;

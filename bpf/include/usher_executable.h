@@ -5,7 +5,21 @@
  * No chroot, mount namespace or overlay of the process can make it look like another file, and it
  * does not depend on a file system's numbering. User space keeps each file that it names open, so
  * that the object stays and no other file gets its address. User space sees only a keyed hash of
- * the address. The object that includes this has the table of the key and the program `identify`
+ * the address.
+ *
+ * A place is a name in a directory: the directory's inode object, and the hash that the kernel
+ * itself has made of the name for its look-ups. A file has the place as soon as it has the name, so
+ * a program is recognised even if its file has just been replaced. User space keeps the directory
+ * open. The hash has 32 bits, so another name of the same length in the same directory may have the
+ * same place, once in 2^32.
+ *
+ * A process does not keep its script open, so the object may go while the process runs. A script is
+ * known by its numbers instead: the device, the inode and its generation. They outlive the object
+ * and user space. A file system that numbers two files alike (overlayfs over several others) makes
+ * them one script. So an exec compares its file by object or place, and only then remembers the
+ * script by its numbers (bpf/ipsec/scripts.bpf.c).
+ *
+ * The BPF object that includes this header has the table of the key and the program `identify`
  * (crates/base/usher-bpf/src/executables.rs).
  */
 #ifndef USHER_EXECUTABLE_H
@@ -30,17 +44,90 @@ static __always_inline __u64 program_at(__u64 distance, const struct usher_progr
 	return hash[0] ? hash[0] : 1;
 }
 
-/* The executable of a process; none if it has none. Read by types known to the verifier, which also
- * works in lockdown. */
-static __always_inline struct inode *executable_of(struct task_struct *task)
+/* `distance`: of the directory's inode; `name`: its hash and its length. */
+static __always_inline __u64 place_at(__u64 distance, __u64 name,
+				      const struct usher_program_key *key)
+{
+	const __u64 words[2] = { key->words[0], key->words[1] };
+	const __u64 message[5] = { distance, name, 1 };
+	__u64 hash[2];
+
+	usher_token_mask(words, message, hash);
+	return hash[0] ? hash[0] : 1;
+}
+
+static __always_inline __u64 script_at(__u64 device, __u64 number, __u64 generation,
+				       const struct usher_program_key *key)
+{
+	const __u64 words[2] = { key->words[0], key->words[1] };
+	const __u64 message[5] = { device, number, generation, 1 };
+	__u64 hash[2];
+
+	usher_token_mask(words, message, hash);
+	return hash[0] ? hash[0] : 1;
+}
+
+static __always_inline __u64 hash_and_length(__u32 hash, __u32 length)
+{
+	return (__u64)length << 32 | hash;
+}
+
+/* The file that a process executes; none if it has none. Read by types known to the verifier, which
+ * also works in lockdown. */
+static __always_inline struct file *executed_by(struct task_struct *task)
 {
 	struct mm_struct *memory = task->mm;
-	struct file *file;
 
-	if (!memory)
-		return 0;
-	file = memory->exe_file;
+	return memory ? memory->exe_file : 0;
+}
+
+/* The executable of a process; none if it has none. */
+static __always_inline struct inode *executable_of(struct task_struct *task)
+{
+	struct file *file = executed_by(task);
+
 	return file ? file->f_inode : 0;
+}
+
+/* The place of a file; 0: it has none. */
+static __always_inline __u64 place_of(struct file *file)
+{
+	struct usher_program_key *key = first_of(&program_keys);
+	struct dentry *entry = file->f_path.dentry, *directory;
+	struct inode *inode;
+
+	if (!key || !entry)
+		return 0;
+	directory = entry->d_parent;
+	inode = directory ? directory->d_inode : 0;
+	if (!inode)
+		return 0;
+	return place_at((char *)inode - (char *)key,
+			hash_and_length(entry->d_name.hash, entry->d_name.len), key);
+}
+
+/* What the identities of a file and its place are made of. */
+struct usher_origin {
+	__u64 file; /* the distance of its inode from the key */
+	__u64 directory; /* the same of its directory's */
+	__u64 name; /* in the directory: hash and length */
+};
+
+/* Reads the origin of the identities of a file. Returns 0 if it has none. */
+static __always_inline int read_origin(struct usher_origin *origin, struct file *file)
+{
+	struct usher_program_key *key = first_of(&program_keys);
+	struct dentry *entry = file ? file->f_path.dentry : 0;
+	struct dentry *directory = entry ? entry->d_parent : 0;
+	struct inode *above = directory ? directory->d_inode : 0;
+	struct inode *inode = file ? file->f_inode : 0;
+
+	if (!key || !above || !inode)
+		return 0;
+	origin->file = (char *)inode - (char *)key;
+	origin->directory = (char *)above - (char *)key;
+	origin->name = hash_and_length(entry->d_name.hash, entry->d_name.len);
+	return 1;
 }
 
 static __always_inline __u64 program_of(struct inode *inode)
@@ -49,6 +136,15 @@ static __always_inline __u64 program_of(struct inode *inode)
 
 	/* The verifier permits only the difference of two pointers. */
 	return key ? program_at((char *)inode - (char *)key, key) : 0;
+}
+
+static __always_inline __u64 script_of(struct inode *inode)
+{
+	struct usher_program_key *key = first_of(&program_keys);
+
+	if (!key)
+		return 0;
+	return script_at(inode->i_sb->s_dev, inode->i_ino, inode->i_generation, key);
 }
 
 /*
@@ -62,8 +158,9 @@ int identify(struct usher_program_query *query)
 	struct usher_program_key *key = first_of(&program_keys);
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 descriptor = query->descriptor;
+	struct inode *inode = 0, *directory = 0;
 	struct file **files, *file = 0;
-	struct inode *inode = 0;
+	struct dentry *entry = 0;
 	__u64 origin = 0;
 
 	if (!key)
@@ -80,6 +177,17 @@ int identify(struct usher_program_query *query)
 	if (!inode)
 		return EBADF;
 	query->program = program_at((__u64)inode - origin, key);
+	query->script = script_at(BPF_CORE_READ(inode, i_sb, s_dev), BPF_CORE_READ(inode, i_ino),
+				  BPF_CORE_READ(inode, i_generation), key);
+	entry = BPF_CORE_READ(file, f_path.dentry);
+	directory = BPF_CORE_READ(entry, d_parent, d_inode);
+	if (!directory)
+		return 0;
+	query->directory = program_at((__u64)directory - origin, key);
+	query->place = place_at(
+	    (__u64)directory - origin,
+	    hash_and_length(BPF_CORE_READ(entry, d_name.hash), BPF_CORE_READ(entry, d_name.len)),
+	    key);
 	return 0;
 }
 

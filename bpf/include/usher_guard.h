@@ -2,7 +2,7 @@
 /*
  * The guard of Usher's own objects and daemons: shared between the programs of bpf/guard, the
  * daemons and the keeper. The Rust side is generated from this header. USHER_OWNERSHIP_VERSION goes
- * up with every change.
+ * up with every change of a size, an offset or a meaning; new roles and questions are none.
  */
 #ifndef USHER_GUARD_H
 #define USHER_GUARD_H
@@ -40,6 +40,9 @@
 /* The same answer, once the objects of the role's former processes are removed from the tables. */
 #define USHER_SWEEP_LINK 0xfffffffbU
 
+/* The same answer, to a daemon that gives up its claim; the object is named as in a claim. */
+#define USHER_DISCLAIM_LINK 0xfffffffaU
+
 enum usher_object {
 	USHER_OBJECT_MAP = 1,
 	USHER_OBJECT_PROGRAM,
@@ -55,6 +58,8 @@ enum usher_object {
 enum usher_mark {
 	USHER_KEEPER = 1,
 	USHER_SIGNER = 2,
+	USHER_PROTECTOR = 4,
+	USHER_LABELLER = 8,
 	USHER_ROLES = 0x3f, /* all role bits */
 	USHER_UNDECLARED = 0x40, /* it touches nothing yet */
 	USHER_DAEMON = 0x80, /* it is not traced */

@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define USHER_IPSEC_LAYOUT 2
+#define USHER_IPSEC_LAYOUT 4
 
 /*
  * The class numbers that are no class. From USHER_CLASS_LOWEST on, a class at its two levels:
@@ -20,12 +20,18 @@
 #define USHER_CLASS_DISCARD 2
 #define USHER_CLASS_LOWEST 3
 
+/* The request id of a class's SAs and templates is this number plus the index of the class. The
+ * class number at the mandatory level is USHER_CLASS_LOWEST plus twice the index of the class. */
+#define USHER_REQID 0x7500
+
 /* Kinds of keys in the table of a policy; the comment says what `scope` and `bytes` are. Numbers of
  * applications and lists mean something in one policy only: their keys have its generation. */
 #define USHER_POLICY_PROGRAM 1 /* 0; the identity of the program; the generation is 0 */
+#define USHER_POLICY_PLACE 2 /* 0; the identity of its place, a name in a directory; likewise */
 #define USHER_POLICY_IPV4 4 /* the application; a prefix of addresses */
 #define USHER_POLICY_IPV6 6 /* the same */
 #define USHER_POLICY_ITEM 8 /* the list; local port, remote port, pattern */
+#define USHER_POLICY_SCRIPT 10 /* 0; the identity of the script; the generation is 0 */
 
 /* Places for tables of policies. */
 #define USHER_POLICY_PLACES 2
@@ -43,7 +49,7 @@ struct usher_policy_key {
 	__u8 bytes[16];
 };
 
-/* What the table of a policy has under a key. */
+/* An entry of a policy's table. */
 struct usher_policy_entry {
 	__u32 number; /* a program's application; a network's list; an item's place in its list */
 	__u32 class; /* a network's or an item's; 0: the network's list decides */
@@ -52,7 +58,7 @@ struct usher_policy_entry {
 	__u32 mark_ipv6; /* a program's: the mark of its IPv6 sockets at creation */
 };
 
-/* What all programs read. */
+/* The state that all programs read. */
 struct usher_ipsec_state {
 	__u32 generation; /* of the policy; its table is in place before. 0: there is no policy */
 	__u32 mask; /* the bits of socket marks that are ours */
@@ -60,18 +66,49 @@ struct usher_ipsec_state {
 	__u32 reserved; /* 0 */
 };
 
+/* The executable of Usher's daemons. */
+struct usher_daemons_program {
+	__u64 program; /* its identity */
+	__u64 place; /* the identity of its place */
+};
+
+/* A script. Zeros: none. */
+struct usher_script {
+	__u64 script; /* its identity */
+	__u64 place; /* the identity of its place */
+};
+
+#define USHER_EXECUTION_FRESH 1 /* the exec in progress, or the last one, began with `next` */
+#define USHER_EXECUTION_PASSED_ON 2 /* the next executed program runs the script `now` */
+
+/* The script that a process executes, or is about to. */
+struct usher_execution {
+	struct usher_script now;
+	struct usher_script next; /* of the exec in progress, or of the last one */
+	__u64 flags; /* USHER_EXECUTION_... */
+};
+
 /*
- * A socket of a program that was governed when it made the socket. The high half of the last three
- * is the generation for which the low half was found out.
+ * A socket of a program that was governed when it made the socket. The program is the script that
+ * the process executed, if the policy names it, or else the executable. Either is found by its file
+ * or, if the file has just been replaced, by its place. In each of the last three fields the high
+ * half is the generation for which the low half was found.
  */
 struct usher_governed {
-	__u64 program; /* its identity */
+	__u64 program; /* the executable's identity */
+	__u64 place; /* the identity of its place */
+	struct usher_script script; /* zeros: none that the policy named when it was executed */
 	__u64 application; /* USHER_UNGOVERNED: none */
 	__u64 mark; /* its mark unless it is connected or listens */
 	__u64 class; /* of its TCP connection; 0: not known yet */
 };
 
 #define USHER_UNGOVERNED 0xffffffff
+
+/* Rules of an application that have a signature: the first half of their SHA-256. */
+struct usher_signature {
+	__u8 digest[16];
+};
 
 /* A peer that is held to a class at its optional level: plaintext no longer passes. */
 struct usher_held {
@@ -83,7 +120,10 @@ struct usher_held {
 struct usher_live_socket {
 	__u8 local_address[16]; /* as in usher_connection; zeros: any */
 	__u8 remote_address[16];
-	__u64 program; /* the maker's identity */
+	__u64 program; /* the maker's executable */
+	__u64 place; /* and the identity of its place */
+	struct usher_script script; /* the maker's; zeros: none */
+	__u64 cookie; /* the socket's own number, which no other socket ever has */
 	__u32 process; /* one that holds it, in the initial namespace */
 	__u32 uid; /* the socket's user, in the initial namespace */
 	__u32 application;
@@ -97,7 +137,32 @@ struct usher_live_socket {
 	__u32 reserved; /* 0 */
 };
 
-/* Counters of the programs. */
+/* A service that is reached over protected connections only. */
+struct usher_ipsec_service {
+	__u8 address[16]; /* of the host, as in usher_connection; zeros: this host */
+	__u32 port; /* host byte order */
+};
+
+/* The protection that its packets need. */
+struct usher_ipsec_demand {
+	__u32 classes; /* bit N: SAs of class number N are accepted */
+	__u32 shift; /* the lowest of the four bits of a mark that hold the class number */
+};
+
+/* Counters of the programs that drop plaintext of services. */
+struct usher_ipsec_service_counters {
+	/* Leaving packets of services that were about to be protected. */
+	__u64 service_protected;
+	/* Leaving packets of services dropped because no SA of a demanded class was about to
+	 * protect them. */
+	__u64 service_kept;
+	/* Packets from services of other hosts dropped because no SA had protected them. */
+	__u64 service_refused;
+	/* Packets dropped because their headers could not be read. */
+	__u64 service_unreadable;
+};
+
+/* Counters of the monitor. */
 struct usher_ipsec_counters {
 	/* Sockets made by governed programs. */
 	__u64 sockets;
@@ -112,8 +177,16 @@ struct usher_ipsec_counters {
 	__u64 unmarked;
 	/* Options refused that would change a socket's mark or its own IPsec policy. */
 	__u64 options_refused;
+	/* Executions of scripts refused, and new threads and children of scripts refused, because
+	 * the table `executions` was full. */
+	__u64 scripts_refused;
+	/* Calls refused on sockets that cannot be protected: of other families, MPTCP or SCTP, or
+	 * connections made by another program without the protection that the policy demands. */
+	__u64 calls_refused;
 	/* Datagram sockets whose mark was corrected at a send. */
 	__u64 corrected;
+	/* Connections whose mark was changed to that of the policy in force. */
+	__u64 remarked;
 	/* Listeners with bits of other parties in their mark: answers do not take the class. */
 	__u64 listeners_marked;
 	/* Arriving packets that were protected as the policy demands. */
@@ -134,6 +207,8 @@ struct usher_ipsec_counters {
 	__u64 left_plain;
 	/* Leaving packets dropped because they would have left without protection. */
 	__u64 kept_plain;
+	/* Leaving packets dropped because they were protected by another class. */
+	__u64 kept_class;
 	/* Leaving packets dropped because the policy discards them. */
 	__u64 kept_discard;
 	/* Leaving packets dropped because their headers could not be read. */
@@ -143,9 +218,16 @@ struct usher_ipsec_counters {
 _Static_assert(sizeof(struct usher_policy_key) == 32, "usher_policy_key");
 _Static_assert(sizeof(struct usher_policy_entry) == 20, "usher_policy_entry");
 _Static_assert(sizeof(struct usher_ipsec_state) == 16, "usher_ipsec_state");
-_Static_assert(sizeof(struct usher_governed) == 32, "usher_governed");
+_Static_assert(sizeof(struct usher_daemons_program) == 16, "usher_daemons_program");
+_Static_assert(sizeof(struct usher_script) == 16, "usher_script");
+_Static_assert(sizeof(struct usher_execution) == 40, "usher_execution");
+_Static_assert(sizeof(struct usher_governed) == 56, "usher_governed");
+_Static_assert(sizeof(struct usher_signature) == 16, "usher_signature");
 _Static_assert(sizeof(struct usher_held) == 20, "usher_held");
-_Static_assert(sizeof(struct usher_live_socket) == 72, "usher_live_socket");
-_Static_assert(sizeof(struct usher_ipsec_counters) == 152, "usher_ipsec_counters");
+_Static_assert(sizeof(struct usher_live_socket) == 104, "usher_live_socket");
+_Static_assert(sizeof(struct usher_ipsec_service) == 20, "usher_ipsec_service");
+_Static_assert(sizeof(struct usher_ipsec_demand) == 8, "usher_ipsec_demand");
+_Static_assert(sizeof(struct usher_ipsec_service_counters) == 32, "usher_ipsec_service_counters");
+_Static_assert(sizeof(struct usher_ipsec_counters) == 184, "usher_ipsec_counters");
 
 #endif

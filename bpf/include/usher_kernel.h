@@ -74,13 +74,17 @@ struct inode {
 	kuid_t i_uid;
 	struct super_block *i_sb;
 	unsigned long i_ino;
+	__u32 i_generation;
 };
 
 struct qstr {
+	unsigned int hash;
+	unsigned int len;
 	const unsigned char *name;
 };
 
 struct dentry {
+	struct dentry *d_parent;
 	struct qstr d_name;
 	struct inode *d_inode;
 };
@@ -176,6 +180,7 @@ struct task_struct {
 	struct mm_struct *mm;
 	struct seccomp seccomp;
 	struct io_uring_task *io_uring;
+	__u64 self_exec_id;
 };
 
 /* Before 6.2: one context for hardware and one for software. */
@@ -194,6 +199,8 @@ struct io_uring_cmd {
 struct linux_binprm {
 	struct file *file;
 	struct cred *cred;
+	const char *interp;
+	char buf[256]; /* BINPRM_BUF_SIZE */
 	unsigned int secureexec : 1;
 };
 

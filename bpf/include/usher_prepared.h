@@ -19,6 +19,28 @@
  */
 #define HAS_PINNED (1UL << 27)
 
+/* The walk along a process's filters. */
+struct filters {
+	struct seccomp_filter *filter;
+	__u32 listens;
+};
+
+/* Looks at one filter; 1 ends the walk. For bpf_loop, because the verifier would go through all of
+ * them. */
+static long next_filter(__u32 index, struct filters *walk)
+{
+	struct seccomp_filter *filter = walk->filter;
+
+	if (!filter) {
+		walk->listens = 0;
+		return 1;
+	}
+	if (BPF_CORE_READ(filter, notif))
+		return 1;
+	walk->filter = BPF_CORE_READ(filter, prev);
+	return 0;
+}
+
 /*
  * A seccomp filter with a listener: the listener's holder answers the process's system calls, even
  * after execve, and may substitute its own descriptors. The kernel forgets the listener when its
@@ -26,19 +48,15 @@
  */
 static __always_inline int has_listener(struct task_struct *task)
 {
-	struct seccomp_filter *filter;
+	struct filters walk;
 
 	if (!bpf_core_type_exists(struct seccomp_filter))
 		return 0;
-	filter = BPF_CORE_READ(task, seccomp.filter);
-	for (int i = 0; i < FILTERS; i++) {
-		if (!filter)
-			return 0;
-		if (BPF_CORE_READ(filter, notif))
-			return 1;
-		filter = BPF_CORE_READ(filter, prev);
-	}
-	return 1;
+	/* Not an initial value, of which clang would make a table. */
+	walk.listens = 1;
+	walk.filter = BPF_CORE_READ(task, seccomp.filter);
+	bpf_loop(FILTERS, next_filter, &walk, 0);
+	return walk.listens;
 }
 
 /* Performance events of the process: their samples contain its registers and stack. */

@@ -13,14 +13,18 @@ struct usher_program_key {
 	__u64 words[2];
 };
 
-/* Asks which program is the file that the caller has open as `descriptor`. */
+/* Asks which program is the file that the caller has open as `descriptor`. The rest is the answer.
+ */
 struct usher_program_query {
-	__u64 program; /* the answer */
+	__u64 program; /* its identity */
+	__u64 place; /* the identity of its name in its directory */
+	__u64 directory; /* the identity of its directory, as if that were a program */
+	__u64 script; /* its identity as a script */
 	__u32 descriptor;
 	__u32 reserved; /* 0 */
 };
 
 _Static_assert(sizeof(struct usher_program_key) == 16, "usher_program_key");
-_Static_assert(sizeof(struct usher_program_query) == 16, "usher_program_query");
+_Static_assert(sizeof(struct usher_program_query) == 40, "usher_program_query");
 
 #endif

@@ -129,7 +129,7 @@ struct usher_report {
 	__u16 event;
 	__u16 size; /* of the SYN, 0 when it is not here */
 	__u8 syn[USHER_SYN_SIZE]; /* from the IP header on; of the TCP checksum, only a part */
-	__u32 reserved; /* 0 */
+	__u32 mark; /* of the held SYN's socket, which decides about its protection */
 };
 
 /* Counters of the programs. */

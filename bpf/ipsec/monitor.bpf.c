@@ -1,24 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The monitor: sees the sockets of governed programs, gives them the marks that select entries of
- * the SPD, and drops packets that are not protected as the policy demands (docs/adr/0051).
+ * The monitor's programs at calls: see the sockets of governed programs, and give them the marks
+ * that select entries of the SPD (docs/adr/0051). Those at packets are in packets.bpf.c.
  *
  *     made        marks a socket at its creation, before its first packet;
- *     connects4   marks it for its peer, and refuses what the policy discards;
+ *     connects4   marks it for its peer, and refuses peers that the policy discards;
  *     sends4      the same for datagrams with a destination of their own;
  *     listens     a listener has no mark: its answers take the mark of the SYN, which is that of
  *                 the SA that protected it (net.ipv4.tcp_fwmark_accept);
- *     keeps       refuses a governed program to change the mark;
- *     arrives     compares a packet's mark, so its SA, with the policy, before TCP sees a SYN;
- *     leaves      a seat belt: drops plaintext that should have been protected;
- *     decide      decides about a packet for user space: for tests and explanations.
+ *     keeps       refuses a governed program's changes of the mark;
+ *     asks_peer4  finds sockets that another program has made and passed on; so does `keeps`.
  *
- * The kernel never protects what stays on a host. So the programs leave the loopback interface
- * alone. Sockets of other programs cost a look-up that finds nothing.
+ * Sockets of other programs cost a look-up that finds nothing.
  *
  * Kernel 6.1 or later.
  */
-#include "packets.h"
 #include "sockets.h"
 
 #define SOL_IP 0
@@ -28,16 +24,30 @@
 #define IPV6_IPSEC_POLICY 34
 #define IPV6_XFRM_POLICY 35
 
-#define LOOPBACK_INTERFACE 1
-
 /* The most that a setsockopt program sees of a value, on machines with the smallest pages. */
 #define PAGE 4096
+
+/* The numbers of signatures in marks, for the next process of user space alone: sockets keep marks
+ * of these numbers. Limit: twice the signatures of the widest mask, those of a policy and of the
+ * next one. Full: the next policy is refused. */
+SPARSE_TABLE(signatures, 131072, struct usher_signature, __u32);
 
 static __always_inline int refuse_socket(int error)
 {
 	COUNT(sockets_refused);
 	bpf_set_retval(-error);
 	return 0;
+}
+
+/* A program that only the next policy governs makes a socket: once that policy is in force the
+ * socket is the program's. Without room for it, it is found as older sockets are. */
+static __always_inline void made_before(struct bpf_sock *socket)
+{
+	struct usher_governed fresh __aligned = {};
+	struct in_force next = {};
+
+	if (read_next_policy(&next) && set_maker(&next, &fresh, bpf_get_current_task_btf()))
+		bpf_sk_storage_get(&sockets, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 }
 
 /*
@@ -50,17 +60,15 @@ SEC("cgroup/sock_create")
 int made(struct bpf_sock *socket)
 {
 	struct usher_governed fresh __aligned = {};
-	struct usher_policy_entry *entry;
+	struct usher_policy_entry *entry = 0;
 	struct in_force now;
 
-	if (!read_policy(&now))
+	if (read_policy(&now))
+		entry = set_maker(&now, &fresh, bpf_get_current_task_btf());
+	if (!entry) {
+		made_before(socket);
 		return 1;
-	fresh.program = calling_program();
-	if (!fresh.program)
-		return 1;
-	entry = program_entry(&now, fresh.program);
-	if (!entry)
-		return 1;
+	}
 	if (socket->protocol == IPPROTO_MPTCP || socket->protocol == IPPROTO_SCTP)
 		return refuse_socket(EPROTONOSUPPORT);
 	govern(&now, &fresh, entry, socket->family);
@@ -71,6 +79,63 @@ int made(struct bpf_sock *socket)
 	return 1;
 }
 
+/* Clears our bits of the mark of a socket whose maker and user are no longer governed: its packets
+ * are treated like those of other programs. The call passes. */
+static __always_inline int loses_mark(void *context, const struct in_force *now, __u32 present)
+{
+	if (set_mark(context, now, present, 0))
+		COUNT(unmarked);
+	return 1;
+}
+
+/* A call that makes a governed socket send to a peer. */
+struct sending {
+	struct in_force now;
+	struct bpf_sock *socket;
+	struct usher_governed *own;
+	__u32 class;
+	int by_local;
+};
+
+/* The outcomes of such a call; programs return only the first two. */
+#define REFUSED 0
+#define PERMITTED 1
+#define GOVERNED 2
+
+/* Looks up how the policy treats packets from the call's socket to the peer. If it returns
+ * GOVERNED, `sending` has the class. */
+static __always_inline int looks_up(struct bpf_sock_addr *context, const struct peer *peer,
+				    struct sending *sending)
+{
+	struct bpf_sock *socket = context->sk;
+	__u32 application;
+	int full;
+
+	if (!socket || !read_policy(&sending->now))
+		return PERMITTED;
+	sending->socket = socket;
+	sending->own = GOVERNED_BY_CALLER(&sending->now, socket, socket->family, &full);
+	if (!sending->own)
+		return full ? REFUSED : PERMITTED;
+	application = application_of(&sending->now, sending->own, socket->family);
+	if (application == USHER_UNGOVERNED)
+		return loses_mark(context, &sending->now, socket->mark);
+	sending->class = treat(&sending->now, application, peer, socket->src_port,
+			       bpf_ntohs((__be16)context->user_port), &sending->by_local);
+	if (sending->class != USHER_CLASS_DISCARD)
+		return GOVERNED;
+	return COUNTED(discarded, REFUSED);
+}
+
+/* Sets our bits of the mark of the call's socket. */
+static __always_inline int marks(struct bpf_sock_addr *context, const struct sending *sending,
+				 __u32 mark)
+{
+	if (!set_mark(context, &sending->now, sending->socket->mark, mark))
+		return PERMITTED;
+	return COUNTED(unmarked, REFUSED);
+}
+
 /*
  * The local port of a TCP socket that is not bound is chosen later. Items that name the port apply
  * then (`begins`); a program that may use nothing else binds before it connects. A datagram socket
@@ -78,37 +143,22 @@ int made(struct bpf_sock *socket)
  */
 static __always_inline int connects(struct bpf_sock_addr *context, const struct peer *peer)
 {
-	struct bpf_sock *socket = context->sk;
-	__u32 application, class, mark;
-	struct usher_governed *own;
-	struct in_force now;
-	int by_local, full;
-	__u16 local;
+	struct sending sending = {};
+	int result = looks_up(context, peer, &sending);
+	int is_open;
+	__u32 mark;
 
-	if (!socket || !read_policy(&now))
-		return 1;
-	own = GOVERNED_BY_CALLER(&now, socket, socket->family, &full);
-	if (!own)
-		return !full;
-	application = application_of(&now, own, socket->family);
-	if (application == USHER_UNGOVERNED)
-		return 1;
-	local = socket->src_port;
-	class =
-	    treat(&now, application, peer, local, bpf_ntohs((__be16)context->user_port), &by_local);
-	if (class == USHER_CLASS_DISCARD) {
-		COUNT(discarded);
-		return 0;
-	}
-	mark = class << now.shift;
-	if (context->type != SOCK_STREAM && by_local && !local)
-		mark = own->mark;
-	if (set_mark(context, &now, socket->mark, mark)) {
-		COUNT(unmarked);
-		return 0;
-	}
-	own->class = STAMPED(&now, by_local && !local ? USHER_CLASS_NONE : class);
-	return 1;
+	if (result != GOVERNED)
+		return result;
+	is_open = sending.by_local && !sending.socket->src_port;
+	mark = sending.class << sending.now.shift;
+	if (context->type != SOCK_STREAM && is_open)
+		mark = sending.own->mark;
+	result = marks(context, &sending, mark);
+	if (result == PERMITTED)
+		sending.own->class =
+		    STAMPED(&sending.now, is_open ? USHER_CLASS_NONE : sending.class);
+	return result;
 }
 
 /*
@@ -148,32 +198,17 @@ int connects6(struct bpf_sock_addr *context)
  * be plain. */
 static __always_inline int sends(struct bpf_sock_addr *context, const struct peer *peer)
 {
-	struct bpf_sock *socket = context->sk;
-	struct usher_governed *own;
-	struct in_force now;
-	__u32 application;
-	int by_local, full;
+	struct sending sending = {};
+	int result = looks_up(context, peer, &sending);
+	__u32 mark;
 
-	if (!socket || !read_policy(&now))
-		return 1;
-	own = GOVERNED_BY_CALLER(&now, socket, socket->family, &full);
-	if (!own)
-		return !full;
-	application = application_of(&now, own, socket->family);
-	if (application == USHER_UNGOVERNED)
-		return 1;
-	if (treat(&now, application, peer, socket->src_port, bpf_ntohs((__be16)context->user_port),
-		  &by_local) == USHER_CLASS_DISCARD) {
-		COUNT(discarded);
-		return 0;
-	}
-	if ((socket->mark & now.mask) == ((__u32)own->mark & now.mask))
-		return 1;
+	if (result != GOVERNED)
+		return result;
+	mark = sending.own->mark;
+	if ((sending.socket->mark & sending.now.mask) == (mark & sending.now.mask))
+		return PERMITTED;
 	COUNT(corrected);
-	if (!set_mark(context, &now, socket->mark, own->mark))
-		return 1;
-	COUNT(unmarked);
-	return 0;
+	return marks(context, &sending, mark);
 }
 
 /* Hooks: sendmsg of the cgroup, because unconnected UDP names its peer there. Kernel 4.18. */
@@ -203,7 +238,8 @@ static __always_inline int changes_policy(__u32 level, __u32 name)
 	       (level == SOL_IPV6 && (name == IPV6_IPSEC_POLICY || name == IPV6_XFRM_POLICY));
 }
 
-/* Whether the option leaves the socket's treatment alone. A mark without our bits gets them. */
+/* Returns 1 if the option leaves the socket's treatment alone. A mark without our bits gets
+ * them. */
 static __always_inline int may_be_set(struct bpf_sockopt *context, const struct in_force *now,
 				      __u32 present)
 {
@@ -232,18 +268,65 @@ int keeps(struct bpf_sockopt *context)
 	struct bpf_sock *socket = context->sk;
 	struct usher_governed *own;
 	struct in_force now;
+	int full;
 
 	if (context->optlen > PAGE)
 		context->optlen = 0;
-	if (!socket || !read_policy(&now))
+	if (!socket || !is_of_ip(socket->family) || !read_policy(&now))
 		return 1;
-	own = bpf_sk_storage_get(&sockets, socket, 0, 0);
-	if (!own || application_of(&now, own, socket->family) == USHER_UNGOVERNED)
+	own = GOVERNED_BY_CALLER(&now, socket, socket->family, &full);
+	if (!own)
+		return !full;
+	if (application_of(&now, own, socket->family) == USHER_UNGOVERNED)
 		return 1;
 	if (may_be_set(context, &now, socket->mark))
 		return 1;
 	COUNT(options_refused);
 	return 0;
+}
+
+/* A program that uses a socket which another has made, and asks it for its address. */
+static __always_inline int asks(struct bpf_sock_addr *context)
+{
+	struct bpf_sock *socket = context->sk;
+	struct in_force now;
+	int full;
+
+	if (socket && read_policy(&now))
+		GOVERNED_BY_CALLER(&now, socket, socket->family, &full);
+	return 1;
+}
+
+/*
+ * Hooks: getpeername and getsockname of the cgroup, because a program that another starts for a
+ * connection (inetd) passes no hook before it reads, but most ask for an address first. They cannot
+ * refuse. Kernel 5.8.
+ */
+SEC("cgroup/getpeername4")
+int asks_peer4(struct bpf_sock_addr *context)
+{
+	return asks(context);
+}
+
+/* Like asks_peer4, for IPv6 sockets. */
+SEC("cgroup/getpeername6")
+int asks_peer6(struct bpf_sock_addr *context)
+{
+	return asks(context);
+}
+
+/* Like asks_peer4, for the socket's own address. */
+SEC("cgroup/getsockname4")
+int asks_own4(struct bpf_sock_addr *context)
+{
+	return asks(context);
+}
+
+/* Like asks_own4, for IPv6 sockets. */
+SEC("cgroup/getsockname6")
+int asks_own6(struct bpf_sock_addr *context)
+{
+	return asks(context);
 }
 
 /* This hook cannot refuse: a listener without room for its storage is counted, and not governed. */
@@ -312,153 +395,6 @@ int changes(struct bpf_sock_ops *context)
 	else
 		begins(context, socket, &now);
 	return 1;
-}
-
-/*
- * The class number that a governed socket's packet is to have. A TCP connection keeps it; a
- * listener and datagram sockets look it up for each packet.
- */
-static __always_inline __u32 demanded(const struct in_force *now, struct usher_governed *own,
-				      const struct bpf_sock *socket, __u32 application,
-				      const struct ends *ends)
-{
-	int keeps = socket->protocol == IPPROTO_TCP && socket->state != BPF_TCP_LISTEN &&
-		    socket->state != BPF_TCP_CLOSE && ends->protocol == PROTOCOL_TCP;
-	__u64 class = own->class;
-	int by_local;
-
-	if (keeps && IS_CURRENT(now, class) && (__u32) class)
-		return class;
-	class = treat(now, application, &ends->peer, ends->local, ends->remote, &by_local);
-	if (keeps)
-		own->class = STAMPED(now, class);
-	return class;
-}
-
-#define KEEP(reason)                                                                               \
-	do {                                                                                       \
-		COUNT(reason);                                                                     \
-		return 0;                                                                          \
-	} while (0)
-
-#define PASS(reason)                                                                               \
-	do {                                                                                       \
-		COUNT(reason);                                                                     \
-		return 1;                                                                          \
-	} while (0)
-
-/*
- * Hook: ingress of the cgroup, because it sees a packet with its socket before TCP does: SYNs
- * before the queue of the listener, the last ACK of a handshake, UDP. The packet has been
- * decrypted, and has the mark that its SA has set. Kernel 4.10.
- */
-SEC("cgroup_skb/ingress")
-int arrives(struct __sk_buff *packet)
-{
-	struct bpf_sock *socket = packet->sk;
-	struct ends ends __aligned = {};
-	__u32 application, class, mark;
-	struct usher_governed *own;
-	struct in_force now;
-
-	if (!socket || packet->ifindex == LOOPBACK_INTERFACE)
-		return 1;
-	socket = bpf_sk_fullsock(socket);
-	if (!socket)
-		return 1;
-	own = bpf_sk_storage_get(&sockets, socket, 0, 0);
-	if (!own || !read_policy(&now))
-		return 1;
-	application = application_of(&now, own, socket->family);
-	if (application == USHER_UNGOVERNED)
-		return 1;
-	if (!read_ends(packet, 0, 0, &ends))
-		KEEP(refused_unreadable);
-	/* With net.ipv4.conf.*.route_localnet a neighbour could send from this host's address. */
-	if (is_loopback(&ends.peer))
-		KEEP(refused_plain);
-	class = demanded(&now, own, socket, application, &ends);
-	mark = class_in(&now, packet->mark);
-	if (class == USHER_CLASS_DISCARD)
-		KEEP(refused_discard);
-	if (class == USHER_CLASS_BYPASS)
-		PASS(arrived_plain);
-	if (is_same_class(class, mark))
-		PASS(arrived_protected);
-	if (mark >= USHER_CLASS_LOWEST)
-		KEEP(refused_class);
-	if (may_be_plain(class, &ends.peer))
-		PASS(arrived_plain);
-	KEEP(refused_plain);
-}
-
-/*
- * Whether a packet is the socket's own plaintext: not what a tunnel or UDP encapsulation has made
- * of it, which passes here again with the same socket.
- */
-static __always_inline int is_own(const struct bpf_sock *socket, const struct ends *ends)
-{
-	if (socket->type == SOCK_RAW)
-		return 1;
-	if (socket->protocol != ends->protocol)
-		return 0;
-	return ends->protocol != PROTOCOL_UDP || socket->src_port == ends->local;
-}
-
-/*
- * Hook: egress of the cgroup, because it sees packets as they leave, after the SPD has been
- * applied, with their socket (a listener for its answers), and before fragmentation. Kernel 4.10.
- */
-SEC("cgroup_skb/egress")
-int leaves(struct __sk_buff *packet)
-{
-	struct bpf_sock *socket = packet->sk;
-	struct ends ends __aligned = {};
-	struct usher_governed *own;
-	__u32 application, class;
-	struct in_force now;
-
-	if (!socket || packet->ifindex == LOOPBACK_INTERFACE)
-		return 1;
-	socket = bpf_sk_fullsock(socket);
-	if (!socket)
-		return 1;
-	own = bpf_sk_storage_get(&sockets, socket, 0, 0);
-	if (!own || !read_policy(&now))
-		return 1;
-	application = application_of(&now, own, socket->family);
-	if (application == USHER_UNGOVERNED)
-		return 1;
-	if (!read_ends(packet, 0, 1, &ends))
-		KEEP(kept_unreadable);
-	if (ends.protocol == PROTOCOL_ESP || ends.protocol == PROTOCOL_AH)
-		PASS(left_protected);
-	if (!is_own(socket, &ends))
-		return 1;
-	class = demanded(&now, own, socket, application, &ends);
-	if (may_be_plain(class, &ends.peer))
-		PASS(left_plain);
-	if (class == USHER_CLASS_DISCARD)
-		KEEP(kept_discard);
-	KEEP(kept_plain);
-}
-
-#define ETHERNET_HEADER 14
-
-/*
- * Run by user space (BPF_PROG_TEST_RUN) with a leaving packet behind an Ethernet header, and the
- * application as its mark: returns the class number. Attached nowhere. Kernel 4.12.
- */
-SEC("tc")
-int decide(struct __sk_buff *packet)
-{
-	struct ends ends __aligned = {};
-	struct in_force now;
-	int by_local;
-
-	if (!read_policy(&now) || !read_ends(packet, ETHERNET_HEADER, 1, &ends))
-		return USHER_CLASS_NONE;
-	return treat(&now, packet->mark, &ends.peer, ends.local, ends.remote, &by_local);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -14,9 +14,9 @@
 #ifndef USHER_IPSEC_POLICY_H
 #define USHER_IPSEC_POLICY_H
 
+#include "classes.h"
 #include "usher_ends.h"
 #include "usher_executable.h"
-#include "usher_ipsec.h"
 #include "usher_layout.h"
 #include "usher_maps.h"
 
@@ -44,11 +44,15 @@ struct {
 /* Key: 0. */
 ARRAY_TABLE(state, 1, struct usher_ipsec_state);
 
+/* The generation of the policy that is about to come into force; its table is in place. 0: there is
+ * none. Key: 0. */
+ARRAY_TABLE(next_generation, 1, __u32);
+
 /* Peers that are held to a class; the value is unused. Limit: 65,536. Full: user space gets the
  * error, and the peer is not held. */
 SPARSE_TABLE(held, 65536, struct usher_held, __u32);
 
-/* What happened, one copy per CPU. Key: 0. */
+/* Counters of events, one copy per CPU. Key: 0. */
 CPU_TABLE(counters, 1, struct usher_ipsec_counters);
 
 #define COUNT(what)                                                                                \
@@ -66,20 +70,35 @@ struct in_force {
 	__u32 shift;
 };
 
+/* Finds the policy of a generation. 0: there is none. */
+static __always_inline int find_policy(struct in_force *found, __u32 generation)
+{
+	__u32 place = generation % USHER_POLICY_PLACES;
+
+	found->generation = generation;
+	found->policy = bpf_map_lookup_elem(&policies, &place);
+	return found->policy && generation;
+}
+
 /* 0: no policy is in force. */
 static __always_inline int read_policy(struct in_force *now)
 {
 	const volatile struct usher_ipsec_state *shared = first_of(&state);
-	__u32 place;
 
 	if (!shared)
 		return 0;
-	now->generation = shared->generation;
 	now->mask = shared->mask;
 	now->shift = shared->shift;
-	place = now->generation % USHER_POLICY_PLACES;
-	now->policy = bpf_map_lookup_elem(&policies, &place);
-	return now->policy && now->generation;
+	return find_policy(now, shared->generation);
+}
+
+/* The policy that is about to come into force, as far as it says which programs it governs. 0:
+ * there is none. */
+static __always_inline int read_next_policy(struct in_force *next)
+{
+	const volatile __u32 *generation = first_of(&next_generation);
+
+	return generation && *generation && find_policy(next, *generation);
 }
 
 /* The class number in a mark. */
@@ -88,16 +107,38 @@ static __always_inline __u32 class_in(const struct in_force *now, __u32 mark)
 	return (mark & now->mask) >> now->shift & 15;
 }
 
-static __always_inline struct usher_policy_entry *program_entry(const struct in_force *now,
-								__u64 program)
+static __always_inline struct usher_policy_entry *identity_entry(const struct in_force *now,
+								 __u32 kind, __u64 identity)
 {
 	struct usher_policy_key key __aligned = {
 		.length = SCOPE_BITS + 64,
-		.kind = USHER_POLICY_PROGRAM,
+		.kind = kind,
 	};
 
-	__builtin_memcpy(key.bytes, &program, sizeof(program));
+	__builtin_memcpy(key.bytes, &identity, sizeof(identity));
 	return bpf_map_lookup_elem(now->policy, &key);
+}
+
+/* The application that names the file with this kind and identity, or otherwise the place. */
+static __always_inline struct usher_policy_entry *file_entry(const struct in_force *now, __u32 kind,
+							     __u64 identity, __u64 place)
+{
+	struct usher_policy_entry *entry = identity_entry(now, kind, identity);
+
+	return entry ? entry : identity_entry(now, USHER_POLICY_PLACE, place);
+}
+
+/* The application of a socket's maker: of its script, or otherwise of its executable. */
+static __always_inline struct usher_policy_entry *maker_entry(const struct in_force *now,
+							      const struct usher_governed *socket)
+{
+	struct usher_policy_entry *entry = 0;
+
+	if (socket->script.script)
+		entry = file_entry(now, USHER_POLICY_SCRIPT, socket->script.script,
+				   socket->script.place);
+	return entry ? entry
+		     : file_entry(now, USHER_POLICY_PROGRAM, socket->program, socket->place);
 }
 
 /* The other end of a packet or a call. */
@@ -208,20 +249,7 @@ static __always_inline __u32 treat(const struct in_force *now, __u32 application
 	return class_by_items(now, network->number, patterns, local, remote);
 }
 
-/* Whether the class number demands protection, whatever the peer. */
-static __always_inline int is_mandatory(__u32 class)
-{
-	return class >= USHER_CLASS_LOWEST && !((class - USHER_CLASS_LOWEST) & 1);
-}
-
-/* Whether two class numbers are of one class, at whatever level. */
-static __always_inline int is_same_class(__u32 one, __u32 other)
-{
-	return one >= USHER_CLASS_LOWEST && other >= USHER_CLASS_LOWEST &&
-	       (one - USHER_CLASS_LOWEST) >> 1 == (other - USHER_CLASS_LOWEST) >> 1;
-}
-
-/* Whether traffic of this class with the peer may pass without protection. */
+/* Returns 1 if traffic of this class with the peer may pass without protection. */
 static __always_inline int may_be_plain(__u32 class, const struct peer *peer)
 {
 	struct usher_held key __aligned = { .class = class };

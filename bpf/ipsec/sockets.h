@@ -5,7 +5,7 @@
 
 #include <linux/in.h>
 
-#include "policy.h"
+#include "executions.h"
 
 #define SOL_SOCKET 1
 #define SO_MARK 36
@@ -20,16 +20,54 @@ struct {
 	__type(value, struct usher_governed);
 } sockets SEC(".maps");
 
+/* The program of Usher's daemons. Key: 0. User space sets it before the programs are attached. */
+ARRAY_TABLE(daemons_program, 1, struct usher_daemons_program);
+
 #define STAMPED(now, value) ((__u64)(now)->generation << 32 | (__u32)(value))
 #define IS_CURRENT(now, stamped) ((__u32)((stamped) >> 32) == (now)->generation)
 
-/* The program of the calling process; 0: none. Unlike a ticket's, it may no longer be at any path:
- * an upgrade does not end the protection of what runs. */
-static __always_inline __u64 calling_program(void)
+/*
+ * Makes a process the maker of a socket. Its program may no longer be at any path, unlike a
+ * ticket's: an upgrade does not end the protection of what runs. Returns the entry of its
+ * application; none: it is not governed.
+ */
+static __always_inline struct usher_policy_entry *
+set_maker(const struct in_force *now, struct usher_governed *socket, struct task_struct *task)
 {
-	struct inode *inode = executable_of(bpf_get_current_task_btf());
+	struct file *file = executed_by(task);
+	struct inode *inode = file ? file->f_inode : 0;
+	struct usher_execution *execution;
 
-	return inode ? program_of(inode) : 0;
+	if (!inode)
+		return 0;
+	socket->program = program_of(inode);
+	socket->place = place_of(file);
+	execution = execution_of(task);
+	if (execution)
+		socket->script = execution->now;
+	return maker_entry(now, socket);
+}
+
+/* Returns 1 if a maker is one of Usher's daemons. */
+static __always_inline int is_daemon(const struct usher_governed *maker)
+{
+	struct usher_daemons_program *daemons = first_of(&daemons_program);
+
+	return daemons && daemons->program &&
+	       (maker->program == daemons->program || maker->place == daemons->place);
+}
+
+/*
+ * Like set_maker, for a process that uses or holds a socket which it has not made under this
+ * policy. Usher's daemons never become the makers: they hold copies of other programs' sockets, to
+ * manage their connections.
+ */
+static __always_inline struct usher_policy_entry *
+set_user(const struct in_force *now, struct usher_governed *socket, struct task_struct *task)
+{
+	struct usher_policy_entry *entry = set_maker(now, socket, task);
+
+	return entry && !is_daemon(socket) ? entry : 0;
 }
 
 static __always_inline __u32 creation_mark(const struct usher_policy_entry *entry, __u32 family)
@@ -54,28 +92,57 @@ static __always_inline __u32 application_of(const struct in_force *now,
 
 	if (IS_CURRENT(now, application))
 		return application;
-	entry = program_entry(now, socket->program);
+	entry = maker_entry(now, socket);
 	govern(now, socket, entry, family);
 	return entry ? entry->number : USHER_UNGOVERNED;
 }
 
+static __always_inline int is_of_ip(__u32 family)
+{
+	return family == AF_INET || family == AF_INET6;
+}
+
+/* Returns 1 if a socket has a maker that the policy in force governs. */
+static __always_inline int is_governed(const struct in_force *now, struct usher_governed *socket,
+				       __u32 family)
+{
+	return socket && application_of(now, socket, family) != USHER_UNGOVERNED;
+}
+
+/* Sets another maker for a socket whose maker is no longer governed. The application is written
+ * last: until then no program reads the other fields. */
+static __always_inline void replace_maker(struct usher_governed *socket,
+					  const struct usher_governed *fresh)
+{
+	socket->program = fresh->program;
+	socket->place = fresh->place;
+	socket->script = fresh->script;
+	socket->mark = fresh->mark;
+	socket->class = 0;
+	*(volatile __u64 *)&socket->application = fresh->application;
+}
+
 /*
- * The storage of a socket that a program is about to use: its maker's, or else the calling
- * program's. 0: the socket is not governed, or (`*full`: 1) there is no room for its storage. A
- * macro, because the helper takes different contexts' sockets.
+ * The storage of a socket that a program is about to use. If the policy in force governs the
+ * calling program and no longer the maker, the calling program becomes the maker. 0: the socket has
+ * no storage, because it is not governed, or (`*full`: 1) because there is no room. A macro,
+ * because the type of `sk` differs between contexts.
  */
 #define GOVERNED_BY_CALLER(now, sk, family, full)                                                  \
 	({                                                                                         \
 		struct usher_governed *found = bpf_sk_storage_get(&sockets, sk, 0, 0);             \
 		*(full) = 0;                                                                       \
-		if (!found) {                                                                      \
-			struct usher_governed fresh __aligned = { .program = calling_program() };  \
+		if (!is_governed(now, found, family)) {                                            \
+			struct usher_governed fresh __aligned = {};                                \
 			struct usher_policy_entry *entry =                                         \
-			    fresh.program ? program_entry(now, fresh.program) : 0;                 \
+			    set_user(now, &fresh, bpf_get_current_task_btf());                     \
 			if (entry) {                                                               \
 				govern(now, &fresh, entry, family);                                \
-				found = bpf_sk_storage_get(&sockets, sk, &fresh,                   \
-							   BPF_SK_STORAGE_GET_F_CREATE);           \
+				if (found)                                                         \
+					replace_maker(found, &fresh);                              \
+				else                                                               \
+					found = bpf_sk_storage_get(&sockets, sk, &fresh,           \
+								   BPF_SK_STORAGE_GET_F_CREATE);   \
 				if (found) {                                                       \
 					COUNT(adopted);                                            \
 				} else {                                                           \

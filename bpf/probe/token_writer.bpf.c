@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * For tests only: a client that writes given bytes into its SYN, and another program's filter that
- * loses packets.
+ * For tests only: a client that writes given bytes into its SYN, another program's filter that
+ * loses packets, and one that marks them as an inbound SA does.
  */
 #include <linux/pkt_cls.h>
 
@@ -19,6 +19,19 @@ HASH_TABLE(options, 1024, __u32, struct option);
 
 /* The number of packets to lose, and the number that came. */
 ARRAY_TABLE(losses, 2, __u64);
+
+/* The mark that `mark` gives packets. Key: 0. */
+ARRAY_TABLE(marks, 1, __u32);
+
+SEC("tc")
+int mark(struct __sk_buff *packet)
+{
+	__u32 *found = first_of(&marks);
+
+	if (found)
+		packet->mark = *found;
+	return TC_ACT_UNSPEC;
+}
 
 SEC("sockops")
 int write_token(struct bpf_sock_ops *context)

@@ -1,6 +1,6 @@
 #![no_main]
-//! Policy text: parsing never panics, and a printed policy parses to the same policy. So does its
-//! canonical form, which is its own canonical form.
+//! Policy text: parsing never panics, a printed policy parses to the same policy, and so does its
+//! canonical form, which stays the same when it is formatted again.
 
 use usher_policy::{Source, format, parse};
 

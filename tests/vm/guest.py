@@ -17,6 +17,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from processes import ENDING, processor_seconds
+
 HERE = Path(__file__).resolve().parent
 # The share's path inside the guest. Files left in RESULTS belong to the caller afterwards.
 SHARE = "/run/usher-vm"
@@ -40,11 +42,6 @@ COMMAND_LINE = [
 ]
 
 
-def end_cleanly():
-    """Makes a request to end take the guests' files along."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-
-
 class CannotBoot(Exception):
     """Something is missing outside the guest: what, and the remedy."""
 
@@ -62,6 +59,9 @@ class Outcome:
     boot_seconds: float
     seconds: float
     console: str
+    # Processor seconds of this machine: in all, and by the time each file of the results appeared.
+    processor_seconds: float
+    used_by: dict[str, float]
     # The signal that killed the emulator itself, which is no verdict on the guest.
     emulator_died_of: signal.Signals | None
 
@@ -117,7 +117,7 @@ def accelerator():
 
 @dataclass
 class Guest:
-    """What to boot."""
+    """A kernel to boot, and how."""
 
     kernel: str
     memory: int = 2048
@@ -138,7 +138,7 @@ class Guest:
             remedy = f"run scripts/setup-vm {self.kernel}"
             raise CannotBoot(f"there is no kernel {self.kernel} in {directory}: {remedy}")
         outcome = self._boot(directory, command, timeout, stdout, stderr, results)
-        if outcome.emulator_died_of and not outcome.booted:
+        if outcome.emulator_died_of and not outcome.booted and not ENDING.is_set():
             # Seen with QEMU 10 under TCG, about once in a hundred boots: a false assertion in QEMU.
             how = outcome.emulator_died_of.name
             print(f"vm: {self.kernel}: QEMU died of {how} at boot; once more", file=sys.stderr)
@@ -185,6 +185,7 @@ class _Running:
         environment = {
             "USHER_VM": guest.kernel,
             "USHER_VM_RESULTS": RESULTS,
+            "USHER_VM_CACHE": cache(),
             "MODULES": directory / "lib" / "modules" / version(guest.kernel),
             "PATH": os.environ["PATH"],
             "HOME": os.environ.get("HOME", "/root"),
@@ -260,17 +261,23 @@ class _Running:
         """Follows the output until the guest's end or `timeout` seconds after its job began."""
         booted = None
         timed_out = False
+        used, used_by = 0, {}
         with open(self.share / "stdout", "rb") as out, open(self.share / "stderr", "rb") as err:
             while True:
+                # A process that has ended counts as 0 in `used()`.
+                used = max(used, self.used())
                 ended = self.qemu.poll() is not None
                 now = time.monotonic()
                 if booted is None and (self.share / "booted").exists():
                     booted = now
+                for file in os.listdir(self.share / "results"):
+                    if file not in used_by:
+                        used_by[file] = used
                 for source, sink in ((out, stdout), (err, stderr)):
                     if (data := source.read()) and sink is not None:
                         sink.write(data)
                         sink.flush()
-                if ended:
+                if ended or ENDING.is_set():
                     break
                 boot_limit = self.started + BOOT_SECONDS
                 job_limit = booted + timeout if booted and timeout is not None else None
@@ -288,12 +295,18 @@ class _Running:
             boot_seconds=(booted or now) - self.started,
             seconds=now - self.started,
             console=self.console.read_text(errors="replace") if self.console.exists() else "",
+            processor_seconds=used,
+            used_by=used_by,
             emulator_died_of=signal.Signals(-code) if code is not None and code < 0 else None,
         )
 
+    def used(self):
+        """The processor seconds that the guest has used."""
+        return sum(processor_seconds(child.pid) for child in self.children)
+
     def end(self):
-        """Ends what still runs."""
-        for child in self.children:
+        """Ends all processes that still run; QEMU first, because it reports the end of others."""
+        for child in reversed(self.children):
             if child.poll() is None:
                 child.send_signal(signal.SIGKILL)
             child.wait()

@@ -25,6 +25,7 @@ use rustix::net::{
     socket_with, sockopt,
 };
 use rustix::pipe::{SpliceFlags, pipe, splice};
+use usher_bench::busy::check_clock;
 use usher_bench::{Measured, Ownership, Spread};
 use usher_kernel::ownership;
 use usher_local::paths;
@@ -46,8 +47,6 @@ const MESSAGES: [(usize, &str); 2] = [(1, "1 B"), (16 << 10, "16 KiB")];
 const FILE: &str = "/dev/shm/usher-bench";
 /// A copy of busybox, which needs no other file. Its name selects its function.
 const PROGRAM: &str = "/dev/shm/true";
-/// The time stamp counter counts instructions.
-const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
 fn main() -> Result<(), Box<dyn Error>> {
     if std::env::var_os("USHER_VM").is_none() {
@@ -64,10 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn compare() -> Result<(), Box<dyn Error>> {
-    let source = std::fs::read_to_string(CLOCK_SOURCE)?;
-    if source.trim() != "tsc" {
-        return Err(format!("the clock is {} and counts no instructions", source.trim()).into());
-    }
+    check_clock()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let without = measured_by_user(&listener)?;
     // Everything that a keeper puts in force.

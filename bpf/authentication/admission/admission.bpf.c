@@ -24,9 +24,10 @@
  * without an entry, or with a sequence number that its token's SYN did not have, so that user space
  * cuts it.
  *
- * check_token runs before choose_queue, on every incoming packet. It makes the entry of a
- * connection whose SYN carries a valid token, replacing an older one of another connection; it
- * ensures that an entry is for one SYN and its copies; and it notes what it has read.
+ * check_token runs before choose_queue, on every incoming packet: the program of arriving.bpf.c
+ * where the kernel accepts it, otherwise the one below. It makes the entry of a connection whose
+ * SYN carries a valid token, replacing an older one of another connection; it ensures that an entry
+ * is for one SYN and its copies; and it notes what it has read.
  *
  * remove makes the state changes of user space. User space cannot make them itself: between reading
  * an entry and writing it the connection may be established, and an overwritten ESTABLISHED would
@@ -42,18 +43,10 @@
  * Kernel 6.1 or later (sk_lookup 5.9, atomic compare-and-exchange 5.12, syscall programs 5.14,
  * ingress_ifindex 5.17).
  */
-#include <linux/errno.h>
-#include <linux/in.h>
-
-#include "usher_ends.h"
+#include "entries.bpf.h"
+#include "ingress.bpf.h"
+#include "token.bpf.h"
 #include "usher_layout.h"
-#include "usher_shared.h"
-
-/*
- * Ports under admission. Key: port in host byte order; value: id of the service.
- * Limit: every port there is.
- */
-SPARSE_TABLE(services, 65536, __u32, __u32);
 
 /*
  * The queues. Key: service and user; value: the listening socket (read back: its cookie).
@@ -61,12 +54,6 @@ SPARSE_TABLE(services, 65536, __u32, __u32);
  * An entry vanishes when the last holder closes the listener: refused.
  */
 USHER_MAP(listeners, SOCKHASH, 0, 1, struct usher_target, __u64);
-
-/*
- * Announced and living connections. Key: the two endpoints; value: state, queue, session.
- * Limit: set before loading. Full: user space gets the error, and the connection is refused.
- */
-HASH_TABLE(admissions, 1, struct usher_connection, struct usher_admission);
 
 /*
  * Open sessions, which these programs do not use. Key: session id.
@@ -79,46 +66,6 @@ HASH_TABLE(sessions, 1, struct usher_session_id, struct usher_session);
  * Limit: that of sessions. Full: user space gets the error, and the session is refused.
  */
 SPARSE_TABLE(certificates, 1, struct usher_session_id, struct usher_certificate);
-
-/* What happened, one copy per CPU. Key: 0. */
-CPU_TABLE(counters, 1, struct usher_counters);
-
-/*
- * Connections that reached a service without an entry (struct usher_connection), for user space to
- * cut. Full: still counted as untracked; the connection is not refused here.
- */
-RING_BUFFER(untracked, 64 * 1024);
-
-#define COUNT(what)                                                                                \
-	do {                                                                                       \
-		struct usher_counters *here = first_of(&counters);                                 \
-		if (here)                                                                          \
-			here->what++;                                                              \
-	} while (0)
-
-static __always_inline __u32 state_of(__u64 mark)
-{
-	return mark & USHER_STATE_MASK;
-}
-
-static __always_inline __u64 with_state(__u64 mark, __u32 state)
-{
-	return (mark & ~USHER_STATE_MASK) | state;
-}
-
-/* Returns whether `mark` was still that of `entry`; a full memory barrier in any case. */
-static __always_inline int exchange(struct usher_admission *entry, __u64 mark, __u32 state)
-{
-	return __sync_val_compare_and_swap(&entry->mark, mark, with_state(mark, state)) == mark;
-}
-
-/* Whether the announcement numbered in `mark` is the present one of `connection`. */
-static __always_inline int stands_under(const struct usher_connection *connection, __u64 mark)
-{
-	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
-
-	return entry && (entry->mark & ~USHER_STATE_MASK) == (mark & ~USHER_STATE_MASK);
-}
 
 static __always_inline int lookup_connection(struct bpf_sk_lookup *context,
 					     struct usher_connection *connection)
@@ -142,14 +89,6 @@ static __always_inline int take_syn(struct usher_admission *entry,
 	mark = with_state(mark, USHER_SYN_RECEIVED);
 	return exchange(entry, mark, USHER_SYN_RECEIVED) && stands_under(connection, mark);
 }
-
-/* A SYN in the form of usher_admission.syn. */
-static __always_inline __u64 known_syn(__be32 sequence)
-{
-	return USHER_SYN_KNOWN | sequence;
-}
-
-#include "reading.bpf.h"
 
 /*
  * Hook: sk_lookup of the network namespace, because every SYN passes it, by any address and
@@ -224,8 +163,6 @@ static __always_inline int accepted_connection(struct bpf_sock_ops *context,
 	connection->server_port = bpf_htons(context->local_port);
 	return 1;
 }
-
-#include "share.bpf.h"
 
 /* Whether there was an entry for the connection, whose SYN had this number. */
 static __always_inline int establish(const struct usher_connection *connection, __be32 sequence)
@@ -374,6 +311,17 @@ int remove(struct usher_removal *removal)
 	return 0;
 }
 
-#include "token.bpf.h"
+/*
+ * Hook: a clsact filter at ingress of every interface, on kernels that do not accept the program of
+ * arriving.bpf.c, because it is the earliest place that sees the options of a SYN on every kind of
+ * interface, and exists on 6.1 (docs/adr/0016). It decides nothing for the packet or for later
+ * filters: TC_ACT_UNSPEC. Kernel 4.5.
+ */
+SEC("tc")
+int check_token(struct __sk_buff *packet)
+{
+	read_token(packet);
+	return TC_ACT_UNSPEC;
+}
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

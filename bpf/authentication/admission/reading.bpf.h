@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The packets that check_token has just read on this CPU. A part of admission.bpf.c.
+ * The packets that check_token has just read on this CPU. A part of admission.bpf.c and of
+ * arriving.bpf.c.
  *
  * A token's entry is for one SYN, known by its sequence number. choose_queue sees no sequence
  * number; check_token sees it if it can read the packet. The kernel runs both for the same packet
  * on the same CPU, one soon after the other: check_token for each packet of a batch, then
  * choose_queue for each of them. So check_token notes the last packets of each CPU, and
- * choose_queue admits a token's entry only if the newest note about these endpoints permits it.
+ * choose_queue admits a token's entry only if the newest note about these endpoints permits it. At
+ * LOCAL_IN (arriving.bpf.c) both run for one packet before the next.
  *
  * The rule fails closed. A packet that check_token did not see, or that another CPU processes
  * further (NFQUEUE, IPsec that is deciphered by a device, an interface without the filter), finds
- * no note. A packet that it could not read (fragments, IPsec, a routing header with segments left)
- * hides all older notes about its client. A RST hides the older notes about its endpoints. A note
- * is valid for a fraction of a second only.
+ * no note. A packet that it could not read (fragments, IPsec, a routing header with segments left;
+ * see syn.bpf.h) hides all older notes about its client. A RST hides the older notes about its
+ * endpoints. A note is valid for a fraction of a second only.
  *
  * A note is no proof: it may be about another packet with the same endpoints a moment before. The
  * proof is in `establish`, which compares the sequence number that the kernel itself has taken. The
@@ -20,6 +22,8 @@
  */
 #ifndef USHER_READING_BPF_H
 #define USHER_READING_BPF_H
+
+#include "entries.bpf.h"
 
 /* More than a network driver passes on in one batch. A power of two. */
 #define NOTES 32

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Each user's share of the table of connections that tokens fill. A part of admission.bpf.c. */
+/*
+ * Each user's share of the table of connections that tokens fill. A part of admission.bpf.c and of
+ * arriving.bpf.c.
+ */
 #ifndef USHER_SHARE_BPF_H
 #define USHER_SHARE_BPF_H
+
+#include "entries.bpf.h"
 
 /*
  * The number of a user's connections at a service that tokens have admitted and that are not

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Reads a packet: whether it is a SYN, its endpoints, its service, and the token that it carries. A
- * part of admission.bpf.c.
+ * part of admission.bpf.c and of arriving.bpf.c. Each defines how it reads bytes: PACKET, load,
+ * load_at_hand, is_shorter and network_protocol.
  *
  * It can read IPv4 with any options, IPv6 with extension headers, including atomic fragments, and
  * either behind VLAN tags. It cannot read fragments, IPsec, a routing header with segments left
  * (which holds the packet's true destination), and longer chains of headers or tags. Such a packet
- * may turn out to be TCP later, and is noted as unread.
+ * may turn out to be TCP later, and is noted as unread. At LOCAL_IN the kernel has reassembled
+ * fragments, and a packet that IPsec carried comes by again after its decryption.
  */
 #ifndef USHER_SYN_BPF_H
 #define USHER_SYN_BPF_H
@@ -16,35 +18,15 @@
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
 
+#include "reading.bpf.h"
 #include "usher_token.h"
 
 #define IPV4_FRAGMENT 0x3fff /* more of them, or not the first */
 #define IPV6_FRAGMENT 0xfff9
 #define IPV6_VERSION 6
 #define OPTIONS_SIZE 40
-/* All headers at their longest, from the beginning of an Ethernet frame, without IPv6 extensions.
- */
-#define HEADERS_SIZE (14 + 60 + 60)
-/* The most tags still in the packet, and the most extension headers, that are read. */
-#define VLAN_TAGS 4
+/* The most extension headers that are read. */
 #define EXTENSIONS 8
-
-/* Reads from the network header on, with or without an Ethernet header before it. */
-static __always_inline int load(struct __sk_buff *packet, __u32 offset, void *to, __u32 size)
-{
-	__u32 headers = HEADERS_SIZE;
-
-	if (!bpf_skb_load_bytes_relative(packet, offset, to, size, BPF_HDR_START_NET))
-		return 1;
-	/* Some drivers leave the headers in pages, from which the network stack would fetch them
-	 * next. The packet does not change. */
-	if (headers < 14 + offset + size)
-		headers = 14 + offset + size;
-	if (headers > packet->len)
-		headers = packet->len;
-	return !bpf_skb_pull_data(packet, headers) &&
-	       !bpf_skb_load_bytes_relative(packet, offset, to, size, BPF_HDR_START_NET);
-}
 
 /* An address that no connection has in the table: ::, or in an IPv6 packet one that means IPv4
  * (::ffff:0:0/96). User space could not read such an entry. */
@@ -82,46 +64,54 @@ struct extension {
 	};
 };
 
-/* The offset of the TCP header behind the extension headers at `offset`, or one of the above. A
- * function of its own for the verifier. */
-static __attribute__((noinline)) __u32 skip_extensions(struct __sk_buff *packet, __u32 offset,
-						       __u32 next)
-{
-	for (int i = 0; i <= EXTENSIONS; i++) {
-		struct extension header;
+/* The walk along the extension headers of a packet. */
+struct extensions {
+	PACKET *packet;
+	__u32 offset; /* of the next header */
+	__u32 next; /* its protocol */
+	__u32 result; /* the offset of the TCP header, or one of the above */
+};
 
-		if (next == IPPROTO_TCP)
-			return offset;
-		if (is_something_else(next) || next == IPPROTO_NONE)
-			return NOT_TCP;
-		if (next != IPPROTO_HOPOPTS && next != IPPROTO_DSTOPTS && next != IPPROTO_ROUTING &&
-		    next != IPPROTO_FRAGMENT)
-			return UNREADABLE;
-		if (!load(packet, offset, &header, sizeof(header)))
-			return UNREADABLE;
-		if ((next == IPPROTO_ROUTING && header.routing.left) ||
-		    (next == IPPROTO_FRAGMENT && header.fragment & bpf_htons(IPV6_FRAGMENT)))
-			return UNREADABLE;
-		offset += next == IPPROTO_FRAGMENT ? 8 : (header.size + 1) * 8;
-		next = header.next;
+/* Looks at one header; 1 ends the walk. For bpf_loop, because the verifier would go through all
+ * sequences of headers. */
+static long next_extension(__u32 index, struct extensions *walk)
+{
+	struct extension header;
+	__u32 next = walk->next;
+
+	if (next == IPPROTO_TCP) {
+		walk->result = walk->offset;
+		return 1;
 	}
-	return UNREADABLE;
+	if (is_something_else(next) || next == IPPROTO_NONE) {
+		walk->result = NOT_TCP;
+		return 1;
+	}
+	if (next != IPPROTO_HOPOPTS && next != IPPROTO_DSTOPTS && next != IPPROTO_ROUTING &&
+	    next != IPPROTO_FRAGMENT)
+		return 1;
+	if (!load(walk->packet, walk->offset, &header, sizeof(header)))
+		return 1;
+	if ((next == IPPROTO_ROUTING && header.routing.left) ||
+	    (next == IPPROTO_FRAGMENT && header.fragment & bpf_htons(IPV6_FRAGMENT)))
+		return 1;
+	walk->offset += next == IPPROTO_FRAGMENT ? 8 : (header.size + 1) * 8;
+	walk->next = header.next;
+	return 0;
 }
 
-/* The protocol behind the VLAN tags still in the packet; counts their bytes. */
-static __always_inline __be16 skip_tags(struct __sk_buff *packet, __u32 *offset)
+/* The offset of the TCP header behind the extension headers at `offset`, or one of the above. */
+static __always_inline __u32 skip_extensions(PACKET *packet, __u32 offset, __u32 next)
 {
-	__be16 protocol = packet->protocol, tag[2];
+	struct extensions walk = {
+		.packet = packet,
+		.offset = offset,
+		.next = next,
+		.result = UNREADABLE,
+	};
 
-	for (int i = 0; i < VLAN_TAGS; i++) {
-		if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
-			break;
-		if (!load(packet, *offset, tag, sizeof(tag)))
-			break;
-		protocol = tag[1];
-		*offset += sizeof(tag);
-	}
-	return protocol;
+	bpf_loop(EXTENSIONS + 1, next_extension, &walk, 0);
+	return walk.result;
 }
 
 /* The first headers of most packets. */
@@ -139,30 +129,27 @@ union heads {
 enum loaded { LOADED_NOTHING, LOADED_IP, LOADED_BOTH };
 
 /* Loads both headers at once, or only the first one. */
-static __always_inline enum loaded load_heads(struct __sk_buff *packet, __u32 offset, void *to,
-					      __u32 ip_size)
+static __always_inline enum loaded load_heads(PACKET *packet, __u32 offset, void *to, __u32 ip_size)
 {
-	if (!bpf_skb_load_bytes_relative(packet, offset, to, ip_size + sizeof(struct tcphdr),
-					 BPF_HDR_START_NET))
+	if (load_at_hand(packet, offset, to, ip_size + sizeof(struct tcphdr)))
 		return LOADED_BOTH;
 	return load(packet, offset, to, ip_size) ? LOADED_IP : LOADED_NOTHING;
 }
 
 /* The packet could not be loaded: the kernel drops it, unless memory was short. */
-static __always_inline __u32 not_loaded(struct __sk_buff *packet, __u32 ip_size)
+static __always_inline __u32 not_loaded(PACKET *packet, __u32 ip_size)
 {
-	return packet->len < ip_size ? NOT_TCP : UNREADABLE_ADDRESS;
+	return is_shorter(packet, ip_size) ? NOT_TCP : UNREADABLE_ADDRESS;
 }
 
 /* Reads addresses and TCP header of a packet. Returns the header's offset, or one of the above. */
-static __always_inline __u32 read_headers(struct __sk_buff *packet,
-					  struct usher_connection *connection,
+static __always_inline __u32 read_headers(PACKET *packet, struct usher_connection *connection,
 					  struct tcphdr *header)
 {
 	enum loaded loaded;
 	union heads heads;
 	__u32 offset = 0;
-	__be16 protocol = skip_tags(packet, &offset);
+	__be16 protocol = network_protocol(packet, &offset);
 
 	if (protocol == bpf_htons(ETH_P_IP)) {
 		const struct iphdr *ip = &heads.v4.ip;
@@ -206,7 +193,7 @@ static __always_inline __u32 read_headers(struct __sk_buff *packet,
 			if (offset <= UNREADABLE_ADDRESS)
 				return offset;
 		}
-	} else if (protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) {
+	} else if (protocol == bpf_htons(ETH_P_8021Q)) {
 		return UNREADABLE_ADDRESS;
 	} else {
 		return NOT_TCP;
@@ -253,7 +240,7 @@ static long next_option(__u32 index, struct options *options)
 
 /* The token of a SYN whose `size` bytes of options begin at `offset`; a function of its own, so
  * that its stack is free again while a chain is hashed. */
-static __attribute__((noinline)) int find_option(struct __sk_buff *packet, __u32 offset, __u32 size,
+static __attribute__((noinline)) int find_option(PACKET *packet, __u32 offset, __u32 size,
 						 struct usher_token_option *option)
 {
 	struct options options = {};
@@ -286,7 +273,7 @@ static __always_inline enum reading reading_of(const struct tcphdr *header)
 }
 
 /* Notes the packet. Returns whether it is a SYN to a service; fills `connection`. */
-static __always_inline int read_syn(struct __sk_buff *packet, struct usher_connection *connection,
+static __always_inline int read_syn(PACKET *packet, struct usher_connection *connection,
 				    struct syn *syn)
 {
 	struct tcphdr header;

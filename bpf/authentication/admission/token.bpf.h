@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Tokens: a SYN that proves by itself that its connection belongs to a session (docs/PROTOCOL.md,
- * "Token in the SYN"; docs/adr/0016). A part of admission.bpf.c, whose tables it uses.
+ * "Token in the SYN"; docs/adr/0016). A part of admission.bpf.c and of arriving.bpf.c: the kernel
+ * runs the check_token of one of them.
  *
  * check_token sees the packet before choose_queue does. For a valid token it makes the entry that
  * the keeper otherwise makes, ANNOUNCED; choose_queue then decides as for any entry. check_token
@@ -30,8 +31,8 @@
 #ifndef USHER_TOKEN_BPF_H
 #define USHER_TOKEN_BPF_H
 
-#include <linux/pkt_cls.h>
-
+#include "entries.bpf.h"
+#include "share.bpf.h"
 #include "syn.bpf.h"
 #include "usher_sha256.h"
 #include "usher_token.h"
@@ -431,35 +432,29 @@ static __always_inline int check(const struct usher_connection *connection, stru
 	return admit(connection, slot, syn->sequence, &tip);
 }
 
-/*
- * Hook: a clsact filter at ingress of every interface, because it is the earliest place that sees
- * the options of a SYN on every kind of interface, and exists on 6.1 (docs/adr/0016). It decides
- * nothing for the packet or for later filters: TC_ACT_UNSPEC. Kernel 4.5.
- */
-SEC("tc")
-int check_token(struct __sk_buff *packet)
+/* Reads a packet: notes it, and checks the token of a SYN to a service. */
+static __always_inline void read_token(PACKET *packet)
 {
 	struct usher_connection connection __aligned = {};
 	struct usher_admission *entry;
 	struct syn syn;
 
 	if (!read_syn(packet, &connection, &syn))
-		return TC_ACT_UNSPEC;
+		return;
 	entry = bpf_map_lookup_elem(&admissions, &connection);
 	if (!entry) {
 		if (syn.has_token)
 			check(&connection, &syn, NULL);
-		return TC_ACT_UNSPEC;
+		return;
 	}
 	if (*(volatile __u64 *)&entry->syn == known_syn(syn.sequence) ||
 	    state_of(*(volatile __u64 *)&entry->mark) == USHER_ESTABLISHED) {
 		if (syn.has_token)
 			COUNT(token_repeated);
-		return TC_ACT_UNSPEC;
+		return;
 	}
 	if (!syn.has_token || !check(&connection, &syn, entry))
 		claim(entry, &connection, syn.sequence);
-	return TC_ACT_UNSPEC;
 }
 
 #endif

@@ -45,7 +45,8 @@
  * On a kernel before 6.2 with full preemption, a look-up in task storage can fail because another
  * task on the CPU was interrupted in one. Debian's kernels do not preempt fully.
  *
- * Kernel 6.1 or later (userns_create 6.1, uring_override_creds 5.16, task storage in LSM 5.11).
+ * Kernel 6.1 or later (userns_create 6.1, uring_override_creds 5.16, task storage in LSM 5.11,
+ * bpf_loop 5.17).
  */
 #include <linux/capability.h>
 #include <linux/magic.h>
@@ -150,23 +151,36 @@ static __always_inline int same_gids(const struct cred *left, const struct cred 
 	       left->sgid.val == right->sgid.val && left->fsgid.val == right->fsgid.val;
 }
 
+/* The groups of a process beside those of a grant. */
+struct group_comparison {
+	const struct group_info *present;
+	const struct usher_identity *granted;
+	__u32 differs;
+};
+
+/* Compares one group; 1 ends the comparison. For bpf_loop, because the verifier would go through
+ * all of them. */
+static long compare_group(__u32 index, struct group_comparison *groups)
+{
+	kgid_t gid;
+
+	if (index >= USHER_GROUPS)
+		return 1;
+	groups->differs = bpf_probe_read_kernel(&gid, sizeof(gid), &groups->present->gid[index]) ||
+			  gid.val != groups->granted->groups[index];
+	return groups->differs;
+}
+
 /* The kernel keeps supplementary groups in ascending order, and so does a grant. */
 static __always_inline int groups_are(const struct cred *cred, const struct usher_identity *granted)
 {
-	struct group_info *groups = cred->group_info;
+	struct group_comparison groups = { .present = cred->group_info, .granted = granted };
 	__u32 count = granted->group_count;
-	kgid_t gid;
 
-	if (count > USHER_GROUPS || groups->ngroups != count)
+	if (count > USHER_GROUPS || groups.present->ngroups != count)
 		return 0;
-	for (__u32 i = 0; i < USHER_GROUPS; i++) {
-		if (i >= count)
-			break;
-		if (bpf_probe_read_kernel(&gid, sizeof(gid), &groups->gid[i]) ||
-		    gid.val != granted->groups[i])
-			return 0;
-	}
-	return 1;
+	bpf_loop(count, compare_group, &groups, 0);
+	return !groups.differs;
 }
 
 /* Refuses to settle, and records the reason. */

@@ -36,7 +36,7 @@ static __always_inline struct usher_report *report_of(const struct usher_connect
 	report->ticket = hold->ticket;
 	report->pid = hold->pid;
 	__builtin_memcpy(report->command, hold->command, sizeof(report->command));
-	report->reserved = 0;
+	report->mark = 0;
 	report->event = event;
 	report->size = 0;
 	return report;
@@ -70,6 +70,14 @@ static __always_inline int is_refused(struct bpf_sock *socket)
 	return kernels && kernels->sk_err == ECONNREFUSED;
 }
 
+/* Whether TCP follows the packet's IP header, so that the packet is not encrypted. */
+static __always_inline int is_tcp(const __u8 packet[LEAST_SYN_SIZE])
+{
+	__u8 next = packet[0] >> 4 == 4 ? packet[9] : packet[6];
+
+	return next == IPPROTO_TCP;
+}
+
 /* Copies a plain SYN into its report; the kernel itself sends any other SYN. */
 static __always_inline void copy(struct __sk_buff *packet, struct usher_report *report)
 {
@@ -82,22 +90,23 @@ static __always_inline void copy(struct __sk_buff *packet, struct usher_report *
 	barrier_var(size);
 	if (size < LEAST_SYN_SIZE)
 		return;
-	if (bpf_skb_load_bytes(packet, 0, report->syn, size) == 0)
+	if (bpf_skb_load_bytes(packet, 0, report->syn, size) == 0 && is_tcp(report->syn))
 		report->size = size;
 }
 
 /* Reports a held SYN to user space. */
 static __always_inline void tell_held(struct __sk_buff *packet,
 				      const struct usher_connection *connection,
-				      struct usher_hold *hold, __u64 cookie)
+				      struct usher_hold *hold, __u64 cookie, __u32 mark)
 {
 	struct usher_report *report = report_of(connection, hold, cookie, USHER_EVENT_HELD);
-	__u32 nothing = 0;
 
 	if (!report)
 		return;
 	copy(packet, report);
-	bpf_map_update_elem(&told, connection, &nothing, BPF_ANY);
+	report->mark = mark;
+	if (report->size)
+		bpf_map_update_elem(&told, connection, &mark, BPF_ANY);
 	bpf_ringbuf_submit(report, 0);
 	hold->told = 1;
 }
@@ -120,18 +129,19 @@ static __always_inline int may_leave(struct __sk_buff *packet, struct bpf_sock *
 	if (token && token->written)
 		return 1;
 	COUNT(held);
-	tell_held(packet, &connection, hold, cookie);
+	tell_held(packet, &connection, hold, cookie, socket->mark);
 	return 0;
 }
 
-/* Whether a packet is a SYN without data of a connection whose SYN was reported. */
-static __always_inline int is_copy(struct __sk_buff *packet)
+/* Whether a packet is a SYN without data, of a connection whose SYN was reported with this mark of
+ * its socket. The SPD then treats the packet like the reported SYN. */
+static __always_inline int is_copy(struct __sk_buff *packet, __u32 mark)
 {
 	struct usher_connection connection __aligned = {};
 	struct ipv6hdr v6;
 	struct tcphdr tcp;
 	struct iphdr v4;
-	__u32 at;
+	__u32 at, *of;
 
 	if (bpf_skb_load_bytes(packet, 0, &v4, sizeof(v4)))
 		return 0;
@@ -155,13 +165,14 @@ static __always_inline int is_copy(struct __sk_buff *packet)
 		return 0;
 	connection.client_port = tcp.source;
 	connection.server_port = tcp.dest;
-	return bpf_map_lookup_elem(&told, &connection) != 0;
+	of = bpf_map_lookup_elem(&told, &connection);
+	return of && *of == mark;
 }
 
 /* Whether a packet of a raw socket may leave: any packet, unless the socket is for SYNs. */
 static __always_inline int may_be_sent(struct __sk_buff *packet, struct bpf_sock *socket)
 {
-	if (!bpf_sk_storage_get(&senders, socket, 0, 0) || is_copy(packet))
+	if (!bpf_sk_storage_get(&senders, socket, 0, 0) || is_copy(packet, socket->mark))
 		return 1;
 	COUNT(unsent);
 	return 0;

@@ -66,9 +66,10 @@ SOCKET_TABLE(askers, struct usher_asker);
 RING_BUFFER(reports, 512 * 1024);
 
 /*
- * Endpoints of connections whose SYN was reported; sockets in `senders` may send it. The value is
- * unused. User space has no descriptor of it. Limit: as `gates`; the oldest makes room, and the
- * kernel sends its SYN.
+ * Connections whose SYN was reported with a copy. Key: the endpoints; value: the mark of the
+ * connection's socket. Sockets in `senders` that have this mark may send the copy. User space has
+ * no descriptor of this table. Limit: as `gates`. Full: the oldest entry makes room, and the kernel
+ * itself sends that SYN.
  */
 USHER_MAP(told, LRU_HASH, 0, 1, struct usher_connection, __u32);
 
@@ -76,7 +77,7 @@ USHER_MAP(told, LRU_HASH, 0, 1, struct usher_connection, __u32);
  * space keeps no descriptor of the table once they are entered. */
 SOCKET_TABLE(senders, __u32);
 
-/* What happened, one copy per CPU. Key: 0. */
+/* Counters of events, one copy per CPU. Key: 0. */
 CPU_TABLE(counters, 1, struct usher_ticket_counters);
 
 /* Atomic, because a packet's program may interrupt a system call's. */

@@ -14,7 +14,7 @@
  *     identify       returns the number that identifies an open file as a program
  *                    (usher_executable.h).
  *
- * Where user space lists programs (`listed`), draw and connect_plain draw for those only.
+ * If user space lists programs (`listed`), draw and connect_plain draw for those only.
  *
  * An element is drawn once. Any later failure loses it: the connection goes without, and the
  * server's window tolerates the gap.

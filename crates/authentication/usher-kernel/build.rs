@@ -6,12 +6,14 @@ fn main() -> Result<(), Failure> {
     let build = Build::new("../../../bpf")?;
     for (folder, program) in [
         ("authentication/admission", "admission"),
+        ("authentication/admission", "arriving"),
         ("authentication/destinations", "destinations"),
         ("authentication/ownership", "connection"),
         ("authentication/ownership", "fence"),
         ("guard", "daemons"),
         ("guard", "objects"),
         ("authentication/ports", "ports"),
+        ("authentication/protected", "protected"),
         ("probe", "probe"),
         ("authentication/ticket", "gate"),
         ("authentication/ticket", "ticket"),
@@ -34,6 +36,7 @@ fn main() -> Result<(), Failure> {
         "usher_ticket",
         "usher_destinations",
         "usher_ports",
+        "usher_protected",
         "usher_guard",
         "usher_ownership",
     ] {

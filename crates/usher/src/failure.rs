@@ -16,9 +16,9 @@ use crate::commands::ending;
 use crate::excerpt::Excerpt;
 use crate::output::{escaped, tell};
 
-/// Why a command failed. Exit codes: 1 the request is refused or wrong, 2 the command line is wrong
-/// (clap), 3 a daemon does not answer, 4 a file or the system fails, 5 a user has been cut off and the
-/// administrator must act.
+/// A failed command. Exit codes: 1 the request is refused or wrong, 2 the command line is wrong
+/// (clap), 3 a daemon does not answer, 4 a file or the system fails, 5 a user has been cut off and
+/// the administrator must act.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The policy has errors.
@@ -36,10 +36,17 @@ pub enum Failure {
     /// A daemon did not answer or refused.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// A daemon would refuse the configuration.
+    #[error(
+        "{0}; nothing has changed. To continue without that daemon, stop it and apply again; only a \
+         policy that protects traffic needs the protector, and one with `mac` blocks the labeller"
+    )]
+    NotPrepared(ControlError),
     /// A daemon refused the configuration; the former configuration is in force again.
     #[error(
         "{0}; the former configuration is in force again. To continue without that daemon, stop it \
-         and apply again"
+         and apply again; only a policy that protects traffic needs the protector, and one with `mac` \
+         blocks the labeller"
     )]
     RolledBack(ControlError, Vec<EndingView>),
     /// A daemon refused the configuration, and the rollback failed too.
@@ -73,7 +80,7 @@ pub enum Failure {
     #[error("{user} is disabled, but not everything has ended: {}", .left.join("; "))]
     Unfinished {
         user: UserName,
-        /// What is left, for people.
+        /// The parts left, for people.
         left: Vec<String>,
         ended: Vec<EndingView>,
     },
@@ -212,6 +219,7 @@ impl Failure {
                 | ControlError::Hangs { .. }
                 | ControlError::Broken { .. },
             )
+            | Self::NotPrepared(ControlError::Hangs { .. } | ControlError::Broken { .. })
             | Self::NotCut { .. }
             | Self::KeeperUnreached(..)
             | Self::NotTaken(..)

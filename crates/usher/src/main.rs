@@ -7,6 +7,7 @@ mod accounts;
 mod commands;
 mod excerpt;
 mod failure;
+mod mac;
 mod output;
 mod probe;
 mod protection;
@@ -58,6 +59,9 @@ enum Command {
     /// Show how the traffic of programs is protected
     #[command(subcommand)]
     Protection(protection::Command),
+    /// Load, unload and list modules of mandatory access control
+    #[command(subcommand)]
+    Mac(mac::Command),
     /// Test what this kernel and this host can do
     Doctor,
     /// Connect standard input and output to a service, as the calling user
@@ -182,6 +186,7 @@ fn main() -> ExitCode {
         Command::Who { recent: false } => commands::who::run(&output),
         Command::Who { recent: true } => commands::who::recent(&output),
         Command::Protection(command) => protection::run(&output, &command),
+        Command::Mac(command) => mac::run(&output, &command),
         Command::Doctor => commands::doctor::run(&output),
         Command::Connect { destination } => commands::connect::run(&destination),
         Command::Agent => commands::agent::run(),

@@ -1,4 +1,4 @@
-//! What this kernel can do. `usherd probe` tries it: the command line loads no programs.
+//! The abilities of this kernel. `usherd probe` tries them: the command line loads no programs.
 
 use std::io;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub fn probe(names: &[&str]) -> Result<Vec<Probe>, Failure> {
     })
 }
 
-/// Why this kernel lacks what has this name; none: it has it.
+/// The reason why this kernel lacks the ability of this name; none if it has it.
 pub fn lacks(name: &str) -> Option<String> {
     match probe(&[name]) {
         Ok(found) => found
@@ -39,7 +39,7 @@ pub fn lacks(name: &str) -> Option<String> {
     }
 }
 
-/// Where it is installed: `bin/usher` beside `sbin/usherd`, or one folder for both.
+/// Its path: `bin/usher` stands beside `sbin/usherd`, or both are in one folder.
 fn usherd() -> Result<PathBuf, Failure> {
     let missing = "usherd is neither beside this program nor in ../sbin, so nothing could be tried";
     let own = std::env::current_exe().map_err(not_started)?;

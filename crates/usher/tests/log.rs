@@ -287,7 +287,7 @@ fn the_end_of_a_session_is_shown_exported_and_counted() {
     fs::write(out.join("statement"), genuine).unwrap();
     assert!(verifies("log@usher"));
 
-    // What the host says of sessions that nobody has begun, or somebody else, is told.
+    // Ends of sessions that no one has begun, or another user, are reported.
     let carol = "carol".parse().unwrap();
     let ends = [
         SessionEnd {

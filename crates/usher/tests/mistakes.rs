@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-/// What `usher policy check` says of a text, without its first line, which is the place.
+/// The output of `usher policy check` for a text, without its first line, which is the place.
 fn told(text: &str) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("site.policy"), text).unwrap();
@@ -20,12 +20,14 @@ fn told(text: &str) -> (String, String) {
 
 #[test]
 fn a_mistake_is_shown_at_its_line_and_column() {
-    let (place, picture) = told("# one\n# two\nmac m { x \"é\"; } usrs u { }\n# four\n# five\n");
-    assert_eq!(place, "site.policy:3:18:");
+    let (place, picture) = told(
+        "# one\n# two\nmac bsdextended { rule object filesys \"/é\" mode n; } usrs u { }\n# four\n# five\n",
+    );
+    assert_eq!(place, "site.policy:3:54:");
     for line in [
-        "[site.policy:3:18]",
+        "[site.policy:3:54]",
         "2 │ # two",
-        "3 │ mac m { x \"é\"; } usrs u { }",
+        "3 │ mac bsdextended { rule object filesys \"/é\" mode n; } usrs u { }",
         "4 │ # four",
     ] {
         assert!(picture.contains(line), "{line}: {picture}");
@@ -73,7 +75,7 @@ fn an_unreadable_file_hides_no_mistakes_of_others() {
     write(
         "site.policy",
         b"include \"hosts\";\n\
-        # What these name may be in the other files.\n\
+        # The other files may have these names.\n\
         service s { program \"/bin/cat\"; listen 1; users v; hosts h; style user; connect g port 1; }\n\
         expect permit user bob service t at h;\n\
         users u { membr bob; }\n\

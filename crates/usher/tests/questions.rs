@@ -1,4 +1,4 @@
-//! What `usher policy explain` and its like say of copies of two hosts' files.
+//! The answers of `usher policy explain` and similar commands about copies of two hosts' files.
 #![forbid(unsafe_code)]
 
 use std::fs;

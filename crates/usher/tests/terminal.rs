@@ -1,4 +1,4 @@
-//! What others wrote does nothing to the terminal of whoever asks.
+//! Text written by others does nothing to the reader's terminal.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -32,7 +32,7 @@ fn ask(folder: &Path, question: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What is said on standard error by a question that fails.
+/// The standard error of a question that fails.
 fn refused(folder: &Path) -> String {
     let output = ask(
         folder,

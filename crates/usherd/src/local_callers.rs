@@ -63,7 +63,7 @@ impl LocalCallers {
             let permit = self.quota.take(peer.uid).ok();
             let refused = permit.is_none();
             let caller = LocalCaller {
-                held: Some(Held {
+                held: Some(OpenCaller {
                     socket,
                     descriptors: Vec::new(),
                     permit,
@@ -98,7 +98,7 @@ impl LocalCallers {
 
 /// A connected process.
 pub struct LocalCaller {
-    held: Option<Held>,
+    held: Option<OpenCaller>,
     /// Its credentials when it connected.
     pub peer: Peer,
     /// The process that sent the last packet, if the listener reports senders.
@@ -106,7 +106,7 @@ pub struct LocalCaller {
     closing: Handle,
 }
 
-struct Held {
+struct OpenCaller {
     socket: AsyncPacketSocket,
     descriptors: Vec<OwnedFd>,
     permit: Option<Taken<u32>>,
@@ -115,7 +115,7 @@ struct Held {
 }
 
 impl LocalCaller {
-    fn held(&self) -> &Held {
+    fn held(&self) -> &OpenCaller {
         self.held
             .as_ref()
             .unwrap_or_else(|| unreachable!("taken when dropped only"))

@@ -7,6 +7,7 @@ mod clocks;
 mod courier;
 mod host_key;
 mod keeper;
+mod labeller;
 mod link;
 mod local_callers;
 mod opening;
@@ -15,6 +16,7 @@ mod probe;
 mod protector;
 mod recorder;
 mod release;
+mod resolver;
 mod signer;
 mod start;
 mod starter;
@@ -87,10 +89,18 @@ enum Role {
         /// Control socket of charon
         #[arg(long, value_name = "SOCKET")]
         vici: Option<PathBuf>,
+        /// Load no LSM programs; governed programs are then not held to their protection on packet
+        /// sockets, on sockets of other families, and on connections that other programs hand them
+        #[arg(long)]
+        without_lsm: bool,
     },
+    /// Keeps modules of mandatory access control in force (root)
+    Labeller,
+    /// Looks up the names in `network` statements for the protector (user usher-resolver)
+    Resolver,
     /// Keeps the control group of the users' processes while no keeper runs (server side; root)
     Workers,
-    /// Releases the services' ports that a stopped keeper still holds (root)
+    /// Removes what stopped daemons have left in the kernel: services' ports, protection, modules (root)
     Release {
         /// Print the result as JSON
         #[arg(long)]
@@ -111,13 +121,20 @@ impl Role {
         match self {
             Self::Keeper { .. } => &[Owner::Keeper],
             Self::Signer { .. } => &[Owner::Signer],
-            // It removes what both have left.
-            Self::Release { .. } => &[Owner::Keeper, Owner::Signer],
+            Self::Protector { .. } => &[Owner::Protector],
+            Self::Labeller => &[Owner::Labeller],
+            // It removes what they have left.
+            Self::Release { .. } => &[
+                Owner::Keeper,
+                Owner::Signer,
+                Owner::Protector,
+                Owner::Labeller,
+            ],
             Self::Starter { .. }
             | Self::Verifier
             | Self::Recorder
             | Self::Courier
-            | Self::Protector { .. }
+            | Self::Resolver
             | Self::Workers
             | Self::Probe { .. } => &[],
         }
@@ -157,7 +174,13 @@ fn main() -> ExitCode {
         Role::Recorder => recorder::run(),
         Role::Signer { cgroup } => signer::run(cgroup),
         Role::Courier => courier::run(),
-        Role::Protector { cgroup, vici } => protector::run(cgroup, vici),
+        Role::Protector {
+            cgroup,
+            vici,
+            without_lsm,
+        } => protector::run(cgroup, vici, !without_lsm),
+        Role::Labeller => labeller::run(),
+        Role::Resolver => resolver::run(),
         Role::Workers => workers::run(),
         Role::Release { json } => return report(release::run(json)),
         Role::Probe { names } => return report(probe::run(&names)),
@@ -179,7 +202,7 @@ fn report<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
 mod tests {
     use super::*;
 
-    /// What the keeper has open for each of its queues.
+    /// The descriptors that the keeper has open for each of its queues.
     const DESCRIPTORS_OF_QUEUE: u32 = 3;
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use usher_bpf::Counted;
+use usher_bpf::{Counted, or_zeros};
 use usher_kernel::ports::{Ports, Reserved};
 use usher_policy::Policy;
 
@@ -34,12 +34,7 @@ impl ReservedPorts {
 
     /// The programs' counters.
     pub fn numbers(&self) -> Vec<(String, u64)> {
-        let counters = self.0.as_ref().map(Ports::counters);
-        let counters = counters.transpose().unwrap_or_else(|error| {
-            tracing::error!(%error, "reading the counters");
-            None
-        });
-        counters.unwrap_or_default().named()
+        or_zeros(self.0.as_ref().map(Ports::counters)).named()
     }
 }
 

@@ -1,12 +1,15 @@
-//! `usherd release` frees the ports of services after the keeper has stopped for good.
+//! `usherd release` frees the ports of services after the keeper has stopped for good, and ends the
+//! protection and the modules that a stopped protector and a stopped labeller have left.
 
 use std::path::Path;
 
+use usher_ipsec::{IpsecError, Released};
 use usher_kernel::KernelError;
 use usher_kernel::release::release;
 use usher_local::paths;
 
 use crate::start::{self, StartError};
+use crate::{labeller, protector};
 
 /// Reasons for an incomplete release.
 #[derive(Debug, thiserror::Error)]
@@ -20,13 +23,19 @@ pub enum ReleaseError {
     /// The kernel's error.
     #[error(transparent)]
     Kernel(KernelError),
+    /// Protection stays, at least in part.
+    #[error(transparent)]
+    Protection(#[from] IpsecError),
+    /// Modules stay in force, at least some.
+    #[error(transparent)]
+    Modules(#[from] usher_mac::Error),
     /// Some interfaces keep the filter.
     #[error("the filter stays on {0}")]
     Filters(String),
 }
 
-/// Removes everything that a stopped keeper has left in the kernel, and reports what was removed and
-/// what stays.
+/// Removes everything that stopped daemons have left in the kernel, and reports what was removed and what
+/// stays.
 ///
 /// # Errors
 /// [`ReleaseError`]; the caller may try again.
@@ -35,34 +44,80 @@ pub fn run(json: bool) -> Result<(), ReleaseError> {
     let ownership = Path::new(paths::OWNERSHIP_PIN_DIRECTORY);
     let released = release(
         Path::new(paths::PIN_DIRECTORY),
-        Path::new(paths::DESTINATIONS_PIN_DIRECTORY),
+        &[
+            Path::new(paths::DESTINATIONS_PIN_DIRECTORY),
+            Path::new(paths::PROTECTED_PIN_DIRECTORY),
+        ],
         Path::new(paths::SIGNER_PIN_DIRECTORY),
     )
     .map_err(|error| match error {
-        KernelError::InUse { .. } => ReleaseError::KeeperRuns,
+        KernelError::InUse(_) => ReleaseError::KeeperRuns,
         other => ReleaseError::Kernel(other),
     })?;
     let ownership_stays = ownership.exists();
+    let protection = match protector::release() {
+        Ok(released) => Some(released),
+        Err(IpsecError::Kernel(KernelError::InUse(_))) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let modules = match labeller::release() {
+        Ok(modules) => Some(modules),
+        Err(usher_mac::Error::Kernel(KernelError::InUse(_))) => None,
+        Err(error) => return Err(error.into()),
+    };
     if json {
         let told = serde_json::json!({
             "pins": released.pins,
             "interfaces": released.interfaces,
             "ownership_stays": ownership_stays,
             "signer_runs": released.signer_runs,
+            "protection": protection.map(|protection| serde_json::json!({
+                "pins": protection.pins,
+                "spd_entries": protection.spd_entries,
+                "sysctls": protection.sysctls,
+            })),
+            "protector_runs": protection.is_none(),
+            "modules": modules,
+            "labeller_runs": modules.is_none(),
         });
         println!("{told}");
     } else {
-        let done = match (released.pins, released.interfaces.as_slice()) {
-            (0, []) => "nothing to release".to_owned(),
-            (pins, interfaces) => format!(
-                "released: {pins} pinned tables and links, the filter on {} interfaces; the \
-                 services' ports are free",
-                interfaces.len()
-            ),
-        };
-        println!("{done}");
+        let keepers = (released.pins, released.interfaces.len());
+        let ended = protection.filter(|protection| *protection != Released::default());
+        let unloaded = modules.as_ref().filter(|modules| !modules.is_empty());
+        if keepers == (0, 0) && ended.is_none() && unloaded.is_none() {
+            println!("nothing to release");
+        }
+        if keepers != (0, 0) {
+            let (pins, interfaces) = keepers;
+            println!(
+                "released: {pins} pinned tables and links, the filter on {interfaces} interfaces; the \
+                 services' ports are free"
+            );
+        }
+        if let Some(Released {
+            pins, spd_entries, ..
+        }) = ended
+        {
+            println!(
+                "released: {pins} pinned tables and links of protection, {spd_entries} entries of the \
+                 SPD; the traffic of programs is no longer protected"
+            );
+        }
+        if let Some(modules) = unloaded {
+            println!(
+                "released: the modules {}, which no longer refuse anything",
+                modules.join(", ")
+            );
+        }
+        if modules.is_none() {
+            println!("the labeller runs, and its modules stay: stop it and release again");
+        }
         if released.signer_runs {
             println!("the signer runs, and its gates stay: stop it and release again");
+        }
+        if protection.is_none() {
+            println!("the protector runs, and its protection stays: stop it and release again");
         }
         if ownership_stays {
             println!(

@@ -18,7 +18,7 @@ use usher_proto::host_key::HostPublicKey;
 use usher_system::privileges;
 use zeroize::Zeroizing;
 
-/// What a host key is, for the reader of an error.
+/// A description of host keys, for the reader of an error.
 pub const HOST_KEY: &str = "the host key is an unencrypted Ed25519 key in OpenSSH's format";
 
 /// Reasons that a daemon does not start.
@@ -53,13 +53,8 @@ pub enum StartError {
     #[error(transparent)]
     Ownership(#[from] usher_kernel::ownership::OwnershipError),
     /// A file or socket cannot be made.
-    #[error("{what}: {error}")]
-    File {
-        /// The attempted operation.
-        what: String,
-        /// The system's error.
-        error: io::Error,
-    },
+    #[error("{0}: {1}")]
+    File(String, io::Error),
     /// The role needs root's rights to start.
     #[error("usherd {0} must be started by root")]
     NotRoot(&'static str),
@@ -72,6 +67,9 @@ pub enum StartError {
     /// The kernel's IPsec.
     #[error(transparent)]
     Ipsec(#[from] usher_ipsec::IpsecError),
+    /// Modules of mandatory access control cannot be adopted.
+    #[error(transparent)]
+    Mac(#[from] crate::labeller::MacError),
     /// TLS settings.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
@@ -99,10 +97,7 @@ pub trait Attempt<T> {
 
 impl<T, E: Into<io::Error>> Attempt<T> for Result<T, E> {
     fn attempt(self, what: impl Into<String>) -> Result<T, StartError> {
-        self.map_err(|error| StartError::File {
-            what: what.into(),
-            error: error.into(),
-        })
+        self.map_err(|error| StartError::File(what.into(), error.into()))
     }
 }
 

@@ -37,7 +37,7 @@ use usher_local::roles;
 use crate::start::{self, Attempt, StartError};
 #[cfg(test)]
 pub use order::tests::order as example;
-use order::{Child, Standing};
+use order::{Child, StandingOrder};
 
 /// Most descriptors in a request.
 const DESCRIPTORS: usize = 3;
@@ -75,10 +75,10 @@ pub fn run(session: bool) -> Result<(), StartError> {
     let socket = input.attempt("cannot take the keeper's socket")?;
     let kind = rustix::net::sockopt::socket_type(&socket);
     if kind != Ok(rustix::net::SocketType::SEQPACKET) {
-        return Err(StartError::File {
-            what: "usherd starter is started by the keeper only".into(),
-            error: io::ErrorKind::InvalidInput.into(),
-        });
+        return Err(StartError::File(
+            "usherd starter is started by the keeper only".into(),
+            io::ErrorKind::InvalidInput.into(),
+        ));
     }
     let starter = Starter::prepare(role.capabilities)?;
     if session {
@@ -110,7 +110,7 @@ struct Office {
     keeper: PacketSocket,
     ends: Ends,
     events: OwnedFd,
-    orders: HashMap<u64, Standing>,
+    orders: HashMap<u64, StandingOrder>,
     /// All living children, by process id.
     children: HashMap<u32, Child>,
     /// Unsent reports, and the time of the oldest.
@@ -236,7 +236,7 @@ impl Office {
                         self.report(number, 0, Event::Over);
                         continue;
                     }
-                    match Standing::new(*order, packet.descriptors)? {
+                    match StandingOrder::new(*order, packet.descriptors)? {
                         Ok(standing) => {
                             if standing.accepts {
                                 let data = EventData::new_u64(number);
@@ -272,7 +272,7 @@ impl Office {
     /// Makes the processes that an order needs now.
     fn serve(&mut self, number: u64) -> io::Result<()> {
         self.look_at(number)?;
-        let needs = |office: &Self| office.orders.get(&number).map_or(0, Standing::needs);
+        let needs = |office: &Self| office.orders.get(&number).map_or(0, StandingOrder::needs);
         if needs(self) == 0 {
             return Ok(());
         }
@@ -351,7 +351,7 @@ impl Office {
             }
             Progress::Failed(stage, errno) => {
                 // Otherwise another process has taken the connection.
-                if !Standing::found_nothing(stage, errno) {
+                if !StandingOrder::found_nothing(stage, errno) {
                     order.end(Event::Failed(stage, errno));
                 }
                 true

@@ -10,7 +10,15 @@ use std::process::Command;
 fn make(target: &str, folder: &Path) {
     let built = folder.join("target/release");
     fs::create_dir_all(&built).unwrap();
-    for name in ["usher", "usherd", "usher-pam", "libusher.so", "libusher.a"] {
+    let programs = [
+        "usher",
+        "usherd",
+        "usher-pam",
+        "getfmac",
+        "setfmac",
+        "setfsmac",
+    ];
+    for name in programs.into_iter().chain(["libusher.so", "libusher.a"]) {
         fs::copy("/bin/true", built.join(name)).unwrap();
     }
     let mut make = Command::new("make");
@@ -51,6 +59,7 @@ fn what_is_installed_is_uninstalled_and_nothing_else() {
     for name in [
         "sbin/usherd",
         "sbin/usher-pam",
+        "sbin/setfsmac",
         "etc/pam.d/usher",
         "system/usher-keeper.service",
         "system/usher-workers.service",

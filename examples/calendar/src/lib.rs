@@ -13,6 +13,7 @@ pub mod client;
 pub mod event;
 pub mod mail;
 pub mod protocol;
+mod recurrence;
 pub mod service;
 pub mod store;
 pub mod text;

@@ -150,9 +150,9 @@ pub struct Occurrence {
     pub calendar: String,
     /// Of the event.
     pub uid: String,
-    /// What it is.
+    /// Its title.
     pub summary: String,
-    /// Where it is.
+    /// Its location.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
     /// It is one of several.

@@ -31,7 +31,7 @@ pub enum WorkerError {
     /// A call to Usher failed.
     #[error("{call}: {source}")]
     Usher {
-        /// Which one.
+        /// The name of the call.
         call: &'static str,
         /// Why.
         source: ServiceError,

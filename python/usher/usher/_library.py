@@ -1,4 +1,4 @@
-"""The C library, as include/usher.h declares it."""
+"""The C library, as include/usher.h and include/usher_mac.h declare it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def library() -> ctypes.CDLL:
             f"Usher's library is not there ({'; '.join(reasons)}). Install it with 'make install' "
             "and ldconfig, or name the file in the environment variable USHER_LIBRARY."
         )
-    integer, text = ctypes.c_int, ctypes.c_char_p
+    integer, text, pointer = ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
     declarations = {
         "usher_connect_by_user": (integer, [text, text]),
         "usher_set_accept_mode": (integer, [integer, integer]),
@@ -55,6 +55,20 @@ def library() -> ctypes.CDLL:
             [integer, ctypes.POINTER(Connection), ctypes.c_size_t],
         ),
         "usher_last_error": (text, []),
+        "usher_mac_prepare": (integer, [pointer, text]),
+        "usher_mac_prepare_type": (integer, [pointer, text]),
+        "usher_mac_from_text": (integer, [pointer, text]),
+        "usher_mac_to_text": (integer, [pointer, pointer]),
+        "usher_mac_free": (integer, [pointer]),
+        "usher_mac_get_file": (integer, [text, pointer]),
+        "usher_mac_get_link": (integer, [text, pointer]),
+        "usher_mac_get_fd": (integer, [integer, pointer]),
+        "usher_mac_set_file": (integer, [text, pointer]),
+        "usher_mac_set_link": (integer, [text, pointer]),
+        "usher_mac_set_fd": (integer, [integer, pointer]),
+        "usher_mac_is_present": (integer, [text]),
+        # The C library's own, for text that the calls have made.
+        "free": (None, [pointer]),
     }
     for name, (result, arguments) in declarations.items():
         try:

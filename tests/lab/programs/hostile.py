@@ -1,4 +1,4 @@
-"""What hostile processes begin with: the calls' packets, made by hand (docs/PROTOCOL.md)."""
+"""The beginning of hostile processes' programs: the calls' packets, made by hand (docs/PROTOCOL.md)."""
 
 import array, collections, ctypes, errno, os, platform, resource, select, signal, socket
 import struct, sys, threading, time
@@ -68,7 +68,7 @@ def system_call(name, *arguments):
 
 
 def attempt(call, *arguments):
-    """What comes of it: `done`, or the error's name."""
+    """The result of a call: `done`, or the error's name."""
     try:
         call(*arguments)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What attackers from the network begin with."""
+"""The beginning of network attackers' programs."""
 
 import errno, os, select, socket, struct, sys
 

@@ -134,7 +134,8 @@ mod tests {
     use std::process::Command;
 
     /// Copies a folder in the way a host's `/etc` is copied. tar reads in the order of the names, and
-    /// removes the file `vanishing` after its first record.
+    /// removes the file `vanishing` after its second record. The tar that extracts does so too, before
+    /// it reads its second record: not earlier than the other one has listed the folder.
     fn copy(from: &Path, to: &Path) -> std::process::Output {
         let script = concat!(
             include_str!("copy.bash"),
@@ -142,7 +143,7 @@ mod tests {
         );
         let vanishing = from.join("z");
         let options = format!(
-            "--sort=name --checkpoint=1 --checkpoint-action=exec=rm\\ -f\\ {}",
+            "--sort=name --checkpoint=2 --checkpoint-action=exec=rm\\ -f\\ {}",
             vanishing.display()
         );
         let mut bash = Command::new("bash");
@@ -154,7 +155,7 @@ mod tests {
     #[test]
     fn a_file_that_goes_while_etc_is_copied_is_left_out() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        // More than tar's first record, so that the file is listed but not yet read when it vanishes.
+        // More than tar's first two records, so that the file is listed but not yet read when it vanishes.
         fs::write(from.path().join("a"), [b'a'; 1 << 17]).unwrap();
         fs::write(from.path().join("z"), "lock").unwrap();
         let copied = copy(from.path(), to.path());

@@ -14,7 +14,7 @@ const PREFIX: &str = "usher-lab-";
 /// The time that killed processes may take to exit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where cgroup v2 is mounted: `/sys/fs/cgroup`, or `/sys/fs/cgroup/unified` on hybrid machines.
+/// The mount point of cgroup v2: `/sys/fs/cgroup`, or `/sys/fs/cgroup/unified` on hybrid machines.
 pub(crate) fn mount() -> Result<PathBuf, LabError> {
     let mounts = fs::read_to_string("/proc/self/mounts")
         .attempt(|| "cannot read /proc/self/mounts".into())?;

@@ -33,6 +33,10 @@ pub enum Role {
     Proxy,
     /// `usherd protector`: IPsec for the traffic of programs.
     Protector,
+    /// `usherd resolver`: names for the protector.
+    Resolver,
+    /// `usherd labeller`: modules of mandatory access control.
+    Labeller,
 }
 
 impl Role {
@@ -47,6 +51,8 @@ impl Role {
             Self::Courier => "courier",
             Self::Proxy => "proxy",
             Self::Protector => "protector",
+            Self::Resolver => "resolver",
+            Self::Labeller => "labeller",
         }
     }
 }
@@ -96,16 +102,21 @@ impl Host {
         if role == Role::Keeper {
             arguments.extend(["--cgroup".into(), group.clone().into()]);
             arguments.extend(["--users-cgroup".into(), self.cgroup().into()]);
-            // Programs that hold for a whole host are for virtual machines (tests/vm).
-            if std::env::var_os("USHER_VM").is_none() {
-                arguments.push("--without-ownership".into());
-            }
             // Like systemd's `DelegateSubgroup=keeper`.
             group.push("keeper");
             cgroup::create(&group)?;
         }
         if matches!(role, Role::Signer | Role::Protector) {
             arguments.extend(["--cgroup".into(), self.cgroup().into()]);
+        }
+        // Programs that hold for a whole host are for virtual machines (tests/vm).
+        let without = match role {
+            Role::Keeper => Some("--without-ownership"),
+            Role::Protector => Some("--without-lsm"),
+            _ => None,
+        };
+        if std::env::var_os("USHER_VM").is_none() {
+            arguments.extend(without.map(Into::into));
         }
         arguments.extend(more.into_iter().map(|word| word.as_ref().to_owned()));
         self.supervise_in(group, role.name(), arguments)
@@ -284,7 +295,7 @@ impl Daemon {
         self.running()?.wait(limit)
     }
 
-    /// Whether it is running.
+    /// Returns whether it is running.
     ///
     /// # Errors
     /// When the system call fails.
@@ -410,8 +421,8 @@ impl Daemon {
     }
 }
 
-/// Whether output is shown only when a test fails: true for tests that cargo runs, but not in
-/// virtual machines (tests/vm), nor for the demo and the bench.
+/// Returns whether output is shown only when a test fails: true for tests that cargo runs, but not
+/// in virtual machines (tests/vm), nor for the demo and the bench.
 fn is_shown_on_failure_only() -> bool {
     let program = std::env::current_exe().unwrap_or_default();
     let is_test = program

@@ -52,6 +52,14 @@ pub enum LabError {
         /// The message of its first process.
         reason: String,
     },
+    /// A host's interface does not come up.
+    #[error("host {host}: {reason}")]
+    Link {
+        /// The host.
+        host: String,
+        /// The reason.
+        reason: String,
+    },
     /// A command ended with an error.
     #[error(
         "host {host}: `{command}` ended with {status}\n--- stdout\n{stdout}--- stderr\n{stderr}"

@@ -170,21 +170,40 @@ impl Host {
     /// # Errors
     /// When the system refuses.
     pub fn write(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> Result<(), LabError> {
-        let outside = self.path(&path);
+        self.write_with(path.as_ref(), text.as_ref(), 0o644)
+    }
+
+    /// Writes a program as root, mode 0755, and the folders above it.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn write_program(
+        &self,
+        path: impl AsRef<Path>,
+        text: impl AsRef<[u8]>,
+    ) -> Result<(), LabError> {
+        self.write_with(path.as_ref(), text.as_ref(), 0o755)
+    }
+
+    fn write_with(&self, path: &Path, text: &[u8], mode: u32) -> Result<(), LabError> {
+        let outside = self.path(path);
         let write = || {
             if let Some(folder) = outside.parent() {
                 fs::create_dir_all(folder)?;
             }
             fs::write(&outside, text)?;
-            fs::set_permissions(&outside, fs::Permissions::from_mode(0o644))
+            fs::set_permissions(&outside, fs::Permissions::from_mode(mode))
         };
-        write().attempt(|| {
-            format!(
-                "host {}: cannot write {}",
-                self.name(),
-                path.as_ref().display()
-            )
-        })
+        write().attempt(|| format!("host {}: cannot write {}", self.name(), path.display()))
+    }
+
+    /// Makes an Ed25519 key pair without a passphrase as root, by ssh-keygen; returns the public line.
+    ///
+    /// # Errors
+    /// When ssh-keygen fails, for instance because the file exists.
+    pub fn make_key(&self, path: &str) -> Result<String, LabError> {
+        self.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path])?;
+        self.read(format!("{path}.pub"))
     }
 
     /// Reads a file as root.

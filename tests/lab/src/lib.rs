@@ -34,6 +34,7 @@ pub mod hostile;
 mod mail;
 mod network;
 mod notify;
+pub mod protected;
 mod running;
 mod status;
 mod topology;

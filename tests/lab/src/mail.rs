@@ -152,6 +152,23 @@ impl Mail {
     pub fn apply(&self) -> Result<(), LabError> {
         apply(&self.laptop, &self.mailhost)
     }
+
+    /// Adds a policy file with this name on mailhost, the server, and on laptop, the client. Applies
+    /// both.
+    ///
+    /// # Errors
+    /// When a policy is refused, with the output.
+    pub fn add_policies(
+        &self,
+        name: &str,
+        server: impl AsRef<[u8]>,
+        client: impl AsRef<[u8]>,
+    ) -> Result<(), LabError> {
+        let path = format!("/etc/usher/policy.d/{name}.policy");
+        self.mailhost.write(&path, server)?;
+        self.laptop.write(&path, client)?;
+        self.apply()
+    }
 }
 
 fn apply(laptop: &Host, mailhost: &Host) -> Result<(), LabError> {
@@ -217,7 +234,9 @@ fn add_user(laptop: &Host, mailhost: &Host, user: User) -> Result<(), LabError> 
 fn add_host(here: &Host, known: &Host) -> Result<(), LabError> {
     let key = known.read("/etc/usher/host_key.pub")?;
     let (ipv4, ipv6) = (known.ipv4().to_string(), known.ipv6().to_string());
+    let ike_key = known.read("/etc/usher/ike/key.pub")?;
     let mut arguments = vec!["usher", "host", "add", known.name(), "--key", key.trim()];
+    arguments.extend(["--ike-key", ike_key.trim()]);
     arguments.extend(["--address", &ipv4, "--address", &ipv6]);
     if (here.name(), known.name()) == ("laptop", "mailhost") {
         arguments.extend(["--loopback", LOOPBACK]);

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::command::PROGRAM_PATH;
 use crate::error::{Attempt, LabError};
+use crate::waiting::eventually;
 
 /// IPv4 address of the `number`th host.
 pub(crate) fn ipv4(number: u8) -> Ipv4Addr {
@@ -37,12 +38,24 @@ pub(crate) fn plug(switch: u32, host: u32, name: &str, number: u8) -> Result<(),
             ipv4(number),
             ipv6(number)
         ),
-    )
+    )?;
+    // The kernel's worker begins to pass packets some time later. ARP would give up meanwhile.
+    for (anchor, interface) in [(switch, format!("port{number}")), (host, "eth0".into())] {
+        let show = format!("link show dev {interface}\n");
+        eventually("an interface is up", || {
+            Ok(ip(anchor, name, &show)?.contains("state UP"))
+        })
+        .map_err(|error| LabError::Link {
+            host: name.into(),
+            reason: error.to_string(),
+        })?;
+    }
+    Ok(())
 }
 
-/// Runs a batch of `ip` commands in an anchor's network namespace. The PID namespace stays the
-/// caller's, so that process ids in the commands have the same meaning as here.
-fn ip(anchor: u32, name: &str, commands: &str) -> Result<(), LabError> {
+/// Runs a batch of `ip` commands in an anchor's network namespace, and returns the output. The PID
+/// namespace stays the caller's, so that process ids in the commands have the same meaning as here.
+fn ip(anchor: u32, name: &str, commands: &str) -> Result<String, LabError> {
     let mut child = Command::new("nsenter")
         .args([
             "--target",
@@ -67,7 +80,7 @@ fn ip(anchor: u32, name: &str, commands: &str) -> Result<(), LabError> {
         .wait_with_output()
         .attempt(|| "cannot wait for ip".into())?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     Err(LabError::Failed {
         host: name.into(),

@@ -31,7 +31,7 @@ pub struct Running {
     child: Child,
     ended: Option<ExitStatus>,
     group: PathBuf,
-    /// Whether its cgroup outlives it; see [`Running::leave_group`].
+    /// True if its cgroup outlives it; see [`Running::leave_group`].
     group_stays: bool,
     stderr: Option<File>,
     /// Bytes read from its standard output and not yet returned.
@@ -107,7 +107,7 @@ impl Running {
         }
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     ///
     /// # Errors
     /// When the system cannot say.
@@ -281,7 +281,7 @@ fn read_some(from: &mut impl Read, into: &mut Vec<u8>) -> io::Result<()> {
     }
 }
 
-/// Where the first line that contains `text` ends, its line feed included.
+/// The end of the first line that contains `text`, its line feed included.
 fn end_of_line_with(bytes: &[u8], text: &[u8]) -> Option<usize> {
     let mut begin = 0;
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {

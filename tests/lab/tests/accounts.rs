@@ -29,8 +29,8 @@ const WAYS: [(&str, &str, bool); 5] = [
     ),
 ];
 
-/// Whether a process is started for the user, whose session may be open: then a closed account is
-/// refused by a reset.
+/// Returns whether a process is started for the user, whose session may be open: then a closed
+/// account is refused by a reset.
 fn gets_in(mail: &Mail, user: &str) -> Result<bool, Box<dyn std::error::Error>> {
     let connection = mail
         .laptop
@@ -99,7 +99,7 @@ fn a_module_that_hangs_holds_up_its_user_only() -> Outcome {
     eventually("nothing of the module is left", || runs(&mail, "sleep", 0))
 }
 
-/// Whether so many processes of this name run on mailhost.
+/// Returns whether so many processes of this name run on mailhost.
 fn runs(mail: &Mail, name: &str, count: usize) -> Result<bool, Box<dyn std::error::Error>> {
     let processes = mail.mailhost.processes()?;
     let named = processes.iter().filter(|process| process.name == name);
@@ -139,7 +139,7 @@ sys.stdin.read()
 /// A module that notes what it is called for, and whose user it is.
 const NOTING: &str = "session required pam_exec.so /var/lib/note\n";
 const NOTE: &str = "#!/bin/sh\necho \"$PAM_TYPE $PAM_USER\" >>/var/lib/noted\n";
-/// What follows concerns alice only.
+/// A rule for alice only.
 const ALICE_ONLY: &str =
     "session [success=done default=ignore] pam_succeed_if.so quiet user = bob\n";
 
@@ -147,14 +147,10 @@ fn mail_with_sessions() -> Result<Mail, Box<dyn std::error::Error>> {
     let mail = Lab::mail()?;
     let host = &mail.mailhost;
     for (path, text) in [("/var/lib/tell", TELL), ("/var/lib/note", NOTE)] {
-        host.write(path, text)?;
-        host.run(["chmod", "755", path])?;
+        host.write_program(path, text)?;
     }
     host.write("/var/lib/noted", "")?;
-    host.write("/etc/usher/policy.d/sessions.policy", SESSIONS)?;
-    mail.laptop
-        .write("/etc/usher/policy.d/sessions.policy", SESSIONS_CLIENT)?;
-    mail.apply()?;
+    mail.add_policies("sessions", SESSIONS, SESSIONS_CLIENT)?;
     Ok(mail)
 }
 
@@ -172,7 +168,7 @@ fn open(mail: &Mail, user: &str, service: &str) -> Result<Running, Box<dyn std::
     Ok(command.user(user).spawn()?)
 }
 
-/// What the process of a new connection says of itself.
+/// The report of a new connection's process about itself.
 fn told(
     mail: &Mail,
     user: &str,
@@ -185,7 +181,7 @@ fn told(
     Ok((connection, entries.collect()))
 }
 
-/// Whether a new connection is reset before its process says anything.
+/// Returns whether a new connection is reset before its process says anything.
 fn is_reset(mail: &Mail, user: &str, service: &str) -> Result<bool, Box<dyn std::error::Error>> {
     let mut connection = open(mail, user, service)?;
     let ended = connection.wait(PATIENCE)?;
@@ -336,11 +332,10 @@ fn a_session_that_a_module_refuses_is_told_with_its_reason() -> Outcome {
 fn a_session_module_that_hangs_is_ended_with_all_it_started() -> Outcome {
     let mail = mail_with_sessions()?;
     // The one in a session of its own, whose parent has ended; the other is waited for.
-    mail.mailhost.write(
+    mail.mailhost.write_program(
         "/var/lib/hang",
         "#!/bin/sh\n(setsid sleep 1000 &)\nsleep 1000\n",
     )?;
-    mail.mailhost.run(["chmod", "755", "/var/lib/hang"])?;
     let hang = "session required pam_exec.so /var/lib/hang\n";
     add_modules(&mail, &format!("{ALICE_ONLY}{hang}"))?;
     let mut alice = open(&mail, "alice", "inside")?;
@@ -358,8 +353,7 @@ fn a_session_module_that_hangs_is_ended_with_all_it_started() -> Outcome {
 fn what_a_module_leaves_running_ends_with_the_session() -> Outcome {
     let mail = mail_with_sessions()?;
     mail.mailhost
-        .write("/var/lib/leave", "#!/bin/sh\n(setsid sleep 1000 &)\n")?;
-    mail.mailhost.run(["chmod", "755", "/var/lib/leave"])?;
+        .write_program("/var/lib/leave", "#!/bin/sh\n(setsid sleep 1000 &)\n")?;
     add_modules(
         &mail,
         "session required pam_exec.so type=open_session /var/lib/leave\n",
@@ -374,13 +368,12 @@ fn what_a_module_leaves_running_ends_with_the_session() -> Outcome {
 fn a_module_that_takes_the_process_elsewhere_is_named() -> Outcome {
     let mail = mail_with_sessions()?;
     // As pam_systemd has the service manager do.
-    mail.mailhost.write(
+    mail.mailhost.write_program(
         "/var/lib/move",
         "#!/bin/sh -e\nmount=$(awk '$3 == \"cgroup2\" { print $2; exit }' /proc/mounts)\n\
          own=$(grep ^0:: /proc/self/cgroup)\nelsewhere=$mount${own#0::}/../elsewhere\n\
          mkdir -p \"$elsewhere\"\necho $PPID >\"$elsewhere/cgroup.procs\"\n",
     )?;
-    mail.mailhost.run(["chmod", "755", "/var/lib/move"])?;
     let moves = "session required pam_exec.so type=open_session /var/lib/move\n";
     add_modules(&mail, &format!("{ALICE_ONLY}{moves}"))?;
     assert!(is_reset(&mail, "alice", "inside")?);
@@ -413,12 +406,8 @@ fn a_user_whose_sessions_stay_open_gets_no_more() -> Outcome {
         style connection; connections 2; users mail; hosts laptop; pam session; }\n";
     const CLIENT: &str = "client leaving { users mail; service leaving at mailhost port 7103; }\n";
     let mail = mail_with_sessions()?;
-    mail.mailhost.write("/var/lib/leaving", LEAVING)?;
-    mail.mailhost.run(["chmod", "755", "/var/lib/leaving"])?;
-    for (host, text) in [(&mail.mailhost, SERVICE), (&mail.laptop, CLIENT)] {
-        host.write("/etc/usher/policy.d/leaving.policy", text)?;
-    }
-    mail.apply()?;
+    mail.mailhost.write_program("/var/lib/leaving", LEAVING)?;
+    mail.add_policies("leaving", SERVICE, CLIENT)?;
     // While one worker runs, the processes that others leave behind stay, and with them their sessions.
     let (first, _) = told(&mail, "alice", "leaving")?;
     eventually("there are too many sessions", || {

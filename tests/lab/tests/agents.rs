@@ -107,7 +107,7 @@ fn nobodys_loan_signs_for_another_user() -> Result {
         .run(["cp", "/home/alice/.ssh/id_ed25519", "/home/bob/alices"])?;
     mail.laptop.run(["chown", "bob", "/home/bob/alices"])?;
     let _agent = ssh_agent(&mail, "bob", &["alices", KEY])?;
-    // Whose key the signer has lends nothing, nor does who is not known.
+    // A user whose key the signer has may not lend, nor may an unknown one.
     for user in ["bob", "root"] {
         let output = mail
             .laptop
@@ -402,7 +402,7 @@ fn a_lender_that_breaks_the_rules_loses_only_its_loan() -> Result {
         Ok(ToLender::decode(&bytes).ok())
     };
     let refused_for = |reason| Some(ToLender::Refused(reason));
-    // What nobody asked for, at once.
+    // An answer without a question ends the connection at once.
     for (when, answer, reason) in [
         ("now", &signature[..], Refusal::Malformed),
         ("now", &LocalRequest::Lend.encode(), Refusal::Malformed),

@@ -99,17 +99,12 @@ const RECORDER: &str =
 #[test]
 fn a_password_reaches_neither_the_server_nor_a_log() -> Outcome {
     let mail = Lab::mail()?;
-    mail.mailhost.write("/var/lib/recorder", RECORDER)?;
-    mail.mailhost.run(["chmod", "755", "/var/lib/recorder"])?;
+    mail.mailhost.write_program("/var/lib/recorder", RECORDER)?;
     let server = "service record { program \"/var/lib/recorder\"; listen 1143; \
         style connection; users mail; hosts laptop; }\n";
     let client = "client record { users mail; service record at mailhost port 1143; \
         protocol imap; }\n";
-    mail.mailhost
-        .write("/etc/usher/policy.d/record.policy", server)?;
-    mail.laptop
-        .write("/etc/usher/policy.d/record.policy", client)?;
-    mail.apply()?;
+    mail.add_policies("record", server, client)?;
     let mut program = mail
         .laptop
         .command(["socat", "STDIO", "TCP:127.0.1.1:1143"])
@@ -199,16 +194,11 @@ while True:
 #[test]
 fn a_stranger_never_reaches_a_service_that_accepts_anybody() -> Outcome {
     let mail = Lab::mail()?;
-    mail.mailhost.write("/var/lib/eager", EAGER)?;
-    mail.mailhost.run(["chmod", "755", "/var/lib/eager"])?;
+    mail.mailhost.write_program("/var/lib/eager", EAGER)?;
     let server = "service eager { program \"/var/lib/eager\"; listen 7200; style user; \
         users mail; hosts laptop; }\n";
     let client = "client eager { users mail; service eager at mailhost port 7200; }\n";
-    mail.mailhost
-        .write("/etc/usher/policy.d/eager.policy", server)?;
-    mail.laptop
-        .write("/etc/usher/policy.d/eager.policy", client)?;
-    mail.apply()?;
+    mail.add_policies("eager", server, client)?;
     let welcome = mail
         .laptop
         .run_as("alice", ["usher", "connect", "mailhost:eager"])?;

@@ -27,7 +27,7 @@ fn ping(request: u64) -> ClientFrame {
 
 /// Idle connections of the flood.
 const IDLE: usize = 10_000;
-/// What the verifier may keep of them: of one address, and in all.
+/// The number that the verifier may keep: of one address, and in all.
 const PER_ADDRESS: u64 = 64;
 const TOTAL: u64 = 512;
 
@@ -35,7 +35,7 @@ fn control(server: &Host) -> SocketAddr {
     (server.ipv4(), CONTROL).into()
 }
 
-/// Whether the server has closed this connection; what it said before is passed over.
+/// Returns whether the server has closed this connection. Earlier bytes are passed over.
 fn closed(stream: &mut TcpStream) -> bool {
     let mut bytes = [0; 1024];
     loop {
@@ -151,7 +151,7 @@ fn the_newest_channel_of_a_host_is_the_one() -> Result {
     assert_eq!(second.announce(session, announcement)?, Ok(()));
     attack.served(port, "alice")?;
     attack.granted(&mut second, &mut attack.asked("bob")?, &bob)?;
-    // The end of a session is told on the newest.
+    // The newest channel reports the end of a session.
     attack
         .mail
         .mailhost
@@ -309,12 +309,12 @@ fn verdicts_that_nobody_reads_take_a_bounded_room() -> Result {
     alice_reads(&attack.mail)
 }
 
-/// Connects and hangs up, or shakes hands with a key nobody knows, until it is told to stop.
+/// Connects and hangs up, or shakes hands with an unknown key, until it is stopped.
 fn flood(from: &Host, server: SocketAddr, handshakes: bool, stop: &AtomicBool) {
     let identity = Identity::fresh();
     let mut kept = VecDeque::new();
     while !stop.load(Ordering::Relaxed) {
-        // What the verifier makes of it is not looked at: all of it may be refused.
+        // The verifier may refuse all of it. Its answers do not matter.
         let Ok(stream) = dial(from, server) else {
             continue;
         };

@@ -39,7 +39,7 @@ fn with_small_disks(folders: &[&str]) -> Result<Mail> {
     for folder in folders {
         mail.mailhost.run(["sh", "-e", "-c", MOUNT, folder])?;
     }
-    // What confines them holds for the folders that were there when they started.
+    // Their confinement is for the folders that were there when they started.
     for daemon in [&mut mail.keeper, &mut mail.recorder, &mut mail.verifier] {
         daemon.start()?;
     }
@@ -159,7 +159,7 @@ fn a_keeper_that_hangs_is_told_and_the_next_one_cuts() -> Result {
         assert!(disabled.stderr.contains(text), "{text}: {disabled:?}");
     }
     lives(&mut alice)?;
-    // What the message says, and what a watchdog does.
+    // The message advises this, and a watchdog does it.
     mail.keeper.crash()?;
     is_cut(&mut alice)?;
     lives(&mut bob)?;

@@ -40,11 +40,7 @@ const CLIENT: &str = "client echo { users mail; service echo at mailhost port 7;
 fn mail_with_echo() -> Result<Mail, Box<dyn std::error::Error>> {
     let mail = Lab::mail()?;
     mail.mailhost.write("/var/lib/echo.py", ECHO)?;
-    mail.mailhost
-        .write("/etc/usher/policy.d/echo.policy", SERVER)?;
-    mail.laptop
-        .write("/etc/usher/policy.d/echo.policy", CLIENT)?;
-    mail.apply()?;
+    mail.add_policies("echo", SERVER, CLIENT)?;
     Ok(mail)
 }
 
@@ -150,8 +146,14 @@ fn what_waits_in_a_queue_survives_the_keeper_and_the_worker() -> Outcome {
     let mut mail = mail_with_echo()?;
     let (first, worker) = connect(&mail.laptop, "alice")?;
     let pid = worker.rsplit(' ').next().unwrap_or_default().to_owned();
-    // The worker cannot accept, so a new connection waits.
+    // The worker cannot accept, so a new connection waits. A thread that waits in accept() and has not
+    // stopped yet would take it along.
     mail.mailhost.run(["kill", "-STOP", &pid])?;
+    let states = format!("cat /proc/{pid}/task/*/stat");
+    eventually("all threads of the worker have stopped", || {
+        let states = mail.mailhost.run(["sh", "-c", &states])?.stdout;
+        Ok(states.lines().all(|state| state.contains(") T ")))
+    })?;
     let mut waiting = mail
         .laptop
         .command(["usher", "connect", "mailhost:echo"])
@@ -211,24 +213,17 @@ fn no_death_at_any_instant_drops_or_admits_a_connection() -> Outcome {
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_millis(random >> 33 & 127));
-        let daemon = match random >> 60 {
-            0..4 => &mut mail.keeper,
-            4..8 => &mut mail.verifier,
-            8..11 => &mut mail.signer,
-            11..13 => &mut mail.recorder,
-            _ => &mut mail.courier,
+        let victim: fn(&mut Mail) -> &mut Daemon = match random >> 60 {
+            0..4 => |mail| &mut mail.keeper,
+            4..8 => |mail| &mut mail.verifier,
+            8..11 => |mail| &mut mail.signer,
+            11..13 => |mail| &mut mail.recorder,
+            _ => |mail| &mut mail.courier,
         };
-        daemon.kill(Signal::KILL)?;
-        daemon.wait(PATIENCE)?;
+        victim(&mut mail).kill(Signal::KILL)?;
+        victim(&mut mail).wait(PATIENCE)?;
         nobody_gets_in_unannounced(&mail)?;
-        let daemon = match random >> 60 {
-            0..4 => &mut mail.keeper,
-            4..8 => &mut mail.verifier,
-            8..11 => &mut mail.signer,
-            11..13 => &mut mail.recorder,
-            _ => &mut mail.courier,
-        };
-        daemon.start()?;
+        victim(&mut mail).start()?;
         echoes(&mut lasting, &format!("round {round}"))?;
     }
     // On a busy machine, each of his connections may have met a death.

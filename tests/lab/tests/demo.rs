@@ -14,7 +14,7 @@ use usher_lab::{Lab, PATIENCE, Signal};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
-const HEADINGS: [&str; 8] = [
+const HEADINGS: [&str; 9] = [
     "Hosts, users, keys, policy, daemons",
     "Each user is served by a process that runs as that user",
     "A user's second connection is taken by that user's queue",
@@ -23,6 +23,7 @@ const HEADINGS: [&str; 8] = [
     "Unmodified mail programs: curl",
     "Unmodified mail programs: mbsync",
     "A LOGIN is answered on laptop; no password goes anywhere",
+    "Protection: the mail crosses the network by IPsec only",
 ];
 
 fn demo() -> Command {
@@ -61,7 +62,7 @@ fn demo_until(heading: &str) -> Result<Child> {
     let mut lines = BufReader::new(output).lines();
     while let Some(line) = lines.next().transpose()? {
         if line == heading {
-            // Nothing reads the rest, which must not stop the demo.
+            // The rest of the output is not read, which must not stop the demo.
             return Ok(demo);
         }
     }
@@ -84,6 +85,9 @@ fn the_demo_tells_the_whole_story() -> Result {
         .filter(|heading| !told.contains(*heading))
         .collect();
     assert_eq!(found, [] as [&&str; 0], "{told}");
+    let protected = told.contains("packets of ESP, and none of TCP at port 143");
+    let lacks = told.contains("this kernel lacks IPsec") && told.contains("make demo KERNEL=");
+    assert!(protected != lacks, "shown, or why not: {told}");
     assert!(
         told.trim_end()
             .lines()

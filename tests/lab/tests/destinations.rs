@@ -1,4 +1,4 @@
-//! Where a service's processes may connect, for every user.
+//! The destinations of a service's processes, for every user.
 
 mod greeter;
 mod reading;

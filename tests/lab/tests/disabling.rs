@@ -1,5 +1,5 @@
-//! Who is to be disabled is, whatever is written below /etc/usher beside, and whatever else is
-//! broken. Adding and enabling depend on what is written of users only.
+//! A user is disabled whatever else below /etc/usher is broken. Adding and enabling users depend
+//! only on the files about users.
 
 mod attack;
 mod reading;
@@ -12,8 +12,7 @@ use usher_lab::hostile::{Asked, id_of, read_line};
 use usher_lab::{ALICE, BOB, Daemon, Lab, Mail, Output, Role, User, eventually};
 use usher_proto::Announcement;
 
-/// What an administrator, or somebody else, may have broken. Each is a reason for which an apply is
-/// refused.
+/// Faults that an administrator, or someone else, may have made. An apply is refused for each.
 const POLICY: [&str; 5] = [
     "echo 'service x { lissten 5; }' >/etc/usher/policy.d/x.policy",
     "mkdir /etc/usher/policy.d/x.policy",
@@ -51,7 +50,7 @@ fn disabling_a_user_ignores_what_is_written_beside() -> Outcome {
         assert!(!applied.status.success(), "{broken}: {applied:?}");
         lives(&mut alice)?;
 
-        // What concerns users reads what is written of users.
+        // A command about users reads the files about users.
         let enabled = command(&["user", "enable", "alice"])?;
         let of_users = USERS.contains(broken);
         assert_eq!(enabled.status.success(), !of_users, "{broken}: {enabled:?}");
@@ -169,7 +168,7 @@ service lingering {
 }
 "#;
 
-/// Whether a process of this user is left.
+/// Returns whether a process of this user is left.
 fn lingers(mail: &Mail, user: User) -> Result<bool, Box<dyn std::error::Error>> {
     let processes = mail.mailhost.processes()?;
     let uid = user.mailhost_uid;

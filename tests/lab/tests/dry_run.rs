@@ -30,7 +30,7 @@ fn two_services() -> Result<Mail, Box<dyn std::error::Error>> {
     Ok(mail)
 }
 
-/// What is told in words.
+/// The output in words.
 fn dry_run(host: &Host) -> Result<Output, Box<dyn std::error::Error>> {
     let ask = ["usher", "policy", "apply", "--dry-run"];
     Ok(host.command(ask).run()?)
@@ -41,7 +41,8 @@ fn forecast(host: &Host) -> Result<(i32, Value), Box<dyn std::error::Error>> {
     answer(host, &["policy", "apply", "--dry-run"])
 }
 
-/// What ends, sorted: user, host, service, reason, session and the addresses of its connections.
+/// The ending sessions, sorted: user, host, service, reason, session and the addresses of its
+/// connections.
 fn ending(list: &Value) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let list = list.as_array().ok_or_else(|| format!("no list: {list}"))?;
     let mut ending: Vec<String> = list
@@ -76,8 +77,8 @@ fn live(mail: &Mail, user: &str) -> Result<Vec<String>, Box<dyn std::error::Erro
     ending(&who["sessions"])
 }
 
-/// Has a change written on mailhost, and says what the dry run tells. It changes nothing: then the
-/// change is put in force, and ends exactly that.
+/// Writes a change on mailhost, and returns what the dry run reports. Checks that the dry run
+/// changes nothing, and that the change, put in force, ends exactly what it reported.
 fn comes_true(
     mail: &Mail,
     change: &str,
@@ -173,7 +174,7 @@ impl Readers {
         })
     }
 
-    /// Which of them the change has cut; the others are answered.
+    /// The ones that the change has cut; the others are answered.
     fn are(&mut self, cut: [bool; 3]) -> Outcome {
         let readers = [&mut self.mailbox, &mut self.vault, &mut self.bob];
         for (reader, cut) in readers.into_iter().zip(cut) {
@@ -192,7 +193,7 @@ fn whatever_a_change_is_of_the_dry_run_tells_what_it_ends() -> Outcome {
     mail.mailhost.run(["sh", "-e", "-c", keep])?;
     let alice = "alice laptop imap unknown_user";
     for (change, expected, cut) in [
-        // A service is removed: it is told by its name.
+        // A service is removed: the report has its name.
         (
             "rm /etc/usher/policy.d/vault.policy",
             &["alice laptop vault unknown_service"][..],
@@ -215,7 +216,7 @@ fn whatever_a_change_is_of_the_dry_run_tells_what_it_ends() -> Outcome {
             ],
             [true, true, true],
         ),
-        // What keys a service takes.
+        // The keys that a service accepts.
         (
             "sed -i 's/listen 144;/listen 144; keys banking;/' /etc/usher/policy.d/vault.policy",
             &["alice laptop vault unknown_key"],
@@ -258,7 +259,7 @@ fn a_candidate_with_mistakes_is_refused_as_by_an_apply() -> Outcome {
         (
             broken,
             "mac biba { default low; }\n",
-            "`mac biba` needs the MAC framework",
+            "no module `biba` declares statements",
         ),
         (
             "/etc/usher/users/bob/authorized_keys",

@@ -84,7 +84,7 @@ fn only_users_disabled_on_the_server_lose_their_session() -> Result {
     let mail = Lab::mail()?;
     demand(&mail, "reauthenticate 6s;")?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
-    // Nobody connects meanwhile: the elements are those that the server asks for.
+    // There are no connections meanwhile: the elements are those that the server asks for.
     let (of_alice, of_bob) = (used(&mail, "alice")?, used(&mail, "bob")?);
     eventually("both have been authenticated again", || {
         Ok(used(&mail, "alice")? > of_alice + 2 && used(&mail, "bob")? > of_bob + 2)
@@ -446,7 +446,7 @@ fn sessions_of_a_deleted_account_end_and_its_user_is_refused() -> Result {
         ended.contains(&ends("alice", Refusal::NoLocalAccount)),
         "{ended:?}"
     );
-    // That there was an account is believed for a second: until then she is reset.
+    // The keeper believes for a second that there is an account: until then she is reset.
     eventually("alice is refused", || {
         let said = mail.laptop.command(destination).user("alice").run()?;
         assert!(!said.status.success(), "{said:?}");

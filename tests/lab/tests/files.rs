@@ -36,11 +36,7 @@ fn mail() -> Result<Mail, Box<dyn std::error::Error>> {
             mail.mailhost.run(["chown", user, &file])?;
         }
     }
-    mail.mailhost
-        .write("/etc/usher/policy.d/more.policy", policy(FILES))?;
-    mail.laptop
-        .write("/etc/usher/policy.d/more.policy", CLIENT)?;
-    mail.apply()?;
+    mail.add_policies("more", policy(FILES), CLIENT)?;
     Ok(mail)
 }
 

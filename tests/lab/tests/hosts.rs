@@ -23,7 +23,7 @@ fn hosts_reach_each_other_over_tcp_on_both_families() -> Result {
             std::thread::sleep(Duration::from_millis(2));
         }
         let output = one
-            .command(["socat", "-", &server])
+            .command(["socat", "-t60", "-", &server])
             .input("over the wire")
             .succeed()?;
         assert_eq!(output.stdout, "over the wire", "{server}");

@@ -21,13 +21,8 @@ const CLIENT: &str = "client more { users mail; service forge at mailhost port 7
 
 fn mail() -> Result<Mail, Box<dyn std::error::Error>> {
     let mail = Lab::mail()?;
-    mail.mailhost.write("/var/lib/forger", FORGER)?;
-    mail.mailhost.run(["chmod", "755", "/var/lib/forger"])?;
-    mail.mailhost
-        .write("/etc/usher/policy.d/more.policy", SERVER)?;
-    mail.laptop
-        .write("/etc/usher/policy.d/more.policy", CLIENT)?;
-    mail.apply()?;
+    mail.mailhost.write_program("/var/lib/forger", FORGER)?;
+    mail.add_policies("more", SERVER, CLIENT)?;
     Ok(mail)
 }
 

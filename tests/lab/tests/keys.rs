@@ -1,4 +1,4 @@
-//! Which keys open what, and what ends with them. Keys are made by ssh-keygen.
+//! The services that keys open, and the sessions that end with keys. ssh-keygen makes the keys.
 
 mod reading;
 mod users;
@@ -10,7 +10,7 @@ use usher_lab::{Host, Lab, Mail, eventual, in_time};
 
 const ALICES: &str = "/etc/usher/users/alice/authorized_keys";
 
-/// What `ssh-keygen -l` says of a key on a host.
+/// The output of `ssh-keygen -l` for a key on a host.
 fn fingerprint(host: &Host, path: &str) -> Result<String, Box<dyn std::error::Error>> {
     let shown = host.run(["ssh-keygen", "-l", "-f", path])?.stdout;
     let fingerprint = shown.split(' ').nth(1).ok_or("no fingerprint")?;
@@ -18,7 +18,7 @@ fn fingerprint(host: &Host, path: &str) -> Result<String, Box<dyn std::error::Er
     Ok(fingerprint.to_owned())
 }
 
-/// What somebody is told whose connection is refused.
+/// The error of a refused connection.
 fn refused(mail: &Mail, user: &str) -> Result<String, Box<dyn std::error::Error>> {
     users::refused(mail, user, "mailhost:imap")
 }
@@ -309,7 +309,7 @@ fn a_key_for_one_purpose_opens_only_that() -> Outcome {
     assert!(told.contains("did not accept the user, the key"), "{told}");
     lives(&mut reading)?;
 
-    // What a service demands, it demands of the sessions that there are.
+    // A service demands of open sessions the same as of new ones.
     mailhost.write(vault, VAULT.replace("keys banking;", "keys gold;"))?;
     mailhost.run(["usher", "policy", "apply"])?;
     is_cut(&mut at_the_vault)?;

@@ -6,7 +6,7 @@ mod greeter;
 use greeter::*;
 use usher_lab::{ALICE, BOB, Command, Mail, Role};
 
-/// Where the tests install programs.
+/// The folder for programs of the tests.
 const FOLDER: &str = "/var/lib/programs";
 const USHER: &str = "/run/lab/bin/usher";
 
@@ -115,7 +115,7 @@ fn only_listed_programs_of_a_user_are_authenticated() -> Result {
     assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 1);
     assert_eq!(mail.laptop.number(Role::Signer, "plain_refused")?, 4);
     assert_eq!(mail.laptop.number(Role::Signer, "programs_found")?, 1);
-    // Who is not permitted is not, with whichever program.
+    // carol is not permitted, whatever program she runs.
     not_connected(&curl(&mail, "carol", &path))?;
     let log = mail.signer.log()?;
     for told in [
@@ -149,7 +149,7 @@ fn a_listed_path_counts_by_its_present_file() -> Result {
         not_connected(&curl(&mail, "alice", &kept))?;
         refused(&python(&mail, "alice"))?;
     }
-    // Nothing is there; then a file that was not there when the policy was applied.
+    // At first the path has no file; then it has one that is newer than the apply.
     laptop.run(["rm", &path])?;
     not_connected(&curl(&mail, "alice", &kept))?;
     list(&mail, &[&path])?;
@@ -237,8 +237,7 @@ fn listed_files_that_are_no_programs_are_reported() -> Result {
     let mail = topology_of_curl()?;
     let script = in_folder("script");
     mail.laptop
-        .write(&script, "#!/usr/bin/python3 -I\nprint()\n")?;
-    mail.laptop.run(["chmod", "755", &script])?;
+        .write_program(&script, "#!/usr/bin/python3 -I\nprint()\n")?;
     list(
         &mail,
         &[&script, "/usr/bin/no-such-program", &in_folder("curl")],
@@ -274,7 +273,7 @@ fn listed_files_that_are_no_programs_are_reported() -> Result {
     Ok(())
 }
 
-/// Without libusher's word nobody knows which program asks.
+/// Without libusher's socket option the signer does not know which program asks.
 #[test]
 fn a_request_by_a_socket_without_a_known_program_is_refused() -> Result {
     let mail = topology_of_curl()?;

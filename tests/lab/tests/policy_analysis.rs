@@ -1,4 +1,4 @@
-//! What the analyser says of two hosts' policies, beside what their daemons do.
+//! The analyser's answers about two hosts' policies, beside the decisions of their daemons.
 
 mod reading;
 mod users;
@@ -15,7 +15,7 @@ const POLICY: &str = "/etc/usher/policy.d/mail.policy";
 const MORE: &str = "/etc/usher/policy.d/more.policy";
 const USERS: [&str; 3] = ["alice", "bob", "carol"];
 const SERVICES: [&str; 5] = ["imap", "vault", "elsewhere", "moved", "gone"];
-/// Where the copies of both hosts' /etc/usher are, on mailhost.
+/// The folder for copies of both hosts' /etc/usher, on mailhost.
 const COPIES: &str = "/root/copies";
 
 /// Beside imap: a service for fewer users than the client thinks, one for another host, one at
@@ -122,7 +122,7 @@ fn the_daemons_serve_exactly_the_users_of_the_analyser() -> Outcome {
     put_more(&mail, MAILHOST, LAPTOP)?;
     assert_eq!(compare(&mail)?, ["alice imap", "bob imap", "alice vault"]);
 
-    // Why not, and which line would have to change.
+    // The reason, and the line that would have to change.
     for (user, service, kind, line) in [
         ("carol", "imap", "user_not_admitted", "service imap: users"),
         ("bob", "vault", "user_not_in_client", "client few: users"),
@@ -152,7 +152,7 @@ fn the_daemons_serve_exactly_the_users_of_the_analyser() -> Outcome {
         assert!(shown.stdout.contains(line), "{shown:?}");
     }
 
-    // What changes is seen by both: a user disabled, a set of users, a host's key taken away.
+    // Both see the changes: a user disabled, a set of users, a host's key taken away.
     mailhost.run(["usher", "user", "disable", "bob"])?;
     assert_eq!(compare(&mail)?, ["alice imap", "alice vault"]);
     mailhost.run(["usher", "user", "enable", "bob"])?;
@@ -217,7 +217,7 @@ fn expectations_are_tried_on_both_hosts_policies() -> Outcome {
     let (code, told) = test(good)?;
     assert_eq!((code, counts(&told)), (0, [3, 0, 0]), "{told}");
 
-    // What somebody has broken elsewhere.
+    // A fault in another host's files.
     mail.laptop
         .replace(POLICY, "member alice, bob, carol;", "member alice, carol;")?;
     let (code, told) = test(good)?;
@@ -275,7 +275,7 @@ fn contradictions_of_two_hosts_are_told_until_they_agree() -> Outcome {
     let (code, mut told) = agree()?;
     told.sort();
     let all = [
-        "laptop: `service elsewhere` of mailhost admits nobody from laptop",
+        "laptop: `service elsewhere` of mailhost admits no users from laptop",
         "laptop: laptop expects the service at port 147, but it is offered at port 146",
         "laptop: laptop permits carol, whom imap of mailhost does not admit",
         "laptop: laptop permits carol, whom vault of mailhost does not admit",

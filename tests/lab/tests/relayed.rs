@@ -58,13 +58,8 @@ except ConnectionResetError:
 
 fn mail() -> Result<Mail, Box<dyn std::error::Error>> {
     let mail = Lab::mail()?;
-    mail.mailhost.write("/var/lib/pour", SERVER)?;
-    mail.mailhost.run(["chmod", "755", "/var/lib/pour"])?;
-    mail.mailhost
-        .write("/etc/usher/policy.d/pour.policy", SERVICE)?;
-    mail.laptop
-        .write("/etc/usher/policy.d/pour.policy", CLIENT)?;
-    mail.apply()?;
+    mail.mailhost.write_program("/var/lib/pour", SERVER)?;
+    mail.add_policies("pour", SERVICE, CLIENT)?;
     Ok(mail)
 }
 
@@ -245,7 +240,7 @@ const OPENING_OF_USER: usize = 112;
 fn one_user_does_not_keep_the_others_from_the_proxy() -> Outcome {
     let mut mail = mail()?;
     is_served(&mail)?;
-    // Nothing is decided meanwhile.
+    // A stopped signer decides nothing meanwhile.
     mail.signer.kill(Signal::STOP)?;
     let many = format!(
         "import socket, sys\n\

@@ -11,12 +11,22 @@ type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 /// A daemon that stores its listener, and finds it again at its next start. It accepts only on SIGUSR1,
 /// so that connections wait in the queue meanwhile.
 const KEEPS_A_LISTENER: &str = r#"
-import array, os, signal, socket, sys
+import array, errno, os, signal, socket, sys, time
 
 def tell(text, *descriptors):
     notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
     notify.sendmsg([text.encode()], rights if descriptors else [], 0, os.environ["NOTIFY_SOCKET"])
+
+def listen(port):
+    # A process that another test is starting has copies of former listeners until it executes its program.
+    while True:
+        try:
+            return socket.create_server(("", port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            time.sleep(0.01)
 
 def accept(*_):
     connection, _ = listener.accept()
@@ -32,9 +42,9 @@ if passed:
     listener = socket.socket(fileno=3)
 else:
     start = 1
-    listener = socket.create_server(("", 7000))
+    listener = listen(7000)
     tell("FDSTORE=1\nFDNAME=mail", listener.fileno())
-    tell("FDSTORE=1\nFDNAME=spare", socket.create_server(("", 7001)).fileno())
+    tell("FDSTORE=1\nFDNAME=spare", listen(7001).fileno())
 signal.signal(signal.SIGUSR1, accept)
 print("start", start, "with", passed, flush=True)
 tell("READY=1\nSTATUS=start %d" % start)

@@ -1,4 +1,4 @@
-//! Who gets a slot for tokens on the control channel, and who does not.
+//! Slots for tokens are granted and refused on the control channel.
 #![forbid(unsafe_code)]
 
 mod attack;
@@ -33,7 +33,8 @@ fn a_session_gets_one_slot_while_it_is_open_and_nobody_elses() -> Result {
 
     let slot = channel.tokens(session, key())?;
     assert!(slot.is_ok(), "{slot:?}");
-    // Whoever asks again has another key or lost the answer; the first key stays.
+    // A second request comes from a client with another key, or one that lost the answer; the first
+    // key stays.
     let again = channel.tokens(session, key())?;
     assert_eq!(again, Err(Refusal::Replayed));
 

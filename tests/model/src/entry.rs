@@ -109,7 +109,7 @@ pub struct Entry {
     pub element: Option<usize>,
     /// The socket whose SYN it is for, as its sequence number. None: any.
     pub syn: Option<usize>,
-    /// Whether SYNs are no longer admitted (`expires_ns`).
+    /// True if SYNs are no longer admitted (`expires_ns`).
     pub expired: bool,
     /// The channel that announced it.
     pub channel: Channel,

@@ -85,9 +85,9 @@ pub struct Scene {
     pub ports: usize,
     /// The number of daemons that may die, one after another or at once.
     pub deaths: u8,
-    /// Whether the server answers SYNs by cookies.
+    /// True if the server answers SYNs by cookies.
     pub cookies: bool,
-    /// Whether the network may copy the ACK that answers a cookie, and deliver a copied SYN after its
+    /// True if the network may copy the ACK that answers a cookie, and deliver a copied SYN after its
     /// connection has closed although it was answered by a cookie.
     pub late_copies: bool,
     /// The mends in force.

@@ -17,7 +17,7 @@ pub enum Kind {
     Stranger,
 }
 
-/// Whether the filter at the interface can read a socket's SYN.
+/// A socket's SYN, as the filter at the interface can or cannot read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
     /// It can.
@@ -59,15 +59,15 @@ pub enum Phase {
 pub struct Socket {
     /// Its state.
     pub phase: Phase,
-    /// Whether the program was told to connect.
+    /// True if the program was told to connect.
     pub told: bool,
-    /// Whether the network has copies of its SYN, which may arrive at any time from now on.
+    /// True if the network has copies of its SYN, which may arrive at any time from now on.
     pub syn: bool,
-    /// Whether a SYN cookie is on its way to it.
+    /// True if a SYN cookie is on its way to it.
     pub cookie: bool,
-    /// Whether the answer to a SYN cookie is on its way.
+    /// True if the answer to a SYN cookie is on its way.
     pub ack: bool,
-    /// Whether the server's keeper has entered its announcement, or the kernel has spent its token
+    /// True if the server's keeper has entered its announcement, or the kernel has spent its token
     /// for it.
     pub authenticated: bool,
     /// Was gone when the entry between its endpoints expired: its packets are gone when that is removed.
@@ -142,7 +142,7 @@ pub struct Served {
     pub socket: usize,
     /// The user in whose queue it is.
     pub queue: u8,
-    /// Whether the table has it.
+    /// True if the table has it.
     pub tracked: bool,
 }
 
@@ -166,11 +166,11 @@ pub struct State {
     pub sockets: Vec<Socket>,
     /// By the client's port.
     pub ends: Vec<Ends>,
-    /// Which daemons run, in the order of [`DAEMONS`].
+    /// The running daemons, in the order of [`DAEMONS`].
     pub running: [bool; 4],
     /// The number of daemons that may still die.
     pub deaths: u8,
-    /// Whether courier and verifier have a channel.
+    /// True if courier and verifier have a channel.
     pub channel: bool,
     /// Frames on their way through it.
     pub frames: VecDeque<Frame>,
@@ -196,7 +196,7 @@ pub enum Fault {
 }
 
 impl State {
-    /// Whether the daemon runs.
+    /// Returns whether the daemon runs.
     pub fn runs(&self, daemon: Daemon) -> bool {
         self.running[daemon as usize]
     }

@@ -30,7 +30,7 @@ const TOKEN: Duration = Duration::from_secs(3);
 /// refuses it afterwards.
 const ANNOUNCED: Duration = Duration::from_secs(10);
 
-/// Why a connection failed.
+/// A failed connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The signer or the server refused.
@@ -250,7 +250,7 @@ fn family_of(server: SocketAddr) -> AddressFamily {
     }
 }
 
-/// Why a connection with a token failed.
+/// A failed connection with a token.
 enum TokenError {
     /// No token was available; nothing was sent.
     Draw,
@@ -282,7 +282,7 @@ fn establish(socket: &OwnedFd, server: SocketAddr, limit: Duration) -> io::Resul
     match rustix::net::connect(socket, &server) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::INTR) => wait_until_connected(socket, until),
-        // What the kernel says at the end of the socket's time.
+        // The kernel's error at the end of the socket's time.
         Err(rustix::io::Errno::INPROGRESS) => Err(io::ErrorKind::TimedOut.into()),
         Err(error) => Err(error.into()),
     }
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_is_refused_says_so() {
-        // Bound and not listening: nobody else's port meanwhile.
+        // Bound and not listening: no other process can take the port meanwhile.
         let closed = stream_socket().unwrap();
         rustix::net::bind(&closed, &SocketAddr::from(([0; 8], 0))).unwrap();
         let bound: SocketAddr = rustix::net::getsockname(&closed)

@@ -55,14 +55,15 @@ impl Conversation {
 impl Drop for Conversation {
     fn drop(&mut self) {
         let own = self.0.as_fd().as_raw_fd();
-        // Where it is held for ever, no call of this process uses it any more.
+        // If another thread holds the lock for ever, no call of this process uses the conversation
+        // any more.
         if let Ok(mut conversations) = table::lock(&CONVERSATIONS) {
             conversations.retain(|entry| entry.descriptor != own);
         }
     }
 }
 
-/// Closes what this process has of its parent's conversations: it is about to be somebody else's.
+/// Closes this process's copies of its parent's conversations: it is about to become another user's.
 pub(crate) fn forget_inherited() -> Result<(), ServiceError> {
     let mut conversations = table::lock(&CONVERSATIONS)?;
     let own = std::process::id();

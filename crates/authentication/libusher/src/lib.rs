@@ -1,7 +1,7 @@
 //! Usher's programming interface.
 //!
-//! [`connect_by_user`] gives a TCP connection to a service on which the server knows the local
-//! user before it accepts (netAuth, USENIX Security 2008, section 4). [`ByUserListener`] is for
+//! [`connect_by_user`] makes a TCP connection to a service. The server knows the local user before it
+//! accepts (netAuth, USENIX Security 2008, section 4). [`ByUserListener`] is for
 //! services: their processes become the user before they accept. The C interface is
 //! `include/usher.h`; see connect_by_user(3) and usher_accept_by_user(3).
 //!
@@ -13,7 +13,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Room: the caller's sockets, and the local sockets of signer and keeper. Programs of users and
+//! [`mac`] has the labels of mandatory access control.
+//!
+//! Room: the caller's sockets, the local sockets of signer and keeper, and the labels of files that the
+//! caller names. Programs of users and
 //! services use it, without a privilege.
 #![deny(unsafe_code)]
 
@@ -21,6 +24,7 @@ mod connect;
 mod conversation;
 #[allow(unsafe_code)]
 mod ffi;
+pub mod mac;
 #[allow(unsafe_code)]
 mod process;
 mod service;

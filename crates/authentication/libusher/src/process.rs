@@ -1,11 +1,11 @@
-//! What a process does to itself that no safe interface offers.
+//! Changes of a process to itself that no safe interface offers.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use rustix::io::Errno;
 
-/// Closes a descriptor of which a fork has left this process a duplicate. What owned it is a thread
-/// that this process does not have.
+/// Closes a descriptor of which a fork has left this process a duplicate. Its owner is a
+/// thread that this process does not have.
 pub(crate) fn close(descriptor: RawFd) {
     // SAFETY: nothing in this process owns the descriptor, by this function's contract; closing one
     // that is not open does nothing.

@@ -4,7 +4,7 @@ use std::io;
 
 use usher_proto::refusal::Refusal;
 
-/// Why a call failed.
+/// A failed call.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     /// The descriptor is no socket, or one of another kind.

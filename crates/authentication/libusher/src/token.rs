@@ -17,7 +17,7 @@ const PROGRAM: i32 = 2;
 /// once, before connect(2). A connection to another address has no token.
 ///
 /// # Errors
-/// `ENOPROTOOPT`: nobody on this host holds tickets (or the caller is a program of 32 bits);
+/// `ENOPROTOOPT`: this host holds no tickets (or the caller is a program of 32 bits);
 /// `ENOENT`: the caller (its real uid) has no ticket for this server; `EKEYEXPIRED`: it has
 /// expired; `ESTALE`: all its elements are drawn, more may come; `EISCONN`: the socket is not
 /// unconnected; `EOPNOTSUPP`: it is no TCP socket (an MPTCP socket is none); `ENOMEM`. The socket
@@ -32,7 +32,7 @@ pub fn draw_token(socket: BorrowedFd<'_>, server: SocketAddr) -> io::Result<()> 
 /// Makes the kernel tell the signer which program made `socket`. Policy may demand that.
 ///
 /// # Errors
-/// `ENOPROTOOPT`: nobody on this host tells programs apart (or the caller is a program of 32 bits);
+/// `ENOPROTOOPT`: this host does not tell programs apart (or the caller is a program of 32 bits);
 /// `ENOENT`: the socket is of another network namespace; `ENOMEM`. The signer then knows of no
 /// program.
 pub fn tell_program(socket: BorrowedFd<'_>) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! `usher.h`, the libraries and the manual pages as programs in C meet them: installed below a
+//! `usher.h`, `usher_mac.h`, the libraries and the manual pages as programs in C meet them: installed below a
 //! prefix, found by pkg-config, on a host where no daemon runs.
 
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ fn stdout(command: &mut Command) -> String {
     String::from_utf8(run(command).stdout).unwrap()
 }
 
-/// What `make install` puts below DESTDIR for programs in C.
+/// The files that `make install` puts below DESTDIR for programs in C.
 struct Installed {
     folder: tempfile::TempDir,
 }
@@ -93,16 +93,24 @@ fn source(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The functions of the library: whatever of that name the header calls one.
-fn declared() -> BTreeSet<String> {
-    let header = read(root().join("include/usher.h"));
+/// The functions of a header: whatever of that prefix it calls one.
+fn declared_in(header: &str, prefix: &str) -> BTreeSet<String> {
+    let header = read(root().join("include").join(header));
     let names = header.split('(').filter_map(|before| {
         let name = before
             .rsplit(|c: char| !c.is_alphanumeric() && c != '_')
             .next()?;
-        name.starts_with("usher_").then(|| name.to_owned())
+        name.starts_with(prefix).then(|| name.to_owned())
     });
     names.collect()
+}
+
+/// The functions of the library.
+fn declared() -> BTreeSet<String> {
+    let headers = ["usher.h", "usher_mac.h"].into_iter();
+    headers
+        .flat_map(|header| declared_in(header, "usher_"))
+        .collect()
 }
 
 /// Compiles without linking.
@@ -113,7 +121,7 @@ fn check(compiler: &str, standard: &str, file: &Path) {
 }
 
 #[test]
-fn the_header_alone_compiles_as_c_and_as_cpp() {
+fn each_header_alone_compiles_as_c_and_as_cpp() {
     let folder = tempfile::tempdir().unwrap();
     for (compiler, standard, file) in [
         ("cc", "-std=c11", "alone.c"),
@@ -121,8 +129,10 @@ fn the_header_alone_compiles_as_c_and_as_cpp() {
         ("c++", "-std=c++17", "alone.cc"),
     ] {
         let file = folder.path().join(file);
-        std::fs::write(&file, "#include <usher.h>\nint unused_file;\n").unwrap();
-        check(compiler, standard, &file);
+        for header in ["usher.h", "usher_mac.h"] {
+            std::fs::write(&file, format!("#include <{header}>\nint unused_file;\n")).unwrap();
+            check(compiler, standard, &file);
+        }
     }
 }
 
@@ -163,6 +173,32 @@ fn without_a_daemon_each_call_says_what_is_wrong() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{output:?}");
     assert_eq!(said, "0 failed expectations\n");
+}
+
+#[test]
+fn labels_of_files_are_got_and_set_from_c() {
+    let installed = Installed::new("install-library");
+    let strict = [&STRICT[..], &["-std=gnu11"]].concat();
+    let program = installed.program(&source("labels.c"), &strict, &["--cflags", "--libs"]);
+    let output = installed.run_alone(&program);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{output:?}");
+    assert_eq!(said, "0 failed expectations\n");
+}
+
+#[test]
+fn the_manual_pages_example_prints_a_label() {
+    let installed = Installed::new("install-library");
+    let example = installed.folder.path().join("example.c");
+    std::fs::write(&example, example_of("mac_get_file.3.md")).unwrap();
+    let strict = [&STRICT[..], &["-std=gnu11"]].concat();
+    let program = installed.program(&example, &strict, &["--cflags", "--libs"]);
+    let file = usher::mac::LabelledFile::Path(&example);
+    file.set(&"mls/low,biba/high,partition/0".parse().unwrap())
+        .unwrap();
+    let mut command = Command::new(&program);
+    command.env("LD_LIBRARY_PATH", installed.path("lib"));
+    assert_eq!(stdout(command.arg(&example)), "biba/high,mls/low\n");
 }
 
 #[test]
@@ -239,6 +275,7 @@ fn each_function_has_a_manual_page_that_names_it() {
         "accept_by_user",
     ];
     names.extend(of_the_paper.map(str::to_owned));
+    names.extend(declared_in("usher_mac.h", "mac_"));
     for name in names {
         let mut text = read(page(&name));
         if let Some(other) = text.strip_prefix(".so man3/") {

@@ -12,7 +12,7 @@ use usher_policy::{
 use crate::how::{How, Offer, Request, programs_of};
 use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::{Objection, Reason};
-use crate::protection::{protecting, unmet};
+use crate::protection::{protecting, unmet, without_sas};
 use crate::question::Question;
 
 /// The policies of a network are those of one time ([`Policy::at`](usher_policy::Policy::at)): a
@@ -218,7 +218,7 @@ impl Case<'_> {
             let block = (BlockKind::Client, client.name.as_ref());
             self.ground_user(host, block, client.user_blocks.iter());
         }
-        for keyword in ["programs", "protocol", "key"] {
+        for keyword in ["programs", "protocol", "key", "protection"] {
             let clause = Clause::statement(BlockKind::Client, &client.name, keyword);
             self.ground(host, clause);
         }
@@ -381,7 +381,7 @@ impl Case<'_> {
             }
         }
         if let Some(service) = service {
-            self.ask_protection(client, service, &acquaintance);
+            self.ask_protection((client, server), service, &acquaintance);
         }
         self.how.routes = acquaintance.routes;
     }
@@ -391,7 +391,7 @@ impl Case<'_> {
     /// Whether the client protects a program's connections as the service demands.
     fn ask_protection(
         &mut self,
-        client: &HostPolicy,
+        (client, server): (&HostPolicy, &HostPolicy),
         service: &Service,
         acquaintance: &Acquaintance<'_>,
     ) {
@@ -401,6 +401,11 @@ impl Case<'_> {
         };
         if let Some(reason) = unmet(client, &block.name, routes, service) {
             self.object(&client.name, reason, Vec::new());
+        }
+        let mut entries = client.policy.client_services();
+        let entry = entries.find(|entry| entry.host == block.name && entry.service == service.name);
+        if let Some(reason) = entry.and_then(|entry| without_sas(client, entry, server)) {
+            self.object(&server.name, reason, Vec::new());
         }
         let blocks = protecting(client, routes, service);
         for block in &blocks {

@@ -12,7 +12,7 @@ use usher_policy::{BlockKind, Clause, Client, ClientService, Host, joined};
 use crate::decision::target;
 use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::Reason;
-use crate::protection::unmet;
+use crate::protection::{unmet, without_sas};
 use crate::sets::{Sample, SetId, Universe};
 
 /// A clause of one host's policy that another's contradicts. It permits less than it seems to.
@@ -150,8 +150,9 @@ impl<'n> Universe<'n> {
                 }));
             }
             Some(_) => {
-                let (routes, server) = (&acquaintance.routes, &entry.host);
-                if let Some(reason) = unmet(host, server, routes, service) {
+                let (routes, server_block) = (&acquaintance.routes, &entry.host);
+                let unmet = unmet(host, server_block, routes, service);
+                if let Some(reason) = unmet.or_else(|| without_sas(host, entry, server)) {
                     return tell(refused(reason));
                 }
             }

@@ -45,7 +45,7 @@ pub enum Expected {
 impl Network {
     /// Tests the expectations of all hosts' policies, in the order of hosts and texts.
     ///
-    /// Where an expectation leaves something out, it stands for everything possible: all hosts that
+    /// If an expectation leaves something out, it stands for everything possible: all hosts that
     /// its policy knows, and of these the ones that offer the service. `permit` holds if one of
     /// these connections is permitted, `refuse` if none is. A connection that needs a certificate
     /// leaves both unknown.

@@ -45,6 +45,8 @@ pub struct Request {
     pub protocol: Protocol,
     /// The addresses at which the proxy stands in for the service.
     pub proxy: Vec<SocketAddrV4>,
+    /// How IPsec protects the connections of programs without an `application` block.
+    pub protection: Option<Kind>,
 }
 
 /// The server's policy on a connection.
@@ -85,6 +87,7 @@ impl Request {
             key: entry.key.clone(),
             protocol: entry.protocol,
             proxy: loopback.iter().map(at_port).collect(),
+            protection: entry.protection,
         }
     }
 }

@@ -59,7 +59,7 @@ mistakes! {
             "write a later time for the guest {user} on {host}";
         /// The service admits no user from the client's host.
         HostNotAdmitted { host: HostName, service: ServiceName, client: HostName }
-            => "`service {service}` of {host} admits nobody from {client}";
+            => "`service {service}` of {host} admits no users from {client}";
             "add {client} to its `hosts` on {host}";
         /// The client expects the service at another port.
         PortDiffers { host: HostName, port: u16, offered: u16 }
@@ -83,8 +83,14 @@ mistakes! {
         Unprotected { host: HostName, service: ServiceName, server: HostName, port: u16, demanded: Kind }
             => "{service} demands {demanded} by IPsec, and {host} protects no program's connections with \
                 {server} at port {port} by it";
-            "add an `application` block on {host} with `network {server} protected NAME;` and, in its \
-             `protection NAME`, `localport=any remoteport={port} {demanded} mandatory;`";
+            "write `protection {demanded};` in the `client` block on {host} that names {service} at \
+             {server}";
+        /// The client protects its connections with the service, and the server negotiates no SAs of
+        /// that class.
+        NoSas { host: HostName, service: ServiceName, client: HostName, wanted: Kind }
+            => "{client} has its connections with {service} protected by {wanted} of IPsec, and {host} \
+                negotiates no SAs for it";
+            "write `protection {wanted};` in `service {service}` on {host}";
         /// The user is disabled.
         Disabled { host: HostName, user: UserName }
             => "{user} is disabled on {host}"; "`usher user enable {user}`";

@@ -1,9 +1,9 @@
-//! `protection` of a service, as far as the client's policy can meet it: which of its programs have
-//! their traffic with the service protected.
+//! Compares the `protection` that a service demands with what the client's policy protects, program
+//! by program; and that of a `client` block with the server's policy.
 
 use usher_base::HostName;
-use usher_policy::Service;
 use usher_policy::protection::{Application, Traffic};
+use usher_policy::{ClientService, Service};
 
 use crate::how::Route;
 use crate::network::HostPolicy;
@@ -34,7 +34,8 @@ pub(crate) fn protecting<'n>(
     blocks.collect()
 }
 
-/// That no program of the client is protected as the service demands.
+/// The objection if no program of the client is protected as the service demands. `server` is the
+/// client's name for the service's host.
 pub(crate) fn unmet(
     client: &HostPolicy,
     server: &HostName,
@@ -42,13 +43,32 @@ pub(crate) fn unmet(
     service: &Service,
 ) -> Option<Reason> {
     let demanded = service.protection.as_ref()?.kind;
-    protecting(client, routes, service)
-        .is_empty()
-        .then(|| Reason::Unprotected {
-            host: client.name.clone(),
-            service: service.name.clone(),
-            server: server.clone(),
-            port: service.listen,
-            demanded,
-        })
+    let at_port = client.policy.client_services();
+    let mut at_port = at_port.filter(|entry| entry.host == *server && entry.port == service.listen);
+    let by_client =
+        at_port.any(|entry| entry.protection.is_some_and(|kind| kind.includes(demanded)));
+    let by_none = !by_client && protecting(client, routes, service).is_empty();
+    by_none.then(|| Reason::Unprotected {
+        host: client.name.clone(),
+        service: service.name.clone(),
+        server: server.clone(),
+        port: service.listen,
+        demanded,
+    })
+}
+
+/// The objection if the client protects its connections, and the server negotiates no SAs for them: its
+/// programs cannot connect, except those that an `application` block has.
+pub(crate) fn without_sas(
+    client: &HostPolicy,
+    entry: &ClientService,
+    server: &HostPolicy,
+) -> Option<Reason> {
+    let kind = entry.protection?;
+    (!server.policy.negotiates(kind)).then(|| Reason::NoSas {
+        host: server.name.clone(),
+        service: entry.service.clone(),
+        client: client.name.clone(),
+        wanted: kind,
+    })
 }

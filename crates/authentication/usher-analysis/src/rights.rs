@@ -10,7 +10,7 @@ use usher_policy::{ClientService, Principal, Service};
 use crate::certificates::ByCertificate;
 use crate::how::{How, Offer, Request, programs_of};
 use crate::network::{Acquaintance, Holders, HostPolicy, Network};
-use crate::protection::protecting;
+use crate::protection::{protecting, unmet, without_sas};
 use crate::sets::{SetId, Universe};
 
 /// The sides whose policies establish a right.
@@ -177,10 +177,13 @@ impl<'n> Universe<'n> {
         if service.listen != entry.port || !from_there || !reachable {
             return None;
         }
-        let protecting = protecting(client, &acquaintance.routes, service);
-        if service.protection.is_some() && protecting.is_empty() {
+        let routes = &acquaintance.routes;
+        if unmet(client, &entry.host, routes, service).is_some()
+            || without_sas(client, entry, server).is_some()
+        {
             return None;
         }
+        let protecting = protecting(client, routes, service);
         let admitted = self.admitted(server, service);
         let users = self.both(permitted, admitted);
         let by_certificate = self.by_certificate((server, service), Some(permitted), users);

@@ -15,10 +15,10 @@ pub struct TrafficChange {
     pub host: HostName,
     /// The program.
     pub program: String,
-    /// What its `application` block said, a statement in each; none: it had no block, and its traffic
-    /// was left alone.
+    /// Its former `application` block, one string a statement; none: it had no block, and its
+    /// traffic was left alone.
     pub before: Option<Vec<String>>,
-    /// What it says now.
+    /// Its present block.
     pub after: Option<Vec<String>>,
 }
 

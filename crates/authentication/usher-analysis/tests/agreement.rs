@@ -110,7 +110,7 @@ proptest! {
             .zip(&choices)
             .map(|(source, choices)| parse_with_places(source, &groups(choices)).expect("a correct policy").1)
             .collect();
-        // What a policy may leave at its default.
+        // Statements that a policy may leave at their default.
         let optional = ["programs", "protocol", "key", "keys", "files", "control", "account", "session",
             "reauthenticate", "protection", "connect", "umask", "setuid", "pam"];
         for (client, server) in HOSTS.iter().flat_map(|c| HOSTS.map(|s| (*c, s))) {

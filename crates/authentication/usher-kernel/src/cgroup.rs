@@ -178,9 +178,6 @@ impl Group {
     }
 
     /// Moves the calling process (all its threads) here.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn move_self(&self) -> Result<(), KernelError> {
         self.write("cgroup.procs", "0")
     }
@@ -285,9 +282,6 @@ impl Group {
     }
 
     /// Kills every process in the group, including newly forked ones (5.14 on).
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn kill(&self) -> Result<(), KernelError> {
         self.write("cgroup.kill", "1")
     }
@@ -354,9 +348,6 @@ pub struct Guest {
 impl Guest {
     /// Moves the process back, if it still lives and `back` is set, and kills everything else in its
     /// group: its children.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn leave(self, back: bool) -> Result<(), KernelError> {
         if back && self.alive().is_ok() {
             write(self.former.join("cgroup.procs"), &self.pid.to_string())?;

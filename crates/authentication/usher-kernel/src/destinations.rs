@@ -113,9 +113,6 @@ impl Destinations {
     }
 
     /// Makes the tables of services, by the services' numbers. Nothing is in force yet.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn prepare(
         &self,
         services: impl IntoIterator<Item = (u32, Permitted)>,
@@ -162,9 +159,6 @@ impl Destinations {
     }
 
     /// The programs' counters since the tables were made.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn counters(&self) -> Result<Counters, KernelError> {
         self.counters.read()
     }

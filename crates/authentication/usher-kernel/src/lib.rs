@@ -5,7 +5,8 @@
 //! `open` puts it in force, `apply` changes it, `counters` reports its work. Dropping it ends it, or
 //! leaves it in force if it is pinned: [`release`] ends that.
 //!
-//! It supports kernels from 6.1 on. [`probe`] finds missing features by trying them.
+//! It supports kernels from 6.1 on. [`probe`] finds missing features by trying them. Functions
+//! whose errors are not described return the kernel's.
 //!
 //! Room: listeners, control groups, worker processes, and the BPF objects of authentication. Only
 //! `usherd` uses it, and each daemon only the objects that it owns.
@@ -19,6 +20,7 @@ pub mod listener;
 pub mod ownership;
 pub mod ports;
 pub mod probe;
+pub mod protected;
 pub mod release;
 mod shared;
 pub mod ticket;

@@ -135,9 +135,6 @@ pub fn close(listener: BorrowedFd<'_>) -> Result<(), KernelError> {
 
 /// Makes a closed listener ([`close`]) listen again; one that listens continues. The socket is the same:
 /// its owner, its place in the tables and all its duplicates stay valid.
-///
-/// # Errors
-/// When the kernel refuses.
 pub fn reopen(listener: BorrowedFd<'_>, backlog: u32) -> Result<(), KernelError> {
     rustix::net::listen(listener, i32::try_from(backlog).unwrap_or(i32::MAX))
         .map_err(KernelError::system("listening again"))

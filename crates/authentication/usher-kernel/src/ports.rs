@@ -93,9 +93,6 @@ impl Ports {
     }
 
     /// The programs' counters since they were attached.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn counters(&self) -> Result<Counters, KernelError> {
         self.counters.read()
     }

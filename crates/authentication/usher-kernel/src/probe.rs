@@ -1,5 +1,6 @@
 //! The features of this kernel, for `usher doctor`: found by trying, and by reading versions and lists
-//! only where trying cannot decide. Loads programs and attaches none.
+//! only where trying cannot decide. Loads programs, and attaches none to this host. Netfilter programs
+//! are attached in a network namespace of their own, because kernels load some that they cannot attach.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -17,7 +18,7 @@ type Outcome = Result<String, String>;
 pub struct Probe {
     /// Its name.
     pub name: &'static str,
-    /// Whether authentication fails without it.
+    /// Whether a host fails that needs it.
     pub required: bool,
     /// Its purpose.
     pub needed_for: &'static str,
@@ -25,11 +26,13 @@ pub struct Probe {
 }
 
 impl Probe {
-    const fn new(
+    /// A feature; `attempt` returns the finding in words, or the reason that it does not work.
+    #[must_use]
+    pub const fn new(
         name: &'static str,
         required: bool,
         needed_for: &'static str,
-        attempt: fn() -> Outcome,
+        attempt: fn() -> Result<String, String>,
     ) -> Self {
         Self {
             name,
@@ -65,6 +68,25 @@ pub static ALL: &[Probe] = &[
             crate::admission::CODE
                 .probe()
                 .map(|()| "the programs for socket lookup, TCP events and tokens load".into())
+        },
+    ),
+    Probe::new(
+        "tokens under IPsec",
+        false,
+        "reading tokens in fragments, under IPsec, and on interfaces that have just come up; otherwise \
+         such connections are announced",
+        || {
+            crate::admission::probe_arriving()
+                .map(|()| "the program that reads tokens at LOCAL_IN can be attached".into())
+        },
+    ),
+    Probe::new(
+        "protected services",
+        false,
+        "services with `protection`, whose users are refused otherwise",
+        || {
+            crate::protected::probe()
+                .map(|()| "the program that compares packets after IPsec can be attached".into())
         },
     ),
     Probe::new(
@@ -171,7 +193,7 @@ pub static ALL: &[Probe] = &[
     Probe::new(
         "ownership",
         false,
-        "services that change to the user themselves, and connections that nobody but their user \
+        "services that change to the user themselves, and connections that only their user \
          can use",
         ownership_programs,
     ),

@@ -1,5 +1,6 @@
 //! Removes the objects that a stopped keeper deliberately leaves in the kernel: the programs that
-//! decide on SYNs and on destinations of services, their tables, and the filters at interfaces.
+//! decide on SYNs, on destinations of services and on packets to protected ones, their tables, and the
+//! filters at interfaces.
 
 use std::path::Path;
 
@@ -21,18 +22,18 @@ pub struct Released {
     pub signer_runs: bool,
 }
 
-/// Unpins the admission programs and tables below `pins`, those for destinations below
-/// `destinations` and the gates of a signer that has stopped below `gates`, which ends them, and
-/// removes the filters from the interfaces of the caller's network namespace. Pins in other folders
-/// stay. Established connections continue. May be called repeatedly.
+/// Unpins the admission programs and tables below `pins`, those in the folders of `others` below it,
+/// and the gates of a signer that has stopped below `gates`, which ends them, and removes the filters
+/// from the interfaces of the caller's network namespace. Pins in other folders stay. Established
+/// connections continue. May be called repeatedly.
 ///
 /// # Errors
 /// [`KernelError::InUse`] while a keeper runs, before anything has changed;
 /// [`KernelError::Guarded`] when the ownership programs refuse the caller; other errors of the kernel:
 /// some objects are then gone, and the next call continues.
-pub fn release(pins: &Path, destinations: &Path, gates: &Path) -> Result<Released, KernelError> {
+pub fn release(pins: &Path, others: &[&Path], gates: &Path) -> Result<Released, KernelError> {
     let mut held = Vec::new();
-    for folder in [destinations, pins] {
+    for folder in others.iter().copied().chain([pins]) {
         if exists(folder)? {
             held.push(Pins::lock(folder)?);
         }
@@ -41,7 +42,7 @@ pub fn release(pins: &Path, destinations: &Path, gates: &Path) -> Result<Release
     if exists(gates)? {
         match Pins::lock(gates) {
             Ok(pins) => held.push(pins),
-            Err(KernelError::InUse { .. }) => signer_runs = true,
+            Err(KernelError::InUse(_)) => signer_runs = true,
             Err(error) => return Err(error),
         }
     }

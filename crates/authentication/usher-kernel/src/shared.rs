@@ -24,6 +24,7 @@ headers! {
     ticket: "usher_ticket",
     destinations: "usher_destinations",
     ports: "usher_ports",
+    protected: "usher_protected",
     guard: "usher_guard",
     ownership: "usher_ownership",
 }

@@ -20,10 +20,7 @@ fn record(uid: u32) -> SessionRecord {
         service: SERVICE,
         user: "alice".parse().unwrap(),
         host: "laptop".parse().unwrap(),
-        tip: ChainTip {
-            position: 0,
-            value: [1; 16],
-        },
+        tip: ChainTip::at_anchor([1; 16]),
         chain_length: 1024,
         chain_salt: [2; 16],
         token_anchor: [6; 11],
@@ -186,7 +183,7 @@ tests! {
 
     fn one_keeper_at_a_time(world) {
         let admission = world.open().unwrap();
-        assert!(matches!(world.open(), Err(KernelError::InUse { .. })));
+        assert!(matches!(world.open(), Err(KernelError::InUse(_))));
         drop(admission);
         world.open().unwrap();
     }
@@ -229,7 +226,7 @@ tests! {
             scope.spawn(|| {
                 // SAFETY: moves only this thread, to a new network namespace.
                 assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
-                assert!(matches!(world.open(), Err(KernelError::OtherNamespace { .. })));
+                assert!(matches!(world.open(), Err(KernelError::OtherNamespace(_))));
             });
         });
         world.open().unwrap();
@@ -250,6 +247,31 @@ tests! {
         }
         let (_admission, _alice, _bob) = world.serve();
         Client::v4().expect_refused();
+    }
+
+    fn a_reader_of_one_family_does_not_stay(world) {
+        if world.at_interfaces {
+            println!("skipped: this kernel has no netfilter programs that see whole packets");
+            return;
+        }
+        let _other = world.open().unwrap();
+        let detach = |family: &str| {
+            let link = world.pins.join(format!("link_check_token_{family}_0"));
+            run("bpftool", &["link", "detach", "pinned", link.to_str().unwrap()]);
+        };
+        // Another party has the priority for IPv6; the one for IPv4 is free.
+        detach("ipv4");
+        let pins = world.pins.with_file_name("beside");
+        let open = || usher_kernel::admission::Admission::open(&pins, &world.cgroup, &LIMITS).unwrap();
+        let readers = || {
+            let names = pins.read_dir().unwrap().map(|entry| entry.unwrap().file_name());
+            names.filter(|name| name.to_str().unwrap().contains("check_token")).count()
+        };
+        assert!(open().reads_at_interfaces().is_some());
+        assert_eq!(readers(), 0);
+        detach("ipv6");
+        assert_eq!(open().reads_at_interfaces(), None);
+        assert_eq!(readers(), 2);
     }
 
     fn a_keeper_in_another_cgroup_follows_old_and_new_connections(world) {

@@ -3,6 +3,7 @@
 #[macro_use]
 mod world;
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use usher_daemon::role::HasRole;
 use usher_kernel::probe;
+use usher_kernel::protected::{Demand, Protected};
 use usher_local::roles;
 use usher_system::connections;
 use usher_system::privileges::{self, Capabilities};
@@ -109,7 +111,9 @@ fn dangerous_calls_are_refused() {
         [libc::PTRACE_TRACEME.into(), 0, 0, 0],
     );
     call("process_vm_readv", libc::SYS_process_vm_readv, [1, 0, 0, 0]);
-    call("bpf", libc::SYS_bpf, [0; 4]);
+    // BPF_PROG_GET_FD_BY_ID and BPF_RAW_TRACEPOINT_OPEN.
+    call("another's program", libc::SYS_bpf, [13, 0, 0, 0]);
+    call("a tracepoint", libc::SYS_bpf, [17, 0, 0, 0]);
     call("mount", libc::SYS_mount, [0; 4]);
     call("umount", libc::SYS_umount2, [0; 4]);
     call(
@@ -153,6 +157,16 @@ fn confine<R: HasRole>(_: R) {
     an_asynchronous_program_works(listener);
     UnixStream::pair().unwrap();
     dangerous_calls_are_refused();
+    if !R::ROLE
+        .sandbox
+        .unwrap()
+        .abilities
+        .contains(&Ability::LoadBpf)
+    {
+        // BPF_MAP_CREATE and BPF_PROG_LOAD.
+        call("a map", libc::SYS_bpf, [0; 4]);
+        call("a program", libc::SYS_bpf, [5, 0, 0, 0]);
+    }
     denied("packet socket", socket(libc::AF_PACKET, libc::SOCK_RAW, 0));
     denied(
         "raw socket",
@@ -190,6 +204,54 @@ tests! {
         drop(server);
     }
 
+    fn the_protector_is_confined(world) {
+        let _ = world;
+        confine(roles::Protector);
+        denied("TCP", socket(libc::AF_INET, libc::SOCK_STREAM, 0));
+        denied("UDP", socket(libc::AF_INET6, libc::SOCK_DGRAM, 0));
+        denied("diagnosis", socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG));
+        socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_XFRM).unwrap();
+        // It loads and attaches programs.
+        probe::ALL.iter().find(|probe| probe.name == "destinations").unwrap().run().unwrap();
+    }
+
+    fn a_confined_protector_replaces_netfilter_programs(world) {
+        if !has_netfilter_programs() {
+            println!("skipped: this kernel has no netfilter programs");
+            return;
+        }
+        limit_to::<roles::Protector>();
+        let pins = world.pins.with_file_name("protected");
+        let demands = [(8025, Demand { shift: 20, classes: 8 })].into();
+        for _ in 0..3 {
+            Protected::open(&pins).unwrap().add(&demands).unwrap();
+        }
+        Protected::open(&pins).unwrap().apply(&BTreeMap::new()).unwrap();
+        let left = std::fs::read_dir(&pins).unwrap().map(|pin| pin.unwrap().file_name());
+        assert!(!left.into_iter().any(|name| name.to_string_lossy().contains("require")));
+    }
+
+    fn the_protector_reads_its_own_files_only(world) {
+        let _ = world;
+        let sandbox = roles::Protector::ROLE.sandbox.unwrap();
+        let [reads, writes] = [sandbox.reads, sandbox.writes]
+            .map(|paths| paths.iter().map(Path::new).collect::<Vec<_>>());
+        let forwards = "/proc/sys/net/ipv4/ip_forward";
+        let former = std::fs::read_to_string(forwards).unwrap();
+        if sandbox::landlock(&reads, &writes).unwrap() == LandlockStatus::Absent {
+            eprintln!("skipped: this kernel has no Landlock");
+            return;
+        }
+        std::fs::write(forwards, former).unwrap();
+        std::fs::read_dir("/sys/fs/cgroup").unwrap();
+        // Whether a program is a script.
+        std::fs::File::open("/usr/bin/env").unwrap();
+        denied("a program", std::fs::File::options().append(true).open("/usr/bin/env"));
+        denied("a sysctl of the kernel", std::fs::File::options().write(true).open("/proc/sys/kernel/core_pattern"));
+        denied("accounts", std::fs::read_to_string("/etc/passwd"));
+        denied("a control group", std::fs::create_dir("/sys/fs/cgroup/usher-test"));
+    }
+
     fn the_courier_is_confined(world) {
         let _ = world;
         let server = TcpListener::bind("10.9.0.1:8026").unwrap();
@@ -210,6 +272,22 @@ tests! {
         let _accepted = server.accept().unwrap();
         assert_eq!(connections::owner(theirs, ours).unwrap().unwrap().uid, 0);
         denied("UDP", socket(libc::AF_INET, libc::SOCK_DGRAM, 0));
+    }
+
+    fn the_resolver_is_confined(world) {
+        let _ = world;
+        // The calls that `confine` tests, but route netlink, which the C library asks.
+        let listener = TcpListener::bind("10.9.0.1:8025").unwrap();
+        limit_to::<roles::Resolver>();
+        an_asynchronous_program_works(listener);
+        dangerous_calls_are_refused();
+        socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE).unwrap();
+        denied("diagnosis", socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG));
+        denied("packet socket", socket(libc::AF_PACKET, libc::SOCK_RAW, 0));
+        denied("raw socket", socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_TCP));
+        denied("listening", TcpListener::bind("10.9.0.1:8026"));
+        let local = std::net::ToSocketAddrs::to_socket_addrs(&("localhost", 0)).unwrap();
+        assert!(local.count() > 0);
     }
 
     fn the_courier_may_not_listen(world) {

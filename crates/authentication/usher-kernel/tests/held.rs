@@ -127,6 +127,39 @@ tests! {
         assert_eq!(Counters { held: 0, ..counted }, Counters::default());
     }
 
+    fn a_held_syn_is_sent_with_its_sockets_mark(world) {
+        // The accepted connection has the mark that its SYN had.
+        std::fs::write("/proc/sys/net/ipv4/tcp_fwmark_accept", "1").unwrap();
+        let tickets = hold(world);
+        let sender = tickets.holding().sender().unwrap();
+        let server = Server::new();
+        for mark in [0, 1 << 20, 3 << 20, CLASS_BITS] {
+            let socket = socket_for(v4(PORT));
+            set(&socket, libc::SOL_SOCKET, libc::SO_MARK, mark.cast_signed()).unwrap();
+            begin(ALICE, &socket, v4(PORT));
+            let (attempt, connection, syn) = held(&tickets, ALICE);
+            // Not released: the kernel's own copies stay held.
+            gate(&tickets, &connection, attempt, false);
+            sender.send(&syn).unwrap();
+            end(&socket).unwrap();
+            let (accepted, _) = server.accept();
+            let mut found = [0; 4];
+            get_bytes(&accepted, libc::SOL_SOCKET, libc::SO_MARK, &mut found);
+            assert_eq!(u32::from_ne_bytes(found), mark);
+            assert_eq!(report(&tickets).event, Event::Over);
+            tickets.holding().gates().remove(&connection).unwrap();
+        }
+        // No class has this mark: the kernel sends its own SYN once it is released.
+        let socket = socket_for(v4(PORT));
+        set(&socket, libc::SOL_SOCKET, libc::SO_MARK, 7).unwrap();
+        begin(ALICE, &socket, v4(PORT));
+        let (attempt, connection, syn) = held(&tickets, ALICE);
+        assert!(sender.send(&syn).is_err());
+        gate(&tickets, &connection, attempt, true);
+        end(&socket).unwrap();
+        assert_eq!(server.syn().connection, connection);
+    }
+
     fn a_released_syn_goes_without_help_a_second_later(world) {
         let tickets = hold(world);
         let server = Server::new();
@@ -421,7 +454,7 @@ tests! {
         assert!(refused.to_string().contains("Operation not permitted"), "{refused}");
         assert_eq!(counted(&others).unsent, 1);
         // Not even if its socket is connected.
-        assert_eq!(connect_raw_sockets(v4(PORT)), 2);
+        assert_eq!(connect_raw_sockets(v4(PORT)), 2 * 16, "one for each mark");
         others.holding().sender().unwrap().send(&syn).unwrap_err();
         assert_eq!(counted(&others).unsent, 2);
         gate(&tickets, &connection, attempt, true);

@@ -132,17 +132,17 @@ ownership_tests! {
         hear(&mut line);
         assert_eq!(state(), ProcessState::None);
         world.ownership.grant(service.fd(), &alice()).unwrap();
-        assert_eq!(state(), ProcessState::Granted { uid: ALICE });
+        assert_eq!(state(), ProcessState::Granted(ALICE));
         say(&mut line);
         hear(&mut line);
-        assert_eq!(state(), ProcessState::Settled { uid: ALICE });
+        assert_eq!(state(), ProcessState::Settled(ALICE));
         let bob = Identity { uid: BOB, ..alice() };
         assert!(matches!(
             world.ownership.grant(service.fd(), &bob),
-            Err(OwnershipError::AlreadySettled { uid: ALICE })
+            Err(OwnershipError::AlreadySettled(ALICE))
         ));
         world.ownership.withdraw(service.fd()).unwrap();
-        assert_eq!(state(), ProcessState::Settled { uid: ALICE });
+        assert_eq!(state(), ProcessState::Settled(ALICE));
         say(&mut service.line);
         service.done();
         assert!(world.count(Reason::Capability) > before_capability);

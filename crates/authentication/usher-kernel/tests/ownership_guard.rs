@@ -139,7 +139,7 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
         in_child(|| {
             assert!(matches!(
                 Ownership::open(pins),
-                Err(OwnershipError::Kernel(KernelError::Guarded { .. }))
+                Err(OwnershipError::Kernel(KernelError::Guarded(_)))
             ));
         });
         let copy = Path::new("/mnt/copy");
@@ -168,7 +168,7 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
         let ownership = Ownership::open(pins).unwrap();
         assert_eq!(
             ownership.state(service.fd()).unwrap(),
-            ProcessState::Settled { uid: ALICE }
+            ProcessState::Settled(ALICE)
         );
         say(&mut service.line);
         service.done();

@@ -5,20 +5,22 @@ mod ownership;
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
 use guard::*;
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys};
 use ownership::*;
 use usher_bpf::Objects;
-use usher_bpf::guard::{Role, claim, declare};
+use usher_bpf::guard::{Claims, Role, claim, declare};
 use usher_kernel::ownership::{Ownership, Reason};
 use usher_kernel::ticket::{Limits, Tickets};
 use usher_kernel::{KernelError, cgroup};
 
 const SIGNERS: &str = "/mnt/bpf/signer";
+const PROTECTORS: &str = "/mnt/bpf/protector";
 /// Commands of bpf(2).
 const OPEN_PIN: i64 = 7;
 const DETACH: i64 = 34;
@@ -32,6 +34,7 @@ fn open_tickets() -> Tickets {
         destinations: 8,
         gates: 8,
         listed: 8,
+        class_bits: 0,
     };
     let tickets = Tickets::open(&cgroup::mount().unwrap(), Some(Path::new(SIGNERS)), &limits);
     let tickets = tickets.unwrap();
@@ -47,36 +50,52 @@ fn open_pin(path: &Path) -> io::Result<()> {
     call(libc::SYS_close, &[descriptor]).map(drop)
 }
 
-/// The commands that open these objects by their ids, as text.
-fn told(objects: &Objects) -> String {
+/// A table like one of the protector's, and its id.
+fn table() -> (MapHandle, u32) {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    let map = MapHandle::create(MapType::Array, Some("protectors"), 4, 4, 1, &options).unwrap();
+    let mut objects = Objects::default();
+    let descriptor = map.as_fd().try_clone_to_owned().unwrap();
+    objects.add_descriptor(&descriptor).unwrap();
+    (map, objects.maps.pop_first().unwrap())
+}
+
+/// A pin, and the commands that open these objects by their ids, as text.
+fn told(pin: &Path, objects: &Objects) -> String {
     let one = |command: i64| move |id: &u32| format!("{command}:{id}");
     let all = objects.maps.iter().map(one(MAP_BY_ID));
     let all = all.chain(objects.programs.iter().map(one(PROGRAM_BY_ID)));
     let all = all.chain(objects.links.iter().map(one(LINK_BY_ID)));
+    let all = std::iter::once(pin.display().to_string()).chain(all);
     all.collect::<Vec<_>>().join(" ")
 }
 
-/// Opens the objects by their ids, opens a pin, and lists the folder.
+/// Opens the objects by their ids, opens a pin, and lists its folder.
 fn attempts(told: &str) -> Vec<(&'static str, io::Result<()>)> {
-    let by_id = told.split(' ').map(|one| {
+    let mut told = told.split(' ');
+    let pin = Path::new(told.next().unwrap());
+    let by_id = told.map(|one| {
         let (command, id) = one.split_once(':').unwrap();
         let opened = bpf(command.parse().unwrap(), id.parse().unwrap());
         let closed = opened.and_then(|(descriptor, _)| call(libc::SYS_close, &[descriptor]));
         ("open by id", closed.map(drop))
     });
     let mut all: Vec<_> = by_id.collect();
-    let folder = Path::new(SIGNERS);
-    all.push(("open a pin", open_pin(&folder.join("gates"))));
+    let folder = pin.parent().unwrap();
+    all.push(("open a pin", open_pin(pin)));
     all.push(("list", std::fs::read_dir(folder).map(drop)));
     all.push(("make a folder", std::fs::create_dir(folder.join("new"))));
     all.push(("remove a folder", std::fs::remove_dir(folder.join("new"))));
     all
 }
 
-/// Another process of the daemons' program, which gets the list of the signer's objects.
+/// Another process of the daemons' program, which gets the list of a daemon's objects.
 fn another(part: &str, told: &str) -> Command {
     let mut command = another_keeper(part);
-    command.env("USHER_TEST_SIGNERS", told);
+    command.env("USHER_TEST_OBJECTS", told);
     command
 }
 
@@ -86,7 +105,7 @@ fn in_the_part_of_another_keeper() {
     let Ok(part) = std::env::var("USHER_TEST_KEEPER") else {
         return;
     };
-    let signers = std::env::var("USHER_TEST_SIGNERS").unwrap_or_default();
+    let others = std::env::var("USHER_TEST_OBJECTS").unwrap_or_default();
     let keepers = Path::new(USHER).join("ownership");
     match part.as_str() {
         "signer" => {
@@ -102,17 +121,87 @@ fn in_the_part_of_another_keeper() {
 
             let tickets = open_tickets();
             assert!(claim(tickets.objects()).unwrap());
-            let own = told(tickets.objects());
+            let own = told(&Path::new(SIGNERS).join("gates"), tickets.objects());
             permitted(&attempts(&own));
             in_child(|| refused(&attempts(&own)));
             finds_it_so(another("keeper", &own));
+            finds_it_so(another("another protector", &own));
             finds_it_so(another("nothing", &own));
-            finds_it_so(another("both", &own));
+            finds_it_so(another("release", &own));
             finds_it_so(elsewhere(&own));
             // The link can be detached once its owner says so.
             let link = tickets.objects().links.first().copied().unwrap();
             let (descriptor, _) = bpf(LINK_BY_ID, link).unwrap();
             bpf(DETACH, u32::try_from(descriptor).unwrap()).unwrap();
+        }
+        "protector" => {
+            assert!(declare(&[Role::Protector]).unwrap());
+            assert!(!declare(&[Role::Signer]).unwrap());
+            refused(&touch(&keepers));
+            let folder = Path::new(PROTECTORS);
+            std::fs::create_dir(folder).unwrap();
+            let (mut pinned, lasting) = table();
+            pinned.pin(folder.join("table")).unwrap();
+            let mut objects = Objects::default();
+            objects.collect(folder).unwrap();
+            assert!(objects.maps.contains(&lasting));
+            let (_former, replaced) = table();
+            let (_fresh, fresh) = table();
+            let mut claims = Claims::default();
+            let with = |id| {
+                let mut objects = objects.clone();
+                objects.maps.insert(id);
+                objects
+            };
+            assert!(claims.renew(&with(replaced)).unwrap());
+            in_child(|| expect_refused(bpf(MAP_BY_ID, replaced)));
+            in_child(|| {
+                bpf(MAP_BY_ID, fresh).unwrap();
+            });
+            // The object in its place is guarded, and the former one has no owner any more.
+            assert!(claims.renew(&with(fresh)).unwrap());
+            in_child(|| {
+                bpf(MAP_BY_ID, replaced).unwrap();
+            });
+            let own = told(&folder.join("table"), &with(fresh));
+            permitted(&attempts(&own));
+            in_child(|| refused(&attempts(&own)));
+            finds_it_so(another("keeper", &own));
+            finds_it_so(another("another signer", &own));
+            finds_it_so(another("nothing", &own));
+            finds_it_so(another("another protector's", &own));
+            finds_it_so(another("release", &own));
+            // The guard never runs out of room, however often a table is replaced.
+            for id in 1_000_000..1_000_600 {
+                assert!(claims.renew(&with(id)).unwrap(), "{id}");
+            }
+            in_child(|| expect_refused(bpf(MAP_BY_ID, lasting)));
+        }
+        "another protector" | "another signer" => {
+            let role = match part.as_str() {
+                "another signer" => Role::Signer,
+                _ => Role::Protector,
+            };
+            assert!(declare(&[role]).unwrap());
+            refused(&touch(&keepers));
+            refused(&attempts(&others));
+            let maps = format!("{MAP_BY_ID}:");
+            let mut claims = Claims::default();
+            for id in others.split(' ').filter_map(|one| one.strip_prefix(&maps)) {
+                let mut objects = Objects::default();
+                objects.maps.insert(id.parse().unwrap());
+                let claimed = claims.renew(&objects);
+                assert!(matches!(claimed, Err(KernelError::NotOwned)), "{claimed:?}");
+            }
+            // It does not end the owner's claims either when it gives up objects that it does not
+            // have.
+            assert!(claims.renew(&Objects::default()).unwrap());
+            refused(&attempts(&others));
+        }
+        "another protector's" => {
+            assert!(declare(&[Role::Protector]).unwrap());
+            refused(&touch(&keepers));
+            permitted(&attempts(&others));
         }
         "claims" => {
             assert!(declare(&[Role::Signer]).unwrap());
@@ -152,30 +241,33 @@ fn in_the_part_of_another_keeper() {
             assert!(declare(&[Role::Keeper]).unwrap());
             permitted(&touch(&keepers));
             open_pin(&keepers.join("settled")).unwrap();
-            refused(&attempts(&signers));
-            expect_refused(std::fs::remove_dir(SIGNERS));
+            refused(&attempts(&others));
+            let pin = others.split(' ').next().unwrap();
+            let folder = Path::new(pin).parent().unwrap();
+            expect_refused(std::fs::remove_dir(folder));
         }
-        "both" => {
-            assert!(declare(&[Role::Keeper, Role::Signer]).unwrap());
+        "release" => {
+            assert!(declare(&[Role::Keeper, Role::Signer, Role::Protector]).unwrap());
             permitted(&touch(&keepers));
-            permitted(&attempts(&signers));
+            permitted(&attempts(&others));
         }
         "nothing" => {
             // Neither before its declaration nor afterwards.
             refused(&touch(&keepers));
-            refused(&attempts(&signers));
+            refused(&attempts(&others));
             assert!(declare(&[]).unwrap());
             refused(&touch(&keepers));
-            refused(&attempts(&signers));
-            assert!(!declare(&[Role::Keeper]).unwrap());
-            assert!(!declare(&[Role::Signer]).unwrap());
+            refused(&attempts(&others));
+            for role in [Role::Keeper, Role::Signer, Role::Protector] {
+                assert!(!declare(&[role]).unwrap(), "{role:?}");
+            }
         }
         "elsewhere" => {
             assert!(!declare(&[Role::Keeper]).unwrap());
             assert!(!declare(&[Role::Keeper, Role::Signer]).unwrap());
             assert!(declare(&[Role::Signer]).unwrap());
             refused(&touch(&keepers));
-            permitted(&attempts(&signers));
+            permitted(&attempts(&others));
         }
         other => panic!("{other}"),
     }
@@ -190,7 +282,7 @@ fn elsewhere(told: &str) -> Command {
         .arg(daemon.get_program())
         .args(daemon.get_args())
         .env("USHER_TEST_KEEPER", "elsewhere")
-        .env("USHER_TEST_SIGNERS", told);
+        .env("USHER_TEST_OBJECTS", told);
     command
 }
 
@@ -209,6 +301,20 @@ fn a_daemon_touches_objects_of_its_own_role_only() {
             assert!(ownership.refusals().unwrap().of(reason) > 0, "{reason:?}");
         }
         // The keeper is not affected.
+        permitted(&touch(pins));
+    });
+}
+
+#[test]
+fn the_protectors_objects_are_the_protectors_alone() {
+    process_of_its_own("the_protectors_objects_are_the_protectors_alone", |pins| {
+        let ownership = guarded(pins);
+        finds_it_so(another("protector", ""));
+        for reason in [Reason::Map, Reason::Pins] {
+            assert!(ownership.refusals().unwrap().of(reason) > 0, "{reason:?}");
+        }
+        // They stay the protector's after its end.
+        in_child(|| expect_refused(open_pin(&Path::new(PROTECTORS).join("table"))));
         permitted(&touch(pins));
     });
 }

@@ -1,4 +1,4 @@
-//! Which users may bind which TCP ports.
+//! TCP ports may be bound by their users only.
 
 #[macro_use]
 mod world;
@@ -113,7 +113,7 @@ tests! {
         assert_eq!(tcp(BOB, "127.1.64.0:8025"), libc::EACCES);
         // One too many, and a port at all addresses.
         let too_many = of(0..ROOM + 1, 8025).chain([reserved(None, 8026, ALICE)]);
-        assert!(matches!(ports.apply(too_many), Err(KernelError::Full { .. })));
+        assert!(matches!(ports.apply(too_many), Err(KernelError::Full(_))));
         assert_eq!(tcp(BOB, "127.1.0.0:8025"), libc::EACCES);
         assert_eq!(tcp(BOB, "0.0.0.0:8026"), libc::EACCES);
         assert_eq!(tcp(BOB, "127.1.64.1:8025"), 0);

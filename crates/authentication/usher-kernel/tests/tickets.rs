@@ -1,4 +1,4 @@
-//! Which SYNs carry a token, and which token.
+//! The SYNs that carry a token, and the tokens in them.
 
 #[macro_use]
 mod world;

@@ -1,15 +1,17 @@
-//! Which tokens are accepted, and why others are refused, with SYNs passed to the program.
+//! Tokens are accepted or refused in SYNs that the test passes to the program.
 
 #[macro_use]
 mod world;
 mod forge;
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use forge::*;
 use usher_base::ConnectionTuple;
-use usher_kernel::admission::{AdmissionState, Announced, Counters, Limits};
+use usher_kernel::admission::{Admission, AdmissionState, Announced, Counters, Limits};
+use usher_proto::TokenSlot;
 use world::*;
 
 const LIMITS: Limits = Limits {
@@ -19,11 +21,9 @@ const LIMITS: Limits = Limits {
     tokens: 64,
 };
 
-tests! {
+tests_of_tokens! {
     fn a_token_admits_its_connection_once(world) {
-        let (admission, _alice, checker) = serve(world, &LIMITS);
-        let chain = Chain::new(1, 100);
-        let slot = admission.open_tokens(&chain.session).unwrap();
+        let (admission, _alice, checker, chain, slot) = opened(world, 100);
         for (position, connection) in [(1, from_port(4001)), (2, from_port_v6(4002))] {
             let option = chain.option(slot, position, &connection);
             checker.syn(&connection, &option);
@@ -46,9 +46,7 @@ tests! {
     }
 
     fn an_entry_is_for_the_tokens_syn_and_ends_when_another_comes(world) {
-        let (admission, _alice, checker) = serve(world, &LIMITS);
-        let chain = Chain::new(1, 100);
-        let slot = admission.open_tokens(&chain.session).unwrap();
+        let (admission, _alice, checker, chain, slot) = opened(world, 100);
         let connection = from_port(4001);
         let frame = |options: &[u8], sequence| ethernet(&numbered(ip(&connection, SYN, options), sequence));
         let first = chain.option(slot, 1, &connection);
@@ -86,9 +84,7 @@ tests! {
     }
 
     fn a_good_token_replaces_anothers_announcement(world) {
-        let (admission, _alice, checker) = serve(world, &LIMITS);
-        let chain = Chain::new(1, 100);
-        let slot = admission.open_tokens(&chain.session).unwrap();
+        let (admission, _alice, checker, chain, slot) = opened(world, 100);
         let holder = |connection: &ConnectionTuple| row(&admission, connection).map(|row| (row.uid, row.by_token));
         let mut position = 0;
         for port in [4001, 4002] {
@@ -124,9 +120,7 @@ tests! {
     }
 
     fn a_token_comes_from_its_hosts_addresses(world) {
-        let (admission, _alice, checker) = serve(world, &LIMITS);
-        let chain = Chain::new(1, 100);
-        let slot = admission.open_tokens(&chain.session).unwrap();
+        let (admission, _alice, checker, chain, slot) = opened(world, 100);
         let mut port = 4000;
         let mut send = |position| {
             port += 1;
@@ -226,9 +220,7 @@ tests! {
     }
 
     fn tokens_come_in_any_order(world) {
-        let (admission, _alice, checker) = serve(world, &LIMITS);
-        let chain = Chain::new(1, 128);
-        let slot = admission.open_tokens(&chain.session).unwrap();
+        let (admission, _alice, checker, chain, slot) = opened(world, 128);
         // Each position once, odd ones down and even ones up, and then each again.
         let order: Vec<u32> = (1..=128).rev().step_by(2).chain((1..128).step_by(2)).collect();
         for (position, port) in order.iter().zip(2000..) {
@@ -248,9 +240,7 @@ tests! {
     }
 
     fn a_token_is_good_for_its_own_connection_only(world) {
-        let (admission, _alice, checker) = serve(world, &LIMITS);
-        let chain = Chain::new(1, 100);
-        let slot = admission.open_tokens(&chain.session).unwrap();
+        let (admission, _alice, checker, chain, slot) = opened(world, 100);
         let own = from_port(4001);
         let option = chain.option(slot, 1, &own);
         let end = |text: &str| -> SocketAddr { text.parse().unwrap() };
@@ -283,9 +273,7 @@ tests! {
     }
 
     fn every_bit_of_a_token_counts(world) {
-        let (admission, _alice, checker) = serve(world, &LIMITS);
-        let chain = Chain::new(1, 100);
-        let slot = admission.open_tokens(&chain.session).unwrap();
+        let (admission, _alice, checker, chain, slot) = opened(world, 100);
         let connection = from_port(4001);
         let option = chain.option(slot, 7, &connection);
         for bit in 0..160 {
@@ -310,9 +298,7 @@ tests! {
     }
 
     fn a_token_is_found_among_other_options_and_nothing_else_is_one(world) {
-        let (admission, _alice, checker) = serve(world, &LIMITS);
-        let chain = Chain::new(1, 100);
-        let slot = admission.open_tokens(&chain.session).unwrap();
+        let (admission, _alice, checker, chain, slot) = opened(world, 100);
         let connection = from_port(4001);
         let option = chain.option(slot, 1, &connection);
         const USUAL: [u8; 20] =
@@ -367,9 +353,7 @@ tests! {
     }
 
     fn only_a_syn_to_a_service_is_looked_at(world) {
-        let (admission, _alice, checker) = serve(world, &LIMITS);
-        let chain = Chain::new(1, 100);
-        let slot = admission.open_tokens(&chain.session).unwrap();
+        let (admission, _alice, checker, chain, slot) = opened(world, 100);
         let connection = from_port(4001);
         let option = chain.option(slot, 1, &connection);
         for flags in [0, ACK, SYN | ACK, SYN | RST, SYN | FIN, RST, FIN] {
@@ -415,9 +399,7 @@ tests! {
 
     fn ends_that_no_socket_has_get_no_entry(world) {
         // Such endpoints would make the listing unreadable.
-        let (admission, _alice, checker) = serve(world, &LIMITS);
-        let chain = Chain::new(1, 100);
-        let slot = admission.open_tokens(&chain.session).unwrap();
+        let (admission, _alice, checker, chain, slot) = opened(world, 100);
         let end = |text: &str| -> SocketAddr { text.parse().unwrap() };
         for (client, server) in [
             ("0.0.0.0:5", "10.9.0.1:143"),
@@ -490,11 +472,16 @@ tests! {
     }
 }
 
+/// A server with a session of this many tokens.
+fn opened(world: &World, length: u32) -> (Admission, OwnedFd, Checker, Chain, TokenSlot) {
+    let (admission, alice, checker) = serve(world, &LIMITS);
+    let chain = Chain::new(1, length);
+    let slot = admission.open_tokens(&chain.session).unwrap();
+    (admission, alice, checker, chain, slot)
+}
+
 /// Expects these refusals and no admission.
-fn expect_refusals(
-    admission: &usher_kernel::admission::Admission,
-    what: impl FnOnce(),
-) -> Counters {
+fn expect_refusals(admission: &Admission, what: impl FnOnce()) -> Counters {
     let before = admission.counters().unwrap();
     what();
     let after = admission.counters().unwrap();

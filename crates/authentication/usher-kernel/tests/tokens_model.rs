@@ -174,7 +174,7 @@ fn follow(
     expected
 }
 
-tests! {
+tests_of_tokens! {
     fn the_window_is_the_models(world) {
         // Enough cases to reach every result.
         let cases = rounds(64).max(16);

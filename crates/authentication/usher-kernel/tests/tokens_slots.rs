@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use forge::*;
+use libbpf_rs::Link;
 use usher_daemon::role::HasRole;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, Counters, Limits, TokenError, TokenRow};
+use usher_kernel::probe;
 use usher_local::roles;
-use usher_proto::SessionId;
+use usher_proto::{SessionId, TokenSlot};
 use usher_system::privileges;
 use world::*;
 
@@ -27,6 +29,26 @@ const LIMITS: Limits = Limits {
 /// The time for which a closed slot is not reused.
 const REST: Duration = Duration::from_secs(16);
 
+/// Opens a session of 10 tokens. Returns a function that makes a client with the token at a position.
+fn clients(world: &World, admission: &Admission) -> impl Fn(u32) -> Client {
+    let writer = Writer::attached(world);
+    let chain = Chain::new(1, 10);
+    let slot = admission.open_tokens(&chain.session).unwrap();
+    move |position| {
+        let client = Client::v4();
+        writer.write(&client, &chain.option(slot, position, &client.connection));
+        client
+    }
+}
+
+/// The session's slot in the kernel's table.
+fn slot_of(admission: &Admission, session: &SessionId) -> Option<TokenSlot> {
+    let rows = admission.tokens().unwrap();
+    rows.iter()
+        .find(|row| row.session == *session)
+        .map(|row| row.slot)
+}
+
 /// Whether the token admits a connection from this port.
 fn admits(
     admission: &Admission,
@@ -36,12 +58,12 @@ fn admits(
     port: u16,
 ) -> bool {
     let connection = from_port(port);
-    let slot = admission.token_slot(&chain.session.session).unwrap();
+    let slot = slot_of(admission, &chain.session.session).unwrap();
     checker.syn(&connection, &chain.option(slot, position, &connection));
     row(admission, &connection).is_some()
 }
 
-tests! {
+tests_of_tokens! {
     fn each_session_has_a_slot_of_its_own(world) {
         let (admission, _alice, checker) = serve(world, &LIMITS);
         let chains = [1, 2, 3, 4].map(|number| Chain::new(number, 10));
@@ -87,7 +109,7 @@ tests! {
         assert!(admission.close_tokens(&old.session.session).unwrap());
         assert!(!admission.close_tokens(&old.session.session).unwrap());
         assert!(!admission.close_tokens(&new.session.session).unwrap());
-        assert_eq!(admission.token_slot(&old.session.session), None);
+        assert_eq!(slot_of(&admission, &old.session.session), None);
         assert!(admission.tokens().unwrap().is_empty());
         given(&admission);
         drop(admission);
@@ -95,7 +117,7 @@ tests! {
         let admission = world.open_with(&Limits { tokens: 1, ..LIMITS }).unwrap();
         given(&admission);
         eventually("the slot has rested", || given(&admission));
-        assert_eq!(admission.token_slot(&new.session.session), Some(slot));
+        assert_eq!(slot_of(&admission, &new.session.session), Some(slot));
         let connection = from_port(2);
         checker.syn(&connection, &old.option(slot, 2, &connection));
         assert!(row(&admission, &connection).is_none());
@@ -114,7 +136,7 @@ tests! {
         admission.close_tokens(&other.session.session).unwrap();
         assert!(admits(&admission, &checker, &chain, 100, 1));
         assert!(admits(&admission, &checker, &chain, 99, 2));
-        let program = program_on(1).unwrap();
+        let program = reader(world).unwrap();
         drop(admission);
         // While no keeper runs.
         let connection = from_port(3);
@@ -122,19 +144,19 @@ tests! {
 
         let admission = world.open_with(&LIMITS).unwrap();
         assert!(row(&admission, &connection).is_some());
-        assert_eq!(admission.token_slot(&chain.session.session), Some(slot));
-        assert_eq!(admission.token_slot(&other.session.session), None);
+        assert_eq!(slot_of(&admission, &chain.session.session), Some(slot));
+        assert_eq!(slot_of(&admission, &other.session.session), None);
         assert!(matches!(admission.open_tokens(&chain.session), Err(TokenError::Exists)));
-        assert_eq!(program_on(1), Some(program));
-        let checker = Checker::attached(&admission);
-        let fresh = program_on(1).unwrap();
+        assert_eq!(reader(world) == Some(program), world.at_interfaces);
+        let checker = Checker::attached(world, &admission);
+        let fresh = reader(world).unwrap();
         assert_ne!(fresh, program);
         assert!(admission.unpinned_programs().unwrap().contains(&fresh));
         for (position, good) in [(98, false), (97, true), (100, false), (101, true)] {
             let port = u16::try_from(position).unwrap();
             assert_eq!(admits(&admission, &checker, &chain, position, port), good, "{position}");
         }
-        // Neither the open slot nor the resting one, unless this machine is slow.
+        // The new slot is neither the open one nor the resting one, unless this machine is slow.
         let given = admission.open_tokens(&other.session).unwrap();
         assert_ne!(given, slot);
         assert!(given.number() == 2 || closed.elapsed() >= REST, "{given:?}");
@@ -146,27 +168,76 @@ tests! {
         }
     }
 
+    fn the_filters_of_an_earlier_keeper_go(world) {
+        let earlier = World { at_interfaces: true, pins: world.pins.clone(), cgroup: world.cgroup.clone() };
+        let (admission, _alice, checker) = serve(&earlier, &LIMITS);
+        let chain = Chain::new(1, 10);
+        admission.open_tokens(&chain.session).unwrap();
+        assert!(admits(&admission, &checker, &chain, 1, 1));
+        assert!(program_on(1).is_some());
+        drop(admission);
+        let admission = world.open_with(&LIMITS).unwrap();
+        assert_eq!(program_on(1).is_some(), world.at_interfaces);
+        let checker = Checker::attached(world, &admission);
+        for (position, port) in [(1, 2), (2, 3)] {
+            assert_eq!(admits(&admission, &checker, &chain, position, port), position == 2);
+        }
+    }
+
+    fn a_link_that_somebody_has_detached_is_put_back(world) {
+        // Where tokens are read at interfaces there is none.
+        if world.at_interfaces {
+            return;
+        }
+        let (admission, alice, _checker) = serve(world, &LIMITS);
+        let connect = clients(world, &admission);
+        // Its pin stays.
+        for position in [1, 3] {
+            for link in links(world) {
+                Link::open(link).unwrap().detach().unwrap();
+            }
+            connect(position).expect_refused();
+            assert!(admission.attach_tokens().unwrap().is_empty());
+            let _far = connect(position + 1).connect().unwrap();
+            let _near = accept(&alice);
+        }
+        // The twin: links in force are left alone.
+        let before = links(world);
+        assert!(admission.attach_tokens().unwrap().is_empty());
+        assert_eq!(links(world), before);
+    }
+
+    fn a_probe_finds_what_opening_finds(world) {
+        if world.at_interfaces {
+            return;
+        }
+        let probe = |name| probe::ALL.iter().find(|probe| probe.name == name).unwrap().run();
+        let admission = world.open_with(&LIMITS).unwrap();
+        assert!(admission.reads_at_interfaces().is_none());
+        for name in ["tokens under IPsec", "protected services"] {
+            assert!(probe(name).unwrap().contains("can be attached"));
+        }
+        // It attaches them to a network of its own: the priorities here stay this program's.
+        assert!(admission.attach_tokens().unwrap().is_empty());
+        // The twin: a process that may load them and attach nothing.
+        let kept = roles::Keeper::ROLE.capabilities;
+        privileges::keep_only(kept).unwrap();
+        probe("tokens under IPsec").unwrap_err();
+    }
+
     fn filters_of_others_stay_in_force(world) {
         let loser = Loser::attached(1, 10);
         let (admission, alice, _checker) = serve(world, &LIMITS);
-        let writer = Writer::attached(world);
-        let chain = Chain::new(1, 10);
-        let slot = admission.open_tokens(&chain.session).unwrap();
-        let connect = |position| {
-            let client = Client::v4();
-            writer.write(&client, &chain.option(slot, position, &client.connection));
-            client
-        };
+        let connect = clients(world, &admission);
         let seen = loser.seen();
         let _far = connect(1).connect().unwrap();
         let _near = accept(&alice);
         assert!(loser.seen() > seen);
-        assert!(admission.detach_tokens().unwrap().is_empty());
-        assert_eq!(program_on(1), None);
+        stop_reading(world);
+        assert_eq!(reader(world), None);
         let seen = loser.seen();
         connect(2).expect_refused();
         assert!(loser.seen() > seen);
-        assert!(admission.detach_tokens().unwrap().is_empty());
         assert!(admission.attach_tokens().unwrap().is_empty());
         let _far = connect(3).connect().unwrap();
         let _near = accept(&alice);
@@ -187,26 +258,27 @@ tests! {
         for _ in 0..2 {
             let unattached = admission.attach_tokens().unwrap();
             let names: Vec<_> = unattached.iter().map(|one| one.interface.as_str()).collect();
-            assert_eq!(names, ["taken"]);
+            // At LOCAL_IN no filter of another party is in the way.
+            let expected: &[_] = if world.at_interfaces { &["taken"] } else { &[] };
+            assert_eq!(names, expected);
         }
-        assert!(program_on(1).is_some());
+        assert!(reader(world).is_some());
         run("tc", &["filter", "del", "dev", "taken", "ingress", "prio", "3"]);
         assert!(admission.attach_tokens().unwrap().is_empty());
-        assert!(admission.detach_tokens().unwrap().is_empty());
     }
 
     fn the_kept_capabilities_suffice(world) {
         let (admission, _alice, checker) = serve(world, &LIMITS);
-        admission.detach_tokens().unwrap();
+        stop_reading(world);
         privileges::keep_only(roles::Keeper::ROLE.capabilities).unwrap();
         let chain = Chain::new(1, 10);
         admission.open_tokens(&chain.session).unwrap();
         assert!(admission.attach_tokens().unwrap().is_empty());
-        assert!(program_on(1).is_some());
+        assert!(reader(world).is_some());
         assert!(admits(&admission, &checker, &chain, 1, 1));
         assert!(admission.close_tokens(&chain.session.session).unwrap());
-        assert!(admission.detach_tokens().unwrap().is_empty());
-        assert_eq!(program_on(1), None);
+        stop_reading(world);
+        assert_eq!(reader(world), None);
     }
 
     fn two_connections_with_one_token_at_the_same_time(world) {

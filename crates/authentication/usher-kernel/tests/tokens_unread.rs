@@ -100,13 +100,13 @@ fn stay_here() {
     rustix::thread::sched_setaffinity(None, &set).unwrap();
 }
 
-tests! {
+tests_of_tokens! {
     fn a_token_passes_in_every_form_that_is_read(world) {
         let scene = Scene::set(world);
         for (form, round) in all() {
             let (connection, option) = scene.token(round, form.family);
             let (flags, number) = scene.syn(form, &connection, OWN, &option);
-            if form.read {
+            if form.is_read(world) {
                 assert_eq!(flags, SYN | ACK, "{}", form.name);
                 let numbers = (OWN + 1, number.wrapping_add(1));
                 scene.wire.send(form, &connection, ACK, numbers, &NO_TOKEN);
@@ -137,8 +137,8 @@ tests! {
             let (flags, _) = scene.syn(form, &connection, OTHERS, &NO_TOKEN);
             assert_eq!(flags, RST | ACK, "{}", form.name);
             // A SYN that was read ended the entry; one that was not left it to its owner.
-            let owners = if form.read { RST | ACK } else { SYN | ACK };
-            assert_eq!(scene.refused_unread() - before, u64::from(!form.read), "{}", form.name);
+            let owners = if form.is_read(world) { RST | ACK } else { SYN | ACK };
+            assert_eq!(scene.refused_unread() - before, u64::from(!form.is_read(world)), "{}", form.name);
             let (flags, _) = scene.syn(plain(form), &connection, OWN, &option);
             assert_eq!(flags, owners, "{}", form.name);
         }
@@ -167,7 +167,7 @@ tests! {
             assert_eq!(flags, SYN | ACK);
             let numbers = (OWN + 1, number.wrapping_add(1));
             scene.wire.send(form, &connection, ACK, numbers, &NO_TOKEN);
-            if form.read {
+            if form.is_read(world) {
                 eventually("the handshake ends", || {
                     scene.state(&connection) == Some(AdmissionState::Established)
                 });
@@ -211,7 +211,7 @@ tests! {
 
     fn a_handshake_with_another_number_is_reported(world) {
         let scene = Scene::set(world);
-        scene.admission.detach_tokens().unwrap();
+        stop_reading(world);
         stay_here();
         for (number, round) in [(OTHERS, 1), (OWN, 2)] {
             let (connection, option) = scene.token(round, 4);
@@ -253,7 +253,7 @@ tests! {
                 scene.checker.syn(other, &[]);
             }
         }
-        scene.admission.detach_tokens().unwrap();
+        stop_reading(world);
         let (flags, _) = scene.syn(&PLAIN[0], &connection, OWN, &option);
         assert_eq!((flags, scene.refused_unread()), (RST | ACK, 1));
         assert!(scene.admission.attach_tokens().unwrap().is_empty());

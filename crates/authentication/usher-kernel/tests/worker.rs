@@ -384,7 +384,7 @@ tests! {
         // Only the program itself: one that is linked to libraries cannot be executed.
         let _far = TcpStream::connect("10.9.0.1:8025").unwrap();
         match spawn(&command(Some(Vec::new())), Input::AcceptOne(listener.as_fd()), &group) {
-            Err(SpawnError::Child { stage: Stage::Execute, error }) => {
+            Err(SpawnError::Child(Stage::Execute, error)) => {
                 assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
             }
             other => panic!("{other:?}"),
@@ -397,7 +397,7 @@ tests! {
         let input = Input::Listener(listener.as_fd());
         let missing = Command { program: "/no/such/program".into(), ..script("") };
         match spawn(&missing, input, &group) {
-            Err(SpawnError::Child { stage: Stage::Execute, error }) => {
+            Err(SpawnError::Child(Stage::Execute, error)) => {
                 assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
             }
             other => panic!("{other:?}"),
@@ -406,7 +406,7 @@ tests! {
         let private = tempfile::NamedTempFile::new().unwrap();
         let command = Command { program: private.path().to_owned(), ..script("") };
         match spawn(&command, input, &group) {
-            Err(SpawnError::Child { stage: Stage::Execute, error }) => {
+            Err(SpawnError::Child(Stage::Execute, error)) => {
                 assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
             }
             other => panic!("{other:?}"),
@@ -421,7 +421,7 @@ tests! {
         let udp = std::net::UdpSocket::bind("10.9.0.1:9").unwrap();
         udp.send_to(b"x", "10.9.0.1:9").unwrap();
         match spawn(&script("true"), Input::AcceptOne(udp.as_fd()), &group) {
-            Err(SpawnError::Child { stage: Stage::Accept, .. }) => {}
+            Err(SpawnError::Child(Stage::Accept, _)) => {}
             other => panic!("{other:?}"),
         }
         // None of them left a process.

@@ -77,10 +77,7 @@ impl Applied {
         };
         serde_json::from_slice(&text)
             .map(Some)
-            .map_err(|error| ConfigurationError::Damaged {
-                path: path.into(),
-                error,
-            })
+            .map_err(|error| ConfigurationError::Damaged(path.into(), error))
     }
 
     /// Looks up every group that the policy names, each once. [`Applied::check`] reports failures.
@@ -135,21 +132,18 @@ impl Applied {
             .collect::<Result<_, ConfigurationError>>()
             .map_err(|error| match &self.copy {
                 None => error,
-                Some(copy) => ConfigurationError::UserOfCopy {
-                    users: paths::within(copy, paths::USERS_DIRECTORY),
-                    error: Box::new(error),
-                },
+                Some(copy) => ConfigurationError::UserOfCopy(
+                    paths::within(copy, paths::USERS_DIRECTORY),
+                    Box::new(error),
+                ),
             })?;
         let disabled = self
             .users
             .iter()
             .filter(|(_, entry)| entry.disabled.is_some());
-        let revoked =
-            self.read_revoked_keys()
-                .map_err(|error| ConfigurationError::RevokedKeys {
-                    path: self.path_of(paths::REVOKED_KEYS),
-                    error,
-                })?;
+        let revoked = self.read_revoked_keys().map_err(|error| {
+            ConfigurationError::RevokedKeys(self.path_of(paths::REVOKED_KEYS), error)
+        })?;
         let authorities = self.user_authorities.as_deref().unwrap_or_default();
         let authorities = keys::parse_authorities(authorities).map_err(|(line, reason)| {
             ConfigurationError::Line {
@@ -203,11 +197,8 @@ impl Applied {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(file_error(path, error)),
         }
-        let text =
-            serde_json::to_vec_pretty(self).map_err(|error| ConfigurationError::Damaged {
-                path: path.into(),
-                error,
-            })?;
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|error| ConfigurationError::Damaged(path.into(), error))?;
         write_atomically(path, &text, 0o644).map_err(|error| file_error(path, error))
     }
 }

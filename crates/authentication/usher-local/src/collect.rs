@@ -80,7 +80,7 @@ impl Applied {
                 .unwrap_or_default();
             let name: UserName = name
                 .parse()
-                .map_err(|_| ConfigurationError::NotAUser { path: path.clone() })?;
+                .map_err(|_| ConfigurationError::NotAUser(path.clone()))?;
             found.insert(name, UserEntry::read(&path, copy)?);
         }
         Ok(found)

@@ -11,13 +11,14 @@ use crate::applied::Applied;
 use crate::checked::Checked;
 use crate::error::ConfigurationError;
 use crate::paths;
+use crate::requests::PreparedView;
 
 /// A configuration whose check found no mistake, and nothing that this version cannot enforce.
 #[derive(Debug, Clone)]
 pub struct Configuration {
-    /// What is stored.
+    /// The stored form.
     pub applied: Applied,
-    /// What the check made of it.
+    /// The checked form.
     pub checked: Checked,
 }
 
@@ -38,6 +39,15 @@ impl Configuration {
     /// When it is damaged, fails its check, or has what this version cannot enforce.
     pub fn read(json: &[u8]) -> Result<Self, ConfigurationError> {
         Self::check(serde_json::from_slice(json).map_err(ConfigurationError::Unreadable)?)
+    }
+
+    /// Answers [`Prepare`](crate::requests::Prepare) for a daemon that takes every valid
+    /// configuration.
+    ///
+    /// # Errors
+    /// As [`Configuration::read`].
+    pub fn prepare(json: &[u8]) -> Result<PreparedView, ConfigurationError> {
+        Self::read(json).map(|_| PreparedView {})
     }
 
     fn check(applied: Applied) -> Result<Self, ConfigurationError> {

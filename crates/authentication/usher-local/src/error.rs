@@ -13,42 +13,24 @@ use crate::paths;
 /// Largest policy file or key list read.
 pub const MAX_FILE: u64 = 1 << 20;
 
-/// Why the configuration cannot be read, checked or written.
+/// A configuration that cannot be read, checked or written. Most begin with the path at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
     /// A file cannot be read or written.
-    #[error("{path}: {error}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+    #[error("{0}: {1}")]
+    File(PathBuf, io::Error),
     /// A file is larger than [`MAX_FILE`].
-    #[error("{path}: larger than {MAX_FILE} bytes")]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{0}: larger than {MAX_FILE} bytes")]
+    TooLarge(PathBuf),
     /// The file of the applied configuration is damaged.
-    #[error(
-        "{path}: not an applied configuration ({error}); run `usher policy apply` to rewrite it"
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        error: serde_json::Error,
-    },
+    #[error("{0}: not an applied configuration ({1}); run `usher policy apply` to rewrite it")]
+    Damaged(PathBuf, serde_json::Error),
     /// Received bytes are not a configuration.
     #[error("not a configuration in the form of {path}: {0}", path = paths::APPLIED)]
     Unreadable(serde_json::Error),
     /// A folder's name below the users' directory is not a user name.
-    #[error("{path}: not a user name; remove or rename the folder")]
-    NotAUser {
-        /// The folder.
-        path: PathBuf,
-    },
+    #[error("{0}: not a user name; remove or rename the folder")]
+    NotAUser(PathBuf),
     /// A list of keys has a purpose that no policy can name.
     #[error(
         "{user}: authorized_keys.{found}: {found:?} cannot be a purpose of keys: {}; rename the \
@@ -71,22 +53,12 @@ pub enum ConfigurationError {
         /// Its fault.
         reason: KeyProblem,
     },
-    /// Something is wrong with a user's keys in a copy of another host's files.
-    #[error("{users}/{error}")]
-    UserOfCopy {
-        /// The copy's directory of users.
-        users: PathBuf,
-        /// The fault.
-        error: Box<ConfigurationError>,
-    },
+    /// A fault of a user's keys in a copy of another host's files: the copy's directory of users.
+    #[error("{0}/{1}")]
+    UserOfCopy(PathBuf, Box<ConfigurationError>),
     /// The list of revoked keys is damaged.
-    #[error("{path}: {error}")]
-    RevokedKeys {
-        /// The file.
-        path: PathBuf,
-        /// Its fault.
-        error: RevokedKeysError,
-    },
+    #[error("{0}: {1}")]
+    RevokedKeys(PathBuf, RevokedKeysError),
     /// The policy says something that this version cannot enforce.
     #[error(
         "{}: {} needs {}, which this version does not have; keep such blocks in a file whose name \

@@ -1,4 +1,4 @@
-//! What authentication's processes on one host share.
+//! The parts that authentication's processes on one host share.
 //!
 //! * [`paths`]: paths of files and sockets.
 //! * [`roles`]: the daemons, one line of a table each; [`requests`]: the command line's requests to

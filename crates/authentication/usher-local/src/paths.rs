@@ -1,5 +1,5 @@
-//! Where Usher's files and sockets are. Fixed, as those of OpenSSH are: a path that could be
-//! changed by an environment variable would be a way to talk to the wrong daemon.
+//! The paths of Usher's files and sockets. They are fixed, as those of OpenSSH are: a path that an
+//! environment variable could change would be a way to talk to the wrong daemon.
 
 use std::path::{Path, PathBuf};
 
@@ -18,11 +18,22 @@ pub const USER_AUTHORITIES: &str = "/etc/usher/user_ca_keys";
 pub const HOST_KEY: &str = "/etc/usher/host_key";
 /// This host's public key, one OpenSSH line.
 pub const HOST_PUBLIC_KEY: &str = "/etc/usher/host_key.pub";
+/// The IKE keys. A folder of its own: the protector may read all that is in it, so a file there can be
+/// replaced while it runs.
+pub const IKE_DIRECTORY: &str = "/etc/usher/ike";
 /// This host's private IKE key, OpenSSH format, Ed25519, readable by root only. charon authenticates this
 /// host to others by it; the host key never does.
-pub const IKE_KEY: &str = "/etc/usher/ike_key";
+pub const IKE_KEY: &str = "/etc/usher/ike/key";
 /// This host's public IKE key, one OpenSSH line.
-pub const IKE_PUBLIC_KEY: &str = "/etc/usher/ike_key.pub";
+pub const IKE_PUBLIC_KEY: &str = "/etc/usher/ike/key.pub";
+/// The private IKE key that is to take the present one's place. It stays until the protector has taken it.
+pub const NEXT_IKE_KEY: &str = "/etc/usher/ike/next_key";
+/// Its public key.
+pub const NEXT_IKE_PUBLIC_KEY: &str = "/etc/usher/ike/next_key.pub";
+/// The private IKE key that has just been replaced, until the protector has taken the new one.
+pub const FORMER_IKE_KEY: &str = "/etc/usher/ike/former_key";
+/// The place of the IKE key in earlier versions; `usher init` moves it.
+pub const EARLIER_IKE_KEY: &str = "/etc/usher/ike_key";
 /// State that outlives a restart.
 pub const STATE_DIRECTORY: &str = "/var/lib/usher";
 /// The configuration in force: see [`crate::applied`].
@@ -46,14 +57,37 @@ pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/usher";
 pub const OWNERSHIP_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/ownership";
 /// Pinned maps and links of the programs that restrict the connections of services.
 pub const DESTINATIONS_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/destinations";
+/// Pinned maps and links of the program that keeps unprotected packets from services.
+pub const PROTECTED_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/protected";
 /// Pinned maps and links of the program that gates announced connections, which the signer loads. Not
 /// below the keeper's folder, which only the keeper touches.
 pub const SIGNER_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher_signer";
 /// Pinned maps and links of the programs that mark and check the packets of governed programs. The
 /// protector's.
 pub const PROTECTOR_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher_protector";
-/// What the sysctls were before the protector set them.
-pub const FORMER_SYSCTLS: &str = "/var/lib/usher/former_sysctls";
+/// Pinned maps and links of the modules of mandatory access control. The labeller's.
+pub const LABELLER_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher_labeller";
+/// The labeller's files. A folder of its own: it may write to no other below.
+pub const LABELLER_DIRECTORY: &str = "/var/lib/usher/labeller";
+/// The modules that are loaded again after a reboot.
+pub const LOADED_MODULES: &str = "/var/lib/usher/labeller/modules.json";
+/// The modules in force, one name a line, for every program of the host; without a module there is no
+/// file.
+pub const SHOWN_MODULES: &str = "/run/usher/labeller/modules";
+/// The mounted file systems.
+pub const MOUNTS: &str = "/proc/self/mountinfo";
+/// The sysctls of the network.
+pub const NETWORK_SYSCTLS: &str = "/proc/sys/net";
+/// The former sysctls, before the protector set them. A reboot ends both.
+pub const FORMER_SYSCTLS: &str = "/run/usher/protector/former_sysctls";
+/// The protector's files. A folder of its own: it may write to no other below.
+pub const PROTECTOR_DIRECTORY: &str = "/var/lib/usher/protector";
+/// The last answers for the names in `network` statements.
+pub const LAST_ANSWERS: &str = "/var/lib/usher/protector/last_answers.json";
+/// The hosts that have negotiated SAs, by class.
+pub const NEGOTIATED: &str = "/var/lib/usher/protector/negotiated.json";
+/// Protector to resolver: see `usher_protection::ResolverRequest`.
+pub const RESOLVER_NAMES: &str = "/run/usher/resolver/names.sock";
 /// The control socket of charon (strongSwan), as Debian has it.
 pub const CHARON: &str = "/run/charon.vici";
 /// Verifier to keeper: fixed-size records.

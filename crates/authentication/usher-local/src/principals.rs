@@ -121,7 +121,7 @@ mod tests {
         std::fs::write(folder.path().join("user_ca_keys"), AUTHORITY).unwrap();
         assert_eq!(trusted("admin,ops,alice"), "admin,ops,alice");
         assert_eq!(trusted("admin,ops"), "ops");
-        // A line that has expired names nobody any more.
+        // An expired line names no user any more.
         list("cert-authority,principals=\"ops\",expiry-time=\"197001010000Z\" KEY\n");
         assert_eq!(trusted("admin,ops"), "");
     }
@@ -149,7 +149,7 @@ mod tests {
             asked.map(|(_, until)| until)
         };
         let refused = Err(Refusal::UserNotPermitted);
-        // By nobody who is trusted; by an authority for every user, if the user is named as well.
+        // No trusted authority names them. One for every user counts if the user is named as well.
         assert_eq!(asked("notes", Some("alice,ops")), refused);
         std::fs::write(folder.path().join("user_ca_keys"), AUTHORITY).unwrap();
         for principals in ["alice,ops", "dev,net,alice"] {

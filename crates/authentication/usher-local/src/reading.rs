@@ -13,7 +13,7 @@ use crate::error::{ConfigurationError, MAX_FILE};
 pub fn optional<T>(read: Result<T, ConfigurationError>) -> Result<Option<T>, ConfigurationError> {
     match read {
         Ok(found) => Ok(Some(found)),
-        Err(ConfigurationError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
+        Err(ConfigurationError::File(_, error)) if error.kind() == io::ErrorKind::NotFound => {
             Ok(None)
         }
         Err(error) => Err(error),
@@ -52,14 +52,11 @@ pub(crate) fn read_open(path: &Path, file: &File) -> Result<Vec<u8>, Configurati
         .read_to_end(&mut bytes)
         .map_err(|error| file_error(path, error))?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(ConfigurationError::TooLarge { path: path.into() });
+        return Err(ConfigurationError::TooLarge(path.into()));
     }
     Ok(bytes)
 }
 
 pub(crate) fn file_error(path: &Path, error: io::Error) -> ConfigurationError {
-    ConfigurationError::File {
-        path: path.into(),
-        error,
-    }
+    ConfigurationError::File(path.into(), error)
 }

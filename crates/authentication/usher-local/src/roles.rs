@@ -16,11 +16,12 @@
 //! ```
 
 use usher_system::privileges::Capabilities;
-use usher_system::sandbox::{Ability, NETLINK_SOCK_DIAG};
+use usher_system::sandbox::{Ability, NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_XFRM};
 
 use crate::paths;
 use crate::requests::{
-    Agents, Disable, Enable, Peers, Protection, Recent, Reload, Troubles, Who, WouldEnd,
+    Agents, Disable, Enable, Mac, MacLoad, MacUnload, Peers, Prepare, Protection, Recent, Reload,
+    Sockets, Troubles, Who, WouldEnd,
 };
 use usher_daemon::control::Status;
 use usher_daemon::role::{Connectors, Duty, Role, Sandbox, Socket};
@@ -34,8 +35,22 @@ pub const REACHES: Duty = Duty("reaches");
 /// The traffic of programs of the host is protected by IPsec.
 pub const PROTECTS: Duty = Duty("protects");
 
+/// Modules of mandatory access control decide on the host.
+pub const CONFINES: Duty = Duty("confines");
+
 /// The account database and its modules, besides the state of Usher.
 const ACCOUNTS_AND_STATE: &[&str] = &[paths::STATE_DIRECTORY, "/etc", "/usr", "/lib"];
+
+/// The files that the C library reads to look up names of hosts: its configuration and its modules.
+/// The first is often a link to the file of the program that manages the network.
+const NAME_SERVICE: &[&str] = &[
+    "/etc",
+    "/usr",
+    "/lib",
+    "/run/systemd/resolve",
+    "/run/resolvconf",
+    "/run/NetworkManager",
+];
 
 /// The capabilities that starting workers takes, and ending them.
 const STARTING: Capabilities = Capabilities::SETUID
@@ -68,7 +83,7 @@ const CLIENT: Role = Role {
 // for no other daemon.
 usher_daemon::roles! {
     /// Owns the admission tables, the listeners and the workers.
-    Keeper answers [Status, Reload, Disable, Enable, Who, Recent, Troubles, WouldEnd] {
+    Keeper answers [Status, Prepare, Reload, Disable, Enable, Who, Recent, Troubles, WouldEnd] {
         name: "keeper",
         sockets: &[
             Socket::of_account(paths::KEEPER_RECORDS, "usher-verifier"),
@@ -110,7 +125,7 @@ usher_daemon::roles! {
     }
 
     /// Speaks to other hosts and checks what they send.
-    Verifier answers [Status, Reload, Disable, Enable] {
+    Verifier answers [Status, Prepare, Reload, Disable, Enable] {
         name: "verifier",
         account: Some("usher-verifier"),
         sandbox: Some(Sandbox {
@@ -136,7 +151,7 @@ usher_daemon::roles! {
     }
 
     /// Keeps the users' keys and signs for them.
-    Signer answers [Status, Reload, Disable, Enable, Agents] {
+    Signer answers [Status, Prepare, Reload, Disable, Enable, Agents] {
         name: "signer",
         account: Some("usher-signer"),
         sockets: &[
@@ -171,7 +186,7 @@ usher_daemon::roles! {
     }
 
     /// Serves unmodified programs at local addresses.
-    Proxy answers [Status, Reload] {
+    Proxy answers [Status, Prepare, Reload] {
         name: "proxy",
         account: Some("usher-proxy"),
         needed_for: "unmodified programs of this host to reach services of other hosts",
@@ -193,15 +208,101 @@ usher_daemon::roles! {
     }
 
     /// Protects the traffic of programs by IPsec.
-    Protector answers [Status, Reload, Protection, Peers] {
+    Protector answers [Status, Prepare, Reload, Protection, Sockets, Peers] {
         name: "protector",
         duty: PROTECTS,
-        needed_for: "protecting the traffic of programs as `application` blocks say",
+        needed_for: "protecting the traffic of programs and services as the policy says",
         // The SPD, sysctls of the network, socket marks (NET_ADMIN); the programs that mark and check
         // packets (BPF), one of which reads the executable of a process (PERFMON).
         capabilities: Capabilities::BPF
             .union(Capabilities::NET_ADMIN)
             .union(Capabilities::PERFMON),
+        sandbox: Some(Sandbox {
+            // A new policy may be the first that has programs to load. charon has a local socket. Programs
+            // of the policy are identified by O_PATH, which Landlock leaves alone. Whether they are scripts
+            // is read where packages install programs; the report names files elsewhere.
+            abilities: &[
+                Ability::LoadBpf,
+                Ability::Netlink(NETLINK_XFRM),
+                Ability::WriteFiles,
+            ],
+            reads: &[
+                paths::STATE_DIRECTORY,
+                paths::IKE_DIRECTORY,
+                "/sys/kernel/btf",
+                "/sys/fs/cgroup",
+                "/sys/devices/system/cpu",
+                "/usr",
+                "/bin",
+                "/sbin",
+                "/opt",
+            ],
+            writes: &[
+                "/sys/fs/bpf",
+                paths::NETWORK_SYSCTLS,
+                "/run/usher/protector",
+                paths::PROTECTOR_DIRECTORY,
+            ],
+        }),
+        // A page of sockets, each with two paths of up to 4 KiB.
+        largest_answer: 64 << 20,
+        ..SERVER
+    }
+
+    /// Looks up the names in `network` statements for the protector.
+    Resolver answers [Status] {
+        name: "resolver",
+        account: Some("usher-resolver"),
+        duty: PROTECTS,
+        needed_for: "following the addresses of names in `network` statements",
+        required: false,
+        sockets: &[Socket::of_account(paths::RESOLVER_NAMES, "root")],
+        sandbox: Some(Sandbox {
+            // The C library asks by datagrams, by TCP where an answer does not fit, and asks the kernel
+            // which addresses this host has (NETLINK_ROUTE) to sort its answer.
+            abilities: &[
+                Ability::Datagrams,
+                Ability::Tcp,
+                Ability::Netlink(NETLINK_ROUTE),
+            ],
+            reads: NAME_SERVICE,
+            writes: &[],
+        }),
+        ..SERVER
+    }
+
+    /// Keeps modules of mandatory access control in force.
+    Labeller answers [Status, Prepare, Reload, Mac, MacLoad, MacUnload] {
+        name: "labeller",
+        duty: CONFINES,
+        needed_for: "changing which modules decide, and by which settings",
+        // The dispatchers and the modules (BPF), which read what they decide about (PERFMON). A module
+        // replaces functions of a loaded program, whose types are known by an id (SYS_ADMIN). A rule about
+        // root must not keep the administrator from ending its module (DAC_OVERRIDE; FOWNER for the
+        // modes of its own files).
+        capabilities: Capabilities::BPF
+            .union(Capabilities::PERFMON)
+            .union(Capabilities::SYS_ADMIN)
+            .union(Capabilities::DAC_OVERRIDE)
+            .union(Capabilities::FOWNER),
+        sandbox: Some(Sandbox {
+            // A module may be loaded at any time. Rules name users, groups and file systems.
+            abilities: &[Ability::ReplaceBpf, Ability::WriteFiles],
+            reads: &[
+                paths::STATE_DIRECTORY,
+                "/etc",
+                "/usr",
+                "/lib",
+                "/sys/kernel/btf",
+                "/sys/kernel/security",
+                "/sys/devices/system/cpu",
+            ],
+            writes: &[
+                "/sys/fs/bpf",
+                "/run/usher/labeller",
+                paths::LABELLER_DIRECTORY,
+            ],
+        }),
         ..SERVER
     }
 
@@ -260,7 +361,14 @@ mod tests {
         let names: Vec<_> = reload.map(|role| role.name).collect();
         assert_eq!(
             names,
-            ["keeper", "verifier", "signer", "proxy", "protector"]
+            [
+                "keeper",
+                "verifier",
+                "signer",
+                "proxy",
+                "protector",
+                "labeller"
+            ]
         );
     }
 }

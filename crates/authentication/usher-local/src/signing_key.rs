@@ -23,7 +23,7 @@ pub struct Credential {
     pub certificate: Option<Box<Certificate>>,
 }
 
-/// Why a file has no signing key.
+/// A fault of a file without a signing key.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningKeyError {
     /// It does not parse.

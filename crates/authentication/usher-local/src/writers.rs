@@ -224,7 +224,7 @@ mod tests {
              more: `chmod g-w {shared}`"
         );
         assert_eq!(warnings, [expected]);
-        // Where only one's own can be changed, that counts.
+        // Its writers can change only their own entries: files in it are safe, missing ones are not.
         mode("shared", 0o1777);
         assert_eq!(told("shared/a.policy"), [""; 0]);
         assert!(told("shared/missing")[0].contains("everybody may write it"));

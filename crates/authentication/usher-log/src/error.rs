@@ -10,13 +10,8 @@ use usher_proto::log_record::RecordError;
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// A file cannot be read or written.
-    #[error("{path}: {error}{}", remedy(.error))]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+    #[error("{0}: {1}{remedy}", remedy = remedy(.1))]
+    File(PathBuf, io::Error),
     /// This directory has no log.
     #[error("{0}: no log here (no file `verifier-key`); name the directory of one")]
     NoLog(PathBuf),
@@ -72,7 +67,7 @@ impl LogError {
     /// Whether the disk is full, which is temporary.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        matches!(self, Self::File { error, .. } if matches!(
+        matches!(self, Self::File(_, error) if matches!(
             error.kind(),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
         ))
@@ -161,47 +156,28 @@ pub enum Damage {
     },
     /// The records and the hash tiles agree with each other but not with the checkpoint.
     #[error(
-        "{place}: rewritten: the records are not those of the checkpoint; the first wrong one is \
+        "{0}: rewritten: the records are not those of the checkpoint; the first wrong one is \
          unknown"
     )]
-    Rewritten {
-        /// The directory.
-        place: PathBuf,
-    },
+    Rewritten(PathBuf),
     /// The records are valid, but a file of hashes does not match them.
-    #[error("{place}: edited: these are not the hashes of the records, which are intact")]
-    HashTile {
-        /// The hash tile.
-        place: PathBuf,
-    },
+    #[error("{0}: edited: these are not the hashes of the records, which are intact")]
+    HashTile(PathBuf),
     /// The log's own checkpoint is invalid.
-    #[error("{place}: {error}")]
-    Checkpoint {
-        /// The file.
-        place: PathBuf,
-        /// Its fault.
-        error: CheckpointError,
-    },
+    #[error("{0}: {1}")]
+    Checkpoint(PathBuf, CheckpointError),
     /// The file with the log's public key is invalid.
-    #[error("{place}: {error}")]
-    VerifierKey {
-        /// The file.
-        place: PathBuf,
-        /// Its fault.
-        error: CheckpointError,
-    },
+    #[error("{0}: {1}")]
+    VerifierKey(PathBuf, CheckpointError),
     /// The kept checkpoint is not by this log's key.
     #[error("the kept checkpoint: {0}: it belongs to another log, or this log's key was replaced")]
     KeptCheckpoint(CheckpointError),
     /// The log's history differs from the kept checkpoint's.
     #[error(
-        "not consistent with the kept checkpoint: the first {kept} records are not those that \
+        "not consistent with the kept checkpoint: the first {0} records are not those that \
          it vouches for; a holder of the log's key rewrote the log"
     )]
-    Inconsistent {
-        /// Records of the kept checkpoint.
-        kept: u64,
-    },
+    Inconsistent(u64),
 }
 
 impl Damage {
@@ -248,9 +224,6 @@ pub(crate) trait At<T> {
 
 impl<T> At<T> for io::Result<T> {
     fn at(self, path: &std::path::Path) -> Result<T, LogError> {
-        self.map_err(|error| LogError::File {
-            path: path.to_owned(),
-            error,
-        })
+        self.map_err(|error| LogError::File(path.to_owned(), error))
     }
 }

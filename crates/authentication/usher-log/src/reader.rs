@@ -167,7 +167,7 @@ impl Reader {
 
     pub(crate) fn rewritten(&self) -> LogError {
         let place = self.layout.directory().to_owned();
-        Damage::Rewritten { place }.into()
+        Damage::Rewritten(place).into()
     }
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn stored_hashes(
                 io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof
             ) =>
         {
-            return Err(Damage::HashTile { place }.into());
+            return Err(Damage::HashTile(place).into());
         }
         Err(error) => return Err(error).at(&place),
     }
@@ -213,7 +213,7 @@ pub(crate) fn read_verifier_key(layout: &Layout) -> Result<VerifyingKey, LogErro
         .and_then(|text| text.strip_suffix('\n'))
         .ok_or(CheckpointError::VerifyingKey)
         .and_then(VerifyingKey::parse)
-        .map_err(|error| Damage::VerifierKey { place, error }.into())
+        .map_err(|error| Damage::VerifierKey(place, error).into())
 }
 
 pub(crate) fn read_checkpoint(
@@ -226,7 +226,7 @@ pub(crate) fn read_checkpoint(
         text => text.at(&place)?.ok_or(CheckpointError::Malformed),
     };
     text.and_then(|text| key.open(&text))
-        .map_err(|error| Damage::Checkpoint { place, error }.into())
+        .map_err(|error| Damage::Checkpoint(place, error).into())
 }
 
 /// Reads a small text file; none if it is too large or not text.

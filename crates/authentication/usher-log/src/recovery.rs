@@ -131,7 +131,7 @@ fn recover(log: &mut Log) -> Result<(), LogError> {
     }
     if tree.root() != checkpoint.root {
         let place = log.layout.directory().to_owned();
-        return Err(Damage::Rewritten { place }.into());
+        return Err(Damage::Rewritten(place).into());
     }
     log.tree = tree;
     log.bundle_length = entries.offset() as u64;

@@ -275,7 +275,7 @@ impl Walk {
         if self.end.is_none() && self.records.root() == checkpoint.root {
             if let Some(kept) = kept.filter(|kept| self.kept_root != Some(kept.root)) {
                 let kept = kept.size;
-                return Err(Damage::Inconsistent { kept }.into());
+                return Err(Damage::Inconsistent(kept).into());
             }
             if let Some(refused) = &self.refused {
                 return Err(refused.clone().into());
@@ -304,7 +304,7 @@ impl Walk {
 
     /// The records are valid; checks their stored hashes.
     fn judge_tiles(&self, reader: &Reader) -> Result<(), LogError> {
-        let bad = |place: PathBuf| Err(Damage::HashTile { place }.into());
+        let bad = |place: PathBuf| Err(Damage::HashTile(place).into());
         if let Some((index, _)) = self.differences.first() {
             return bad(reader.layout.tile(0, index / TILE_WIDTH));
         }

@@ -305,12 +305,7 @@ fn hash_tiles_above_the_leaves_are_checked_too() {
         edited[31] ^= 1;
         fs::write(&path, &edited).unwrap();
         let damage = verify(folder.path(), &kept).unwrap_err();
-        assert_eq!(
-            damage,
-            Damage::HashTile {
-                place: path.clone()
-            }
-        );
+        assert_eq!(damage, Damage::HashTile(path.clone()));
         fs::write(&path, &genuine).unwrap();
     }
     let mut longer = fs::read(bundle(folder.path())).unwrap();
@@ -375,7 +370,7 @@ proptest! {
         log(fork.path(), &history);
         let reader = Reader::open(fork.path()).unwrap();
         prop_assert!(reader.verify(None).is_ok());
-        prop_assert_eq!(verify(fork.path(), &note), Err(Damage::Inconsistent { kept }));
+        prop_assert_eq!(verify(fork.path(), &note), Err(Damage::Inconsistent(kept)));
     }
 
     #[test]

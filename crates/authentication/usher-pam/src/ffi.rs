@@ -11,7 +11,7 @@ const MOST_TEXT: usize = 512;
 /// A PAM transaction of one account.
 pub struct Transaction {
     handle: *mut pam_handle,
-    /// What pam_end(3) passes to the modules: the result of the last call.
+    /// The result of the last call, which pam_end(3) passes to the modules.
     status: c_int,
     /// The modules' messages. libpam holds a pointer to them until the transaction ends, so they
     /// stay in place and are reached only through this pointer meanwhile.

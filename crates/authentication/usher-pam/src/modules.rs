@@ -17,7 +17,7 @@ use rustix::process::{
 use crate::fork::{Forked, fork};
 
 /// The time that killed processes may take to end. They end at once unless the kernel holds them.
-const DYING: Duration = Duration::from_secs(2);
+const DYING: Duration = Duration::from_secs(5);
 /// The interval of checks of killed processes.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -118,7 +118,7 @@ fn wait_for(awaited: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<b
 /// become children of this one, and the next round kills them.
 ///
 /// # Errors
-/// The kernel's error, or some have not ended after two seconds.
+/// The kernel's error, or some have not ended after five seconds.
 pub fn end_all() -> io::Result<()> {
     let until = Instant::now() + DYING;
     loop {

@@ -100,6 +100,12 @@ fn take() -> io::Result<Given> {
 
 /// Holds a session open from the outside.
 fn watch(group: &Path, account: &CString, given: &Given) -> io::Result<()> {
+    // A keeper from before an upgrade may pass something else.
+    if !File::from(given.usherd.try_clone()?).metadata()?.is_file() {
+        let text = "standard output is not the keeper's program: the keeper is of another version, \
+                    restart it (systemctl restart usher-keeper)";
+        return Err(io::Error::other(text));
+    }
     std::fs::write(group.join("cgroup.procs"), "0")?;
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -141,7 +147,7 @@ fn watch(group: &Path, account: &CString, given: &Given) -> io::Result<()> {
     end_all()
 }
 
-/// The reason why there is no session.
+/// The reason of a missing session.
 #[derive(Debug, thiserror::Error)]
 enum SessionError {
     #[error("{}", .0.text)]
@@ -262,4 +268,27 @@ fn complain(errors: &impl AsFd, text: &str) {
     let line = format!("{priority}usher-pam: {}\n", one_line(text));
     // There is no other place to report it.
     let _ = rustix::io::write(errors, line.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keeper_that_passes_no_program_is_named() {
+        let watch = |program: &str| {
+            let open = |path: &str| OwnedFd::from(File::open(path).unwrap());
+            let given = Given {
+                socket: open("/dev/null"),
+                usherd: open(program),
+                errors: open("/dev/null"),
+            };
+            let error = watch(Path::new("/no/group"), &c"alice".to_owned(), &given);
+            error.unwrap_err()
+        };
+        let told = watch("/dev/null").to_string();
+        assert!(told.contains("the keeper is of another version"), "{told}");
+        // Its twin gets as far as the group, which is missing.
+        assert_eq!(watch("/proc/self/exe").kind(), io::ErrorKind::NotFound);
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use usher_base::{HostName, ServiceName};
 use usher_language::{Name, words};
+use usher_protection::Kind;
 
 use crate::members::Members;
 
@@ -33,12 +34,15 @@ pub struct ClientService {
     pub port: u16,
     /// The local users who may; shared by all that name the same blocks.
     pub users: Arc<Members>,
-    /// What the proxy does with this service's connections.
+    /// The proxy's treatment of this service's connections.
     pub protocol: Protocol,
-    /// Which of the user's keys opens its sessions; none: the one that is for nothing in particular.
+    /// The purpose of the user's key that opens its sessions; none: the key without a purpose.
     pub key: Option<Name>,
-    /// Whose connections are authenticated.
+    /// The programs whose connections are authenticated.
     pub programs: Programs,
+    /// How IPsec protects all connections with the service's port, except those of programs that an
+    /// `application` block has; none: it leaves them alone.
+    pub protection: Option<Kind>,
 }
 
 impl ClientService {
@@ -48,7 +52,7 @@ impl ClientService {
     }
 }
 
-/// Which programs' connections to a service of another host are authenticated.
+/// The programs whose connections to a service of another host are authenticated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Programs {
@@ -80,7 +84,7 @@ impl Programs {
 pub const MAXIMUM_PROGRAMS: usize = 64;
 
 words! {
-    /// What the proxy knows of the protocol that it carries.
+    /// The protocol that the proxy carries, as far as the proxy knows it.
     #[derive(Default)]
     pub enum Protocol {
         /// Nothing: bytes pass unread.

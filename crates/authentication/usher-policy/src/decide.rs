@@ -1,6 +1,6 @@
 //! May a user use a service? Answered here and nowhere else.
 //!
-//! A case is what is asked with what the policy has about it. Its objections come one by one, in the
+//! A case is a question with the parts of the policy that bear on it. Its objections come one by one, in the
 //! order in which the daemons refuse. The daemons take the first one and allocate nothing; the
 //! analyser takes all, with the lines from which they come ([`Objection::clauses`]).
 
@@ -65,7 +65,7 @@ pub enum Objection<'a> {
     NeverAdmitted(&'a Service),
     /// The user was a guest, and the latest time is over.
     GuestOver(Guest<'a>),
-    /// The service admits nobody from that host.
+    /// The service admits no user from that host.
     HostNotAdmitted(&'a Service),
 }
 
@@ -78,12 +78,12 @@ pub struct Guest<'a> {
     pub named_by: (BlockKind, &'a str),
     /// The set with the latest time.
     pub users: &'a Name,
-    /// That time.
+    /// The latest time.
     pub until: Moment,
 }
 
 impl Objection<'_> {
-    /// What the daemons answer.
+    /// The refusal that the daemons answer with.
     pub fn refusal(&self) -> Refusal {
         match self {
             Self::UnknownHost => Refusal::UnknownHost,
@@ -134,7 +134,7 @@ pub struct ServiceCase<'p, 'a> {
     /// The service, where this host offers it.
     pub service: Option<&'p Service>,
     /// The second from which on the service does not admit the user any more; none for a user whom
-    /// it never admits. Whatever the host.
+    /// it never admits. This does not depend on the host.
     until: Option<u64>,
 }
 
@@ -261,7 +261,7 @@ impl Policy {
 }
 
 impl<'p> ServiceCase<'p, '_> {
-    /// What is objected; nothing when the policy permits it.
+    /// The objections; none when the policy permits it.
     pub fn objections(&self) -> impl Iterator<Item = Objection<'p>> {
         let case = *self;
         let checks: [fn(&Self, &'p Service) -> Option<Objection<'p>>; 2] =
@@ -298,7 +298,7 @@ impl<'p> ServiceCase<'p, '_> {
 }
 
 impl<'p> ClientCase<'p, '_> {
-    /// What is objected; nothing when the policy permits it.
+    /// The objections; none when the policy permits it.
     pub fn objections(&self) -> impl Iterator<Item = Objection<'p>> {
         let objection = match self.entry {
             _ if !self.knows_host => Some(Objection::UnknownHost),
@@ -328,8 +328,8 @@ impl Service {
         self.users.until(user).max(by_certificate)
     }
 
-    /// Whether a certificate may make somebody a user of it: no account that could not be a
-    /// `member`, and not its own account.
+    /// Whether a certificate may make this account a user of it: any account that could be a
+    /// `member`, except its own account.
     pub fn may_certify(&self, user: &UserName) -> bool {
         let is_account = matches!(&self.served_by, ServedBy::Account(account) if account == user);
         may_be_user(user) && !is_account
@@ -352,7 +352,7 @@ impl Users {
         member.into_iter().chain(groups).chain(guest).collect()
     }
 
-    /// Where the set says that a certificate with this principal makes its holder a user.
+    /// The clause by which a certificate with this principal makes its holder a user.
     pub fn clause_of_principal(&self, principal: &Principal) -> Option<Clause> {
         let named = self.principals.get(principal)?;
         Some(Clause::value(

@@ -19,11 +19,11 @@ pub const MAXIMUM_DESTINATIONS: usize = 256;
 /// Most entries of the kernel's table for one service: [`DestinationTable::size`].
 pub const MAXIMUM_DESTINATION_TABLE: usize = 16_384;
 
-/// Where the processes of a service may connect; without entries nowhere.
+/// The destinations to which the processes of a service may connect; without entries, none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Destinations {
-    /// What is permitted, in the order of the text.
+    /// The permitted destinations, in the order of the text.
     pub entries: Vec<Destination>,
 }
 
@@ -36,7 +36,7 @@ pub struct Destination {
     pub addresses: Vec<AddressRange>,
     /// The ports; none: all.
     pub ports: Option<PortRange>,
-    /// Where it is written. No part of what it says.
+    /// Its place in the text, which is no part of its meaning.
     #[serde(skip)]
     pub origin: Origin,
 }
@@ -189,8 +189,8 @@ impl Ports {
     }
 }
 
-/// What entries permit together, as areas in the order of their addresses, IPv4 first. No two
-/// overlap, nor touch where they have the same ports.
+/// The destinations that entries permit together, as areas in the order of their addresses, IPv4
+/// first. No two overlap, nor touch where they have the same ports.
 fn areas<'d>(entries: impl Iterator<Item = &'d Destination>) -> Vec<Area> {
     let mut v4 = Vec::new();
     let mut v6 = Vec::new();

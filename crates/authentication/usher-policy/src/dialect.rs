@@ -1,11 +1,11 @@
-//! The blocks and statements of authentication, and those of kernel modules that this version reads:
-//! each with its values, what it needs, and what it is for, written once. One text may have these and
-//! the blocks of protection, which are a dialect of their own.
+//! The blocks and statements of authentication: each with its values, what it needs, and what it is
+//! for, written once. One text may have these, the blocks of protection and those of the modules of
+//! mandatory access control; the last two are dialects of their own.
 
 use std::sync::LazyLock;
 
 use usher_language::Occurrence::{Any, AtLeastOnce, AtMostOnce, Once};
-use usher_language::{BlockRule, Dialect, Kind, Modules, Part, Shape, StatementRule, words};
+use usher_language::{BlockRule, Dialect, Kind, Part, Shape, StatementRule, words};
 
 use crate::client::Protocol;
 use crate::limits::{
@@ -13,9 +13,6 @@ use crate::limits::{
     MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION,
 };
 use crate::model::Style;
-
-/// What it takes to admit a service's users over protected connections only. Nothing has it yet.
-const PROTECTED_ADMISSION: &str = "IPsec for services";
 
 words! {
     /// The kinds of block.
@@ -28,21 +25,22 @@ words! {
         Service = "service",
         /// `client`: what local users may authenticate to.
         Client = "client",
-        /// `mac`: settings of a module of the MAC framework.
-        Mac = "mac",
     }
 }
 
-/// What enforces a statement, where that is more than Usher's daemons.
+/// The feature that enforces a statement, where that is more than Usher's daemons.
 const LSM: &str = "LSM programs";
 
 /// The tables of all systems.
 pub(crate) static DIALECT: LazyLock<Dialect> = LazyLock::new(|| {
     let authentication = Dialect {
-        blocks: vec![host(), users(), service(), client(), mac()],
+        blocks: vec![host(), users(), service(), client()],
         statements: outside(),
     };
-    authentication.join(usher_protection::dialect())
+    let protection = usher_protection::dialect();
+    authentication
+        .join(protection)
+        .join(usher_mac_policy::dialect())
 });
 
 /// A table of statements: keyword, how often, values, what it is for, and what else it takes.
@@ -107,7 +105,7 @@ fn host() -> BlockRule {
     let statements = statements! {
         "address", Once, Shape::List(word("ADDRESS")), "where other hosts reach it";
         "key", Once, Shape::One(text("\"ssh-ed25519 AAAA...\"")), "the line of its .pub file";
-        "ike-key", AtMostOnce, Shape::One(text("\"ssh-ed25519 AAAA...\"")), "the public key by which its IKE daemon authenticates itself";
+        "ike-key", AtMostOnce, Shape::List(text("\"ssh-ed25519 AAAA...\"")), "the public key by which its IKE daemon authenticates itself";
         "control", AtMostOnce, Shape::One(Kind::Port), "the TCP port of its control channel";
         "loopback", AtMostOnce, Shape::List(word("127.X.Y.Z")), "where the local proxy stands for it";
     };
@@ -152,7 +150,7 @@ fn service() -> BlockRule {
         "memory", AtMostOnce, Shape::One(SIZE), "most memory of one user's processes";
         "cpu", AtMostOnce, Shape::One(PERCENT), "most processor time of one user's processes";
         "connect", AtMostOnce, own(CONNECT), "where its processes may connect";
-        "protection", AtMostOnce, Shape::One(usher_protection::Kind::kind()), "how IPsec must protect its connections", needs PROTECTED_ADMISSION;
+        "protection", AtMostOnce, Shape::One(usher_protection::Kind::kind()), "how IPsec must protect its connections", needs usher_protection::IPSEC;
     };
     BlockRule {
         one_of: vec![[PROGRAM, "account"]],
@@ -169,21 +167,9 @@ fn client() -> BlockRule {
         "protocol", AtMostOnce, Shape::One(Protocol::kind()), "what the proxy knows of the protocol";
         "programs", AtMostOnce, Shape::AnyOr(text("\"PATH\"")), "whose plain connections are authenticated";
         "key", AtMostOnce, Shape::One(word("NAME")), "the user's key that opens sessions";
+        "protection", AtMostOnce, Shape::One(usher_protection::Kind::kind()), "how IPsec protects the connections", needs usher_protection::IPSEC;
     };
     block(BlockKind::Client, statements)
-}
-
-fn mac() -> BlockRule {
-    // This version has no modules; their blocks are read and kept, and no host enforces them.
-    let modules = Modules {
-        open: true,
-        ..Modules::default()
-    };
-    BlockRule {
-        needs: Some("the MAC framework"),
-        modules: Some(modules),
-        ..block(BlockKind::Mac, Vec::new())
-    }
 }
 
 fn outside() -> Vec<StatementRule> {
@@ -207,6 +193,7 @@ fn outside() -> Vec<StatementRule> {
         "expect", Any, Shape::Phrase(expectation), "what the policy should permit or refuse";
         "include", Any, Shape::One(text("\"PATH\"")), "another file of the policy";
         "limit", AtMostOnce, own(LIMIT), "what each user may take over all services";
+        "marks", AtMostOnce, Shape::One(word("0xMASK")), "the bits of packets' marks that are Usher's, for protection";
     }
 }
 
@@ -243,12 +230,18 @@ mod tests {
         let blocks: BTreeSet<String> = blocks().into_iter().map(str::to_owned).collect();
         assert_eq!(words("block"), blocks);
         let rules = DIALECT.blocks.iter().flat_map(|block| &block.statements);
-        let statements: BTreeSet<String> = rules
+        let mut statements: BTreeSet<String> = rules
             .chain(&DIALECT.statements)
             .map(|rule| rule.keyword.clone())
             // Those that are blocks as well stand elsewhere.
             .filter(|keyword| !blocks.contains(keyword))
             .collect();
+        let modules = DIALECT
+            .blocks
+            .iter()
+            .filter_map(|block| block.modules.as_ref());
+        let modules = modules.flat_map(|modules| modules.declared.values().flatten());
+        statements.extend(modules.map(|rule| rule.keyword.clone()));
         assert_eq!(words("statement"), statements);
         let ports = ["localport", "remoteport"].map(str::to_owned);
         assert_eq!(words("port-pattern"), ports.into());
@@ -267,7 +260,11 @@ mod tests {
     #[test]
     fn the_tables_have_the_blocks_of_the_language() {
         let own = BlockKind::ALL.iter().map(|kind| kind.word());
-        let protection = [usher_protection::APPLICATION, usher_protection::PROTECTION];
-        assert_eq!(blocks(), own.chain(protection).collect::<Vec<_>>());
+        let others = [
+            usher_protection::APPLICATION,
+            usher_mac_policy::MAC,
+            usher_protection::PROTECTION,
+        ];
+        assert_eq!(blocks(), own.chain(others).collect::<Vec<_>>());
     }
 }

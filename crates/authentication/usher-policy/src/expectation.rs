@@ -6,10 +6,10 @@ use usher_language::Origin;
 
 /// An `expect` statement: what should come of a user who wants to reach a service.
 ///
-/// What is left out stands for everything that it could be: `expect permit user alice service imap`
+/// A part that is left out stands for every possible one: `expect permit user alice service imap`
 /// expects alice to be permitted from some host, to imap of some host, on the port that it has
-/// there; with `refuse`, from none and to none. Whether it holds is not this crate's question; names
-/// in it that the policy lacks are warned of ([`crate::Policy::unknown_names`]).
+/// there; with `refuse`, from none and to none. This crate does not try expectations. It warns of
+/// names in them that the policy lacks ([`crate::Policy::unknown_names`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Expectation {
     /// `permit`; otherwise `refuse`.
@@ -24,6 +24,6 @@ pub struct Expectation {
     pub at: Option<HostName>,
     /// The TCP port on which the service is reached.
     pub port: Option<u16>,
-    /// Where it is written.
+    /// Its place in the text.
     pub origin: Origin,
 }

@@ -10,7 +10,7 @@ use crate::names::GroupName;
 /// By group the names of its accounts, as the system says them, or why they are not known.
 pub type Groups = BTreeMap<GroupName, Result<BTreeSet<String>, Unresolved>>;
 
-/// Why the caller could not look a name up, as a message says it.
+/// The reason why the caller could not look a name up, for messages.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unresolved(pub String);

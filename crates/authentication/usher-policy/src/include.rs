@@ -1,6 +1,5 @@
-//! What sources refer to outside of them: included files and groups of accounts. This crate reads neither:
-//! the caller follows `include` statements, and gives what it has read as further sources, and looks groups
-//! up.
+//! References of sources to included files and groups of accounts. This crate reads neither. The
+//! caller follows `include` statements, passes the files as further sources, and looks groups up.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +17,7 @@ pub const MAXIMUM_INCLUDE_BYTES: usize = 4095;
 pub struct Include {
     /// The file: absolute, or relative to the folder of the file in which this stands.
     pub path: String,
-    /// Where it stands.
+    /// Its place.
     pub origin: Origin,
 }
 

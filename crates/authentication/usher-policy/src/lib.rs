@@ -14,8 +14,8 @@
 //!
 //! `usher-language` reads the text by this crate's tables (dialect.rs) and those of
 //! `usher-protection`, whose `application` blocks stand in the same text; [`parse`] then resolves names
-//! over all sources and builds the [`Policy`]. A `Policy` from [`parse`] is complete: what is named in
-//! it exists, as far as it can be known here. Whether it permits something is decided in decide.rs.
+//! over all sources and builds the [`Policy`]. A `Policy` from [`parse`] is complete: every name in
+//! it is defined, as far as this crate can know. decide.rs decides whether it permits something.
 //!
 //! No I/O and no clock: the caller reads the files. The language is described in docs/policy.md.
 //!
@@ -33,12 +33,12 @@ mod group;
 mod include;
 mod limits;
 mod lookup;
-mod mac;
 mod members;
 mod mistake;
 mod model;
 mod moment;
 mod names;
+mod protected;
 mod text;
 mod unknown_name;
 mod warning;
@@ -56,10 +56,9 @@ pub use include::{Include, MAXIMUM_INCLUDE_BYTES, groups_named, includes};
 pub use limits::{
     DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES, DEFAULT_IDLE,
     DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS,
-    MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_FILE_RULES, MAXIMUM_HOST_ADDRESSES, MAXIMUM_MEMORY,
-    MAXIMUM_PROCESSES, MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION,
+    MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_FILE_RULES, MAXIMUM_HOST_ADDRESSES, MAXIMUM_IKE_KEYS,
+    MAXIMUM_MEMORY, MAXIMUM_PROCESSES, MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION,
 };
-pub use mac::MacBlock;
 pub use members::{Members, TrustedPrincipal, Users};
 pub use mistake::PolicyMistake;
 pub use model::{
@@ -74,6 +73,8 @@ pub use usher_language::{
     MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS, Mistake, Name, Need, Origin, Place, Places, Source,
     Span, Units, is_plain, joined, nearest,
 };
+/// The part of the policy that is about modules of mandatory access control.
+pub use usher_mac_policy as mac;
 /// The part of the policy that is about the traffic of programs.
 pub use usher_protection as protection;
 pub use warning::PolicyWarning;
@@ -102,7 +103,7 @@ pub fn format(source: &Source) -> Result<String, Vec<PolicyError>> {
 /// Every mistake found, in the order of the sources and of their text, at most
 /// [`MAXIMUM_ERRORS`] and one that says that there are more. A mistake in one statement does not
 /// hide those in the next. There is no partial policy: one error, and nothing is to be applied. A
-/// `group` is a mistake here, as nobody has looked it up: see [`parse_with_groups`].
+/// `group` is a mistake here, because it has not been looked up: see [`parse_with_groups`].
 pub fn parse(sources: &[Source]) -> Result<Policy, Vec<PolicyError>> {
     parse_with_groups(sources, &Groups::new())
 }

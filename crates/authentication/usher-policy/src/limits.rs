@@ -1,4 +1,4 @@
-//! Defaults and limits of what a policy says.
+//! Defaults and limits of a policy's values.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub const DEFAULT_CONNECTIONS: u32 = 64;
 /// Upper end of `connections`.
 pub const MAXIMUM_CONNECTIONS: u32 = 65_536;
 
-/// `umask` where a service does not say: nobody but the user reads what its processes make.
+/// `umask` where a service does not say: only the user can read files that its processes make.
 pub const DEFAULT_UMASK: u16 = 0o077;
 /// Most tasks of one user at once, unless policy says otherwise.
 pub const DEFAULT_PROCESSES: u32 = 1024;
@@ -46,6 +46,9 @@ pub const MAXIMUM_DURATION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Most addresses of one host: what a request to the courier carries (docs/PROTOCOL.md).
 pub const MAXIMUM_HOST_ADDRESSES: usize = usher_proto::MAX_CONTROL_ADDRESSES;
+
+/// Most IKE keys of one host: its key, and the one that takes its place or that it has replaced.
+pub const MAXIMUM_IKE_KEYS: usize = 2;
 
 /// Most bytes of a program with its arguments, and of an environment, each string with its ending
 /// zero: half of what execve(2) takes in a single string (MAX_ARG_STRLEN, 128 KiB), so that a

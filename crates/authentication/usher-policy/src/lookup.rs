@@ -1,5 +1,5 @@
-//! What the daemons ask of a policy besides whether it permits ([`crate::decide`]): whose addresses
-//! and ports there are.
+//! The daemons' questions to a policy besides whether it permits ([`crate::decide`]): the owners of
+//! addresses and ports.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
@@ -23,9 +23,9 @@ impl Policy {
             .find(|host| host.addresses.contains(&address))
     }
 
-    /// Where a plain connect(2) is authenticated, and of which programs
-    /// ([`Programs::with_plain`]): each address of the host with the service's port. No address
-    /// stands twice, as none is two hosts' and a port of a host is one service's.
+    /// The destinations at which a plain connect(2) is authenticated, and the programs for which it
+    /// is ([`Programs::with_plain`]): each address of the host with the service's port. No address
+    /// stands twice: an address belongs to one host, and a port of a host to one service.
     pub fn plain_destinations(&self) -> impl Iterator<Item = (SocketAddr, &Programs)> {
         let entries = self.client_services();
         let plain = entries.filter(|entry| entry.programs.with_plain());
@@ -47,8 +47,9 @@ impl Policy {
         Some((host, service))
     }
 
-    /// Where the proxy listens: every `loopback` address of every host, on the port of each of the
-    /// host's services in `client` blocks. Ordered by address; no address stands twice.
+    /// The addresses at which the proxy listens: every `loopback` address of every host, on the
+    /// port of each of the host's services in `client` blocks. Ordered by address; no address
+    /// stands twice.
     pub fn proxy_listeners(&self) -> Vec<ProxyListener> {
         let mut listeners = Vec::new();
         for entry in self.client_services() {

@@ -1,5 +1,5 @@
-//! The users of several sets together, how long guests are among them, and which principals of
-//! certificates make somebody one.
+//! The users of several sets together: their names, the times of guests, and the principals whose
+//! certificates make their holders users.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ pub struct Users {
     pub guests: BTreeMap<UserName, Moment>,
     /// In the policy of a time ([`crate::Policy::at`]), the guests whose time was over by then.
     pub former: BTreeMap<UserName, Moment>,
-    /// Whoever has a certificate that names one of these is in the set, too.
+    /// Holders of a certificate that names one of these are in the set, too.
     pub principals: BTreeSet<Principal>,
 }
 
@@ -60,7 +60,7 @@ pub struct Members {
     principals: BTreeSet<Principal>,
 }
 
-/// What a certificate says of its holder, as far as policy trusts its authority to say so.
+/// A certificate's statements about its holder, as far as policy trusts its authority to make them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrustedPrincipal<'c> {
     /// A principal of the certificate.
@@ -89,14 +89,14 @@ impl Members {
         members
     }
 
-    /// All names, also those of guests whose time is over: whether somebody is one now,
-    /// [`Self::until`] says. Those who are by a certificate are not among them.
+    /// All names, also those of guests whose time is over: [`Self::until`] tells who is a user now.
+    /// Users by a certificate are not among them.
     pub fn names(&self) -> &BTreeSet<UserName> {
         &self.names
     }
 
-    /// The second, since 1970, from which on a user is none any more: [`u64::MAX`] for one who is
-    /// no guest; none for who never is one by name.
+    /// The second, since 1970, at which a user's time ends: [`u64::MAX`] for a user who is no guest;
+    /// none for a name that is not in the sets.
     pub fn until(&self, user: &UserName) -> Option<u64> {
         let never = self.names.contains(user).then_some(u64::MAX);
         self.guests.get(user).copied().or(never)
@@ -107,8 +107,8 @@ impl Members {
         &self.principals
     }
 
-    /// The second, since 1970, from which on the holder of a certificate with these is none any
-    /// more; none for who is none by them.
+    /// The second, since 1970, at which the time of a certificate with these principals ends; none
+    /// if they make its holder no user.
     pub(crate) fn until_by(&self, principals: &[TrustedPrincipal<'_>]) -> Option<u64> {
         let named = principals
             .iter()
@@ -116,12 +116,12 @@ impl Members {
         named.map(|principal| principal.until).max()
     }
 
-    /// Whether somebody is one by name at this time, in seconds since 1970.
+    /// Whether this is a user by name at this time, in seconds since 1970.
     pub fn has(&self, user: &UserName, now: u64) -> bool {
         self.until(user).is_some_and(|until| until > now)
     }
 
-    /// Whether there is nobody, at any time and by whatever certificate.
+    /// Whether there is no user, at any time and by any certificate.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty() && self.principals.is_empty()
     }

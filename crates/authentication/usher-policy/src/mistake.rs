@@ -29,6 +29,10 @@ mistakes! {
             => "`{found}` cannot be a loopback address for a host";
             "write an address of 127.0.0.0/8 that nothing else uses, such as 127.0.2.1; not \
              127.0.0.1, 127.0.0.0 or 127.255.255.255";
+        /// Not one run of at least five bits.
+        InvalidMarks { found: Found }
+            => "`{found}` is not a mask of marks";
+            "write one run of at least five bits in hexadecimal: `marks 0xfff00000;` is the default";
         /// Not an OpenSSH Ed25519 public key.
         InvalidHostKey
             => "this is not an Ed25519 public key of OpenSSH";

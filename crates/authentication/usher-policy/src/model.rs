@@ -10,14 +10,14 @@ use std::time::Duration;
 use serde::Serialize;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{Name, Need, Origin, words};
-use usher_protection::{Application, Kind, Names, Peers, ProtectionWarning};
+use usher_mac_policy::MacBlock;
+use usher_protection::{Application, Kind, MarkMask, Names, Peers, ProtectionWarning};
 use usher_proto::HostPublicKey;
 
 use crate::client::Client;
 use crate::destinations::Destinations;
 use crate::expectation::Expectation;
 use crate::limits::DEFAULT_EACH_USER_PROCESSES;
-use crate::mac::MacBlock;
 use crate::members::{Members, Users};
 use crate::warning::PolicyWarning;
 
@@ -33,26 +33,27 @@ pub struct Policy {
     pub users: BTreeMap<Name, Users>,
     /// The services that this host offers. Ports and identifiers are unique over all of them.
     pub services: BTreeMap<ServiceName, Service>,
-    /// What local users may authenticate to.
+    /// The services to which local users may authenticate.
     pub clients: BTreeMap<Name, Client>,
     /// How the traffic of programs is to be protected, in the order of the text.
     pub applications: Vec<Application>,
-    /// The settings of modules of the MAC framework, in the order of the text.
+    /// The settings of modules of mandatory access control, in the order of the text.
     pub mac: Vec<MacBlock>,
-    /// What the processes of each user may take, over all services that this host offers.
+    /// The limits of each user's processes, over all services that this host offers.
     pub each_user: ProcessLimits,
-    /// What the policy is expected to permit and to refuse, in the order of the text. Nothing
-    /// follows from it: a policy's tests, which an analyser runs.
+    /// The bits of packets' marks that are Usher's, where IPsec protects traffic.
+    pub marks: MarkMask,
+    /// The policy's tests, in the order of the text: connections that it is expected to permit or
+    /// to refuse. An analyser runs them; they decide nothing.
     pub expectations: Vec<Expectation>,
-    /// What the names stand for that `network` statements have and no `host` block: what
-    /// [`Policy::look_up_names`] has found.
+    /// The addresses of names that stand in `network` statements and have no `host` block, as
+    /// [`Policy::look_up_names`] has found them.
     pub names: Names,
-    /// What it takes to enforce the policy.
+    /// The features that enforce the policy.
     pub needs: Needs,
 }
 
-/// What it takes to enforce what a text says, in its order. As it follows from the rest, any two are
-/// equal.
+/// The features that enforce a text, in its order. They follow from the rest, so any two are equal.
 #[derive(Clone, Debug, Default, Eq)]
 pub struct Needs(pub Vec<Need>);
 
@@ -63,10 +64,16 @@ impl PartialEq for Needs {
 }
 
 impl Needs {
-    /// What this version of Usher enforces, where the kernel has it.
-    const ENFORCED: [&str; 4] = ["LSM programs", "Landlock", "PAM", usher_protection::IPSEC];
+    /// The features that this version of Usher uses, where the kernel has them.
+    const ENFORCED: [&str; 5] = [
+        "LSM programs",
+        "Landlock",
+        "PAM",
+        usher_protection::IPSEC,
+        usher_mac_policy::FRAMEWORK,
+    ];
 
-    /// What this version cannot enforce: the first text of each kind.
+    /// The needs that this version cannot meet: the first text of each kind.
     pub fn unmet(&self) -> Vec<&Need> {
         let mut unmet: Vec<&Need> = Vec::new();
         for need in &self.0 {
@@ -108,8 +115,8 @@ impl Policy {
         policy
     }
 
-    /// Has the names looked up that `network` statements have and no `host` block: each once. Returns
-    /// a warning for each network whose name has no address.
+    /// Looks up each name in `network` statements that has no `host` block, once. Returns a warning for
+    /// each network whose name has no address.
     pub fn look_up_names<E: fmt::Display>(
         &mut self,
         mut look_up: impl FnMut(&HostName) -> Result<Vec<IpAddr>, E>,
@@ -137,6 +144,7 @@ impl Policy {
                     name: name.clone(),
                     place: network.origin.place.clone(),
                     reason: reason.clone(),
+                    meanwhile: network.meanwhile(),
                 };
                 warnings.push(warning.into());
             }
@@ -155,9 +163,11 @@ pub struct Host {
     pub addresses: Vec<IpAddr>,
     /// The host's one Ed25519 key.
     pub key: HostPublicKey,
-    /// The Ed25519 key by which the host's IKE daemon authenticates itself to those of other hosts:
-    /// no host's [`key`](Self::key), which signs TLS handshakes only. None: the host has no IPsec.
-    pub ike_key: Option<HostPublicKey>,
+    /// The Ed25519 keys by which the host's IKE daemon authenticates itself to those of other hosts, at
+    /// most [`MAXIMUM_IKE_KEYS`](crate::MAXIMUM_IKE_KEYS), in the order of the text. None of them is a
+    /// host's [`key`](Self::key), which signs TLS handshakes only. While a key is replaced there are
+    /// two, and either is accepted. Without one the host has no IPsec.
+    pub ike_keys: Vec<HostPublicKey>,
     /// TCP port of the host's control channel.
     pub control: u16,
     /// Addresses of 127.0.0.0/8 on which the local proxy stands for this host; may be empty.
@@ -165,7 +175,7 @@ pub struct Host {
 }
 
 words! {
-    /// What a process of a service is for.
+    /// The number of connections for which a service's process is made.
     pub enum Style {
         /// One process for each connection. A [`ServedBy::Program`] has it as its standard input and
         /// output (inetd).
@@ -191,7 +201,7 @@ pub struct Service {
     pub name: ServiceName,
     /// [`service_id`] of the name.
     pub id: u32,
-    /// Which processes serve its users.
+    /// The processes that serve its users.
     pub served_by: ServedBy,
     /// TCP port on which clients reach it.
     pub listen: u16,
@@ -203,7 +213,7 @@ pub struct Service {
     pub any_host: bool,
     /// The hosts from which it admits them; with [`any_host`](Self::any_host) all of the policy.
     pub hosts: BTreeSet<HostName>,
-    /// What each of its processes is for.
+    /// The number of connections for which each of its processes is made.
     pub style: Style,
     /// [`Style::User`]: a process ends after this long without a connection. Whole seconds.
     pub idle: Duration,
@@ -226,14 +236,14 @@ pub struct Service {
     /// Most processor time of one user's processes together, in percent of one processor (cpu.max
     /// of cgroups(7)); none: as much as there is.
     pub cpu: Option<u32>,
-    /// Where its processes may connect; none: where their user may.
+    /// The destinations to which its processes may connect; none: those of their user.
     pub connect: Option<Destinations>,
     /// How IPsec must protect its connections; none: the policy demands nothing of the kind.
     pub protection: Option<RequiredProtection>,
 }
 
 impl Service {
-    /// What the processes of one user may take at this service.
+    /// The limits of one user's processes at this service.
     pub fn limits(&self) -> ProcessLimits {
         ProcessLimits {
             processes: self.processes,
@@ -243,7 +253,7 @@ impl Service {
     }
 }
 
-/// What the processes of one user may take together.
+/// Limits of one user's processes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessLimits {
     /// Most processes and threads at once, 1 to [`MAXIMUM_PROCESSES`].
@@ -271,11 +281,11 @@ impl Default for ProcessLimits {
 pub struct RequiredProtection {
     /// At least this.
     pub kind: Kind,
-    /// Where it is written.
+    /// Its place in the text.
     pub origin: Origin,
 }
 
-/// Which processes serve the users of a service.
+/// The processes that serve the users of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServedBy {
     /// Workers that the keeper starts, as the user.
@@ -295,7 +305,7 @@ pub struct Program {
     pub arguments: Vec<String>,
     /// Added to a worker's environment, in the order of the text; names are unique.
     pub environment: Vec<(String, String)>,
-    /// What its processes may do with files; none: what their user may.
+    /// The files that its processes may use; none: those of their user.
     pub files: Option<Vec<FileRule>>,
     /// Permissions that files which its processes make do not get, unless these change it (umask(2)).
     pub umask: u16,
@@ -307,7 +317,7 @@ pub struct Program {
     pub pam_session: bool,
 }
 
-/// What the processes of a service may do with a file, or with a folder and all that is below it.
+/// The access of a service's processes to a file, or to a folder and everything below it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileRule {
     /// Where: an absolute path, or one in the home of the user (`~`, `~/...`); no path twice.

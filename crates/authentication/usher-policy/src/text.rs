@@ -1,8 +1,8 @@
 //! A policy back to text: what [`crate::parse`] reads as the same policy.
 
 use usher_language::{BlockText, Quoted, Size, Units, joined};
-use usher_protection::Application;
-use usher_proto::HostPublicKey;
+use usher_mac_policy::MacBlock;
+use usher_protection::{Application, MarkMask};
 
 use crate::client::{Client, Programs, Protocol};
 use crate::dialect::BlockKind;
@@ -11,7 +11,6 @@ use crate::limits::{
     DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES, DEFAULT_IDLE,
     DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK,
 };
-use crate::mac::MacBlock;
 use crate::members::Users;
 use crate::model::{Host, Policy, ProcessLimits, Program, ServedBy, Service};
 
@@ -36,10 +35,16 @@ impl Policy {
             .chain(applications)
             .chain(mac)
             .chain(self.each_user.to_text())
+            .chain(marks(self.marks))
             .chain(Some(expectations).filter(|text| !text.is_empty()))
             .collect::<Vec<_>>()
             .join("\n")
     }
+}
+
+/// The statement `marks`; none for the default.
+fn marks(mask: MarkMask) -> Option<String> {
+    (mask != MarkMask::default()).then(|| format!("marks {mask};\n"))
 }
 
 impl ProcessLimits {
@@ -54,25 +59,14 @@ impl ProcessLimits {
     }
 }
 
-impl MacBlock {
-    /// The `mac` block.
-    pub fn to_text(&self) -> String {
-        let mut block = BlockText::new(BlockKind::Mac.word(), &self.module);
-        for statement in &self.statements {
-            statement.print(&mut block);
-        }
-        block.end()
-    }
-}
-
 impl Host {
     /// The `host` block.
     pub fn to_text(&self) -> String {
         let mut block = BlockText::new(BlockKind::Host.word(), &self.name);
         block.list("address", &self.addresses);
         block.statement("key", Quoted(&self.key.to_openssh()));
-        let ike_key = self.ike_key.map(HostPublicKey::to_openssh);
-        block.optional("ike-key", ike_key.as_deref().map(Quoted));
+        let ike_keys: Vec<String> = self.ike_keys.iter().map(|key| key.to_openssh()).collect();
+        block.list("ike-key", ike_keys.iter().map(|key| Quoted(key)));
         block.unless(DEFAULT_CONTROL_PORT, "control", self.control);
         block.list("loopback", &self.loopback);
         block.end()
@@ -173,6 +167,7 @@ impl Client {
                 Programs::Asking => {}
             }
             block.optional("key", entry.key.as_ref());
+            block.optional("protection", entry.protection);
         }
         block.end()
     }

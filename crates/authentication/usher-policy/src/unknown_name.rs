@@ -13,9 +13,9 @@ use crate::model::Policy;
 /// removed. The statement tests nothing then.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct UnknownName {
-    /// Where the statement stands.
+    /// The place of the statement.
     pub place: Place,
-    /// What the name should be of.
+    /// The kind of thing that the name should belong to.
     pub kind: ExpectedKind,
     /// The name.
     pub name: String,
@@ -24,7 +24,7 @@ pub struct UnknownName {
 }
 
 words! {
-    /// What an `expect` statement names.
+    /// The kinds of things that an `expect` statement names.
     pub enum ExpectedKind {
         /// A user of a `users` block.
         User = "user",
@@ -55,7 +55,7 @@ impl std::fmt::Display for UnknownName {
 
 impl Policy {
     /// The names in `expect` statements that this policy lacks, in the order of the statements.
-    /// Where a `users` block has a group or a principal every user may be one: no user is unknown.
+    /// If a `users` block has a group or a principal, every user may be one: no user is unknown.
     pub fn unknown_names<'p>(&'p self) -> Vec<UnknownName> {
         if self.expectations.is_empty() {
             return Vec::new();

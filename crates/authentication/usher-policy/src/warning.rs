@@ -6,6 +6,8 @@ use std::net::IpAddr;
 
 use usher_base::HostName;
 use usher_language::{Clause, Mistake, Name, shown};
+use usher_mac_policy::ModuleSettings;
+use usher_mac_policy::bsdextended::first_about_root_unsaid;
 use usher_protection::{Application, ProgramName, ProtectionWarning, Traffic};
 
 use crate::client::Protocol;
@@ -13,7 +15,7 @@ use crate::dialect::BlockKind;
 use crate::model::{Host, Policy, ServedBy};
 
 /// Something in a policy that has no effect, or another than it seems. Never a reason to refuse the
-/// policy: what a warning speaks of permits less than it seems to, not more, or protects traffic less
+/// policy: what a warning speaks of permits less than it seems to and never more, or protects traffic less
 /// than elsewhere. Displays as an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyWarning {
@@ -21,7 +23,7 @@ pub struct PolicyWarning {
     /// place.
     pub clause: Option<Clause>,
     explanation: String,
-    /// What to do about it: one sentence for the administrator.
+    /// The remedy: one sentence for the administrator.
     pub remedy: String,
 }
 
@@ -62,6 +64,7 @@ impl Policy {
         self.warn_of_services(&mut warnings);
         self.warn_of_demands(&mut warnings);
         self.warn_of_clients(&mut warnings);
+        self.warn_of_modules(&mut warnings);
         let reached: BTreeSet<&HostName> =
             self.client_services().map(|entry| &entry.host).collect();
         for host in self.hosts.values() {
@@ -155,7 +158,7 @@ impl Policy {
             let clause = Clause::statement(BlockKind::Service, name, "protection");
             let hosts = service.hosts.iter().filter_map(|host| self.hosts.get(host));
             let (keyed, keyless): (Vec<&Host>, Vec<&Host>) =
-                hosts.partition(|host| host.ike_key.is_some());
+                hosts.partition(|host| !host.ike_keys.is_empty());
             // Of `hosts any`, some may have no IPsec and no users here.
             if !keyless.is_empty() && (!service.any_host || keyed.is_empty()) {
                 let keyless = keyless.iter().map(|host| host.name.to_string()).collect();
@@ -268,6 +271,17 @@ impl Policy {
                     ));
                 }
                 let block = self.hosts.get(host);
+                if entry.protection.is_some() && block.is_some_and(|host| host.ike_keys.is_empty())
+                {
+                    warnings.push(PolicyWarning::about(
+                        clause("protection"),
+                        format!(
+                            "`client {name}` has connections with {host} protected by IPsec, and \
+                             `host {host}` has no `ike-key`, so none is made"
+                        ),
+                        "add the `ike-key` to the `host` block",
+                    ));
+                }
                 let proxied = block.is_some_and(|host| !host.loopback.is_empty());
                 if entry.protocol != Protocol::Raw && !proxied {
                     warnings.push(PolicyWarning::about(
@@ -280,6 +294,27 @@ impl Policy {
                     ));
                 }
             }
+        }
+    }
+}
+
+impl Policy {
+    fn warn_of_modules(&self, warnings: &mut Vec<PolicyWarning>) {
+        for block in &self.mac {
+            let ModuleSettings::Bsdextended(rules) = &block.settings else {
+                continue;
+            };
+            let Some(rule) = first_about_root_unsaid(rules) else {
+                continue;
+            };
+            let explanation = format!(
+                "{}: this rule is also about daemons that run as root without CAP_DAC_OVERRIDE, Usher's own \
+                 among them: what its mode lacks they are refused, and may not start",
+                rule.origin.place
+            );
+            let remedy = "begin the rule with `subject not uid 0:999`, which leaves system accounts alone, or \
+                          write `rule subject uid root mode arswx;` before it";
+            warnings.push(PolicyWarning::new(explanation, remedy));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where the processes of a service may connect.
+//! The destinations of a service's processes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -129,7 +129,7 @@ fn a_range_around_mapped_addresses_is_of_ipv6_alone() {
     assert!(around.permits(beyond, 1) && looked_up(&table, beyond, 1));
 }
 
-/// What a kernel finds that looks the longest prefix up.
+/// The answer of a kernel that looks up the longest prefix.
 fn looked_up(table: &DestinationTable, address: IpAddr, port: u16) -> bool {
     let address = address.to_canonical();
     let mut networks = table.networks.iter();
@@ -211,7 +211,7 @@ proptest! {
         }
     }
 
-    /// What a warning speaks of can be taken away without a difference, and nothing else can.
+    /// Exactly the entries that warnings name can be removed without a difference.
     #[test]
     fn what_is_needless_is_so_exactly(entries in vec(destination(), 1..6)) {
         // Single ranges, as text has them.

@@ -1,6 +1,6 @@
 //! Error messages, remedies and warnings, word for word.
 //!
-//! Each golden/NAME.policy is parsed and what comes of it compared with golden/NAME.expected:
+//! Each golden/NAME.policy is parsed and the result compared with golden/NAME.expected:
 //! errors with their remedies and the text at fault, or the policy as text and its warnings. After
 //! a change that is meant, `USHER_BLESS=1 cargo test -p usher-policy --test golden` writes the
 //! expected files anew; read the difference before committing it.

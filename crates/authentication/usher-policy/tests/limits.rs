@@ -1,4 +1,4 @@
-//! The limits of a policy: what is just within passes, what is just beyond is refused.
+//! The limits of a policy: the largest permitted value passes, the next one is refused.
 
 use std::fmt::Debug;
 

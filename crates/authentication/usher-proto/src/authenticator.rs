@@ -16,7 +16,7 @@ use usher_base::codec::{Bytes, fields};
 /// an authenticator proves nothing elsewhere.
 pub const NAMESPACE: &str = "authenticator@usher";
 
-/// Why a statement could not be signed.
+/// A statement that could not be signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
     /// The private key has a passphrase.

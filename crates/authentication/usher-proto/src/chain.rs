@@ -137,7 +137,7 @@ impl<const N: usize> fmt::Debug for HashChain<N> {
 
 /// One element of a chain: the credential of one connection.
 ///
-/// Whoever shows it first gets that connection, so `Debug` hides the value.
+/// The first one to show it gets that connection, so `Debug` hides the value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChainElement {
     /// Place in the chain, 1 to the chain's length.
@@ -248,7 +248,7 @@ impl fmt::Debug for Chain {
     }
 }
 
-/// Why an element does not advance a chain.
+/// A fault of an element that does not advance its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ChainError {
     /// The position is not after the last accepted one.

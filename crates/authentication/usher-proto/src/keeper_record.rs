@@ -64,7 +64,7 @@ pub enum KeeperReply {
     },
     /// A notice for the host that opened the session.
     Notice {
-        /// That host.
+        /// The other host.
         host: HostName,
         /// The notice.
         notice: Notice,

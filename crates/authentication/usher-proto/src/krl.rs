@@ -33,7 +33,7 @@ const SERIAL_BITMAP: u8 = 0x22;
 const KEY_ID: u8 = 0x23;
 const CERTIFICATE_EXTENSION: u8 = 0x39;
 
-/// Why a list is refused.
+/// A fault of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevokedKeysError {
     /// It is empty, perhaps because writing it failed.

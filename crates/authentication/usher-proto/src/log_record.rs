@@ -18,7 +18,7 @@ pub const MAX_LOG_RECORD: usize = 16 * 1024;
 /// Longest public key in bytes (RFC 4253 section 6.6). An Ed25519 one has 51.
 pub const MAX_PUBLIC_KEY_SIZE: usize = 4096;
 
-/// Why a record does not belong in a log.
+/// A fault of a record that does not belong in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The bytes are not a record.
@@ -100,9 +100,6 @@ pub struct Verified {
 impl Record {
     /// Checks the signature and reads the signed contents. The log's key must have signed an end;
     /// any key may have signed an authentication.
-    ///
-    /// # Errors
-    /// [`RecordError`].
     pub fn verify(&self, log: &PublicKey) -> Result<Says, RecordError> {
         match self {
             Self::Authentication(record) => Ok(Says::Authentication(Box::new(record.verify()?))),
@@ -127,9 +124,6 @@ impl Record {
 
 impl AuthenticationRecord {
     /// Checks the signature and reads the statement. Any key may have signed it.
-    ///
-    /// # Errors
-    /// [`RecordError`].
     pub fn verify(&self) -> Result<Verified, RecordError> {
         let signed = self
             .authenticator

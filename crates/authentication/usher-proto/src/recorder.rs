@@ -94,9 +94,6 @@ impl RecorderRequest {
     }
 
     /// Reads a packet.
-    ///
-    /// # Errors
-    /// [`DecodeError`].
     pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
         let (request, keep) = unpack(packet)?;
         Ok(Self { request, keep })
@@ -111,9 +108,6 @@ impl RecorderReply {
     }
 
     /// Reads a packet.
-    ///
-    /// # Errors
-    /// [`DecodeError`].
     pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
         let (request, Reply::Kept(verdict)) = unpack(packet)?;
         Ok(Self { request, verdict })

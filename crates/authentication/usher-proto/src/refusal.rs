@@ -21,7 +21,7 @@ macro_rules! refusals {
             $($(#[$fault_meta])* $fault,)*
         }
 
-        /// Why something was refused.
+        /// The reason of a refusal.
         ///
         /// The texts (`Display`) are written for the person who is refused or who reads the log.
         /// Codes and names never change their meaning and are never reused.

@@ -49,13 +49,6 @@ pub const TOKEN_KEY_SIZE: usize = 16;
 /// Elements in a block of the client's chain.
 pub const TOKEN_BLOCK: u32 = BLOCK;
 
-/// How far a token may be ahead of the newest accepted one. Bounds the server's work at that many
-/// hashes a SYN. One byte expresses any position in this window and [`TOKENS_BEHIND`].
-pub const TOKENS_AHEAD: u32 = 128;
-
-/// How far an unused token may be behind the newest accepted one.
-pub const TOKENS_BEHIND: u32 = 127;
-
 const DOMAIN: &Domain = b"usher-token-1";
 const MASK_SIZE: usize = TOKEN_ELEMENT_SIZE + 1;
 

@@ -98,7 +98,7 @@ fn revoked_by(folder: &Path, arguments: &[&str], specification: &str) -> Vec<Str
     found
 }
 
-/// A list that is cut is refused, unless it is cut between two sections, which nobody can tell.
+/// A list that is cut is refused, unless it is cut between two sections, which cannot be noticed.
 fn assert_no_part_is_taken_for_the_whole(krl: &[u8]) {
     let taken = (0..krl.len())
         .filter(|&length| RevokedKeys::parse(&krl[..length]).is_ok())

@@ -144,7 +144,7 @@ fn a_certified_signature_is_the_same_as_of_ssh_keygen() {
             signed.statement[30] ^= 1;
             assert_eq!(signed.verify_signature(), Err(Refusal::BadSignature));
         }
-        // Nobody else's signature.
+        // A signature by another key is refused.
         let other = folder_with_key(kind);
         let foreign = Authenticator::sign(&statement(), &private_key(other.path())).unwrap();
         let refused = foreign.with_certificate(&certificate);

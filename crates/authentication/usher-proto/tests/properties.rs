@@ -1,4 +1,4 @@
-//! What holds for every value and for all bytes.
+//! Properties of every value and of all bytes.
 #![forbid(unsafe_code)]
 
 mod common;

@@ -62,7 +62,7 @@ impl SecurityKey {
         self.0.path()
     }
 
-    /// What is done to the device: see `security_key.c`.
+    /// Tells the device how to behave: see `security_key.c`.
     fn put(&self, name: &str) {
         fs::write(self.path().join(name), "").unwrap();
     }

@@ -1,4 +1,4 @@
-//! What a verifier refuses of an authenticator, each with the twin that it accepts.
+//! The authenticators that a verifier refuses, each with an accepted twin.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -260,7 +260,7 @@ fn ssh_key_verifies(authenticator: &Authenticator) -> bool {
         .is_ok()
 }
 
-/// Where value and scalar of an Ed25519 signature and its key stand in a blob.
+/// The ranges of an Ed25519 signature's value and scalar, and of its key, in a blob.
 fn ed25519_parts(authenticator: &Authenticator) -> [std::ops::Range<usize>; 3] {
     let key_at = 6 + 4 + 4 + 4 + 11 + 4;
     let length = authenticator.signature.len();
@@ -324,8 +324,8 @@ fn a_signature_has_one_scalar_and_no_nonce_of_small_order() {
     }
 }
 
-/// Implementations differ in what they take of keys of mixed order, which their owner can make: by one
-/// in eight of such signatures here. What is in the log has to be what `ssh-keygen -Y verify` takes.
+/// Implementations differ about keys of mixed order, which their owner can make: here, about one in
+/// eight of such signatures. The log must hold only signatures that `ssh-keygen -Y verify` accepts.
 #[test]
 fn mixed_order_keys_verify_as_by_another_implementation() {
     let secret = Scalar::from_bytes_mod_order([7; 32]);

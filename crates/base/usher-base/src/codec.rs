@@ -23,9 +23,6 @@ pub trait Codec<T = Self> {
     fn put(value: &T, out: &mut Vec<u8>);
 
     /// Reads a value. `field` is its name, for the error.
-    ///
-    /// # Errors
-    /// [`DecodeError`].
     fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<T, DecodeError>;
 }
 
@@ -235,17 +232,11 @@ fn put_message(head: &[u8], message: &impl Message) -> Vec<u8> {
 }
 
 /// A message of at most `limit` bytes, its kind included.
-///
-/// # Errors
-/// [`DecodeError`].
 pub fn decode<T: Message>(limit: usize, bytes: &[u8]) -> Result<T, DecodeError> {
     read_message(Reader::bounded(bytes, limit)?)
 }
 
 /// The message of a packet of at most `limit` bytes.
-///
-/// # Errors
-/// [`DecodeError`].
 pub fn unpack<T: Message>(version: u8, limit: usize, bytes: &[u8]) -> Result<T, DecodeError> {
     let mut reader = Reader::bounded(bytes, limit)?;
     reader.version(version)?;
@@ -269,9 +260,6 @@ pub fn encode_signed<T: Codec>(magic: &[u8], version: u32, value: &T) -> Vec<u8>
 }
 
 /// The value of at most `limit` signed bytes.
-///
-/// # Errors
-/// [`DecodeError`].
 pub fn decode_signed<T: Codec>(
     magic: &[u8],
     version: u32,

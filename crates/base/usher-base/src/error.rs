@@ -1,6 +1,6 @@
-//! Why bytes were not a message of this protocol.
+//! The error of bytes that are no message of this protocol.
 
-/// Why bytes could not be decoded.
+/// A fault of bytes that could not be decoded.
 ///
 /// Carries no part of the input, so that it can be logged as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]

@@ -6,7 +6,7 @@ use crate::codec::{Codec, Reader, Text, put_string};
 use std::fmt;
 use std::str::FromStr;
 
-/// Why a text is not a name.
+/// A fault of a text that is no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum NameError {
     /// The text is empty.
@@ -28,7 +28,7 @@ pub enum NameError {
     },
 }
 
-/// What the names have in common.
+/// The common interface of names.
 pub trait Name: FromStr + AsRef<str> {
     /// Longest name of this kind, in bytes.
     const MAXIMUM_LENGTH: usize;

@@ -1,10 +1,11 @@
 //! Compiled programs, and their settings before loading.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject};
+use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject, OpenProgramMut};
 use usher_system::namespace;
 
+use crate::pins::{LINK, unpin};
 use crate::{KernelError, Object, Pins, exists, print};
 
 /// A compiled object of `bpf/`; see [`code!`](crate::code).
@@ -50,6 +51,7 @@ impl Code {
         Ok(Opened {
             open: open.map_err(KernelError::bpf("reading programs"))?,
             limits: Vec::new(),
+            replaced: Vec::new(),
         })
     }
 }
@@ -59,6 +61,8 @@ impl Code {
 pub struct Opened {
     open: OpenObject,
     limits: Vec<(&'static str, u32)>,
+    /// Programs of which functions are replaced: until this is loaded, libbpf has only their numbers.
+    pub(crate) replaced: Vec<OwnedFd>,
 }
 
 impl Opened {
@@ -137,6 +141,26 @@ impl Opened {
             program.set_autoload(wanted(&name.to_string_lossy(), hook)?);
         }
         Ok(self)
+    }
+
+    /// Releases these programs where an earlier process attached them at their hooks for good
+    /// ([`Object::keep_at_hooks`]).
+    ///
+    /// # Errors
+    /// The kernel's error; some may stay attached.
+    pub fn let_go_of_hooks(&mut self, pins: &Pins) -> Result<(), KernelError> {
+        for program in self.open.progs_mut() {
+            let name = program.name().to_string_lossy();
+            let place = pins.folder().join(format!("{LINK}{name}"));
+            if exists(&place)? {
+                unpin(&place)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn programs_mut(&mut self) -> impl Iterator<Item = OpenProgramMut<'_>> {
+        self.open.progs_mut()
     }
 
     /// Sets `own_network`, the only constant of programs that serve one network namespace, to the

@@ -20,6 +20,17 @@ pub trait Counted: Plain + Default {
     }
 }
 
+/// The counters, for views. Zeros if there are no programs, or if reading fails; a failure is
+/// logged.
+pub fn or_zeros<C: Counted>(counters: Option<Result<C, KernelError>>) -> C {
+    counters.map_or_else(C::default, |read| {
+        read.unwrap_or_else(|error| {
+            tracing::error!(%error, "reading the counters");
+            C::default()
+        })
+    })
+}
+
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
     let words = bytes.as_chunks().0;
     words.iter().map(|word| u64::from_ne_bytes(*word))
@@ -52,9 +63,6 @@ impl<C: Counted> Counters<C> {
     }
 
     /// The counters at index 0 since the table was made, over all CPUs.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn read(&self) -> Result<C, KernelError> {
         self.read_at(0)
     }
@@ -76,5 +84,18 @@ impl<C: Counted> Counters<C> {
             }
         }
         C::read(sum.as_bytes()).ok_or(KernelError::MissingPart("counters"))
+    }
+
+    /// Sets the counters at an index of the table to zero.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn reset_at(&self, place: u32) -> Result<(), KernelError> {
+        let processors =
+            libbpf_rs::num_possible_cpus().map_err(KernelError::bpf("counting the processors"))?;
+        let zeros = vec![C::zeroed().as_bytes().to_vec(); processors];
+        self.map
+            .update_percpu(place.as_bytes(), &zeros, MapFlags::ANY)
+            .map_err(KernelError::bpf("resetting counters"))
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use usher_system::SystemError;
 
-/// What the kernel refused, and the remedy.
+/// A refusal of the kernel, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
@@ -13,10 +13,15 @@ pub enum KernelError {
     #[error(transparent)]
     System(#[from] SystemError),
     /// BPF.
-    #[error("{what}: {error}; `usher doctor` says what this kernel can do")]
-    Bpf {
-        /// What was attempted.
+    #[error("{0}: {1}; `usher doctor` says what this kernel can do")]
+    Bpf(&'static str, libbpf_rs::Error),
+    /// An operation on a table.
+    #[error("{what} {table}: {error}")]
+    Table {
+        /// The attempted operation.
         what: &'static str,
+        /// The table's name.
+        table: &'static str,
         /// libbpf's error.
         error: libbpf_rs::Error,
     },
@@ -30,7 +35,7 @@ pub enum KernelError {
          daemon, remove {pins}, and start it"
     )]
     OtherLayout {
-        /// Where the pins are.
+        /// The folder of the pins.
         pins: PathBuf,
         /// The layout found.
         found: u32,
@@ -44,7 +49,7 @@ pub enum KernelError {
          to stop the daemon, remove {pins}, and start it"
     )]
     OtherLimit {
-        /// Where the pins are.
+        /// The folder of the pins.
         pins: PathBuf,
         /// The table.
         table: &'static str,
@@ -55,40 +60,25 @@ pub enum KernelError {
     },
     /// The pins are in force in another network namespace.
     #[error(
-        "the programs pinned at {pins} serve another network namespace; each needs pins of its own"
+        "the programs pinned at {0} serve another network namespace; each needs pins of its own"
     )]
-    OtherNamespace {
-        /// Where the pins are.
-        pins: PathBuf,
-    },
+    OtherNamespace(PathBuf),
     /// The guard keeps this process from the pins.
     #[error(
-        "{pins} is guarded against this process: it is open to the daemon that owns it only, whose \
+        "{0} is guarded against this process: it is open to the daemon that owns it only, whose \
          program is at its path, in its mount namespace, and started by the service manager if the \
          first one was; start the daemon that way, or reboot"
     )]
-    Guarded {
-        /// Where the pins are.
-        pins: PathBuf,
-    },
+    Guarded(PathBuf),
     /// Another process works on these pins.
-    #[error("another process holds {pins}")]
-    InUse {
-        /// Where the pins are.
-        pins: PathBuf,
-    },
+    #[error("another process holds {0}")]
+    InUse(PathBuf),
     /// A table has no room for a new entry.
-    #[error("the table {table} is full")]
-    Full {
-        /// The table.
-        table: &'static str,
-    },
+    #[error("the table {0} is full")]
+    Full(&'static str),
     /// A table holds bytes that this version never wrote.
-    #[error("the table {table} holds an entry that cannot be read")]
-    UnreadableEntry {
-        /// The table.
-        table: &'static str,
-    },
+    #[error("the table {0} holds an entry that cannot be read")]
+    UnreadableEntry(&'static str),
     /// The guard does not recognize this daemon as the owner of an object.
     #[error(
         "the guard does not take this process for the owner of its objects, or has no \
@@ -101,6 +91,20 @@ pub enum KernelError {
 }
 
 impl KernelError {
+    /// Returns whether the kernel had no memory left for this process.
+    #[must_use]
+    pub fn is_of_memory(&self) -> bool {
+        match self {
+            Self::System(SystemError::Call { error, .. } | SystemError::File { error, .. }) => {
+                error.kind() == io::ErrorKind::OutOfMemory
+            }
+            Self::Bpf(_, error) | Self::Table { error, .. } => {
+                error.kind() == libbpf_rs::ErrorKind::OutOfMemory
+            }
+            _ => false,
+        }
+    }
+
     /// Names the system call that failed.
     pub fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Self + Copy {
         move |error| SystemError::call(what)(error).into()
@@ -114,6 +118,6 @@ impl KernelError {
 
     /// Names the failed libbpf operation.
     pub fn bpf(what: &'static str) -> impl Fn(libbpf_rs::Error) -> Self + Copy {
-        move |error| Self::Bpf { what, error }
+        move |error| Self::Bpf(what, error)
     }
 }

@@ -4,6 +4,9 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use zerocopy::IntoBytes;
+use zeroize::Zeroize;
+
 use crate::{KernelError, Object, Plain, run};
 
 mod shared {
@@ -16,24 +19,42 @@ pub const IDENTIFY: &str = "identify";
 const KEYS: &str = "program_keys";
 const OPERATION: &str = "asking which program a file is";
 
-/// The kernel's identity of an executable file: the same for all names and mounts of the file, in
-/// every mount namespace, and never another file's while the file is open somewhere. It is
-/// meaningless once the tables of the programs that compare it are gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProgramId(NonZeroU64);
+macro_rules! identities {
+    ($($(#[$meaning:meta])+ $name:ident;)+) => {$(
+        $(#[$meaning])+
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(NonZeroU64);
 
-impl ProgramId {
-    /// None for 0: a program that cannot be listed.
-    #[must_use]
-    pub fn new(number: u64) -> Option<Self> {
-        NonZeroU64::new(number).map(Self)
-    }
+        impl $name {
+            /// None for 0: the file has none.
+            #[must_use]
+            pub fn new(number: u64) -> Option<Self> {
+                NonZeroU64::new(number).map(Self)
+            }
 
-    /// The number that kernel programs compare.
-    #[must_use]
-    pub fn get(self) -> u64 {
-        self.0.get()
-    }
+            /// The number that kernel programs compare.
+            #[must_use]
+            pub fn get(self) -> u64 {
+                self.0.get()
+            }
+        }
+    )+};
+}
+
+identities! {
+    /// The kernel's identity of an executable file: the same for all names and mounts of the file, in
+    /// every mount namespace, and never another file's while the file is open somewhere. It is
+    /// meaningless once the tables of the programs that compare it are gone.
+    ProgramId;
+
+    /// The kernel's identity of a name in a directory, under which whatever file is executed that has it
+    /// at the time. It belongs to the directory as long as the directory is open somewhere.
+    PlaceId;
+
+    /// The kernel's identity of a file that is executed as a script, by its numbers: it outlives the
+    /// kernel's object of the file and the process that has asked. Two files that a file system numbers
+    /// alike have the same.
+    ScriptId;
 }
 
 /// Sets the random key of the hash through which the kernel's identities of programs are visible,
@@ -43,18 +64,16 @@ impl ProgramId {
 /// The kernel's error, or [`KernelError::MissingPart`].
 pub fn draw_key(object: &Object) -> Result<(), KernelError> {
     let keys = object.table::<u32, ProgramKey>(KEYS)?;
-    if keys.get(&0)?.is_some_and(|key| key.words != [0; 2]) {
-        return Ok(());
+    let mut key = keys.get(&0)?.unwrap_or(ProgramKey::zeroed());
+    let mut outcome = Ok(());
+    if key.words == [0; 2] {
+        getrandom::fill(key.as_mut_bytes()).map_err(|error| {
+            KernelError::system("drawing random bytes")(io::Error::other(error.to_string()))
+        })?;
+        outcome = keys.set(&0, &key);
     }
-    let mut bytes = [0; size_of::<ProgramKey>()];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        KernelError::system("drawing random bytes")(io::Error::other(error.to_string()))
-    })?;
-    let mut key = ProgramKey::read(&bytes).unwrap_or(ProgramKey::zeroed());
-    let set = keys.set(&0, &key);
-    zeroize::Zeroize::zeroize(&mut bytes);
-    zeroize::Zeroize::zeroize(&mut key.words);
-    set
+    key.words.zeroize();
+    outcome
 }
 
 /// The program that identifies files.
@@ -72,17 +91,50 @@ impl Identifier {
 
     /// The identity of an open file (also by O_PATH). Keep it open while its identity is compared,
     /// or the kernel may reuse it for another file.
+    pub fn identify(&self, file: BorrowedFd<'_>) -> Result<Option<ProgramId>, KernelError> {
+        Ok(ProgramId::new(self.query(file)?.program))
+    }
+
+    /// The identity of an open file's place. None if `directory`, which is open, is not the file's
+    /// directory. Keep the directory open while the identity is compared.
+    pub fn place(
+        &self,
+        file: BorrowedFd<'_>,
+        directory: BorrowedFd<'_>,
+    ) -> Result<Option<PlaceId>, KernelError> {
+        let (of_file, of_directory) = (self.query(file)?, self.query(directory)?);
+        let is_there = of_file.directory == of_directory.program;
+        Ok(PlaceId::new(of_file.place).filter(|_| is_there))
+    }
+
+    /// The identities of an open file that a process executes, and of its place, whose directory that
+    /// process keeps.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn identify(&self, file: BorrowedFd<'_>) -> Result<Option<ProgramId>, KernelError> {
+    pub fn executed(
+        &self,
+        file: BorrowedFd<'_>,
+    ) -> Result<(Option<ProgramId>, Option<PlaceId>), KernelError> {
+        let answer = self.query(file)?;
+        Ok((ProgramId::new(answer.program), PlaceId::new(answer.place)))
+    }
+
+    /// The identity that an open file has when it is executed as a script.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn script(&self, file: BorrowedFd<'_>) -> Result<Option<ScriptId>, KernelError> {
+        Ok(ScriptId::new(self.query(file)?.script))
+    }
+
+    fn query(&self, file: BorrowedFd<'_>) -> Result<ProgramQuery, KernelError> {
         let mut query = ProgramQuery {
-            program: 0,
             descriptor: file.as_raw_fd().unsigned_abs(),
-            reserved: 0,
+            ..ProgramQuery::zeroed()
         };
         match run(self.0.as_fd(), OPERATION, &mut query)? {
-            0 => Ok(ProgramId::new(query.program)),
+            0 => Ok(query),
             errno => Err(KernelError::system(OPERATION)(
                 io::Error::from_raw_os_error(i32::try_from(errno).unwrap_or(libc::EINVAL)),
             )),

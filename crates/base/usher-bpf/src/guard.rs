@@ -2,7 +2,6 @@
 //! of a link's id.
 
 use std::collections::BTreeSet;
-use std::io;
 
 use usher_system::SystemError;
 
@@ -13,8 +12,8 @@ mod shared {
     include!(concat!(env!("OUT_DIR"), "/usher_guard.rs"));
 }
 use shared::{
-    CLAIM_LINK, KEEPER, OBJECT_FOLDER, OBJECT_LINK, OBJECT_MAP, OBJECT_PROGRAM, ROLES_LINK,
-    ROLL_CALL_ANSWER, ROLL_CALL_LINK, SIGNER, SWEEP_LINK,
+    CLAIM_LINK, DISCLAIM_LINK, KEEPER, LABELLER, OBJECT_FOLDER, OBJECT_LINK, OBJECT_MAP,
+    OBJECT_PROGRAM, PROTECTOR, ROLES_LINK, ROLL_CALL_ANSWER, ROLL_CALL_LINK, SIGNER, SWEEP_LINK,
 };
 
 /// A role that owns objects in the kernel. A daemon may touch only the objects of its roles.
@@ -24,6 +23,10 @@ pub enum Role {
     Keeper,
     /// Tickets and gates.
     Signer,
+    /// The monitor of IPsec protection.
+    Protector,
+    /// The framework of mandatory access control, and its modules.
+    Labeller,
 }
 
 impl Role {
@@ -31,6 +34,8 @@ impl Role {
         match self {
             Self::Keeper => KEEPER,
             Self::Signer => SIGNER,
+            Self::Protector => PROTECTOR,
+            Self::Labeller => LABELLER,
         }
     }
 }
@@ -40,12 +45,14 @@ impl Role {
 ///
 /// Returns false if no guard runs here, or if it refuses the declaration: the process is not a
 /// daemon, may not have these roles, or has declared before. It then has no role.
-///
-/// # Errors
-/// The kernel's error.
 pub fn declare(roles: &[Role]) -> Result<bool, KernelError> {
     let roles = roles.iter().fold(0, |all, role| all | role.bit());
     unless_not_permitted(ask(ROLES_LINK | roles))
+}
+
+/// Whether a guard runs here. A daemon that was executed before the guard came is none to it.
+pub fn runs() -> Result<bool, KernelError> {
+    unless_not_permitted(ask(ROLL_CALL_LINK))
 }
 
 /// Programs answer before the kernel checks for a capability. If the kernel's check fails, no
@@ -70,28 +77,60 @@ fn unless_not_permitted(answer: Result<bool, KernelError>) -> Result<bool, Kerne
 /// [`KernelError::NotOwned`] when it refuses one of the objects, or the kernel's error. The
 /// objects before it are claimed then.
 pub fn claim(objects: &Objects) -> Result<bool, KernelError> {
-    if !unless_not_permitted(ask(ROLL_CALL_LINK))? {
+    if !runs()? {
         return Ok(false);
     }
+    for (kind, id) in named(objects)? {
+        if !ask_about(CLAIM_LINK, id, kind)? {
+            return Err(KernelError::NotOwned);
+        }
+    }
+    ask(SWEEP_LINK)
+}
+
+/// Objects as the guard names them: kind, and id or inode.
+fn named(objects: &Objects) -> Result<BTreeSet<(u32, u32)>, KernelError> {
     // BPF file systems have 32-bit inode numbers.
-    let folders = objects
-        .folders
-        .iter()
-        .map(|(inode, _)| u32::try_from(*inode));
-    let folders: Result<BTreeSet<u32>, _> = folders.collect();
+    let folders = objects.folders.iter();
+    let folders =
+        folders.map(|(inode, _)| u32::try_from(*inode).map(|inode| (OBJECT_FOLDER, inode)));
+    let folders: Result<BTreeSet<_>, std::num::TryFromIntError> = folders.collect();
+    let mut named = folders.map_err(|_| KernelError::NotOwned)?;
     for (kind, ids) in [
-        (OBJECT_FOLDER, &folders.map_err(|_| KernelError::NotOwned)?),
         (OBJECT_MAP, &objects.maps),
         (OBJECT_PROGRAM, &objects.programs),
         (OBJECT_LINK, &objects.links),
     ] {
-        for id in ids {
-            if !ask_about(CLAIM_LINK, *id, kind)? {
-                return Err(KernelError::NotOwned);
-            }
-        }
+        named.extend(ids.iter().map(|id| (kind, *id)));
     }
-    ask(SWEEP_LINK)
+    Ok(named)
+}
+
+/// The claims of a daemon whose objects change while it runs.
+#[derive(Debug, Default)]
+pub struct Claims(BTreeSet<(u32, u32)>);
+
+impl Claims {
+    /// Claims these objects like [`claim`], and gives up its claims of all others: the guard has room
+    /// for 512 of each kind.
+    ///
+    /// # Errors
+    /// As [`claim`]; nothing is given up then.
+    pub fn renew(&mut self, objects: &Objects) -> Result<bool, KernelError> {
+        let fresh = named(objects)?;
+        // Also if some of them are claimed and others are not.
+        self.0.extend(&fresh);
+        if !claim(objects)? {
+            self.0.clear();
+            return Ok(false);
+        }
+        for (kind, id) in self.0.difference(&fresh) {
+            // No: the guard is of an earlier version, which forgets them when the next process claims.
+            ask_about(DISCLAIM_LINK, *id, *kind)?;
+        }
+        self.0 = fresh;
+        Ok(true)
+    }
 }
 
 /// Asks the programs a question. The answer is no if there are none, or if bpf is not among the
@@ -104,22 +143,9 @@ pub fn ask(question: u32) -> Result<bool, KernelError> {
 }
 
 fn ask_about(question: u32, id: u32, kind: u32) -> Result<bool, KernelError> {
-    const LINK_GET_FD_BY_ID: libc::c_int = 30;
-    let attributes = [question, id, kind];
-    // SAFETY: the attributes live until the call returns and have the given size. No link has one
-    // of these ids, and the call makes no descriptor.
-    let code = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            LINK_GET_FD_BY_ID,
-            attributes.as_ptr(),
-            size_of_val(&attributes),
-        )
-    };
-    if code >= 0 {
+    let Err(error) = usher_bpf_ffi::ask_for_link([question, id, kind]) else {
         return Ok(false);
-    }
-    let error = io::Error::last_os_error();
+    };
     match error.raw_os_error() {
         // EUCLEAN, which bpf(2) itself never returns.
         Some(errno) if errno == ROLL_CALL_ANSWER as i32 => Ok(true),

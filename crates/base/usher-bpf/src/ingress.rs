@@ -1,11 +1,11 @@
 //! A filter at ingress of every interface.
 
-use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libbpf_rs::{TC_INGRESS, TcHook, TcHookBuilder};
+use nix::net::if_::if_nameindex;
 
 use crate::KernelError;
 use crate::object::program_id;
@@ -50,7 +50,7 @@ impl Filter {
             }
             if let Err(error) = quietly(|| hook.create()).and_then(|mut hook| hook.attach()) {
                 // An interface that has vanished meanwhile does not count.
-                if interfaces()?.iter().any(|(other, _)| *other == index) {
+                if exists(index)? {
                     unattached.push(Unattached {
                         interface,
                         error: KernelError::bpf("attaching to an interface")(error),
@@ -79,10 +79,12 @@ impl Filter {
             }
             match hook.detach() {
                 Ok(()) => detached.push(interface),
-                Err(error) => attached.push(Unattached {
+                // An interface that has vanished meanwhile does not count.
+                Err(error) if exists(index)? => attached.push(Unattached {
                     interface,
                     error: KernelError::bpf("detaching from an interface")(error),
                 }),
+                Err(_) => {}
             }
         }
         Ok((detached, attached))
@@ -98,33 +100,19 @@ impl Filter {
     }
 }
 
+fn exists(index: i32) -> Result<bool, KernelError> {
+    Ok(interfaces()?.iter().any(|(other, _)| *other == index))
+}
+
 /// Index and name of every interface of the thread's network namespace.
 fn interfaces() -> Result<Vec<(i32, String)>, KernelError> {
-    // SAFETY: no argument; the list is freed below, and read nowhere later.
-    let list = unsafe { libc::if_nameindex() };
-    if list.is_null() {
-        return Err(KernelError::system("listing the network interfaces")(
-            io::Error::last_os_error(),
-        ));
-    }
-    let mut found = Vec::new();
-    let mut next = list;
-    loop {
-        // SAFETY: within the list, which an entry with index 0 ends.
-        let entry = unsafe { &*next };
-        if entry.if_index == 0 || entry.if_name.is_null() {
-            break;
-        }
-        // SAFETY: a name that ends with a zero byte, until the list is freed.
-        let name = unsafe { CStr::from_ptr(entry.if_name) };
+    let list = if_nameindex()
+        .map_err(io::Error::from)
+        .map_err(KernelError::system("listing the network interfaces"))?;
+    let named = list.iter().filter_map(|interface| {
         // An index is a positive int in the kernel.
-        if let Ok(index) = i32::try_from(entry.if_index) {
-            found.push((index, name.to_string_lossy().into_owned()));
-        }
-        // SAFETY: not beyond the last entry, which is not this one.
-        next = unsafe { next.add(1) };
-    }
-    // SAFETY: the pointer from if_nameindex, freed once.
-    unsafe { libc::if_freenameindex(list) };
-    Ok(found)
+        let index = i32::try_from(interface.index()).ok()?;
+        Some((index, interface.name().to_string_lossy().into_owned()))
+    });
+    Ok(named.collect())
 }

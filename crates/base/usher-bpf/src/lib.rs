@@ -10,11 +10,14 @@
 //! 5. [`guard`] lets a daemon own its objects.
 //! 6. [`executables`] identifies the programs that processes run.
 //!
-//! The toolkit does not know what programs decide, and its errors name only tables and pins. It has
-//! unsafe code: libbpf calls whose Rust wrapper hides errno or is missing.
+//! The toolkit does not know what programs decide, and its errors name only tables and pins. Its
+//! unsafe code is in `usher-bpf-ffi`. Functions whose errors are not described return those of the kernel
+//! and of libbpf.
 //!
 //! Room: BPF objects, and the folders of pins that its callers name. Only crates that daemons run
 //! use it.
+
+#![forbid(unsafe_code)]
 
 // Generated code names this crate.
 extern crate self as usher_bpf;
@@ -27,23 +30,27 @@ pub mod guard;
 mod ingress;
 mod lsm;
 mod mirrored;
+mod netfilter;
 mod object;
 mod pins;
 mod plain;
 mod print;
 mod ring;
+mod slots;
 mod table;
 
 pub use code::{Code, Opened};
-pub use counters::{Counted, Counters};
+pub use counters::{Counted, Counters, or_zeros};
 pub use error::KernelError;
 pub use ingress::{Filter, Unattached};
-pub use lsm::has_hook;
+pub use lsm::Hooks;
 pub use mirrored::Mirrored;
-pub use object::{Object, keep_for_all, let_go, program_id, run, run_on_packet};
+pub use netfilter::{NetfilterHook, NetfilterPlace, leave_netfilter};
+pub use object::{Object, cgroup_number, keep_for_all, let_go, program_id, run, run_on_packet};
 pub use pins::{Objects, Pins, exists};
 pub use plain::Plain;
 pub use ring::{Batch, Ring};
+pub use slots::{is_kept, keep, leave};
 pub use table::{Insertion, Table};
 // For generated code.
 pub use zerocopy;

@@ -65,7 +65,7 @@ impl<K: Plain + Ord, V: Plain + PartialEq> Mirrored<K, V> {
     /// Like [`Mirrored::enter`].
     pub fn enter_or_exchange(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {
         match self.enter(wanted) {
-            Err(KernelError::Full { .. }) => {
+            Err(KernelError::Full(_)) => {
                 self.retain(wanted)?;
                 self.enter(wanted)
             }

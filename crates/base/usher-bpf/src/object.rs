@@ -2,20 +2,25 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use libbpf_rs::query::LinkTypeInfo;
-use libbpf_rs::{Link, Map, MapCore, MapHandle, Program, ProgramMut, libbpf_sys};
+use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapHandle, Program, ProgramMut};
 
 use crate::pins::{LINK, unpin};
-use crate::table::{clone, result};
+use crate::table::clone;
 use crate::{Counted, Counters, KernelError, Objects, Pins, Plain, Ring, Table};
 
 /// Prefix of a link that is not in its place yet. BPF file systems accept no dots in names.
 const FRESH: &str = "fresh_";
+
+/// Bytes that are read of an iterator at a time.
+const ITERATED: usize = 64 * 1024;
+/// Errors after which an iterator is read on.
+const RETRIED: [io::ErrorKind; 2] = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
 
 /// Loaded programs and tables. Dropping it releases those that are not attached, pinned or
 /// otherwise open.
@@ -40,7 +45,7 @@ impl Object {
         &self,
         name: &'static str,
     ) -> Result<Table<K, V>, KernelError> {
-        Table::new(name, &self.map(name)?)
+        Table::new(name, self.handle(name)?)
     }
 
     /// A table's descriptor.
@@ -77,7 +82,7 @@ impl Object {
         MapHandle::try_from(&self.map(name)?).map_err(KernelError::bpf("keeping a table"))
     }
 
-    fn find(&self, program: &'static str) -> Result<ProgramMut<'_>, KernelError> {
+    pub(crate) fn find(&self, program: &'static str) -> Result<ProgramMut<'_>, KernelError> {
         let found = self.0.progs_mut().find(|found| found.name() == program);
         found.ok_or(KernelError::MissingPart(program))
     }
@@ -90,10 +95,28 @@ impl Object {
         clone(&self.find(name)?)
     }
 
-    /// Adds all programs and tables to `objects`, for the guard.
+    /// All loaded programs, by their names.
+    pub(crate) fn programs(&self) -> Result<Vec<(String, OwnedFd)>, KernelError> {
+        let programs = self.0.progs().filter(Program::autoload);
+        let programs = programs.map(|program| {
+            Ok((
+                program.name().to_string_lossy().into_owned(),
+                clone(&program)?,
+            ))
+        });
+        programs.collect()
+    }
+
+    /// The descriptor of a program whose name is not known beforehand.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// [`KernelError::MissingPart`].
+    pub fn program_named(&self, name: &str) -> Result<OwnedFd, KernelError> {
+        let found = self.0.progs().find(|program| program.name() == name);
+        clone(&found.ok_or(KernelError::MissingPart("a named program"))?)
+    }
+
+    /// Adds all programs and tables to `objects`, for the guard.
     pub fn collect(&self, objects: &mut Objects) -> Result<(), KernelError> {
         for map in self.0.maps() {
             objects.add_descriptor(&clone(&map)?)?;
@@ -104,32 +127,38 @@ impl Object {
         Ok(())
     }
 
-    /// Runs an iterator over everything that it visits, and returns what it has written.
+    /// Runs an iterator over everything that it visits, and hands on each row that it has written.
     ///
     /// # Errors
-    /// The kernel's error.
-    pub fn iterate(&self, program: &'static str) -> Result<Vec<u8>, KernelError> {
-        let program = self.program(program)?;
-        let attach = libbpf_sys::BPF_TRACE_ITER;
-        // SAFETY: a descriptor, and no pointer except a null one.
-        let link = unsafe {
-            libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, attach, std::ptr::null())
-        };
-        let link = descriptor(link, "attaching an iterator")?;
-        // SAFETY: takes a descriptor that is open.
-        let iterator = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
-        let mut written = Vec::new();
-        File::from(descriptor(iterator, "beginning an iterator")?)
-            .read_to_end(&mut written)
-            .map_err(KernelError::system("reading an iterator"))?;
-        Ok(written)
+    /// The kernel's error; some rows have been handed on then.
+    pub fn iterate<R: Plain>(
+        &self,
+        program: &'static str,
+        mut take: impl FnMut(R),
+    ) -> Result<(), KernelError> {
+        let program = self.find(program)?;
+        let link = program.attach_iter_with_opts(IterOpts::None);
+        let link = link.map_err(KernelError::bpf("attaching an iterator"))?;
+        let iterator = Iter::new(&link);
+        let mut iterator = iterator.map_err(KernelError::bpf("beginning an iterator"))?;
+        let (mut written, mut chunk) = (Vec::new(), vec![0; ITERATED]);
+        loop {
+            match iterator.read(&mut chunk) {
+                Ok(0) => return Ok(()),
+                Ok(length) => written.extend_from_slice(&chunk[..length]),
+                // EAGAIN: it has visited a million objects and written nothing yet.
+                Err(error) if RETRIED.contains(&error.kind()) => continue,
+                Err(error) => return Err(KernelError::system("reading an iterator")(error)),
+            }
+            let whole = written.len() - written.len() % size_of::<R>();
+            let rows = written[..whole].chunks_exact(size_of::<R>());
+            rows.filter_map(R::read).for_each(&mut take);
+            written.drain(..whole);
+        }
     }
 
     /// Attaches programs in order to a control group (the path of its folder), beside other
     /// parties' programs. They stay attached as long as the returned links are open.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn attach_to_cgroup(
         &self,
         programs: &[&'static str],
@@ -143,12 +172,19 @@ impl Object {
         links.collect()
     }
 
+    /// Enters a control group (the path of its folder) in a table of control groups, at index 0.
+    ///
+    /// # Errors
+    /// [`KernelError::MissingPart`], or the kernel's error.
+    pub fn enter_cgroup(&self, table: &'static str, cgroup: &Path) -> Result<(), KernelError> {
+        let folder = File::open(cgroup).map_err(KernelError::file("opening", cgroup))?;
+        let descriptor = folder.as_raw_fd().unsigned_abs();
+        self.table::<u32, u32>(table)?.set(&0, &descriptor)
+    }
+
     /// Attaches a program to a control group for good: the link is pinned, and the next process
     /// adopts it. A link to another group that still exists stays and is updated: what it saw under
     /// an earlier process it still sees.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn keep_at_cgroup(
         &self,
         program: &'static str,
@@ -161,7 +197,7 @@ impl Object {
         for pin in pins.links(&format!("{program}_"))? {
             let (mut former, info) = open_link(&pin)?;
             let LinkTypeInfo::Cgroup(info) = info else {
-                return Err(KernelError::UnreadableEntry { table: program });
+                return Err(KernelError::UnreadableEntry(program));
             };
             if self.update(&mut former, program)? {
                 attached |= info.cgroup_id == id;
@@ -194,13 +230,11 @@ impl Object {
         if crate::exists(&pin)? {
             let (mut link, info) = open_link(&pin)?;
             let LinkTypeInfo::NetNs(info) = info else {
-                return Err(KernelError::UnreadableEntry { table: program });
+                return Err(KernelError::UnreadableEntry(program));
             };
             // 0 if the namespace no longer exists.
             if info.ino != 0 && u64::from(info.ino) != inode {
-                return Err(KernelError::OtherNamespace {
-                    pins: pins.folder().into(),
-                });
+                return Err(KernelError::OtherNamespace(pins.folder().into()));
             }
             if self.update(&mut link, program)? {
                 return Ok(());
@@ -214,22 +248,54 @@ impl Object {
             .map_err(KernelError::bpf("pinning a link"))
     }
 
+    /// Attaches the LSM programs of this object. They stay attached as long as the returned links are
+    /// open.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn attach_at_hooks(&self) -> Result<Vec<OwnedFd>, KernelError> {
+        let links = self.0.progs_mut().filter(|one| one.autoload());
+        let links = links.map(|program| {
+            let link = program.attach_lsm();
+            clone(&link.map_err(KernelError::bpf("attaching an LSM program"))?)
+        });
+        links.collect()
+    }
+
+    /// Attaches the LSM programs of this object for good, in place of those with the same names that
+    /// are pinned there. Each new program is in force before the one it replaces is released. Returns
+    /// the pins.
+    ///
+    /// # Errors
+    /// The kernel's error. Programs that were pinned before it are in force.
+    pub fn keep_at_hooks(&self, pins: &Pins) -> Result<Vec<PathBuf>, KernelError> {
+        let mut places = Vec::new();
+        for program in self.0.progs_mut().filter(|one| one.autoload()) {
+            let name = program.name().to_string_lossy();
+            let fresh = pins.folder().join(format!("{FRESH}{name}"));
+            if crate::exists(&fresh)? {
+                unpin(&fresh)?;
+            }
+            let place = pins.folder().join(format!("{LINK}{name}"));
+            program
+                .attach_lsm()
+                .map_err(KernelError::bpf("attaching an LSM program"))?
+                .pin(&fresh)
+                .map_err(KernelError::bpf("pinning a link"))?;
+            fs::rename(&fresh, &place).map_err(KernelError::file("replacing", &place))?;
+            places.push(place);
+        }
+        Ok(places)
+    }
+
     /// Replaces the program that the pinned link holds. Returns false if the link is dead (its
     /// cgroup or namespace no longer exists).
     fn update(&self, link: &mut Link, program: &'static str) -> Result<bool, KernelError> {
-        let program = self.program(program)?;
-        // SAFETY: two descriptors, and no pointer except a null one.
-        let code = unsafe {
-            libbpf_sys::bpf_link_update(
-                link.as_fd().as_raw_fd(),
-                program.as_raw_fd(),
-                std::ptr::null(),
-            )
-        };
-        match result(code) {
+        let program = self.find(program)?;
+        match link.update_prog(&program) {
             Ok(()) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(libc::ENOLINK) => Ok(false),
-            Err(error) => Err(KernelError::system("replacing an attached program")(error)),
+            Err(_) if is_dead(link)? => Ok(false),
+            Err(error) => Err(KernelError::bpf("replacing an attached program")(error)),
         }
     }
 }
@@ -238,26 +304,11 @@ impl Object {
 /// new program is in force before the one it replaces is released.
 ///
 /// # Errors
-/// The kernel's error. What was pinned by then is in force.
+/// The kernel's error. Programs pinned by then are in force.
 pub fn keep_for_all(objects: &[Object], pins: &Pins) -> Result<(), KernelError> {
     let mut places = BTreeSet::new();
-    for program in objects.iter().flat_map(|object| object.0.progs_mut()) {
-        if !program.autoload() {
-            continue;
-        }
-        let name = program.name().to_string_lossy();
-        let fresh = pins.folder().join(format!("{FRESH}{name}"));
-        if crate::exists(&fresh)? {
-            unpin(&fresh)?;
-        }
-        let place = pins.folder().join(format!("{LINK}{name}"));
-        program
-            .attach_lsm()
-            .map_err(KernelError::bpf("attaching an LSM program"))?
-            .pin(&fresh)
-            .map_err(KernelError::bpf("pinning a link"))?;
-        fs::rename(&fresh, &place).map_err(KernelError::file("replacing", &place))?;
-        places.insert(place);
+    for object in objects {
+        places.extend(object.keep_at_hooks(pins)?);
     }
     for former in pins.links("")? {
         if !places.contains(&former) {
@@ -268,48 +319,35 @@ pub fn keep_for_all(objects: &[Object], pins: &Pins) -> Result<(), KernelError> 
 }
 
 /// Releases all programs that are attached for good in this folder.
-///
-/// # Errors
-/// The kernel's error.
 pub fn let_go(pins: &Pins) -> Result<(), KernelError> {
     pins.links("")?.iter().try_for_each(|link| unpin(link))
 }
 
 /// The id of a program, from its descriptor.
-///
-/// # Errors
-/// The kernel's error.
 pub fn program_id(program: &OwnedFd) -> Result<u32, KernelError> {
     Program::id_from_fd(program.as_fd()).map_err(KernelError::bpf("reading the id of a program"))
 }
 
-/// Runs a syscall program with `context` and returns its result.
+/// The kernel's number of a control group (the path of its folder), which no other one ever has.
 ///
 /// # Errors
 /// The kernel's error.
+pub fn cgroup_number(cgroup: &Path) -> Result<u64, KernelError> {
+    let folder = File::open(cgroup).map_err(KernelError::file("opening", cgroup))?;
+    inode(&folder, cgroup)
+}
+
+/// Runs a syscall program with `context` and returns its result.
 pub fn run<C: Plain>(
     program: BorrowedFd<'_>,
     operation: &'static str,
     context: &mut C,
 ) -> Result<u32, KernelError> {
-    let mut options = libbpf_sys::bpf_test_run_opts {
-        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-        ctx_in: std::ptr::from_mut(context).cast(),
-        ctx_size_in: size_of::<C>() as u32,
-        ..Default::default()
-    };
-    // SAFETY: the context lives until the call returns and has the given size; a syscall program
-    // writes nowhere else.
-    let code = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
-    result(code).map_err(KernelError::system(operation))?;
-    Ok(options.retval)
+    usher_bpf_ffi::run(program, None, context).map_err(KernelError::system(operation))
 }
 
 /// Runs a program of traffic control once with a packet, which begins with its Ethernet header, and
 /// with `mark` as the packet's mark. Returns the program's result; nothing is sent.
-///
-/// # Errors
-/// The kernel's error.
 pub fn run_on_packet(
     program: BorrowedFd<'_>,
     operation: &'static str,
@@ -317,27 +355,8 @@ pub fn run_on_packet(
     mark: u32,
 ) -> Result<u32, KernelError> {
     // struct __sk_buff up to the mark: length, type, mark. The kernel takes the rest for zeros.
-    let context = [0_u32, 0, mark];
-    let mut options = libbpf_sys::bpf_test_run_opts {
-        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-        data_in: packet.as_ptr().cast(),
-        data_size_in: u32::try_from(packet.len()).unwrap_or(u32::MAX),
-        ctx_in: context.as_ptr().cast(),
-        ctx_size_in: size_of_val(&context) as u32,
-        ..Default::default()
-    };
-    // SAFETY: packet and context live until the call returns and have the given sizes; the kernel
-    // only reads them, and without a place for its output it writes none.
-    let code = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
-    result(code).map_err(KernelError::system(operation))?;
-    Ok(options.retval)
-}
-
-/// A new descriptor, or libbpf's error.
-fn descriptor(code: i32, what: &'static str) -> Result<OwnedFd, KernelError> {
-    result(code.min(0)).map_err(KernelError::system(what))?;
-    // SAFETY: a descriptor that the kernel has just made for this process.
-    Ok(unsafe { OwnedFd::from_raw_fd(code) })
+    let mut context = [0_u32, 0, mark];
+    usher_bpf_ffi::run(program, Some(packet), &mut context).map_err(KernelError::system(operation))
 }
 
 fn inode(file: &File, path: &Path) -> Result<u64, KernelError> {
@@ -348,9 +367,22 @@ fn inode(file: &File, path: &Path) -> Result<u64, KernelError> {
 
 fn open_link(path: &Path) -> Result<(Link, LinkTypeInfo), KernelError> {
     let link = Link::open(path).map_err(KernelError::bpf("opening a pinned link"))?;
-    let info = link
-        .info()
-        .map_err(KernelError::bpf("reading a pinned link"))?
-        .info;
+    let info = info(&link)?;
     Ok((link, info))
+}
+
+fn info(link: &Link) -> Result<LinkTypeInfo, KernelError> {
+    let info = link.info();
+    Ok(info
+        .map_err(KernelError::bpf("reading a pinned link"))?
+        .info)
+}
+
+/// Whether the cgroup or the namespace of a link no longer exists.
+fn is_dead(link: &Link) -> Result<bool, KernelError> {
+    Ok(match info(link)? {
+        LinkTypeInfo::Cgroup(info) => info.cgroup_id == 0,
+        LinkTypeInfo::NetNs(info) => info.ino == 0,
+        _ => false,
+    })
 }

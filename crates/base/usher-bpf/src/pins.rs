@@ -1,17 +1,17 @@
 //! Folders of a BPF file system, in which tables and links outlive the process that made them.
 
 use std::collections::BTreeSet;
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{MapHandle, libbpf_sys};
+use libbpf_rs::query::LinkInfo;
+use libbpf_rs::{MapHandle, MapInfo};
 
-use crate::{KernelError, Object, Table};
+use crate::{KernelError, Object, Table, program_id};
 
 /// Magic number of a BPF file system (statfs(2)).
 const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
@@ -45,7 +45,7 @@ pub fn exists(path: &Path) -> Result<bool, KernelError> {
 fn failed(what: &'static str, pins: &Path) -> impl Fn(io::Error) -> KernelError {
     move |error| {
         if error.raw_os_error() == Some(libc::EPERM) && rustix::process::geteuid().is_root() {
-            KernelError::Guarded { pins: pins.into() }
+            KernelError::Guarded(pins.into())
         } else {
             KernelError::file(what, pins)(error)
         }
@@ -78,9 +78,7 @@ impl Pins {
                 folder: folder.into(),
                 _lock: lock,
             }),
-            Err(fs::TryLockError::WouldBlock) => Err(KernelError::InUse {
-                pins: folder.into(),
-            }),
+            Err(fs::TryLockError::WouldBlock) => Err(KernelError::InUse(folder.into())),
             Err(fs::TryLockError::Error(error)) => Err(KernelError::file("locking", folder)(error)),
         }
     }
@@ -98,15 +96,9 @@ impl Pins {
     /// # Errors
     /// [`KernelError::OtherLayout`], or the kernel's error.
     pub fn require_layout(&self, expected: u32) -> Result<(), KernelError> {
-        let path = self.folder.join(LAYOUT);
-        let found = if exists(&path)? {
-            let map = MapHandle::from_pinned_path(&path)
-                .map_err(KernelError::bpf("opening the pinned layout"))?;
-            let found = Table::<u32, Layout>::new(LAYOUT, &map)?.get(&0)?;
-            found.map_or(0, |layout| layout.version)
-        } else {
-            0
-        };
+        let layout = self.table::<u32, Layout>(LAYOUT)?;
+        let found = layout.map_or(Ok(None), |layout| layout.get(&0))?;
+        let found = found.map_or(0, |layout| layout.version);
         if found == expected || (found == 0 && self.links("")?.is_empty()) {
             return Ok(());
         }
@@ -115,6 +107,23 @@ impl Pins {
             found,
             expected,
         })
+    }
+
+    /// The table of this name that an earlier process has pinned here; none if there is none.
+    ///
+    /// # Errors
+    /// The kernel's error, or that of a table of another kind.
+    pub fn table<K: crate::Plain, V: crate::Plain>(
+        &self,
+        name: &'static str,
+    ) -> Result<Option<Table<K, V>>, KernelError> {
+        let path = self.folder.join(name);
+        if !exists(&path)? {
+            return Ok(None);
+        }
+        let map = MapHandle::from_pinned_path(&path)
+            .map_err(KernelError::bpf("opening a pinned table"))?;
+        Table::new(name, map).map(Some)
     }
 
     /// Writes the layout version of the tables that an object has pinned here.
@@ -188,7 +197,7 @@ pub(crate) fn unpin(path: &Path) -> Result<(), KernelError> {
 }
 
 /// Ids of pinned objects, and the folders of the pins.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Objects {
     /// Folders: inode, and device in user space's numbering.
     pub folders: Vec<(u64, u64)>,
@@ -202,9 +211,6 @@ pub struct Objects {
 
 impl Objects {
     /// Adds a folder and its pinned objects, and those of all its subfolders.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn collect(&mut self, folder: &Path) -> Result<(), KernelError> {
         let metadata = fs::metadata(folder).map_err(KernelError::file("looking at", folder))?;
         self.folders.push((metadata.ino(), metadata.dev()));
@@ -214,66 +220,35 @@ impl Objects {
             if entry.file_type().map_err(&failed)?.is_dir() {
                 self.collect(&entry.path())?;
             } else {
-                self.add_descriptor(&open(&entry.path())?)?;
+                let pin = entry.path();
+                let object =
+                    usher_bpf_ffi::open(&pin).map_err(KernelError::file("opening", &pin))?;
+                self.add_descriptor(&object)?;
             }
         }
         Ok(())
     }
 
     /// Adds a map, a program or a link by its descriptor.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn add_descriptor(&mut self, object: &OwnedFd) -> Result<(), KernelError> {
         // The kernel fills a different structure for each type, and reports the type here.
         let path = PathBuf::from(format!("/proc/self/fd/{}", object.as_raw_fd()));
         let kind = fs::read_link(&path).map_err(KernelError::file("reading", &path))?;
-        match kind.as_os_str().as_bytes() {
+        let failed = KernelError::bpf("reading the id of a BPF object");
+        match kind.as_os_str().as_encoded_bytes() {
             b"anon_inode:bpf-map" => {
-                let info: libbpf_sys::bpf_map_info = info(object)?;
-                self.maps.insert(info.id);
+                let map = MapInfo::new(object.as_fd()).map_err(failed)?;
+                self.maps.insert(map.info.id);
             }
             b"anon_inode:bpf-prog" => {
-                let info: libbpf_sys::bpf_prog_info = info(object)?;
-                self.programs.insert(info.id);
+                self.programs.insert(program_id(object)?);
             }
             _ => {
-                let info: libbpf_sys::bpf_link_info = info(object)?;
-                self.links.insert(info.id);
-                self.programs.insert(info.prog_id);
+                let link = LinkInfo::from_fd(object.as_fd()).map_err(failed)?;
+                self.links.insert(link.id);
+                self.programs.insert(link.prog_id);
             }
         }
         Ok(())
     }
-}
-
-fn open(path: &Path) -> Result<OwnedFd, KernelError> {
-    let failed = KernelError::file("opening", path);
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
-    // SAFETY: a string that lives until the call returns.
-    let code = unsafe { libbpf_sys::bpf_obj_get(name.as_ptr()) };
-    if code < 0 {
-        return Err(failed(io::Error::from_raw_os_error(-code)));
-    }
-    // SAFETY: a descriptor that the kernel has just made for this process.
-    Ok(unsafe { OwnedFd::from_raw_fd(code) })
-}
-
-/// The kernel's information on an object. `I` is the structure for its type.
-fn info<I: Default>(object: &OwnedFd) -> Result<I, KernelError> {
-    let mut info = I::default();
-    let mut size = size_of::<I>() as u32;
-    // SAFETY: `info` has the given size and consists of integers that take every bit pattern.
-    let code = unsafe {
-        libbpf_sys::bpf_obj_get_info_by_fd(
-            object.as_raw_fd(),
-            std::ptr::from_mut(&mut info).cast(),
-            &mut size,
-        )
-    };
-    if code < 0 {
-        let error = io::Error::from_raw_os_error(-code);
-        return Err(KernelError::system("reading the id of a BPF object")(error));
-    }
-    Ok(info)
 }

@@ -1,13 +1,14 @@
 //! Reading a ring buffer of programs.
 
 use std::fmt;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use parking_lot::Mutex;
 
 use crate::KernelError;
+use crate::table::clone;
 
 /// Most entries taken from a ring at once: the writer may be faster than the reader.
 const BATCH: usize = 1024;
@@ -26,7 +27,7 @@ pub struct Ring<T> {
     what: &'static str,
     ring: Mutex<RingBuffer<'static>>,
     arrived: Arc<Mutex<Vec<T>>>,
-    _map: MapHandle,
+    map: MapHandle,
 }
 
 impl<T> fmt::Debug for Ring<T> {
@@ -56,7 +57,7 @@ impl<T: Send + 'static> Ring<T> {
             what,
             ring: Mutex::new(ring),
             arrived,
-            _map: map,
+            map,
         })
     }
 
@@ -65,17 +66,10 @@ impl<T: Send + 'static> Ring<T> {
     /// # Errors
     /// When it cannot be duplicated.
     pub fn descriptor(&self) -> Result<OwnedFd, KernelError> {
-        let ring = self.ring.lock();
-        // SAFETY: the ring's descriptor, open as long as the ring is, which the guard keeps.
-        unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }
-            .try_clone_to_owned()
-            .map_err(KernelError::system("duplicating a descriptor"))
+        clone(&self.map)
     }
 
     /// The entries since the last call, in order, up to 1,024.
-    ///
-    /// # Errors
-    /// libbpf's error.
     pub fn take(&self) -> Result<Batch<T>, KernelError> {
         let ring = self.ring.lock();
         let taken = ring.consume_raw_n(BATCH);

@@ -1,16 +1,16 @@
 //! A BPF hash map with typed keys and values.
 //!
-//! It does not use libbpf-rs's map operations, whose errors do not carry errno. Their batched
-//! iteration also mistakes a batch that the kernel cut short at the end of a bucket for the last
-//! one, and the end for an error.
+//! It reads batches of entries itself: the iterator of libbpf-rs takes a batch that the kernel cut
+//! short at the end of a bucket for the last one, and the end for an error.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use libbpf_rs::{MapCore, MapHandle, MapType, libbpf_sys};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapType, libbpf_sys};
+use usher_bpf_ffi::Batch;
 
 use crate::{KernelError, Plain};
 
@@ -20,7 +20,7 @@ const BATCH: usize = 1024;
 
 /// A table with typed keys and values.
 pub struct Table<K, V> {
-    map: OwnedFd,
+    map: MapHandle,
     name: &'static str,
     entries: PhantomData<fn(K) -> V>,
 }
@@ -42,27 +42,18 @@ pub enum Insertion {
     Full,
 }
 
-pub(crate) fn result(code: i32) -> io::Result<()> {
-    // libbpf 1.x returns the negative errno.
-    if code < 0 {
-        Err(io::Error::from_raw_os_error(-code))
-    } else {
-        Ok(())
-    }
-}
-
 fn is(error: &io::Error, errno: i32) -> bool {
     error.raw_os_error() == Some(errno)
 }
 
 impl<K: Plain, V: Plain> Table<K, V> {
-    pub(crate) fn new(name: &'static str, map: &impl MapCore) -> Result<Self, KernelError> {
+    pub(crate) fn new(name: &'static str, map: MapHandle) -> Result<Self, KernelError> {
         let sizes = (map.key_size() as usize, map.value_size() as usize);
         if sizes != (size_of::<K>(), size_of::<V>()) {
             return Err(KernelError::MissingPart(name));
         }
         Ok(Self {
-            map: clone(map)?,
+            map,
             name,
             entries: PhantomData,
         })
@@ -70,9 +61,6 @@ impl<K: Plain, V: Plain> Table<K, V> {
 
     /// A table for longest-prefix matches that belongs to no object, so no other process changes
     /// it. The first four bytes of `K` are the length of the prefix in bits.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn of_prefixes(name: &'static str, entries: u32) -> Result<Self, KernelError> {
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -82,66 +70,59 @@ impl<K: Plain, V: Plain> Table<K, V> {
         let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
         let map = MapHandle::create(MapType::LpmTrie, Some(name), key, value, entries, &options)
             .map_err(KernelError::bpf("making a table"))?;
-        Self::new(name, &map)
+        Self::new(name, map)
+    }
+
+    /// An array of one entry that belongs to no object, so no other process changes it.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn of_one(name: &'static str) -> Result<Self, KernelError> {
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+            ..Default::default()
+        };
+        let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
+        let map = MapHandle::create(MapType::Array, Some(name), key, value, 1, &options)
+            .map_err(KernelError::bpf("making a table"))?;
+        Self::new(name, map)
     }
 
     /// Makes the table read-only for system calls and returns its descriptor.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn freeze(self) -> Result<OwnedFd, KernelError> {
-        // SAFETY: takes a descriptor that is open.
-        result(unsafe { libbpf_sys::bpf_map_freeze(self.map.as_raw_fd()) })
-            .map_err(|error| self.error("freezing the table", error))?;
-        Ok(self.map)
+        let frozen = self.map.freeze();
+        frozen.map_err(|error| self.error("freezing the table", error))?;
+        clone(&self.map)
     }
 
-    fn error(&self, what: &'static str, error: io::Error) -> KernelError {
-        KernelError::file(what, self.name.as_ref())(error)
-    }
-
-    /// The value under a key.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn get(&self, key: &K) -> Result<Option<V>, KernelError> {
-        let mut value = V::zeroed();
-        // SAFETY: key and value are as large as the map's keys and values.
-        let code = unsafe {
-            libbpf_sys::bpf_map_lookup_elem(
-                self.map.as_raw_fd(),
-                key.as_bytes().as_ptr().cast(),
-                value.as_mut_bytes().as_mut_ptr().cast(),
-            )
-        };
-        match result(code) {
-            Ok(()) => Ok(Some(value)),
-            Err(error) if is(&error, libc::ENOENT) => Ok(None),
-            Err(error) => Err(self.error("looking up in the table", error)),
+    fn error(&self, what: &'static str, error: libbpf_rs::Error) -> KernelError {
+        KernelError::Table {
+            what,
+            table: self.name,
+            error,
         }
     }
 
-    fn update(&self, key: &K, value: &V, flags: u32) -> io::Result<()> {
-        // SAFETY: key and value are as large as the map's keys and values.
-        result(unsafe {
-            libbpf_sys::bpf_map_update_elem(
-                self.map.as_raw_fd(),
-                key.as_bytes().as_ptr().cast(),
-                value.as_bytes().as_ptr().cast(),
-                u64::from(flags),
-            )
-        })
+    /// The value under a key.
+    pub fn get(&self, key: &K) -> Result<Option<V>, KernelError> {
+        let mut value = V::zeroed();
+        let found = self
+            .map
+            .lookup_into(key.as_bytes(), value.as_mut_bytes(), MapFlags::ANY)
+            .map_err(|error| self.error("looking up in the table", error))?;
+        Ok(found.then_some(value))
+    }
+
+    fn update(&self, key: &K, value: &V, flags: MapFlags) -> libbpf_rs::Result<()> {
+        self.map.update(key.as_bytes(), value.as_bytes(), flags)
     }
 
     /// Adds an entry, and never replaces one.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn insert(&self, key: &K, value: &V) -> Result<Insertion, KernelError> {
-        match self.update(key, value, libbpf_sys::BPF_NOEXIST) {
+        match self.update(key, value, MapFlags::NO_EXIST) {
             Ok(()) => Ok(Insertion::Done),
-            Err(error) if is(&error, libc::EEXIST) => Ok(Insertion::Exists),
-            Err(error) if is(&error, libc::E2BIG) => Ok(Insertion::Full),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Insertion::Exists),
+            Err(error) if error.kind() == ErrorKind::TooBig => Ok(Insertion::Full),
             Err(error) => Err(self.error("inserting into the table", error)),
         }
     }
@@ -152,104 +133,69 @@ impl<K: Plain, V: Plain> Table<K, V> {
     /// [`KernelError::Full`] when there is no room for a new one, or the kernel's error.
     pub fn set(&self, key: &K, value: &V) -> Result<(), KernelError> {
         match self.put(key, value)? {
-            Insertion::Full => Err(KernelError::Full { table: self.name }),
+            Insertion::Full => Err(KernelError::Full(self.name)),
             Insertion::Done | Insertion::Exists => Ok(()),
         }
     }
 
     /// Adds an entry or replaces one. Reports when there is no room for a new one.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn put(&self, key: &K, value: &V) -> Result<Insertion, KernelError> {
-        match self.update(key, value, libbpf_sys::BPF_ANY) {
+        match self.update(key, value, MapFlags::ANY) {
             Ok(()) => Ok(Insertion::Done),
-            Err(error) if is(&error, libc::E2BIG) => Ok(Insertion::Full),
+            Err(error) if error.kind() == ErrorKind::TooBig => Ok(Insertion::Full),
             Err(error) => Err(self.error("writing to the table", error)),
         }
     }
 
     /// Replaces an existing entry.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn replace(&self, key: &K, value: &V) -> Result<(), KernelError> {
-        self.update(key, value, libbpf_sys::BPF_EXIST)
+        self.update(key, value, MapFlags::EXIST)
             .map_err(|error| self.error("replacing in the table", error))
     }
 
     /// Replaces an existing entry under its lock (struct bpf_spin_lock), which stays.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn replace_locked(&self, key: &K, value: &V) -> Result<(), KernelError> {
-        self.update(key, value, libbpf_sys::BPF_EXIST | libbpf_sys::BPF_F_LOCK)
+        self.update(key, value, MapFlags::EXIST | MapFlags::LOCK)
             .map_err(|error| self.error("replacing in the table", error))
     }
 
     /// Removes an entry. Returns false if there was none.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn remove(&self, key: &K) -> Result<bool, KernelError> {
-        // SAFETY: the key is as large as the map's keys.
-        let code = unsafe {
-            libbpf_sys::bpf_map_delete_elem(self.map.as_raw_fd(), key.as_bytes().as_ptr().cast())
-        };
-        match result(code) {
+        match self.map.delete(key.as_bytes()) {
             Ok(()) => Ok(true),
-            Err(error) if is(&error, libc::ENOENT) => Ok(false),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(self.error("deleting from the table", error)),
         }
     }
 
     /// All entries of a hash map. One that is inserted or deleted meanwhile may or may not be among
     /// them.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn entries(&self) -> Result<Vec<(K, V)>, KernelError> {
         let mut all = Vec::new();
-        let mut batch = BATCH;
-        let (mut keys, mut values) = (vec![K::zeroed(); batch], vec![V::zeroed(); batch]);
-        // The kernel's position: for hash maps, the number of a bucket.
-        let mut position: Option<u32> = None;
+        let mut room = BATCH;
+        let (mut keys, mut values) = (vec![K::zeroed(); room], vec![V::zeroed(); room]);
+        let mut position = None;
         loop {
-            let mut next = 0_u32;
-            let mut count = u32::try_from(batch).unwrap_or(u32::MAX);
-            let options = libbpf_sys::bpf_map_batch_opts {
-                sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as libbpf_sys::size_t,
-                ..Default::default()
-            };
-            // SAFETY: room for `count` keys and values; the positions are the 4 bytes that hash
-            // maps use.
-            let code = unsafe {
-                libbpf_sys::bpf_map_lookup_batch(
-                    self.map.as_raw_fd(),
-                    position
-                        .as_mut()
-                        .map_or(std::ptr::null_mut(), |at| std::ptr::from_mut(at).cast()),
-                    std::ptr::from_mut(&mut next).cast(),
-                    keys.as_mut_ptr().cast(),
-                    values.as_mut_ptr().cast(),
-                    &mut count,
-                    &options,
-                )
-            };
-            let last = match result(code) {
+            let read = usher_bpf_ffi::read_batch(&self.map, position, &mut keys, &mut values);
+            let Batch {
+                count,
+                next,
+                result,
+            } = read;
+            let last = match result {
                 Ok(()) => false,
                 Err(error) if is(&error, libc::ENOENT) => true,
                 Err(error) if is(&error, libc::ENOSPC) => {
-                    batch *= 2;
-                    keys.resize(batch, K::zeroed());
-                    values.resize(batch, V::zeroed());
+                    room *= 2;
+                    keys.resize(room, K::zeroed());
+                    values.resize(room, V::zeroed());
                     continue;
                 }
                 Err(error) if is(&error, libc::EINTR) => continue,
-                Err(error) => return Err(self.error("reading the table", error)),
+                Err(error) => return Err(self.error("reading the table", error.into())),
             };
             let read = keys.iter().copied().zip(values.iter().copied());
-            all.extend(read.take(count as usize));
+            all.extend(read.take(count));
             if last {
                 return Ok(all);
             }

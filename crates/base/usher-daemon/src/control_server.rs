@@ -34,7 +34,7 @@ pub trait Answers<Q: Request>: Send + Sync {
     fn answer(&self, request: Q) -> impl Future<Output = Result<Q::Answer, Failed>> + Send;
 }
 
-/// Why a request could not be carried out, for an administrator.
+/// The reason of a failed request, for an administrator.
 #[derive(Debug)]
 pub struct Failed(String);
 
@@ -53,11 +53,11 @@ impl<E: std::error::Error> From<E> for Failed {
 
 /// A role whose requests the daemon `D` answers, all of them. [`roles!`](crate::roles!) implements it.
 pub trait Serves<D>: HasRole {
-    /// Has the daemon answer.
+    /// Makes the daemon answer.
     ///
     /// # Errors
     /// When the connection fails.
-    fn serve(daemon: &D, asked: Asked<'_>) -> impl Future<Output = io::Result<()>> + Send;
+    fn serve(daemon: &D, asked: ArrivedRequest<'_>) -> impl Future<Output = io::Result<()>> + Send;
 }
 
 /// A bound control socket of the role `R`; tokio takes it over when the reactor runs. As long as a
@@ -157,7 +157,7 @@ fn claim(role: &str, path: &str) -> io::Result<File> {
 
 /// A request that has arrived.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct ArrivedRequest<'a> {
     line: Line,
     reader: BufReader<Take<OwnedReadHalf>>,
     writer: OwnedWriteHalf,
@@ -172,14 +172,14 @@ struct Line {
     fields: Map<String, Value>,
 }
 
-impl Asked<'_> {
+impl ArrivedRequest<'_> {
     /// Whether it is a request of this kind.
     #[must_use]
     pub fn is<Q: Request>(&self) -> bool {
         self.line.request == Q::NAME
     }
 
-    /// Has a daemon answer it as a request of this kind.
+    /// Makes a daemon answer it as a request of this kind.
     ///
     /// # Errors
     /// When the connection fails.
@@ -236,7 +236,7 @@ async fn exchange<R: Serves<D>, D>(
     tokio::time::timeout(PATIENCE, reader.read_line(&mut line)).await??;
     match serde_json::from_str(&line) {
         Ok(line) => {
-            let asked = Asked {
+            let asked = ArrivedRequest {
                 line,
                 reader,
                 writer,

@@ -1,4 +1,4 @@
-//! What Usher's processes on one host have in common, whatever system they belong to.
+//! The parts that Usher's processes on one host have in common, whatever system they belong to.
 //!
 //! * [`packet`]: `SOCK_SEQPACKET` sockets that carry descriptors and name the peer;
 //!   [`packet_async`] is the same for tokio.

@@ -271,6 +271,14 @@ pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
 mod tests {
     use super::*;
 
+    fn pair() -> (PacketSocket, PacketSocket) {
+        let flags = SocketFlags::CLOEXEC;
+        let (a, b) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .unwrap();
+        (PacketSocket(a), PacketSocket(b))
+    }
+
     #[test]
     fn a_packet_arrives_whole_with_its_descriptor_and_its_sender() {
         let folder = tempfile::tempdir().unwrap();
@@ -302,14 +310,7 @@ mod tests {
 
     #[test]
     fn the_last_packet_of_a_peer_that_has_not_read_ours_arrives() {
-        let (here, there) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
-        let (here, there) = (PacketSocket(here), PacketSocket(there));
+        let (here, there) = pair();
         here.send(b"a request", &[]).unwrap();
         there.send(b"refused", &[]).unwrap();
         drop(there);
@@ -319,14 +320,7 @@ mod tests {
 
     #[test]
     fn a_packet_over_the_limit_is_refused_and_the_next_one_is_not() {
-        let (a, b) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
-        let (a, b) = (PacketSocket(a), PacketSocket(b));
+        let (a, b) = pair();
         a.send(&[7; 17], &[]).unwrap();
         a.send(&[8; 16], &[]).unwrap();
         assert_eq!(
@@ -340,22 +334,15 @@ mod tests {
 
     #[test]
     fn more_descriptors_than_a_packet_may_carry_are_refused() {
-        let (a, b) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
-        let socket = PacketSocket(a);
-        let many = [b.as_fd(); MAX_SENT_DESCRIPTORS + 1];
+        let (socket, other) = pair();
+        let many = [other.0.as_fd(); MAX_SENT_DESCRIPTORS + 1];
         assert!(socket.send(b"x", &many).is_err());
         for count in [MAX_DESCRIPTORS, MAX_DESCRIPTORS + 1] {
             socket.send(b"x", &many[..count]).unwrap();
-            let received = PacketSocket(b.try_clone().unwrap()).receive(1);
+            let received = other.receive(1);
             assert_eq!(received.is_ok(), count <= MAX_DESCRIPTORS);
         }
         socket.send(b"x", &many[..3]).unwrap();
-        assert!(receive(b.as_fd(), 1, 3).is_ok());
+        assert!(receive(other.0.as_fd(), 1, 3).is_ok());
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// One finding.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Probe {
-    /// What was tried.
+    /// The ability that was tried.
     pub name: String,
     /// Whether it works.
     pub works: bool,
@@ -13,6 +13,6 @@ pub struct Probe {
     pub required: bool,
     /// In plain words.
     pub detail: String,
-    /// What it is for.
+    /// Its purpose.
     pub needed_for: String,
 }

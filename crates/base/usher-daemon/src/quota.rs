@@ -1,4 +1,4 @@
-//! Quotas: a limited number of places, of which no user can take so many that none are left for others.
+//! Quotas: a limited number of places. No user can take so many that none are left for others.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -27,7 +27,7 @@ pub struct Taken<K: Eq + Hash> {
     owner: K,
 }
 
-/// Why there is no place.
+/// The limit that has been reached.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Exhausted {
     /// This owner has as many as it may.

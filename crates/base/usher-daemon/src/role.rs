@@ -1,4 +1,4 @@
-//! What a role of Usher is: the account and the privileges of its processes, its sockets, its sandbox.
+//! A role of Usher: the account and the privileges of its processes, its sockets, its sandbox.
 
 use std::path::Path;
 
@@ -19,11 +19,11 @@ pub struct Role {
     pub account: Option<&'static str>,
     /// The duty of a host that it serves.
     pub duty: Duty,
-    /// What fails on a host where it does not run.
+    /// The purpose that fails on a host without it.
     pub needed_for: &'static str,
     /// Whether a host with that duty needs it.
     pub required: bool,
-    /// Where other processes reach it, besides its control socket.
+    /// Its sockets for other processes, besides its control socket.
     pub sockets: &'static [Socket],
     /// The capabilities that it holds after its start.
     pub capabilities: Capabilities,
@@ -46,11 +46,11 @@ pub struct Duty(pub &'static str);
 pub struct Socket {
     /// Its path.
     pub path: &'static str,
-    /// Who may connect.
+    /// The processes that may connect.
     pub connectors: Connectors,
 }
 
-/// Who may connect to a socket, besides root.
+/// Processes that may connect to a socket, besides root's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connectors {
     /// This account.
@@ -64,7 +64,7 @@ pub enum Connectors {
 /// The confinement of a role.
 #[derive(Debug, Clone, Copy)]
 pub struct Sandbox {
-    /// What its system calls may do besides what every confined role's may, by seccomp.
+    /// The abilities of its system calls by seccomp, besides those of every confined role.
     pub abilities: &'static [Ability],
     /// Folders below which it may read, by Landlock.
     pub reads: &'static [&'static str],

@@ -29,7 +29,7 @@ macro_rules! roles {
             {
                 async fn serve(
                     _daemon: &D,
-                    asked: $crate::control_server::Asked<'_>,
+                    asked: $crate::control_server::ArrivedRequest<'_>,
                 ) -> std::io::Result<()> {
                     $(if asked.is::<$request>() {
                         return asked.answer::<$request>(_daemon).await;

@@ -5,8 +5,8 @@ use sd_notify::NotifyState;
 use tokio::time::MissedTickBehavior;
 
 /// Tells the service manager that the daemon is alive, for ever: four times in the time after which
-/// it would be taken for dead. Belongs beside what the daemon does, in the same loop. Without a
-/// watchdog nothing is told.
+/// it would be taken for dead. Belongs beside the daemon's work, in the same loop. Does nothing
+/// without a watchdog.
 pub async fn watchdog() {
     let Some(limit) = sd_notify::watchdog_enabled() else {
         return std::future::pending().await;

@@ -15,7 +15,7 @@ pub struct AddressRange {
     last: IpAddr,
 }
 
-/// Why a text is no range of addresses.
+/// A fault of a text that is no range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeFault {
     /// It is none at all.

@@ -20,14 +20,15 @@ use crate::unique::Unique;
 pub struct Need {
     /// The block, or the statement with its block, in backquotes.
     pub says: String,
-    /// What a host must have, as its declaration names it.
+    /// The feature that a host must have, as its declaration names it.
     pub needs: String,
-    /// Where it stands.
+    /// The place of the text that needs it.
     pub place: Place,
 }
 
 impl Tree<'_> {
-    /// What the text needs of a host to be enforced, by the declarations; in the order of the text.
+    /// The features that a host needs to enforce the text, by the declarations, in the order of the
+    /// text.
     pub fn needs(&self, reporter: &Reporter<'_>) -> Vec<Need> {
         let mut found = Vec::new();
         for block in &self.blocks {

@@ -1,4 +1,4 @@
-//! What a system adds to the language: its blocks and statements, as tables.
+//! The part of the language that a system adds: its blocks and statements, as tables.
 //!
 //! A [`Dialect`] is data. A system that is compiled in makes its tables in code; a module that is
 //! loaded at run time brings the statements of its block as a [`Vec<StatementRule>`], which can be
@@ -40,7 +40,7 @@ pub struct BlockRule {
     pub inner: Vec<BlockRule>,
     /// The statements of blocks of one name, which modules declare.
     pub modules: Option<Modules>,
-    /// What a host must have to enforce it; none: nothing besides Usher.
+    /// The feature that a host must have to enforce it; none if Usher alone is enough.
     pub needs: Option<&'static str>,
 }
 
@@ -78,16 +78,16 @@ pub struct StatementRule {
     /// How often it may stand.
     #[serde(default)]
     pub occurrence: Occurrence,
-    /// What follows.
+    /// The values that follow.
     #[serde(default)]
     pub shape: Shape,
     /// A keyword, or a keyword and its value, without which it has no meaning: `style user`.
     #[serde(default)]
     pub beside: Option<String>,
-    /// What a host must have to enforce it; none: nothing besides Usher.
+    /// The feature that a host must have to enforce it; none if Usher alone is enough.
     #[serde(default)]
     pub needs: Option<String>,
-    /// What it is for, in one line.
+    /// Its purpose, in one line.
     #[serde(default)]
     pub about: String,
 }
@@ -126,7 +126,7 @@ pub enum Part {
     Optional(String, Kind),
 }
 
-/// Why a module's statements cannot be taken up.
+/// A fault of a module's declaration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are named for what they are")]
 pub enum DeclarationFault {
@@ -251,7 +251,7 @@ impl Dialect {
         self.block(word).is_some() || self.statement(word).is_some()
     }
 
-    /// What may stand outside of blocks.
+    /// The words that may stand outside of blocks.
     pub(crate) fn outer_words(&self) -> impl Iterator<Item = &str> {
         let blocks = self.blocks.iter().map(|rule| rule.keyword.as_str());
         blocks.chain(self.statements.iter().map(|rule| rule.keyword.as_str()))

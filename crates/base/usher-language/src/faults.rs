@@ -6,7 +6,7 @@ use crate::mistake::{Found, did_you_mean, shown};
 use crate::source::Place;
 
 crate::mistakes! {
-    /// What is wrong with the text, or with the form of blocks and statements.
+    /// A fault of the text, or of the form of blocks and statements.
     pub enum SyntaxMistake {
         /// The source is longer than [`MAXIMUM_SOURCE_BYTES`]; nothing of it was read.
         SourceTooLong { length: usize }
@@ -100,12 +100,12 @@ crate::mistakes! {
 }
 
 crate::mistakes! {
-    /// What is wrong with a statement by its declaration: where it stands, how often, its values.
+    /// A fault of a statement by its declaration: its place, its number, its values.
     pub enum StatementMistake {
         /// A statement that this kind of block does not have.
         UnknownStatement { block: String, found: Found, nearest: Option<String>, known: String }
             => "{} block has no statement `{found}`", one(block);
-            "{}", did_you_mean(nearest, format_args!("{} block has {known}", one(block)));
+            "{}", did_you_mean(nearest, statements_of(block, known));
         /// A block whose statements a module declares, and no such module is loaded.
         UnknownModule { block: String, found: Found, nearest: Option<String> }
             => "no module `{found}` declares statements for {} block", one(block);
@@ -180,6 +180,14 @@ crate::mistakes! {
 /// A keyword with its article, as sentences have it.
 fn one(keyword: &str) -> String {
     format!("{} `{keyword}`", article(keyword))
+}
+
+/// The statements that a block has.
+fn statements_of(block: &str, known: &str) -> String {
+    match known.is_empty() {
+        true => "remove it: this block has no statements".to_owned(),
+        false => format!("{} block has {known}", one(block)),
+    }
 }
 
 /// `u` counts as a consonant: a user.

@@ -16,11 +16,11 @@ use crate::unique::Unique;
 /// One statement with its declaration; also one that stands outside of blocks.
 #[derive(Clone, Debug)]
 pub struct Field<'t> {
-    /// What is declared.
+    /// Its declaration.
     pub rule: &'t StatementRule,
-    /// What is written.
+    /// The text of the policy.
     pub statement: &'t Statement,
-    /// Where mistakes go.
+    /// Collects mistakes.
     pub reporter: &'t Reporter<'t>,
     /// The values in their order; a part of a phrase that is left out is none. Empty where a mistake
     /// has been reported, and for a [`Shape::Own`].
@@ -153,7 +153,7 @@ impl<'t> Field<'t> {
         }
     }
 
-    /// Where the statement stands.
+    /// The place of the statement.
     pub fn origin(&self) -> Origin {
         self.reporter
             .origin(self.statement.location, self.statement.last)

@@ -1,8 +1,8 @@
 //! A block's statements, checked by their declarations.
 //!
 //! [`Fields::read`] reports everything that the tables can tell: statements that do not belong, stand
-//! twice or are missing, and values of the wrong kind. What it returns is what is left for the
-//! dialect's own checks; a value that has been reported is not there.
+//! twice or are missing, and values of the wrong kind. It returns the rest for the
+//! dialect's own checks, without the values that it has reported.
 
 use std::str::FromStr;
 
@@ -112,8 +112,8 @@ impl<'t> Fields<'t> {
         }
     }
 
-    /// Reports a statement that has no meaning beside what the block says. What the block should say
-    /// and does not is reported by itself.
+    /// Reports a statement that has no meaning beside what the block says. Statements that
+    /// the block lacks are reported separately.
     fn check_beside(&self, field: &Field<'t>) {
         let Some(beside) = &field.rule.beside else {
             return;

@@ -1,10 +1,10 @@
 //! The canonical form of a policy text: `usher policy fmt`.
 //!
-//! Works on the tokens, so that comments, the order of things and the writing of strings stay.
-//! One statement a line, two blanks for each `{`; one empty line at most between statements, exactly
-//! one around blocks that stand outside of others, unless a comment leads to them. A statement longer than
-//! [`LINE_WIDTH`] goes on in the next line after a comma or between two strings: nowhere else, because a
-//! line that begins with a keyword is taken for a forgotten `;`.
+//! It works on tokens, so comments, order and the spelling of strings stay. Each statement has a line,
+//! indented by two blanks for each `{`. At most one empty line separates statements; exactly one stands
+//! around outer blocks, unless a comment leads to them. A statement longer than [`LINE_WIDTH`] continues
+//! on the next line after a comma or between two strings, and nowhere else: a line that begins with a
+//! keyword is read as a forgotten `;`.
 
 use crate::dialect::Dialect;
 use crate::lexer::{Lexer, Token, TokenKind};
@@ -46,7 +46,7 @@ pub fn format(dialect: &Dialect, source: &Source) -> Result<String, Vec<Diagnost
     Ok(writer.text)
 }
 
-/// What was written last outside of heads.
+/// The last thing written outside of heads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
     Nothing,
@@ -56,7 +56,7 @@ enum Last {
     Comment,
 }
 
-/// What a head has last.
+/// The last thing in a head.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum After {
     Word,
@@ -94,7 +94,7 @@ impl<'d> Writer<'d> {
         }
     }
 
-    /// What stands between two tokens: blanks, line ends, comments.
+    /// Writes the gap between two tokens: blanks, line ends, comments.
     fn gap(&mut self, gap: &str) {
         let mut lines = gap.split('\n').map(str::trim).enumerate().peekable();
         while let Some((number, line)) = lines.next() {

@@ -8,7 +8,7 @@ use crate::source::Location;
 pub struct Item {
     /// The value.
     pub value: Value,
-    /// Where it stands.
+    /// Its place.
     pub location: Location,
 }
 

@@ -1,4 +1,4 @@
-//! Kinds of values: what a text must be, and what it then means.
+//! Kinds of values: the form that a text must have, and its meaning.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::name::{Name, is_keyword};
 use crate::print::{Size, seconds};
 use crate::report::Reporter;
 
-/// What a value may be.
+/// The kind of a value.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -153,7 +153,7 @@ impl Kind {
         reporter.refuse(item.location, mistake)
     }
 
-    /// That a word is none of this kind.
+    /// The mistake of a word that is none of this kind.
     fn mistake(&self, word: &str) -> StatementMistake {
         let (not, write) = match self {
             Self::Number { least, most } => {

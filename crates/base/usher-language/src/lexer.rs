@@ -156,7 +156,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// What follows a backslash.
+    /// Reads the rest of an escape after its backslash.
     fn escape(&mut self, content: &mut String, reporter: &Reporter<'_>) {
         let backslash = self.position - 1;
         let Some(character) = self.peek().filter(|character| !"\r\n".contains(*character)) else {

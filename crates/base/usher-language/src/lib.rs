@@ -1,9 +1,9 @@
-//! The ground of Usher's policy language. It knows nothing of users, hosts or services: those are a
-//! dialect's.
+//! The common part of Usher's policy language. It knows nothing of users, hosts or services: dialects
+//! do.
 //!
-//! The way of a text: [`parse`] makes blocks of statements of it by the tables of a [`Dialect`],
-//! refuses characters that a reader cannot see, and goes on after a mistake; [`Fields`] checks the
-//! statements of a block by their tables; what is left is the dialect's own checks. Mistakes of all
+//! A text passes three stages. [`parse`] turns it into blocks of statements by the tables of a
+//! [`Dialect`], refuses characters that a reader cannot see, and goes on after a mistake. [`Fields`]
+//! checks the statements of a block by their tables. The dialect checks the rest itself. Mistakes of all
 //! stages go to a [`Reporter`], each with its place and its remedy ([`mistakes!`]). [`format`](fn@format)
 //! and [`BlockText`] write the canonical form.
 //!

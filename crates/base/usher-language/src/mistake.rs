@@ -10,7 +10,7 @@ use crate::source::{Location, Origin, Place, Source, Span, place_of};
 ///
 /// Every dialect declares its own mistakes with [`mistakes!`](crate::mistakes).
 pub trait Mistake: Any + fmt::Debug + fmt::Display + Send + Sync {
-    /// What to do about it: one sentence for the administrator.
+    /// The remedy: one sentence for the administrator.
     fn remedy(&self) -> String;
 }
 
@@ -19,7 +19,7 @@ pub trait Mistake: Any + fmt::Debug + fmt::Display + Send + Sync {
 ///
 /// ```
 /// usher_language::mistakes! {
-///     /// What can be wrong with a door.
+///     /// Mistakes about a door.
 ///     pub enum DoorMistake {
 ///         /// No key opens it.
 ///         NoKey { door: String }
@@ -68,7 +68,7 @@ macro_rules! mistakes {
 /// One mistake and where it is. Displays as `file:line:column: reason`.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
-    /// Where it is.
+    /// The place of the mistake.
     pub place: Place,
     /// The text at fault, in bytes of its source.
     pub span: Span,
@@ -91,7 +91,7 @@ impl Diagnostic {
         Self { place, span, kind }
     }
 
-    /// What to do about it: one sentence for the administrator.
+    /// The remedy: one sentence for the administrator.
     pub fn remedy(&self) -> String {
         self.kind.remedy()
     }

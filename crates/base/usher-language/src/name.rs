@@ -102,7 +102,7 @@ names! {
 }
 
 impl Name {
-    /// Which names there can be, as a sentence of messages.
+    /// The rule for names, as a sentence of messages.
     pub const RULE: &'static str = "the name of a block is a letter or digit, then letters, digits, \
                                     `_`, `.` or `-`, at most 32 in all, and not `any`";
 

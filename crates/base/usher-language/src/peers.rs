@@ -33,7 +33,7 @@ impl<N: FromStr> Peers<N> {
         items.split_at_checked(parts)
     }
 
-    /// What these words name; reported where it is nothing.
+    /// Reads the hosts and addresses that these words name. Reports words that name nothing.
     pub fn read(items: &[Item], is_host: impl Fn(&N) -> bool, field: &Field<'_>) -> Option<Self> {
         let written = field.together(items)?;
         let found = Found(shown_together(items));

@@ -1,5 +1,5 @@
-//! Where the statements of a policy stand, for explanations. What is made of a policy knows it of a
-//! few statements only ([`Origin`](crate::Origin)): the daemons have no use for it.
+//! The places of a policy's statements, for explanations. The model of a policy keeps the places of
+//! a few statements only ([`Origin`](crate::Origin)): the daemons have no use for them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -111,7 +111,8 @@ impl<'s> Places<'s> {
         }
     }
 
-    /// Where a clause stands; none for what the policy does not say, such as a default.
+    /// The place of a clause; none for a clause that the policy does not contain, such as a
+    /// default.
     pub fn place(&self, clause: &Clause) -> Option<Place> {
         let Location { source, span } = *self.clauses.get(clause)?;
         let lines = &self.lines[source];
@@ -125,7 +126,7 @@ impl<'s> Places<'s> {
         })
     }
 
-    /// Where it stands, or the block in which it would have to.
+    /// The place of a clause, or of the block in which it would have to stand.
     pub fn nearest(&self, clause: &Clause) -> Option<Place> {
         let block = Clause::block(&clause.block, &clause.name);
         self.place(clause).or_else(|| self.place(&block))

@@ -72,7 +72,7 @@ impl<'s> Reporter<'s> {
         }
     }
 
-    /// Where a statement stands that goes from its keyword to its last token.
+    /// The place of a statement that extends from its keyword to its last token.
     pub fn origin(&self, first: Location, last: Location) -> Origin {
         let span = Span {
             offset: first.span.offset,

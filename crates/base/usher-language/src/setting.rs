@@ -12,7 +12,7 @@ use crate::tree::Statement;
 pub struct Setting {
     /// The word that it begins with.
     pub keyword: String,
-    /// What follows it: groups of values, with commas between the groups.
+    /// The values that follow it, in groups that commas divide.
     pub values: Vec<Vec<Checked>>,
 }
 

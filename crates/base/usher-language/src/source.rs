@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// One policy text, already read and known to be UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// What errors call it, normally the path of the file.
+    /// Its name in errors, normally the path of the file.
     pub name: String,
     /// The whole text.
     pub text: String,
@@ -16,7 +16,7 @@ pub struct Source {
 /// A range of a source's text, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Span {
-    /// Where it begins: bytes from the start of the text, always at a character boundary.
+    /// The beginning: bytes from the start of the text, always at a character boundary.
     pub offset: usize,
     /// How long it is, in bytes. Zero marks a point, for instance where a `;` is missing.
     pub length: usize,
@@ -52,13 +52,13 @@ impl fmt::Display for Place {
     }
 }
 
-/// Where a statement of a policy stands.
+/// The place of a policy's statement.
 ///
 /// Any two are equal: what a policy says does not depend on where it is written, and two policies
 /// that say the same are the same.
 #[derive(Clone, Debug, Default, Eq, Serialize)]
 pub struct Origin {
-    /// Where it begins; for a policy that was never text, an empty one.
+    /// The beginning; empty for a policy that was never text.
     #[serde(flatten)]
     pub place: Place,
     /// The statement, in bytes of its source.

@@ -21,8 +21,8 @@ use crate::report::Reporter;
 use crate::source::{Location, Source, Span};
 use crate::tree::{Block, Statement, Tree};
 
-/// What stands in all sources, or none when a limit kept a source from being read to its end: what
-/// could be said of the rest would be noise.
+/// Parses all sources. Returns none when a limit kept a source from being read to its end: mistakes
+/// reported about the rest would be noise.
 pub fn parse<'d>(
     dialect: &'d Dialect,
     sources: &[Source],
@@ -55,7 +55,7 @@ pub fn parse<'d>(
     complete.then_some(tree)
 }
 
-/// What ended a head.
+/// The end of a head.
 enum Terminator {
     Semicolon,
     Open(Location),
@@ -81,7 +81,7 @@ struct Parser<'d, 'a, 'r> {
 
 impl<'d, 'a> Parser<'d, 'a, '_> {
     fn parse(&mut self, tree: &mut Tree<'d>) {
-        // What was found inside an unclosed block and stands outside.
+        // A statement found inside an unclosed block that belongs outside.
         let mut pending: Option<(Statement, Terminator)> = None;
         loop {
             let (head, terminator) = match pending.take() {

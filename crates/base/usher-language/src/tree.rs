@@ -1,11 +1,11 @@
-//! What sources say, as blocks of statements: [`crate::parse`] makes them of the text, and dialects
-//! know what they mean.
+//! The contents of sources, as blocks of statements: [`crate::parse`] makes them of the text, and
+//! dialects know their meaning.
 
 use crate::dialect::BlockRule;
 use crate::item::Item;
 use crate::source::Location;
 
-/// What all sources have.
+/// The contents of all sources.
 #[derive(Debug, Default)]
 pub struct Tree<'d> {
     /// The blocks that stand outside of others, in the order of the text.
@@ -17,9 +17,9 @@ pub struct Tree<'d> {
 /// A block.
 #[derive(Clone, Debug)]
 pub struct Block<'d> {
-    /// What the dialect says of its kind.
+    /// The dialect's declaration of its kind.
     pub rule: &'d BlockRule,
-    /// Where its keyword stands.
+    /// The place of its keyword.
     pub location: Location,
     /// Its names, nearly always one. None where it is missing, which has been reported.
     pub names: Vec<Item>,
@@ -48,7 +48,7 @@ impl Block<'_> {
 pub struct Statement {
     /// The first word.
     pub keyword: String,
-    /// Where it stands.
+    /// Its place.
     pub location: Location,
     /// The values, by the commas between them. No group is empty.
     pub groups: Vec<Vec<Item>>,

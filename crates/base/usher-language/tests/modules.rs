@@ -12,7 +12,7 @@ const NAMES: NameRule = NameRule {
     any_is_reserved: true,
 };
 
-/// What a loaded module says of its statements.
+/// The declaration of a loaded module's statements.
 const BIBA: &str = r#"[
     { "keyword": "grade", "occurrence": "once", "about": "the grade of new files",
       "shape": { "one": { "number": { "least": 0, "most": 65535 } } } },
@@ -307,7 +307,7 @@ fn a_declaration_that_no_text_could_follow_is_refused() {
             beside: "b c".to_owned()
         })
     );
-    // What this version does not know is no declaration.
+    // A declaration with a part that this version does not know is refused.
     let unknown = serde_json::from_str::<StatementRule>(r#"{ "keyword": "a", "twice": true }"#);
     assert!(unknown.is_err());
 }

@@ -1,10 +1,13 @@
-//! What all of Usher's programs ask of the kernel, without BPF: privileges and confinement, live
+//! Requests of all of Usher's programs to the kernel, without BPF: privileges and confinement, live
 //! connections, network namespaces, accounts.
 //!
-//! It has unsafe code, each block for one system call or one call of the C library.
+//! Its unsafe code is in `usher-system-ffi`. Functions whose errors are not described return the
+//! kernel's.
 //!
 //! Room: privileges and sandbox of the calling process, namespaces, live connections, account
 //! files. Any program may use it; it decides nothing.
+
+#![forbid(unsafe_code)]
 
 pub mod accounts;
 pub mod connections;

@@ -1,7 +1,8 @@
-//! Which network namespace a socket is in. Kernel 5.14.
+//! Network namespaces: that of a socket (kernel 5.14), and new ones.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
+use nix::sched::{CloneFlags, unshare};
 use rustix::net::{AddressFamily, SocketType};
 
 use crate::SystemError;
@@ -11,26 +12,8 @@ use crate::SystemError;
 /// # Errors
 /// When the kernel cannot say.
 pub fn network_of(socket: impl AsFd) -> Result<u64, SystemError> {
-    const SO_NETNS_COOKIE: libc::c_int = 71;
-    let mut cookie = 0_u64;
-    let mut size: libc::socklen_t = 8;
-    // SAFETY: the number and its size live until the call returns, and the size is the number's.
-    let code = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            std::ptr::from_mut(&mut cookie).cast(),
-            &mut size,
-        )
-    };
-    if code == 0 {
-        Ok(cookie)
-    } else {
-        Err(SystemError::call("asking for the network namespace")(
-            std::io::Error::last_os_error(),
-        ))
-    }
+    let cookie = usher_system_ffi::network_cookie(socket.as_fd());
+    cookie.map_err(SystemError::call("asking for the network namespace"))
 }
 
 /// The cookie of the caller's network namespace.
@@ -42,4 +25,16 @@ pub fn own_network() -> Result<u64, SystemError> {
         SystemError::call("making a socket to ask for the network namespace"),
     )?;
     network_of(&socket)
+}
+
+/// Runs a task in a thread of its own, in a new network namespace that ends with it.
+///
+/// # Errors
+/// When the kernel makes none; the task is not run then.
+pub fn in_new_network<T: Send>(task: impl FnOnce() -> T + Send) -> Result<T, SystemError> {
+    let run = move || unshare(CloneFlags::CLONE_NEWNET).map(|()| task());
+    let outcome = std::thread::scope(|scope| scope.spawn(run).join());
+    outcome
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        .map_err(SystemError::call("making a network namespace"))
 }

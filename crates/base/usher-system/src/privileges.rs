@@ -119,26 +119,17 @@ fn check_only(kept: Capabilities) -> Result<(), SystemError> {
 }
 
 /// No program started from here gains privileges by a set-user-ID bit or file capabilities.
-///
-/// # Errors
-/// When the kernel refuses.
 pub fn no_new_privileges() -> Result<(), SystemError> {
     rustix::thread::set_no_new_privs(true).map_err(SystemError::call("PR_SET_NO_NEW_PRIVS"))
 }
 
 /// No core dumps, and no ptrace by processes of the same user: there are keys in memory.
-///
-/// # Errors
-/// When the kernel refuses.
 pub fn no_core_dumps() -> Result<(), SystemError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(SystemError::call("PR_SET_DUMPABLE"))
 }
 
 /// As many descriptors as this process may have.
-///
-/// # Errors
-/// When the kernel refuses.
 pub fn raise_descriptor_limit() -> Result<(), SystemError> {
     let Rlimit { maximum, .. } = rustix::process::getrlimit(Resource::Nofile);
     rustix::process::setrlimit(

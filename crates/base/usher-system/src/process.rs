@@ -1,9 +1,11 @@
-//! Processes by a descriptor, whose number may pass to others; and how this one ends when asked.
+//! Descriptors of processes, because a process's number may be reused; and the end on SIGTERM.
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicBool;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use signal_hook::consts::SIGTERM;
 
 use crate::SystemError;
 
@@ -16,28 +18,78 @@ pub fn has_ended(pidfd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(rustix::event::poll(&mut ended, Some(&Timespec::default()))? > 0)
 }
 
-/// Has SIGTERM end this process at once with status 0, as a service manager expects of a daemon
+/// Makes SIGTERM end this process at once with status 0, as a service manager expects of a daemon
 /// that it stops. Nothing is run on the way: what has to outlive the process has to outlive its
 /// sudden death as well. Programs that it executes have the default action again.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// As sigaction(2).
 pub fn end_when_asked() -> Result<(), SystemError> {
-    extern "C" fn end(_: libc::c_int) {
-        // SAFETY: ends the process without running anything; async-signal-safe (signal-safety(7)).
-        unsafe { libc::_exit(0) }
+    static ALWAYS: AtomicBool = AtomicBool::new(true);
+    signal_hook::flag::register_conditional_shutdown(SIGTERM, 0, &ALWAYS)
+        .map(drop)
+        .map_err(SystemError::call("taking SIGTERM"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Output};
+
+    use nix::sys::signal::{Signal, raise};
+
+    use super::*;
+
+    /// Set in a process that these tests start from their own program.
+    const STARTED: &str = "USHER_TEST_STARTED";
+
+    fn is_started() -> bool {
+        std::env::var_os(STARTED).is_some()
     }
-    // SAFETY: plain numbers, for which all zeros is a value: no flags, an empty mask.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = end as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    // SAFETY: a pointer to a local structure; the handler calls nothing but _exit(2).
-    let outcome =
-        unsafe { libc::sigaction(libc::SIGTERM, &raw const action, std::ptr::null_mut()) };
-    if outcome == 0 {
-        Ok(())
-    } else {
-        Err(SystemError::call("taking SIGTERM")(
-            io::Error::last_os_error(),
-        ))
+
+    /// Starts this test once more, in a process of its own.
+    fn start(test: &str) -> Output {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "--nocapture", test]);
+        command.env(STARTED, "1").output().unwrap()
+    }
+
+    struct Cleanup;
+
+    impl Drop for Cleanup {
+        fn drop(&mut self) {
+            eprintln!("cleanup has run");
+        }
+    }
+
+    thread_local!(static AT_END_OF_THREAD: Cleanup = const { Cleanup });
+
+    #[test]
+    fn sigterm_ends_a_process_with_status_0_and_runs_nothing() {
+        if is_started() {
+            AT_END_OF_THREAD.with(|_| ());
+            end_when_asked().unwrap();
+            eprintln!("SIGTERM");
+            raise(Signal::SIGTERM).unwrap();
+            panic!("the process outlived SIGTERM");
+        }
+        let ended = start("process::tests::sigterm_ends_a_process_with_status_0_and_runs_nothing");
+        let messages = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(0), "{messages}");
+        assert_eq!(messages.trim(), "SIGTERM");
+    }
+
+    #[test]
+    fn an_executed_program_has_the_default_action_of_sigterm() {
+        if is_started() {
+            end_when_asked().unwrap();
+            let mut shell = Command::new("/bin/sh");
+            let ended = shell.args(["-c", "kill -TERM $$; exit 7"]).status();
+            assert_eq!(ended.unwrap().signal(), Some(SIGTERM));
+            return;
+        }
+        let ended = start("process::tests::an_executed_program_has_the_default_action_of_sigterm");
+        let messages = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{messages}");
     }
 }

@@ -1,4 +1,4 @@
-//! Confinement of the daemons that parse untrusted input: files by Landlock, system calls by seccomp.
+//! Confinement of the daemons: files by Landlock, system calls by seccomp.
 //! Both are set while the process has one thread, before the first untrusted byte.
 
 use std::collections::BTreeMap;
@@ -14,6 +14,7 @@ use seccompiler::{
 };
 
 pub use libc::{NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_XFRM};
+pub use usher_system_ffi::landlock_version;
 
 use crate::SystemError;
 
@@ -28,8 +29,8 @@ pub enum LandlockStatus {
     Absent,
 }
 
-/// What a confined process may do besides using local sockets, reading files and receiving. Its system's
-/// table of roles lists its abilities. Sockets that it has received or accepted need none.
+/// An ability of a confined process besides using local sockets, reading files and receiving. Its
+/// system's table of roles lists its abilities. Sockets that it has received or accepted need none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ability {
     /// Make TCP sockets.
@@ -46,21 +47,13 @@ pub enum Ability {
     WriteFiles,
     /// Use the entries of BPF maps that it holds, and run programs that it holds. It can load none.
     HeldBpf,
-}
-
-/// The version of this kernel's Landlock; 0 or less: it has none, or it is not enabled.
-#[must_use]
-pub fn landlock_version() -> i64 {
-    const CREATE_RULESET_VERSION: u32 = 1;
-    // SAFETY: the call only returns the version.
-    unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            std::ptr::null::<u8>(),
-            0_usize,
-            CREATE_RULESET_VERSION,
-        )
-    }
+    /// Load BPF programs, attach them by links, pin them, and use their maps. It cannot open what others
+    /// have loaded by its id, and attaches nothing to tracepoints. Needs [`Ability::WriteFiles`] for pins.
+    LoadBpf,
+    /// That, and attach LSM programs and replace functions of its own programs: the kernel returns the
+    /// types of these by an id (CAP_SYS_ADMIN), and the call that attaches to either can also attach to
+    /// tracepoints.
+    ReplaceBpf,
 }
 
 /// Whether this kernel can confine processes to files.
@@ -124,7 +117,11 @@ fn rules(
     for ability in abilities {
         match ability {
             Ability::Tcp => sockets.extend(internet_sockets(libc::SOCK_STREAM)?),
-            Ability::Datagrams => sockets.extend(internet_sockets(libc::SOCK_DGRAM)?),
+            Ability::Datagrams => {
+                sockets.extend(internet_sockets(libc::SOCK_DGRAM)?);
+                // The C library's resolver sends its questions of a name together.
+                rules.insert(libc::SYS_sendmmsg, Vec::new());
+            }
             Ability::Netlink(protocol) => sockets.push(SeccompRule::new(vec![
                 equal(0, libc::AF_NETLINK)?,
                 equal(2, *protocol)?,
@@ -137,7 +134,16 @@ fn rules(
             }
             Ability::WriteFiles => rules.extend(WRITING.iter().map(|call| (*call, Vec::new()))),
             Ability::HeldBpf => {
-                rules.insert(libc::SYS_bpf, held_bpf_rules()?);
+                rules.insert(libc::SYS_bpf, bpf_rules(USING_BPF)?);
+            }
+            Ability::LoadBpf | Ability::ReplaceBpf => {
+                let replacing = match ability {
+                    Ability::ReplaceBpf => REPLACING_BPF,
+                    _ => &[],
+                };
+                let commands = [USING_BPF, LOADING_BPF, replacing].concat();
+                rules.insert(libc::SYS_bpf, bpf_rules(&commands)?);
+                rules.extend(LOADING.iter().map(|call| (*call, Vec::new())));
             }
         }
     }
@@ -195,14 +201,45 @@ fn thread_rules() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     Ok(vec![SeccompRule::new(vec![thread])?])
 }
 
-/// bpf(2) with BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM or BPF_PROG_TEST_RUN, all of
-/// which take descriptors that the process holds.
-fn held_bpf_rules() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
-    [1, 2, 3, 10]
-        .into_iter()
-        .map(|command| SeccompRule::new(vec![equal(0, command)?]))
+/// bpf(2) with one of these commands.
+fn bpf_rules(commands: &[i32]) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let rules = commands.iter();
+    rules
+        .map(|command| SeccompRule::new(vec![equal(0, *command)?]))
         .collect()
 }
+
+/// Commands of bpf(2) that take descriptors which the process holds: BPF_MAP_LOOKUP_ELEM,
+/// BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM and BPF_PROG_TEST_RUN.
+const USING_BPF: &[i32] = &[1, 2, 3, 10];
+
+/// Commands of bpf(2) that replacing functions of programs takes besides.
+const REPLACING_BPF: &[i32] = &[
+    17, // BPF_RAW_TRACEPOINT_OPEN
+    19, // BPF_BTF_GET_FD_BY_ID
+];
+
+/// Commands of bpf(2) that make programs, maps, links and pins, and read what they are.
+const LOADING_BPF: &[i32] = &[
+    0,  // BPF_MAP_CREATE
+    4,  // BPF_MAP_GET_NEXT_KEY
+    5,  // BPF_PROG_LOAD
+    6,  // BPF_OBJ_PIN
+    7,  // BPF_OBJ_GET
+    15, // BPF_OBJ_GET_INFO_BY_FD
+    18, // BPF_BTF_LOAD
+    22, // BPF_MAP_FREEZE
+    24, // BPF_MAP_LOOKUP_BATCH
+    28, // BPF_LINK_CREATE
+    29, // BPF_LINK_UPDATE
+    30, // BPF_LINK_GET_FD_BY_ID: questions to the guard; ids need CAP_SYS_ADMIN
+    33, // BPF_ITER_CREATE
+    34, // BPF_LINK_DETACH: former netfilter programs
+    35, // BPF_PROG_BIND_MAP
+];
+
+/// Further calls of libbpf, and of folders of pins.
+const LOADING: &[i64] = &[libc::SYS_memfd_create, libc::SYS_statfs, libc::SYS_fstatfs];
 
 /// The system calls for keeping files.
 const WRITING: &[i64] = &[
@@ -213,16 +250,17 @@ const WRITING: &[i64] = &[
     libc::SYS_flock,
     libc::SYS_fchmod,
     libc::SYS_mkdirat,
+    libc::SYS_renameat,
     libc::SYS_renameat2,
     libc::SYS_unlinkat,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_mkdir,
     #[cfg(target_arch = "x86_64")]
+    libc::SYS_rmdir,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_rename,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_unlink,
-    #[cfg(not(target_arch = "x86_64"))]
-    libc::SYS_renameat,
 ];
 
 /// The system calls of the C library, the allocator, threads, tokio, and of reading files and the

@@ -3,21 +3,13 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::ioctl::{Getter, Opcode, ioctl};
-
-// linux/sockios.h
-const SIOCATMARK: Opcode = 0x8905;
-const SIOCOUTQ: Opcode = 0x5411;
-
 /// Whether the next byte to read is urgent: `recv(MSG_OOB)` returns it once it has come; read(2) and
 /// splice(2) do not.
 ///
 /// # Errors
 /// When this is not a TCP connection.
 pub fn is_at_urgent_byte(connection: impl AsFd) -> io::Result<bool> {
-    // SAFETY: SIOCATMARK writes one int to the address that it is given, and reads nothing.
-    let answer = unsafe { ioctl(connection, Getter::<SIOCATMARK, libc::c_int>::new()) };
-    Ok(answer? != 0)
+    usher_system_ffi::is_at_urgent_byte(connection.as_fd())
 }
 
 /// The number of bytes that the peer's kernel has not acknowledged yet.
@@ -25,9 +17,7 @@ pub fn is_at_urgent_byte(connection: impl AsFd) -> io::Result<bool> {
 /// # Errors
 /// When this is not a TCP connection, or it listens.
 pub fn unacknowledged(connection: impl AsFd) -> io::Result<usize> {
-    // SAFETY: SIOCOUTQ writes one int to the address that it is given, and reads nothing.
-    let answer = unsafe { ioctl(connection, Getter::<SIOCOUTQ, libc::c_int>::new()) };
-    Ok(usize::try_from(answer?).unwrap_or(0))
+    usher_system_ffi::unacknowledged(connection.as_fd())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The configuration that charon gets: connections, their children, and the key of this host.
 
-use std::fmt::Write;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -8,10 +8,8 @@ use usher_base::HostName;
 use usher_protection::{Class, Kind, Profile};
 
 use crate::key::{IkeKey, IkePublicKey};
+use crate::paths::Path;
 use crate::vici::Section;
-
-/// Every connection of Usher's has a name that begins with this; others are left alone.
-const PREFIX: &str = "usher-";
 
 /// Algorithms of the IKE SA. It carries no traffic.
 const IKE_PROPOSALS: [&str; 2] = [
@@ -25,6 +23,10 @@ pub(crate) const HYBRID_ALGORITHM: &str = "ML_KEM_768";
 /// After this long without a packet charon asks a peer whether it is still there.
 const IDLE_BEFORE_ASKING: &str = "15s";
 
+/// SAs are rekeyed after this many packets, too: their sequence numbers end at 2³², and the kernel's clock
+/// may be set back.
+const REKEY_PACKETS: &str = "1073741824";
+
 /// This host and its peers.
 #[derive(Clone, Debug)]
 pub struct Configuration {
@@ -32,10 +34,15 @@ pub struct Configuration {
     pub host: HostName,
     /// Its key.
     pub key: Arc<IkeKey>,
+    /// Its keys in the policy. SAs that were negotiated with one of these stay until new ones have come.
+    pub stated: Vec<IkePublicKey>,
     /// The hosts with which it negotiates.
     pub peers: Vec<Peer>,
     /// The classes that the policy uses; the same for every peer.
     pub classes: Vec<PeerClass>,
+    /// The peers and classes whose SAs this host does not negotiate ahead of need: the peer does, or the
+    /// kernel asks for them.
+    pub on_demand: BTreeSet<(HostName, Class)>,
 }
 
 /// A host with which SAs are negotiated.
@@ -43,10 +50,10 @@ pub struct Configuration {
 pub struct Peer {
     /// Its name in the policy: its IKE identity.
     pub name: HostName,
-    /// Where it is. SAs in transport mode are for one address, so each has its own.
+    /// Its addresses. SAs in transport mode are for one address, so each has its own.
     pub addresses: Vec<IpAddr>,
-    /// Its IKE key: no other is accepted.
-    pub key: IkePublicKey,
+    /// Its IKE keys: no others are accepted. More than one while it replaces its key.
+    pub keys: Vec<IkePublicKey>,
 }
 
 /// A class of traffic, and how the kernel's entries know it.
@@ -69,36 +76,10 @@ pub struct SetMark {
     pub mask: u32,
 }
 
-/// One address of one peer: a connection of charon's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Path {
-    pub(crate) peer: HostName,
-    pub(crate) address: IpAddr,
-    /// The connection's name. It has the keys of both sides in it, so that a connection with another
-    /// key is another connection, and the old one's SAs end.
-    pub(crate) connection: String,
-    key: IkePublicKey,
-}
-
 impl Configuration {
-    /// The connections that it takes.
-    pub(crate) fn paths(&self) -> Vec<Path> {
-        let own = beginning(self.key.public());
-        let peers = self.peers.iter().filter(|peer| peer.name != self.host);
-        peers
-            .flat_map(|peer| {
-                let keys = format!("{own}{}", beginning(peer.key));
-                peer.addresses.iter().map(move |address| {
-                    let address = address.to_canonical();
-                    Path {
-                        peer: peer.name.clone(),
-                        address,
-                        connection: format!("{PREFIX}{}-{address}-{keys}", peer.name),
-                        key: peer.key,
-                    }
-                })
-            })
-            .collect()
+    /// Returns whether SAs with a peer are negotiated only when they are needed.
+    pub(crate) fn is_on_demand(&self, peer: &HostName, class: Class) -> bool {
+        self.on_demand.contains(&(peer.clone(), class))
     }
 
     /// The classes that a charon can negotiate.
@@ -109,11 +90,11 @@ impl Configuration {
 
     /// The request `load-conn` for one of the connections.
     pub(crate) fn load_connection(&self, path: &Path, hybrid: bool) -> Section {
-        let side = |name: &HostName, key: IkePublicKey| {
+        let side = |name: &HostName, keys: &[IkePublicKey]| {
             Section::new()
                 .value("auth", "pubkey")
                 .value("id", name.as_str())
-                .list("pubkeys", [key.to_spki()])
+                .list("pubkeys", keys.iter().map(|key| key.to_spki()))
         };
         let mut children = Section::new();
         let mut has_strong = false;
@@ -134,16 +115,11 @@ impl Configuration {
             .value("dpd_delay", IDLE_BEFORE_ASKING)
             // A child that is made with the IKE SA has no key exchange of its own.
             .value("childless", if has_strong { "force" } else { "allow" })
-            .section("local", side(&self.host, self.key.public()))
-            .section("remote", side(&path.peer, path.key))
+            .section("local", side(&self.host, &[self.key.public()]))
+            .section("remote", side(&path.peer, &path.keys))
             .section("children", children);
         Section::new().section(&path.connection, connection)
     }
-}
-
-/// Whether a connection is one of Usher's.
-pub(crate) fn is_ours(connection: &str) -> bool {
-    connection.starts_with(PREFIX)
 }
 
 /// A child: the SAs of one class. The kernel's policies are Usher's and traps choose by `reqid` alone,
@@ -159,48 +135,50 @@ fn child(wanted: &PeerClass) -> Section {
         .value("label", wanted.class.name())
         .value("label_mode", "simple")
         .value("set_mark_in", format!("{value:#x}/{mask:#x}"))
+        .value("rekey_packets", REKEY_PACKETS)
+        // The program at egress compares the class of what leaves.
+        .value("set_mark_out", format!("{value:#x}/{mask:#x}"))
         .list("local_ts", ["dynamic"])
         .list("remote_ts", ["dynamic"])
-        .list("esp_proposals", proposals(wanted.class))
+        .list(
+            match wanted.class.profile {
+                Profile::Standard | Profile::Strong => "esp_proposals",
+                Profile::Ah => "ah_proposals",
+            },
+            proposals(wanted.class),
+        )
 }
 
 /// The algorithms of a class, the best first. A rekeyed child has a key exchange of its own.
 fn proposals(class: Class) -> Vec<String> {
-    let algorithms = match class.kind {
-        Kind::Encryption => ["aes256gcm16", "chacha20poly1305"],
-        Kind::Authentication => ["aes256gmac", "null-sha256"],
+    let algorithms: &[&str] = match (class.kind, class.profile) {
+        (_, Profile::Ah) => &["sha256"],
+        (Kind::Encryption, _) => &["aes256gcm16", "chacha20poly1305"],
+        (Kind::Authentication, _) => &["aes256gmac", "null-sha256"],
     };
     let exchange = match class.profile {
-        Profile::Standard => "x25519",
+        Profile::Standard | Profile::Ah => "x25519",
         Profile::Strong => "x25519-ke1_mlkem768",
     };
-    let proposals = algorithms.map(|algorithm| format!("{algorithm}-{exchange}"));
-    proposals.to_vec()
-}
-
-/// The first four bytes of a key, in hexadecimal.
-fn beginning(key: IkePublicKey) -> String {
-    let spki = key.to_spki();
-    spki[spki.len() - 32..][..4]
-        .iter()
-        .fold(String::new(), |mut text, byte| {
-            // Writing into a String cannot fail.
-            let _infallible = write!(text, "{byte:02x}");
-            text
-        })
+    let proposals = algorithms.iter();
+    proposals
+        .map(|algorithm| format!("{algorithm}-{exchange}"))
+        .collect()
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::paths::Paths;
 
-    fn configuration(peer_key: u8, profiles: &[Profile]) -> Configuration {
+    /// Host `laptop` and its peer `mailhost`, at an address of each family.
+    pub(crate) fn configuration(peer_key: u8, profiles: &[Profile]) -> Configuration {
         let peer = Peer {
             name: "mailhost".parse().expect("a name"),
             addresses: ["192.0.2.1", "2001:db8::1"]
                 .map(|a| a.parse().expect("an address"))
                 .to_vec(),
-            key: IkePublicKey::from_bytes([peer_key; 32]),
+            keys: vec![IkePublicKey::from_bytes([peer_key; 32])],
         };
         let classes = profiles.iter().map(|profile| PeerClass {
             class: Class::new(Kind::Encryption, *profile),
@@ -210,16 +188,20 @@ mod tests {
                 mask: 0x00f0_0000,
             },
         });
+        let key = IkeKey::from_seed([1; 32]);
         Configuration {
             host: "laptop".parse().expect("a name"),
-            key: Arc::new(IkeKey::from_seed([1; 32])),
+            stated: vec![key.public()],
+            key: Arc::new(key),
             peers: vec![peer],
             classes: classes.collect(),
+            on_demand: BTreeSet::new(),
         }
     }
 
     fn connection(configuration: &Configuration, hybrid: bool) -> Section {
-        let path = &configuration.paths()[0];
+        let paths = Paths::of(configuration);
+        let path = paths.iter().next().expect("an address");
         let message = configuration.load_connection(path, hybrid);
         message
             .inner(&path.connection)
@@ -228,37 +210,30 @@ mod tests {
     }
 
     #[test]
-    fn each_address_has_a_connection() {
-        let paths = configuration(7, &[Profile::Standard]).paths();
-        assert_eq!(paths.len(), 2);
-        assert_ne!(paths[0].connection, paths[1].connection);
-        assert!(paths.iter().all(|path| is_ours(&path.connection)));
-    }
-
-    #[test]
-    fn this_host_is_no_peer_of_its_own() {
-        let mut configuration = configuration(7, &[Profile::Standard]);
-        configuration.host = "mailhost".parse().expect("a name");
-        assert!(configuration.paths().is_empty());
-    }
-
-    #[test]
-    fn another_key_is_another_connection() {
-        let name = |key| configuration(key, &[]).paths()[0].connection.clone();
-        assert_ne!(name(7), name(8));
-    }
-
-    #[test]
     fn a_child_has_the_reqid_and_the_mark_of_its_class() {
         let connection = connection(&configuration(7, &[Profile::Standard]), false);
         let children = connection.inner("children").expect("children");
         let child = children.inner("encryption").expect("the class");
         assert_eq!(child.text("reqid").as_deref(), Some("29952"));
-        assert_eq!(
-            child.text("set_mark_in").as_deref(),
-            Some("0x300000/0xf00000")
-        );
+        for direction in ["set_mark_in", "set_mark_out"] {
+            assert_eq!(child.text(direction).as_deref(), Some("0x300000/0xf00000"));
+        }
         assert_eq!(child.text("policies").as_deref(), Some("no"));
+    }
+
+    #[test]
+    fn a_class_of_ah_proposes_ah_only() {
+        let mut configuration = configuration(7, &[]);
+        configuration.classes = vec![PeerClass {
+            class: Class::new(Kind::Authentication, Profile::Ah),
+            reqid: 0x7504,
+            mark: SetMark { value: 1, mask: 1 },
+        }];
+        let connection = connection(&configuration, false);
+        let children = connection.inner("children").expect("children");
+        let child = children.inner("authentication-ah").expect("the class");
+        assert_eq!(child.texts("ah_proposals"), ["sha256-x25519"]);
+        assert!(child.texts("esp_proposals").is_empty());
     }
 
     #[test]

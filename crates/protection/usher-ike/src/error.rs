@@ -1,15 +1,18 @@
-//! Failures of the talk with charon.
+//! Failures in the conversation with charon.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::vici::MessageError;
 
-/// Why charon could not be asked, or did not do something.
+/// charon could not be asked, or did not do something.
 #[derive(Debug, thiserror::Error)]
 pub enum IkeError {
     /// Its socket is missing or refuses.
-    #[error("charon is not running: cannot connect to {path} ({source})")]
+    #[error(
+        "charon is not running: cannot connect to {path} ({source}); start strongSwan's service (Debian: \
+             strongswan.service of charon-systemd)"
+    )]
     Absent {
         /// Its VICI socket.
         path: PathBuf,
@@ -17,7 +20,10 @@ pub enum IkeError {
         source: std::io::Error,
     },
     /// It was asked and said nothing in time.
-    #[error("charon does not answer \"{asked}\": waited {} s", waited.as_secs())]
+    #[error(
+        "charon does not answer \"{asked}\": waited {} s; restart strongSwan's service if it stays so",
+        waited.as_secs()
+    )]
     Silent {
         /// The command or event.
         asked: String,
@@ -25,16 +31,16 @@ pub enum IkeError {
         waited: Duration,
     },
     /// The connection ended.
-    #[error("charon ended the connection")]
+    #[error("charon ended the connection: it ends, or restarts")]
     Ended,
     /// The connection failed.
     #[error("the connection to charon failed: {0}")]
     Connection(#[from] std::io::Error),
     /// Its answer is not VICI.
-    #[error("charon answered nonsense: {0}")]
+    #[error("charon answered nonsense: {0}; look which program listens at its socket")]
     Nonsense(#[from] MessageError),
     /// It knows no such command or event.
-    #[error("charon knows no \"{0}\": it is older than 5.9, or not strongSwan")]
+    #[error("charon knows no \"{0}\": install strongSwan 5.9.8 or later")]
     Unknown(String),
     /// It did not carry a command out.
     #[error("charon refuses \"{command}\": {reason}")]
@@ -47,7 +53,7 @@ pub enum IkeError {
 }
 
 impl IkeError {
-    /// Whether the connection can be used further.
+    /// Returns whether the connection can be used further.
     #[must_use]
     pub fn leaves_the_connection_usable(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::Unknown(_))

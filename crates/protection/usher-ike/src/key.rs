@@ -1,25 +1,35 @@
 //! The IKE keys of hosts: Ed25519, in OpenSSH's form for administrators, as RFC 8410 has them for charon.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use sha1::{Digest, Sha1};
 use ssh_key::private::KeypairData;
 use ssh_key::public::{Ed25519PublicKey, KeyData};
 use ssh_key::{PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
-/// What stands before the key in every Ed25519 SubjectPublicKeyInfo (RFC 8410 section 4).
+/// The bytes in hexadecimal.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing into a String cannot fail.
+        let _infallible = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The bytes before the key in every Ed25519 SubjectPublicKeyInfo (RFC 8410 section 4).
 const SPKI_PREFIX: [u8; 12] = [
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
 ];
 
-/// What stands before the seed in every Ed25519 private key of PKCS #8 (RFC 8410 section 7).
+/// The bytes before the seed in every Ed25519 private key of PKCS #8 (RFC 8410 section 7).
 const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 
-/// Why there is no IKE key.
+/// There is no usable IKE key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
@@ -55,11 +65,28 @@ impl IkePublicKey {
         Self(bytes)
     }
 
+    /// Its 32 bytes.
+    pub(crate) const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The name that charon gives the private key: SHA-1 of the 32 bytes, in hexadecimal. It is only a
+    /// name: nothing rests on its strength.
+    pub(crate) fn fingerprint(self) -> String {
+        hexadecimal(&Sha1::digest(self.0))
+    }
+
     /// Its SubjectPublicKeyInfo, in DER.
     #[must_use]
     pub fn to_spki(self) -> Vec<u8> {
         [SPKI_PREFIX.as_slice(), &self.0].concat()
     }
+}
+
+/// Returns whether charon's name of a private key has the form of a [fingerprint](IkePublicKey::fingerprint).
+pub(crate) fn is_fingerprint(id: &str) -> bool {
+    const DIGITS: usize = 40;
+    id.len() == DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 impl FromStr for IkePublicKey {

@@ -1,12 +1,12 @@
-//! Has an unmodified charon (strongSwan 5.9.8 and later) negotiate the security associations that the
-//! policy asks for, over its VICI socket.
+//! Drives an unmodified charon (strongSwan 5.9.8 and later) over its VICI socket: it negotiates the
+//! security associations that the policy asks for.
 //!
 //! [`Ike::start`] runs one task, which keeps charon's connections equal to the [`Configuration`] that it
 //! was given last. There is one connection a peer and one child a class; charon installs no policies
 //! and no traps. The task negotiates by itself: ahead of need, so that the first packet of a program
 //! finds its SAs, and at once when the kernel asks ([`Ike::acquire`]).
 //!
-//! Nothing here waits for charon without a limit. Every answer is bounded in size and in time. A charon
+//! Every wait for charon has a limit. Every answer is bounded in size and in time. A charon
 //! that is absent, stopped, hung or talks nonsense is an [`IkeError`] in [`Report::trouble`], and the
 //! task connects again. SAs that are in force stay in force meanwhile: the kernel holds them.
 //!
@@ -20,7 +20,10 @@ mod charon;
 mod configuration;
 mod driver;
 mod error;
+mod explain;
 mod key;
+mod paths;
+mod sas;
 pub mod vici;
 
 pub use configuration::{Configuration, Peer, PeerClass, SetMark};

@@ -7,23 +7,30 @@ use std::path::PathBuf;
 use usher_bpf::KernelError;
 use usher_protection::ProgramName;
 
-/// Why protection could not be put in force.
+/// Protection could not be put in force.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IpsecError {
     /// BPF, or another system call.
-    #[error(transparent)]
+    #[error("{}{}", .0, remedy(.0.is_of_memory()))]
     Kernel(#[from] KernelError),
-    /// The mask of marks cannot be used.
+    /// Protection is in force with another mask of marks.
     #[error(
-        "the mask {0:#010x} for socket marks is not one run of at least five bits; the default is \
-         0xfff00000"
+        "protection is in force with the mask {former:#010x} for socket marks, and the policy has \
+         {asked:#010x}: marks of open sockets and of SAs would lose their meaning; apply a policy without \
+         `application` blocks and `protection` first, or stop the protector and run `systemctl start \
+         usher-release`, and then apply this one"
     )]
-    Mask(u32),
+    MaskInForce {
+        /// The mask in force.
+        former: u32,
+        /// The other one.
+        asked: u32,
+    },
     /// More applications with rules of their own than the mask can tell apart.
     #[error(
         "the policy has {asked} applications with different rules for datagrams, and the mask \
-         {mask:#010x} for socket marks has room for {room}; choose a wider mask"
+         {mask:#010x} for socket marks has room for {room}; choose a wider mask with the statement `marks`"
     )]
     Signatures {
         /// The number of different rules.
@@ -53,9 +60,9 @@ pub enum IpsecError {
         room: usize,
     },
     /// The kernel refused a change or a list of the SPD.
-    #[error("{what}: {error}")]
+    #[error("{what}: {error}{}", remedy(is_of_memory(error)))]
     Netlink {
-        /// What was attempted.
+        /// The attempted change or question.
         what: &'static str,
         /// The kernel's error.
         error: io::Error,
@@ -63,9 +70,9 @@ pub enum IpsecError {
     /// The kernel answered with something else than it was asked for.
     #[error("{what}: the kernel's answer cannot be read: {reason}")]
     Answer {
-        /// What was attempted.
+        /// The attempted change or question.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// A sysctl cannot be read or written.
@@ -82,13 +89,60 @@ pub enum IpsecError {
          {0}"
     )]
     Unlisted(String),
+    /// More services are to be reached or offered over protected connections than the programs know.
+    #[error(
+        "the policy protects connections with more services than the kernel's table has room for \
+         (131,072 pairs of address and port); name fewer of them in `client` blocks, or fewer hosts"
+    )]
+    ServicesFull,
     /// A peer is to be held to a class, and there is no room for it.
-    #[error("there is no room to hold {0} to its protection; it is not held")]
+    #[error(
+        "there is no room to hold {0} to its protection; it is not held: write `mandatory` for peers \
+         that must be protected, or let go of others by taking their `host` blocks out of the policy"
+    )]
     HeldFull(IpAddr),
+}
+
+/// The kernel has no memory left for this process, or for a message.
+fn is_of_memory(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let of_memory = [Errno::NOMEM, Errno::NOBUFS].map(Errno::raw_os_error);
+    error
+        .raw_os_error()
+        .is_some_and(|number| of_memory.contains(&number))
+}
+
+fn remedy(is_of_memory: bool) -> &'static str {
+    match is_of_memory {
+        true => {
+            "; the former policy stays in force: name fewer networks, ports and programs in \
+             `application` blocks, or give the protector more memory (`MemoryMax=` of \
+             usher-protector.service)"
+        }
+        false => "",
+    }
 }
 
 impl IpsecError {
     pub(crate) fn netlink(what: &'static str) -> impl Fn(io::Error) -> Self + Copy {
         move |error| Self::Netlink { what, error }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_memory_names_its_remedy() {
+        let error = |number: i32| {
+            let error = io::Error::from_raw_os_error(number);
+            IpsecError::netlink("changing the SPD")(error).to_string()
+        };
+        for number in [rustix::io::Errno::NOMEM, rustix::io::Errno::NOBUFS] {
+            assert!(error(number.raw_os_error()).contains("MemoryMax="));
+        }
+        let other = error(rustix::io::Errno::PERM.raw_os_error());
+        assert!(!other.contains("MemoryMax="), "{other}");
     }
 }

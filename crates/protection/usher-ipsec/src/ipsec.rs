@@ -1,19 +1,30 @@
 //! Monitor, SPD and sysctls together.
 
+mod apply;
+mod held;
+mod sockets;
+
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
+use usher_bpf::Objects;
 use usher_protection::{Class, Level, ProgramName, Tables};
 
 use crate::error::IpsecError;
-use crate::live::LiveSocket;
 use crate::marks::{MarkMask, reqid};
 use crate::monitor::{Counters, Monitor};
+use crate::netlink::Ours;
 use crate::plan::{Application, Signatures};
-use crate::programs::{Occasion, Programs, Refused};
+use crate::programs::{Programs, Refused};
+use crate::sad::{Sad, Sas};
+use crate::services::{Demands, ServiceCounters, Services};
 use crate::spd::{self, Entries, Spd};
+use crate::stale::Stale;
 use crate::sysctls::Sysctls;
+
+/// The most of this host's own addresses that get entries in the SPD.
+const MOST_OWN: usize = 256;
 
 /// How protection is put in force.
 #[derive(Debug, Clone)]
@@ -24,17 +35,27 @@ pub struct Settings {
     pub pins: Option<PathBuf>,
     /// The bits of socket marks that are ours.
     pub mask: MarkMask,
+    /// Loads LSM programs, where the kernel runs them. They run for the whole host, and leave programs
+    /// outside the control group alone.
+    pub lsm: bool,
+    /// The executable of Usher's daemons, which is running. Daemons hold copies of other programs'
+    /// sockets and never become their makers.
+    pub daemons: PathBuf,
     /// The file for the former values of sysctls. None: sysctls stay as they are.
     pub sysctls: Option<PathBuf>,
 }
 
-/// What came of putting tables in force.
+/// The outcome of putting tables in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Programs without a file that counts: their blocks wait for one.
     pub missing: Vec<ProgramName>,
     /// Files that do not count, although a program's name leads to them.
     pub refused: Vec<Refused>,
+    /// Files of programs that this process cannot read, so that it does not know whether they are
+    /// scripts. They count, but a block that names a script governs nothing. Empty where the kernel
+    /// tells scripts apart.
+    pub unread: Vec<PathBuf>,
     /// The number of entries of the SPD that were added, replaced or removed.
     pub spd_changes: usize,
 }
@@ -45,21 +66,34 @@ pub struct Applied {
 #[derive(Debug)]
 pub struct Ipsec {
     monitor: Monitor,
+    /// The programs that drop plaintext of services, or the reason that this kernel does not accept
+    /// them.
+    services: Result<Services, String>,
     spd: Spd,
+    sad: Sad,
     sysctls: Option<Sysctls>,
     mask: MarkMask,
     held: BTreeSet<(Class, IpAddr)>,
+    own: BTreeSet<Ipv6Addr>,
     now: InForce,
+    /// Sockets that were adopted before a policy came in force, and not yet counted.
+    prepared: usize,
 }
 
-/// One policy, and all that follows from it.
+/// One policy, and everything that follows from it.
 #[derive(Debug, Default)]
 struct InForce {
     tables: Tables,
     signatures: Signatures,
     applications: Vec<Application>,
     programs: Programs,
+    demands: Demands,
+    /// Former rules by which sockets may still be marked.
+    stale: Stale,
     wanted: Entries,
+    /// Whether this process has put it in force. Otherwise an earlier one may have, and its SPD entries
+    /// stay.
+    is_own: bool,
 }
 
 impl Ipsec {
@@ -71,174 +105,141 @@ impl Ipsec {
         Monitor::probe()
     }
 
-    /// Loads and attaches the monitor, and sets the sysctls. Nothing is governed yet.
+    /// Tries whether this kernel can list sockets, so that those older than the policy are governed.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    pub fn probe_listing() -> Result<(), String> {
+        Monitor::probe_listing()
+    }
+
+    /// Tries whether this kernel accepts the programs that drop plaintext of protected services.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    pub fn probe_services() -> Result<(), String> {
+        Services::probe()
+    }
+
+    /// Loads and attaches the monitor, and sets the sysctls. Nothing is governed yet, unless an earlier
+    /// process left it pinned; the peers that it held are held.
     ///
     /// # Errors
     /// The first of them that failed; the others may be in force.
     pub fn open(settings: &Settings) -> Result<Self, IpsecError> {
+        let spd = Spd::open(settings.mask)?;
+        let sysctls = settings.sysctls.as_deref().map(Sysctls::set).transpose()?;
+        let monitor = Monitor::open(settings)?;
+        let services = Services::open(monitor.pins()).map_err(|error| error.to_string());
+        let signatures = Signatures::left(monitor.signatures()?, settings.mask);
         Ok(Self {
-            spd: Spd::open(settings.mask)?,
-            sysctls: settings.sysctls.as_deref().map(Sysctls::set).transpose()?,
-            monitor: Monitor::open(&settings.cgroup, settings.pins.as_deref(), settings.mask)?,
+            spd,
+            sysctls,
+            sad: Sad::open()?,
+            held: monitor.held()?,
+            own: BTreeSet::from([Ipv6Addr::LOCALHOST]),
+            services,
+            monitor,
             mask: settings.mask,
-            held: BTreeSet::new(),
-            now: InForce::default(),
+            prepared: 0,
+            now: InForce {
+                signatures,
+                ..InForce::default()
+            },
         })
     }
 
-    /// Puts tables in force in place of the former ones. New entries of the SPD come before the
-    /// monitor's table, which is replaced at once, and former ones go after it.
+    /// Sets this host's own addresses of IPv6: governed programs reach them as they are, because what
+    /// goes there stays on the host, where the kernel protects nothing. `::1` is always one, and IPv4
+    /// needs none (`net.ipv4.conf.lo.disable_xfrm`). Of more than 256, the first ones count.
     ///
     /// # Errors
-    /// Then the former tables are in force, and the SPD has the former entries, unless the kernel
-    /// refuses that as well: [`Ipsec::put_back`] tries again.
-    pub fn apply(&mut self, tables: &Tables) -> Result<Applied, IpsecError> {
-        let mut signatures = self.now.signatures.clone();
-        let applications = signatures.plan(tables, self.mask)?;
-        let (blocks, identifier) = (&tables.applications, self.monitor.identifier());
-        let former = &self.now.programs;
-        let programs = former.look_up(blocks, Occasion::Apply, identifier)?;
-        self.put_in_force(InForce {
-            tables: tables.clone(),
-            wanted: spd::wanted(tables, &applications, &self.held, self.mask),
-            signatures,
-            applications,
-            programs,
-        })
-    }
-
-    /// Looks the programs up again, and follows files that have taken the place of others. A file
-    /// of another block stays that block's, and [`Applied::refused`] says so. Returns none if
-    /// nothing has changed.
-    ///
-    /// # Errors
-    /// The kernel's error; the former files count.
-    pub fn follow_programs(&mut self) -> Result<Option<Applied>, IpsecError> {
-        let now = &self.now;
-        let (blocks, identifier) = (&now.tables.applications, self.monitor.identifier());
-        let former = &now.programs;
-        let programs = former.look_up(blocks, Occasion::Follow, identifier)?;
-        if programs.are_those_of(&now.programs) {
-            return Ok(None);
+    /// The kernel's error; some of the entries may have changed.
+    pub fn set_own_addresses(&mut self, own: BTreeSet<Ipv6Addr>) -> Result<(), IpsecError> {
+        let number = own.len();
+        let loopback = [Ipv6Addr::LOCALHOST].into_iter();
+        let own: BTreeSet<_> = loopback.chain(own.into_iter().take(MOST_OWN)).collect();
+        if own == self.own {
+            return Ok(());
         }
-        let next = InForce {
-            tables: now.tables.clone(),
-            signatures: now.signatures.clone(),
-            applications: now.applications.clone(),
-            wanted: now.wanted.clone(),
-            programs,
-        };
-        self.put_in_force(next).map(Some)
-    }
-
-    fn put_in_force(&mut self, next: InForce) -> Result<Applied, IpsecError> {
-        let mut applied = Applied::default();
-        let mut programs = Vec::with_capacity(next.applications.len());
-        for rules in &next.tables.applications {
-            let mut ids = Vec::new();
-            for name in &rules.programs {
-                let found = next.programs.ids(name);
-                if found.is_empty() {
-                    applied.missing.push(name.clone());
-                }
-                ids.extend(found);
-            }
-            programs.push(ids);
+        if number > MOST_OWN {
+            tracing::warn!(
+                addresses = number,
+                "this host has many addresses of IPv6: where protection is mandatory, its own \
+                 programs reach only the first {MOST_OWN}"
+            );
         }
-        let entered = self.spd.enter(&next.wanted);
-        let filled = entered.and_then(|changes| {
-            self.monitor.fill(&next.applications, &programs)?;
-            Ok(changes)
-        });
-        match filled {
-            Ok(changes) => applied.spd_changes = changes,
-            Err(error) => {
-                if let Err(error) = self.put_back() {
-                    tracing::error!(%error, "the SPD keeps entries of tables that are not in force");
-                }
-                return Err(error);
-            }
+        let former = std::mem::replace(&mut self.own, own);
+        if self.now.is_own {
+            self.now.wanted = self.wanted_now();
+            // The next call tries again.
+            self.put_back().inspect_err(|_| self.own = former)?;
         }
-        self.now = next;
-        applied.refused = self.now.programs.refused().to_vec();
-        for refused in &applied.refused {
-            tracing::warn!(program = %refused.program, "{refused}");
-        }
-        // The tables are in force, whatever becomes of entries that nothing selects any more.
-        match self.spd.retain(&self.now.wanted) {
-            Ok(changes) => applied.spd_changes += changes,
-            Err(error) => tracing::error!(%error, "the SPD keeps entries of the former tables"),
-        }
-        Ok(applied)
-    }
-
-    fn wanted_with(&self, held: &BTreeSet<(Class, IpAddr)>) -> Entries {
-        spd::wanted(&self.now.tables, &self.now.applications, held, self.mask)
-    }
-
-    /// Lists the sockets of governed programs, and adopts those that are older than the policy; see
-    /// [`Monitor::adopt`]. To be called when tables or programs have changed.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn adopt(&self) -> Result<Vec<LiveSocket>, IpsecError> {
-        self.monitor.adopt()
-    }
-
-    /// Holds a peer to a class that it has negotiated: where the policy says optional, plaintext no
-    /// longer passes.
-    ///
-    /// # Errors
-    /// [`IpsecError::HeldFull`], or the kernel's error; the peer is not held then.
-    pub fn hold(&mut self, class: Class, peer: IpAddr) -> Result<(), IpsecError> {
-        let mut held = self.held.clone();
-        held.insert((class, peer));
-        let wanted = self.wanted_with(&held);
-        self.spd.enter(&wanted)?;
-        self.monitor.hold(class, peer)?;
-        (self.held, self.now.wanted) = (held, wanted);
         Ok(())
     }
 
-    /// No longer holds a peer to a class. Returns whether it was held.
+    fn wanted_now(&self) -> Entries {
+        let InForce {
+            tables,
+            applications,
+            ..
+        } = &self.now;
+        let mut wanted = spd::wanted(tables, applications, &self.held, &self.own, self.mask);
+        wanted.extend(self.now.stale.entries());
+        wanted
+    }
+
+    /// The SAs of the classes.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn let_go(&mut self, class: Class, peer: IpAddr) -> Result<bool, IpsecError> {
-        let was_held = self.monitor.let_go(class, peer)?;
-        self.held.remove(&(class, peer));
-        self.now.wanted = self.wanted_with(&self.held);
-        self.spd.retain(&self.now.wanted)?;
-        Ok(was_held)
+    pub fn sas(&mut self) -> Result<Sas, IpsecError> {
+        self.sad.list()
     }
 
     /// Puts back what others have changed of our entries of the SPD. Returns the number of changes.
+    /// Before the first tables it changes nothing: those of an earlier process may be in force, with
+    /// its entries.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn put_back(&mut self) -> Result<usize, IpsecError> {
-        Ok(self.spd.enter(&self.now.wanted)? + self.spd.retain(&self.now.wanted)?)
+        if !self.now.is_own {
+            return Ok(0);
+        }
+        self.spd.put_right(&self.now.wanted)
     }
 
-    /// SAs of a class have come: sockets that wait for one look again. Without this, a socket that
-    /// has waited keeps the route through the queue, which is slow.
+    /// SAs of a class have come: sockets that wait for one look again, whichever entry they wait for.
+    /// Without this, a socket that has waited keeps the route through the queue, which is slow.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn announce_sa(&mut self, class: Class) -> Result<(), IpsecError> {
-        let bits = self.mask.class_bits();
         for level in [Level::Mandatory, Level::Optional] {
             let mark = self.mask.class_mark(class, level);
-            let of_class = |selected: &spd::Selected| {
-                (selected.mark, selected.mark_bits) == (mark, bits)
-                    && selected.destination.prefix_len() == 0
-            };
-            for (selected, entry) in self.now.wanted.iter().filter(|(one, _)| of_class(one)) {
-                self.spd.put(selected, entry)?;
+            for destination in spd::everywhere() {
+                let selected = spd::of_class(destination, mark, self.mask);
+                if let Some(entry) = self.now.wanted.get(&selected) {
+                    self.spd.put(&selected, entry)?;
+                }
             }
         }
         tracing::debug!("SAs of the request id {:#x} have come", reqid(class));
         Ok(())
+    }
+
+    /// Tells this process's changes of the SPD from those of others, for
+    /// [`Watcher::take_of_others`](crate::Watcher::take_of_others).
+    #[must_use]
+    pub fn ours(&self) -> Ours {
+        self.spd.ours()
+    }
+
+    /// The bits of socket marks that are ours.
+    #[must_use]
+    pub fn mask(&self) -> MarkMask {
+        self.mask
     }
 
     /// The entries that the SPD should have.
@@ -259,6 +260,25 @@ impl Ipsec {
         &self.monitor
     }
 
+    /// The objects that the guard is to keep from other processes; see [`Monitor::objects`].
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn objects(&self) -> Result<Objects, IpsecError> {
+        let mut objects = self.monitor.objects()?;
+        if let Ok(services) = &self.services {
+            services.collect(&mut objects)?;
+        }
+        Ok(objects)
+    }
+
+    /// The reason that plaintext of protected services can pass while somebody has removed entries of
+    /// the SPD. None: it cannot pass, or no protection of services is demanded.
+    pub fn unkept_services(&self) -> Option<&str> {
+        let reason = self.services.as_ref().err()?;
+        (!self.now.demands.is_empty()).then_some(reason)
+    }
+
     /// Sysctls that somebody else has given another value.
     ///
     /// # Errors
@@ -269,7 +289,7 @@ impl Ipsec {
             .map_or(Ok(Vec::new()), Sysctls::changed)
     }
 
-    /// What the monitor has counted.
+    /// The counters of the monitor.
     ///
     /// # Errors
     /// The kernel's error.
@@ -277,13 +297,35 @@ impl Ipsec {
         self.monitor.counters()
     }
 
-    /// Ends protection: the monitor, our entries of the SPD, the sysctls. Then nothing is governed.
+    /// The counters of the programs that drop plaintext of protected services; zeros if the kernel does
+    /// not accept them.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn service_counters(&self) -> Result<ServiceCounters, IpsecError> {
+        let services = self.services.as_ref().ok();
+        services.map_or(Ok(ServiceCounters::default()), Services::counters)
+    }
+
+    /// Attaches the programs that keep plaintext of protected services from passing, if somebody has
+    /// detached them. Returns whether there are new links, for the guard.
+    ///
+    /// # Errors
+    /// The kernel's error; a program may not be attached.
+    pub fn mend_services(&self) -> Result<bool, IpsecError> {
+        let services = self.services.as_ref().ok();
+        let mend = |services: &Services| services.mend(self.monitor.pins());
+        Ok(services.map_or(Ok(false), mend)?)
+    }
+
+    /// Ends protection: our entries of the SPD, the monitor, the sysctls. Then nothing is governed.
+    /// Until the monitor ends, it drops traffic that the SPD no longer protects.
     ///
     /// # Errors
     /// The first that failed; the rest may still be in force.
     pub fn close(mut self) -> Result<(), IpsecError> {
-        self.monitor.close()?;
         self.spd.retain(&Entries::new())?;
+        self.monitor.close()?;
         self.sysctls.map_or(Ok(()), Sysctls::restore)
     }
 }

@@ -4,10 +4,13 @@
 //!   protection that their traffic is to have, and drops packets that do not have it.
 //! - The *SPD* ([`Spd`]) turns marks into IPsec. Its entries do not change while connections come and
 //!   go.
+//! - Where the kernel takes netfilter programs, those of bpf/ipsec/services.bpf.c drop plaintext of
+//!   protected services, even while the SPD lacks Usher's entries.
 //! - *Sysctls* ([`Sysctls`]) let answers take the mark of the packet that they answer.
 //!
-//! [`Ipsec`] does all three: [`Ipsec::probe`], [`Ipsec::open`], [`Ipsec::apply`],
-//! [`Ipsec::counters`], [`Ipsec::close`]. SAs are the business of `usher-ike`.
+//! [`Ipsec`] does all of it: [`Ipsec::probe`], [`Ipsec::open`], [`Ipsec::apply`],
+//! [`Ipsec::counters`], [`Ipsec::close`]. [`release`] removes what a process that has ended left in
+//! force. SAs are the task of `usher-ike`.
 //!
 //! docs/adr/0051-marks-and-spd.md has the reasons.
 //!
@@ -16,24 +19,35 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod esp;
 mod ipsec;
 mod live;
 mod marks;
 mod monitor;
 mod netlink;
+mod patience;
 mod plan;
 mod programs;
+mod release;
+mod sad;
+mod services;
 mod shared;
 mod spd;
+mod stale;
 mod sysctls;
+mod table;
 mod way;
 
 pub use error::IpsecError;
+pub use esp::probe_esp;
 pub use ipsec::{Applied, Ipsec, Settings};
-pub use live::{LiveSocket, LiveTreatment};
+pub use live::{LivePage, LiveSocket, LiveTreatment};
 pub use marks::{DEFAULT_MASK, MarkMask, REQID_BASE, reqid};
-pub use monitor::{Counters, Monitor};
-pub use netlink::{Event, Watcher};
+pub use monitor::{Counters, Monitor, SWITCHED_OFF};
+pub use netlink::{Event, Ours, Taken, Watcher};
 pub use programs::{Reason, Refused};
+pub use release::{Released, release};
+pub use sad::{Sa, Sas};
+pub use services::ServiceCounters;
 pub use spd::{Action, Entries, Entry, Selected, Spd};
 pub use sysctls::Sysctls;

@@ -1,63 +1,38 @@
 //! The kernel programs of bpf/ipsec, and the tables by which they decide.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+mod loading;
 
-use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::File;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
 use usher_base::address_bytes;
-use usher_bpf::executables::{self, Identifier, ProgramId};
-use usher_bpf::{Code, Insertion, KernelError, Object, Pins, Plain, Table, code, run_on_packet};
+use usher_bpf::executables::{self, Identifier};
+use usher_bpf::{Insertion, KernelError, Object, Objects, Pins, Table, run_on_packet};
 use usher_protection::{Class, Level};
 
 use crate::error::IpsecError;
-use crate::live::{LiveSocket, Row};
+use crate::ipsec::Settings;
+use crate::live::Row;
 use crate::marks::MarkMask;
-use crate::plan::{Application, Line};
+use crate::plan::{Application, Digest};
+use crate::programs::{Identities, Kernel};
+use crate::release::{end_monitor, mask_in_force};
 pub use crate::shared::IpsecCounters as Counters;
-use crate::shared::{
-    Held, IPSEC_LAYOUT, IpsecState, PATTERN_LOCAL, PATTERN_REMOTE, POLICY_IPV4, POLICY_IPV6,
-    POLICY_ITEM, POLICY_PLACES, POLICY_PROGRAM, PolicyEntry, PolicyKey,
+use crate::shared::{Held, IPSEC_LAYOUT, IpsecState, POLICY_PLACES};
+use crate::table::entries;
+pub use loading::SWITCHED_OFF;
+
+use loading::{
+    AT_CALLS, AT_PACKETS, AtHooks, CALLS, CODE, LISTS, LIVE, MARKS, NEXT_GENERATION, OF_SOCKETS,
+    PACKETS, PINNED, PREPARES, SCRIPTS, SHARED, at_hooks, attach, forget_scripts, load_calls,
+    load_live, load_scripts, note_daemons,
 };
 
-/// bpf/ipsec.
-static CODE: Code = code!("usher_ipsec", "monitor");
-
-/// Not attached: run when sockets are listed.
-static LIVE: Code = code!("usher_live", "live");
-/// Its program.
-const LISTS: &str = "lists";
-/// The tables that both have.
-const SHARED: [&str; 5] = ["policies", "state", "counters", "sockets", "program_keys"];
-
-/// In the order of attaching: what drops packets comes after what marks sockets.
-const PROGRAMS: [&str; 9] = [
-    "made",
-    "connects4",
-    "connects6",
-    "sends4",
-    "sends6",
-    "keeps",
-    "changes",
-    "arrives",
-    "leaves",
-];
-
-/// The tables that outlive the process, with the programs.
-const PINNED: [&str; 7] = [
-    "layout",
-    "policies",
-    "state",
-    "held",
-    "counters",
-    "sockets",
-    "program_keys",
-];
-
-/// The bits of a key's `kind`, `generation` and `scope`.
-const SCOPE_BITS: u32 = 3 * u32::BITS;
+/// The table of the generation and the mask in force.
+pub(crate) const STATE: &str = "state";
 
 /// The monitor: loaded, attached and filled.
 ///
@@ -65,7 +40,9 @@ const SCOPE_BITS: u32 = 3 * u32::BITS;
 pub struct Monitor {
     policies: Table<u32, u32>,
     state: Table<u32, IpsecState>,
+    next_generation: Table<u32, u32>,
     held: Table<Held, u32>,
+    signatures: Table<Digest, u32>,
     counters: usher_bpf::Counters<Counters>,
     decide: OwnedFd,
     identifier: Identifier,
@@ -73,7 +50,15 @@ pub struct Monitor {
     pins: Option<Pins>,
     /// Or the reason that this kernel does not accept it.
     live: Result<Object, KernelError>,
+    /// The reason that LSM programs do not see calls.
+    unseen_calls: Option<String>,
+    /// The reason that LSM programs do not tell scripts apart.
+    unseen_scripts: Option<String>,
+    /// Programs and tables, links without a pin.
+    objects: Objects,
     _links: Vec<OwnedFd>,
+    /// Open, so that no other file gets its identity.
+    _daemons: File,
 }
 
 impl fmt::Debug for Monitor {
@@ -88,20 +73,35 @@ impl Monitor {
     /// # Errors
     /// The reason, in words.
     pub fn probe() -> Result<(), String> {
-        CODE.probe()
+        CODE.probe()?;
+        PACKETS.probe()
     }
 
-    /// Loads the programs and attaches them to a control group (the path of its folder): they see
-    /// the sockets that are made in it and below. Nothing is governed before the first
-    /// [`Monitor::fill`]; with pins, what an earlier process filled is still in force.
+    /// Tries whether this kernel accepts the programs that list sockets and mark connections.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    pub fn probe_listing() -> Result<(), String> {
+        LIVE.probe()
+    }
+
+    /// Loads the programs and attaches them to the control group of the settings. They see the sockets
+    /// that are made in it and below; LSM programs and the listing leave programs outside it alone.
+    /// Nothing is governed before the first [`Monitor::fill`], except by pinned tables that an earlier
+    /// process filled.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn open(cgroup: &Path, pins: Option<&Path>, mask: MarkMask) -> Result<Self, IpsecError> {
-        let pins = pins.map(Pins::lock).transpose()?;
+    pub fn open(settings: &Settings) -> Result<Self, IpsecError> {
+        let (cgroup, mask) = (settings.cgroup.as_path(), settings.mask);
+        let pins = settings.pins.as_deref().map(Pins::lock).transpose()?;
         let mut opened = CODE.open()?;
         if let Some(pins) = &pins {
             pins.require_layout(IPSEC_LAYOUT)?;
+            if let Some(former) = mask_in_force(pins).filter(|former| *former != mask) {
+                let (former, asked) = (former.bits(), mask.bits());
+                return Err(IpsecError::MaskInForce { former, asked });
+            }
             opened = opened.pin(pins, Some(&PINNED))?;
         }
         let object = opened.load()?;
@@ -109,36 +109,79 @@ impl Monitor {
             pins.note_layout(&object, IPSEC_LAYOUT)?;
         }
         executables::draw_key(&object)?;
-        let state: Table<u32, IpsecState> = object.table("state")?;
+        let state: Table<u32, IpsecState> = object.table(STATE)?;
         let former = state.get(&0)?.map_or(0, |state| state.generation);
         state.set(&0, &in_force(former, mask))?;
-        let links = attach(&object, cgroup, pins.as_ref())?;
+        let identifier = Identifier::of(&object)?;
+        let daemons = note_daemons(&object, &identifier, &settings.daemons)?;
+        let packets = PACKETS.open()?.share(&object, &SHARED)?;
+        let packets = packets.share(&object, &OF_SOCKETS)?.load()?;
+        let mut links = attach(&object, &AT_CALLS, cgroup, pins.as_ref())?;
+        links.extend(attach(&packets, &AT_PACKETS, cgroup, pins.as_ref())?);
+        let live = load_live(&object, cgroup);
+        let mut objects = Objects::default();
+        object.collect(&mut objects)?;
+        packets.collect(&mut objects)?;
+        live.iter()
+            .try_for_each(|live| live.collect(&mut objects))?;
+        let (lsm, pinned) = (settings.lsm, pins.as_ref());
+        let scripts = at_hooks(&SCRIPTS, lsm, pinned, || load_scripts(&object))?;
+        if scripts.is_err() {
+            forget_scripts(&object, pinned)?;
+        }
+        let calls = at_hooks(&CALLS, lsm, pinned, || load_calls(&object, cgroup))?;
+        let unseen = |attached: &AtHooks| attached.as_ref().err().cloned();
+        let (unseen_scripts, unseen_calls) = (unseen(&scripts), unseen(&calls));
+        for (loaded, more) in [scripts, calls].into_iter().flatten() {
+            loaded.collect(&mut objects)?;
+            links.extend(more);
+        }
+        links
+            .iter()
+            .try_for_each(|link| objects.add_descriptor(link))?;
         Ok(Self {
             policies: object.table("policies")?,
             state,
+            next_generation: object.table(NEXT_GENERATION)?,
             held: object.table("held")?,
+            signatures: object.table("signatures")?,
             counters: object.counters("counters")?,
-            decide: object.program("decide")?,
-            identifier: Identifier::of(&object)?,
+            decide: packets.program("decide")?,
+            identifier,
+            _daemons: daemons,
             mask,
             pins,
-            live: load_live(&object),
+            live,
+            unseen_calls,
+            unseen_scripts,
+            objects,
             _links: links,
         })
     }
 
-    pub(crate) fn identifier(&self) -> &Identifier {
-        &self.identifier
+    /// The folder of the pins, which is locked.
+    pub(crate) fn pins(&self) -> Option<&Pins> {
+        self.pins.as_ref()
+    }
+
+    pub(crate) fn kernel(&self) -> Kernel<'_> {
+        Kernel {
+            identifier: &self.identifier,
+            tells_scripts_apart: self.unseen_scripts.is_none(),
+        }
     }
 
     /// Puts a policy in force, at once for all programs: its table is complete and in its place
     /// before the generation goes up. With an error the former policy is in force. `programs` has
-    /// the programs of each application.
+    /// those of each application.
+    ///
+    /// Sockets of programs that only this policy governs become theirs before. Returns the number of
+    /// these sockets. On return no program decides by the former policy any more.
     pub(crate) fn fill(
         &self,
         applications: &[Application],
-        programs: &[Vec<ProgramId>],
-    ) -> Result<(), IpsecError> {
+        programs: &[Identities],
+    ) -> Result<usize, IpsecError> {
         let former = self.state.get(&0)?.map_or(0, |state| state.generation);
         // 0 means that there is no policy; after the largest, which is odd, comes an even one.
         let generation = former.checked_add(1).unwrap_or(2);
@@ -150,9 +193,33 @@ impl Monitor {
         }
         let table = table.freeze()?;
         let place = generation % POLICY_PLACES;
-        self.policies
-            .set(&place, &table.as_raw_fd().unsigned_abs())?;
-        Ok(self.state.set(&0, &in_force(generation, self.mask))?)
+        let descriptor = table.as_raw_fd().unsigned_abs();
+        self.policies.set(&place, &descriptor)?;
+        self.next_generation.set(&0, &generation)?;
+        let prepared = self.prepare();
+        let entered = self.state.set(&0, &in_force(generation, self.mask));
+        let ended = self.next_generation.set(&0, &0);
+        entered?;
+        // The kernel waits for the programs that run whenever a table gets another table's place. It is
+        // in force all the same.
+        if let Err(error) = ended.and_then(|()| self.policies.set(&place, &descriptor)) {
+            tracing::warn!(%error, "calls that go on may be decided by the former policy");
+        }
+        Ok(prepared)
+    }
+
+    /// Finds the sockets that the next policy will govern and this one does not, so that no use of them
+    /// is refused once it is in force. Returns their number.
+    fn prepare(&self) -> usize {
+        let mut prepared = 0;
+        // Without a listing, `visit` says so.
+        if let Ok(live) = &self.live {
+            let listed = live.iterate(PREPARES, |_: Row| prepared += 1);
+            if let Err(error) = listed {
+                tracing::warn!(%error, "older connections may fail until they are found");
+            }
+        }
+        prepared
     }
 
     /// Holds a peer to a class: at its optional level, plaintext no longer passes in either
@@ -169,6 +236,42 @@ impl Monitor {
 
     pub(crate) fn let_go(&self, class: Class, peer: IpAddr) -> Result<bool, IpsecError> {
         Ok(self.held.remove(&held(class, peer))?)
+    }
+
+    /// The peers that are held, also by an earlier process.
+    pub(crate) fn held(&self) -> Result<BTreeSet<(Class, IpAddr)>, IpsecError> {
+        let entries = self.held.entries()?.into_iter();
+        let peers = entries.filter_map(|(held, _)| {
+            let (class, _) = Class::of_mark(u8::try_from(held.class).ok()?)?;
+            Some((class, Ipv6Addr::from(held.address).to_canonical()))
+        });
+        Ok(peers.collect())
+    }
+
+    /// The numbers of signatures, also an earlier process's.
+    pub(crate) fn signatures(&self) -> Result<BTreeMap<Digest, u32>, IpsecError> {
+        Ok(self.signatures.entries()?.into_iter().collect())
+    }
+
+    /// Remembers these numbers as well, before sockets get them.
+    pub(crate) fn add_signatures(&self, numbers: &BTreeMap<Digest, u16>) -> Result<(), IpsecError> {
+        for (digest, number) in numbers {
+            self.signatures.set(digest, &(*number).into())?;
+        }
+        Ok(())
+    }
+
+    /// Forgets all other numbers.
+    pub(crate) fn keep_signatures(
+        &self,
+        numbers: &BTreeMap<Digest, u16>,
+    ) -> Result<(), IpsecError> {
+        for digest in self.signatures()?.keys() {
+            if !numbers.contains_key(digest) {
+                self.signatures.remove(digest)?;
+            }
+        }
+        Ok(())
     }
 
     /// The class number by which the programs treat a leaving TCP packet of an application between
@@ -189,25 +292,63 @@ impl Monitor {
         Ok(u8::try_from(class).unwrap_or(0))
     }
 
-    /// The sockets of governed programs, once for each process that holds one. Sockets that are
-    /// older than the policy, or were made by another program, become the holder's program's: their
-    /// packets are treated by its policy from now on.
-    ///
-    /// A descriptor that is only on its way between processes is not seen.
-    ///
-    /// # Errors
-    /// The kernel's error, also if it does not accept the iterator.
-    pub fn adopt(&self) -> Result<Vec<LiveSocket>, IpsecError> {
-        let live = self
-            .live
-            .as_ref()
-            .map_err(|error| IpsecError::Unlisted(error.to_string()))?;
-        let bytes = live.iterate(LISTS)?;
-        let rows = bytes.chunks_exact(size_of::<Row>());
-        Ok(rows.filter_map(Row::read).map(LiveSocket::from).collect())
+    /// Returns whether this kernel lists sockets.
+    pub(crate) fn lists_sockets(&self) -> bool {
+        self.live.is_ok()
     }
 
-    /// What happened since the tables were made.
+    /// Hands on each descriptor of a socket of a governed program, and of a socket that a program with a
+    /// former block made, as long as it has a mark of ours. Sockets that are older than the
+    /// policy, or were made by another program, become the holder's program's: their packets are
+    /// treated by its policy from now on.
+    ///
+    /// A descriptor that is only on its way between processes is not seen.
+    pub(crate) fn visit(&self, take: impl FnMut(Row)) -> Result<(), IpsecError> {
+        Ok(self.live()?.iterate(LISTS, take)?)
+    }
+
+    /// Gives the TCP connections of governed programs, in the caller's network namespace, the marks
+    /// that the policy demands.
+    pub(crate) fn mark_connections(&self) -> Result<(), IpsecError> {
+        Ok(self.live()?.iterate(MARKS, |_: Row| {})?)
+    }
+
+    fn live(&self) -> Result<&Object, IpsecError> {
+        let live = self.live.as_ref();
+        live.map_err(|error| IpsecError::Unlisted(error.to_string()))
+    }
+
+    /// Programs, tables, links and pins that are in force, for the guard. The table of the policy is
+    /// another one after each [`Monitor::fill`].
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn objects(&self) -> Result<Objects, IpsecError> {
+        let mut objects = self.objects.clone();
+        if let Some(pins) = &self.pins {
+            objects.collect(pins.folder())?;
+        }
+        for place in 0..POLICY_PLACES {
+            // The kernel returns the id of the inner table; 0: none yet.
+            let policy = self.policies.get(&place)?;
+            objects.maps.extend(policy.filter(|id| *id != 0));
+        }
+        Ok(objects)
+    }
+
+    /// The reason that no LSM programs see how governed programs use sockets that others have made, and
+    /// other families of sockets. None: they see it.
+    pub fn unseen_calls(&self) -> Option<&str> {
+        self.unseen_calls.as_deref()
+    }
+
+    /// The reason that no LSM programs see which script a process executes, so that its interpreter
+    /// counts. None: they see it.
+    pub fn unseen_scripts(&self) -> Option<&str> {
+        self.unseen_scripts.as_deref()
+    }
+
+    /// The events since the tables were made.
     ///
     /// # Errors
     /// The kernel's error.
@@ -221,28 +362,11 @@ impl Monitor {
     /// The kernel's error.
     pub fn close(self) -> Result<(), IpsecError> {
         if let Some(pins) = self.pins {
-            pins.remove()?;
+            end_monitor(&pins)?;
             pins.remove_folder()?;
         }
         Ok(())
     }
-}
-
-fn load_live(monitor: &Object) -> Result<Object, KernelError> {
-    LIVE.open()?
-        .choose(|program, _| Ok::<_, KernelError>(program == LISTS))?
-        .share(monitor, &SHARED)?
-        .load()
-}
-
-fn attach(object: &Object, cgroup: &Path, pins: Option<&Pins>) -> Result<Vec<OwnedFd>, IpsecError> {
-    let Some(pins) = pins else {
-        return Ok(object.attach_to_cgroup(&PROGRAMS, cgroup)?);
-    };
-    for program in PROGRAMS {
-        object.keep_at_cgroup(program, pins, cgroup)?;
-    }
-    Ok(Vec::new())
 }
 
 fn in_force(generation: u32, mask: MarkMask) -> IpsecState {
@@ -259,107 +383,6 @@ fn held(class: Class, peer: IpAddr) -> Held {
         class: class.mark(Level::Optional).into(),
         address: address_bytes(peer),
     }
-}
-
-fn key(kind: u32, generation: u32, scope: u32, first: &[u8], length: u32) -> PolicyKey {
-    let mut bytes = [0; 16];
-    bytes[..first.len()].copy_from_slice(first);
-    PolicyKey {
-        length: SCOPE_BITS + length,
-        kind,
-        generation,
-        scope,
-        bytes,
-    }
-}
-
-fn entry() -> PolicyEntry {
-    PolicyEntry {
-        number: 0,
-        class: 0,
-        patterns: 0,
-        mark_ipv4: 0,
-        mark_ipv6: 0,
-    }
-}
-
-fn entries(
-    applications: &[Application],
-    programs: &[Vec<ProgramId>],
-    generation: u32,
-    mask: MarkMask,
-) -> Vec<(PolicyKey, PolicyEntry)> {
-    let mut entries = Vec::new();
-    let mut lists: BTreeMap<&[Line], u32> = BTreeMap::new();
-    for (number, application) in (0_u32..).zip(applications) {
-        for program in programs.get(number as usize).into_iter().flatten() {
-            let entry = PolicyEntry {
-                number,
-                mark_ipv4: application.creation_mark(mask, true),
-                mark_ipv6: application.creation_mark(mask, false),
-                ..entry()
-            };
-            let id = program.get().to_ne_bytes();
-            entries.push((key(POLICY_PROGRAM, 0, 0, &id, u64::BITS), entry));
-        }
-        for (network, lines) in &application.networks {
-            let new = u32::try_from(lists.len()).unwrap_or(u32::MAX);
-            let of_network = match lines.as_slice() {
-                [only] => PolicyEntry {
-                    class: only.class.into(),
-                    ..entry()
-                },
-                lines => {
-                    let list = *lists.entry(lines).or_insert(new);
-                    if list == new {
-                        entries.extend(items(generation, list, lines));
-                    }
-                    PolicyEntry {
-                        number: list,
-                        patterns: lines.iter().fold(0, |all, line| all | 1 << pattern(line)),
-                        ..entry()
-                    }
-                }
-            };
-            let length = u32::from(network.prefix_len());
-            let key = match network {
-                IpNet::V4(network) => {
-                    let address = network.network().octets();
-                    key(POLICY_IPV4, generation, number, &address, length)
-                }
-                IpNet::V6(network) => {
-                    let address = network.network().octets();
-                    key(POLICY_IPV6, generation, number, &address, length)
-                }
-            };
-            entries.push((key, of_network));
-        }
-    }
-    entries
-}
-
-fn pattern(line: &Line) -> u32 {
-    let local = line.local.map_or(0, |_| PATTERN_LOCAL);
-    local | line.remote.map_or(0, |_| PATTERN_REMOTE)
-}
-
-fn items(
-    generation: u32,
-    list: u32,
-    lines: &[Line],
-) -> impl Iterator<Item = (PolicyKey, PolicyEntry)> {
-    (0..).zip(lines).map(move |(number, line)| {
-        let [a, b] = line.local.unwrap_or(0).to_be_bytes();
-        let [c, d] = line.remote.unwrap_or(0).to_be_bytes();
-        let pattern = u8::try_from(pattern(line)).unwrap_or(0);
-        let item = PolicyEntry {
-            number,
-            class: line.class.into(),
-            ..entry()
-        };
-        let ports = [a, b, c, d, pattern];
-        (key(POLICY_ITEM, generation, list, &ports, 40), item)
-    })
 }
 
 /// A leaving TCP packet: Ethernet, IP, and the beginning of TCP.

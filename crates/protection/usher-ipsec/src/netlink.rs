@@ -5,20 +5,36 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    DecodeError, ErrorBuffer, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload, NlasIterator,
 };
-use netlink_packet_xfrm::constants::{AF_INET, AF_INET6, XFRMNLGRP_ACQUIRE, XFRMNLGRP_POLICY};
+use netlink_packet_xfrm::constants::{
+    AF_INET, AF_INET6, XFRM_MSG_ACQUIRE, XFRM_MSG_DELPOLICY, XFRM_MSG_NEWPOLICY, XFRM_MSG_NEWSA,
+    XFRM_MSG_UPDPOLICY, XFRMNLGRP_ACQUIRE, XFRMNLGRP_POLICY,
+};
 use netlink_packet_xfrm::policy::DelGetMessage;
-use netlink_packet_xfrm::{Address, XfrmAttrs, XfrmMessage};
+use netlink_packet_xfrm::state::GetDumpMessage;
+use netlink_packet_xfrm::{Address, UserSaInfo, XFRM_USER_SA_INFO_LEN, XfrmAttrs, XfrmMessage};
 use netlink_sys::protocols::NETLINK_XFRM;
 use netlink_sys::{Socket, SocketAddr};
+use rustix::net::{RecvFlags, recv};
+use zeroize::Zeroizing;
 
 use crate::error::IpsecError;
+use crate::marks::MarkMask;
+use crate::spd;
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 
 /// A socket for requests.
 #[derive(Debug)]
 pub(crate) struct Channel {
     socket: Socket,
+    /// The address of the socket. Requests have it, and the kernel repeats it in messages about the
+    /// changes that they ask for. Other programs that may change the SPD can write it into their
+    /// requests, too.
+    port: u32,
     sequence: u32,
 }
 
@@ -27,14 +43,23 @@ impl Channel {
     pub fn open() -> Result<Self, IpsecError> {
         let open = || {
             let mut socket = Socket::new(NETLINK_XFRM)?;
-            socket.bind_auto()?;
+            let address = socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
-            Ok(socket)
+            Ok((socket, address.port_number()))
         };
+        let opened = open();
+        let (socket, port) =
+            opened.map_err(IpsecError::netlink("opening the kernel's IPsec interface"))?;
         Ok(Self {
-            socket: open().map_err(IpsecError::netlink("opening the kernel's IPsec interface"))?,
+            socket,
+            port,
             sequence: 0,
         })
+    }
+
+    /// The address of the socket.
+    pub fn port(&self) -> u32 {
+        self.port
     }
 
     /// Makes a request and waits for the kernel's confirmation.
@@ -71,6 +96,51 @@ impl Channel {
         Ok(all)
     }
 
+    /// Hands on the fixed part and the kinds of attributes of each SA. The kernel sends the keys
+    /// along; they are wiped, and nothing copies them.
+    pub fn sas(&mut self, mut take: impl FnMut(&UserSaInfo, &[u16])) -> Result<(), IpsecError> {
+        let what = "listing the SAs";
+        let unreadable = |reason: DecodeError| IpsecError::Answer {
+            what,
+            reason: reason.to_string(),
+        };
+        let get = XfrmMessage::GetDumpSa(GetDumpMessage::default());
+        self.send(what, get, NLM_F_REQUEST | NLM_F_DUMP)?;
+        let mut buffer = Zeroizing::new(vec![0; LARGEST_DATAGRAM]);
+        loop {
+            let received = recv(&self.socket, &mut buffer[..], RecvFlags::empty());
+            let (_, length) = received.map_err(|error| IpsecError::netlink(what)(error.into()))?;
+            let mut rest = buffer.get(..length).ok_or_else(|| IpsecError::Answer {
+                what,
+                reason: format!("a message of {length} bytes"),
+            })?;
+            while !rest.is_empty() {
+                let message = NetlinkBuffer::new_checked(rest).map_err(unreadable)?;
+                rest = rest
+                    .get((message.length() as usize).next_multiple_of(4)..)
+                    .unwrap_or_default();
+                if message.sequence_number() != self.sequence {
+                    continue;
+                }
+                match message.message_type() {
+                    NLMSG_DONE => return Ok(()),
+                    NLMSG_ERROR => {
+                        let error = ErrorBuffer::new_checked(message.payload());
+                        let code = error.map_err(unreadable)?.code();
+                        let code = code.map_or(0, |code| code.get().wrapping_neg());
+                        let error = io::Error::from_raw_os_error(code);
+                        return Err(IpsecError::netlink(what)(error));
+                    }
+                    XFRM_MSG_NEWSA => {
+                        let (info, kinds) = sa(message.payload()).map_err(unreadable)?;
+                        take(&info, &kinds);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
     fn send(
         &mut self,
         what: &'static str,
@@ -81,6 +151,7 @@ impl Channel {
         let mut header = NetlinkHeader::default();
         header.flags = flags;
         header.sequence_number = self.sequence;
+        header.port_number = self.port;
         let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message));
         message.finalize();
         let mut buffer = vec![0; message.buffer_len()];
@@ -110,6 +181,33 @@ impl Channel {
     }
 }
 
+/// The kernel puts at most 32 KiB of an answer into one.
+const LARGEST_DATAGRAM: usize = 64 * 1024;
+
+/// The fixed part of an SA, and the kinds of its attributes.
+fn sa(payload: &[u8]) -> Result<(UserSaInfo, Vec<u16>), DecodeError> {
+    let info = UserSaInfo::parse(payload)?;
+    let attributes = payload.get(XFRM_USER_SA_INFO_LEN..).unwrap_or_default();
+    let kinds =
+        NlasIterator::new(attributes).map(|attribute| attribute.map(|attribute| attribute.kind()));
+    Ok((info, kinds.collect::<Result<_, DecodeError>>()?))
+}
+
+/// Refuses a message that is shorter than the fixed part of its kind, on which the parser panics.
+fn whole(bytes: &[u8]) -> Result<(), DecodeError> {
+    let message = NetlinkBuffer::new_checked(bytes)?;
+    let fixed = match message.message_type() {
+        XFRM_MSG_ACQUIRE => 280,
+        XFRM_MSG_NEWPOLICY | XFRM_MSG_UPDPOLICY => 168,
+        XFRM_MSG_DELPOLICY => 64,
+        _ => 0,
+    };
+    match message.payload().len() < fixed {
+        true => Err(DecodeError::from("a message that is cut short")),
+        false => Ok(()),
+    }
+}
+
 /// The messages of one datagram.
 fn messages(
     bytes: &[u8],
@@ -119,7 +217,8 @@ fn messages(
         if rest.is_empty() {
             return None;
         }
-        match NetlinkMessage::<XfrmMessage>::deserialize(rest) {
+        let message = whole(rest).and_then(|()| NetlinkMessage::<XfrmMessage>::deserialize(rest));
+        match message {
             Ok(message) => {
                 let length = (message.header.length as usize).next_multiple_of(4);
                 rest = rest.get(length.max(4)..).unwrap_or_default();
@@ -133,20 +232,30 @@ fn messages(
     })
 }
 
-/// What the kernel tells of its own accord.
+/// An event that the kernel reports of its own accord.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// An entry of the SPD was changed, by whomever: see [`crate::Ipsec::put_back`].
     SpdChanged,
     /// A packet needs an SA that is not there.
     Acquire {
-        /// The other end.
+        /// This host's address, from which the packet goes.
+        source: IpAddr,
+        /// The other host's.
         peer: IpAddr,
         /// The request id of the class; see [`crate::reqid`].
         reqid: u32,
     },
     /// Messages were lost, because there were too many: anything may have happened.
     Lost,
+}
+
+impl Event {
+    /// The events in a datagram from the kernel. A message that cannot be read counts as
+    /// [`Event::Lost`], and is the last one.
+    pub fn all_in(datagram: &[u8]) -> impl Iterator<Item = Self> + '_ {
+        messages(datagram).filter_map(event)
+    }
 }
 
 /// Listens for changes of the SPD and for packets that need an SA.
@@ -184,11 +293,35 @@ impl Watcher {
     /// # Errors
     /// The kernel's error. Messages that cannot be read count as [`Event::Lost`].
     pub fn take(&self) -> Result<Vec<Event>, IpsecError> {
+        Ok(self.take_of_others(None)?.events)
+    }
+
+    /// The same, without the changes of the SPD that are not to be put back: `ours` tells this process's
+    /// own changes, and entries of other parties. Others could pass their changes off as this process's
+    /// own, so the SPD is to be compared from time to time without an event as well. After 1,024
+    /// messages the rest waits for the next call.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn take_of_others(&self, ours: Option<&Ours>) -> Result<Taken, IpsecError> {
         let mut events = Vec::new();
-        loop {
+        for _ in 0..MOST_TAKEN {
             match self.0.recv_from_full() {
-                Ok((bytes, _)) => events.extend(messages(&bytes).filter_map(event)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(events),
+                // The sender is not the kernel.
+                Ok((_, sender)) if sender.port_number() != 0 => {}
+                Ok((bytes, _)) => {
+                    let messages = messages(&bytes).filter(|message| match (message, ours) {
+                        (Ok(message), Some(ours)) => ours.concern(message),
+                        _ => true,
+                    });
+                    events.extend(messages.filter_map(event));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Taken {
+                        events,
+                        is_all: true,
+                    });
+                }
                 // ENOBUFS: the socket's buffer was full.
                 Err(error) if error.raw_os_error() == Some(NO_BUFFER) => events.push(Event::Lost),
                 Err(error) => {
@@ -197,6 +330,49 @@ impl Watcher {
                     ));
                 }
             }
+        }
+        Ok(Taken {
+            events,
+            is_all: false,
+        })
+    }
+}
+
+/// The most messages that are taken at a time.
+const MOST_TAKEN: usize = 1_024;
+
+/// The kernel's reports that were taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// The events, oldest first.
+    pub events: Vec<Event>,
+    /// No more were waiting.
+    pub is_all: bool,
+}
+
+/// Distinguishes this process's changes of the SPD, and its entries, from those of others.
+#[derive(Debug, Clone, Copy)]
+pub struct Ours {
+    pub(crate) port: u32,
+    pub(crate) mask: MarkMask,
+}
+
+impl Ours {
+    /// Returns whether a message may mean that somebody else has changed our entries.
+    fn concern(&self, message: &NetlinkMessage<XfrmMessage>) -> bool {
+        let NetlinkPayload::InnerMessage(inner) = &message.payload else {
+            return true;
+        };
+        let is_of_others = message.header.port_number != self.port;
+        match inner {
+            XfrmMessage::AddPolicy(policy) | XfrmMessage::UpdatePolicy(policy) => {
+                is_of_others && spd::is_marked(&policy.nlas, self.mask)
+            }
+            XfrmMessage::DeletePolicy(policy) => {
+                is_of_others && spd::is_marked(&policy.nlas, self.mask)
+            }
+            XfrmMessage::FlushPolicy(_) => is_of_others,
+            _ => true,
         }
     }
 }
@@ -222,6 +398,7 @@ fn event(message: Result<NetlinkMessage<XfrmMessage>, String>) -> Option<Event> 
                 _ => None,
             });
             Some(Event::Acquire {
+                source: address(&acquire.acquire.saddr, family)?,
                 peer: address(&acquire.acquire.id.daddr, family)?,
                 reqid: templates?.reqid,
             })
@@ -235,5 +412,37 @@ pub(crate) fn address(address: &Address, family: u16) -> Option<IpAddr> {
         AF_INET => Some(address.to_ipv4().into()),
         AF_INET6 => Some(address.to_ipv6().into()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_corpus_has_the_events_that_it_names() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/corpus/netlink");
+        let mut count = 0;
+        for entry in std::fs::read_dir(folder).expect("the corpus") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_stem().expect("a name").to_string_lossy();
+            let datagram = std::fs::read(&path).expect("a file");
+            let events: Vec<Event> = Event::all_in(&datagram).collect();
+            let acquired = |source: &str, peer: &str, reqid| Event::Acquire {
+                source: source.parse().expect("an address"),
+                peer: peer.parse().expect("an address"),
+                reqid,
+            };
+            let expected = match name.as_ref() {
+                "acquire-ipv4" => acquired("10.9.0.1", "10.9.0.2", 0x7501),
+                "acquire-ipv6-ah" => acquired("fd09::1", "fd09::2", 0x7504),
+                name if name.starts_with("changed-") => Event::SpdChanged,
+                name if name.starts_with("lost-") => Event::Lost,
+                other => panic!("{other}: no such outcome"),
+            };
+            assert_eq!(events, [expected], "{name}");
+            count += 1;
+        }
+        assert!(count >= 8, "{count}");
     }
 }

@@ -1,9 +1,10 @@
-//! What the tables say, in the form that both the monitor and the SPD are filled from: for each
+//! The tables in the form that both the monitor and the SPD are filled from: for each
 //! application the networks, and for each network lines of ports, the first of which decides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
+use sha2::{Digest as _, Sha256};
 use usher_protection::{Tables, Treatment};
 
 use crate::error::IpsecError;
@@ -62,19 +63,47 @@ impl Application {
     }
 }
 
-/// Numbers of signatures that outlive a policy: a socket that was marked under the former one must
+/// The first half of the SHA-256 of rules.
+pub(crate) type Digest = [u8; 16];
+
+/// Numbers of signatures that outlive a policy, and the process: a socket that was marked before must
 /// not mean other rules now.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Signatures {
-    known: BTreeMap<Networks, u16>,
+    known: BTreeMap<Digest, u16>,
 }
 
 impl Signatures {
+    /// Those that an earlier process has left. A number that the mask does not hold, or that two rules
+    /// have, is none.
+    pub fn left(numbers: BTreeMap<Digest, u32>, mask: MarkMask) -> Self {
+        let mut owners: BTreeMap<u16, Vec<Digest>> = BTreeMap::new();
+        for (digest, number) in numbers {
+            if let Some(number) = u16::try_from(number).ok().filter(|one| *one != 0) {
+                owners.entry(number).or_default().push(digest);
+            }
+        }
+        let single = owners
+            .into_iter()
+            .filter(|(number, owners)| *number <= mask.signatures() && owners.len() == 1);
+        let known =
+            single.flat_map(|(number, owners)| owners.into_iter().map(move |one| (one, number)));
+        Self {
+            known: known.collect(),
+        }
+    }
+
+    /// The number of each.
+    pub fn known(&self) -> &BTreeMap<Digest, u16> {
+        &self.known
+    }
+
     /// The parts of all applications. Rules that had a signature keep it; others get one that the
-    /// policy in force does not use, as long as there is one.
+    /// policy in force does not use, and no open socket (`carried`), as long as there is one.
     pub fn plan(
         &mut self,
         tables: &Tables,
+        carried: &BTreeSet<u16>,
         mask: MarkMask,
     ) -> Result<Vec<Application>, IpsecError> {
         let mut applications = Vec::with_capacity(tables.applications.len());
@@ -93,19 +122,23 @@ impl Signatures {
                 signature: rules.signature,
             });
         }
-        self.number(&mut wanted, mask)?;
+        self.number(&mut wanted, carried, mask)?;
         for application in &mut applications {
             if application.signature != 0 {
                 application.signature = wanted[&application.networks];
             }
         }
-        self.known = wanted;
+        self.known = wanted
+            .iter()
+            .map(|(networks, number)| (digest(networks), *number))
+            .collect();
         Ok(applications)
     }
 
     fn number(
         &self,
         wanted: &mut BTreeMap<Networks, u16>,
+        carried: &BTreeSet<u16>,
         mask: MarkMask,
     ) -> Result<(), IpsecError> {
         let room = mask.signatures();
@@ -118,11 +151,11 @@ impl Signatures {
         }
         let mut taken = vec![false; usize::from(room) + 1];
         for (networks, number) in wanted.iter_mut() {
-            *number = self.known.get(networks).copied().unwrap_or(0);
+            *number = self.known.get(&digest(networks)).copied().unwrap_or(0);
             taken[usize::from(*number)] = true;
         }
         let mut former = vec![false; usize::from(room) + 1];
-        for number in self.known.values() {
+        for number in self.known.values().chain(carried) {
             former[usize::from(*number)] = true;
         }
         let fresh = (1..=room).filter(|number| !former[usize::from(*number)]);
@@ -136,6 +169,29 @@ impl Signatures {
         }
         Ok(())
     }
+}
+
+/// Its form never changes: an earlier process's rules are found by it.
+fn digest(networks: &Networks) -> Digest {
+    let mut hash = Sha256::new();
+    for (network, lines) in networks {
+        let family = if network.addr().is_ipv4() { 4 } else { 6 };
+        hash.update([family, network.prefix_len()]);
+        match network {
+            IpNet::V4(network) => hash.update(network.addr().octets()),
+            IpNet::V6(network) => hash.update(network.addr().octets()),
+        }
+        // The last of them is the only one of all ports, so it shows the end.
+        for line in lines {
+            hash.update(line.local.unwrap_or(0).to_be_bytes());
+            hash.update(line.remote.unwrap_or(0).to_be_bytes());
+            hash.update([line.class]);
+        }
+    }
+    let mut digest = Digest::default();
+    let half = digest.len();
+    digest.copy_from_slice(&hash.finalize()[..half]);
+    digest
 }
 
 fn lines(tables: &Tables, treatment: Treatment) -> Result<Vec<Line>, IpsecError> {

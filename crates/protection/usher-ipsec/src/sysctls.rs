@@ -33,13 +33,27 @@ impl Sysctls {
     /// # Errors
     /// [`IpsecError::Sysctl`] names the file. Some are set then.
     pub fn set(record: &Path) -> Result<Self, IpsecError> {
-        let sysctls = Self {
-            root: "/proc/sys".into(),
-            record: record.into(),
-        };
+        let sysctls = Self::of(record);
         sysctls.note()?;
         sysctls.write(&WANTED.map(|(name, value)| (name.to_owned(), value.to_owned())))?;
         Ok(sysctls)
+    }
+
+    /// Those that an earlier process has set and not restored, as the file `record` says; none: it did
+    /// not, or has restored them.
+    ///
+    /// # Errors
+    /// [`IpsecError::Sysctl`].
+    pub fn left(record: &Path) -> Result<Option<Self>, IpsecError> {
+        let is_left = fs::exists(record).map_err(failed(record))?;
+        Ok(is_left.then(|| Self::of(record)))
+    }
+
+    fn of(record: &Path) -> Self {
+        Self {
+            root: "/proc/sys".into(),
+            record: record.into(),
+        }
     }
 
     fn note(&self) -> Result<(), IpsecError> {

@@ -1,12 +1,14 @@
 //! Finds the file at a path, and the accounts that can put another file there.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
 /// The most links on the way, as for the kernel.
@@ -47,7 +49,7 @@ impl Masters {
         }
     }
 
-    /// Whether they can have a file of this owner count: no account can with another's.
+    /// Returns whether they can have a file of this owner count: no account can with another's.
     pub fn may_name(self, owner: u32) -> bool {
         match self {
             Self::Root => true,
@@ -57,28 +59,131 @@ impl Masters {
     }
 }
 
-/// What is at a path.
-#[derive(Debug)]
+/// The file at a path.
+#[derive(Debug, Clone)]
 pub(crate) struct Found {
     /// Opened as O_PATH.
-    pub file: OwnedFd,
+    pub file: Arc<OwnedFd>,
+    /// Its folder, likewise.
+    pub folder: Arc<OwnedFd>,
     pub owner: u32,
     pub masters: Masters,
+    /// True if the kernel hands the file to an interpreter. None: the file cannot be read.
+    pub is_script: Option<bool>,
 }
 
-/// Follows an absolute path, one name after another, so that no folder is left out.
-pub(crate) fn follow(path: &Path) -> Result<Found, Errno> {
+/// A change within this time after another one may be hidden by the clock of the file system.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// Everything that decides where paths lead, and whether a file counts there: the state of each folder,
+/// link and file on the way. While it is unchanged, following the paths again finds the same files.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Trail {
+    steps: BTreeMap<PathBuf, Step>,
+    /// A step changed meanwhile.
+    is_torn: bool,
+}
+
+/// None: there was nothing.
+type Step = Option<Properties>;
+
+/// The properties by which a file, link or folder counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Properties {
+    device: u64,
+    inode: u64,
+    mode: u32,
+    owner: (u32, u32),
+    /// The last change, in seconds and nanoseconds. None for a folder, because its contents have steps
+    /// of their own.
+    changed: Option<(i64, i64)>,
+}
+
+impl Properties {
+    fn of(about: &Stat) -> Self {
+        let is_folder = FileType::from_raw_mode(about.st_mode) == FileType::Directory;
+        let changed = (about.st_ctime, about.st_ctime_nsec.cast_signed());
+        Self {
+            device: about.st_dev,
+            inode: about.st_ino,
+            mode: about.st_mode,
+            owner: (about.st_uid, about.st_gid),
+            changed: (!is_folder).then_some(changed),
+        }
+    }
+}
+
+impl Trail {
+    fn add(&mut self, path: PathBuf, step: Step) {
+        let former = self.steps.insert(path, step);
+        self.is_torn |= former.is_some_and(|former| former != step);
+    }
+
+    /// Adds the steps of another one.
+    pub fn extend(&mut self, other: Self) {
+        self.is_torn |= other.is_torn;
+        for (path, step) in other.steps {
+            self.add(path, step);
+        }
+    }
+
+    /// The number of steps.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Returns whether a step has changed so lately that it may change again and look the same.
+    fn is_fresh(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let latest = now
+            .unwrap_or_default()
+            .saturating_sub(FRESH)
+            .as_secs()
+            .cast_signed();
+        let changes = self.steps.values().filter_map(|step| (*step)?.changed);
+        changes.max().is_some_and(|(second, _)| second >= latest)
+    }
+
+    /// Returns whether every step is as it was.
+    pub fn is_same(&self) -> bool {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let is_same = |(path, step): (&PathBuf, &Step)| match statat(CWD, path, flags) {
+            Ok(about) => *step == Some(Properties::of(&about)),
+            Err(Errno::NOENT) => step.is_none(),
+            Err(_) => false,
+        };
+        !self.is_torn && self.steps.iter().all(is_same)
+    }
+}
+
+/// Follows an absolute path. Also returns its trail, if the path led to a file or to nothing, and has
+/// not changed lately.
+pub(crate) fn follow(path: &Path) -> (Result<Found, Errno>, Option<Trail>) {
+    let mut trail = Trail::default();
+    let found = walk(path, &mut trail);
+    let is_complete = matches!(found, Ok(_) | Err(Errno::NOENT));
+    let is_known = is_complete && !trail.is_fresh();
+    (found, is_known.then_some(trail))
+}
+
+/// Follows one name after another, so that no folder is left out.
+fn walk(path: &Path, trail: &mut Trail) -> Result<Found, Errno> {
     let mut names = VecDeque::new();
     prepend(&mut names, path.as_os_str());
     let root = open(CWD, OsStr::new("/"))?;
     let mut here = root.try_clone().map_err(errno)?;
+    let mut passed = PathBuf::from("/");
+    let mut folder = None;
     let mut about = fstat(&here)?;
+    trail.add(passed.clone(), Some(Properties::of(&about)));
     let mut masters = Masters::Root;
     let mut links = 0;
     while let Some(name) = names.pop_front() {
         masters = masters.and(Masters::of(&about));
-        let next = open(&here, &name)?;
+        let path = passed.join(&name);
+        let next = open(&here, &name).inspect_err(|_| trail.add(path.clone(), None))?;
         let about_next = fstat(&next)?;
+        trail.add(path.clone(), Some(Properties::of(&about_next)));
         if FileType::from_raw_mode(about_next.st_mode) == FileType::Symlink {
             links += 1;
             if links > MOST_LINKS {
@@ -88,21 +193,33 @@ pub(crate) fn follow(path: &Path) -> Result<Found, Errno> {
             let target = OsString::from_vec(target.into_bytes());
             if target.as_bytes().starts_with(b"/") {
                 here = root.try_clone().map_err(errno)?;
+                passed = PathBuf::from("/");
                 about = fstat(&here)?;
             }
             prepend(&mut names, &target);
         } else {
-            (here, about) = (next, about_next);
+            passed = path;
+            folder = Some(std::mem::replace(&mut here, next));
+            about = about_next;
         }
     }
-    if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile {
-        return Err(Errno::ACCESS);
-    }
+    let is_file = FileType::from_raw_mode(about.st_mode) == FileType::RegularFile;
+    let folder = folder.filter(|_| is_file).ok_or(Errno::ACCESS)?;
     Ok(Found {
-        file: here,
+        is_script: is_script(&here),
+        file: Arc::new(here),
+        folder: Arc::new(folder),
         owner: about.st_uid,
         masters,
     })
+}
+
+fn is_script(file: impl AsFd) -> Option<bool> {
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let mut beginning = [0; 2];
+    let file = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let length = rustix::io::read(file, &mut beginning).ok()?;
+    Some(length == beginning.len() && beginning == *b"#!")
 }
 
 fn prepend(names: &mut VecDeque<OsString>, path: &OsStr) {
@@ -146,6 +263,7 @@ mod tests {
         link("deep/../deep/file", "relative").unwrap();
         link(path("relative").to_str().unwrap(), "absolute").unwrap();
         link("round", "round").unwrap();
+        let follow = |path: &Path| super::follow(path).0;
         let found = follow(&path("absolute")).unwrap();
         let expected = rustix::fs::stat(path("deep/file")).unwrap();
         assert_eq!(fstat(&found.file).unwrap().st_ino, expected.st_ino);
@@ -157,5 +275,92 @@ mod tests {
         let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
         std::fs::set_permissions(path("deep"), mode(0o1777)).unwrap();
         assert_eq!(follow(&path("absolute")).unwrap().masters, Masters::Several);
+    }
+    fn trail_to(path: &Path) -> Trail {
+        let mut trail = Trail::default();
+        let found = walk(path, &mut trail);
+        assert!(matches!(found, Ok(_) | Err(Errno::NOENT)));
+        trail
+    }
+
+    #[test]
+    fn a_trail_is_the_same_until_a_step_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let mode = |name: &str, mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(path(name), mode).unwrap();
+        };
+        let link = |target: &str| {
+            std::os::unix::fs::symlink(target, path("new")).unwrap();
+            std::fs::rename(path("new"), path("link")).unwrap();
+        };
+        let replace = |name: &str| {
+            std::fs::write(path("new"), "").unwrap();
+            std::fs::rename(path("new"), path(name)).unwrap();
+        };
+        let make = |name: &str| std::fs::create_dir(path(name)).unwrap();
+        make("one");
+        make("two");
+        replace("one/file");
+        replace("two/file");
+        link("one");
+        let changes: [(&str, &dyn Fn()); 9] = [
+            ("a new file", &|| replace("one/file")),
+            ("another owner", &|| {
+                std::os::unix::fs::chown(path("one/file"), Some(1), None).unwrap();
+            }),
+            ("other rights at the folder", &|| mode("one", 0o1777)),
+            ("a link that leads elsewhere", &|| link("two")),
+            ("the same link, made anew", &|| link("two")),
+            ("no file", &|| {
+                std::fs::remove_file(path("two/file")).unwrap()
+            }),
+            ("a file where there was none", &|| replace("two/file")),
+            ("no folder", &|| {
+                std::fs::remove_dir_all(path("two")).unwrap()
+            }),
+            ("a file for the folder", &|| replace("two")),
+        ];
+        for (name, change) in changes {
+            let trail = trail_to(&path("link/file"));
+            assert!(trail.is_same(), "{name}");
+            replace("one/other");
+            assert!(trail.is_same(), "{name}: another file");
+            change();
+            assert!(!trail.is_same(), "{name}");
+        }
+        assert!(follow(Path::new("/bin/sh")).1.is_some());
+        assert!(
+            follow(&path("link/file")).1.is_none(),
+            "no folder: nothing is known"
+        );
+        assert!(
+            follow(&path("one/file")).1.is_none(),
+            "it has changed just now"
+        );
+    }
+
+    #[test]
+    fn a_way_that_changed_meanwhile_is_no_trail() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        let mut trail = trail_to(&file);
+        std::fs::write(&file, "").unwrap();
+        let later = trail_to(&file);
+        assert!(later.is_same());
+        trail.extend(later);
+        assert!(!trail.is_same());
+    }
+
+    #[test]
+    fn a_script_in_place_of_a_program_ends_its_trail() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let trail = trail_to(file.path());
+        // The clock of the file system is as fine as the kernel's ticks.
+        while trail.is_same() {
+            std::fs::write(file.path(), "#!/bin/sh\n").unwrap();
+        }
+        assert_eq!(follow(file.path()).0.unwrap().is_script, Some(true));
     }
 }

@@ -6,7 +6,7 @@ mod world;
 use std::process::Command;
 
 use usher_ipsec::Ipsec;
-use usher_protection::Level;
+use usher_protection::{Destination, Level, ProtectedService, Tables};
 use world::*;
 
 /// The SPIs of the SAs: from A and from B, of each class.
@@ -34,18 +34,14 @@ fn fast() -> usher_protection::Tables {
     )])
 }
 
-/// Adds the SAs of both classes to both hosts. None: this kernel has no ESP.
-fn add_sas() -> Option<()> {
-    // Not needed where they are built in.
-    let _ = Command::new("modprobe")
-        .args(["-a", "esp4", "esp6"])
-        .output();
+/// Adds the SAs of both classes to both hosts.
+fn add_sas() {
     for (class, spis, algorithm) in [
         (ENCRYPTION, ENCRYPTED, "rfc4106(gcm(aes))"),
         (AUTHENTICATION, AUTHENTICATED, "rfc4543(gcm(aes))"),
     ] {
         for (a, b) in [("10.1.0.1", "10.1.0.2"), ("fd01::1", "fd01::2")] {
-            for (from, to, spi, from_a) in [(a, b, spis[0], true), (b, a, spis[1], false)] {
+            for (from, to, spi) in [(a, b, spis[0]), (b, a, spis[1])] {
                 for at_a in [true, false] {
                     let mut command = Command::new("ip");
                     if !at_a {
@@ -62,21 +58,25 @@ fn add_sas() -> Option<()> {
                         "0x000102030405060708090a0b0c0d0e0f10111213",
                         "128",
                     ]);
-                    if at_a != from_a {
-                        let mark = format!("{:#x}", mark(class, Level::Mandatory));
-                        command.args(["output-mark", &mark, "mask", "0xf00000"]);
-                    }
+                    let mark = format!("{:#x}", mark(class, Level::Mandatory));
+                    command.args(["output-mark", &mark, "mask", "0xf00000"]);
                     let added = command.output().unwrap();
-                    if !added.status.success() {
-                        let reason = String::from_utf8_lossy(&added.stderr);
-                        eprintln!("skipped: this kernel has no ESP: {}", reason.trim());
-                        return None;
-                    }
+                    let reason = String::from_utf8_lossy(&added.stderr);
+                    assert!(added.status.success(), "{command:?}: {reason}");
                 }
             }
         }
     }
-    Some(())
+}
+
+/// Whether this kernel has ESP, and accepts the programs that drop plaintext of services. Prints the
+/// reason if not.
+fn can_protect_services() -> bool {
+    if let Err(reason) = Ipsec::probe_services() {
+        println!("skipped: {reason}");
+        return false;
+    }
+    has_esp()
 }
 
 /// Protection and governed programs on both hosts, with captures of what arrives at each.
@@ -89,7 +89,10 @@ struct Hosts {
 }
 
 fn hosts(world: &World) -> Option<Hosts> {
-    add_sas()?;
+    if !has_esp() {
+        return None;
+    }
+    add_sas();
     let mut ipsec = [open(world), open_at_b(world)];
     for host in &mut ipsec {
         host.apply(&fast()).unwrap();
@@ -116,7 +119,7 @@ impl Hosts {
         })
     }
 
-    /// Nothing but packets of these SAs has arrived, and some of each.
+    /// Checks that only packets of these SAs have arrived, and some of each.
     fn expect(&mut self, spis: [u32; 2], what: &str) {
         assert_eq!(self.arrived(), [vec![spis[1]], vec![spis[0]]], "{what}");
     }
@@ -157,6 +160,13 @@ tests! {
             hosts.b.run("g = b''\nwhile len(g) < 8000: g += c.recv(9000)\nc.sendall(b'answer')");
             assert_eq!(hosts.a.run("r = s.recv(9)"), "b'answer'", "{what}");
             hosts.expect(spis, &what);
+            let own = if family == 6 { "fd01::1" } else { "10.1.0.1" };
+            let ends = (own.parse().unwrap(), to.parse().unwrap());
+            let sas = hosts.ipsec[0].sas().unwrap();
+            let out = sas.between(ends.0, ends.1, class).unwrap();
+            assert_eq!(out.spi, spis[0], "{what}");
+            assert!(out.bytes > 8000 && out.since > 0, "{what}: {out:?}");
+            assert_eq!(sas.between(ends.1, ends.0, class).unwrap().spi, spis[1], "{what}");
             eventually("keepalives of both come and are protected", || {
                 let arrived = hosts.arrived();
                 let plain = arrived.iter().flatten().any(|one| !spis.contains(one));
@@ -174,6 +184,37 @@ tests! {
             );
             hosts.expect(spis, &what);
         }
+    }
+
+    fn an_older_connection_is_protected_from_the_policy_on(world) {
+        if !has_esp() {
+            return;
+        }
+        add_sas();
+        let mut ipsec = [open(world), open_at_b(world)];
+        let (mut a, mut b) = (Actor::governed(), Actor::governed_peer(world));
+        let mut at_b = Actor::peer();
+        b.run("l = tcp(6); l.bind(('', 21)); l.listen()");
+        for (family, to) in [(4, "10.1.0.2"), (6, "fd01::2")] {
+            a.run(&format!("s{family} = tcp({family}); s{family}.connect(('{to}', 21))"));
+            b.run(&format!("c{family}, _ = l.accept(); c{family}.settimeout(10)"));
+            a.run(&format!("s{family}.sendall(b'plain')"));
+            assert_eq!(b.run(&format!("r = c{family}.recv(9)")), "b'plain'");
+        }
+        let [of_a, of_b] = &mut ipsec;
+        of_a.apply(&fast()).unwrap();
+        of_b.apply(&fast()).unwrap();
+        of_a.adopt().unwrap();
+        in_b(move || of_b.adopt().unwrap());
+        at_b.run("seen = capture('cable')");
+        for family in [4, 6] {
+            a.run(&format!("s{family}.sendall(b'question')"));
+            assert_eq!(b.run(&format!("r = c{family}.recv(9)")), "b'question'");
+            b.run(&format!("c{family}.sendall(b'answer')"));
+            assert_eq!(a.run(&format!("r = s{family}.recv(9)")), "b'answer'");
+        }
+        let seen = at_b.run("r = list(protocols(seen))");
+        assert_eq!(seen, format!("[{}]", ENCRYPTED[0]));
     }
 
     fn the_first_datagram_and_its_answer_are_protected(world) {
@@ -197,6 +238,115 @@ tests! {
             hosts.expect(spis, to);
             hosts.b.run("u.close()");
         }
+    }
+
+    fn flushed_sas_and_entries_let_nothing_out_in_the_clear(world) {
+        let Some(mut hosts) = hosts(world) else { return };
+        hosts.b.run("l = tcp(6); l.bind(('', 21)); l.listen()");
+        hosts.a.run("s = tcp(); s.connect(('10.1.0.2', 21)); s.setblocking(0); u = udp(); u.settimeout(0)");
+        hosts.b.run("c, _ = l.accept(); c.settimeout(60)");
+        hosts.a.begin("sent = 0; until = time.time() + 2
+while time.time() < until:
+ for act in (lambda: s.send(b'x'), lambda: u.sendto(b'x', ('10.1.0.2', 53))):
+  try: act()
+  except OSError: pass
+ time.sleep(0.001)");
+        for flushed in ["policy", "state", "policy"] {
+            run("ip", &["xfrm", flushed, "flush"]);
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            hosts.ipsec[0].put_back().unwrap();
+        }
+        run("ip", &["xfrm", "policy", "flush"]);
+        assert_eq!(hosts.a.end(), 0);
+        let clear = |arrived: &[u32]| arrived.iter().any(|one| [TCP, UDP].contains(one));
+        let [_, at_b] = hosts.arrived();
+        assert!(!clear(&at_b), "{at_b:?}");
+        // Entries and SAs come again, and the connection goes on.
+        run("ip", &["-n", "b", "xfrm", "state", "flush"]);
+        hosts.ipsec[0].put_back().unwrap();
+        add_sas();
+        hosts.ipsec[0].announce_sa(ENCRYPTION).unwrap();
+        hosts.a.run("s.setblocking(1); s.settimeout(60); s.sendall(b'end')");
+        hosts.b.run("g = b''\nwhile not g.endswith(b'end'): g += c.recv(9000)");
+        let arrived = hosts.arrived();
+        assert!(!arrived.iter().any(|at| clear(at)), "{arrived:?}");
+        assert!(arrived[1].contains(&ENCRYPTED[0]), "{arrived:?}");
+    }
+
+    fn a_flushed_spd_lets_no_service_out_in_the_clear(world) {
+        if !can_protect_services() {
+            return;
+        }
+        add_sas();
+        let destination = |peer: &str| Destination { peer: peer.parse().unwrap(), port: 143, class: ENCRYPTION };
+        let (mut reached, mut served) = (Tables::default(), Tables::default());
+        reached.add_services(vec![], vec![destination(B), destination(B6)]);
+        served.add_services(vec![ProtectedService { port: 143, classes: [ENCRYPTION].into() }], vec![]);
+        let [mut of_a, mut of_b] = [open(world), open_at_b(world)];
+        of_a.apply(&reached).unwrap();
+        in_b(|| of_b.apply(&served).unwrap());
+        let (mut client, mut server) = (Actor::other(), Actor::peer());
+        let (mut at_a, mut at_b) = (Actor::other(), Actor::peer());
+        for at in [&mut at_a, &mut at_b] {
+            at.run("seen = capture('cable')");
+        }
+        server.run("l = tcp(6); l.bind(('', 143)); l.listen()");
+        for (family, to) in [(4, B), (6, B6)] {
+            client.run(&format!("s = tcp({family}); s.connect(('{to}', 143)); s.setblocking(0)"));
+            server.run("s, _ = l.accept(); s.setblocking(0)");
+            let kept = [of_a.service_counters(), of_b.service_counters()].map(|one| one.unwrap().service_kept);
+            for actor in [&mut client, &mut server] {
+                actor.begin("while not os.path.exists('/mnt/end'):
+ try: s.send(b'x'); s.recv(999)
+ except OSError: pass
+ time.sleep(0.001)");
+            }
+            for _ in 0..3 {
+                run("ip", &["xfrm", "policy", "flush"]);
+                run("ip", &["-n", "b", "xfrm", "policy", "flush"]);
+                eventually("both would send in the clear", || {
+                    of_a.service_counters().unwrap().service_kept > kept[0]
+                        && of_b.service_counters().unwrap().service_kept > kept[1]
+                });
+                of_a.put_back().unwrap();
+                of_b.put_back().unwrap();
+            }
+            std::fs::write("/mnt/end", "").unwrap();
+            assert_eq!((client.end(), server.end()), (0, 0));
+            std::fs::remove_file("/mnt/end").unwrap();
+            // The connection goes on, and nothing was in the clear.
+            client.run("s.setblocking(1); s.settimeout(60); s.sendall(b'end')");
+            server.run("s.setblocking(1); s.settimeout(60); g = b''\nwhile not g.endswith(b'end'): g += s.recv(9999)");
+            for (at, spi) in [(&mut at_a, ENCRYPTED[1]), (&mut at_b, ENCRYPTED[0])] {
+                assert_eq!(at.run("r = list(protocols(seen))"), format!("[{spi}]"), "{to}");
+            }
+        }
+        // The twin: another port.
+        server.run("l = tcp(6); l.bind(('', 144)); l.listen()");
+        client.run(&format!("s = tcp(); s.connect(('{B}', 144))"));
+        assert_eq!(at_b.run(&format!("r = {TCP} in protocols(seen)")), "True");
+    }
+
+    /// Somebody else's entry protects by an SA of another class.
+    fn a_service_is_not_reached_by_another_class(world) {
+        if !can_protect_services() {
+            return;
+        }
+        add_sas();
+        let mut tables = Tables::default();
+        let destination = Destination { peer: B.parse().unwrap(), port: 143, class: ENCRYPTION };
+        tables.add_services(vec![], vec![destination]);
+        let mut ipsec = open(world);
+        ipsec.apply(&tables).unwrap();
+        let (mut client, mut at_b) = (Actor::other(), Actor::peer());
+        at_b.run("seen = capture('cable')");
+        for (class, arrives) in [(AUTHENTICATION, "[]".to_owned()), (ENCRYPTION, format!("[{}]", ENCRYPTED[0]))] {
+            run("ip", &["xfrm", "policy", "update", "dst", B, "dir", "out", "priority", "1", "tmpl", "src", "10.1.0.1", "dst", B,
+                "proto", "esp", "mode", "transport", "reqid", &usher_ipsec::reqid(class).to_string()]);
+            client.errno(&format!("s = tcp(); s.settimeout(1); s.connect(('{B}', 143))"));
+            assert_eq!(at_b.run("r = list(protocols(seen))"), arrives, "{class:?}");
+        }
+        assert!(ipsec.service_counters().unwrap().service_kept > 0);
     }
 
     fn plaintext_is_dropped_and_others_are_not_touched(world) {
@@ -236,6 +386,19 @@ tests! {
         assert_eq!(hosts.a.run("r = s.recv(9)"), "b'alive'");
     }
 
+    fn an_optional_listener_answers_a_protected_syn(world) {
+        let Some(mut hosts) = hosts(world) else { return };
+        let optional = tables(&[(GOVERNED, vec![("10.1.0.0/24", optional(AUTHENTICATION))])]);
+        for host in &mut hosts.ipsec {
+            host.apply(&optional).unwrap();
+        }
+        hosts.a.run("l = tcp(); l.bind(('', 5000)); l.listen()");
+        hosts.b.run("s = tcp(); s.connect(('10.1.0.1', 5000)); s.sendall(b'x')");
+        hosts.a.run("c, _ = l.accept()");
+        assert_eq!(hosts.a.run("r = c.recv(9)"), "b'x'");
+        hosts.expect(AUTHENTICATED, "both ways, from the SYN on");
+    }
+
     fn another_class_is_dropped(world) {
         let Some(mut hosts) = hosts(world) else { return };
         // B's policy: everything is only authenticated. A demands encryption at port 21.
@@ -247,5 +410,80 @@ tests! {
         assert_eq!(hosts.a.errno("u.recv(9)"), libc::ETIMEDOUT);
         assert_eq!(hosts.a.run("r = v.recv(9)"), "b'x'");
         assert_eq!(hosts.ipsec[0].counters().unwrap().refused_class, 1);
+    }
+
+    fn a_connection_does_not_leave_by_its_former_class(world) {
+        let Some(mut hosts) = hosts(world) else { return };
+        hosts.b.run("l = tcp(6); l.bind(('', 5000)); l.listen()");
+        for (family, to) in [(4, "10.1.0.2"), (6, "fd01::2")] {
+            for host in &mut hosts.ipsec {
+                host.apply(&fast()).unwrap();
+            }
+            hosts.arrived();
+            hosts.a.run(&format!("s = tcp({family}); s.connect(('{to}', 5000)); s.send(b'x')"));
+            hosts.b.run("c, _ = l.accept(); r = c.recv(1)");
+            hosts.expect(AUTHENTICATED, to);
+            // The same policy again.
+            hosts.ipsec[0].apply(&fast()).unwrap();
+            hosts.a.run("s.send(b'x')");
+            hosts.b.run("r = c.recv(1)");
+            hosts.expect(AUTHENTICATED, to);
+            // Encryption everywhere, which host B does not expect yet.
+            let everything = |network| (network, mandatory(ENCRYPTION));
+            let encrypted = tables(&[(GOVERNED, vec![
+                everything("10.1.0.0/24"), everything("fd01::/64"),
+                // So the SPD still has that class.
+                ("10.1.0.3/32", mandatory(AUTHENTICATION)),
+            ])]);
+            hosts.ipsec[0].apply(&encrypted).unwrap();
+            hosts.a.run("s.send(b'secret')");
+            let mut arrived = [vec![], vec![]];
+            eventually("it leaves", || {
+                arrived = hosts.arrived();
+                !arrived[1].is_empty()
+            });
+            assert_eq!(arrived, [vec![], vec![ENCRYPTED[0]]], "{to}");
+            // Once both agree, it arrives. The connections of host B are not found from here and
+            // keep their marks: what would leave by the former class is kept back.
+            let before = hosts.ipsec[1].counters().unwrap().kept_class;
+            hosts.ipsec[1].apply(&encrypted).unwrap();
+            assert_eq!(hosts.b.run("r = c.recv(6)"), "b'secret'");
+            eventually("acknowledgements are kept back", || {
+                hosts.ipsec[1].counters().unwrap().kept_class > before
+            });
+            assert_eq!(hosts.arrived()[0], [0; 0], "{to}");
+            // By a reset, so that nothing is sent again later.
+            hosts.a.run("s.setsockopt(1, 13, struct.pack('ii', 1, 0)); s.close()");
+        }
+    }
+
+    fn a_datagram_does_not_leave_by_another_class(world) {
+        let Some(mut hosts) = hosts(world) else { return };
+        let everything = |class| move |network| (network, mandatory(class));
+        let policy = |class| tables(&[(GOVERNED, ["10.1.0.0/24", "fd01::/64"].map(everything(class)).to_vec())]);
+        for host in &mut hosts.ipsec {
+            host.apply(&policy(ENCRYPTION)).unwrap();
+        }
+        for (family, to) in [(4, "10.1.0.2"), (6, "fd01::2")] {
+            hosts.b.run(&format!("u = udp({family}); u.bind(('{to}', 9))"));
+            hosts.a.run(&format!("s = udp({family}); s.sendto(b'x', ('{to}', 9))"));
+            assert_eq!(hosts.b.run("r = u.recv(9)"), "b'x'");
+            assert_eq!(hosts.arrived()[1], [ENCRYPTED[0]], "{to}");
+        }
+        // Somebody else's entry, before ours, protects them by the other class.
+        for to in ["10.1.0.2", "fd01::2"] {
+            let from = if to.contains(':') { "fd01::1" } else { "10.1.0.1" };
+            run("ip", &["xfrm", "policy", "add", "dst", to, "dir", "out", "priority", "1", "tmpl", "src", from, "dst", to,
+                "proto", "esp", "mode", "transport", "reqid", &usher_ipsec::reqid(AUTHENTICATION).to_string()]);
+        }
+        for (family, to) in [(4, "10.1.0.2"), (6, "fd01::2")] {
+            let before = hosts.ipsec[0].counters().unwrap().kept_class;
+            hosts.a.errno(&format!("s = udp({family}); s.sendto(b'x', ('{to}', 9))"));
+            eventually("it is kept back", || hosts.ipsec[0].counters().unwrap().kept_class > before);
+            assert_eq!(hosts.arrived()[1], [], "{to}");
+            // Another program's datagram leaves by that entry.
+            hosts.at_a.run(&format!("s = udp({family}); s.sendto(b'x', ('{to}', 9))"));
+            eventually("it arrives", || hosts.arrived()[1] == [AUTHENTICATED[0]]);
+        }
     }
 }

@@ -60,7 +60,7 @@ fn tables() -> impl Strategy<Value = Tables> {
         let mut tables = Tables {
             classes: classes.collect(),
             item_lists: lists.collect(),
-            applications: Vec::new(),
+            ..Tables::default()
         };
         for (number, networks) in applications.into_iter().enumerate() {
             let mut all: Vec<(IpNet, Treatment)> = Vec::new();
@@ -95,7 +95,7 @@ fn number(verdict: Verdict) -> u8 {
     }
 }
 
-/// What the SPD does with a packet of this mark.
+/// The action of the SPD on a packet of this mark.
 fn by_spd(entries: &Entries, mark: u32, peer: IpAddr, local: u16, remote: u16) -> Action {
     let fits = |own: Option<u16>, port| own.is_none_or(|own| own == port);
     entries
@@ -188,6 +188,73 @@ tests! {
         });
     }
 
+    /// A program whose block is the same in all policies, and one without a block, keep their marks and
+    /// see no error while the other blocks change.
+    fn others_do_not_notice_a_change(world) {
+        const STEADY: &str = "/mnt/steady";
+        const ATTEMPTS: &str = "
+u, c, t, l = udp(), udp(), tcp(), tcp(6)
+c.connect(('10.1.0.3', 9))
+t.connect(('10.1.0.3', 80))
+l.bind(('', PORT))
+l.listen()
+marks = set()
+def note(): marks.add((mark(u), mark(c), mark(t), mark(l), mark(udp())))
+def fresh():
+    with tcp() as made:
+        made.setsockopt(1, 13, struct.pack('ii', 1, 0))
+        made.connect(('10.1.0.3', 80))
+counts = keep_trying({
+    'marks': note,
+    'fresh': fresh,
+    'datagram': lambda: u.sendto(b'x', ('10.1.0.3', 9)),
+    'connected': lambda: c.send(b'x'),
+    'connection': lambda: t.send(b'x'),
+})";
+        std::fs::copy(OTHER, STEADY).unwrap();
+        let mut peer = Actor::peer();
+        peer.run("l = tcp(); l.bind(('', 80)); l.listen(4096); l.settimeout(0.1); kept = []; d = udp(); d.bind(('', 9))");
+        peer.begin("while not is_over():\n    try: kept.append(l.accept()[0])\n    except TimeoutError: pass");
+        let mut ipsec = open(world);
+        let with_steady = |tables: &Tables| {
+            let mut tables = tables.clone();
+            tables.item_lists.push(vec![Item { local_port: None, remote_port: None, class: 0 }]);
+            let items = Treatment::Items(tables.item_lists.len() - 1);
+            let networks = [("0.0.0.0/0", Treatment::Discard), ("10.1.0.2/32", items), ("10.1.0.3/32", Treatment::Bypass), ("::/0", Treatment::Discard)];
+            let networks = networks.map(|(network, to)| (network.parse().unwrap(), to));
+            add(&mut tables, STEADY, networks.to_vec());
+            tables
+        };
+        let classes = vec![(Class::ALL[0], Level::Mandatory)];
+        ipsec.apply(&with_steady(&Tables { classes, ..Tables::default() })).unwrap();
+        let mut watched = [Actor::at(STEADY), Actor::other()];
+        let mut governed = Actor::governed();
+        governed.run("u = udp()");
+        for (actor, port) in watched.iter_mut().zip(["81", "82"]) {
+            actor.begin(ATTEMPTS.trim().replace("PORT", port).as_str());
+        }
+        on_random_tables(if is_emulated() { 50 } else { 30 }, 0, |tables, _| {
+            ipsec.apply(&with_steady(tables)).unwrap();
+            ipsec.adopt().unwrap();
+            // Carries a former mark.
+            governed.errno("u.sendto(b'x', ('10.1.0.3', 9))");
+        });
+        Actor::other().run("stop()");
+        assert_eq!(peer.end(), 0);
+        for actor in &mut watched {
+            assert_eq!(actor.end(), 0);
+            let told = actor.run("r = counts");
+            for (act, outcome) in actor.outcomes() {
+                assert_eq!(outcome, [0], "{act}: {told}");
+            }
+            let marks = actor.run("r = sorted(marks)");
+            assert_eq!(actor.number("len(marks)"), 1, "{marks}");
+        }
+        // The first is governed, the second is not.
+        let is_marked = watched.map(|mut actor| actor.number("mark(u)") != 0);
+        assert_eq!(is_marked, [true, false]);
+    }
+
     fn connected_sockets_are_marked_as_the_tables_say(world) {
         for family in ["-4", "-6"] {
             run("ip", &[family, "route", "add", "default", "dev", "cable"]);
@@ -229,7 +296,7 @@ tests! {
             let mut tables = Tables {
                 classes: vec![(class, Level::Optional)],
                 item_lists: vec![vec![Item { local_port: None, remote_port: None, class: 0 }]],
-                applications: Vec::new(),
+                ..Tables::default()
             };
             for number in 0..count {
                 let of = |index: u32| -> IpNet {

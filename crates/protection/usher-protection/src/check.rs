@@ -1,5 +1,5 @@
-//! `application` blocks to data: what each statement means, names resolved, uniqueness and limits
-//! kept. The tables ([`crate::dialect()`]) have been applied by [`Fields`] before.
+//! Makes data of `application` blocks: takes each value, resolves names, refuses duplicates and what
+//! is beyond the limits. The tables ([`crate::dialect()`]) have been applied by [`Fields`] before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -131,7 +131,7 @@ impl<H: Fn(&HostName) -> Option<Vec<IpAddr>>> Checker<'_, H> {
         })
     }
 
-    /// What the policy itself knows of the addresses.
+    /// The addresses, as far as the policy itself knows them.
     fn addresses(&mut self, peers: &Peers, item: &Item) -> Option<Vec<AddressRange>> {
         let name = match peers {
             Peers::Range(range) => return Some(vec![*range]),
@@ -197,7 +197,7 @@ fn protections(
 }
 
 /// `localport=PORT remoteport=PORT encryption|authentication optional|mandatory;`, or with `strong`
-/// at the end.
+/// or `ah` at the end.
 fn item(field: &Field<'_>) -> Option<ProtectionItem> {
     let (remote, kind, level, profile) = match field.sequence()? {
         [remote, kind, level] => (remote, kind, level, None),
@@ -219,6 +219,11 @@ fn item(field: &Field<'_>) -> Option<ProtectionItem> {
     let profile = match profile {
         None => Profile::Standard,
         Some(strong) if strong.is_word(Profile::Strong.word()) => Profile::Strong,
+        Some(ah) if ah.is_word(Profile::Ah.word()) && kind.is_word(Kind::Encryption.word()) => {
+            let found = Found::from(Profile::Ah.word());
+            return field.refuse(ah, ProtectionMistake::EncryptionByAh { found });
+        }
+        Some(ah) if ah.is_word(Profile::Ah.word()) => Profile::Ah,
         Some(other) => return field.unexpected(other),
     };
     Some(ProtectionItem {

@@ -3,15 +3,15 @@
 use usher_language::words;
 
 words! {
-    /// What IPsec does with traffic.
+    /// The protection of traffic by IPsec.
     pub enum Kind {
-        /// Nobody else can read or change it: encryption includes authentication.
+        /// No one else can read or change it: encryption includes authentication.
         Encryption = "encryption",
-        /// Nobody else can change it.
+        /// No one else can change it.
         Authentication = "authentication",
     }
 
-    /// Which algorithms protect it. The IKE side has the proposals of each.
+    /// The algorithms that protect it. The IKE side has the proposals of each.
     pub enum Profile {
         /// Encryption by AES-256-GCM or ChaCha20-Poly1305, authentication by AES-256-GMAC or by ESP NULL
         /// with HMAC-SHA-256, keys by X25519: what the two hosts both have.
@@ -19,9 +19,12 @@ words! {
         /// The same, and the key exchange is a hybrid one, which a quantum computer cannot break
         /// later. A host that has none is refused.
         Strong = "strong",
+        /// Authentication by AH (RFC 4302) with HMAC-SHA-256, keys by X25519. It authenticates the
+        /// addresses too, so it does not pass NAT. There is no such encryption.
+        Ah = "ah",
     }
 
-    /// Whether traffic may pass without protection.
+    /// The rule for traffic in the clear.
     pub enum Level {
         /// Protected when both sides can.
         Optional = "optional",
@@ -31,7 +34,7 @@ words! {
 }
 
 impl Kind {
-    /// Whether traffic of this kind is also of another one: encryption is also authenticated.
+    /// Returns whether traffic of this kind is also of another one: encryption is also authenticated.
     pub fn includes(self, other: Self) -> bool {
         self == other || self == Self::Encryption
     }
@@ -41,44 +44,47 @@ impl Kind {
 /// discard.
 pub const LOWEST_CLASS_MARK: u8 = 3;
 
-/// What an SA does to traffic: all policies of a class share the SAs between two hosts.
+/// The treatment of traffic by an SA: all policies of a class share the SAs between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class {
-    /// What IPsec does.
+    /// The protection by IPsec.
     pub kind: Kind,
-    /// By which algorithms.
+    /// Its algorithms.
     pub profile: Profile,
 }
 
 impl Class {
     /// All classes, by their number.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::new(Kind::Encryption, Profile::Standard),
         Self::new(Kind::Authentication, Profile::Standard),
         Self::new(Kind::Encryption, Profile::Strong),
         Self::new(Kind::Authentication, Profile::Strong),
+        Self::new(Kind::Authentication, Profile::Ah),
     ];
 
-    /// The class of a kind and a profile.
+    /// The class of a kind and a profile. Encryption by AH, which the language refuses, is encryption.
     pub const fn new(kind: Kind, profile: Profile) -> Self {
+        let profile = match (kind, profile) {
+            (Kind::Encryption, Profile::Ah) => Profile::Standard,
+            (_, profile) => profile,
+        };
         Self { kind, profile }
     }
 
     /// Its number, from 0 on: its place in [`Class::ALL`]. It belongs to the class, not to a policy,
     /// so that SAs outlive a change of the policy.
     pub const fn number(self) -> u8 {
-        let kind = match self.kind {
-            Kind::Encryption => 0,
-            Kind::Authentication => 1,
-        };
-        let profile = match self.profile {
-            Profile::Standard => 0,
-            Profile::Strong => 2,
-        };
-        kind + profile
+        match (self.kind, self.profile) {
+            (Kind::Encryption, Profile::Standard | Profile::Ah) => 0,
+            (Kind::Authentication, Profile::Standard) => 1,
+            (Kind::Encryption, Profile::Strong) => 2,
+            (Kind::Authentication, Profile::Strong) => 3,
+            (Kind::Authentication, Profile::Ah) => 4,
+        }
     }
 
-    /// The class mark of this class at a level, from [`LOWEST_CLASS_MARK`] on, at most 10: so it
+    /// The class mark of this class at a level, from [`LOWEST_CLASS_MARK`] on, at most 12: so it
     /// fits into the four bits that class marks have.
     ///
     /// Two hosts share SAs by class, whatever the level that each demands. So the inbound SAs of a
@@ -101,13 +107,15 @@ impl Class {
         Some((class, level))
     }
 
-    /// Its name, as IKE children and messages have it: `encryption`, `authentication-strong`.
+    /// Its name, as IKE children and messages have it: `encryption`, `authentication-strong`,
+    /// `authentication-ah`.
     pub fn name(self) -> &'static str {
         match (self.kind, self.profile) {
-            (Kind::Encryption, Profile::Standard) => "encryption",
+            (Kind::Encryption, Profile::Standard | Profile::Ah) => "encryption",
             (Kind::Authentication, Profile::Standard) => "authentication",
             (Kind::Encryption, Profile::Strong) => "encryption-strong",
             (Kind::Authentication, Profile::Strong) => "authentication-strong",
+            (Kind::Authentication, Profile::Ah) => "authentication-ah",
         }
     }
 }

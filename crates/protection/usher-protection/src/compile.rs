@@ -22,7 +22,7 @@ use crate::tables::{Item, Rules, Tables, Treatment};
 /// The tables of a policy, with what its names stand for at the moment. `signatures` is how many
 /// different ones the mask of the socket mark has room for.
 ///
-/// What one application's entry says depends on its own block and on `names` alone.
+/// The entry of an application depends on its own block and on `names` alone.
 ///
 /// # Errors
 ///
@@ -62,7 +62,7 @@ pub fn compile(
 /// An item whose class has no index yet.
 type ItemOfClass = (Option<NonZeroU16>, Option<NonZeroU16>, (Class, Level));
 
-/// What applications share, and what finds it again.
+/// Parts of the tables that applications share, and maps to find them again.
 #[derive(Default)]
 struct Compiler {
     lists: Vec<Vec<ItemOfClass>>,
@@ -74,7 +74,7 @@ impl Compiler {
     /// The networks of a block for the longest-prefix match.
     fn networks(&mut self, block: &Application, names: &Names) -> Vec<(IpNet, Treatment)> {
         let mut taken = Prefixes::default();
-        for (network, ranges) in block.networks.iter().zip(block.addresses(names)) {
+        for (network, ranges) in block.deciding(names).networks {
             let treatment = match &network.network_type {
                 NetworkType::Trusted => Treatment::Bypass,
                 NetworkType::Untrusted => Treatment::Discard,
@@ -106,7 +106,7 @@ impl Compiler {
             }
             covered.add(local, remote);
         }
-        // What stands before the item of all ports and says the same is needless.
+        // Items just before the item of all ports are needless if they say the same.
         if let Some(last @ (None, None, class)) = items.last().copied() {
             items.pop();
             while items.last().is_some_and(|(.., other)| *other == class) {
@@ -155,6 +155,7 @@ impl Compiler {
             item_lists: lists.collect(),
             classes: classes.into_iter().collect(),
             applications,
+            ..Tables::default()
         }
     }
 }

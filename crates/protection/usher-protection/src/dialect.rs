@@ -9,7 +9,7 @@ pub const APPLICATION: &str = "application";
 /// Opens a block inside: how traffic is protected.
 pub const PROTECTION: &str = "protection";
 
-/// What a host must have to protect traffic, as declarations name it.
+/// The host's means to protect traffic, as declarations name it.
 pub const IPSEC: &str = "IPsec";
 
 /// Begins the items of a protection; the port is part of the word.
@@ -19,7 +19,7 @@ pub(crate) const LOCAL_PORT: &str = "localport=";
 pub fn dialect() -> Dialect {
     const NETWORK: &str = "`network ADDRESSES trusted;`, or `untrusted`, or `protected NAME`";
     const ITEM: &str = "`localport=PORT remoteport=PORT encryption mandatory;`, with `any` for all \
-                        ports, or `authentication`, or `optional`, or `strong` at the end";
+                        ports, or `authentication`, or `optional`, or `strong` or `ah` at the end";
     let statements = |keyword: &str, form: &str, about: &str| {
         let shape = Shape::Own(form.to_owned());
         vec![StatementRule::new(keyword, AtLeastOnce, shape, about)]

@@ -17,12 +17,14 @@ mod class;
 mod compile;
 mod dialect;
 mod limits;
+mod marks;
 mod mistake;
 mod model;
 mod names;
 mod ports;
 mod program;
 mod report;
+mod resolving;
 mod tables;
 mod text;
 mod warning;
@@ -35,10 +37,14 @@ pub use limits::{
     MAXIMUM_ADDRESSES, MAXIMUM_APPLICATIONS, MAXIMUM_ITEMS, MAXIMUM_NAMES, MAXIMUM_NETWORKS,
     MAXIMUM_PROGRAMS,
 };
+pub use marks::{DEFAULT_MASK, MarkMask, REQID_BASE, reqid};
 pub use mistake::ProtectionMistake;
-pub use model::{Application, Network, NetworkType, Peers, Protection, ProtectionItem, Traffic};
+pub use model::{
+    Application, Deciding, Network, NetworkType, Peers, Protection, ProtectionItem, Traffic,
+};
 pub use names::{Answer, Names};
 pub use program::{ProgramName, SYSTEM_FOLDERS};
 pub use report::{ClassReport, PeerReport, PeerState, Report};
-pub use tables::{Item, Rules, Tables, Treatment, Verdict};
+pub use resolving::{MAXIMUM_RESOLVER_PACKET, ResolverReply, ResolverRequest};
+pub use tables::{Destination, Item, ProtectedService, Rules, Tables, Treatment, Verdict};
 pub use warning::{ProtectionWarning, warnings};

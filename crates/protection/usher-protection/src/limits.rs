@@ -1,4 +1,4 @@
-//! How much a policy may say of the traffic of programs. All of it ends up in tables of the kernel,
+//! Limits of what a policy may say about the traffic of programs. All of it ends up in tables of the kernel,
 //! whose sizes are fixed.
 
 /// Most `application` blocks.

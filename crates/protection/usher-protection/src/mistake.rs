@@ -26,6 +26,10 @@ mistakes! {
         InvalidItemPort { found: Found, form: String }
             => "`{found}` is neither a port nor `any`";
             "write {form}; ports are numbers from 1 to 65535";
+        /// AH does not encrypt.
+        EncryptionByAh { found: Found }
+            => "`{found}` authenticates traffic and does not encrypt it";
+            "write `authentication ... ah`, or `encryption` without `ah`, which authenticates as well";
         /// More of something than the tables of the kernel hold.
         TooMany { what: &'static str, most: usize, remedy: &'static str }
             => "the policy has more than {most} {what}"; "{remedy}";
@@ -42,7 +46,7 @@ mistakes! {
         TooManySignatures { application: String, most: u16 }
             => "`application {application}` has networks unlike those of {most} others, and the \
                 mask of the socket mark has room for {most} different ones";
-            "let usherd use a wider mask of the mark, or write the same networks and protections in \
-             several blocks: these share one";
+            "choose a wider mask (`marks 0xffff0000;` has room for 4095), or write the same networks and \
+             protections in several blocks: these share one";
     }
 }

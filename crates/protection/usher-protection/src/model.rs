@@ -2,7 +2,7 @@
 //! statement after the other. [`crate::Tables`] say the same of the same packet.
 //!
 //! The language is that of "Building an Application-aware IPsec Policy System" (USENIX Security
-//! 2005), as published there, with `strong` added.
+//! 2005), as published there, with `strong` and `ah` added.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ pub type Peers = usher_language::Peers<HostName>;
 pub struct Application {
     /// The programs. None stands in two blocks of a policy.
     pub programs: Vec<ProgramName>,
-    /// Where their peers are, in the order of the text: the first that has the peer's address
+    /// The networks of their peers, in the order of the text: the first that has the peer's address
     /// decides ([`Application::addresses`]). A peer that none has is treated as
     /// [`NetworkType::Untrusted`].
     pub networks: Vec<Network>,
@@ -38,18 +38,18 @@ pub struct Application {
 /// A `network` statement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Network {
-    /// What the text says.
+    /// The peers, as the text names them.
     pub peers: Peers,
     /// The addresses that the policy itself knows of it: none of a name that no `host` block has.
     pub addresses: Vec<AddressRange>,
-    /// What becomes of traffic with them.
+    /// The treatment of traffic with them.
     #[serde(rename = "type")]
     pub network_type: NetworkType,
-    /// Where it is written.
+    /// Its place in the text.
     pub origin: Origin,
 }
 
-/// What becomes of traffic with a network.
+/// The treatment of traffic with a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkType {
@@ -78,17 +78,17 @@ pub struct ProtectionItem {
     pub local: Option<NonZeroU16>,
     /// The peer's port; none is `any`.
     pub remote: Option<NonZeroU16>,
-    /// What IPsec does with it.
+    /// Its protection by IPsec.
     pub kind: Kind,
-    /// Whether it may pass without.
+    /// The rule for such traffic in the clear.
     pub level: Level,
-    /// By which algorithms.
+    /// The algorithms.
     pub profile: Profile,
-    /// Where it is written.
+    /// Its place in the text.
     pub origin: Origin,
 }
 
-/// What an [`Application`] says of one packet.
+/// The verdict of an [`Application`] on one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic<'p> {
     /// It passes without IPsec.
@@ -97,6 +97,22 @@ pub enum Traffic<'p> {
     Discard,
     /// It is protected as this item says.
     Protect(&'p ProtectionItem),
+}
+
+/// An [`Application`] with what its names stand for.
+#[derive(Clone, Debug)]
+pub struct Deciding<'p> {
+    application: &'p Application,
+    /// The networks that decide at the moment, in the order of the text, each with its addresses.
+    ///
+    /// They end before the first network of a name that has never been answered, unless it is
+    /// trusted: any machine that no network before it has may be this one, and no later network,
+    /// which may be a weaker one, decides about it. So all of these are treated as
+    /// [`NetworkType::Untrusted`]. A trusted network needs no such care: what decides in its place
+    /// protects as much or more.
+    pub networks: Vec<(&'p Network, Vec<AddressRange>)>,
+    /// The network before which they end.
+    unanswered: Option<&'p Network>,
 }
 
 const ALL_V4: [IpAddr; 2] = [
@@ -109,6 +125,24 @@ const ALL_V6: [IpAddr; 2] = [
 ];
 
 impl Application {
+    /// The block with what its names stand for, for many questions.
+    pub fn deciding(&self, names: &Names) -> Deciding<'_> {
+        let unanswered = |network: &Network| network.may_be_anyone(names);
+        let decide = self.networks.iter().position(unanswered);
+        let decide = decide.unwrap_or(self.networks.len());
+        let (networks, rest) = self.networks.split_at(decide);
+        Deciding {
+            networks: networks.iter().zip(self.addresses(names)).collect(),
+            unanswered: rest.first(),
+            application: self,
+        }
+    }
+
+    /// The names of its networks that have to be looked up.
+    pub fn names_to_look_up(&self) -> impl Iterator<Item = &HostName> {
+        self.networks.iter().filter_map(Network::name_to_look_up)
+    }
+
     /// The addresses of each network, in the order of the networks; of a name without an answer
     /// none.
     ///
@@ -134,31 +168,83 @@ impl Application {
         addresses.collect()
     }
 
-    /// What becomes of traffic between a local port and a port of a peer. An IPv4-mapped address is
+    /// The treatment of traffic between a local port and a port of a peer. An IPv4-mapped address is
     /// the IPv4 address that it stands for. Loopback addresses are always [`Traffic::Bypass`]: the
     /// kernel never protects what stays on a host.
     pub fn traffic(&self, names: &Names, peer: IpAddr, local: u16, remote: u16) -> Traffic<'_> {
-        let peer = peer.to_canonical();
-        if peer.is_loopback() {
-            return Traffic::Bypass;
-        }
-        let has_peer = |ranges: &Vec<AddressRange>| ranges.iter().any(|range| range.contains(peer));
-        let number = self.addresses(names).iter().position(has_peer);
-        match number.map(|number| &self.networks[number].network_type) {
-            Some(NetworkType::Trusted) => Traffic::Bypass,
-            None | Some(NetworkType::Untrusted) => Traffic::Discard,
-            Some(NetworkType::Protected(name)) => self
-                .protections
-                .get(name)
-                .and_then(|protection| protection.decides(local, remote))
-                .map_or(Traffic::Discard, Traffic::Protect),
-        }
+        self.deciding(names).traffic(peer, local, remote).0
     }
 
     /// The name of its first program, by which messages call it.
     pub fn name(&self) -> String {
         let first = self.programs.first();
         first.map(ToString::to_string).unwrap_or_default()
+    }
+}
+
+impl<'p> Deciding<'p> {
+    /// The verdict of [`Application::traffic`], and the statement that decides: an item; a `network`;
+    /// the head of a protection none of whose items has the ports; the head of the block for a peer
+    /// that no network has, or the `network` whose name is unanswered. None for loopback addresses,
+    /// which no statement is about.
+    pub fn traffic(
+        &self,
+        peer: IpAddr,
+        local: u16,
+        remote: u16,
+    ) -> (Traffic<'p>, Option<&'p Origin>) {
+        let peer = peer.to_canonical();
+        if peer.is_loopback() {
+            return (Traffic::Bypass, None);
+        }
+        let application = self.application;
+        let has_peer = |ranges: &[AddressRange]| ranges.iter().any(|range| range.contains(peer));
+        let mut networks = self.networks.iter();
+        let Some((network, _)) = networks.find(|(_, ranges)| has_peer(ranges)) else {
+            let unanswered = self.unanswered.map(|network| &network.origin);
+            return (Traffic::Discard, unanswered.or(Some(&application.origin)));
+        };
+        let NetworkType::Protected(name) = &network.network_type else {
+            let traffic = match network.network_type {
+                NetworkType::Trusted => Traffic::Bypass,
+                _ => Traffic::Discard,
+            };
+            return (traffic, Some(&network.origin));
+        };
+        let Some(protection) = application.protections.get(name) else {
+            return (Traffic::Discard, Some(&network.origin));
+        };
+        match protection.decides(local, remote) {
+            Some(item) => (Traffic::Protect(item), Some(&item.origin)),
+            None => (Traffic::Discard, Some(&protection.origin)),
+        }
+    }
+}
+
+impl Network {
+    /// Its name, if that has to be looked up: neither addresses nor a `host` block say what it is.
+    pub fn name_to_look_up(&self) -> Option<&HostName> {
+        match &self.peers {
+            Peers::Name(name) if self.addresses.is_empty() => Some(name),
+            Peers::Name(_) | Peers::Range(_) => None,
+        }
+    }
+
+    /// Returns whether its machines are unknown, so that a later network must not decide about them.
+    fn may_be_anyone(&self, names: &Names) -> bool {
+        let is_unanswered = |name| names.get(name).is_none();
+        self.network_type != NetworkType::Trusted
+            && self.name_to_look_up().is_some_and(is_unanswered)
+    }
+
+    /// The treatment of traffic with its machines until its name is answered, for people.
+    pub fn meanwhile(&self) -> &'static str {
+        match self.network_type {
+            NetworkType::Trusted => "the networks after it decide",
+            NetworkType::Untrusted | NetworkType::Protected(_) => {
+                "traffic with all peers that no network before it has is discarded"
+            }
+        }
     }
 }
 
@@ -209,7 +295,7 @@ impl fmt::Display for ProtectionItem {
         )?;
         match self.profile {
             Profile::Standard => Ok(()),
-            Profile::Strong => write!(formatter, " {}", self.profile),
+            Profile::Strong | Profile::Ah => write!(formatter, " {}", self.profile),
         }
     }
 }

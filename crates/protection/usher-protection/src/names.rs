@@ -1,5 +1,5 @@
-//! What the names of hosts in `network` statements stand for at the moment. Whoever resolves them
-//! keeps this table; the policy keeps the names.
+//! The present addresses of the names of hosts in `network` statements. The process that resolves
+//! them keeps this table; the policy keeps the names.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

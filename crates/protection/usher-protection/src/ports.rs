@@ -45,7 +45,7 @@ impl PortPairs {
             }
     }
 
-    /// Whether rows, columns and points together are all pairs.
+    /// Returns whether rows, columns and points together are all pairs.
     fn covers_all(&self) -> bool {
         let missing = (PORTS - self.rows.len()) * (PORTS - self.columns.len());
         if self.points.len() < missing {
@@ -58,8 +58,8 @@ impl PortPairs {
     }
 }
 
-/// Whether all pairs with this port on one side are covered: as a line of its own, or by the lines
-/// across it and single points.
+/// Returns whether all pairs with this port on one side are covered: as a line of its own, or by the
+/// lines across it and single points.
 fn line(
     port: u16,
     along: &BTreeSet<u16>,

@@ -40,8 +40,8 @@ impl ProgramName {
 }
 
 impl ProgramName {
-    /// Whether both can be the same file, as far as names tell: a name without folders can be that
-    /// of a file in any folder.
+    /// Returns whether both can be the same file, as far as names tell: a name without folders can be
+    /// that of a file in any folder.
     pub fn may_be(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Name(name), Self::Path(path)) | (Self::Path(path), Self::Name(name)) => {

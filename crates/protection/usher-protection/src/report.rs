@@ -10,8 +10,10 @@ use usher_base::HostName;
 pub struct Report {
     /// charon's version; none until it has answered.
     pub charon: Option<String>,
-    /// Why charon cannot be used at present; none: it can.
+    /// The reason that charon cannot be used at present; none: it can.
     pub trouble: Option<String>,
+    /// Classes of the policy that this charon cannot negotiate at all, and what it lacks for them.
+    pub lacks: Option<String>,
     /// One entry for each address of each peer.
     pub peers: Vec<PeerReport>,
 }
@@ -23,13 +25,13 @@ pub struct PeerReport {
     pub name: HostName,
     /// Its address.
     pub address: IpAddr,
-    /// Whether both hosts have authenticated each other.
+    /// The progress of the hosts in authenticating each other.
     pub state: PeerState,
     /// When they have, in seconds since 1970.
     pub since: Option<u64>,
     /// The algorithms of the IKE SA.
     pub algorithms: Option<String>,
-    /// Why something is not negotiated: the outcome of the last attempt that failed.
+    /// The reason that something is not negotiated: the outcome of the last attempt that failed.
     pub why_not: Option<String>,
     /// The classes of the policy.
     pub classes: Vec<ClassReport>,
@@ -52,7 +54,7 @@ pub enum PeerState {
 pub struct ClassReport {
     /// Its name.
     pub class: String,
-    /// Whether there are SAs.
+    /// True if there are SAs.
     pub protected: bool,
     /// Since when there is this pair, in seconds since 1970.
     pub since: Option<u64>,
@@ -62,10 +64,12 @@ pub struct ClassReport {
     pub spi_in: Option<String>,
     /// The SPI of the outbound SA, in hexadecimal.
     pub spi_out: Option<String>,
-    /// Bytes that came in by this pair.
+    /// Bytes that came in by all its pairs.
     pub bytes_in: u64,
-    /// Bytes that went out by it.
+    /// Bytes that went out by them.
     pub bytes_out: u64,
-    /// Why it cannot be negotiated.
+    /// The reason that it cannot be negotiated.
     pub why_not: Option<String>,
+    /// This host's addresses from which programs sent in the last ten minutes and that have no SAs.
+    pub sources_without: Vec<IpAddr>,
 }

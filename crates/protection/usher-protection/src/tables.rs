@@ -1,5 +1,6 @@
 //! The tables to which a policy's `application` blocks are compiled, and their decisions.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
@@ -11,12 +12,17 @@ use crate::program::ProgramName;
 /// The rules of all applications, with what they share stated once.
 ///
 /// The same policy always makes the same tables. Indices ([`Item::class`], [`Treatment::Items`],
-/// signatures) hold within one set of tables only: another policy may number anew. What outlives a
-/// policy has numbers of its own: [`Class::mark`], [`Class::number`].
+/// signatures) hold within one set of tables only: another policy may number anew. [`Class::mark`] and
+/// [`Class::number`] outlive a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
-    /// The classes in use, each with the level at which it is demanded: in their order, none twice.
+    /// The classes in use, each with the level at which it is demanded: none twice.
     pub classes: Vec<(Class, Level)>,
+    /// Ports of other hosts that are reached over protected connections only: by every program that
+    /// no `application` block has.
+    pub destinations: Vec<Destination>,
+    /// Ports of this host that are reached over protected connections only.
+    pub services: Vec<ProtectedService>,
     /// The lists of items in use, none twice. In a list the first item that has both ports decides;
     /// where none has, the traffic is discarded. No item is behind one of any ports, none is empty.
     pub item_lists: Vec<Vec<Item>>,
@@ -24,7 +30,27 @@ pub struct Tables {
     pub applications: Vec<Rules>,
 }
 
-/// What one `application` block says.
+/// A TCP port of another host. Connections with it are protected from the first packet on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Destination {
+    /// An address of the other host.
+    pub peer: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// The class of the SAs.
+    pub class: Class,
+}
+
+/// A TCP port of this host. Its packets are protected by SAs of these classes only.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProtectedService {
+    /// The port.
+    pub port: u16,
+    /// The classes. Each of them meets the demand.
+    pub classes: BTreeSet<Class>,
+}
+
+/// The rules of one `application` block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// The programs of the block. No program is in two blocks.
@@ -39,7 +65,7 @@ pub struct Rules {
     pub networks: Vec<(IpNet, Treatment)>,
 }
 
-/// What becomes of traffic with a network.
+/// The treatment of traffic with a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Treatment {
     /// It passes without IPsec.
@@ -61,7 +87,7 @@ pub struct Item {
     pub class: usize,
 }
 
-/// What the tables say of one packet.
+/// The verdict of the tables on one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It passes without IPsec.
@@ -73,12 +99,37 @@ pub enum Verdict {
 }
 
 impl Tables {
-    /// What becomes of a packet between a local port of an application (an index of
+    /// Returns whether there is nothing to enforce.
+    pub fn is_empty(&self) -> bool {
+        self.applications.is_empty() && self.classes.is_empty()
+    }
+
+    /// Adds the protection of connections with services, whichever program has them: services of this
+    /// host, and destinations that this host reaches.
+    pub fn add_services(
+        &mut self,
+        services: Vec<ProtectedService>,
+        destinations: Vec<Destination>,
+    ) {
+        let demanded = services.iter().flat_map(|service| &service.classes);
+        let reached = destinations.iter().map(|destination| &destination.class);
+        for &class in demanded.chain(reached) {
+            // Behind the others: items have their indices.
+            let wanted = (class, Level::Mandatory);
+            if !self.classes.contains(&wanted) {
+                self.classes.push(wanted);
+            }
+        }
+        self.services = services;
+        self.destinations = destinations;
+    }
+
+    /// The verdict on a packet between a local port of an application (an index of
     /// [`Tables::applications`]) and a port of a peer. An IPv4-mapped address is the IPv4 address
     /// that it stands for.
     ///
     /// Loopback addresses (127.0.0.0/8, ::1) are always [`Verdict::Bypass`]: the kernel never
-    /// protects what stays on a host, and the tables say nothing of them.
+    /// protects traffic that stays on a host, and the tables say nothing of them.
     ///
     /// # Panics
     ///
@@ -113,7 +164,7 @@ impl Tables {
 }
 
 impl Item {
-    /// Whether it has both ports.
+    /// Returns whether it has both ports.
     pub fn fits(&self, local_port: u16, remote_port: u16) -> bool {
         let fits = |own: Option<NonZeroU16>, port| own.is_none_or(|own| own.get() == port);
         fits(self.local_port, local_port) && fits(self.remote_port, remote_port)
@@ -153,6 +204,7 @@ mod tests {
                     (network("::/0"), Treatment::Bypass),
                 ],
             }],
+            ..Tables::default()
         }
     }
 

@@ -45,8 +45,9 @@ mistakes! {
                 others: what no network has is discarded";
             "end with `network 0.0.0.0/0 ...;` and `network ::/0 ...;`";
         /// A name without an address.
-        UnresolvedName { name: HostName, place: Place, reason: String }
-            => "{place}: the address of `{name}` cannot be found: {}", shown(60, reason);
+        UnresolvedName { name: HostName, place: Place, reason: String, meanwhile: &'static str }
+            => "{place}: the address of `{name}` cannot be found: {}; until it is, {meanwhile}",
+                shown(60, reason);
             "write its address, give it a `host` block, or see to it that this host finds the name";
         /// A file of another block, in a folder of the system, that the name of a program can mean.
         ProgramOfTwo { program: String, place: Place, path: String, other: Place }
@@ -61,7 +62,7 @@ mistakes! {
     }
 }
 
-/// What the blocks of one policy say that is probably not meant, in a fixed order.
+/// The statements of one policy's blocks that are probably not meant, in a fixed order.
 pub fn warnings(applications: &[Application], names: &Names) -> Vec<ProtectionWarning> {
     let mut warnings = Vec::new();
     let deciding: Vec<Vec<Rule<'_>>> = applications
@@ -111,7 +112,7 @@ struct Rule<'p> {
     item: &'p ProtectionItem,
 }
 
-/// What one block says of itself; its rules that decide anything.
+/// Warns of one block by itself. Returns its rules that decide anything.
 fn warn_of_block<'p>(
     block: &'p Application,
     names: &Names,

@@ -33,8 +33,10 @@ pub fn run() -> Result<(), Failure> {
     let agent = std::env::var_os("SSH_AUTH_SOCK")
         .map(PathBuf::from)
         .ok_or_else(|| {
-            Failure::refused("SSH_AUTH_SOCK, the address of the ssh-agent, is not set; run this in a session that \
-                 has an agent, or start one (eval $(ssh-agent))")
+            Failure::refused(
+                "SSH_AUTH_SOCK, the address of the ssh-agent, is not set; run this in a session \
+                 that has an agent, or start one (eval $(ssh-agent))",
+            )
         })?;
     // Fails now, and not when the first connection waits.
     connect_within(&agent, PATIENCE).map_err(|error| {

@@ -1,5 +1,10 @@
-//! Puts a configuration in force: it is checked whole, stored atomically, and taken by every running
-//! daemon or by none.
+//! Puts a configuration in force: checks it as a whole, asks every running daemon to check it, stores it
+//! atomically, and has every running daemon take it, or none.
+//!
+//! A daemon that ends between its check and the change reads the stored configuration when it starts. The
+//! former configuration is put back if the one that has ended is needed: the protector where something is
+//! protected, because traffic would leave in the clear until it runs again, and the labeller where the
+//! policy has `mac` blocks, because their modules would decide by the former settings.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -8,14 +13,14 @@ use std::net::ToSocketAddrs;
 use std::path::Path;
 
 use usher_base::{HostName, UserName};
-use usher_daemon::control::{ControlError, Status, ask, ask_each};
+use usher_daemon::control::{ControlError, ask_each};
 use usher_daemon::lock_file;
 use usher_daemon::role::HasRole;
 use usher_local::applied::{Applied, UserEntry};
 use usher_local::checked::Checked;
 use usher_local::error::ConfigurationError;
 use usher_local::paths;
-use usher_local::requests::{EndingView, Reload};
+use usher_local::requests::{EndingView, Prepare, Reload};
 use usher_local::roles::{self, ROLES};
 use usher_policy::{Policy, PolicyWarning};
 
@@ -26,6 +31,12 @@ use crate::output::tell;
 /// The daemon that ends what is no longer permitted.
 pub const KEEPER: &str = roles::Keeper::ROLE.name;
 
+/// The daemon without which nothing is protected.
+const PROTECTOR: &str = roles::Protector::ROLE.name;
+
+/// The daemon without which settings of modules do not come into force.
+const LABELLER: &str = roles::Labeller::ROLE.name;
+
 /// The result of putting a configuration in force.
 #[derive(Debug, Default, serde::Serialize)]
 pub struct Outcome {
@@ -35,20 +46,21 @@ pub struct Outcome {
     pub daemons: Vec<String>,
     /// Sessions that it ended, with the connections that were cut.
     pub ended: Vec<EndingView>,
-    /// What it forbids and has not ended yet, for people.
+    /// Sessions and connections that it forbids and has not ended yet, for people.
     pub unfinished: Vec<String>,
 }
 
 /// The reaction when a daemon refuses a configuration or does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnRefusal {
-    /// All or nothing: put the former configuration in force again.
+    /// All or nothing: ask all daemons first whether they take it, and put the former configuration in
+    /// force again if one fails nevertheless.
     RollBack,
     /// Continue with the other daemons, for changes that take rights away.
     GoOn,
 }
 
-/// Held while the configuration changes: two administrators take turns.
+/// Held while the configuration changes, so that two administrators take turns.
 pub struct Lock(#[allow(dead_code, reason = "held, not read")] File);
 
 /// Takes the lock, waiting for another administrator.
@@ -107,8 +119,8 @@ pub fn check(applied: &Applied) -> Result<Checked, Failure> {
     })
 }
 
-/// Has the names looked up that the policy's `network` statements have. Returns a warning for each
-/// without an address: a host without a resolver can check a policy.
+/// Looks up the names in the policy's `network` statements. Returns a warning for each name without an
+/// address, so that a host without a resolver can check a policy.
 pub fn look_up_names(policy: &mut Policy) -> Vec<PolicyWarning> {
     let look_up = |name: &HostName| {
         let found = (name.as_ref(), 0).to_socket_addrs()?;
@@ -120,23 +132,27 @@ pub fn look_up_names(policy: &mut Policy) -> Vec<PolicyWarning> {
 /// Puts a configuration in force.
 ///
 /// # Errors
-/// When it does not pass its check, has what this version cannot enforce, or cannot be stored: the
-/// former one stays in force, as it does when the policy has `application` blocks and no protector runs,
-/// unless [`OnRefusal::GoOn`]. When a daemon refuses it: see [`OnRefusal`]; with
-/// [`OnRefusal::GoOn`] that is [`Failure::NotTaken`]. [`Failure::KeeperUnreached`] when it is in
-/// force and what it forbids could not be ended.
+/// The former configuration stays in force if the new one does not pass its check, has something that
+/// this version cannot enforce, or cannot be stored. Unless [`OnRefusal::GoOn`], it also stays if the
+/// policy protects something and no protector runs, or has a `mac` block and no labeller runs. If a daemon refuses the new one:
+/// [`Failure::NotPrepared`], or see [`OnRefusal`]; with [`OnRefusal::GoOn`] that is
+/// [`Failure::NotTaken`]. [`Failure::KeeperUnreached`] if it is in force and sessions that it forbids
+/// could not be ended.
 pub fn put_in_force(
     _lock: &Lock,
     mut fresh: Applied,
     on_refusal: OnRefusal,
 ) -> Result<Outcome, Failure> {
     let checked = check(&fresh)?.enforceable()?;
-    if on_refusal == OnRefusal::RollBack && !checked.policy.applications.is_empty() {
-        // Until it ran, traffic that the policy protects would leave in the clear.
-        ask(roles::Protector, &Status {})?;
-    }
     let mut former = in_force()?;
     fresh.generation = former.generation + 1;
+    let needed = match on_refusal {
+        OnRefusal::RollBack => needed(&checked.policy),
+        OnRefusal::GoOn => Vec::new(),
+    };
+    if on_refusal == OnRefusal::RollBack {
+        prepare(&fresh, &needed)?;
+    }
     store(&fresh)?;
     let mut outcome = Outcome {
         generation: fresh.generation,
@@ -156,7 +172,7 @@ pub fn put_in_force(
                 unreached = Some(error);
             }
             // It will read the file when it starts.
-            Err(ControlError::NotRunning { .. }) => {}
+            Err(ControlError::NotRunning { .. }) if !needed.contains(&role.name) => {}
             Err(error) if on_refusal == OnRefusal::GoOn => not_taken.push(error.to_string()),
             Err(error) => {
                 former.generation = fresh.generation + 1;
@@ -175,19 +191,46 @@ pub fn put_in_force(
     }
 }
 
+/// Asks each running daemon whether it would take a configuration. Nothing changes.
+///
+/// # Errors
+/// [`Failure::NotPrepared`] when one would not, or does not answer; [`Failure::Control`] when one of those
+/// that are needed does not run.
+fn prepare(fresh: &Applied, needed: &[&str]) -> Result<(), Failure> {
+    let request = Prepare::new(fresh).map_err(Failure::refused)?;
+    for (role, answer) in ask_each(ROLES, &request) {
+        match answer {
+            Ok(_) => {}
+            Err(error @ ControlError::NotRunning { .. }) if needed.contains(&role.name) => {
+                return Err(error.into());
+            }
+            Err(ControlError::NotRunning { .. }) => {}
+            Err(error) => return Err(Failure::NotPrepared(error)),
+        }
+    }
+    Ok(())
+}
+
+/// The daemons without which a policy would not be enforced.
+fn needed(policy: &Policy) -> Vec<&'static str> {
+    let protector = policy.has_protection().then_some(PROTECTOR);
+    let labeller = (!policy.mac.is_empty()).then_some(LABELLER);
+    protector.into_iter().chain(labeller).collect()
+}
+
 fn store(applied: &Applied) -> Result<(), ConfigurationError> {
     let previous = Path::new(paths::APPLIED_PREVIOUS);
     applied.store(Path::new(paths::APPLIED), previous)
 }
 
-/// Whether a keeper has run on this host since it was booted. What it admitted lives on without it,
-/// and nothing can end it until a keeper runs again.
+/// Whether a keeper has run on this host since it was booted. Connections that it
+/// admitted live on without it, and cannot be ended until a keeper runs again.
 pub fn keeper_has_run() -> bool {
     Path::new(paths::PIN_DIRECTORY).exists()
 }
 
-/// Goes back to the former configuration, under a number of its own. What the refused one has ended
-/// stays ended.
+/// Goes back to the former configuration, under a number of its own. Sessions that the
+/// refused one has ended stay ended.
 fn roll_back(former: &Applied, cause: ControlError, mut ended: Vec<EndingView>) -> Failure {
     if let Err(error) = store(former) {
         return Failure::NotRolledBack(cause, error.to_string(), ended);
@@ -208,7 +251,7 @@ fn roll_back(former: &Applied, cause: ControlError, mut ended: Vec<EndingView>) 
     }
 }
 
-/// What to tell of an outcome.
+/// The text for an outcome.
 pub fn describe(outcome: &Outcome) -> String {
     let mut text = match outcome.daemons.as_slice() {
         [] => format!(

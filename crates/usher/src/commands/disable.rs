@@ -16,7 +16,7 @@ use super::user::{known, put_users_in_force, user_folder};
 use crate::failure::{At, Failure};
 use crate::output::{Output, warn};
 
-/// What the daemons have done before anything is stored.
+/// The daemons' answers before anything is stored.
 #[derive(Default)]
 struct Cut {
     daemons: Vec<String>,

@@ -13,8 +13,8 @@ use usher_daemon::role::Duty;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::paths;
-use usher_local::roles::{OFFERS, PROTECTS, REACHES};
-use usher_policy::joined;
+use usher_local::roles::{CONFINES, OFFERS, PROTECTS, REACHES};
+use usher_policy::{Policy, joined};
 
 use crate::failure::Failure;
 use crate::output::{Output, first};
@@ -69,8 +69,28 @@ struct Jobs {
     offers: Vec<String>,
     /// The services of other hosts that its users reach.
     reaches: Vec<String>,
-    /// The programs whose traffic is protected.
+    /// The programs whose traffic is protected, and the services with `protection`.
     protects: Vec<String>,
+    /// The modules for which the policy has settings.
+    confines: Vec<String>,
+}
+
+fn protects(policy: &Policy) -> Vec<String> {
+    let programs = policy.applications.iter().flat_map(|block| &block.programs);
+    let demanding = policy.services.values();
+    let demanding = demanding.filter(|service| service.protection.is_some());
+    let reached = policy.client_services();
+    let reached = reached.filter(|entry| entry.protection.is_some());
+    programs
+        .map(ToString::to_string)
+        .chain(demanding.map(|service| service.name.to_string()))
+        .chain(reached.map(|entry| format!("{} at {}", entry.service, entry.host)))
+        .collect()
+}
+
+fn modules(policy: &Policy) -> Vec<String> {
+    let blocks = policy.mac.iter();
+    blocks.map(|block| block.module.to_string()).collect()
 }
 
 impl Jobs {
@@ -85,12 +105,8 @@ impl Jobs {
             reaches: wanted
                 .map(|entry| format!("{} at {}", entry.service, entry.host))
                 .collect(),
-            protects: policy
-                .into_iter()
-                .flat_map(|policy| &policy.applications)
-                .flat_map(|application| &application.programs)
-                .map(ToString::to_string)
-                .collect(),
+            protects: policy.map(protects).unwrap_or_default(),
+            confines: policy.map(modules).unwrap_or_default(),
         }
     }
 
@@ -104,17 +120,20 @@ impl Jobs {
             OFFERS => &self.offers,
             REACHES => &self.reaches,
             PROTECTS => &self.protects,
+            CONFINES => &self.confines,
             _ => &[],
         }
     }
 
     /// Whether this host fails without what the kernel lacks for a duty. A host that has no duty
-    /// yet may come to have any.
+    /// yet may come to offer services, or to reach some. Only `application` blocks ask for protection, and
+    /// only `mac` blocks for modules.
     fn may_need(&self, duty: Option<Duty>) -> bool {
-        let has_none = ![OFFERS, REACHES, PROTECTS]
+        let has_none = ![OFFERS, REACHES, PROTECTS, CONFINES]
             .iter()
             .any(|duty| self.has(*duty));
-        has_none || duty.is_none_or(|duty| self.has(duty))
+        let is_asked_for = matches!(duty, Some(PROTECTS | CONFINES));
+        (has_none && !is_asked_for) || duty.is_none_or(|duty| self.has(duty))
     }
 }
 
@@ -134,7 +153,16 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     findings.extend(jobs.has(OFFERS).then(log::room));
     findings.extend(daemons::agents());
     findings.extend(daemons::services());
+    let runs_lsm = |finding: &Finding| finding.name == "LSM programs" && finding.works;
+    let runs_lsm = findings.iter().any(runs_lsm);
+    findings.extend(daemons::calls_of_governed_programs(runs_lsm));
     findings.extend(checked.as_ref().and_then(policy::keys_to_sign_with));
+    let policy = checked.as_ref().map(|checked| &checked.policy);
+    findings.extend(
+        policy
+            .filter(|policy| policy.has_protection())
+            .map(socket_marks),
+    );
     findings.extend(applied.as_ref().and_then(policy::groups));
     output.print(&findings, || text(&findings, &jobs));
     let is_missing = |finding: &Finding| finding.required && !finding.works;
@@ -144,7 +172,26 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     }
 }
 
-/// What this kernel can do.
+/// Whether other software uses the bits of marks that are Usher's.
+fn socket_marks(policy: &Policy) -> Finding {
+    let found = crate::protection::marks::look();
+    let mut conflicts = found.conflicts(policy.marks);
+    let works = conflicts.is_empty();
+    let mut detail = match works {
+        true => format!("no other use of the bits {} was found", policy.marks),
+        false => {
+            conflicts.dedup();
+            conflicts.join("; ")
+        }
+    };
+    if !found.unseen.is_empty() {
+        detail += &format!("; not looked at: {}", found.unseen.join(", "));
+    }
+    let need = "telling packets of governed programs from other packets";
+    Finding::optional("socket marks", Some(PROTECTS), need, (works, detail))
+}
+
+/// The abilities of this kernel.
 fn kernel(jobs: &Jobs) -> Vec<Finding> {
     let found = match probe(&[]) {
         Ok(found) => found,
@@ -177,6 +224,8 @@ fn duty_of(probe: &str) -> Option<Duty> {
         | "IPv6"
         | "process descriptors" => Some(OFFERS),
         "tickets" | "held connections" => Some(REACHES),
+        "protection" | "IPsec" | "listing sockets" | "services in the clear" => Some(PROTECTS),
+        "MAC framework" => Some(CONFINES),
         _ => None,
     }
 }
@@ -205,6 +254,7 @@ fn text(findings: &[Finding], jobs: &Jobs) -> String {
         (OFFERS, "this host offers"),
         (REACHES, "users of this host reach"),
         (PROTECTS, "this host protects the traffic of"),
+        (CONFINES, "this host has settings of the modules"),
     ] {
         text += &match jobs.services(duty) {
             [] => continue,
@@ -217,7 +267,7 @@ fn text(findings: &[Finding], jobs: &Jobs) -> String {
     text
 }
 
-/// What this host lacks for a duty.
+/// The things that this host lacks for a duty.
 fn lacks(findings: &[Finding], duty: Duty) -> String {
     let missing = findings.iter().filter(|finding| {
         finding.required && !finding.works && finding.duty.is_none_or(|one| one == duty)
@@ -281,6 +331,7 @@ mod tests {
             offers: vec!["imap".into()],
             reaches: vec!["notes at desk".into()],
             protects: Vec::new(),
+            confines: Vec::new(),
         };
         let mut keeper = finding("daemon keeper", true, Some(OFFERS));
         keeper.numbers = [("sessions", 3), ("refused", 0)]
@@ -308,6 +359,7 @@ mod tests {
             offers: offers.then(|| "imap".into()).into_iter().collect(),
             reaches: reaches.then(|| "imap at h".into()).into_iter().collect(),
             protects: protects.then(|| "curl".into()).into_iter().collect(),
+            confines: Vec::new(),
         };
         for (offers, reaches, protects, needs) in [
             (true, false, false, true),
@@ -319,6 +371,13 @@ mod tests {
             let jobs = jobs(offers, reaches, protects);
             assert_eq!(jobs.may_need(Some(OFFERS)), needs);
             assert!(jobs.may_need(None));
+            assert_eq!(jobs.may_need(Some(PROTECTS)), protects);
+            assert!(!jobs.may_need(Some(CONFINES)));
         }
+        let with_modules = Jobs {
+            confines: vec!["bsdextended".into()],
+            ..jobs(false, false, false)
+        };
+        assert!(with_modules.may_need(Some(CONFINES)));
     }
 }

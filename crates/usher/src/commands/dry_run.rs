@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use usher_analysis::{Change, Known, Network, TrafficChange, difference, traffic_changes};
+use usher_analysis::{
+    Change, Known, ModuleChange, Network, TrafficChange, difference, module_changes,
+    traffic_changes,
+};
 use usher_daemon::control::{ControlError, ask};
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
@@ -21,6 +24,9 @@ use crate::output::Output;
 const CHANGES: usize = 50;
 const NAMES: usize = 20;
 
+/// The rights, the treatment of traffic and the settings of modules that change.
+type Differences = (Vec<Change>, Vec<TrafficChange>, Vec<ModuleChange>);
+
 /// The result that an apply would have.
 struct Forecast {
     /// Generation of the configuration in force.
@@ -31,6 +37,8 @@ struct Forecast {
     changes: Result<Vec<Change>, Failure>,
     /// The programs whose traffic is treated otherwise; empty where `changes` are unknown.
     traffic: Vec<TrafficChange>,
+    /// The modules whose settings change; empty where `changes` are unknown.
+    modules: Vec<ModuleChange>,
     /// Live sessions that would end, with their connections.
     would_end: Result<Vec<EndingView>, Failure>,
     /// Whether a keeper runs; without one no new connection is admitted.
@@ -50,15 +58,16 @@ pub fn run(output: &Output) -> Result<u8, Failure> {
     drop(lock);
     let differs = differs(&present, &candidate);
     let generation = present.generation;
-    let (changes, traffic) = match changes(present, candidate, checked) {
-        Ok((changes, traffic)) => (Ok(changes), traffic),
-        Err(failure) => (Err(failure), Vec::new()),
+    let (changes, traffic, modules) = match changes(present, candidate, checked) {
+        Ok((changes, traffic, modules)) => (Ok(changes), traffic, modules),
+        Err(failure) => (Err(failure), Vec::new(), Vec::new()),
     };
     let forecast = Forecast {
         generation,
         differs,
         changes,
         traffic,
+        modules,
         would_end,
         keeper_runs,
     };
@@ -66,12 +75,9 @@ pub fn run(output: &Output) -> Result<u8, Failure> {
     Ok(forecast.code())
 }
 
-/// The gains and losses of users on this host, and the programs whose traffic is treated otherwise.
-fn changes(
-    present: Applied,
-    candidate: Applied,
-    checked: Checked,
-) -> Result<(Vec<Change>, Vec<TrafficChange>), Failure> {
+/// The gains and losses of users on this host, the programs whose traffic is treated otherwise, and the
+/// modules with other settings.
+fn changes(present: Applied, candidate: Applied, checked: Checked) -> Result<Differences, Failure> {
     let before = if present.generation == 0 {
         // Nothing was ever applied: nothing is permitted.
         Network::default()
@@ -83,6 +89,7 @@ fn changes(
     Ok((
         difference(&before, &after),
         traffic_changes(&before, &after),
+        module_changes(&before, &after),
     ))
 }
 
@@ -149,7 +156,7 @@ impl Forecast {
         let (changes, would_end) = (self.changes.as_ref(), self.would_end.as_ref());
         json!({
             "generation": self.generation, "differs": self.differs, "changes": changes.ok(),
-            "traffic": self.traffic,
+            "traffic": self.traffic, "modules": self.modules,
             "changes_unknown": changes.err().map(unknown), "would_end": would_end.ok(),
             "would_end_unknown": would_end.err().map(unknown), "keeper_runs": self.keeper_runs,
         })
@@ -157,7 +164,8 @@ impl Forecast {
 
     fn code(&self) -> u8 {
         match (&self.changes, &self.would_end) {
-            (Ok(changes), _) if !changes.is_empty() || !self.traffic.is_empty() => NO,
+            (Ok(changes), _) if !changes.is_empty() => NO,
+            (Ok(_), _) if !self.traffic.is_empty() || !self.modules.is_empty() => NO,
             (_, Ok(ending)) if !ending.is_empty() => NO,
             (Ok(_), Ok(_)) => 0,
             _ => NOT_KNOWN,
@@ -175,7 +183,9 @@ fn text(forecast: &Forecast) -> String {
         text += &format!("and {} more\n", differs.len() - CHANGES);
     }
     match &forecast.changes {
-        Ok(changes) if changes.is_empty() && forecast.traffic.is_empty() => {
+        Ok(changes)
+            if changes.is_empty() && forecast.traffic.is_empty() && forecast.modules.is_empty() =>
+        {
             text += diff::NOTHING_CHANGES;
         }
         Ok(changes) => {
@@ -192,6 +202,9 @@ fn text(forecast: &Forecast) -> String {
             if forecast.traffic.len() > CHANGES {
                 let more = forecast.traffic.len() - CHANGES;
                 text += &format!("and the traffic of {more} more program(s); --json lists all\n");
+            }
+            for change in &forecast.modules {
+                text += &diff::module_text(change);
             }
             let elsewhere = |change: &Change| change.known != Known::ServerOnly;
             if changes

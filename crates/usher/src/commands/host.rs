@@ -26,6 +26,10 @@ pub struct Statements {
     /// Public key of the host: the line that `usher init` printed there
     #[arg(long)]
     key: String,
+    /// Public IKE key of the host: what `usher init` printed there as its `ike-key`; twice while it is
+    /// replaced
+    #[arg(long)]
+    ike_key: Vec<String>,
     /// Port of the host's control channel
     #[arg(long, default_value_t = 3440)]
     control: u16,
@@ -40,17 +44,22 @@ pub struct Statements {
 /// When the policy with this block would have errors, or the block exists.
 pub fn add(output: &Output, host: &Statements) -> Result<(), Failure> {
     let _lock = configuration::lock()?;
-    let key = HostPublicKey::from_openssh(&host.key).map_err(|error| {
-        Failure::Refused(format!(
-            "--key: {error}; give the line that `usher init` printed on {}",
-            host.name
-        ))
-    })?;
+    let read = |option: &str, line: &String| {
+        HostPublicKey::from_openssh(line).map_err(|error| {
+            Failure::Refused(format!(
+                "{option}: {error}; give the line that `usher init` printed on {}",
+                host.name
+            ))
+        })
+    };
+    let key = read("--key", &host.key)?;
+    let ike_keys = host.ike_key.iter().map(|line| read("--ike-key", line));
+    let ike_keys = ike_keys.collect::<Result<Vec<_>, _>>()?;
     let path = file_of(&host.name);
     if path.exists() {
         return Err(Failure::HostExists(path));
     }
-    let text = block(host, &key);
+    let text = block(host, &key, &ike_keys);
     let mut whole = configuration::collect()?;
     whole.sources.push(Source {
         name: path.display().to_string(),
@@ -133,15 +142,21 @@ fn still_named(failure: Failure, name: &HostName) -> Failure {
     ))
 }
 
-/// Where `usher host add` writes the block of a host.
+/// The file in which `usher host add` writes the block of a host.
 fn file_of(name: &HostName) -> PathBuf {
     Path::new(paths::POLICY_DIRECTORY).join(format!("host-{name}.policy"))
 }
 
-fn block(host: &Statements, key: &HostPublicKey) -> String {
+fn block(host: &Statements, key: &HostPublicKey, ike_keys: &[HostPublicKey]) -> String {
     let mut text = format!("host {} {{\n", host.name);
     text += &format!("  address {};\n", joined(&host.address, ", "));
     text += &format!("  key \"{}\";\n", key.to_openssh());
+    if !ike_keys.is_empty() {
+        let keys = ike_keys
+            .iter()
+            .map(|key| format!("\"{}\"", key.to_openssh()));
+        text += &format!("  ike-key {};\n", joined(keys, ", "));
+    }
     text += &format!("  control {};\n", host.control);
     if !host.loopback.is_empty() {
         text += &format!("  loopback {};\n", joined(&host.loopback, ", "));

@@ -21,7 +21,7 @@ const EXAMPLE: &str = include_str!("example.policy");
 /// Makes folders, accounts, the host key, the IKE key and the log's key.
 ///
 /// # Errors
-/// When something cannot be made. What was made stays, and the next run continues.
+/// When something cannot be made. The next run continues with the rest.
 pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::refused(
@@ -36,6 +36,7 @@ pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
         (paths::POLICY_DIRECTORY, 0o755),
         (paths::USERS_DIRECTORY, 0o755),
         (paths::STATE_DIRECTORY, 0o755),
+        (paths::IKE_DIRECTORY, 0o755),
     ] {
         std::fs::create_dir_all(folder).at(folder)?;
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode)).at(folder)?;
@@ -107,13 +108,25 @@ fn make_host_key(name: &HostName) -> Result<String, Failure> {
 /// block has it.
 fn make_ike_key(name: &HostName) -> Result<String, Failure> {
     let private = Path::new(paths::IKE_KEY);
+    let earlier = Path::new(paths::EARLIER_IKE_KEY);
+    if earlier.exists() && !private.exists() {
+        std::fs::rename(earlier, private).at(earlier)?;
+    }
     make_key(private, format!("{name}/ike"))?;
     let line = write_public_key(private, Path::new(paths::IKE_PUBLIC_KEY))?;
-    Ok(line.split(' ').take(2).collect::<Vec<_>>().join(" "))
+    Ok(without_comment(&line))
+}
+
+/// A public key's line as `host` blocks have it.
+pub fn without_comment(line: &str) -> String {
+    line.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
 /// Writes the public side of a key beside it, and returns its line.
-fn write_public_key(private: &Path, public: &Path) -> Result<String, Failure> {
+///
+/// # Errors
+/// When the key is missing or unusable, or the file cannot be written.
+pub fn write_public_key(private: &Path, public: &Path) -> Result<String, Failure> {
     let problem = |error: ssh_key::Error| {
         let reason = format!("not an Ed25519 key in OpenSSH's format ({error})");
         Failure::of_file(private, reason)
@@ -137,7 +150,10 @@ fn make_log_key(name: &HostName) -> Result<(), Failure> {
 }
 
 /// Makes an Ed25519 key if there is none.
-fn make_key(path: &Path, comment: String) -> Result<(), Failure> {
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn make_key(path: &Path, comment: String) -> Result<(), Failure> {
     if path.exists() {
         return Ok(());
     }

@@ -268,7 +268,7 @@ mod tests {
         let twice = read(&format!("expiry-time=\"29990102Z\" {first}"), Some("1d"));
         assert!(twice.is_err());
         assert!(read("# none\n", None).is_err());
-        // Who is sent as a key's file what makes roles.
+        // A list that makes roles, sent as a user's key file.
         for options in ["cert-authority", "cert-authority,principals=\"ops\""] {
             let told = read(&format!("{first} a\n{options} {second}\n"), None);
             let told = told.map(drop).unwrap_err().to_string();

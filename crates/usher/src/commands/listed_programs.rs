@@ -58,7 +58,7 @@ pub(super) fn fault_of_program(path: &str) -> Option<String> {
 }
 
 /// The interpreter that the first line of a script names, with its argument.
-fn interpreter(path: &str) -> Option<String> {
+pub(super) fn interpreter(path: &str) -> Option<String> {
     let mut start = Vec::new();
     let file = File::open(path).ok()?;
     // An interpreter could not read the file either.

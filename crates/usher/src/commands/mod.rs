@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod dry_run;
 pub mod ending;
 pub mod format;
+mod governed_scripts;
 pub mod groups;
 pub mod host;
 pub mod init;

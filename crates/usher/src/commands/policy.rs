@@ -5,16 +5,18 @@ use std::path::PathBuf;
 
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
+use usher_daemon::control::ask;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
-use usher_local::{paths, writers};
+use usher_local::requests::Mac;
+use usher_local::{paths, roles, writers};
 use usher_policy::{BlockKind, Clause, Need, Policy, Program, ServedBy, Service, joined};
 use usher_system::sandbox::confines_files;
 
 use super::configuration::{self, OnRefusal};
 use super::listed_programs::fault_of_program;
 use super::warning::{Warning, with_places};
-use super::{groups, listed_programs};
+use super::{governed_scripts, groups, listed_programs};
 use crate::failure::Failure;
 use crate::output::{Output, warn};
 use crate::probe::lacks;
@@ -103,6 +105,7 @@ pub fn candidate() -> Result<(Applied, Checked), Failure> {
     let mut warnings = warnings_of(policy, unix_time());
     warnings.extend(warnings_of_this_host(policy));
     warnings.extend(services_without_fence(policy));
+    warnings.extend(marks_of_others(policy));
     warnings.extend(writers::warnings(&fresh).into_iter().map(Warning::from));
     for warning in with_places(warnings, &fresh) {
         warn(&warning);
@@ -123,6 +126,8 @@ fn warnings_of_this_host(policy: &Policy) -> Vec<Warning> {
     warnings.extend(services_at_ports_given_out(policy));
     warnings.extend(services_without_connect(policy));
     warnings.extend(listed_programs::of_no_use(policy));
+    warnings.extend(modules_that_wait(policy));
+    warnings.extend(governed_scripts::that_count_for_nothing(policy));
     warnings
 }
 
@@ -263,6 +268,46 @@ fn services_without_fence(policy: &Policy) -> Option<Warning> {
     })?;
     let reason = lacks("LSM programs")?;
     Some(format!("sessions with {services} are refused: {reason}").into())
+}
+
+/// Modules whose `mac` block has no effect yet, and hosts that cannot enforce one.
+fn modules_that_wait(policy: &Policy) -> Vec<Warning> {
+    if policy.mac.is_empty() {
+        return Vec::new();
+    }
+    let view = match ask(roles::Labeller, &Mac {}) {
+        Ok(view) => view,
+        Err(error) => {
+            let text = format!("a policy with `mac` blocks needs the labeller: {error}");
+            return vec![text.into()];
+        }
+    };
+    if let Some(lacks) = view.unsupported {
+        return vec![format!("`mac` blocks: {lacks}").into()];
+    }
+    let is_loaded = |name: &str| view.modules.iter().any(|module| module.name == name);
+    let blocks = policy.mac.iter();
+    let waiting = blocks.filter(|block| !is_loaded(block.module.as_ref()));
+    let warnings = waiting.map(|block| {
+        let (module, place) = (&block.module, &block.origin.place);
+        let text = format!(
+            "{place}: `mac {module}` refuses nothing until the module is loaded: `usher mac load {module}`"
+        );
+        text.into()
+    });
+    warnings.collect()
+}
+
+/// Other users of the bits of marks that are Usher's, where the policy has something protected.
+fn marks_of_others(policy: &Policy) -> Vec<Warning> {
+    match policy.has_protection() {
+        true => {
+            let found = crate::protection::marks::look();
+            let conflicts = found.conflicts(policy.marks).into_iter();
+            conflicts.map(Warning::from).collect()
+        }
+        false => Vec::new(),
+    }
 }
 
 /// Services whose users are refused, because this host cannot restrict their connections.

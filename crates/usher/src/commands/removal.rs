@@ -43,7 +43,7 @@ pub struct Request {
     key: Option<Name>,
 }
 
-/// Whatever still names or admits a removed user.
+/// The parts of the configuration that still name or admit a removed user.
 #[derive(Debug, Serialize)]
 struct Remains {
     /// Its place, if it is in a policy file.
@@ -358,10 +358,7 @@ fn delete(path: &Path) -> Result<(), Failure> {
         Ok(_) => std::fs::remove_file(path),
         Err(error) => Err(error),
     };
-    optional(removed.map_err(|error| ConfigurationError::File {
-        path: path.into(),
-        error,
-    }))?;
+    optional(removed.map_err(|error| ConfigurationError::File(path.into(), error)))?;
     Ok(())
 }
 

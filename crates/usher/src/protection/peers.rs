@@ -25,6 +25,12 @@ fn text(report: &Report, now: u64) -> String {
         (None, Some(charon)) => format!("{charon}\n"),
         (None, None) => "nothing is negotiated: the policy in force protects no traffic\n".into(),
     };
+    text.extend(
+        report
+            .lacks
+            .iter()
+            .map(|lacks| format!("lacking: {lacks}\n")),
+    );
     let since = |since: Option<u64>| {
         since.map_or("-".to_owned(), |since| {
             format!("{} s", now.saturating_sub(since))
@@ -37,7 +43,8 @@ fn text(report: &Report, now: u64) -> String {
             PeerState::Established => "established",
         };
         peer.classes.iter().map(move |class| {
-            let why_not = class.why_not.as_ref().or(peer.why_not.as_ref());
+            let of_peer = peer.why_not.as_ref().filter(|_| !class.protected);
+            let why_not = class.why_not.as_ref().or(of_peer);
             row![
                 peer.name,
                 peer.address,
@@ -48,9 +55,10 @@ fn text(report: &Report, now: u64) -> String {
                 class.algorithms.as_deref().unwrap_or("-"),
                 class.bytes_in,
                 class.bytes_out,
-                match class.protected {
-                    true => "-",
-                    false => why_not.map_or("not negotiated yet", String::as_str),
+                match (why_not, class.protected) {
+                    (Some(why_not), _) => why_not,
+                    (None, true) => "-",
+                    (None, false) => "not negotiated yet",
                 },
             ]
         })
@@ -68,6 +76,17 @@ fn text(report: &Report, now: u64) -> String {
         "WHY NOT",
     ];
     text += &table(heading, rows);
+    for peer in &report.peers {
+        for class in &peer.classes {
+            let (name, address, class_name) = (&peer.name, peer.address, &class.class);
+            text.extend(class.sources_without.iter().map(|source| {
+                format!(
+                    "programs send from {source} to {name} at {address}: that address has no SAs of \
+                     {class_name}\n"
+                )
+            }));
+        }
+    }
     text
 }
 
@@ -87,10 +106,12 @@ mod tests {
             bytes_in: 0,
             bytes_out: 0,
             why_not: (!protected).then(|| "it does not answer".into()),
+            sources_without: Vec::new(),
         };
         Report {
             charon: Some("charon-systemd 5.9.8".into()),
             trouble: None,
+            lacks: None,
             peers: vec![PeerReport {
                 name: "mailhost".parse().unwrap(),
                 address: "192.0.2.1".parse().unwrap(),
@@ -114,6 +135,25 @@ mod tests {
     fn a_class_that_is_not_negotiated_says_why() {
         let told = text(&report(false), 100);
         assert!(told.contains("it does not answer"), "{told}");
+    }
+
+    #[test]
+    fn an_address_without_sas_is_named() {
+        let mut report = report(true);
+        report.peers[0].classes[0].sources_without = vec!["192.0.2.77".parse().unwrap()];
+        let told = text(&report, 100);
+        assert!(told.contains("from 192.0.2.77 to mailhost"), "{told}");
+    }
+
+    #[test]
+    fn what_charon_lacks_is_said_before_the_peers() {
+        let mut report = report(true);
+        report.lacks = Some("charon-systemd 5.9.8 has no ML-KEM".into());
+        let told = text(&report, 100);
+        assert_eq!(
+            told.lines().nth(1),
+            Some("lacking: charon-systemd 5.9.8 has no ML-KEM")
+        );
     }
 
     #[test]

@@ -1,25 +1,47 @@
 //! `usher protection show`: what the protector has in force.
 
+use serde::Serialize;
 use usher_daemon::control::ask;
-use usher_local::requests::{Protection, ProtectionView};
+use usher_local::requests::{NameView, Protection, ProtectionView};
 use usher_local::roles;
 
+use super::sockets::{self, Listed};
 use crate::failure::Failure;
 use crate::output::{Output, row, table};
 
-/// Prints it.
+/// Sockets that people see unless they ask for another number.
+const FEW: u64 = 50;
+
+/// All of it, for programs.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    view: ProtectionView,
+    #[serde(flatten)]
+    listed: Listed,
+}
+
+/// Prints it, with at most so many sockets.
 ///
 /// # Errors
 /// When the protector does not answer.
-pub fn run(output: &Output) -> Result<(), Failure> {
+pub fn run(output: &Output, most: Option<u64>) -> Result<(), Failure> {
     let view = ask(roles::Protector, &Protection {})?;
-    output.print(&view, || text(&view));
+    let most = most.unwrap_or(if output.json { u64::MAX } else { FEW });
+    let listed = match most {
+        0 => Listed::default(),
+        most => sockets::list(most)?,
+    };
+    let shown = Shown { view, listed };
+    output.print(&shown, || text(&shown.view) + &shown.listed.text());
     Ok(())
 }
 
 fn text(view: &ProtectionView) -> String {
-    if view.applications.is_empty() {
-        return "the policy in force has no `application`: no traffic is protected\n".into();
+    if view.applications.is_empty() && view.services.is_empty() {
+        let nothing = "the policy in force has no `application` and no service with `protection`: no \
+                       traffic is protected\n";
+        return nothing.into();
     }
     let rows = view.applications.iter().map(|application| {
         row![
@@ -30,7 +52,16 @@ fn text(view: &ProtectionView) -> String {
         ]
     });
     let mut text = table(["PROGRAMS", "WITHOUT A FILE", "NETWORKS", "BLOCK"], rows);
-    text += &format!("\nclasses: {}\n", some(&view.classes));
+    if !view.names.is_empty() {
+        text.push('\n');
+        text += &table(
+            ["NAME", "ADDRESSES", "ANSWERED", "LAST FAILURE"],
+            names(&view.names),
+        );
+    }
+    text += &format!("\nservices: {}\n", some(&view.services));
+    text += &format!("classes: {}\n", some(&view.classes));
+    text += &format!("bits of marks: {:#010x}\n", view.marks);
     text += &format!("entries in the SPD: {}\n", view.spd_entries);
     text += &format!("older sockets found: {}\n", view.adopted_sockets);
     for (name, number) in &view.counters {
@@ -39,7 +70,24 @@ fn text(view: &ProtectionView) -> String {
     for trouble in &view.troubles {
         text += &format!("trouble: {trouble}\n");
     }
+    if let Some(reason) = &view.unseen_calls {
+        let unseen = ProtectionView::UNSEEN;
+        text += &format!("LSM programs do not run ({reason}), so Usher does not see {unseen}\n");
+    }
     text
+}
+
+fn names(views: &[NameView]) -> impl Iterator<Item = [String; 4]> {
+    views.iter().map(|view| {
+        let addresses: Vec<String> = view.addresses.iter().map(ToString::to_string).collect();
+        let age = view.age.map(|age| format!("{age} s ago"));
+        row![
+            view.name,
+            some(&addresses),
+            age.unwrap_or_else(|| "never".into()),
+            view.why_not.as_deref().unwrap_or("-"),
+        ]
+    })
 }
 
 fn some(names: &[String]) -> String {
@@ -61,6 +109,23 @@ mod tests {
     }
 
     #[test]
+    fn missing_lsm_programs_are_said_with_what_is_unseen() {
+        let shown = |unseen_calls: Option<&str>| {
+            text(&ProtectionView {
+                services: vec!["imap".into()],
+                unseen_calls: unseen_calls.map(str::to_owned),
+                ..ProtectionView::default()
+            })
+        };
+        let told = shown(Some("switched off"));
+        assert!(
+            told.contains("(switched off)") && told.contains("packet sockets"),
+            "{told}"
+        );
+        assert!(!shown(None).contains("LSM"));
+    }
+
+    #[test]
     fn programs_without_a_file_are_apart() {
         let view = ProtectionView {
             applications: vec![ApplicationView {
@@ -69,13 +134,30 @@ mod tests {
                 missing: vec!["vsftpd".into()],
                 networks: 3,
             }],
+            names: vec![
+                NameView {
+                    name: "www.abc.com".parse().unwrap(),
+                    addresses: vec!["198.51.100.7".parse().unwrap()],
+                    age: Some(9),
+                    why_not: Some("no server answers".into()),
+                },
+                NameView {
+                    name: "b.org".parse().unwrap(),
+                    addresses: Vec::new(),
+                    age: None,
+                    why_not: None,
+                },
+            ],
             classes: vec!["encryption mandatory".into()],
             troubles: vec!["vsftpd has no file".into()],
             ..ProtectionView::default()
         };
         let expected = "PROGRAMS      WITHOUT A FILE  NETWORKS  BLOCK\n\
                         /usr/bin/ftp  vsftpd          3         a.policy:1\n\
-                        \nclasses: encryption mandatory\nentries in the SPD: 0\n\
+                        \nNAME         ADDRESSES     ANSWERED  LAST FAILURE\n\
+                        www.abc.com  198.51.100.7  9 s ago   no server answers\n\
+                        b.org        -             never     -\n\
+                        \nservices: -\nclasses: encryption mandatory\nbits of marks: 0x00000000\nentries in the SPD: 0\n\
                         older sockets found: 0\n\
                         trouble: vsftpd has no file\n";
         assert_eq!(text(&view), expected);

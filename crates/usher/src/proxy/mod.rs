@@ -21,7 +21,7 @@ use usher_daemon::control_server::{Answers, ControlSocket, Failed};
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_local::configuration::Configuration;
-use usher_local::requests::{Reload, ReloadedView};
+use usher_local::requests::{Prepare, PreparedView, Reload, ReloadedView};
 use usher_local::roles;
 use usher_policy::{Policy, ProxyListener};
 
@@ -128,6 +128,12 @@ impl Proxy {
         self.generation
             .store(generation, std::sync::atomic::Ordering::Relaxed);
         Ok(())
+    }
+}
+
+impl Answers<Prepare> for Proxy {
+    async fn answer(&self, request: Prepare) -> Result<PreparedView, Failed> {
+        Ok(Configuration::prepare(&request.into_candidate())?)
     }
 }
 

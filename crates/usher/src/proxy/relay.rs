@@ -42,7 +42,7 @@ pub async fn relay(local: TcpStream, remote: TcpStream, carriers: &Carriers) -> 
         Side::Local => &remote,
         Side::Remote => &local,
     };
-    // What has been said before the abort is received in most cases without us, too.
+    // Bytes sent before the abort usually arrive without us, too.
     let until = Instant::now() + LAST_BYTES;
     while Instant::now() < until && stream::unacknowledged(other).is_ok_and(|left| left > 0) {
         tokio::time::sleep(LOOK).await;
@@ -74,7 +74,7 @@ enum Side {
     Remote,
 }
 
-/// Why a direction has stopped.
+/// The side whose failure has stopped a direction.
 enum Broken {
     /// The connection that it comes from: nothing more can be read.
     From(io::Error),

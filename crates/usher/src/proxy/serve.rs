@@ -130,7 +130,7 @@ async fn user_of(local: &TcpStream) -> io::Result<User> {
     found.await.map_err(io::Error::other)?
 }
 
-/// Why there is no connection to the service.
+/// The reason for a missing connection to the service.
 enum Unopened {
     /// The client has left.
     ClientLeft,

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-/// What clap gives every program; the page tells it once, below OPTIONS.
+/// Options that clap adds to every program. The page lists them once, below OPTIONS.
 const COMMON: [&str; 3] = ["--help", "--version", "--json"];
 
 /// Commands (`usher user add`), each with its options.
 type Commands = BTreeMap<String, BTreeSet<String>>;
 
-/// What the program says it has: commands without subcommands, from `path` down.
+/// Collects the program's commands without subcommands, from `path` down.
 fn helped(program: &str, path: &[&str], found: &mut Commands) {
     let output = Command::new(program)
         .args(&path[1..])
@@ -50,8 +50,8 @@ fn helped(program: &str, path: &[&str], found: &mut Commands) {
     }
 }
 
-/// What the page tells: a heading a command (`## usher user add NAME`), below it its options
-/// (`**--public-key** *FILE*`). What stands below other headings is gathered under "".
+/// The page's commands: a heading a command (`## usher user add NAME`), below it its options
+/// (`**--public-key** *FILE*`). Text below other headings is gathered under "".
 fn told(page: &str) -> Commands {
     let mut found = Commands::new();
     let mut command = String::new();

@@ -4,14 +4,24 @@ use usher_bpf::Counted;
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
 use usher_kernel::ownership::Refusals;
+use usher_local::configuration::Configuration;
 use usher_local::requests::{
-    Disable, Enable, Recent, RecentView, Reload, ReloadedView, Troubles, TroublesView, Who,
-    WhoView, WouldEnd, WouldEndView,
+    Disable, Enable, Prepare, PreparedView, Recent, RecentView, Reload, ReloadedView, Troubles,
+    TroublesView, Who, WhoView, WouldEnd, WouldEndView,
 };
 use usher_local::roles;
 use usher_policy::ServedBy;
 
 use super::Keeper;
+
+impl Answers<Prepare> for Keeper {
+    async fn answer(&self, request: Prepare) -> Result<PreparedView, Failed> {
+        let candidate = request.into_candidate();
+        // On another thread, because a large one takes a while and connections wait for this thread.
+        let check = tokio::task::spawn_blocking(move || Configuration::prepare(&candidate));
+        Ok(check.await??)
+    }
+}
 
 impl Answers<Reload> for Keeper {
     async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
@@ -103,6 +113,7 @@ impl Answers<Status> for Keeper {
         );
         status.numbers.extend(counters.named());
         status.numbers.extend(self.host.destinations.numbers());
+        status.numbers.extend(self.host.protected.numbers());
         status.numbers.extend(self.host.ports.numbers());
         let refusals = self.host.fence.refusals()?;
         let refusals = refusals.iter().flat_map(Refusals::named);
@@ -135,6 +146,9 @@ impl Keeper {
             }
             if let Err(refusal) = self.host.destinations.serves(service) {
                 troubles.push(format!("sessions with {name} are refused: {refusal}"));
+            }
+            if let Some(reason) = self.host.protected.trouble(service) {
+                troubles.push(format!("sessions with {name} are refused: {reason}"));
             }
         }
         troubles

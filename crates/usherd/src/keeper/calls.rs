@@ -293,7 +293,7 @@ impl Calls {
             Some(_) => return Err(Refusal::Malformed),
             None => return Err(Refusal::ReservationLapsed),
         }
-        if self.host.fence.state(&process.pidfd)? != (ProcessState::Settled { uid: identity.uid }) {
+        if self.host.fence.state(&process.pidfd)? != (ProcessState::Settled(identity.uid)) {
             return Err(Refusal::NotThisAccount);
         }
         let pidfd = process.pidfd.try_clone().map_err(|error| {

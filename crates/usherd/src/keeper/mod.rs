@@ -31,6 +31,7 @@ use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, Limits};
+use usher_kernel::ownership::OwnershipError;
 use usher_local::configuration::Configuration;
 use usher_local::paths;
 use usher_local::requests::{EndingView, ReloadedView};
@@ -60,7 +61,7 @@ struct Keeper {
 /// Runs the keeper until the process ends.
 ///
 /// # Errors
-/// When it cannot start. What an earlier keeper pinned stays in force.
+/// When it cannot start. The pins of an earlier keeper stay in force.
 pub fn run(
     cgroup: Option<PathBuf>,
     users: Option<PathBuf>,
@@ -98,6 +99,7 @@ pub fn run(
             if let Err(error) = keeper.host.destinations.retain(&restricted) {
                 tracing::error!(%error, "lifting restrictions of an earlier policy");
             }
+            keeper.retain_protection(&configuration);
             keeper.sessions.restore_tokens();
             let handle = host_key.serve(handle, verifier.uid, HandshakeSide::Server);
             let control = control.serve(Arc::clone(&keeper));
@@ -135,6 +137,7 @@ async fn upkeep(keeper: &Arc<Keeper>) {
         keeper.queues.end_idle();
         usher_daemon::messages::summarize();
         keeper.sessions.look();
+        keeper.host.mend_protection();
         if count.is_multiple_of(5) {
             // One at a time, because the name service may be slow.
             if keeper.host.is_incomplete()
@@ -186,8 +189,9 @@ impl Keeper {
 
     /// Sets a configuration in the kernel's tables. Returns the services that it restricts, for
     /// [`retain`](host::destinations::ConnectConfinement::retain).
-    fn admit_to(&self, configuration: &Configuration) -> Result<Option<Prepared>, KernelError> {
+    fn admit_to(&self, configuration: &Configuration) -> Result<Option<Prepared>, OwnershipError> {
         let policy = &configuration.checked.policy;
+        self.host.demand_protection(policy)?;
         let restricted = self.host.destinations.restrict(policy)?;
         self.sessions.admit_to(policy)?;
         Ok(restricted)
@@ -196,10 +200,23 @@ impl Keeper {
     /// Puts the applied configuration in force and ends what it no longer permits, which it returns.
     fn reload(&self) -> Result<Vec<EndingView>, StartError> {
         let fresh = Configuration::load()?;
-        let restricted = self.admit_to(&fresh)?;
+        let former = self.host.configuration.get();
+        let admitted = self.admit_to(&fresh);
+        let restricted = admitted.inspect_err(|_| self.retain_protection(&former))?;
         let ended = self.put_in_force(fresh)?;
+        self.sessions.close_stale_tokens();
+        self.retain_protection(&self.host.configuration.get());
         self.host.destinations.retain(&restricted)?;
         Ok(ended)
+    }
+
+    /// Lifts the demands of services that a configuration does not have. If that fails, their ports keep
+    /// them until the next reload: they are reached over protected connections only.
+    fn retain_protection(&self, configuration: &Configuration) {
+        let policy = &configuration.checked.policy;
+        if let Err(error) = self.host.protected.retain(policy) {
+            tracing::error!(%error, "lifting the demands for protection of another policy");
+        }
     }
 
     /// Puts a configuration in force and ends what it no longer permits, which it returns. Needs no
@@ -231,7 +248,7 @@ impl Keeper {
         }
     }
 
-    /// What a configuration, given as its bytes, would end if it were put in force.
+    /// The connections that a configuration, given as its bytes, would end if it were put in force.
     async fn would_end(&self, candidate: Vec<u8>) -> Result<Vec<EndingView>, StartError> {
         // On another thread, because a large one takes a while and connections wait for this
         // thread.

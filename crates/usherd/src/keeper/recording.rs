@@ -71,8 +71,8 @@ impl Recording {
         Ok(permit)
     }
 
-    /// Has a record kept, if the signed statement matches the verifier's claim. Relies on the
-    /// recorder, which has checked the signature.
+    /// Asks the recorder to keep a record, if the signed statement matches the verifier's claim.
+    /// Relies on the recorder, which has checked the signature.
     ///
     /// # Errors
     /// The recorder's refusal, [`Refusal::RecorderUnavailable`], [`Refusal::Overloaded`].

@@ -3,11 +3,21 @@
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
 use usher_local::configuration::Configuration;
-use usher_local::requests::{Peers, Protection, ProtectionView, Reload, ReloadedView};
+use usher_local::requests::{
+    Peers, Prepare, PreparedView, Protection, ProtectionView, Reload, ReloadedView, Sockets,
+    SocketsView,
+};
 use usher_local::roles;
 use usher_policy::protection::Report;
 
 use super::force::Force;
+
+impl Answers<Prepare> for Force {
+    async fn answer(&self, request: Prepare) -> Result<PreparedView, Failed> {
+        self.check(&Configuration::read(&request.into_candidate())?)?;
+        Ok(PreparedView {})
+    }
+}
 
 impl Answers<Reload> for Force {
     async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
@@ -25,6 +35,12 @@ impl Answers<Protection> for Force {
     }
 }
 
+impl Answers<Sockets> for Force {
+    async fn answer(&self, asked: Sockets) -> Result<SocketsView, Failed> {
+        Ok(self.sockets(asked.after, asked.most)?)
+    }
+}
+
 impl Answers<Peers> for Force {
     async fn answer(&self, _: Peers) -> Result<Report, Failed> {
         Ok(self.ike().report())
@@ -39,6 +55,7 @@ impl Answers<Status> for Force {
         let protected = classes.clone().filter(|class| class.protected).count();
         let numbers = [
             ("applications", view.applications.len()),
+            ("names", view.names.len()),
             ("spd_entries", view.spd_entries),
             (
                 "adopted_sockets",
@@ -47,6 +64,7 @@ impl Answers<Status> for Force {
             ("peers", report.peers.len()),
             ("sas_wanted", classes.count()),
             ("sas", protected),
+            ("guarded", usize::from(self.is_guarded())),
         ];
         let numbers = numbers.map(|(name, number)| (name, number as u64));
         let generation = self.generation();

@@ -1,65 +1,43 @@
-//! Puts protection in force: tables, programs, SPD, and the configuration of IKE.
+//! Puts protection in force, and keeps it so: tables, programs, the SPD, held peers.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
-use parking_lot::Mutex;
-use usher_ike::{Ike, IkeKey, IkePublicKey, KeyError, Notice, Peer, PeerClass, SetMark};
-use usher_ipsec::{Applied, DEFAULT_MASK, Ipsec, IpsecError, MarkMask, reqid};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::watch;
+use usher_base::HostName;
+use usher_daemon::clock::unix_time;
+use usher_ike::{Acquire, Ike, Notice};
+use usher_ipsec::{Applied, Ipsec, IpsecError, MarkMask, Ours, Released, SWITCHED_OFF, reqid};
 use usher_local::configuration::Configuration;
 use usher_local::paths;
-use usher_local::requests::{ApplicationView, ProtectionView};
-use usher_policy::protection::{Class, Level, Peers, Tables, compile};
-use usher_policy::{Host, Policy};
+use usher_local::requests::SocketsView;
+use usher_policy::Policy;
+use usher_policy::protection::{Application, ResolverReply, Tables, compile};
 use usher_proto::host_key::HostPublicKey;
 
-/// Where protection holds, and which host this is.
+use super::addresses::OwnAddresses;
+use super::error::ProtectionError;
+use super::last_answers::LastAnswers;
+use super::negotiated::Negotiated;
+use super::negotiation::{self, classes};
+use super::sockets;
+use super::state::State;
+
+/// The reach of protection, and the identity of this host.
 #[derive(Debug)]
 pub(super) struct Settings {
     /// The cgroup v2 folder whose programs are governed.
     pub(super) cgroup: PathBuf,
+    /// Loads LSM programs, where the kernel runs them.
+    pub(super) lsm: bool,
     /// This host's key, by which the policy knows it.
     pub(super) host_key: HostPublicKey,
-}
-
-/// Why a configuration is not put in force.
-#[derive(Debug, thiserror::Error)]
-pub enum ProtectionError {
-    /// The kernel.
-    #[error(transparent)]
-    Ipsec(#[from] IpsecError),
-    /// The tables are too large.
-    #[error("{0}")]
-    Tables(String),
-    /// A name that would have to be resolved.
-    #[error(
-        "{place}: {name} is not a host of the policy, and the protector does not follow names of DNS \
-         yet; write a `host` block for it, or its addresses"
-    )]
-    Name {
-        /// The network's place in the policy.
-        place: String,
-        /// The name.
-        name: String,
-    },
-    /// This host is not in its policy.
-    #[error(
-        "no `host` block has this host's key, so it has no name for IKE; add the host with `usher host \
-         add`"
-    )]
-    NoHost,
-    /// It has no IKE key there.
-    #[error("the `host` block of {0} has no `ike-key`; `usher init` prints the statement")]
-    NoIkeKey(String),
-    /// It has another IKE key.
-    #[error(
-        "the `ike-key` of the `host` block of {0} is not the key in /etc/usher/ike_key; `usher init` \
-         prints the statement"
-    )]
-    OtherIkeKey(String),
-    /// The IKE key is unusable.
-    #[error(transparent)]
-    IkeKey(#[from] KeyError),
+    /// Its addresses.
+    pub(super) addresses: OwnAddresses,
 }
 
 /// All that the protector has in force.
@@ -68,59 +46,8 @@ pub(super) struct Force {
     settings: Settings,
     ike: Ike,
     state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    configuration: Option<Arc<Configuration>>,
-    tables: Tables,
-    applied: Applied,
-    /// None: no `application` block, nothing is loaded.
-    ipsec: Option<Ipsec>,
-    /// Sockets that were found and are governed since.
-    adopted: u64,
-    /// Why older sockets cannot be found.
-    unlisted: Option<String>,
-    /// Sysctls that others have changed, as last reported.
-    changed_sysctls: Vec<&'static str>,
-    /// Peers that could not be held, because the table was full.
-    not_held: bool,
-}
-
-impl State {
-    /// Governs the sockets that are older than the policy, or that another program made and passed on.
-    /// A failure does not end what is in force; it is reported once, and in `usher protection show`.
-    fn adopt(&mut self) {
-        let Some(ipsec) = &self.ipsec else { return };
-        let live = match ipsec.adopt() {
-            Ok(live) => live,
-            Err(error) => {
-                let error = error.to_string();
-                if self.unlisted.as_ref() != Some(&error) {
-                    tracing::error!(
-                        error,
-                        "sockets that are older than the policy cannot be found"
-                    );
-                }
-                self.unlisted = Some(error);
-                return;
-            }
-        };
-        self.unlisted = None;
-        let mut adopted = 0;
-        for socket in live.iter().filter(|socket| socket.adopted) {
-            adopted += 1;
-            let (process, local) = (socket.process, socket.local);
-            tracing::debug!(process, %local, "an older socket is governed now");
-        }
-        if adopted > 0 {
-            tracing::info!(
-                sockets = adopted,
-                "sockets that are older than the policy are governed now"
-            );
-        }
-        self.adopted += adopted;
-    }
+    /// The names that the policy in force has looked up.
+    wanted: watch::Sender<BTreeSet<HostName>>,
 }
 
 impl Force {
@@ -128,12 +55,47 @@ impl Force {
         Self {
             settings,
             ike,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                answers: LastAnswers::load(Path::new(paths::LAST_ANSWERS)),
+                negotiated: Negotiated::load(Path::new(paths::NEGOTIATED)),
+                ..State::default()
+            }),
+            wanted: watch::Sender::default(),
         }
+    }
+
+    /// The state. The lock is held while the value lives.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     pub(super) fn ike(&self) -> &Ike {
         &self.ike
+    }
+
+    /// Checks whether a configuration can be put in force, as far as that shows without a change. Two
+    /// errors show only when it is put in force: a failure of the kernel, and two blocks for one file
+    /// in the first policy with a block.
+    ///
+    /// # Errors
+    /// As [`Self::put_in_force`].
+    pub(super) fn check(&self, candidate: &Configuration) -> Result<(), ProtectionError> {
+        let state = self.state.lock();
+        let policy = &candidate.checked.policy;
+        let tables = self.tables(policy, &state.answers)?;
+        // A network has no class before its name has an answer; by then it is too late to refuse.
+        let mut applications = policy.applications.iter();
+        let may_protect = applications.any(|block| !block.protections.is_empty());
+        if may_protect || !classes(&tables).is_empty() {
+            self.negotiation(policy, &tables)?;
+        }
+        match &state.ipsec {
+            Some(ipsec) if !tables.is_empty() => {
+                require_mask(ipsec, policy.marks)?;
+                Ok(ipsec.check(&tables)?)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Puts a configuration in force in place of the former one.
@@ -141,27 +103,10 @@ impl Force {
     /// # Errors
     /// Before anything has changed, unless the kernel fails.
     pub(super) fn put_in_force(&self, fresh: Configuration) -> Result<u64, ProtectionError> {
-        let policy = &fresh.checked.policy;
-        let mask = MarkMask::new(DEFAULT_MASK)?;
-        resolved(policy)?;
-        let tables = compile(&policy.applications, &policy.names, mask.signatures())
-            .map_err(|diagnostic| ProtectionError::Tables(diagnostic.to_string()))?;
-        let classes = classes(&tables);
-        let ike = match classes.is_empty() {
-            true => None,
-            false => Some(self.negotiation(policy, &classes, mask)?),
-        };
         let mut state = self.state.lock();
-        state.applied = match tables.applications.is_empty() {
-            true => self.end(&mut state)?,
-            false => {
-                if state.ipsec.is_none() {
-                    state.ipsec = Some(Ipsec::open(&self.kernel(mask))?);
-                }
-                let ipsec = state.ipsec.as_mut();
-                ipsec.map_or(Ok(Applied::default()), |ipsec| ipsec.apply(&tables))?
-            }
-        };
+        let applications = &fresh.checked.policy.applications;
+        let tables = self.tables(&fresh.checked.policy, &state.answers)?;
+        self.enforce(&mut state, &fresh.checked.policy, tables)?;
         for program in &state.applied.missing {
             tracing::warn!(
                 %program,
@@ -169,33 +114,156 @@ impl Force {
                  block waits for one"
             );
         }
-        state.adopt();
-        self.ike.configure(ike);
+        let names = applications.iter().flat_map(Application::names_to_look_up);
+        let names: BTreeSet<HostName> = names.cloned().collect();
+        state.answers.keep_only(names.clone());
+        state.unrenewed = None;
+        self.wanted.send_replace(names);
         let generation = fresh.generation();
         tracing::info!(
             generation,
-            applications = tables.applications.len(),
+            applications = applications.len(),
             "protection in force"
         );
-        state.tables = tables;
         state.configuration = Some(Arc::new(fresh));
         Ok(generation)
     }
 
-    /// Ends protection, also what an earlier protector has left.
-    fn end(&self, state: &mut State) -> Result<Applied, IpsecError> {
-        let pins = std::fs::read_dir(paths::PROTECTOR_PIN_DIRECTORY);
-        let left = pins.is_ok_and(|mut pins| pins.next().is_some());
-        let ipsec = match state.ipsec.take() {
-            None if left => Some(Ipsec::open(&self.kernel(MarkMask::new(DEFAULT_MASK)?))?),
-            ipsec => ipsec,
+    /// Puts the last answers for names in force. If that fails, those before stay in force.
+    pub(super) fn renew(&self) -> Result<(), ProtectionError> {
+        let mut state = self.state.lock();
+        let Some(configuration) = state.configuration.clone() else {
+            return Ok(());
         };
-        ipsec.map_or(Ok(()), Ipsec::close)?;
-        *state = State {
-            configuration: state.configuration.take(),
-            ..State::default()
+        let policy = &configuration.checked.policy;
+        let renewed =
+            self.tables(policy, &state.answers)
+                .and_then(|tables| match tables == state.tables {
+                    true => Ok(()),
+                    false => self.enforce(&mut state, policy, tables),
+                });
+        state.unrenewed = renewed.as_ref().err().map(ToString::to_string);
+        renewed
+    }
+
+    /// The tables of a policy: its blocks, by the last answers for their names, and its services.
+    fn tables(&self, policy: &Policy, answers: &LastAnswers) -> Result<Tables, ProtectionError> {
+        let signatures = policy.marks.signatures();
+        let compiled = compile(
+            &policy.applications,
+            &answers.names(unix_time()),
+            signatures,
+        );
+        let mut tables =
+            compiled.map_err(|diagnostic| ProtectionError::Tables(diagnostic.to_string()))?;
+        let own = policy.host_by_key(&self.settings.host_key);
+        let destinations = policy.protected_destinations(own.map(|own| &own.name));
+        tables.add_services(policy.protected_services(), destinations);
+        Ok(tables)
+    }
+
+    /// Puts tables in force in place of the former ones, and has their classes negotiated.
+    fn enforce(
+        &self,
+        state: &mut State,
+        policy: &Policy,
+        tables: Tables,
+    ) -> Result<(), ProtectionError> {
+        let mask = policy.marks;
+        let classes = classes(&tables);
+        let ike = match classes.is_empty() {
+            true => None,
+            false => Some(self.negotiation(policy, &tables)?),
         };
-        Ok(Applied::default())
+        let hosts = ike.as_ref().map_or_else(Vec::new, |ike| ike.peers.clone());
+        let addresses = hosts.iter().flat_map(|peer| &peer.addresses);
+        let peers: BTreeSet<IpAddr> = addresses.map(IpAddr::to_canonical).collect();
+        let held = state.negotiated.held(&hosts, &classes);
+        state.applied = match tables.is_empty() {
+            true => state.end()?,
+            false => {
+                if state.ipsec.is_none() {
+                    state.ipsec = Some(Ipsec::open(&self.kernel(mask))?);
+                }
+                let ipsec = state.ipsec.as_mut();
+                let not_held = &mut state.not_held;
+                ipsec.map_or(Ok(Applied::default()), |ipsec| {
+                    require_mask(ipsec, mask)?;
+                    self.set_own_addresses(ipsec);
+                    // Before the tables, so that nothing passes in the clear meanwhile.
+                    match ipsec.hold_all(held) {
+                        Err(IpsecError::HeldFull(_)) => *not_held = true,
+                        outcome => outcome?,
+                    }
+                    let applied = ipsec.apply(&tables)?;
+                    // With a class, at any level, its SAs stay, and no notice comes again.
+                    let let_go = ipsec.retain_held(|class, peer| {
+                        classes.contains(&class) && peers.contains(&peer)
+                    });
+                    // The tables are in force all the same, and the next policy tries again.
+                    super::report(
+                        "peers that left the policy are still held",
+                        let_go.map(drop),
+                    );
+                    Ok::<_, IpsecError>(applied)
+                })?
+            }
+        };
+        state.settle();
+        state.guard();
+        if ike.is_some() {
+            state.negotiated.keep_only(&hosts);
+            state.negotiated.save(Path::new(paths::NEGOTIATED));
+        }
+        self.ike.configure(ike);
+        state.tables = tables;
+        state.peers = peers;
+        Ok(())
+    }
+
+    /// The configuration that charon is to have for these tables.
+    fn negotiation(
+        &self,
+        policy: &Policy,
+        tables: &Tables,
+    ) -> Result<usher_ike::Configuration, ProtectionError> {
+        negotiation::configuration(policy, tables, &self.settings.host_key)
+    }
+
+    /// The names to look up, and their changes.
+    pub(super) fn wanted_names(&self) -> watch::Receiver<BTreeSet<HostName>> {
+        self.wanted.subscribe()
+    }
+
+    /// Waits until there are names to look up.
+    pub(super) async fn some_names(&self) {
+        let mut wanted = self.wanted_names();
+        let some = wanted.wait_for(|names| !names.is_empty()).await;
+        // It fails when the sender is gone, which this value owns.
+        debug_assert!(some.is_ok());
+    }
+
+    /// The resolver is connected, or not any more.
+    pub(super) fn resolver_is(&self, connected: bool) {
+        self.state.lock().has_resolver = connected;
+    }
+
+    /// Takes an answer of the resolver. Returns whether [`Self::renew`] must follow.
+    pub(super) fn take_answer(&self, reply: ResolverReply) -> bool {
+        self.state.lock().answers.take(reply, unix_time())
+    }
+
+    /// Writes the last answers, and the hosts that have negotiated, to their files, for the next
+    /// protector.
+    pub(super) fn save_answers(&self) -> std::io::Result<()> {
+        let mut state = self.state.lock();
+        state.negotiated.save(Path::new(paths::NEGOTIATED));
+        state.answers.save(Path::new(paths::LAST_ANSWERS))
+    }
+
+    /// The reason that no LSM programs will be loaded. None: they will, where the kernel runs them.
+    pub(super) fn without_lsm(&self) -> Option<&'static str> {
+        (!self.settings.lsm).then_some(SWITCHED_OFF)
     }
 
     fn kernel(&self, mask: MarkMask) -> usher_ipsec::Settings {
@@ -203,50 +271,28 @@ impl Force {
             cgroup: self.settings.cgroup.clone(),
             pins: Some(paths::PROTECTOR_PIN_DIRECTORY.into()),
             mask,
+            lsm: self.settings.lsm,
+            daemons: "/proc/self/exe".into(),
             sysctls: Some(paths::FORMER_SYSCTLS.into()),
         }
     }
 
-    /// What charon is to have.
-    fn negotiation(
-        &self,
-        policy: &Policy,
-        classes: &[Class],
-        mask: MarkMask,
-    ) -> Result<usher_ike::Configuration, ProtectionError> {
-        let own = policy.host_by_key(&self.settings.host_key);
-        let own = own.ok_or(ProtectionError::NoHost)?;
-        let name = || own.name.to_string();
-        let stated = ike_key(own).ok_or_else(|| ProtectionError::NoIkeKey(name()))?;
-        let key = IkeKey::read(Path::new(paths::IKE_KEY))?;
-        if key.public() != stated {
-            return Err(ProtectionError::OtherIkeKey(name()));
+    /// The kernel asks for SAs. Programs choose the address, wherever a block protects more than its
+    /// peers, so all but those of peers end here, and cost a look-up.
+    pub(super) fn acquire(&self, acquire: Acquire) {
+        let is_known = self.state.lock().has_peer(acquire.peer);
+        if is_known {
+            self.ike.acquire(acquire);
         }
-        let peers = policy.hosts.values().filter(|host| host.name != own.name);
-        let peers = peers.filter_map(|host| {
-            Some(Peer {
-                name: host.name.clone(),
-                addresses: host.addresses.clone(),
-                key: ike_key(host)?,
-            })
-        });
-        let classes = classes.iter().map(|class| PeerClass {
-            class: *class,
-            reqid: reqid(*class),
-            mark: SetMark {
-                value: mask.class_mark(*class, Level::Mandatory),
-                mask: mask.bits(),
-            },
-        });
-        Ok(usher_ike::Configuration {
-            host: own.name.clone(),
-            key: Arc::new(key),
-            peers: peers.collect(),
-            classes: classes.collect(),
-        })
     }
 
-    /// Puts back what others have changed of Usher's entries of the SPD.
+    /// Distinguishes this process's changes of the SPD from those of others. None: nothing is in
+    /// force.
+    pub(super) fn ours(&self) -> Option<Ours> {
+        self.state.lock().ipsec.as_ref().map(Ipsec::ours)
+    }
+
+    /// Puts Usher's entries of the SPD back that others have changed.
     pub(super) fn put_back(&self) -> Result<(), IpsecError> {
         let mut state = self.state.lock();
         let Some(ipsec) = &mut state.ipsec else {
@@ -254,6 +300,7 @@ impl Force {
         };
         let changes = ipsec.put_back()?;
         if changes > 0 {
+            state.contest.note(Instant::now());
             tracing::warn!(
                 changes,
                 "somebody has changed Usher's entries of the SPD; they are put back"
@@ -262,26 +309,24 @@ impl Force {
         Ok(())
     }
 
-    /// SAs with a peer have come: sockets that wait look again, and the peer is held to the class.
-    pub(super) fn announce(&self, notice: Notice) -> Result<(), IpsecError> {
+    /// Handles SAs that have come: sockets that wait look again, and the peers are held to the
+    /// classes.
+    pub(super) fn announce(&self, notices: &[Notice]) {
         let mut state = self.state.lock();
-        let state = &mut *state;
         let classes = classes(&state.tables);
-        let class = classes
-            .into_iter()
-            .find(|class| reqid(*class) == notice.reqid);
-        let is_optional = |class| state.tables.classes.contains(&(class, Level::Optional));
-        let hold = class.is_some_and(is_optional);
-        if let (Some(class), Some(ipsec)) = (class, &mut state.ipsec) {
-            // First: sockets wait for it, whatever becomes of the rest.
-            ipsec.announce_sa(class)?;
-            if hold {
-                let held = ipsec.hold(class, notice.peer);
-                state.not_held |= matches!(held, Err(IpsecError::HeldFull(_)));
-                held?;
+        let mut is_new = false;
+        for notice in notices {
+            let mut classes = classes.iter();
+            if let Some(class) = classes.find(|class| reqid(**class) == notice.reqid) {
+                let announced = state.announce(*class, notice);
+                is_new |= *announced.as_ref().unwrap_or(&false);
+                super::report("new SAs cannot be announced", announced.map(drop));
             }
         }
-        Ok(())
+        state.negotiated.save(Path::new(paths::NEGOTIATED));
+        if is_new {
+            state.settle();
+        }
     }
 
     /// Governs older sockets of the programs. One listing is not enough: a connection that waits to be
@@ -310,6 +355,38 @@ impl Force {
         Ok(())
     }
 
+    /// Logs how many calls were refused and packets dropped since the last line about them.
+    pub(super) fn tell_refusals(&self) -> Result<(), IpsecError> {
+        let mut state = self.state.lock();
+        let State {
+            ipsec, refusals, ..
+        } = &mut *state;
+        match ipsec {
+            Some(ipsec) => {
+                let counters = usher_bpf::Counted::named(&ipsec.counters()?);
+                refusals.tell(&counters, Instant::now());
+            }
+            None => refusals.begin_again(),
+        }
+        Ok(())
+    }
+
+    /// Puts back what somebody has detached of the programs that keep plaintext of services back.
+    pub(super) fn mend_services(&self) -> Result<(), IpsecError> {
+        let mut state = self.state.lock();
+        let Some(ipsec) = &state.ipsec else {
+            return Ok(());
+        };
+        if ipsec.mend_services()? {
+            tracing::warn!(
+                "somebody has detached the programs that keep plaintext of services back; they are put \
+                 back"
+            );
+            state.guard();
+        }
+        Ok(())
+    }
+
     /// Follows files that have taken the place of programs.
     pub(super) fn follow_programs(&self) -> Result<(), IpsecError> {
         let mut state = self.state.lock();
@@ -319,8 +396,59 @@ impl Force {
         if let Some(applied) = ipsec.follow_programs()? {
             tracing::info!("programs have new files, which are governed now");
             state.applied = applied;
+            state.settle();
+            state.guard();
         }
         Ok(())
+    }
+
+    /// Follows this host's own addresses, which nothing protects.
+    pub(super) fn follow_addresses(&self) {
+        if let Some(ipsec) = &mut self.state.lock().ipsec {
+            self.set_own_addresses(ipsec);
+        }
+    }
+
+    /// Without it, programs of this host do not reach it by its addresses; peers are protected all the
+    /// same.
+    fn set_own_addresses(&self, ipsec: &mut Ipsec) {
+        match self.settings.addresses.list() {
+            Ok(own) => super::report(
+                "this host's addresses cannot be followed",
+                ipsec.set_own_addresses(own),
+            ),
+            Err(error) => tracing::error!(%error, "this host's addresses cannot be listed"),
+        }
+    }
+
+    /// Returns whether the guard keeps other processes from the loaded objects.
+    pub(super) fn is_guarded(&self) -> bool {
+        self.state.lock().is_guarded
+    }
+
+    /// A page of the live sockets of governed programs.
+    ///
+    /// # Errors
+    /// When the kernel's state cannot be read.
+    pub(super) fn sockets(&self, after: u64, most: u64) -> Result<SocketsView, IpsecError> {
+        let mut state = self.state.lock();
+        if after == 0 {
+            // The listing adopts as well, but counts none.
+            state.adopt();
+        }
+        let State {
+            configuration,
+            ipsec,
+            answers,
+            ..
+        } = &mut *state;
+        match (ipsec, configuration) {
+            (Some(ipsec), Some(configuration)) => {
+                let names = answers.names(unix_time());
+                sockets::page(ipsec, &configuration.checked.policy, &names, after, most)
+            }
+            _ => Ok(SocketsView::default()),
+        }
     }
 
     /// The generation in force.
@@ -329,119 +457,27 @@ impl Force {
         let configuration = state.configuration.as_ref();
         configuration.map_or(0, |configuration| configuration.generation())
     }
+}
 
-    /// What is in force, for an administrator.
-    ///
-    /// # Errors
-    /// When the kernel's state cannot be read.
-    pub(super) fn view(&self) -> Result<ProtectionView, IpsecError> {
-        let mut state = self.state.lock();
-        let mut view = ProtectionView::default();
-        let State {
-            configuration,
-            tables,
-            applied,
-            ipsec,
-            adopted,
-            unlisted,
-            changed_sysctls: _,
-            not_held,
-        } = &mut *state;
-        let Some(configuration) = configuration else {
-            return Ok(view);
-        };
-        view.generation = configuration.generation();
-        let blocks = configuration.checked.policy.applications.iter();
-        let applications = blocks.zip(&tables.applications).map(|(block, rules)| {
-            let (missing, programs): (Vec<_>, Vec<_>) = rules
-                .programs
-                .iter()
-                .partition(|program| applied.missing.contains(program));
-            let names = |programs: Vec<_>| programs.iter().map(ToString::to_string).collect();
-            ApplicationView {
-                place: block.origin.place.to_string(),
-                programs: names(programs),
-                missing: names(missing),
-                networks: rules.networks.len(),
-            }
-        });
-        view.applications = applications.collect();
-        view.adopted_sockets = *adopted;
-        view.troubles.extend(unlisted.as_ref().map(|error| {
-            format!("sockets that are older than the policy may not be governed: {error}")
-        }));
-        let classes = tables.classes.iter();
-        view.classes = classes
-            .map(|(class, level)| format!("{} {level}", class.name()))
-            .collect();
-        if let Some(ipsec) = ipsec {
-            view.spd_entries = ipsec.spd_entries()?.len();
-            let counters = ipsec.counters()?;
-            view.counters = usher_bpf::Counted::named(&counters)
-                .into_iter()
-                .filter(|(_, number)| *number > 0)
-                .collect();
-            let wanted = ipsec.wanted().len();
-            if view.spd_entries != wanted {
-                let entries = view.spd_entries;
-                view.troubles.push(format!(
-                    "the SPD has {entries} of Usher's {wanted} entries: somebody changes it"
-                ));
-            }
-            for sysctl in ipsec.changed_sysctls()? {
-                view.troubles.push(format!(
-                    "the sysctl {sysctl} was changed: answers may leave without protection, or be \
-                     dropped; a restart of the protector sets it again"
-                ));
-            }
-        }
-        let refused = applied.refused.iter().map(ToString::to_string);
-        view.troubles.extend(refused);
-        for program in &applied.missing {
-            view.troubles.push(format!(
-                "{program}: there is no such file, or the protector cannot open it; its traffic is not \
-                 governed"
-            ));
-        }
-        if *not_held {
-            let trouble = "the table of peers that are held to their protection was full: an optional \
-                           peer that is not in it is served in the clear when its SAs are gone; write \
-                           `mandatory` for peers that must be protected";
-            view.troubles.push(trouble.into());
-        }
-        let asks_charon = !tables.classes.is_empty();
-        let trouble = self.ike.report().trouble.filter(|_| asks_charon);
-        view.troubles.extend(trouble);
-        Ok(view)
+/// Removes everything that a protector that has ended left in force.
+///
+/// # Errors
+/// As [`usher_ipsec::release`].
+pub fn release() -> Result<Released, IpsecError> {
+    let pins = Path::new(paths::PROTECTOR_PIN_DIRECTORY);
+    // A pinned monitor knows its mask; the policy's mask is for entries that are left without a
+    // monitor.
+    let configuration = Configuration::load().ok();
+    let marks = configuration.map(|configuration| configuration.checked.policy.marks);
+    let mask = marks.unwrap_or_default();
+    usher_ipsec::release(pins, Path::new(paths::FORMER_SYSCTLS), mask)
+}
+
+/// Checks that protection is in force with this mask: see [`IpsecError::MaskInForce`].
+fn require_mask(ipsec: &Ipsec, mask: MarkMask) -> Result<(), IpsecError> {
+    let (former, asked) = (ipsec.mask().bits(), mask.bits());
+    match former == asked {
+        true => Ok(()),
+        false => Err(IpsecError::MaskInForce { former, asked }),
     }
-}
-
-/// The classes in use, none twice.
-fn classes(tables: &Tables) -> Vec<Class> {
-    let mut classes: Vec<Class> = tables.classes.iter().map(|(class, _)| *class).collect();
-    classes.sort_unstable();
-    classes.dedup();
-    classes
-}
-
-/// Refuses names that only DNS knows: without an address, their networks would protect nothing.
-fn resolved(policy: &Policy) -> Result<(), ProtectionError> {
-    let blocks = policy.applications.iter();
-    for network in blocks.flat_map(|application| &application.networks) {
-        if let Peers::Name(name) = &network.peers {
-            let is_known = !network.addresses.is_empty() || policy.names.get(name).is_some();
-            if !is_known {
-                return Err(ProtectionError::Name {
-                    place: network.origin.place.to_string(),
-                    name: name.to_string(),
-                });
-            }
-        }
-    }
-    Ok(())
-}
-
-fn ike_key(host: &Host) -> Option<IkePublicKey> {
-    let key = host.ike_key.as_ref()?;
-    Some(IkePublicKey::from_bytes(*key.as_bytes()))
 }

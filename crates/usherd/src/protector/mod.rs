@@ -4,47 +4,78 @@
 //!
 //! All that is in force is the kernel's. When this process ends, or hangs, nothing of it changes; only
 //! changes of the policy, of programs' files and of the SPD are not followed meanwhile. Without an
-//! `application` block it loads nothing and does not speak to charon.
+//! `application` block it loads nothing, and speaks to charon only to remove what an earlier policy left
+//! there.
 //!
-//! Room: the BPF objects of `bpf/ipsec`, the SPD, the sockets and the IKE key of charon. Only root's
-//! requests reach it.
+//! The guard knows only daemons that were executed after it came, and the keeper brings it after the
+//! network. So a protector that finds a guard where there was none ends, and the service manager starts
+//! it again, as the owner of its objects.
+//!
+//! Names in `network` statements are looked up by the resolver, a process without privileges: from it come
+//! addresses and reasons, both bounded. The last answers stay in force while there are no others.
+//!
+//! Room: the BPF objects of `bpf/ipsec`, the SPD, the sockets and the IKE key of charon, the last answers for
+//! names. Only root's requests and the resolver's answers reach it.
 
+mod addresses;
 mod answers;
+mod contest;
+mod error;
 mod force;
+mod last_answers;
+mod names;
+mod negotiated;
+mod negotiation;
+mod refusals;
+mod sockets;
+mod state;
+mod view;
 
+use std::fs::{DirBuilder, File};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
+use usher_bpf::guard;
 use usher_daemon::packet_async::register;
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_ike::{Acquire, Ike, Notice};
-use usher_ipsec::{Event, IpsecError, Watcher};
+use usher_ipsec::{Event, Watcher};
 use usher_local::configuration::Configuration;
 use usher_local::paths;
 use usher_local::roles;
 use usher_system::privileges;
 
 use crate::start::{self, Attempt, Start, StartError};
-pub use force::ProtectionError;
+use addresses::OwnAddresses;
+use contest::Pace;
+pub use error::ProtectionError;
+pub use force::release;
 use force::{Force, Settings};
 
-/// How often the files of programs, their sockets and the sysctls are looked at.
+/// How often the files of programs, their sockets, this host's addresses and the sysctls are looked at.
 const LOOKING: Duration = Duration::from_secs(5);
 
-/// How long changes of the SPD are gathered before they are looked at.
-const GATHERING: Duration = Duration::from_millis(200);
+/// Most notices of SAs that are taken at a time: a file is written, and sockets are found, once for all.
+const MOST_GATHERED: usize = 1_024;
+
+/// How often the SPD is compared without a report of a change.
+const COMPARING: Duration = Duration::from_secs(60);
+
+/// How long reports of the kernel wait that are too many for one call.
+const BREATH: Duration = Duration::from_millis(20);
 
 /// Runs the protector until the process ends.
 ///
 /// # Errors
-/// When it cannot start. What an earlier protector left in force stays so.
-pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>) -> Result<(), StartError> {
+/// When it cannot start. Protection that an earlier protector has put in force stays.
+pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<(), StartError> {
     let start = Start::<roles::Protector>::begin()?;
     let host_key = start::public_host_key()?;
     let configuration = Configuration::load()?;
@@ -55,7 +86,31 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>) -> Result<(), StartEr
     privileges::keep_only(roles::Protector::ROLE.capabilities)?;
     privileges::no_new_privileges()?;
     privileges::no_core_dumps()?;
-    let settings = Settings { cgroup, host_key };
+    // Landlock knows the folder by its inode, and without this the kernel may make a new one.
+    let sysctls = File::open(paths::NETWORK_SYSCTLS);
+    let _sysctls = sysctls.attempt(format!("cannot open {}", paths::NETWORK_SYSCTLS))?;
+    // Landlock leaves out paths that do not exist.
+    let made = DirBuilder::new()
+        .mode(0o700)
+        .recursive(true)
+        .create(paths::PROTECTOR_DIRECTORY);
+    made.attempt(format!("cannot make {}", paths::PROTECTOR_DIRECTORY))?;
+    // The same, so that a key that is made later can be read.
+    match DirBuilder::new().mode(0o755).create(paths::IKE_DIRECTORY) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(error).attempt(format!("cannot make {}", paths::IKE_DIRECTORY))?;
+        }
+        _ => {}
+    }
+    let addresses = OwnAddresses::open().attempt("cannot open the list of own addresses")?;
+    start.confine()?;
+    let settings = Settings {
+        cgroup,
+        lsm,
+        host_key,
+        addresses,
+    };
+    let had_guard = guard::runs()?;
     start::runtime()?.block_on(async {
         let vici = vici.unwrap_or_else(|| PathBuf::from(paths::CHARON));
         let (ike, notices) = Ike::start(vici);
@@ -70,31 +125,46 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>) -> Result<(), StartEr
             result = control => result.attempt("the control socket failed"),
             result = watch(&force, watcher) => result,
             () = announce(&force, notices) => Ok(()),
-            () = look(&force) => Ok(()),
+            result = look(&force, had_guard) => result,
+            () = names::follow(&force) => Ok(()),
             () = watchdog() => Ok(()),
         }
     })
 }
 
-/// Follows what the kernel says: packets that need SAs, and changes of the SPD.
+/// Follows the kernel's messages: packets that need SAs, and changes of the SPD.
 async fn watch(force: &Force, watcher: Watcher) -> Result<(), StartError> {
     let readable = readable(&watcher).attempt("cannot wait for the kernel's IPsec")?;
-    let mut changed = false;
+    let mut pace = Pace::default();
+    // When the SPD is to be compared. Further changes do not put it off.
+    let mut due = Instant::now() + COMPARING;
     loop {
         tokio::select! {
             ready = readable.readable() => {
                 let mut ready = ready.attempt("cannot wait for the kernel's IPsec")?;
-                for event in watcher.take()? {
+                let taken = watcher.take_of_others(force.ours().as_ref())?;
+                for event in taken.events {
                     match event {
-                        Event::Acquire { peer, reqid } => force.ike().acquire(Acquire { peer, reqid }),
-                        Event::SpdChanged | Event::Lost => changed = true,
+                        Event::Acquire { source, peer, reqid } => {
+                            force.acquire(Acquire { source, peer, reqid });
+                        }
+                        Event::SpdChanged | Event::Lost => {
+                            due = due.min(pace.next(Instant::now()));
+                        }
                     }
                 }
-                ready.clear_ready();
+                if taken.is_all {
+                    ready.clear_ready();
+                } else {
+                    tokio::time::sleep(BREATH).await;
+                }
             }
-            () = tokio::time::sleep(GATHERING), if changed => {
-                changed = false;
+            () = tokio::time::sleep_until(due.into()) => {
+                let begun = Instant::now();
                 report("the SPD cannot be put back", force.put_back());
+                let ended = Instant::now();
+                pace.note(ended, ended - begun);
+                due = ended + COMPARING;
             }
         }
     }
@@ -107,27 +177,42 @@ fn readable(watcher: &Watcher) -> std::io::Result<AsyncFd<OwnedFd>> {
 
 /// Tells the kernel of SAs that have come.
 async fn announce(force: &Force, mut notices: mpsc::Receiver<Notice>) {
-    while let Some(notice) = notices.recv().await {
-        report("new SAs cannot be announced", force.announce(notice));
+    let mut gathered = Vec::new();
+    while notices.recv_many(&mut gathered, MOST_GATHERED).await > 0 {
+        force.announce(&gathered);
+        gathered.clear();
     }
     // The daemon ends as well, and the service manager starts it again.
     tracing::error!("the task that negotiates has ended");
 }
 
-/// Follows the files of programs, finds their older sockets, and looks at the sysctls.
-async fn look(force: &Force) {
+/// Follows the files of programs and this host's addresses, finds older sockets, looks at the sysctls,
+/// logs refusals, and keeps the answers for names. Returns when a guard has come that does not know this
+/// process as a daemon.
+async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
     let mut now = tokio::time::interval(LOOKING);
     now.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         now.tick().await;
         usher_daemon::messages::summarize();
         report("the programs cannot be followed", force.follow_programs());
+        report("plaintext of services may pass", force.mend_services());
         force.adopt_sockets();
+        force.follow_addresses();
         report("the sysctls cannot be read", force.look_at_sysctls());
+        report("the counters cannot be read", force.tell_refusals());
+        report(
+            "the last answers for names cannot be kept",
+            force.save_answers(),
+        );
+        if !had_guard && guard::runs()? {
+            tracing::info!("there is a guard now: ending, to start again as one of its daemons");
+            return Ok(());
+        }
     }
 }
 
-fn report(what: &str, outcome: Result<(), IpsecError>) {
+fn report<E: std::fmt::Display>(what: &str, outcome: Result<(), E>) {
     if let Err(error) = outcome {
         tracing::error!(%error, "{what}");
     }

@@ -24,7 +24,7 @@ const TOGETHER: usize = 256;
 
 /// The handle that passes records to the writing task.
 pub struct Writer {
-    waiting: mpsc::Sender<Entry>,
+    waiting: mpsc::Sender<QueuedRecord>,
     counts: Arc<Counts>,
 }
 
@@ -38,7 +38,7 @@ struct Counts {
     failing: Mutex<Option<String>>,
 }
 
-struct Entry {
+struct QueuedRecord {
     request: u64,
     record: Unwritten,
     replies: mpsc::Sender<Vec<u8>>,
@@ -83,7 +83,7 @@ impl Writer {
                 })?,
             Keep::End(end) => Unwritten::End(end),
         };
-        let entry = Entry {
+        let entry = QueuedRecord {
             request: asked.request,
             record,
             replies,
@@ -158,7 +158,7 @@ fn check(claimed: &Authentication) -> Result<SignedRecord, Refusal> {
 /// Writes until all writers are gone, or returns the error if the log cannot be continued.
 async fn write(
     mut log: Log,
-    mut waiting: mpsc::Receiver<Entry>,
+    mut waiting: mpsc::Receiver<QueuedRecord>,
     counts: Arc<Counts>,
 ) -> Option<LogError> {
     let mut entries = Vec::new();

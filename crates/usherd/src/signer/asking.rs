@@ -175,7 +175,7 @@ mod tests {
         asking.end(&key(1));
         asking.refused(key(1), false, over);
         assert!(!asking.claim(key(1), over + PAUSE * 16 - SPACING));
-        // Where tokens had passed, the pause is short, and the next one is the first long one.
+        // After tokens had passed, the pause is short, and the next one is the first long one.
         asking.refused(key(1), true, over);
         assert!(!asking.claim(key(1), over + LATE - SPACING));
         assert!(asking.claim(key(1), over + LATE));

@@ -14,7 +14,7 @@ use usher_system::namespace;
 const PORTS_TRIED: usize = 16;
 
 /// Binds the socket, which has to be in this `network`, to the address it will come from and to a port
-/// nobody else has. `is_taken`: these endpoints are announced already, or may be.
+/// that no other socket has. `is_taken`: these endpoints are announced already, or may be.
 pub fn bind(
     network: u64,
     socket: &OwnedFd,
@@ -143,7 +143,7 @@ mod tests {
             name: "here".parse().unwrap(),
             addresses: addresses.to_vec(),
             key: usher_proto::host_key::HostPublicKey::from_bytes([1; 32]),
-            ike_key: None,
+            ike_keys: Vec::new(),
             control: 3440,
             loopback: Vec::new(),
         }

@@ -109,14 +109,13 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
     gated.lift(signer).await;
 }
 
-async fn refuse(caller: &LocalCaller, asked: &Asked, refusal: Refusal) {
+async fn refuse(caller: &LocalCaller, asked: &PermittedRequest, refusal: Refusal) {
     tracing::info!(user = %asked.user, host = %asked.host.name, service = %asked.service,
         reason = refusal.name(), "refused: {refusal}");
     reply(caller, &LocalReply::Refused(refusal)).await;
 }
 
-/// A permitted request.
-struct Asked {
+struct PermittedRequest {
     uid: u32,
     user: UserName,
     /// Whether the program accepts a ticket.
@@ -128,7 +127,7 @@ struct Asked {
     program: Option<ProgramId>,
 }
 
-impl Asked {
+impl PermittedRequest {
     /// The ticket, if the user's connections to the service carry tokens.
     fn ticket(&self, signer: &Signer) -> Option<(SocketAddr, u32)> {
         self.host.addresses.iter().find_map(|ip| {
@@ -145,7 +144,7 @@ async fn admit<'a>(
     peer: Peer,
     bytes: &[u8],
     descriptors: &'a [OwnedFd],
-) -> Result<(Asked, &'a OwnedFd), Refusal> {
+) -> Result<(PermittedRequest, &'a OwnedFd), Refusal> {
     let request = LocalRequest::decode(bytes)?;
     let mut descriptors = descriptors.iter();
     let socket = descriptors.next().ok_or(Refusal::Malformed)?;
@@ -185,7 +184,7 @@ async fn admit<'a>(
         .ok_or(Refusal::UnknownHost)?
         .clone();
     Ok((
-        Asked {
+        PermittedRequest {
             uid,
             user,
             with_ticket,
@@ -247,7 +246,7 @@ fn owner_at_the_proxy(
 }
 
 /// Gives the caller's socket its address.
-fn gated(signer: &Signer, asked: &Asked, socket: &OwnedFd) -> Result<Gated, Refusal> {
+fn gated(signer: &Signer, asked: &PermittedRequest, socket: &OwnedFd) -> Result<Gated, Refusal> {
     let is_taken = |connection: &ConnectionTuple| gates::stands(signer, connection);
     let connection = bind(signer.network, socket, &asked.host, asked.port, &is_taken)?;
     Gated::of_socket(connection, socket.as_fd())
@@ -256,7 +255,7 @@ fn gated(signer: &Signer, asked: &Asked, socket: &OwnedFd) -> Result<Gated, Refu
 /// Announces the caller's connection.
 async fn prepare(
     signer: &Arc<Signer>,
-    asked: &Asked,
+    asked: &PermittedRequest,
     socket: &OwnedFd,
     gated: &mut Gated,
 ) -> Result<(Lease, SessionId), Refusal> {

@@ -39,7 +39,9 @@ use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_local::configuration::{Configuration, InForce};
 use usher_local::paths;
-use usher_local::requests::{AgentView, Agents, AgentsView, Disable, Enable, Reload, ReloadedView};
+use usher_local::requests::{
+    AgentView, Agents, AgentsView, Disable, Enable, Prepare, PreparedView, Reload, ReloadedView,
+};
 use usher_local::roles;
 use usher_policy::Policy;
 use usher_proto::handshake::HandshakeSide;
@@ -155,7 +157,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     let proxy_uid = proxy.map(|account| account.uid);
     usher_system::privileges::raise_descriptor_limit()?;
     let cgroup = cgroup.map_or_else(usher_kernel::cgroup::mount, Ok)?;
-    let tickets = Tickets::open(&cgroup);
+    let tickets = Tickets::open(&cgroup, configuration.checked.policy.marks);
     let otherwise = "while the proxy does not run, a local user can bind one of its ports from 1024 on \
         and be taken for another host";
     let ports = ReservedPorts::open(&cgroup, otherwise);
@@ -245,6 +247,12 @@ impl Signer {
             generation,
             ..ReloadedView::default()
         }
+    }
+}
+
+impl Answers<Prepare> for Signer {
+    async fn answer(&self, request: Prepare) -> Result<PreparedView, Failed> {
+        Ok(Configuration::prepare(&request.into_candidate())?)
     }
 }
 

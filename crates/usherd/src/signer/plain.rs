@@ -173,7 +173,8 @@ pub async fn serve(signer: Arc<Signer>) -> io::Result<()> {
     };
     let take_notes =
         |reports: Vec<Report>| reports.into_iter().for_each(|one| take_note(&signer, one));
-    reports::each(holding.descriptor(), || holding.reports(), take_notes).await
+    let reports = || holding.reports();
+    reports::each("held SYNs", holding.descriptor(), reports, take_notes).await
 }
 
 fn take_note(signer: &Arc<Signer>, mut report: Report) {

@@ -38,11 +38,11 @@ struct State {
     /// The number by which the kernel knows a list. It is never reused.
     lists: HashMap<List, NonZeroU32>,
     last_number: u32,
-    programs: HashMap<String, Found>,
+    programs: HashMap<String, ListedProgram>,
     /// The destinations last passed to the kernel.
     destinations: Vec<Destination>,
     /// Programs that are no longer listed and that the kernel still has.
-    kept: Vec<Found>,
+    kept: Vec<ListedProgram>,
 }
 
 /// A destination at which plain connections are authenticated, and the number of the list of
@@ -77,7 +77,7 @@ pub enum ProgramsError {
 
 /// A program with its file.
 #[derive(Clone)]
-struct Found {
+struct ListedProgram {
     program: ProgramId,
     /// Its file, kept open: otherwise another file could get its identity.
     _file: Arc<OwnedFd>,
@@ -102,7 +102,7 @@ impl ListedPrograms {
             if let Err(error) = listing.available()
                 && !after.lists.is_empty()
             {
-                tracing::warn!(%error, "this kernel does not say which program connects: nobody \
+                tracing::warn!(%error, "this kernel does not say which program connects: no one \
                     authenticates to services with a list of `programs`");
             }
             for (path, error) in after.enter(listing, files) {
@@ -112,7 +112,7 @@ impl ListedPrograms {
         after.destinations = after.destinations_of(policy)?;
         let outcome = after.put(tickets);
         if outcome.is_err() {
-            // What was in force had room before and still does.
+            // The former list had room before and still does.
             if let Err(error) = before.put(tickets) {
                 tracing::error!(%error, "the former `programs` are not in force again");
             }
@@ -234,7 +234,7 @@ impl State {
             let found = file.map_err(|error| error.to_string()).and_then(|file| {
                 let program = listing.identify(file.as_fd());
                 let program = program.map_err(|error| error.to_string())?;
-                Ok(program.map(|program| Found {
+                Ok(program.map(|program| ListedProgram {
                     program,
                     _file: Arc::new(file),
                 }))

@@ -16,7 +16,7 @@ use super::closing::close_replaced;
 use super::lease::Use;
 use super::open::open;
 use super::relay::PendingAnswer;
-use super::sessions::{Held, Pair, is_permitted};
+use super::sessions::{HeldSession, Pair, is_permitted};
 
 /// The interval at which a server is answered for one session. A correct server asks at most once a
 /// second.
@@ -98,7 +98,7 @@ async fn settle(
 }
 
 /// Opens another session in place of this one, whose chain is used up, by another signature.
-fn replace(signer: &Arc<Signer>, host: Host, mut held: Held) {
+fn replace(signer: &Arc<Signer>, host: Host, mut held: HeldSession) {
     let signer = Arc::clone(signer);
     tokio::spawn(async move {
         let Some(former) = held.session().map(|session| (session.id, session.uid)) else {

@@ -184,7 +184,7 @@ pub(super) mod tests {
             name: name.parse().unwrap(),
             addresses: vec![[10, 77, 0, 2].into()],
             key: HostPublicKey::from_bytes([1; _]),
-            ike_key: None,
+            ike_keys: Vec::new(),
             control: 3440,
             loopback: Vec::new(),
         }

@@ -23,7 +23,8 @@ pub async fn keep_filled(signer: Arc<Signer>) -> io::Result<()> {
             renew(&signer, pair, permit);
         }
     };
-    reports::each(kernel.wanted_descriptor(), || kernel.wanted(), renew_all).await
+    let wanted = kernel.wanted_descriptor();
+    reports::each("tickets", wanted, || kernel.wanted(), renew_all).await
 }
 
 /// For a session without a ticket whose tokens did not pass for a while: the next session may have

@@ -1,4 +1,4 @@
-//! Reads what the ticket programs report.
+//! Reads the reports of the ticket programs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,8 +8,10 @@ use usher_bpf::Batch;
 use usher_daemon::packet_async::register;
 use usher_kernel::KernelError;
 
-/// Passes all that `take` returns to `handle`, whenever the descriptor is readable.
+/// Passes all that `take` returns to `handle`, whenever the descriptor is readable. `what` the
+/// reports are about is for the log.
 pub async fn each<T>(
+    what: &'static str,
     descriptor: Result<OwnedFd, KernelError>,
     take: impl Fn() -> Result<Batch<T>, KernelError>,
     mut handle: impl FnMut(Vec<T>),
@@ -22,7 +24,7 @@ pub async fn each<T>(
             let Batch { entries, more } = match take() {
                 Ok(batch) => batch,
                 Err(error) => {
-                    tracing::error!(%error, "reading reports of the ticket programs");
+                    tracing::error!(%error, "reading reports of {what}");
                     break;
                 }
             };

@@ -28,7 +28,7 @@ pub struct SessionKey {
     pub user: UserName,
     /// The server's host.
     pub host: HostName,
-    /// That host's key.
+    /// The key of that host.
     pub host_key: HostPublicKey,
     /// The service there.
     pub service: ServiceName,
@@ -132,13 +132,13 @@ pub fn is_permitted(key: &SessionKey, checked: &Checked) -> bool {
 pub type Slot = Arc<tokio::sync::Mutex<Option<Session>>>;
 
 /// The slot of an open session, held exclusively.
-pub struct Held {
+pub struct HeldSession {
     /// The subject of the session.
     pub key: SessionKey,
     slot: OwnedMutexGuard<Option<Session>>,
 }
 
-impl Held {
+impl HeldSession {
     /// The session.
     pub fn session(&mut self) -> Option<&mut Session> {
         self.slot.as_mut()
@@ -177,7 +177,7 @@ impl Sessions {
     }
 
     /// The slot of this session, unless it is in use.
-    pub fn hold(&self, host: &HostName, id: SessionId) -> Option<Held> {
+    pub fn hold(&self, host: &HostName, id: SessionId) -> Option<HeldSession> {
         self.0
             .lock()
             .iter()
@@ -185,7 +185,7 @@ impl Sessions {
             .find_map(|(key, slot)| {
                 let slot = Arc::clone(slot).try_lock_owned().ok()?;
                 let key = key.clone();
-                (slot.as_ref()?.id == id).then_some(Held { key, slot })
+                (slot.as_ref()?.id == id).then_some(HeldSession { key, slot })
             })
     }
 

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use usher_daemon::clock::unix_time;
 use usher_kernel::ticket::{self, Ticket, TicketKey, Wanted};
 use usher_local::paths;
+use usher_policy::protection::MarkMask;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 use zeroize::Zeroizing;
@@ -106,9 +107,16 @@ pub struct Grant {
 impl Tickets {
     /// Loads the programs and attaches them to the control group above the users' processes. If the
     /// kernel refuses, connections are announced one by one, and the log says so.
-    pub fn open(cgroup: &Path) -> Self {
+    ///
+    /// `marks` is the policy's mask when the signer starts, because it then gives up the privilege to set
+    /// marks. Under another mask, held SYNs of protected sockets leave when the kernel sends them again.
+    pub fn open(cgroup: &Path, marks: MarkMask) -> Self {
         let pins = Path::new(paths::SIGNER_PIN_DIRECTORY);
-        let kernel = ticket::Tickets::open(cgroup, Some(pins), &ticket::Limits::default());
+        let limits = ticket::Limits {
+            class_bits: marks.class_bits(),
+            ..ticket::Limits::default()
+        };
+        let kernel = ticket::Tickets::open(cgroup, Some(pins), &limits);
         match &kernel {
             Ok(kernel) => warn_of_lacks(kernel),
             Err(error) => tracing::warn!(%error, "no tokens: every connection is announced to its \
@@ -170,9 +178,9 @@ impl Tickets {
         })
     }
 
-    /// Has the kernel put tokens of this session into the user's connections to the address.
-    /// Returns the earlier session that it replaces. Does nothing if tokens have turned out not to
-    /// pass meanwhile.
+    /// Has the kernel put tokens of this session into the user's connections to the address. Returns the
+    /// earlier session that it replaces. Does nothing if it has turned out meanwhile that tokens do not
+    /// pass.
     pub fn issue(&self, pair: Pair, grant: Grant) -> Option<SessionId> {
         let kernel = self.kernel.as_ref()?;
         let key = pair.ticket_key();
@@ -394,7 +402,7 @@ mod tests {
             name: "here".parse().unwrap(),
             addresses: vec![KEY.server.ip()],
             key: host_key,
-            ike_key: None,
+            ike_keys: Vec::new(),
             control: 3440,
             loopback: Vec::new(),
         };

@@ -48,7 +48,7 @@ impl Child {
 }
 
 /// A standing order.
-pub struct Standing {
+pub struct StandingOrder {
     number: u64,
     prepared: Prepared,
     group: OwnedFd,
@@ -72,7 +72,7 @@ pub struct Standing {
     outcome: Option<Event>,
 }
 
-impl Standing {
+impl StandingOrder {
     /// Takes an order with its descriptors.
     ///
     /// # Errors
@@ -257,7 +257,7 @@ pub mod tests {
     fn taken(uid: u32, descriptors: usize) -> io::Result<Result<(), SpawnError>> {
         let null = || std::fs::File::open("/dev/null").unwrap().into();
         let descriptors = std::iter::repeat_with(null).take(descriptors).collect();
-        Ok(Standing::new(order(uid), descriptors)?.map(drop))
+        Ok(StandingOrder::new(order(uid), descriptors)?.map(drop))
     }
 
     #[test]

@@ -293,13 +293,14 @@ impl Channel {
             authenticate(&configuration.checked, &claim, &authenticator, statement)
         });
         let granted = granted.inspect_err(|&refusal| {
-            // Its contents are unproven.
+            // Its contents are unproven. The line counts against the host, not against a user whom it
+            // may only claim.
             let statement = statement.as_ref().ok();
             let ahead = statement.map(|said| said.issued.wrapping_sub(claim.now).cast_signed());
             clocks.note(&self.host, Err(refusal), ahead, claim.now);
             let user = statement.map(|said| said.user.to_string());
             let service = statement.map(|said| said.service.to_string());
-            tracing::info!(host = %self.host, user, service, reason = refusal.name(),
+            tracing::info!(host = %self.host, claimed_user = user, service, reason = refusal.name(),
                 "refused a session: {refusal}");
         })?;
         clocks.note(&self.host, Ok(()), None, claim.now);

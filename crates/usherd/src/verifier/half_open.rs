@@ -20,12 +20,12 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// The half-open connections, oldest first.
 #[derive(Default)]
 pub struct HalfOpen {
-    entries: Mutex<VecDeque<Entry>>,
+    entries: Mutex<VecDeque<HalfOpenConnection>>,
     next: AtomicU64,
     dropped: AtomicU64,
 }
 
-struct Entry {
+struct HalfOpenConnection {
     number: u64,
     address: IpAddr,
     task: AbortHandle,
@@ -40,7 +40,7 @@ impl HalfOpen {
     /// Enters a connection; drops the oldest of its address, or of all, if there are too many.
     pub fn enter(&self, number: u64, address: IpAddr, task: AbortHandle) {
         let mut entries = self.entries.lock();
-        entries.push_back(Entry {
+        entries.push_back(HalfOpenConnection {
             number,
             address,
             task,

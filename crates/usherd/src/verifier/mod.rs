@@ -25,7 +25,7 @@ use usher_daemon::control_server::{Answers, Failed};
 use usher_daemon::watchdog::watchdog;
 use usher_local::configuration::{Configuration, InForce};
 use usher_local::paths;
-use usher_local::requests::{Disable, Enable, Reload, ReloadedView};
+use usher_local::requests::{Disable, Enable, Prepare, PreparedView, Reload, ReloadedView};
 use usher_local::roles;
 use usher_proto::frame::ServerFrame;
 use usher_proto::host_key::HostPublicKey;
@@ -189,6 +189,12 @@ impl Verifier {
             generation,
             ..ReloadedView::default()
         }
+    }
+}
+
+impl Answers<Prepare> for Verifier {
+    async fn answer(&self, request: Prepare) -> Result<PreparedView, Failed> {
+        Ok(Configuration::prepare(&request.into_candidate())?)
     }
 }
 

@@ -78,7 +78,7 @@ impl Drop for Standing {
         for (connection, (session, _)) in announced {
             let withdraw = KeeperBody::Session(session, SessionRequest::Withdraw(connection));
             let asked = self.verifier.ask_keeper(self.host.clone(), withdraw);
-            // Nothing waits for its verdict.
+            // No client waits for this verdict.
             if let Err(refusal) = asked {
                 tracing::warn!(host = %self.host, %connection, reason = refusal.name(),
                     "an announcement of an ended channel stands until its time is over");

@@ -112,7 +112,7 @@ impl Channel {
         }
     }
 
-    /// Whether the server answers.
+    /// Asks the server for an answer.
     ///
     /// # Errors
     /// When it does not.

@@ -180,7 +180,7 @@ def fill():
         keeper, attached = attach()
         if attached.what != 'attached':
             return kept, attached.what
-        # Who is attached and asks for nothing is let go.
+        # The keeper closes attached connections that ask for nothing.
         keeper.socket.send(bytes([VERSION, PRE_ACCEPT]))
         kept.append(keeper)
 kept, outcome = fill()

@@ -3,7 +3,7 @@
 
 use crate::attackers::{hostile, knock, live_connection, process_of, says, served_as};
 use crate::service::{Client, Result, fenced, start_service};
-use usher_lab::{ALICE, BOB, Mail, PATIENCE, Signal};
+use usher_lab::{ALICE, BOB, Mail, PATIENCE, Role, Signal};
 
 /// Counts the kernel's objects for which bpf(2) returns a descriptor, and those that it refuses.
 const COUNT: &str = "
@@ -138,6 +138,93 @@ fn root_does_not_touch_the_pins_and_touches_others() -> Result {
     pins_are_guarded(&mail)?;
     let _service = start_service(&mail, &["fork"])?;
     Client::connect(&mail, "alice")?.echo("the hive has swarmed")
+}
+
+/// The numbers of maps, programs and links that bpf(2) refuses root.
+fn refused_objects(mail: &Mail) -> Result<[u32; 3]> {
+    let script = format!(
+        "{COUNT}
+maps, programs, links = count(12, 14), count(11, 13), count(31, 30)
+tell(maps['EPERM'], programs['EPERM'], links['EPERM'])"
+    );
+    let line = process_of(mail, "root", &script)?.read_past("\n", PATIENCE)?;
+    let numbers: std::result::Result<Vec<u32>, _> =
+        line.split_whitespace().map(str::parse).collect();
+    Ok(numbers?.try_into().map_err(|_| line)?)
+}
+
+/// Requires that root cannot touch the protector's pins.
+fn protectors_pins_are_guarded(mail: &Mail) -> Result {
+    for command in [
+        &["ls", "/sys/fs/bpf/usher_protector"][..],
+        &["rm", "/sys/fs/bpf/usher_protector/state"],
+        &["rm", "-r", "/sys/fs/bpf/usher_protector"],
+        &["mv", "/sys/fs/bpf/usher_protector", "/sys/fs/bpf/gone"],
+        &["chmod", "777", "/sys/fs/bpf/usher_protector"],
+        &["mkdir", "/sys/fs/bpf/usher_protector/own"],
+        &[
+            "bpftool",
+            "map",
+            "show",
+            "pinned",
+            "/sys/fs/bpf/usher_protector/state",
+        ],
+    ] {
+        let said = refused(mail, command)?;
+        assert!(said.contains("not permitted"), "{command:?}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn root_does_not_touch_what_the_protector_has_in_force() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let host = &mail.mailhost;
+    let without = refused_objects(&mail)?;
+    let mut protector = host.start_daemon(Role::Protector)?;
+    let policy = "/etc/usher/policy.d/governed.policy";
+    host.write(
+        policy,
+        "application /usr/bin/curl { network 0.0.0.0/0 trusted; }\n",
+    )?;
+    host.run(["usher", "policy", "apply"])?;
+    protectors_pins_are_guarded(&mail)?;
+    let with = refused_objects(&mail)?;
+    for (kind, (without, with)) in ["maps", "programs", "links"]
+        .iter()
+        .zip(without.iter().zip(with))
+    {
+        assert!(with > without + 5, "{kind}: {without}, {with}");
+    }
+    // Each policy is another table, which is guarded in place of the one before the last.
+    let mut tables = Vec::new();
+    for untrusted in ["10.0.0.0/8", "10.0.0.0/9", "10.0.0.0/10"] {
+        let networks = format!("network {untrusted} untrusted; network 0.0.0.0/0 trusted;");
+        host.write(
+            policy,
+            format!("application /usr/bin/curl {{ {networks} }}\n"),
+        )?;
+        host.run(["usher", "policy", "apply"])?;
+        tables.push(refused_objects(&mail)?);
+    }
+    assert!(
+        tables.windows(2).all(|pair| pair[0] == pair[1]),
+        "{tables:?}"
+    );
+    // Without a protector, and with the next one, to which they are open.
+    protector.crash()?;
+    protectors_pins_are_guarded(&mail)?;
+    protector.start()?;
+    protectors_pins_are_guarded(&mail)?;
+    let shown = host.run(["usher", "--json", "protection", "show"])?.stdout;
+    assert!(shown.contains("/usr/bin/curl"), "{shown}");
+    host.run(["rm", policy])?;
+    host.run(["usher", "policy", "apply"])?;
+    protector.stop()?;
+    assert_eq!(refused_objects(&mail)?, without);
+    Ok(())
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is no frame.
+//! Bytes that are no frame.
 
 use crate::attack::{Attack, Result, listen, still_works};
 use usher_lab::hostile::id_of;

@@ -2,7 +2,7 @@
 
 use crate::attack::{Attack, IMAP, Result};
 use usher_lab::hostile::{Asked, Identity, fresh_user_key, now, sign_bytes};
-use usher_proto::{Authenticator, MAX_CHAIN_LENGTH, NAMESPACE, Refusal};
+use usher_proto::{Authenticator, ClientBody, MAX_CHAIN_LENGTH, NAMESPACE, Refusal};
 
 #[test]
 fn a_wrong_statement_or_signature_has_its_own_refusal() -> Result {
@@ -245,5 +245,28 @@ fn a_good_session_shows_that_the_clocks_agree_again() -> Result {
     )?;
     let told = attack.mail.mailhost.run(["usher", "doctor"])?.stdout;
     assert!(!told.contains("the clock of"), "{told}");
+    Ok(())
+}
+
+#[test]
+fn claimed_users_share_the_log_lines_of_their_host() -> Result {
+    let attack = Attack::new()?;
+    let (mut channel, key) = (attack.channel()?, fresh_user_key());
+    for number in 0..30 {
+        let mut asked = attack.asked_of_length("alice", 2)?;
+        asked.statement.user = format!("user{number}").parse()?;
+        let authenticator = asked.sign(&key)?;
+        let opening = ClientBody::Open {
+            authenticator,
+            first: None,
+        };
+        assert_eq!(channel.ask(opening)?, Err(Refusal::NotAuthenticated));
+    }
+    let log = attack.mail.verifier.log()?;
+    assert_eq!(log.matches("refused a session: ").count(), 20, "{log}");
+    assert!(log.contains("claimed_user=\"user7\""), "{log}");
+    // Twin: alice's own session.
+    let mut asked = attack.asked("alice")?;
+    attack.granted(&mut channel, &mut asked, &attack.user_key("alice")?)?;
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! Where processes may connect that have become their users.
+//! The destinations of processes that have become their users.
 
 use crate::service::{Client, Result, fenced, start_service};
 use usher_lab::{Mail, PATIENCE};
 
 const POLICY: &str = "/etc/usher/policy.d/calls.policy";
 
-/// What comes of connecting, from a socket that the service made and from one of the process's own.
+/// The results of connecting a socket that the service made, and one of the process's own.
 fn reaches(client: &mut Client, address: &str) -> Result<String> {
     client.connection.write(format!("connect {address}\n"))?;
     Ok(client

@@ -1,5 +1,6 @@
-//! The calls of a service's own processes: pre_accept, set_net_user, accept_by_user. What takes a
-//! kernel with LSM programs is skipped, and said, on others; the virtual machines run it.
+//! The calls of a service's own processes: pre_accept, set_net_user, accept_by_user. Tests
+//! that need LSM programs are skipped, with a message, on kernels without them; the virtual machines
+//! run them.
 #![forbid(unsafe_code)]
 
 mod destinations;

@@ -16,7 +16,7 @@ pub const ACCOUNT_UID: u32 = 900;
 
 const SERVICE: &str = include_str!("../../programs/service.c");
 
-/// Whether the keeper can serve the calls. Asked once: a keeper that a test has killed does not
+/// Returns whether the keeper can serve the calls. Asked once: a keeper that a test has killed does not
 /// answer, and the kernel stays the same.
 pub fn has_fence(mail: &Mail) -> Result<bool> {
     static FENCE: OnceLock<bool> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! Which certificates let their user in.
+//! Certificates admit their user.
 
 use crate::agent;
 use crate::attack::{Attack, Result};

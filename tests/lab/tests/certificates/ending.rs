@@ -1,4 +1,4 @@
-//! What ends the sessions of a certificate.
+//! Sessions of a certificate end.
 
 use crate::attack::Result;
 use crate::authority::{AUTHORITIES, apply, certified, certify, certify_user, give, recent};
@@ -149,7 +149,7 @@ fn a_session_ends_with_its_certificate_and_a_new_one_follows() -> Result {
     lives(&mut alice)?;
     lives(&mut connect(&mail, "alice")?)?;
 
-    // The signer says that one has expired, and asks nobody.
+    // The signer reports an expired certificate, and asks no other process.
     let past = ["-I", "past", "-n", "alice", "-V", "-2h:-1h"];
     let path = certify(laptop, "ca", "alice", &past)?;
     let kept = "/var/lib/usher/keys/alice";
@@ -180,7 +180,7 @@ fn a_session_ends_with_its_certificate_and_a_new_one_follows() -> Result {
     give(&mail, "alice", &certify_user(laptop, "alice", "9")?)?;
     lives(&mut connect(&mail, "alice")?)?;
 
-    // What would not do is refused when it is given.
+    // A certificate that would not do is refused when it is given.
     let bobs = certify_user(&mail.laptop, "bob", "10")?;
     let host = certify(
         &mail.laptop,

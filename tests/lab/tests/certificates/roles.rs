@@ -68,12 +68,12 @@ fn a_principal_admits_holders_of_trusted_certificates() -> Result {
         be(&mail, "ca", "bob", others)?;
         is_refused(&mail, "bob")?;
     }
-    // Who is no user of anything by name; and the role is for this service.
+    // carol is no user of anything by name, and the role is for this service.
     be(&mail, "ca", "carol", "carol,night@example.org")?;
     let mut carol = take_duty(&mail, "carol")?;
     let told = refused(&mail, "carol", "mailhost:imap")?;
     assert!(told.contains(NOT_PERMITTED), "{told}");
-    // The role without the name lets nobody in.
+    // The role without the name lets no one in.
     be(&mail, "ca", "bob", "ops")?;
     let told = refused(&mail, "bob", "mailhost:duty")?;
     assert!(told.contains("did not accept the user, the key"), "{told}");
@@ -126,7 +126,7 @@ fn a_principals_user_goes_with_the_policy_or_the_authority() -> Result {
     lives(&mut alice)?;
     let mailhost = &mail.mailhost;
 
-    // What the analysis says of it.
+    // The answer of the analysis.
     let explain = ["explain", "alice@laptop", "duty@mailhost"];
     let (code, told) = ask(mailhost, &explain)?;
     let answer = "duty@mailhost (only with a certificate that names night@example.org or ops)";
@@ -171,7 +171,7 @@ fn a_principals_user_goes_with_the_policy_or_the_authority() -> Result {
     lives(&mut bob)?;
     lives(&mut reading)?;
 
-    // It is back, and the authority is not: nobody is admitted, and policy check says so.
+    // It is back, and the authority is not: no one is admitted, and policy check says so.
     mailhost.write(POLICY, DUTY)?;
     apply(&mail)?;
     let mut alice = take_duty(&mail, "alice")?;

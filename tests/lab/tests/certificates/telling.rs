@@ -1,4 +1,4 @@
-//! What services and the log are told of certificates.
+//! The information on certificates for services and for the log.
 
 use crate::attack::Result;
 use crate::authority::{AUTHORITIES, apply, certified, certify, give};

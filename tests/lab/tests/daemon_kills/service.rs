@@ -64,9 +64,9 @@ fn add_dave(laptop: &Host, mailhost: &Host) -> Result {
     laptop.add_account("dave", 1004)?;
     mailhost.add_account("dave", 2004)?;
     let key = "/root/dave";
-    laptop.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key])?;
+    let public = laptop.make_key(key)?;
     laptop.run(["usher", "user", "add", "dave", "--private-key", key])?;
-    mailhost.write("/root/dave.pub", laptop.read("/root/dave.pub")?)?;
+    mailhost.write("/root/dave.pub", public)?;
     mailhost.run([
         "usher",
         "user",

@@ -35,14 +35,9 @@ pub fn topology() -> Result<Mail> {
 pub fn topology_for(clients_policy: &str) -> Result<Mail> {
     let mail = Lab::mail()?;
     mail.mailhost.write("/var/lib/greeter.py", GREETER)?;
-    mail.mailhost.write(
-        "/etc/usher/policy.d/greeter.policy",
-        "service greeter { program \"/usr/bin/python3\" \"/var/lib/greeter.py\"; listen 7000; \
-         style user; users mail; hosts laptop; }\n",
-    )?;
-    mail.laptop
-        .write("/etc/usher/policy.d/greeter.policy", clients_policy)?;
-    mail.apply()?;
+    let policy = "service greeter { program \"/usr/bin/python3\" \"/var/lib/greeter.py\"; listen 7000; \
+         style user; users mail; hosts laptop; }\n";
+    mail.add_policies("greeter", policy, clients_policy)?;
     Ok(mail)
 }
 

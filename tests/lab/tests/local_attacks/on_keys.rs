@@ -34,8 +34,8 @@ for path in "@controls@".split():
     attempt("unlink", os.unlink, path)
 "#;
     let keys = [
-        "/var/lib/usher/keys/alice /etc/usher/host_key /etc/usher/ike_key",
-        "/etc/usher/host_key /etc/usher/ike_key",
+        "/var/lib/usher/keys/alice /etc/usher/host_key /etc/usher/ike/key",
+        "/etc/usher/host_key /etc/usher/ike/key",
     ];
     let folders = ["/var/lib/usher/keys", "/sys/fs/bpf/usher"];
     let sockets = [
@@ -81,7 +81,7 @@ for path in "@controls@".split():
         (&laptop, "usher-courier", "/etc/usher/host_key"),
         (&laptop, "usher-signer", "/etc/usher/host_key"),
         (&mailhost, "usher-verifier", "/etc/usher/host_key"),
-        (&mailhost, "usher-verifier", "/etc/usher/ike_key"),
+        (&mailhost, "usher-verifier", "/etc/usher/ike/key"),
     ] {
         let read = host.command(["cat", path]).user(user).run()?;
         assert!(!read.status.success(), "{user} reads {path}");

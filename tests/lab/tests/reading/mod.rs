@@ -27,7 +27,7 @@ pub fn connect_to(
     Ok(connection)
 }
 
-/// Whether the user is served; otherwise the user must be refused.
+/// Returns whether the user is served; otherwise the user must be refused.
 pub fn is_served(
     mail: &Mail,
     user: &str,

@@ -16,9 +16,7 @@ pub const VAULT: &str = r#"service vault {
 
 /// Makes a key pair in /root of a host and returns its public line.
 pub fn keygen(host: &Host, name: &str) -> Result<String, Box<dyn Error>> {
-    let path = format!("/root/{name}");
-    host.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", &path])?;
-    Ok(host.read(format!("{path}.pub"))?)
+    Ok(host.make_key(&format!("/root/{name}"))?)
 }
 
 /// Runs `usher user add` with these options; returns its output.

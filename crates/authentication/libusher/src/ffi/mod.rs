@@ -1,5 +1,6 @@
-//! The C interface of `include/usher.h`. All of this crate's unsafe code.
+//! The C interface of `include/usher.h` and `include/usher_mac.h`. All of this crate's unsafe code.
 
+mod mac;
 mod service;
 
 use std::cell::RefCell;

@@ -40,7 +40,7 @@ enum Listener {
 static LISTENERS_OF_PROCESS: Mutex<Option<HashMap<RawFd, Listener>>> = Mutex::new(None);
 
 /// A failure in the form for C.
-struct Failure(String, c_int);
+pub(super) struct Failure(pub(super) String, pub(super) c_int);
 
 impl From<ServiceError> for Failure {
     fn from(error: ServiceError) -> Self {
@@ -67,7 +67,7 @@ fn with_table<T>(
     act(table.get_or_insert_default())
 }
 
-fn answer(result: Result<c_int, Failure>) -> c_int {
+pub(super) fn answer(result: Result<c_int, Failure>) -> c_int {
     result.unwrap_or_else(|Failure(text, errno)| fail(&text, errno))
 }
 
@@ -81,7 +81,7 @@ fn not_in_the_mode() -> Failure {
 }
 
 /// A descriptor that a C caller lends for the time of the call.
-fn opened<'a>(descriptor: c_int) -> Result<BorrowedFd<'a>, Failure> {
+pub(super) fn opened<'a>(descriptor: c_int) -> Result<BorrowedFd<'a>, Failure> {
     if descriptor < 0 {
         return Err(rustix::io::Errno::BADF.into());
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the calls say on a host where no daemon runs. Prints each failed expectation.
+ * The errors of the calls on a host without a daemon. Prints each failed expectation.
  */
 #include <arpa/inet.h>
 #include <errno.h>

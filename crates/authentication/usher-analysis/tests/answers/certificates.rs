@@ -49,7 +49,7 @@ fn users_who_need_a_certificate_are_listed_with_the_principal() {
         (Verdict::Permitted, String::new(), 0)
     );
     assert_eq!(decided(&both, "bob"), needed("dev,ops"));
-    // Whom the client does not permit a certificate does not help.
+    // A certificate does not help a user whom the client does not permit.
     assert_eq!(
         decided(&both, "carol"),
         (Verdict::Refused, "dev,ops".to_owned(), 1)

@@ -174,7 +174,7 @@ fn a_difference_tells_which_programs_may_now() {
 fn a_difference_names_gains_losses_and_changes() {
     assert_eq!(difference(&network(&[]), &network(&[])), []);
     let more = ("alice, bob", "alice, carol");
-    // One side alone permits nobody more.
+    // One side alone permits no further users.
     let found = change(&[("laptop", more.0, more.1)]);
     assert_eq!(
         (names(&found.gain), names(&found.lose)),
@@ -209,7 +209,7 @@ fn a_difference_names_gains_losses_and_changes() {
     assert_eq!(difference(&network(&[]), &network(&otherwise)), []);
 }
 
-/// What the network's hosts contradict each other in.
+/// The contradictions between the network's hosts.
 fn matters(changes: &[(&str, &str, &str)]) -> Vec<(String, String)> {
     let network = network(changes);
     let found = Universe::new(&[&network]).disagreements(&network);
@@ -238,7 +238,7 @@ fn only_hosts_that_disagree_are_reported() {
     );
     assert_eq!(
         one(&[("mailhost", "hosts laptop", "hosts mailhost")]),
-        format!("{target} | `service imap` of mailhost admits nobody from laptop")
+        format!("{target} | `service imap` of mailhost admits no users from laptop")
     );
     assert_eq!(
         one(&[("laptop", "alice, bob", "alice, bob, carol")]),
@@ -280,7 +280,7 @@ fn only_hosts_that_disagree_are_reported() {
     );
 }
 
-/// What comes of these statements of mailhost's policy, in order.
+/// The outcomes of these statements of mailhost's policy, in order.
 fn tried(network: &[HostPolicy]) -> Vec<(Expected, usize)> {
     let network = Network::new(network.iter().cloned()).expect("different hosts");
     let outcomes = network.try_expectations().into_iter();
@@ -322,7 +322,7 @@ fn an_expectation_holds_fails_or_is_not_known_here() {
             (Fails, 1),
         ]
     );
-    // What laptop would say decides, but where mailhost refuses.
+    // laptop's answer decides, unless mailhost refuses.
     assert_eq!(
         tried(&[mailhost]),
         [
@@ -337,7 +337,7 @@ fn an_expectation_holds_fails_or_is_not_known_here() {
             (NotKnown, 1),
         ]
     );
-    // A service that nobody offers is refused, and there is no connection to show.
+    // A service that no host offers is refused, and there is no connection to show.
     let text = hosts_text() + LAPTOP + "expect permit user alice service imap at laptop;";
     let laptop = host("laptop", &text);
     let offers_nothing = host("mailhost", &(hosts_text() + "users mail { member alice; }"));
@@ -453,7 +453,7 @@ fn rights_are_found_by_the_names_of_a_connection_request() {
         assert!(!found(&renamed, client, server), "{client} {server}");
     }
     assert!(found(&plain, "laptop", "mailhost") && !found(&plain, "laptop", "post"));
-    // What a host is called by others is no difference.
+    // The names that others have for a host make no difference.
     assert_eq!(difference(&plain, &renamed), []);
     // A host's own name is that host's, whatever another one is called by it.
     let text = hosts_text()

@@ -1,4 +1,4 @@
-//! What is objected to a connection, and the remedy.
+//! The objections to a connection, and their remedies.
 
 use usher_analysis::{HostPolicy, Network, Universe};
 use usher_policy::Moment;
@@ -6,7 +6,7 @@ use usher_proto::HostPublicKey;
 
 use super::{asked, network};
 
-/// What is objected to this user's connection from laptop to imap of mailhost: why, what to do.
+/// The objections to this user's connection from laptop to imap of mailhost: reason and remedy.
 fn objections(network: &Network, user: &str) -> Vec<(String, Option<String>)> {
     let decision = network.decide(&asked(user)).expect("both are known");
     let told = decision
@@ -96,8 +96,7 @@ fn a_service_that_demands_protection_asks_it_of_the_client() {
                  mailhost at port 143 by it"
             ),
             &format!(
-                "add an `application` block on laptop with `network mailhost protected NAME;` and, \
-                 in its `protection NAME`, `localport=any remoteport=143 {kind} mandatory;`"
+                "write `protection {kind};` in the `client` block on laptop that names imap at mailhost"
             ),
         )
     };
@@ -157,6 +156,64 @@ fn a_service_that_demands_protection_asks_it_of_the_client() {
 }
 
 #[test]
+fn a_client_block_protects_as_the_service_demands() {
+    let demand = |kind: &str| match kind {
+        "" => "listen 143;".to_owned(),
+        kind => format!("listen 143; protection {kind};"),
+    };
+    let without_sas = |kind: &str| {
+        format!(
+            "laptop has its connections with imap protected by {kind} of IPsec, and mailhost negotiates \
+             no SAs for it"
+        )
+    };
+    for (demanded, given, refused) in [
+        ("encryption", "encryption", false),
+        ("authentication", "encryption", false),
+        ("authentication", "authentication", false),
+        ("", "encryption", true),
+    ] {
+        let client = format!("client mail {{ protection {given};");
+        let network = network(&[
+            ("mailhost", "listen 143;", &demand(demanded)),
+            ("laptop", "client mail {", &client),
+        ]);
+        let remedy = format!("write `protection {given};` in `service imap` on mailhost");
+        let expected = match refused {
+            false => Vec::new(),
+            true => vec![told(&without_sas(given), &remedy)],
+        };
+        assert_eq!(
+            objections(&network, "alice"),
+            expected,
+            "{demanded}: {given}"
+        );
+        let rights = Universe::new(&[&network]).rights(&network).len();
+        assert_eq!(rights, usize::from(!refused));
+        let decision = network.decide(&asked("alice")).expect("both are known");
+        let request = decision.how.client.expect("a client");
+        assert_eq!(
+            request.protection.map(|kind| kind.to_string()),
+            Some(given.to_owned())
+        );
+    }
+    // Less than the service demands: neither passes.
+    let network = network(&[
+        (
+            "mailhost",
+            "listen 143;",
+            "listen 143; protection encryption;",
+        ),
+        (
+            "laptop",
+            "client mail {",
+            "client mail { protection authentication;",
+        ),
+    ]);
+    assert_eq!(objections(&network, "alice").len(), 2);
+}
+
+#[test]
 fn whom_no_policy_can_admit_no_remedy_adds() {
     let account = [("mailhost", "program \"/x\"", "account vmail")];
     let network = network(&account);
@@ -211,7 +268,7 @@ fn a_remedy_names_blocks_of_the_file_to_change() {
             ),
         ]
     );
-    // Who has another's name has a block of that name.
+    // A host with another's name has a block of that name.
     let key = |number: u8| HostPublicKey::from_bytes([number; 32]).to_openssh();
     let wrong = network(&[("laptop", &key(2), &key(3))]);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What signer, verifier and keeper ask of each host's policy, put together naively.
+//! The questions of signer, verifier and keeper to each host's policy, put together naively.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use usher_policy::{Host, Policy, TrustedPrincipal};
 
 use crate::hosts::{NOW, PRINCIPALS};
 
-/// What a connection is, all of it said.
+/// A connection in full.
 pub struct Connection<'c> {
     pub user: &'c UserName,
     pub service: &'c ServiceName,
@@ -81,18 +81,44 @@ fn server_permits_with(
     service.listen == asked.port && has_key && !server.users.disabled.contains(asked.user)
 }
 
+/// Whether a host has SAs of this kind negotiated.
+fn negotiates(host: &HostPolicy, kind: Kind) -> bool {
+    let of_blocks = compile(&host.policy.applications, &Names::default(), u16::MAX);
+    let of_blocks = of_blocks.expect("few networks").classes.into_iter();
+    let of_clients = host.policy.client_services();
+    let of_services = host.policy.services.values();
+    let mut demands = of_services.filter_map(|service| service.protection.as_ref());
+    of_blocks
+        .map(|(class, _)| class.kind)
+        .any(|one| one == kind)
+        || of_clients
+            .map(|entry| entry.protection)
+            .any(|one| one == Some(kind))
+        || demands.any(|demanded| kind == Kind::Encryption || demanded.kind == kind)
+}
+
 /// As the kernels of both hosts: by the client's policy some program's traffic with the service is
-/// protected as the service demands.
+/// protected as the service demands, and what the client protects finds SAs.
 fn is_protected(
-    client: &HostPolicy,
+    (client, of_server): (&HostPolicy, &Host),
     server: &HostPolicy,
     to: IpAddr,
     asked: &Connection<'_>,
 ) -> bool {
+    let entry = client.policy.client_services();
+    let mut entry = entry.filter(|entry| entry.host == of_server.name);
+    let entry = entry.find(|entry| entry.service == *asked.service);
+    let by_client = entry.and_then(|entry| entry.protection);
+    if by_client.is_some_and(|kind| !negotiates(server, kind)) {
+        return false;
+    }
     let service = server.policy.services.get(asked.service);
     let Some(demanded) = service.and_then(|service| service.protection.as_ref()) else {
         return true;
     };
+    if by_client == Some(Kind::Encryption) || by_client == Some(demanded.kind) {
+        return true;
+    }
     let tables = compile(&client.policy.applications, &Names::default(), u16::MAX);
     let tables = tables.expect("few networks");
     let mut applications = 0..tables.applications.len();
@@ -112,7 +138,7 @@ fn own(host: &HostPolicy) -> &Host {
     &host.policy.hosts[&host.name]
 }
 
-/// What the daemons of all hosts together would do, or of those whose policies there are.
+/// The decision of the daemons of all hosts together, or of those whose policies are known.
 pub fn expected(
     hosts: &[HostPolicy],
     client: &str,
@@ -141,7 +167,8 @@ pub fn expected(
                 && to.any(|to| from.iter().any(|from| from.is_ipv4() == to.is_ipv4()));
             let to = own(server).addresses.iter().filter(used);
             let mut to = to.filter(|to| from.iter().any(|from| from.is_ipv4() == to.is_ipv4()));
-            let permitted = permitted && to.any(|to| is_protected(client, server, *to, asked));
+            let permitted =
+                permitted && to.any(|to| is_protected((client, of_server), server, *to, asked));
             match server_permits(server, of_client, asked) {
                 Admits::User => answer(permitted, Verdict::Permitted),
                 Admits::Holder => answer(permitted, Verdict::WithCertificate),

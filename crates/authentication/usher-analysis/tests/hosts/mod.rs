@@ -15,7 +15,7 @@ pub const GIVEN: usize = 3;
 /// All names that hosts have in questions: a policy may call the last host otherwise.
 pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "d-else"];
 pub const USERS: [&str; 4] = ["ann", "bob", "cid", "dan"];
-/// What certificates name: an authority in ann's list is trusted with her name only.
+/// The principals of certificates. An authority in ann's list is trusted with her name only.
 pub const PRINCIPALS: [&str; 3] = ["ops", "dev", "ann"];
 /// The account of the last service, which clients permit and no set of its service names.
 pub const ACCOUNT: &str = "zoe";
@@ -26,7 +26,7 @@ pub const PORTS: [u16; 2] = [1000, 2000];
 pub const NOW: u64 = 1_767_225_600;
 pub const TIMES: [&str; 2] = ["2026-01-01T00:00Z", "2026-01-01T00:00:01Z"];
 
-/// What a host's policy says of another.
+/// A host's policy about another.
 #[derive(Clone, Copy, Debug)]
 enum View {
     Right,
@@ -63,6 +63,8 @@ pub struct Choices {
     services: Vec<(bool, bool, u8, u8)>,
     /// For each service what it demands of IPsec: encryption, authentication, or mostly nothing.
     demands: Vec<u8>,
+    /// For each service, how clients protect their connections with it.
+    reached: Vec<u8>,
     /// For each host, which traffic with it a program has protected.
     protects: Vec<u8>,
     /// For each service of each host: named, at which port, blocks.
@@ -70,8 +72,8 @@ pub struct Choices {
     purpose: bool,
     disabled: u8,
     keys: Option<(u8, u8)>,
-    /// Whose lists have an authority that is trusted with `ops` (or for ann with her name): for
-    /// nothing in particular, and for banking.
+    /// The users whose lists have an authority that is trusted with `ops` (or for ann with her
+    /// name): without a purpose, and for banking.
     authorities: (u8, u8),
     certified: bool,
 }
@@ -87,7 +89,7 @@ pub fn choices() -> impl Strategy<Value = Choices> {
         vec((often(), seldom(), 1..16_u8, any::<u8>()), SERVICES.len()),
         vec((often(), seldom(), 1..16_u8), SERVICES.len() * HOSTS.len()),
         (any::<bool>(), seldom(), (any::<u8>(), any::<u8>())),
-        (disabled, vec(0..6_u8, SERVICES.len()), vec(any::<u8>(), HOSTS.len())),
+        (disabled, vec(0..6_u8, SERVICES.len()), vec(0..6_u8, SERVICES.len()), vec(any::<u8>(), HOSTS.len())),
         prop::option::of((any::<u8>(), any::<u8>())),
     )
         .prop_map(
@@ -98,7 +100,7 @@ pub fn choices() -> impl Strategy<Value = Choices> {
                 services,
                 entries,
                 (purpose, certified, authorities),
-                (disabled, demands, protects),
+                (disabled, demands, reached, protects),
                 keys,
             )| Choices {
                 views,
@@ -107,6 +109,7 @@ pub fn choices() -> impl Strategy<Value = Choices> {
                 principals,
                 services,
                 demands,
+                reached,
                 protects,
                 entries,
                 purpose,
@@ -221,11 +224,7 @@ fn policy_text(viewer: usize, choices: &Choices) -> String {
              {keys} {} }}\n",
             SERVICES[number],
             blocks(*users, "certified"),
-            match choices.demands[number] {
-                0 => "protection encryption;",
-                1 => "protection authentication;",
-                _ => "",
-            }
+            protection(choices.demands[number]),
         );
     }
     text += &application_text(choices);
@@ -236,12 +235,22 @@ fn policy_text(viewer: usize, choices: &Choices) -> String {
         };
         let port = PORTS[usize::from(*other_port)] + u16::try_from(number).expect("few services");
         text += &format!(
-            "client c{index} {{ users {}; service {} at {name} port {port}; }}\n",
+            "client c{index} {{ users {}; service {} at {name} port {port}; {} }}\n",
             blocks(*users, "accounts"),
             SERVICES[number],
+            protection(choices.reached[number]),
         );
     }
     text
+}
+
+/// Mostly none.
+fn protection(choice: u8) -> &'static str {
+    match choice {
+        0 => "protection encryption;",
+        1 => "protection authentication;",
+        _ => "",
+    }
 }
 
 /// A program whose traffic with other hosts is protected, or not, by family and port.

@@ -35,9 +35,7 @@ impl Entry {
         key: &[u8; 36],
         now: u64,
     ) -> Result<Option<AdmissionRow>, KernelError> {
-        const UNREADABLE: KernelError = KernelError::UnreadableEntry {
-            table: "admissions",
-        };
+        const UNREADABLE: KernelError = KernelError::UnreadableEntry("admissions");
         let state = match (self.mark & ((1 << STATE_BITS) - 1)) as u32 {
             ANNOUNCED => AdmissionState::Announced,
             SYN_RECEIVED => AdmissionState::SynReceived,
@@ -106,7 +104,7 @@ impl TryFrom<&Session> for SessionRecord {
     type Error = KernelError;
 
     fn try_from(session: &Session) -> Result<Self, KernelError> {
-        const UNREADABLE: KernelError = KernelError::UnreadableEntry { table: "sessions" };
+        const UNREADABLE: KernelError = KernelError::UnreadableEntry("sessions");
         let user = unpadded(&session.user).ok_or(UNREADABLE)?;
         let host = unpadded(&session.host).ok_or(UNREADABLE)?;
         let ended = match session.ended {
@@ -167,9 +165,7 @@ impl TryFrom<&Certificate> for Certified {
             key_id: stored.key_id,
             serial: stored.serial,
             valid_before: stored.valid_before,
-            principals: principals.ok_or(KernelError::UnreadableEntry {
-                table: "certificates",
-            })?,
+            principals: principals.ok_or(KernelError::UnreadableEntry("certificates"))?,
         })
     }
 }

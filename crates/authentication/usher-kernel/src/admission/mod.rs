@@ -4,6 +4,7 @@
 //! in force outlive the keeper: while it is away, announced connections are still admitted, and
 //! everything else is still refused.
 
+mod arriving;
 mod layout;
 mod tokens;
 mod types;
@@ -25,6 +26,8 @@ use crate::shared::admission::{
     Session, Target, WITHDRAW,
 };
 use crate::shared::key;
+use arriving::Arriving;
+pub(crate) use arriving::probe as probe_arriving;
 use tokens::Tokens;
 pub use tokens::{TokenError, TokenRow, TokenSession};
 pub use types::{
@@ -35,7 +38,7 @@ pub use types::{
 /// bpf/authentication/admission.
 pub(crate) static CODE: Code = code!("usher", "admission");
 
-/// The place of check_token at every interface: before most other filters, because an earlier filter
+/// The place of check_token at every interface, on kernels before 6.6: before most other filters, because an earlier filter
 /// that decides about a packet would hide it.
 pub(crate) const FILTER: Filter = Filter {
     priority: 3,
@@ -59,16 +62,20 @@ pub struct Admission {
     outstanding: Table<Target, u64>,
     remove: OwnedFd,
     check_token: OwnedFd,
+    /// The program that reads tokens at LOCAL_IN; or the reason that the kernel does not accept it, so
+    /// that filters at interfaces read them.
+    arriving: Result<Arriving, String>,
     untracked: Ring<ConnectionTuple>,
     last_number: AtomicU64,
-    _pins: Pins,
+    pins: Pins,
 }
 
 impl Admission {
-    /// Loads the programs, or adopts the tables that an earlier keeper pinned under `pins`, a
-    /// folder of a bpffs that is made if need be. Attaches to the caller's network namespace and to
-    /// `cgroup` (the path of its folder), which must be the one in which the keeper makes its
-    /// listeners, or above it. Programs in force are replaced in place: there is no moment without
+    /// Loads the programs, or adopts the tables that an earlier keeper pinned under `pins`, a folder of
+    /// a bpffs that is made if need be. Attaches to the caller's network namespace and to `cgroup` (the
+    /// path of its folder), which must be the one in which the keeper makes its listeners, or above it.
+    /// From kernel 6.6 on, tokens are read from then on; on others the caller begins it by
+    /// [`Admission::attach_tokens`]. Programs in force are replaced in place: there is no moment without
     /// admission, and established connections notice nothing.
     ///
     /// # Errors
@@ -77,6 +84,29 @@ impl Admission {
     /// [`KernelError::OtherNamespace`] when the pins cannot be adopted; nothing has been changed
     /// then. Otherwise the kernel's error: objects pinned by then stay and are adopted the next time.
     pub fn open(pins: &Path, cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
+        Self::open_with(pins, cgroup, limits, |pins, sizes| {
+            Arriving::open(pins, sizes).map_err(|error| error.to_string())
+        })
+    }
+
+    /// Like [`Admission::open`], but reads tokens at interfaces, as on kernels before 6.6.
+    ///
+    /// # Errors
+    /// Like [`Admission::open`].
+    pub fn open_at_interfaces(
+        pins: &Path,
+        cgroup: &Path,
+        limits: &Limits,
+    ) -> Result<Self, KernelError> {
+        Self::open_with(pins, cgroup, limits, |_, _| Err("not asked for".to_owned()))
+    }
+
+    fn open_with(
+        pins: &Path,
+        cgroup: &Path,
+        limits: &Limits,
+        arriving: impl FnOnce(&Pins, &[(&'static str, u32)]) -> Result<Arriving, String>,
+    ) -> Result<Self, KernelError> {
         let pins = Pins::lock(pins)?;
         pins.require_layout(LAYOUT_VERSION)?;
         let sizes = [
@@ -104,9 +134,10 @@ impl Admission {
             outstanding: object.table("outstanding")?,
             remove: object.program("remove")?,
             check_token: object.program("check_token")?,
+            arriving: arriving(&pins, &sizes),
             untracked: object.ring("untracked", "reading untracked connections", read)?,
             last_number: AtomicU64::new(0),
-            _pins: pins,
+            pins,
         })
     }
 
@@ -140,19 +171,8 @@ impl Admission {
 
     /// Removes the user's queue: SYNs are refused from then on, and connections waiting in the queue stay
     /// there. Does nothing if there is none.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn remove_listener(&self, service: u32, uid: u32) -> Result<(), KernelError> {
         self.listeners.remove(&Target { service, uid }).map(drop)
-    }
-
-    /// Whether the user has a queue at the service.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn has_listener(&self, service: u32, uid: u32) -> Result<bool, KernelError> {
-        Ok(self.listeners.get(&Target { service, uid })?.is_some())
     }
 
     /// Admits the connection once.
@@ -223,9 +243,6 @@ impl Admission {
     /// Removes the announcement of a connection, of any session, unless it is established: an
     /// established one stays until it is closed, so that revocation still sees it. A handshake under way
     /// can still complete; [`Admission::drain_untracked`] then reports the connection.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn forget(&self, connection: &ConnectionTuple) -> Result<(), KernelError> {
         self.remove(&connection.encode(), FORGET, None).map(drop)
     }
@@ -245,9 +262,7 @@ impl Admission {
             0 => Ok(Removed::Not),
             1 => Ok(Removed::Gone),
             2 => Ok(Removed::Changed),
-            _ => Err(KernelError::UnreadableEntry {
-                table: "admissions",
-            }),
+            _ => Err(KernelError::UnreadableEntry("admissions")),
         }
     }
 
@@ -282,9 +297,6 @@ impl Admission {
 
     /// Removes expired announcements, and handshakes (also withdrawn ones) 70 s after that, when the
     /// kernel has abandoned them. Returns the number of removed entries.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn sweep(&self) -> Result<usize, KernelError> {
         let now = boot_time();
         let mut removed = 0;
@@ -377,9 +389,6 @@ impl Admission {
     }
 
     /// Removes a session. Does nothing if there is none.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn remove_session(&self, session: &SessionId) -> Result<(), KernelError> {
         self.sessions.remove(session.as_bytes())?;
         self.certificates.remove(session.as_bytes()).map(drop)
@@ -398,9 +407,6 @@ impl Admission {
     }
 
     /// The programs' counters.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn counters(&self) -> Result<Counters, KernelError> {
         self.counters.read()
     }
@@ -410,27 +416,29 @@ impl Admission {
     /// # Errors
     /// The kernel's error.
     pub fn unpinned_programs(&self) -> Result<Vec<u32>, KernelError> {
-        [&self.remove, &self.check_token]
-            .into_iter()
-            .map(program_id)
-            .collect()
+        let programs = [&self.remove, &self.check_token].map(program_id);
+        let arriving = self.arriving.as_ref().ok().map(Arriving::program);
+        programs.into_iter().chain(arriving).collect()
     }
 
-    /// Attaches the filter that reads tokens to every interface of the caller's network namespace; see
+    /// The reason that tokens are read at interfaces, where packets under IPsec and fragments cannot be
+    /// read. None: they are read at LOCAL_IN, in packets of every form and on every interface.
+    #[must_use]
+    pub fn reads_at_interfaces(&self) -> Option<&str> {
+        self.arriving.as_ref().err().map(String::as_str)
+    }
+
+    /// Ensures that the tokens of packets that arrive in the caller's network namespace are read. If
+    /// they are read at interfaces, attaches the filter to all present interfaces; see
     /// [`Filter::attach`]. Connections through an interface without the filter must be announced.
     ///
     /// # Errors
-    /// When the interfaces cannot be listed, or the program's id cannot be read.
+    /// The kernel's error: then it is unknown which interfaces have the filter.
     pub fn attach_tokens(&self) -> Result<Vec<Unattached>, KernelError> {
-        FILTER.attach(&self.check_token)
-    }
-
-    /// Removes the filter; returns the interfaces from which it could not be removed.
-    ///
-    /// # Errors
-    /// When the interfaces cannot be listed.
-    pub fn detach_tokens(&self) -> Result<Vec<Unattached>, KernelError> {
-        Ok(FILTER.detach()?.1)
+        match &self.arriving {
+            Ok(arriving) => arriving.attach(&self.pins).map(|()| Vec::new()),
+            Err(_) => FILTER.attach(&self.check_token),
+        }
     }
 
     /// A descriptor that is readable (epoll, poll) while [`Admission::drain_untracked`] has reports.
@@ -443,9 +451,6 @@ impl Admission {
 
     /// Connections that reached a service unannounced since the last call. The caller must destroy them.
     /// The ring holds about a thousand; more are only counted.
-    ///
-    /// # Errors
-    /// libbpf's error.
     pub fn drain_untracked(&self) -> Result<Vec<ConnectionTuple>, KernelError> {
         let mut all = Vec::new();
         loop {

@@ -122,7 +122,7 @@ impl Tokens {
         for (number, tokens) in table.entries()? {
             let slot = TokenSlot::new(number);
             let (Some(slot), Some(used)) = (slot, used.get_mut(number as usize)) else {
-                return Err(KernelError::UnreadableEntry { table: "tokens" });
+                return Err(KernelError::UnreadableEntry("tokens"));
             };
             *used = true;
             if tokens.length == 0 {
@@ -167,7 +167,7 @@ impl Tokens {
                 Insertion::Full => return Err(TokenError::Full),
                 // There is no other writer.
                 Insertion::Exists => {
-                    return Err(KernelError::UnreadableEntry { table: "tokens" }.into());
+                    return Err(KernelError::UnreadableEntry("tokens").into());
                 }
             }
             slots.unused.pop();
@@ -234,9 +234,6 @@ impl Admission {
 
     /// Corrects the number of each user's connections that tokens have admitted and that are not
     /// established: the programs do not see connections that never arrive. Call it once a second.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn recount_outstanding(&self) -> Result<(), KernelError> {
         let counted = self.outstanding.entries()?;
         // Below zero for a moment if another correction came in between.
@@ -276,18 +273,12 @@ impl Admission {
         self.tokens.close(session)
     }
 
-    /// The session's slot, if it has one.
-    #[must_use]
-    pub fn token_slot(&self, session: &SessionId) -> Option<TokenSlot> {
-        self.tokens.slots.lock().open.get(session).copied()
-    }
-
     /// All open slots, including those of an earlier keeper. Reads the whole table.
     ///
     /// # Errors
     /// The kernel's error, or [`KernelError::UnreadableEntry`].
     pub fn tokens(&self) -> Result<Vec<TokenRow>, KernelError> {
-        const UNREADABLE: KernelError = KernelError::UnreadableEntry { table: "tokens" };
+        const UNREADABLE: KernelError = KernelError::UnreadableEntry("tokens");
         let mut rows = Vec::new();
         for (number, tokens) in self.tokens.table.entries()? {
             if tokens.length > 0 {

@@ -59,7 +59,7 @@ impl Ownership {
     /// Otherwise the kernel's error: what was pinned by then stays in force, and the next call
     /// adopts it.
     pub fn open(pins: &Path) -> Result<Self, OwnershipError> {
-        load_lsm_program().map_err(|reason| OwnershipError::NotSupported { reason })?;
+        load_lsm_program().map_err(OwnershipError::NotSupported)?;
         let pins = Pins::lock(pins)?;
         let Programs {
             fence,
@@ -95,7 +95,7 @@ impl Ownership {
         let mut all: BTreeSet<u32> = uids.iter().copied().collect();
         all.extend(self.accounts.entries()?.into_iter().map(|(uid, _)| uid));
         if all.len() > ACCOUNTS {
-            return Err(OwnershipError::TooManyAccounts { asked: all.len() });
+            return Err(OwnershipError::TooManyAccounts(all.len()));
         }
         for uid in uids {
             self.accounts.set(uid, &1)?;
@@ -119,7 +119,7 @@ impl Ownership {
         let grant = Grant::new(identity, self.keeper)?;
         // A process that settles after this check makes no use of the grant written next.
         if let Some(settled) = self.settled.get(&key(process))? {
-            return Err(OwnershipError::AlreadySettled { uid: settled.uid });
+            return Err(OwnershipError::AlreadySettled(settled.uid));
         }
         Ok(self.grants.set(&key(process), &grant)?)
     }
@@ -134,9 +134,6 @@ impl Ownership {
 
     /// The reason why the process was last refused its user; none if it was not refused since the
     /// last call, or is gone.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn take_obstacle(&self, process: BorrowedFd<'_>) -> Result<Option<Reason>, KernelError> {
         let Some(number) = self.obstacles.get(&key(process))? else {
             return Ok(None);
@@ -149,17 +146,14 @@ impl Ownership {
     }
 
     /// The state of a process.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn state(&self, process: BorrowedFd<'_>) -> Result<ProcessState, KernelError> {
         // In this order: a process that settles between the two reads was granted before.
         let granted = self.grants.get(&key(process))?;
         let settled = self.settled.get(&key(process))?;
         Ok(match (settled, granted) {
-            (Some(settled), _) => ProcessState::Settled { uid: settled.uid },
+            (Some(settled), _) => ProcessState::Settled(settled.uid),
             (None, Some(granted)) if granted.keeper == self.keeper => {
-                ProcessState::Granted { uid: granted.uid }
+                ProcessState::Granted(granted.uid)
             }
             (None, _) => ProcessState::None,
         })
@@ -191,9 +185,6 @@ impl Ownership {
     }
 
     /// The programs' refusals since the tables were made.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn refusals(&self) -> Result<Refusals, KernelError> {
         let counts = (0..).take(Reason::ALL.len());
         let counts: Result<_, _> = counts.map(|reason| self.refusals.read_at(reason)).collect();

@@ -3,7 +3,7 @@
 use std::io;
 
 use usher_bpf::guard::ask;
-use usher_bpf::{Code, Object, Opened, Pins, code, has_hook, keep_for_all, let_go};
+use usher_bpf::{Code, Hooks, Object, Opened, Pins, code, keep_for_all, let_go};
 
 use super::OwnershipError;
 use crate::KernelError;
@@ -31,7 +31,9 @@ pub(super) struct Programs {
 impl Programs {
     pub(super) fn open(pins: &Pins) -> Result<Self, OwnershipError> {
         pins.require_layout(OWNERSHIP_VERSION)?;
-        let load = |code: &Code| Ok::<_, OwnershipError>(opened(code)?.pin(pins, None)?.load()?);
+        let hooks = Hooks::of_kernel().map_err(not_supported)?;
+        let load =
+            |code: &Code| Ok::<_, OwnershipError>(opened(code, &hooks)?.pin(pins, None)?.load()?);
         let [fence, connection, objects, daemons] = &CODE;
         let loaded = [
             load(fence)?,
@@ -59,29 +61,23 @@ impl Programs {
 }
 
 fn not_supported(reason: impl ToString) -> OwnershipError {
-    OwnershipError::NotSupported {
-        reason: reason.to_string(),
-    }
+    OwnershipError::NotSupported(reason.to_string())
 }
 
 /// Loads the programs and releases them. Returns the hooks that this kernel lacks.
 pub(crate) fn try_load() -> Result<Vec<&'static str>, OwnershipError> {
+    let hooks = Hooks::of_kernel().map_err(not_supported)?;
     for code in &CODE {
-        opened(code)?.try_load().map_err(not_supported)?;
+        opened(code, &hooks)?.try_load().map_err(not_supported)?;
     }
-    let mut missing = Vec::new();
-    for hook in DISPENSABLE {
-        if !has_hook(hook)? {
-            missing.push(hook);
-        }
-    }
-    Ok(missing)
+    let missing = DISPENSABLE.into_iter().filter(|hook| !hooks.has(hook));
+    Ok(missing.collect())
 }
 
 /// Reads an object and leaves out programs whose hook this kernel lacks.
-fn opened(code: &Code) -> Result<Opened, OwnershipError> {
+fn opened(code: &Code, hooks: &Hooks) -> Result<Opened, OwnershipError> {
     code.open()?.choose(|_, hook| {
-        let has = has_hook(hook).map_err(not_supported)?;
+        let has = hooks.has(hook);
         if has || DISPENSABLE.contains(&hook) {
             Ok(has)
         } else {

@@ -56,15 +56,9 @@ pub enum ProcessState {
     /// Nothing was granted, or the process is gone.
     None,
     /// It may become this user.
-    Granted {
-        /// The user.
-        uid: u32,
-    },
+    Granted(u32),
     /// It has become this user for good.
-    Settled {
-        /// The user.
-        uid: u32,
-    },
+    Settled(u32),
 }
 
 /// Errors of ownership.
@@ -74,25 +68,19 @@ pub enum OwnershipError {
     /// This kernel does not run LSM programs, or lacks a needed feature. Everything except
     /// ownership works without them.
     #[error(
-        "this kernel does not run the programs that enforce ownership: {reason}; it needs BPF LSM \
+        "this kernel does not run the programs that enforce ownership: {0}; it needs BPF LSM \
          (CONFIG_BPF_LSM, BTF, bpf in the list lsm= of the kernel command line) and no lockdown"
     )]
-    NotSupported {
-        /// The kernel's answer.
-        reason: String,
-    },
+    NotSupported(String),
     /// Root cannot be fenced, and no process may become root.
     #[error("root is neither a service's account nor a user of one; name another account")]
     Root,
     /// There are more accounts than the table can hold.
     #[error(
-        "{asked} service accounts under the fence, of 1024; let services share accounts, \
+        "{0} service accounts under the fence, of 1024; let services share accounts, \
          and reboot"
     )]
-    TooManyAccounts {
-        /// The number of accounts.
-        asked: usize,
-    },
+    TooManyAccounts(usize),
     /// The user has more supplementary groups than a grant can hold.
     #[error(
         "user {uid} is in {found} supplementary groups, of {MAX_GROUPS} that a service's process \
@@ -105,11 +93,8 @@ pub enum OwnershipError {
         found: usize,
     },
     /// The process has already become a user.
-    #[error("the process has become user {uid} already; each user's process starts afresh")]
-    AlreadySettled {
-        /// That user.
-        uid: u32,
-    },
+    #[error("the process has become user {0} already; each user's process starts afresh")]
+    AlreadySettled(u32),
     /// The caller has several threads, but only one could be marked.
     #[error("the guard is put in force by a process of one thread; call it before others start")]
     SeveralThreads,

@@ -96,17 +96,11 @@ impl Gates {
     }
 
     /// Removes the gate of these endpoints. Returns false if they had none.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn remove(&self, connection: &ConnectionTuple) -> Result<bool, KernelError> {
         self.table.remove(&connection.encode())
     }
 
     /// Whether a gate stands for these endpoints.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn stands(&self, connection: &ConnectionTuple) -> Result<bool, KernelError> {
         let gate = self.table.get(&connection.encode())?;
         Ok(gate.is_some_and(|gate| gate.until_ns > boot_time()))
@@ -136,7 +130,7 @@ impl Loaded {
         match lasting {
             Ok(loaded) => Ok(loaded),
             // In use by another signer: the caller must decide which one is meant.
-            Err(error @ KernelError::InUse { .. }) => Err(error),
+            Err(error @ KernelError::InUse(_)) => Err(error),
             Err(error) => Ok(Self {
                 object: CODE.open()?.limit(&[("gates", limit)])?.load()?,
                 pins: None,

@@ -61,14 +61,18 @@ pub struct Holding {
 }
 
 impl Holding {
-    pub(super) fn open(object: &Object, gates: Gates) -> Result<Self, KernelError> {
+    pub(super) fn open(
+        object: &Object,
+        gates: Gates,
+        class_bits: u32,
+    ) -> Result<Self, KernelError> {
         Ok(Self {
             plain: Mutex::new(Mirrored::new(object.table("plain")?)),
             holds: object.table("holds")?,
             gates,
             reports: object.ring("reports", "reading of plain connections", read)?,
             // The table is not kept here; its entries stay as they are.
-            sender: SynSender::open(&object.table("senders")?),
+            sender: SynSender::open(&object.table("senders")?, class_bits),
         })
     }
 
@@ -94,9 +98,6 @@ impl Holding {
     }
 
     /// Exempts this socket's connections from being held: it is announced before it connects.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn exempt(&self, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         let exempt = Hold {
             exempt: 1,
@@ -127,9 +128,6 @@ impl Holding {
     }
 
     /// The reports since the last call, up to 1,024.
-    ///
-    /// # Errors
-    /// libbpf's error.
     pub fn reports(&self) -> Result<Batch<Report>, KernelError> {
         self.reports.take()
     }
@@ -153,7 +151,7 @@ fn read(bytes: &[u8]) -> Option<Report> {
         event: match report.event.into() {
             EVENT_HELD => {
                 let syn = report.syn.get(..report.size.into())?;
-                Event::Held(Syn::complete(syn, &connection))
+                Event::Held(Syn::complete(syn, &connection, report.mark))
             }
             EVENT_OVER => Event::Over,
             EVENT_REFUSED => Event::Refused,

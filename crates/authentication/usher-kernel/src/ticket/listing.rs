@@ -66,9 +66,6 @@ impl Listing {
 
     /// The program that has requested an announcement on this socket. None: no program has, or its file
     /// is no longer at any path.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn asker(&self, socket: BorrowedFd<'_>) -> Result<Option<ProgramId>, KernelError> {
         let asker = self.askers.get(&key(socket))?;
         Ok(asker.and_then(|asker| ProgramId::new(asker.program)))

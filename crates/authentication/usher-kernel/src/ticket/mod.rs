@@ -87,7 +87,7 @@ impl Tickets {
             blocks: object.table("blocks")?,
             counters: object.counters("counters")?,
             wanted: object.ring("wanted", "reading wanted blocks", wanted)?,
-            holding: Holding::open(&object, gates)?,
+            holding: Holding::open(&object, gates, limits.class_bits)?,
             listing: Listing::open(&object, identify)?,
             _links: links,
         })
@@ -105,17 +105,11 @@ impl Tickets {
 
     /// Removes a ticket; its blocks stay. Returns false if there was none. A token that was already
     /// drawn is still sent.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn remove(&self, key: &TicketKey) -> Result<bool, KernelError> {
         self.tickets.remove(&key.into())
     }
 
     /// The last position drawn from a ticket; none if there is no ticket.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn next(&self, key: &TicketKey) -> Result<Option<u32>, KernelError> {
         let entry = self.tickets.get(&key.into())?.map(Zeroizing::new);
         Ok(entry.map(|entry| entry.next))
@@ -123,9 +117,6 @@ impl Tickets {
 
     /// Whether a connection with a token of the present ticket was established; false if there is
     /// no ticket.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn has_passed(&self, key: &TicketKey) -> Result<bool, KernelError> {
         let entry = self.tickets.get(&key.into())?.map(Zeroizing::new);
         Ok(entry.is_some_and(|entry| entry.passed != 0))
@@ -149,9 +140,6 @@ impl Tickets {
     }
 
     /// Removes a block. Returns false if it did not exist.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn drop_block(&self, number: u32, block: u32) -> Result<bool, KernelError> {
         let ticket = number;
         self.blocks.remove(&BlockKey { ticket, block })
@@ -166,9 +154,6 @@ impl Tickets {
     }
 
     /// Blocks that tickets have reached since the last call, each reported once, up to 1,024.
-    ///
-    /// # Errors
-    /// libbpf's error.
     pub fn wanted(&self) -> Result<Batch<Wanted>, KernelError> {
         self.wanted.take()
     }
@@ -189,9 +174,6 @@ impl Tickets {
     }
 
     /// The programs' counters.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn counters(&self) -> Result<Counters, KernelError> {
         Ok(Counters {
             kept_back: self.holding.gates().kept_back()?,

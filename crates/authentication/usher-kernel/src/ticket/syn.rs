@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
+use nix::sys::socket::{setsockopt, sockopt};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};
 use usher_base::ConnectionTuple;
 use usher_bpf::Table;
@@ -23,6 +25,8 @@ const ACK_OR_RST: u8 = 0x14;
 pub struct Syn {
     to: IpAddr,
     packet: Vec<u8>,
+    /// Its socket's mark.
+    mark: u32,
 }
 
 impl Syn {
@@ -30,7 +34,7 @@ impl Syn {
     /// anything but a plain SYN: one that carries data (TCP Fast Open; the kernel sends one without at
     /// once), is enciphered, has headers between those of IPv6 and TCP, or has other endpoints than its
     /// connection (NAT).
-    pub(super) fn complete(copy: &[u8], connection: &ConnectionTuple) -> Option<Self> {
+    pub(super) fn complete(copy: &[u8], connection: &ConnectionTuple, mark: u32) -> Option<Self> {
         let mut packet = copy.to_vec();
         let (from, to, addresses, at): (IpAddr, IpAddr, &[u8], usize) = match copy.first()? >> 4 {
             4 if *copy.get(9)? == PROTOCOL_TCP => {
@@ -61,7 +65,7 @@ impl Syn {
         // The pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1).
         let sum = sum(addresses) + u32::from(PROTOCOL_TCP) + length + sum(segment);
         segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&folded(sum).to_be_bytes());
-        Some(Self { to, packet })
+        Some(Self { to, packet, mark })
     }
 }
 
@@ -85,67 +89,97 @@ fn folded(mut sum: u32) -> u16 {
 
 /// Sends held SYNs, from raw sockets that receive nothing (IPPROTO_RAW). Packets that the programs have
 /// not reported cannot leave (`may_be_sent` in bpf/authentication/ticket/holding.h).
+///
+/// There is one for each mark that classes of IPsec have, because the mark decides how the SYN is
+/// protected, and cannot be set without a privilege.
 #[derive(Debug)]
-pub struct SynSender {
+pub struct SynSender(Vec<Sender>);
+
+/// The sockets with one mark.
+#[derive(Debug)]
+struct Sender {
+    mark: u32,
     ipv4: OwnedFd,
     /// None if the kernel has no IPv6.
     ipv6: Option<OwnedFd>,
 }
 
 impl SynSender {
-    /// Opens the sockets and enters them as senders. Needs CAP_NET_RAW; sending needs nothing.
-    pub(super) fn open(senders: &Table<u32, u32>) -> Result<Self, KernelError> {
-        let sender = Self::unrestricted()?;
-        for socket in std::iter::once(&sender.ipv4).chain(&sender.ipv6) {
+    /// Opens the sockets, for marks of these bits, and enters them as senders. Needs CAP_NET_RAW; sending
+    /// needs nothing.
+    pub(super) fn open(senders: &Table<u32, u32>, class_bits: u32) -> Result<Self, KernelError> {
+        let marks = marks(class_bits);
+        let opened: Result<Vec<Sender>, _> = marks.map(Sender::unrestricted).collect();
+        let opened = opened?;
+        for socket in opened.iter().flat_map(Sender::sockets) {
             senders.set(&key(socket.as_fd()), &0)?;
         }
-        Ok(sender)
+        Ok(Self(opened))
     }
 
-    fn unrestricted() -> Result<Self, KernelError> {
+    /// Whether they can be opened here, for `usher doctor`.
+    pub(crate) fn can_open() -> Result<(), KernelError> {
+        Sender::unrestricted(0).map(drop)
+    }
+
+    /// Sends a SYN for its socket, with the socket's mark.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for a mark that belongs to no class; otherwise the kernel's error, `EAGAIN` when its
+    /// queue is full. The kernel sends the SYN again by itself, a second later.
+    pub fn send(&self, syn: &Syn) -> Result<(), KernelError> {
+        let sender = self.0.iter().find(|sender| sender.mark == syn.mark);
+        let to = SocketAddr::new(syn.to, 0);
+        sender
+            .ok_or(Errno::OPNOTSUPP)
+            .and_then(|sender| match syn.to {
+                IpAddr::V4(_) => Ok(&sender.ipv4),
+                IpAddr::V6(_) => sender.ipv6.as_ref().ok_or(Errno::AFNOSUPPORT),
+            })
+            .and_then(|socket| rustix::net::sendto(socket, &syn.packet, SendFlags::empty(), &to))
+            .map(drop)
+            .map_err(KernelError::system("sending a SYN"))
+    }
+}
+
+impl Sender {
+    fn unrestricted(mark: u32) -> Result<Self, KernelError> {
         let raw = |family| {
-            let protocol = Some(ipproto::RAW);
-            rustix::net::socket_with(
+            let socket = rustix::net::socket_with(
                 family,
                 SocketType::RAW,
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-                protocol,
-            )
+                Some(ipproto::RAW),
+            )?;
+            if mark != 0 {
+                let marked = setsockopt(&socket, sockopt::Mark, &mark);
+                marked.map_err(|error| Errno::from_raw_os_error(error as i32))?;
+            }
+            Ok(socket)
         };
         let failed = KernelError::system("opening a raw socket");
         let ipv6 = match raw(AddressFamily::INET6) {
             Ok(socket) => Some(socket),
-            Err(rustix::io::Errno::AFNOSUPPORT) => None,
+            Err(Errno::AFNOSUPPORT) => None,
             Err(error) => return Err(failed(error)),
         };
         Ok(Self {
+            mark,
             ipv4: raw(AddressFamily::INET).map_err(failed)?,
             ipv6,
         })
     }
 
-    /// Whether they can be opened here, for `usher doctor`.
-    pub(crate) fn can_open() -> Result<(), KernelError> {
-        Self::unrestricted().map(drop)
+    fn sockets(&self) -> impl Iterator<Item = &OwnedFd> {
+        std::iter::once(&self.ipv4).chain(&self.ipv6)
     }
+}
 
-    /// Sends a SYN for its socket.
-    ///
-    /// # Errors
-    /// The kernel's error, `EAGAIN` when its queue is full. The kernel sends the SYN again by itself, a
-    /// second later.
-    pub fn send(&self, syn: &Syn) -> Result<(), KernelError> {
-        let socket = match syn.to {
-            IpAddr::V4(_) => Some(&self.ipv4),
-            IpAddr::V6(_) => self.ipv6.as_ref(),
-        };
-        let to = SocketAddr::new(syn.to, 0);
-        socket
-            .ok_or(rustix::io::Errno::AFNOSUPPORT)
-            .and_then(|socket| rustix::net::sendto(socket, &syn.packet, SendFlags::empty(), &to))
-            .map(drop)
-            .map_err(KernelError::system("sending a SYN"))
-    }
+/// The marks of all class numbers, at most sixteen. The first is 0: no class.
+fn marks(class_bits: u32) -> impl Iterator<Item = u32> {
+    let shift = class_bits.trailing_zeros();
+    let highest = class_bits.checked_shr(shift).unwrap_or(0).min(15);
+    (0..=highest).map(move |class| class.checked_shl(shift).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -168,7 +202,7 @@ mod tests {
     fn complete(change: impl FnOnce(&mut Vec<u8>)) -> Option<Syn> {
         let mut copy = COPY.to_vec();
         change(&mut copy);
-        Syn::complete(&copy, &connection())
+        Syn::complete(&copy, &connection(), 0)
     }
 
     #[test]
@@ -209,5 +243,12 @@ mod tests {
                 "{length} bytes"
             );
         }
+    }
+
+    #[test]
+    fn every_class_number_has_a_mark() {
+        assert!(marks(0).eq([0]));
+        assert!(marks(0x00f0_0000).eq((0..16).map(|class| class << 20)));
+        assert!(marks(0xf000_0000).eq((0..16).map(|class| class << 28)));
     }
 }

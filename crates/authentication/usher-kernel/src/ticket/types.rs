@@ -26,6 +26,9 @@ pub struct Limits {
     pub gates: u32,
     /// Listed programs: pairs of list and program.
     pub listed: u32,
+    /// The bits of a socket's mark by which IPsec tells classes of traffic apart: up to four in a row.
+    /// Held SYNs of sockets with other marks are left to the kernel.
+    pub class_bits: u32,
 }
 
 impl Limits {
@@ -46,6 +49,7 @@ impl Default for Limits {
             destinations: 16_384,
             gates: Self::GATES,
             listed: Self::LISTED,
+            class_bits: 0,
         }
     }
 }
@@ -112,7 +116,7 @@ pub enum TicketError {
 impl From<KernelError> for TicketError {
     fn from(error: KernelError) -> Self {
         match error {
-            KernelError::Full { .. } => Self::Full,
+            KernelError::Full(_) => Self::Full,
             error => Self::Kernel(error),
         }
     }

@@ -40,7 +40,8 @@ pub(super) struct Child<'a> {
     pub parent: libc::pid_t,
 }
 
-/// Where the listener is while a connection is accepted, and for good in socket activation.
+/// The descriptor of the listener while a connection is accepted, and for good in socket
+/// activation.
 const LISTENER: RawFd = 3;
 /// The descriptor of the child's report, once it has placed its descriptors.
 const REPORT: RawFd = 4;

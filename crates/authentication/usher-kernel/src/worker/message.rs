@@ -60,9 +60,6 @@ impl Request {
     }
 
     /// Decodes the bytes. Descriptors come separately: [`Command::errors`] is none.
-    ///
-    /// # Errors
-    /// [`DecodeError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         codec::decode(MAX_REQUEST, bytes)
     }
@@ -281,9 +278,6 @@ impl Report {
     }
 
     /// Decodes the bytes.
-    ///
-    /// # Errors
-    /// [`DecodeError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::bounded(bytes, REPORT_SIZE)?;
         let number = u64::read(&mut reader, "number")?;

@@ -76,7 +76,7 @@ pub struct Command {
     pub errors: Option<Arc<OwnedFd>>,
 }
 
-/// What the worker serves.
+/// The socket that the worker serves.
 #[derive(Debug, Clone, Copy)]
 pub enum Input<'a> {
     /// One connection of this listener, accepted by the child, as standard input and output.
@@ -107,13 +107,8 @@ pub enum SpawnError {
     #[error("making a process: {0}")]
     Parent(io::Error),
     /// The child could not become the worker.
-    #[error("{stage} in the new process: {error}")]
-    Child {
-        /// The failed stage.
-        stage: Stage,
-        /// The kernel's error.
-        error: io::Error,
-    },
+    #[error("{0} in the new process: {1}")]
+    Child(Stage, io::Error),
     /// The child was killed as soon as it was made, twice.
     #[error("the new process was killed at once")]
     Killed,
@@ -137,10 +132,7 @@ impl SpawnError {
     pub fn failed(stage: Stage, errno: i32) -> Self {
         match (stage, errno) {
             (Stage::Accept, libc::EAGAIN) => Self::NothingWaiting,
-            (stage, errno) => Self::Child {
-                stage,
-                error: io::Error::from_raw_os_error(errno),
-            },
+            (stage, errno) => Self::Child(stage, io::Error::from_raw_os_error(errno)),
         }
     }
 }

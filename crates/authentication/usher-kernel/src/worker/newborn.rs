@@ -91,9 +91,6 @@ impl Newborn {
 
     /// Kills a child that takes too long, for example because its user has stopped it, or because
     /// it waits for the user's home.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn kill(&self) -> io::Result<()> {
         let Some(pid) = Pid::from_raw(self.pid.cast_signed()) else {
             return Ok(());

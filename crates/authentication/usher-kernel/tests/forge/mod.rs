@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use libbpf_rs::libbpf_sys;
@@ -24,8 +25,10 @@ use crate::world::{ALICE, Client, HOST, PORT, SERVICE, World, queue};
 pub const HANDLE: u32 = 0x5573;
 pub const PRIORITY: u32 = 3;
 
-/// The program's verdict: TC_ACT_UNSPEC.
+/// The verdict of the filter at interfaces: TC_ACT_UNSPEC.
 const UNSPECIFIED: u32 = u32::MAX;
+/// The verdict at LOCAL_IN: NF_ACCEPT.
+const ACCEPTED: u32 = 1;
 
 pub const SYN: u8 = 0x02;
 pub const ACK: u8 = 0x10;
@@ -208,13 +211,20 @@ pub fn ethernet(packet: &[u8]) -> Vec<u8> {
     [&[0; 12], &protocol[..], packet].concat()
 }
 
-/// The program attached to the loopback interface.
-pub struct Checker(OwnedFd);
+/// The program that reads tokens. The test passes packets to it.
+pub struct Checker {
+    program: OwnedFd,
+    /// Whether it is the filter at interfaces.
+    is_filter: bool,
+}
 
 impl Checker {
-    pub fn attached(admission: &Admission) -> Self {
+    pub fn attached(world: &World, admission: &Admission) -> Self {
         assert!(admission.attach_tokens().unwrap().is_empty());
-        Self(Program::fd_from_id(program_on(1).unwrap()).unwrap())
+        Self {
+            program: Program::fd_from_id(reader(world).unwrap()).unwrap(),
+            is_filter: world.at_interfaces,
+        }
     }
 
     /// The same program over the same tables, with a pause between spending a token and admitting
@@ -233,31 +243,95 @@ impl Checker {
             .progs()
             .find(|program| program.name() == "check_token")
             .unwrap();
-        Self(program.as_fd().try_clone_to_owned().unwrap())
+        Self {
+            program: program.as_fd().try_clone_to_owned().unwrap(),
+            is_filter: true,
+        }
     }
 
-    /// Passes an Ethernet frame to the program, which leaves the verdict open and the frame
-    /// unchanged.
+    /// Passes an Ethernet frame to the program, which leaves the verdict open and the frame unchanged.
+    /// At LOCAL_IN every packet has a whole IP header, so other frames are left out.
     pub fn run(&self, frame: &[u8]) {
+        if !self.is_filter {
+            let is_ip = matches!(frame[12..14], [0x08, 0x00] | [0x86, 0xdd]);
+            if is_ip && frame.len() >= 14 + 20 {
+                assert_eq!(self.run_on(&frame[14..], None), ACCEPTED);
+            }
+            return;
+        }
         let mut after = vec![0_u8; frame.len() + 64];
+        assert_eq!(self.run_on(frame, Some(&mut after)), UNSPECIFIED);
+        assert_eq!(&after[..frame.len()], frame);
+    }
+
+    /// The program's result for a packet. `after` becomes the packet as the program has left it.
+    fn run_on(&self, packet: &[u8], after: Option<&mut Vec<u8>>) -> u32 {
         let mut options = libbpf_sys::bpf_test_run_opts {
             sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-            data_in: frame.as_ptr().cast(),
-            data_size_in: u32::try_from(frame.len()).unwrap(),
-            data_out: after.as_mut_ptr().cast(),
-            data_size_out: u32::try_from(after.len()).unwrap(),
+            data_in: packet.as_ptr().cast(),
+            data_size_in: u32::try_from(packet.len()).unwrap(),
             ..Default::default()
         };
+        if let Some(after) = after {
+            options.data_out = after.as_mut_ptr().cast();
+            options.data_size_out = u32::try_from(after.len()).unwrap();
+        }
+        let program = self.program.as_raw_fd();
         // SAFETY: both buffers live until the call returns and have the given sizes.
-        let code = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.0.as_raw_fd(), &mut options) };
+        let code = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &mut options) };
         assert_eq!(code, 0);
-        assert_eq!(options.retval, UNSPECIFIED);
-        assert_eq!(&after[..options.data_size_out as usize], frame);
+        let size = options.data_size_out as usize;
+        assert!(!self.is_filter || size == packet.len(), "{size}");
+        options.retval
     }
 
     /// A SYN with these options.
     pub fn syn(&self, connection: &ConnectionTuple, options: &[u8]) {
         self.run(&ethernet(&ip(connection, SYN, options)));
+    }
+}
+
+/// The links of the program that reads tokens at LOCAL_IN.
+pub fn links(world: &World) -> Vec<PathBuf> {
+    let links = ["ipv4_0", "ipv4_1", "ipv6_0", "ipv6_1"];
+    let links = links.map(|link| world.pins.join(format!("link_check_token_{link}")));
+    links.into_iter().filter(|link| link.exists()).collect()
+}
+
+/// The id of the program in force that reads tokens.
+pub fn reader(world: &World) -> Option<u32> {
+    if world.at_interfaces {
+        return program_on(1);
+    }
+    let links = links(world).into_iter();
+    let ids: Vec<_> = links
+        .map(|link| Link::open(link).unwrap().info().unwrap().prog_id)
+        .collect();
+    assert!(
+        ids.is_empty() || ids.len() == 2 && ids[0] == ids[1],
+        "{ids:?}"
+    );
+    ids.first().copied()
+}
+
+/// Ends the reading of tokens, as root can.
+pub fn stop_reading(world: &World) {
+    for link in links(world) {
+        Link::open(&link).unwrap().detach().unwrap();
+        std::fs::remove_file(link).unwrap();
+    }
+    let none = File::open("/dev/null").unwrap();
+    // Interfaces of a world have the lowest numbers.
+    for index in 1..32 {
+        if program_on(index).is_some() {
+            TcHookBuilder::new(none.as_fd())
+                .ifindex(index)
+                .handle(HANDLE)
+                .priority(PRIORITY)
+                .hook(TC_INGRESS)
+                .detach()
+                .unwrap();
+        }
     }
 }
 
@@ -296,7 +370,7 @@ pub fn serve(world: &World, limits: &Limits) -> (Admission, OwnedFd, Checker) {
     let admission = world.open_with(limits).unwrap();
     admission.set_services(&[(PORT, SERVICE)]).unwrap();
     let alice = queue(&admission, ALICE, 512);
-    let checker = Checker::attached(&admission);
+    let checker = Checker::attached(world, &admission);
     (admission, alice, checker)
 }
 
@@ -329,7 +403,12 @@ impl Writer {
     }
 
     pub fn write(&self, client: &Client, option: &[u8; 20]) {
-        let port = u32::from(client.connection.client.port());
+        self.write_from(client.connection.client.port(), option);
+    }
+
+    /// The same for a client on this port.
+    pub fn write_from(&self, port: u16, option: &[u8; 20]) {
+        let port = u32::from(port);
         let map = self
             .object
             .maps()
@@ -349,7 +428,7 @@ impl Writer {
     }
 }
 
-fn load() -> Object {
+pub fn load() -> Object {
     let object = include_bytes!(concat!(env!("OUT_DIR"), "/token_writer.bpf.o"));
     ObjectBuilder::default()
         .open_memory(object)

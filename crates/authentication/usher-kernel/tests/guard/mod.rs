@@ -183,7 +183,7 @@ pub fn play() {
             declare(&[Role::Keeper]).unwrap();
             let error = Ownership::open(&pins).unwrap_err();
             assert!(
-                matches!(error, OwnershipError::Kernel(KernelError::Guarded { .. })),
+                matches!(error, OwnershipError::Kernel(KernelError::Guarded(_))),
                 "{error}"
             );
         }
@@ -212,7 +212,7 @@ pub fn play() {
             assert!(declare(&[Role::Keeper]).unwrap());
             let error = Ownership::open(&pins).unwrap_err();
             assert!(
-                matches!(error, OwnershipError::Kernel(KernelError::InUse { .. })),
+                matches!(error, OwnershipError::Kernel(KernelError::InUse(_))),
                 "{error}"
             );
         }

@@ -35,7 +35,7 @@ const CAP_NET_BIND_SERVICE: u32 = 10;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// What a test has.
+/// The surroundings of a test.
 pub struct World {
     pub ownership: Ownership,
     pub pins: PathBuf,

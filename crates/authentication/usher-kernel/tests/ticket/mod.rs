@@ -16,6 +16,9 @@ use zeroize::Zeroizing;
 
 use crate::world::{ALICE, PORT, World};
 
+/// The bits of a mark that tell classes of traffic apart.
+pub const CLASS_BITS: u32 = 0x00f0_0000;
+
 pub fn open(world: &World) -> Tickets {
     let limits = Limits {
         tickets: 16,
@@ -23,6 +26,7 @@ pub fn open(world: &World) -> Tickets {
         destinations: 4,
         gates: 4,
         listed: 4,
+        class_bits: CLASS_BITS,
     };
     Tickets::open(&world.cgroup, None, &limits).unwrap()
 }

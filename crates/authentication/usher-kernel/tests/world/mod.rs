@@ -1,7 +1,11 @@
 //! A separate world for each test: network namespace, mount namespace with a BPF file system,
 //! cgroup. The test's process starts itself again inside. Everything is removed afterwards, even if
 //! the test fails.
-#![allow(dead_code, reason = "every test binary uses a part of it")]
+#![allow(
+    dead_code,
+    unused_macros,
+    reason = "every test binary uses a part of it"
+)]
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -21,6 +25,8 @@ use usher_proto::SessionId;
 const INSIDE: &str = "USHER_TEST_INSIDE";
 /// Set in the inner process to the path of the test's cgroup.
 const CGROUP: &str = "USHER_TEST_CGROUP";
+/// Set in the inner process if the test reads tokens at interfaces, as kernels before 6.6 do.
+const AT_INTERFACES: &str = "USHER_TEST_AT_INTERFACES";
 /// Time limit of a test in seconds: a longer one hangs, even in an emulated machine.
 const PATIENCE: &str = "400";
 
@@ -32,9 +38,9 @@ pub const BOB: u32 = 61_002;
 
 /// The host of the tests' sessions with tokens, and the addresses of its connections.
 pub const HOST: u64 = 77;
-pub const CLIENT_ADDRESSES: [&str; 9] = [
+pub const CLIENT_ADDRESSES: [&str; 10] = [
     "10.9.0.1", "10.9.0.2", "10.9.0.3", "::1", "fd00::2", "10.8.0.2", "fd08::2", "10.7.0.2",
-    "fd07::2",
+    "fd07::2", "10.1.0.2",
 ];
 
 /// The number of rounds: a tenth in an emulated machine, which is that much slower.
@@ -46,27 +52,65 @@ pub fn is_emulated() -> bool {
     std::env::var_os("USHER_VM").is_some()
 }
 
-/// The test functions run in a world of their own.
-macro_rules! tests {
-    ($($(#[$documentation:meta])* fn $name:ident($world:ident) $body:block)*) => {
+macro_rules! tests_run_by {
+    ($run:ident; $($(#[$documentation:meta])* fn $name:ident($world:ident) $body:block)*) => {
         $($(#[$documentation])* #[test]
         fn $name() {
             fn body($world: &$crate::world::World) $body
-            $crate::world::world(stringify!($name), body);
+            $crate::world::$run(stringify!($name), body);
         })*
     };
 }
 
-/// What a test has.
+/// The test functions run in a world of their own.
+macro_rules! tests {
+    ($($tests:tt)*) => { tests_run_by! { world; $($tests)* } };
+}
+
+/// The same, once for each place where this kernel can read tokens.
+macro_rules! tests_of_tokens {
+    ($($tests:tt)*) => { tests_run_by! { worlds_of_tokens; $($tests)* } };
+}
+
+/// Whether this kernel has programs for netfilter that see packets whole.
+pub fn has_netfilter_programs() -> bool {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut numbers = release
+        .split('.')
+        .map_while(|number| number.parse::<u32>().ok());
+    (numbers.next().unwrap(), numbers.next().unwrap()) >= (6, 6)
+}
+
+/// The surroundings of a test.
 pub struct World {
     /// A folder of a BPF file system.
     pub pins: PathBuf,
     /// The cgroup whose leaf `keeper` this process is in.
     pub cgroup: PathBuf,
+    /// Whether tokens are read at interfaces: because this kernel cannot read them at LOCAL_IN, or
+    /// because the test asks for it.
+    pub at_interfaces: bool,
 }
 
 /// Runs `body` in a world of its own. `name` is the name of the test function.
 pub fn world(name: &str, body: fn(&World)) {
+    run_in(name, body, &[!has_netfilter_programs()]);
+}
+
+/// Runs `body` once with tokens read at interfaces and once with tokens read at LOCAL_IN; in an
+/// emulated machine only as Usher reads them on its kernel.
+pub fn worlds_of_tokens(name: &str, body: fn(&World)) {
+    let at_interfaces: &[bool] = match (has_netfilter_programs(), is_emulated()) {
+        (false, _) => &[true],
+        (true, true) => &[false],
+        (true, false) => &[false, true],
+    };
+    run_in(name, body, at_interfaces);
+}
+
+/// Runs `body` in a world for each value of [`World::at_interfaces`].
+fn run_in(name: &str, body: fn(&World), at_interfaces: &[bool]) {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped {name}: needs root, for a network namespace and BPF");
         return;
@@ -86,9 +130,17 @@ pub fn world(name: &str, body: fn(&World)) {
         body(&World {
             pins: mount.join("bpf/usher"),
             cgroup,
+            at_interfaces: std::env::var_os(AT_INTERFACES).is_some(),
         });
         return;
     }
+    for &at_interfaces in at_interfaces {
+        run_outside(name, at_interfaces);
+    }
+}
+
+/// Makes a world, and runs the test inside.
+fn run_outside(name: &str, at_interfaces: bool) {
     let parent = cgroup::mount().unwrap();
     let group = format!("usher-test-{}-{name}", std::process::id());
     let path = parent.join(&group);
@@ -106,13 +158,17 @@ pub fn world(name: &str, body: fn(&World)) {
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(INSIDE, name)
         .env(CGROUP, &path)
+        .envs(at_interfaces.then_some((AT_INTERFACES, "")))
         .stdin(Stdio::null())
         .status()
         .unwrap();
     made.kill().unwrap();
     drop(made);
     remove_groups(&path);
-    assert!(status.success(), "{name}: {status}");
+    assert!(
+        status.success(),
+        "{name}, at interfaces {at_interfaces}: {status}"
+    );
 }
 
 fn remove_groups(path: &Path) {
@@ -166,7 +222,14 @@ impl World {
     }
 
     pub fn open_with(&self, limits: &Limits) -> Result<Admission, KernelError> {
-        let admission = Admission::open(&self.pins, &self.cgroup, limits)?;
+        let open = if self.at_interfaces {
+            Admission::open_at_interfaces
+        } else {
+            Admission::open
+        };
+        let admission = open(&self.pins, &self.cgroup, limits)?;
+        let reason = admission.reads_at_interfaces();
+        assert_eq!(reason.is_some(), self.at_interfaces, "{reason:?}");
         let addresses = CLIENT_ADDRESSES.map(|address| (HOST, address.parse().unwrap()));
         admission.set_client_addresses(&addresses)?;
         Ok(admission)

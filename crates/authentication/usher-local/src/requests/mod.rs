@@ -1,6 +1,7 @@
 //! The requests that the daemons of authentication answer on their control sockets, besides
 //! [`Status`](usher_daemon::control::Status).
 
+mod mac;
 mod protection;
 mod views;
 
@@ -13,10 +14,14 @@ use usher_policy::protection::Report;
 use crate::applied::Applied;
 use usher_daemon::control::{MAX_CANDIDATE, Request};
 
-pub use protection::{ApplicationView, ProtectionView};
+pub use mac::{MacView, ModuleView};
+pub use protection::{
+    ApplicationView, NameView, ProtectionView, SaView, SocketView, SocketsView, TreatmentView,
+};
 pub use views::{
-    AgentView, AgentsView, CertificateView, ConnectionView, EndedView, EndingView, RecentView,
-    ReloadedView, SessionView, TroubleView, TroublesView, WhoView, WorkerView, WouldEndView,
+    AgentView, AgentsView, CertificateView, ConnectionView, EndedView, EndingView, PreparedView,
+    RecentView, ReloadedView, SessionView, TroubleView, TroublesView, WhoView, WorkerView,
+    WouldEndView,
 };
 
 usher_daemon::requests! {
@@ -24,9 +29,15 @@ usher_daemon::requests! {
     Reload {} "reload" -> ReloadedView,
     /// Refuses this user from now on, whatever the applied configuration says. Needs no disk. Holds
     /// until [`Enable`], or as long as the daemon lives.
-    Disable { user: UserName } "disable" -> ReloadedView,
+    Disable {
+        /// The user.
+        user: UserName
+    } "disable" -> ReloadedView,
     /// Takes [`Disable`] back: the applied configuration decides about the user again.
-    Enable { user: UserName } "enable" -> ReloadedView,
+    Enable {
+        /// The user.
+        user: UserName
+    } "enable" -> ReloadedView,
     /// Asks for live sessions, connections and workers.
     Who {} "who" -> WhoView,
     /// Asks for the users who sign by an ssh-agent.
@@ -37,57 +48,96 @@ usher_daemon::requests! {
     Troubles {} "troubles" -> TroublesView,
     /// Asks how the traffic of programs is protected.
     Protection {} "protection" -> ProtectionView,
+    /// Asks for a page of the live sockets of governed programs.
+    Sockets {
+        /// [`SocketsView::next`] of the page before; 0: the first page.
+        after: u64,
+        /// The most sockets of the page; [`SocketsView::MOST`] limits it as well.
+        most: u64
+    } "sockets" -> SocketsView,
     /// Asks with which hosts SAs are negotiated, and how far that is.
     Peers {} "peers" -> Report,
+    /// Asks for the modules of mandatory access control.
+    Mac {} "mac" -> MacView,
+    /// Loads a module with the settings of the policy in force.
+    MacLoad {
+        /// The module.
+        module: String
+    } "mac_load" -> MacView,
+    /// Unloads a module.
+    MacUnload {
+        /// The module.
+        module: String
+    } "mac_unload" -> MacView,
 }
 
-/// Asks which sessions a configuration would end if it were put in force. Nothing changes.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct WouldEnd {
-    bytes: u64,
-    #[serde(skip)]
-    candidate: Vec<u8>,
-}
-
-impl WouldEnd {
-    /// A question about this configuration.
-    ///
-    /// # Errors
-    /// When it is larger than [`MAX_CANDIDATE`] or has no JSON form.
-    pub fn new(candidate: &Applied) -> io::Result<Self> {
-        let candidate = serde_json::to_vec(candidate)?;
-        let bytes = candidate.len() as u64;
-        if bytes > MAX_CANDIDATE {
-            return Err(io::Error::new(
-                io::ErrorKind::FileTooLarge,
-                format!("the configuration has {bytes} bytes; the keeper takes {MAX_CANDIDATE}"),
-            ));
+/// Declares requests about a configuration that is not stored. Its bytes follow the request's line. The
+/// requests change nothing.
+macro_rules! requests_about_candidates {
+    ($($(#[$doc:meta])* $request:ident $name:literal -> $answer:ty,)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Serialize, Deserialize)]
+        pub struct $request {
+            bytes: u64,
+            #[serde(skip)]
+            candidate: Vec<u8>,
         }
-        Ok(Self { bytes, candidate })
-    }
 
-    /// The configuration, as [`crate::applied::read_checked`] takes it.
-    #[must_use]
-    pub fn into_candidate(self) -> Vec<u8> {
-        self.candidate
-    }
+        impl $request {
+            /// A question about this configuration.
+            ///
+            /// # Errors
+            /// When it is larger than [`MAX_CANDIDATE`] or has no JSON form.
+            pub fn new(candidate: &Applied) -> io::Result<Self> {
+                let candidate = encode(candidate)?;
+                let bytes = candidate.len() as u64;
+                Ok(Self { bytes, candidate })
+            }
+
+            /// The configuration, as [`crate::configuration::Configuration::read`] takes it.
+            #[must_use]
+            pub fn into_candidate(self) -> Vec<u8> {
+                self.candidate
+            }
+        }
+
+        impl Request for $request {
+            const NAME: &'static str = $name;
+            type Answer = $answer;
+
+            fn following(&self) -> u64 {
+                self.bytes
+            }
+
+            fn attached(&self) -> &[u8] {
+                &self.candidate
+            }
+
+            fn attach(&mut self, bytes: Vec<u8>) {
+                self.candidate = bytes;
+            }
+        }
+    )*};
 }
 
-impl Request for WouldEnd {
-    const NAME: &'static str = "would_end";
-    type Answer = WouldEndView;
+requests_about_candidates! {
+    /// Asks which sessions a configuration would end if it were put in force.
+    WouldEnd "would_end" -> WouldEndView,
+    /// Asks whether the daemon would take a configuration. The daemon checks everything that it can
+    /// check without a change, and fails with the reason if it would refuse.
+    Prepare "prepare" -> PreparedView,
+}
 
-    fn following(&self) -> u64 {
-        self.bytes
+fn encode(candidate: &Applied) -> io::Result<Vec<u8>> {
+    let candidate = serde_json::to_vec(candidate)?;
+    let bytes = candidate.len() as u64;
+    if bytes > MAX_CANDIDATE {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("the configuration has {bytes} bytes; daemons take {MAX_CANDIDATE}"),
+        ));
     }
-
-    fn attached(&self) -> &[u8] {
-        &self.candidate
-    }
-
-    fn attach(&mut self, bytes: Vec<u8>) {
-        self.candidate = bytes;
-    }
+    Ok(candidate)
 }
 
 #[cfg(test)]

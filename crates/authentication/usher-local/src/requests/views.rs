@@ -11,12 +11,17 @@ pub struct ReloadedView {
     /// Sessions that ended because it does not permit them, with the connections that were cut;
     /// oldest first.
     pub ended: Vec<EndingView>,
-    /// What it forbids and what has not ended yet, each for an administrator.
+    /// Sessions and connections that it forbids and that have not ended yet, each for an
+    /// administrator.
     #[serde(default)]
     pub unfinished: Vec<String>,
 }
 
-/// What a configuration would end.
+/// The daemon would take the configuration.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct PreparedView {}
+
+/// The connections that a configuration would end.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub struct WouldEndView {
     /// Sessions with their connections, oldest first.
@@ -192,7 +197,7 @@ pub struct WorkerView {
     pub service: ServiceName,
     /// User it runs as.
     pub user: UserName,
-    /// That user's id.
+    /// The id of that user.
     pub uid: u32,
     /// Its process.
     pub pid: u32,

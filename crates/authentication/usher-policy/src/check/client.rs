@@ -35,6 +35,9 @@ impl ClientChecker {
         let protocol = protocol.unwrap_or_default();
         let programs = fields.one("programs").map(programs).unwrap_or_default();
         let key = fields.name::<Name>("key", &KEY);
+        let protection = fields
+            .word("protection")
+            .and_then(usher_protection::Kind::of_word);
         let (user_blocks, users) = users?;
         let services = targets
             .into_iter()
@@ -46,6 +49,7 @@ impl ClientChecker {
                 protocol,
                 programs: programs.clone(),
                 key: key.clone(),
+                protection,
             });
         Some(Client {
             name: declared.name?,

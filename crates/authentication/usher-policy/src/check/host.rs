@@ -7,7 +7,7 @@ use usher_base::HostName;
 use usher_language::{Declared, Field, Fields, Item, Location, Reporter, Unique};
 use usher_proto::HostPublicKey;
 
-use crate::limits::{DEFAULT_CONTROL_PORT, MAXIMUM_HOST_ADDRESSES};
+use crate::limits::{DEFAULT_CONTROL_PORT, MAXIMUM_HOST_ADDRESSES, MAXIMUM_IKE_KEYS};
 use crate::mistake::PolicyMistake;
 use crate::model::Host;
 
@@ -22,7 +22,7 @@ pub(super) struct HostChecker {
 
 /// A port that services must leave to the control channel.
 pub(super) enum ControlPort {
-    /// Where it is written.
+    /// Its place in the text.
     Written(Location),
     /// The host that leaves it at the default.
     Default(HostName),
@@ -36,8 +36,8 @@ impl HostChecker {
     ) -> Option<Host> {
         let fields = Fields::read(declared.block, reporter);
         let addresses = fields.one("address").map(|field| self.addresses(field));
-        let key = fields.one("key").and_then(|field| self.key(field));
-        let ike_key = fields.one("ike-key").and_then(|field| self.key(field));
+        let key = fields.one("key").and_then(|field| self.keys(field).pop());
+        let ike_keys = fields.one("ike-key").map(|field| self.ike_keys(field));
         let loopback = fields.one("loopback").map(|field| self.loopback(field));
         let name = declared.name;
         let control = match (fields.one("control"), &name) {
@@ -55,7 +55,7 @@ impl HostChecker {
             name: name?,
             addresses: addresses?,
             key: key?,
-            ike_key,
+            ike_keys: ike_keys.unwrap_or_default(),
             control: port,
             loopback: loopback.unwrap_or_default(),
         })
@@ -105,18 +105,28 @@ impl HostChecker {
         Some(address)
     }
 
-    fn key(&mut self, field: &Field<'_>) -> Option<HostPublicKey> {
-        let (text, item) = field.texts().next()?;
-        let Ok(key) = HostPublicKey::from_openssh(text) else {
-            return field.refuse(item, PolicyMistake::InvalidHostKey);
-        };
-        let taken = |first| PolicyMistake::DuplicateKey { first };
-        self.keys.take(key, item, field.reporter, taken)?;
-        Some(key)
+    fn ike_keys(&mut self, field: &Field<'_>) -> Vec<HostPublicKey> {
+        let hint = ": its key, and the one that takes its place";
+        match field.has_too_many(MAXIMUM_IKE_KEYS, hint) {
+            true => Vec::new(),
+            false => self.keys(field),
+        }
+    }
+
+    fn keys(&mut self, field: &Field<'_>) -> Vec<HostPublicKey> {
+        let keys = field.texts().filter_map(|(text, item)| {
+            let Ok(key) = HostPublicKey::from_openssh(text) else {
+                return field.refuse(item, PolicyMistake::InvalidHostKey);
+            };
+            let taken = |first| PolicyMistake::DuplicateKey { first };
+            self.keys.take(key, item, field.reporter, taken)?;
+            Some(key)
+        });
+        keys.collect()
     }
 }
 
-/// Why an address cannot be a host's.
+/// The mistake of an address that cannot be a host's.
 fn mistake(address: IpAddr) -> Option<PolicyMistake> {
     let v4 = |is: fn(Ipv4Addr) -> bool| matches!(address, IpAddr::V4(address) if is(address));
     let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());

@@ -1,4 +1,4 @@
-//! Blocks and statements to a [`Policy`]: what each statement means, names resolved, uniqueness kept.
+//! Makes a [`Policy`] of blocks and statements: takes each value, resolves names, refuses duplicates.
 //! The tables ([`crate::dialect`]) have been applied by [`Fields`](usher_language::Fields) before.
 //!
 //! Hosts and users come first, because services and clients name them. A block with a mistake still
@@ -19,11 +19,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use usher_base::{HostName, ServiceName};
-use usher_language::{Item, Name, Reporter, Tree, declared, module_settings, nearest};
+use usher_language::{Item, Name, Reporter, Tree, declared, nearest};
 
 use crate::dialect::BlockKind;
 use crate::group::Groups;
-use crate::mac::MacBlock;
 use crate::members::Members;
 use crate::members::Users;
 use crate::mistake::PolicyMistake;
@@ -38,7 +37,6 @@ pub(crate) fn check(tree: &Tree<'_>, groups: &Groups, reporter: &Reporter<'_>) -
     let users = declared::<Name>(blocks, BlockKind::Users.word(), &BLOCK, reporter);
     let services = declared::<ServiceName>(blocks, BlockKind::Service.word(), &SERVICE, reporter);
     let clients = declared::<Name>(blocks, BlockKind::Client.word(), &BLOCK, reporter);
-    let modules = declared::<Name>(blocks, BlockKind::Mac.word(), &BLOCK, reporter);
 
     let mut policy = Policy::default();
     let known_hosts: BTreeSet<HostName> =
@@ -75,21 +73,13 @@ pub(crate) fn check(tree: &Tree<'_>, groups: &Groups, reporter: &Reporter<'_>) -
         .collect();
     let host = |name: &HostName| policy.hosts.get(name).map(|host| host.addresses.clone());
     policy.applications = usher_protection::check(tree, host, reporter);
-    let modules = modules.into_iter().filter_map(|module| {
-        let declared = module.block.rule.modules.as_ref()?;
-        Some(MacBlock {
-            module: module.name?,
-            statements: module_settings(module.block, declared, reporter)?,
-            origin: reporter.origin(module.block.location, module.block.head_end()),
-        })
-    });
-    policy.mac = modules.collect();
+    policy.mac = usher_mac_policy::check(tree, reporter);
     outside::check(tree, &mut policy, reporter);
     policy.needs = Needs(tree.needs(reporter));
     policy
 }
 
-/// What services and clients may name.
+/// The names that services and clients may use.
 struct Names<'p> {
     users: &'p BTreeMap<Name, Users>,
     hosts: &'p BTreeSet<HostName>,
@@ -112,7 +102,7 @@ impl Names<'_> {
     }
 }
 
-/// The nearest of the defined names; not searched for an error that nobody will see.
+/// The nearest of the defined names; not searched for an error that no one will see.
 fn nearest_name<'n, N: AsRef<str> + 'n>(
     found: &str,
     names: impl IntoIterator<Item = &'n N>,

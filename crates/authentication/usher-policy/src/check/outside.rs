@@ -1,11 +1,12 @@
-//! Statements outside of blocks: `include`, `limit` and `expect`.
+//! Statements outside of blocks: `include`, `limit`, `marks` and `expect`.
 //!
 //! Names in an `expect` that the policy lacks are warnings instead of mistakes
-//! ([`crate::Policy::unknown_names`]): an expectation about what was removed must not keep the
-//! removal from being applied.
+//! ([`crate::Policy::unknown_names`]): an expectation about a removed user or service must not block
+//! the removal.
 
 use usher_base::HostName;
 use usher_language::{Checked, Field, Fields, Kind, Reporter, Tree, Unique};
+use usher_protection::MarkMask;
 
 use crate::dialect::{DIALECT, PERCENT, SIZE};
 use crate::expectation::Expectation;
@@ -20,6 +21,7 @@ pub(super) fn check(tree: &Tree<'_>, policy: &mut Policy, reporter: &Reporter<'_
     fields.all("include").for_each(include);
     let each_user = fields.one("limit").and_then(each_user);
     policy.each_user = each_user.unwrap_or_default();
+    policy.marks = fields.one("marks").and_then(marks).unwrap_or_default();
     policy.expectations = fields.all("expect").filter_map(expectation).collect();
 }
 
@@ -49,6 +51,21 @@ fn expectation(field: &Field<'_>) -> Option<Expectation> {
         port: field.number().and_then(|port| u16::try_from(port).ok()),
         origin: field.origin(),
     })
+}
+
+/// `marks 0xMASK;`
+fn marks(field: &Field<'_>) -> Option<MarkMask> {
+    let (found, item) = field.words().next()?;
+    let digits = found.strip_prefix("0x");
+    let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let mask = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    match mask.and_then(MarkMask::new) {
+        Some(mask) => Some(mask),
+        None => {
+            let found = found.into();
+            field.refuse(item, PolicyMistake::InvalidMarks { found })
+        }
+    }
 }
 
 /// `limit user processes NUMBER, memory SIZE, cpu PERCENT;`, at least one of them.

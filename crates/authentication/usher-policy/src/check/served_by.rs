@@ -1,5 +1,4 @@
-//! What serves a service: the statements of a `service` block that say which processes do, and with
-//! what.
+//! The statements of a `service` block that say which processes serve it, and with what.
 
 use std::collections::BTreeSet;
 

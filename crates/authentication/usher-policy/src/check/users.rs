@@ -50,8 +50,8 @@ pub(super) fn check(
 /// A user who stands in the block once.
 fn user(item: &Item, field: &Field<'_>, listed: &mut Unique<UserName>) -> Option<UserName> {
     let user = field.name_of::<UserName>(item, &USER)?;
-    // Whatever an account of uid 0 is called, the keeper refuses it when it starts a worker; the
-    // name is refused here because the mistake is visible here.
+    // The keeper refuses every account with uid 0 when it starts a worker. This name is refused
+    // here, where the mistake is visible.
     if user.as_ref() == "root" {
         return field.refuse(item, PolicyMistake::RootAsMember);
     }
@@ -99,8 +99,8 @@ fn groups_of(fields: &Fields<'_>, known: &Groups) -> BTreeMap<GroupName, Group> 
     groups
 }
 
-/// `users BLOCK, ...;` in a service or client: the blocks, and their members together. A certificate
-/// makes nobody a user of a client.
+/// `users BLOCK, ...;` in a service or client: the blocks, and their members together. No
+/// certificate makes a user of a client.
 pub(super) fn resolve(
     field: &Field<'_>,
     is_client: bool,

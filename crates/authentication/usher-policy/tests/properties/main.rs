@@ -18,7 +18,7 @@ fn parse_text(text: &str) -> Result<Policy, Vec<PolicyError>> {
     parse_beside(&Groups::new(), text)
 }
 
-/// Where these are the groups of the system, and staff.
+/// Parses a text on a system with these groups, and staff.
 fn parse_beside(groups: &Groups, text: &str) -> Result<Policy, Vec<PolicyError>> {
     let source = Source {
         name: "property".to_owned(),
@@ -30,7 +30,7 @@ fn parse_beside(groups: &Groups, text: &str) -> Result<Policy, Vec<PolicyError>>
     parse_with_groups(&[source], &groups)
 }
 
-/// Whatever the text: errors lie within it, say something, and a policy survives its own text and
+/// For every text, errors lie within it and say something, and a policy survives its own text and
 /// its canonical form.
 fn check(text: &str) -> Result<(), TestCaseError> {
     check_format(text)?;
@@ -94,7 +94,7 @@ fn pieces() -> impl Strategy<Value = String> {
         "client",
         "application",
         "mac",
-        "mac biba { enforce \"x\", y z; }",
+        "mac bsdextended { rule subject uid a mode r; }",
         "expect",
         "permit",
         "refuse",

@@ -8,13 +8,14 @@ use std::time::Duration;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use usher_base::{HostName, ServiceName, UserName};
-use usher_language::{Checked, Setting};
+use usher_policy::mac::bsdextended::{AccessRule, AccountRange, Membership, RuleSubject};
+use usher_policy::mac::{MacBlock, ModuleSettings};
 use usher_policy::{
     AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_UMASK,
     Destination, Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host,
-    MAXIMUM_CPU, MINIMUM_REAUTHENTICATION, MacBlock, Members, Moment, Name, Origin, Peers, Policy,
-    PortRange, Principal, ProcessLimits, Program, Programs, Protocol, RequiredProtection, ServedBy,
-    Service, Style, Users, protection::Kind, service_id,
+    MAXIMUM_CPU, MINIMUM_REAUTHENTICATION, Members, Moment, Name, Origin, Peers, Policy, PortRange,
+    Principal, ProcessLimits, Program, Programs, Protocol, RequiredProtection, ServedBy, Service,
+    Style, Users, protection::Kind, service_id,
 };
 use usher_proto::HostPublicKey;
 
@@ -130,11 +131,15 @@ fn host(name: HostName, number: usize, choices: &Choices) -> Host {
         name,
         addresses,
         key: HostPublicKey::from_bytes(key),
-        ike_key: choices.flags[1].then(|| {
-            let mut ike_key = choices.key;
-            ike_key[0] = number ^ 0x80;
-            HostPublicKey::from_bytes(ike_key)
-        }),
+        ike_keys: [0x80, 0xc0]
+            .into_iter()
+            .take(usize::from(choices.flags[1]) + usize::from(choices.flags[0]))
+            .map(|bits| {
+                let mut ike_key = choices.key;
+                ike_key[0] = number ^ bits;
+                HostPublicKey::from_bytes(ike_key)
+            })
+            .collect(),
         control,
         loopback,
     }
@@ -238,7 +243,7 @@ fn connect(choices: &Choices, hosts: &BTreeMap<HostName, Host>) -> Option<Destin
     let (low, high) = ([a, b, c, d], [a, b, c, 255]);
     let range = AddressRange::new(Ipv4Addr::from(low).into(), Ipv4Addr::from(high).into());
     let range = range.filter(|range| !range.last().is_unspecified());
-    // What else these would mean.
+    // `none` and addresses would not be read as names.
     let other =
         |name: &&HostName| name.as_ref() == "none" || name.as_ref().parse::<IpAddr>().is_ok();
     let names: Vec<HostName> = hosts.keys().filter(|name| !other(name)).cloned().collect();
@@ -385,6 +390,7 @@ pub fn policy() -> impl Strategy<Value = Policy> {
                     protocol,
                     programs: programs.clone(),
                     key: choices[number].flags[1].then(|| "banking".parse().expect("a name")),
+                    protection: choices[number].flags[2].then_some(Kind::Authentication),
                 })
                 .collect();
             policy.clients.insert(
@@ -398,6 +404,9 @@ pub fn policy() -> impl Strategy<Value = Policy> {
         }
         policy.mac = mac(&choices[0]);
         policy.each_user = each_user(&choices[0]);
+        if choices[0].flags[0] {
+            policy.marks = usher_policy::protection::MarkMask::new(0x01ff_0000).unwrap();
+        }
         policy.expectations = expectations(&policy, &choices);
         policy
     })
@@ -417,35 +426,33 @@ fn each_user(choices: &Choices) -> ProcessLimits {
     }
 }
 
-/// Blocks of modules that nobody has.
+/// Blocks of modules, with and without rules.
 fn mac(choices: &Choices) -> Vec<MacBlock> {
-    let word = |word: &str| Checked::Word(word.to_owned());
-    let text = Checked::Text(
-        choices
-            .key
-            .map(char::from)
-            .iter()
-            .filter(|c| c.is_ascii_graphic())
-            .collect(),
-    );
-    let statement = |keyword: &str, values| Setting {
-        keyword: keyword.to_owned(),
-        values,
+    let number = choices.number.min(u32::MAX - 2);
+    let users = Membership {
+        not: choices.flags[2],
+        accounts: vec![
+            AccountRange::Name("alice".to_owned()),
+            AccountRange::Numbers(number, number + 1),
+        ],
     };
-    let blocks = ["biba", "mls"]
-        .iter()
-        .zip(choices.flags)
-        .filter(|(_, there)| *there);
+    let rule = AccessRule {
+        subject: RuleSubject {
+            users: Some(users),
+            groups: None,
+        },
+        ..AccessRule::default()
+    };
+    let blocks = [
+        ("bsdextended", ModuleSettings::Bsdextended(vec![rule])),
+        ("none", ModuleSettings::Nothing),
+    ];
+    let blocks = blocks.into_iter().zip(choices.flags);
+    let blocks = blocks.filter(|(_, there)| *there);
     blocks
-        .map(|(module, _)| MacBlock {
+        .map(|((module, settings), _)| MacBlock {
             module: module.parse().expect("a name"),
-            statements: vec![
-                statement("enforce", Vec::new()),
-                statement(
-                    "users",
-                    vec![vec![word("high"), text.clone()], vec![word("10")]],
-                ),
-            ],
+            settings,
             origin: Origin::default(),
         })
         .collect()

@@ -1,9 +1,9 @@
-//! What is known of an address: the host there, what the proxy stands for, and for which plain
-//! connections somebody is authenticated.
+//! Facts about an address: its host, the host for which the proxy stands there, and the plain
+//! connections that are authenticated.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
-use crate::{LAPTOP_KEY, OTHER_KEY, policy, source};
+use crate::{COMPLETE, LAPTOP_KEY, OTHER_KEY, host, policy, policy_of, source};
 use usher_policy::{Programs, Protocol, parse};
 use usher_proto::HostPublicKey;
 
@@ -127,10 +127,33 @@ fn a_name_without_an_address_is_a_warning_at_its_network() {
         (Ok(Vec::new()), "it has none"),
     ] {
         let told = look_up(found);
-        let expected =
-            format!("traffic:2:3: the address of `www.abc.com` cannot be found: {reason}");
+        let expected = format!(
+            "traffic:2:3: the address of `www.abc.com` cannot be found: {reason}; until it is, \
+             the networks after it decide"
+        );
         assert_eq!(told, [expected]);
     }
     let address = IpAddr::from([198, 51, 100, 7]);
     assert_eq!(look_up(Ok(vec![address])), [""; 0]);
+}
+
+#[test]
+fn a_host_protects_what_it_reaches_at_others() {
+    let protected = COMPLETE.replace("programs any;", "programs any;\n  protection encryption;");
+    assert_ne!(protected, COMPLETE);
+    let policy = policy_of(&protected);
+    let reached = |own: Option<&str>| {
+        let destinations = policy.protected_destinations(own.map(host).as_ref());
+        let peers = destinations.into_iter().map(|destination| {
+            let name = policy.host_of_address(destination.peer);
+            (name.map(|host| host.name.to_string()), destination.port)
+        });
+        peers.collect::<std::collections::BTreeSet<_>>()
+    };
+    let [mailhost, laptop] =
+        [("mailhost", 2049), ("laptop", 143)].map(|(name, port)| (Some(name.to_owned()), port));
+    assert_eq!(reached(Some("laptop")), [mailhost.clone()].into());
+    assert_eq!(reached(Some("mailhost")), [laptop.clone()].into());
+    // A host without a `host` block of its own leaves out none.
+    assert_eq!(reached(None), [mailhost, laptop].into());
 }

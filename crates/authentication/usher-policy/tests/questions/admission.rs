@@ -1,4 +1,4 @@
-//! Who is admitted: by the server, and by the client.
+//! Admission by the server, and by the client.
 
 use crate::{LAPTOP_KEY, NOW, OTHER_KEY, host, policy, service, source, user};
 use usher_policy::{Policy, Protocol, TrustedPrincipal, parse};

@@ -1,4 +1,4 @@
-//! What a policy says comes through, and is found in its text.
+//! The model has everything that a policy says, and the places in its text.
 
 use crate::{LAPTOP_KEY, host, policy, program, service, source, user};
 use usher_base::HostName;

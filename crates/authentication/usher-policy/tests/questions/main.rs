@@ -1,4 +1,4 @@
-//! What the daemons ask: every refusal beside the permitted twin.
+//! The daemons' questions: every refusal beside its permitted twin.
 
 mod addresses;
 mod admission;
@@ -22,8 +22,14 @@ fn source(name: &str, text: &str) -> Source {
 /// 2026-01-01T00:00Z.
 const NOW: u64 = 1_767_225_600;
 
+const COMPLETE: &str = include_str!("../golden/complete.policy");
+
 fn policy() -> Policy {
-    let complete = source("complete.policy", include_str!("../golden/complete.policy"));
+    policy_of(COMPLETE)
+}
+
+fn policy_of(text: &str) -> Policy {
+    let complete = source("complete.policy", text);
     let accounts = ["root", "erin"].map(str::to_owned).into();
     let groups = [("staff".parse().expect("a group's name"), Ok(accounts))].into();
     parse_with_groups(&[complete], &groups).expect("a correct policy")

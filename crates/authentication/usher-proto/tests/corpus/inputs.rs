@@ -1,4 +1,4 @@
-//! What the inputs of every target have in common.
+//! The inputs that all targets share.
 
 /// Names, without the outcome, and bytes.
 pub type Inputs = Vec<(String, Vec<u8>)>;

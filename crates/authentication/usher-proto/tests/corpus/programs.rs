@@ -1,4 +1,4 @@
-//! What programs say to the daemons of their host and hear from them.
+//! Messages between programs and the daemons of their host.
 
 use crate::common::{NOW, connection, statement, user_key};
 use crate::inputs::{Inputs, common_to_all, variations};

@@ -1,4 +1,4 @@
-//! What is signed, and what it is verified with.
+//! Signed statements, and the keys that verify them.
 
 use crate::common::ssh_keygen::{certify, does, make_key};
 use crate::common::{authenticator, statement, user_key};

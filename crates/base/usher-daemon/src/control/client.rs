@@ -14,64 +14,34 @@ const HEARING: Duration = Duration::from_secs(10);
 /// How long its whole answer may take after that.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why a daemon could not be asked.
+/// A failed request to a daemon. The first field is its role.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The daemon is not there.
+    /// Nothing answers at the path of its socket.
     #[error(
-        "the {role} does not run on this host (nothing answers at {path}); \
-         start it with `systemctl start usher-{role}`"
+        "the {0} does not run on this host (nothing answers at {1}); \
+         start it with `systemctl start usher-{0}`"
     )]
-    NotRunning {
-        /// Its role.
-        role: &'static str,
-        /// Its socket.
-        path: String,
-    },
+    NotRunning(&'static str, String),
     /// The caller may not ask.
-    #[error("only root may ask the {role}; run this with sudo")]
-    NotPermitted {
-        /// Its role.
-        role: &'static str,
-    },
-    /// The daemon is there and does not answer.
+    #[error("only root may ask the {0}; run this with sudo")]
+    NotPermitted(&'static str),
+    /// The daemon is there and has not answered for so long.
     #[error(
-        "the {role} has not answered for {} s: it hangs, or was stopped (SIGSTOP). Its watchdog \
-         restarts it in time; `systemctl kill -s KILL usher-{role}` restarts it now",
-        .after.as_secs()
+        "the {0} has not answered for {after} s: it hangs, or was stopped (SIGSTOP). Its watchdog \
+         restarts it in time; `systemctl kill -s KILL usher-{0}` restarts it now",
+        after = .1.as_secs()
     )]
-    Hangs {
-        /// Its role.
-        role: &'static str,
-        /// How long the caller has waited.
-        after: Duration,
-    },
+    Hangs(&'static str, Duration),
     /// The exchange broke off.
-    #[error("the {role} did not answer: {error}; look at its log (journalctl -u usher-{role})")]
-    Broken {
-        /// Its role.
-        role: &'static str,
-        /// The system's reason.
-        error: io::Error,
-    },
+    #[error("the {0} did not answer: {1}; look at its log (journalctl -u usher-{0})")]
+    Broken(&'static str, io::Error),
     /// The answer has another form than expected.
-    #[error(
-        "cannot understand the {role}'s answer ({error}); are `usher` and the {role} of one version?"
-    )]
-    NotUnderstood {
-        /// Its role.
-        role: &'static str,
-        /// What is wrong with it.
-        error: serde_json::Error,
-    },
-    /// The daemon could not carry the request out.
-    #[error("the {role} says: {reason}")]
-    Refused {
-        /// Its role.
-        role: &'static str,
-        /// Its reason.
-        reason: String,
-    },
+    #[error("cannot understand the {0}'s answer ({1}); are `usher` and the {0} of one version?")]
+    NotUnderstood(&'static str, serde_json::Error),
+    /// The daemon could not carry the request out, for this reason.
+    #[error("the {0} says: {1}")]
+    Refused(&'static str, String),
 }
 
 /// Asks a daemon.
@@ -98,13 +68,13 @@ fn ask_role<Q: Request>(role: &'static Role, request: &Q) -> Result<Q::Answer, C
     let path = role.control_socket();
     let limit = role.largest_answer;
     let role = role.name;
-    let broken = |error| ControlError::Broken { role, error };
-    let hangs = |after| ControlError::Hangs { role, after };
+    let broken = |error| ControlError::Broken(role, error);
+    let hangs = |after| ControlError::Hangs(role, after);
     let stream = connect_within(path.as_ref(), HEARING).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            ControlError::NotRunning { role, path }
+            ControlError::NotRunning(role, path)
         }
-        io::ErrorKind::PermissionDenied => ControlError::NotPermitted { role },
+        io::ErrorKind::PermissionDenied => ControlError::NotPermitted(role),
         io::ErrorKind::WouldBlock => hangs(HEARING),
         _ => broken(error),
     })?;
@@ -115,12 +85,12 @@ fn ask_role<Q: Request>(role: &'static Role, request: &Q) -> Result<Q::Answer, C
         })?;
     match serde_json::from_slice(&answer) {
         Ok(Reply::Done(answer)) => Ok(answer),
-        Ok(Reply::Failed { reason }) => Err(ControlError::Refused { role, reason }),
-        Err(error) => Err(ControlError::NotUnderstood { role, error }),
+        Ok(Reply::Failed { reason }) => Err(ControlError::Refused(role, reason)),
+        Err(error) => Err(ControlError::NotUnderstood(role, error)),
     }
 }
 
-/// Why there is no answer.
+/// A missing answer.
 #[derive(Debug)]
 enum Unanswered {
     /// The daemon is there, and its answer is not complete after so long.

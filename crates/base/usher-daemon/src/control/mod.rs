@@ -52,13 +52,15 @@ pub trait AnsweredBy<R: HasRole>: Request {}
 /// Declares requests: fields, name, answer. Their types derive the traits of `serde`.
 #[macro_export]
 macro_rules! requests {
-    ($($(#[$doc:meta])* $request:ident { $($field:ident: $type:ty),* } $name:literal -> $answer:ty,)*) => {
+    ($($(#[$doc:meta])* $request:ident {
+        $($(#[$about:meta])* $field:ident: $type:ty),*
+    } $name:literal -> $answer:ty,)*) => {
         $(
             $(#[$doc])*
             #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
             pub struct $request {
                 $(
-                    /// The user.
+                    $(#[$about])*
                     pub $field: $type,
                 )*
             }

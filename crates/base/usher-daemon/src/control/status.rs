@@ -18,7 +18,8 @@ pub struct StatusView {
     pub generation: u64,
     /// Named numbers: counters and table fill.
     pub numbers: BTreeMap<String, u64>,
-    /// What keeps the daemon from its work, each for people. `usher doctor` fails if there is any.
+    /// Troubles that keep the daemon from its work, each for people. `usher doctor` fails if there
+    /// is any.
     #[serde(default)]
     pub troubles: Vec<String>,
 }

@@ -1,7 +1,6 @@
 //! A connection to charon's control socket. Every operation has a time limit for its whole answer, and
 //! every answer a limit of bytes.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,11 +15,9 @@ use crate::error::IkeError;
 /// charon's socket, unless strongswan.conf names another.
 pub const PATH: &str = "/run/charon.vici";
 
-/// Most bytes of the messages that belong to one command: enough for 40,000 SAs.
-const LARGEST_STREAM: usize = 64 << 20;
-
-/// Most events that wait while a command is answered. charon drops none, so more are an error.
-const MOST_WAITING_EVENTS: usize = 65_536;
+/// Most bytes of the messages that belong to one command: enough for 6,000 IKE SAs with two pairs of SAs
+/// each. They are read one after the other and never kept.
+const LARGEST_STREAM: usize = 16 << 20;
 
 const COMMAND: u8 = 0;
 const ANSWER: u8 = 1;
@@ -37,10 +34,8 @@ const EVENT: u8 = 7;
 pub struct Connection {
     stream: UnixStream,
     limit: Duration,
-    /// What has come of the next packets.
+    /// Received bytes of the next packets.
     received: Vec<u8>,
-    /// Events that came before the answer of a command.
-    waiting: VecDeque<(String, Section)>,
 }
 
 /// A packet of charon's.
@@ -49,7 +44,7 @@ enum Packet {
     UnknownCommand,
     Confirmed,
     UnknownEvent,
-    Event(String, Section),
+    Event(Section),
 }
 
 impl Connection {
@@ -70,7 +65,6 @@ impl Connection {
             stream,
             limit,
             received: Vec::new(),
-            waiting: VecDeque::new(),
         })
     }
 
@@ -79,43 +73,34 @@ impl Connection {
         self.limit = limit;
     }
 
-    /// Has charon carry out a command and returns its answer.
+    /// Sends charon a command and returns its answer. Events that come before it are dropped.
     ///
     /// # Errors
     /// [`IkeError::Refused`] when the answer is a refusal, [`IkeError::Unknown`], or that of the
     /// connection.
     pub async fn command(&mut self, command: &str, message: &Section) -> Result<Section, IkeError> {
+        self.listing(command, message, drop).await
+    }
+
+    /// The same for a command that sends events before its answer: hands each to `take`. Only the events
+    /// of commands that [`Self::register`] has registered come.
+    ///
+    /// # Errors
+    /// As [`Self::command`]; some events may have been taken.
+    pub async fn listing(
+        &mut self,
+        command: &str,
+        message: &Section,
+        mut take: impl FnMut(Section),
+    ) -> Result<Section, IkeError> {
         self.limited(command, async |connection| {
             connection.send(COMMAND, command, message).await?;
-            connection.answer(command).await
+            connection.answer(command, &mut take).await
         })
         .await
     }
 
-    /// The same for a command that sends its result as events, which [`Self::register`] has registered:
-    /// returns them.
-    ///
-    /// # Errors
-    /// As [`Self::command`].
-    pub async fn listing(
-        &mut self,
-        command: &str,
-        event: &str,
-        message: &Section,
-    ) -> Result<Vec<Section>, IkeError> {
-        let outcome = self.command(command, message).await;
-        let mut listed = Vec::new();
-        self.waiting.retain_mut(|(name, message)| {
-            let is_listed = name == event;
-            if is_listed {
-                listed.push(std::mem::take(message));
-            }
-            !is_listed
-        });
-        outcome.map(|_| listed)
-    }
-
-    /// Has charon send these events from here on.
+    /// Asks charon for these events from here on. Events that come before its confirmation are dropped.
     ///
     /// # Errors
     /// [`IkeError::Unknown`] for an event that it does not have, or that of the connection.
@@ -127,7 +112,7 @@ impl Connection {
                 match connection.packet(&mut room).await? {
                     Packet::Confirmed => return Ok(()),
                     Packet::UnknownEvent => return Err(IkeError::Unknown(event.to_owned())),
-                    Packet::Event(name, message) => connection.keep(name, message)?,
+                    Packet::Event(_) => {}
                     Packet::Answer(_) => return Err(MessageError::Unexpected(ANSWER).into()),
                     Packet::UnknownCommand => {
                         return Err(MessageError::Unexpected(UNKNOWN_COMMAND).into());
@@ -141,21 +126,16 @@ impl Connection {
     /// Waits for the next event, without a limit of time. May be cancelled.
     ///
     /// # Errors
-    /// That of the connection.
-    pub async fn event(&mut self) -> Result<(String, Section), IkeError> {
-        if let Some(event) = self.waiting.pop_front() {
-            return Ok(event);
-        }
+    /// The error of the connection.
+    pub async fn event(&mut self) -> Result<Section, IkeError> {
         let mut room = LARGEST_STREAM;
         match self.packet(&mut room).await? {
-            Packet::Event(name, message) => Ok((name, message)),
-            _ => Err(MessageError::Unexpected(ANSWER).into()),
+            Packet::Event(message) => Ok(message),
+            Packet::Answer(_) => Err(MessageError::Unexpected(ANSWER).into()),
+            Packet::UnknownCommand => Err(MessageError::Unexpected(UNKNOWN_COMMAND).into()),
+            Packet::Confirmed => Err(MessageError::Unexpected(CONFIRMED).into()),
+            Packet::UnknownEvent => Err(MessageError::Unexpected(UNKNOWN_EVENT).into()),
         }
-    }
-
-    /// The events that came while commands were answered.
-    pub fn take_events(&mut self) -> impl Iterator<Item = (String, Section)> {
-        self.waiting.drain(..)
     }
 
     async fn limited<T>(
@@ -173,7 +153,11 @@ impl Connection {
         }
     }
 
-    async fn answer(&mut self, command: &str) -> Result<Section, IkeError> {
+    async fn answer(
+        &mut self,
+        command: &str,
+        take: &mut impl FnMut(Section),
+    ) -> Result<Section, IkeError> {
         let mut room = LARGEST_STREAM;
         loop {
             match self.packet(&mut room).await? {
@@ -189,19 +173,11 @@ impl Connection {
                     };
                 }
                 Packet::UnknownCommand => return Err(IkeError::Unknown(command.to_owned())),
-                Packet::Event(name, message) => self.keep(name, message)?,
+                Packet::Event(message) => take(message),
                 Packet::Confirmed => return Err(MessageError::Unexpected(CONFIRMED).into()),
                 Packet::UnknownEvent => return Err(MessageError::Unexpected(UNKNOWN_EVENT).into()),
             }
         }
-    }
-
-    fn keep(&mut self, name: String, message: Section) -> Result<(), IkeError> {
-        if self.waiting.len() == MOST_WAITING_EVENTS {
-            return Err(MessageError::TooMany.into());
-        }
-        self.waiting.push_back((name, message));
-        Ok(())
     }
 
     async fn send(&mut self, kind: u8, name: &str, message: &Section) -> Result<(), IkeError> {
@@ -229,7 +205,7 @@ impl Connection {
                     return Err(MessageError::TooLarge.into());
                 }
                 if self.received.len() >= 4 + length {
-                    *room = room.checked_sub(4 + length).ok_or(MessageError::TooLarge)?;
+                    *room = room.checked_sub(4 + length).ok_or(MessageError::TooMuch)?;
                     let packet = Packet::decode(&self.received[4..4 + length]);
                     self.received.drain(..4 + length);
                     return Ok(packet?);
@@ -255,8 +231,8 @@ impl Packet {
                 let (name, message) = rest
                     .split_at_checked((*length).into())
                     .ok_or(MessageError::Truncated)?;
-                let name = std::str::from_utf8(name).map_err(|_| MessageError::Name)?;
-                Ok(Self::Event(name.to_owned(), Section::decode(message)?))
+                std::str::from_utf8(name).map_err(|_| MessageError::Name)?;
+                Section::decode(message).map(Self::Event)
             }
             other => Err(MessageError::Unexpected(other)),
         }

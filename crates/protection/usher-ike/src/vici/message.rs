@@ -8,8 +8,11 @@ pub const LARGEST_MESSAGE: usize = 512 * 1024;
 /// Most sections inside each other. charon's own messages have five.
 const DEEPEST: usize = 8;
 
-/// Most elements of one message. charon's largest, a list of SAs, has about forty a child.
-const MOST_ELEMENTS: usize = 65_536;
+/// Most elements of one message. charon's largest has one IKE SA, with about forty elements a child.
+const MOST_ELEMENTS: usize = 16_384;
+
+/// Most characters of a text that are read. charon's own are names, numbers and sentences.
+const LONGEST_TEXT: usize = 1_024;
 
 const SECTION_START: u8 = 1;
 const SECTION_END: u8 = 2;
@@ -18,7 +21,7 @@ const LIST_START: u8 = 4;
 const LIST_ITEM: u8 = 5;
 const LIST_END: u8 = 6;
 
-/// Why bytes are no message, or why something cannot be put into one.
+/// Bytes are no message, or something cannot be put into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// The bytes end inside an element, or before the end of a section or list.
@@ -39,6 +42,9 @@ pub enum MessageError {
     /// Larger than the protocol permits.
     #[error("its packet has more than {LARGEST_MESSAGE} bytes")]
     TooLarge,
+    /// The messages that belong to one command are larger together than any that charon sends.
+    #[error("its answer does not end")]
+    TooMuch,
     /// A packet of a kind that does not belong here.
     #[error("its packet is of kind {0}, which was not asked for")]
     Unexpected(u8),
@@ -47,7 +53,7 @@ pub enum MessageError {
     TooLong,
 }
 
-/// What a name stands for.
+/// The value of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Item {
     Value(Vec<u8>),
@@ -92,8 +98,8 @@ impl Section {
         self
     }
 
-    /// The text of a value; control characters, which a terminal would obey, are replaced. None: there
-    /// is no such value, or it is not text.
+    /// The text of a value, at most 1,024 characters of it; control characters, which a terminal would
+    /// obey, are replaced. None: there is no such value, or it is not text.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<String> {
         match self.find(name)? {
@@ -238,11 +244,13 @@ impl Drop for Item {
     }
 }
 
-/// The text with control characters replaced.
+/// The beginning of the text, with control characters replaced. It never has more bytes than the text:
+/// a name that was decoded can be encoded.
 fn plain(text: &str) -> String {
     text.chars()
+        .take(LONGEST_TEXT)
         .map(|character| match character.is_control() {
-            true => char::REPLACEMENT_CHARACTER,
+            true => '?',
             false => character,
         })
         .collect()
@@ -308,7 +316,6 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn example() -> Section {
         Section::new()
@@ -350,6 +357,23 @@ mod tests {
     }
 
     #[test]
+    fn a_text_is_cut_where_no_text_of_charon_s_ends() {
+        let text = |length: usize| {
+            let message = Section::new().value("errmsg", "x".repeat(length));
+            message.text("errmsg").map(|text| text.len())
+        };
+        assert_eq!(text(LONGEST_TEXT), Some(LONGEST_TEXT));
+        assert_eq!(text(65_535), Some(LONGEST_TEXT));
+    }
+
+    #[test]
+    fn a_name_of_control_characters_can_be_sent_again() {
+        let bytes = [b"\x03\xff".as_slice(), &[7; 255], b"\x00\x00"].concat();
+        let message = Section::decode(&bytes).expect("a message");
+        assert!(message.encode().is_ok());
+    }
+
+    #[test]
     fn too_many_elements_are_refused() {
         let many = |count: usize| Section::decode(&b"\x03\x00\x00\x00".repeat(count));
         assert!(many(MOST_ELEMENTS).is_ok());
@@ -368,7 +392,7 @@ mod tests {
     #[test]
     fn control_characters_do_not_reach_a_terminal() {
         let message = Section::new().value("errmsg", "\x1b[2Jgone");
-        assert_eq!(message.text("errmsg").as_deref(), Some("\u{fffd}[2Jgone"));
+        assert_eq!(message.text("errmsg").as_deref(), Some("?[2Jgone"));
     }
 
     #[test]
@@ -390,29 +414,5 @@ mod tests {
             count += 1;
         }
         assert!(count >= 10, "{count}");
-    }
-
-    proptest! {
-        #[test]
-        fn decoded_messages_encode_to_an_equal_one(bytes in message_bytes()) {
-            if let Ok(message) = Section::decode(&bytes) {
-                let again = message.encode().expect("what was decoded fits");
-                prop_assert_eq!(Section::decode(&again), Ok(message));
-            }
-        }
-    }
-
-    /// Bytes in which elements are frequent.
-    fn message_bytes() -> impl Strategy<Value = Vec<u8>> {
-        let piece = prop_oneof![
-            Just(b"\x01\x01s".to_vec()),
-            Just(b"\x02".to_vec()),
-            Just(b"\x03\x01k\x00\x02vv".to_vec()),
-            Just(b"\x04\x01l".to_vec()),
-            Just(b"\x05\x00\x01i".to_vec()),
-            Just(b"\x06".to_vec()),
-            proptest::collection::vec(any::<u8>(), 0..4),
-        ];
-        proptest::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
     }
 }

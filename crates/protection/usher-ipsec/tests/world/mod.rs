@@ -3,14 +3,19 @@
 //! afterwards, even if the test fails.
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
+mod policies;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use usher_ipsec::{Ipsec, MarkMask, Settings};
-use usher_protection::{Class, Item, Kind, Level, Profile, ProgramName, Rules, Tables, Treatment};
+use usher_protection::{Class, Kind, Profile};
+
+pub use policies::*;
 
 const INSIDE: &str = "USHER_TEST_INSIDE";
 const CGROUP: &str = "USHER_TEST_CGROUP";
@@ -21,7 +26,7 @@ const PATIENT: Duration = Duration::from_secs(60);
 
 /// A governed program on both hosts: a copy of the interpreter, which is another file.
 pub const GOVERNED: &str = "/mnt/governed";
-const OTHER: &str = "/usr/bin/python3";
+pub const OTHER: &str = "/usr/bin/python3";
 
 pub const ENCRYPTION: Class = Class::new(Kind::Encryption, Profile::Standard);
 pub const AUTHENTICATION: Class = Class::new(Kind::Authentication, Profile::Standard);
@@ -31,13 +36,17 @@ pub const B: &str = "10.1.0.2";
 pub const B_TOO: &str = "10.1.0.3";
 pub const B6: &str = "fd01::2";
 
+/// The marks of sockets whose traffic is not protected.
+pub const BYPASS: u32 = 0x0010_0000;
+pub const EPERM: i32 = libc::EPERM;
+
 /// The test functions run in a world of their own.
 macro_rules! tests {
     ($($(#[$attribute:meta])* fn $name:ident($world:ident) $body:block)*) => {
         $($(#[$attribute])* #[test]
         fn $name() {
             fn body($world: &$crate::world::World) $body
-            $crate::world::world(stringify!($name), body);
+            $crate::world::world(concat!(module_path!(), "::", stringify!($name)), body);
         })*
     };
 }
@@ -53,14 +62,12 @@ pub fn is_emulated() -> bool {
     std::env::var_os("USHER_VM").is_some()
 }
 
-/// Runs `body` in a world of its own. `name` is the name of the test function.
-pub fn world(name: &str, body: fn(&World)) {
+/// Runs `body` in a world of its own. `path` is the path of the test function.
+pub fn world(path: &str, body: fn(&World)) {
+    // The test's name is without the program's.
+    let (_, name) = path.split_once("::").unwrap();
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped {name}: needs root, for a network namespace and BPF");
-        return;
-    }
-    if let Err(reason) = Ipsec::probe() {
-        eprintln!("skipped {name}: this kernel does not accept the monitor: {reason}");
         return;
     }
     if std::env::var_os(INSIDE).is_some_and(|inside| inside == name) {
@@ -78,8 +85,14 @@ pub fn world(name: &str, body: fn(&World)) {
         });
         return;
     }
+    if let Some(reason) = refusal() {
+        eprintln!("skipped {name}: this kernel does not accept the monitor: {reason}");
+        return;
+    }
     let path = cgroups().join(format!("usher-test-{}-{name}", std::process::id()));
     fs::create_dir(&path).unwrap();
+    // A file, not a pipe, which a process that the test leaves behind would keep open.
+    let mut printed = tempfile::tempfile().unwrap();
     let status = Command::new("timeout")
         .args(["--signal=KILL", PATIENCE])
         .args(["unshare", "--net", "--mount", "--propagation=private"])
@@ -94,11 +107,38 @@ pub fn world(name: &str, body: fn(&World)) {
         .env(INSIDE, name)
         .env(CGROUP, &path)
         .stdin(Stdio::null())
+        .stdout(printed.try_clone().unwrap())
+        .stderr(printed.try_clone().unwrap())
         .status()
         .unwrap();
     fs::write(path.join("cgroup.kill"), "1").unwrap();
     remove_groups(&path);
+    // Kept with this test's own output, so that a failure is shown with its reason.
+    let mut text = Vec::new();
+    printed.rewind().unwrap();
+    printed.read_to_end(&mut text).unwrap();
+    print!("{}", String::from_utf8_lossy(&text));
     assert!(status.success(), "{name}: {status}");
+}
+
+/// The reason that this kernel refuses the monitor. Tried once a test program, because trying loads
+/// all of the monitor.
+fn refusal() -> Option<&'static str> {
+    static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
+    REFUSAL.get_or_init(|| Ipsec::probe().err()).as_deref()
+}
+
+/// Whether this kernel makes SAs of ESP. Prints the reason if not.
+pub fn has_esp() -> bool {
+    // Not needed where they are built in.
+    let _ = Command::new("modprobe")
+        .args(["-a", "esp4", "esp6"])
+        .output();
+    let probed = usher_system::namespace::in_new_network(usher_ipsec::probe_esp).unwrap();
+    if let Err(reason) = &probed {
+        eprintln!("skipped: this kernel has no ESP: {reason}");
+    }
+    probed.is_ok()
 }
 
 fn cgroups() -> PathBuf {
@@ -154,6 +194,15 @@ fn set_up() {
         ends.iter()
             .all(|links| links.contains("cable@") && links.contains("state UP"))
     });
+    // The kernel assigns IPv6 addresses in a task of its own, which a busy machine runs late.
+    // Packets to them are lost before.
+    eventually("the hosts have their addresses", || {
+        let local = ["-6", "route", "show", "table", "local"];
+        let of_b = run("ip", &[&["-n", "b"], &local[..]].concat());
+        run("ip", &local).contains("local fd01::1 ")
+            && of_b.contains("local fd01::2 ")
+            && of_b.contains("local fd01::3 ")
+    });
 }
 
 /// Runs a command that must succeed, and returns its output.
@@ -183,7 +232,8 @@ pub struct Actor {
 impl Actor {
     fn start(command: &mut Command, group: Option<&Path>) -> Self {
         let mut process = command
-            .arg("/mnt/actor.py")
+            // Without packages of the machine, which take a third of the interpreter's start.
+            .args(["-S", "/mnt/actor.py"])
             .env("PYTHONHOME", "/usr")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -204,6 +254,17 @@ impl Actor {
     /// A governed program on host A.
     pub fn governed() -> Self {
         Self::start(&mut Command::new(GOVERNED), None)
+    }
+
+    /// The governed program on host A, outside the control group of its monitor.
+    pub fn outside(world: &World) -> Self {
+        let group = world.cgroup_of_b.join("own");
+        Self::start(&mut Command::new(GOVERNED), Some(&group))
+    }
+
+    /// The interpreter at this path on host A.
+    pub fn at(path: &str) -> Self {
+        Self::start(&mut Command::new(path), None)
     }
 
     /// Another program on host A.
@@ -259,6 +320,18 @@ impl Actor {
         number(&self.order(code))
     }
 
+    /// The outcomes of each act of `counts` (`keep_trying`), by errno.
+    pub fn outcomes(&mut self) -> Vec<(String, Vec<i32>)> {
+        let all = "' '.join(':'.join(map(str, (name, *sorted(found)))) for name, found in counts.items())";
+        let told = self.run(&format!("r = {all}"));
+        let acts = told.trim_matches('\'').split_whitespace().map(|act| {
+            let mut words = act.split(':');
+            let name = words.next().unwrap().to_owned();
+            (name, words.map(|number| number.parse().unwrap()).collect())
+        });
+        acts.collect()
+    }
+
     /// A mark, or another number.
     pub fn number(&mut self, code: &str) -> u32 {
         self.run(&format!("r = {code}")).parse().unwrap()
@@ -293,14 +366,19 @@ pub fn open_at_b(world: &World) -> Ipsec {
         sysctls: Some("/mnt/sysctls_of_b".into()),
         ..settings(world)
     };
-    let opening = std::thread::spawn(move || {
+    in_b(|| Ipsec::open(&settings).unwrap())
+}
+
+/// Acts in the network namespace of host B.
+pub fn in_b<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    let inside = || {
         let network = fs::File::open("/run/netns/b").unwrap();
         let kind = Some(rustix::thread::LinkNameSpaceType::Network);
         rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&network), kind)
             .unwrap();
-        Ipsec::open(&settings).unwrap()
-    });
-    opening.join().unwrap()
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(inside).join().unwrap())
 }
 
 pub fn settings(world: &World) -> Settings {
@@ -308,104 +386,9 @@ pub fn settings(world: &World) -> Settings {
         cgroup: world.cgroup.clone(),
         pins: None,
         mask: MarkMask::default(),
+        // They hold for the whole kernel, so only a virtual machine's may have them.
+        lsm: std::env::var_os("USHER_VM").is_some(),
+        daemons: "/proc/self/exe".into(),
         sysctls: Some("/mnt/sysctls".into()),
     }
-}
-
-/// Treatments by name, for networks.
-#[derive(Clone)]
-pub enum To {
-    Trusted,
-    Untrusted,
-    /// Local port, remote port (0: any), class, level.
-    Protected(Vec<(u16, u16, Class, Level)>),
-}
-
-pub fn mandatory(class: Class) -> To {
-    To::Protected(vec![(0, 0, class, Level::Mandatory)])
-}
-
-pub fn optional(class: Class) -> To {
-    To::Protected(vec![(0, 0, class, Level::Optional)])
-}
-
-/// Tables of applications, each with one program and its networks; those that are left out are
-/// discarded. Signatures as `usher-protection` makes them.
-pub fn tables(applications: &[(&str, Vec<(&str, To)>)]) -> Tables {
-    let mut tables = Tables::default();
-    for (program, networks) in applications {
-        let mut all = vec![
-            ("0.0.0.0/0".parse().unwrap(), Treatment::Discard),
-            ("::/0".parse().unwrap(), Treatment::Discard),
-        ];
-        for (network, to) in networks {
-            let network: ipnet::IpNet = network.parse().unwrap();
-            let treatment = match to {
-                To::Trusted => Treatment::Bypass,
-                To::Untrusted => Treatment::Discard,
-                To::Protected(items) => Treatment::Items(list(&mut tables, items)),
-            };
-            all.retain(|(known, _)| *known != network);
-            all.push((network, treatment));
-        }
-        all.sort();
-        add(&mut tables, program, all);
-    }
-    tables
-}
-
-fn list(tables: &mut Tables, items: &[(u16, u16, Class, Level)]) -> usize {
-    let mut list = Vec::new();
-    for &(local, remote, class, level) in items {
-        let known = tables.classes.iter().position(|one| *one == (class, level));
-        list.push(Item {
-            local_port: local.try_into().ok(),
-            remote_port: remote.try_into().ok(),
-            class: known.unwrap_or_else(|| {
-                tables.classes.push((class, level));
-                tables.classes.len() - 1
-            }),
-        });
-    }
-    let known = tables.item_lists.iter().position(|one| *one == list);
-    known.unwrap_or_else(|| {
-        tables.item_lists.push(list);
-        tables.item_lists.len() - 1
-    })
-}
-
-/// Adds an application. It has a signature of its own unless all of its traffic is treated alike.
-pub fn add(tables: &mut Tables, program: &str, networks: Vec<(ipnet::IpNet, Treatment)>) {
-    let plain = |treatment: &Treatment| match treatment {
-        Treatment::Items(list) => {
-            let list = &tables.item_lists[*list];
-            list[0].local_port.is_none() && list[0].remote_port.is_none()
-        }
-        Treatment::Bypass | Treatment::Discard => true,
-    };
-    let same = networks.iter().all(|(_, one)| *one == networks[0].1) && plain(&networks[0].1);
-    let known = tables
-        .applications
-        .iter()
-        .find(|one| one.networks == networks);
-    let next = tables.applications.iter().map(|one| one.signature).max();
-    let signature = match known {
-        _ if same => 0,
-        Some(known) => known.signature,
-        None => next.unwrap_or(0) + 1,
-    };
-    let program = match program.starts_with('/') {
-        true => ProgramName::Path(program.to_owned()),
-        false => ProgramName::Name(program.to_owned()),
-    };
-    tables.applications.push(Rules {
-        programs: vec![program],
-        signature,
-        networks,
-    });
-}
-
-/// The class mark of a class at a level.
-pub fn mark(class: Class, level: Level) -> u32 {
-    MarkMask::default().class_mark(class, level)
 }

@@ -35,9 +35,12 @@ fn walk(block: &Application, names: &Names, peer: IpAddr, local: u16, remote: u1
                 let is_rest = range.to_string() == "0.0.0.0/0";
                 range.contains(peer) || (is_rest && no_v6 && peer.is_ipv6())
             }
-            Peers::Name(name) => names
-                .get(name)
-                .is_some_and(|answer| answer.addresses.contains(&peer)),
+            Peers::Name(name) => match names.get(name) {
+                Some(answer) => answer.addresses.contains(&peer),
+                // It may be the machine of this name.
+                None if network.network_type != NetworkType::Trusted => return Verdict::Discard,
+                None => false,
+            },
         };
         if !has_peer {
             continue;
@@ -237,6 +240,42 @@ fn ranges_are_the_fewest_prefixes() {
         "2001:db8::2/128",
     ];
     assert_eq!(shown, expected);
+}
+
+#[test]
+fn an_unanswered_name_lets_no_weaker_network_decide() {
+    let items = "protection P { localport=any remoteport=any encryption mandatory; }";
+    let block = |name: &str| {
+        read(&format!(
+            "application a {{ network 10.0.0.0/8 trusted; network www.abc.com {name}; \
+             network 0.0.0.0/0 trusted; {items} }}"
+        ))
+    };
+    let (own, other) = (ip("198.51.100.7"), ip("198.51.100.8"));
+    let mut known = Names::default();
+    known.answer(
+        "www.abc.com".parse().expect("a name"),
+        [own],
+        Duration::ZERO,
+    );
+    let verdict =
+        |policy: &[Application], names: &Names, peer| tables(policy, names).treat(0, peer, 1, 2);
+    for (of_name, answered) in [
+        ("untrusted", Verdict::Discard),
+        ("protected P", verdict(&block("protected P"), &known, own)),
+    ] {
+        let policy = block(of_name);
+        let unknown = Names::default();
+        assert_eq!(verdict(&policy, &unknown, own), Verdict::Discard);
+        assert_eq!(verdict(&policy, &unknown, other), Verdict::Discard);
+        assert_eq!(verdict(&policy, &unknown, ip("10.0.0.1")), Verdict::Bypass);
+        assert_ne!(verdict(&policy, &known, own), Verdict::Bypass);
+        assert_eq!(verdict(&policy, &known, own), answered);
+        assert_eq!(verdict(&policy, &known, other), Verdict::Bypass);
+    }
+    // A trusted name loses no protection: the network that decides in its place protects as much.
+    let policy = block("trusted");
+    assert_eq!(verdict(&policy, &Names::default(), other), Verdict::Bypass);
 }
 
 #[test]

@@ -88,7 +88,10 @@ fn item() -> impl Strategy<Value = ProtectionItem> {
     let kind = prop::sample::select(Kind::ALL);
     let level = prop::sample::select(Level::ALL);
     let profile = prop::sample::select(Profile::ALL);
-    (port(), port(), kind, level, profile).prop_map(|(local, remote, kind, level, profile)| {
+    let is_one =
+        |(kind, profile): &(Kind, Profile)| (*kind, *profile) != (Kind::Encryption, Profile::Ah);
+    let class = (kind, profile).prop_filter("AH does not encrypt", is_one);
+    (port(), port(), class, level).prop_map(|(local, remote, (kind, profile), level)| {
         ProtectionItem {
             local,
             remote,

@@ -1,4 +1,4 @@
-//! What is warned of, over random policies: exactly what the warnings say.
+//! Warnings over random policies: each one is true, and none is missing.
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -11,8 +11,8 @@ use usher_protection::{
 
 use crate::{policy, read, samples, text};
 
-/// Whether a block would protect traffic with these ports (local, remote) by such an item if none of
-/// its statements came before another one.
+/// Returns whether a block would protect traffic with these ports (local, remote) by such an item if
+/// none of its statements came before another one.
 fn could(
     block: &Application,
     peer: IpAddr,

@@ -1,7 +1,10 @@
 //! `usher policy diff`: the gains and losses of users.
 
 use serde_json::{Value, json};
-use usher_analysis::{Change, How, Offer, Request, TrafficChange, difference, traffic_changes};
+use usher_analysis::{
+    Change, How, ModuleChange, Offer, Request, TrafficChange, difference, module_changes,
+    traffic_changes,
+};
 use usher_policy::{Programs, Protocol, joined};
 
 use super::NO;
@@ -18,18 +21,21 @@ pub const NOTHING_CHANGES: &str =
 pub fn run(output: &Output, old: &Loaded, new: &Loaded) -> u8 {
     let changes = difference(&old.network, &new.network);
     let traffic = traffic_changes(&old.network, &new.network);
-    let nothing = changes.is_empty() && traffic.is_empty();
+    let modules = module_changes(&old.network, &new.network);
+    let nothing = changes.is_empty() && traffic.is_empty() && modules.is_empty();
     let value: Vec<Value> = changes
         .iter()
         .map(|change| json!(change))
         .chain(traffic.iter().map(|change| json!(change)))
+        .chain(modules.iter().map(|change| json!(change)))
         .collect();
     output.print(&value, || {
         if nothing {
             return NOTHING_CHANGES.to_owned();
         }
         let texts = changes.iter().map(|change| text(change, usize::MAX));
-        texts.chain(traffic.iter().map(traffic_text)).collect()
+        let texts = texts.chain(traffic.iter().map(traffic_text));
+        texts.chain(modules.iter().map(module_text)).collect()
     });
     if nothing { 0 } else { NO }
 }
@@ -42,23 +48,38 @@ pub fn traffic_text(change: &TrafficChange) -> String {
         before,
         after,
     } = change;
-    let mut text = format!("traffic of {program} on {host}\n");
-    let (had, has) = match (before, after) {
-        (Some(before), Some(after)) => (before.as_slice(), after.as_slice()),
-        (None, Some(after)) => (&[][..], after.as_slice()),
-        (Some(before), None) => {
-            return text
-                + "- is left alone: no `application` block names it any more\n"
-                + &lines('-', before, &[]);
-        }
-        (None, None) => (&[][..], &[][..]),
-    };
+    let text = format!("traffic of {program} on {host}\n");
+    let gone = "is left alone: no `application` block names it any more";
+    text + &statement_changes(before.as_deref(), after.as_deref(), gone)
+}
+
+/// A change of a module's settings, for people.
+pub fn module_text(change: &ModuleChange) -> String {
+    let ModuleChange {
+        host,
+        module,
+        before,
+        after,
+    } = change;
+    let text = format!("module {module} on {host}\n");
+    let gone = "has its defaults: the policy has no `mac` block of it any more";
+    text + &statement_changes(before.as_deref(), after.as_deref(), gone)
+}
+
+/// The statements that have come and gone, and what it means that a block is gone.
+fn statement_changes(before: Option<&[String]>, after: Option<&[String]>, gone: &str) -> String {
+    let (had, has) = (before.unwrap_or_default(), after.unwrap_or_default());
+    if before.is_some() && after.is_none() {
+        return format!("- {gone}\n") + &lines('-', had, &[]);
+    }
+    if before.is_none() && has.is_empty() {
+        return "+ a block without statements\n".to_owned();
+    }
     let (gone, new) = (lines('-', had, has), lines('+', has, had));
-    text += &match gone.is_empty() && new.is_empty() {
+    match gone.is_empty() && new.is_empty() {
         true => "! the same statements decide in another order\n".to_owned(),
         false => gone + &new,
-    };
-    text
+    }
 }
 
 /// The statements of the one that the other does not have.
@@ -142,7 +163,7 @@ fn statements(how: &How) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-const REQUESTED: [&str; 4] = ["programs", "protocol", "key", "loopback"];
+const REQUESTED: [&str; 5] = ["programs", "protocol", "key", "loopback", "protected"];
 
 /// The values of [`REQUESTED`]. Every field is named, so that a new field does not compile unseen.
 fn requested(request: &Request) -> [Option<String>; REQUESTED.len()] {
@@ -151,6 +172,7 @@ fn requested(request: &Request) -> [Option<String>; REQUESTED.len()] {
         key,
         protocol,
         proxy,
+        protection,
     } = request;
     [
         match programs {
@@ -164,6 +186,7 @@ fn requested(request: &Request) -> [Option<String>; REQUESTED.len()] {
         },
         key.as_ref().map(ToString::to_string),
         listed(proxy.iter().map(|address| address.ip().to_string())),
+        protection.map(|kind| kind.to_string()),
     ]
 }
 

@@ -180,8 +180,18 @@ fn asked(request: &Request) -> String {
         Some(key) => format!("the key for {key}"),
         None => "the unnamed key".to_owned(),
     };
+    let protection = match request.protection {
+        Some(Kind::Encryption) => {
+            "  encrypted by IPsec, unless an `application` block says otherwise\n"
+        }
+        Some(Kind::Authentication) => {
+            "  authenticated by IPsec, unless an `application` block says otherwise\n"
+        }
+        None => "",
+    };
     format!(
-        "  {programs}{proxy}{imap}\n  with a token in the SYN, or else announced; {key} opens sessions\n"
+        "  {programs}{proxy}{imap}\n{protection}  with a token in the SYN, or else announced; {key} opens \
+         sessions\n"
     )
 }
 

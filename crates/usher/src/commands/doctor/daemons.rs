@@ -2,8 +2,8 @@
 
 use usher_daemon::control::{self, Status, StatusView, ask, ask_each};
 use usher_daemon::role::Role;
-use usher_local::requests;
-use usher_local::roles::{self, OFFERS, REACHES, ROLES};
+use usher_local::requests::{self, ProtectionView};
+use usher_local::roles::{self, OFFERS, PROTECTS, REACHES, ROLES};
 
 use super::{Finding, Jobs};
 
@@ -78,5 +78,27 @@ pub fn services() -> Option<Finding> {
     (!told.is_empty()).then(|| {
         let need = "serving the users of these services";
         Finding::optional("services", Some(OFFERS), need, (false, told.join("; ")))
+    })
+}
+
+/// Whether LSM programs see how governed programs use sockets; none if nothing is protected, or the
+/// protector does not run. A kernel that runs such programs (`runs_lsm`) should have these as well.
+pub fn calls_of_governed_programs(runs_lsm: bool) -> Option<Finding> {
+    let view = ask(roles::Protector, &requests::Protection {}).ok()?;
+    let is_loaded = view.spd_entries > 0;
+    let outcome = match view.unseen_calls {
+        None => (true, "LSM programs see them".to_owned()),
+        Some(reason) => (
+            false,
+            format!(
+                "the protector's LSM programs do not run ({reason}), so Usher does not see {}",
+                ProtectionView::UNSEEN
+            ),
+        ),
+    };
+    let need = "holding governed programs to their protection whichever sockets they use";
+    is_loaded.then(|| Finding {
+        required: runs_lsm,
+        ..Finding::optional("calls of governed programs", Some(PROTECTS), need, outcome)
     })
 }

@@ -60,7 +60,7 @@ mod tests {
         assert!(look(folder.path()).unwrap().contains("MiB left at "));
         assert!(look(&folder.path().join("none")).is_ok());
         assert!(look(Path::new("/proc/self/status/none")).is_err());
-        // Nothing is left on it, ever.
+        // This file system never has room.
         let full = look(Path::new("/proc")).unwrap_err().to_string();
         assert!(full.contains("is full (0 bytes left)"), "{full}");
     }

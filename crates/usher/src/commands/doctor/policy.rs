@@ -1,4 +1,4 @@
-//! What the policy in force needs on this host.
+//! The needs of the policy in force, on this host.
 
 use std::collections::BTreeSet;
 use std::path::Path;

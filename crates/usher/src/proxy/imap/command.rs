@@ -301,7 +301,7 @@ impl Reader<'_> {
 
 /// `{5}` or `{5+}` at the end of a line.
 struct Announced {
-    /// Where in the line.
+    /// The position in the line.
     place: usize,
     /// `None`: more than a command may have.
     length: Option<usize>,

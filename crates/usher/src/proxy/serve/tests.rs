@@ -13,7 +13,7 @@ async fn ends() -> [TcpStream; 4] {
     [client, local, remote, server]
 }
 
-/// All that the client is told until the end, when it and the server say this.
+/// Everything that the client receives until the end, when it and the server send this.
 async fn told(client_says: &str, server_says: &str, patience: &Patience) -> String {
     let [mut client, local, remote, mut server] = ends().await;
     server.write_all(server_says.as_bytes()).await.unwrap();

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use usher_bpf::Counted;
+use usher_bpf::{Counted, or_zeros};
 use usher_kernel::KernelError;
 use usher_kernel::cgroup::Group;
 pub use usher_kernel::destinations::Prepared;
@@ -49,7 +49,7 @@ impl ConnectConfinement {
         programs.govern(group, service).map_err(|error| {
             tracing::error!(%error, "cannot govern where a user's processes connect");
             match error {
-                KernelError::Full { .. } => Refusal::ListenerTableFull,
+                KernelError::Full(_) => Refusal::ListenerTableFull,
                 _ => Refusal::ListenerFailed,
             }
         })
@@ -88,11 +88,6 @@ impl ConnectConfinement {
 
     /// The programs' counters.
     pub fn numbers(&self) -> Vec<(String, u64)> {
-        let counters = self.0.as_ref().map(Destinations::counters);
-        let counters = counters.transpose().unwrap_or_else(|error| {
-            tracing::error!(%error, "reading the counters");
-            None
-        });
-        counters.unwrap_or_default().named()
+        or_zeros(self.0.as_ref().map(Destinations::counters)).named()
     }
 }

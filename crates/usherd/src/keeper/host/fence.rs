@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use usher_kernel::KernelError;
-use usher_kernel::admission::Admission;
 use usher_kernel::ownership::{
     Identity, Ownership, OwnershipError, ProcessState, Reason, Refusals,
 };
@@ -22,6 +21,8 @@ pub struct Fence {
     ownership: Result<Ownership, NoFence>,
     /// The fence is missing around the account of a service.
     incomplete: AtomicBool,
+    /// Programs of the keeper without a pin of their own, which the guard keeps as well.
+    unpinned: Vec<u32>,
 }
 
 impl Fence {
@@ -32,7 +33,7 @@ impl Fence {
     ///
     /// # Errors
     /// When the kernel runs LSM programs and these failed anyway.
-    pub fn open(admission: &Admission, wanted: bool) -> Result<Self, OwnershipError> {
+    pub fn open(unpinned: Vec<u32>, wanted: bool) -> Result<Self, OwnershipError> {
         let pins = Path::new(paths::OWNERSHIP_PIN_DIRECTORY);
         // If the check fails, adopting the fence reports the error.
         if !wanted && !pins.try_exists().unwrap_or(true) {
@@ -41,29 +42,41 @@ impl Fence {
                 "ownership is {reason}: connections are not fenced, and services with an `account` \
                  are refused"
             );
-            return Ok(Self::new(Err(NoFence(reason))));
+            return Ok(Self::new(Err(NoFence(reason)), unpinned));
         }
         match Ownership::open(pins) {
             Ok(ownership) => {
-                let programs = admission.unpinned_programs()?;
-                ownership.guard(Path::new(paths::PIN_DIRECTORY), &programs)?;
-                Ok(Self::new(Ok(ownership)))
+                let fence = Self::new(Ok(ownership), unpinned);
+                fence.guard_objects()?;
+                Ok(fence)
             }
-            Err(OwnershipError::NotSupported { reason }) => {
+            Err(OwnershipError::NotSupported(reason)) => {
                 tracing::warn!(
                     "no LSM programs on this kernel ({reason}): connections are not fenced, and \
                      services with an `account` are refused"
                 );
-                Ok(Self::new(Err(NoFence(reason))))
+                Ok(Self::new(Err(NoFence(reason)), unpinned))
             }
             Err(error) => Err(error),
         }
     }
 
-    fn new(ownership: Result<Ownership, NoFence>) -> Self {
+    fn new(ownership: Result<Ownership, NoFence>, unpinned: Vec<u32>) -> Self {
         Self {
             ownership,
             incomplete: AtomicBool::new(false),
+            unpinned,
+        }
+    }
+
+    /// Guards what the keeper has pinned by now, and its programs, if the kernel runs LSM programs.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn guard_objects(&self) -> Result<(), OwnershipError> {
+        match &self.ownership {
+            Ok(ownership) => ownership.guard(Path::new(paths::PIN_DIRECTORY), &self.unpinned),
+            Err(_) => Ok(()),
         }
     }
 

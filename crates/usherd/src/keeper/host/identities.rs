@@ -42,7 +42,7 @@ const FILES: [&str; 10] = [
 pub struct Identities {
     /// Checks whether an account may be served; see [`super::pam::permitted`].
     check: Check,
-    known: Cache<Found>,
+    known: Cache<CachedIdentity>,
     /// Incremented to drop all answers.
     age: Arc<AtomicU64>,
 }
@@ -50,7 +50,7 @@ pub struct Identities {
 type Check = fn(&UserName) -> Result<(), Refusal>;
 
 #[derive(Clone)]
-struct Found {
+struct CachedIdentity {
     uid: u32,
     /// An answer is as old as its question.
     asked: Instant,
@@ -68,7 +68,7 @@ impl Identities {
     pub fn new(check: Check) -> Self {
         Self {
             check,
-            known: Cache::new(KEPT, Found::is_recent),
+            known: Cache::new(KEPT, CachedIdentity::is_recent),
             age: Arc::default(),
         }
     }
@@ -78,13 +78,13 @@ impl Identities {
     /// # Errors
     /// See [`Account::identity`]; those of the check.
     pub async fn of(&self, account: &Account) -> Result<Arc<Identity>, Refusal> {
-        let counts = |found: &Found| {
+        let counts = |found: &CachedIdentity| {
             let age = self.age.load(Ordering::Relaxed);
             (found.uid, found.age) == (account.uid, age) && found.files == files()
         };
         let (check, account, age) = (self.check, account.clone(), Arc::clone(&self.age));
         let name = account.name.clone();
-        let look_up = move || Found {
+        let look_up = move || CachedIdentity {
             uid: account.uid,
             asked: Instant::now(),
             age: age.load(Ordering::Relaxed),
@@ -102,7 +102,7 @@ impl Identities {
     }
 }
 
-impl Found {
+impl CachedIdentity {
     fn is_recent(&self) -> bool {
         let believed = match self.answer {
             Ok(_) => BELIEVED,

@@ -1,8 +1,8 @@
-//! What this host lends to the other rooms of the keeper: its configuration, its accounts, the tables
-//! and rules of its kernel, and its processes. Nothing here knows of sessions or queues.
+//! This host's resources for the other rooms of the keeper: its configuration, its accounts, the
+//! tables and rules of its kernel, and its processes. Nothing here knows of sessions or queues.
 //!
-//! Room: the configuration in force, account files, processes, and the tables of the fence, ports and
-//! destinations. All other rooms of the keeper use it.
+//! Room: the configuration in force, account files, processes, and the tables of the fence, ports,
+//! destinations and protected ports. All other rooms of the keeper use it.
 
 pub mod accounts;
 mod cache;
@@ -12,6 +12,7 @@ pub mod identities;
 mod pam;
 mod ports;
 pub mod process;
+pub mod protection;
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use usher_kernel::admission::Admission;
 use usher_kernel::ownership::OwnershipError;
 use usher_local::configuration::{Configuration, InForce};
-use usher_policy::{ServedBy, Service};
+use usher_policy::{Policy, ServedBy, Service};
 use usher_proto::refusal::Refusal;
 use usher_system::sandbox::confines_files;
 
@@ -29,6 +30,7 @@ use fence::Fence;
 use identities::Identities;
 pub use pam::program as usher_pam;
 use ports::ServicePorts;
+use protection::ProtectedPorts;
 
 /// The time that a reload waits for the look-up of the services' accounts.
 const LOOKING_UP: Duration = Duration::from_secs(5);
@@ -43,11 +45,13 @@ pub struct Host {
     pub fence: Fence,
     /// Of services.
     pub ports: ServicePorts,
-    /// Where the processes of services may connect.
+    /// Confines the processes of services to their destinations.
     pub destinations: ConnectConfinement,
+    /// Where packets need the protection of IPsec.
+    pub protected: ProtectedPorts,
     /// User ids by names.
     pub accounts: Accounts,
-    /// What a user's processes are started with.
+    /// Identity and environment of each user's processes.
     pub identities: Identities,
 }
 
@@ -62,9 +66,15 @@ impl Host {
     ) -> Result<Self, OwnershipError> {
         // Before the fence, which guards the pins.
         let destinations = ConnectConfinement::open(users);
+        let protected = ProtectedPorts::open();
+        // The links that it makes are guarded with the rest.
+        protected.demand(&configuration.checked.policy)?;
+        let mut unpinned = admission.unpinned_programs()?;
+        unpinned.extend(protected.programs()?);
         Ok(Self {
             destinations,
-            fence: Fence::open(&admission, ownership)?,
+            protected,
+            fence: Fence::open(unpinned, ownership)?,
             admission,
             configuration: InForce::new(configuration),
             ports: ServicePorts::open(users),
@@ -76,7 +86,7 @@ impl Host {
     /// Checks whether a process could ever serve a connection to a service.
     ///
     /// # Errors
-    /// [`Refusal::NoFence`], [`Refusal::NoFileConfinement`], [`Refusal::NoConnectConfinement`].
+    /// [`Refusal::NoFence`], [`Refusal::NoFileConfinement`], and those of [`Host::can_restrict`].
     pub fn serves(&self, service: &Service) -> Result<(), Refusal> {
         match &service.served_by {
             ServedBy::Account(_) if self.fence.missing().is_some() => {
@@ -87,7 +97,37 @@ impl Host {
             }
             ServedBy::Account(_) | ServedBy::Program(_) => {}
         }
-        self.destinations.serves(service)
+        self.can_restrict(service)
+    }
+
+    /// Checks whether the kernel can enforce what a service's policy says of its connections.
+    ///
+    /// # Errors
+    /// [`Refusal::NoConnectConfinement`]; [`Refusal::ListenerFailed`] if it cannot demand protection.
+    pub fn can_restrict(&self, service: &Service) -> Result<(), Refusal> {
+        self.destinations.serves(service)?;
+        self.protected.serves(service)
+    }
+
+    /// Demands the protection that a policy's services have in their `protection`. Other ports keep
+    /// their demands until [`ProtectedPorts::retain`].
+    ///
+    /// # Errors
+    /// The kernel's error; no demand has been lifted or weakened.
+    pub fn demand_protection(&self, policy: &Policy) -> Result<(), OwnershipError> {
+        if self.protected.demand(policy)? {
+            self.fence.guard_objects()?;
+        }
+        Ok(())
+    }
+
+    /// Puts back what somebody has detached of the program that demands protection.
+    pub fn mend_protection(&self) {
+        if self.protected.mend()
+            && let Err(error) = self.fence.guard_objects()
+        {
+            tracing::error!(%error, "root's processes can touch the program that demands protection");
+        }
     }
 
     /// Does what needs the accounts of the services in force: fences each, and reserves its port. If

@@ -58,7 +58,7 @@ const REPORTS: usize = 64;
 
 /// The queues.
 pub struct Queues {
-    /// What all queues use.
+    /// Shared by all queues.
     pub common: Arc<Common>,
     all: Mutex<HashMap<Key, Arc<Queue>>>,
     permits: Permits,
@@ -66,14 +66,14 @@ pub struct Queues {
     most: usize,
 }
 
-/// What all queues use.
+/// The part that all queues share.
 pub struct Common {
     host: Arc<Host>,
     /// The users' control groups.
     pub groups: Groups,
     /// Makes the workers.
     pub starter: Starter,
-    /// Where queues wait for processes of services.
+    /// Queues wait here for processes of services.
     pub desk: Arc<Desk>,
     /// Failures of services.
     pub troubles: Troubles,
@@ -314,7 +314,7 @@ impl Queues {
         host.admission
             .add_listener(service.id, account.uid, listener.as_fd())
             .map_err(|error| match error {
-                KernelError::Full { .. } => Refusal::ListenerTableFull,
+                KernelError::Full(_) => Refusal::ListenerTableFull,
                 error => failed(&error, "cannot enter a listener"),
             })?;
         Ok(group)

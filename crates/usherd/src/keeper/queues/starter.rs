@@ -234,7 +234,7 @@ impl Starter {
         self.end_standing();
     }
 
-    /// Has the orders be over that stand at this starter.
+    /// Ends the orders that stand at this starter.
     fn end_standing(&self) {
         let Some(socket) = self.socket.borrow().clone() else {
             return;
@@ -251,10 +251,10 @@ impl Starter {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Has workers be started in a group, to serve a listener. Calls `begun` for each as soon as it is
-    /// the user and has accepted its connection, or has executed its program. Returns when the order is
-    /// over. `epoch` is the [`Starter::epoch`] from before the policy was read that the order follows;
-    /// the order gets its number here.
+    /// Starts workers in a group, to serve a listener. Calls `begun` for each as soon as it is the user
+    /// and has accepted its connection, or has executed its program. Returns when the order is over.
+    /// `epoch` is the [`Starter::epoch`] from before the policy was read that the order follows; the
+    /// order gets its number here.
     ///
     /// # Errors
     /// See [`SpawnError`]; [`SpawnError::NothingWaiting`] when no worker was needed and nothing

@@ -17,7 +17,7 @@ pub struct Connections {
     host: Arc<Host>,
     /// Each user's share.
     pub announced: Announcements,
-    /// Where tokens are not read.
+    /// Sources whose tokens are not read.
     pub unread: Unread,
     /// Ended sessions whose connections are not cut yet.
     uncut: Mutex<HashSet<SessionId>>,

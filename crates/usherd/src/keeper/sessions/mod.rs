@@ -72,10 +72,21 @@ impl Sessions {
         Ok(())
     }
 
-    /// Accepts the tokens of an earlier keeper's sessions that live, and no others.
+    /// Accepts the tokens of an earlier keeper's live sessions, and no others.
     pub fn restore_tokens(&self) {
-        self.table.close_stale_tokens();
+        if let Some(reason) = self.host.admission.reads_at_interfaces() {
+            tracing::info!(
+                reason,
+                "tokens are read at interfaces: neither under IPsec nor in fragments"
+            );
+        }
+        self.close_stale_tokens();
         self.connections.unread.attach(&self.host.admission);
+    }
+
+    /// Accepts no tokens of ended sessions, and of services whose connections must be announced.
+    pub fn close_stale_tokens(&self) {
+        self.table.close_stale_tokens();
     }
 
     /// Does what the clock demands of sessions. Called every second.

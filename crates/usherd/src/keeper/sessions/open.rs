@@ -1,5 +1,5 @@
 //! Opens a session: the policy, a record of what was signed, the account, the table, the queue, the
-//! first connection. Whatever can be refused is refused before the record; a session that is refused
+//! first connection. All refusals that need no record come before it; a session that is refused
 //! afterwards also gets an end on record.
 
 use tokio::time::{Instant, timeout_at};
@@ -154,10 +154,7 @@ fn session_record(
         service,
         user: statement.user.clone(),
         host: host.clone(),
-        tip: ChainTip {
-            position: 0,
-            value: statement.chain_anchor,
-        },
+        tip: ChainTip::at_anchor(statement.chain_anchor),
         chain_length: statement.chain_length,
         chain_salt: statement.chain_salt,
         token_anchor: statement.token_anchor,

@@ -1,4 +1,5 @@
-//! What client hosts ask for in their sessions: connections, another authentication, tokens, the end.
+//! Requests of client hosts in their sessions: connections, another authentication, tokens, the
+//! end.
 
 use std::time::Duration;
 

@@ -99,7 +99,7 @@ impl Sessions {
         let service = checked
             .service(record.service)
             .ok_or(Refusal::UnknownService)?;
-        self.host.destinations.serves(service)?;
+        self.host.can_restrict(service)?;
         let certificate = self.table.certificate(session, record)?;
         permitted_until(checked, record, certificate.as_ref(), now)
     }

@@ -91,7 +91,7 @@ impl Sessions {
     }
 
     /// The queues among these that have connections of a closed session that does not end now: their
-    /// workers continue. None of them, if the table cannot be read.
+    /// workers continue. Returns no queue if the table cannot be read.
     fn used_by_closed(&self, queues: &HashSet<Key>, ending: &HashSet<SessionId>) -> HashSet<Key> {
         if queues.is_empty() {
             return HashSet::new();

@@ -33,7 +33,7 @@ const UNDER_WAY: usize = 1024;
 pub struct Paths {
     open: fn(&str) -> io::Result<OwnedFd>,
     limit: Duration,
-    asked: Mutex<Asked>,
+    asked: Mutex<Questions>,
     /// The number of the last answered question. Held while files are looked up, and until the result is
     /// in force.
     answered: tokio::sync::Mutex<u64>,
@@ -43,7 +43,7 @@ pub struct Paths {
 
 /// The lists to look up, and the number of the last question for each.
 #[derive(Default)]
-struct Asked {
+struct Questions {
     last: u64,
     lists: HashMap<List, u64>,
 }

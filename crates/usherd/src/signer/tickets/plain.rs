@@ -31,7 +31,7 @@ impl Tickets {
         self.kernel.as_ref().map(ticket::Tickets::listing)
     }
 
-    /// Has plain connections authenticated to exactly these addresses, from the programs of a list
+    /// Sets the addresses to which plain connections are authenticated, from the programs of a list
     /// or from all.
     ///
     /// # Errors
@@ -60,15 +60,7 @@ impl Tickets {
 
     /// The number of held SYNs of plain connections.
     pub fn held(&self) -> u64 {
-        let counters = self.kernel.as_ref().map(ticket::Tickets::counters);
-        match counters {
-            Some(Ok(counters)) => counters.held,
-            Some(Err(error)) => {
-                tracing::error!(%error, "reading the counters");
-                0
-            }
-            None => 0,
-        }
+        usher_bpf::or_zeros(self.kernel.as_ref().map(ticket::Tickets::counters)).held
     }
 
     /// Exempts a socket, which is announced before it connects, from holding.

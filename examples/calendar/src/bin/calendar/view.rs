@@ -72,7 +72,7 @@ pub fn run(client: &mut Client<impl Read + Write>, arguments: &Arguments) -> Res
 /// The instant at which a day begins here.
 fn midnight(day: NaiveDate) -> Result<DateTime<Utc>, Failure> {
     let begins = day.and_hms_opt(0, 0, 0).and_then(|clock| {
-        // Where the clocks change at midnight the day begins an hour later.
+        // If the clocks change at midnight, the day begins an hour later.
         let first = clock.and_local_timezone(Local).earliest();
         first.or_else(|| {
             (clock + chrono::Duration::hours(1))

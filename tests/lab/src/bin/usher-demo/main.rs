@@ -5,6 +5,7 @@
 //! It removes everything that it made when it ends, on Ctrl-C (exit status 130), and when it is killed.
 #![forbid(unsafe_code)]
 
+mod protection;
 mod steps;
 mod tell;
 

@@ -1,21 +1,19 @@
 //! The demo's steps, in their order.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::Value;
-use usher_lab::{ALICE, BOB, CAROL, Lab, LabError, Mail, Process, Running, User};
+use usher_lab::{ALICE, BOB, CAROL, Lab, LabError, Mail, PATIENCE, Process, Running, User};
 
 use crate::DemoError;
+use crate::protection;
 use crate::tell::Teller;
 
 type Done = Result<(), DemoError>;
 
-/// The time limit for any answer; it decides only when the demo gives up.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// A TCP connection made by the shell alone, on standard input and output.
-const PLAIN: &str = r#"exec 3<>"/dev/tcp/$1/$2" || exit 1; cat <&3 & cat >&3; wait"#;
+pub(crate) const PLAIN: &str = r#"exec 3<>"/dev/tcp/$1/$2" || exit 1; cat <&3 & cat >&3; wait"#;
 
 const MBSYNC: &str = "IMAPAccount mailhost
 Host mailhost
@@ -59,7 +57,8 @@ fn with(teller: &Teller, mail: &Mail) -> Done {
     drop((sessions, second));
     curl(teller, mail)?;
     mbsync(teller, mail)?;
-    login(teller, mail)
+    login(teller, mail)?;
+    protection::shown(teller, mail)
 }
 
 /// Prints the last lines of the daemons' logs, to explain a failure: the logs vanish with the hosts.
@@ -416,7 +415,7 @@ fn removal(teller: &Teller, mail: Mail) -> Done {
 }
 
 /// Connects without the proxy, and waits for the server's greeting.
-fn connect(teller: &Teller, mail: &Mail, user: User) -> Result<Running, DemoError> {
+pub(crate) fn connect(teller: &Teller, mail: &Mail, user: User) -> Result<Running, DemoError> {
     teller.command(user.name, "laptop", "usher connect mailhost:imap");
     let begin = Instant::now();
     let mut connection = mail

@@ -29,7 +29,7 @@ impl Teller {
         ));
     }
 
-    /// What a program printed.
+    /// Shows the output of a program.
     pub(crate) fn quote(&self, text: &str) {
         for line in text.lines() {
             let line: String = line.trim_end().chars().take(200).collect();
@@ -62,6 +62,11 @@ impl Teller {
         }
         self.fact(&claim, took);
         Ok(())
+    }
+
+    /// Something that the demo cannot show here, and why.
+    pub(crate) fn note(&self, text: &str) {
+        self.line(&format!("  {} {text}", self.paint("33", "--")));
     }
 
     pub(crate) fn end(&self, took: Duration) {

@@ -95,7 +95,8 @@ impl Queue {
             if self.follow_workers(&group) {
                 continue;
             }
-            // That of a service has a grant that no longer counts, and its former group is unknown.
+            // A service's process has a grant that no longer counts, and its former group is
+            // unknown.
             tracing::warn!(service = %self.service, user = %self.account.name, pid = ?group.guest_pid(),
                 "a process that had not become its user when the former keeper ended is killed");
             let killed = group.kill();
@@ -132,7 +133,7 @@ impl Queue {
             if !is_known && is_worker(&process, group, &pids) {
                 tracing::info!(service = %self.service, user = %self.account.name, pid,
                     "worker of an earlier starter goes on");
-                // That of an earlier keeper has run for longer than this one.
+                // A worker of an earlier keeper has run for longer than this one.
                 let since = process.since();
                 self.state.lock().workers.push(Running { pid, since });
                 tokio::spawn(reap(Arc::clone(self), pid, Exit::Other(process.pidfd)));

@@ -146,7 +146,7 @@ impl Queue {
         }
     }
 
-    /// Notes that an order is over, or that no worker came of it.
+    /// Notes that an order is over, or that it started no worker.
     pub(super) fn nothing_starts(&self) {
         let mut state = self.state.lock();
         state.starting = state.starting.saturating_sub(1);
@@ -167,8 +167,8 @@ impl Queue {
         if !state.workers.is_empty() || state.ending.is_some() || !self.occupied() {
             return;
         }
-        // Where each connection has its process, the next one may come to the group at any time.
-        // Where one serves all, no other is started before this has ended.
+        // If each connection has its process, the next one may come to the group at any time. If
+        // one serves all, no other is started before this has ended.
         if state.one_for_all {
             state.ending = Some(Instant::now() + GRACE_OF_REST);
             self.ask_to_end();

@@ -1,19 +1,16 @@
-//! What the tests of the keeper's modules share.
+//! Values that the tests of the keeper's modules share.
 
 use usher_kernel::admission::SessionRecord;
 use usher_proto::chain::ChainTip;
 
-/// A session of alice's, which has used nothing of its chain.
+/// A session of alice that has used no element of its chain.
 pub fn record() -> SessionRecord {
     SessionRecord {
         uid: 1000,
         service: 1,
         user: "alice".parse().unwrap(),
         host: "laptop".parse().unwrap(),
-        tip: ChainTip {
-            position: 0,
-            value: [0; 16],
-        },
+        tip: ChainTip::at_anchor([0; 16]),
         chain_length: 1,
         chain_salt: [0; 16],
         token_anchor: [0; 11],

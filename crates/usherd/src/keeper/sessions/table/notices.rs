@@ -6,7 +6,7 @@ use usher_base::HostName;
 use usher_proto::keeper_record::{KEEPER_RECORD_SIZE, KeeperReply};
 use usher_proto::session_request::Notice;
 
-/// Where replies and notices wait for the verifier.
+/// The queue of replies and notices for the verifier.
 pub type Replies = mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>;
 
 /// The way to the verifier that connected last.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_kernel::admission::{Admission, TokenError, TokenSession};
-use usher_policy::Policy;
+use usher_policy::{Policy, Service};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::{TokenKey, TokenSlot};
@@ -28,12 +28,12 @@ impl Table {
     ) -> Result<TokenSlot, Refusal> {
         let record = self.live(&session, host)?;
         let configuration = self.host.configuration.get();
-        let host = configuration
-            .checked
-            .policy
-            .hosts
-            .get(host)
-            .ok_or(Refusal::HostNotPermitted)?;
+        let policy = &configuration.checked.policy;
+        let host = policy.hosts.get(host).ok_or(Refusal::HostNotPermitted)?;
+        let service = configuration.checked.service(record.service);
+        if self.must_be_announced(service) {
+            return Err(Refusal::TokenTableFull);
+        }
         let tokens = TokenSession {
             session,
             service: record.service,
@@ -68,15 +68,28 @@ impl Table {
         }
     }
 
-    /// Closes the slots of sessions that have ended while no keeper was running.
+    /// Whether tokens cannot be read in the connections of a service: it has `protection`, and the filter
+    /// at interfaces sees packets before they are decrypted.
+    fn must_be_announced(&self, service: Option<&Service>) -> bool {
+        let is_protected = service.is_some_and(|service| service.protection.is_some());
+        is_protected && self.host.admission.reads_at_interfaces().is_some()
+    }
+
+    /// Closes the slots of sessions that have ended while no keeper was running, and of services whose
+    /// connections must be announced now: an earlier keeper could read their tokens, or an earlier policy
+    /// did not protect them.
     pub fn close_stale_tokens(&self) {
         let slots = match self.host.admission.tokens() {
             Ok(slots) => slots,
             Err(error) => return tracing::error!(%error, "reading the table of tokens"),
         };
+        let configuration = self.host.configuration.get();
         for row in slots {
             match self.host.admission.session(&row.session) {
-                Ok(Some(record)) if record.ended.is_none() => {}
+                Ok(Some(record))
+                    if record.ended.is_none()
+                        && !self
+                            .must_be_announced(configuration.checked.service(record.service)) => {}
                 Ok(_) => self.close_tokens(&row.session),
                 Err(error) => tracing::error!(%error, "reading the session table"),
             }
@@ -105,7 +118,8 @@ pub fn set_client_addresses(admission: &Admission, policy: &Policy) {
 pub struct Unread(Mutex<HashMap<String, String>>);
 
 impl Unread {
-    /// Attaches the filter to every present interface, and logs once where it cannot.
+    /// Ensures that tokens are read: at every present interface, where they are read at interfaces.
+    /// Logs each failure once.
     pub fn attach(&self, admission: &Admission) {
         let found = match admission.attach_tokens() {
             Ok(unattached) => unattached

@@ -65,7 +65,7 @@ impl Unrecorded {
 }
 
 impl Table {
-    /// Has the ends of sessions recorded, for ever.
+    /// Sends the recorder the ends of sessions, for ever.
     pub async fn record_ends(&self, recording: &Recording) {
         let mut pause = None;
         loop {
@@ -99,7 +99,7 @@ impl Table {
         }
     }
 
-    /// Has some ends recorded; returns those that were not, and the reason.
+    /// Sends the recorder some ends. Returns those that were not recorded, and the reason.
     async fn record_all(
         &self,
         recording: &Recording,

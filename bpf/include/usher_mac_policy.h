@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The interface of policy modules for mandatory access control. A module is one C file:
+ *
+ *     MAC_POLICY(example);
+ *     MAC_SETTINGS(struct usher_mac_example);
+ *
+ *     MAC_CHECK(file_open)
+ *     {
+ *         return subject->uid == request->file.uid ? 0 : -EACCES;
+ *     }
+ *
+ * A check gets the process (`subject`) and what it wants (`request`), both as plain numbers: never
+ * a pointer of the kernel. It returns 0, or the negative number of an error. So the same file is
+ * compiled for the kernel, where each check replaces a slot of the framework (bpf/mac), and for
+ * user space, where it is tested.
+ *
+ * The table of entry points below is the only declaration of them: the slots, the Rust side and
+ * docs/mac-entry-points.md are made from it. USHER_MAC_INTERFACE goes up with every change of a
+ * size, an offset or a meaning.
+ */
+#ifndef USHER_MAC_POLICY_H
+#define USHER_MAC_POLICY_H
+
+#include <linux/types.h>
+
+#define USHER_MAC_INTERFACE 1
+
+/* The modules that are loaded at the same time. */
+#define USHER_MAC_MODULES 8
+
+/*
+ * name: also that of the kernel's hook. request: the structure that the check gets. class: that of
+ * the paper. kernel: the first one with this hook and LSM programs at it. The last column says when
+ * the check is asked. New entry points are added at the end.
+ */
+/* clang-format off */
+#define USHER_MAC_ENTRY_POINTS(ENTRY) \
+	ENTRY(file_open, usher_mac_file_access, "files", "5.7", "a file is opened, by name or handle") \
+	ENTRY(inode_permission, usher_mac_file_access, "files", "5.7", "a name is looked up in a directory; a file is opened, executed or truncated; access(2)") \
+	ENTRY(inode_getattr, usher_mac_file, "files", "5.7", "the attributes of a file are read (stat)") \
+	ENTRY(inode_create, usher_mac_creation, "files", "5.7", "a regular file is made in a directory") \
+	ENTRY(inode_link, usher_mac_naming, "files", "5.7", "a file gets another name (a hard link)") \
+	ENTRY(inode_unlink, usher_mac_naming, "files", "5.7", "a name of a file is removed") \
+	ENTRY(inode_rename, usher_mac_renaming, "files", "5.7", "a file is renamed, or exchanged with another one: then asked for both") \
+	ENTRY(inode_setattr, usher_mac_attributes, "files", "5.7", "owner, group, mode, size or times of a file are changed") \
+	ENTRY(bprm_check_security, usher_mac_execution, "processes", "5.7", "a program, and each of its interpreters, is executed") \
+	ENTRY(mmap_file, usher_mac_mapping, "processes", "5.7", "a file is mapped; memory without a file is not asked about") \
+	ENTRY(task_kill, usher_mac_signal, "processes", "5.7", "a process sends another one a signal; ESRCH is returned as EPERM") \
+	ENTRY(socket_bind, usher_mac_socket_address, "sockets", "5.7", "a socket is bound to an address") \
+	ENTRY(socket_connect, usher_mac_socket_address, "sockets", "5.7", "a socket is connected to an address")
+/* clang-format on */
+
+/* Bits of `access`. Truncating is writing. */
+enum usher_mac_access {
+	USHER_MAC_EXECUTE = 1, /* execute a file, look up a name in a directory */
+	USHER_MAC_WRITE = 2,
+	USHER_MAC_READ = 4,
+	USHER_MAC_APPEND = 8,
+};
+
+/* Bits of `changes`: what is changed of a file. */
+enum usher_mac_change {
+	USHER_MAC_CHANGES_MODE = 1,
+	USHER_MAC_CHANGES_UID = 2,
+	USHER_MAC_CHANGES_GID = 4,
+	USHER_MAC_CHANGES_SIZE = 8,
+	USHER_MAC_CHANGES_TIMES = 16, /* to given ones */
+};
+
+/*
+ * The process that wants something. Numbers of users and groups, here and below, are those of the
+ * initial user namespace.
+ */
+struct usher_mac_subject {
+	__u32 uid; /* the real one */
+	__u32 euid;
+	__u32 suid;
+	__u32 fsuid;
+	__u32 gid; /* the real one */
+	__u32 egid;
+	__u32 sgid;
+	__u32 fsgid;
+	__u64 capabilities; /* the effective ones; none in other user namespaces than the initial
+			       one */
+	__u32 process; /* its number in the initial namespace */
+	__u32 reserved; /* 0 */
+};
+
+/* A file. */
+struct usher_mac_file {
+	__u64 inode;
+	__u32 device; /* of its file system: major << 20 | minor */
+	__u32 uid;
+	__u32 gid;
+	__u32 mode; /* type and permissions, as in stat(2) */
+};
+
+struct usher_mac_file_access {
+	struct usher_mac_file file;
+	__u32 access; /* enum usher_mac_access */
+	__u32 reserved; /* 0 */
+};
+
+struct usher_mac_creation {
+	struct usher_mac_file directory;
+	__u32 mode; /* of the new file */
+	__u32 reserved; /* 0 */
+};
+
+struct usher_mac_naming {
+	struct usher_mac_file file;
+	struct usher_mac_file directory; /* of the name */
+};
+
+struct usher_mac_renaming {
+	struct usher_mac_file file;
+	struct usher_mac_file directory;
+	struct usher_mac_file new_directory;
+	struct usher_mac_file replaced;
+	__u32 replaces; /* 1: `replaced` is a file that had the new name */
+	__u32 reserved; /* 0 */
+};
+
+struct usher_mac_attributes {
+	struct usher_mac_file file;
+	__u32 changes; /* enum usher_mac_change */
+	__u32 uid; /* the new one, if it changes */
+	__u32 gid; /* the new one, if it changes */
+	__u32 mode; /* the new one, if it changes */
+};
+
+struct usher_mac_execution {
+	struct usher_mac_file file;
+	__u32 euid; /* the new program's */
+	__u32 egid; /* the new program's */
+};
+
+struct usher_mac_mapping {
+	struct usher_mac_file file;
+	__u32 protection; /* as in mmap(2) */
+	__u32 flags; /* as in mmap(2) */
+};
+
+struct usher_mac_signal {
+	__u32 uid; /* the other process's real one */
+	__u32 suid; /* the other process's saved one */
+	__u32 process; /* the other process's number in the initial namespace */
+	__u32 signal; /* 0: asks whether it exists */
+};
+
+struct usher_mac_socket_address {
+	__u32 family; /* of the socket */
+	__u32 kind; /* SOCK_STREAM, ... */
+	__u32 protocol;
+	__u32 port; /* 0 but for AF_INET, AF_INET6, and AF_UNSPEC at a socket of AF_INET */
+	__u8 address[16]; /* as ::ffff:a.b.c.d for AF_INET; 0 but for AF_INET and AF_INET6 */
+	__u32 address_family; /* of the address; AF_UNSPEC dissolves a connection */
+	__u32 reserved; /* 0 */
+};
+
+_Static_assert(sizeof(struct usher_mac_subject) == 48, "usher_mac_subject");
+_Static_assert(sizeof(struct usher_mac_file) == 24, "usher_mac_file");
+_Static_assert(sizeof(struct usher_mac_file_access) == 32, "usher_mac_file_access");
+_Static_assert(sizeof(struct usher_mac_creation) == 32, "usher_mac_creation");
+_Static_assert(sizeof(struct usher_mac_naming) == 48, "usher_mac_naming");
+_Static_assert(sizeof(struct usher_mac_renaming) == 104, "usher_mac_renaming");
+_Static_assert(sizeof(struct usher_mac_attributes) == 40, "usher_mac_attributes");
+_Static_assert(sizeof(struct usher_mac_execution) == 32, "usher_mac_execution");
+_Static_assert(sizeof(struct usher_mac_mapping) == 32, "usher_mac_mapping");
+_Static_assert(sizeof(struct usher_mac_signal) == 16, "usher_mac_signal");
+_Static_assert(sizeof(struct usher_mac_socket_address) == 40, "usher_mac_socket_address");
+
+/* The numbers of entry points, and mac_NAME_request for each. */
+enum mac_point {
+#define ENTRY(name, request, ...) MAC_POINT_##name,
+	USHER_MAC_ENTRY_POINTS(ENTRY)
+#undef ENTRY
+	    MAC_POINTS,
+};
+
+#define ENTRY(name, request, ...) typedef const struct request mac_##name##_request;
+USHER_MAC_ENTRY_POINTS(ENTRY)
+#undef ENTRY
+
+#ifdef __bpf__
+
+#include "usher_kernel.h"
+#include "usher_maps.h"
+
+/* The section names a slot of the first module; user space chooses the free one. */
+#define MAC_SECTION(point) SEC("freplace/mac_slot_" #point "_0")
+#define MAC_POLICY(name) char LICENSE[] SEC("license") = "Dual BSD/GPL"
+
+/*
+ * The settings in force, as an inner map that user space fills before it puts it in place: a check
+ * sees the former ones or the new ones. Key: 0.
+ */
+#define MAC_SETTINGS(structure)                                                                    \
+	struct mac_settings_table {                                                                \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                  \
+		__uint(max_entries, 1);                                                            \
+		__uint(key_size, sizeof(__u32));                                                   \
+		__uint(value_size, sizeof(structure));                                             \
+	};                                                                                         \
+	struct {                                                                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);                                          \
+		__uint(max_entries, 1);                                                            \
+		__type(key, __u32);                                                                \
+		__array(values, struct mac_settings_table);                                        \
+	} settings SEC(".maps");                                                                   \
+	static __always_inline const structure *mac_settings(void)                                 \
+	{                                                                                          \
+		void *now = first_of(&settings);                                                   \
+                                                                                                   \
+		return now ? first_of(now) : NULL;                                                 \
+	}
+
+/* Calls `step(index, context)` for 0 up to `count`, until it returns another number than 0. */
+#define MAC_LOOP(count, step, context) bpf_loop(count, step, context, 0)
+
+/* Groups between two numbers. The kernel keeps supplementary groups in order. */
+struct mac_group_search {
+	const struct group_info *groups;
+	__u32 first; /* the number sought, or the next larger one */
+	__u32 last;
+	__u32 low; /* all before have smaller numbers */
+	__u32 high; /* all from here on have `first` or larger numbers */
+};
+
+static long mac_halve_groups(__u32 index, struct mac_group_search *search)
+{
+	__u32 middle = search->low + (search->high - search->low) / 2;
+	__u32 group;
+
+	if (search->low >= search->high)
+		return 1;
+	if (bpf_probe_read_kernel(&group, sizeof(group), &search->groups->gid[middle]))
+		return 1;
+	if (group < search->first)
+		search->low = middle + 1;
+	else
+		search->high = middle;
+	return 0;
+}
+
+/* Whether a supplementary group of the calling process is one of these. */
+static __always_inline int mac_is_in_groups(__u32 first, __u32 last)
+{
+	const struct group_info *groups = bpf_get_current_task_btf()->cred->group_info;
+	struct mac_group_search search = {
+		.groups = groups,
+		.first = first,
+		.last = last,
+	};
+	__u32 count, group;
+
+	count = BPF_CORE_READ(groups, ngroups);
+	search.high = count;
+	/* At most 65,536 groups (NGROUPS_MAX). */
+	bpf_loop(17, mac_halve_groups, &search, 0);
+	if (search.low >= count)
+		return 0;
+	if (bpf_probe_read_kernel(&group, sizeof(group), &groups->gid[search.low]))
+		return 0;
+	return group >= first && group <= last;
+}
+
+#else
+
+#include <errno.h>
+#include <stddef.h>
+
+#define MAC_SECTION(point)
+
+#define MAC_POLICY(name) const char mac_policy_name[] = #name
+
+/* The test writes them. */
+#define MAC_SETTINGS(structure)                                                                    \
+	static structure *mac_current_settings;                                                    \
+	static __always_inline const structure *mac_settings(void)                                 \
+	{                                                                                          \
+		return mac_current_settings;                                                       \
+	}
+
+#define MAC_LOOP(count, step, context)                                                             \
+	do {                                                                                       \
+		for (__u32 mac_index = 0; mac_index < (count); mac_index++)                        \
+			if (step(mac_index, context))                                              \
+				break;                                                             \
+	} while (0)
+
+/* The test's. */
+int mac_is_in_groups(__u32 first, __u32 last);
+
+#endif
+
+/* The check of an entry point. */
+#define MAC_CHECK(point)                                                                           \
+	static __always_inline int mac_decide_##point(const struct usher_mac_subject *subject,     \
+						      mac_##point##_request *request);             \
+	MAC_SECTION(point)                                                                         \
+	int check_##point(const struct usher_mac_subject *subject, mac_##point##_request *request) \
+	{                                                                                          \
+		if (!subject || !request)                                                          \
+			return -EACCES;                                                            \
+		return mac_decide_##point(subject, request);                                       \
+	}                                                                                          \
+	static __always_inline int mac_decide_##point(const struct usher_mac_subject *subject,     \
+						      mac_##point##_request *request)
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Settings of policy modules, shared between them and user space. The Rust side is generated from
+ * this header. USHER_MAC_LAYOUT goes up with every change of a size, an offset or a meaning.
+ */
+#ifndef USHER_MAC_SETTINGS_H
+#define USHER_MAC_SETTINGS_H
+
+#include <linux/types.h>
+
+/* Of all that is pinned: tables, dispatchers, modules. */
+#define USHER_MAC_LAYOUT 1
+
+#define USHER_MAC_NAME_SIZE 32
+
+/* A module in its slot. Written by user space only. */
+struct usher_mac_module {
+	char name[USHER_MAC_NAME_SIZE]; /* padded with zeros */
+	__u64 order; /* the larger, the later it was loaded; 0: the slot is free */
+	__u64 points; /* bit i: it declares the entry point i */
+};
+
+/* Limit of rules. */
+#define USHER_MAC_RULES 256
+/* Limit of ranges in a condition. */
+#define USHER_MAC_RANGES 4
+
+/* A range of numbers, inclusive; none if it ends before it begins. */
+struct usher_mac_range {
+	__u32 first;
+	__u32 last;
+};
+
+/* Conditions that a rule has, in `has`, and those that are inverted. */
+enum usher_mac_condition {
+	USHER_MAC_SUBJECT_UID = 1,
+	USHER_MAC_SUBJECT_GID = 2,
+	USHER_MAC_OBJECT_UID = 4,
+	USHER_MAC_OBJECT_GID = 8,
+	USHER_MAC_OBJECT_DEVICE = 16,
+	USHER_MAC_OBJECT_SUID = 32,
+	USHER_MAC_OBJECT_SGID = 64,
+	USHER_MAC_UID_OF_SUBJECT = 128,
+	USHER_MAC_GID_OF_SUBJECT = 256,
+	USHER_MAC_OBJECT_TYPE = 512,
+};
+
+/* Kinds of access, in `mode` of a rule. */
+enum usher_mac_rights {
+	USHER_MAC_RIGHT_ADMIN = 1,
+	USHER_MAC_RIGHT_READ = 2,
+	USHER_MAC_RIGHT_STAT = 4,
+	USHER_MAC_RIGHT_WRITE = 8,
+	USHER_MAC_RIGHT_EXECUTE = 16,
+};
+
+/* A rule of bsdextended. */
+struct usher_mac_rule {
+	struct usher_mac_range subject_uids[USHER_MAC_RANGES];
+	struct usher_mac_range subject_gids[USHER_MAC_RANGES];
+	struct usher_mac_range object_uids[USHER_MAC_RANGES];
+	struct usher_mac_range object_gids[USHER_MAC_RANGES];
+	__u32 has; /* enum usher_mac_condition */
+	__u32 inverted; /* enum usher_mac_condition */
+	__u32 device; /* as in struct usher_mac_file */
+	__u32 types; /* bit i: files whose mode has i in its four bits for the type */
+	__u32 mode; /* enum usher_mac_rights */
+	__u32 reserved; /* 0 */
+};
+
+/* The settings of bsdextended. */
+struct usher_mac_bsdextended {
+	__u32 count; /* of rules */
+	__u32 reserved; /* 0 */
+	struct usher_mac_rule rules[USHER_MAC_RULES];
+};
+
+/* The settings of the module test. */
+struct usher_mac_test {
+	__u32 uid; /* the module refuses processes with this real one */
+	__u32 reserved; /* 0 */
+	__u32 errors[64]; /* by entry point: the number of the error; 0: permitted */
+};
+
+_Static_assert(sizeof(struct usher_mac_module) == 48, "usher_mac_module");
+_Static_assert(sizeof(struct usher_mac_range) == 8, "usher_mac_range");
+_Static_assert(sizeof(struct usher_mac_rule) == 152, "usher_mac_rule");
+_Static_assert(sizeof(struct usher_mac_bsdextended) == 38920, "usher_mac_bsdextended");
+_Static_assert(sizeof(struct usher_mac_test) == 264, "usher_mac_test");
+
+#endif

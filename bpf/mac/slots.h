@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The slots of dispatchers, and the tables that say which of them are in force.
+ *
+ * A slot is a global function that a module's check replaces (BPF_PROG_TYPE_EXT). As it is, it
+ * permits. It is weak because clang would otherwise drop its arguments.
+ */
+#ifndef USHER_MAC_SLOTS_H
+#define USHER_MAC_SLOTS_H
+
+#include "usher_layout.h"
+#include "usher_mac_policy.h"
+#include "usher_mac_settings.h"
+#include "precedence.h"
+
+/* The modules in their slots, for user space. Key: the slot. Full: user space refuses the ninth. */
+ARRAY_TABLE(modules, USHER_MAC_MODULES, struct usher_mac_module);
+
+/* Bit i: the module in slot i decides. Key: 0. The only word that puts a module in force. */
+ARRAY_TABLE(enabled, 1, __u64);
+
+/* Bit i: the module in slot i declares this entry point. Key: enum mac_point. */
+ARRAY_TABLE(declared, MAC_POINTS, __u64);
+
+/* Refusals, one copy per CPU. Key: entry point * USHER_MAC_MODULES + slot. */
+CPU_TABLE(refusals, MAC_POINTS *USHER_MAC_MODULES, __u64);
+
+/* The modules to ask at an entry point, one bit each. */
+static __always_inline __u64 modules_at(__u32 point)
+{
+	__u64 *in_force = first_of(&enabled);
+	__u64 *asked = bpf_map_lookup_elem(&declared, &point);
+
+	return in_force && asked ? *in_force & *asked : 0;
+}
+
+/*
+ * Adds a module's answer to those before, and counts a refusal. Global, so that the verifier goes
+ * through it once and not on every path.
+ */
+__attribute__((noinline)) int mac_add(int before, int answer, __u32 point, __u32 slot)
+{
+	__u32 place = point * USHER_MAC_MODULES + slot;
+	int error = mac_error_of(answer);
+
+	if (error)
+		count_up(bpf_map_lookup_elem(&refusals, &place));
+	return mac_compose(before, error);
+}
+
+/* The composed answer, in bounds that the verifier sees: the asm keeps clang from joining or
+ * removing the comparisons. */
+static __always_inline int mac_bounded(int error)
+{
+	if (error < -MAC_LARGEST_ERROR)
+		return -EACCES;
+	asm volatile("" : "+r"(error));
+	if (error > 0)
+		return -EACCES;
+	return error;
+}
+
+#define MAC_SLOT(name, request, number)                                                            \
+	__weak __attribute__((noinline)) int mac_slot_##name##_##number(                           \
+	    const struct usher_mac_subject *subject, mac_##name##_request *wanted)                 \
+	{                                                                                          \
+		asm volatile("");                                                                  \
+		return 0;                                                                          \
+	}
+
+#define MAC_SLOTS(name, request, ...)                                                              \
+	MAC_SLOT(name, request, 0)                                                                 \
+	MAC_SLOT(name, request, 1)                                                                 \
+	MAC_SLOT(name, request, 2)                                                                 \
+	MAC_SLOT(name, request, 3)                                                                 \
+	MAC_SLOT(name, request, 4)                                                                 \
+	MAC_SLOT(name, request, 5)                                                                 \
+	MAC_SLOT(name, request, 6)                                                                 \
+	MAC_SLOT(name, request, 7)
+
+USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
+
+#define MAC_ASK_SLOT(name, number)                                                                 \
+	if (asked & (1 << number))                                                                 \
+		error = mac_add(error, mac_slot_##name##_##number(subject, wanted),                \
+				MAC_POINT_##name, number);
+
+/* Asks the modules in `asked`, and composes their answers. */
+#define MAC_ASK(name, request, ...)                                                                \
+	static __always_inline int mac_ask_##name(                                                 \
+	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted)    \
+	{                                                                                          \
+		int error = 0;                                                                     \
+                                                                                                   \
+		MAC_ASK_SLOT(name, 0)                                                              \
+		MAC_ASK_SLOT(name, 1)                                                              \
+		MAC_ASK_SLOT(name, 2)                                                              \
+		MAC_ASK_SLOT(name, 3)                                                              \
+		MAC_ASK_SLOT(name, 4)                                                              \
+		MAC_ASK_SLOT(name, 5)                                                              \
+		MAC_ASK_SLOT(name, 6)                                                              \
+		MAC_ASK_SLOT(name, 7)                                                              \
+		asm volatile("" : "+r"(error));                                                    \
+		return mac_bounded(error);                                                         \
+	}
+
+USHER_MAC_ENTRY_POINTS(MAC_ASK)
+
+#endif

@@ -1,0 +1,41 @@
+//! The answers of the labeller.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The modules of mandatory access control.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MacView {
+    /// The generation of the configuration in force.
+    pub generation: u64,
+    /// The modules in force, in the order of loading.
+    pub modules: Vec<ModuleView>,
+    /// The modules of this version that are not loaded.
+    pub available: Vec<String>,
+    /// The modules whose `mac` block waits until they are loaded.
+    pub waiting: Vec<String>,
+    /// The kernel's hooks to which a program is attached.
+    pub hooks: Vec<String>,
+    /// The reason that this kernel runs no modules; none: it does.
+    pub unsupported: Option<String>,
+    /// True if the guard keeps other processes from the loaded objects.
+    pub is_guarded: bool,
+    /// Troubles that keep the modules from deciding as the policy says, each for people.
+    pub troubles: Vec<String>,
+}
+
+/// A module in force.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleView {
+    /// Its name.
+    pub name: String,
+    /// Its place among the modules that the kernel can hold, from 0.
+    pub slot: usize,
+    /// The hooks at which it decides.
+    pub hooks: Vec<String>,
+    /// The accesses that it has refused since it was loaded, by hook; those above zero.
+    pub refusals: BTreeMap<String, u64>,
+    /// Its settings in force, one string a statement, with the names of the policy.
+    pub settings: Vec<String>,
+}

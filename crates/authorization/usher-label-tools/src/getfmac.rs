@@ -1,0 +1,114 @@
+//! getfmac(8): prints the labels of files.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use serde_json::json;
+use usher_file_label::{LabelledFile, MAC_CONF, ReadError, read_defaults};
+use usher_label::{ElementList, Label};
+
+use crate::output::{Output, of_path, shown};
+
+/// Print the labels of files.
+///
+/// A line for each file: its path and its label, or `-` where it has none of the elements asked for.
+#[derive(Debug, Parser)]
+#[command(name = "getfmac", version, disable_help_flag = true)]
+pub struct Arguments {
+    /// Print the label of a symbolic link itself, not of the file to which it points.
+    #[arg(short = 'h')]
+    of_link: bool,
+    /// The elements to print, such as `?biba,mls`. Otherwise those that mac.conf(5) has for files, or
+    /// the whole label where there is no mac.conf.
+    #[arg(short = 'l', value_name = "ELEMENTS")]
+    elements: Option<String>,
+    /// Print a JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Print this help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// The files.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+}
+
+impl Arguments {
+    /// Runs the command. Exits 1 when a label could not be printed.
+    pub fn run(self) -> ExitCode {
+        let output = Output {
+            command: "getfmac",
+            is_json: self.json,
+            is_quiet: false,
+        };
+        let elements = match self.elements() {
+            Ok(elements) => elements,
+            Err(text) => {
+                output.complain(&text);
+                return ExitCode::FAILURE;
+            }
+        };
+        let mut is_whole = true;
+        for path in &self.files {
+            let bytes = path.as_os_str().as_bytes();
+            let printed = match self.label(path, elements.as_ref()) {
+                Ok(label) => {
+                    let text = match label.is_empty() {
+                        true => "-".to_owned(),
+                        false => label.to_string(),
+                    };
+                    let mut object = of_path(bytes);
+                    object.insert(
+                        "label".to_owned(),
+                        json!((!label.is_empty()).then_some(&label)),
+                    );
+                    output.print(&format!("{}: {text}", shown(bytes)), object)
+                }
+                Err(text) => {
+                    is_whole = false;
+                    output.warn(bytes, &text)
+                }
+            };
+            if printed.is_err() {
+                return ExitCode::FAILURE;
+            }
+        }
+        match is_whole {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        }
+    }
+
+    fn elements(&self) -> Result<Option<ElementList>, String> {
+        if let Some(text) = &self.elements {
+            let list = text.parse::<ElementList>();
+            return list
+                .map(Some)
+                .map_err(|error| format!("-l: {error}; {}", error.remedy()));
+        }
+        match read_defaults(Path::new(MAC_CONF)) {
+            Ok(defaults) => Ok(defaults.elements("file").cloned()),
+            Err(ReadError::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn label(&self, path: &Path, elements: Option<&ElementList>) -> Result<Label, String> {
+        let file = match self.of_link {
+            true => LabelledFile::Link(path),
+            false => LabelledFile::Path(path),
+        };
+        let label = file
+            .label()
+            .map_err(|error| error.to_string())?
+            .unwrap_or_default();
+        match elements {
+            None => Ok(label),
+            Some(elements) => label.select(elements).map_err(|error| error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! MAC labels as text.
+//!
+//! A [`Label`] is a set of elements `name/value`, one for each policy module that labels the object:
+//! `biba/high,mls/low` (maclabel(7) of FreeBSD). The same text stands in commands, in files of
+//! configuration and in the attribute `security.bpf.mac` of a file; docs/PROTOCOL.md has the grammar.
+//! An [`ElementList`] names the elements that a program asks for. [`Defaults`] is mac.conf(5),
+//! [`Specification`] a file of setfsmac(8).
+//!
+//! Only its module knows the meaning of an element's value.
+//!
+//! No I/O and no clock: the caller reads the files.
+//!
+//! Room: touches nothing outside its arguments. The reader of attributes, the C library and the
+//! commands for labels use it.
+#![forbid(unsafe_code)]
+
+mod defaults;
+mod element;
+mod label;
+mod limits;
+mod list;
+mod mistake;
+mod specification;
+mod words;
+
+pub use defaults::{ClassName, Defaults, InvalidClassName};
+pub use element::{ElementName, ElementValue, InvalidElementName, InvalidElementValue};
+pub use label::{Label, LabelError, MissingElement};
+pub use limits::{
+    MAXIMUM_CLASSES, MAXIMUM_ELEMENTS, MAXIMUM_NAME, MAXIMUM_PATTERN_MEMORY,
+    MAXIMUM_SPECIFICATIONS, MAXIMUM_TEXT, MAXIMUM_VALUE,
+};
+pub use list::{ElementList, Wanted};
+pub use mistake::{DefaultsMistake, LabelMistake, SpecificationMistake};
+pub use specification::{Entry, FileKind, Flavour, Match, Specification, SpecificationSet};

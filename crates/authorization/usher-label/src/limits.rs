@@ -1,0 +1,23 @@
+//! How long labels, and the files that hold them, may be.
+
+/// Longest text of a label in bytes. A longer attribute is not a label.
+pub const MAXIMUM_TEXT: usize = 1024;
+
+/// Most elements of one label: one for each policy module that the framework can hold.
+pub const MAXIMUM_ELEMENTS: usize = 8;
+
+/// Longest name of an element in bytes.
+pub const MAXIMUM_NAME: usize = 31;
+
+/// Longest value of an element in bytes.
+pub const MAXIMUM_VALUE: usize = 255;
+
+/// Most object classes of one mac.conf.
+pub const MAXIMUM_CLASSES: usize = 64;
+
+/// Most specifications of one file of setfsmac.
+pub const MAXIMUM_SPECIFICATIONS: usize = 16_384;
+
+/// Most memory in bytes that the compiled patterns of one specification file may take; one pattern
+/// alone may take a sixty-fourth of it.
+pub const MAXIMUM_PATTERN_MEMORY: usize = 64 * 1024 * 1024;

@@ -1,0 +1,100 @@
+//! The mistakes of labels and of the files that hold them, each with its remedy.
+
+use usher_language::{Found, did_you_mean, mistakes};
+
+use crate::limits::{MAXIMUM_CLASSES, MAXIMUM_ELEMENTS, MAXIMUM_SPECIFICATIONS, MAXIMUM_TEXT};
+
+mistakes! {
+    /// Mistakes in a label, or in a list of elements.
+    pub enum LabelMistake {
+        /// No element at all.
+        Empty => "the label is empty"; "write at least one element, such as `biba/high`";
+        /// Longer than [`MAXIMUM_TEXT`].
+        TooLong { length: usize }
+            => "the label has {length} bytes, more than {MAXIMUM_TEXT}";
+            "remove elements, or shorten their values, until {MAXIMUM_TEXT} bytes remain";
+        /// More than [`MAXIMUM_ELEMENTS`].
+        TooManyElements { count: usize }
+            => "there are {count} elements, more than {MAXIMUM_ELEMENTS}";
+            "remove the elements of policy modules that are no longer used";
+        /// Bytes that are not of UTF-8, and so of no label.
+        NotText => "the label has bytes that are not text";
+            "remove the attribute `security.bpf.mac`, or write the label again with setfmac(8)";
+        /// Nothing between two commas, or at an end.
+        EmptyElement => "an element is missing beside a comma";
+            "write one comma between two elements, and none at the ends";
+        /// An element without `/`.
+        NoValue { found: Found }
+            => "the element `{found}` has no value"; "write it as `NAME/VALUE`, such as `biba/high`";
+        /// Not an [`ElementName`](crate::ElementName).
+        InvalidName { found: Found }
+            => "`{found}` is not the name of an element";
+            "a name is a small letter, then small letters, digits or `_`, at most 31 in all";
+        /// Not an [`ElementValue`](crate::ElementValue).
+        InvalidValue { name: String, found: Found }
+            => "`{found}` is not a value for the element `{name}`";
+            "a value has letters, digits and `_.:+-()=@`, 1 to 255 of them";
+        /// One name twice.
+        Repeated { name: String }
+            => "the element `{name}` stands twice"; "write each element once";
+        /// A value in a list of names.
+        ValueInList { name: String }
+            => "the list names the element `{name}` with a value";
+            "a list has names only, such as `?biba,?mls`";
+    }
+}
+
+mistakes! {
+    /// Mistakes in a mac.conf.
+    pub enum DefaultsMistake {
+        /// A line that begins with another word.
+        UnknownStatement { found: Found, nearest: Option<String> }
+            => "there is no statement `{found}`";
+            "{}", did_you_mean(nearest, "write `default_labels CLASS ELEMENTS`");
+        /// Too few or too many words on the line.
+        WrongForm { statement: String, form: &'static str }
+            => "`{statement}` has too few or too many words"; "write `{form}`";
+        /// Not a [`ClassName`](crate::ClassName).
+        InvalidClass { found: Found }
+            => "`{found}` is not the name of an object class";
+            "classes are `file`, `ifnet`, `process`, `socket`; others are small letters, digits and `_`";
+        /// More than [`MAXIMUM_CLASSES`].
+        TooManyClasses => "there are more than {MAXIMUM_CLASSES} object classes";
+            "remove those that no program asks for";
+    }
+}
+
+mistakes! {
+    /// Mistakes in a specification file of setfsmac.
+    pub enum SpecificationMistake {
+        /// A line of one word.
+        NoLabel => "the specification has no label";
+            "write `PATTERN LABEL`, or `PATTERN -d LABEL` for directories only";
+        /// A line of more than three words.
+        TooManyWords { found: Found }
+            => "`{found}` is too much on the line";
+            "write `PATTERN [KIND] LABEL`; a blank in a pattern is written `[[:space:]]`";
+        /// The middle word is not a kind of file.
+        UnknownKind { found: Found }
+            => "`{found}` is not a kind of file";
+            "kinds are `--` regular file, `-d` directory, `-l` symbolic link, `-b` block device, \
+             `-c` character device, `-p` named pipe, `-s` socket";
+        /// A control character, which a reader cannot see.
+        Invisible { code: u32 }
+            => "the line has the invisible character U+{code:04X}";
+            "remove it; in a pattern, write it as `\\x{{...}}`";
+        /// The pattern is not a regular expression.
+        InvalidPattern { reason: String }
+            => "the pattern is not a regular expression: {reason}";
+            "write an extended regular expression that matches whole paths, such as `/home/[^/]+/mail(/.*)?`";
+        /// One pattern, or all together, would take too much memory.
+        PatternTooLarge => "the pattern, or all patterns together, would take too much memory";
+            "use smaller numbers in braces, or divide the file";
+        /// More than [`MAXIMUM_SPECIFICATIONS`].
+        TooMany => "there are more than {MAXIMUM_SPECIFICATIONS} specifications";
+            "divide the file, and name each part with an option of its own";
+        /// Nothing in the file.
+        NoSpecification => "the file has no specification";
+            "write at least one line `PATTERN LABEL`";
+    }
+}

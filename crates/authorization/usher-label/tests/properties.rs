@@ -1,0 +1,106 @@
+//! Properties of any text: print and parse are inverse, no byte makes a parser panic, and merging
+//! keeps what it should.
+
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use usher_label::{Defaults, ElementList, FileKind, Flavour, Label, Specification};
+use usher_language::Source;
+
+fn source(text: String) -> Source {
+    Source {
+        name: "text".to_owned(),
+        text,
+    }
+}
+
+fn label() -> impl Strategy<Value = Label> {
+    let elements = btree_map("[a-z][a-z0-9_]{0,30}", "[A-Za-z0-9_.:+()=@-]{1,80}", 1..=8);
+    elements.prop_map(|elements| {
+        let parts = elements
+            .iter()
+            .map(|(name, value)| format!("{name}/{value}"));
+        parts.collect::<Vec<_>>().join(",").parse().unwrap()
+    })
+}
+
+/// Texts that are nearly right, so that parsers are tried beyond their first check.
+fn nearly(parts: &'static [&'static str]) -> impl Strategy<Value = String> {
+    vec(
+        prop_oneof![8 => prop::sample::select(parts).prop_map(str::to_owned), 1 => ".{0,3}"],
+        0..40,
+    )
+    .prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #[test]
+    fn a_label_survives_its_text(label in label()) {
+        let text = label.to_string();
+        prop_assert_eq!(Label::from_attribute(text.as_bytes()).unwrap(), label);
+    }
+
+    #[test]
+    fn what_is_read_prints_canonically(
+        text in nearly(&["biba", "mls", "/", ",", "high", "low", "(", ")", "?", "a1_"])
+    ) {
+        if let Ok(label) = text.parse::<Label>() {
+            let canonical = label.to_string();
+            prop_assert_eq!(canonical.len(), text.len());
+            prop_assert_eq!(canonical.parse::<Label>().unwrap().to_string(), canonical);
+        }
+        if let Ok(list) = text.parse::<ElementList>() {
+            prop_assert_eq!(list.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_label_or_a_mistake(bytes in vec(any::<u8>(), 0..1100)) {
+        if let Err(error) = Label::from_attribute(&bytes) {
+            prop_assert!(error.span.end() <= bytes.len());
+        }
+    }
+
+    #[test]
+    fn a_merge_has_the_partial_label_and_the_rest_of_the_whole(whole in label(), partial in label()) {
+        let Ok(merged) = whole.with(&partial) else { return Ok(()) };
+        for (name, value) in merged.elements() {
+            let expected = partial.value(name.as_ref()).or(whole.value(name.as_ref()));
+            prop_assert_eq!(Some(value), expected);
+        }
+        for (name, _) in whole.elements().chain(partial.elements()) {
+            prop_assert!(merged.value(name.as_ref()).is_some());
+        }
+        prop_assert_eq!(merged.with(&partial).unwrap(), merged);
+    }
+
+    #[test]
+    fn any_text_is_a_mac_conf_or_mistakes(
+        text in nearly(&["default_labels", "default_file_labels", " ", "\t", "file", "?biba", ",", "mls", "\n", "#"])
+    ) {
+        if let Err(found) = Defaults::parse(source(text)) {
+            prop_assert!(!found.is_empty());
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_specification_or_mistakes(
+        text in nearly(&["/etc", "(/.*)?", " ", "\t", "-d", "--", "biba/low", ",", "\n", "#", "[", ")", "{9}", "<<none>>"]),
+        path in vec(any::<u8>(), 0..40)
+    ) {
+        for flavour in [Flavour::Labels, Flavour::Contexts] {
+            match Specification::parse(source(text.clone()), flavour) {
+                Err(found) => prop_assert!(!found.is_empty()),
+                Ok(file) => {
+                    let decided = file.find(&path, FileKind::Regular).map(|entry| entry.line);
+                    // Line by line, the last match is the same.
+                    let alone = file.entries().iter().rfind(|entry| {
+                        let lines = text.lines().nth(entry.line - 1).unwrap();
+                        let one = Specification::parse(source(lines.to_owned()), flavour).unwrap();
+                        one.find(&path, FileKind::Regular).is_some()
+                    });
+                    prop_assert_eq!(decided, alone.map(|entry| entry.line));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! `mac` blocks: which module, and its settings.
+
+use usher_language::{
+    BlockText, Fields, Name, NameRule, Origin, Reporter, Tree, declared, module_settings,
+};
+
+use crate::bsdextended::{self, AccessRule};
+use crate::dialect::MAC;
+
+const MODULE: NameRule = NameRule {
+    noun: "module",
+    rule: Name::RULE,
+    any_is_reserved: true,
+};
+
+/// A `mac` block. No two of a policy are for one module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MacBlock {
+    /// The module.
+    pub module: Name,
+    /// Its settings.
+    pub settings: ModuleSettings,
+    /// The block's head.
+    pub origin: Origin,
+}
+
+/// The settings of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModuleSettings {
+    /// The module has none.
+    Nothing,
+    /// Rules of `bsdextended`, in the order in which they are asked.
+    Bsdextended(Vec<AccessRule>),
+}
+
+/// The `mac` blocks of a text, in its order. They are whole only if the reporter stays empty.
+pub fn check(tree: &Tree<'_>, reporter: &Reporter<'_>) -> Vec<MacBlock> {
+    let blocks = declared::<Name>(&tree.blocks, MAC, &MODULE, reporter);
+    let blocks = blocks.into_iter().filter_map(|declared| {
+        let (block, module) = (declared.block, declared.name?);
+        let settings = match module.as_ref() {
+            bsdextended::MODULE => {
+                let fields = Fields::read(block, reporter);
+                ModuleSettings::Bsdextended(bsdextended::rules(&fields, reporter))
+            }
+            _ => {
+                module_settings(block, block.rule.modules.as_ref()?, reporter)?;
+                ModuleSettings::Nothing
+            }
+        };
+        Some(MacBlock {
+            module,
+            settings,
+            origin: reporter.origin(block.location, block.head_end()),
+        })
+    });
+    blocks.collect()
+}
+
+impl ModuleSettings {
+    /// The statements in their canonical form, without `;`.
+    pub fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Nothing => Vec::new(),
+            Self::Bsdextended(rules) => rules.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl MacBlock {
+    /// The block in its canonical form: reads as the same block.
+    pub fn to_text(&self) -> String {
+        let mut block = BlockText::new(MAC, &self.module);
+        for line in self.settings.lines() {
+            block.word(&line);
+        }
+        block.end()
+    }
+}

@@ -1,0 +1,39 @@
+//! The block `mac` and the statements of each module, as a dialect of the language.
+
+use usher_language::{BlockRule, Dialect, Modules, StatementRule};
+
+use crate::bsdextended;
+
+/// Opens a block about a module.
+pub const MAC: &str = "mac";
+
+/// The host's means to enforce such a block, as declarations name it.
+pub const FRAMEWORK: &str = "the MAC framework";
+
+/// The modules of this version. Those without settings have empty blocks.
+pub const MODULES: [&str; 3] = [bsdextended::MODULE, "none", "test"];
+
+/// The blocks of this system, with the statements of all modules.
+pub fn dialect() -> Dialect {
+    let declared = MODULES.map(|module| (module.to_owned(), statements(module)));
+    let mac = BlockRule {
+        keyword: MAC.to_owned(),
+        modules: Some(Modules {
+            declared: declared.into(),
+            open: false,
+        }),
+        needs: Some(FRAMEWORK),
+        ..BlockRule::default()
+    };
+    Dialect {
+        blocks: vec![mac],
+        statements: Vec::new(),
+    }
+}
+
+fn statements(module: &str) -> Vec<StatementRule> {
+    match module {
+        bsdextended::MODULE => bsdextended::statements(),
+        _ => Vec::new(),
+    }
+}

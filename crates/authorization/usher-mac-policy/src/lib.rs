@@ -1,0 +1,20 @@
+//! The `mac` blocks of the policy: the settings of the modules of mandatory access control.
+//!
+//! Each module declares the statements of its block as data ([`dialect()`]) and checks what the tables
+//! cannot tell. [`check`] turns the blocks into [`MacBlock`]s, [`MacBlock::to_text`] writes them back.
+//! The labeller puts the settings in force.
+//!
+//! No I/O: names of users, groups and file systems stay names. The labeller resolves them.
+//!
+//! Room: touches nothing outside its arguments. usher-policy reads policies through it; it enforces
+//! nothing.
+#![forbid(unsafe_code)]
+
+mod block;
+pub mod bsdextended;
+mod dialect;
+mod mistake;
+
+pub use block::{MacBlock, ModuleSettings, check};
+pub use dialect::{FRAMEWORK, MAC, MODULES, dialect};
+pub use mistake::MacMistake;

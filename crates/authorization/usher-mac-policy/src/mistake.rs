@@ -1,0 +1,55 @@
+//! Mistakes in `mac` blocks besides those of form, each with its text and its remedy.
+
+use usher_language::{Found, Place, mistakes};
+
+use crate::bsdextended::{MAXIMUM_RANGES, MAXIMUM_RULES};
+
+mistakes! {
+    /// The mistakes. `found` is the text at fault, `first` the earlier text that this one contradicts.
+    pub enum MacMistake {
+        /// `subject` or `object` without a condition.
+        NoCondition { side: &'static str, conditions: String }
+            => "`{side}` has no condition";
+            "write a condition ({conditions}), or leave `{side}` out: the rule is then about every {side}";
+        /// A condition that the same side has already.
+        RepeatedCondition { side: &'static str, condition: String, first: Place }
+            => "`{side}` has the condition `{condition}` already at {first}";
+            "write all values behind one `{condition}`, or make a rule for each";
+        /// A word that is no condition, and no value of the one before.
+        UnknownCondition { side: &'static str, found: Found, conditions: String }
+            => "`{side}` has no condition `{found}`";
+            "conditions of `{side}` are {conditions}; then come `object` and `mode`";
+        /// A condition without its value.
+        NoValue { condition: String, form: &'static str }
+            => "the condition `{condition}` lacks its value"; "write `{condition} {form}`";
+        /// Neither a number, nor a range, nor a name.
+        InvalidAccount { found: Found, noun: &'static str }
+            => "`{found}` is neither the name of a {noun} nor a number or range of numbers";
+            "write a name, a number from 0 to 4294967294, or a range such as 1000:1999";
+        /// A range whose first number is after its last.
+        AccountsBackwards { found: Found }
+            => "the range `{found}` ends before it begins"; "write the lower number first";
+        /// More than [`MAXIMUM_RANGES`] values of a condition.
+        TooManyAccounts { condition: String, found: usize }
+            => "the condition `{condition}` has {found} values, more than {MAXIMUM_RANGES}";
+            "write ranges such as 1000:1999, or make several rules";
+        /// No path of a file system.
+        InvalidFileSystem { found: Found }
+            => "`{found}` is no plain absolute path";
+            "write a path on the file system, such as \"/home\", without `.`, `..`, `//` and `/` at its end";
+        /// Letters that are no types of files.
+        InvalidTypes { found: Found }
+            => "`{found}` are no types of files";
+            "write each letter once: r for regular files, d directories, b block devices, c character \
+             devices, l symbolic links, s sockets, p pipes";
+        /// Letters that are no mode.
+        InvalidMode { found: Found }
+            => "`{found}` is no mode";
+            "write each letter once: a to change attributes, r to read, s to see attributes, w to write, x \
+             to execute or look up; or n for none of them";
+        /// More than [`MAXIMUM_RULES`].
+        TooManyRules
+            => "this rule is one more than the {MAXIMUM_RULES} that bsdextended takes";
+            "write ranges and lists in place of rules that differ in one number";
+    }
+}

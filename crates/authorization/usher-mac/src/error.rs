@@ -1,0 +1,80 @@
+//! Errors of this crate.
+
+use std::path::PathBuf;
+
+use usher_bpf::KernelError;
+
+use crate::bsdextended::{MAX_RANGES, MAX_RULES};
+use crate::module::MAX_MODULES;
+
+/// This kernel cannot run the framework.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("mandatory access control does not run on this kernel: {0}")]
+pub struct Unsupported(pub String);
+
+/// The framework refuses, or the kernel does.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// BPF, or another system call.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The kernel lacks something.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// There is a module of this name.
+    #[error("a module named {0} is loaded already; unload it first")]
+    Loaded(String),
+    /// There is no module of this name.
+    #[error("no module named {0} is loaded")]
+    NotLoaded(String),
+    /// All slots are taken.
+    #[error(
+        "{0} cannot be loaded: {MAX_MODULES} modules are loaded, and there is no room for another one"
+    )]
+    NoSlot(String),
+    /// The settings are those of another module, or the module has none.
+    #[error("these are not settings of the module {0}")]
+    OtherSettings(String),
+    /// Too many rules.
+    #[error(
+        "{0} rules: bsdextended takes at most {MAX_RULES}; the first one too many is rule {MAX_RULES} counted from 0"
+    )]
+    TooManyRules(usize),
+    /// A rule that the module cannot hold.
+    #[error("rule {rule}: {what}")]
+    Rule {
+        /// Its number, from 0.
+        rule: usize,
+        /// The mistake.
+        what: RuleMistake,
+    },
+    /// The pins hold a module that this version does not know.
+    #[error("{pins} has {what}, which this version cannot read; reboot to begin anew")]
+    Unreadable {
+        /// The folder of the pins.
+        pins: PathBuf,
+        /// The part.
+        what: &'static str,
+    },
+}
+
+/// A mistake in a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RuleMistake {
+    /// Too many ranges in a condition.
+    #[error("a condition has {0} ranges, and at most {MAX_RANGES} are possible")]
+    TooManyRanges(usize),
+    /// No range in a condition.
+    #[error("a condition has no range")]
+    NoRange,
+    /// A range that ends before it begins.
+    #[error("the range {0}:{1} ends before it begins")]
+    Backwards(u32, u32),
+    /// No type in a condition.
+    #[error("a condition has no type of file")]
+    NoType,
+    /// A device that the kernel's numbers cannot hold.
+    #[error("{0}:{1} is not a device number")]
+    Device(u32, u32),
+}

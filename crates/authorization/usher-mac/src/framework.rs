@@ -1,0 +1,408 @@
+//! The framework: dispatchers at hooks, and modules in their slots.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use usher_bpf::{
+    Code, Counters, Hooks, KernelError, Object, Objects, Pins, Plain, Table, code, is_kept, keep,
+    leave,
+};
+
+use crate::module::{SETTINGS, exchange};
+use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MacModule};
+use crate::{EntryPoint, Error, Loaded, MAX_MODULES, Module, Settings, Unsupported};
+
+/// The dispatchers; the tables are theirs.
+static CODE: Code = code!("usher_mac", "framework");
+/// Prefix of the dispatchers' names.
+const DISPATCH: &str = "dispatch_";
+/// Prefix of the names of a module's programs.
+const CHECK: &str = "check_";
+/// Prefix of the folders of modules.
+const SLOT: &str = "slot_";
+/// The tables that outlive the process: all.
+const TABLES: [&str; 5] = ["layout", "modules", "enabled", "declared", "refusals"];
+/// The LSMs in force, by commas.
+const LSMS: &str = "/sys/kernel/security/lsm";
+
+/// The framework below one folder of pins. Dropping it changes nothing that is in force.
+pub struct Framework {
+    modules: Table<u32, MacModule>,
+    enabled: Table<u32, u64>,
+    declared: Table<u32, u64>,
+    refusals: Counters<u64>,
+    dispatchers: BTreeMap<EntryPoint, OwnedFd>,
+    pins: Pins,
+}
+
+impl fmt::Debug for Framework {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Framework")
+            .field("pins", &self.pins.folder())
+            .finish_non_exhaustive()
+    }
+}
+
+fn not_supported(reason: impl fmt::Display) -> Unsupported {
+    Unsupported(reason.to_string())
+}
+
+/// The name of an entry point's dispatcher.
+fn dispatcher(point: EntryPoint) -> String {
+    format!("{DISPATCH}{point}")
+}
+
+/// The bit of a slot in a set of modules.
+fn bit(slot: u32) -> u64 {
+    1 << slot
+}
+
+fn name_of(module: &MacModule) -> String {
+    let end = module.name.iter().position(|byte| *byte == 0);
+    let name = &module.name[..end.unwrap_or(module.name.len())];
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// Requires that LSM programs are asked, and that the hooks are there.
+fn require_hooks() -> Result<(), Unsupported> {
+    let lsms = fs::read_to_string(LSMS)
+        .map_err(|error| not_supported(format!("{LSMS} cannot be read: {error}")))?;
+    if !lsms.trim().split(',').any(|lsm| lsm == "bpf") {
+        return Err(not_supported(format!(
+            "bpf is not among the LSMs in force ({}); boot with lsm=...,bpf",
+            lsms.trim()
+        )));
+    }
+    let hooks = Hooks::of_kernel().map_err(not_supported)?;
+    if let Some(lacking) = EntryPoint::all().find(|point| !hooks.has(point.name())) {
+        return Err(not_supported(format!("it has no hook {lacking}")));
+    }
+    Ok(())
+}
+
+impl Framework {
+    /// Tries whether this kernel accepts the dispatchers and a module in a slot, by loading them.
+    /// Attaches nothing.
+    ///
+    /// # Errors
+    /// The parts that this kernel lacks.
+    pub fn probe() -> Result<(), Unsupported> {
+        require_hooks()?;
+        let dispatchers = CODE.open().and_then(usher_bpf::Opened::load);
+        let dispatchers = dispatchers
+            .map_err(|error| not_supported(format!("it refuses the dispatchers: {error}")))?;
+        let programs = programs(&dispatchers).map_err(not_supported)?;
+        for module in [Module::none(), Module::bsdextended(Vec::new())] {
+            let (opened, _) = replacing(&module, 0, &programs).map_err(not_supported)?;
+            opened.try_load().map_err(|reason| {
+                not_supported(format!(
+                    "it refuses a program in a slot of another: {reason}"
+                ))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes the framework below this folder of a BPF file system, or adopts what an earlier process has
+    /// made there: all that is in force stays in force. Half-done work of a process is undone. A new
+    /// framework attaches nothing.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`]; the kernel's error for pins of another layout, or that another process
+    /// holds.
+    pub fn open(directory: &Path) -> Result<Self, Error> {
+        let pins = Pins::lock(directory)?;
+        pins.require_layout(MAC_LAYOUT)?;
+        let is_whole = pins
+            .table::<u32, [u32; 2]>("layout")?
+            .map_or(Ok(None), |layout| layout.get(&0))?
+            .is_some_and(|[version, _]| version == MAC_LAYOUT);
+        if !is_whole {
+            require_hooks()?;
+            // Of a process that ended before it had attached anything.
+            pins.remove()?;
+        }
+        let opened = CODE.open()?.pin(&pins, Some(&TABLES))?;
+        let opened = opened.choose(|_, _| Ok::<_, KernelError>(!is_whole))?;
+        let object = opened.load().map_err(|error| -> Error {
+            if is_whole {
+                error.into()
+            } else {
+                not_supported(format!("it refuses the dispatchers: {error}")).into()
+            }
+        })?;
+        if !is_whole {
+            for point in EntryPoint::all() {
+                object.keep_program(&dispatcher(point), &pins)?;
+            }
+            pins.note_layout(&object, MAC_LAYOUT)?;
+        }
+        let dispatchers = EntryPoint::all().map(|point| {
+            let program = pins.program(&dispatcher(point))?;
+            Ok((point, program))
+        });
+        let framework = Self {
+            modules: object.table("modules")?,
+            enabled: object.table("enabled")?,
+            declared: object.table("declared")?,
+            refusals: object.counters("refusals")?,
+            dispatchers: dispatchers.collect::<Result<_, KernelError>>()?,
+            pins,
+        };
+        framework.undo_halves()?;
+        Ok(framework)
+    }
+
+    /// Puts a module in force, at once at all entry points that it declares.
+    ///
+    /// # Errors
+    /// [`Error::Loaded`], [`Error::NoSlot`], those of the settings, or the kernel's error. Nothing has
+    /// changed then.
+    pub fn load(&mut self, module: &Module) -> Result<(), Error> {
+        let settings = module.settings.as_ref().map(Settings::table).transpose()?;
+        let loaded = self.in_slots()?;
+        if loaded.iter().any(|(_, one)| name_of(one) == module.name) {
+            return Err(Error::Loaded(module.name.into()));
+        }
+        let free = (0..MAC_MODULES).find(|slot| loaded.iter().all(|(taken, _)| taken != slot));
+        let slot = free.ok_or_else(|| Error::NoSlot(module.name.into()))?;
+        let order = loaded.iter().map(|(_, one)| one.order).max().unwrap_or(0) + 1;
+        let put = self.put(module, settings.as_ref(), slot, order);
+        if put.is_err() {
+            self.release(slot)?;
+            return put;
+        }
+        // In force from here on.
+        let enabled = self.enabled()? | bit(slot);
+        Ok(self.enabled.set(&0, &enabled)?)
+    }
+
+    /// All of a module but its bit.
+    fn put(
+        &self,
+        module: &Module,
+        settings: Option<&OwnedFd>,
+        slot: u32,
+        order: u64,
+    ) -> Result<(), Error> {
+        let mut entry = MacModule::zeroed();
+        entry.name[..module.name.len()].copy_from_slice(module.name.as_bytes());
+        entry.order = order;
+        let pins = Pins::lock(&self.folder(slot))?;
+        let (opened, points) = replacing(module, slot, &self.dispatchers)?;
+        entry.points = points.iter().fold(0, |all, point| all | point.bit());
+        let tables: &[&str] = if settings.is_some() { &[SETTINGS] } else { &[] };
+        let object = opened.pin(&pins, Some(tables))?.load()?;
+        if let Some(settings) = settings {
+            exchange(&object.table(SETTINGS)?, settings)?;
+        }
+        object.keep_all(&pins)?;
+        self.modules.set(&slot, &entry)?;
+        for point in points {
+            self.refusals.reset_at(place(point, slot))?;
+            let declared = self.declared_at(point)? | bit(slot);
+            self.declared.set(&(point as u32), &declared)?;
+            let name = dispatcher(point);
+            if !is_kept(&name, &self.pins)? {
+                keep(&name, self.dispatchers[&point].as_fd(), &self.pins)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces a module's settings, at once.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`], [`Error::OtherSettings`], those of the settings, or the kernel's error. The
+    /// former settings are in force then.
+    pub fn configure(&mut self, name: &str, settings: &Settings) -> Result<(), Error> {
+        let slot = self.slot_of(name)?;
+        if settings.module() != name {
+            return Err(Error::OtherSettings(name.into()));
+        }
+        let fresh = settings.table()?;
+        let place = Pins::lock(&self.folder(slot))?.table(SETTINGS)?;
+        let place = place.ok_or(KernelError::MissingPart(SETTINGS))?;
+        Ok(exchange(&place, &fresh)?)
+    }
+
+    /// Ends a module, at once, and detaches every hook that no other module declares.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`], or the kernel's error: the module no longer decides then, and the next
+    /// [`Framework::open`] releases the rest of it.
+    pub fn unload(&mut self, name: &str) -> Result<(), Error> {
+        let slot = self.slot_of(name)?;
+        let enabled = self.enabled()? & !bit(slot);
+        self.enabled.set(&0, &enabled)?;
+        self.release(slot)
+    }
+
+    /// Removes all of a module that has no bit.
+    fn release(&self, slot: u32) -> Result<(), Error> {
+        for point in EntryPoint::all() {
+            let former = self.declared_at(point)?;
+            let declared = former & !bit(slot);
+            if declared != former {
+                self.declared.set(&(point as u32), &declared)?;
+            }
+            if declared == 0 {
+                leave(&dispatcher(point), &self.pins)?;
+            }
+        }
+        let folder = self.folder(slot);
+        if usher_bpf::exists(&folder)? {
+            let pins = Pins::lock(&folder)?;
+            pins.remove()?;
+            pins.remove_folder()?;
+        }
+        Ok(self.modules.set(&slot, &MacModule::zeroed())?)
+    }
+
+    /// Releases modules that an earlier process has half loaded or half unloaded.
+    fn undo_halves(&self) -> Result<(), Error> {
+        let enabled = self.enabled()?;
+        let mut halves = (0..MAC_MODULES).filter(|slot| enabled & bit(*slot) == 0);
+        halves.try_for_each(|slot| self.release(slot))
+    }
+
+    /// The modules in force, in the order of loading.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn modules(&self) -> Result<Vec<Loaded>, Error> {
+        let mut in_slots = self.in_slots()?;
+        in_slots.sort_by_key(|(_, module)| module.order);
+        let loaded = in_slots.iter().enumerate().map(|(order, (slot, module))| {
+            let points = EntryPoint::all().filter(|point| module.points & point.bit() != 0);
+            let entry_points: Vec<_> = points.collect();
+            let mut refusals = Vec::new();
+            for point in &entry_points {
+                let count = self.refusals.read_at(place(*point, *slot))?;
+                if count > 0 {
+                    refusals.push((*point, count));
+                }
+            }
+            Ok(Loaded {
+                name: name_of(module),
+                slot: *slot as usize,
+                order,
+                entry_points,
+                refusals,
+            })
+        });
+        loaded.collect()
+    }
+
+    /// The hooks at which a dispatcher is attached.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn attached(&self) -> Result<Vec<EntryPoint>, Error> {
+        let mut attached = Vec::new();
+        for point in EntryPoint::all() {
+            if is_kept(&dispatcher(point), &self.pins)? {
+                attached.push(point);
+            }
+        }
+        Ok(attached)
+    }
+
+    /// Everything that is pinned or in use below the folder, for the guard. Others after each
+    /// [`Framework::load`], [`Framework::configure`] and [`Framework::unload`].
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn objects(&self) -> Result<Objects, Error> {
+        let mut objects = Objects::default();
+        objects.collect(self.pins.folder())?;
+        for (slot, _) in self.in_slots()? {
+            let place = Pins::lock(&self.folder(slot))?.table::<u32, u32>(SETTINGS)?;
+            // The kernel returns the id of the inner table.
+            let settings = place.map_or(Ok(None), |place| place.get(&0))?;
+            objects.maps.extend(settings.filter(|id| *id != 0));
+        }
+        Ok(objects)
+    }
+
+    /// Unloads all modules and removes all pins, with the folder.
+    ///
+    /// # Errors
+    /// The kernel's error; some may be in force then.
+    pub fn close(self) -> Result<(), Error> {
+        self.enabled.set(&0, &0)?;
+        self.undo_halves()?;
+        self.pins.remove()?;
+        Ok(self.pins.remove_folder()?)
+    }
+
+    fn folder(&self, slot: u32) -> PathBuf {
+        self.pins.folder().join(format!("{SLOT}{slot}"))
+    }
+
+    fn enabled(&self) -> Result<u64, Error> {
+        Ok(self.enabled.get(&0)?.unwrap_or(0))
+    }
+
+    fn declared_at(&self, point: EntryPoint) -> Result<u64, Error> {
+        Ok(self.declared.get(&(point as u32))?.unwrap_or(0))
+    }
+
+    /// The modules in force, by their slots.
+    fn in_slots(&self) -> Result<Vec<(u32, MacModule)>, Error> {
+        let enabled = self.enabled()?;
+        let slots = (0..MAC_MODULES).filter(|slot| enabled & bit(*slot) != 0);
+        let modules = slots.map(|slot| {
+            let module = self.modules.get(&slot)?;
+            Ok((slot, module.ok_or(KernelError::UnreadableEntry("modules"))?))
+        });
+        modules.collect()
+    }
+
+    fn slot_of(&self, name: &str) -> Result<u32, Error> {
+        let in_slots = self.in_slots()?;
+        let found = in_slots.iter().find(|(_, module)| name_of(module) == name);
+        let (slot, _) = found.ok_or_else(|| Error::NotLoaded(name.into()))?;
+        Ok(*slot)
+    }
+}
+
+const _: () = assert!(MAX_MODULES == MAC_MODULES as usize && MAC_NAME_SIZE == 32);
+
+/// The place of an entry point's refusals by the module in a slot.
+fn place(point: EntryPoint, slot: u32) -> u32 {
+    point as u32 * MAC_MODULES + slot
+}
+
+/// The dispatchers of a framework that is not pinned.
+fn programs(object: &Object) -> Result<BTreeMap<EntryPoint, OwnedFd>, Error> {
+    let programs = EntryPoint::all().map(|point| {
+        let name = dispatcher(point);
+        Ok((point, object.program_named(&name)?))
+    });
+    programs.collect()
+}
+
+/// A module whose checks replace the slots of this number, and the entry points that it declares.
+fn replacing(
+    module: &Module,
+    slot: u32,
+    dispatchers: &BTreeMap<EntryPoint, OwnedFd>,
+) -> Result<(usher_bpf::Opened, Vec<EntryPoint>), Error> {
+    let mut points = Vec::new();
+    let opened = module.code().open()?.replace(|check| {
+        let point = check.strip_prefix(CHECK).and_then(EntryPoint::named);
+        let point = point.ok_or(KernelError::MissingPart(
+            "a check of a declared entry point",
+        ))?;
+        points.push(point);
+        let slots = dispatchers.get(&point);
+        let of = slots.ok_or(KernelError::MissingPart("a dispatcher"))?;
+        Ok::<_, Error>((of.as_fd(), format!("mac_slot_{point}_{slot}")))
+    })?;
+    Ok((opened, points))
+}

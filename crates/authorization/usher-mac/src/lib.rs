@@ -1,0 +1,27 @@
+//! The MAC framework's kernel side: it puts policy modules in force at the kernel's hooks.
+//!
+//! - [`Framework`] owns the *dispatchers* of bpf/mac: one LSM program for each [`EntryPoint`], attached
+//!   only while a loaded module declares it. A dispatcher has [`MAX_MODULES`] *slots*, functions that a
+//!   module's function replaces (BPF_PROG_TYPE_EXT), and asks those of all modules that are in force.
+//!   Any refusal refuses; of several errors one is chosen by precedence.
+//! - A [`Module`] is one C file of bpf/mac/modules. `bsdextended` has rules ([`bsdextended`]).
+//! - Everything is pinned. The process's end changes nothing; the next [`Framework::open`] adopts it.
+//!
+//! docs/mac-entry-points.md lists the entry points, docs/adr/0071-mac-framework.md has the reasons.
+//!
+//! Room: the BPF objects of `bpf/mac`, below the folder of pins that the caller names. Only the daemon
+//! that owns mandatory access control uses it.
+#![forbid(unsafe_code)]
+
+pub mod bsdextended;
+mod encode;
+mod error;
+mod framework;
+mod module;
+mod points;
+mod shared;
+
+pub use error::{Error, RuleMistake, Unsupported};
+pub use framework::Framework;
+pub use module::{Answers, Loaded, MAX_MODULES, Module, NAMES, Settings};
+pub use points::EntryPoint;

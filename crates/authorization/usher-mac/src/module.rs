@@ -1,0 +1,161 @@
+//! Policy modules: what can be loaded, and what is.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use usher_bpf::zerocopy::IntoBytes;
+use usher_bpf::{Code, KernelError, Plain, Table, code};
+
+use crate::bsdextended::Rule;
+use crate::{EntryPoint, Error, encode};
+
+/// Limit of modules that are loaded at the same time.
+pub const MAX_MODULES: usize = 8;
+
+/// The modules that this program brings.
+pub const NAMES: [&str; 3] = ["none", "test", "bsdextended"];
+
+/// Their programs, in the same order.
+static CODE: [Code; 3] = [
+    code!("mac_none", "none"),
+    code!("mac_test", "test"),
+    code!("mac_bsdextended", "bsdextended"),
+];
+
+/// The table of a module with settings: its only entry is the table of those in force.
+pub(crate) const SETTINGS: &str = "settings";
+
+/// The answers of the module `test`. Only processes with this real uid get them, so that a test does
+/// not lock itself out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answers {
+    /// The real uid.
+    pub uid: u32,
+    /// Positive numbers of errors (errno(3)); entry points that are not named permit.
+    pub errors: Vec<(EntryPoint, i32)>,
+}
+
+/// Settings of a module: each kind belongs to one module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Settings {
+    /// Of `bsdextended`, in the order in which they are asked.
+    Bsdextended(Vec<Rule>),
+    /// Of `test`.
+    Test(Answers),
+}
+
+impl Settings {
+    /// The name of their module.
+    #[must_use]
+    pub fn module(&self) -> &'static str {
+        match self {
+            Self::Bsdextended(_) => "bsdextended",
+            Self::Test(_) => "test",
+        }
+    }
+
+    /// The bytes that the module reads.
+    ///
+    /// # Errors
+    /// A mistake in the settings.
+    pub fn encode(&self) -> Result<Vec<u8>, Error> {
+        Ok(match self {
+            Self::Bsdextended(rules) => encode::rules(rules)?.as_bytes().to_vec(),
+            Self::Test(answers) => encode::answers(answers).as_bytes().to_vec(),
+        })
+    }
+
+    /// A table that holds them, and that nobody can change.
+    pub(crate) fn table(&self) -> Result<OwnedFd, Error> {
+        Ok(match self {
+            Self::Bsdextended(rules) => frozen(encode::rules(rules)?)?,
+            Self::Test(answers) => frozen(encode::answers(answers))?,
+        })
+    }
+}
+
+fn frozen<S: Plain>(settings: S) -> Result<OwnedFd, KernelError> {
+    let table = Table::<u32, S>::of_one("mac_settings")?;
+    table.set(&0, &settings)?;
+    table.freeze()
+}
+
+/// Puts a table of settings in the place of the former one.
+pub(crate) fn exchange(place: &Table<u32, u32>, settings: &OwnedFd) -> Result<(), KernelError> {
+    place.set(&0, &settings.as_raw_fd().unsigned_abs())
+}
+
+/// A module that can be loaded, with the settings with which it comes into force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Module {
+    pub(crate) name: &'static str,
+    pub(crate) settings: Option<Settings>,
+}
+
+impl Module {
+    /// The built-in module of this name, with its default settings: none of them refuses anything.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "none" => Some(Self::none()),
+            "test" => Some(Self::with(Settings::Test(Answers {
+                uid: u32::MAX,
+                errors: Vec::new(),
+            }))),
+            "bsdextended" => Some(Self::bsdextended(Vec::new())),
+            _ => None,
+        }
+    }
+
+    /// The module that declares every entry point and refuses nothing.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            name: "none",
+            settings: None,
+        }
+    }
+
+    /// The module `bsdextended` with these rules.
+    #[must_use]
+    pub fn bsdextended(rules: Vec<Rule>) -> Self {
+        Self::with(Settings::Bsdextended(rules))
+    }
+
+    /// The module to which these settings belong.
+    #[must_use]
+    pub fn with(settings: Settings) -> Self {
+        Self {
+            name: settings.module(),
+            settings: Some(settings),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Its programs.
+    pub(crate) fn code(&self) -> &'static Code {
+        let place = NAMES.iter().position(|name| *name == self.name);
+        &CODE[place.unwrap_or(0)]
+    }
+}
+
+/// A module in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// Its name.
+    pub name: String,
+    /// Its slot, from 0, below [`MAX_MODULES`].
+    pub slot: usize,
+    /// Its place in the order of loading, from 0. All modules are always asked, so the order decides
+    /// nothing.
+    pub order: usize,
+    /// The entry points that it declares.
+    pub entry_points: Vec<EntryPoint>,
+    /// Refusals since it was loaded, of the entry points that have refused.
+    pub refusals: Vec<(EntryPoint, u64)>,
+}

@@ -1,0 +1,79 @@
+//! Entry points, as `bpf/include/usher_mac_policy.h` declares them.
+
+use std::fmt;
+
+/// A row of the table.
+struct Declared {
+    point: EntryPoint,
+    name: &'static str,
+    request: &'static str,
+    class: &'static str,
+    kernel: &'static str,
+    asked: &'static str,
+}
+
+include!(concat!(env!("OUT_DIR"), "/points.rs"));
+
+impl EntryPoint {
+    /// All, in the order of their numbers.
+    pub fn all() -> impl ExactSizeIterator<Item = Self> + Clone {
+        POINTS.iter().map(|declared| declared.point)
+    }
+
+    fn declared(self) -> &'static Declared {
+        &POINTS[self as usize]
+    }
+
+    /// The name of the entry point, which is that of the kernel's hook.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.declared().name
+    }
+
+    /// The entry point of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::all().find(|point| point.name() == name)
+    }
+
+    /// The objects that it is about.
+    #[must_use]
+    pub fn class(self) -> &'static str {
+        self.declared().class
+    }
+
+    /// Its bit in a set of entry points.
+    #[must_use]
+    pub const fn bit(self) -> u64 {
+        1 << self as u32
+    }
+
+    /// The page docs/mac-entry-points.md.
+    #[must_use]
+    pub fn page() -> String {
+        let mut page = String::from(
+            "# Entry points of policy modules\n\n\
+         Made from the table in [usher_mac_policy.h](../bpf/include/usher_mac_policy.h) by the test \
+         `the_page_of_entry_points_is_that_of_the_header`, which compares them.\n\n\
+         A check of a module has the name of an entry point. It gets the process and a request, and \
+         returns 0 or the negative number of an error. Every loaded module that declares the entry point \
+         is asked; each refusal refuses. No program is attached to a hook that no loaded module \
+         declares. No check sleeps.\n\n\
+         | entry point | class | request | from kernel | asked when |\n\
+         | --- | --- | --- | --- | --- |\n",
+        );
+        for declared in &POINTS {
+            page.push_str(&format!(
+                "| `{}` | {} | `struct {}` | {} | {} |\n",
+                declared.name, declared.class, declared.request, declared.kernel, declared.asked
+            ));
+        }
+        page
+    }
+}
+
+impl fmt::Display for EntryPoint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}

@@ -1,0 +1,634 @@
+//! The framework and its modules in a kernel. They attach LSM programs, so they run in a virtual machine
+//! only.
+
+#[path = "kernel/attacks.rs"]
+mod attacks;
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use usher_mac::bsdextended::{Ids, Mode, Object, Rule, Subject};
+use usher_mac::{Answers, EntryPoint, Error, Framework, Module, Settings};
+
+/// The user whose files a test is about.
+const OWNER: u32 = 3900;
+/// Another owner, whose files no rule is about.
+const OTHER: u32 = 3901;
+
+/// A framework below a folder of its own, and files. Each test has two users of its own, so tests do not
+/// meet.
+struct World {
+    framework: Option<Framework>,
+    pins: PathBuf,
+    files: tempfile::TempDir,
+    /// The user that rules are about.
+    user: u32,
+    /// A user that no rule is about.
+    twin: u32,
+}
+
+impl World {
+    /// None where the kernel does not run the framework, or LSM programs are not to be attached.
+    fn new(name: &str, number: u32) -> Option<Self> {
+        if std::env::var_os("USHER_VM").is_none() {
+            println!(
+                "skipped {name}: attaches LSM programs, which is done in a virtual machine only"
+            );
+            return None;
+        }
+        let pins = PathBuf::from(format!("/sys/fs/bpf/test_mac_{name}"));
+        let framework = match Framework::open(&pins) {
+            Err(Error::Unsupported(lacking)) => {
+                println!("skipped {name}: {lacking}");
+                return None;
+            }
+            opened => opened.unwrap(),
+        };
+        // Where files have handles.
+        let files = tempfile::tempdir_in("/dev/shm").unwrap();
+        fs::set_permissions(files.path(), Permissions::from_mode(0o777)).unwrap();
+        Some(Self {
+            framework: Some(framework),
+            pins,
+            files,
+            user: 3000 + 2 * number,
+            twin: 3001 + 2 * number,
+        })
+    }
+
+    fn framework(&mut self) -> &mut Framework {
+        self.framework.as_mut().unwrap()
+    }
+
+    /// A script that everybody may read, write and execute, but for rules.
+    fn file(&self, name: &str, owner: u32) -> PathBuf {
+        let path = self.files.path().join(name);
+        fs::write(&path, "#!/bin/true\n").unwrap();
+        chown(&path, Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+        path
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.files.path().join(name)
+    }
+
+    /// A rule about what the user does to the owner's files.
+    fn rule(&self, mode: &str) -> Rule {
+        Rule {
+            subject: Subject {
+                uids: Some(one(self.user)),
+                gids: None,
+            },
+            object: Object {
+                uids: Some(one(OWNER)),
+                ..Object::default()
+            },
+            mode: mode.parse().unwrap(),
+        }
+    }
+
+    fn load_rules(&mut self, rules: Vec<Rule>) {
+        self.framework().load(&Module::bsdextended(rules)).unwrap();
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let framework = self.framework.take();
+        let framework = framework.map_or_else(|| Framework::open(&self.pins), Ok);
+        let closed = framework.and_then(Framework::close);
+        if let Err(error) = closed
+            && !std::thread::panicking()
+        {
+            panic!("closing the framework: {error}");
+        }
+    }
+}
+
+fn one(id: u32) -> Ids {
+    Ids {
+        not: false,
+        ranges: vec![(id, id)],
+    }
+}
+
+/// The actor, as this user.
+fn actor(uid: u32, acts: &[String]) -> Command {
+    const SCRIPT: &str = concat!(
+        include_str!("../../../protection/usher-ipsec/tests/world/ring.py"),
+        include_str!("actor.py")
+    );
+    let mut command = Command::new("python3");
+    command.args(["-c", SCRIPT]);
+    command.args([uid.to_string(), uid.to_string(), String::new()]);
+    command.args(acts);
+    command
+}
+
+/// The results of these acts by this user: `act result`.
+fn act(uid: u32, acts: &[String]) -> Vec<String> {
+    let output = actor(uid, acts).output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<String> = lines.lines().map(Into::into).collect();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(lines.len(), acts.len(), "{lines:?} {errors}");
+    lines
+}
+
+fn on(name: &str, path: &Path) -> String {
+    format!("{name}:{}", path.display())
+}
+
+fn onto(name: &str, path: &Path, other: &Path) -> String {
+    format!("{name}:{}:{}", path.display(), other.display())
+}
+
+/// Each act with this result.
+fn all(acts: &[String], result: &str) -> Vec<String> {
+    let names = acts.iter().map(|act| act.split(':').next().unwrap());
+    names.map(|name| format!("{name} {result}")).collect()
+}
+
+#[test]
+fn a_kernel_that_lacks_the_hooks_is_refused_by_name() {
+    match Framework::probe() {
+        Ok(()) => println!("this kernel runs the framework"),
+        Err(lacking) => {
+            println!("{lacking}");
+            assert!(lacking.to_string().starts_with("mandatory access control"));
+        }
+    }
+    // The kernel that the tests are for.
+    if std::env::var_os("USHER_VM").is_some_and(|kernel| kernel == "6.18") {
+        Framework::probe().unwrap();
+    }
+}
+
+#[test]
+fn a_rule_refuses_one_user_and_permits_the_twin() {
+    let Some(mut world) = World::new("rule", 0) else {
+        return;
+    };
+    let file = world.file("refused", OWNER);
+    let permitted = world.file("permitted", OTHER);
+    let rules = vec![world.rule("n")];
+    let acts = [
+        "read",
+        "write",
+        "append",
+        "execute",
+        "stat",
+        "through_proc",
+        "mapped",
+        "by_ring",
+        "truncate",
+    ];
+    let to = |file: &Path| acts.map(|name| on(name, file)).to_vec();
+    assert_eq!(act(world.user, &to(&file)), all(&to(&file), "ok"));
+    world.load_rules(rules);
+    assert_eq!(act(world.user, &to(&file)), all(&to(&file), "EACCES"));
+    assert_eq!(act(world.user, &to(&permitted)), all(&to(&permitted), "ok"));
+    assert_eq!(act(world.twin, &to(&file)), all(&to(&file), "ok"));
+    let loaded = world.framework().modules().unwrap();
+    assert_eq!(loaded.len(), 1);
+    assert_eq!(
+        (loaded[0].name.as_str(), loaded[0].slot),
+        ("bsdextended", 0)
+    );
+    let refusals = |point: EntryPoint| {
+        let all = loaded[0].refusals.iter();
+        all.filter(|(refused, _)| *refused == point)
+            .map(|(_, count)| *count)
+            .sum::<u64>()
+    };
+    assert!(refusals(EntryPoint::InodePermission) > 0, "{loaded:?}");
+    assert_eq!(refusals(EntryPoint::InodeGetattr), 1, "{loaded:?}");
+}
+
+#[test]
+fn names_of_a_refused_file_are_not_changed() {
+    let Some(mut world) = World::new("names", 1) else {
+        return;
+    };
+    let rules = vec![world.rule("rs")];
+    world.load_rules(rules);
+    let trial = |owner: u32| {
+        let file = world.file("one", owner);
+        let other = world.file("other", OTHER);
+        let (fresh, linked) = (world.path("fresh"), world.path("linked"));
+        // A directory of the owner's, in which the user may do nothing but read.
+        let directory = world.path("directory");
+        if !directory.exists() {
+            fs::create_dir(&directory).unwrap();
+        }
+        fs::set_permissions(&directory, Permissions::from_mode(0o777)).unwrap();
+        chown(&directory, Some(owner), Some(owner)).unwrap();
+        [
+            on("read", &file),
+            onto("link", &file, &linked),
+            onto("rename", &file, &fresh),
+            onto("exchange", &other, &file),
+            onto("rename", &other, &file),
+            on("create", &directory.join("new")),
+            onto("link", &other, &directory.join("other")),
+            on("unlink", &file),
+        ]
+    };
+    let acts = trial(OWNER);
+    let mut expected = all(&acts, "EACCES");
+    // The kernel's own answer for a file that one may not write (fs.protected_hardlinks).
+    expected[1] = "link EPERM".into();
+    let results = act(world.user, &acts);
+    assert_eq!(results[0], "read ok");
+    assert_eq!(results[1..], expected[1..]);
+    // Each of them, as somebody whom no rule is about.
+    for act_alone in [1, 2, 3, 4, 5, 6, 7] {
+        let acts = trial(OWNER);
+        assert_eq!(
+            act(world.twin, &acts[act_alone..=act_alone]),
+            all(&acts[act_alone..=act_alone], "ok")
+        );
+        for name in ["fresh", "linked", "directory/new", "directory/other"] {
+            let _ = fs::remove_file(world.path(name));
+        }
+    }
+}
+
+#[test]
+fn an_owner_changes_attributes_only_with_the_right() {
+    let Some(mut world) = World::new("attributes", 2) else {
+        return;
+    };
+    let own = world.file("own", world.user);
+    let twins = world.file("twins", world.twin);
+    let users = Ids {
+        not: false,
+        ranges: vec![(world.user, world.twin)],
+    };
+    let rule = |user: u32, mode: &str| Rule {
+        subject: Subject {
+            uids: Some(one(user)),
+            gids: None,
+        },
+        object: Object {
+            uids: Some(users.clone()),
+            uid_of_subject: Some(true),
+            ..Object::default()
+        },
+        mode: mode.parse().unwrap(),
+    };
+    let rules = vec![rule(world.user, "rswx"), rule(world.twin, "arswx")];
+    world.load_rules(rules);
+    let acts = |file: &Path| [on("chmod", file), on("times", file)].to_vec();
+    assert_eq!(act(world.user, &acts(&own)), all(&acts(&own), "EACCES"));
+    assert_eq!(act(world.twin, &acts(&twins)), all(&acts(&twins), "ok"));
+}
+
+#[test]
+fn a_capability_makes_up_for_what_it_is_for_only() {
+    let Some(mut world) = World::new("capability", 3) else {
+        return;
+    };
+    let file = world.file("file", OWNER);
+    let rules = vec![world.rule("n")];
+    let user = world.user.to_string();
+    // By handle, for writing: no name is looked up, and CAP_DAC_READ_SEARCH is not for writing.
+    let with = |capability: &str| {
+        let acts = [on("read", &file), on("by_handle", &file)];
+        let actor = actor(world.user, &acts);
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+        command.args(["--inh-caps", capability, "--ambient-caps", capability]);
+        let output = command
+            .arg("python3")
+            .args(actor.get_args())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(with("+dac_read_search"), "read ok\nby_handle ok\n");
+    world
+        .framework
+        .as_mut()
+        .unwrap()
+        .load(&Module::bsdextended(rules))
+        .unwrap();
+    assert_eq!(with("+dac_read_search"), "read ok\nby_handle EACCES\n");
+    assert_eq!(
+        with("+dac_read_search,+dac_override"),
+        "read ok\nby_handle ok\n"
+    );
+}
+
+#[test]
+fn the_error_is_chosen_by_precedence() {
+    let Some(mut world) = World::new("precedence", 4) else {
+        return;
+    };
+    let file = world.file("file", OWNER);
+    let rules = vec![world.rule("n")];
+    let user = world.user;
+    let answers = |error: i32| {
+        Settings::Test(Answers {
+            uid: user,
+            errors: vec![(EntryPoint::InodePermission, error)],
+        })
+    };
+    // `test` comes first: asked alone, then with bsdextended, which answers EACCES.
+    world.framework().load(&Module::with(answers(0))).unwrap();
+    let acts = [on("read", &file)];
+    assert_eq!(act(user, &acts), ["read ok"]);
+    // EDEADLOCK is Python's name for EDEADLK.
+    let name = |error: i32| match error {
+        libc::EDEADLK => "EDEADLOCK",
+        libc::EINVAL => "EINVAL",
+        libc::ENOENT => "ENOENT",
+        libc::EPERM => "EPERM",
+        _ => "EIO",
+    };
+    // The test's own rule is for one file; its answers are for every name, so the actor is not started
+    // while they are in force: it is begun before.
+    world.load_rules(rules);
+    assert_eq!(act(user, &acts), ["read EACCES"]);
+    for (error, with_rules) in [
+        (libc::EDEADLK, "EDEADLOCK"),
+        (libc::EINVAL, "EINVAL"),
+        (libc::ENOENT, "ENOENT"),
+        (libc::EPERM, "EACCES"),
+        (libc::EIO, "EACCES"),
+    ] {
+        for (rules, expected) in [(true, with_rules), (false, name(error))] {
+            let opener = Opener::start(user, &file);
+            let framework = world.framework();
+            let mode = if rules { "n" } else { "arswx" };
+            // For directories as well, which are looked up before the file.
+            let rule = Rule {
+                mode: mode.parse().unwrap(),
+                object: Object::default(),
+                ..world_rule(user)
+            };
+            framework
+                .configure("bsdextended", &Settings::Bsdextended(vec![rule]))
+                .unwrap();
+            framework.configure("test", &answers(error)).unwrap();
+            assert_eq!(opener.open(), expected, "{error} {rules}");
+            framework.configure("test", &answers(0)).unwrap();
+            let none = Settings::Bsdextended(Vec::new());
+            framework.configure("bsdextended", &none).unwrap();
+        }
+    }
+    let wrong = world
+        .framework()
+        .configure("test", &Settings::Bsdextended(Vec::new()));
+    assert!(matches!(wrong, Err(Error::OtherSettings(_))), "{wrong:?}");
+    let twice = world.framework().load(&Module::with(answers(0)));
+    assert!(matches!(twice, Err(Error::Loaded(_))), "{twice:?}");
+}
+
+fn world_rule(user: u32) -> Rule {
+    Rule {
+        subject: Subject {
+            uids: Some(one(user)),
+            gids: None,
+        },
+        object: Object {
+            uids: Some(one(OWNER)),
+            ..Object::default()
+        },
+        mode: Mode::default(),
+    }
+}
+
+/// An actor that opens a file when it is asked to: it looks nothing up for itself meanwhile.
+struct Opener(Child);
+
+impl Opener {
+    fn start(uid: u32, file: &Path) -> Self {
+        let mut actor = actor(uid, &[on("on_demand", file)]);
+        let child = actor.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut opener = Self(child.unwrap());
+        assert_eq!(opener.line(), "begun");
+        opener
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        let out = self.0.stdout.as_mut().unwrap();
+        let mut byte = [0];
+        while out.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).unwrap()
+    }
+
+    fn open(mut self) -> String {
+        drop(self.0.stdin.take());
+        let result = self.line();
+        // It ends as soon as it may look up names again.
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+        result
+    }
+}
+
+#[test]
+fn a_signal_is_never_refused_with_esrch() {
+    let Some(mut world) = World::new("signal", 5) else {
+        return;
+    };
+    let answers = Answers {
+        uid: world.user,
+        errors: vec![
+            (EntryPoint::TaskKill, libc::ESRCH),
+            (EntryPoint::SocketBind, libc::EADDRNOTAVAIL),
+            (EntryPoint::SocketConnect, libc::ENETDOWN),
+            (EntryPoint::MmapFile, 0),
+        ],
+    };
+    world
+        .framework()
+        .load(&Module::with(Settings::Test(answers)))
+        .unwrap();
+    // A process of the same user.
+    let other = |user: u32| {
+        let mut sleeper = Command::new("sleep");
+        sleeper.arg("300").uid(user).gid(user).spawn().unwrap()
+    };
+    for (user, results) in [
+        (
+            world.user,
+            ["kill EPERM", "bind EADDRNOTAVAIL", "connect ENETDOWN"],
+        ),
+        (world.twin, ["kill ok", "bind ok", "connect ok"]),
+    ] {
+        let mut sleeper = other(user);
+        let acts = [
+            format!("kill:{}", sleeper.id()),
+            "bind:0".into(),
+            "connect:9".into(),
+        ];
+        let done = act(user, &acts);
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert_eq!(done, results);
+    }
+}
+
+#[test]
+fn a_hook_that_no_loaded_module_declares_is_not_attached() {
+    let Some(mut world) = World::new("attached", 6) else {
+        return;
+    };
+    assert_eq!(world.framework().attached().unwrap(), []);
+    world.load_rules(Vec::new());
+    let of_rules = world.framework().attached().unwrap();
+    assert_eq!(
+        of_rules,
+        world.framework().modules().unwrap()[0].entry_points
+    );
+    assert!(of_rules.contains(&EntryPoint::InodePermission));
+    assert!(!of_rules.contains(&EntryPoint::TaskKill), "{of_rules:?}");
+    world.framework().load(&Module::none()).unwrap();
+    assert_eq!(
+        world.framework().attached().unwrap(),
+        EntryPoint::all().collect::<Vec<_>>()
+    );
+    world.framework().unload("none").unwrap();
+    assert_eq!(world.framework().attached().unwrap(), of_rules);
+    world.framework().unload("bsdextended").unwrap();
+    assert_eq!(world.framework().attached().unwrap(), []);
+    assert_eq!(world.framework().modules().unwrap(), []);
+    let gone = world.framework().unload("bsdextended");
+    assert!(matches!(gone, Err(Error::NotLoaded(_))), "{gone:?}");
+}
+
+#[test]
+fn what_is_in_force_outlives_the_process() {
+    const CHILD: &str = "USHER_MAC_TEST_CHILD";
+    let Some(mut world) = World::new("outlives", 7) else {
+        return;
+    };
+    let file = world.file("file", OWNER);
+    let acts = [on("read", &file)];
+    if std::env::var_os(CHILD).is_some() {
+        // This process is the one that is killed.
+        world.load_rules(vec![world_rule(3000 + 2 * 7)]);
+        println!("\nloaded");
+        loop {
+            std::thread::park();
+        }
+    }
+    drop(world.framework.take());
+    let program = std::env::current_exe().unwrap();
+    let mut child = Command::new(program)
+        .args([
+            "--exact",
+            "what_is_in_force_outlives_the_process",
+            "--nocapture",
+        ])
+        .env(CHILD, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line == "loaded"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(act(world.user, &acts), ["read EACCES"]);
+    // Half a module, of a process that was killed while it loaded.
+    let half = world.pins.join("slot_5");
+    fs::create_dir(&half).unwrap();
+    world.framework = Some(Framework::open(&world.pins).unwrap());
+    assert!(!half.exists());
+    assert_eq!(act(world.user, &acts), ["read EACCES"]);
+    let loaded = world.framework().modules().unwrap();
+    assert_eq!(loaded[0].name, "bsdextended");
+    world
+        .framework()
+        .configure("bsdextended", &Settings::Bsdextended(Vec::new()))
+        .unwrap();
+    assert_eq!(act(world.user, &acts), ["read ok"]);
+    world
+        .framework()
+        .configure(
+            "bsdextended",
+            &Settings::Bsdextended(vec![world_rule(3014)]),
+        )
+        .unwrap();
+    assert_eq!(act(world.user, &acts), ["read EACCES"]);
+    assert!(world.framework().objects().unwrap().maps.len() > 5);
+    world.framework().unload("bsdextended").unwrap();
+    assert_eq!(act(world.user, &acts), ["read ok"]);
+}
+
+#[test]
+fn no_access_slips_through_while_settings_are_exchanged() {
+    let Some(mut world) = World::new("exchanged", 8) else {
+        return;
+    };
+    let file = world.file("file", OWNER);
+    let rule = world.rule("n");
+    // Both refuse, by another rule of many.
+    let other = Rule {
+        object: Object {
+            uids: Some(one(OTHER)),
+            ..Object::default()
+        },
+        ..rule.clone()
+    };
+    let mut many = vec![other; 255];
+    many.push(rule.clone());
+    world.load_rules(vec![rule.clone()]);
+    let mut opener = actor(world.user, &[on("until_killed", &file)])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(opener.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "begun");
+    for round in 0..200 {
+        let rules = if round % 2 == 0 {
+            many.clone()
+        } else {
+            vec![rule.clone()]
+        };
+        world
+            .framework()
+            .configure("bsdextended", &Settings::Bsdextended(rules))
+            .unwrap();
+        // Another module comes and goes in the meantime.
+        if round % 50 == 0 {
+            world.framework().load(&Module::none()).unwrap();
+            world.framework().unload("none").unwrap();
+        }
+    }
+    assert!(opener.try_wait().unwrap().is_none(), "{:?}", lines.next());
+    // The twin of the attempt: without the rule it succeeds at once.
+    world.framework().unload("bsdextended").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "reached");
+    opener.wait().unwrap();
+}
+
+#[test]
+fn what_is_open_stays_open() {
+    let Some(mut world) = World::new("open", 9) else {
+        return;
+    };
+    let file = world.file("file", OWNER);
+    let rules = vec![world.rule("n")];
+    let mut reader = actor(world.user, &[on("read_later", &file)]);
+    let reader = reader.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut reader = Opener(reader.unwrap());
+    assert_eq!(reader.line(), "begun");
+    world.load_rules(rules);
+    drop(reader.0.stdin.take());
+    // As on FreeBSD: rules are about opening. Through /proc it would be opened anew.
+    assert_eq!(reader.line(), "read");
+    assert_eq!(reader.line(), "anew EACCES");
+    reader.0.wait().unwrap();
+}

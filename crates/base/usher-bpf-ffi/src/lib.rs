@@ -1,0 +1,198 @@
+//! Calls of libbpf and of bpf(2) that libbpf-rs lacks, or ties to an object that outlives the call.
+//!
+//! All of the BPF toolkit's unsafe code is here, one block a call. The types of arguments make each
+//! function safe for every caller. All errors are the kernel's.
+//!
+//! Room: pins, programs and maps that the caller names. Only `usher-bpf` uses it.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::ptr;
+
+use libbpf_rs::{MapCore, MapHandle, libbpf_sys};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// libbpf 1.x returns the negative errno.
+fn result(code: i32) -> io::Result<i32> {
+    if code < 0 {
+        Err(io::Error::from_raw_os_error(-code))
+    } else {
+        Ok(code)
+    }
+}
+
+/// bpf(2) with BPF_LINK_GET_FD_BY_ID and these attributes, of which the first is the id. The guard
+/// answers at ids that no link has.
+///
+/// # Errors
+/// The guard's answer; ENOENT if no link has this id.
+pub fn ask_for_link(attributes: [u32; 3]) -> io::Result<OwnedFd> {
+    const LINK_GET_FD_BY_ID: libc::c_int = 30;
+    // SAFETY: the attributes live until the call returns and have the given size.
+    let descriptor = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            LINK_GET_FD_BY_ID,
+            attributes.as_ptr(),
+            size_of_val(&attributes),
+        )
+    };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let descriptor = RawFd::try_from(descriptor).map_err(io::Error::other)?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Opens the map, program or link that is pinned at this path.
+///
+/// # Errors
+/// ENOENT if nothing is pinned there; ENOTSUP outside of BPF file systems.
+pub fn open(pin: &Path) -> io::Result<OwnedFd> {
+    let name = CString::new(pin.as_os_str().as_encoded_bytes())?;
+    // SAFETY: a string that lives until the call returns.
+    let descriptor = result(unsafe { libbpf_sys::bpf_obj_get(name.as_ptr()) })?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Attaches a netfilter program without libbpf's messages. The arguments are those of
+/// `bpf_attr.link_create.netfilter`.
+///
+/// # Errors
+/// EBUSY if a program has this priority at this hook.
+pub fn attach_to_netfilter(
+    program: BorrowedFd<'_>,
+    protocol_family: u32,
+    hook: u32,
+    priority: i32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    let mut options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    options.__bindgen_anon_1.netfilter.pf = protocol_family;
+    options.__bindgen_anon_1.netfilter.hooknum = hook;
+    options.__bindgen_anon_1.netfilter.priority = priority;
+    options.__bindgen_anon_1.netfilter.flags = flags;
+    // SAFETY: the options live until the call returns and have the given size. For a netfilter program
+    // the kernel reads the member `netfilter` of the union.
+    let descriptor = result(unsafe {
+        libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, libbpf_sys::BPF_NETFILTER, &options)
+    })?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Pins a map, program or link at this path.
+///
+/// # Errors
+/// EEXIST if something is there; EPERM outside of BPF file systems.
+pub fn pin(object: BorrowedFd<'_>, place: &Path) -> io::Result<()> {
+    let name = CString::new(place.as_os_str().as_encoded_bytes())?;
+    // SAFETY: a string that lives until the call returns.
+    result(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), name.as_ptr()) }).map(drop)
+}
+
+/// Attaches a program to the place for which it was loaded: an LSM program to its hook, one that
+/// replaces a function to that function. It stays attached as long as the returned link is open or
+/// pinned.
+///
+/// # Errors
+/// EINVAL if its kind of program has no such place; EBUSY if another one replaces the function.
+pub fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: no name, which these kinds of programs do not have.
+    let descriptor =
+        unsafe { libbpf_sys::bpf_raw_tracepoint_open(ptr::null(), program.as_raw_fd()) };
+    let descriptor = result(descriptor)?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Runs a program once with this context, and with this packet if it takes one. Returns its result.
+/// A syscall program may write to its context.
+///
+/// # Errors
+/// EINVAL if the kernel cannot run this kind of program so.
+pub fn run<C: FromBytes + IntoBytes>(
+    program: BorrowedFd<'_>,
+    packet: Option<&[u8]>,
+    context: &mut C,
+) -> io::Result<u32> {
+    let size = packet.map_or(Ok(0), |packet| u32::try_from(packet.len()));
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        data_in: packet.map_or(ptr::null(), <[u8]>::as_ptr).cast(),
+        data_size_in: size.map_err(io::Error::other)?,
+        ctx_in: ptr::from_mut(context).cast(),
+        ctx_size_in: size_of::<C>() as u32,
+        ..Default::default()
+    };
+    // SAFETY: packet and context live until the call returns and have the given sizes. A syscall
+    // program writes to its context only, of which every bit pattern is a value; the kernel only
+    // reads a packet, and without a place for its output it writes none.
+    result(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })?;
+    Ok(options.retval)
+}
+
+/// The kernel's answer to a request for a batch of entries.
+#[derive(Debug)]
+pub struct Batch {
+    /// The number of entries read.
+    pub count: usize,
+    /// The position after them. For hash maps it is the number of a bucket.
+    pub next: u32,
+    /// ENOENT after the last entry; ENOSPC when a bucket has more entries than there is room for;
+    /// EINVAL for a map with other sizes.
+    pub result: io::Result<()>,
+}
+
+/// Reads entries of a map from this position on, or from its beginning, at most as many as the
+/// shorter slice has room for. For hash maps, and for others with keys of at most 4 bytes.
+pub fn read_batch<K: FromBytes, V: FromBytes>(
+    map: &MapHandle,
+    mut position: Option<u32>,
+    keys: &mut [K],
+    values: &mut [V],
+) -> Batch {
+    let mut count = u32::try_from(keys.len().min(values.len())).unwrap_or(u32::MAX);
+    let mut next = 0_u32;
+    let (kind, key_size) = (map.map_type(), map.key_size() as usize);
+    let fits = key_size == size_of::<K>() && map.value_size() as usize == size_of::<V>();
+    let has_short_positions = kind.is_hash_map() || key_size <= size_of_val(&next);
+    if !fits || !has_short_positions || kind.is_percpu() {
+        return Batch {
+            count: 0,
+            next,
+            result: Err(io::ErrorKind::InvalidInput.into()),
+        };
+    }
+    let options = libbpf_sys::bpf_map_batch_opts {
+        sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    // SAFETY: room for `count` keys and values of the map's sizes, of which every bit pattern is a
+    // value; positions have the 4 bytes of a bucket's number, or at most 4 bytes of a key.
+    let code = unsafe {
+        libbpf_sys::bpf_map_lookup_batch(
+            map.as_fd().as_raw_fd(),
+            position
+                .as_mut()
+                .map_or(ptr::null_mut(), |position| ptr::from_mut(position).cast()),
+            ptr::from_mut(&mut next).cast(),
+            keys.as_mut_ptr().cast(),
+            values.as_mut_ptr().cast(),
+            &mut count,
+            &options,
+        )
+    };
+    Batch {
+        count: count as usize,
+        next,
+        result: result(code).map(drop),
+    }
+}

@@ -1,0 +1,100 @@
+//! Programs that outlive the process without being attached, and programs that replace their functions
+//! (BPF_PROG_TYPE_EXT).
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use crate::pins::{LINK, unpin};
+use crate::table::clone;
+use crate::{KernelError, Object, Opened, Pins, exists};
+
+/// Prefix of the names of pinned programs.
+const PROGRAM: &str = "program_";
+
+impl Opened {
+    /// Has each program replace a function of another, loaded program. `target` gets the name of the
+    /// program that replaces.
+    ///
+    /// # Errors
+    /// That of `target`, or libbpf's when there is no such function.
+    pub fn replace<'a, E: From<KernelError>>(
+        mut self,
+        mut target: impl FnMut(&str) -> Result<(BorrowedFd<'a>, String), E>,
+    ) -> Result<Self, E> {
+        let mut replaced = Vec::new();
+        for mut program in self.programs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            let (of, function) = target(&name)?;
+            let of = clone(&of)?;
+            program
+                .set_attach_target(of.as_raw_fd(), Some(function))
+                .map_err(KernelError::bpf("finding the function to replace"))?;
+            replaced.push(of);
+        }
+        self.replaced.append(&mut replaced);
+        Ok(self)
+    }
+}
+
+impl Object {
+    /// Pins a program, which is not attached by that.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn keep_program(&self, name: &str, pins: &Pins) -> Result<(), KernelError> {
+        let place = pins.folder().join(format!("{PROGRAM}{name}"));
+        usher_bpf_ffi::pin(self.program_named(name)?.as_fd(), &place)
+            .map_err(KernelError::file("pinning", &place))
+    }
+
+    /// Attaches all programs of this object for good, each at the place for which it was loaded.
+    ///
+    /// # Errors
+    /// The kernel's error. Those before it are attached.
+    pub fn keep_all(&self, pins: &Pins) -> Result<(), KernelError> {
+        self.programs()?
+            .iter()
+            .try_for_each(|(name, program)| keep(name, program.as_fd(), pins))
+    }
+}
+
+/// Attaches a program for good, at the place for which it was loaded: the link is pinned.
+///
+/// # Errors
+/// The kernel's error.
+pub fn keep(name: &str, program: BorrowedFd<'_>, pins: &Pins) -> Result<(), KernelError> {
+    let link =
+        usher_bpf_ffi::attach(program).map_err(KernelError::system("attaching a program"))?;
+    let place = pins.folder().join(format!("{LINK}{name}"));
+    usher_bpf_ffi::pin(link.as_fd(), &place).map_err(KernelError::file("pinning", &place))
+}
+
+/// Detaches a program that [`keep`] has attached. Returns false if it was not.
+///
+/// # Errors
+/// The kernel's error.
+pub fn leave(name: &str, pins: &Pins) -> Result<bool, KernelError> {
+    let kept = is_kept(name, pins)?;
+    if kept {
+        unpin(&pins.folder().join(format!("{LINK}{name}")))?;
+    }
+    Ok(kept)
+}
+
+/// Whether a program is attached by [`keep`].
+///
+/// # Errors
+/// When the check fails.
+pub fn is_kept(name: &str, pins: &Pins) -> Result<bool, KernelError> {
+    exists(&pins.folder().join(format!("{LINK}{name}")))
+}
+
+impl Pins {
+    /// The program that [`Object::keep_program`] has pinned here.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn program(&self, name: &str) -> Result<OwnedFd, KernelError> {
+        let place = self.folder().join(format!("{PROGRAM}{name}"));
+        usher_bpf_ffi::open(&place).map_err(KernelError::file("opening", &place))
+    }
+}

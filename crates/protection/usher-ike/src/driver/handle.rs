@@ -1,0 +1,113 @@
+//! The owner's side of the task: orders to it, notices from it, and its report.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+use usher_base::HostName;
+use usher_protection::Report;
+
+use super::pairs::Pairs;
+use super::{Driver, Shared, Wanted};
+use crate::configuration::Configuration;
+
+/// Most orders and notices that wait. Further ones are dropped: the kernel repeats an acquire while a
+/// program sends, and a notice only hurries the kernel.
+const MOST_WAITING: usize = 1_024;
+
+/// The kernel asks for SAs: XFRM_MSG_ACQUIRE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acquire {
+    /// This host's address, from which the packet goes.
+    pub source: IpAddr,
+    /// The address of the packet's other host.
+    pub peer: IpAddr,
+    /// The `reqid` of the SPD entry's template.
+    pub reqid: u32,
+}
+
+/// SAs with a peer have come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The peer's name in the policy.
+    pub host: HostName,
+    /// Its address.
+    pub peer: IpAddr,
+    /// The `reqid` of the SAs.
+    pub reqid: u32,
+}
+
+/// The task that drives charon. It ends when this is dropped; SAs and connections in charon stay.
+#[derive(Debug)]
+pub struct Ike {
+    orders: mpsc::Sender<(Acquire, Instant)>,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+impl Ike {
+    /// Starts the task, for the charon at this socket. The notices say which SAs have come.
+    #[must_use]
+    pub fn start(socket: PathBuf) -> (Self, mpsc::Receiver<Notice>) {
+        let (orders, acquires) = mpsc::channel(MOST_WAITING);
+        let (notices, noticed) = mpsc::channel(MOST_WAITING);
+        let shared = Arc::new(Shared::default());
+        let driver = Driver {
+            socket,
+            shared: Arc::clone(&shared),
+            acquires,
+            notices,
+            pairs: Pairs::default(),
+            running: JoinSet::new(),
+            refused: BTreeMap::new(),
+            may_have_left: true,
+        };
+        let task = tokio::spawn(driver.run());
+        let ike = Self {
+            orders,
+            shared,
+            task,
+        };
+        (ike, noticed)
+    }
+
+    /// Sets the configuration that charon is to have. None: nothing of Usher's. From the first call on,
+    /// the task also removes connections, SAs and keys of Usher's that an earlier process left in
+    /// charon. A call with None ends all SAs, even if the next call follows at once. Returns at once.
+    pub fn configure(&self, configuration: impl Into<Option<Configuration>>) {
+        let wanted = match configuration.into() {
+            Some(configuration) => Wanted::This(Arc::new(configuration)),
+            None => {
+                self.shared.must_leave.store(true, Ordering::SeqCst);
+                Wanted::Nothing
+            }
+        };
+        *self.shared.wanted.lock() = wanted;
+        self.shared.changed.notify_one();
+    }
+
+    /// Has the SAs negotiated for which the kernel asks: at once, or five seconds after an attempt that
+    /// failed. Returns at once. If too many acquires wait, this one is dropped.
+    pub fn acquire(&self, acquire: Acquire) {
+        if self.orders.try_send((acquire, Instant::now())).is_err() {
+            tracing::warn!(?acquire, "too many acquires wait; this one is dropped");
+        }
+    }
+
+    /// The present state of charon and the peers.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.shared.report.lock().clone()
+    }
+}
+
+impl Drop for Ike {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

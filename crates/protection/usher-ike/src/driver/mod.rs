@@ -1,0 +1,410 @@
+//! The task that keeps charon at its configuration and the SAs in place.
+
+mod handle;
+mod pairs;
+mod report;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
+use usher_protection::Report;
+
+use crate::charon::{Charon, negotiate};
+use crate::configuration::Configuration;
+use crate::error::IkeError;
+use crate::paths::Paths;
+use crate::sas::{ChildSa, Sas};
+pub use handle::{Acquire, Ike, Notice};
+use pairs::{Begins, Pair, Pairs};
+
+/// First and longest wait before charon is connected to again.
+const RECONNECTING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+
+/// How often the SAs are listed when no event comes. A hung charon is noticed by it.
+const LISTING: Duration = Duration::from_secs(10);
+
+/// How long events are gathered before the SAs are listed.
+const GATHERING: Duration = Duration::from_millis(50);
+
+/// How many seconds SAs may be overdue before this task rekeys them in place of the kernel. The kernel
+/// measures their age by the wall clock: if the clock is set back by a day, SAs live a day longer.
+const OVERDUE: i64 = 60;
+
+/// Most attempts at one time; one a peer.
+const MOST_ATTEMPTS: usize = 16;
+
+/// The connections that charon is to have.
+#[derive(Clone, Debug, Default)]
+enum Wanted {
+    /// No configuration has come yet: connections of an earlier process stay.
+    #[default]
+    Unsaid,
+    /// Nothing of Usher's.
+    Nothing,
+    This(Arc<Configuration>),
+}
+
+/// The configuration that charon has.
+#[derive(Debug)]
+struct Current {
+    configuration: Arc<Configuration>,
+    paths: Paths,
+}
+
+impl Deref for Current {
+    type Target = Configuration;
+
+    fn deref(&self) -> &Configuration {
+        &self.configuration
+    }
+}
+
+impl Current {
+    /// For each path that has any, the connections whose SAs serve it until it has its own.
+    fn kept<'s>(&self, sas: &'s Sas) -> BTreeMap<&str, Vec<&'s str>> {
+        let mut kept: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for connection in sas.connections() {
+            if let Some(path) = self.paths.kept_for(connection) {
+                kept.entry(&path.connection).or_default().push(connection);
+            }
+        }
+        kept
+    }
+}
+
+/// The state that the task shares with its owner.
+#[derive(Debug, Default)]
+struct Shared {
+    wanted: Mutex<Wanted>,
+    /// Set when nothing is wanted, until everything of Usher's is removed from charon. If a
+    /// configuration is wanted by then, its marks may be of another mask than those of the SAs.
+    must_leave: AtomicBool,
+    changed: tokio::sync::Notify,
+    report: Mutex<Report>,
+}
+
+struct Driver {
+    socket: PathBuf,
+    shared: Arc<Shared>,
+    acquires: mpsc::Receiver<(Acquire, Instant)>,
+    notices: mpsc::Sender<Notice>,
+    pairs: Pairs,
+    running: JoinSet<(Pair, Result<(), IkeError>)>,
+    /// charon's reasons against connections that it does not take.
+    refused: BTreeMap<String, String>,
+    /// True if charon may have something of Usher's although nothing is wanted.
+    may_have_left: bool,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        let (mut wait, longest) = RECONNECTING;
+        loop {
+            // No configuration was set, or charon has nothing of Usher's and should have nothing.
+            while match *self.shared.wanted.lock() {
+                Wanted::Unsaid => true,
+                Wanted::Nothing => !self.may_have_left,
+                Wanted::This(_) => false,
+            } {
+                self.shared.changed.notified().await;
+            }
+            let began = Instant::now();
+            match self.serve().await {
+                Ok(()) => {
+                    *self.shared.report.lock() = Report::default();
+                    self.may_have_left = false;
+                    wait = RECONNECTING.0;
+                    continue;
+                }
+                // A charon that starts later has nothing of Usher's.
+                Err(error) if is_not_running(&error) && self.wants_nothing() => {
+                    *self.shared.report.lock() = Report::default();
+                    self.may_have_left = false;
+                    continue;
+                }
+                Err(error) => self.set_trouble(&error),
+            }
+            if began.elapsed() > longest {
+                wait = RECONNECTING.0;
+            }
+            // A new configuration may be tried at once.
+            let _elapsed = timeout(wait, self.shared.changed.notified()).await;
+            wait = longest.min(wait * 2);
+        }
+    }
+
+    /// Serves one charon until something fails, or nothing is wanted any more.
+    async fn serve(&mut self) -> Result<(), IkeError> {
+        let mut charon = Charon::open(&self.socket).await?;
+        tracing::info!(charon = charon.version, "connected to charon");
+        {
+            let mut report = self.shared.report.lock();
+            report.charon = Some(charon.version.clone());
+            report.trouble = None;
+        }
+        self.may_have_left = true;
+        self.running.shutdown().await;
+        self.pairs.begin_again(Instant::now());
+        let Some(mut current) = self.configure(&mut charon).await? else {
+            return Ok(());
+        };
+        let mut listing = Instant::now();
+        loop {
+            let next = self
+                .next_attempt()
+                .map_or(listing, |next| next.min(listing));
+            tokio::select! {
+                () = self.shared.changed.notified() => {
+                    match self.configure(&mut charon).await? {
+                        Some(wanted) => current = wanted,
+                        None => return Ok(()),
+                    }
+                    listing = Instant::now();
+                }
+                Some((acquire, at)) = self.acquires.recv() => {
+                    if self.acquired(&current, acquire, at) {
+                        listing = listing.min(Instant::now() + GATHERING);
+                    }
+                }
+                event = charon.events.event() => {
+                    event?;
+                    listing = listing.min(Instant::now() + GATHERING);
+                }
+                Some(ended) = self.running.join_next() => {
+                    self.ended(ended);
+                    listing = Instant::now();
+                }
+                () = sleep_until(next) => {
+                    if Instant::now() >= listing {
+                        let sas = charon.sas().await?;
+                        self.note(&current, &sas, charon.hybrid);
+                        for connection in self.replaced(&current, &sas, charon.hybrid) {
+                            charon.end_connection(connection).await?;
+                        }
+                        for child in superfluous(&current, &sas, charon.hybrid) {
+                            charon.end_child(child).await?;
+                        }
+                        for child in self.lost(&current, &sas) {
+                            charon.end_child_now(child).await?;
+                        }
+                        for (connection, child) in overdue(&sas) {
+                            let class = &child.name;
+                            tracing::info!(connection, class, "rekeying SAs that are overdue");
+                            charon.rekey_child(child).await?;
+                        }
+                        listing = Instant::now() + LISTING;
+                    }
+                    self.begin_attempts(&current);
+                }
+            }
+        }
+    }
+
+    /// Gives charon the wanted configuration and returns it. If none is wanted, removes everything of
+    /// Usher's.
+    async fn configure(&mut self, charon: &mut Charon) -> Result<Option<Current>, IkeError> {
+        let wanted = self.shared.wanted.lock().clone();
+        if self.shared.must_leave.swap(false, Ordering::SeqCst)
+            && let Err(error) = charon.leave().await
+        {
+            self.shared.must_leave.store(true, Ordering::SeqCst);
+            return Err(error);
+        }
+        let Wanted::This(configuration) = wanted else {
+            return Ok(None);
+        };
+        let wanted = Current {
+            paths: Paths::of(&configuration),
+            configuration,
+        };
+        self.refused = charon.configure(&wanted, &wanted.paths).await?;
+        for (connection, reason) in &self.refused {
+            tracing::warn!(connection, reason, "charon does not take this connection");
+        }
+        let pairs: BTreeMap<Pair, Begins> = wanted
+            .paths
+            .iter()
+            .filter(|path| !self.refused.contains_key(&path.connection))
+            .flat_map(|path| {
+                let classes = wanted.negotiable(charon.hybrid);
+                classes.map(|class| {
+                    let begins = match wanted.is_on_demand(&path.peer, class.class) {
+                        true => Begins::OnDemand,
+                        false if wanted.host < path.peer => Begins::Here,
+                        false => Begins::There,
+                    };
+                    ((path.connection.clone(), class.reqid), begins)
+                })
+            })
+            .collect();
+        self.pairs.retain(pairs, Instant::now());
+        let lacks = report::lacking(&wanted, &charon.version, charon.hybrid);
+        if let Some(lacks) = &lacks {
+            tracing::warn!("{lacks}");
+        }
+        self.shared.report.lock().lacks = lacks;
+        Ok(Some(wanted))
+    }
+
+    /// When the next attempt may begin; none: each pair has SAs, or waits for an attempt.
+    fn next_attempt(&self) -> Option<Instant> {
+        match self.running.len() {
+            MOST_ATTEMPTS => None,
+            _ => self.pairs.next(),
+        }
+    }
+
+    fn begin_attempts(&mut self, current: &Current) {
+        while self.running.len() < MOST_ATTEMPTS {
+            let Some(pair) = self.pairs.due(Instant::now()) else {
+                return;
+            };
+            self.pairs.begin(&pair);
+            // The pairs are those of this configuration.
+            let Some(class) = class_of(current, pair.1) else {
+                return;
+            };
+            let socket = self.socket.clone();
+            self.running.spawn(async move {
+                let outcome = negotiate(&socket, &pair.0, class).await;
+                (pair, outcome)
+            });
+        }
+    }
+
+    fn ended(&mut self, ended: Result<(Pair, Result<(), IkeError>), JoinError>) {
+        let Ok((pair, outcome)) = ended else {
+            // A panic, or the runtime ends: the attempt stays out until charon is connected to again.
+            tracing::error!("an attempt to negotiate broke off");
+            return;
+        };
+        let failed = outcome.err().map(|error| match error {
+            IkeError::Refused { reason, .. } => reason,
+            other => other.to_string(),
+        });
+        let reason = failed.clone().unwrap_or_default();
+        if self.pairs.end(&pair, failed, Instant::now()) {
+            let (connection, reqid) = pair;
+            tracing::warn!(connection, reqid, reason, "nothing was negotiated");
+        }
+    }
+
+    /// The kernel asks for SAs. Returns whether those that charon has must be looked at.
+    fn acquired(&mut self, current: &Current, acquire: Acquire, at: Instant) -> bool {
+        let Acquire {
+            source,
+            peer,
+            reqid,
+        } = acquire;
+        let (source, peer) = (source.to_canonical(), peer.to_canonical());
+        let mut look = false;
+        for path in current.paths.to(peer) {
+            let pair = (path.connection.clone(), reqid);
+            look |= self.pairs.acquired(&pair, source, at);
+        }
+        look
+    }
+
+    /// The SAs that charon has and the kernel has lost.
+    fn lost<'s>(&mut self, current: &Current, sas: &'s Sas) -> Vec<&'s ChildSa> {
+        let now = Instant::now();
+        self.pairs.lost(sas, |reqid| class_of(current, reqid), now)
+    }
+
+    /// Takes notice of the SAs that there are.
+    fn note(&mut self, current: &Current, sas: &Sas, hybrid: bool) {
+        for path in current.paths.iter() {
+            for class in current.negotiable(hybrid) {
+                let reqid = class.reqid;
+                let pair = (path.connection.clone(), reqid);
+                let name = class.class.name();
+                let is_up = sas.installed(&path.connection, name).is_some();
+                if !self.pairs.set_up(&pair, is_up, Instant::now()) {
+                    continue;
+                }
+                let (host, peer) = (path.peer.clone(), path.address);
+                tracing::info!(%host, %peer, class = name, "protected");
+                if self.notices.try_send(Notice { host, peer, reqid }).is_err() {
+                    tracing::warn!(%peer, reqid, "too many notices wait; this one is dropped");
+                }
+            }
+        }
+        let peers = self.peers(current, sas, hybrid);
+        self.shared.report.lock().peers = peers;
+    }
+
+    /// The connections whose SAs were kept until new ones came, if they have now come for all classes.
+    /// Marks the pairs that still lack new SAs, so that they are negotiated now.
+    fn replaced<'s>(&mut self, current: &Current, sas: &'s Sas, hybrid: bool) -> Vec<&'s str> {
+        let mut replaced = Vec::new();
+        for (connection, kept) in current.kept(sas) {
+            let mut is_replaced = true;
+            for class in current.negotiable(hybrid) {
+                let name = class.class.name();
+                let serves = |connection: &str| sas.installed(connection, name).is_some();
+                if !serves(connection) && kept.iter().any(|kept| serves(kept)) {
+                    self.pairs.need(&(connection.to_owned(), class.reqid));
+                    is_replaced = false;
+                }
+            }
+            if is_replaced {
+                replaced.extend(kept);
+            }
+        }
+        replaced
+    }
+
+    fn wants_nothing(&self) -> bool {
+        matches!(*self.shared.wanted.lock(), Wanted::Nothing)
+    }
+
+    fn set_trouble(&mut self, error: &IkeError) {
+        let text = error.to_string();
+        let mut report = self.shared.report.lock();
+        if report.trouble.as_ref() != Some(&text) {
+            tracing::error!(
+                "{text}; SAs in force stay, nothing new is negotiated, and Usher tries again"
+            );
+        }
+        report.trouble = Some(text);
+    }
+}
+
+/// Returns whether nothing listens at charon's socket.
+fn is_not_running(error: &IkeError) -> bool {
+    const KINDS: [ErrorKind; 2] = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
+    matches!(error, IkeError::Absent { source, .. } if KINDS.contains(&source.kind()))
+}
+
+/// The name of the class that has this reqid.
+fn class_of(current: &Configuration, reqid: u32) -> Option<&'static str> {
+    let class = current.classes.iter().find(|class| class.reqid == reqid);
+    class.map(|class| class.class.name())
+}
+
+/// The SAs that are too old, each with its connection.
+fn overdue(sas: &Sas) -> impl Iterator<Item = (&str, &ChildSa)> {
+    let children = sas.children();
+    children.filter(|(_, child)| child.rekey_in.is_some_and(|seconds| seconds < -OVERDUE))
+}
+
+/// The SAs of classes that the policy no longer has.
+fn superfluous<'s>(current: &Current, sas: &'s Sas, hybrid: bool) -> Vec<&'s ChildSa> {
+    let wanted: BTreeSet<&str> = current
+        .negotiable(hybrid)
+        .map(|class| class.class.name())
+        .collect();
+    let children = sas.children().map(|(_, child)| child);
+    children
+        .filter(|child| child.installed && !wanted.contains(child.name.as_str()))
+        .collect()
+}

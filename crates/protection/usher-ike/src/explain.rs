@@ -1,0 +1,84 @@
+//! Why an attempt to negotiate failed, from charon's log.
+
+/// Returns whether an attempt ended because the SAs were there already.
+pub(crate) fn has_duplicate(lines: &[String]) -> bool {
+    lines.iter().any(|line| line.contains("existing duplicate"))
+}
+
+/// The reason of a failed attempt, in plain words where charon's log has a known one.
+pub(crate) fn explain(lines: &[String]) -> Option<String> {
+    const KNOWN: [(&str, &str); 11] = [
+        (
+            "constraint check failed",
+            "its IKE key is not the `ike-key` of its `host` block",
+        ),
+        (
+            "no trusted",
+            "its IKE key is not the `ike-key` of its `host` block",
+        ),
+        (
+            "signature validation failed",
+            "its IKE key is not the `ike-key` of its `host` block",
+        ),
+        (
+            "AUTHENTICATION_FAILED",
+            "it does not accept this host's IKE key or name: compare `ike-key` in both policies",
+        ),
+        (
+            "unable to install",
+            "this host's kernel does not take the SAs: `usher doctor` says whether it has IPsec",
+        ),
+        (
+            "no acceptable",
+            "no algorithm in common: compare the versions and plugins of charon on both hosts",
+        ),
+        (
+            "NO_PROPOSAL_CHOSEN",
+            "it has no such class, or no algorithm in common, or its kernel does not take the SAs: apply \
+             the policy there and see `usher protection peers`",
+        ),
+        (
+            "TS_UNACCEPTABLE",
+            "it has no such class, or does not accept this host's address: apply the policy there, and \
+             compare `address` of this host in it",
+        ),
+        (
+            "retransmit",
+            "it does not answer: is its protector running, and does a firewall pass UDP 500 and 4500 and \
+             ESP?",
+        ),
+        (
+            "unreachable",
+            "it cannot be reached: there is no route to its address",
+        ),
+        (
+            "no private key found",
+            "charon does not have this host's IKE key: restart the protector",
+        ),
+    ];
+    let said = |part: &str| lines.iter().any(|line| line.contains(part));
+    let known = KNOWN.iter().find(|(part, _)| said(part));
+    known.map(|(_, words)| (*words).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sas_that_came_meanwhile_are_no_failure() {
+        let duplicate = "not establishing CHILD_SA encryption{2} due to existing duplicate {1}";
+        assert!(has_duplicate(&[duplicate.to_owned()]));
+        assert!(!has_duplicate(&[
+            "received AUTHENTICATION_FAILED notify error".to_owned()
+        ]));
+    }
+
+    #[test]
+    fn reasons_are_in_plain_words() {
+        let lines = ["received AUTHENTICATION_FAILED notify error".to_owned()];
+        let reason = explain(&lines).expect("a known one");
+        assert!(reason.contains("ike-key"), "{reason}");
+        assert_eq!(explain(&["something else".to_owned()]), None);
+    }
+}

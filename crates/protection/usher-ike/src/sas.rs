@@ -1,0 +1,184 @@
+//! The SAs that charon lists, by the connections that they belong to.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::vici::Section;
+
+/// All SAs of Usher's connections. There may be thousands, and each path looks for its own.
+#[derive(Debug, Default)]
+pub(crate) struct Sas(BTreeMap<String, Vec<IkeSa>>);
+
+/// An IKE SA of one of Usher's connections.
+#[derive(Clone, Debug)]
+pub(crate) struct IkeSa {
+    /// This host's address; none: charon does not say it.
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) established: bool,
+    /// For how long, in seconds.
+    pub(crate) age: u64,
+    pub(crate) algorithms: String,
+    pub(crate) children: Vec<ChildSa>,
+}
+
+/// A pair of SAs.
+#[derive(Clone, Debug)]
+pub(crate) struct ChildSa {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) installed: bool,
+    pub(crate) age: u64,
+    /// Seconds until it is to be rekeyed, negative if it is overdue. None: it is being rekeyed, or never
+    /// will be.
+    pub(crate) rekey_in: Option<i64>,
+    pub(crate) algorithms: String,
+    pub(crate) spi_in: Option<String>,
+    pub(crate) spi_out: Option<String>,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+}
+
+impl Sas {
+    pub(crate) fn add(&mut self, connection: &str, sa: IkeSa) {
+        match self.0.get_mut(connection) {
+            Some(sas) => sas.push(sa),
+            None => {
+                self.0.insert(connection.to_owned(), vec![sa]);
+            }
+        }
+    }
+
+    /// The connections that have SAs.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// The SAs of a connection.
+    pub(crate) fn of(&self, connection: &str) -> &[IkeSa] {
+        self.0.get(connection).map_or(&[], Vec::as_slice)
+    }
+
+    /// The youngest installed pair of SAs of a class.
+    pub(crate) fn installed(&self, connection: &str, class: &str) -> Option<&ChildSa> {
+        let children = self.of(connection).iter().flat_map(|sa| &sa.children);
+        let installed = children.filter(|child| child.installed && child.name == class);
+        installed.min_by_key(|child| child.age)
+    }
+
+    /// All pairs of SAs, each with its connection.
+    pub(crate) fn children(&self) -> impl Iterator<Item = (&str, &ChildSa)> {
+        self.0.iter().flat_map(|(connection, sas)| {
+            let children = sas.iter().flat_map(|sa| &sa.children);
+            children.map(|child| (connection.as_str(), child))
+        })
+    }
+}
+
+impl IkeSa {
+    pub(crate) fn read(sa: &Section) -> Self {
+        let children = sa
+            .inner("child-sas")
+            .into_iter()
+            .flat_map(Section::sections);
+        Self {
+            local: sa.text("local-host").and_then(|text| text.parse().ok()),
+            established: sa.text("state").as_deref() == Some("ESTABLISHED"),
+            age: sa.number("established").unwrap_or(0),
+            algorithms: joined(
+                sa,
+                &["encr-alg", "integ-alg", "prf-alg", "dh-group", "ake1"],
+            ),
+            children: children.map(|(_, child)| ChildSa::read(child)).collect(),
+        }
+    }
+}
+
+impl ChildSa {
+    fn read(child: &Section) -> Self {
+        let state = child.text("state").unwrap_or_default();
+        let number = |name| child.number(name).unwrap_or(0);
+        let rekey_in = child.text("rekey-time").filter(|_| state == "INSTALLED");
+        Self {
+            id: child.text("uniqueid").unwrap_or_default(),
+            name: child.text("name").unwrap_or_default(),
+            installed: ["INSTALLED", "UPDATING", "REKEYING"].contains(&state.as_str()),
+            age: number("install-time"),
+            rekey_in: rekey_in.and_then(|text| text.parse().ok()),
+            algorithms: format!(
+                "{} {}",
+                child.text("protocol").unwrap_or_default(),
+                joined(child, &["encr-alg", "integ-alg", "dh-group", "ake1"])
+            ),
+            spi_in: child.text("spi-in"),
+            spi_out: child.text("spi-out"),
+            bytes_in: number("bytes-in"),
+            bytes_out: number("bytes-out"),
+        }
+    }
+}
+
+/// The algorithms of an SA: `AES_GCM_16-256/CURVE_25519`.
+fn joined(sa: &Section, names: &[&str]) -> String {
+    let algorithms = names.iter().filter_map(|name| {
+        let algorithm = sa.text(name)?;
+        let size = sa.text(&name.replace("-alg", "-keysize"));
+        Some(match size.filter(|_| *name == "encr-alg") {
+            Some(size) => format!("{algorithm}-{size}"),
+            None => algorithm,
+        })
+    });
+    algorithms.collect::<Vec<_>>().join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sa() -> Section {
+        let child = Section::new()
+            .value("name", "encryption")
+            .value("uniqueid", "4")
+            .value("state", "INSTALLED")
+            .value("protocol", "ESP")
+            .value("encr-alg", "AES_GCM_16")
+            .value("encr-keysize", "256")
+            .value("bytes-in", "170")
+            .value("install-time", "5")
+            .value("rekey-time", "-7");
+        Section::new()
+            .value("state", "ESTABLISHED")
+            .value("established", "4")
+            .section("child-sas", Section::new().section("encryption-4", child))
+    }
+
+    #[test]
+    fn a_listed_sa_is_read() {
+        let sa = IkeSa::read(&sa());
+        assert!(sa.established);
+        let child = &sa.children[0];
+        assert!(child.installed);
+        assert_eq!(child.algorithms, "ESP AES_GCM_16-256");
+        assert_eq!((child.age, child.bytes_in), (5, 170));
+        assert_eq!(child.rekey_in, Some(-7));
+    }
+
+    #[test]
+    fn a_pair_that_is_being_rekeyed_is_not_due() {
+        let child = |state| {
+            let child = Section::new().value("state", state);
+            ChildSa::read(&child.value("rekey-time", "-7")).rekey_in
+        };
+        assert_eq!(child("REKEYING"), None);
+        assert_eq!(child("INSTALLED"), Some(-7));
+    }
+
+    #[test]
+    fn an_sa_of_nonsense_is_an_sa_that_protects_nothing() {
+        let nonsense = Section::new()
+            .value("established", "-1")
+            .value("child-sas", "none")
+            .list("state", ["ESTABLISHED"]);
+        let sa = IkeSa::read(&nonsense);
+        assert!(!sa.established && sa.children.is_empty());
+    }
+}

@@ -1,0 +1,148 @@
+//! SAs of the classes, as the kernel has them. charon makes them; this only reads.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use netlink_packet_xfrm::UserSaInfo;
+use netlink_packet_xfrm::constants::{
+    XFRMA_ALG_AEAD, XFRMA_ALG_AUTH, XFRMA_ALG_AUTH_TRUNC, XFRMA_ALG_CRYPT,
+};
+use usher_protection::Class;
+
+use crate::error::IpsecError;
+use crate::marks::reqid;
+use crate::netlink::{Channel, address};
+
+/// One SA: one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sa {
+    /// Its number at the receiver.
+    pub spi: u32,
+    /// The bytes that it has carried.
+    pub bytes: u64,
+    /// When it was made, in seconds since 1970.
+    pub since: u64,
+}
+
+/// The SAs of all classes: for each sender, receiver and class the youngest that has carried traffic, or
+/// the youngest when none has. There may be several, because two hosts may negotiate at the same time;
+/// then the kernel of the sender chooses one, and the others stay empty.
+#[derive(Debug, Default)]
+pub struct Sas(BTreeMap<(IpAddr, IpAddr, u32), Sa>);
+
+impl Sas {
+    /// The SA by which one address sends to another.
+    #[must_use]
+    pub fn between(&self, from: IpAddr, to: IpAddr, class: Class) -> Option<Sa> {
+        self.0.get(&(from, to, reqid(class))).copied()
+    }
+
+    fn take(&mut self, info: &UserSaInfo, attributes: &[u16]) {
+        const ALGORITHMS: [u16; 4] = [
+            XFRMA_ALG_AUTH,
+            XFRMA_ALG_CRYPT,
+            XFRMA_ALG_AEAD,
+            XFRMA_ALG_AUTH_TRUNC,
+        ];
+        let is_ours = Class::ALL.iter().any(|class| reqid(*class) == info.reqid);
+        // One that is being negotiated has none.
+        let is_complete = attributes.iter().any(|kind| ALGORITHMS.contains(kind));
+        let ends = address(&info.saddr, info.family).zip(address(&info.id.daddr, info.family));
+        let Some((from, to)) = ends.filter(|_| is_ours && is_complete) else {
+            return;
+        };
+        let sa = Sa {
+            spi: info.id.spi,
+            bytes: info.lifetime_cur.bytes,
+            since: info.lifetime_cur.add_time,
+        };
+        let known = self.0.entry((from, to, info.reqid)).or_insert(sa);
+        let rank = |sa: &Sa| (sa.bytes > 0, sa.since);
+        if rank(known) <= rank(&sa) {
+            *known = sa;
+        }
+    }
+}
+
+/// The SAs of a network namespace.
+#[derive(Debug)]
+pub(crate) struct Sad(Channel);
+
+impl Sad {
+    /// Those of the caller's network namespace.
+    pub fn open() -> Result<Self, IpsecError> {
+        Channel::open().map(Self)
+    }
+
+    pub fn list(&mut self) -> Result<Sas, IpsecError> {
+        let mut sas = Sas::default();
+        self.0.sas(|info, kinds| sas.take(info, kinds))?;
+        Ok(sas)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use usher_protection::{Kind, Profile};
+
+    const CLASS: Class = Class::new(Kind::Encryption, Profile::Standard);
+
+    /// An SA whose SPI says how many bytes it has carried.
+    fn info(from: &str, to: &str, reqid: u32, spi: u32, since: u64) -> UserSaInfo {
+        let mut info = UserSaInfo::default();
+        info.source(&from.parse().unwrap());
+        info.destination(&to.parse().unwrap());
+        info.id.spi = spi;
+        info.reqid = reqid;
+        info.lifetime_cur.bytes = u64::from(spi) * 100;
+        info.lifetime_cur.add_time = since;
+        info
+    }
+
+    #[test]
+    fn the_youngest_sa_of_a_class_is_listed() {
+        let [a, b] = ["10.1.0.1", "10.1.0.2"];
+        let ours = reqid(CLASS);
+        let mut sas = Sas::default();
+        for (info, attributes) in [
+            (info(a, b, ours, 1, 50), &[XFRMA_ALG_AEAD][..]),
+            (info(a, b, ours, 2, 60), &[XFRMA_ALG_AUTH_TRUNC]),
+            (info(a, b, ours, 3, 40), &[XFRMA_ALG_AEAD]),
+            // Still negotiated, and of somebody else.
+            (info(a, b, ours, 4, 70), &[]),
+            (info(a, b, 7, 5, 80), &[XFRMA_ALG_AEAD]),
+        ] {
+            sas.take(&info, attributes);
+        }
+        let between =
+            |from: &str, to: &str| sas.between(from.parse().unwrap(), to.parse().unwrap(), CLASS);
+        let expected = Sa {
+            spi: 2,
+            bytes: 200,
+            since: 60,
+        };
+        assert_eq!(between(a, b), Some(expected));
+        assert_eq!(between(b, a), None);
+    }
+
+    /// Two hosts that negotiate at the same time make two SAs for each direction.
+    #[test]
+    fn an_empty_sa_is_listed_only_where_no_other_is() {
+        let [a, b]: [IpAddr; 2] = ["10.1.0.1", "10.1.0.2"].map(|address| address.parse().unwrap());
+        let mut empty = info("10.1.0.1", "10.1.0.2", reqid(CLASS), 0, 70);
+        empty.id.spi = 7;
+        let used = info("10.1.0.1", "10.1.0.2", reqid(CLASS), 1, 60);
+        for (order, expected) in [
+            (&[&empty, &used][..], 1),
+            (&[&used, &empty], 1),
+            (&[&empty], 7),
+        ] {
+            let mut sas = Sas::default();
+            for info in order {
+                sas.take(info, &[XFRMA_ALG_AEAD]);
+            }
+            assert_eq!(sas.between(a, b, CLASS).unwrap().spi, expected);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Live sockets: listed, and adopted if they are older than the policy.
+
+use usher_ipsec::LiveTreatment;
+use usher_protection::Level;
+
+use super::*;
+
+tests! {
+    fn sockets_older_than_the_policy_are_adopted(world) {
+        let mut ipsec = open(world);
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        let mut peer = Actor::peer();
+        for (actor, port) in [(&mut governed, 80), (&mut other, 81)] {
+            actor.run(&format!(
+                "a = tcp(); a.bind(('', {port})); a.listen(); u = udp(); u.bind(('', {port})); u.settimeout(1)"
+            ));
+        }
+        peer.run("a = udp(); a.bind(('10.1.0.2', 0)); kept = []");
+        let connect = |port: u16| format!(
+            "s = tcp(); kept.append(s); s.settimeout(2); s.connect(('10.1.0.1', {port}))"
+        );
+        assert_eq!(peer.errno(&connect(80)), 0);
+        ipsec.apply(&secure()).unwrap();
+        assert_eq!(peer.errno(&connect(80)), libc::ETIMEDOUT);
+        assert_eq!(ipsec.adopt().unwrap(), 2);
+        assert_eq!(ipsec.adopt().unwrap(), 0, "they are governed now");
+        let live = ipsec.sockets(0, 9).unwrap().sockets;
+        let ours: Vec<_> = live.iter().map(|one| one.local.port()).collect();
+        assert_eq!(ours, [80, 80], "{live:?}");
+        peer.run("a.sendto(b'forged', ('10.1.0.1', 80)); a.sendto(b'x', ('10.1.0.1', 81))");
+        assert_eq!(governed.errno("u.recv(9)"), libc::ETIMEDOUT);
+        // Other programs' sockets stay theirs.
+        assert_eq!(other.run("r = u.recv(9)"), "b'x'");
+        assert_eq!(peer.errno(&connect(81)), 0);
+        // Their packets get the mark.
+        governed.errno("u.sendto(b'x', ('10.1.0.2', 9))");
+        assert_eq!(governed.number("mark(u)"), SIGNED | DISCARD);
+        // A connection that a governed program makes is listed with its class.
+        governed.run("t = tcp(); t.setblocking(0); t.connect_ex(('10.1.0.2', 21))");
+        let live = ipsec.sockets(0, 9).unwrap().sockets;
+        let connection = live.iter().find(|one| one.remote.is_some_and(|to| to.port() == 21)).unwrap();
+        let expected = LiveTreatment::Protect(ENCRYPTION, Level::Mandatory);
+        assert_eq!(connection.treatment, expected);
+        assert_eq!(connection.mark, mark(ENCRYPTION, Level::Mandatory));
+        assert_eq!(connection.remote.unwrap().to_string(), "10.1.0.2:21");
+        assert_eq!(connection.protocol, 6);
+    }
+
+    fn established_connections_get_the_mark_of_their_class(world) {
+        let mut ipsec = open(world);
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        let mut peer = Actor::peer();
+        peer.run("l = tcp(6); l.bind(('', 80)); l.listen(); kept = []");
+        for (actor, port) in [(&mut governed, 80), (&mut other, 81)] {
+            actor.run(&format!(
+                "l = tcp(6); l.bind(('', {port})); l.listen()
+a = tcp(); a.connect(('10.1.0.2', 80))
+b = tcp(6); b.connect(('fd01::2', 80))
+c = tcp(); c.connect(('10.1.0.3', 80))
+d = tcp(6); d.connect(('::ffff:10.1.0.2', 80))"
+            ));
+            peer.run(&format!("s = tcp(); s.connect(('10.1.0.1', {port})); kept.append(s)"));
+            actor.run("e, _ = l.accept()");
+        }
+        let marks = "' '.join(str(mark(s)) for s in (a, b, c, d, e))";
+        let marks_of = |actor: &mut Actor| actor.run(&format!("r = {marks}"));
+        let all = |protected: u32, trusted: u32| {
+            format!("'{protected} {protected} {trusted} {protected} {protected}'")
+        };
+        assert_eq!(marks_of(&mut governed), all(0, 0));
+        ipsec.apply(&secure()).unwrap();
+        // A socket without a mark is treated like one with bypass.
+        let encrypted = mark(ENCRYPTION, Level::Mandatory);
+        assert_eq!(marks_of(&mut governed), all(encrypted, 0));
+        assert_eq!(ipsec.adopt().unwrap(), 6);
+        assert_eq!(marks_of(&mut other), all(0, 0));
+        assert_eq!(ipsec.counters().unwrap().remarked, 4);
+        peer.run("seen = capture('cable')");
+        governed.run("for s in (a, b, d, e): s.sendall(b'x')");
+        governed.run("c.sendall(b'x')");
+        eventually("the trusted peer gets its byte", || peer.run("r = protocols(seen)") == "{6: 1}");
+        // Another policy marks them again.
+        for (to, expected) in [
+            (To::Trusted, BYPASS),
+            (optional(AUTHENTICATION), mark(AUTHENTICATION, Level::Optional)),
+            (mandatory(AUTHENTICATION), mark(AUTHENTICATION, Level::Mandatory)),
+            // Its packets leave as before.
+            (optional(AUTHENTICATION), mark(AUTHENTICATION, Level::Mandatory)),
+            (To::Untrusted, DISCARD),
+        ] {
+            let networks = ["10.1.0.2/32", "fd01::2/128"].map(|network| (network, to.clone()));
+            let mut networks = networks.to_vec();
+            networks.push(("10.1.0.3/32", To::Trusted));
+            ipsec.apply(&tables(&[(GOVERNED, networks)])).unwrap();
+            ipsec.adopt().unwrap();
+            assert_eq!(marks_of(&mut governed), all(expected, 0));
+            assert_eq!(marks_of(&mut other), all(0, 0));
+        }
+    }
+
+    fn every_live_socket_is_on_one_page(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&secure()).unwrap();
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        governed.run("kept = [udp(4 + 2 * (n % 2)) for n in range(50)]");
+        other.run("kept = [udp() for n in range(5)]");
+        // Another process holds the same sockets.
+        governed.run("child = os.fork()\nif not child: time.sleep(1000)");
+        let whole = ipsec.sockets(0, 1000).unwrap();
+        assert_eq!((whole.sockets.len(), whole.total, whole.next), (50, 50, None));
+        for socket in &whole.sockets {
+            assert_eq!(socket.holders, 2, "{socket:?}");
+            assert_eq!(socket.program.as_ref().unwrap().to_string(), GOVERNED);
+            assert_eq!((socket.protocol, socket.remote, socket.uid), (17, None, 0));
+            assert_eq!(socket.treatment, LiveTreatment::EachPacket);
+        }
+        let (mut paged, mut next) = (Vec::new(), Some(0));
+        while let Some(after) = next {
+            let page = ipsec.sockets(after, 7).unwrap();
+            assert!(page.sockets.len() <= 7 && page.total == 50);
+            paged.extend(page.sockets);
+            next = page.next;
+        }
+        assert_eq!(paged, whole.sockets);
+        governed.run("os.kill(child, 9); os.waitpid(child, 0); kept.clear()");
+        assert_eq!(ipsec.sockets(0, 1000).unwrap().total, 0);
+    }
+}

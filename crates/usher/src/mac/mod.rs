@@ -1,0 +1,203 @@
+//! `usher mac`: the modules of mandatory access control.
+
+use clap::Subcommand;
+use usher_daemon::control::ask;
+use usher_local::requests::{Mac, MacLoad, MacUnload, MacView, ModuleView};
+use usher_local::roles;
+
+use crate::failure::Failure;
+use crate::output::{Output, row, table};
+
+/// Commands about modules.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Put a module in force, with the settings of the policy, now and after every reboot
+    Load {
+        /// Name of the module
+        name: String,
+    },
+    /// End a module, now and after every reboot
+    Unload {
+        /// Name of the module
+        name: String,
+    },
+    /// List the modules, or one module with its settings and refusals
+    List {
+        /// Name of the module
+        name: Option<String>,
+    },
+    /// Show what is in force in the kernel, and what is missing
+    Status,
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// When the labeller does not answer, or refuses.
+pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
+    let status = || ask(roles::Labeller, &Mac {});
+    match command {
+        Command::Load { name } => {
+            let module = name.clone();
+            let view = ask(roles::Labeller, &MacLoad { module })?;
+            output.print(&view, || loaded(&view, name));
+        }
+        Command::Unload { name } => {
+            let module = name.clone();
+            let view = ask(roles::Labeller, &MacUnload { module })?;
+            output.print(&view, || format!("{name} is no longer in force\n"));
+        }
+        Command::List { name: None } => {
+            let view = status()?;
+            output.print(&view, || list(&view));
+        }
+        Command::List { name: Some(name) } => {
+            let view = status()?;
+            let Some(module) = view.modules.iter().find(|module| module.name == *name) else {
+                return Err(Failure::Refused(match view.available.contains(name) {
+                    true => format!("{name} is not loaded; `usher mac load {name}` loads it"),
+                    false => format!("there is no module {name}; `usher mac list` has all"),
+                }));
+            };
+            output.print(module, || one(module));
+        }
+        Command::Status => {
+            let view = status()?;
+            output.print(&view, || text(&view));
+        }
+    }
+    Ok(())
+}
+
+fn loaded(view: &MacView, name: &str) -> String {
+    let module = view.modules.iter().find(|module| module.name == name);
+    let hooks = module.map_or(0, |module| module.hooks.len());
+    let settings = module.map_or(0, |module| module.settings.len());
+    format!("{name} is in force at {hooks} hook(s), with {settings} statement(s) of the policy\n")
+}
+
+fn list(view: &MacView) -> String {
+    let loaded = view.modules.iter().map(|module| {
+        let refusals: u64 = module.refusals.values().sum();
+        row![
+            module.name,
+            "in force",
+            module.hooks.len(),
+            module.settings.len(),
+            refusals
+        ]
+    });
+    let others = view.available.iter().map(|name| {
+        let state = match view.waiting.contains(name) {
+            true => "not loaded: its `mac` block waits",
+            false => "not loaded",
+        };
+        row![name, state, "-", "-", "-"]
+    });
+    table(
+        ["MODULE", "STATE", "HOOKS", "STATEMENTS", "REFUSALS"],
+        loaded.chain(others),
+    )
+}
+
+fn one(module: &ModuleView) -> String {
+    let hooks = module.hooks.iter().map(|hook| {
+        let refusals = module.refusals.get(hook).copied().unwrap_or(0);
+        row![hook, refusals]
+    });
+    let mut text = table(["HOOK", "REFUSALS"], hooks);
+    let settings = module.settings.iter().enumerate();
+    let settings = settings.map(|(number, statement)| row![number + 1, statement]);
+    let settings = table(["NUMBER", "STATEMENT"], settings);
+    text += &match settings.as_str() {
+        "" => "\nthe policy in force has no statements for it\n".to_owned(),
+        settings => format!("\n{settings}"),
+    };
+    text
+}
+
+fn text(view: &MacView) -> String {
+    let mut text = String::new();
+    if let Some(lacks) = &view.unsupported {
+        text += &format!("{lacks}\n");
+    }
+    let names: Vec<&str> = view
+        .modules
+        .iter()
+        .map(|module| module.name.as_str())
+        .collect();
+    text += &format!("modules in force: {}\n", some(&names));
+    text += &format!("hooks attached: {}\n", some(&view.hooks));
+    text += &format!(
+        "`mac` blocks that wait for their module: {}\n",
+        some(&view.waiting)
+    );
+    text += match view.is_guarded {
+        true => "guarded: only the labeller touches the modules in the kernel\n",
+        false => "not guarded: root's processes can touch the modules in the kernel\n",
+    };
+    for trouble in &view.troubles {
+        text += &format!("trouble: {trouble}\n");
+    }
+    text
+}
+
+fn some<T: AsRef<str>>(names: &[T]) -> String {
+    match names {
+        [] => "-".to_owned(),
+        names => {
+            let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+            names.join(", ")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view() -> MacView {
+        MacView {
+            modules: vec![ModuleView {
+                name: "bsdextended".into(),
+                hooks: vec!["file_open".into(), "inode_link".into()],
+                refusals: [("file_open".to_owned(), 3)].into(),
+                settings: vec!["rule mode n".into()],
+                ..ModuleView::default()
+            }],
+            available: vec!["none".into(), "test".into()],
+            waiting: vec!["test".into()],
+            hooks: vec!["file_open".into(), "inode_link".into()],
+            ..MacView::default()
+        }
+    }
+
+    #[test]
+    fn modules_are_listed_with_those_that_wait() {
+        let expected = "MODULE       STATE                              HOOKS  STATEMENTS  REFUSALS\n\
+                        bsdextended  in force                           2      1           3\n\
+                        none         not loaded                         -      -           -\n\
+                        test         not loaded: its `mac` block waits  -      -           -\n";
+        assert_eq!(list(&view()), expected);
+    }
+
+    #[test]
+    fn one_module_is_shown_with_its_statements() {
+        let expected = "HOOK        REFUSALS\nfile_open   3\ninode_link  0\n\n\
+                        NUMBER  STATEMENT\n1       rule mode n\n";
+        assert_eq!(one(&view().modules[0]), expected);
+    }
+
+    #[test]
+    fn the_status_says_what_the_kernel_lacks() {
+        let lacking = MacView {
+            unsupported: Some("it has no hook x".into()),
+            troubles: vec!["none: no".into()],
+            ..MacView::default()
+        };
+        let told = text(&lacking);
+        assert!(told.starts_with("it has no hook x\n"), "{told}");
+        assert!(told.contains("modules in force: -\n") && told.contains("trouble: none: no\n"));
+        assert!(!text(&view()).contains("trouble"));
+    }
+}

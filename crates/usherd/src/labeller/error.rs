@@ -1,0 +1,57 @@
+//! Reasons that a module or its settings are not put in force.
+
+use std::io;
+
+use usher_local::paths;
+
+/// Something is not put in force.
+#[derive(Debug, thiserror::Error)]
+pub enum MacError {
+    /// The framework or the kernel.
+    #[error(transparent)]
+    Framework(#[from] usher_mac::Error),
+    /// The kernel runs no modules.
+    #[error(transparent)]
+    Unsupported(#[from] usher_mac::Unsupported),
+    /// There is no such module.
+    #[error("there is no module {0}; this version has {known}", known = usher_mac::NAMES.join(", "))]
+    NoModule(String),
+    /// A name in a rule is unknown.
+    #[error("{place}: this host has no {noun} {name}")]
+    Unknown {
+        /// The rule.
+        place: String,
+        /// `user` or `group`.
+        noun: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A name in a rule cannot be looked up.
+    #[error("{place}: cannot look up the {noun} {name}: {error}")]
+    LookUp {
+        /// The rule.
+        place: String,
+        /// `user` or `group`.
+        noun: &'static str,
+        /// The name.
+        name: String,
+        /// The reason.
+        error: io::Error,
+    },
+    /// The file system of a path is unknown.
+    #[error("{place}: cannot tell the file system of {path}: {error}")]
+    FileSystem {
+        /// The rule.
+        place: String,
+        /// The path.
+        path: String,
+        /// The reason.
+        error: io::Error,
+    },
+    /// Programs do not learn which modules are in force.
+    #[error("{path}: {0}", path = paths::SHOWN_MODULES)]
+    NotShown(io::Error),
+    /// The list of loaded modules cannot be kept.
+    #[error("{path}: {0}; nothing has changed", path = paths::LOADED_MODULES)]
+    NotStored(io::Error),
+}

@@ -1,0 +1,434 @@
+//! Puts modules and their settings in force, and keeps them so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+use usher_bpf::guard::Claims;
+use usher_local::configuration::Configuration;
+use usher_local::paths;
+use usher_local::requests::{MacView, ModuleView};
+use usher_mac::{Framework, Module, NAMES, Settings, Unsupported};
+use usher_policy::Policy;
+use usher_policy::mac::MacBlock;
+
+use super::error::MacError;
+use super::resolving::{FileSystems, Resolver};
+use super::stored;
+
+/// All that the labeller has in force.
+#[derive(Debug)]
+pub(super) struct Force {
+    file_systems: FileSystems,
+    /// The parts that this kernel lacks, which do not change while this process runs.
+    support: OnceLock<Result<(), Unsupported>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    configuration: Option<Configuration>,
+    /// None: no module is loaded, and nothing of the framework is in the kernel.
+    framework: Option<Framework>,
+    /// The settings that this process has put in force, by module.
+    settings: BTreeMap<String, Settings>,
+    /// Modules that are to be loaded and are not, in their order.
+    missing: Vec<String>,
+    /// Modules whose settings in force are not those of the policy.
+    outdated: BTreeSet<String>,
+    claims: Claims,
+    is_guarded: bool,
+    /// The last reasons, by what they keep from being in force.
+    troubles: BTreeMap<String, String>,
+}
+
+impl Force {
+    /// Adopts what an earlier labeller has left in force.
+    ///
+    /// # Errors
+    /// When it cannot be adopted; it stays in force.
+    pub(super) fn adopt(file_systems: FileSystems) -> Result<Self, MacError> {
+        let mut state = State::default();
+        let pins = Path::new(paths::LABELLER_PIN_DIRECTORY);
+        if usher_bpf::exists(pins).map_err(usher_mac::Error::from)? {
+            state.framework = Some(Framework::open(pins)?);
+        }
+        Ok(Self {
+            file_systems,
+            support: OnceLock::new(),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Takes up the work of the last labeller: the settings of the policy for modules in force, and modules
+    /// that are to be loaded after a reboot. What fails is tried again.
+    pub(super) fn begin(&self, configuration: Configuration) {
+        let mut state = self.state.lock();
+        state.configuration = Some(configuration);
+        let names = state.names().unwrap_or_default();
+        match stored::load() {
+            Ok(wanted) => {
+                let missing = wanted.into_iter().filter(|name| !names.contains(name));
+                state.missing = missing.collect();
+            }
+            Err(error) => state.trouble("modules", &MacError::NotStored(error)),
+        }
+        state.outdated = names.into_iter().collect();
+        self.renew(&mut state);
+        state.guard();
+    }
+
+    /// Tries again what could not be put in force.
+    pub(super) fn try_again(&self) {
+        let mut state = self.state.lock();
+        if !state.missing.is_empty() || !state.outdated.is_empty() {
+            self.renew(&mut state);
+        }
+    }
+
+    fn renew(&self, state: &mut State) {
+        for name in std::mem::take(&mut state.missing) {
+            match self.load_into(state, &name) {
+                Ok(()) => state.over(&name),
+                Err(error) => {
+                    state.trouble(&name, &error);
+                    state.missing.push(name);
+                }
+            }
+        }
+        for name in std::mem::take(&mut state.outdated) {
+            match self
+                .wanted(state, &name)
+                .and_then(|fresh| state.configure(&name, fresh))
+            {
+                Ok(()) => state.over(&name),
+                Err(error) => {
+                    state.trouble(&name, &error);
+                    state.outdated.insert(name);
+                }
+            }
+        }
+        state.show();
+    }
+
+    /// The settings of a module by the policy in force; none for a module that has none.
+    fn wanted(&self, state: &State, name: &str) -> Result<Option<Settings>, MacError> {
+        let policy = state.policy();
+        self.settings_of(policy.and_then(|policy| block(policy, name)), name)
+    }
+
+    /// The settings of a block, or a module's default.
+    fn settings_of(
+        &self,
+        block: Option<&MacBlock>,
+        name: &str,
+    ) -> Result<Option<Settings>, MacError> {
+        match block {
+            Some(block) => Resolver::new(&self.file_systems).settings(block),
+            None if name == usher_policy::mac::bsdextended::MODULE => {
+                Ok(Some(Settings::Bsdextended(Vec::new())))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Fails where this kernel runs no modules.
+    fn require_support(&self, state: &State) -> Result<(), Unsupported> {
+        match state.framework {
+            Some(_) => Ok(()),
+            None => self.support.get_or_init(Framework::probe).clone(),
+        }
+    }
+
+    /// Checks whether a configuration can be put in force, as far as that shows without a change.
+    ///
+    /// # Errors
+    /// As [`Self::put_in_force`]; also when the kernel runs no modules and the policy has a block.
+    pub(super) fn check(&self, candidate: &Configuration) -> Result<(), MacError> {
+        let blocks = &candidate.checked.policy.mac;
+        if !blocks.is_empty() {
+            self.require_support(&self.state.lock())?;
+        }
+        for block in blocks {
+            self.settings_of(Some(block), block.module.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Puts the settings of a configuration in force for all modules that are loaded.
+    ///
+    /// # Errors
+    /// When a name is unknown, or the kernel fails: the former settings are in force then.
+    pub(super) fn put_in_force(&self, fresh: Configuration) -> Result<u64, MacError> {
+        let mut state = self.state.lock();
+        let mut wanted = Vec::new();
+        for name in state.names()? {
+            let settings = self.settings_of(block(&fresh.checked.policy, &name), &name)?;
+            wanted.push((name, settings));
+        }
+        let former = state.settings.clone();
+        let mut done: Vec<String> = Vec::new();
+        for (name, settings) in wanted {
+            if let Err(error) = state.configure(&name, settings) {
+                for name in &done {
+                    let back = state.configure(name, former.get(name).cloned());
+                    if let Err(error) = back {
+                        state.trouble(name, &error);
+                        state.outdated.insert(name.clone());
+                    }
+                }
+                return Err(error);
+            }
+            done.push(name);
+        }
+        for name in done {
+            state.outdated.remove(&name);
+            state.over(&name);
+        }
+        state.guard();
+        let generation = fresh.generation();
+        tracing::info!(
+            generation,
+            blocks = fresh.checked.policy.mac.len(),
+            "settings in force"
+        );
+        state.configuration = Some(fresh);
+        Ok(generation)
+    }
+
+    /// Loads a module, with the settings of the policy in force, now and after every reboot.
+    ///
+    /// # Errors
+    /// When there is no such module, the kernel runs none, or a name in its settings is unknown. Nothing
+    /// has changed then.
+    pub(super) fn load(&self, name: &str) -> Result<(), MacError> {
+        let mut state = self.state.lock();
+        self.load_into(&mut state, name)?;
+        state.missing.retain(|missing| missing != name);
+        if let Err(error) = state.save(None) {
+            if let Some(framework) = &mut state.framework {
+                framework.unload(name)?;
+            }
+            state.end_if_empty()?;
+            state.guard();
+            return Err(MacError::NotStored(error));
+        }
+        state.over(name);
+        state.show();
+        tracing::info!(module = name, "module in force");
+        Ok(())
+    }
+
+    fn load_into(&self, state: &mut State, name: &str) -> Result<(), MacError> {
+        let module = Module::named(name).ok_or_else(|| MacError::NoModule(name.to_owned()))?;
+        self.require_support(state)?;
+        let settings = self.wanted(state, name)?;
+        let module = settings.clone().map_or(module, Module::with);
+        if state.framework.is_none() {
+            let opened = Framework::open(Path::new(paths::LABELLER_PIN_DIRECTORY))?;
+            state.framework = Some(opened);
+        }
+        let loaded = match &mut state.framework {
+            Some(framework) => framework.load(&module),
+            None => Ok(()),
+        };
+        if let Err(error) = loaded {
+            state.end_if_empty()?;
+            return Err(error.into());
+        }
+        if let Some(settings) = settings {
+            state.settings.insert(name.to_owned(), settings);
+        }
+        state.guard();
+        Ok(())
+    }
+
+    /// Unloads a module, now and after every reboot.
+    ///
+    /// # Errors
+    /// When it is not loaded, or the kernel fails.
+    pub(super) fn unload(&self, name: &str) -> Result<(), MacError> {
+        let mut state = self.state.lock();
+        if state.missing.iter().any(|missing| missing == name) {
+            state.save(Some(name)).map_err(MacError::NotStored)?;
+            state.missing.retain(|missing| missing != name);
+            state.over(name);
+            return Ok(());
+        }
+        if !state.names()?.iter().any(|loaded| loaded == name) {
+            return Err(usher_mac::Error::NotLoaded(name.to_owned()).into());
+        }
+        // First: a labeller that ended in between would load it again after a reboot otherwise.
+        state.save(Some(name)).map_err(MacError::NotStored)?;
+        if let Some(framework) = &mut state.framework {
+            framework.unload(name)?;
+        }
+        state.settings.remove(name);
+        state.outdated.remove(name);
+        state.over(name);
+        state.end_if_empty()?;
+        state.guard();
+        state.show();
+        tracing::info!(module = name, "module no longer in force");
+        Ok(())
+    }
+
+    /// The modules, for an administrator.
+    ///
+    /// # Errors
+    /// When the kernel's state cannot be read.
+    pub(super) fn view(&self) -> Result<MacView, MacError> {
+        let state = self.state.lock();
+        let mut view = MacView {
+            generation: state
+                .configuration
+                .as_ref()
+                .map_or(0, Configuration::generation),
+            is_guarded: state.is_guarded,
+            unsupported: self
+                .require_support(&state)
+                .err()
+                .map(|lacks| lacks.to_string()),
+            ..MacView::default()
+        };
+        if let Some(framework) = &state.framework {
+            view.hooks = framework
+                .attached()?
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            let modules = framework.modules()?.into_iter().map(|module| ModuleView {
+                settings: state.lines(&module.name),
+                name: module.name,
+                slot: module.slot,
+                hooks: module
+                    .entry_points
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect(),
+                refusals: module
+                    .refusals
+                    .iter()
+                    .map(|(hook, count)| (hook.to_string(), *count))
+                    .collect(),
+            });
+            view.modules = modules.collect();
+        }
+        let is_loaded = |name: &str| view.modules.iter().any(|module| module.name == name);
+        let available = NAMES.iter().filter(|name| !is_loaded(name));
+        view.available = available.map(|name| (*name).to_owned()).collect();
+        let blocks = state.policy().map_or(&[][..], |policy| &policy.mac);
+        let waiting = blocks.iter().map(|block| block.module.to_string());
+        view.waiting = waiting.filter(|name| !is_loaded(name)).collect();
+        view.troubles = state.troubles.values().cloned().collect();
+        Ok(view)
+    }
+}
+
+/// The block of a module.
+fn block<'p>(policy: &'p Policy, name: &str) -> Option<&'p MacBlock> {
+    policy
+        .mac
+        .iter()
+        .find(|block| block.module.as_ref() == name)
+}
+
+impl State {
+    fn policy(&self) -> Option<&Policy> {
+        let configuration = self.configuration.as_ref();
+        configuration.map(|configuration| &configuration.checked.policy)
+    }
+
+    /// The names of the modules in force, in the order of loading.
+    fn names(&self) -> Result<Vec<String>, MacError> {
+        let Some(framework) = &self.framework else {
+            return Ok(Vec::new());
+        };
+        let modules = framework.modules()?;
+        Ok(modules.into_iter().map(|module| module.name).collect())
+    }
+
+    /// The settings of a module in force, as the policy has them.
+    fn lines(&self, name: &str) -> Vec<String> {
+        let block = self.policy().and_then(|policy| block(policy, name));
+        block.map_or_else(Vec::new, |block| block.settings.lines())
+    }
+
+    fn configure(&mut self, name: &str, settings: Option<Settings>) -> Result<(), MacError> {
+        let Some(settings) = settings else {
+            return Ok(());
+        };
+        if self.settings.get(name) == Some(&settings) {
+            return Ok(());
+        }
+        if let Some(framework) = &mut self.framework {
+            framework.configure(name, &settings)?;
+        }
+        self.settings.insert(name.to_owned(), settings);
+        Ok(())
+    }
+
+    /// Takes the framework out of the kernel when it has no module.
+    fn end_if_empty(&mut self) -> Result<(), MacError> {
+        if !self.names()?.is_empty() {
+            return Ok(());
+        }
+        match self.framework.take() {
+            Some(framework) => Ok(framework.close()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps the list of modules for the next boot: those in force and those that are missing, without one.
+    fn save(&self, without: Option<&str>) -> std::io::Result<()> {
+        let names = self.names().map_err(std::io::Error::other)?;
+        let names = names.into_iter().chain(self.missing.iter().cloned());
+        let names: Vec<String> = names
+            .filter(|name| Some(name.as_str()) != without)
+            .collect();
+        stored::save(&names)
+    }
+
+    /// Shows the modules in force to programs.
+    fn show(&mut self) {
+        let shown = match self.names() {
+            Ok(names) if self.framework.is_none() && names.is_empty() => stored::forget_shown(),
+            Ok(names) => stored::show(&names),
+            Err(error) => Err(std::io::Error::other(error)),
+        };
+        match shown {
+            Ok(()) => self.over(paths::SHOWN_MODULES),
+            Err(error) => {
+                let error = MacError::NotShown(error);
+                self.trouble(paths::SHOWN_MODULES, &error);
+            }
+        }
+    }
+
+    /// Claims what is loaded now. Modules are in force without it.
+    fn guard(&mut self) {
+        let objects = match &self.framework {
+            None => Ok(usher_bpf::Objects::default()),
+            Some(framework) => framework.objects(),
+        };
+        let claimed = objects.and_then(|objects| Ok(self.claims.renew(&objects)?));
+        self.is_guarded = claimed.unwrap_or_else(|error| {
+            tracing::warn!(%error, "root's processes can touch the tables of modules");
+            false
+        });
+    }
+
+    /// Notes the reason that something is not in force; the journal has each once.
+    fn trouble(&mut self, what: &str, error: &MacError) {
+        let error = format!("{what}: {error}");
+        if self.troubles.get(what) != Some(&error) {
+            tracing::error!("{error}");
+        }
+        self.troubles.insert(what.to_owned(), error);
+    }
+
+    fn over(&mut self, what: &str) {
+        self.troubles.remove(what);
+    }
+}

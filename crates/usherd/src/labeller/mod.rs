@@ -1,0 +1,111 @@
+//! The labeller: keeps the modules of mandatory access control in force (`usher-mac`), with the settings
+//! that the `mac` blocks of the policy have.
+//!
+//! All that is in force is the kernel's. When this process ends, or hangs, the modules decide on; the next
+//! labeller adopts them. After a reboot it loads those that were loaded before. Without a module it
+//! loads nothing into the kernel.
+//!
+//! The guard knows only daemons that were executed after it came, and the keeper brings it. So a labeller
+//! that finds a guard where there was none ends, and the service manager starts it again, as the owner of
+//! its objects.
+//!
+//! Room: the BPF objects of `bpf/mac`, and its folder. Only root's requests reach it.
+
+mod answers;
+mod error;
+mod force;
+mod resolving;
+mod stored;
+
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use usher_bpf::guard;
+use usher_daemon::role::HasRole;
+use usher_daemon::watchdog::watchdog;
+use usher_local::configuration::Configuration;
+use usher_local::paths;
+use usher_local::roles;
+use usher_mac::Framework;
+use usher_system::privileges;
+
+use crate::start::{self, Attempt, Start, StartError};
+pub use error::MacError;
+use force::Force;
+use resolving::FileSystems;
+
+/// How often modules that could not be put in force are tried again.
+const TRYING: Duration = Duration::from_secs(5);
+
+/// Runs the labeller until the process ends.
+///
+/// # Errors
+/// When it cannot start, or cannot adopt what is in force, which stays so.
+pub fn run() -> Result<(), StartError> {
+    let start = Start::<roles::Labeller>::begin()?;
+    let configuration = Configuration::load()?;
+    privileges::raise_descriptor_limit()?;
+    // Only now: this refuses to run beside a living labeller.
+    let control = start.control()?;
+    privileges::keep_only(roles::Labeller::ROLE.capabilities)?;
+    privileges::no_new_privileges()?;
+    privileges::no_core_dumps()?;
+    // Landlock leaves out what is not there.
+    let made = DirBuilder::new()
+        .mode(0o700)
+        .recursive(true)
+        .create(paths::LABELLER_DIRECTORY);
+    made.attempt(format!("cannot make {}", paths::LABELLER_DIRECTORY))?;
+    let mounts = File::open(paths::MOUNTS).attempt(format!("cannot open {}", paths::MOUNTS))?;
+    start.confine()?;
+    let had_guard = guard::runs()?;
+    start::runtime()?.block_on(async {
+        let force = Arc::new(Force::adopt(FileSystems::new(mounts))?);
+        force.begin(configuration);
+        let control = control.serve(Arc::clone(&force));
+        start::ready();
+        tracing::info!("labeller ready");
+        tokio::select! {
+            result = control => result.attempt("the control socket failed"),
+            result = look(&force, had_guard) => result,
+            () = watchdog() => Ok(()),
+        }
+    })
+}
+
+/// Tries again what could not be put in force. Returns when a guard has come, for which this process is
+/// no daemon.
+async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
+    let mut now = tokio::time::interval(TRYING);
+    now.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        now.tick().await;
+        usher_daemon::messages::summarize();
+        force.try_again();
+        if !had_guard && guard::runs()? {
+            tracing::info!("there is a guard now: ending, to start again as one of its daemons");
+            return Ok(());
+        }
+    }
+}
+
+/// Unloads all modules that a labeller which has ended left in force. Returns their names; none if a
+/// labeller runs.
+///
+/// # Errors
+/// The kernel's; some may be in force then.
+pub fn release() -> Result<Vec<String>, usher_mac::Error> {
+    let pins = Path::new(paths::LABELLER_PIN_DIRECTORY);
+    if !usher_bpf::exists(pins)? {
+        return Ok(Vec::new());
+    }
+    let framework = Framework::open(pins)?;
+    let modules = framework.modules()?;
+    framework.close()?;
+    stored::forget_shown()
+        .map_err(|error| usher_bpf::KernelError::system("removing the list of modules")(error))?;
+    Ok(modules.into_iter().map(|module| module.name).collect())
+}

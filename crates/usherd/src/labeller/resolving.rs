@@ -1,0 +1,263 @@
+//! Settings of the policy to settings of the kernel: names of users, groups and file systems become
+//! numbers.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+
+use nix::unistd::{Group, User};
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use usher_mac::Settings;
+use usher_mac::bsdextended::{FileSystem, FileType, Ids, Mode, Object, Rule, Subject, Types};
+use usher_policy::mac::bsdextended::{AccessRule, AccountRange, FileTypes, Membership, RuleObject};
+use usher_policy::mac::{MacBlock, ModuleSettings};
+
+use super::error::MacError;
+
+/// The mounted file systems, as the kernel lists them.
+#[derive(Debug)]
+pub(super) struct FileSystems(Mutex<File>);
+
+impl FileSystems {
+    /// Those of an opened mountinfo file (proc_pid_mountinfo(5)).
+    pub(super) fn new(mounts: File) -> Self {
+        Self(Mutex::new(mounts))
+    }
+
+    /// The device of the file system that has this path, as its superblock has it. The device in stat(2)
+    /// is another one where a file system has several trees (btrfs).
+    fn device(&self, path: &str) -> io::Result<(u32, u32)> {
+        let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?;
+        if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let mut text = String::new();
+        let mut mounts = self.0.lock();
+        mounts.rewind()?;
+        mounts.read_to_string(&mut text)?;
+        device_of(&text, found.stx_mnt_id).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// The device of a mount in the text of mountinfo: `ID PARENT MAJOR:MINOR ...`.
+fn device_of(mounts: &str, mount: u64) -> Option<(u32, u32)> {
+    let mut fields = mounts.lines().map(|line| line.split(' '));
+    let mut fields = fields.find_map(|mut fields| {
+        let is_wanted = fields.next()?.parse() == Ok(mount);
+        is_wanted.then_some(fields)
+    })?;
+    let (major, minor) = fields.nth(1)?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Looks names up, each once.
+pub(super) struct Resolver<'f> {
+    file_systems: &'f FileSystems,
+    users: BTreeMap<String, u32>,
+    groups: BTreeMap<String, u32>,
+}
+
+impl<'f> Resolver<'f> {
+    pub(super) fn new(file_systems: &'f FileSystems) -> Self {
+        Self {
+            file_systems,
+            users: BTreeMap::new(),
+            groups: BTreeMap::new(),
+        }
+    }
+
+    /// The settings of a block; none for a module that has none.
+    ///
+    /// # Errors
+    /// The first name that this host does not know, with its rule.
+    pub(super) fn settings(&mut self, block: &MacBlock) -> Result<Option<Settings>, MacError> {
+        match &block.settings {
+            ModuleSettings::Nothing => Ok(None),
+            ModuleSettings::Bsdextended(rules) => {
+                let rules: Result<_, MacError> = rules.iter().map(|rule| self.rule(rule)).collect();
+                Ok(Some(Settings::Bsdextended(rules?)))
+            }
+        }
+    }
+
+    fn rule(&mut self, rule: &AccessRule) -> Result<Rule, MacError> {
+        let place = rule.origin.place.to_string();
+        let subject = Subject {
+            uids: self.users(rule.subject.users.as_ref(), &place)?,
+            gids: self.groups(rule.subject.groups.as_ref(), &place)?,
+        };
+        let mode = rule.mode.letters().parse::<Mode>();
+        let object = self.object(&rule.object, &place)?;
+        Ok(Rule {
+            subject,
+            object,
+            // The dialect has the same letters; none of them is the safe side.
+            mode: mode.unwrap_or_default(),
+        })
+    }
+
+    fn object(&mut self, object: &RuleObject, place: &str) -> Result<Object, MacError> {
+        let file_system = object.file_system.as_ref().map(|(is, path)| {
+            let device = self.file_systems.device(path);
+            let (major, minor) = device.map_err(|error| MacError::FileSystem {
+                place: place.to_owned(),
+                path: path.clone(),
+                error,
+            })?;
+            Ok::<_, MacError>(FileSystem {
+                not: !is,
+                major,
+                minor,
+            })
+        });
+        Ok(Object {
+            uids: self.users(object.users.as_ref(), place)?,
+            gids: self.groups(object.groups.as_ref(), place)?,
+            filesystem: file_system.transpose()?,
+            suid: object.suid,
+            sgid: object.sgid,
+            uid_of_subject: object.uid_of_subject,
+            gid_of_subject: object.gid_of_subject,
+            types: object
+                .types
+                .as_ref()
+                .map(|(is, types)| types_of(!is, types)),
+        })
+    }
+
+    fn users(&mut self, users: Option<&Membership>, place: &str) -> Result<Option<Ids>, MacError> {
+        let look_up = |name: &str| Ok(User::from_name(name)?.map(|user| user.uid.as_raw()));
+        ids(users, place, "user", &mut self.users, look_up)
+    }
+
+    fn groups(
+        &mut self,
+        groups: Option<&Membership>,
+        place: &str,
+    ) -> Result<Option<Ids>, MacError> {
+        let look_up = |name: &str| Ok(Group::from_name(name)?.map(|group| group.gid.as_raw()));
+        ids(groups, place, "group", &mut self.groups, look_up)
+    }
+}
+
+fn types_of(not: bool, types: &FileTypes) -> Types {
+    let known = FileType::ALL.into_iter();
+    let meant = known.filter(|(_, letter)| types.letters().contains(*letter));
+    Types {
+        not,
+        types: meant.map(|(kind, _)| kind).collect(),
+    }
+}
+
+fn ids(
+    membership: Option<&Membership>,
+    place: &str,
+    noun: &'static str,
+    known: &mut BTreeMap<String, u32>,
+    look_up: impl Fn(&str) -> io::Result<Option<u32>>,
+) -> Result<Option<Ids>, MacError> {
+    let Some(Membership { not, accounts }) = membership else {
+        return Ok(None);
+    };
+    let mut ranges = Vec::new();
+    for account in accounts {
+        let range = match account {
+            AccountRange::Numbers(first, last) => (*first, *last),
+            AccountRange::Name(name) => {
+                let id = match known.get(name) {
+                    Some(id) => *id,
+                    None => {
+                        let (place, name) = (place.to_owned(), name.clone());
+                        let id = match look_up(&name) {
+                            Ok(Some(id)) => id,
+                            Ok(None) => return Err(MacError::Unknown { place, noun, name }),
+                            Err(error) => {
+                                return Err(MacError::LookUp {
+                                    place,
+                                    noun,
+                                    name,
+                                    error,
+                                });
+                            }
+                        };
+                        known.insert(name, id);
+                        id
+                    }
+                };
+                (id, id)
+            }
+        };
+        ranges.push(range);
+    }
+    Ok(Some(Ids { not: *not, ranges }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    fn file_systems() -> FileSystems {
+        FileSystems::new(File::open("/proc/self/mountinfo").unwrap())
+    }
+
+    fn resolved(rules: &str) -> Result<Option<Settings>, MacError> {
+        let source = usher_policy::Source {
+            name: "a.policy".into(),
+            text: format!("mac bsdextended {{\n{rules}\n}}"),
+        };
+        let policy = usher_policy::parse(&[source]).unwrap();
+        Resolver::new(&file_systems()).settings(&policy.mac[0])
+    }
+
+    #[test]
+    fn names_become_numbers_and_letters_become_kinds() {
+        let text = "rule subject uid root 5:9 not gid root object type rd not suid mode xr;";
+        let Ok(Some(Settings::Bsdextended(rules))) = resolved(text) else {
+            panic!("rules");
+        };
+        let ids = |not, ranges: &[(u32, u32)]| {
+            let ranges = ranges.to_vec();
+            Some(Ids { not, ranges })
+        };
+        assert_eq!(rules[0].subject.uids, ids(false, &[(0, 0), (5, 9)]));
+        assert_eq!(rules[0].subject.gids, ids(true, &[(0, 0)]));
+        assert_eq!(rules[0].object.suid, Some(false));
+        let types = rules[0].object.types.as_ref().unwrap();
+        assert_eq!(types.types, [FileType::Regular, FileType::Directory]);
+        assert_eq!(rules[0].mode.to_string(), "rx");
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_their_rule() {
+        let refused = resolved("rule mode r;\nrule subject uid no-such-user mode r;").unwrap_err();
+        let said = "a.policy:3:1: this host has no user no-such-user";
+        assert_eq!(refused.to_string(), said);
+        let refused = resolved("rule object gid no-such-group mode r;").unwrap_err();
+        assert!(
+            refused.to_string().contains("no group no-such-group"),
+            "{refused}"
+        );
+        let refused = resolved("rule object filesys \"/no/such/path\" mode r;").unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .contains("the file system of /no/such/path"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn file_systems_are_known_by_their_device() {
+        let device = std::fs::metadata("/proc").unwrap().dev();
+        let (major, minor) = file_systems().device("/proc").unwrap();
+        assert_eq!(
+            (u64::from(major), u64::from(minor)),
+            (device >> 8 & 0xfff, device & 0xff)
+        );
+        let text = "25 1 8:17 / / rw - ext4 /dev/a rw\n36 25 0:30 /x /y rw - btrfs b rw\n";
+        assert_eq!(device_of(text, 36), Some((0, 30)));
+        assert_eq!(device_of(text, 3), None);
+    }
+}

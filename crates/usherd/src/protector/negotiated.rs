@@ -1,0 +1,194 @@
+//! The hosts that have negotiated SAs, by class, in memory and in a file. Where the policy says
+//! `optional` such a host is held to its protection, also after a reboot: an attacker on the path who
+//! drops IKE from the start must not bring its traffic back into the clear.
+//!
+//! A host is forgotten when its `host` block, or its `ike-key`, leaves the policy.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::net::IpAddr;
+use std::path::Path;
+
+use usher_base::HostName;
+use usher_daemon::files::write_atomically;
+use usher_ike::Peer;
+use usher_policy::protection::Class;
+
+/// Largest file: more than all hosts take that can be held (65,536), with names of any length. A file
+/// that is written must not be too large to be read.
+const LARGEST_FILE: u64 = 32 << 20;
+
+/// The hosts, with the names of the classes that each has negotiated.
+#[derive(Debug, Default)]
+pub(super) struct Negotiated {
+    hosts: BTreeMap<HostName, BTreeSet<String>>,
+    /// The file does not have them yet.
+    is_unsaved: bool,
+    /// The reason that the file could not be read or written.
+    trouble: Option<String>,
+}
+
+impl Negotiated {
+    /// Reads the file. Without one no host has negotiated yet. A file that cannot be read counts as
+    /// none, and is reported as a trouble until it is written again.
+    pub(super) fn load(path: &Path) -> Self {
+        let (hosts, trouble) = match read(path) {
+            Ok(hosts) => (hosts, None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (BTreeMap::new(), None),
+            Err(error) => {
+                let trouble = format!(
+                    "{} is unusable ({error}): hosts that have negotiated before are served in the \
+                     clear where the policy says `optional`, until they negotiate again",
+                    path.display()
+                );
+                tracing::error!("{trouble}");
+                (BTreeMap::new(), Some(trouble))
+            }
+        };
+        Self {
+            hosts,
+            is_unsaved: false,
+            trouble,
+        }
+    }
+
+    /// Forgets all hosts but these.
+    pub(super) fn keep_only(&mut self, peers: &[Peer]) {
+        let before = self.hosts.len();
+        let names: BTreeSet<&HostName> = peers.iter().map(|peer| &peer.name).collect();
+        self.hosts.retain(|name, _| names.contains(name));
+        self.is_unsaved |= self.hosts.len() < before;
+    }
+
+    /// A host has negotiated a class.
+    pub(super) fn insert(&mut self, host: HostName, class: Class) {
+        let classes = self.hosts.entry(host).or_default();
+        self.is_unsaved |= classes.insert(class.name().to_owned());
+    }
+
+    /// The peers to hold, by class: all addresses of these peers that have negotiated it.
+    pub(super) fn held(&self, peers: &[Peer], classes: &[Class]) -> Vec<(Class, IpAddr)> {
+        let mut held = Vec::new();
+        for peer in peers {
+            let Some(negotiated) = self.hosts.get(&peer.name) else {
+                continue;
+            };
+            let classes = classes.iter();
+            for class in classes.filter(|class| negotiated.contains(class.name())) {
+                let addresses = peer.addresses.iter().map(IpAddr::to_canonical);
+                held.extend(addresses.map(|address| (*class, address)));
+            }
+        }
+        held
+    }
+
+    /// Writes the file, if something has changed. A failure is a trouble, and the next call tries again.
+    pub(super) fn save(&mut self, path: &Path) {
+        if !self.is_unsaved {
+            return;
+        }
+        let written = serde_json::to_vec(&self.hosts)
+            .map_err(io::Error::from)
+            .and_then(|text| write_atomically(path, &text, 0o600));
+        self.is_unsaved = written.is_err();
+        let trouble = written.err().map(|error| {
+            format!(
+                "cannot write {} ({error}): after a reboot hosts that have negotiated are served in the \
+                 clear where the policy says `optional`, until they negotiate again",
+                path.display()
+            )
+        });
+        if let Some(trouble) = trouble.as_ref().filter(|_| trouble != self.trouble) {
+            tracing::error!("{trouble}");
+        }
+        self.trouble = trouble;
+    }
+
+    /// The reason that the file could not be read or written.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+}
+
+fn read(path: &Path) -> io::Result<BTreeMap<HostName, BTreeSet<String>>> {
+    let mut text = Vec::new();
+    File::open(path)?
+        .take(LARGEST_FILE)
+        .read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use usher_ike::IkePublicKey;
+    use usher_policy::protection::{Kind, Profile};
+
+    const ENCRYPTION: Class = Class::new(Kind::Encryption, Profile::Standard);
+    const AUTHENTICATION: Class = Class::new(Kind::Authentication, Profile::Standard);
+
+    fn peer(name: &str, last: u8) -> Peer {
+        Peer {
+            name: name.parse().expect("a name"),
+            addresses: vec![IpAddr::from([192, 0, 2, last])],
+            keys: vec![IkePublicKey::from_bytes([last; 32])],
+        }
+    }
+
+    #[test]
+    fn hosts_that_negotiated_are_remembered_by_class() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("negotiated.json");
+        let peers = [peer("a", 1), peer("b", 2)];
+        let mut first = Negotiated::load(&path);
+        first.insert("a".parse().expect("a name"), ENCRYPTION);
+        first.save(&path);
+        assert_eq!(first.trouble(), None);
+        let mut next = Negotiated::load(&path);
+        let all = [ENCRYPTION, AUTHENTICATION];
+        assert_eq!(
+            next.held(&peers, &all),
+            [(ENCRYPTION, peers[0].addresses[0])]
+        );
+        assert!(next.held(&peers, &[AUTHENTICATION]).is_empty());
+        // Gone with its block, for good.
+        next.keep_only(&peers[1..]);
+        next.save(&path);
+        assert!(Negotiated::load(&path).held(&peers, &all).is_empty());
+    }
+
+    #[test]
+    fn the_file_of_as_many_hosts_as_can_be_held_is_read() {
+        const HELD: usize = 65_536;
+        let all: BTreeSet<String> = Class::ALL.map(|class| class.name().to_owned()).into();
+        let longest: HostName = "a"
+            .repeat(HostName::MAXIMUM_LENGTH)
+            .parse()
+            .expect("a name");
+        let one = serde_json::to_vec(&BTreeMap::from([(longest, all)])).expect("a host");
+        assert!((one.len() * HELD) as u64 <= LARGEST_FILE);
+    }
+
+    #[test]
+    fn a_broken_file_is_a_trouble_until_it_is_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("negotiated.json");
+        std::fs::write(&path, "{").expect("a file");
+        let mut negotiated = Negotiated::load(&path);
+        assert!(
+            negotiated
+                .trouble()
+                .is_some_and(|words| words.contains("unusable"))
+        );
+        negotiated.insert("a".parse().expect("a name"), ENCRYPTION);
+        negotiated.save(&folder.path().join("no-folder/negotiated.json"));
+        assert!(
+            negotiated
+                .trouble()
+                .is_some_and(|words| words.contains("cannot write"))
+        );
+        negotiated.save(&path);
+        assert_eq!(negotiated.trouble(), None);
+    }
+}

@@ -1,0 +1,151 @@
+//! Live sockets of governed programs, for an administrator.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use usher_ipsec::{Ipsec, IpsecError, LiveSocket, LiveTreatment, Sa, Sas};
+use usher_local::requests::{SaView, SocketView, SocketsView, TreatmentView};
+use usher_policy::Policy;
+use usher_policy::protection::{Class, Deciding, Level, Names, Traffic};
+
+/// The states of TCP by the kernel's numbers, in the words of ss(8).
+const STATES: [&str; 13] = [
+    "unknown",
+    "established",
+    "syn-sent",
+    "syn-recv",
+    "fin-wait-1",
+    "fin-wait-2",
+    "time-wait",
+    "unconnected",
+    "close-wait",
+    "last-ack",
+    "listening",
+    "closing",
+    "syn-recv",
+];
+
+const TCP: u16 = 6;
+const UDP: u16 = 17;
+
+/// A page of them: see [`usher_local::requests::Sockets`]. `policy` is the one in force, and `names`
+/// what its names stand for.
+pub(super) fn page(
+    ipsec: &mut Ipsec,
+    policy: &Policy,
+    names: &Names,
+    after: u64,
+    most: u64,
+) -> Result<SocketsView, IpsecError> {
+    let most = usize::try_from(most.min(SocketsView::MOST)).unwrap_or(usize::MAX);
+    let page = ipsec.sockets(after, most)?;
+    let sas = ipsec.sas()?;
+    let mut deciding = BTreeMap::new();
+    let mut sockets = Vec::with_capacity(page.sockets.len());
+    for socket in &page.sockets {
+        let number = socket.application;
+        // The monitor works by the tables of this very policy.
+        let Some(block) = policy.applications.get(number as usize) else {
+            continue;
+        };
+        let deciding = deciding
+            .entry(number)
+            .or_insert_with(|| block.deciding(names));
+        let program = match &socket.program {
+            Some(program) => program.to_string(),
+            None => block.name(),
+        };
+        let head = block.origin.place.to_string();
+        sockets.push(view(socket, program, head, deciding, &sas));
+    }
+    Ok(SocketsView {
+        sockets,
+        total: page.total as u64,
+        next: page.next,
+    })
+}
+
+fn view(
+    socket: &LiveSocket,
+    program: String,
+    head: String,
+    deciding: &Deciding<'_>,
+    sas: &Sas,
+) -> SocketView {
+    let (treatment, line) = match socket.remote {
+        Some(peer) => connected(socket, peer, deciding),
+        None => (socket.treatment, Some(head)),
+    };
+    let class = match treatment {
+        LiveTreatment::Protect(class, _) => Some(class),
+        _ => None,
+    };
+    let (own, peer) = (socket.local.ip(), socket.remote.map(|peer| peer.ip()));
+    let ends = class.zip(peer);
+    let sa_out = ends.and_then(|(class, peer)| sas.between(own, peer, class));
+    let sa_in = ends.and_then(|(class, peer)| sas.between(peer, own, class));
+    SocketView {
+        cookie: socket.cookie,
+        program,
+        uid: socket.uid,
+        process: socket.process,
+        holders: socket.holders,
+        protocol: match socket.protocol {
+            TCP => "tcp".into(),
+            UDP => "udp".into(),
+            other => other.to_string(),
+        },
+        state: (socket.protocol == TCP).then(|| state(socket.state).into()),
+        local: socket.local,
+        peer: socket.remote,
+        treatment: treatment_view(treatment),
+        line,
+        sa_out: sa_out.map(sa_view),
+        sa_in: sa_in.map(sa_view),
+    }
+}
+
+/// The treatment of a connected socket, and the statement that decides. The kernel has not found the
+/// treatment out before the first packet; then the policy says what it will find.
+fn connected(
+    socket: &LiveSocket,
+    peer: SocketAddr,
+    deciding: &Deciding<'_>,
+) -> (LiveTreatment, Option<String>) {
+    let (traffic, origin) = deciding.traffic(peer.ip(), socket.local.port(), peer.port());
+    let line = origin.map(|origin| origin.place.to_string());
+    let treatment = match (socket.treatment, traffic) {
+        (LiveTreatment::EachPacket, Traffic::Bypass) => LiveTreatment::Bypass,
+        (LiveTreatment::EachPacket, Traffic::Discard) => LiveTreatment::Discard,
+        (LiveTreatment::EachPacket, Traffic::Protect(item)) => {
+            LiveTreatment::Protect(item.class(), item.level)
+        }
+        (known, _) => known,
+    };
+    (treatment, line)
+}
+
+fn state(number: u8) -> &'static str {
+    STATES.get(usize::from(number)).unwrap_or(&STATES[0])
+}
+
+fn treatment_view(treatment: LiveTreatment) -> TreatmentView {
+    let protect = |class: Class, level: Level| TreatmentView::Protect {
+        class: class.name().into(),
+        level: level.to_string(),
+    };
+    match treatment {
+        LiveTreatment::EachPacket => TreatmentView::EachPacket,
+        LiveTreatment::Bypass => TreatmentView::Bypass,
+        LiveTreatment::Discard => TreatmentView::Discard,
+        LiveTreatment::Protect(class, level) => protect(class, level),
+    }
+}
+
+fn sa_view(sa: Sa) -> SaView {
+    SaView {
+        spi: format!("{:08x}", sa.spi),
+        bytes: sa.bytes,
+        since: sa.since,
+    }
+}

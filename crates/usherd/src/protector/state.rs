@@ -1,0 +1,201 @@
+//! The state of the protector: the tables in force, and all that it knows of them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use usher_bpf::Objects;
+use usher_bpf::guard::Claims;
+use usher_ike::Notice;
+use usher_ipsec::{Applied, Ipsec, IpsecError};
+use usher_local::configuration::Configuration;
+use usher_policy::protection::{Class, Tables};
+
+use super::contest::Contest;
+use super::last_answers::LastAnswers;
+use super::negotiated::Negotiated;
+use super::refusals::Refusals;
+
+/// How long all connections are looked at again after a change. A handshake that was under way, whose
+/// connection may have the former mark, has ended by then.
+const SETTLING: Duration = Duration::from_secs(120);
+
+/// The tables in force, and the state around them.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) configuration: Option<Arc<Configuration>>,
+    pub(super) tables: Tables,
+    pub(super) applied: Applied,
+    /// None: nothing is protected, and nothing is loaded.
+    pub(super) ipsec: Option<Ipsec>,
+    /// Sockets that were found and are governed since.
+    pub(super) adopted: u64,
+    /// When tables, programs or held peers have changed last.
+    pub(super) changed: Option<Instant>,
+    /// The reason that older sockets cannot be found.
+    pub(super) unlisted: Option<String>,
+    /// Sysctls that others have changed, as last reported.
+    pub(super) changed_sysctls: Vec<&'static str>,
+    pub(super) refusals: Refusals,
+    /// Others that keep changing the SPD.
+    pub(super) contest: Contest,
+    /// Peers that could not be held, because the table was full.
+    pub(super) not_held: bool,
+    /// The addresses of the hosts with which SAs are negotiated.
+    pub(super) peers: BTreeSet<IpAddr>,
+    pub(super) claims: Claims,
+    /// True if the guard keeps other processes from the loaded objects.
+    pub(super) is_guarded: bool,
+    pub(super) answers: LastAnswers,
+    pub(super) negotiated: Negotiated,
+    /// True if the resolver is connected.
+    pub(super) has_resolver: bool,
+    /// The reason that the last answers are not in force.
+    pub(super) unrenewed: Option<String>,
+}
+
+impl State {
+    /// Follows a change of tables, programs or held peers: adopts sockets, and gives connections their
+    /// marks.
+    pub(super) fn settle(&mut self) {
+        self.changed = Some(Instant::now());
+        self.adopt();
+    }
+
+    /// Governs the sockets that are older than the policy, or that another program made and passed on.
+    /// A failure does not end what is in force; it is reported once, and in `usher protection show`.
+    pub(super) fn adopt(&mut self) {
+        let Some(ipsec) = &mut self.ipsec else { return };
+        let is_settled = self.changed.is_none_or(|since| since.elapsed() > SETTLING);
+        let adopted = match is_settled {
+            true => ipsec.adopt_later(),
+            false => ipsec.adopt(),
+        };
+        let adopted = match adopted {
+            Ok(adopted) => adopted,
+            Err(error) => {
+                let error = error.to_string();
+                if self.unlisted.as_ref() != Some(&error) {
+                    tracing::error!(
+                        error,
+                        "sockets that are older than the policy cannot be found"
+                    );
+                }
+                self.unlisted = Some(error);
+                return;
+            }
+        };
+        self.unlisted = None;
+        if adopted > 0 {
+            tracing::info!(
+                sockets = adopted,
+                "sockets that are older than the policy are governed now"
+            );
+        }
+        self.adopted += adopted as u64;
+    }
+
+    /// Handles new SAs with a peer. Returns whether the peer is held only from now on.
+    pub(super) fn announce(&mut self, class: Class, notice: &Notice) -> Result<bool, IpsecError> {
+        // A notice may come after its peer has left the policy.
+        let is_known = self.has_peer(notice.peer);
+        let Some(ipsec) = &mut self.ipsec else {
+            return Ok(false);
+        };
+        // First, because sockets wait for it, even if the rest fails.
+        ipsec.announce_sa(class)?;
+        if !is_known {
+            return Ok(false);
+        }
+        // At every level: a later policy may make it optional, and no notice comes then.
+        self.negotiated.insert(notice.host.clone(), class);
+        let held = ipsec.hold(class, notice.peer);
+        self.not_held |= matches!(held, Err(IpsecError::HeldFull(_)));
+        held
+    }
+
+    /// Returns whether SAs are negotiated with the host that has this address.
+    pub(super) fn has_peer(&self, address: IpAddr) -> bool {
+        self.peers.contains(&address.to_canonical())
+    }
+
+    /// Forgets the state of a policy after protection has ended. Hosts that have negotiated stay
+    /// known: as long as their `host` blocks stay, the next policy holds them.
+    pub(super) fn forget_what_was_in_force(&mut self) {
+        *self = Self {
+            configuration: self.configuration.take(),
+            claims: std::mem::take(&mut self.claims),
+            answers: std::mem::take(&mut self.answers),
+            negotiated: std::mem::take(&mut self.negotiated),
+            has_resolver: self.has_resolver,
+            ..Self::default()
+        };
+    }
+
+    /// Claims the loaded objects for the guard. Protection is in force without it.
+    pub(super) fn guard(&mut self) {
+        let objects = self
+            .ipsec
+            .as_ref()
+            .map_or(Ok(Objects::default()), Ipsec::objects);
+        let claimed = objects.and_then(|objects| Ok(self.claims.renew(&objects)?));
+        self.is_guarded = claimed.unwrap_or_else(|error| {
+            tracing::warn!(%error, "root's processes can touch the tables of protection");
+            false
+        });
+    }
+
+    /// Ends protection, including that which an earlier protector has left.
+    pub(super) fn end(&mut self) -> Result<Applied, IpsecError> {
+        if let Some(ipsec) = self.ipsec.take() {
+            ipsec.close()?;
+        } else {
+            super::release()?;
+        }
+        self.forget_what_was_in_force();
+        Ok(Applied::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_ike::{IkePublicKey, Peer};
+    use usher_policy::protection::{Class, Kind, Profile};
+
+    use super::*;
+
+    const ENCRYPTION: Class = Class::new(Kind::Encryption, Profile::Standard);
+
+    #[test]
+    fn hosts_that_negotiated_outlast_a_policy_without_protection() {
+        let peer = Peer {
+            name: "a".parse().expect("a name"),
+            addresses: vec![IpAddr::from([192, 0, 2, 1])],
+            keys: vec![IkePublicKey::from_bytes([1; 32])],
+        };
+        let mut state = State::default();
+        state.negotiated.insert(peer.name.clone(), ENCRYPTION);
+        state.peers.insert(peer.addresses[0]);
+        state.forget_what_was_in_force();
+        assert!(!state.has_peer(peer.addresses[0]));
+        let held = [(ENCRYPTION, peer.addresses[0])];
+        let negotiated = &mut state.negotiated;
+        assert_eq!(
+            negotiated.held(std::slice::from_ref(&peer), &[ENCRYPTION]),
+            held
+        );
+        // The twin: its `host` block has left the policy.
+        negotiated.keep_only(&[]);
+        assert_eq!(negotiated.held(&[peer], &[ENCRYPTION]), []);
+    }
+
+    #[test]
+    fn only_addresses_of_peers_are_asked_for() {
+        let mut state = State::default();
+        state.peers.insert(IpAddr::from([192, 0, 2, 1]));
+        let has = |address: &str| state.has_peer(address.parse().expect("an address"));
+        assert!(has("192.0.2.1") && has("::ffff:192.0.2.1"));
+        assert!(!has("192.0.2.2"));
+    }
+}

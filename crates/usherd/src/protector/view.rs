@@ -1,0 +1,170 @@
+//! The protection in force, for an administrator: the answer to `usher protection show`.
+
+use std::time::Instant;
+
+use usher_daemon::clock::unix_time;
+use usher_ipsec::IpsecError;
+use usher_local::requests::{ApplicationView, ProtectionView};
+use usher_policy::Policy;
+use usher_policy::protection::Tables;
+
+use super::force::Force;
+use super::last_answers;
+use super::state::State;
+
+impl Force {
+    /// The protection in force, for an administrator.
+    ///
+    /// # Errors
+    /// When the kernel's state cannot be read.
+    pub(super) fn view(&self) -> Result<ProtectionView, IpsecError> {
+        let mut state = self.state();
+        let mut view = ProtectionView::default();
+        let State {
+            configuration,
+            tables,
+            applied,
+            ipsec,
+            adopted,
+            unlisted,
+            not_held,
+            answers,
+            has_resolver,
+            unrenewed,
+            negotiated,
+            contest,
+            ..
+        } = &mut *state;
+        let Some(configuration) = configuration else {
+            return Ok(view);
+        };
+        view.generation = configuration.generation();
+        let blocks = configuration.checked.policy.applications.iter();
+        let applications = blocks.zip(&tables.applications).map(|(block, rules)| {
+            let (missing, programs): (Vec<_>, Vec<_>) = rules
+                .programs
+                .iter()
+                .partition(|program| applied.missing.contains(program));
+            let names = |programs: Vec<_>| programs.iter().map(ToString::to_string).collect();
+            ApplicationView {
+                place: block.origin.place.to_string(),
+                programs: names(programs),
+                missing: names(missing),
+                networks: rules.networks.len(),
+            }
+        });
+        view.applications = applications.collect();
+        view.marks = configuration.checked.policy.marks.bits();
+        view.services = services(&configuration.checked.policy, tables);
+        view.adopted_sockets = *adopted;
+        view.troubles.extend(unlisted.as_ref().map(|error| {
+            format!("sockets that are older than the policy may not be governed: {error}")
+        }));
+        let classes = tables.classes.iter();
+        view.classes = classes
+            .map(|(class, level)| format!("{} {level}", class.name()))
+            .collect();
+        view.unseen_scripts = match ipsec {
+            Some(ipsec) => ipsec.monitor().unseen_scripts().map(str::to_owned),
+            None => self.without_lsm().map(str::to_owned),
+        };
+        if let Some(ipsec) = ipsec {
+            view.unseen_calls = ipsec.monitor().unseen_calls().map(str::to_owned);
+            view.spd_entries = ipsec.spd_entries()?.len();
+            let counters = usher_bpf::Counted::named(&ipsec.counters()?);
+            let of_services = usher_bpf::Counted::named(&ipsec.service_counters()?);
+            view.counters = counters
+                .into_iter()
+                .chain(of_services)
+                .filter(|(_, number)| *number > 0)
+                .collect();
+            let wanted = ipsec.wanted().len();
+            if view.spd_entries != wanted {
+                let entries = view.spd_entries;
+                view.troubles.push(format!(
+                    "the SPD has {entries} of Usher's {wanted} entries: somebody changes it"
+                ));
+            }
+            view.troubles.extend(ipsec.unkept_services().map(|reason| {
+                format!(
+                    "while somebody removes Usher's entries of the SPD, connections with the services \
+                     above leave in the clear: the kernel does not accept the programs that would drop \
+                     them ({reason}); they need Linux 6.6 or later"
+                )
+            }));
+            for sysctl in ipsec.changed_sysctls()? {
+                view.troubles.push(format!(
+                    "the sysctl {sysctl} was changed: answers may leave without protection, or be \
+                     dropped; a restart of the protector sets it again"
+                ));
+            }
+        }
+        let refused = applied.refused.iter().map(ToString::to_string);
+        view.troubles.extend(refused);
+        let unread = applied.unread.iter().map(|path| {
+            format!(
+                "{}: the protector cannot read this file, so it cannot tell whether this is a script, \
+                 which is not governed; install programs below /usr or /opt",
+                path.display()
+            )
+        });
+        view.troubles.extend(unread);
+        for program in &applied.missing {
+            view.troubles.push(format!(
+                "{program}: there is no such file, or the protector cannot open it; its traffic is not \
+                 governed"
+            ));
+        }
+        if contest.is_on(Instant::now()) {
+            view.troubles.push(
+                "somebody keeps changing Usher's entries of the SPD: they are put back, at most every \
+                 200 milliseconds, and what they would protect is dropped meanwhile; `ip xfrm monitor \
+                 policy` shows the changes, and two programs that manage IPsec cannot share these \
+                 entries"
+                    .into(),
+            );
+        }
+        if *not_held {
+            let trouble = "the table of peers that are held to their protection was full: an optional \
+                           peer that is not in it is served in the clear when its SAs are gone; write \
+                           `mandatory` for peers that must be protected";
+            view.troubles.push(trouble.into());
+        }
+        view.names = answers.view(unix_time());
+        if !view.names.is_empty() && !*has_resolver {
+            view.troubles.push(
+                "the resolver does not run, so names are not followed: start usher-resolver.service"
+                    .into(),
+            );
+        }
+        view.troubles.extend(last_answers::troubles(&view.names));
+        if let Some(reason) = unrenewed {
+            view.troubles.push(format!(
+                "the last answers for names are not in force: {reason}"
+            ));
+        }
+        let asks_charon = !tables.classes.is_empty();
+        let report = self.ike().report();
+        let troubles = [report.trouble, report.lacks].into_iter().flatten();
+        view.troubles.extend(troubles.filter(|_| asks_charon));
+        view.troubles
+            .extend(negotiated.trouble().map(str::to_owned));
+        Ok(view)
+    }
+}
+
+/// The connections that are protected whichever program has them, for an administrator.
+fn services(policy: &Policy, tables: &Tables) -> Vec<String> {
+    let offered = policy.services.values().filter_map(|service| {
+        let kind = service.protection.as_ref()?.kind;
+        Some(format!(
+            "{} at port {} here: {kind}",
+            service.name, service.listen
+        ))
+    });
+    let reached = tables.destinations.iter().map(|destination| {
+        let (peer, port) = (destination.peer, destination.port);
+        format!("port {port} of {peer}: {}", destination.class.name())
+    });
+    offered.chain(reached).collect()
+}

@@ -1,0 +1,114 @@
+//! The resolver: looks up the names in `network` statements for the protector, which parses nothing that
+//! comes from the network. It asks as the programs of this host do, by the C library's getaddrinfo(3),
+//! so it finds what they find: /etc/hosts, the name service's modules and the host's DNS servers.
+//!
+//! A look-up cannot be interrupted. Each has a thread of its own, of which there are few, and when one
+//! hangs for long the process ends, so that the service manager starts another.
+//!
+//! Room: the protector's connection, the configuration of the name service, datagram and TCP sockets. No
+//! key, no capability.
+
+mod look_ups;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use usher_daemon::control::{Status, StatusView};
+use usher_daemon::control_server::{Answers, Failed};
+use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_daemon::role::HasRole;
+use usher_daemon::watchdog::watchdog;
+use usher_local::roles;
+use usher_policy::protection::{MAXIMUM_RESOLVER_PACKET, ResolverRequest};
+
+use crate::start::{self, Attempt, Start, StartError};
+use look_ups::LookUps;
+
+/// How often it looks which names are due.
+const LOOKING: Duration = Duration::from_millis(250);
+
+/// Runs the resolver until the process ends.
+pub fn run() -> Result<(), StartError> {
+    let start = Start::<roles::Resolver>::begin()?;
+    let protector = start::account_of(roles::Protector::ROLE)?;
+    let control = start.control()?;
+    let [listener] = start.sockets()?;
+    start.give_up_root()?;
+    start.confine()?;
+    let runtime = start::runtime()?;
+    let end = runtime.block_on(async {
+        let control = control.serve(Arc::new(Running));
+        start::ready();
+        tracing::info!("resolver ready");
+        tokio::select! {
+            result = serve(listener, protector.uid) => result.attempt("names cannot be looked up"),
+            result = control => result.attempt("the control socket failed"),
+            () = watchdog() => Ok(()),
+        }
+    });
+    // Without waiting for a look-up that hangs.
+    runtime.shutdown_background();
+    end
+}
+
+/// The resolver as the command line sees it.
+struct Running;
+
+impl Answers<Status> for Running {
+    async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
+        Ok(StatusView::new::<roles::Resolver>(0, [], Vec::new()))
+    }
+}
+
+/// Serves the protector. There is one, so its next connection waits for the end of the former.
+async fn serve(listener: OwnedFd, protector: u32) -> io::Result<()> {
+    let listener = PacketListener::new(listener)?;
+    let mut look_ups = LookUps::default();
+    loop {
+        let connection = listener.accept_of(protector, "protector").await?;
+        tracing::info!("protector connected");
+        look_ups.follow(Vec::new());
+        let end = answer(&connection, &mut look_ups).await;
+        tracing::warn!(
+            reason = crate::link::how(end.as_ref().err()),
+            "protector gone"
+        );
+        if look_ups.hung().is_some() {
+            return end;
+        }
+    }
+}
+
+/// Looks up the names that the protector has, and answers, until it closes the connection.
+async fn answer(protector: &AsyncPacketSocket, look_ups: &mut LookUps) -> io::Result<()> {
+    let mut now = tokio::time::interval(LOOKING);
+    now.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            packet = protector.receive(MAXIMUM_RESOLVER_PACKET) => {
+                let packet = packet?.bytes;
+                if packet.is_empty() {
+                    return Ok(());
+                }
+                let request = ResolverRequest::decode(&packet).map_err(io::Error::other)?;
+                let ResolverRequest::Follow(names) = request;
+                look_ups.follow(names);
+            }
+            Some(reply) = look_ups.next() => {
+                protector.send(&reply.encode()).await?;
+            }
+            _ = now.tick() => {
+                if let Some(name) = look_ups.hung() {
+                    return Err(io::Error::other(format!(
+                        "the name service of this host hangs: it has been looking up {name} for more \
+                         than {} s",
+                        look_ups::HUNG.as_secs()
+                    )));
+                }
+            }
+        }
+        look_ups.begin();
+    }
+}

@@ -1,0 +1,128 @@
+//! Policies are read, applied and shown.
+
+use super::*;
+
+#[test]
+fn included_files_are_part_of_the_policy() -> Outcome {
+    let mail = Lab::mail()?;
+    mail.mailhost
+        .replace(POLICY, "member alice, bob;", "member alice;")?;
+    mail.mailhost
+        .write("/etc/usher/teams/mail", mail.mailhost.read(POLICY)?)?;
+    mail.mailhost.write(
+        POLICY,
+        "include \"../teams/mail\";\ninclude \"mail.policy\";\n",
+    )?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    let is_served = |user: &str| is_served(&mail, user, "imap");
+    assert!(is_served("alice")?);
+    assert!(!is_served("bob")?);
+    mail.mailhost.run(["rm", "/etc/usher/teams/mail"])?;
+    let refused = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
+    assert!(!refused.status.success());
+    for part in [
+        "mail.policy:1:1",
+        "../teams/mail cannot be included",
+        "help: ",
+    ] {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+    assert!(is_served("alice")?);
+    assert!(!is_served("bob")?);
+    Ok(())
+}
+
+#[test]
+fn a_service_with_protection_needs_a_protector() -> Outcome {
+    let mail = Lab::mail()?;
+    let demanding = "listen 143; protection encryption;";
+    mail.mailhost.replace(POLICY, "listen 143;", demanding)?;
+    let refused = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
+    assert!(!refused.status.success());
+    let said = "the protector does not run on this host";
+    assert!(refused.stderr.contains(said), "{}", refused.stderr);
+    let explain = "usher policy explain alice@laptop imap@mailhost".split(' ');
+    let explained = mail.mailhost.command(explain).run()?.stdout;
+    assert!(
+        explained.contains("its connections must be encrypted by IPsec"),
+        "{explained}"
+    );
+    // The configuration in force is as before.
+    let mut alice = connect(&mail, "alice")?;
+    lives(&mut alice)
+}
+
+/// A policy that the paper has.
+macro_rules! figure {
+    ($name:literal) => {
+        include_str!(concat!(
+            "../../../../crates/protection/usher-protection/tests/applications/published/figure-",
+            $name,
+            ".policy"
+        ))
+    };
+}
+
+#[test]
+fn a_name_that_is_not_found_is_a_warning_of_the_check() -> Outcome {
+    let mail = Lab::mail()?;
+    let others = [
+        figure!("4-ftp"),
+        figure!("4-vsftpd"),
+        figure!("7-client"),
+        figure!("7-server"),
+        figure!("9-fast"),
+        figure!("9-secure"),
+    ];
+    for figure in others {
+        mail.mailhost.write("/root/figure.policy", figure)?;
+        mail.mailhost
+            .run(["usher", "policy", "check", "/root/figure.policy"])?;
+    }
+    mail.mailhost.write("/root/figure-3.policy", figure!("3"))?;
+    let check = || {
+        let check = ["usher", "policy", "check", "/root/figure-3.policy"];
+        mail.mailhost.run(check)
+    };
+    // The host has no resolver.
+    let unknown = "figure-3.policy:5:3: the address of `www.abc.com` cannot be found";
+    let warned = check()?.stderr;
+    assert!(warned.contains(unknown), "{warned}");
+    let hosts = mail.mailhost.read("/etc/hosts")?;
+    let known = format!("{hosts}\n198.51.100.7 www.abc.com\n");
+    mail.mailhost.write("/etc/hosts", &known)?;
+    let warned = check()?.stderr;
+    assert!(!warned.contains("www.abc.com"), "{warned}");
+    Ok(())
+}
+
+#[test]
+fn what_is_in_force_is_shown_as_a_policy_that_can_be_read() -> Outcome {
+    let mail = Lab::mail()?;
+    mail.mailhost
+        .replace(POLICY, "style connection;", "style   user;")?;
+    let show = ["usher", "policy", "show"];
+    let shown = mail.mailhost.run(show)?.stdout;
+    for part in [
+        " in force on mailhost\n",
+        "# offers imap at port 143\n",
+        &format!("# from {POLICY}\n"),
+        "  style connection;\n",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    mail.mailhost.write("/root/shown.policy", &shown)?;
+    mail.mailhost
+        .run(["usher", "policy", "check", "/root/shown.policy"])?;
+    let canonical = ["usher", "policy", "fmt", "--check", "/root/shown.policy"];
+    mail.mailhost.run(canonical)?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    let shown = mail.mailhost.run(show)?.stdout;
+    assert!(shown.contains("  style user;\n"), "{shown}");
+    let shown = mail.laptop.run(show)?.stdout;
+    assert!(
+        shown.contains("# reaches imap at mailhost port 143\n"),
+        "{shown}"
+    );
+    Ok(())
+}

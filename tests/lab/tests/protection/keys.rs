@@ -1,0 +1,174 @@
+//! The IKE key of a host is replaced while its traffic is protected.
+
+use usher_lab::protected::{
+    SERVER, World, can_protect, json, public_key, wait_for_listener, watch_packets,
+};
+use usher_lab::{Host, PATIENCE, Running, eventually};
+
+use super::Outcome;
+
+/// Answers each byte of each connection.
+const ECHO: &str = "
+import socket
+listener = socket.create_server(('', 8000))
+while True:
+    connection, _ = listener.accept()
+    while (data := connection.recv(1)):
+        connection.sendall(data)
+";
+
+/// Sends bytes over one connection, one after the other, and prints a line for each answer.
+const BEAT: &str = "
+import socket, sys, time
+connection = socket.create_connection((sys.argv[1], 8000))
+while True:
+    connection.sendall(b'x')
+    assert connection.recv(1) == b'x'
+    print('beat', flush=True)
+    time.sleep(0.05)
+";
+
+/// Two protected hosts with one connection between governed programs.
+struct Pair {
+    beats: Running,
+    _echo: Running,
+    _daemons: Vec<usher_lab::Daemon>,
+    world: World,
+}
+
+impl Pair {
+    fn new() -> Result<Self, Box<dyn std::error::Error>> {
+        let world = World::new()?;
+        let mut daemons = world.start_charons()?;
+        daemons.extend(world.start_protectors()?);
+        world.write_secure()?;
+        world.apply()?;
+        world.wait_for_sas()?;
+        let echo = world.server.spawn([SERVER, "-c", ECHO])?;
+        wait_for_listener(&world.server, 8000)?;
+        let server = world.server.ipv4().to_string();
+        let beats = world.laptop.spawn([SERVER, "-c", BEAT, &server])?;
+        let mut pair = Self {
+            beats,
+            _echo: echo,
+            _daemons: daemons,
+            world,
+        };
+        pair.goes_on()?;
+        Ok(pair)
+    }
+
+    /// Checks that the connection still carries data.
+    fn goes_on(&mut self) -> Outcome {
+        for _ in 0..3 {
+            self.beats.read_past("beat\n", PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the `host` blocks of these hosts' policies, where the server has these IKE keys, and
+    /// applies them.
+    fn state_keys(&self, hosts: &[&Host], keys: &[&str]) -> Outcome {
+        let (laptop, server) = (&self.world.laptop, &self.world.server);
+        let block = |host: &Host, keys: &str| -> Result<String, Box<dyn std::error::Error>> {
+            let (name, address) = (host.name(), host.ipv4());
+            let key = public_key(host, "host_key")?;
+            Ok(format!(
+                "host {name} {{ address {address}; key \"{key}\"; ike-key {keys}; }}\n"
+            ))
+        };
+        let quoted: Vec<String> = keys.iter().map(|key| format!("\"{key}\"")).collect();
+        let own = format!("\"{}\"", public_key(laptop, "ike/key")?);
+        let text = block(laptop, &own)? + &block(server, &quoted.join(", "))?;
+        for host in hosts {
+            host.write("/etc/usher/policy.d/hosts.policy", &text)?;
+            host.run(["usher", "policy", "apply"])?;
+        }
+        Ok(())
+    }
+
+    /// The server's view of its only peer.
+    fn peer(&self) -> Result<serde_json::Value, Box<dyn std::error::Error>> {
+        let mut peers = json(&self.world.server, &["protection", "peers"])?;
+        Ok(peers["peers"][0].take())
+    }
+}
+
+/// Packets that found no SA, on both hosts.
+fn packets_without_sa(world: &World) -> Result<u64, Box<dyn std::error::Error>> {
+    let mut number = 0;
+    for host in world.protected() {
+        let counted = host.run(["cat", "/proc/net/xfrm_stat"])?.stdout;
+        let line = counted
+            .lines()
+            .find(|line| line.starts_with("XfrmOutNoStates"));
+        let line = line.and_then(|line| line.split_whitespace().nth(1));
+        number += line.ok_or("no such counter")?.parse::<u64>()?;
+    }
+    Ok(number)
+}
+
+#[test]
+fn an_ike_key_is_replaced_under_traffic() -> Outcome {
+    if !can_protect() {
+        return Ok(());
+    }
+    let mut pair = Pair::new()?;
+    let (laptop, server) = (pair.world.laptop.clone(), pair.world.server.clone());
+    let mut capture = watch_packets(&server)?;
+    let without_sa = packets_without_sa(&pair.world)?;
+    let former = public_key(&server, "ike/key")?;
+    let refused = server.command(["usher", "protection", "use-key"]).run()?;
+    assert!(refused.stderr.contains("new-key"), "{}", refused.stderr);
+    let made = json(&server, &["protection", "new-key"])?;
+    let next = made["next_key"].as_str().ok_or("no key")?.to_owned();
+    assert_eq!(
+        json(&server, &["protection", "new-key"])?,
+        made,
+        "one at a time"
+    );
+    // The twin: a policy without the key would end all protection of this host.
+    let refused = server.command(["usher", "protection", "use-key"]).run()?;
+    assert!(!refused.status.success());
+    assert!(refused.stderr.contains(&next), "{}", refused.stderr);
+    assert_eq!(public_key(&server, "ike/key")?, former);
+
+    // A peer that does not accept the key yet: the SAs of the former one stay.
+    pair.state_keys(&[&server], &[&former, &next])?;
+    server.run(["usher", "protection", "use-key"])?;
+    assert_eq!(public_key(&server, "ike/key")?, next);
+    eventually("the reason is told", || {
+        let why_not = pair.peer()?["classes"][0]["why_not"].take();
+        Ok(why_not
+            .as_str()
+            .is_some_and(|why_not| why_not.contains("IKE key")))
+    })?;
+    assert_eq!(pair.peer()?["classes"][0]["protected"], true);
+    pair.goes_on()?;
+
+    // It accepts both, and SAs of the new key take the place of the former ones'.
+    let since = pair.peer()?["since"].as_u64().ok_or("no IKE SA")?;
+    pair.state_keys(&[&laptop], &[&former, &next])?;
+    eventually("the IKE SA is of the new key", || {
+        let peer = pair.peer()?;
+        // The clock and the age of the SA are both rounded.
+        Ok(peer["since"].as_u64() > Some(since + 1) && peer["classes"][0]["protected"] == true)
+    })?;
+    pair.goes_on()?;
+    assert_eq!(packets_without_sa(&pair.world)?, without_sa, "no gap");
+
+    // The former key is accepted no longer.
+    pair.state_keys(&[&laptop, &server], &[&next])?;
+    pair.world.wait_for_sas()?;
+    pair.goes_on()?;
+    let _echo = pair.world.serve_echo()?;
+    assert!(
+        pair.world.gets_an_echo(&laptop)?,
+        "of a program without a block"
+    );
+    let end = format!("tcp {} 9000\n", laptop.ipv4());
+    let seen = capture.read_past(&end, PATIENCE)?;
+    assert!(seen.contains(&format!("esp {}", laptop.ipv4())), "{seen}");
+    assert!(!seen.contains(" 8000"), "in the clear: {seen}");
+    Ok(())
+}
