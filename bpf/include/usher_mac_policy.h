@@ -10,10 +10,21 @@
  *         return subject->uid == request->file.uid ? 0 : -EACCES;
  *     }
  *
- * A check gets the process (`subject`) and what it wants (`request`), both as plain numbers: never
- * a pointer of the kernel. It returns 0, or the negative number of an error. So the same file is
- * compiled for the kernel, where each check replaces a slot of the framework (bpf/mac), and for
- * user space, where it is tested.
+ * A check gets the process (`subject`), what it wants (`request`), and its own elements of the
+ * labels of the process (`subject_label`), of the object that the request names first
+ * (`object_label`) and of the directory beside it (`directory_label`): all as plain numbers, never
+ * a pointer of the kernel. The kind of an element that is not there is USHER_MAC_NONE. It returns
+ * 0, or the negative number of an error. So the same file is compiled for the kernel, where each
+ * check replaces a slot of the framework (bpf/mac), and for user space, where it is tested.
+ *
+ * A module that labels objects declares the kind of its elements, MAC_POLICY(example, .label =
+ * USHER_MAC_LEVELS), and has entry points of two more forms:
+ *
+ *     MAC_RELABEL(relabel_file)   may the element become `wanted` instead of `former`?
+ *     MAC_DECISION(new_file)      writes `element`, which has the default, or refuses
+ *
+ * A module that declares no relabel_process has labels of processes that nobody changes, and so
+ * with relabel_file and unlabel_file for files.
  *
  * The table of entry points below is the only declaration of them: the slots, the Rust side and
  * docs/mac-entry-points.md are made from it. USHER_MAC_INTERFACE goes up with every change of a
@@ -24,31 +35,32 @@
 
 #include <linux/types.h>
 
-#define USHER_MAC_INTERFACE 1
+#include "usher_mac_label.h"
 
-/* The modules that are loaded at the same time. */
-#define USHER_MAC_MODULES 8
+#define USHER_MAC_INTERFACE 2
 
 /*
- * name: also that of the kernel's hook. request: the structure that the check gets. class: that of
+ * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION. hook: the kernel's,
+ * whose dispatcher (bpf/mac) asks. request: the structure that the function gets. class: that of
  * the paper. kernel: the first one with this hook and LSM programs at it. The last column says when
- * the check is asked. New entry points are added at the end.
+ * the module is asked. New entry points are added at the end.
  */
 /* clang-format off */
 #define USHER_MAC_ENTRY_POINTS(ENTRY) \
-	ENTRY(file_open, usher_mac_file_access, "files", "5.7", "a file is opened, by name or handle") \
-	ENTRY(inode_permission, usher_mac_file_access, "files", "5.7", "a name is looked up in a directory; a file is opened, executed or truncated; access(2)") \
-	ENTRY(inode_getattr, usher_mac_file, "files", "5.7", "the attributes of a file are read (stat)") \
-	ENTRY(inode_create, usher_mac_creation, "files", "5.7", "a regular file is made in a directory") \
-	ENTRY(inode_link, usher_mac_naming, "files", "5.7", "a file gets another name (a hard link)") \
-	ENTRY(inode_unlink, usher_mac_naming, "files", "5.7", "a name of a file is removed") \
-	ENTRY(inode_rename, usher_mac_renaming, "files", "5.7", "a file is renamed, or exchanged with another one: then asked for both") \
-	ENTRY(inode_setattr, usher_mac_attributes, "files", "5.7", "owner, group, mode, size or times of a file are changed") \
-	ENTRY(bprm_check_security, usher_mac_execution, "processes", "5.7", "a program, and each of its interpreters, is executed") \
-	ENTRY(mmap_file, usher_mac_mapping, "processes", "5.7", "a file is mapped; memory without a file is not asked about") \
-	ENTRY(task_kill, usher_mac_signal, "processes", "5.7", "a process sends another one a signal; ESRCH is returned as EPERM") \
-	ENTRY(socket_bind, usher_mac_socket_address, "sockets", "5.7", "a socket is bound to an address") \
-	ENTRY(socket_connect, usher_mac_socket_address, "sockets", "5.7", "a socket is connected to an address")
+	ENTRY(file_open, CHECK, file_open, usher_mac_file_access, "files", "5.7", "a file is opened, by name or handle") \
+	ENTRY(inode_permission, CHECK, inode_permission, usher_mac_file_access, "files", "5.7", "a name is looked up in a directory; a file is opened, executed or truncated; access(2)") \
+	ENTRY(inode_getattr, CHECK, inode_getattr, usher_mac_file, "files", "5.7", "the attributes of a file are read (stat)") \
+	ENTRY(inode_create, CHECK, inode_create, usher_mac_creation, "files", "5.7", "a regular file is made in a directory") \
+	ENTRY(inode_link, CHECK, inode_link, usher_mac_naming, "files", "5.7", "a file gets another name (a hard link)") \
+	ENTRY(inode_unlink, CHECK, inode_unlink, usher_mac_naming, "files", "5.7", "a name of a file is removed") \
+	ENTRY(inode_rename, CHECK, inode_rename, usher_mac_naming, "files", "5.7", "a file is renamed, or exchanged with another one: then asked for both") \
+	ENTRY(inode_rename_to, CHECK, inode_rename, usher_mac_replacing, "files", "5.7", "a file gets this name by renaming: asked after inode_rename") \
+	ENTRY(inode_setattr, CHECK, inode_setattr, usher_mac_attributes, "files", "5.7", "owner, group, mode, size or times of a file are changed") \
+	ENTRY(bprm_check_security, CHECK, bprm_check_security, usher_mac_execution, "processes", "5.7", "a program, and each of its interpreters, is executed") \
+	ENTRY(mmap_file, CHECK, mmap_file, usher_mac_mapping, "processes", "5.7", "a file is mapped; memory without a file is not asked about") \
+	ENTRY(task_kill, CHECK, task_kill, usher_mac_signal, "processes", "5.7", "a process sends another one a signal; ESRCH is returned as EPERM") \
+	ENTRY(socket_bind, CHECK, socket_bind, usher_mac_socket_address, "sockets", "5.7", "a socket is bound to an address") \
+	ENTRY(socket_connect, CHECK, socket_connect, usher_mac_socket_address, "sockets", "5.7", "a socket is connected to an address")
 /* clang-format on */
 
 /* Bits of `access`. Truncating is writing. */
@@ -113,12 +125,10 @@ struct usher_mac_naming {
 	struct usher_mac_file directory; /* of the name */
 };
 
-struct usher_mac_renaming {
-	struct usher_mac_file file;
-	struct usher_mac_file directory;
-	struct usher_mac_file new_directory;
+struct usher_mac_replacing {
+	struct usher_mac_file directory; /* where the new name is */
 	struct usher_mac_file replaced;
-	__u32 replaces; /* 1: `replaced` is a file that had the new name */
+	__u32 replaces; /* 1: `replaced` is a file that had the new name, and has object_label */
 	__u32 reserved; /* 0 */
 };
 
@@ -164,7 +174,7 @@ _Static_assert(sizeof(struct usher_mac_file) == 24, "usher_mac_file");
 _Static_assert(sizeof(struct usher_mac_file_access) == 32, "usher_mac_file_access");
 _Static_assert(sizeof(struct usher_mac_creation) == 32, "usher_mac_creation");
 _Static_assert(sizeof(struct usher_mac_naming) == 48, "usher_mac_naming");
-_Static_assert(sizeof(struct usher_mac_renaming) == 104, "usher_mac_renaming");
+_Static_assert(sizeof(struct usher_mac_replacing) == 56, "usher_mac_replacing");
 _Static_assert(sizeof(struct usher_mac_attributes) == 40, "usher_mac_attributes");
 _Static_assert(sizeof(struct usher_mac_execution) == 32, "usher_mac_execution");
 _Static_assert(sizeof(struct usher_mac_mapping) == 32, "usher_mac_mapping");
@@ -179,7 +189,14 @@ enum mac_point {
 	    MAC_POINTS,
 };
 
-#define ENTRY(name, request, ...) typedef const struct request mac_##name##_request;
+/* What a function gets last, by its form. */
+#define MAC_LAST_CHECK const struct usher_mac_element
+#define MAC_LAST_RELABEL const struct usher_mac_element
+#define MAC_LAST_DECISION struct usher_mac_element
+
+#define ENTRY(name, form, hook, request, ...)                                                      \
+	typedef const struct request mac_##name##_request;                                         \
+	typedef MAC_LAST_##form mac_##name##_last;
 USHER_MAC_ENTRY_POINTS(ENTRY)
 #undef ENTRY
 
@@ -190,7 +207,7 @@ USHER_MAC_ENTRY_POINTS(ENTRY)
 
 /* The section names a slot of the first module; user space chooses the free one. */
 #define MAC_SECTION(point) SEC("freplace/mac_slot_" #point "_0")
-#define MAC_POLICY(name) char LICENSE[] SEC("license") = "Dual BSD/GPL"
+#define MAC_POLICY(name, ...) char LICENSE[] SEC("license") = "Dual BSD/GPL"
 
 /*
  * The settings in force, as an inner map that user space fills before it puts it in place: a check
@@ -273,7 +290,7 @@ static __always_inline int mac_is_in_groups(__u32 first, __u32 last)
 
 #define MAC_SECTION(point)
 
-#define MAC_POLICY(name) const char mac_policy_name[] = #name
+#define MAC_POLICY(name, ...) const char mac_policy_name[] = #name
 
 /* The test writes them. */
 #define MAC_SETTINGS(structure)                                                                    \
@@ -295,18 +312,31 @@ int mac_is_in_groups(__u32 first, __u32 last);
 
 #endif
 
-/* The check of an entry point. */
-#define MAC_CHECK(point)                                                                           \
-	static __always_inline int mac_decide_##point(const struct usher_mac_subject *subject,     \
-						      mac_##point##_request *request);             \
+/*
+ * A function of an entry point, with names for the labels. The kernel takes each argument for one
+ * that may be NULL; the framework passes none that is.
+ */
+#define MAC_FUNCTION(point, fourth, last)                                                          \
+	static __always_inline int mac_decide_##point(                                             \
+	    const struct usher_mac_subject *subject, mac_##point##_request *request,               \
+	    const struct usher_mac_element *subject_label, const struct usher_mac_element *fourth, \
+	    mac_##point##_last *last);                                                             \
 	MAC_SECTION(point)                                                                         \
-	int check_##point(const struct usher_mac_subject *subject, mac_##point##_request *request) \
+	int check_##point(const struct usher_mac_subject *subject, mac_##point##_request *request, \
+			  const struct usher_mac_element *subject_label,                           \
+			  const struct usher_mac_element *fourth, mac_##point##_last *last)        \
 	{                                                                                          \
-		if (!subject || !request)                                                          \
+		if (!subject || !request || !subject_label || !fourth || !last)                    \
 			return -EACCES;                                                            \
-		return mac_decide_##point(subject, request);                                       \
+		return mac_decide_##point(subject, request, subject_label, fourth, last);          \
 	}                                                                                          \
-	static __always_inline int mac_decide_##point(const struct usher_mac_subject *subject,     \
-						      mac_##point##_request *request)
+	static __always_inline int mac_decide_##point(                                             \
+	    const struct usher_mac_subject *subject, mac_##point##_request *request,               \
+	    const struct usher_mac_element *subject_label, const struct usher_mac_element *fourth, \
+	    mac_##point##_last *last)
+
+#define MAC_CHECK(point) MAC_FUNCTION(point, object_label, directory_label)
+#define MAC_RELABEL(point) MAC_FUNCTION(point, former, wanted)
+#define MAC_DECISION(point) MAC_FUNCTION(point, object_label, element)
 
 #endif

@@ -60,33 +60,40 @@ static __always_inline int mac_bounded(int error)
 	return error;
 }
 
-#define MAC_SLOT(name, request, number)                                                            \
+/* The element of an object that has none. Never written. */
+static struct usher_mac_element nothing;
+
+#define MAC_SLOT(name, number)                                                                     \
 	__weak __attribute__((noinline)) int mac_slot_##name##_##number(                           \
-	    const struct usher_mac_subject *subject, mac_##name##_request *wanted)                 \
+	    const struct usher_mac_subject *subject, mac_##name##_request *wanted,                 \
+	    const struct usher_mac_element *subject_label,                                         \
+	    const struct usher_mac_element *object_label, mac_##name##_last *last)                 \
 	{                                                                                          \
 		asm volatile("");                                                                  \
 		return 0;                                                                          \
 	}
 
-#define MAC_SLOTS(name, request, ...)                                                              \
-	MAC_SLOT(name, request, 0)                                                                 \
-	MAC_SLOT(name, request, 1)                                                                 \
-	MAC_SLOT(name, request, 2)                                                                 \
-	MAC_SLOT(name, request, 3)                                                                 \
-	MAC_SLOT(name, request, 4)                                                                 \
-	MAC_SLOT(name, request, 5)                                                                 \
-	MAC_SLOT(name, request, 6)                                                                 \
-	MAC_SLOT(name, request, 7)
+#define MAC_SLOTS(name, ...)                                                                       \
+	MAC_SLOT(name, 0)                                                                          \
+	MAC_SLOT(name, 1)                                                                          \
+	MAC_SLOT(name, 2)                                                                          \
+	MAC_SLOT(name, 3)                                                                          \
+	MAC_SLOT(name, 4)                                                                          \
+	MAC_SLOT(name, 5)                                                                          \
+	MAC_SLOT(name, 6)                                                                          \
+	MAC_SLOT(name, 7)
 
 USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 
 #define MAC_ASK_SLOT(name, number)                                                                 \
 	if (asked & (1 << number))                                                                 \
-		error = mac_add(error, mac_slot_##name##_##number(subject, wanted),                \
-				MAC_POINT_##name, number);
+		error = mac_add(                                                                   \
+		    error,                                                                         \
+		    mac_slot_##name##_##number(subject, wanted, &nothing, &nothing, &nothing),     \
+		    MAC_POINT_##name, number);
 
 /* Asks the modules in `asked`, and composes their answers. */
-#define MAC_ASK(name, request, ...)                                                                \
+#define MAC_ASK(name, ...)                                                                         \
 	static __always_inline int mac_ask_##name(                                                 \
 	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted)    \
 	{                                                                                          \

@@ -204,10 +204,13 @@ MAC_CHECK(inode_rename)
 {
 	int refused = inspect(subject, &request->directory, USHER_MAC_RIGHT_WRITE);
 
-	if (!refused)
-		refused = inspect(subject, &request->file, USHER_MAC_RIGHT_WRITE);
-	if (!refused)
-		refused = inspect(subject, &request->new_directory, USHER_MAC_RIGHT_WRITE);
+	return refused ? refused : inspect(subject, &request->file, USHER_MAC_RIGHT_WRITE);
+}
+
+MAC_CHECK(inode_rename_to)
+{
+	int refused = inspect(subject, &request->directory, USHER_MAC_RIGHT_WRITE);
+
 	if (!refused && request->replaces)
 		refused = inspect(subject, &request->replaced, USHER_MAC_RIGHT_WRITE);
 	return refused;

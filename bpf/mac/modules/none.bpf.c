@@ -7,8 +7,8 @@
 
 MAC_POLICY(none);
 
-#define PERMIT(name, ...)                                                                          \
-	MAC_CHECK(name)                                                                            \
+#define PERMIT(name, form, ...)                                                                    \
+	MAC_##form(name)                                                                           \
 	{                                                                                          \
 		return 0;                                                                          \
 	}

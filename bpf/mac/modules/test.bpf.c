@@ -76,11 +76,16 @@ MAC_CHECK(inode_unlink)
 
 MAC_CHECK(inode_rename)
 {
-	if (!is_whole(&request->file) || !is_directory(&request->directory) ||
-	    !is_directory(&request->new_directory) ||
+	return is_directory(&request->directory) && is_whole(&request->file) ? ANSWER(inode_rename)
+									     : BROKEN;
+}
+
+MAC_CHECK(inode_rename_to)
+{
+	if (!is_directory(&request->directory) ||
 	    (request->replaces && !is_whole(&request->replaced)))
 		return BROKEN;
-	return ANSWER(inode_rename);
+	return ANSWER(inode_rename_to);
 }
 
 MAC_CHECK(inode_setattr)

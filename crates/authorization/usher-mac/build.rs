@@ -11,6 +11,7 @@ use usher_bpf_build::{Build, Declarations, Failure};
 fn main() -> Result<(), Failure> {
     let build = Build::new("../../../bpf")?;
     let mut declarations = Declarations::default();
+    build.declare(&mut declarations, "usher_mac_label")?;
     build.declare(&mut declarations, "usher_mac_policy")?;
     build.declare(&mut declarations, "usher_mac_settings")?;
     build.compile("mac", "framework", "framework", &[])?;
@@ -32,9 +33,9 @@ fn declare(header: &str) -> Result<String, Failure> {
         };
         let entry = entry.trim_end_matches(['\\', ' ']);
         let entry = entry.strip_suffix(')').ok_or("an entry point has no end")?;
-        let columns: Vec<&str> = entry.splitn(5, ", ").collect();
-        let &[name, request, class, kernel, asked] = columns.as_slice() else {
-            return Err(format!("the entry point {entry} has no five columns").into());
+        let columns: Vec<&str> = entry.splitn(7, ", ").collect();
+        let &[name, form, hook, request, class, kernel, asked] = columns.as_slice() else {
+            return Err(format!("the entry point {entry} has no seven columns").into());
         };
         let member = camel(name);
         writeln!(
@@ -44,13 +45,14 @@ fn declare(header: &str) -> Result<String, Failure> {
         )?;
         writeln!(
             rows,
-            "    Declared {{ point: EntryPoint::{member}, name: \"{name}\", request: \"{request}\", \
-             class: {class}, kernel: {kernel}, asked: {asked} }},"
+            "    Declared {{ point: EntryPoint::{member}, name: \"{name}\", form: \"{form}\", \
+             hook: \"{hook}\", request: \"{request}\", class: {class}, kernel: {kernel}, \
+             asked: {asked} }},"
         )?;
         count += 1;
     }
     Ok(format!(
-        "/// A kind of access about which modules are asked. Its name is that of the kernel's hook.\n\
+        "/// A kind of access, or another event, about which modules are asked.\n\
          #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]\n\
          pub enum EntryPoint {{\n{members}}}\n\n\
          static POINTS: [Declared; {count}] = [\n{rows}];\n"

@@ -1,6 +1,6 @@
 //! The framework: dispatchers at hooks, and modules in their slots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,7 +34,8 @@ pub struct Framework {
     enabled: Table<u32, u64>,
     declared: Table<u32, u64>,
     refusals: Counters<u64>,
-    dispatchers: BTreeMap<EntryPoint, OwnedFd>,
+    /// By hook.
+    dispatchers: BTreeMap<&'static str, OwnedFd>,
     pins: Pins,
 }
 
@@ -51,9 +52,14 @@ fn not_supported(reason: impl fmt::Display) -> Unsupported {
     Unsupported(reason.to_string())
 }
 
-/// The name of an entry point's dispatcher.
-fn dispatcher(point: EntryPoint) -> String {
-    format!("{DISPATCH}{point}")
+/// The name of a hook's dispatcher.
+fn dispatcher(hook: &str) -> String {
+    format!("{DISPATCH}{hook}")
+}
+
+/// The hooks with a dispatcher.
+fn hooks() -> BTreeSet<&'static str> {
+    EntryPoint::all().map(EntryPoint::hook).collect()
 }
 
 /// The bit of a slot in a set of modules.
@@ -77,8 +83,8 @@ fn require_hooks() -> Result<(), Unsupported> {
             lsms.trim()
         )));
     }
-    let hooks = Hooks::of_kernel().map_err(not_supported)?;
-    if let Some(lacking) = EntryPoint::all().find(|point| !hooks.has(point.name())) {
+    let offered = Hooks::of_kernel().map_err(not_supported)?;
+    if let Some(lacking) = hooks().iter().find(|hook| !offered.has(hook)) {
         return Err(not_supported(format!("it has no hook {lacking}")));
     }
     Ok(())
@@ -136,14 +142,14 @@ impl Framework {
             }
         })?;
         if !is_whole {
-            for point in EntryPoint::all() {
-                object.keep_program(&dispatcher(point), &pins)?;
+            for hook in hooks() {
+                object.keep_program(&dispatcher(hook), &pins)?;
             }
             pins.note_layout(&object, MAC_LAYOUT)?;
         }
-        let dispatchers = EntryPoint::all().map(|point| {
-            let program = pins.program(&dispatcher(point))?;
-            Ok((point, program))
+        let dispatchers = hooks().into_iter().map(|hook| {
+            let program = pins.program(&dispatcher(hook))?;
+            Ok((hook, program))
         });
         let framework = Self {
             modules: object.table("modules")?,
@@ -206,9 +212,10 @@ impl Framework {
             self.refusals.reset_at(place(point, slot))?;
             let declared = self.declared_at(point)? | bit(slot);
             self.declared.set(&(point as u32), &declared)?;
-            let name = dispatcher(point);
+            let hook = point.hook();
+            let name = dispatcher(hook);
             if !is_kept(&name, &self.pins)? {
-                keep(&name, self.dispatchers[&point].as_fd(), &self.pins)?;
+                keep(&name, self.dispatchers[hook].as_fd(), &self.pins)?;
             }
         }
         Ok(())
@@ -244,15 +251,19 @@ impl Framework {
 
     /// Removes all of a module that has no bit.
     fn release(&self, slot: u32) -> Result<(), Error> {
+        let mut unused = hooks();
         for point in EntryPoint::all() {
             let former = self.declared_at(point)?;
             let declared = former & !bit(slot);
             if declared != former {
                 self.declared.set(&(point as u32), &declared)?;
             }
-            if declared == 0 {
-                leave(&dispatcher(point), &self.pins)?;
+            if declared != 0 {
+                unused.remove(point.hook());
             }
+        }
+        for hook in unused {
+            leave(&dispatcher(hook), &self.pins)?;
         }
         let folder = self.folder(slot);
         if usher_bpf::exists(&folder)? {
@@ -302,11 +313,11 @@ impl Framework {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn attached(&self) -> Result<Vec<EntryPoint>, Error> {
+    pub fn attached(&self) -> Result<Vec<&'static str>, Error> {
         let mut attached = Vec::new();
-        for point in EntryPoint::all() {
-            if is_kept(&dispatcher(point), &self.pins)? {
-                attached.push(point);
+        for hook in hooks() {
+            if is_kept(&dispatcher(hook), &self.pins)? {
+                attached.push(hook);
             }
         }
         Ok(attached)
@@ -379,10 +390,10 @@ fn place(point: EntryPoint, slot: u32) -> u32 {
 }
 
 /// The dispatchers of a framework that is not pinned.
-fn programs(object: &Object) -> Result<BTreeMap<EntryPoint, OwnedFd>, Error> {
-    let programs = EntryPoint::all().map(|point| {
-        let name = dispatcher(point);
-        Ok((point, object.program_named(&name)?))
+fn programs(object: &Object) -> Result<BTreeMap<&'static str, OwnedFd>, Error> {
+    let programs = hooks().into_iter().map(|hook| {
+        let name = dispatcher(hook);
+        Ok((hook, object.program_named(&name)?))
     });
     programs.collect()
 }
@@ -391,7 +402,7 @@ fn programs(object: &Object) -> Result<BTreeMap<EntryPoint, OwnedFd>, Error> {
 fn replacing(
     module: &Module,
     slot: u32,
-    dispatchers: &BTreeMap<EntryPoint, OwnedFd>,
+    dispatchers: &BTreeMap<&'static str, OwnedFd>,
 ) -> Result<(usher_bpf::Opened, Vec<EntryPoint>), Error> {
     let mut points = Vec::new();
     let opened = module.code().open()?.replace(|check| {
@@ -400,7 +411,7 @@ fn replacing(
             "a check of a declared entry point",
         ))?;
         points.push(point);
-        let slots = dispatchers.get(&point);
+        let slots = dispatchers.get(point.hook());
         let of = slots.ok_or(KernelError::MissingPart("a dispatcher"))?;
         Ok::<_, Error>((of.as_fd(), format!("mac_slot_{point}_{slot}")))
     })?;

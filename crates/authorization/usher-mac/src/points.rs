@@ -6,6 +6,8 @@ use std::fmt;
 struct Declared {
     point: EntryPoint,
     name: &'static str,
+    form: &'static str,
+    hook: &'static str,
     request: &'static str,
     class: &'static str,
     kernel: &'static str,
@@ -24,10 +26,16 @@ impl EntryPoint {
         &POINTS[self as usize]
     }
 
-    /// The name of the entry point, which is that of the kernel's hook.
+    /// The name of the entry point.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.declared().name
+    }
+
+    /// The kernel's hook whose dispatcher asks.
+    #[must_use]
+    pub fn hook(self) -> &'static str {
+        self.declared().hook
     }
 
     /// The entry point of this name.
@@ -55,17 +63,24 @@ impl EntryPoint {
             "# Entry points of policy modules\n\n\
          Made from the table in [usher_mac_policy.h](../bpf/include/usher_mac_policy.h) by the test \
          `the_page_of_entry_points_is_that_of_the_header`, which compares them.\n\n\
-         A check of a module has the name of an entry point. It gets the process and a request, and \
-         returns 0 or the negative number of an error. Every loaded module that declares the entry point \
-         is asked; each refusal refuses. No program is attached to a hook that no loaded module \
-         declares. No check sleeps.\n\n\
-         | entry point | class | request | from kernel | asked when |\n\
-         | --- | --- | --- | --- | --- |\n",
+         A function of a module has the name of an entry point and one of three forms. It gets the \
+         process, a request, and the module's own elements of labels, and returns 0 or the negative \
+         number of an error. A *check* is asked by every loaded module that declares it; each refusal \
+         refuses. A *relabel* is a check about a change of a label. A *decision* writes an element. No \
+         program is attached to a hook that no loaded module needs. No function sleeps.\n\n\
+         | entry point | form | class | hook | request | from kernel | asked when |\n\
+         | --- | --- | --- | --- | --- | --- | --- |\n",
         );
         for declared in &POINTS {
             page.push_str(&format!(
-                "| `{}` | {} | `struct {}` | {} | {} |\n",
-                declared.name, declared.class, declared.request, declared.kernel, declared.asked
+                "| `{}` | {} | {} | {} | `struct {}` | {} | {} |\n",
+                declared.name,
+                declared.form.to_lowercase(),
+                declared.class,
+                declared.hook,
+                declared.request,
+                declared.kernel,
+                declared.asked
             ));
         }
         page

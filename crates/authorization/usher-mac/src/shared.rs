@@ -6,5 +6,6 @@
     reason = "the headers of bpf/include have their documentation"
 )]
 
+include!(concat!(env!("OUT_DIR"), "/usher_mac_label.rs"));
 include!(concat!(env!("OUT_DIR"), "/usher_mac_policy.rs"));
 include!(concat!(env!("OUT_DIR"), "/usher_mac_settings.rs"));

@@ -33,14 +33,15 @@ static int answer(const struct question *asked)
 {
 	struct usher_mac_file_access access = { .file = asked->file, .access = asked->access };
 	struct usher_mac_attributes change = { .file = asked->file, .changes = asked->access };
+	static const struct usher_mac_element none;
 
 	switch (asked->kind) {
 	case 0:
-		return check_inode_permission(&asked->subject, &access);
+		return check_inode_permission(&asked->subject, &access, &none, &none, &none);
 	case 1:
-		return check_inode_getattr(&asked->subject, &asked->file);
+		return check_inode_getattr(&asked->subject, &asked->file, &none, &none, &none);
 	case 2:
-		return check_inode_setattr(&asked->subject, &change);
+		return check_inode_setattr(&asked->subject, &change, &none, &none, &none);
 	}
 	return mac_compose(mac_error_of((int)asked->access), mac_error_of((int)asked->other));
 }

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Labels of mandatory access control, as the framework (bpf/mac) keeps them and as modules and user
+ * space see them. docs/adr/0076-labels-in-the-kernel.md has the reasons. Part of the interface of
+ * modules (USHER_MAC_INTERFACE) and of the layout of what is pinned (USHER_MAC_LAYOUT).
+ *
+ * A label has an element for each module that labels the object: `biba/high,mls/low`. Each distinct
+ * element is stored once, under a number; the label of an object is eight such numbers. A module
+ * sees elements only, its own ones.
+ */
+#ifndef USHER_MAC_LABEL_H
+#define USHER_MAC_LABEL_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+/* The modules that are loaded at the same time, and so the elements of a label. */
+#define USHER_MAC_MODULES 8
+
+/* Of the name of a module, with the zero that ends it. */
+#define USHER_MAC_NAME_SIZE 32
+
+/* Limits of the text of a label, and of a value in it. */
+#define USHER_MAC_TEXT_SIZE 1024
+#define USHER_MAC_TEXT_VALUE 255
+
+/* Limit of the distinct elements of one module. */
+#define USHER_MAC_ELEMENTS 8192
+/* Of all modules: USHER_MAC_MODULES times as many. */
+#define USHER_MAC_ALL_ELEMENTS 65536
+
+/*
+ * The kinds of elements, of which a module declares one (MAC_POLICY), and their texts:
+ *
+ *   number  0, or digits without a zero in front, up to the limit
+ *   level   low, high, equal, or GRADE[:COMPARTMENT+...], with a grade up to 65535 and compartments
+ *           from 1 to 256, in any order
+ */
+enum usher_mac_kind {
+	USHER_MAC_NONE = 0, /* an object without an element; a module that labels nothing */
+	USHER_MAC_LEVELS = 1, /* level, (level-level), level(level-level); the last one dominates
+			       * the one before: struct usher_mac_levels */
+	USHER_MAC_AUXILIARY = 2, /* the same without compartments, or level[level] or [level]:
+				  * struct usher_mac_levels, too */
+	USHER_MAC_NUMBER = 3, /* up to 4294967295, in the first four bytes */
+	USHER_MAC_NAME = 4, /* 1 to 63 letters, digits and _.-@:+, padded with zeros */
+	USHER_MAC_UNKNOWN = 5, /* of an object only: its label is not read yet, and this hook cannot
+				* read it */
+};
+
+/* The kinds of a level. */
+enum usher_mac_level_kind {
+	USHER_MAC_LEVEL_NONE = 0,
+	USHER_MAC_LEVEL_LOW = 1,
+	USHER_MAC_LEVEL_HIGH = 2,
+	USHER_MAC_LEVEL_EQUAL = 3,
+	USHER_MAC_LEVEL_GRADE = 4,
+};
+
+/* Limit of the numbers of compartments. */
+#define USHER_MAC_COMPARTMENTS 256
+
+struct usher_mac_level {
+	__u16 kind; /* enum usher_mac_level_kind */
+	__u16 grade; /* 0 but for USHER_MAC_LEVEL_GRADE */
+	__u8 compartments[32]; /* number n is bit (n - 1) % 8 of byte (n - 1) / 8 */
+};
+
+/* A level without compartments. */
+struct usher_mac_grade {
+	__u16 kind; /* enum usher_mac_level_kind */
+	__u16 grade;
+};
+
+struct usher_mac_levels {
+	struct usher_mac_level effective;
+	struct usher_mac_level low;
+	struct usher_mac_level high;
+	struct usher_mac_grade auxiliary;
+};
+
+/* An element. Bytes that its kind does not use are 0: equal elements are equal bytes. */
+struct usher_mac_element {
+	__u32 kind; /* enum usher_mac_kind */
+	__u32 reserved; /* 0 */
+	__u8 value[112];
+};
+
+/* An element of a module, as the table `elements` has it. */
+struct usher_mac_numbered {
+	struct usher_mac_element element;
+	__u64 order; /* the module's; another module in this slot has another one */
+	__u32 slot; /* the module's */
+	__u32 reserved; /* 0 */
+};
+
+/* The label of an object: numbers of elements by the slots of modules; 0: none. */
+struct usher_mac_label {
+	__u32 elements[USHER_MAC_MODULES];
+};
+
+/* The label of a process, in the storage of its main thread. */
+struct usher_mac_process {
+	struct bpf_spin_lock lock;
+	__u32 reserved; /* 0 */
+	struct usher_mac_label label;
+	struct usher_mac_label at_exec; /* what replaces it at the next exec; 0: nothing */
+};
+
+/* States of a file's label. */
+enum usher_mac_file_state {
+	USHER_MAC_FILE_COLD = 0, /* its attribute is to be read */
+	USHER_MAC_FILE_READ = 1, /* as the attribute has it */
+	USHER_MAC_FILE_NEW = 2, /* of a new file: the attribute is to be written */
+};
+
+/* The label of a file, in the storage of its inode. */
+struct usher_mac_file_label {
+	struct usher_mac_label label;
+	__u64 order; /* that of the last labelling module that was loaded when it was read */
+	__u32 state; /* enum usher_mac_file_state */
+	__u32 reserved; /* 0 */
+};
+
+/*
+ * lsm_set_self_attr(2) with this id of an LSM reaches the framework. LSM_ATTR_CURRENT (100) sets
+ * elements of the calling process, LSM_ATTR_EXEC (101) those that it gets when it next executes a
+ * program: the context is the text of a label, without a zero at its end. An empty one for
+ * LSM_ATTR_EXEC takes them back. USHER_MAC_ATTR_CALL: the context is struct usher_mac_call.
+ *
+ * The call fails with errno USHER_MAC_DONE when it has succeeded: the kernel takes a hook that
+ * returns 0 for one that does not know the attribute, and answers EOPNOTSUPP. So does a kernel
+ * where no module with labels is loaded.
+ *
+ *   EINVAL  no label, an element of a module that is not loaded, a value of another kind
+ *   EPERM   the module permits no change
+ *   EAGAIN  another thread has changed the label meanwhile
+ *   ENOSPC  no room for another element of the module
+ *   ENOSYS  USHER_MAC_ATTR_CALL: no such module, or the module has no calls
+ *   or the error of a module
+ */
+#define USHER_MAC_LSM_ID 109
+#define USHER_MAC_ATTR_CALL 0x4d41
+#define USHER_MAC_DONE 1111
+
+/* A call of a module, as mac_syscall(3) has them. */
+struct usher_mac_call {
+	char module[USHER_MAC_NAME_SIZE]; /* padded with zeros */
+	__u32 call;
+	__u32 reserved; /* 0 */
+	__u64 argument;
+};
+
+/* A file system where files keep labels in the attribute security.bpf.mac: key of `multilabel`. */
+struct usher_mac_device {
+	__u32 device; /* as in struct usher_mac_file */
+};
+
+/* Limit of such file systems. */
+#define USHER_MAC_MULTILABEL 64
+
+_Static_assert(sizeof(struct usher_mac_level) == 36, "usher_mac_level");
+_Static_assert(sizeof(struct usher_mac_grade) == 4, "usher_mac_grade");
+_Static_assert(sizeof(struct usher_mac_levels) == 112, "usher_mac_levels");
+_Static_assert(sizeof(struct usher_mac_element) == 120, "usher_mac_element");
+_Static_assert(sizeof(struct usher_mac_numbered) == 136, "usher_mac_numbered");
+_Static_assert(sizeof(struct usher_mac_label) == 32, "usher_mac_label");
+_Static_assert(sizeof(struct usher_mac_process) == 72, "usher_mac_process");
+_Static_assert(sizeof(struct usher_mac_file_label) == 48, "usher_mac_file_label");
+_Static_assert(sizeof(struct usher_mac_call) == 48, "usher_mac_call");
+_Static_assert(sizeof(struct usher_mac_device) == 4, "usher_mac_device");
+
+#endif

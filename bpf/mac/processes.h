@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Dispatchers of hooks about processes and the programs that they execute. */
+#ifndef USHER_MAC_PROCESSES_H
+#define USHER_MAC_PROCESSES_H
+
+#include "objects.h"
+
+struct kernel_siginfo;
+
+/* Hook: bprm_check_security, because it sees the script and then each interpreter. */
+SEC("lsm/bprm_check_security")
+int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
+{
+	__u64 asked = modules_at(MAC_POINT_bprm_check_security);
+	struct usher_mac_execution wanted = {};
+	struct usher_mac_subject subject;
+
+	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(program, file, f_inode)))
+		return 0;
+	wanted.euid = BPF_CORE_READ(program, cred, euid.val);
+	wanted.egid = BPF_CORE_READ(program, cred, egid.val);
+	read_subject(&subject);
+	return mac_ask_bprm_check_security(asked, &subject, &wanted);
+}
+
+/* Hook: mmap_file, because what is mapped is read, written and executed without a further call. */
+SEC("lsm/mmap_file")
+int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protection,
+	     unsigned long protection, unsigned long flags)
+{
+	__u64 asked = modules_at(MAC_POINT_mmap_file);
+	struct usher_mac_mapping wanted = { .protection = protection, .flags = flags };
+	struct usher_mac_subject subject;
+
+	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(file, f_inode)))
+		return 0;
+	read_subject(&subject);
+	return mac_ask_mmap_file(asked, &subject, &wanted);
+}
+
+/*
+ * Hook: task_kill, because kill(2) and its kind pass it. The kernel repeats the call for ever after
+ * ESRCH.
+ */
+SEC("lsm/task_kill")
+int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_siginfo *info,
+	     int signal, const struct cred *credentials)
+{
+	__u64 asked = modules_at(MAC_POINT_task_kill);
+	struct usher_mac_signal wanted = { .signal = signal };
+	struct usher_mac_subject subject;
+	int error;
+
+	if (!asked)
+		return 0;
+	wanted.uid = BPF_CORE_READ(target, cred, uid.val);
+	wanted.suid = BPF_CORE_READ(target, cred, suid.val);
+	wanted.process = BPF_CORE_READ(target, tgid);
+	read_subject(&subject);
+	/* Those under which a device's event was requested; NULL: the calling process's. */
+	read_credentials(&subject, credentials);
+	error = mac_ask_task_kill(asked, &subject, &wanted);
+	return error == -ESRCH ? -EPERM : error;
+}
+
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Dispatchers of hooks about sockets. */
+#ifndef USHER_MAC_SOCKETS_H
+#define USHER_MAC_SOCKETS_H
+
+#include "objects.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct sock_common___mac {
+	unsigned short skc_family;
+};
+
+struct sock___mac {
+	struct sock_common___mac __sk_common;
+	__u16 sk_protocol;
+};
+
+struct socket___mac {
+	short type;
+	struct sock___mac *sk;
+};
+
+#pragma clang attribute pop
+
+/* What struct sockaddr_in and sockaddr_in6 have in common, and their addresses. */
+struct internet_address {
+	__u16 family;
+	__be16 port;
+	__u8 rest[24];
+};
+
+/* Reads a socket and the address that a process names. */
+static __always_inline void read_address(struct usher_mac_socket_address *wanted,
+					 struct socket *socket, struct sockaddr *address,
+					 int length)
+{
+	const struct socket___mac *own = (const void *)socket;
+	struct internet_address named = {};
+
+	wanted->family = BPF_CORE_READ(own, sk, __sk_common.skc_family);
+	wanted->kind = BPF_CORE_READ(own, type);
+	wanted->protocol = BPF_CORE_READ(own, sk, sk_protocol);
+	/* The kernel has room for any address there. */
+	bpf_probe_read_kernel(&named, sizeof(named), address);
+	if (length < (int)sizeof(named.family))
+		return;
+	wanted->address_family = named.family;
+	/* bind(2) takes AF_UNSPEC for AF_INET, which must not hide a port. */
+	if (length >= 8 &&
+	    (named.family == AF_INET || (!named.family && wanted->family == AF_INET))) {
+		wanted->port = __builtin_bswap16(named.port);
+		wanted->address[10] = 0xff;
+		wanted->address[11] = 0xff;
+		__builtin_memcpy(wanted->address + 12, named.rest, 4);
+	} else if (length >= 24 && named.family == AF_INET6) {
+		wanted->port = __builtin_bswap16(named.port);
+		__builtin_memcpy(wanted->address, named.rest + 4, 16);
+	}
+}
+
+/* Hook: socket_bind, because the address is copied from the process by then. */
+SEC("lsm/socket_bind")
+int BPF_PROG(dispatch_socket_bind, struct socket *socket, struct sockaddr *address, int length)
+{
+	__u64 asked = modules_at(MAC_POINT_socket_bind);
+	struct usher_mac_socket_address wanted = {};
+	struct usher_mac_subject subject;
+
+	if (!asked)
+		return 0;
+	read_address(&wanted, socket, address, length);
+	read_subject(&subject);
+	return mac_ask_socket_bind(asked, &subject, &wanted);
+}
+
+/* Hook: socket_connect, because the address is copied from the process by then. */
+SEC("lsm/socket_connect")
+int BPF_PROG(dispatch_socket_connect, struct socket *socket, struct sockaddr *address, int length)
+{
+	__u64 asked = modules_at(MAC_POINT_socket_connect);
+	struct usher_mac_socket_address wanted = {};
+	struct usher_mac_subject subject;
+
+	if (!asked)
+		return 0;
+	read_address(&wanted, socket, address, length);
+	read_subject(&subject);
+	return mac_ask_socket_connect(asked, &subject, &wanted);
+}
+
+#endif
