@@ -24,7 +24,8 @@ const EVENTS: [&str; 4] = ["ike-updown", "child-updown", "ike-rekey", "child-rek
 /// Most lines of charon's log that are kept of an attempt.
 const MOST_LINES: usize = 64;
 
-/// Most IKE SAs, and pairs of SAs in all, that are kept of a list. Beyond that a list is nonsense.
+/// Most connections, or IKE SAs and pairs of SAs in all, that are kept of a list. Beyond that a list is
+/// nonsense.
 const MOST_SAS: usize = 65_536;
 
 /// A charon that has answered.
@@ -53,7 +54,9 @@ impl Charon {
         let hybrid = algorithms
             .sections()
             .any(|(_, section)| section.names().any(|name| name == HYBRID_ALGORITHM));
-        commands.register("list-sa").await?;
+        for listed in ["list-sa", "list-conn"] {
+            commands.register(listed).await?;
+        }
         let mut events = Connection::open(socket, ANSWER_LIMIT).await?;
         for event in EVENTS {
             events.register(event).await?;
@@ -144,11 +147,8 @@ impl Charon {
         stays: impl Fn(&str) -> bool,
         own: Option<&str>,
     ) -> Result<(), IkeError> {
-        let answer = self.commands.command("get-conns", &Section::new()).await?;
-        let connections = answer.texts("conns").into_iter();
-        let (staying, gone): (Vec<String>, Vec<String>) = connections
-            .filter(|name| is_ours(name))
-            .partition(|name| stays(name));
+        let connections = self.connections().await?.into_iter();
+        let (staying, gone): (Vec<String>, Vec<String>) = connections.partition(|name| stays(name));
         let keys = |names: &[String]| -> BTreeSet<String> {
             let keys = names.iter().filter_map(|name| key_of(name));
             keys.map(str::to_owned).collect()
@@ -174,6 +174,26 @@ impl Charon {
             self.loaded.remove(&name);
         }
         Ok(())
+    }
+
+    /// The names of Usher's connections. charon sends them one by one: the answer to `get-conns` is one
+    /// message, which has room for some thousands of names.
+    async fn connections(&mut self) -> Result<BTreeSet<String>, IkeError> {
+        let mut names = BTreeSet::new();
+        let take = |message: Section| {
+            let ours = message.sections().filter(|(name, _)| is_ours(name));
+            for (name, _) in ours {
+                if names.len() <= MOST_SAS {
+                    names.insert(name.to_owned());
+                }
+            }
+        };
+        let message = Section::new();
+        self.commands.listing("list-conns", &message, take).await?;
+        match names.len() <= MOST_SAS {
+            true => Ok(names),
+            false => Err(MessageError::TooMany.into()),
+        }
     }
 
     /// Removes the private keys whose fingerprints begin with one of these, which are the digits in names

@@ -15,9 +15,12 @@ use crate::error::IkeError;
 /// charon's socket, unless strongswan.conf names another.
 pub const PATH: &str = "/run/charon.vici";
 
-/// Most bytes of the messages that belong to one command: enough for 6,000 IKE SAs with two pairs of SAs
-/// each. They are read one after the other and never kept.
+/// Most bytes of the messages that come before a confirmation, an event or the answer of a command.
 const LARGEST_STREAM: usize = 16 << 20;
+
+/// Most bytes of a list: enough for 24,000 IKE SAs with two pairs of SAs each. Its messages are read one
+/// after the other and never kept.
+const LARGEST_LIST: usize = 64 << 20;
 
 const COMMAND: u8 = 0;
 const ANSWER: u8 = 1;
@@ -79,7 +82,7 @@ impl Connection {
     /// [`IkeError::Refused`] when the answer is a refusal, [`IkeError::Unknown`], or that of the
     /// connection.
     pub async fn command(&mut self, command: &str, message: &Section) -> Result<Section, IkeError> {
-        self.listing(command, message, drop).await
+        self.ask(command, message, LARGEST_STREAM, &mut drop).await
     }
 
     /// The same for a command that sends events before its answer: hands each to `take`. Only the events
@@ -93,11 +96,7 @@ impl Connection {
         message: &Section,
         mut take: impl FnMut(Section),
     ) -> Result<Section, IkeError> {
-        self.limited(command, async |connection| {
-            connection.send(COMMAND, command, message).await?;
-            connection.answer(command, &mut take).await
-        })
-        .await
+        self.ask(command, message, LARGEST_LIST, &mut take).await
     }
 
     /// Asks charon for these events from here on. Events that come before its confirmation are dropped.
@@ -153,12 +152,27 @@ impl Connection {
         }
     }
 
+    /// Sends a command and reads what comes, at most `room` bytes, up to its answer.
+    async fn ask(
+        &mut self,
+        command: &str,
+        message: &Section,
+        room: usize,
+        take: &mut impl FnMut(Section),
+    ) -> Result<Section, IkeError> {
+        self.limited(command, async |connection| {
+            connection.send(COMMAND, command, message).await?;
+            connection.answer(command, room, take).await
+        })
+        .await
+    }
+
     async fn answer(
         &mut self,
         command: &str,
+        mut room: usize,
         take: &mut impl FnMut(Section),
     ) -> Result<Section, IkeError> {
-        let mut room = LARGEST_STREAM;
         loop {
             match self.packet(&mut room).await? {
                 Packet::Answer(answer) => {

@@ -134,7 +134,7 @@ fn plausible(kind: u8, name: &str) -> Vec<u8> {
         "initiate" => Section::new()
             .value("success", "no")
             .value("errmsg", "it has no network"),
-        "get-conns" => Section::new().list("conns", ["home"]),
+        "list-conns" => return conns(&["home"]),
         "get-algorithms" | "get-keys" | "list-sas" => Section::new(),
         _ => Section::new().value("success", "yes"),
     };
@@ -157,4 +157,13 @@ pub fn event(name: &str, said: &Section) -> Vec<u8> {
     let length = u8::try_from(name.len()).expect("a short one");
     let head = [&[7, length], name.as_bytes()].concat();
     packet(&[head.as_slice(), said.encode().expect("short").as_slice()].concat())
+}
+
+/// The packets with which charon lists these connections.
+pub fn conns(names: &[&str]) -> Vec<u8> {
+    let children = Section::new().section("children", Section::new());
+    let one = |name: &&str| event("list-conn", &Section::new().section(name, children.clone()));
+    let mut packets: Vec<Vec<u8>> = names.iter().map(one).collect();
+    packets.push(answer(&Section::new()));
+    packets.concat()
 }

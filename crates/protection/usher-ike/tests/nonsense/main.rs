@@ -106,6 +106,29 @@ async fn a_stream_of_small_elements_takes_bounded_memory() {
     );
 }
 
+/// A charon with 7,000 peers sends 20 MB. No other answer is as long.
+#[tokio::test]
+async fn a_list_may_be_longer_than_another_answer() {
+    let sa = Section::new().section("usher-a", Section::new().value("state", [b'x'; 3_000]));
+    let listed = event("list-sa", &sa).repeat(7_000);
+    let all = [listed, answer(&Section::new())].concat();
+    let impostor = Impostor::with_fault("list-sas", Act::Send(all.clone()));
+    impostor.fault("version", Act::Send(all));
+    let connection = Connection::open(&impostor.path, LONG).await;
+    let mut connection = connection.expect("it listens");
+    let mut count = 0;
+    let asked = Section::new();
+    let list = connection.listing("list-sas", &asked, |_| count += 1).await;
+    list.expect("a list of 20 MB");
+    assert_eq!(count, 7_000);
+    let error = connection.command("version", &asked).await;
+    let error = error.expect_err("an answer of 20 MB");
+    assert!(
+        matches!(error, IkeError::Nonsense(MessageError::TooMuch)),
+        "{error}"
+    );
+}
+
 #[tokio::test]
 async fn a_refusal_has_its_reason() {
     let refusal = Section::new()

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use usher_ike::vici::Section;
+use usher_ike::vici::{LARGEST_MESSAGE, Section};
 use usher_ike::{Configuration, Ike, IkeKey, Peer, PeerClass, PeerState, Report, SetMark};
 use usher_protection::{Class, Kind, Profile};
 
 use super::{LONG, SHORT};
-use crate::impostor::{Act, Impostor, answer, event, packet};
+use crate::impostor::{Act, Impostor, answer, conns, event, packet};
 
 fn configuration() -> Configuration {
     Configuration {
@@ -84,7 +84,7 @@ async fn an_impostor_is_named_and_a_charon_after_it_is_used() {
             "refuses \"load-key\"",
         ),
         ("load-conn", Act::Send(Vec::new()), "does not answer"),
-        ("get-conns", Act::Send(packet(b"\x01\x01")), "nonsense"),
+        ("list-conns", Act::Send(packet(b"\x01\x01")), "nonsense"),
         (
             "list-sas",
             Act::Repeat(event("list-sa", &sa()).repeat(1_000)),
@@ -142,7 +142,7 @@ async fn answers_to_other_questions_protect_nothing() {
         ("get-algorithms", Act::Send(other())),
         ("load-key", Act::Send(other())),
         ("load-conn", Act::Send(other())),
-        ("get-conns", Act::Send(answer(&sa()))),
+        ("list-conns", Act::Send(answer(&sa()))),
         ("list-sas", Act::Send(other())),
         ("list-sas", listed(event("list-sa", &wrong_types))),
         ("list-sas", listed(event("ike-updown", &Section::new()))),
@@ -220,12 +220,12 @@ async fn a_failed_attempt_has_charon_s_words() {
 /// A process that wants nothing takes away what an earlier one has left, and the private key first.
 #[tokio::test]
 async fn what_an_earlier_process_left_is_taken_away() {
-    let conns = Section::new().list("conns", ["home", &connection()]);
+    let listed = conns(&["home", &connection()]);
     let keys = Section::new().list(
         "keys",
         [format!("9ad19e0f16eef714{}", "0".repeat(24)).as_str(), "ab"],
     );
-    let impostor = Impostor::with_fault("get-conns", Act::Send(answer(&conns)));
+    let impostor = Impostor::with_fault("list-conns", Act::Send(listed));
     impostor.fault("get-keys", Act::Send(answer(&keys)));
     let (ike, _notices) = Ike::start(impostor.path.clone());
     // No configuration is set yet: charon is left alone.
@@ -246,14 +246,33 @@ async fn what_an_earlier_process_left_is_taken_away() {
     }
 }
 
+/// A host has had more peers than names fit into one message of charon's.
+#[tokio::test]
+async fn all_connections_of_many_peers_are_taken_away() {
+    let names: Vec<String> = (0..7_000)
+        .map(|n| connection().replace("mailhost", &format!("{n:060}")))
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert!(names.concat().len() > LARGEST_MESSAGE);
+    let impostor = Impostor::with_fault("list-conns", Act::Send(conns(&names)));
+    let (ike, _notices) = Ike::start(impostor.path.clone());
+    ike.configure(None);
+    let end = Instant::now() + LONG;
+    while !impostor.asked().contains(&"list-sas".to_owned()) {
+        assert!(Instant::now() < end, "the end of the work");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(impostor.values("unload-conn", "name").len(), names.len());
+}
+
 /// charon may refuse the next key for ever.
 #[tokio::test]
 async fn a_refused_key_keeps_nothing_that_was_revoked() {
     for revokes in [true, false] {
-        let conns = Section::new().list("conns", ["home", &connection()]);
+        let conns = conns(&["home", &connection()]);
         let listed = [event("list-sa", &sa()), answer(&Section::new())].concat();
         let impostor = Impostor::with_fault("load-key", Act::Send(answer(&refusal())));
-        impostor.fault("get-conns", Act::Send(answer(&conns)));
+        impostor.fault("list-conns", Act::Send(conns));
         impostor.fault("list-sas", Act::Send(listed));
         let mut present = configuration();
         let next = IkeKey::from_seed([3; 32]).public();
