@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define USHER_IPSEC_LAYOUT 4
+#define USHER_IPSEC_LAYOUT 5
 
 /*
  * The class numbers that are no class. From USHER_CLASS_LOWEST on, a class at its two levels:
@@ -19,6 +19,9 @@
 #define USHER_CLASS_BYPASS 1
 #define USHER_CLASS_DISCARD 2
 #define USHER_CLASS_LOWEST 3
+/* Beside the class number of a connected datagram socket, whose datagrams may go to other peers as
+ * well: it is shown, and decides nothing. */
+#define USHER_CLASS_ONLY_SHOWN 0x100
 
 /* The request id of a class's SAs and templates is this number plus the index of the class. The
  * class number at the mandatory level is USHER_CLASS_LOWEST plus twice the index of the class. */
@@ -100,7 +103,7 @@ struct usher_governed {
 	struct usher_script script; /* zeros: none that the policy named when it was executed */
 	__u64 application; /* USHER_UNGOVERNED: none */
 	__u64 mark; /* its mark unless it is connected or listens */
-	__u64 class; /* of its TCP connection; 0: not known yet */
+	__u64 class; /* of its connection; 0: not known yet */
 };
 
 #define USHER_UNGOVERNED 0xffffffff

@@ -207,7 +207,7 @@ int lists(struct bpf_iter__task_file *context)
 	row.cookie = bpf_get_socket_cookie(socket);
 	row.process = task->tgid;
 	if (IS_CURRENT(&now, own->class))
-		row.class = own->class;
+		row.class = own->class & ~USHER_CLASS_ONLY_SHOWN;
 	list_ends(&row, (struct sock___ends *)socket);
 	bpf_seq_write(context->meta->seq, &row, sizeof(row));
 	return 0;

@@ -145,19 +145,21 @@ static __always_inline int connects(struct bpf_sock_addr *context, const struct 
 {
 	struct sending sending = {};
 	int result = looks_up(context, peer, &sending);
+	__u32 mark, class;
 	int is_open;
-	__u32 mark;
 
 	if (result != GOVERNED)
 		return result;
 	is_open = sending.by_local && !sending.socket->src_port;
+	class = is_open ? USHER_CLASS_NONE : sending.class;
 	mark = sending.class << sending.now.shift;
-	if (context->type != SOCK_STREAM && is_open)
-		mark = sending.own->mark;
+	if (context->type != SOCK_STREAM) {
+		class |= USHER_CLASS_ONLY_SHOWN;
+		mark = is_open ? sending.own->mark : mark;
+	}
 	result = marks(context, &sending, mark);
 	if (result == PERMITTED)
-		sending.own->class =
-		    STAMPED(&sending.now, is_open ? USHER_CLASS_NONE : sending.class);
+		sending.own->class = STAMPED(&sending.now, class);
 	return result;
 }
 

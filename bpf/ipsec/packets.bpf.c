@@ -18,6 +18,12 @@
 
 #define LOOPBACK_INTERFACE 1
 
+/* Returns 1 if a socket of TCP in this state has one peer. */
+static __always_inline int is_connection(__u32 state)
+{
+	return state != BPF_TCP_LISTEN && state != BPF_TCP_CLOSE;
+}
+
 /*
  * Returns the class number that the policy demands for a governed socket's packet. A TCP connection
  * keeps it; a listener and datagram sockets look it up for each packet.
@@ -26,8 +32,8 @@ static __always_inline __u32 demanded(const struct in_force *now, struct usher_g
 				      const struct bpf_sock *socket, __u32 application,
 				      const struct ends *ends)
 {
-	int keeps = socket->protocol == IPPROTO_TCP && socket->state != BPF_TCP_LISTEN &&
-		    socket->state != BPF_TCP_CLOSE && ends->protocol == PROTOCOL_TCP;
+	int keeps = socket->type == SOCK_STREAM && is_connection(socket->state) &&
+		    ends->protocol == PROTOCOL_TCP;
 	__u64 class = own->class;
 	int by_local;
 
@@ -53,36 +59,28 @@ static __always_inline __u32 demanded(const struct in_force *now, struct usher_g
 
 /*
  * Returns 1 if a packet of a TCP connection has the protection that was looked up for the
- * connection. Nearly all protected packets take this path; nothing else is read for them. Only
- * connections that the policy in force governs have a class of its generation.
+ * connection. Nearly all protected packets take this path, so it reads as little as possible. Only
+ * connections of TCP that the policy in force governs have a class of its generation.
  */
-static __always_inline int is_protected_as_found(const struct in_force *now,
-						 const struct usher_governed *own,
+static __always_inline int is_protected_as_found(const struct usher_governed *own,
 						 const struct bpf_sock *socket, __u32 mark)
 {
+	const volatile struct usher_ipsec_state *shared = first_of(&state);
 	__u64 class = own->class;
 
-	return socket->protocol == IPPROTO_TCP && socket->state != BPF_TCP_LISTEN &&
-	       socket->state != BPF_TCP_CLOSE && IS_CURRENT(now, class) &&
-	       is_same_class(class, class_in(now, mark));
+	return shared && (__u32)(class >> 32) == shared->generation &&
+	       is_same_class(class, (mark & shared->mask) >> (shared->shift & 31) & 15) &&
+	       is_connection(socket->state);
 }
 
-/*
- * Finds the socket of a packet, the socket's storage and the policy in force. Returns 0 if the
- * packet stays on the host, its socket has no storage, or there is no policy.
- */
-static __always_inline struct bpf_sock *
-governed_socket(struct __sk_buff *packet, struct in_force *now, struct usher_governed **own)
+/* Finds the storage of a packet's socket. Returns 0 if the packet stays on the host, or its socket
+ * has none. */
+static __always_inline struct usher_governed *storage_of(struct __sk_buff *packet,
+							 struct bpf_sock *socket)
 {
-	struct bpf_sock *socket = packet->sk;
-
 	if (!socket || packet->ifindex == LOOPBACK_INTERFACE)
 		return 0;
-	socket = bpf_sk_fullsock(socket);
-	if (!socket)
-		return 0;
-	*own = bpf_sk_storage_get(&sockets, socket, 0, 0);
-	return *own && read_policy(now) ? socket : 0;
+	return bpf_sk_storage_get(&sockets, socket, 0, 0);
 }
 
 /*
@@ -93,16 +91,19 @@ governed_socket(struct __sk_buff *packet, struct in_force *now, struct usher_gov
 SEC("cgroup_skb/ingress")
 int arrives(struct __sk_buff *packet)
 {
-	struct usher_governed *own;
-	struct in_force now;
-	struct bpf_sock *socket = governed_socket(packet, &now, &own);
+	struct bpf_sock *socket = packet->sk;
+	struct usher_governed *own = storage_of(packet, socket);
 	struct ends ends __aligned = {};
 	__u32 application, class, mark;
+	struct in_force now;
 
-	if (!socket)
+	if (!own)
 		return 1;
-	if (is_protected_as_found(&now, own, socket, packet->mark))
+	if (is_protected_as_found(own, socket, packet->mark))
 		PASS(arrived_protected);
+	socket = bpf_sk_fullsock(socket);
+	if (!socket || !read_policy(&now))
+		return 1;
 	application = application_of(&now, own, socket->family);
 	if (application == USHER_UNGOVERNED)
 		return 1;
@@ -156,7 +157,7 @@ static __always_inline int has_class(const struct in_force *now, struct usher_go
 	struct ends connection __aligned = {};
 	__u32 class;
 
-	if (socket->protocol != IPPROTO_TCP || socket->state == BPF_TCP_CLOSE) {
+	if (socket->type != SOCK_STREAM || socket->state == BPF_TCP_CLOSE) {
 		network = network_entry(now, application, &ends->peer);
 		if (!network)
 			return 0;
@@ -232,17 +233,19 @@ static __always_inline int dropped_transformed(const struct bpf_sock *socket)
 SEC("cgroup_skb/egress")
 int leaves(struct __sk_buff *packet)
 {
-	struct usher_governed *own;
-	struct in_force now;
-	struct bpf_sock *socket = governed_socket(packet, &now, &own);
+	struct bpf_sock *socket = packet->sk;
+	struct usher_governed *own = storage_of(packet, socket);
 	struct ends ends __aligned = {};
+	struct in_force now;
 	__u32 application, class;
 
-	if (!socket)
+	if (!own)
 		return 1;
-	if (is_plainly_transformed(packet) &&
-	    is_protected_as_found(&now, own, socket, packet->mark))
+	if (is_plainly_transformed(packet) && is_protected_as_found(own, socket, packet->mark))
 		PASS(left_protected);
+	socket = bpf_sk_fullsock(socket);
+	if (!socket || !read_policy(&now))
+		return 1;
 	application = application_of(&now, own, socket->family);
 	if (application == USHER_UNGOVERNED)
 		return 1;

@@ -88,6 +88,28 @@ s.sendto(header + struct.pack('!HHHH', 5, 53, 0, 0), ('10.1.0.2', 0))";
         assert_eq!(arrives("the optional port", &mut peer), "{17: 1}");
     }
 
+    fn a_connected_raw_socket_is_judged_packet_by_packet(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&tables(&[(GOVERNED, vec![
+            ("10.1.0.0/24", To::Protected(vec![
+                (0, 53, AUTHENTICATION, Level::Optional),
+                (0, 0, ENCRYPTION, Level::Mandatory),
+            ])),
+            ("10.1.0.3/32", To::Trusted),
+        ])])).unwrap();
+        let (mut governed, mut other, mut peer) = (Actor::governed(), Actor::other(), Actor::peer());
+        peer.run("seen = capture('cable')");
+        // The socket has the mark of a port that may be plain. The program writes the ports itself.
+        let connect = "s = socket.socket(2, 3, 6); s.connect(('10.1.0.2', 53))";
+        let segment = |port: u16| format!("s.send(struct.pack('!HH', 5, {port}) + bytes(16))");
+        for actor in [&mut governed, &mut other] {
+            actor.run(connect);
+            actor.run(&segment(53));
+            assert_eq!(arrives("the optional port", &mut peer), "{6: 1}");
+        }
+        only_others("another port", &[&segment(9)], [&mut governed, &mut other, &mut peer]);
+    }
+
     fn a_way_by_a_trusted_address_is_refused(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
