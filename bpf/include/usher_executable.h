@@ -109,24 +109,24 @@ static __always_inline __u64 place_of(struct file *file)
 /* What the identities of a file and its place are made of. */
 struct usher_origin {
 	__u64 file; /* the distance of its inode from the key */
-	__u64 directory; /* the same of its directory's */
+	__u64 directory; /* the same of its directory's; 0: it has none */
 	__u64 name; /* in the directory: hash and length */
 };
 
-/* Reads the origin of the identities of a file. Returns 0 if it has none. */
-static __always_inline int read_origin(struct usher_origin *origin, struct file *file)
+/* Reads the origin of the identities of a file. Returns 0 if there is no such file. */
+static __always_inline int read_origin(struct usher_origin *origin, struct file *file,
+				       const struct usher_program_key *key)
 {
-	struct usher_program_key *key = first_of(&program_keys);
+	struct inode *inode = file ? file->f_inode : 0;
 	struct dentry *entry = file ? file->f_path.dentry : 0;
 	struct dentry *directory = entry ? entry->d_parent : 0;
 	struct inode *above = directory ? directory->d_inode : 0;
-	struct inode *inode = file ? file->f_inode : 0;
 
-	if (!key || !above || !inode)
+	if (!inode)
 		return 0;
 	origin->file = (char *)inode - (char *)key;
-	origin->directory = (char *)above - (char *)key;
-	origin->name = hash_and_length(entry->d_name.hash, entry->d_name.len);
+	origin->directory = above ? (char *)above - (char *)key : 0;
+	origin->name = above ? hash_and_length(entry->d_name.hash, entry->d_name.len) : 0;
 	return 1;
 }
 

@@ -181,6 +181,7 @@ struct task_struct {
 	struct seccomp seccomp;
 	struct io_uring_task *io_uring;
 	__u64 self_exec_id;
+	__u64 start_boottime;
 };
 
 /* Before 6.2: one context for hardware and one for software. */

@@ -31,49 +31,6 @@
 /* The control group of the monitor. Key: 0. User space sets it before the programs are attached. */
 USHER_MAP(reach, CGROUP_ARRAY, 0, 1, __u32, __u32);
 
-/* All that the look-up of a task's program depends on. Within a generation the policy does not
- * change. An exec alone changes which script a task executes. */
-struct ungoverned {
-	struct usher_origin program;
-	__u64 execution; /* the task's number of executions */
-	__u64 generation; /* of the policy */
-};
-
-/* The last look-up for a task that found no governed program. Key: a thread, at first without an
- * entry. Limit: memory. Full: the program is looked up at each call. */
-TASK_TABLE(ungoverned, struct ungoverned);
-
-/* Reads what the look-up of the task's program depends on. Returns 0 if the task has none. */
-static __always_inline int read_subject(struct ungoverned *subject, const struct in_force *now,
-					struct task_struct *task)
-{
-	subject->execution = task->self_exec_id;
-	subject->generation = now->generation;
-	return read_origin(&subject->program, executed_by(task));
-}
-
-/* Returns 1 if a look-up for the task found no governed program, and would find the same again. */
-static __always_inline int is_known(const struct ungoverned *subject, struct task_struct *task)
-{
-	struct ungoverned *known = bpf_task_storage_get(&ungoverned, task, 0, 0);
-
-	return known && known->generation == subject->generation &&
-	       known->execution == subject->execution &&
-	       known->program.file == subject->program.file &&
-	       known->program.directory == subject->program.directory &&
-	       known->program.name == subject->program.name;
-}
-
-static __always_inline void note_ungoverned(const struct ungoverned *subject,
-					    struct task_struct *task)
-{
-	struct ungoverned *known =
-	    bpf_task_storage_get(&ungoverned, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-
-	if (known)
-		*known = *subject;
-}
-
 /* Returns 1 if the calling program is in the control group or below it, or if the kernel cannot
  * tell. */
 static __always_inline int is_in_reach(void)
@@ -103,7 +60,7 @@ int BPF_PROG(families, int family, int type, int protocol, int kernel)
 
 	if (kernel || !passes_beside(family) || !is_in_reach() || !read_policy(&now))
 		return 0;
-	return set_maker(&now, &caller, bpf_get_current_task_btf()) ? refuse_call() : 0;
+	return set_caller(&now, &caller) ? refuse_call() : 0;
 }
 
 /* Returns 1 if the mark of a connection has the class that the policy demands for it. */
@@ -118,49 +75,33 @@ static __always_inline int is_as_demanded(const struct in_force *now, __u32 appl
 }
 
 /*
- * The calling program uses a socket. If no governed program has made it, or only one that is no
- * longer governed, the caller decides how it is treated from now on.
+ * A program that a block may govern uses a socket. If no governed program has made it, or only one
+ * that is no longer governed, the caller decides how it is treated from now on.
  */
-static __always_inline int use(struct socket *socket)
+static __noinline int use_by(const struct caller *caller, struct sock *sk, struct in_force *now)
 {
-	struct sock *sk = socket->sk;
 	struct sock___ends *used = (struct sock___ends *)sk;
-	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 family = used->__sk_common.skc_family, protocol;
 	struct usher_governed fresh __aligned = {};
-	struct ungoverned subject __aligned = {};
 	struct usher_policy_entry *entry;
 	struct usher_governed *own;
-	struct in_force now;
-	__u32 family, protocol;
-	int has_program;
 	__u8 state;
 
-	if (!sk || !read_policy(&now))
-		return 0;
-	/* Read without a helper, because every call passes here. */
-	family = used->__sk_common.skc_family;
-	if (!is_of_ip(family) && !passes_beside(family))
+	if (!find_policy(now, now->generation) || !is_in_reach())
 		return 0;
 	own = is_of_ip(family) ? bpf_sk_storage_get(&sockets, sk, 0, 0) : 0;
-	if (is_governed(&now, own, family))
+	if (is_governed(now, own, family))
 		return 0;
-	/* Read before the look-up: a file renamed meanwhile has another place afterwards. */
-	has_program = read_subject(&subject, &now, task);
-	if ((has_program && is_known(&subject, task)) || !is_in_reach())
+	entry = make_caller(now, caller, &fresh);
+	if (!entry || is_daemon(&fresh))
 		return 0;
-	entry = set_user(&now, &fresh, task);
-	if (!entry) {
-		if (has_program)
-			note_ungoverned(&subject, task);
-		return 0;
-	}
 	protocol = BPF_CORE_READ(used, sk_protocol);
 	if (!is_of_ip(family) || protocol == IPPROTO_MPTCP || protocol == IPPROTO_SCTP)
 		return refuse_call();
-	govern(&now, &fresh, entry, family);
+	govern(now, &fresh, entry, family);
 	state = BPF_CORE_READ(used, __sk_common.skc_state);
 	if (protocol == IPPROTO_TCP && state != BPF_TCP_LISTEN && state != BPF_TCP_CLOSE &&
-	    !is_as_demanded(&now, entry->number, used))
+	    !is_as_demanded(now, entry->number, used))
 		return refuse_call();
 	if (own)
 		replace_maker(own, &fresh);
@@ -168,6 +109,25 @@ static __always_inline int use(struct socket *socket)
 		return refuse_call();
 	COUNT(adopted);
 	return 0;
+}
+
+/* The calling program uses a socket. Every send and receive of the host passes here, so the calls
+ * of programs that no block governs leave first, without a helper. */
+static __always_inline int use(struct socket *socket)
+{
+	struct sock *used = socket->sk;
+	struct in_force now = {};
+	struct caller caller;
+	__u32 family;
+
+	if (!used)
+		return 0;
+	family = ((struct sock___ends *)used)->__sk_common.skc_family;
+	if (!is_of_ip(family) && !passes_beside(family))
+		return 0;
+	if (!read_state(&now) || !may_be_governed(&now, &caller))
+		return 0;
+	return use_by(&caller, used, &now);
 }
 
 /* Defines a program at a hook whose first argument is the socket that the caller uses. */

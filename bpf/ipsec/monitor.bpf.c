@@ -64,7 +64,7 @@ int made(struct bpf_sock *socket)
 	struct in_force now;
 
 	if (read_policy(&now))
-		entry = set_maker(&now, &fresh, bpf_get_current_task_btf());
+		entry = set_caller(&now, &fresh);
 	if (!entry) {
 		made_before(socket);
 		return 1;

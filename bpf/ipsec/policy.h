@@ -80,8 +80,8 @@ static __always_inline int find_policy(struct in_force *found, __u32 generation)
 	return found->policy && generation;
 }
 
-/* 0: no policy is in force. */
-static __always_inline int read_policy(struct in_force *now)
+/* Reads which policy is in force, and does not look for it yet. 0: there is none. */
+static __always_inline int read_state(struct in_force *now)
 {
 	const volatile struct usher_ipsec_state *shared = first_of(&state);
 
@@ -89,7 +89,14 @@ static __always_inline int read_policy(struct in_force *now)
 		return 0;
 	now->mask = shared->mask;
 	now->shift = shared->shift;
-	return find_policy(now, shared->generation);
+	now->generation = shared->generation;
+	return now->generation != 0;
+}
+
+/* 0: no policy is in force. */
+static __always_inline int read_policy(struct in_force *now)
+{
+	return read_state(now) && find_policy(now, now->generation);
 }
 
 /* The policy that is about to come into force, as far as it says which programs it governs. 0:

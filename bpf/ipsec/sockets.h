@@ -5,7 +5,7 @@
 
 #include <linux/in.h>
 
-#include "executions.h"
+#include "ungoverned.h"
 
 #define SOL_SOCKET 1
 #define SO_MARK 36
@@ -26,6 +26,25 @@ ARRAY_TABLE(daemons_program, 1, struct usher_daemons_program);
 #define STAMPED(now, value) ((__u64)(now)->generation << 32 | (__u32)(value))
 #define IS_CURRENT(now, stamped) ((__u32)((stamped) >> 32) == (now)->generation)
 
+/* Makes a task that executes a file the maker of a socket. Returns the entry of its application;
+ * none: it is not governed. */
+static __always_inline struct usher_policy_entry *make_maker(const struct in_force *now,
+							     const struct usher_origin *file,
+							     struct usher_governed *socket,
+							     struct task_struct *task)
+{
+	struct usher_program_key *key = first_of(&program_keys);
+	struct usher_execution *execution = execution_of(task);
+
+	if (!key)
+		return 0;
+	socket->program = program_at(file->file, key);
+	socket->place = file->directory ? place_at(file->directory, file->name, key) : 0;
+	if (execution)
+		socket->script = execution->now;
+	return maker_entry(now, socket);
+}
+
 /*
  * Makes a process the maker of a socket. Its program may no longer be at any path, unlike a
  * ticket's: an upgrade does not end the protection of what runs. Returns the entry of its
@@ -34,18 +53,33 @@ ARRAY_TABLE(daemons_program, 1, struct usher_daemons_program);
 static __always_inline struct usher_policy_entry *
 set_maker(const struct in_force *now, struct usher_governed *socket, struct task_struct *task)
 {
-	struct file *file = executed_by(task);
-	struct inode *inode = file ? file->f_inode : 0;
-	struct usher_execution *execution;
+	struct usher_program_key *key = first_of(&program_keys);
+	struct usher_origin file;
 
-	if (!inode)
+	if (!key || !read_origin(&file, executed_by(task), key))
 		return 0;
-	socket->program = program_of(inode);
-	socket->place = place_of(file);
-	execution = execution_of(task);
-	if (execution)
-		socket->script = execution->now;
-	return maker_entry(now, socket);
+	return make_maker(now, &file, socket, task);
+}
+
+/* Like set_maker, for the calling process, if may_be_governed has returned 1 for it. */
+static __always_inline struct usher_policy_entry *
+make_caller(const struct in_force *now, const struct caller *caller, struct usher_governed *socket)
+{
+	struct usher_policy_entry *entry =
+	    make_maker(now, &caller->file, socket, bpf_get_current_task_btf());
+
+	if (!entry)
+		note_ungoverned(caller->number);
+	return entry;
+}
+
+/* Like set_maker, for the calling process. */
+static __always_inline struct usher_policy_entry *set_caller(const struct in_force *now,
+							     struct usher_governed *socket)
+{
+	struct caller caller;
+
+	return may_be_governed(now, &caller) ? make_caller(now, &caller, socket) : 0;
 }
 
 /* Returns 1 if a maker is one of Usher's daemons. */
@@ -66,6 +100,15 @@ static __always_inline struct usher_policy_entry *
 set_user(const struct in_force *now, struct usher_governed *socket, struct task_struct *task)
 {
 	struct usher_policy_entry *entry = set_maker(now, socket, task);
+
+	return entry && !is_daemon(socket) ? entry : 0;
+}
+
+/* Like set_user, for the calling process. */
+static __always_inline struct usher_policy_entry *set_using(const struct in_force *now,
+							    struct usher_governed *socket)
+{
+	struct usher_policy_entry *entry = set_caller(now, socket);
 
 	return entry && !is_daemon(socket) ? entry : 0;
 }
@@ -134,8 +177,7 @@ static __always_inline void replace_maker(struct usher_governed *socket,
 		*(full) = 0;                                                                       \
 		if (!is_governed(now, found, family)) {                                            \
 			struct usher_governed fresh __aligned = {};                                \
-			struct usher_policy_entry *entry =                                         \
-			    set_user(now, &fresh, bpf_get_current_task_btf());                     \
+			struct usher_policy_entry *entry = set_using(now, &fresh);                 \
 			if (entry) {                                                               \
 				govern(now, &fresh, entry, family);                                \
 				if (found)                                                         \
