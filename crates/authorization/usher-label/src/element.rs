@@ -21,14 +21,14 @@ names! {
     /// digits and `_`, at most [`MAXIMUM_NAME`] bytes.
     ElementName, InvalidElementName("the name of an element is a small letter, then small letters, digits or `_`, at most 31 in all"):
         is_name;
-    /// The value of an element: ASCII letters and digits, `_`, `.`, `:`, `+`, `-`, `(`, `)`, `=` and
-    /// `@`, 1 to [`MAXIMUM_VALUE`] bytes. None of them needs quotes in the files that hold labels,
-    /// none is invisible.
-    ElementValue, InvalidElementValue("the value of an element has letters, digits and `_.:+-()=@`, 1 to 255 of them"):
+    /// The value of an element: ASCII letters and digits, `_`, `.`, `:`, `+`, `-`, `(`, `)`, `[`,
+    /// `]`, `=` and `@`, 1 to [`MAXIMUM_VALUE`] bytes. None of them needs quotes in the files that hold
+    /// labels, none is invisible.
+    ElementValue, InvalidElementValue("the value of an element has letters, digits and `_.:+-()[]=@`, 1 to 255 of them"):
         |text| {
             (1..=MAXIMUM_VALUE).contains(&text.len())
                 && text
                     .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || b"_.:+-()=@".contains(&byte))
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"_.:+-()[]=@".contains(&byte))
         };
 }

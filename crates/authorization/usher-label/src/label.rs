@@ -64,6 +64,13 @@ impl Label {
         text.parse()
     }
 
+    /// The label of one element.
+    pub fn of_one(name: ElementName, value: ElementValue) -> Self {
+        Self {
+            elements: BTreeMap::from([(name, value)]),
+        }
+    }
+
     /// True when no policy has an element here.
     pub fn is_empty(&self) -> bool {
         self.elements.is_empty()

@@ -6,7 +6,8 @@
 //! An [`ElementList`] names the elements that a program asks for. [`Defaults`] is mac.conf(5),
 //! [`Specification`] a file of setfsmac(8).
 //!
-//! Only its module knows the meaning of an element's value.
+//! A module declares the kind of its values: an [`ElementKind`] reads a value as a [`TypedValue`], whose
+//! text is canonical. Only the module knows what follows from it.
 //!
 //! No I/O and no clock: the caller reads the files.
 //!
@@ -14,22 +15,28 @@
 //! commands for labels use it.
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod defaults;
 mod element;
 mod label;
+mod level;
 mod limits;
 mod list;
 mod mistake;
 mod specification;
+mod value;
 mod words;
 
+pub use bytes::{ELEMENT_SIZE, InvalidElement};
 pub use defaults::{ClassName, Defaults, InvalidClassName};
 pub use element::{ElementName, ElementValue, InvalidElementName, InvalidElementValue};
 pub use label::{Label, LabelError, MissingElement};
+pub use level::{Compartments, Level, Range};
 pub use limits::{
     MAXIMUM_CLASSES, MAXIMUM_ELEMENTS, MAXIMUM_NAME, MAXIMUM_PATTERN_MEMORY,
     MAXIMUM_SPECIFICATIONS, MAXIMUM_TEXT, MAXIMUM_VALUE,
 };
 pub use list::{ElementList, Wanted};
-pub use mistake::{DefaultsMistake, LabelMistake, SpecificationMistake};
+pub use mistake::{DefaultsMistake, LabelMistake, SpecificationMistake, ValueMistake};
 pub use specification::{Entry, FileKind, Flavour, Match, Specification, SpecificationSet};
+pub use value::{Auxiliary, ElementKind, InvalidNameValue, Levels, NameValue, TypedValue};

@@ -2,7 +2,9 @@
 
 use usher_language::{Found, did_you_mean, mistakes};
 
-use crate::limits::{MAXIMUM_CLASSES, MAXIMUM_ELEMENTS, MAXIMUM_SPECIFICATIONS, MAXIMUM_TEXT};
+use crate::limits::{
+    MAXIMUM_CLASSES, MAXIMUM_ELEMENTS, MAXIMUM_SPECIFICATIONS, MAXIMUM_TEXT, MAXIMUM_VALUE,
+};
 
 mistakes! {
     /// Mistakes in a label, or in a list of elements.
@@ -33,7 +35,7 @@ mistakes! {
         /// Not an [`ElementValue`](crate::ElementValue).
         InvalidValue { name: String, found: Found }
             => "`{found}` is not a value for the element `{name}`";
-            "a value has letters, digits and `_.:+-()=@`, 1 to 255 of them";
+            "a value has letters, digits and `_.:+-()[]=@`, 1 to 255 of them";
         /// One name twice.
         Repeated { name: String }
             => "the element `{name}` stands twice"; "write each element once";
@@ -41,6 +43,46 @@ mistakes! {
         ValueInList { name: String }
             => "the list names the element `{name}` with a value";
             "a list has names only, such as `?biba,?mls`";
+    }
+}
+
+mistakes! {
+    /// Mistakes in the value of an element, for the kind of values that its module declares.
+    pub enum ValueMistake {
+        /// Not a grade.
+        InvalidGrade { found: Found }
+            => "`{found}` is not a grade";
+            "a grade is `low`, `high`, `equal` or a number from 0 to 65535 without zeros before it";
+        /// Not a compartment.
+        InvalidCompartment { found: Found }
+            => "`{found}` is not a compartment";
+            "compartments are numbers from 1 to 256 with `+` between them, such as `10:2+3`";
+        /// Compartments behind a word.
+        CompartmentsOfWord { found: Found }
+            => "`{found}` has compartments";
+            "write compartments behind a number only: `low`, `high` and `equal` have none";
+        /// A parenthesis or bracket that does not end the value.
+        NotClosed { found: Found }
+            => "`{found}` is not closed at the end of the value";
+            "write a range as `(LOW-HIGH)`, an auxiliary grade as `[GRADE]`, and nothing behind either";
+        /// One level where two belong.
+        NoRange { found: Found }
+            => "`{found}` is not a range"; "write two levels with `-` between them, such as `(low-high)`";
+        /// A range whose higher end does not dominate its lower one.
+        RangeBackwards { low: String, high: String }
+            => "the range from {low} to {high} ends before it begins";
+            "the second level must be at least as high, and have all compartments of the first";
+        /// Not a number.
+        InvalidNumber { found: Found }
+            => "`{found}` is not a number";
+            "write a number from 0 to 4294967295 without zeros before it";
+        /// Not a [`NameValue`](crate::NameValue).
+        InvalidName { found: Found }
+            => "`{found}` is not a name"; "a name has letters, digits and `_.-@:+`, 1 to 63 of them";
+        /// Longer than a value may be.
+        TooLong { length: usize }
+            => "the value has {length} bytes, more than {MAXIMUM_VALUE}";
+            "use fewer compartments";
     }
 }
 

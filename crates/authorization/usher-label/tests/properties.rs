@@ -3,7 +3,10 @@
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
-use usher_label::{Defaults, ElementList, FileKind, Flavour, Label, Specification};
+use usher_label::{
+    Defaults, ElementKind, ElementList, FileKind, Flavour, Label, Level, Range, Specification,
+    TypedValue,
+};
 use usher_language::Source;
 
 fn source(text: String) -> Source {
@@ -14,7 +17,11 @@ fn source(text: String) -> Source {
 }
 
 fn label() -> impl Strategy<Value = Label> {
-    let elements = btree_map("[a-z][a-z0-9_]{0,30}", "[A-Za-z0-9_.:+()=@-]{1,80}", 1..=8);
+    let elements = btree_map(
+        "[a-z][a-z0-9_]{0,30}",
+        "[A-Za-z0-9_.:+()\\[\\]=@-]{1,80}",
+        1..=8,
+    );
     elements.prop_map(|elements| {
         let parts = elements
             .iter()
@@ -32,7 +39,65 @@ fn nearly(parts: &'static [&'static str]) -> impl Strategy<Value = String> {
     .prop_map(|parts| parts.concat())
 }
 
+const KINDS: [ElementKind; 4] = [
+    ElementKind::Levels,
+    ElementKind::Auxiliary,
+    ElementKind::Number,
+    ElementKind::Name,
+];
+
+/// A level other than `equal`, close enough to others that many pairs are in order.
+fn level() -> impl Strategy<Value = Level> {
+    prop_oneof![
+        "(low|high|[0-2]|[0-2]:[1-3]|[0-2]:[1-3]\\+[1-3])".prop_map(|text| text.parse().unwrap()),
+        "[1-9][0-9]{0,3}:[1-9][0-9]?\\+[1-9][0-9]?".prop_map(|text| text.parse().unwrap()),
+    ]
+}
+
 proptest! {
+    #[test]
+    fn a_value_of_any_kind_has_one_canonical_text(
+        text in nearly(&["low", "high", "equal", "0", "1", "65535", "256", "(", "-", ")", "[", "]", ":", "+", "x"])
+    ) {
+        let Ok(value) = text.parse() else { return Ok(()) };
+        for kind in KINDS {
+            if let Ok(typed) = kind.read(&value) {
+                let canonical = typed.to_value().unwrap();
+                prop_assert!(canonical.as_ref().len() <= text.len());
+                prop_assert_eq!(kind.read(&canonical).unwrap(), typed.clone());
+                prop_assert_eq!(TypedValue::from_bytes(&typed.to_bytes()).unwrap(), typed);
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_of_an_element_are_those_of_its_value(kind in 0..6_u32, rest in vec(0..3_u8, 116)) {
+        let bytes: Vec<u8> = kind.to_ne_bytes().into_iter().chain(rest).collect();
+        let bytes = bytes.try_into().unwrap();
+        if let Ok(value) = TypedValue::from_bytes(&bytes) {
+            prop_assert_eq!(value.to_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn levels_without_equal_are_in_partial_order(a in level(), b in level(), c in level()) {
+        prop_assert!(a.dominates(&a));
+        prop_assert!(!(a.dominates(&b) && b.dominates(&a)) || a == b);
+        prop_assert!(!(a.dominates(&b) && b.dominates(&c)) || a.dominates(&c));
+        prop_assert!(Level::High.dominates(&a) && a.dominates(&Level::Low));
+        prop_assert!(Level::Equal.dominates(&a) && a.dominates(&Level::Equal));
+    }
+
+    #[test]
+    fn a_range_contains_its_ends_and_nothing_beyond(a in level(), b in level(), c in level()) {
+        let Ok(range) = Range::new(a.clone(), b.clone()) else {
+            prop_assert!(!b.dominates(&a));
+            return Ok(());
+        };
+        prop_assert!(range.contains(&a) && range.contains(&b));
+        prop_assert_eq!(range.contains(&c), b.dominates(&c) && c.dominates(&a));
+    }
+
     #[test]
     fn a_label_survives_its_text(label in label()) {
         let text = label.to_string();
