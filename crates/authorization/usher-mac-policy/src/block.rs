@@ -6,6 +6,7 @@ use usher_language::{
 
 use crate::bsdextended::{self, AccessRule};
 use crate::dialect::MAC;
+use crate::framework::{self, FRAMEWORK_BLOCK, FrameworkSettings};
 
 const MODULE: NameRule = NameRule {
     noun: "module",
@@ -31,6 +32,8 @@ pub enum ModuleSettings {
     Nothing,
     /// Rules of `bsdextended`, in the order in which they are asked.
     Bsdextended(Vec<AccessRule>),
+    /// Of the framework itself.
+    Framework(FrameworkSettings),
 }
 
 /// The `mac` blocks of a text, in its order. They are whole only if the reporter stays empty.
@@ -42,6 +45,10 @@ pub fn check(tree: &Tree<'_>, reporter: &Reporter<'_>) -> Vec<MacBlock> {
             bsdextended::MODULE => {
                 let fields = Fields::read(block, reporter);
                 ModuleSettings::Bsdextended(bsdextended::rules(&fields, reporter))
+            }
+            FRAMEWORK_BLOCK => {
+                let fields = Fields::read(block, reporter);
+                ModuleSettings::Framework(framework::settings(&fields, reporter))
             }
             _ => {
                 module_settings(block, block.rule.modules.as_ref()?, reporter)?;
@@ -63,11 +70,18 @@ impl ModuleSettings {
         match self {
             Self::Nothing => Vec::new(),
             Self::Bsdextended(rules) => rules.iter().map(ToString::to_string).collect(),
+            Self::Framework(settings) => settings.lines(),
         }
     }
 }
 
 impl MacBlock {
+    /// True where the block is about a module, and has no effect until that is loaded; false for the
+    /// block of the framework itself.
+    pub fn is_of_module(&self) -> bool {
+        !matches!(self.settings, ModuleSettings::Framework(_))
+    }
+
     /// The block in its canonical form: reads as the same block.
     pub fn to_text(&self) -> String {
         let mut block = BlockText::new(MAC, &self.module);

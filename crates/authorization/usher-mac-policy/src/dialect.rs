@@ -3,6 +3,7 @@
 use usher_language::{BlockRule, Dialect, Modules, StatementRule};
 
 use crate::bsdextended;
+use crate::framework::{self, FRAMEWORK_BLOCK};
 
 /// Opens a block about a module.
 pub const MAC: &str = "mac";
@@ -15,11 +16,12 @@ pub const MODULES: [&str; 3] = [bsdextended::MODULE, "none", "test"];
 
 /// The blocks of this system, with the statements of all modules.
 pub fn dialect() -> Dialect {
-    let declared = MODULES.map(|module| (module.to_owned(), statements(module)));
+    let blocks = MODULES.into_iter().chain([FRAMEWORK_BLOCK]);
+    let declared = blocks.map(|block| (block.to_owned(), statements(block)));
     let mac = BlockRule {
         keyword: MAC.to_owned(),
         modules: Some(Modules {
-            declared: declared.into(),
+            declared: declared.collect(),
             open: false,
         }),
         needs: Some(FRAMEWORK),
@@ -34,6 +36,7 @@ pub fn dialect() -> Dialect {
 fn statements(module: &str) -> Vec<StatementRule> {
     match module {
         bsdextended::MODULE => bsdextended::statements(),
+        FRAMEWORK_BLOCK => framework::statements(),
         _ => Vec::new(),
     }
 }

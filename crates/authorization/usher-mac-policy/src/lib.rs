@@ -1,7 +1,7 @@
 //! The `mac` blocks of the policy: the settings of the modules of mandatory access control.
 //!
 //! Each module declares the statements of its block as data ([`dialect()`]) and checks what the tables
-//! cannot tell. [`check`] turns the blocks into [`MacBlock`]s, [`MacBlock::to_text`] writes them back.
+//! cannot tell. The block `framework` is about the framework itself. [`check`] turns the blocks into [`MacBlock`]s, [`MacBlock::to_text`] writes them back.
 //! The labeller puts the settings in force.
 //!
 //! No I/O: names of users, groups and file systems stay names. The labeller resolves them.
@@ -13,8 +13,10 @@
 mod block;
 pub mod bsdextended;
 mod dialect;
+mod framework;
 mod mistake;
 
 pub use block::{MacBlock, ModuleSettings, check};
 pub use dialect::{FRAMEWORK, MAC, MODULES, dialect};
+pub use framework::{FRAMEWORK_BLOCK, FrameworkSettings, MAXIMUM_MULTILABEL};
 pub use mistake::MacMistake;

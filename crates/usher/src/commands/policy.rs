@@ -286,7 +286,7 @@ fn modules_that_wait(policy: &Policy) -> Vec<Warning> {
         return vec![format!("`mac` blocks: {lacks}").into()];
     }
     let is_loaded = |name: &str| view.modules.iter().any(|module| module.name == name);
-    let blocks = policy.mac.iter();
+    let blocks = policy.mac.iter().filter(|block| block.is_of_module());
     let waiting = blocks.filter(|block| !is_loaded(block.module.as_ref()));
     let warnings = waiting.map(|block| {
         let (module, place) = (&block.module, &block.origin.place);

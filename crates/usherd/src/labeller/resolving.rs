@@ -27,7 +27,7 @@ impl FileSystems {
 
     /// The device of the file system that has this path, as its superblock has it. The device in stat(2)
     /// is another one where a file system has several trees (btrfs).
-    fn device(&self, path: &str) -> io::Result<(u32, u32)> {
+    pub(super) fn device(&self, path: &str) -> io::Result<(u32, u32)> {
         let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?;
         if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
             return Err(io::ErrorKind::Unsupported.into());
@@ -73,7 +73,7 @@ impl<'f> Resolver<'f> {
     /// The first name that this host does not know, with its rule.
     pub(super) fn settings(&mut self, block: &MacBlock) -> Result<Option<Settings>, MacError> {
         match &block.settings {
-            ModuleSettings::Nothing => Ok(None),
+            ModuleSettings::Nothing | ModuleSettings::Framework(_) => Ok(None),
             ModuleSettings::Bsdextended(rules) => {
                 let rules: Result<_, MacError> = rules.iter().map(|rule| self.rule(rule)).collect();
                 Ok(Some(Settings::Bsdextended(rules?)))

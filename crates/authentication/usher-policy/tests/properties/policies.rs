@@ -9,7 +9,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_policy::mac::bsdextended::{AccessRule, AccountRange, Membership, RuleSubject};
-use usher_policy::mac::{MacBlock, ModuleSettings};
+use usher_policy::mac::{FrameworkSettings, MacBlock, ModuleSettings};
 use usher_policy::{
     AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_UMASK,
     Destination, Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host,
@@ -443,9 +443,13 @@ fn mac(choices: &Choices) -> Vec<MacBlock> {
         },
         ..AccessRule::default()
     };
+    let framework = FrameworkSettings {
+        multilabel: ["/srv".to_owned(), format!("/home/{number}")].into(),
+    };
     let blocks = [
         ("bsdextended", ModuleSettings::Bsdextended(vec![rule])),
         ("none", ModuleSettings::Nothing),
+        ("framework", ModuleSettings::Framework(framework)),
     ];
     let blocks = blocks.into_iter().zip(choices.flags);
     let blocks = blocks.filter(|(_, there)| *there);

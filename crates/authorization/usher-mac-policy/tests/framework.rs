@@ -1,0 +1,74 @@
+//! The block of the framework.
+
+use usher_language::{Diagnostic, Reporter, Source, parse};
+use usher_mac_policy::{MacBlock, ModuleSettings, check, dialect};
+
+fn read(text: &str) -> Result<Vec<MacBlock>, Vec<Diagnostic>> {
+    let sources = [Source {
+        name: "mac.policy".to_owned(),
+        text: text.to_owned(),
+    }];
+    let dialect = dialect();
+    let reporter = Reporter::new(&sources);
+    let tree = parse(&dialect, &sources, &reporter).expect("a text within the limits");
+    let blocks = check(&tree, &reporter);
+    drop(tree);
+    match reporter.finish() {
+        mistakes if mistakes.is_empty() => Ok(blocks),
+        mistakes => Err(mistakes),
+    }
+}
+
+#[test]
+fn file_systems_are_read_and_printed_in_order() {
+    let blocks =
+        read("mac framework {\n  multilabel \"/srv\", \"/\", \"/home/my files\";\n}\n").unwrap();
+    let ModuleSettings::Framework(settings) = &blocks[0].settings else {
+        panic!("{blocks:?}");
+    };
+    assert_eq!(settings.multilabel.len(), 3);
+    assert!(!blocks[0].is_of_module());
+    let text = "mac framework {\n  multilabel \"/\", \"/home/my files\", \"/srv\";\n}\n";
+    assert_eq!(blocks[0].to_text(), text);
+    assert_eq!(read(text).unwrap()[0].settings, blocks[0].settings);
+}
+
+#[test]
+fn a_block_without_file_systems_is_permitted() {
+    let blocks = read("mac framework {\n}\n").unwrap();
+    assert!(blocks[0].settings.lines().is_empty());
+}
+
+#[test]
+fn each_mistake_of_the_framework_has_its_place() {
+    let many: Vec<_> = (0..17).map(|number| format!("\"/{number}\"")).collect();
+    let many = format!("multilabel {};", many.join(", "));
+    for (statement, place, told) in [
+        ("multilabel \"srv\";", "2:12", "no plain absolute path"),
+        ("multilabel \"/srv/\";", "2:12", "no plain absolute path"),
+        ("multilabel \"/srv\", \"/srv\";", "2:20", "listed"),
+        ("multilabel;", "2:1", "`multilabel`"),
+        (
+            "multilabel \"/a\"; multilabel \"/b\";",
+            "2:18",
+            "multilabel",
+        ),
+        ("rule mode n;", "2:1", "rule"),
+        (&many, "2:1", "17"),
+    ] {
+        let found = read(&format!("mac framework {{\n{statement}\n}}\n")).unwrap_err();
+        let shown = found[0].to_string();
+        assert!(
+            shown.starts_with(&format!("mac.policy:{place}: ")),
+            "{shown}"
+        );
+        assert!(shown.contains(told), "{shown}");
+    }
+}
+
+#[test]
+fn sixteen_file_systems_are_permitted() {
+    let paths: Vec<_> = (0..16).map(|number| format!("\"/{number}\"")).collect();
+    let text = format!("mac framework {{ multilabel {}; }}", paths.join(", "));
+    assert_eq!(read(&text).unwrap().len(), 1);
+}
