@@ -171,6 +171,7 @@ struct task_struct {
 	unsigned int ptrace;
 	char comm[16]; /* TASK_COMM_LEN */
 	struct task_struct *real_parent;
+	struct task_struct *group_leader;
 	const struct cred *cred;
 	struct signal_struct *signal;
 	struct fs_struct *fs;

@@ -99,12 +99,18 @@ struct usher_mac_label {
 	__u32 elements[USHER_MAC_MODULES];
 };
 
-/* The label of a process, in the storage of its main thread. */
+/*
+ * The label of a process, in the storage of its main thread. Another thread has such an entry, too,
+ * once it has executed a program or set what it gets then; its label is a copy.
+ */
 struct usher_mac_process {
-	struct bpf_spin_lock lock;
+	struct bpf_spin_lock lock; /* of all entries of the process: that of its main thread */
 	__u32 reserved; /* 0 */
 	struct usher_mac_label label;
-	struct usher_mac_label at_exec; /* what replaces it at the next exec; 0: nothing */
+	struct usher_mac_label at_exec; /* elements that replace it at the next exec; 0: none */
+	/* While a program is being executed: the label before, and the one that follows. */
+	struct usher_mac_label from;
+	struct usher_mac_label to;
 };
 
 /* States of a file's label. */
@@ -116,10 +122,19 @@ enum usher_mac_file_state {
 
 /* The label of a file, in the storage of its inode. */
 struct usher_mac_file_label {
+	struct bpf_spin_lock lock;
+	__u32 changes; /* counts the labels that were set, so that an older one is not stored */
 	struct usher_mac_label label;
-	__u64 order; /* that of the last labelling module that was loaded when it was read */
+	__u64 order; /* of the label: struct usher_mac_labelled */
 	__u32 state; /* enum usher_mac_file_state */
 	__u32 reserved; /* 0 */
+};
+
+/* The modules with labels that are in force. The only entry of the table `labelled`. */
+struct usher_mac_labelled {
+	__u64 slots; /* one bit each */
+	__u64 order; /* of the one that was loaded last; files are read again when it changes */
+	__u64 last_order; /* the largest one that any module has had: none has it twice */
 };
 
 /*
@@ -151,12 +166,7 @@ struct usher_mac_call {
 	__u64 argument;
 };
 
-/* A file system where files keep labels in the attribute security.bpf.mac: key of `multilabel`. */
-struct usher_mac_device {
-	__u32 device; /* as in struct usher_mac_file */
-};
-
-/* Limit of such file systems. */
+/* Limit of the file systems where files keep labels in the attribute. */
 #define USHER_MAC_MULTILABEL 64
 
 _Static_assert(sizeof(struct usher_mac_level) == 36, "usher_mac_level");
@@ -165,9 +175,9 @@ _Static_assert(sizeof(struct usher_mac_levels) == 112, "usher_mac_levels");
 _Static_assert(sizeof(struct usher_mac_element) == 120, "usher_mac_element");
 _Static_assert(sizeof(struct usher_mac_numbered) == 136, "usher_mac_numbered");
 _Static_assert(sizeof(struct usher_mac_label) == 32, "usher_mac_label");
-_Static_assert(sizeof(struct usher_mac_process) == 72, "usher_mac_process");
-_Static_assert(sizeof(struct usher_mac_file_label) == 48, "usher_mac_file_label");
+_Static_assert(sizeof(struct usher_mac_process) == 136, "usher_mac_process");
+_Static_assert(sizeof(struct usher_mac_file_label) == 56, "usher_mac_file_label");
+_Static_assert(sizeof(struct usher_mac_labelled) == 24, "usher_mac_labelled");
 _Static_assert(sizeof(struct usher_mac_call) == 48, "usher_mac_call");
-_Static_assert(sizeof(struct usher_mac_device) == 4, "usher_mac_device");
 
 #endif
