@@ -92,7 +92,7 @@ install: setup-build man ## install programs, library, header, manual pages and 
 	env -u MAKEFLAGS -u MAKEOVERRIDES -u DESTDIR -u PREFIX \
 	  $(CARGO) build --release --package usher --package usherd --package usher-pam --package libusher --package usher-label-tools
 	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/bin $(CARGO_TARGET_DIR)/release/usher
-	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(addprefix $(CARGO_TARGET_DIR)/release/,usherd usher-pam getfmac setfmac setfsmac)
+	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(addprefix $(CARGO_TARGET_DIR)/release/,usherd usher-pam getfmac setfmac setfsmac getpmac setpmac)
 	# An administrator's own stays.
 	[ -e $(DESTDIR)/etc/pam.d/usher ] || install -D -m 644 -t $(DESTDIR)/etc/pam.d packaging/pam.d/usher
 	$(MAKE) install-library install-man
@@ -137,7 +137,7 @@ install-man: $(MAN_PAGES)
 	done
 
 # Files that the targets above install, below PREFIX. Links of pages are found by their text.
-INSTALLED = bin/usher sbin/usherd sbin/usher-pam sbin/getfmac sbin/setfmac sbin/setfsmac \
+INSTALLED = bin/usher sbin/usherd sbin/usher-pam sbin/getfmac sbin/setfmac sbin/setfsmac sbin/getpmac sbin/setpmac \
   include/usher.h include/usher_mac.h lib/libusher.a lib/libusher.so lib/$(SONAME) lib/libusher.so.$(VERSION) \
   lib/pkgconfig/usher.pc \
   $(addprefix lib/systemd/system/,$(notdir $(wildcard packaging/systemd/*.service))) \

@@ -9,6 +9,9 @@
 #ifndef USHER_MAC_H
 #define USHER_MAC_H
 
+#include <stdint.h>
+#include <sys/types.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -83,6 +86,50 @@ int usher_mac_get_fd(int fd, mac_t label);
 int usher_mac_set_file(const char *path, mac_t label);
 int usher_mac_set_link(const char *path, mac_t label);
 int usher_mac_set_fd(int fd, mac_t label);
+
+/* --------------------------------------------------------- labels of processes */
+
+/*
+ * Get those elements of a process's label for which `label` was prepared: of the calling process,
+ * of another one. Every process may get every label.
+ *
+ *   ENODATA  the label lacks an element that has no `?`
+ *   ESRCH    there is no such process
+ *   EINVAL   the label was not prepared
+ *   EPROTO   kernel programs and library are of different versions
+ */
+int usher_mac_get_proc(mac_t label);
+int usher_mac_get_pid(pid_t pid, mac_t label);
+
+/*
+ * Sets the elements of `label` on the calling process, with all of its threads; its other elements
+ * stay. Every module in force that labels processes may refuse; then nothing has changed.
+ *
+ *   EPERM       a module refuses, as EACCES
+ *   EINVAL      the label was not got yet, or has no element; or no module in force has an element
+ *               of this name, or its value is none of the module's
+ *   EOPNOTSUPP  no module in force labels processes
+ *   EAGAIN      another thread has changed the label meanwhile
+ *   ENOSPC      the kernel's table of elements is full
+ */
+int usher_mac_set_proc(mac_t label);
+
+/*
+ * As execve(2), and the new program begins with the elements of `label`. Errors as
+ * usher_mac_set_proc() and execve(2). Another thread that executes a program at the same moment
+ * can get them instead.
+ */
+int usher_mac_execve(const char *path, const char *const *argv, const char *const *envp,
+		     mac_t label);
+
+/*
+ * Calls a policy module; number and argument mean what the module says.
+ *
+ *   ENOSYS  no such module is in force, or it has no such call
+ *   EINVAL  not the name of a module, or a negative number
+ *   or as the module says.
+ */
+int usher_mac_syscall(const char *module, int call, uint64_t argument);
 
 /* ----------------------------------------------------------------- the framework */
 
@@ -168,6 +215,31 @@ static inline int mac_set_link(const char *path, mac_t label)
 static inline int mac_set_fd(int fd, mac_t label)
 {
 	return usher_mac_set_fd(fd, label);
+}
+
+static inline int mac_get_proc(mac_t label)
+{
+	return usher_mac_get_proc(label);
+}
+
+static inline int mac_get_pid(pid_t pid, mac_t label)
+{
+	return usher_mac_get_pid(pid, label);
+}
+
+static inline int mac_set_proc(mac_t label)
+{
+	return usher_mac_set_proc(label);
+}
+
+static inline int mac_execve(const char *path, char *const *argv, char *const *envp, mac_t label)
+{
+	return usher_mac_execve(path, (const char *const *)argv, (const char *const *)envp, label);
+}
+
+static inline int mac_syscall(const char *module, int call, void *argument)
+{
+	return usher_mac_syscall(module, call, (uint64_t)(uintptr_t)argument);
 }
 
 static inline int mac_is_present(const char *module)

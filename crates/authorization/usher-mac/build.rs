@@ -15,6 +15,7 @@ fn main() -> Result<(), Failure> {
     build.declare(&mut declarations, "usher_mac_policy")?;
     build.declare(&mut declarations, "usher_mac_settings")?;
     build.compile("mac", "framework", "framework", &[])?;
+    build.compile("mac", "shown", "shown", &[])?;
     for module in ["none", "test", "bsdextended"] {
         build.compile("mac/modules", module, module, &[])?;
     }

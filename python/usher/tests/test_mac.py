@@ -47,6 +47,18 @@ class Labels(unittest.TestCase):
         with self.assertRaises(ValueError):
             mac.canonical("biba/high\0")
 
+    @unittest.skipIf(mac.is_present(), "a module is loaded here")
+    def test_without_a_module_processes_have_no_labels(self):
+        self.assertEqual(mac.get_process(elements="?biba"), "")
+        self.assertEqual(mac.get_process(os.getpid(), "?biba"), "")
+        self.assert_fails(errno.ENODATA, mac.get_process, None, "biba")
+        self.assert_fails(errno.ESRCH, mac.get_process, 0, "?biba")
+        self.assert_fails(errno.EOPNOTSUPP, mac.set_process, "biba/low")
+        self.assert_fails(errno.EOPNOTSUPP, mac.execve, "/bin/true", ["true"], {}, "biba/low")
+        self.assert_fails(errno.ENOSYS, mac.call_module, "biba", 1)
+        with self.assertRaises(ValueError):
+            mac.execve("/bin/true", ["true\0"], {}, "biba/low")
+
     def test_a_name_that_is_no_module_is_refused(self):
         self.assert_fails(errno.EINVAL, mac.is_present, "Biba")
         self.assertFalse(mac.is_present("no_such_module"))

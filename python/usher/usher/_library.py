@@ -66,6 +66,11 @@ def library() -> ctypes.CDLL:
         "usher_mac_set_file": (integer, [text, pointer]),
         "usher_mac_set_link": (integer, [text, pointer]),
         "usher_mac_set_fd": (integer, [integer, pointer]),
+        "usher_mac_get_proc": (integer, [pointer]),
+        "usher_mac_get_pid": (integer, [integer, pointer]),
+        "usher_mac_set_proc": (integer, [pointer]),
+        "usher_mac_execve": (integer, [text, pointer, pointer, pointer]),
+        "usher_mac_syscall": (integer, [text, integer, ctypes.c_uint64]),
         "usher_mac_is_present": (integer, [text]),
         # The C library's own, for text that the calls have made.
         "free": (None, [pointer]),

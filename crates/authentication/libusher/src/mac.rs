@@ -1,4 +1,4 @@
-//! MAC labels: text, the labels of files, and whether a policy module is loaded.
+//! MAC labels: text, the labels of files and processes, and whether a policy module is loaded.
 //!
 //! The C interface is `include/usher_mac.h`; see usher_mac(3).
 //!
@@ -8,6 +8,7 @@
 //! let file = LabelledFile::Path("/srv/report".as_ref());
 //! file.set(&"biba/high".parse()?)?;
 //! assert_eq!(file.label()?.unwrap().value("biba").unwrap().as_ref(), "high");
+//! usher::mac::set_own(&"biba/low".parse()?)?;
 //! # Ok(()) }
 //! ```
 
@@ -17,6 +18,9 @@ use std::path::Path;
 
 pub use usher_file_label::{
     ATTRIBUTE, Change, FileLabelError, LabelledFile, MAC_CONF, ReadError, read_defaults,
+};
+pub use usher_kernel_label::{
+    ProcessLabelError, call_module, label_of_process, labels_of_processes, set_at_exec, set_own,
 };
 pub use usher_label::{
     ClassName, Defaults, ElementList, ElementName, ElementValue, Label, LabelError, LabelMistake,

@@ -304,6 +304,41 @@ tests! {
         denied("IPsec", socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_XFRM));
     }
 
+    fn showing_sets_one_mode_and_no_other(world) {
+        let _ = world;
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let file = rustix::fs::memfd_create("shown", flags).unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        sandbox::seccomp(&[Ability::Show]).unwrap();
+        let set = |mode| {
+            let mode = rustix::fs::Mode::from_raw_mode(mode);
+            let flags = rustix::fs::AtFlags::empty();
+            Ok(rustix::fs::chmodat(rustix::fs::CWD, &path, mode, flags)?)
+        };
+        set(0o444).unwrap();
+        denied("a mode for writing", set(0o644));
+        denied("a set-user-ID program", set(0o4444));
+    }
+
+    fn a_thread_that_lists_opens_no_file(world) {
+        let _ = world;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "text").unwrap();
+        if !sandbox::confines_files() {
+            eprintln!("skipped: this kernel has no Landlock");
+            return;
+        }
+        sandbox::landlock_lists(&[Path::new("/")]).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        denied("reading", std::fs::read(&file));
+        denied("writing", std::fs::write(&file, "other"));
+        denied("making", std::fs::write(folder.path().join("new"), "text"));
+        let flags = rustix::fs::OFlags::PATH;
+        rustix::fs::open(&file, flags, rustix::fs::Mode::empty()).unwrap();
+        std::mem::forget(folder);
+    }
+
     fn landlock_leaves_the_files_that_were_named(world) {
         let _ = world;
         let folder = tempfile::tempdir().unwrap();

@@ -166,6 +166,31 @@ impl LabelledFile<'_> {
         written.map(|()| change).map_err(FileLabelError::of)
     }
 
+    /// Sets the label of a file that has none, even one that is not a label. Returns false if it has one.
+    ///
+    /// # Errors
+    ///
+    /// The file has no label then.
+    pub fn set_first(&self, whole: &Label) -> Result<bool, FileLabelError> {
+        if whole.is_empty() {
+            return Err(FileLabelError::Empty);
+        }
+        match self.write(whole, XattrFlags::CREATE) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(errno) => Err(FileLabelError::of(errno)),
+        }
+    }
+
+    /// True where the file has the attribute, whatever it contains.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be reached or keeps no labels.
+    pub fn has_attribute(&self) -> Result<bool, FileLabelError> {
+        Ok(self.attribute()?.is_some())
+    }
+
     fn attribute(&self) -> Result<Option<Vec<u8>>, FileLabelError> {
         let mut bytes = vec![0; MAXIMUM_TEXT + 1];
         let room = bytes.as_mut_slice();

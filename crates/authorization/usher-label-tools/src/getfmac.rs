@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::json;
-use usher_file_label::{LabelledFile, MAC_CONF, ReadError, read_defaults};
+use usher_file_label::LabelledFile;
 use usher_label::{ElementList, Label};
 
+use crate::elements::elements;
 use crate::output::{Output, of_path, shown};
 
 /// Print the labels of files.
@@ -43,7 +44,7 @@ impl Arguments {
             is_json: self.json,
             is_quiet: false,
         };
-        let elements = match self.elements() {
+        let elements = match elements(self.elements.as_deref(), "file") {
             Ok(elements) => elements,
             Err(text) => {
                 output.complain(&text);
@@ -78,22 +79,6 @@ impl Arguments {
         match is_whole {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
-        }
-    }
-
-    fn elements(&self) -> Result<Option<ElementList>, String> {
-        if let Some(text) = &self.elements {
-            let list = text.parse::<ElementList>();
-            return list
-                .map(Some)
-                .map_err(|error| format!("-l: {error}; {}", error.remedy()));
-        }
-        match read_defaults(Path::new(MAC_CONF)) {
-            Ok(defaults) => Ok(defaults.elements("file").cloned()),
-            Err(ReadError::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {
-                Ok(None)
-            }
-            Err(error) => Err(error.to_string()),
         }
     }
 

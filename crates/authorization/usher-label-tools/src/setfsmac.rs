@@ -47,6 +47,9 @@ pub struct Arguments {
     /// Print no warnings and no summary.
     #[arg(short = 'q')]
     quiet: bool,
+    /// Leave files alone that have a label, whatever it is, and print the others.
+    #[arg(short = 'u', long)]
+    unlabelled: bool,
     /// Print each file with the lines that decide for it.
     #[arg(short = 'v')]
     verbose: bool,
@@ -221,7 +224,10 @@ impl Arguments {
         if files.is_empty() {
             return Err("no specification file: name one with -f or -s".to_owned());
         }
-        add(&mut digest, &[u8::from(self.one_file_system)]);
+        add(
+            &mut digest,
+            &[u8::from(self.one_file_system), u8::from(self.unlabelled)],
+        );
         for tree in &self.trees {
             add(&mut digest, tree.as_os_str().as_bytes());
         }
@@ -318,11 +324,26 @@ impl Run<'_> {
         let Some(label) = decided.label.as_ref() else {
             match target.label() {
                 Ok(Some(_)) => self.counters.unmatched += 1,
-                Ok(None) => self.counters.unlabelled += 1,
+                Ok(None) => {
+                    self.counters.unlabelled += 1;
+                    if self.arguments.unlabelled {
+                        self.describe_unmatched(file.path)?;
+                    }
+                }
                 Err(error) => return self.refused(&file, error),
             }
             return Ok(Onward::Into);
         };
+        if self.arguments.unlabelled {
+            match target.has_attribute() {
+                Ok(true) => {
+                    self.counters.unchanged += 1;
+                    return Ok(Onward::Into);
+                }
+                Ok(false) => {}
+                Err(error) => return self.refused(&file, error),
+            }
+        }
         if let Some(text) = self.contradiction(&file, label) {
             self.counters.failed += 1;
             self.output.warn(file.path, &text)?;
@@ -338,7 +359,7 @@ impl Run<'_> {
             Ok(Change::Unchanged) => self.counters.unchanged += 1,
             Err(error) => return self.refused(&file, error),
         }
-        if self.arguments.verbose {
+        if self.arguments.verbose || self.arguments.unlabelled {
             self.describe(file.path, label, &decided)?;
         }
         Ok(Onward::Into)
@@ -391,6 +412,13 @@ impl Run<'_> {
         object.insert("label".to_owned(), json!(label));
         object.insert("by".to_owned(), json!(lines));
         let text = format!("{}: {label} by {}", shown(path), lines.join(", "));
+        self.output.print(&text, object)
+    }
+
+    fn describe_unmatched(&self, path: &[u8]) -> io::Result<()> {
+        let mut object = of_path(path);
+        object.insert("label".to_owned(), Value::Null);
+        let text = format!("{}: no label and no specification", shown(path));
         self.output.print(&text, object)
     }
 

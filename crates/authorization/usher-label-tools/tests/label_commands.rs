@@ -65,6 +65,8 @@ fn run(program: &str, arguments: &[&str]) -> Output {
     let program = match program {
         "getfmac" => env!("CARGO_BIN_EXE_getfmac"),
         "setfmac" => env!("CARGO_BIN_EXE_setfmac"),
+        "getpmac" => env!("CARGO_BIN_EXE_getpmac"),
+        "setpmac" => env!("CARGO_BIN_EXE_setpmac"),
         _ => env!("CARGO_BIN_EXE_setfsmac"),
     };
     Command::new(program).args(arguments).output().unwrap()
@@ -192,6 +194,34 @@ fn a_dry_run_of_setfsmac_sets_nothing() {
     assert_eq!(tree.label("a/x"), None);
     succeeds("setfsmac", &["-f", &file, &tree.root()]);
     assert_eq!(tree.label("a/x").as_deref(), Some("biba/low"));
+}
+
+#[test]
+fn setfsmac_finds_and_labels_files_without_a_label() {
+    for tree in Tree::each() {
+        let everything = tree.specification("ROOT(/.*)? biba/low\n");
+        succeeds("setfsmac", &["-q", "-f", &everything, &tree.root()]);
+        fs::write(tree.path("a/new"), "").unwrap();
+        fs::write(tree.path("c/new"), "").unwrap();
+        let some = tree.specification("ROOT/a(/.*)? biba/high\n");
+        let printed = succeeds("setfsmac", &["-n", "-u", "-f", &some, &tree.root()]);
+        let lines: Vec<_> = printed.lines().collect();
+        let root = tree.root();
+        assert!(
+            lines[0].starts_with(&format!("{root}/a/new: biba/high by ")),
+            "{printed}"
+        );
+        assert_eq!(
+            lines[1],
+            format!("{root}/c/new: no label and no specification")
+        );
+        assert_eq!(lines.len(), 3, "{printed}");
+        assert_eq!(tree.label("a/new"), None);
+        succeeds("setfsmac", &["-u", "-f", &some, &tree.root()]);
+        assert_eq!(tree.label("a/new").as_deref(), Some("biba/high"));
+        assert_eq!(tree.label("a/x").as_deref(), Some("biba/low"));
+        assert_eq!(tree.label("c/new"), None);
+    }
 }
 
 #[test]
@@ -328,4 +358,28 @@ fn a_checkpoint_of_another_run_is_refused() {
     );
     assert!(said.contains("is not a checkpoint"), "{said}");
     assert_eq!(tree.label("c/z"), None);
+}
+
+#[test]
+fn labels_of_processes_are_printed_and_none_is_made_up() {
+    let own = std::process::id().to_string();
+    for arguments in [&["-l", "?none_such"][..], &["-l", "?none_such", "-p", &own]] {
+        assert_eq!(succeeds("getpmac", arguments), "-\n");
+    }
+    let printed = succeeds("getpmac", &["-l", "?none_such", "-p", "1", "--json"]);
+    assert_eq!(printed, "{\"label\":null,\"pid\":1}\n");
+    let said = fails("getpmac", &["-l", "none_such"]);
+    assert!(said.contains("no element `none_such`"), "{said}");
+    let said = fails("getpmac", &["-p", "2147483647"]);
+    assert!(said.contains("no process 2147483647"), "{said}");
+}
+
+#[test]
+fn setpmac_runs_nothing_without_the_label() {
+    let said = fails("setpmac", &["none_such/low", "/bin/echo", "ran"]);
+    assert!(said.contains("none_such/low: no module"), "{said}");
+    let output = run("setpmac", &["none_such/low", "/bin/echo", "ran"]);
+    assert!(output.stdout.is_empty());
+    let said = fails("setpmac", &["none_such", "/bin/true"]);
+    assert!(said.contains("has no value"), "{said}");
 }

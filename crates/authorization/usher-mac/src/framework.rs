@@ -14,6 +14,7 @@ use usher_bpf::{
 use crate::module::{SETTINGS, exchange};
 use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MacModule};
 use crate::{EntryPoint, Error, Loaded, MAX_MODULES, Module, Settings, Unsupported};
+use crate::{multilabel, shown};
 
 /// The dispatchers; the tables are theirs.
 static CODE: Code = code!("usher_mac", "framework");
@@ -338,6 +339,24 @@ impl Framework {
             objects.maps.extend(settings.filter(|id| *id != 0));
         }
         Ok(objects)
+    }
+
+    /// Has the files on these devices (major and minor numbers) have labels of their own, in their attributes,
+    /// and those of all others none.
+    ///
+    /// # Errors
+    /// The kernel's error; some may have them then.
+    pub fn set_multilabel(&self, devices: &BTreeSet<(u32, u32)>) -> Result<(), Error> {
+        multilabel::set(&self.pins, devices)
+    }
+
+    /// Shows the labels of processes to every process, in a folder of the BPF file system
+    /// ([`usher_bpf::hide`] ends that).
+    ///
+    /// # Errors
+    /// The kernel's error, or that of a folder which is not root's alone.
+    pub fn show_labels(&self, folder: &Path) -> Result<(), Error> {
+        shown::show(&self.pins, folder)
     }
 
     /// Unloads all modules and removes all pins, with the folder.

@@ -18,8 +18,10 @@ mod encode;
 mod error;
 mod framework;
 mod module;
+mod multilabel;
 mod points;
 mod shared;
+mod shown;
 
 pub use error::{Error, RuleMistake, Unsupported};
 pub use framework::Framework;

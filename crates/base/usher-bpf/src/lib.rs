@@ -7,8 +7,9 @@
 //!    long as a descriptor is open, or for good by a pinned link, which the next process updates.
 //! 4. [`Pins`] is the folder of pinned objects. Dropping everything releases the rest;
 //!    [`Pins::remove`] releases what is pinned.
-//! 5. [`guard`] lets a daemon own its objects.
-//! 6. [`executables`] identifies the programs that processes run.
+//! 5. [`show`] lets every process read what iterators write.
+//! 6. [`guard`] lets a daemon own its objects.
+//! 7. [`executables`] identifies the programs that processes run.
 //!
 //! The toolkit does not know what programs decide, and its errors name only tables and pins. Its
 //! unsafe code is in `usher-bpf-ffi`. Functions whose errors are not described return those of the kernel
@@ -36,6 +37,7 @@ mod pins;
 mod plain;
 mod print;
 mod ring;
+mod shown;
 mod slots;
 mod table;
 
@@ -50,6 +52,7 @@ pub use object::{Object, cgroup_number, keep_for_all, let_go, program_id, run, r
 pub use pins::{Objects, Pins, exists};
 pub use plain::Plain;
 pub use ring::{Batch, Ring};
+pub use shown::{SHOWN_MODE, Shown, hide, show};
 pub use slots::{is_kept, keep, leave};
 pub use table::{Insertion, Table};
 // For generated code.

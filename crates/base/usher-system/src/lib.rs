@@ -1,18 +1,21 @@
-//! Requests of all of Usher's programs to the kernel, without BPF: privileges and confinement, live
-//! connections, network namespaces, accounts.
+//! Requests of all of Usher's programs to the kernel, without loading BPF programs: privileges and
+//! confinement, live connections, network namespaces, accounts, pinned maps, new files.
 //!
 //! Its unsafe code is in `usher-system-ffi`. Functions whose errors are not described return the
 //! kernel's.
 //!
-//! Room: privileges and sandbox of the calling process, namespaces, live connections, account
-//! files. Any program may use it; it decides nothing.
+//! Room: privileges, sandbox and attributes of the calling process, namespaces, live connections, account
+//! files, maps and file systems that the caller names. Any program may use it; it decides nothing.
 
 #![forbid(unsafe_code)]
 
 pub mod accounts;
+pub mod attributes;
 pub mod connections;
 mod error;
+pub mod maps;
 pub mod namespace;
+pub mod new_files;
 pub mod privileges;
 pub mod process;
 pub mod sandbox;

@@ -54,6 +54,10 @@ pub enum Ability {
     /// types of these by an id (CAP_SYS_ADMIN), and the call that attaches to either can also attach to
     /// tracepoints.
     ReplaceBpf,
+    /// Watch for new files (fanotify(7)), open files by their handles, and read and set extended attributes.
+    LabelFiles,
+    /// Make files readable to everyone and writable by nobody: the mode 0444 and no other.
+    Show,
 }
 
 /// Whether this kernel can confine processes to files.
@@ -81,6 +85,21 @@ pub fn landlock(read: &[&Path], write: &[&Path]) -> Result<LandlockStatus, Syste
         RulesetStatus::PartiallyEnforced => LandlockStatus::Partial,
         RulesetStatus::NotEnforced => LandlockStatus::Absent,
     })
+}
+
+/// Lets the calling thread list directories below `list`, and open no file otherwise. Threads that it starts
+/// later inherit this. Missing paths are left out.
+///
+/// # Errors
+/// When a kernel with Landlock refuses the rules.
+pub fn landlock_lists(list: &[&Path]) -> Result<(), SystemError> {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V5))?
+        .create()?
+        .add_rules(path_beneath_rules(list, AccessFs::ReadDir))?
+        .restrict_self()?;
+    Ok(())
 }
 
 /// Permits the system calls of an asynchronous program, local sockets, and these abilities. Everything
@@ -131,6 +150,13 @@ fn rules(
             }
             Ability::Splice => {
                 rules.insert(libc::SYS_splice, Vec::new());
+            }
+            Ability::LabelFiles => {
+                rules.extend(LABELLING.iter().map(|call| (*call, Vec::new())));
+            }
+            Ability::Show => {
+                let mode = vec![equal(2, 0o444)?];
+                rules.insert(libc::SYS_fchmodat, vec![SeccompRule::new(mode)?]);
             }
             Ability::WriteFiles => rules.extend(WRITING.iter().map(|call| (*call, Vec::new()))),
             Ability::HeldBpf => {
@@ -240,6 +266,16 @@ const LOADING_BPF: &[i32] = &[
 
 /// Further calls of libbpf, and of folders of pins.
 const LOADING: &[i64] = &[libc::SYS_memfd_create, libc::SYS_statfs, libc::SYS_fstatfs];
+
+/// The system calls for labels of files. Which attribute is set no filter can tell.
+const LABELLING: &[i64] = &[
+    libc::SYS_fanotify_init,
+    libc::SYS_fanotify_mark,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_openat2,
+    libc::SYS_getxattr,
+    libc::SYS_setxattr,
+];
 
 /// The system calls for keeping files.
 const WRITING: &[i64] = &[

@@ -10,7 +10,7 @@ use super::fail;
 use super::service::{Failure, answer, opened};
 use crate::mac::{
     ElementList, FileLabelError, Label, LabelError, LabelledFile, MAC_CONF, MissingElement,
-    ReadError, is_present, read_defaults,
+    ProcessLabelError, ReadError, is_present, read_defaults,
 };
 
 /// The target of a `mac_t`.
@@ -21,7 +21,7 @@ pub struct Mac {
     label: Option<Label>,
 }
 
-fn invalid(text: impl ToString) -> Failure {
+pub(super) fn invalid(text: impl ToString) -> Failure {
     Failure(text.to_string(), libc::EINVAL)
 }
 
@@ -33,6 +33,12 @@ impl From<LabelError> for Failure {
 
 impl From<FileLabelError> for Failure {
     fn from(error: FileLabelError) -> Self {
+        Self(error.to_string(), error.errno().raw_os_error())
+    }
+}
+
+impl From<ProcessLabelError> for Failure {
+    fn from(error: ProcessLabelError) -> Self {
         Self(error.to_string(), error.errno().raw_os_error())
     }
 }
@@ -57,7 +63,7 @@ impl From<ReadError> for Failure {
 ///
 /// # Safety
 /// `text` is null or points to a string that ends in a zero byte and outlives what is returned.
-unsafe fn text_of<'a>(text: *const c_char) -> Result<&'a str, Failure> {
+pub(super) unsafe fn text_of<'a>(text: *const c_char) -> Result<&'a str, Failure> {
     if text.is_null() {
         return Err(invalid("the text is a null pointer"));
     }
@@ -70,7 +76,7 @@ unsafe fn text_of<'a>(text: *const c_char) -> Result<&'a str, Failure> {
 ///
 /// # Safety
 /// As [`text_of`].
-unsafe fn path_of<'a>(path: *const c_char) -> Result<&'a Path, Failure> {
+pub(super) unsafe fn path_of<'a>(path: *const c_char) -> Result<&'a Path, Failure> {
     if path.is_null() {
         return Err(invalid("the path is a null pointer"));
     }
@@ -188,7 +194,7 @@ pub unsafe extern "C" fn usher_mac_to_text(mac: *const Mac, text: *mut *mut c_ch
 ///
 /// # Safety
 /// `mac` is null or a label of these calls, which no other thread changes meanwhile.
-unsafe fn label_of<'a>(mac: *const Mac) -> Result<&'a Label, Failure> {
+pub(super) unsafe fn label_of<'a>(mac: *const Mac) -> Result<&'a Label, Failure> {
     // SAFETY: this function's contract.
     let mac = unsafe { mac.as_ref() }.ok_or_else(|| invalid("the label is a null pointer"))?;
     let label = mac.label.as_ref();
@@ -208,22 +214,31 @@ pub unsafe extern "C" fn usher_mac_free(mac: *mut Mac) -> c_int {
     0
 }
 
-/// Gets the label of a file into a prepared one.
+/// Fills a prepared label with the elements that it wants.
 ///
 /// # Safety
 /// `mac` is null or a label of these calls, which no other thread uses meanwhile.
-unsafe fn get(file: Result<LabelledFile<'_>, Failure>, mac: *mut Mac) -> c_int {
+pub(super) unsafe fn fill(mac: *mut Mac, label: Result<Label, Failure>) -> c_int {
     // SAFETY: this function's contract.
     let mac = unsafe { mac.as_mut() };
-    answer(file.and_then(|file| {
+    answer(label.and_then(|label| {
         let mac = mac.ok_or_else(|| invalid("the label is a null pointer"))?;
         let wanted = mac.wanted.as_ref();
         let wanted =
             wanted.ok_or_else(|| invalid("the label was not prepared: see mac_prepare(3)"))?;
-        let label = file.label()?.unwrap_or_default();
         mac.label = Some(label.select(wanted)?);
         Ok(0)
     }))
+}
+
+/// Gets the label of a file into a prepared one.
+///
+/// # Safety
+/// As [`fill`].
+unsafe fn get(file: Result<LabelledFile<'_>, Failure>, mac: *mut Mac) -> c_int {
+    let label = file.and_then(|file| Ok(file.label()?.unwrap_or_default()));
+    // SAFETY: this function's contract.
+    unsafe { fill(mac, label) }
 }
 
 /// Sets the elements of a label on a file.

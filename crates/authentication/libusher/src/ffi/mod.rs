@@ -1,6 +1,7 @@
 //! The C interface of `include/usher.h` and `include/usher_mac.h`. All of this crate's unsafe code.
 
 mod mac;
+mod mac_process;
 mod service;
 
 use std::cell::RefCell;

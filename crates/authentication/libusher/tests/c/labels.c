@@ -164,6 +164,30 @@ static void of_modules(void)
 	fails("no name", mac_is_present("Biba"), EINVAL, "small letter");
 }
 
+/* Where no module is loaded, as on the machine that runs this. */
+static void of_processes(void)
+{
+	mac_t any = prepared("?biba"), biba = prepared("biba"), low = label("biba/low");
+	char *const argv[] = { "true", NULL }, *const envp[] = { NULL };
+
+	works("own", mac_get_proc(any), 0);
+	reads("own", any, "");
+	works("of init", mac_get_pid(1, any), 0);
+	fails("own element", mac_get_proc(biba), ENODATA, "no element `biba`");
+	fails("no process", mac_get_pid(0, any), ESRCH, "no process 0");
+	fails("no process", mac_get_pid(-1, any), ESRCH, "no process -1");
+	fails("not prepared", mac_get_proc(low), EINVAL, "not prepared");
+	fails("nothing", mac_set_proc(any), EINVAL, "without an element");
+	fails("no module", mac_set_proc(low), EOPNOTSUPP, "no module in force");
+	fails("no module", mac_execve("/bin/true", argv, envp, low), EOPNOTSUPP, "no module");
+	fails("no module", mac_syscall("biba", 1, NULL), ENOSYS, "biba is not in force");
+	fails("no name", mac_syscall("Biba", 1, NULL), EINVAL, "small letter");
+	fails("no call", mac_syscall("biba", -1, NULL), EINVAL, "negative");
+	mac_free(any);
+	mac_free(biba);
+	mac_free(low);
+}
+
 /* As a user: may read every label and set none. */
 static int of_user(void)
 {
@@ -195,6 +219,7 @@ int main(void)
 	of_files();
 	of_defaults();
 	of_modules();
+	of_processes();
 	fflush(stdout);
 	child = fork();
 	if (child == 0)

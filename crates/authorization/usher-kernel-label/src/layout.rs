@@ -1,0 +1,118 @@
+//! The structures of bpf/include/usher_mac_label.h and usher_mac_settings.h that are read and written here, in
+//! bytes. A test compares each number with the header.
+
+use std::ops::Range;
+
+use usher_label::{ELEMENT_SIZE, MAXIMUM_ELEMENTS};
+
+/// A label: the number of an element for each slot of a module; 0: none.
+pub(crate) const LABEL_SIZE: usize = 4 * MAXIMUM_ELEMENTS;
+
+/// The label of a file in its storage.
+pub(crate) const FILE_SIZE: usize = LABEL_SIZE + 24;
+pub(crate) const FILE_LABEL: Range<usize> = 8..8 + LABEL_SIZE;
+pub(crate) const FILE_STATE: Range<usize> = LABEL_SIZE + 16..LABEL_SIZE + 20;
+/// The state of a file whose attribute is to be written.
+pub(crate) const FILE_NEW: u32 = 2;
+
+/// A process as an iterator shows it.
+pub(crate) const SHOWN_SIZE: usize = 8 + MAXIMUM_ELEMENTS * SHOWN_ELEMENT_SIZE;
+pub(crate) const SHOWN_PROCESS: Range<usize> = 0..4;
+pub(crate) const SHOWN_ELEMENTS: Range<usize> = 8..SHOWN_SIZE;
+/// The name of a module, and its element.
+pub(crate) const SHOWN_ELEMENT_SIZE: usize = NAME_SIZE + ELEMENT_SIZE;
+
+/// A numbered element: with its module's order and slot.
+pub(crate) const NUMBERED_SIZE: usize = ELEMENT_SIZE + 16;
+pub(crate) const NUMBERED_ORDER: Range<usize> = ELEMENT_SIZE..ELEMENT_SIZE + 8;
+pub(crate) const NUMBERED_SLOT: Range<usize> = ELEMENT_SIZE + 8..ELEMENT_SIZE + 12;
+
+/// A module in its slot.
+pub(crate) const MODULE_SIZE: usize = NAME_SIZE + 24;
+pub(crate) const NAME_SIZE: usize = 32;
+pub(crate) const MODULE_ORDER: Range<usize> = NAME_SIZE..NAME_SIZE + 8;
+
+/// A call of a module.
+pub(crate) const CALL_SIZE: usize = NAME_SIZE + 16;
+pub(crate) const CALL_NUMBER: Range<usize> = NAME_SIZE..NAME_SIZE + 4;
+pub(crate) const CALL_ARGUMENT: Range<usize> = NAME_SIZE + 8..NAME_SIZE + 16;
+
+/// The framework is a program of the BPF LSM.
+pub(crate) const LSM_ID: u64 = 109;
+
+/// The attribute for a call of a module.
+pub(crate) const ATTRIBUTE_CALL: u32 = 0x4d41;
+
+/// The answer to a request that is carried out. A hook that returns 0 makes the kernel answer EOPNOTSUPP.
+pub(crate) const DONE: i32 = 1111;
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_those_of_the_headers() {
+        let sizes = [
+            (LABEL_SIZE, "label"),
+            (SHOWN_SIZE, "shown"),
+            (SHOWN_ELEMENT_SIZE, "shown_element"),
+            (FILE_SIZE, "file_label"),
+            (ELEMENT_SIZE, "element"),
+            (NUMBERED_SIZE, "numbered"),
+            (MODULE_SIZE, "module"),
+            (CALL_SIZE, "call"),
+        ];
+        let fields = [
+            (SHOWN_PROCESS, "shown", "process"),
+            (SHOWN_ELEMENTS, "shown", "elements"),
+            (0..NAME_SIZE, "shown_element", "module"),
+            (NAME_SIZE..SHOWN_ELEMENT_SIZE, "shown_element", "element"),
+            (FILE_LABEL, "file_label", "label"),
+            (FILE_STATE, "file_label", "state"),
+            (NUMBERED_ORDER, "numbered", "order"),
+            (NUMBERED_SLOT, "numbered", "slot"),
+            (0..NAME_SIZE, "module", "name"),
+            (MODULE_ORDER, "module", "order"),
+            (0..NAME_SIZE, "call", "module"),
+            (CALL_NUMBER, "call", "call"),
+            (CALL_ARGUMENT, "call", "argument"),
+        ];
+        let constants = [
+            (LSM_ID, "LSM_ID"),
+            (ATTRIBUTE_CALL.into(), "ATTR_CALL"),
+            (u64::from(DONE.unsigned_abs()), "DONE"),
+            (FILE_NEW.into(), "FILE_NEW"),
+        ];
+        let mut text = "#include <stddef.h>\n#include \"usher_mac_settings.h\"\n#include \"usher_mac_shown.h\"\n".to_owned();
+        let mut claim = |condition: String| {
+            writeln!(text, "_Static_assert({condition}, \"{condition}\");").unwrap();
+        };
+        for (size, name) in sizes {
+            claim(format!("sizeof(struct usher_mac_{name}) == {size}"));
+        }
+        for (place, name, field) in fields {
+            let structure = format!("struct usher_mac_{name}");
+            claim(format!("offsetof({structure}, {field}) == {}", place.start));
+            claim(format!(
+                "sizeof((({structure} *)0)->{field}) == {}",
+                place.len()
+            ));
+        }
+        for (value, name) in constants {
+            claim(format!("USHER_MAC_{name} == {value}"));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("layout.c");
+        std::fs::write(&file, text).unwrap();
+        let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../bpf/include");
+        let checked = Command::new("cc")
+            .args(["-fsyntax-only", "-I"])
+            .args([&headers, &file])
+            .status();
+        assert!(checked.unwrap().success());
+    }
+}

@@ -1,0 +1,71 @@
+//! getpmac(8): prints the label of a process.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use serde_json::{Map, json};
+use usher_kernel_label::label_of_process;
+use usher_label::Label;
+
+use crate::elements::elements;
+use crate::output::Output;
+
+/// Print the label of a process.
+///
+/// One line: the label, or `-` where the process has none of the elements asked for.
+#[derive(Debug, Parser)]
+#[command(name = "getpmac", version)]
+pub struct Arguments {
+    /// The elements to print, such as `?biba,mls`. Otherwise those that mac.conf(5) has for processes,
+    /// or the whole label where there is no mac.conf.
+    #[arg(short = 'l', value_name = "ELEMENTS")]
+    elements: Option<String>,
+    /// The process. Otherwise the one that runs the command, whose label it has inherited.
+    #[arg(short = 'p', value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    process: Option<i32>,
+    /// Print a JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    /// Runs the command. Exits 1 when the label could not be printed.
+    pub fn run(self) -> ExitCode {
+        let output = Output {
+            command: "getpmac",
+            is_json: self.json,
+            is_quiet: false,
+        };
+        let label = match self.label() {
+            Ok(label) => label,
+            Err(text) => {
+                output.complain(&text);
+                return ExitCode::FAILURE;
+            }
+        };
+        let is_labelled = !label.is_empty();
+        let text = match is_labelled {
+            true => label.to_string(),
+            false => "-".to_owned(),
+        };
+        let process = self
+            .process
+            .unwrap_or_else(|| std::process::id().cast_signed());
+        let mut object = Map::new();
+        object.insert("pid".to_owned(), json!(process));
+        object.insert("label".to_owned(), json!(is_labelled.then_some(&label)));
+        match output.print(&text, object) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        }
+    }
+
+    fn label(&self) -> Result<Label, String> {
+        let elements = elements(self.elements.as_deref(), "process")?;
+        let label = label_of_process(self.process).map_err(|error| error.to_string())?;
+        match elements {
+            None => Ok(label),
+            Some(elements) => label.select(&elements).map_err(|error| error.to_string()),
+        }
+    }
+}
