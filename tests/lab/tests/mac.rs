@@ -246,6 +246,35 @@ fn modules_decide_by_the_policy_whoever_dies() -> Outcome {
 }
 
 #[test]
+fn a_multilabel_file_system_must_be_mounted() -> Outcome {
+    if std::env::var_os("USHER_VM").is_none() {
+        println!(
+            "skipped: the labeller of a kernel that runs modules is asked, in a virtual machine"
+        );
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let host = host(&lab)?;
+    if !runs_modules(&host)? {
+        println!("skipped: this kernel runs no modules");
+        return Ok(());
+    }
+    let _labeller = host.start_daemon(Role::Labeller)?;
+    let stored = host.read(APPLIED)?;
+    host.run(["mkdir", "-p", "/srv/labelled"])?;
+    host.write(POLICY, "mac framework { multilabel \"/srv/labelled\"; }\n")?;
+    let told = refused(&host, &["usher", "policy", "apply"])?;
+    assert!(told.contains("no file system is mounted there"), "{told}");
+    assert_eq!(host.read(APPLIED)?, stored);
+    host.run(["mount", "-t", "tmpfs", "none", "/srv/labelled"])?;
+    let applied = host.run(["usher", "policy", "apply"])?;
+    // The framework is no module that waits to be loaded.
+    assert!(!applied.stderr.contains("usher mac load"), "{applied:?}");
+    assert_eq!(answer(&host, &["status"])?["waiting"], json!([]));
+    Ok(())
+}
+
+#[test]
 fn no_rule_locks_the_administrator_out() -> Outcome {
     if std::env::var_os("USHER_VM").is_none() {
         println!("skipped: modules decide for the whole system, so they run in a virtual machine");

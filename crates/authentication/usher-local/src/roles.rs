@@ -279,15 +279,23 @@ usher_daemon::roles! {
         // The dispatchers and the modules (BPF), which read what they decide about (PERFMON). A module
         // replaces functions of a loaded program, whose types are known by an id (SYS_ADMIN). A rule about
         // root must not keep the administrator from ending its module (DAC_OVERRIDE; FOWNER for the
-        // modes of its own files).
+        // modes of its own files). It writes the labels of new files (SYS_ADMIN), which it opens by their
+        // handles (DAC_READ_SEARCH).
         capabilities: Capabilities::BPF
             .union(Capabilities::PERFMON)
             .union(Capabilities::SYS_ADMIN)
             .union(Capabilities::DAC_OVERRIDE)
+            .union(Capabilities::DAC_READ_SEARCH)
             .union(Capabilities::FOWNER),
         sandbox: Some(Sandbox {
-            // A module may be loaded at any time. Rules name users, groups and file systems.
-            abilities: &[Ability::ReplaceBpf, Ability::WriteFiles],
+            // A module may be loaded at any time. Rules name users, groups and file systems. The thread that
+            // writes labels has rules of Landlock of its own.
+            abilities: &[
+                Ability::ReplaceBpf,
+                Ability::WriteFiles,
+                Ability::LabelFiles,
+                Ability::Show,
+            ],
             reads: &[
                 paths::STATE_DIRECTORY,
                 "/etc",

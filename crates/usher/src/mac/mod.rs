@@ -1,4 +1,9 @@
-//! `usher mac`: the modules of mandatory access control.
+//! `usher mac`: the modules of mandatory access control, and labels.
+
+mod ls;
+mod ps;
+
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use usher_daemon::control::ask;
@@ -28,12 +33,23 @@ pub enum Command {
     },
     /// Show what is in force in the kernel, and what is missing
     Status,
+    /// List the processes of this host with their labels
+    Ps,
+    /// List files with their labels
+    Ls {
+        /// Files, and directories whose files are listed
+        #[arg(default_value = ".")]
+        paths: Vec<PathBuf>,
+        /// List directories themselves
+        #[arg(short, long)]
+        directory: bool,
+    },
 }
 
 /// Runs a command.
 ///
 /// # Errors
-/// When the labeller does not answer, or refuses.
+/// When the labeller does not answer, or refuses; when labels cannot be read.
 pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
     let status = || ask(roles::Labeller, &Mac {});
     match command {
@@ -61,6 +77,8 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
             };
             output.print(module, || one(module));
         }
+        Command::Ps => ps::run(output)?,
+        Command::Ls { paths, directory } => ls::run(output, paths, *directory)?,
         Command::Status => {
             let view = status()?;
             output.print(&view, || text(&view));
@@ -136,6 +154,19 @@ fn text(view: &MacView) -> String {
         true => "guarded: only the labeller touches the modules in the kernel\n",
         false => "not guarded: root's processes can touch the modules in the kernel\n",
     };
+    let file_systems = view.multilabel.iter().map(|one| {
+        let state = match (&one.trouble, one.is_walking) {
+            (Some(trouble), _) => trouble.as_str(),
+            (None, true) => "looking at all files",
+            (None, false) => "watched",
+        };
+        let counts = [one.persisted, one.unlabelled, one.failed];
+        row![one.path, counts[0], counts[1], counts[2], state]
+    });
+    text += &table(
+        ["MULTILABEL", "PERSISTED", "UNLABELLED", "FAILED", "STATE"],
+        file_systems,
+    );
     for trouble in &view.troubles {
         text += &format!("trouble: {trouble}\n");
     }
@@ -154,6 +185,8 @@ fn some<T: AsRef<str>>(names: &[T]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use usher_local::requests::MultilabelView;
+
     use super::*;
 
     fn view() -> MacView {
@@ -193,11 +226,20 @@ mod tests {
         let lacking = MacView {
             unsupported: Some("it has no hook x".into()),
             troubles: vec!["none: no".into()],
+            multilabel: vec![MultilabelView {
+                path: "/srv".into(),
+                persisted: 7,
+                unlabelled: 1,
+                ..MultilabelView::default()
+            }],
             ..MacView::default()
         };
         let told = text(&lacking);
         assert!(told.starts_with("it has no hook x\n"), "{told}");
         assert!(told.contains("modules in force: -\n") && told.contains("trouble: none: no\n"));
+        let row = "/srv        7          1           0       watched\n";
+        assert!(told.contains(row), "{told}");
         assert!(!text(&view()).contains("trouble"));
+        assert!(!text(&view()).contains("MULTILABEL"));
     }
 }

@@ -48,6 +48,32 @@ pub enum MacError {
         /// The reason.
         error: io::Error,
     },
+    /// A file system that the policy calls multilabel is not mounted, or cannot be told apart.
+    #[error("{place}: multilabel {path}: {error}")]
+    NotMounted {
+        /// The `mac framework` block.
+        place: String,
+        /// The path.
+        path: String,
+        /// The reason.
+        error: io::Error,
+    },
+    /// New files of a file system are not watched.
+    #[error("{path}: labels of new files are not written: {reason}")]
+    NotWatched {
+        /// The mount point.
+        path: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The thread that writes labels does not come on.
+    #[error(
+        "labels of new files are not written since {0} s: a multilabel file system does not answer (frozen?)"
+    )]
+    Stuck(u64),
+    /// Labels of new files are not written.
+    #[error("labels of new files are not persistent: {0}")]
+    NotPersistent(io::Error),
     /// Programs do not learn which modules are in force.
     #[error("{path}: {0}", path = paths::SHOWN_MODULES)]
     NotShown(io::Error),

@@ -14,6 +14,8 @@ use usher_policy::Policy;
 use usher_policy::mac::MacBlock;
 
 use super::error::MacError;
+use super::labels;
+use super::persisting::{Multilabel, Persisting};
 use super::resolving::{FileSystems, Resolver};
 use super::stored;
 
@@ -21,6 +23,7 @@ use super::stored;
 #[derive(Debug)]
 pub(super) struct Force {
     file_systems: FileSystems,
+    persisting: Persisting,
     /// The parts that this kernel lacks, which do not change while this process runs.
     support: OnceLock<Result<(), Unsupported>>,
     state: Mutex<State>,
@@ -37,6 +40,8 @@ struct State {
     missing: Vec<String>,
     /// Modules whose settings in force are not those of the policy.
     outdated: BTreeSet<String>,
+    /// The file systems whose new files get labels: all that are mounted of those that the policy calls so.
+    multilabel: Option<Vec<Multilabel>>,
     claims: Claims,
     is_guarded: bool,
     /// The last reasons, by what they keep from being in force.
@@ -48,7 +53,10 @@ impl Force {
     ///
     /// # Errors
     /// When it cannot be adopted; it stays in force.
-    pub(super) fn adopt(file_systems: FileSystems) -> Result<Self, MacError> {
+    pub(super) fn adopt(
+        file_systems: FileSystems,
+        persisting: Persisting,
+    ) -> Result<Self, MacError> {
         let mut state = State::default();
         let pins = Path::new(paths::LABELLER_PIN_DIRECTORY);
         if usher_bpf::exists(pins).map_err(usher_mac::Error::from)? {
@@ -56,6 +64,7 @@ impl Force {
         }
         Ok(Self {
             file_systems,
+            persisting,
             support: OnceLock::new(),
             state: Mutex::new(state),
         })
@@ -76,6 +85,7 @@ impl Force {
         }
         state.outdated = names.into_iter().collect();
         self.renew(&mut state);
+        self.watch(&mut state, true);
         state.guard();
     }
 
@@ -84,6 +94,59 @@ impl Force {
         let mut state = self.state.lock();
         if !state.missing.is_empty() || !state.outdated.is_empty() {
             self.renew(&mut state);
+        }
+        // A file system may have been mounted or unmounted since.
+        self.watch(&mut state, false);
+    }
+
+    /// Has new files of the policy's file systems get their labels. What fails is tried again.
+    fn watch(&self, state: &mut State, is_changed: bool) {
+        let found = labels::mounted(state.policy(), &self.file_systems);
+        let wanted = match found {
+            Ok(wanted) => {
+                state.over(labels::TROUBLE);
+                wanted
+            }
+            Err((mut wanted, error)) => {
+                state.trouble(labels::TROUBLE, &error);
+                // A path that cannot be told for a moment does not end what the policy says of it.
+                let former = state.multilabel.iter().flatten();
+                let kept = former.filter(|one| {
+                    labels::is_named(state.policy(), &one.path)
+                        && wanted.iter().all(|other| other.path != one.path)
+                });
+                let kept: Vec<_> = kept.cloned().collect();
+                wanted.extend(kept);
+                wanted
+            }
+        };
+        let unwatched = self.persisting.unwatched();
+        let stuck = self.persisting.stuck();
+        match stuck.as_ref().or(unwatched.as_ref()) {
+            None => state.over(labels::UNWATCHED),
+            Some(error) => state.trouble(labels::UNWATCHED, error),
+        }
+        let is_known = state.multilabel.as_ref() == Some(&wanted) && unwatched.is_none();
+        if !is_changed && is_known {
+            return;
+        }
+        match labels::put_in_force(state.framework.as_mut(), &self.persisting, &wanted) {
+            Ok(()) => {
+                state.over(labels::UNWRITTEN);
+                state.multilabel = Some(wanted);
+            }
+            Err(error) => {
+                state.trouble(labels::UNWRITTEN, &error);
+                state.multilabel = None;
+            }
+        }
+    }
+
+    /// Fails when labels of new files are no longer written: this process must end and start again.
+    pub(super) fn require_persisting(&self) -> std::io::Result<()> {
+        match self.persisting.has_ended() {
+            false => Ok(()),
+            true => Err(std::io::Error::other("its thread has ended")),
         }
     }
 
@@ -153,7 +216,9 @@ impl Force {
         for block in blocks {
             self.settings_of(Some(block), block.module.as_ref())?;
         }
-        Ok(())
+        labels::mounted(Some(&candidate.checked.policy), &self.file_systems)
+            .map(drop)
+            .map_err(|(_, error)| error)
     }
 
     /// Puts the settings of a configuration in force for all modules that are loaded.
@@ -162,6 +227,8 @@ impl Force {
     /// When a name is unknown, or the kernel fails: the former settings are in force then.
     pub(super) fn put_in_force(&self, fresh: Configuration) -> Result<u64, MacError> {
         let mut state = self.state.lock();
+        let mounted = labels::mounted(Some(&fresh.checked.policy), &self.file_systems);
+        mounted.map_err(|(_, error)| error)?;
         let mut wanted = Vec::new();
         for name in state.names()? {
             let settings = self.settings_of(block(&fresh.checked.policy, &name), &name)?;
@@ -194,6 +261,7 @@ impl Force {
             "settings in force"
         );
         state.configuration = Some(fresh);
+        self.watch(&mut state, true);
         Ok(generation)
     }
 
@@ -215,6 +283,7 @@ impl Force {
             return Err(MacError::NotStored(error));
         }
         state.over(name);
+        self.watch(&mut state, true);
         state.show();
         tracing::info!(module = name, "module in force");
         Ok(())
@@ -268,6 +337,7 @@ impl Force {
         state.outdated.remove(name);
         state.over(name);
         state.end_if_empty()?;
+        self.watch(&mut state, true);
         state.guard();
         state.show();
         tracing::info!(module = name, "module no longer in force");
@@ -319,8 +389,10 @@ impl Force {
         let available = NAMES.iter().filter(|name| !is_loaded(name));
         view.available = available.map(|name| (*name).to_owned()).collect();
         let blocks = state.policy().map_or(&[][..], |policy| &policy.mac);
-        let waiting = blocks.iter().map(|block| block.module.to_string());
+        let waiting = blocks.iter().filter(|block| block.is_of_module());
+        let waiting = waiting.map(|block| block.module.to_string());
         view.waiting = waiting.filter(|name| !is_loaded(name)).collect();
+        view.multilabel = labels::views(&self.persisting);
         view.troubles = state.troubles.values().cloned().collect();
         Ok(view)
     }

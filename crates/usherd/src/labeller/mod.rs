@@ -9,11 +9,18 @@
 //! that finds a guard where there was none ends, and the service manager starts it again, as the owner of
 //! its objects.
 //!
-//! Room: the BPF objects of `bpf/mac`, and its folder. Only root's requests reach it.
+//! A thread of its own writes the labels of new files into their attributes (`persist`).
+//!
+//! Room: the BPF objects of `bpf/mac`, its folder, and labels of files on the file systems that the policy
+//! calls multilabel. Only root's requests reach it.
 
 mod answers;
 mod error;
 mod force;
+mod labels;
+mod persist;
+mod persist_walk;
+mod persisting;
 mod resolving;
 mod stored;
 
@@ -35,6 +42,7 @@ use usher_system::privileges;
 use crate::start::{self, Attempt, Start, StartError};
 pub use error::MacError;
 use force::Force;
+use persisting::Persisting;
 use resolving::FileSystems;
 
 /// How often modules that could not be put in force are tried again.
@@ -60,10 +68,12 @@ pub fn run() -> Result<(), StartError> {
         .create(paths::LABELLER_DIRECTORY);
     made.attempt(format!("cannot make {}", paths::LABELLER_DIRECTORY))?;
     let mounts = File::open(paths::MOUNTS).attempt(format!("cannot open {}", paths::MOUNTS))?;
+    let persisting =
+        Persisting::start().attempt("cannot start the thread for labels of new files")?;
     start.confine()?;
     let had_guard = guard::runs()?;
     start::runtime()?.block_on(async {
-        let force = Arc::new(Force::adopt(FileSystems::new(mounts))?);
+        let force = Arc::new(Force::adopt(FileSystems::new(mounts), persisting)?);
         force.begin(configuration);
         let control = control.serve(Arc::clone(&force));
         start::ready();
@@ -85,6 +95,8 @@ async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
         now.tick().await;
         usher_daemon::messages::summarize();
         force.try_again();
+        let persisting = force.require_persisting();
+        persisting.attempt("labels of new files are not written")?;
         if !had_guard && guard::runs()? {
             tracing::info!("there is a guard now: ending, to start again as one of its daemons");
             return Ok(());
@@ -104,6 +116,7 @@ pub fn release() -> Result<Vec<String>, usher_mac::Error> {
     }
     let framework = Framework::open(pins)?;
     let modules = framework.modules()?;
+    labels::hide()?;
     framework.close()?;
     stored::forget_shown()
         .map_err(|error| usher_bpf::KernelError::system("removing the list of modules")(error))?;

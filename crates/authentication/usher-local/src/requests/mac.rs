@@ -21,8 +21,30 @@ pub struct MacView {
     pub unsupported: Option<String>,
     /// True if the guard keeps other processes from the loaded objects.
     pub is_guarded: bool,
+    /// The file systems whose files have labels of their own.
+    #[serde(default)]
+    pub multilabel: Vec<MultilabelView>,
     /// Troubles that keep the modules from deciding as the policy says, each for people.
     pub troubles: Vec<String>,
+}
+
+/// A file system whose files have labels of their own, in their attributes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MultilabelView {
+    /// Its mount point.
+    pub path: String,
+    /// The labels of new files that were written since the labeller watches it.
+    pub persisted: u64,
+    /// The files without a label that were found, which are refused until they get one.
+    pub unlabelled: u64,
+    /// The labels that could not be written.
+    pub failed: u64,
+    /// How often so many files came at once that the labeller had to look at all of them.
+    pub overflows: u64,
+    /// True while it looks at all files.
+    pub is_walking: bool,
+    /// The reason of the last failure, or that the file system is not watched.
+    pub trouble: Option<String>,
 }
 
 /// A module in force.

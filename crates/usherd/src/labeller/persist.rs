@@ -1,0 +1,371 @@
+//! Writes the labels of new files into their attributes, on one file system.
+//!
+//! The kernel side knows the label of a new file at once, in its own memory, and refuses a file of a
+//! *multilabel* file system of which it knows none. It cannot write the attribute. So this side watches
+//! new files, asks the kernel for each one's label, and writes it where the file has no attribute yet. It
+//! looks at all files when it begins, and when it has lost events: the kernel's queue is bounded.
+//!
+//! If it dies between the creation of a file and the attribute, the next one finds the file as long as the
+//! kernel remembers it. Otherwise the file stays without a label, and refused, until an administrator sets
+//! one; setfsmac(8) finds such files.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use usher_file_label::{FileLabelError, LabelledFile};
+use usher_label::Label;
+use usher_system::new_files::{NewFile, NewFiles};
+
+use super::persist_walk::{Step, Walk};
+
+/// Most events of one turn, and most files of a walk in one turn: so no file system waits long for another.
+const TURN: usize = 256;
+
+/// How long to wait after a failure before all files are looked at again: at first, and at most.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+
+/// The source of labels: what the kernel knows of an open file. `None`: nothing.
+pub(super) type LabelOf<'l> = &'l dyn Fn(BorrowedFd<'_>) -> io::Result<Option<Label>>;
+
+/// The persistence of one file system.
+pub(super) struct Persister {
+    new_files: NewFiles,
+    root: OwnedFd,
+    walk: Option<Walk>,
+    /// Another walk follows the one under way. It does not end that: somebody who makes files all the time
+    /// would keep it from ever reaching the last file.
+    walks_again: bool,
+    /// When all files are looked at again, because something failed; and how long that was put off.
+    retry: Option<Instant>,
+    wait: Duration,
+    counts: Counts,
+}
+
+/// What has happened since the file system is watched.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Attributes that were written.
+    pub(super) persisted: u64,
+    /// Files without an attribute whose label the kernel does not know, at the last walk and since.
+    pub(super) unlabelled: u64,
+    /// Attributes that could not be written, and files that could not be opened.
+    pub(super) failed: u64,
+    /// How often events were lost, and all files looked at again.
+    pub(super) overflows: u64,
+    /// The reason of the last failure.
+    pub(super) failure: Option<String>,
+}
+
+impl Persister {
+    /// Watches the file system of an open directory, and looks at all of its files first.
+    ///
+    /// # Errors
+    /// The file system cannot be watched, as an overlay cannot: then its upper file system can.
+    pub(super) fn watch(root: OwnedFd) -> io::Result<Self> {
+        let mut persister = Self {
+            new_files: NewFiles::watch(root.try_clone()?)?,
+            root,
+            walk: None,
+            walks_again: true,
+            retry: None,
+            wait: FIRST_WAIT,
+            counts: Counts::default(),
+        };
+        // Events are watched from here on, so that the walk and they miss no file between them.
+        persister.begin_walk();
+        Ok(persister)
+    }
+
+    /// Does some of the work that waits. Returns true if more can be done at once.
+    pub(super) fn turn(&mut self, label_of: LabelOf<'_>) -> bool {
+        let mut more = false;
+        for left in (0..TURN).rev() {
+            match self.new_files.take() {
+                Ok(None) => break,
+                Ok(Some(NewFile::Named(file))) => self.persist(&file, label_of),
+                Ok(Some(NewFile::Gone)) => {}
+                Ok(Some(NewFile::Lost)) => {
+                    self.counts.overflows += 1;
+                    self.walks_again = true;
+                }
+                Err(error) => self.failed(&error),
+            }
+            more = left == 0;
+        }
+        if self.retry.is_some_and(|retry| retry <= Instant::now()) {
+            self.retry = None;
+            self.walks_again = true;
+        }
+        for _ in 0..TURN {
+            if self.walk.is_none() && self.walks_again {
+                self.begin_walk();
+            }
+            match self.walk.as_mut().map(Walk::next) {
+                None => return more,
+                Some(None) => self.end_walk(),
+                Some(Some(Step::File(file))) => self.persist(&file, label_of),
+                Some(Some(Step::Unreachable(error))) => self.failed(&error),
+            }
+        }
+        true
+    }
+
+    /// What has happened so far.
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// True while all files are looked at.
+    pub(super) fn is_walking(&self) -> bool {
+        self.walk.is_some()
+    }
+
+    /// When to do a turn even if no file comes.
+    pub(super) fn retry(&self) -> Option<Instant> {
+        self.retry
+    }
+
+    fn begin_walk(&mut self) {
+        self.counts.unlabelled = 0;
+        self.walks_again = false;
+        match Walk::begin(&self.root) {
+            Ok(walk) => self.walk = Some(walk),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn end_walk(&mut self) {
+        self.walk = None;
+        if self.retry.is_none() {
+            self.wait = FIRST_WAIT;
+        }
+    }
+
+    fn persist(&mut self, file: &OwnedFd, label_of: LabelOf<'_>) {
+        let attribute = LabelledFile::Handle(file.as_fd());
+        let persisted = match attribute.has_attribute() {
+            Ok(true) => return,
+            Ok(false) => match label_of(file.as_fd()) {
+                Ok(Some(label)) => attribute.set_first(&label),
+                Ok(None) => {
+                    self.counts.unlabelled += 1;
+                    return;
+                }
+                Err(error) => return self.failed(&error),
+            },
+            Err(error) => Err(error),
+        };
+        match persisted {
+            Ok(true) => self.counts.persisted += 1,
+            // Another process has labelled it since, or it is gone.
+            Ok(false) | Err(FileLabelError::Kernel(rustix::io::Errno::NOENT)) => {}
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// Notes a failure. The label is still in the kernel's memory, so all files are looked at again later: the
+    /// disk may have been full.
+    fn failed(&mut self, error: &dyn std::error::Error) {
+        self.counts.failed += 1;
+        self.counts.failure = Some(error.to_string());
+        if self.retry.is_none() {
+            self.retry = Some(Instant::now() + self.wait);
+            self.wait = LONGEST_WAIT.min(self.wait * 2);
+        }
+    }
+}
+
+impl AsFd for Persister {
+    /// Readable when new files wait.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.new_files.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs::{self, File, OpenOptions};
+    use std::os::unix::fs::{OpenOptionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+    use std::path::{Path, PathBuf};
+
+    use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, linkat, mknodat};
+
+    use super::*;
+
+    /// A folder on a tmpfs that is not only the test's: labels are known of its own files alone.
+    struct Scene {
+        folder: tempfile::TempDir,
+        persister: Persister,
+    }
+
+    impl Scene {
+        fn new(prepare: impl FnOnce(&Path)) -> Self {
+            let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+            prepare(folder.path());
+            let root = File::open("/dev/shm").unwrap();
+            let persister = Persister::watch(root.into()).unwrap();
+            Self { folder, persister }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder.path().join(name)
+        }
+
+        /// Does all work. Labels are known of files whose names do not begin with `unknown`.
+        fn work(&mut self) {
+            let folder = self.folder.path().to_owned();
+            let label_of = |file: BorrowedFd<'_>| {
+                let file = std::os::fd::AsRawFd::as_raw_fd(&file);
+                let path = fs::read_link(format!("/proc/self/fd/{file}"))?;
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let is_known = path.starts_with(&folder) && !name.starts_with("unknown");
+                Ok(is_known.then(|| "biba/low".parse().unwrap()))
+            };
+            while self.persister.turn(&label_of) {}
+        }
+
+        fn label(&self, name: &str) -> Option<String> {
+            let path = self.path(name);
+            let label = LabelledFile::Link(&path).label().unwrap();
+            label.map(|label| label.to_string())
+        }
+    }
+
+    #[test]
+    fn each_kind_of_new_file_gets_its_label() {
+        let mut scene = Scene::new(|_| {});
+        scene.work();
+        fs::write(scene.path("file"), "").unwrap();
+        fs::create_dir(scene.path("directory")).unwrap();
+        fs::write(scene.path("directory/inner"), "").unwrap();
+        symlink("file", scene.path("link")).unwrap();
+        mknodat(CWD, scene.path("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let _socket = UnixListener::bind(scene.path("socket")).unwrap();
+        let unreadable = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o000)
+            .open(scene.path("unreadable"));
+        drop(unreadable.unwrap());
+        let unnamed = OpenOptions::new()
+            .write(true)
+            .custom_flags(OFlags::TMPFILE.bits().cast_signed())
+            .open(scene.folder.path())
+            .unwrap();
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&unnamed);
+        let by_number = format!("/proc/self/fd/{descriptor}");
+        linkat(
+            CWD,
+            &by_number,
+            CWD,
+            scene.path("named"),
+            AtFlags::SYMLINK_FOLLOW,
+        )
+        .unwrap();
+        fs::write(scene.path("gone"), "").unwrap();
+        fs::remove_file(scene.path("gone")).unwrap();
+        scene.work();
+        for name in [
+            "file",
+            "directory",
+            "directory/inner",
+            "link",
+            "pipe",
+            "socket",
+            "unreadable",
+            "named",
+        ] {
+            assert_eq!(scene.label(name).as_deref(), Some("biba/low"), "{name}");
+        }
+        assert_eq!(scene.persister.counts().failure, None);
+    }
+
+    #[test]
+    fn files_that_were_there_get_the_labels_that_are_known() {
+        let mut scene = Scene::new(|folder| {
+            fs::create_dir(folder.join("directory")).unwrap();
+            fs::write(folder.join("directory/file"), "").unwrap();
+            fs::write(folder.join("unknown"), "").unwrap();
+        });
+        scene.work();
+        assert_eq!(scene.label("directory/file").as_deref(), Some("biba/low"));
+        assert_eq!(scene.label("unknown"), None);
+        assert!(scene.persister.counts().unlabelled >= 1);
+    }
+
+    #[test]
+    fn a_label_that_is_there_is_left_alone() {
+        let mut scene = Scene::new(|folder| {
+            for (name, text) in [("labelled", "biba/high"), ("malformed", "no label")] {
+                let path = folder.join(name);
+                fs::write(&path, "").unwrap();
+                let flags = rustix::fs::XattrFlags::CREATE;
+                let attribute = usher_file_label::ATTRIBUTE;
+                rustix::fs::setxattr(&path, attribute, text.as_bytes(), flags).unwrap();
+            }
+        });
+        scene.work();
+        assert_eq!(scene.label("labelled").as_deref(), Some("biba/high"));
+        let path = scene.path("malformed");
+        let read = LabelledFile::Path(&path).label();
+        assert!(matches!(read, Err(FileLabelError::Malformed(_))));
+    }
+
+    #[test]
+    fn lost_events_do_not_end_a_walk_under_way() {
+        let mut scene = Scene::new(|folder| {
+            for name in 0..3 * TURN {
+                fs::write(folder.join(format!("unknown{name}")), "").unwrap();
+            }
+        });
+        let nothing = |_: BorrowedFd<'_>| Ok(None);
+        scene.persister.turn(&nothing);
+        let seen = scene.persister.counts().unlabelled;
+        assert!(scene.persister.is_walking());
+        scene.persister.walks_again = true;
+        scene.persister.turn(&nothing);
+        assert!(scene.persister.counts().unlabelled > seen, "it goes on");
+        fs::write(scene.path("file"), "").unwrap();
+        scene.work();
+        assert!(!scene.persister.is_walking() && !scene.persister.walks_again);
+        assert_eq!(scene.label("file").as_deref(), Some("biba/low"));
+    }
+
+    #[test]
+    fn a_label_that_could_not_be_written_is_tried_again() {
+        let mut scene = Scene::new(|_| {});
+        scene.work();
+        fs::write(scene.path("file"), "").unwrap();
+        let fails = |_: BorrowedFd<'_>| Err(io::ErrorKind::Other.into());
+        scene.persister.turn(&fails);
+        assert_eq!(scene.label("file"), None);
+        assert!(scene.persister.counts().failed > 0);
+        scene.work();
+        assert_eq!(scene.label("file"), None, "not before its time");
+        assert!(scene.persister.retry().unwrap() > Instant::now());
+        scene.persister.retry = Some(Instant::now());
+        scene.work();
+        assert_eq!(scene.label("file").as_deref(), Some("biba/low"));
+        assert_eq!(scene.persister.retry(), None);
+    }
+
+    #[test]
+    fn a_full_queue_makes_all_files_be_looked_at() {
+        let limit = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events").unwrap();
+        let count = limit.trim().parse::<usize>().unwrap() + 100;
+        let mut scene = Scene::new(|_| {});
+        scene.work();
+        let names: BTreeSet<_> = (0..count).map(|number| format!("{number}")).collect();
+        for name in &names {
+            fs::write(scene.path(name), "").unwrap();
+        }
+        scene.work();
+        assert_eq!(scene.persister.counts().overflows, 1);
+        let unlabelled = names.iter().filter(|name| scene.label(name).is_none());
+        assert_eq!(unlabelled.count(), 0);
+    }
+}

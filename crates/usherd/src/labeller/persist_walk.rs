@@ -1,0 +1,161 @@
+//! A walk over all files of a file system, in bounded memory, a few files at a time.
+//!
+//! It keeps the open directories from the root to where it is, and no list of names. Names that come
+//! meanwhile may be missed: their events are watched at the same time. It never asks a file system that is
+//! mounted below: that could be a user's own, which does not answer.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::io::Errno;
+
+/// Deepest directory below the root that is walked. Each takes a descriptor, and memory for its names.
+pub(super) const DEEPEST: usize = 256;
+
+/// A name is opened itself: no symbolic link is followed, and no other mount entered.
+const HERE: ResolveFlags = ResolveFlags::NO_XDEV
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+/// A walk that is under way.
+pub(super) struct Walk {
+    /// The root, until its own step.
+    root: Option<OwnedFd>,
+    /// From the root to the directory that is read.
+    directories: Vec<Dir>,
+}
+
+/// One step of a walk.
+pub(super) enum Step {
+    /// A file, opened as O_PATH does, a symbolic link itself.
+    File(OwnedFd),
+    /// A file or directory cannot be opened, or lies too deep.
+    Unreachable(io::Error),
+}
+
+impl Walk {
+    /// Begins with the root, an open directory.
+    ///
+    /// # Errors
+    /// The root cannot be read.
+    pub(super) fn begin(root: impl AsFd) -> io::Result<Self> {
+        let handle = OFlags::PATH | OFlags::CLOEXEC;
+        Ok(Self {
+            directories: vec![opened(&root)?],
+            root: Some(openat(&root, c".", handle, Mode::empty())?),
+        })
+    }
+
+    fn enter(&mut self, file: &OwnedFd) -> io::Result<()> {
+        if self.directories.len() > DEEPEST {
+            let text = format!("a directory lies deeper than {DEEPEST} below the root");
+            return Err(io::Error::other(text));
+        }
+        self.directories.push(opened(file)?);
+        Ok(())
+    }
+}
+
+fn opened(directory: impl AsFd) -> io::Result<Dir> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = openat(directory, c".", flags, Mode::empty())?;
+    Ok(Dir::new(directory)?)
+}
+
+impl Iterator for Walk {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        if let Some(root) = self.root.take() {
+            return Some(Step::File(root));
+        }
+        loop {
+            let directory = self.directories.last_mut()?;
+            let entry = match directory.next() {
+                None => {
+                    self.directories.pop();
+                    continue;
+                }
+                Some(Ok(entry)) => entry,
+                Some(Err(errno)) => {
+                    // What was not read is left out.
+                    self.directories.pop();
+                    return Some(Step::Unreachable(errno.into()));
+                }
+            };
+            let name = entry.file_name();
+            if [c".", c".."].contains(&name) {
+                continue;
+            }
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let opened = directory.fd().and_then(|directory| {
+                let file = openat2(directory, name, flags, Mode::empty(), HERE)?;
+                let stat = fstat(&file)?;
+                Ok((file, stat))
+            });
+            let (file, stat) = match opened {
+                Ok(opened) => opened,
+                // It is gone, or another file system is mounted there.
+                Err(Errno::NOENT | Errno::XDEV) => continue,
+                Err(errno) => return Some(Step::Unreachable(errno.into())),
+            };
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+                && let Err(error) = self.enter(&file)
+            {
+                return Some(Step::Unreachable(error));
+            }
+            return Some(Step::File(file));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::path::Path;
+
+    use super::*;
+
+    fn inodes(root: &Path) -> (BTreeSet<u64>, usize) {
+        let root = fs::File::open(root).unwrap();
+        let (mut found, mut unreachable) = (BTreeSet::new(), 0);
+        for step in Walk::begin(&root).unwrap() {
+            match step {
+                Step::File(file) => assert!(found.insert(fstat(&file).unwrap().st_ino)),
+                Step::Unreachable(_) => unreachable += 1,
+            }
+        }
+        (found, unreachable)
+    }
+
+    #[test]
+    fn a_walk_finds_each_file_and_follows_no_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir_all(root.join("a/b/c")).unwrap();
+        for file in ["x", "a/y", "a/b/c/z"] {
+            fs::write(root.join(file), "").unwrap();
+        }
+        symlink("/", root.join("a/link")).unwrap();
+        let paths = ["", "a", "a/b", "a/b/c", "x", "a/y", "a/b/c/z", "a/link"];
+        let inode = |path| fs::symlink_metadata(root.join(path)).unwrap().ino();
+        assert_eq!(inodes(root), (paths.map(inode).into(), 0));
+    }
+
+    #[test]
+    fn directories_are_walked_to_the_deepest_and_not_below() {
+        let folder = tempfile::tempdir().unwrap();
+        let deepest = vec!["d"; DEEPEST].join("/");
+        fs::create_dir_all(folder.path().join(&deepest)).unwrap();
+        fs::write(folder.path().join(&deepest).join("file"), "").unwrap();
+        // The root, the directories and the file.
+        let (found, unreachable) = inodes(folder.path());
+        assert_eq!((found.len(), unreachable), (DEEPEST + 2, 0));
+        fs::create_dir_all(folder.path().join(&deepest).join("d/d")).unwrap();
+        let (found, unreachable) = inodes(folder.path());
+        assert_eq!((found.len(), unreachable), (DEEPEST + 2, 1));
+    }
+}
