@@ -169,6 +169,19 @@ struct usher_mac_socket_address {
 	__u32 reserved; /* 0 */
 };
 
+/*
+ * What a module declares of itself, in the section MAC_DECLARATION of its object file. User space
+ * reads it before the kernel gets anything of the module. The first two members keep their places.
+ */
+struct usher_mac_declaration {
+	__u32 interface; /* USHER_MAC_INTERFACE of the headers that it was compiled with */
+	__u32 size; /* of this structure */
+	char name[USHER_MAC_NAME_SIZE]; /* padded with zeros */
+	__u32 label; /* enum usher_mac_kind: of its elements; USHER_MAC_NONE: it labels nothing */
+	__u32 reserved; /* 0 */
+};
+
+_Static_assert(sizeof(struct usher_mac_declaration) == 48, "usher_mac_declaration");
 _Static_assert(sizeof(struct usher_mac_subject) == 48, "usher_mac_subject");
 _Static_assert(sizeof(struct usher_mac_file) == 24, "usher_mac_file");
 _Static_assert(sizeof(struct usher_mac_file_access) == 32, "usher_mac_file_access");
@@ -207,7 +220,9 @@ USHER_MAC_ENTRY_POINTS(ENTRY)
 
 /* The section names a slot of the first module; user space chooses the free one. */
 #define MAC_SECTION(point) SEC("freplace/mac_slot_" #point "_0")
-#define MAC_POLICY(name, ...) char LICENSE[] SEC("license") = "Dual BSD/GPL"
+#define MAC_DECLARATION SEC("usher_mac_module")
+/* The kernel runs programs of a free license only; this one is the framework's. */
+#define MAC_LICENSE char LICENSE[] SEC("license") = "Dual BSD/GPL"
 
 /*
  * The settings in force, as an inner map that user space fills before it puts it in place: a check
@@ -289,8 +304,8 @@ static __always_inline int mac_is_in_groups(__u32 first, __u32 last)
 #include <stddef.h>
 
 #define MAC_SECTION(point)
-
-#define MAC_POLICY(name, ...) const char mac_policy_name[] = #name
+#define MAC_DECLARATION
+#define MAC_LICENSE struct mac_license
 
 /* The test writes them. */
 #define MAC_SETTINGS(structure)                                                                    \
@@ -310,7 +325,27 @@ static __always_inline int mac_is_in_groups(__u32 first, __u32 last)
 /* The test's. */
 int mac_is_in_groups(__u32 first, __u32 last);
 
+/* The answer of a check about a process and an object without labels, for a test. */
+#define MAC_ANSWER(point, subject, request)                                                        \
+	check_##point(subject, request, &(struct usher_mac_element){ 0 },                          \
+		      &(struct usher_mac_element){ 0 }, &(struct usher_mac_element){ 0 })
+
 #endif
+
+/*
+ * Declares the module: its name, which is that of its file as well (small letters, digits and `_`,
+ * a letter first), and further members of struct usher_mac_declaration, as `.label =
+ * USHER_MAC_LEVELS`.
+ */
+#define MAC_POLICY(module, ...)                                                                    \
+	_Static_assert(sizeof(#module) <= USHER_MAC_NAME_SIZE, "the name is too long");            \
+	const struct usher_mac_declaration mac_declaration MAC_DECLARATION = {                     \
+		.interface = USHER_MAC_INTERFACE,                                                  \
+		.size = sizeof(struct usher_mac_declaration),                                      \
+		.name = #module,                                                                   \
+		__VA_ARGS__                                                                        \
+	};                                                                                         \
+	MAC_LICENSE
 
 /*
  * A function of an entry point, with names for the labels. The kernel takes each argument for one

@@ -8,7 +8,7 @@
 
 #include <linux/types.h>
 
-#include "usher_mac_label.h"
+#include "usher_mac_policy.h"
 
 /* Of all that is pinned: tables, dispatchers, modules. */
 #define USHER_MAC_LAYOUT 2

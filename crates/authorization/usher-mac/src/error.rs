@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use usher_bpf::KernelError;
 
 use crate::bsdextended::{MAX_RANGES, MAX_RULES};
+use crate::declaration::NotAModule;
 use crate::module::MAX_MODULES;
 
 /// This kernel cannot run the framework.
@@ -33,6 +34,25 @@ pub enum Error {
         "{0} cannot be loaded: {MAX_MODULES} modules are loaded, and there is no room for another one"
     )]
     NoSlot(String),
+    /// An object file is no module for this version.
+    #[error("{name}: {reason}")]
+    NotAModule {
+        /// The name by which it was asked for.
+        name: String,
+        /// The reason.
+        reason: NotAModule,
+    },
+    /// The kernel refuses the programs of a module.
+    #[error(
+        "the kernel refuses the module {name}: {error}; the journal has the verifier's reasons, with \
+         the line of the source that each is about"
+    )]
+    Refused {
+        /// The module.
+        name: String,
+        /// libbpf's error.
+        error: KernelError,
+    },
     /// The settings are those of another module, or the module has none.
     #[error("these are not settings of the module {0}")]
     OtherSettings(String),

@@ -11,7 +11,7 @@ use usher_bpf::{
     leave,
 };
 
-use crate::module::{SETTINGS, exchange};
+use crate::module::{CHECK, SETTINGS, exchange};
 use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MacModule};
 use crate::{EntryPoint, Error, Loaded, MAX_MODULES, Module, Settings, Unsupported};
 use crate::{multilabel, shown};
@@ -20,8 +20,6 @@ use crate::{multilabel, shown};
 static CODE: Code = code!("usher_mac", "framework");
 /// Prefix of the dispatchers' names.
 const DISPATCH: &str = "dispatch_";
-/// Prefix of the names of a module's programs.
-const CHECK: &str = "check_";
 /// Prefix of the folders of modules.
 const SLOT: &str = "slot_";
 /// The tables that outlive the process: all.
@@ -173,10 +171,10 @@ impl Framework {
         let settings = module.settings.as_ref().map(Settings::table).transpose()?;
         let loaded = self.in_slots()?;
         if loaded.iter().any(|(_, one)| name_of(one) == module.name) {
-            return Err(Error::Loaded(module.name.into()));
+            return Err(Error::Loaded(module.name().into()));
         }
         let free = (0..MAC_MODULES).find(|slot| loaded.iter().all(|(taken, _)| taken != slot));
-        let slot = free.ok_or_else(|| Error::NoSlot(module.name.into()))?;
+        let slot = free.ok_or_else(|| Error::NoSlot(module.name().into()))?;
         let order = loaded.iter().map(|(_, one)| one.order).max().unwrap_or(0) + 1;
         let put = self.put(module, settings.as_ref(), slot, order);
         if put.is_err() {
@@ -203,7 +201,11 @@ impl Framework {
         let (opened, points) = replacing(module, slot, &self.dispatchers)?;
         entry.points = points.iter().fold(0, |all, point| all | point.bit());
         let tables: &[&str] = if settings.is_some() { &[SETTINGS] } else { &[] };
-        let object = opened.pin(&pins, Some(tables))?.load()?;
+        let object = opened.pin(&pins, Some(tables))?.load();
+        let object = object.map_err(|error| Error::Refused {
+            name: module.name().into(),
+            error,
+        })?;
         if let Some(settings) = settings {
             exchange(&object.table(SETTINGS)?, settings)?;
         }
@@ -423,8 +425,9 @@ fn replacing(
     slot: u32,
     dispatchers: &BTreeMap<&'static str, OwnedFd>,
 ) -> Result<(usher_bpf::Opened, Vec<EntryPoint>), Error> {
+    let declared = module.declaration()?;
     let mut points = Vec::new();
-    let opened = module.code().open()?.replace(|check| {
+    let opened = module.open()?.replace(|check| {
         let point = check.strip_prefix(CHECK).and_then(EntryPoint::named);
         let point = point.ok_or(KernelError::MissingPart(
             "a check of a declared entry point",
@@ -434,5 +437,10 @@ fn replacing(
         let of = slots.ok_or(KernelError::MissingPart("a dispatcher"))?;
         Ok::<_, Error>((of.as_fd(), format!("mac_slot_{point}_{slot}")))
     })?;
+    points.sort_unstable();
+    // libbpf has found the same in the object file as the reader of declarations.
+    if points != declared.entry_points || module.name() != declared.name {
+        return Err(KernelError::MissingPart("the declared checks").into());
+    }
     Ok((opened, points))
 }

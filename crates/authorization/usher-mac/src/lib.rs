@@ -4,7 +4,9 @@
 //!   only while a loaded module declares it. A dispatcher has [`MAX_MODULES`] *slots*, functions that a
 //!   module's function replaces (BPF_PROG_TYPE_EXT), and asks those of all modules that are in force.
 //!   Any refusal refuses; of several errors one is chosen by precedence.
-//! - A [`Module`] is one C file of bpf/mac/modules. `bsdextended` has rules ([`bsdextended`]).
+//! - A [`Module`] is one C file: built in, of bpf/mac/modules, or somebody else's, from an object file. Its
+//!   [`Declaration`] is read before libbpf or the kernel gets anything of it. `bsdextended` has rules
+//!   ([`bsdextended`]).
 //! - Everything is pinned. The process's end changes nothing; the next [`Framework::open`] adopts it.
 //!
 //! docs/mac-entry-points.md lists the entry points, docs/adr/0071-mac-framework.md has the reasons.
@@ -14,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bsdextended;
+mod declaration;
 mod encode;
 mod error;
 mod framework;
@@ -23,6 +26,7 @@ mod points;
 mod shared;
 mod shown;
 
+pub use declaration::{Declaration, MAX_MODULE_SIZE, NotAModule, is_module_name};
 pub use error::{Error, RuleMistake, Unsupported};
 pub use framework::Framework;
 pub use module::{Answers, Loaded, MAX_MODULES, Module, NAMES, Settings};

@@ -1,11 +1,13 @@
 //! Policy modules: what can be loaded, and what is.
 
+use std::borrow::Cow;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use usher_bpf::zerocopy::IntoBytes;
-use usher_bpf::{Code, KernelError, Plain, Table, code};
+use usher_bpf::{Code, KernelError, Opened, Plain, Table, code};
 
 use crate::bsdextended::Rule;
+use crate::declaration::{Declaration, NotAModule};
 use crate::{EntryPoint, Error, encode};
 
 /// Limit of modules that are loaded at the same time.
@@ -20,6 +22,9 @@ static CODE: [Code; 3] = [
     code!("mac_test", "test"),
     code!("mac_bsdextended", "bsdextended"),
 ];
+
+/// Prefix of the names of a module's programs.
+pub(crate) const CHECK: &str = "check_";
 
 /// The table of a module with settings: its only entry is the table of those in force.
 pub(crate) const SETTINGS: &str = "settings";
@@ -88,7 +93,9 @@ pub(crate) fn exchange(place: &Table<u32, u32>, settings: &OwnedFd) -> Result<()
 /// A module that can be loaded, with the settings with which it comes into force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Module {
-    pub(crate) name: &'static str,
+    pub(crate) name: Cow<'static, str>,
+    /// Its object file.
+    code: Cow<'static, [u8]>,
     pub(crate) settings: Option<Settings>,
 }
 
@@ -107,13 +114,26 @@ impl Module {
         }
     }
 
+    /// The module in an object file. It has no settings.
+    ///
+    /// # Errors
+    /// The reason that these bytes are no module for this version.
+    pub fn from_object(bytes: Vec<u8>) -> Result<Self, NotAModule> {
+        let declaration = Declaration::read(&bytes)?;
+        if declaration.has_settings {
+            return Err(NotAModule::Settings);
+        }
+        Ok(Self {
+            name: declaration.name.into(),
+            code: bytes.into(),
+            settings: None,
+        })
+    }
+
     /// The module that declares every entry point and refuses nothing.
     #[must_use]
     pub fn none() -> Self {
-        Self {
-            name: "none",
-            settings: None,
-        }
+        Self::built_in("none", None)
     }
 
     /// The module `bsdextended` with these rules.
@@ -122,25 +142,47 @@ impl Module {
         Self::with(Settings::Bsdextended(rules))
     }
 
-    /// The module to which these settings belong.
+    /// The built-in module to which these settings belong.
     #[must_use]
     pub fn with(settings: Settings) -> Self {
+        Self::built_in(settings.module(), Some(settings))
+    }
+
+    fn built_in(name: &'static str, settings: Option<Settings>) -> Self {
+        let place = NAMES.iter().position(|known| *known == name);
         Self {
-            name: settings.module(),
-            settings: Some(settings),
+            name: name.into(),
+            code: CODE[place.unwrap_or(0)].bytes.into(),
+            settings,
         }
     }
 
     /// Its name.
     #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.name
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its object file.
+    #[must_use]
+    pub fn object(&self) -> &[u8] {
+        &self.code
+    }
+
+    /// What its object file declares.
+    ///
+    /// # Errors
+    /// The reason that it is no module for this version.
+    pub fn declaration(&self) -> Result<Declaration, Error> {
+        Declaration::read(&self.code).map_err(|reason| Error::NotAModule {
+            name: self.name.clone().into_owned(),
+            reason,
+        })
     }
 
     /// Its programs.
-    pub(crate) fn code(&self) -> &'static Code {
-        let place = NAMES.iter().position(|name| *name == self.name);
-        &CODE[place.unwrap_or(0)]
+    pub(crate) fn open(&self) -> Result<Opened, KernelError> {
+        Opened::read(&format!("mac_{}", self.name), &self.code)
     }
 }
 

@@ -44,15 +44,7 @@ impl Code {
     /// # Errors
     /// When the bytes are not an object.
     pub fn open(&self) -> Result<Opened, KernelError> {
-        print::through_tracing();
-        let mut builder = ObjectBuilder::default();
-        let named = builder.name(self.name);
-        let open = named.and_then(|builder| builder.open_memory(self.bytes));
-        Ok(Opened {
-            open: open.map_err(KernelError::bpf("reading programs"))?,
-            limits: Vec::new(),
-            replaced: Vec::new(),
-        })
+        Opened::read(self.name, self.bytes)
     }
 }
 
@@ -66,6 +58,23 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// Reads programs that are not this program's own from an object file. `name`: for the kernel's lists,
+    /// which have its first 15 bytes.
+    ///
+    /// # Errors
+    /// When the bytes are not an object.
+    pub fn read(name: &str, bytes: &[u8]) -> Result<Self, KernelError> {
+        print::through_tracing();
+        let mut builder = ObjectBuilder::default();
+        let named = builder.name(name);
+        let open = named.and_then(|builder| builder.open_memory(bytes));
+        Ok(Self {
+            open: open.map_err(KernelError::bpf("reading programs"))?,
+            limits: Vec::new(),
+            replaced: Vec::new(),
+        })
+    }
+
     /// Sets the sizes of these tables.
     ///
     /// # Errors

@@ -1,0 +1,274 @@
+//! Object files that are modules, and those that are not: compiled here, and read as the labeller reads
+//! them. No kernel gets them.
+
+use std::process::Command;
+use std::sync::OnceLock;
+
+use proptest::prelude::*;
+use usher_mac::{
+    Declaration, EntryPoint, MAX_MODULE_SIZE, Module, NAMES, NotAModule, is_module_name,
+};
+
+/// Compiles the text of a module, for BPF unless other options say otherwise.
+fn compiled(text: &str, options: &[&str]) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, object) = (folder.path().join("m.bpf.c"), folder.path().join("m.bpf.o"));
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../bpf/include");
+    std::fs::write(&source, format!("#include \"usher_mac_policy.h\"\n{text}")).unwrap();
+    let architecture = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    let compiled = Command::new("clang")
+        .args(["-O2", "-Wall", "-Werror", "-I", include])
+        .args(["-idirafter", &architecture])
+        .args(options)
+        .arg("-c")
+        .arg(&source)
+        .arg("-o")
+        .arg(&object)
+        .status()
+        .unwrap();
+    assert!(compiled.success(), "{text}");
+    std::fs::read(&object).unwrap()
+}
+
+const BPF: [&str; 4] = ["-g", "-target", "bpf", "-mcpu=v3"];
+
+const GOOD: &str = "MAC_POLICY(sample);\n\
+                    MAC_CHECK(task_kill) { return request->signal == 9 ? -EPERM : 0; }\n\
+                    MAC_CHECK(file_open) { return request->file.uid == 7 ? -EACCES : 0; }\n";
+
+fn good() -> &'static [u8] {
+    static GOOD_OBJECT: OnceLock<Vec<u8>> = OnceLock::new();
+    GOOD_OBJECT.get_or_init(|| compiled(GOOD, &BPF))
+}
+
+fn refused(text: &str) -> NotAModule {
+    Module::from_object(compiled(text, &BPF)).unwrap_err()
+}
+
+#[test]
+fn a_module_declares_its_name_and_entry_points() {
+    let read = Declaration::read(good()).unwrap();
+    assert_eq!(read.name, "sample");
+    assert_eq!(
+        read.entry_points,
+        [EntryPoint::FileOpen, EntryPoint::TaskKill]
+    );
+    assert!(!read.has_settings);
+    let module = Module::from_object(good().to_vec()).unwrap();
+    assert_eq!(module.name(), "sample");
+    assert_eq!(module.declaration().unwrap(), read);
+}
+
+#[test]
+fn a_built_in_module_is_read_in_the_same_way() {
+    for name in NAMES {
+        let module = Module::named(name).unwrap();
+        let read = module.declaration().unwrap();
+        assert_eq!(read.name, name);
+        assert_eq!(read.has_settings, name != "none");
+        let from_object = Module::from_object(module.object().to_vec());
+        match from_object {
+            Ok(module) => assert_eq!(module.name(), "none"),
+            Err(reason) => assert_eq!((reason, name != "none"), (NotAModule::Settings, true)),
+        }
+    }
+    let none = Module::none().declaration().unwrap();
+    assert_eq!(none.entry_points, EntryPoint::all().collect::<Vec<_>>());
+}
+
+#[test]
+fn constants_and_functions_of_its_own_are_permitted() {
+    let text = "MAC_POLICY(sample);\n\
+                static const __u32 owners[5] = { 3, 1, 4, 1, 5 };\n\
+                static __attribute__((noinline)) int is_one(__u32 uid, __u32 place)\n\
+                { return owners[place % 5] == uid; }\n\
+                MAC_CHECK(file_open)\n\
+                { return is_one(request->file.uid, subject->uid) ? -EACCES : 0; }\n";
+    Module::from_object(compiled(text, &BPF)).unwrap();
+}
+
+#[test]
+fn what_a_module_must_not_have_is_refused_by_name() {
+    let check = "MAC_CHECK(file_open) { return 0; }\n";
+    for (text, reason) in [
+        (
+            "SEC(\"lsm/file_open\") int spy(void *context) { return 0; }",
+            NotAModule::OtherProgram("lsm/file_open".into()),
+        ),
+        (
+            "SEC(\"freplace/mac_slot_task_kill_0\") int spy(void *context) { return 0; }",
+            NotAModule::OtherProgram("spy".into()),
+        ),
+        (
+            "SEC(\"freplace/mac_slot_file_open_0\") int spy(void *context) { return 0; }",
+            NotAModule::OtherProgram("spy".into()),
+        ),
+        (
+            "SEC(\"freplace/mac_slot_file_closed_0\") int check_file_closed(void *context) { return 0; }",
+            NotAModule::UnknownEntryPoint("file_closed".into()),
+        ),
+        (
+            "ARRAY_TABLE(secrets, 1, __u64);",
+            NotAModule::OtherTable("secrets".into()),
+        ),
+        (
+            "MAC_SETTINGS(struct usher_mac_file); ARRAY_TABLE(secrets, 1, __u64);\n\
+             MAC_CHECK(task_kill) { return mac_settings() ? 0 : -EPERM; }",
+            NotAModule::OtherTable("secrets".into()),
+        ),
+        ("int count;", NotAModule::OtherSection(".bss".into())),
+        ("int count = 1;", NotAModule::OtherSection(".data".into())),
+        (
+            "extern int bpf_spy(void) __ksym;\n\
+             MAC_CHECK(task_kill) { return bpf_spy(); }",
+            NotAModule::External("bpf_spy".into()),
+        ),
+        (
+            "MAC_SETTINGS(struct usher_mac_file);\n\
+             MAC_CHECK(task_kill) { return mac_settings() ? 0 : -EPERM; }",
+            NotAModule::Settings,
+        ),
+    ] {
+        assert_eq!(
+            refused(&format!("MAC_POLICY(sample);\n{check}{text}\n")),
+            reason
+        );
+    }
+    assert_eq!(refused(check), NotAModule::NothingDeclared);
+    assert_eq!(refused("MAC_POLICY(sample);\n"), NotAModule::NoCheck);
+    assert_eq!(
+        refused(&format!("MAC_POLICY(Sample);\n{check}")),
+        NotAModule::NotAName("Sample".into())
+    );
+    assert_eq!(
+        refused(&format!("MAC_POLICY(sample, .label = 4096);\n{check}")),
+        NotAModule::UnknownLabel(4096)
+    );
+    // The twin of all.
+    Module::from_object(compiled(&format!("MAC_POLICY(sample);\n{check}"), &BPF)).unwrap();
+}
+
+#[test]
+fn what_is_no_object_for_bpf_is_refused() {
+    let without_types = compiled(GOOD, &["-target", "bpf", "-mcpu=v3"]);
+    assert_eq!(Declaration::read(&without_types), Err(NotAModule::NoTypes));
+    assert_eq!(
+        Declaration::read(&compiled(GOOD, &[])),
+        Err(NotAModule::OtherMachine)
+    );
+    for bytes in [&b""[..], b"not an object", &[0x7f, b'E', b'L', b'F']] {
+        let read = Declaration::read(bytes);
+        assert!(matches!(read, Err(NotAModule::NotAnObject(_))), "{read:?}");
+    }
+    let program = std::fs::read("/bin/true").unwrap();
+    assert_eq!(Declaration::read(&program), Err(NotAModule::OtherMachine));
+    let mut large = good().to_vec();
+    large.resize(MAX_MODULE_SIZE, 0);
+    Declaration::read(&large).unwrap();
+    large.push(0);
+    assert_eq!(
+        Declaration::read(&large),
+        Err(NotAModule::TooLarge(MAX_MODULE_SIZE + 1))
+    );
+}
+
+#[test]
+fn another_interface_is_told_with_the_remedy() {
+    let mut bytes = good().to_vec();
+    // The interface and the size come before the name.
+    let name = bytes.windows(8).position(|found| found == b"sample\0\0");
+    let interface = name.unwrap() - 8;
+    bytes[interface] = 200;
+    let told = Declaration::read(&bytes).unwrap_err();
+    assert_eq!(told, NotAModule::OtherInterface(200));
+    assert!(
+        told.to_string()
+            .ends_with("compile it with the headers of this version")
+    );
+    bytes[interface] = good()[interface];
+    Declaration::read(&bytes).unwrap();
+    bytes[interface + 4] += 1;
+    let size = Declaration::read(&bytes);
+    assert_eq!(size, Err(NotAModule::UnreadableDeclaration));
+}
+
+#[test]
+fn a_truncated_object_is_refused_at_every_length() {
+    // The table of sections comes last.
+    for length in 0..good().len() {
+        assert!(Declaration::read(&good()[..length]).is_err(), "{length}");
+    }
+}
+
+#[test]
+fn names_are_those_of_elements_in_labels() {
+    for name in ["a", "bsdextended", "mls_2", &"a".repeat(31)] {
+        assert!(is_module_name(name), "{name}");
+    }
+    for name in ["", "A", "2a", "_a", "a-b", "../a", "a\0", &"a".repeat(32)] {
+        assert!(!is_module_name(name), "{name}");
+    }
+}
+
+/// The fuzz target's inputs.
+const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/corpus/module");
+
+#[test]
+fn the_corpus_has_the_outcomes_of_its_names() {
+    let mut outcomes = std::collections::BTreeSet::new();
+    for entry in std::fs::read_dir(CORPUS).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let outcome = match Declaration::read(&std::fs::read(&path).unwrap()) {
+            Ok(_) => "accepted",
+            Err(_) => "refused",
+        };
+        assert!(
+            name.starts_with(outcome),
+            "{name} is {outcome}; cargo test -p usher-mac --test objects -- --ignored writes it anew"
+        );
+        outcomes.insert(outcome);
+    }
+    assert_eq!(outcomes.len(), 2);
+}
+
+#[test]
+#[ignore = "writes the corpus"]
+fn write_the_corpus() {
+    std::fs::create_dir_all(CORPUS).unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = format!("{CORPUS}/{name}.bin");
+        std::fs::write(&path, bytes).unwrap();
+        let stripped = Command::new("llvm-strip").args(["-g", &path]).status();
+        assert!(stripped.unwrap().success());
+        std::fs::read(&path).unwrap()
+    };
+    let whole = write("accepted-two-checks", good());
+    std::fs::write(
+        format!("{CORPUS}/refused-cut.bin"),
+        &whole[..whole.len() / 2],
+    )
+    .unwrap();
+    write("refused-another-machine", &compiled(GOOD, &[]));
+    let table = format!("{GOOD}ARRAY_TABLE(secrets, 1, __u64);");
+    write("refused-table", &compiled(&table, &BPF));
+    let external = "MAC_POLICY(sample);\nextern int bpf_spy(void) __ksym;\n\
+                    MAC_CHECK(task_kill) { return bpf_spy(); }";
+    write("refused-external", &compiled(external, &BPF));
+}
+
+proptest! {
+    #[test]
+    fn changed_bytes_are_read_or_refused(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+    ) {
+        let mut bytes = good().to_vec();
+        for (place, byte) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        if let Ok(read) = Declaration::read(&bytes) {
+            prop_assert!(is_module_name(&read.name) && !read.entry_points.is_empty());
+        }
+    }
+}
