@@ -19,7 +19,7 @@ C_SOURCES = $(shell find bpf crates include bench tests examples -name "*.[ch]" 
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-build build demo test test-vm bench check fuzz man install install-library install-man uninstall
+.PHONY: help setup setup-build build demo test test-vm bench check fuzz man install install-library install-module-headers install-man uninstall
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -95,7 +95,7 @@ install: setup-build man ## install programs, library, header, manual pages and 
 	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(addprefix $(CARGO_TARGET_DIR)/release/,usherd usher-pam getfmac setfmac setfsmac getpmac setpmac)
 	# An administrator's own stays.
 	[ -e $(DESTDIR)/etc/pam.d/usher ] || install -D -m 644 -t $(DESTDIR)/etc/pam.d packaging/pam.d/usher
-	$(MAKE) install-library install-man
+	$(MAKE) install-library install-module-headers install-man
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in packaging/systemd/*.service; do \
 	  sed 's#/usr/local/#$(PREFIX)/#' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/} || exit 1; \
@@ -124,6 +124,14 @@ install-library:
 	  >$(DESTDIR)$(PREFIX)/lib/pkgconfig/usher.pc
 	[ -n "$(DESTDIR)" ] || ldconfig
 
+# For policy modules in C: docs/writing-a-module.md.
+MODULE_HEADERS = usher_mac_policy.h usher_mac_label.h usher_kernel.h usher_maps.h
+install-module-headers: ## install the headers for writers of policy modules below PREFIX
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include/usher-module $(addprefix bpf/include/,$(MODULE_HEADERS))
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed "s#@PREFIX@#$(PREFIX)#; s#@VERSION@#$(VERSION)#; s#@MACHINE@#$$(uname -m)#" \
+	  packaging/pkgconfig/usher-module.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/usher-module.pc
+
 # A page is found by each name of its NAME section.
 install-man: $(MAN_PAGES)
 	set -e; for page in $(notdir $(MAN_PAGES)); do \
@@ -139,7 +147,7 @@ install-man: $(MAN_PAGES)
 # Files that the targets above install, below PREFIX. Links of pages are found by their text.
 INSTALLED = bin/usher sbin/usherd sbin/usher-pam sbin/getfmac sbin/setfmac sbin/setfsmac sbin/getpmac sbin/setpmac \
   include/usher.h include/usher_mac.h lib/libusher.a lib/libusher.so lib/$(SONAME) lib/libusher.so.$(VERSION) \
-  lib/pkgconfig/usher.pc \
+  lib/pkgconfig/usher.pc lib/pkgconfig/usher-module.pc $(addprefix include/usher-module/,$(MODULE_HEADERS)) \
   $(addprefix lib/systemd/system/,$(notdir $(wildcard packaging/systemd/*.service))) \
   lib/systemd/user/usher-agent.service lib/sysusers.d/usher.conf lib/tmpfiles.d/usher.conf
 

@@ -70,9 +70,12 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
         Command::List { name: Some(name) } => {
             let view = status()?;
             let Some(module) = view.modules.iter().find(|module| module.name == *name) else {
-                return Err(Failure::Refused(match view.available.contains(name) {
-                    true => format!("{name} is not loaded; `usher mac load {name}` loads it"),
-                    false => format!("there is no module {name}; `usher mac list` has all"),
+                return Err(Failure::Refused(match view.unusable.get(name) {
+                    Some(reason) => format!("{name} cannot be loaded: {reason}"),
+                    None if view.available.contains(name) => {
+                        format!("{name} is not loaded; `usher mac load {name}` loads it")
+                    }
+                    None => format!("there is no module {name}; `usher mac list` has all"),
                 }));
             };
             output.print(module, || one(module));
@@ -97,9 +100,13 @@ fn loaded(view: &MacView, name: &str) -> String {
 fn list(view: &MacView) -> String {
     let loaded = view.modules.iter().map(|module| {
         let refusals: u64 = module.refusals.values().sum();
+        let state = match module.has_changed {
+            true => "in force; its file has changed since",
+            false => "in force",
+        };
         row![
             module.name,
-            "in force",
+            state,
             module.hooks.len(),
             module.settings.len(),
             refusals
@@ -112,10 +119,16 @@ fn list(view: &MacView) -> String {
         };
         row![name, state, "-", "-", "-"]
     });
-    table(
+    let unusable = view.unusable.keys();
+    let unusable = unusable.map(|name| row![name, "cannot be loaded", "-", "-", "-"]);
+    let mut text = table(
         ["MODULE", "STATE", "HOOKS", "STATEMENTS", "REFUSALS"],
-        loaded.chain(others),
-    )
+        loaded.chain(others).chain(unusable),
+    );
+    for reason in view.unusable.values() {
+        text += &format!("\n{reason}\n");
+    }
+    text
 }
 
 fn one(module: &ModuleView) -> String {
@@ -124,6 +137,16 @@ fn one(module: &ModuleView) -> String {
         row![hook, refusals]
     });
     let mut text = table(["HOOK", "REFUSALS"], hooks);
+    if let Some(file) = &module.file {
+        text += &format!("\nfrom {file}\n");
+    }
+    if module.has_changed {
+        let name = &module.name;
+        text += &format!(
+            "that file has changed since; `usher mac unload {name}` and `usher mac load {name}` put \
+             it in force as it is now\n"
+        );
+    }
     let settings = module.settings.iter().enumerate();
     let settings = settings.map(|(number, statement)| row![number + 1, statement]);
     let settings = table(["NUMBER", "STATEMENT"], settings);
@@ -212,6 +235,39 @@ mod tests {
                         none         not loaded                         -      -           -\n\
                         test         not loaded: its `mac` block waits  -      -           -\n";
         assert_eq!(list(&view()), expected);
+    }
+
+    #[test]
+    fn files_that_are_no_modules_are_listed_with_the_reason() {
+        let mut view = view();
+        view.modules[0].has_changed = true;
+        view.unusable = [(
+            "draft".to_owned(),
+            "draft.bpf.o: it has no check".to_owned(),
+        )]
+        .into();
+        let listed = list(&view);
+        for line in [
+            "bsdextended  in force; its file has changed since  2      1           3\n",
+            "draft        cannot be loaded                      -      -           -\n",
+            "\ndraft.bpf.o: it has no check\n",
+        ] {
+            assert!(listed.contains(line), "{line}{listed}");
+        }
+        assert!(!list(&super::tests::view()).contains("cannot be loaded"));
+    }
+
+    #[test]
+    fn a_module_from_a_file_is_shown_with_the_file() {
+        let mut module = view().modules.remove(0);
+        assert!(!one(&module).contains("from "));
+        module.file = Some("/mac/bsdextended.bpf.o".into());
+        assert!(one(&module).contains("\nfrom /mac/bsdextended.bpf.o\n"));
+        assert!(!one(&module).contains("has changed"));
+        module.has_changed = true;
+        assert!(
+            one(&module).contains("that file has changed since; `usher mac unload bsdextended`")
+        );
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Reasons that a module or its settings are not put in force.
 
 use std::io;
+use std::path::PathBuf;
 
 use usher_local::paths;
+
+use super::files::FileError;
 
 /// Something is not put in force.
 #[derive(Debug, thiserror::Error)]
@@ -14,8 +17,30 @@ pub enum MacError {
     #[error(transparent)]
     Unsupported(#[from] usher_mac::Unsupported),
     /// There is no such module.
-    #[error("there is no module {0}; this version has {known}", known = usher_mac::NAMES.join(", "))]
+    #[error(
+        "there is no module {0}; this version has {known}, and other modules are files \
+         {folder}/NAME.bpf.o",
+        known = usher_mac::NAMES.join(", "),
+        folder = paths::MODULE_DIRECTORY
+    )]
     NoModule(String),
+    /// The file of a module.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A file has the name of a built-in module.
+    #[error(
+        "there are two modules {name}: one of this version, and {path}; remove the file, or compile it \
+         with another name"
+    )]
+    TwoModules {
+        /// The name.
+        name: String,
+        /// The file.
+        path: PathBuf,
+    },
+    /// More files than are listed.
+    #[error("{0} has more files than `usher mac list` shows; all can be loaded")]
+    NotListed(PathBuf),
     /// A name in a rule is unknown.
     #[error("{place}: this host has no {noun} {name}")]
     Unknown {

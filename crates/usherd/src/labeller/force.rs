@@ -9,20 +9,22 @@ use usher_bpf::guard::Claims;
 use usher_local::configuration::Configuration;
 use usher_local::paths;
 use usher_local::requests::{MacView, ModuleView};
-use usher_mac::{Framework, Module, NAMES, Settings, Unsupported};
+use usher_mac::{Framework, Module, NAMES, Settings, Unsupported, is_module_name};
 use usher_policy::Policy;
 use usher_policy::mac::MacBlock;
 
 use super::error::MacError;
+use super::files::{ModuleFile, ModuleFolder};
 use super::labels;
 use super::persisting::{Multilabel, Persisting};
 use super::resolving::{FileSystems, Resolver};
-use super::stored;
+use super::stored::{self, Wanted};
 
 /// All that the labeller has in force.
 #[derive(Debug)]
 pub(super) struct Force {
     file_systems: FileSystems,
+    files: ModuleFolder,
     persisting: Persisting,
     /// The parts that this kernel lacks, which do not change while this process runs.
     support: OnceLock<Result<(), Unsupported>>,
@@ -37,7 +39,9 @@ struct State {
     /// The settings that this process has put in force, by module.
     settings: BTreeMap<String, Settings>,
     /// Modules that are to be loaded and are not, in their order.
-    missing: Vec<String>,
+    missing: Vec<Wanted>,
+    /// For modules in force from files, SHA-256 of the file when the administrator loaded it.
+    digests: BTreeMap<String, String>,
     /// Modules whose settings in force are not those of the policy.
     outdated: BTreeSet<String>,
     /// The file systems whose new files get labels: all that are mounted of those that the policy calls so.
@@ -64,6 +68,7 @@ impl Force {
         }
         Ok(Self {
             file_systems,
+            files: ModuleFolder::new(Path::new(paths::MODULE_DIRECTORY)),
             persisting,
             support: OnceLock::new(),
             state: Mutex::new(state),
@@ -78,8 +83,15 @@ impl Force {
         let names = state.names().unwrap_or_default();
         match stored::load() {
             Ok(wanted) => {
-                let missing = wanted.into_iter().filter(|name| !names.contains(name));
-                state.missing = missing.collect();
+                let (loaded, missing): (Vec<Wanted>, _) = wanted
+                    .into_iter()
+                    .partition(|module| names.contains(&module.name));
+                state.missing = missing;
+                let digests = loaded
+                    .into_iter()
+                    .filter_map(|module| Some((module.name, module.digest?)));
+                state.digests = digests.collect();
+                self.note_files(&mut state, &names);
             }
             Err(error) => state.trouble("modules", &MacError::NotStored(error)),
         }
@@ -87,6 +99,16 @@ impl Force {
         self.renew(&mut state);
         self.watch(&mut state, true);
         state.guard();
+    }
+
+    /// Notes the files of modules that a labeller has loaded without noting them, because it ended.
+    fn note_files(&self, state: &mut State, names: &[String]) {
+        for name in names {
+            let is_noted = state.digests.contains_key(name) || Module::named(name).is_some();
+            if !is_noted && let Ok(Some(file)) = self.files.read(name) {
+                state.digests.insert(name.clone(), file.digest);
+            }
+        }
     }
 
     /// Tries again what could not be put in force.
@@ -151,12 +173,12 @@ impl Force {
     }
 
     fn renew(&self, state: &mut State) {
-        for name in std::mem::take(&mut state.missing) {
-            match self.load_into(state, &name) {
-                Ok(()) => state.over(&name),
+        for wanted in std::mem::take(&mut state.missing) {
+            match self.load_again(state, &wanted) {
+                Ok(()) => state.over(&wanted.name),
                 Err(error) => {
-                    state.trouble(&name, &error);
-                    state.missing.push(name);
+                    state.trouble(&wanted.name, &error);
+                    state.missing.push(wanted);
                 }
             }
         }
@@ -268,13 +290,18 @@ impl Force {
     /// Loads a module, with the settings of the policy in force, now and after every reboot.
     ///
     /// # Errors
-    /// When there is no such module, the kernel runs none, or a name in its settings is unknown. Nothing
-    /// has changed then.
+    /// When there is no such module, its file is no module or others than root can write it, the kernel
+    /// runs none, or a name in its settings is unknown. Nothing has changed then.
     pub(super) fn load(&self, name: &str) -> Result<(), MacError> {
         let mut state = self.state.lock();
-        self.load_into(&mut state, name)?;
-        state.missing.retain(|missing| missing != name);
+        let (module, digest) = self.find(name)?;
+        self.load_into(&mut state, module)?;
+        state
+            .digests
+            .extend(digest.map(|digest| (name.to_owned(), digest)));
+        state.missing.retain(|missing| missing.name != name);
         if let Err(error) = state.save(None) {
+            state.digests.remove(name);
             if let Some(framework) = &mut state.framework {
                 framework.unload(name)?;
             }
@@ -289,10 +316,51 @@ impl Force {
         Ok(())
     }
 
-    fn load_into(&self, state: &mut State, name: &str) -> Result<(), MacError> {
-        let module = Module::named(name).ok_or_else(|| MacError::NoModule(name.to_owned()))?;
+    /// The module of this name, built in or from a file, with the digest of its file.
+    fn find(&self, name: &str) -> Result<(Module, Option<String>), MacError> {
+        let none = || MacError::NoModule(name.to_owned());
+        if !is_module_name(name) {
+            return Err(none());
+        }
+        if let Some(module) = Module::named(name) {
+            return match self.files.has(name)? {
+                true => Err(MacError::TwoModules {
+                    name: name.to_owned(),
+                    path: self.files.path(name),
+                }),
+                false => Ok((module, None)),
+            };
+        }
+        let ModuleFile { module, digest } = self.files.read(name)?.ok_or_else(none)?;
+        Ok((module, Some(digest)))
+    }
+
+    /// Loads a module that was in force before: of the same origin, whatever else has its name now.
+    fn load_again(&self, state: &mut State, wanted: &Wanted) -> Result<(), MacError> {
+        let name = &wanted.name;
+        let none = || MacError::NoModule(name.clone());
+        let Some(digest) = &wanted.digest else {
+            return self.load_into(state, Module::named(name).ok_or_else(none)?);
+        };
+        if !is_module_name(name) {
+            return Err(none());
+        }
+        let file = self.files.read(name)?.ok_or_else(none)?;
+        self.load_into(state, file.module)?;
+        if file.digest != *digest {
+            tracing::warn!(
+                module = name,
+                "its file has changed since `usher mac load`; what it is now is in force"
+            );
+        }
+        state.digests.insert(name.clone(), digest.clone());
+        Ok(())
+    }
+
+    fn load_into(&self, state: &mut State, module: Module) -> Result<(), MacError> {
+        let name = module.name().to_owned();
         self.require_support(state)?;
-        let settings = self.wanted(state, name)?;
+        let settings = self.wanted(state, &name)?;
         let module = settings.clone().map_or(module, Module::with);
         if state.framework.is_none() {
             let opened = Framework::open(Path::new(paths::LABELLER_PIN_DIRECTORY))?;
@@ -307,7 +375,7 @@ impl Force {
             return Err(error.into());
         }
         if let Some(settings) = settings {
-            state.settings.insert(name.to_owned(), settings);
+            state.settings.insert(name, settings);
         }
         state.guard();
         Ok(())
@@ -319,9 +387,9 @@ impl Force {
     /// When it is not loaded, or the kernel fails.
     pub(super) fn unload(&self, name: &str) -> Result<(), MacError> {
         let mut state = self.state.lock();
-        if state.missing.iter().any(|missing| missing == name) {
+        if state.missing.iter().any(|missing| missing.name == name) {
             state.save(Some(name)).map_err(MacError::NotStored)?;
-            state.missing.retain(|missing| missing != name);
+            state.missing.retain(|missing| missing.name != name);
             state.over(name);
             return Ok(());
         }
@@ -334,6 +402,7 @@ impl Force {
             framework.unload(name)?;
         }
         state.settings.remove(name);
+        state.digests.remove(name);
         state.outdated.remove(name);
         state.over(name);
         state.end_if_empty()?;
@@ -370,6 +439,11 @@ impl Force {
                 .collect();
             let modules = framework.modules()?.into_iter().map(|module| ModuleView {
                 settings: state.lines(&module.name),
+                file: state
+                    .digests
+                    .get(&module.name)
+                    .map(|_| self.files.path(&module.name).display().to_string()),
+                has_changed: self.has_changed(&state, &module.name),
                 name: module.name,
                 slot: module.slot,
                 hooks: module
@@ -386,15 +460,51 @@ impl Force {
             view.modules = modules.collect();
         }
         let is_loaded = |name: &str| view.modules.iter().any(|module| module.name == name);
-        let available = NAMES.iter().filter(|name| !is_loaded(name));
-        view.available = available.map(|name| (*name).to_owned()).collect();
+        let mut troubles: Vec<String> = state.troubles.values().cloned().collect();
+        let names = match self.files.names() {
+            Ok((names, false)) => names,
+            Ok((names, true)) => {
+                let folder = Path::new(paths::MODULE_DIRECTORY);
+                troubles.push(MacError::NotListed(folder.into()).to_string());
+                names
+            }
+            Err(error) => {
+                troubles.push(error.to_string());
+                Vec::new()
+            }
+        };
+        let built_in = NAMES.iter().map(|name| (*name).to_owned());
+        let from_files = names
+            .into_iter()
+            .filter(|name| Module::named(name).is_none());
+        let unloaded = built_in.chain(from_files).filter(|name| !is_loaded(name));
+        for name in unloaded.collect::<Vec<_>>() {
+            match self.find(&name) {
+                Ok(_) => view.available.push(name),
+                Err(error) => {
+                    view.unusable.insert(name, error.to_string());
+                }
+            }
+        }
         let blocks = state.policy().map_or(&[][..], |policy| &policy.mac);
         let waiting = blocks.iter().filter(|block| block.is_of_module());
         let waiting = waiting.map(|block| block.module.to_string());
         view.waiting = waiting.filter(|name| !is_loaded(name)).collect();
         view.multilabel = labels::views(&self.persisting);
-        view.troubles = state.troubles.values().cloned().collect();
+        view.troubles = troubles;
         Ok(view)
+    }
+
+    /// Whether the file of a module is not, or no longer, what the administrator loaded.
+    fn has_changed(&self, state: &State, name: &str) -> bool {
+        let now = || match self.files.read(name) {
+            Ok(Some(file)) => Some(file.digest),
+            Ok(None) | Err(_) => None,
+        };
+        state
+            .digests
+            .get(name)
+            .is_some_and(|digest| Some(digest) != now().as_ref())
     }
 }
 
@@ -455,11 +565,15 @@ impl State {
     /// Keeps the list of modules for the next boot: those in force and those that are missing, without one.
     fn save(&self, without: Option<&str>) -> std::io::Result<()> {
         let names = self.names().map_err(std::io::Error::other)?;
-        let names = names.into_iter().chain(self.missing.iter().cloned());
-        let names: Vec<String> = names
-            .filter(|name| Some(name.as_str()) != without)
+        let loaded = names.into_iter().map(|name| Wanted {
+            digest: self.digests.get(&name).cloned(),
+            name,
+        });
+        let modules = loaded.chain(self.missing.iter().cloned());
+        let modules: Vec<Wanted> = modules
+            .filter(|module| Some(module.name.as_str()) != without)
             .collect();
-        stored::save(&names)
+        stored::save(&modules)
     }
 
     /// Shows the modules in force to programs.

@@ -16,6 +16,7 @@
 
 mod answers;
 mod error;
+mod files;
 mod force;
 mod labels;
 mod persist;

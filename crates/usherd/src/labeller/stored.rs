@@ -4,14 +4,23 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use usher_daemon::files::write_atomically;
 use usher_local::paths;
 
 /// Largest file that is read.
 const LARGEST: u64 = 64 << 10;
 
+/// A module that is to be in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Wanted {
+    pub(super) name: String,
+    /// SHA-256 of its file, in hexadecimal digits, when the administrator loaded it; none: it is built in.
+    pub(super) digest: Option<String>,
+}
+
 /// The modules that are to be loaded after a reboot, in their order; none if none ever was.
-pub(super) fn load() -> io::Result<Vec<String>> {
+pub(super) fn load() -> io::Result<Vec<Wanted>> {
     let path = Path::new(paths::LOADED_MODULES);
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -23,8 +32,8 @@ pub(super) fn load() -> io::Result<Vec<String>> {
 }
 
 /// Keeps the list over a reboot.
-pub(super) fn save(names: &[String]) -> io::Result<()> {
-    let text = serde_json::to_vec(names)?;
+pub(super) fn save(modules: &[Wanted]) -> io::Result<()> {
+    let text = serde_json::to_vec(modules)?;
     write_atomically(Path::new(paths::LOADED_MODULES), &text, 0o600)
 }
 

@@ -11,8 +11,10 @@ pub struct MacView {
     pub generation: u64,
     /// The modules in force, in the order of loading.
     pub modules: Vec<ModuleView>,
-    /// The modules of this version that are not loaded.
+    /// The modules that can be loaded and are not: of this version, then from files.
     pub available: Vec<String>,
+    /// The reasons that files are not modules which can be loaded, by the name in the file's name.
+    pub unusable: BTreeMap<String, String>,
     /// The modules whose `mac` block waits until they are loaded.
     pub waiting: Vec<String>,
     /// The kernel's hooks to which a program is attached.
@@ -52,6 +54,10 @@ pub struct MultilabelView {
 pub struct ModuleView {
     /// Its name.
     pub name: String,
+    /// The file that it was loaded from; none: it is built in.
+    pub file: Option<String>,
+    /// True if that file is no longer what it was at `usher mac load`.
+    pub has_changed: bool,
     /// Its place among the modules that the kernel can hold, from 0.
     pub slot: usize,
     /// The hooks at which it decides.

@@ -1,0 +1,381 @@
+//! Modules from files: `NAME.bpf.o` in a folder of root's.
+//!
+//! libbpf and the kernel work on such a file with the labeller's privileges. So only root may be able to
+//! write or to replace it: the file, and each folder on the way to it, belongs to root, can be written by
+//! root only, and is no link. The file is read once; everything that follows gets the bytes that were
+//! checked.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::io::Errno;
+use usher_mac::{MAX_MODULE_SIZE, Module, NotAModule};
+
+/// The end of a file's name, after the module's.
+const ENDING: &str = ".bpf.o";
+/// Limit of files that are listed. All can be loaded.
+const MAX_LISTED: usize = 64;
+/// Bits of a file's mode: its group and all users may write it.
+const WRITE_BY_OTHERS: u32 = 0o022;
+
+/// A reason that the file of a module is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The system's error.
+    #[error("{path}: {error}")]
+    Unreadable {
+        /// The file or folder.
+        path: PathBuf,
+        /// The reason.
+        error: io::Error,
+    },
+    /// A link, whose target others could change.
+    #[error(
+        "{0} is a symbolic link, and modules are not read through links; put the file itself there"
+    )]
+    Link(PathBuf),
+    /// Something else than its place requires.
+    #[error("{path} is not a {wanted}")]
+    OtherType {
+        /// The file or folder.
+        path: PathBuf,
+        /// `regular file` or `folder`.
+        wanted: &'static str,
+    },
+    /// Its owner could write it.
+    #[error("{path} belongs to uid {uid}, who could change modules; chown root:root {path}")]
+    Owner {
+        /// The file or folder.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+    },
+    /// Others could write it.
+    #[error("{path} can be written by others than root (mode {mode:04o}); chmod go-w {path}")]
+    Writable {
+        /// The file or folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Not an object file of a module for this version.
+    #[error("{path}: {reason}")]
+    NotAModule {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        reason: NotAModule,
+    },
+    /// The name in the file is not that of the file.
+    #[error("{path} declares the module {declared}; name the file {declared}{ENDING}")]
+    OtherName {
+        /// The file.
+        path: PathBuf,
+        /// The module.
+        declared: String,
+    },
+}
+
+/// A module from a file.
+#[derive(Debug)]
+pub(super) struct ModuleFile {
+    pub(super) module: Module,
+    /// SHA-256 of the file, in hexadecimal digits.
+    pub(super) digest: String,
+}
+
+/// The folder of modules. It need not be there.
+#[derive(Debug)]
+pub(super) struct ModuleFolder {
+    path: PathBuf,
+}
+
+impl ModuleFolder {
+    pub(super) fn new(path: &Path) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// The file of a module.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{name}{ENDING}"))
+    }
+
+    /// Whether there is anything at the place of a module's file.
+    pub(super) fn has(&self, name: &str) -> Result<bool, FileError> {
+        let path = self.path(name);
+        match path.symlink_metadata() {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(FileError::Unreadable { path, error }),
+        }
+    }
+
+    /// The names by which files can be asked for, in order, up to a limit; whether there are more.
+    pub(super) fn names(&self) -> Result<(Vec<String>, bool), FileError> {
+        let Some(folder) = self.open()? else {
+            return Ok((Vec::new(), false));
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let listed = openat(&folder, ".", flags, Mode::empty());
+        let entries = listed.and_then(Dir::new).map_err(unreadable(&self.path))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(unreadable(&self.path))?;
+            let file = entry.file_name().to_string_lossy();
+            names.extend(file.strip_suffix(ENDING).map(str::to_owned));
+        }
+        names.sort_unstable();
+        let are_more = names.len() > MAX_LISTED;
+        names.truncate(MAX_LISTED);
+        Ok((names, are_more))
+    }
+
+    /// Reads the module of this name, which is a possible one; none if it has no file.
+    pub(super) fn read(&self, name: &str) -> Result<Option<ModuleFile>, FileError> {
+        let path = self.path(name);
+        let Some(folder) = self.open()? else {
+            return Ok(None);
+        };
+        // Not blocking, in case it is a FIFO.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(&folder, format!("{name}{ENDING}"), flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(FileError::Link(path)),
+            opened => opened.map_err(unreadable(&path))?,
+        };
+        require(&file, &path, FileType::RegularFile)?;
+        let mut bytes = Vec::new();
+        // One byte more than a module has: that is refused by its size.
+        let mut limited = File::from(file).take(MAX_MODULE_SIZE as u64 + 1);
+        let read = limited.read_to_end(&mut bytes);
+        read.map_err(|error| FileError::Unreadable {
+            path: path.clone(),
+            error,
+        })?;
+        let digest = digest(&SHA256, &bytes);
+        let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
+        let digest = digits.collect();
+        let module = match Module::from_object(bytes) {
+            Err(reason) => return Err(FileError::NotAModule { path, reason }),
+            Ok(module) => module,
+        };
+        if module.name() != name {
+            let declared = module.name().to_owned();
+            return Err(FileError::OtherName { path, declared });
+        }
+        Ok(Some(ModuleFile { module, digest }))
+    }
+
+    /// Opens the folder, if it is there, from the root on.
+    fn open(&self) -> Result<Option<OwnedFd>, FileError> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut so_far = PathBuf::new();
+        let mut folder = None::<OwnedFd>;
+        for part in &self.path {
+            so_far.push(part);
+            let opened = match &folder {
+                None => openat(CWD, part, flags, Mode::empty()),
+                Some(above) => openat(above, part, flags, Mode::empty()),
+            };
+            let opened = match opened {
+                Err(Errno::NOENT) => return Ok(None),
+                opened => opened.map_err(unreadable(&so_far))?,
+            };
+            require(&opened, &so_far, FileType::Directory)?;
+            folder = Some(opened);
+        }
+        Ok(folder)
+    }
+}
+
+fn unreadable(path: &Path) -> impl Fn(Errno) -> FileError {
+    move |error| FileError::Unreadable {
+        path: path.into(),
+        error: error.into(),
+    }
+}
+
+/// Requires a file or folder of root's that only root can write.
+fn require(opened: &OwnedFd, path: &Path, wanted: FileType) -> Result<(), FileError> {
+    let Stat {
+        st_mode, st_uid, ..
+    } = fstat(opened).map_err(unreadable(path))?;
+    let path = path.to_owned();
+    let found = FileType::from_raw_mode(st_mode);
+    let mode = st_mode & 0o7777;
+    if found == FileType::Symlink {
+        Err(FileError::Link(path))
+    } else if found != wanted {
+        let wanted = match wanted {
+            FileType::Directory => "folder",
+            _ => "regular file",
+        };
+        Err(FileError::OtherType { path, wanted })
+    } else if st_uid != 0 {
+        Err(FileError::Owner { path, uid: st_uid })
+    } else if mode & WRITE_BY_OTHERS != 0 {
+        Err(FileError::Writable { path, mode })
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A module that is read as `none`.
+    fn sample() -> Vec<u8> {
+        Module::none().object().to_vec()
+    }
+
+    /// A folder on whose way only root can write, with the sample.
+    fn folder() -> Option<(ModuleFolder, TempDir)> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root's files are modules");
+            return None;
+        }
+        let made = tempfile::tempdir_in("/run").unwrap();
+        fs::set_permissions(made.path(), Permissions::from_mode(0o755)).unwrap();
+        let folder = ModuleFolder::new(&made.path().join("mac"));
+        fs::create_dir(&folder.path).unwrap();
+        fs::write(folder.path("none"), sample()).unwrap();
+        Some((folder, made))
+    }
+
+    fn reason(folder: &ModuleFolder) -> String {
+        folder.read("none").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_module_of_roots_is_read_and_listed() {
+        let Some((folder, _made)) = folder() else {
+            return;
+        };
+        let read = folder.read("none").unwrap().unwrap();
+        assert_eq!((read.module.name(), read.digest.len()), ("none", 64));
+        fs::write(folder.path.join("README"), "").unwrap();
+        assert_eq!(folder.names().unwrap(), (vec!["none".to_owned()], false));
+        assert!(folder.has("none").unwrap() && !folder.has("other").unwrap());
+        assert!(folder.read("other").unwrap().is_none());
+        let nowhere = ModuleFolder::new(Path::new("/usr/lib/usher-nowhere/mac"));
+        assert!(nowhere.read("none").unwrap().is_none());
+        assert_eq!(nowhere.names().unwrap(), (Vec::new(), false));
+    }
+
+    #[test]
+    fn a_file_that_others_can_write_is_refused() {
+        let Some((folder, _made)) = folder() else {
+            return;
+        };
+        let path = folder.path("none");
+        for mode in [0o664, 0o646] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let reason = reason(&folder);
+            assert!(reason.contains("can be written by others") && reason.contains("chmod go-w"));
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        chown(&path, Some(3900), None).unwrap();
+        assert!(reason(&folder).contains("belongs to uid 3900"));
+        chown(&path, Some(0), Some(3900)).unwrap();
+        assert!(folder.read("none").unwrap().is_some());
+    }
+
+    #[test]
+    fn a_folder_on_the_way_that_others_can_write_is_refused() {
+        let Some((folder, _made)) = folder() else {
+            return;
+        };
+        for above in [&*folder.path, folder.path.parent().unwrap()] {
+            fs::set_permissions(above, Permissions::from_mode(0o775)).unwrap();
+            let told = reason(&folder);
+            assert!(
+                told.starts_with(&format!("{} can be", above.display())),
+                "{told}"
+            );
+            assert!(folder.names().is_err());
+            fs::set_permissions(above, Permissions::from_mode(0o755)).unwrap();
+            chown(above, Some(3900), None).unwrap();
+            assert!(reason(&folder).contains("belongs to uid 3900"));
+            chown(above, Some(0), None).unwrap();
+            assert!(folder.read("none").unwrap().is_some());
+        }
+    }
+
+    #[test]
+    fn a_link_is_refused_wherever_it_is() {
+        let Some((folder, _made)) = folder() else {
+            return;
+        };
+        let (path, aside) = (folder.path("none"), folder.path("aside"));
+        fs::rename(&path, &aside).unwrap();
+        symlink(&aside, &path).unwrap();
+        assert!(reason(&folder).contains("is a symbolic link"));
+        fs::rename(&aside, &path).unwrap();
+        assert!(folder.read("none").unwrap().is_some());
+        let aside = folder.path.with_file_name("aside");
+        fs::rename(&folder.path, &aside).unwrap();
+        symlink(&aside, &folder.path).unwrap();
+        let told = reason(&folder);
+        assert!(
+            told.starts_with(&format!("{} is a symbolic", folder.path.display())),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_file_or_too_large_is_refused() {
+        let Some((folder, _made)) = folder() else {
+            return;
+        };
+        let path = folder.path("none");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(reason(&folder).contains("is not a regular file"));
+        fs::remove_dir(&path).unwrap();
+        let mut large = sample();
+        large.resize(MAX_MODULE_SIZE, 0);
+        fs::write(&path, &large).unwrap();
+        assert!(folder.read("none").unwrap().is_some());
+        large.push(0);
+        fs::write(&path, &large).unwrap();
+        assert!(reason(&folder).contains("a module has at most 1048576"));
+    }
+
+    #[test]
+    fn the_name_in_the_file_is_the_files_name() {
+        let Some((folder, _made)) = folder() else {
+            return;
+        };
+        fs::copy(folder.path("none"), folder.path("other")).unwrap();
+        let told = folder.read("other").unwrap_err().to_string();
+        assert!(
+            told.ends_with("declares the module none; name the file none.bpf.o"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn more_files_than_the_limit_are_not_listed() {
+        let Some((folder, _made)) = folder() else {
+            return;
+        };
+        for number in 1..MAX_LISTED {
+            fs::write(folder.path(&format!("m{number}")), "").unwrap();
+        }
+        let (names, are_more) = folder.names().unwrap();
+        assert_eq!((names.len(), are_more), (MAX_LISTED, false));
+        fs::write(folder.path("zero"), "").unwrap();
+        let (names, are_more) = folder.names().unwrap();
+        assert_eq!((names.len(), are_more), (MAX_LISTED, true));
+    }
+}
