@@ -60,7 +60,63 @@
 	ENTRY(mmap_file, CHECK, mmap_file, usher_mac_mapping, "processes", "5.7", "a file is mapped; memory without a file is not asked about") \
 	ENTRY(task_kill, CHECK, task_kill, usher_mac_signal, "processes", "5.7", "a process sends another one a signal; ESRCH is returned as EPERM") \
 	ENTRY(socket_bind, CHECK, socket_bind, usher_mac_socket_address, "sockets", "5.7", "a socket is bound to an address") \
-	ENTRY(socket_connect, CHECK, socket_connect, usher_mac_socket_address, "sockets", "5.7", "a socket is connected to an address")
+	ENTRY(socket_connect, CHECK, socket_connect, usher_mac_socket_address, "sockets", "5.7", "a socket is connected to an address") \
+	ENTRY(inode_mkdir, CHECK, inode_mkdir, usher_mac_creation, "files", "5.7", "a directory is made") \
+	ENTRY(inode_rmdir, CHECK, inode_rmdir, usher_mac_naming, "files", "5.7", "a directory is removed") \
+	ENTRY(inode_symlink, CHECK, inode_symlink, usher_mac_creation, "files", "5.7", "a symbolic link is made") \
+	ENTRY(inode_mknod, CHECK, inode_mknod, usher_mac_node, "files", "5.7", "a device, a pipe or the name of a socket is made") \
+	ENTRY(inode_readlink, CHECK, inode_readlink, usher_mac_file, "files", "5.7", "a symbolic link is read (readlink)") \
+	ENTRY(inode_follow_link, CHECK, inode_follow_link, usher_mac_file, "files", "5.7", "a symbolic link is followed to look up a name") \
+	ENTRY(inode_getxattr, CHECK, inode_getxattr, usher_mac_attribute, "files", "5.7", "an extended attribute is read") \
+	ENTRY(inode_setxattr, CHECK, inode_setxattr, usher_mac_attribute, "files", "5.7", "an extended attribute is set; access control lists are not asked about") \
+	ENTRY(inode_removexattr, CHECK, inode_removexattr, usher_mac_attribute, "files", "5.7", "an extended attribute is removed") \
+	ENTRY(inode_listxattr, CHECK, inode_listxattr, usher_mac_file, "files", "5.7", "the names of extended attributes are listed") \
+	ENTRY(file_ioctl, CHECK, file_ioctl, usher_mac_file_command, "files", "5.7", "ioctl(2) of an open file") \
+	ENTRY(file_ioctl_compat, CHECK, file_ioctl_compat, usher_mac_file_command, "files", "6.8", "ioctl(2) of an open file, by a 32-bit program") \
+	ENTRY(file_lock, CHECK, file_lock, usher_mac_file_command, "files", "5.7", "a lock of an open file is taken or released") \
+	ENTRY(file_receive, CHECK, file_receive, usher_mac_file_access, "files", "5.7", "an open file is received from another process; refused, it is left out") \
+	ENTRY(file_mprotect, CHECK, file_mprotect, usher_mac_protection, "processes", "5.7", "the protection of memory is changed, with or without a file") \
+	ENTRY(ptrace_access_check, CHECK, ptrace_access_check, usher_mac_process_access, "processes", "5.7", "another process is traced, or its memory or /proc files are read") \
+	ENTRY(ptrace_traceme, CHECK, ptrace_traceme, usher_mac_process_access, "processes", "5.7", "a process asks its parent to trace it") \
+	ENTRY(task_setpgid, CHECK, task_setpgid, usher_mac_process_access, "processes", "5.7", "the process group of a process is set") \
+	ENTRY(task_setscheduler, CHECK, task_setscheduler, usher_mac_process_access, "processes", "5.7", "scheduling or processors of a process are set") \
+	ENTRY(task_setnice, CHECK, task_setnice, usher_mac_process_access, "processes", "5.7", "the nice value of a process is set") \
+	ENTRY(task_prlimit, CHECK, task_prlimit, usher_mac_process_access, "processes", "5.7", "limits of another process are read or set") \
+	ENTRY(task_fix_setuid, CHECK, task_fix_setuid, usher_mac_identity, "processes", "5.7", "a process changes its user ids by setuid(2) and its kind") \
+	ENTRY(task_fix_setgid, CHECK, task_fix_setgid, usher_mac_identity, "processes", "5.7", "a process changes its group ids by setgid(2) and its kind") \
+	ENTRY(socket_create, CHECK, socket_create, usher_mac_socket_call, "sockets", "5.7", "a socket is made") \
+	ENTRY(socket_listen, CHECK, socket_listen, usher_mac_socket_call, "sockets", "5.7", "a socket begins to listen") \
+	ENTRY(socket_accept, CHECK, socket_accept, usher_mac_socket_call, "sockets", "5.7", "a connection is accepted") \
+	ENTRY(socket_sendmsg, CHECK, socket_sendmsg, usher_mac_socket_address, "sockets", "5.7", "something is sent; with the address, if one is named") \
+	ENTRY(socket_recvmsg, CHECK, socket_recvmsg, usher_mac_socket_call, "sockets", "5.7", "something is received; splice(2) is not asked about") \
+	ENTRY(socket_getsockname, CHECK, socket_getsockname, usher_mac_socket_call, "sockets", "5.7", "the address of a socket is read") \
+	ENTRY(socket_setsockopt, CHECK, socket_setsockopt, usher_mac_socket_call, "sockets", "5.7", "an option of a socket is set") \
+	ENTRY(socket_shutdown, CHECK, socket_shutdown, usher_mac_socket_call, "sockets", "5.7", "a connection is shut down") \
+	ENTRY(unix_stream_connect, CHECK, unix_stream_connect, usher_mac_peer, "sockets", "5.7", "a UNIX stream is connected to another socket") \
+	ENTRY(unix_may_send, CHECK, unix_may_send, usher_mac_peer, "sockets", "5.7", "a UNIX datagram is sent, or its socket connected, to another socket") \
+	ENTRY(msg_queue_associate, CHECK, msg_queue_associate, usher_mac_ipc, "ipc", "5.7", "an existing message queue is found by its key") \
+	ENTRY(msg_queue_msgctl, CHECK, msg_queue_msgctl, usher_mac_ipc, "ipc", "5.7", "msgctl(2)") \
+	ENTRY(msg_queue_msgsnd, CHECK, msg_queue_msgsnd, usher_mac_ipc, "ipc", "5.7", "a message is sent to a queue") \
+	ENTRY(msg_queue_msgrcv, CHECK, msg_queue_msgrcv, usher_mac_ipc, "ipc", "5.7", "a message is received from a queue; refused, it stays there") \
+	ENTRY(sem_associate, CHECK, sem_associate, usher_mac_ipc, "ipc", "5.7", "existing semaphores are found by their key") \
+	ENTRY(sem_semctl, CHECK, sem_semctl, usher_mac_ipc, "ipc", "5.7", "semctl(2)") \
+	ENTRY(sem_semop, CHECK, sem_semop, usher_mac_ipc, "ipc", "5.7", "semaphores are waited for or changed") \
+	ENTRY(shm_associate, CHECK, shm_associate, usher_mac_ipc, "ipc", "5.7", "existing shared memory is found by its key") \
+	ENTRY(shm_shmctl, CHECK, shm_shmctl, usher_mac_ipc, "ipc", "5.7", "shmctl(2)") \
+	ENTRY(shm_shmat, CHECK, shm_shmat, usher_mac_ipc, "ipc", "5.7", "shared memory is attached") \
+	ENTRY(sb_mount, CHECK, sb_mount, usher_mac_mount, "mounts", "5.7", "mount(2): a file system is mounted, bound, moved or changed") \
+	ENTRY(sb_umount, CHECK, sb_umount, usher_mac_mount, "mounts", "5.7", "a file system is unmounted") \
+	ENTRY(sb_remount, CHECK, sb_remount, usher_mac_mount, "mounts", "5.7", "options of a mounted file system are changed") \
+	ENTRY(move_mount, CHECK, move_mount, usher_mac_mount, "mounts", "5.7", "a file system is mounted or moved by move_mount(2)") \
+	ENTRY(sb_statfs, CHECK, sb_statfs, usher_mac_file, "mounts", "5.7", "the state of a file system is read") \
+	ENTRY(path_chroot, CHECK, path_chroot, usher_mac_file, "mounts", "5.7", "a process changes its root directory") \
+	ENTRY(kernel_read_file, CHECK, kernel_read_file, usher_mac_file_command, "system", "5.7", "the kernel reads a module, firmware or another kernel from a file") \
+	ENTRY(kernel_module_request, CHECK, kernel_module_request, usher_mac_kernel_module, "system", "5.7", "an access makes the kernel ask for a module; refused, it does without") \
+	ENTRY(bpf, CHECK, bpf, usher_mac_operation, "system", "5.7", "bpf(2)") \
+	ENTRY(perf_event_open, CHECK, perf_event_open, usher_mac_operation, "system", "5.7", "perf_event_open(2)") \
+	ENTRY(settime, CHECK, settime, usher_mac_operation, "system", "5.7", "the clock or the time zone is set") \
+	ENTRY(syslog, CHECK, syslog, usher_mac_operation, "system", "5.7", "the log of the kernel is read or controlled") \
+	ENTRY(quotactl, CHECK, quotactl, usher_mac_operation, "system", "5.7", "quotas are read or set")
 /* clang-format on */
 
 /* Bits of `access`. Truncating is writing. */
@@ -181,6 +237,113 @@ struct usher_mac_declaration {
 	__u32 reserved; /* 0 */
 };
 
+struct usher_mac_node {
+	struct usher_mac_file directory;
+	__u32 mode; /* of the new file: type and permissions */
+	__u32 device; /* of a device: major << 20 | minor */
+};
+
+/* Of the name of an extended attribute, with a zero at its end; a longer one is cut off. */
+#define USHER_MAC_ATTRIBUTE_NAME 64
+
+struct usher_mac_attribute {
+	struct usher_mac_file file;
+	char name[USHER_MAC_ATTRIBUTE_NAME]; /* with its prefix, padded with zeros */
+	__u32 size; /* of the value that is set */
+	__u32 flags; /* as in setxattr(2) */
+};
+
+struct usher_mac_file_command {
+	struct usher_mac_file file;
+	/* of ioctl(2); the kind of lock, F_RDLCK, F_WRLCK or F_UNLCK; for kernel_read_file enum
+	 * kernel_read_file_id of the kernel */
+	__u32 command;
+	__u32 reserved; /* 0 */
+};
+
+struct usher_mac_protection {
+	struct usher_mac_file file; /* zeros for memory without a file */
+	__u32 protection; /* as in mmap(2) */
+	__u32 former; /* what it was */
+};
+
+/* Another process, and what is done to it. */
+struct usher_mac_process_access {
+	__u32 uid; /* its real one */
+	__u32 euid;
+	__u32 suid;
+	__u32 gid; /* its real one */
+	__u32 process; /* its number in the initial namespace; 0 in task_prlimit */
+	/* ptrace_access_check: PTRACE_MODE_... of the kernel; task_setpgid: the group;
+	 * task_setnice: the value, signed; task_prlimit: 1 reads, 2 sets */
+	__u32 argument;
+};
+
+/* The ids that a process is to have. */
+struct usher_mac_identity {
+	__u32 uid; /* the real one */
+	__u32 euid;
+	__u32 suid;
+	__u32 fsuid;
+	__u32 gid; /* the real one */
+	__u32 egid;
+	__u32 sgid;
+	__u32 fsgid;
+	__u32 call; /* 1: setuid, 2: setreuid, 4: setresuid, 8: setfsuid, or those of groups */
+	__u32 reserved; /* 0 */
+};
+
+struct usher_mac_socket_call {
+	__u32 family; /* AF_INET, ... */
+	__u32 kind; /* SOCK_STREAM, ... */
+	__u32 protocol;
+	__u32 argument; /* listen(2): backlog; recvmsg(2): flags; shutdown(2): how */
+	__u32 level; /* of an option */
+	__u32 option;
+};
+
+/* The UNIX socket at the other end. */
+struct usher_mac_peer {
+	__u32 kind; /* SOCK_STREAM, ... */
+	__u32 uid; /* of its owner, who made it */
+};
+
+/* A message queue, semaphores or shared memory of System V. Zeros: the question is about all. */
+struct usher_mac_ipc {
+	__u32 id;
+	__u32 key; /* 0: IPC_PRIVATE */
+	__u32 uid;
+	__u32 gid;
+	__u32 creator_uid;
+	__u32 creator_gid;
+	__u32 mode;
+	/* of ...get(2), msgsnd(2), shmat(2): flags; of ...ctl(2): the command; msgrcv(2): the
+	 * kernel's way of choosing; semop(2): 1 if it changes something */
+	__u32 argument;
+};
+
+struct usher_mac_mount {
+	struct usher_mac_file place; /* the directory; the root of what is unmounted or changed */
+	struct usher_mac_file moved; /* the root of what is moved there, for move_mount */
+	__u32 flags; /* as in mount(2), umount2(2) */
+	__u32 reserved; /* 0 */
+};
+
+/* Of the name of a module of the kernel, with the zero that ends it. */
+#define USHER_MAC_KERNEL_MODULE_NAME 64
+
+struct usher_mac_kernel_module {
+	char name[USHER_MAC_KERNEL_MODULE_NAME]; /* or an alias, padded with zeros */
+};
+
+struct usher_mac_operation {
+	/* bpf(2): the command; perf_event_open(2): the kernel's kind; syslog(2): the action;
+	 * quotactl(2): the operation */
+	__u32 command;
+	__u32 argument; /* quotactl(2): the type of quota */
+	__u64 value; /* quotactl(2): the id; settime: seconds, 0 if only the zone is set */
+};
+
 _Static_assert(sizeof(struct usher_mac_declaration) == 48, "usher_mac_declaration");
 _Static_assert(sizeof(struct usher_mac_subject) == 48, "usher_mac_subject");
 _Static_assert(sizeof(struct usher_mac_file) == 24, "usher_mac_file");
@@ -193,6 +356,18 @@ _Static_assert(sizeof(struct usher_mac_execution) == 32, "usher_mac_execution");
 _Static_assert(sizeof(struct usher_mac_mapping) == 32, "usher_mac_mapping");
 _Static_assert(sizeof(struct usher_mac_signal) == 16, "usher_mac_signal");
 _Static_assert(sizeof(struct usher_mac_socket_address) == 40, "usher_mac_socket_address");
+_Static_assert(sizeof(struct usher_mac_node) == 32, "usher_mac_node");
+_Static_assert(sizeof(struct usher_mac_attribute) == 96, "usher_mac_attribute");
+_Static_assert(sizeof(struct usher_mac_file_command) == 32, "usher_mac_file_command");
+_Static_assert(sizeof(struct usher_mac_protection) == 32, "usher_mac_protection");
+_Static_assert(sizeof(struct usher_mac_process_access) == 24, "usher_mac_process_access");
+_Static_assert(sizeof(struct usher_mac_identity) == 40, "usher_mac_identity");
+_Static_assert(sizeof(struct usher_mac_socket_call) == 24, "usher_mac_socket_call");
+_Static_assert(sizeof(struct usher_mac_peer) == 8, "usher_mac_peer");
+_Static_assert(sizeof(struct usher_mac_ipc) == 32, "usher_mac_ipc");
+_Static_assert(sizeof(struct usher_mac_mount) == 56, "usher_mac_mount");
+_Static_assert(sizeof(struct usher_mac_kernel_module) == 64, "usher_mac_kernel_module");
+_Static_assert(sizeof(struct usher_mac_operation) == 16, "usher_mac_operation");
 
 /* The numbers of entry points, and mac_NAME_request for each. */
 enum mac_point {

@@ -13,11 +13,15 @@
 /* Of all that is pinned: tables, dispatchers, modules. */
 #define USHER_MAC_LAYOUT 2
 
+/* Words of a set of entry points. */
+#define USHER_MAC_POINT_WORDS 2
+
 /* A module in its slot. Written by user space only. */
 struct usher_mac_module {
 	char name[USHER_MAC_NAME_SIZE]; /* padded with zeros */
 	__u64 order; /* the larger, the later it was loaded; 0: the slot is free */
-	__u64 points; /* bit i: it declares the entry point i */
+	__u64 points[USHER_MAC_POINT_WORDS]; /* bit i % 64 of word i / 64: it declares entry point i
+					      */
 	__u32 label; /* enum usher_mac_kind: of its elements */
 	__u32 reserved; /* 0 */
 };
@@ -81,13 +85,13 @@ struct usher_mac_bsdextended {
 struct usher_mac_test {
 	__u32 uid; /* the module refuses processes with this real one */
 	__u32 reserved; /* 0 */
-	__u32 errors[64]; /* by entry point: the number of the error; 0: permitted */
+	__u32 errors[128]; /* by entry point: the number of the error; 0: permitted */
 };
 
-_Static_assert(sizeof(struct usher_mac_module) == 56, "usher_mac_module");
+_Static_assert(sizeof(struct usher_mac_module) == 64, "usher_mac_module");
 _Static_assert(sizeof(struct usher_mac_range) == 8, "usher_mac_range");
 _Static_assert(sizeof(struct usher_mac_rule) == 152, "usher_mac_rule");
 _Static_assert(sizeof(struct usher_mac_bsdextended) == 38920, "usher_mac_bsdextended");
-_Static_assert(sizeof(struct usher_mac_test) == 264, "usher_mac_test");
+_Static_assert(sizeof(struct usher_mac_test) == 520, "usher_mac_test");
 
 #endif

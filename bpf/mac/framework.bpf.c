@@ -17,8 +17,16 @@
  *
  * Each hook's first kernel is in usher_mac_policy.h. Slots in LSM programs: tried on 6.18.
  */
+#include "attributes.h"
 #include "files.h"
+#include "ipc.h"
+#include "mounts.h"
+#include "names.h"
+#include "open_files.h"
 #include "processes.h"
+#include "socket_calls.h"
 #include "sockets.h"
+#include "system.h"
+#include "tasks.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -96,4 +96,13 @@ static __always_inline int read_file(struct usher_mac_file *file, const void *of
 	return 1;
 }
 
+/* Asks about the calling process. */
+#define MAC_ASK_CALLER(name, asked, wanted)                                                        \
+	({                                                                                         \
+		struct usher_mac_subject subject;                                                  \
+                                                                                                   \
+		read_subject(&subject);                                                            \
+		mac_ask_##name(asked, &subject, wanted);                                           \
+	})
+
 #endif

@@ -13,6 +13,8 @@
 #include "usher_mac_settings.h"
 #include "precedence.h"
 
+_Static_assert(MAC_POINTS <= 64 * USHER_MAC_POINT_WORDS, "entry points");
+
 /* The modules in their slots, for user space. Key: the slot. Full: user space refuses the ninth. */
 ARRAY_TABLE(modules, USHER_MAC_MODULES, struct usher_mac_module);
 

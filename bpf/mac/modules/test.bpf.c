@@ -16,6 +16,7 @@ MAC_SETTINGS(struct usher_mac_test);
 /* Types of files. */
 #define TYPE(mode) ((mode) >> 12 & 15)
 #define DIRECTORY 4
+#define LINK 10
 
 static __always_inline int is_whole(const struct usher_mac_file *file)
 {
@@ -116,4 +117,207 @@ MAC_CHECK(socket_bind)
 MAC_CHECK(socket_connect)
 {
 	return request->family ? ANSWER(socket_connect) : BROKEN;
+}
+
+#define IF(promise, name) ((promise) ? ANSWER(name) : BROKEN)
+
+MAC_CHECK(inode_mkdir)
+{
+	return IF(is_directory(&request->directory) && TYPE(request->mode) == DIRECTORY,
+		  inode_mkdir);
+}
+
+MAC_CHECK(inode_rmdir)
+{
+	return IF(is_directory(&request->directory) && is_directory(&request->file), inode_rmdir);
+}
+
+MAC_CHECK(inode_symlink)
+{
+	return IF(is_directory(&request->directory) && TYPE(request->mode) == LINK, inode_symlink);
+}
+
+MAC_CHECK(inode_mknod)
+{
+	return IF(is_directory(&request->directory), inode_mknod);
+}
+
+MAC_CHECK(inode_readlink)
+{
+	return IF(is_whole(request), inode_readlink);
+}
+
+MAC_CHECK(inode_follow_link)
+{
+	return IF(TYPE(request->mode) == LINK, inode_follow_link);
+}
+
+MAC_CHECK(inode_getxattr)
+{
+	return IF(is_whole(&request->file) && request->name[0], inode_getxattr);
+}
+
+MAC_CHECK(inode_setxattr)
+{
+	return IF(is_whole(&request->file) && request->name[0], inode_setxattr);
+}
+
+MAC_CHECK(inode_removexattr)
+{
+	return IF(is_whole(&request->file) && request->name[0], inode_removexattr);
+}
+
+MAC_CHECK(inode_listxattr)
+{
+	return IF(is_whole(request), inode_listxattr);
+}
+
+MAC_CHECK(file_ioctl)
+{
+	return IF(request->file.device, file_ioctl);
+}
+
+MAC_CHECK(file_ioctl_compat)
+{
+	return IF(request->file.device, file_ioctl_compat);
+}
+
+MAC_CHECK(file_lock)
+{
+	return IF(request->file.device && request->command <= 2, file_lock);
+}
+
+MAC_CHECK(file_receive)
+{
+	return ANSWER(file_receive);
+}
+
+MAC_CHECK(file_mprotect)
+{
+	return IF(request->protection <= 7 && request->former <= 7, file_mprotect);
+}
+
+#define ABOUT_A_PROCESS(name)                                                                      \
+	MAC_CHECK(name)                                                                            \
+	{                                                                                          \
+		return IF(request->process, name);                                                 \
+	}
+
+ABOUT_A_PROCESS(ptrace_access_check)
+ABOUT_A_PROCESS(ptrace_traceme)
+ABOUT_A_PROCESS(task_setpgid)
+ABOUT_A_PROCESS(task_setscheduler)
+ABOUT_A_PROCESS(task_setnice)
+
+MAC_CHECK(task_prlimit)
+{
+	return IF(request->argument <= 3, task_prlimit);
+}
+
+MAC_CHECK(task_fix_setuid)
+{
+	return IF(request->call && request->gid == subject->gid, task_fix_setuid);
+}
+
+MAC_CHECK(task_fix_setgid)
+{
+	return IF(request->call && request->uid == subject->uid, task_fix_setgid);
+}
+
+#define ABOUT_A_SOCKET(name)                                                                       \
+	MAC_CHECK(name)                                                                            \
+	{                                                                                          \
+		return IF(request->family && request->kind, name);                                 \
+	}
+
+ABOUT_A_SOCKET(socket_create)
+ABOUT_A_SOCKET(socket_listen)
+ABOUT_A_SOCKET(socket_accept)
+ABOUT_A_SOCKET(socket_sendmsg)
+ABOUT_A_SOCKET(socket_recvmsg)
+ABOUT_A_SOCKET(socket_getsockname)
+ABOUT_A_SOCKET(socket_setsockopt)
+ABOUT_A_SOCKET(socket_shutdown)
+
+MAC_CHECK(unix_stream_connect)
+{
+	return IF(request->kind, unix_stream_connect);
+}
+
+MAC_CHECK(unix_may_send)
+{
+	return IF(request->kind, unix_may_send);
+}
+
+#define ABOUT_IPC(name)                                                                            \
+	MAC_CHECK(name)                                                                            \
+	{                                                                                          \
+		return IF(request->mode <= 07777, name);                                           \
+	}
+
+ABOUT_IPC(msg_queue_associate)
+ABOUT_IPC(msg_queue_msgctl)
+ABOUT_IPC(msg_queue_msgsnd)
+ABOUT_IPC(msg_queue_msgrcv)
+ABOUT_IPC(sem_associate)
+ABOUT_IPC(sem_semctl)
+ABOUT_IPC(sem_semop)
+ABOUT_IPC(shm_associate)
+ABOUT_IPC(shm_shmctl)
+ABOUT_IPC(shm_shmat)
+
+#define ABOUT_A_MOUNT(name)                                                                        \
+	MAC_CHECK(name)                                                                            \
+	{                                                                                          \
+		return IF(is_whole(&request->place), name);                                        \
+	}
+
+ABOUT_A_MOUNT(sb_mount)
+ABOUT_A_MOUNT(sb_umount)
+ABOUT_A_MOUNT(sb_remount)
+ABOUT_A_MOUNT(move_mount)
+
+MAC_CHECK(sb_statfs)
+{
+	return IF(request->device, sb_statfs);
+}
+
+MAC_CHECK(path_chroot)
+{
+	return IF(is_directory(request), path_chroot);
+}
+
+MAC_CHECK(kernel_read_file)
+{
+	return IF(is_whole(&request->file), kernel_read_file);
+}
+
+MAC_CHECK(kernel_module_request)
+{
+	return IF(request->name[0], kernel_module_request);
+}
+
+MAC_CHECK(bpf)
+{
+	return ANSWER(bpf);
+}
+
+MAC_CHECK(perf_event_open)
+{
+	return ANSWER(perf_event_open);
+}
+
+MAC_CHECK(settime)
+{
+	return ANSWER(settime);
+}
+
+MAC_CHECK(syslog)
+{
+	return ANSWER(syslog);
+}
+
+MAC_CHECK(quotactl)
+{
+	return ANSWER(quotactl);
 }

@@ -101,14 +101,14 @@ impl Framework {
         let dispatchers = dispatchers
             .map_err(|error| not_supported(format!("it refuses the dispatchers: {error}")))?;
         let programs = programs(&dispatchers).map_err(not_supported)?;
-        for module in [Module::none(), Module::bsdextended(Vec::new())] {
-            let (opened, _) = replacing(&module, 0, &programs).map_err(not_supported)?;
-            opened.try_load().map_err(|reason| {
-                not_supported(format!(
-                    "it refuses a program in a slot of another: {reason}"
-                ))
-            })?;
-        }
+        // The largest one. `none` would load a program for each entry point, to show the same.
+        let (opened, _) =
+            replacing(&Module::bsdextended(Vec::new()), 0, &programs).map_err(not_supported)?;
+        opened.try_load().map_err(|reason| {
+            not_supported(format!(
+                "it refuses a program in a slot of another: {reason}"
+            ))
+        })?;
         Ok(())
     }
 
@@ -199,7 +199,9 @@ impl Framework {
         entry.order = order;
         let pins = Pins::lock(&self.folder(slot))?;
         let (opened, points) = replacing(module, slot, &self.dispatchers)?;
-        entry.points = points.iter().fold(0, |all, point| all | point.bit());
+        for point in &points {
+            point.add_to(&mut entry.points);
+        }
         let tables: &[&str] = if settings.is_some() { &[SETTINGS] } else { &[] };
         let object = opened.pin(&pins, Some(tables))?.load();
         let object = object.map_err(|error| Error::Refused {
@@ -292,7 +294,7 @@ impl Framework {
         let mut in_slots = self.in_slots()?;
         in_slots.sort_by_key(|(_, module)| module.order);
         let loaded = in_slots.iter().enumerate().map(|(order, (slot, module))| {
-            let points = EntryPoint::all().filter(|point| module.points & point.bit() != 0);
+            let points = EntryPoint::all().filter(|point| point.is_in(&module.points));
             let entry_points: Vec<_> = points.collect();
             let mut refusals = Vec::new();
             for point in &entry_points {

@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+use crate::shared::MAC_POINT_WORDS;
+
+/// A set of entry points, as programs and this crate share it.
+pub(crate) type Points = [u64; MAC_POINT_WORDS as usize];
+
 /// A row of the table.
 struct Declared {
     point: EntryPoint,
@@ -50,10 +55,23 @@ impl EntryPoint {
         self.declared().class
     }
 
-    /// Its bit in a set of entry points.
-    #[must_use]
-    pub const fn bit(self) -> u64 {
-        1 << self as u32
+    /// Adds it to a set of entry points.
+    pub(crate) fn add_to(self, set: &mut Points) {
+        let (word, bit) = self.place();
+        set[word] |= bit;
+    }
+
+    /// Whether it is in a set of entry points.
+    pub(crate) fn is_in(self, set: &Points) -> bool {
+        let (word, bit) = self.place();
+        set[word] & bit != 0
+    }
+
+    /// The word and the bit for it in a set.
+    fn place(self) -> (usize, u64) {
+        let number = self as usize;
+        let bits = u64::BITS as usize;
+        (number / bits, 1 << (number % bits))
     }
 
     /// The page docs/mac-entry-points.md.

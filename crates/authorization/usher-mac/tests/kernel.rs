@@ -3,6 +3,8 @@
 
 #[path = "kernel/attacks.rs"]
 mod attacks;
+#[path = "kernel/reached.rs"]
+mod reached;
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Dispatchers of hooks about extended attributes. */
+#ifndef USHER_MAC_ATTRIBUTES_H
+#define USHER_MAC_ATTRIBUTES_H
+
+#include "objects.h"
+
+struct mnt_idmap;
+
+/* Reads a file and the name of an attribute. Returns 0 if nobody is asked about the file. */
+static __always_inline int read_attribute(struct usher_mac_attribute *wanted, struct dentry *entry,
+					  const char *name)
+{
+	if (!read_file(&wanted->file, BPF_CORE_READ(entry, d_inode)))
+		return 0;
+	/* A longer name is cut off. */
+	bpf_probe_read_kernel_str(wanted->name, sizeof(wanted->name), name);
+	return 1;
+}
+
+/* Hook: inode_getxattr, because getxattr(2) and its kind pass it. */
+SEC("lsm/inode_getxattr")
+int BPF_PROG(dispatch_inode_getxattr, struct dentry *entry, const char *name)
+{
+	__u64 asked = modules_at(MAC_POINT_inode_getxattr);
+	struct usher_mac_attribute wanted = {};
+
+	if (!asked || !read_attribute(&wanted, entry, name))
+		return 0;
+	return MAC_ASK_CALLER(inode_getxattr, asked, &wanted);
+}
+
+/* Hook: inode_setxattr, because setxattr(2) and its kind pass it. Access control lists have hooks
+ * of their own. */
+SEC("lsm/inode_setxattr")
+int BPF_PROG(dispatch_inode_setxattr, struct mnt_idmap *map, struct dentry *entry, const char *name,
+	     const void *value, __u64 size, int flags)
+{
+	__u64 asked = modules_at(MAC_POINT_inode_setxattr);
+	struct usher_mac_attribute wanted = { .size = size, .flags = flags };
+
+	if (!asked || !read_attribute(&wanted, entry, name))
+		return 0;
+	return MAC_ASK_CALLER(inode_setxattr, asked, &wanted);
+}
+
+/* Hook: inode_removexattr, because removexattr(2) and its kind pass it. */
+SEC("lsm/inode_removexattr")
+int BPF_PROG(dispatch_inode_removexattr, struct mnt_idmap *map, struct dentry *entry,
+	     const char *name)
+{
+	__u64 asked = modules_at(MAC_POINT_inode_removexattr);
+	struct usher_mac_attribute wanted = {};
+
+	if (!asked || !read_attribute(&wanted, entry, name))
+		return 0;
+	return MAC_ASK_CALLER(inode_removexattr, asked, &wanted);
+}
+
+/* Hook: inode_listxattr, because listxattr(2) and its kind pass it. */
+SEC("lsm/inode_listxattr")
+int BPF_PROG(dispatch_inode_listxattr, struct dentry *entry)
+{
+	__u64 asked = modules_at(MAC_POINT_inode_listxattr);
+	struct usher_mac_file wanted = {};
+
+	if (!asked || !read_file(&wanted, BPF_CORE_READ(entry, d_inode)))
+		return 0;
+	return MAC_ASK_CALLER(inode_listxattr, asked, &wanted);
+}
+
+#endif

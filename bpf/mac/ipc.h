@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Dispatchers of hooks about System V message queues, semaphores and shared memory. */
+#ifndef USHER_MAC_IPC_H
+#define USHER_MAC_IPC_H
+
+#include "objects.h"
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct kern_ipc_perm {
+	int id;
+	int key;
+	kuid_t uid;
+	kgid_t gid;
+	kuid_t cuid;
+	kgid_t cgid;
+	unsigned short mode;
+};
+
+#pragma clang attribute pop
+
+struct msg_msg;
+struct sembuf;
+
+/* Reads an object, which is NULL for questions about all of them: zeros then. */
+static __always_inline void read_ipc(struct usher_mac_ipc *wanted, struct kern_ipc_perm *object)
+{
+	wanted->id = BPF_CORE_READ(object, id);
+	wanted->key = BPF_CORE_READ(object, key);
+	wanted->uid = BPF_CORE_READ(object, uid.val);
+	wanted->gid = BPF_CORE_READ(object, gid.val);
+	wanted->creator_uid = BPF_CORE_READ(object, cuid.val);
+	wanted->creator_gid = BPF_CORE_READ(object, cgid.val);
+	wanted->mode = BPF_CORE_READ(object, mode);
+}
+
+/* Hook: msg_queue_associate, because msgget(2) finds an existing queue there. */
+SEC("lsm/msg_queue_associate")
+int BPF_PROG(dispatch_msg_queue_associate, struct kern_ipc_perm *object, int flags)
+{
+	__u64 asked = modules_at(MAC_POINT_msg_queue_associate);
+	struct usher_mac_ipc wanted = { .argument = flags };
+
+	if (!asked)
+		return 0;
+	read_ipc(&wanted, object);
+	return MAC_ASK_CALLER(msg_queue_associate, asked, &wanted);
+}
+
+/* Hook: msg_queue_msgctl, because msgctl(2) passes it. */
+SEC("lsm/msg_queue_msgctl")
+int BPF_PROG(dispatch_msg_queue_msgctl, struct kern_ipc_perm *object, int command)
+{
+	__u64 asked = modules_at(MAC_POINT_msg_queue_msgctl);
+	struct usher_mac_ipc wanted = { .argument = command };
+
+	if (!asked)
+		return 0;
+	read_ipc(&wanted, object);
+	return MAC_ASK_CALLER(msg_queue_msgctl, asked, &wanted);
+}
+
+/* Hook: msg_queue_msgsnd, because msgsnd(2) passes it. */
+SEC("lsm/msg_queue_msgsnd")
+int BPF_PROG(dispatch_msg_queue_msgsnd, struct kern_ipc_perm *object, struct msg_msg *message,
+	     int flags)
+{
+	__u64 asked = modules_at(MAC_POINT_msg_queue_msgsnd);
+	struct usher_mac_ipc wanted = { .argument = flags };
+
+	if (!asked)
+		return 0;
+	read_ipc(&wanted, object);
+	return MAC_ASK_CALLER(msg_queue_msgsnd, asked, &wanted);
+}
+
+/*
+ * Hook: msg_queue_msgrcv, because msgrcv(2) passes it for each message that it looks at. The
+ * process that receives may be another one than the caller, which sends: it is the subject.
+ */
+SEC("lsm/msg_queue_msgrcv")
+int BPF_PROG(dispatch_msg_queue_msgrcv, struct kern_ipc_perm *object, struct msg_msg *message,
+	     struct task_struct *receiver, long kind, int mode)
+{
+	__u64 asked = modules_at(MAC_POINT_msg_queue_msgrcv);
+	struct usher_mac_ipc wanted = { .argument = mode };
+	struct usher_mac_subject subject;
+
+	if (!asked)
+		return 0;
+	read_ipc(&wanted, object);
+	read_subject(&subject);
+	read_credentials(&subject, BPF_CORE_READ(receiver, cred));
+	subject.process = BPF_CORE_READ(receiver, tgid);
+	return mac_ask_msg_queue_msgrcv(asked, &subject, &wanted);
+}
+
+/* Hook: sem_associate, because semget(2) finds an existing set there. */
+SEC("lsm/sem_associate")
+int BPF_PROG(dispatch_sem_associate, struct kern_ipc_perm *object, int flags)
+{
+	__u64 asked = modules_at(MAC_POINT_sem_associate);
+	struct usher_mac_ipc wanted = { .argument = flags };
+
+	if (!asked)
+		return 0;
+	read_ipc(&wanted, object);
+	return MAC_ASK_CALLER(sem_associate, asked, &wanted);
+}
+
+/* Hook: sem_semctl, because semctl(2) passes it. */
+SEC("lsm/sem_semctl")
+int BPF_PROG(dispatch_sem_semctl, struct kern_ipc_perm *object, int command)
+{
+	__u64 asked = modules_at(MAC_POINT_sem_semctl);
+	struct usher_mac_ipc wanted = { .argument = command };
+
+	if (!asked)
+		return 0;
+	read_ipc(&wanted, object);
+	return MAC_ASK_CALLER(sem_semctl, asked, &wanted);
+}
+
+/* Hook: sem_semop, because semop(2) passes it. */
+SEC("lsm/sem_semop")
+int BPF_PROG(dispatch_sem_semop, struct kern_ipc_perm *object, struct sembuf *operations,
+	     unsigned int count, int alters)
+{
+	__u64 asked = modules_at(MAC_POINT_sem_semop);
+	struct usher_mac_ipc wanted = { .argument = alters };
+
+	if (!asked)
+		return 0;
+	read_ipc(&wanted, object);
+	return MAC_ASK_CALLER(sem_semop, asked, &wanted);
+}
+
+/* Hook: shm_associate, because shmget(2) finds an existing segment there. */
+SEC("lsm/shm_associate")
+int BPF_PROG(dispatch_shm_associate, struct kern_ipc_perm *object, int flags)
+{
+	__u64 asked = modules_at(MAC_POINT_shm_associate);
+	struct usher_mac_ipc wanted = { .argument = flags };
+
+	if (!asked)
+		return 0;
+	read_ipc(&wanted, object);
+	return MAC_ASK_CALLER(shm_associate, asked, &wanted);
+}
+
+/* Hook: shm_shmctl, because shmctl(2) passes it. */
+SEC("lsm/shm_shmctl")
+int BPF_PROG(dispatch_shm_shmctl, struct kern_ipc_perm *object, int command)
+{
+	__u64 asked = modules_at(MAC_POINT_shm_shmctl);
+	struct usher_mac_ipc wanted = { .argument = command };
+
+	if (!asked)
+		return 0;
+	read_ipc(&wanted, object);
+	return MAC_ASK_CALLER(shm_shmctl, asked, &wanted);
+}
+
+/* Hook: shm_shmat, because shmat(2) passes it. */
+SEC("lsm/shm_shmat")
+int BPF_PROG(dispatch_shm_shmat, struct kern_ipc_perm *object, char *address, int flags)
+{
+	__u64 asked = modules_at(MAC_POINT_shm_shmat);
+	struct usher_mac_ipc wanted = { .argument = flags };
+
+	if (!asked)
+		return 0;
+	read_ipc(&wanted, object);
+	return MAC_ASK_CALLER(shm_shmat, asked, &wanted);
+}
+
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Dispatchers of hooks about files that are open, and memory. */
+#ifndef USHER_MAC_OPEN_FILES_H
+#define USHER_MAC_OPEN_FILES_H
+
+#include "files.h"
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct vm_area_struct {
+	struct file___mac *vm_file;
+	unsigned long vm_flags;
+};
+
+#pragma clang attribute pop
+
+/* The bits of vm_flags that are those of mmap(2), in the same order. */
+#define PROTECTIONS 7
+
+/* Reads an open file. Returns 0 if nobody is asked about it. */
+static __always_inline int read_open_file(struct usher_mac_file *file, struct file *of)
+{
+	const struct file___mac *opened = (const void *)of;
+
+	return read_file(file, BPF_CORE_READ(opened, f_inode));
+}
+
+/* Hook: file_ioctl, because devices do by ioctl(2) what no other hook sees. */
+SEC("lsm/file_ioctl")
+int BPF_PROG(dispatch_file_ioctl, struct file *file, unsigned int command, unsigned long argument)
+{
+	__u64 asked = modules_at(MAC_POINT_file_ioctl);
+	struct usher_mac_file_command wanted = { .command = command };
+
+	if (!asked || !read_open_file(&wanted.file, file))
+		return 0;
+	return MAC_ASK_CALLER(file_ioctl, asked, &wanted);
+}
+
+/* Hook: file_ioctl_compat, because the ioctl(2) of 32-bit programs passes no other. */
+SEC("lsm/file_ioctl_compat")
+int BPF_PROG(dispatch_file_ioctl_compat, struct file *file, unsigned int command,
+	     unsigned long argument)
+{
+	__u64 asked = modules_at(MAC_POINT_file_ioctl_compat);
+	struct usher_mac_file_command wanted = { .command = command };
+
+	if (!asked || !read_open_file(&wanted.file, file))
+		return 0;
+	return MAC_ASK_CALLER(file_ioctl_compat, asked, &wanted);
+}
+
+/* Hook: file_lock, because all kinds of locks pass it. */
+SEC("lsm/file_lock")
+int BPF_PROG(dispatch_file_lock, struct file *file, unsigned int command)
+{
+	__u64 asked = modules_at(MAC_POINT_file_lock);
+	struct usher_mac_file_command wanted = { .command = command };
+
+	if (!asked || !read_open_file(&wanted.file, file))
+		return 0;
+	return MAC_ASK_CALLER(file_lock, asked, &wanted);
+}
+
+/* Hook: file_receive, because a file that another process has opened comes that way. */
+SEC("lsm/file_receive")
+int BPF_PROG(dispatch_file_receive, struct file *file)
+{
+	__u64 asked = modules_at(MAC_POINT_file_receive);
+	const struct file___mac *opened = (const void *)file;
+	struct usher_mac_file_access wanted = {};
+	unsigned int mode;
+
+	if (!asked || !read_open_file(&wanted.file, file))
+		return 0;
+	mode = BPF_CORE_READ(opened, f_mode);
+	if (mode & FMODE_READ)
+		wanted.access |= USHER_MAC_READ;
+	if (mode & FMODE_WRITE)
+		wanted.access |= USHER_MAC_WRITE;
+	return MAC_ASK_CALLER(file_receive, asked, &wanted);
+}
+
+/* Hook: file_mprotect, because memory becomes executable after mmap_file there. */
+SEC("lsm/file_mprotect")
+int BPF_PROG(dispatch_file_mprotect, struct vm_area_struct *area, unsigned long asked_protection,
+	     unsigned long protection)
+{
+	__u64 asked = modules_at(MAC_POINT_file_mprotect);
+	struct usher_mac_protection wanted = { .protection = protection };
+
+	if (!asked)
+		return 0;
+	wanted.former = BPF_CORE_READ(area, vm_flags) & PROTECTIONS;
+	/* Memory without a file stays zero. */
+	read_file(&wanted.file, BPF_CORE_READ(area, vm_file, f_inode));
+	return MAC_ASK_CALLER(file_mprotect, asked, &wanted);
+}
+
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Dispatchers of hooks about the system as a whole. */
+#ifndef USHER_MAC_SYSTEM_H
+#define USHER_MAC_SYSTEM_H
+
+#include "files.h"
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct timespec64 {
+	__s64 tv_sec;
+};
+
+#pragma clang attribute pop
+
+struct timezone;
+
+/* Hook: kernel_read_file, because modules of the kernel, firmware and kernels are read there. */
+SEC("lsm/kernel_read_file")
+int BPF_PROG(dispatch_kernel_read_file, struct file *file, int kind, int is_whole)
+{
+	__u64 asked = modules_at(MAC_POINT_kernel_read_file);
+	struct usher_mac_file_command wanted = { .command = kind };
+	const struct file___mac *opened = (const void *)file;
+
+	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(opened, f_inode)))
+		return 0;
+	return MAC_ASK_CALLER(kernel_read_file, asked, &wanted);
+}
+
+/* Hook: kernel_module_request, because a process makes the kernel load a module that way. */
+SEC("lsm/kernel_module_request")
+int BPF_PROG(dispatch_kernel_module_request, char *name)
+{
+	__u64 asked = modules_at(MAC_POINT_kernel_module_request);
+	struct usher_mac_kernel_module wanted = {};
+
+	if (!asked)
+		return 0;
+	/* The kernel's names are shorter (MODULE_NAME_LEN). */
+	bpf_probe_read_kernel_str(wanted.name, sizeof(wanted.name), name);
+	return MAC_ASK_CALLER(kernel_module_request, asked, &wanted);
+}
+
+/* Hook: bpf, because bpf(2) passes it. Nobody is asked about the kernel's own calls. */
+SEC("lsm/bpf")
+int BPF_PROG(dispatch_bpf, int command, union bpf_attr *attributes, unsigned int size,
+	     int is_kernels)
+{
+	__u64 asked = modules_at(MAC_POINT_bpf);
+	struct usher_mac_operation wanted = { .command = command };
+
+	if (!asked || is_kernels)
+		return 0;
+	return MAC_ASK_CALLER(bpf, asked, &wanted);
+}
+
+/* Hook: perf_event_open, because perf_event_open(2) passes it. */
+SEC("lsm/perf_event_open")
+int BPF_PROG(dispatch_perf_event_open, int kind)
+{
+	__u64 asked = modules_at(MAC_POINT_perf_event_open);
+	struct usher_mac_operation wanted = { .command = kind };
+
+	if (!asked)
+		return 0;
+	return MAC_ASK_CALLER(perf_event_open, asked, &wanted);
+}
+
+/* Hook: settime, because clock_settime(2) and settimeofday(2) pass it. */
+SEC("lsm/settime")
+int BPF_PROG(dispatch_settime, const struct timespec64 *time, const struct timezone *zone)
+{
+	__u64 asked = modules_at(MAC_POINT_settime);
+	struct usher_mac_operation wanted = {};
+
+	if (!asked)
+		return 0;
+	wanted.value = BPF_CORE_READ(time, tv_sec);
+	return MAC_ASK_CALLER(settime, asked, &wanted);
+}
+
+/* Hook: syslog, because syslog(2) and /dev/kmsg pass it. */
+SEC("lsm/syslog")
+int BPF_PROG(dispatch_syslog, int action)
+{
+	__u64 asked = modules_at(MAC_POINT_syslog);
+	struct usher_mac_operation wanted = { .command = action };
+
+	if (!asked)
+		return 0;
+	return MAC_ASK_CALLER(syslog, asked, &wanted);
+}
+
+/* Hook: quotactl, because quotactl(2) and quotactl_fd(2) pass it. */
+SEC("lsm/quotactl")
+int BPF_PROG(dispatch_quotactl, int command, int type, int id, const struct super_block *system)
+{
+	__u64 asked = modules_at(MAC_POINT_quotactl);
+	struct usher_mac_operation wanted = {
+		.command = command,
+		.argument = type,
+		.value = (__u32)id,
+	};
+
+	if (!asked)
+		return 0;
+	return MAC_ASK_CALLER(quotactl, asked, &wanted);
+}
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Dispatchers of hooks about what processes do to others, and about their own ids. */
+#ifndef USHER_MAC_TASKS_H
+#define USHER_MAC_TASKS_H
+
+#include "objects.h"
+
+/* Reads another process. */
+static __always_inline void read_process(struct usher_mac_process_access *wanted,
+					 struct task_struct *task)
+{
+	wanted->uid = BPF_CORE_READ(task, cred, uid.val);
+	wanted->euid = BPF_CORE_READ(task, cred, euid.val);
+	wanted->suid = BPF_CORE_READ(task, cred, suid.val);
+	wanted->gid = BPF_CORE_READ(task, cred, gid.val);
+	wanted->process = BPF_CORE_READ(task, tgid);
+}
+
+/* Hook: ptrace_access_check, because ptrace(2), /proc and process_vm_readv(2) pass it. */
+SEC("lsm/ptrace_access_check")
+int BPF_PROG(dispatch_ptrace_access_check, struct task_struct *task, unsigned int mode)
+{
+	__u64 asked = modules_at(MAC_POINT_ptrace_access_check);
+	struct usher_mac_process_access wanted = { .argument = mode };
+
+	if (!asked)
+		return 0;
+	read_process(&wanted, task);
+	return MAC_ASK_CALLER(ptrace_access_check, asked, &wanted);
+}
+
+/* Hook: ptrace_traceme, because a process makes its parent trace it that way. */
+SEC("lsm/ptrace_traceme")
+int BPF_PROG(dispatch_ptrace_traceme, struct task_struct *parent)
+{
+	__u64 asked = modules_at(MAC_POINT_ptrace_traceme);
+	struct usher_mac_process_access wanted = {};
+
+	if (!asked)
+		return 0;
+	read_process(&wanted, parent);
+	return MAC_ASK_CALLER(ptrace_traceme, asked, &wanted);
+}
+
+/* Hook: task_setpgid, because it decides who gets a terminal's signals. */
+SEC("lsm/task_setpgid")
+int BPF_PROG(dispatch_task_setpgid, struct task_struct *task, int group)
+{
+	__u64 asked = modules_at(MAC_POINT_task_setpgid);
+	struct usher_mac_process_access wanted = { .argument = group };
+
+	if (!asked)
+		return 0;
+	read_process(&wanted, task);
+	return MAC_ASK_CALLER(task_setpgid, asked, &wanted);
+}
+
+/* Hook: task_setscheduler, because policy, priority and processors of a process are set there. */
+SEC("lsm/task_setscheduler")
+int BPF_PROG(dispatch_task_setscheduler, struct task_struct *task)
+{
+	__u64 asked = modules_at(MAC_POINT_task_setscheduler);
+	struct usher_mac_process_access wanted = {};
+
+	if (!asked)
+		return 0;
+	read_process(&wanted, task);
+	return MAC_ASK_CALLER(task_setscheduler, asked, &wanted);
+}
+
+/* Hook: task_setnice, because setpriority(2) and nice(2) pass it. */
+SEC("lsm/task_setnice")
+int BPF_PROG(dispatch_task_setnice, struct task_struct *task, int nice)
+{
+	__u64 asked = modules_at(MAC_POINT_task_setnice);
+	struct usher_mac_process_access wanted = { .argument = nice };
+
+	if (!asked)
+		return 0;
+	read_process(&wanted, task);
+	return MAC_ASK_CALLER(task_setnice, asked, &wanted);
+}
+
+/* Hook: task_prlimit, because it sees the limits of another process read and set. It has no process
+ * but its credentials. */
+SEC("lsm/task_prlimit")
+int BPF_PROG(dispatch_task_prlimit, const struct cred *own, const struct cred *other,
+	     unsigned int flags)
+{
+	__u64 asked = modules_at(MAC_POINT_task_prlimit);
+	struct usher_mac_process_access wanted = { .argument = flags };
+
+	if (!asked)
+		return 0;
+	wanted.uid = BPF_CORE_READ(other, uid.val);
+	wanted.euid = BPF_CORE_READ(other, euid.val);
+	wanted.suid = BPF_CORE_READ(other, suid.val);
+	wanted.gid = BPF_CORE_READ(other, gid.val);
+	return MAC_ASK_CALLER(task_prlimit, asked, &wanted);
+}
+
+/* Reads the ids that a process gets. */
+static __always_inline void read_identity(struct usher_mac_identity *wanted,
+					  const struct cred *credentials)
+{
+	const struct cred___mac *cred = (const void *)credentials;
+
+	wanted->uid = BPF_CORE_READ(cred, uid.val);
+	wanted->euid = BPF_CORE_READ(cred, euid.val);
+	wanted->suid = BPF_CORE_READ(cred, suid.val);
+	wanted->fsuid = BPF_CORE_READ(cred, fsuid.val);
+	wanted->gid = BPF_CORE_READ(cred, gid.val);
+	wanted->egid = BPF_CORE_READ(cred, egid.val);
+	wanted->sgid = BPF_CORE_READ(cred, sgid.val);
+	wanted->fsgid = BPF_CORE_READ(cred, fsgid.val);
+}
+
+/* Hook: task_fix_setuid, because setuid(2) and its kind pass it; execution is bprm_check_security.
+ */
+SEC("lsm/task_fix_setuid")
+int BPF_PROG(dispatch_task_fix_setuid, struct cred *fresh, const struct cred *former, int flags)
+{
+	__u64 asked = modules_at(MAC_POINT_task_fix_setuid);
+	struct usher_mac_identity wanted = { .call = flags };
+
+	if (!asked)
+		return 0;
+	read_identity(&wanted, fresh);
+	return MAC_ASK_CALLER(task_fix_setuid, asked, &wanted);
+}
+
+/* Hook: task_fix_setgid, because setgid(2) and its kind pass it. */
+SEC("lsm/task_fix_setgid")
+int BPF_PROG(dispatch_task_fix_setgid, struct cred *fresh, const struct cred *former, int flags)
+{
+	__u64 asked = modules_at(MAC_POINT_task_fix_setgid);
+	struct usher_mac_identity wanted = { .call = flags };
+
+	if (!asked)
+		return 0;
+	read_identity(&wanted, fresh);
+	return MAC_ASK_CALLER(task_fix_setgid, asked, &wanted);
+}
+
+#endif
