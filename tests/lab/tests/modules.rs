@@ -11,6 +11,9 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// The folder of modules.
 const MODULES: &str = "/usr/local/lib/usher/mac";
+/// The labeller's list of modules, and its trials.
+const LIST: &str = "/var/lib/usher/labeller/modules.json";
+const TRIALS: &str = "/var/lib/usher/labeller/trials.json";
 /// The folder in which modules are written.
 const WORK: &str = "/run/lab/work";
 
@@ -218,7 +221,10 @@ fn a_file_that_is_no_module_is_refused_and_leaves_nothing() -> Outcome {
         ("cut", "it is no object file, or not all of one"),
         ("elf", "it is compiled for another machine"),
         ("text", "it is no object file"),
-        ("open", "chmod go-w /usr/local/lib/usher/mac/open.bpf.o"),
+        (
+            "open",
+            "others than root can write /usr/local/lib/usher/mac/open.bpf.o",
+        ),
         ("given", "belongs to uid 2001"),
         ("link", "is a symbolic link"),
         ("absent", "there is no module absent"),
@@ -237,7 +243,9 @@ fn a_file_that_is_no_module_is_refused_and_leaves_nothing() -> Outcome {
     assert_eq!(listed["available"], json!(["test", "bsdextended", "fine"]));
     // A folder that others can write has no modules.
     host.run(["chmod", "775", MODULES])?;
-    assert!(refused(&host, "fine")?.contains("chmod go-w /usr/local/lib/usher/mac"));
+    assert!(
+        refused(&host, "fine")?.contains("others than root can write /usr/local/lib/usher/mac (")
+    );
     let status = answer(&host, &["status"])?;
     assert!(
         status["troubles"][0]
@@ -253,6 +261,37 @@ fn a_file_that_is_no_module_is_refused_and_leaves_nothing() -> Outcome {
         host.run(["usher", "mac", "load", "fine"])?;
         host.run(["usher", "mac", "unload", "fine"])?;
     }
+    Ok(())
+}
+
+#[test]
+fn an_unreadable_list_of_modules_is_not_replaced() -> Outcome {
+    let lab = Lab::new()?;
+    let host = host(&lab)?;
+    host.run(["mkdir", "-p", "/var/lib/usher/labeller"])?;
+    host.write(LIST, "[\"none\"")?;
+    let _labeller = host.start_daemon(Role::Labeller)?;
+    for command in ["load", "unload"] {
+        let output = host.command(["usher", "mac", command, "none"]).run()?;
+        assert!(
+            !output.status.success() && output.stderr.contains(LIST),
+            "{output:?}"
+        );
+    }
+    let status = answer(&host, &["status"])?;
+    assert!(
+        status["troubles"][0]
+            .as_str()
+            .is_some_and(|trouble| trouble.contains(LIST))
+    );
+    assert_eq!(host.read(LIST)?, "[\"none\"");
+    // The twin: mended, it is read without a restart.
+    host.write(LIST, "[]")?;
+    let output = host.command(["usher", "mac", "unload", "none"]).run()?;
+    assert!(
+        output.stderr.contains("no module named none is loaded"),
+        "{output:?}"
+    );
     Ok(())
 }
 
@@ -280,6 +319,9 @@ fn a_module_from_a_file_is_loaded_again_and_says_if_it_changed() -> Outcome {
             executes(&host, "/srv/one")?,
             executes(&host, "/srv/two")?,
         ])
+    };
+    let read = |name: &str, what: &str| {
+        Ok::<_, Box<dyn std::error::Error>>(answer(&host, &["list", name])?[what].clone())
     };
     let changed = || {
         Ok::<_, Box<dyn std::error::Error>>(
@@ -325,6 +367,46 @@ fn a_module_from_a_file_is_loaded_again_and_says_if_it_changed() -> Outcome {
     host.run(["mv", "/run/lab/aside", &file])?;
     host.run(["usher", "mac", "load", "modes"])?;
     assert_eq!(both()?, [true, false]);
+
+    // A file of the name of a built-in module, from a time when there was no such module.
+    host.run(["usher", "mac", "unload", "modes"])?;
+    labeller.end()?;
+    let renamed = refusing("0100751").replace("(modes)", "(bsdextended)");
+    install(&host, "bsdextended", &renamed)?;
+    host.write(LIST, r#"[{"name":"bsdextended","digest":""}]"#)?;
+    labeller.start()?;
+    assert_eq!(both()?, [false, true]);
+    host.run(["usher", "policy", "apply"])?;
+    labeller.crash()?;
+    labeller.start()?;
+    assert_eq!(
+        (both()?, read("bsdextended", "has_changed")?),
+        ([false, true], json!(true))
+    );
+    host.run(["usher", "mac", "unload", "bsdextended"])?;
+    assert!(refused(&host, "bsdextended")?.contains("there are two modules"));
+    host.run(["rm", &format!("{MODULES}/bsdextended.bpf.o")])?;
+
+    // Three times the labeller has ended while it loaded a module: it does so once more if it is told.
+    labeller.end()?;
+    host.write(
+        LIST,
+        r#"[{"name":"modes","digest":""},{"name":"none","digest":null}]"#,
+    )?;
+    host.write(TRIALS, r#"{"modes":3}"#)?;
+    labeller.start()?;
+    assert_eq!(both()?, [true, true]);
+    let status = answer(&host, &["status"])?;
+    let told = status["troubles"][0].as_str().unwrap_or_default();
+    assert!(told.contains("the labeller has ended 3 times"), "{status}");
+    assert_eq!(
+        status["modules"][0]["name"], "none",
+        "the modules after it are loaded"
+    );
+    host.run(["usher", "mac", "load", "modes"])?;
+    assert_eq!(both()?, [true, false]);
+    assert_eq!(host.read(TRIALS)?, "{}");
+    host.run(["usher", "mac", "unload", "none"])?;
 
     // The verifier refuses a module that never ends; what is in force stays so, alone.
     let hooks = answer(&host, &["status"])?["hooks"].clone();

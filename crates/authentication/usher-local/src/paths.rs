@@ -71,6 +71,8 @@ pub const LABELLER_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher_labeller";
 pub const LABELLER_DIRECTORY: &str = "/var/lib/usher/labeller";
 /// The modules that are loaded again after a reboot.
 pub const LOADED_MODULES: &str = "/var/lib/usher/labeller/modules.json";
+/// Modules from files during whose loading the labeller has ended, and how often.
+pub const MODULE_TRIALS: &str = "/var/lib/usher/labeller/trials.json";
 /// Modules from files: `NAME.bpf.o`.
 pub const MODULE_DIRECTORY: &str = "/usr/local/lib/usher/mac";
 /// The modules in force, one name a line, for every program of the host; without a module there is no

@@ -181,7 +181,7 @@ impl Declaration {
         let name = section.name.as_str();
         if let Some(point) = checked_point(name) {
             let point = EntryPoint::named(point)
-                .ok_or_else(|| NotAModule::UnknownEntryPoint(point.to_owned()))?;
+                .ok_or_else(|| NotAModule::UnknownEntryPoint(shown(point)))?;
             if self.entry_points.contains(&point) {
                 return Err(NotAModule::TwoChecks(point));
             }
@@ -196,10 +196,10 @@ impl Declaration {
         let is_constant = name == ".rodata" || name.starts_with(".rodata.");
         match name {
             FUNCTIONS => Ok(()),
-            _ if section.is_program => Err(NotAModule::OtherProgram(name.to_owned())),
+            _ if section.is_program => Err(NotAModule::OtherProgram(shown(name))),
             DECLARATION => Ok(()),
             _ if is_constant || section.is_passive() => Ok(()),
-            _ => Err(NotAModule::OtherSection(name.to_owned())),
+            _ => Err(NotAModule::OtherSection(shown(name))),
         }
     }
 }
@@ -208,6 +208,11 @@ impl Declaration {
 fn checked_point(section: &str) -> Option<&str> {
     let (before, after) = CHECK_SECTION;
     section.strip_prefix(before)?.strip_suffix(after)
+}
+
+/// A name of the file, for people: its beginning, with nothing that acts on a terminal.
+fn shown(name: &str) -> String {
+    name.chars().take(64).flat_map(char::escape_debug).collect()
 }
 
 fn broken(reason: impl Display) -> NotAModule {
@@ -348,13 +353,13 @@ impl<'b> Elf<'b> {
             (Some(first), _) => &first.name,
             (None, _) => "without a name",
         };
-        Err(otherwise(wrong.to_owned()))
+        Err(otherwise(shown(wrong)))
     }
 
     fn require_nothing_external(&self) -> Result<(), NotAModule> {
         let undefined = usize::from(SHN_UNDEF);
         let mut symbols = self.symbols.iter();
         let external = symbols.find(|one| one.section == undefined && !one.name.is_empty());
-        external.map_or(Ok(()), |one| Err(NotAModule::External(one.name.clone())))
+        external.map_or(Ok(()), |one| Err(NotAModule::External(shown(&one.name))))
     }
 }

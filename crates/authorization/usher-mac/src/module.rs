@@ -163,6 +163,12 @@ impl Module {
         &self.name
     }
 
+    /// Whether this program brings it; else it is from an object file.
+    #[must_use]
+    pub fn is_built_in(&self) -> bool {
+        matches!(self.code, Cow::Borrowed(_))
+    }
+
     /// Its object file.
     #[must_use]
     pub fn object(&self) -> &[u8] {

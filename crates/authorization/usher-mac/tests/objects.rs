@@ -173,6 +173,19 @@ fn what_is_no_object_for_bpf_is_refused() {
 }
 
 #[test]
+fn names_of_a_file_are_shown_short_and_without_escapes() {
+    let long = "x".repeat(300);
+    let text = format!(
+        "MAC_POLICY(sample);\nMAC_CHECK(file_open) {{ return 0; }}\n\
+         int count __attribute__((section(\"\\033[31m{long}\"))) = 1;"
+    );
+    let NotAModule::OtherSection(shown) = refused(&text) else {
+        panic!("accepted");
+    };
+    assert_eq!(shown, format!("\\u{{1b}}[31m{}", "x".repeat(59)));
+}
+
+#[test]
 fn another_interface_is_told_with_the_remedy() {
     let mut bytes = good().to_vec();
     // The interface and the size come before the name.

@@ -49,7 +49,7 @@ impl Answers<MacUnload> for Force {
 
 impl Answers<Status> for Force {
     async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
-        let view = self.view()?;
+        let view = self.in_force()?;
         let refusals = view
             .modules
             .iter()

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use usher_local::paths;
 
 use super::files::FileError;
+use super::stored::MOST_TRIALS;
 
 /// Something is not put in force.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +39,32 @@ pub enum MacError {
         /// The file.
         path: PathBuf,
     },
-    /// More files than are listed.
-    #[error("{0} has more files than `usher mac list` shows; all can be loaded")]
-    NotListed(PathBuf),
+    /// Files that are not listed.
+    #[error(
+        "{files} files of {folder} are not listed: their names are no names of modules, or there are \
+         too many",
+        folder = paths::MODULE_DIRECTORY
+    )]
+    NotListed {
+        /// Their number.
+        files: usize,
+    },
+    /// The labeller has ended each time that it loaded a module.
+    #[error(
+        "the labeller has ended {MOST_TRIALS} times while it loaded this module, so it does not try \
+         again; `usher mac load {0}` does"
+    )]
+    Ends(String),
+    /// The trials of modules cannot be noted, without which none from a file is loaded.
+    #[error("{path}: {0}; mend the file, or remove it", path = paths::MODULE_TRIALS)]
+    Trials(io::Error),
+    /// The list of the modules that are to be loaded cannot be read.
+    #[error(
+        "{path}: {0}; mend the file, or remove it: until then nothing is loaded or unloaded, because the \
+         list would be lost",
+        path = paths::LOADED_MODULES
+    )]
+    NotRead(io::Error),
     /// A name in a rule is unknown.
     #[error("{place}: this host has no {noun} {name}")]
     Unknown {

@@ -11,9 +11,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
-use usher_mac::{MAX_MODULE_SIZE, Module, NotAModule};
+use usher_mac::{MAX_MODULE_SIZE, Module, NotAModule, is_module_name};
 
 /// The end of a file's name, after the module's.
 const ENDING: &str = ".bpf.o";
@@ -47,7 +47,10 @@ pub enum FileError {
         wanted: &'static str,
     },
     /// Its owner could write it.
-    #[error("{path} belongs to uid {uid}, who could change modules; chown root:root {path}")]
+    #[error(
+        "{path} belongs to uid {uid}, who decides what is in it: look at it, then put files and folders \
+         of root's in its place (install -o root -g root)"
+    )]
     Owner {
         /// The file or folder.
         path: PathBuf,
@@ -55,7 +58,10 @@ pub enum FileError {
         uid: u32,
     },
     /// Others could write it.
-    #[error("{path} can be written by others than root (mode {mode:04o}); chmod go-w {path}")]
+    #[error(
+        "others than root can write {path} (mode {mode:04o}): look at what is in it, then put a file of \
+         root's in its place (install -m 644), or chmod go-w a folder"
+    )]
     Writable {
         /// The file or folder.
         path: PathBuf,
@@ -104,34 +110,45 @@ impl ModuleFolder {
         self.path.join(format!("{name}{ENDING}"))
     }
 
-    /// Whether there is anything at the place of a module's file.
+    /// Whether root has put anything at the place of a module's file. In a folder that others can write
+    /// nothing counts.
     pub(super) fn has(&self, name: &str) -> Result<bool, FileError> {
-        let path = self.path(name);
-        match path.symlink_metadata() {
+        let Ok(Some(folder)) = self.open() else {
+            return Ok(false);
+        };
+        match statat(
+            &folder,
+            format!("{name}{ENDING}"),
+            AtFlags::SYMLINK_NOFOLLOW,
+        ) {
             Ok(_) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(FileError::Unreadable { path, error }),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(unreadable(&self.path(name))(error)),
         }
     }
 
-    /// The names by which files can be asked for, in order, up to a limit; whether there are more.
-    pub(super) fn names(&self) -> Result<(Vec<String>, bool), FileError> {
+    /// The names by which files can be asked for, in order, up to a limit; the number of other files.
+    pub(super) fn names(&self) -> Result<(Vec<String>, usize), FileError> {
         let Some(folder) = self.open()? else {
-            return Ok((Vec::new(), false));
+            return Ok((Vec::new(), 0));
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let listed = openat(&folder, ".", flags, Mode::empty());
         let entries = listed.and_then(Dir::new).map_err(unreadable(&self.path))?;
-        let mut names = Vec::new();
+        let (mut names, mut others) = (Vec::new(), 0);
         for entry in entries {
             let entry = entry.map_err(unreadable(&self.path))?;
             let file = entry.file_name().to_string_lossy();
-            names.extend(file.strip_suffix(ENDING).map(str::to_owned));
+            match file.strip_suffix(ENDING) {
+                Some(name) if is_module_name(name) => names.push(name.to_owned()),
+                Some(_) => others += 1,
+                None => {}
+            }
         }
         names.sort_unstable();
-        let are_more = names.len() > MAX_LISTED;
+        others += names.len().saturating_sub(MAX_LISTED);
         names.truncate(MAX_LISTED);
-        Ok((names, are_more))
+        Ok((names, others))
     }
 
     /// Reads the module of this name, which is a possible one; none if it has no file.
@@ -264,12 +281,16 @@ mod tests {
         let read = folder.read("none").unwrap().unwrap();
         assert_eq!((read.module.name(), read.digest.len()), ("none", 64));
         fs::write(folder.path.join("README"), "").unwrap();
-        assert_eq!(folder.names().unwrap(), (vec!["none".to_owned()], false));
+        assert_eq!(folder.names().unwrap(), (vec!["none".to_owned()], 0));
         assert!(folder.has("none").unwrap() && !folder.has("other").unwrap());
+        // Where others can write, a file is no reason to refuse a built-in module.
+        fs::set_permissions(&folder.path, Permissions::from_mode(0o777)).unwrap();
+        assert!(!folder.has("none").unwrap());
+        fs::set_permissions(&folder.path, Permissions::from_mode(0o755)).unwrap();
         assert!(folder.read("other").unwrap().is_none());
         let nowhere = ModuleFolder::new(Path::new("/usr/lib/usher-nowhere/mac"));
         assert!(nowhere.read("none").unwrap().is_none());
-        assert_eq!(nowhere.names().unwrap(), (Vec::new(), false));
+        assert_eq!(nowhere.names().unwrap(), (Vec::new(), 0));
     }
 
     #[test]
@@ -281,7 +302,9 @@ mod tests {
         for mode in [0o664, 0o646] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             let reason = reason(&folder);
-            assert!(reason.contains("can be written by others") && reason.contains("chmod go-w"));
+            assert!(
+                reason.contains("others than root can write") && reason.contains("install -m 644")
+            );
         }
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         chown(&path, Some(3900), None).unwrap();
@@ -299,7 +322,7 @@ mod tests {
             fs::set_permissions(above, Permissions::from_mode(0o775)).unwrap();
             let told = reason(&folder);
             assert!(
-                told.starts_with(&format!("{} can be", above.display())),
+                told.starts_with(&format!("others than root can write {} ", above.display())),
                 "{told}"
             );
             assert!(folder.names().is_err());
@@ -372,10 +395,11 @@ mod tests {
         for number in 1..MAX_LISTED {
             fs::write(folder.path(&format!("m{number}")), "").unwrap();
         }
-        let (names, are_more) = folder.names().unwrap();
-        assert_eq!((names.len(), are_more), (MAX_LISTED, false));
+        let (names, others) = folder.names().unwrap();
+        assert_eq!((names.len(), others), (MAX_LISTED, 0));
         fs::write(folder.path("zero"), "").unwrap();
-        let (names, are_more) = folder.names().unwrap();
-        assert_eq!((names.len(), are_more), (MAX_LISTED, true));
+        fs::write(folder.path("No\u{1b}Name"), "").unwrap();
+        let (names, others) = folder.names().unwrap();
+        assert_eq!((names.len(), others), (MAX_LISTED, 2));
     }
 }

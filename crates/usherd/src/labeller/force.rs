@@ -8,8 +8,7 @@ use parking_lot::Mutex;
 use usher_bpf::guard::Claims;
 use usher_local::configuration::Configuration;
 use usher_local::paths;
-use usher_local::requests::{MacView, ModuleView};
-use usher_mac::{Framework, Module, NAMES, Settings, Unsupported, is_module_name};
+use usher_mac::{Framework, Module, Settings, Unsupported, is_module_name};
 use usher_policy::Policy;
 use usher_policy::mac::MacBlock;
 
@@ -24,32 +23,35 @@ use super::stored::{self, Wanted};
 #[derive(Debug)]
 pub(super) struct Force {
     file_systems: FileSystems,
-    files: ModuleFolder,
-    persisting: Persisting,
+    pub(super) files: ModuleFolder,
+    pub(super) persisting: Persisting,
     /// The parts that this kernel lacks, which do not change while this process runs.
     support: OnceLock<Result<(), Unsupported>>,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    configuration: Option<Configuration>,
+pub(super) struct State {
+    pub(super) configuration: Option<Configuration>,
     /// None: no module is loaded, and nothing of the framework is in the kernel.
-    framework: Option<Framework>,
+    pub(super) framework: Option<Framework>,
     /// The settings that this process has put in force, by module.
     settings: BTreeMap<String, Settings>,
     /// Modules that are to be loaded and are not, in their order.
     missing: Vec<Wanted>,
-    /// For modules in force from files, SHA-256 of the file when the administrator loaded it.
-    digests: BTreeMap<String, String>,
+    /// For modules in force from files, SHA-256 of the file when the administrator loaded it; empty if that
+    /// is unknown.
+    pub(super) digests: BTreeMap<String, String>,
+    /// The list of modules that are to be loaded has been read. Until then nothing replaces it.
+    is_read: bool,
     /// Modules whose settings in force are not those of the policy.
     outdated: BTreeSet<String>,
     /// The file systems whose new files get labels: all that are mounted of those that the policy calls so.
     multilabel: Option<Vec<Multilabel>>,
     claims: Claims,
-    is_guarded: bool,
+    pub(super) is_guarded: bool,
     /// The last reasons, by what they keep from being in force.
-    troubles: BTreeMap<String, String>,
+    pub(super) troubles: BTreeMap<String, String>,
 }
 
 impl Force {
@@ -80,41 +82,16 @@ impl Force {
     pub(super) fn begin(&self, configuration: Configuration) {
         let mut state = self.state.lock();
         state.configuration = Some(configuration);
-        let names = state.names().unwrap_or_default();
-        match stored::load() {
-            Ok(wanted) => {
-                let (loaded, missing): (Vec<Wanted>, _) = wanted
-                    .into_iter()
-                    .partition(|module| names.contains(&module.name));
-                state.missing = missing;
-                let digests = loaded
-                    .into_iter()
-                    .filter_map(|module| Some((module.name, module.digest?)));
-                state.digests = digests.collect();
-                self.note_files(&mut state, &names);
-            }
-            Err(error) => state.trouble("modules", &MacError::NotStored(error)),
-        }
-        state.outdated = names.into_iter().collect();
+        state.outdated = state.names().unwrap_or_default().into_iter().collect();
         self.renew(&mut state);
         self.watch(&mut state, true);
         state.guard();
     }
 
-    /// Notes the files of modules that a labeller has loaded without noting them, because it ended.
-    fn note_files(&self, state: &mut State, names: &[String]) {
-        for name in names {
-            let is_noted = state.digests.contains_key(name) || Module::named(name).is_some();
-            if !is_noted && let Ok(Some(file)) = self.files.read(name) {
-                state.digests.insert(name.clone(), file.digest);
-            }
-        }
-    }
-
     /// Tries again what could not be put in force.
     pub(super) fn try_again(&self) {
         let mut state = self.state.lock();
-        if !state.missing.is_empty() || !state.outdated.is_empty() {
+        if !state.is_read || !state.missing.is_empty() || !state.outdated.is_empty() {
             self.renew(&mut state);
         }
         // A file system may have been mounted or unmounted since.
@@ -173,6 +150,10 @@ impl Force {
     }
 
     fn renew(&self, state: &mut State) {
+        match state.read() {
+            Ok(()) => state.over(paths::LOADED_MODULES),
+            Err(error) => state.trouble(paths::LOADED_MODULES, &error),
+        }
         for wanted in std::mem::take(&mut state.missing) {
             match self.load_again(state, &wanted) {
                 Ok(()) => state.over(&wanted.name),
@@ -197,8 +178,11 @@ impl Force {
         state.show();
     }
 
-    /// The settings of a module by the policy in force; none for a module that has none.
+    /// The settings of a module in force by the policy; none for a module that has none.
     fn wanted(&self, state: &State, name: &str) -> Result<Option<Settings>, MacError> {
+        if state.digests.contains_key(name) {
+            return Ok(None);
+        }
         let policy = state.policy();
         self.settings_of(policy.and_then(|policy| block(policy, name)), name)
     }
@@ -219,7 +203,7 @@ impl Force {
     }
 
     /// Fails where this kernel runs no modules.
-    fn require_support(&self, state: &State) -> Result<(), Unsupported> {
+    pub(super) fn require_support(&self, state: &State) -> Result<(), Unsupported> {
         match state.framework {
             Some(_) => Ok(()),
             None => self.support.get_or_init(Framework::probe).clone(),
@@ -252,7 +236,9 @@ impl Force {
         let mounted = labels::mounted(Some(&fresh.checked.policy), &self.file_systems);
         mounted.map_err(|(_, error)| error)?;
         let mut wanted = Vec::new();
-        for name in state.names()? {
+        // Modules from files have no settings, whatever their names.
+        let names = state.names()?.into_iter();
+        for name in names.filter(|name| !state.digests.contains_key(name)) {
             let settings = self.settings_of(block(&fresh.checked.policy, &name), &name)?;
             wanted.push((name, settings));
         }
@@ -294,13 +280,18 @@ impl Force {
     /// runs none, or a name in its settings is unknown. Nothing has changed then.
     pub(super) fn load(&self, name: &str) -> Result<(), MacError> {
         let mut state = self.state.lock();
+        state.read()?;
         let (module, digest) = self.find(name)?;
+        // Asked for by the administrator: earlier trials do not count.
+        stored::end_trial(name).map_err(MacError::Trials)?;
         self.load_into(&mut state, module)?;
         state
             .digests
             .extend(digest.map(|digest| (name.to_owned(), digest)));
+        let former = state.missing.clone();
         state.missing.retain(|missing| missing.name != name);
         if let Err(error) = state.save(None) {
+            state.missing = former;
             state.digests.remove(name);
             if let Some(framework) = &mut state.framework {
                 framework.unload(name)?;
@@ -317,7 +308,7 @@ impl Force {
     }
 
     /// The module of this name, built in or from a file, with the digest of its file.
-    fn find(&self, name: &str) -> Result<(Module, Option<String>), MacError> {
+    pub(super) fn find(&self, name: &str) -> Result<(Module, Option<String>), MacError> {
         let none = || MacError::NoModule(name.to_owned());
         if !is_module_name(name) {
             return Err(none());
@@ -358,27 +349,32 @@ impl Force {
     }
 
     fn load_into(&self, state: &mut State, module: Module) -> Result<(), MacError> {
-        let name = module.name().to_owned();
         self.require_support(state)?;
+        if !module.is_built_in() {
+            return self.try_file(state, &module);
+        }
+        let name = module.name().to_owned();
         let settings = self.wanted(state, &name)?;
         let module = settings.clone().map_or(module, Module::with);
-        if state.framework.is_none() {
-            let opened = Framework::open(Path::new(paths::LABELLER_PIN_DIRECTORY))?;
-            state.framework = Some(opened);
-        }
-        let loaded = match &mut state.framework {
-            Some(framework) => framework.load(&module),
-            None => Ok(()),
-        };
-        if let Err(error) = loaded {
-            state.end_if_empty()?;
-            return Err(error.into());
-        }
+        put(state, &module)?;
         if let Some(settings) = settings {
             state.settings.insert(name, settings);
         }
-        state.guard();
         Ok(())
+    }
+
+    /// Loads a module from a file, by which this process may end.
+    fn try_file(&self, state: &mut State, module: &Module) -> Result<(), MacError> {
+        let name = module.name();
+        if !stored::begin_trial(name).map_err(MacError::Trials)? {
+            return Err(MacError::Ends(name.to_owned()));
+        }
+        let loaded = put(state, module);
+        if let Err(error) = stored::end_trial(name) {
+            // It costs one of the next trials.
+            tracing::warn!(module = name, %error, "the end of its loading is not noted");
+        }
+        loaded
     }
 
     /// Unloads a module, now and after every reboot.
@@ -387,6 +383,7 @@ impl Force {
     /// When it is not loaded, or the kernel fails.
     pub(super) fn unload(&self, name: &str) -> Result<(), MacError> {
         let mut state = self.state.lock();
+        state.read()?;
         if state.missing.iter().any(|missing| missing.name == name) {
             state.save(Some(name)).map_err(MacError::NotStored)?;
             state.missing.retain(|missing| missing.name != name);
@@ -412,100 +409,24 @@ impl Force {
         tracing::info!(module = name, "module no longer in force");
         Ok(())
     }
+}
 
-    /// The modules, for an administrator.
-    ///
-    /// # Errors
-    /// When the kernel's state cannot be read.
-    pub(super) fn view(&self) -> Result<MacView, MacError> {
-        let state = self.state.lock();
-        let mut view = MacView {
-            generation: state
-                .configuration
-                .as_ref()
-                .map_or(0, Configuration::generation),
-            is_guarded: state.is_guarded,
-            unsupported: self
-                .require_support(&state)
-                .err()
-                .map(|lacks| lacks.to_string()),
-            ..MacView::default()
-        };
-        if let Some(framework) = &state.framework {
-            view.hooks = framework
-                .attached()?
-                .iter()
-                .map(ToString::to_string)
-                .collect();
-            let modules = framework.modules()?.into_iter().map(|module| ModuleView {
-                settings: state.lines(&module.name),
-                file: state
-                    .digests
-                    .get(&module.name)
-                    .map(|_| self.files.path(&module.name).display().to_string()),
-                has_changed: self.has_changed(&state, &module.name),
-                name: module.name,
-                slot: module.slot,
-                hooks: module
-                    .entry_points
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect(),
-                refusals: module
-                    .refusals
-                    .iter()
-                    .map(|(hook, count)| (hook.to_string(), *count))
-                    .collect(),
-            });
-            view.modules = modules.collect();
-        }
-        let is_loaded = |name: &str| view.modules.iter().any(|module| module.name == name);
-        let mut troubles: Vec<String> = state.troubles.values().cloned().collect();
-        let names = match self.files.names() {
-            Ok((names, false)) => names,
-            Ok((names, true)) => {
-                let folder = Path::new(paths::MODULE_DIRECTORY);
-                troubles.push(MacError::NotListed(folder.into()).to_string());
-                names
-            }
-            Err(error) => {
-                troubles.push(error.to_string());
-                Vec::new()
-            }
-        };
-        let built_in = NAMES.iter().map(|name| (*name).to_owned());
-        let from_files = names
-            .into_iter()
-            .filter(|name| Module::named(name).is_none());
-        let unloaded = built_in.chain(from_files).filter(|name| !is_loaded(name));
-        for name in unloaded.collect::<Vec<_>>() {
-            match self.find(&name) {
-                Ok(_) => view.available.push(name),
-                Err(error) => {
-                    view.unusable.insert(name, error.to_string());
-                }
-            }
-        }
-        let blocks = state.policy().map_or(&[][..], |policy| &policy.mac);
-        let waiting = blocks.iter().filter(|block| block.is_of_module());
-        let waiting = waiting.map(|block| block.module.to_string());
-        view.waiting = waiting.filter(|name| !is_loaded(name)).collect();
-        view.multilabel = labels::views(&self.persisting);
-        view.troubles = troubles;
-        Ok(view)
+/// Has the framework load a module, and makes the framework first.
+fn put(state: &mut State, module: &Module) -> Result<(), MacError> {
+    if state.framework.is_none() {
+        let opened = Framework::open(Path::new(paths::LABELLER_PIN_DIRECTORY))?;
+        state.framework = Some(opened);
     }
-
-    /// Whether the file of a module is not, or no longer, what the administrator loaded.
-    fn has_changed(&self, state: &State, name: &str) -> bool {
-        let now = || match self.files.read(name) {
-            Ok(Some(file)) => Some(file.digest),
-            Ok(None) | Err(_) => None,
-        };
-        state
-            .digests
-            .get(name)
-            .is_some_and(|digest| Some(digest) != now().as_ref())
+    let loaded = match &mut state.framework {
+        Some(framework) => framework.load(module),
+        None => Ok(()),
+    };
+    if let Err(error) = loaded {
+        state.end_if_empty()?;
+        return Err(error.into());
     }
+    state.guard();
+    Ok(())
 }
 
 /// The block of a module.
@@ -517,13 +438,42 @@ fn block<'p>(policy: &'p Policy, name: &str) -> Option<&'p MacBlock> {
 }
 
 impl State {
-    fn policy(&self) -> Option<&Policy> {
+    pub(super) fn policy(&self) -> Option<&Policy> {
         let configuration = self.configuration.as_ref();
         configuration.map(|configuration| &configuration.checked.policy)
     }
 
+    /// Reads the list of modules that are to be loaded, once.
+    fn read(&mut self) -> Result<(), MacError> {
+        if self.is_read {
+            return Ok(());
+        }
+        let wanted = stored::load().map_err(MacError::NotRead)?;
+        let names = self.names()?;
+        let (noted, missing): (Vec<Wanted>, _) = wanted
+            .into_iter()
+            .partition(|module| names.contains(&module.name));
+        self.missing = missing;
+        // A labeller may have ended before it noted what it had loaded: from a file that nobody knows now.
+        let is_noted = |name: &String| noted.iter().any(|module| module.name == *name);
+        let others: Vec<String> = names.into_iter().filter(|name| !is_noted(name)).collect();
+        let has_others = !others.is_empty();
+        let from_files = others
+            .into_iter()
+            .filter(|name| Module::named(name).is_none());
+        let from_files = from_files.map(|name| (name, String::new()));
+        let noted = noted.into_iter();
+        let noted = noted.filter_map(|module| Some((module.name, module.digest?)));
+        self.digests = from_files.chain(noted).collect();
+        self.is_read = true;
+        if has_others {
+            self.save(None).map_err(MacError::NotStored)?;
+        }
+        Ok(())
+    }
+
     /// The names of the modules in force, in the order of loading.
-    fn names(&self) -> Result<Vec<String>, MacError> {
+    pub(super) fn names(&self) -> Result<Vec<String>, MacError> {
         let Some(framework) = &self.framework else {
             return Ok(Vec::new());
         };
@@ -532,7 +482,10 @@ impl State {
     }
 
     /// The settings of a module in force, as the policy has them.
-    fn lines(&self, name: &str) -> Vec<String> {
+    pub(super) fn lines(&self, name: &str) -> Vec<String> {
+        if self.digests.contains_key(name) {
+            return Vec::new();
+        }
         let block = self.policy().and_then(|policy| block(policy, name));
         block.map_or_else(Vec::new, |block| block.settings.lines())
     }

@@ -24,6 +24,7 @@ mod persist_walk;
 mod persisting;
 mod resolving;
 mod stored;
+mod view;
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;

@@ -1,5 +1,6 @@
 //! The list of loaded modules: for the next boot, and for programs that ask which modules there are.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -35,6 +36,45 @@ pub(super) fn load() -> io::Result<Vec<Wanted>> {
 pub(super) fn save(modules: &[Wanted]) -> io::Result<()> {
     let text = serde_json::to_vec(modules)?;
     write_atomically(Path::new(paths::LOADED_MODULES), &text, 0o600)
+}
+
+/// Limit of trials of one module: see [`begin_trial`].
+pub(super) const MOST_TRIALS: u32 = 3;
+
+/// How often each module from a file was begun to be loaded and the labeller ended by it.
+fn trials() -> io::Result<BTreeMap<String, u32>> {
+    match fs::read(paths::MODULE_TRIALS) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+        Err(error) => Err(error),
+        Ok(text) => Ok(serde_json::from_slice(&text)?),
+    }
+}
+
+fn keep_trials(trials: &BTreeMap<String, u32>) -> io::Result<()> {
+    let text = serde_json::to_vec(trials)?;
+    write_atomically(Path::new(paths::MODULE_TRIALS), &text, 0o600)
+}
+
+/// Notes that a module from a file is going to be loaded. libbpf reads the file: if the labeller ends by
+/// that, the next one must not do it for ever. Returns false after [`MOST_TRIALS`] that did not end.
+pub(super) fn begin_trial(name: &str) -> io::Result<bool> {
+    let mut trials = trials()?;
+    let times = trials.entry(name.to_owned()).or_default();
+    if *times >= MOST_TRIALS {
+        return Ok(false);
+    }
+    *times += 1;
+    keep_trials(&trials)?;
+    Ok(true)
+}
+
+/// Notes that a trial has ended, whichever way.
+pub(super) fn end_trial(name: &str) -> io::Result<()> {
+    let mut trials = trials()?;
+    match trials.remove(name) {
+        Some(_) => keep_trials(&trials),
+        None => Ok(()),
+    }
 }
 
 /// Shows the modules in force to every program of the host: one name a line.

@@ -1,0 +1,114 @@
+//! What the labeller has in force, for an administrator.
+
+use std::collections::BTreeMap;
+
+use usher_local::configuration::Configuration;
+use usher_local::requests::{MacView, ModuleView};
+use usher_mac::{Module, NAMES};
+
+use super::error::MacError;
+use super::force::Force;
+use super::labels;
+
+impl Force {
+    /// What is in force, without a look at modules' files.
+    ///
+    /// # Errors
+    /// When the kernel's state cannot be read.
+    pub(super) fn in_force(&self) -> Result<MacView, MacError> {
+        Ok(self.in_force_with_digests()?.0)
+    }
+
+    /// The modules, those in force and those that can be loaded.
+    ///
+    /// # Errors
+    /// When the kernel's state cannot be read.
+    pub(super) fn view(&self) -> Result<MacView, MacError> {
+        // Files are read after the lock is released.
+        let (mut view, digests) = self.in_force_with_digests()?;
+        for module in &mut view.modules {
+            let Some(digest) = digests.get(&module.name) else {
+                continue;
+            };
+            module.file = Some(self.files.path(&module.name).display().to_string());
+            let now = self.files.read(&module.name).ok().flatten();
+            module.has_changed = now.is_none_or(|file| file.digest != *digest);
+        }
+        let from_files = match self.files.names() {
+            Ok((names, others)) => {
+                if others > 0 {
+                    let others = MacError::NotListed { files: others };
+                    view.troubles.push(others.to_string());
+                }
+                names
+            }
+            Err(error) => {
+                view.troubles.push(error.to_string());
+                Vec::new()
+            }
+        };
+        let from_files = from_files.into_iter();
+        let from_files = from_files.filter(|name| Module::named(name).is_none());
+        for name in NAMES.map(str::to_owned).into_iter().chain(from_files) {
+            if view.modules.iter().any(|module| module.name == name) {
+                continue;
+            }
+            match self.find(&name) {
+                Ok(_) => view.available.push(name),
+                Err(error) => {
+                    view.unusable.insert(name, error.to_string());
+                }
+            }
+        }
+        Ok(view)
+    }
+
+    /// What is in force, and the digests of the files of modules.
+    fn in_force_with_digests(&self) -> Result<(MacView, BTreeMap<String, String>), MacError> {
+        let state = self.state.lock();
+        let mut view = MacView {
+            generation: state
+                .configuration
+                .as_ref()
+                .map_or(0, Configuration::generation),
+            is_guarded: state.is_guarded,
+            unsupported: self
+                .require_support(&state)
+                .err()
+                .map(|lacks| lacks.to_string()),
+            troubles: state.troubles.values().cloned().collect(),
+            ..MacView::default()
+        };
+        if let Some(framework) = &state.framework {
+            view.hooks = framework
+                .attached()?
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            let modules = framework.modules()?.into_iter().map(|module| ModuleView {
+                settings: state.lines(&module.name),
+                name: module.name,
+                slot: module.slot,
+                hooks: module
+                    .entry_points
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect(),
+                refusals: module
+                    .refusals
+                    .iter()
+                    .map(|(hook, count)| (hook.to_string(), *count))
+                    .collect(),
+                ..ModuleView::default()
+            });
+            view.modules = modules.collect();
+        }
+        let blocks = state.policy().map_or(&[][..], |policy| &policy.mac);
+        let waiting = blocks.iter().filter(|block| block.is_of_module());
+        let waiting = waiting.map(|block| block.module.to_string());
+        let is_loaded = |name: &String| view.modules.iter().any(|module| module.name == *name);
+        view.waiting = waiting.filter(|name| !is_loaded(name)).collect();
+        view.multilabel = labels::views(&self.persisting);
+        Ok((view, state.digests.clone()))
+    }
+}
