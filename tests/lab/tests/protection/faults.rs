@@ -330,7 +330,11 @@ fn a_protector_that_is_killed_at_any_time_opens_no_hole() -> Outcome {
     let more = "/etc/usher/policy.d/more.policy";
     let mut pause = 0;
     // A start takes the better part of a minute where guests are emulated.
-    let rounds = if std::env::var_os("USHER_VM").is_some() { 5 } else { 12 };
+    let rounds = if std::env::var_os("USHER_VM").is_some() {
+        5
+    } else {
+        12
+    };
     for round in 0..rounds {
         // In the middle of the start, of the first apply, of another one, or at rest.
         pause = (pause * 31 + 17 * round + 7) % 120_u64;
