@@ -17,6 +17,8 @@ fn make(target: &str, folder: &Path) {
         "getfmac",
         "setfmac",
         "setfsmac",
+        "getpmac",
+        "setpmac",
     ];
     for name in programs.into_iter().chain(["libusher.so", "libusher.a"]) {
         fs::copy("/bin/true", built.join(name)).unwrap();
