@@ -28,7 +28,7 @@ pub(crate) const NUMBERED_ORDER: Range<usize> = ELEMENT_SIZE..ELEMENT_SIZE + 8;
 pub(crate) const NUMBERED_SLOT: Range<usize> = ELEMENT_SIZE + 8..ELEMENT_SIZE + 12;
 
 /// A module in its slot.
-pub(crate) const MODULE_SIZE: usize = NAME_SIZE + 24;
+pub(crate) const MODULE_SIZE: usize = NAME_SIZE + 32;
 pub(crate) const NAME_SIZE: usize = 32;
 pub(crate) const MODULE_ORDER: Range<usize> = NAME_SIZE..NAME_SIZE + 8;
 
