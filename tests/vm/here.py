@@ -25,8 +25,9 @@ END_LINES = 100
 CONTAINED = ["setpriv", "--pdeathsig", "TERM", sys.executable, Path(__file__).parent / "processes.py"]
 
 
-def programs(tests, cargo):
-    """The programs among cargo's messages, long ones first, and the tests in documents."""
+def programs(tests, cargo, first=()):
+    """The programs among cargo's messages and the tests in documents: those whose executables are in
+    `first`, then long ones."""
     found = [
         Program(
             suite=Path(message["manifest_path"]).parent.name,
@@ -47,7 +48,11 @@ def programs(tests, cargo):
         is_libtest=True,
         has_parts=True,
     )
-    return sorted([*found, documents], key=lambda program: program.suite != LONG_PACKAGE)
+
+    def order(program):
+        return program.command[0] not in first, program.suite != LONG_PACKAGE
+
+    return sorted([*found, documents], key=order)
 
 
 def end(output):
@@ -65,14 +70,22 @@ class Here:
         self.one_at_a_time = threading.Lock()
         self.begun = time.monotonic()
         self.pool = ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1)
+        # By executable: what comes of each program.
+        self.started = {}
 
     def start(self, programs):
-        """Returns what `finish` waits for."""
-        return [self.pool.submit(self._run, program) for program in programs]
+        for program in programs:
+            self.started[program.command[0]] = self.pool.submit(self._run, program)
 
-    def finish(self, started):
+    def skipped(self, executable):
+        """Waits for a program. Returns the names of the tests that it has skipped; None if it did
+        not print all of them."""
+        tests = self.started[executable].result().skipped_tests
+        return None if None in tests else tests
+
+    def finish(self):
         """Waits, and returns the tally."""
-        for one in started:
+        for one in self.started.values():
             one.result()
         self.tally.seconds = time.monotonic() - self.begun
         return self.tally
@@ -91,7 +104,7 @@ class Here:
                 stderr=account,
             ).returncode
             if ENDING.is_set():
-                return
+                return Tally()
             file.seek(0)
             output = file.read().decode(errors="replace")
             account.seek(0)
@@ -104,3 +117,4 @@ class Here:
             self.say(f"{program}: {what}, {result.passed} passed, {seconds:.0f} s, {processor_seconds:.0f} s of a processor")
             if result.failures:
                 self.say(f"=== {program}: {shlex.join(program.command)}\n{end(output)}")
+        return result

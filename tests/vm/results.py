@@ -4,8 +4,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-# The time that each program has.
-PROGRAM_SECONDS = 900
+# The time that each program has: several times what the longest takes, for slow machines.
+PROGRAM_SECONDS = 1800
 # Programs that take at least this long are listed separately.
 LONG_SECONDS = 30
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.M)
@@ -34,6 +34,10 @@ class Program:
     systemd: bool = False
     # Whether it prints several results, one after the other, as cargo does.
     has_parts: bool = False
+    # In a guest: whether only those of its tests run there that this machine has skipped.
+    is_rest: bool = False
+    # How many tests the command names; None when it names none.
+    named: int | None = None
 
     def __str__(self):
         return f"{self.suite}: {self.name}"
@@ -60,6 +64,8 @@ class Tally:
     failures: list[str] = field(default_factory=list)
     # Reasons, with the test that gave each.
     skipped: list[tuple[str, str]] = field(default_factory=list)
+    # The same tests by libtest's names; None among them: one whose name it did not print.
+    skipped_tests: set[str | None] = field(default_factory=set)
     seconds: float = 0
     # Of each suite's programs.
     programs: dict[str, dict[str, Took]] = field(default_factory=dict)
@@ -95,7 +101,7 @@ def judge(program, status, output):
     if not program.is_libtest:
         totals = [(status == 0, 0, 0)]
     passed, failed, ignored = (sum(map(int, column)) for column in zip(*totals))
-    tally.skipped = skips(program, output)
+    tally.skipped, tally.skipped_tests = skips(program, output)
     if ignored:
         tally.skipped += [(name, reason or "ignored") for name, reason in IGNORED.findall(output)]
     tally.passed = passed - (len(tally.skipped) - ignored)
@@ -104,12 +110,16 @@ def judge(program, status, output):
         tally.failures += [f"{program}: {name}" for name in names or [f"{failed} tests"]]
     elif status != 0:
         tally.failures.append(f"{program}: exit status {status}")
+    if program.named is not None and passed + failed + ignored != program.named:
+        ran = passed + failed + ignored
+        tally.failures.append(f"{program}: {ran} tests ran of {program.named} that were named")
     return tally
 
 
 def skips(program, output):
-    """Tests that said they cannot run here, each once, with the reason."""
+    """Tests that said they cannot run here, each once, with the reason; and libtest's names of them."""
     found = {}
+    tests = set()
     captured = None
     for line in output.splitlines():
         if block := CAPTURED.match(line):
@@ -119,7 +129,8 @@ def skips(program, output):
         elif said := SKIPPED.search(line):
             name = said[2] or said[1] or captured or f"{program.name}, number {len(found) + 1}"
             found.setdefault(name, said[3])
-    return list(found.items())
+            tests.add(said[1] or captured)
+    return list(found.items()), tests
 
 
 def summarize(tallies, versions, seconds):
