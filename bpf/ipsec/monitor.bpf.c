@@ -181,7 +181,7 @@ int connects4(struct bpf_sock_addr *context)
 static __always_inline void set_destination6(struct peer *peer, struct bpf_sock_addr *context)
 {
 	set_peer6(peer, context->user_ip6);
-	if (!peer->words[0] && !peer->words[1] && !peer->words[2] && !peer->words[3])
+	if (!(peer->words[0] | peer->words[1] | peer->words[2] | peer->words[3]))
 		peer->words[3] = bpf_htonl(1);
 }
 

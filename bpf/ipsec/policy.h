@@ -160,19 +160,22 @@ static __always_inline void set_peer4(struct peer *peer, __be32 address)
 	set_mapped((__u8 *)peer->words, address);
 }
 
+/* Here and below, addresses are compared by one branch, not by one for each word: the verifier
+ * would walk what follows once for each. */
 static __always_inline void set_peer6(struct peer *peer, const volatile __u32 from[4])
 {
+	const __u32 *words = peer->words;
+
 	set_words((__u8 *)peer->words, from);
-	peer->is_ipv4 =
-	    !peer->words[0] && !peer->words[1] && peer->words[2] == bpf_htonl(0x0000ffff);
+	peer->is_ipv4 = !(words[0] | words[1] | (words[2] ^ bpf_htonl(0x0000ffff)));
 }
 
 static __always_inline int is_loopback(const struct peer *peer)
 {
 	if (peer->is_ipv4)
 		return (peer->words[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
-	return !peer->words[0] && !peer->words[1] && !peer->words[2] &&
-	       peer->words[3] == bpf_htonl(1);
+	return !(peer->words[0] | peer->words[1] | peer->words[2] |
+		 (peer->words[3] ^ bpf_htonl(1)));
 }
 
 /* The treatment of an application's traffic with the addresses of the longest matching network. */
