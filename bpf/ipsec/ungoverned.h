@@ -8,7 +8,7 @@
  * keeps open what a policy names, so none of these addresses gets another meaning within a
  * generation. While processes execute scripts that the policy names, the thread and its number of
  * executions belong to it, because only an exec changes the script. The number is mixed with the
- * key of identities, so nobody can choose two callers with one number; by chance they have it once
+ * key of identities, so no one can choose two callers with one number; by chance they have it once
  * in 2^64.
  */
 #ifndef USHER_IPSEC_UNGOVERNED_H

@@ -84,13 +84,14 @@ impl Protected {
     }
 
     /// Demands protection at these ports, and at no others, in the caller's network namespace. Adds
-    /// first, then removes, so that a remaining port is never without its demand. Returns whether it has
-    /// attached the program, so that there are new links.
+    /// first, then removes, so that a remaining port is never without its demand.
     ///
     /// # Errors
     /// The kernel's error; no demand has been removed unless all new ones are in force.
-    pub fn apply(&self, demands: &BTreeMap<u16, Demand>) -> Result<bool, KernelError> {
-        let has_attached = !demands.is_empty() && self.attach()?;
+    pub fn apply(&self, demands: &BTreeMap<u16, Demand>) -> Result<(), KernelError> {
+        if !demands.is_empty() {
+            self.attach()?;
+        }
         let wanted = demands.iter();
         let wanted = wanted.map(|(port, demand)| (u32::from(*port), *demand));
         self.demands.assign(&wanted.collect())?;
@@ -99,7 +100,7 @@ impl Protected {
             leave_netfilter(PROGRAM, &self.pins)?;
             *attached = false;
         }
-        Ok(has_attached)
+        Ok(())
     }
 
     /// Returns whether it was not attached before.

@@ -41,7 +41,10 @@ pub enum KeyError {
         source: std::io::Error,
     },
     /// It is no key, of another kind, or encrypted.
-    #[error("{0} is not an unencrypted Ed25519 key in OpenSSH's format")]
+    #[error(
+        "{0} is not an unencrypted Ed25519 key in OpenSSH's format: put the right one back, or move it away \
+         and run `usher init`, which makes another"
+    )]
     NotEd25519(PathBuf),
     /// A line is no public key.
     #[error("this is not an Ed25519 public key line (\"ssh-ed25519 AAAA...\")")]

@@ -42,7 +42,7 @@ pub use error::IpsecError;
 pub use esp::probe_esp;
 pub use ipsec::{Applied, Ipsec, Settings};
 pub use live::{LivePage, LiveSocket, LiveTreatment};
-pub use marks::{DEFAULT_MASK, MarkMask, REQID_BASE, reqid};
+pub use marks::{MarkMask, class_of, reqid};
 pub use monitor::{Counters, Monitor, SWITCHED_OFF};
 pub use netlink::{Event, Ours, Taken, Watcher};
 pub use programs::{Reason, Refused};

@@ -141,7 +141,11 @@ impl fmt::Display for Refused {
         match self.reason {
             Reason::Unreadable(errno) => {
                 let error = std::io::Error::from_raw_os_error(errno);
-                write!(formatter, "{path}: {error}; this file is not governed")
+                write!(
+                    formatter,
+                    "{path}: {error}; this file is not governed: let the path lead to a regular file that \
+                     the protector can open"
+                )
             }
             Reason::Hangs => write!(
                 formatter,

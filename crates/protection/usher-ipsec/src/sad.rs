@@ -10,7 +10,7 @@ use netlink_packet_xfrm::constants::{
 use usher_protection::Class;
 
 use crate::error::IpsecError;
-use crate::marks::reqid;
+use crate::marks::{class_of, reqid};
 use crate::netlink::{Channel, address};
 
 /// One SA: one direction.
@@ -44,7 +44,7 @@ impl Sas {
             XFRMA_ALG_AEAD,
             XFRMA_ALG_AUTH_TRUNC,
         ];
-        let is_ours = Class::ALL.iter().any(|class| reqid(*class) == info.reqid);
+        let is_ours = class_of(info.reqid).is_some();
         // One that is being negotiated has none.
         let is_complete = attributes.iter().any(|kind| ALGORITHMS.contains(kind));
         let ends = address(&info.saddr, info.family).zip(address(&info.id.daddr, info.family));

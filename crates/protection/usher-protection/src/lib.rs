@@ -37,7 +37,7 @@ pub use limits::{
     MAXIMUM_ADDRESSES, MAXIMUM_APPLICATIONS, MAXIMUM_ITEMS, MAXIMUM_NAMES, MAXIMUM_NETWORKS,
     MAXIMUM_PROGRAMS,
 };
-pub use marks::{DEFAULT_MASK, MarkMask, REQID_BASE, reqid};
+pub use marks::{MarkMask, REQID_BASE, class_of, reqid};
 pub use mistake::ProtectionMistake;
 pub use model::{
     Application, Deciding, Network, NetworkType, Peers, Protection, ProtectionItem, Traffic,

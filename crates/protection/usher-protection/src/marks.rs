@@ -5,7 +5,7 @@ use std::fmt;
 use crate::class::{Class, Level};
 
 /// The mask unless the policy chooses another (`marks`).
-pub const DEFAULT_MASK: u32 = 0xfff0_0000;
+const DEFAULT_MASK: u32 = 0xfff0_0000;
 
 /// The request id of the class with the number 0; see [`reqid`].
 pub const REQID_BASE: u32 = 0x7500;
@@ -18,6 +18,13 @@ const CLASS_BITS: u32 = 4;
 #[must_use]
 pub fn reqid(class: Class) -> u32 {
     REQID_BASE + u32::from(class.number())
+}
+
+/// The class that has this request id.
+#[must_use]
+pub fn class_of(reqid: u32) -> Option<Class> {
+    let number = usize::try_from(reqid.checked_sub(REQID_BASE)?).ok()?;
+    Class::ALL.get(number).copied()
 }
 
 /// One run of bits of the socket mark: the lowest four are the class number, the others the
@@ -126,5 +133,10 @@ mod tests {
         assert_eq!(mask.signed(255), 0xff00_0000);
         assert_eq!(mask.class_bits() | mask.signature_bits(), mask.bits());
         assert_eq!(reqid(class), 0x7503);
+        for class in Class::ALL {
+            assert_eq!(class_of(reqid(class)), Some(class));
+        }
+        let behind = REQID_BASE + u32::try_from(Class::ALL.len()).unwrap();
+        assert_eq!((class_of(REQID_BASE - 1), class_of(behind)), (None, None));
     }
 }

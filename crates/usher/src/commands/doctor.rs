@@ -175,14 +175,11 @@ pub fn run(output: &Output) -> Result<(), Failure> {
 /// Whether other software uses the bits of marks that are Usher's.
 fn socket_marks(policy: &Policy) -> Finding {
     let found = crate::protection::marks::look();
-    let mut conflicts = found.conflicts(policy.marks);
+    let conflicts = found.conflicts(policy.marks);
     let works = conflicts.is_empty();
     let mut detail = match works {
         true => format!("no other use of the bits {} was found", policy.marks),
-        false => {
-            conflicts.dedup();
-            conflicts.join("; ")
-        }
+        false => conflicts.join("; "),
     };
     if !found.unseen.is_empty() {
         detail += &format!("; not looked at: {}", found.unseen.join(", "));

@@ -22,7 +22,7 @@ const ALL: u32 = u32::MAX;
 /// A rule that sets or compares bits of marks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct User {
-    /// Where it is, and what it says.
+    /// Its place and its text.
     rule: String,
     /// The bits that it sets or compares.
     bits: u32,
@@ -117,16 +117,15 @@ pub fn look() -> Found {
         }
     }
     // charon's own sockets; the marks of its connections are in the list of SAs.
-    let files = [
+    for path in [
         "/etc/strongswan.conf",
         "/etc/strongswan.d/charon/kernel-netlink.conf",
-    ];
-    for path in files
-        .iter()
-        .chain(&["/etc/strongswan.d/charon/socket-default.conf"])
-    {
-        if let Ok(text) = std::fs::read_to_string(path) {
-            found.users.extend(strongswan(path, &text));
+        "/etc/strongswan.d/charon/socket-default.conf",
+    ] {
+        match std::fs::read_to_string(path) {
+            Ok(text) => found.users.extend(strongswan(path, &text)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => found.unseen.push(format!("{path} ({error})")),
         }
     }
     // A rule may be listed twice: iptables-save may be iptables-legacy-save, and IPv6 may have the

@@ -11,12 +11,12 @@ use tokio::sync::watch;
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_ike::{Acquire, Ike, Notice};
-use usher_ipsec::{Applied, Ipsec, IpsecError, MarkMask, Ours, Released, SWITCHED_OFF, reqid};
+use usher_ipsec::{Ipsec, IpsecError, MarkMask, Ours, Released, SWITCHED_OFF, class_of};
 use usher_local::configuration::Configuration;
 use usher_local::paths;
 use usher_local::requests::SocketsView;
 use usher_policy::Policy;
-use usher_policy::protection::{Application, ResolverReply, Tables, compile};
+use usher_policy::protection::{Application, Class, ResolverReply, Tables, compile};
 use usher_proto::host_key::HostPublicKey;
 
 use super::addresses::OwnAddresses;
@@ -182,31 +182,27 @@ impl Force {
         state.applied = match tables.is_empty() {
             true => state.end()?,
             false => {
-                if state.ipsec.is_none() {
-                    state.ipsec = Some(Ipsec::open(&self.kernel(mask))?);
-                }
-                let ipsec = state.ipsec.as_mut();
-                let not_held = &mut state.not_held;
-                ipsec.map_or(Ok(Applied::default()), |ipsec| {
-                    require_mask(ipsec, mask)?;
-                    self.set_own_addresses(ipsec);
-                    // Before the tables, so that nothing passes in the clear meanwhile.
-                    match ipsec.hold_all(held) {
-                        Err(IpsecError::HeldFull(_)) => *not_held = true,
-                        outcome => outcome?,
-                    }
-                    let applied = ipsec.apply(&tables)?;
-                    // With a class, at any level, its SAs stay, and no notice comes again.
-                    let let_go = ipsec.retain_held(|class, peer| {
-                        classes.contains(&class) && peers.contains(&peer)
-                    });
-                    // The tables are in force all the same, and the next policy tries again.
-                    super::report(
-                        "peers that left the policy are still held",
-                        let_go.map(drop),
-                    );
-                    Ok::<_, IpsecError>(applied)
-                })?
+                let ipsec = match &mut state.ipsec {
+                    Some(ipsec) => ipsec,
+                    none => none.insert(Ipsec::open(&self.kernel(mask))?),
+                };
+                require_mask(ipsec, mask)?;
+                self.set_own_addresses(ipsec);
+                // Before the tables, so that nothing passes in the clear meanwhile.
+                state.not_held = match ipsec.hold_all(held) {
+                    Err(IpsecError::HeldFull(_)) => true,
+                    outcome => outcome.map(|()| false)?,
+                };
+                let applied = ipsec.apply(&tables)?;
+                // With a class, at any level, its SAs stay, and no notice comes again.
+                let let_go = ipsec
+                    .retain_held(|class, peer| classes.contains(&class) && peers.contains(&peer));
+                // The tables are in force all the same, and the next policy tries again.
+                super::report(
+                    "peers that left the policy are still held",
+                    let_go.map(drop),
+                );
+                applied
             }
         };
         state.settle();
@@ -314,13 +310,22 @@ impl Force {
     pub(super) fn announce(&self, notices: &[Notice]) {
         let mut state = self.state.lock();
         let classes = classes(&state.tables);
+        let class_at_work =
+            |notice: &Notice| class_of(notice.reqid).filter(|class| classes.contains(class));
+        // First, because sockets wait for it, even if the rest fails. Once for a class, because each change
+        // of the SPD makes all sockets look for their routes again.
+        let come: BTreeSet<Class> = notices.iter().filter_map(class_at_work).collect();
+        if let Some(ipsec) = &mut state.ipsec {
+            for class in come {
+                super::report("new SAs cannot be announced", ipsec.announce_sa(class));
+            }
+        }
         let mut is_new = false;
         for notice in notices {
-            let mut classes = classes.iter();
-            if let Some(class) = classes.find(|class| reqid(**class) == notice.reqid) {
-                let announced = state.announce(*class, notice);
-                is_new |= *announced.as_ref().unwrap_or(&false);
-                super::report("new SAs cannot be announced", announced.map(drop));
+            if let Some(class) = class_at_work(notice) {
+                let held = state.hold(class, notice);
+                is_new |= *held.as_ref().unwrap_or(&false);
+                super::report("a peer cannot be held to its protection", held.map(drop));
             }
         }
         state.negotiated.save(Path::new(paths::NEGOTIATED));
@@ -363,7 +368,8 @@ impl Force {
         } = &mut *state;
         match ipsec {
             Some(ipsec) => {
-                let counters = usher_bpf::Counted::named(&ipsec.counters()?);
+                let mut counters = usher_bpf::Counted::named(&ipsec.counters()?);
+                counters.extend(usher_bpf::Counted::named(&ipsec.service_counters()?));
                 refusals.tell(&counters, Instant::now());
             }
             None => refusals.begin_again(),

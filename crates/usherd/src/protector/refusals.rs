@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Counters of refusals, each with what has happened and what may be done about it.
-const REASONS: [(&str, &str); 14] = [
+const REASONS: [(&str, &str); 17] = [
     (
         "refused_plain",
         "packets arrived in the clear and were dropped: the sender's policy protects no traffic of its \
@@ -50,7 +50,7 @@ const REASONS: [(&str, &str); 14] = [
     ),
     (
         "unmarked",
-        "calls were refused, because the kernel does not take the mark",
+        "the kernel did not take the marks of sockets: calls were refused, or packets are dropped",
     ),
     (
         "sockets_refused",
@@ -67,7 +67,22 @@ const REASONS: [(&str, &str); 14] = [
     ),
     (
         "scripts_refused",
-        "scripts of the policy were not executed, because the table of processes of scripts is full",
+        "scripts of the policy were not executed, or could not make threads or children, because the table \
+         of processes of scripts is full",
+    ),
+    (
+        "service_kept",
+        "packets of services with protection would have left in the clear and were dropped: see \
+         `usher protection peers` for the reason that there are no SAs",
+    ),
+    (
+        "service_refused",
+        "packets from services of other hosts arrived in the clear and were dropped: the policy there lacks \
+         `protection`, or its protector does not run",
+    ),
+    (
+        "service_unreadable",
+        "TCP packets with headers that cannot be read were dropped",
     ),
 ];
 
@@ -131,7 +146,7 @@ impl Refusals {
 mod tests {
     use super::*;
     use usher_bpf::Counted;
-    use usher_ipsec::Counters;
+    use usher_ipsec::{Counters, ServiceCounters};
 
     fn counted(name: &str, number: u64) -> [(String, u64); 1] {
         [(name.to_owned(), number)]
@@ -170,7 +185,7 @@ mod tests {
     /// A counter that is new has a reason, or a place in this list.
     #[test]
     fn every_counter_of_a_refusal_has_a_reason() {
-        const OF_NO_REFUSAL: [&str; 9] = [
+        const OF_NO_REFUSAL: [&str; 10] = [
             "sockets",
             "adopted",
             "corrected",
@@ -180,11 +195,13 @@ mod tests {
             "arrived_plain",
             "left_protected",
             "left_plain",
+            "service_protected",
         ];
-        for name in Counters::NAMES {
+        let names = || Counters::NAMES.iter().chain(ServiceCounters::NAMES);
+        for name in names() {
             let has_reason = REASONS.iter().any(|(own, _)| own == name);
             assert_ne!(has_reason, OF_NO_REFUSAL.contains(name), "{name}");
         }
-        assert_eq!(Counters::NAMES.len(), REASONS.len() + OF_NO_REFUSAL.len());
+        assert_eq!(names().count(), REASONS.len() + OF_NO_REFUSAL.len());
     }
 }

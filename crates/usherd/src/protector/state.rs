@@ -96,15 +96,13 @@ impl State {
         self.adopted += adopted as u64;
     }
 
-    /// Handles new SAs with a peer. Returns whether the peer is held only from now on.
-    pub(super) fn announce(&mut self, class: Class, notice: &Notice) -> Result<bool, IpsecError> {
+    /// Holds a peer to a class whose SAs have come. Returns whether it is held only from now on.
+    pub(super) fn hold(&mut self, class: Class, notice: &Notice) -> Result<bool, IpsecError> {
         // A notice may come after its peer has left the policy.
         let is_known = self.has_peer(notice.peer);
         let Some(ipsec) = &mut self.ipsec else {
             return Ok(false);
         };
-        // First, because sockets wait for it, even if the rest fails.
-        ipsec.announce_sa(class)?;
         if !is_known {
             return Ok(false);
         }

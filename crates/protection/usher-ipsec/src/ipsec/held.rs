@@ -22,7 +22,9 @@ impl Ipsec {
         self.monitor.hold(class, peer)?;
         // This runs for each new peer, so it looks at no entries of other peers.
         if let Err(error) = self.enter_held(class, peer) {
-            self.monitor.let_go(class, peer)?;
+            if let Err(error) = self.monitor.let_go(class, peer) {
+                tracing::error!(%error, "a peer stays held whose entry of the SPD is missing");
+            }
             return Err(error);
         }
         self.held.insert((class, peer));

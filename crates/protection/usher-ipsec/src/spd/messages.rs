@@ -7,11 +7,11 @@ use netlink_packet_xfrm::constants::{
 };
 use netlink_packet_xfrm::policy::ModifyMessage;
 use netlink_packet_xfrm::{Address, Mark, Selector, UserPolicyInfo, UserTemplate, XfrmAttrs};
-use usher_protection::{Class, Profile};
+use usher_protection::Profile;
 
 use super::wanted::{FIRST, LAST};
 use super::{Action, Entry, Selected};
-use crate::marks::{MarkMask, reqid};
+use crate::marks::{MarkMask, class_of};
 use crate::netlink::address;
 
 fn family(selected: &Selected) -> u16 {
@@ -100,8 +100,7 @@ pub(super) fn modification(selected: &Selected, entry: &Entry) -> ModifyMessage 
 
 /// The protocol of the SAs that have this reqid.
 fn protocol(of: u32) -> u8 {
-    let class = Class::ALL.into_iter().find(|class| reqid(*class) == of);
-    match class.map(|class| class.profile) {
+    match class_of(of).map(|class| class.profile) {
         Some(Profile::Ah) => IPPROTO_AH,
         Some(Profile::Standard | Profile::Strong) | None => IPPROTO_ESP,
     }

@@ -1,12 +1,9 @@
 //! Readers of lists of rules: which bits of packets' marks each rule sets or compares.
 
 use serde_json::Value;
-use usher_policy::protection::REQID_BASE;
+use usher_policy::protection::class_of;
 
 use super::{ALL, User};
-
-/// How many request ids from [`REQID_BASE`] on are Usher's classes.
-const CLASSES: u32 = 16;
 
 /// `0x1f`, or decimal.
 fn number(text: &str) -> Option<u32> {
@@ -71,7 +68,7 @@ pub(super) fn xfrm(text: &str) -> Vec<User> {
                 words.get(at + 1).copied()
             };
             let reqid = after("reqid").and_then(|id| number(id.split('(').next()?));
-            let is_ours = reqid.is_none_or(|id| (REQID_BASE..REQID_BASE + CLASSES).contains(&id));
+            let is_ours = reqid.is_none_or(|id| class_of(id).is_some());
             for word in ["mark", "output-mark"] {
                 if let Some(mark) = after(word).filter(|_| !is_ours) {
                     users.push(User {

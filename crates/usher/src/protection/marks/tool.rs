@@ -32,23 +32,61 @@ pub(super) fn output(words: &[&str], deadline: Instant) -> Result<String, String
         let read = stdout.map(|stdout| stdout.take(LARGEST).read_to_end(&mut text));
         read.transpose().map(|_| text)
     });
-    while !reading.is_finished() && Instant::now() < deadline {
+    while !reading.is_finished() {
+        if Instant::now() >= deadline {
+            // Nothing waits for its end: a killed process may hang in the kernel, too.
+            let _ended = child.kill();
+            return Err("no answer in time".into());
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let is_late = !reading.is_finished();
-    if is_late {
-        // It may have ended by now.
-        let _ended = child.kill();
-    }
-    let status = child.wait().map_err(|error| error.to_string())?;
     let text = reading
         .join()
         .map_err(|_| "its list cannot be read".to_owned())?;
+    if matches!(&text, Ok(text) if text.len() as u64 == LARGEST) {
+        // It may have ended by now.
+        let _ended = child.kill();
+        return Err("its list is too long".into());
+    }
+    let status = child.wait().map_err(|error| error.to_string())?;
     match text {
-        _ if is_late => Err("no answer in time".into()),
         _ if !status.success() => Err(status.to_string()),
-        Ok(text) if text.len() as u64 == LARGEST => Err("its list is too long".into()),
         Ok(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_that_does_not_answer_in_time_is_given_up() {
+        let soon = Instant::now() + Duration::from_millis(50);
+        let late = output(&["sleep", "600"], soon);
+        assert_eq!(late, Err("no answer in time".into()));
+        let late = output(&["true"], Instant::now());
+        assert_eq!(late, Err("not asked: the others took too long".into()));
+        assert_eq!(
+            output(&["true"], Instant::now() + LIMIT * 10),
+            Ok(String::new())
+        );
+    }
+
+    #[test]
+    fn a_list_without_an_end_is_refused() {
+        let deadline = || Instant::now() + LIMIT * 10;
+        let endless = output(&["yes"], deadline());
+        assert_eq!(endless, Err("its list is too long".into()));
+        assert_eq!(output(&["echo", "y"], deadline()), Ok("y\n".into()));
+    }
+
+    #[test]
+    fn a_tool_that_fails_or_is_missing_is_named_so() {
+        let deadline = || Instant::now() + LIMIT * 10;
+        let failed = output(&["false"], deadline()).unwrap_err();
+        assert!(failed.contains("exit status: 1"), "{failed}");
+        let missing = output(&["/nowhere/tool"], deadline());
+        assert_eq!(missing, Err("not installed".into()));
     }
 }

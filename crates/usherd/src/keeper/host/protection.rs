@@ -8,8 +8,8 @@ use usher_bpf::{Counted, or_zeros};
 use usher_kernel::KernelError;
 use usher_kernel::protected::{Demand, Protected};
 use usher_local::paths;
-use usher_policy::protection::{Level, MarkMask};
-use usher_policy::{Policy, RequiredProtection, Service};
+use usher_policy::protection::{Class, Level, MarkMask};
+use usher_policy::{Policy, Service};
 use usher_proto::refusal::Refusal;
 
 /// The program that compares packets after IPsec; none: why the kernel does not accept it.
@@ -67,7 +67,7 @@ impl ProtectedPorts {
         let Ok(program) = &self.0 else {
             return Ok(());
         };
-        program.apply(&demands(policy)).map(drop)
+        program.apply(&demands(policy))
     }
 
     /// Attaches the program again if somebody has detached it. Returns whether there are new links, for
@@ -112,20 +112,18 @@ impl ProtectedPorts {
 
 /// The demands of a policy's services, by port.
 fn demands(policy: &Policy) -> BTreeMap<u16, Demand> {
-    let services = policy.services.values();
-    let demands = services.filter_map(|service| {
-        let required = service.protection.as_ref()?;
-        Some((service.listen, demand(required, policy.marks)))
-    });
-    demands.collect()
+    let services = policy.protected_services().into_iter();
+    services
+        .map(|service| (service.port, demand(service.classes, policy.marks)))
+        .collect()
 }
 
-/// The marks that the inbound SAs of all classes set that meet the demand.
-fn demand(required: &RequiredProtection, marks: MarkMask) -> Demand {
-    let classes = required.classes();
+/// The marks that the inbound SAs of these classes set.
+fn demand(classes: impl IntoIterator<Item = Class>, marks: MarkMask) -> Demand {
+    let marked = |bits, class: Class| bits | 1 << class.mark(Level::Mandatory);
     Demand {
         shift: marks.shift(),
-        classes: classes.fold(0, |bits, class| bits | 1 << class.mark(Level::Mandatory)),
+        classes: classes.into_iter().fold(0, marked),
     }
 }
 
@@ -152,7 +150,7 @@ mod tests {
         ] {
             let service = service(&format!("protection {kind};"));
             let required = service.protection.unwrap();
-            let demand = super::demand(&required, MarkMask::default());
+            let demand = super::demand(required.classes(), MarkMask::default());
             for (kind, met) in [Kind::Encryption, Kind::Authentication]
                 .into_iter()
                 .zip(met)
@@ -163,7 +161,7 @@ mod tests {
                 }
             }
             let other = MarkMask::new(0x000f_f000).unwrap();
-            let other = super::demand(&required, other);
+            let other = super::demand(required.classes(), other);
             assert_eq!((demand.shift, other.shift), (20, 12));
             // Neither plaintext nor packets that `application` blocks let pass meet the demand.
             assert_eq!(demand.classes & 7, 0);
