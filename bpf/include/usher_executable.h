@@ -106,7 +106,7 @@ static __always_inline __u64 place_of(struct file *file)
 			hash_and_length(entry->d_name.hash, entry->d_name.len), key);
 }
 
-/* What the identities of a file and its place are made of. */
+/* From what program_at() and place_at() make the identities of a file and its place. */
 struct usher_origin {
 	__u64 file; /* the distance of its inode from the key */
 	__u64 directory; /* the same of its directory's; 0: it has none */

@@ -2,7 +2,7 @@
 /*
  * The guard of Usher's own objects and daemons: shared between the programs of bpf/guard, the
  * daemons and the keeper. The Rust side is generated from this header. USHER_OWNERSHIP_VERSION goes
- * up with every change of a size, an offset or a meaning; new roles and questions are none.
+ * up with every change of a size, an offset or a meaning; it stays for new roles and questions.
  */
 #ifndef USHER_GUARD_H
 #define USHER_GUARD_H

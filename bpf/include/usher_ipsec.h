@@ -170,13 +170,15 @@ struct usher_ipsec_counters {
 	/* Sockets made by governed programs. */
 	__u64 sockets;
 	/* Sockets that a governed program could not make (MPTCP, SCTP, no memory), and uses of
-	 * sockets of others without memory to govern them: refused, except listen. */
+	 * sockets of others without memory to govern them: refused, except listen, getpeername
+	 * and getsockname. */
 	__u64 sockets_refused;
 	/* Sockets made by others that a governed program began to use. */
 	__u64 adopted;
 	/* Connections and datagrams refused at the call because the policy discards them. */
 	__u64 discarded;
-	/* Calls refused because the mark could not be set. */
+	/* Marks of sockets that could not be set: a call was refused, or packets with the former
+	 * mark are dropped. */
 	__u64 unmarked;
 	/* Options refused that would change a socket's mark or its own IPsec policy. */
 	__u64 options_refused;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Labels of mandatory access control, as the framework (bpf/mac) keeps them and as modules and user
- * space see them. docs/adr/0076-labels-in-the-kernel.md has the reasons. Part of the interface of
- * modules (USHER_MAC_INTERFACE) and of the layout of what is pinned (USHER_MAC_LAYOUT).
+ * Labels of mandatory access control, as modules and user space see them, and as the framework
+ * (bpf/mac) is to keep them: its programs keep none in this version (docs/mac.md). Part of the
+ * interface of modules (USHER_MAC_INTERFACE) and of the layout of what is pinned
+ * (USHER_MAC_LAYOUT).
  *
  * A label has an element for each module that labels the object: `biba/high,mls/low`. Each distinct
  * element is stored once, under a number; the label of an object is eight such numbers. A module
@@ -24,9 +25,7 @@
 #define USHER_MAC_TEXT_SIZE 1024
 #define USHER_MAC_TEXT_VALUE 255
 
-/* Limit of the distinct elements of one module. */
-#define USHER_MAC_ELEMENTS 8192
-/* Of all modules: USHER_MAC_MODULES times as many. */
+/* Limit of the distinct elements of all modules. */
 #define USHER_MAC_ALL_ELEMENTS 65536
 
 /*
@@ -138,6 +137,8 @@ struct usher_mac_labelled {
 };
 
 /*
+ * The interface of the library. No program serves it yet, so the kernel answers EOPNOTSUPP.
+ *
  * lsm_set_self_attr(2) with this id of an LSM reaches the framework. LSM_ATTR_CURRENT (100) sets
  * elements of the calling process, LSM_ATTR_EXEC (101) those that it gets when it next executes a
  * program: the context is the text of a label, without a zero at its end. An empty one for
@@ -165,9 +166,6 @@ struct usher_mac_call {
 	__u32 reserved; /* 0 */
 	__u64 argument;
 };
-
-/* Limit of the file systems where files keep labels in the attribute. */
-#define USHER_MAC_MULTILABEL 64
 
 _Static_assert(sizeof(struct usher_mac_level) == 36, "usher_mac_level");
 _Static_assert(sizeof(struct usher_mac_grade) == 4, "usher_mac_grade");

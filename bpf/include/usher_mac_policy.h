@@ -17,14 +17,12 @@
  * 0, or the negative number of an error. So the same file is compiled for the kernel, where each
  * check replaces a slot of the framework (bpf/mac), and for user space, where it is tested.
  *
- * A module that labels objects declares the kind of its elements, MAC_POLICY(example, .label =
- * USHER_MAC_LEVELS), and has entry points of two more forms:
+ * A module may declare the kind of its elements: MAC_POLICY(example, .label = USHER_MAC_LEVELS).
+ * The framework of this version keeps no labels: the kind of every element that a function gets is
+ * USHER_MAC_NONE, and no entry point has one of these two forms yet:
  *
- *     MAC_RELABEL(relabel_file)   may the element become `wanted` instead of `former`?
- *     MAC_DECISION(new_file)      writes `element`, which has the default, or refuses
- *
- * A module that declares no relabel_process has labels of processes that nobody changes, and so
- * with relabel_file and unlabel_file for files.
+ *     MAC_RELABEL(point)    may the element become `wanted` instead of `former`?
+ *     MAC_DECISION(point)   writes `element`, which has the default, or refuses
  *
  * The table of entry points below is the only declaration of them: the slots, the Rust side and
  * docs/mac-entry-points.md are made from it. USHER_MAC_INTERFACE goes up with every change of a
@@ -226,8 +224,8 @@ struct usher_mac_socket_address {
 };
 
 /*
- * What a module declares of itself, in the section MAC_DECLARATION of its object file. User space
- * reads it before the kernel gets anything of the module. The first two members keep their places.
+ * The declaration of a module, in the section MAC_DECLARATION of its object file. User space reads
+ * it before the kernel gets anything of the module. The first two members keep their places.
  */
 struct usher_mac_declaration {
 	__u32 interface; /* USHER_MAC_INTERFACE of the headers that it was compiled with */
@@ -377,7 +375,7 @@ enum mac_point {
 	    MAC_POINTS,
 };
 
-/* What a function gets last, by its form. */
+/* The type to which a function's last argument points, by its form. */
 #define MAC_LAST_CHECK const struct usher_mac_element
 #define MAC_LAST_RELABEL const struct usher_mac_element
 #define MAC_LAST_DECISION struct usher_mac_element

@@ -13,7 +13,7 @@
 
 #include "usher_mac_label.h"
 
-/* What a value's levels are read into, in their order, and what follows them. */
+/* The level that is being read, in the order of the text; last, the end of the value. */
 enum usher_mac_text_place {
 	USHER_MAC_TEXT_EFFECTIVE = 0,
 	USHER_MAC_TEXT_LOW = 1,
@@ -41,8 +41,9 @@ struct usher_mac_text {
 };
 
 /*
- * What is read, into what. In the kernel all three are values of maps: the verifier knows nothing
- * of their contents, and so has few states to follow.
+ * The text, the element that is filled from it, and the state between two characters. In the
+ * kernel all three are to be values of maps: the verifier knows nothing of their contents, and so
+ * has few states to follow.
  */
 struct usher_mac_reading {
 	const __u8 *text; /* USHER_MAC_TEXT_SIZE bytes, a power of two */
@@ -146,7 +147,7 @@ static __inline__ void usher_mac_text_end_word(const struct usher_mac_reading *r
 	state->packed = 0;
 }
 
-/* What a mark between words leads to; USHER_MAC_TEXT_END + 1 for one that may not stand there. */
+/* The place that follows a mark; USHER_MAC_TEXT_END + 1 where the mark may not stand. */
 static __inline__ __u32 usher_mac_text_next(const struct usher_mac_text *state, __u8 mark)
 {
 	switch (state->place) {

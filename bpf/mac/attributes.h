@@ -7,7 +7,7 @@
 
 struct mnt_idmap;
 
-/* Reads a file and the name of an attribute. Returns 0 if nobody is asked about the file. */
+/* Reads a file and the name of an attribute. Returns 0 if no module is asked about it. */
 static __always_inline int read_attribute(struct usher_mac_attribute *wanted, struct dentry *entry,
 					  const char *name)
 {

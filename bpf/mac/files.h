@@ -11,7 +11,7 @@
 /* Modes of an open file. */
 #define FMODE_READ 1
 #define FMODE_WRITE 2
-/* Of f_flags. open(2) and its kind take the second one from nobody. */
+/* Of f_flags. No process can pass the second one to open(2) and its kind. */
 #define O_APPEND 02000
 #define OPENED_TO_EXECUTE (1 << 5)
 
@@ -163,7 +163,7 @@ int BPF_PROG(dispatch_inode_rename, struct inode *directory, struct dentry *entr
 	return mac_bounded(mac_compose(error, mac_ask_inode_rename_to(to, &subject, &wanted)));
 }
 
-/* What is changed, by the kernel's bits. */
+/* The changes, from the kernel's bits. */
 static __always_inline __u32 changes(__u32 valid)
 {
 	__u32 found = 0;

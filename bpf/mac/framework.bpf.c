@@ -5,15 +5,15 @@
  * only while a loaded module declares its entry point.
  *
  * A dispatcher reads the calling process and the objects of the hook into plain numbers before it
- * asks. It asks nobody about files of BPF file systems: their only files are pins, which bpf/guard
- * and root guard, and a module in force must not keep its own daemon from them.
+ * asks. It asks no module about files of BPF file systems: their only files are pins, which
+ * bpf/guard and root guard, and a module in force must not keep its own daemon from them.
  *
  * A pointer that may be NULL (of a name without a file, of a mapping without one) is read by
  * BPF_CORE_READ, which yields 0 for it: some kernels take it for a pointer that never is, and
  * remove a comparison.
  *
  * The dispatchers of each class of objects are in a file of their own, and all in one object: they
- * share the tables of slots.h and labels.
+ * share the tables of slots.h.
  *
  * Each hook's first kernel is in usher_mac_policy.h. Slots in LSM programs: tried on 6.18.
  */

@@ -17,7 +17,7 @@ struct vm_area_struct {
 /* The bits of vm_flags that are those of mmap(2), in the same order. */
 #define PROTECTIONS 7
 
-/* Reads an open file. Returns 0 if nobody is asked about it. */
+/* Reads an open file. Returns 0 if no module is asked about it. */
 static __always_inline int read_open_file(struct usher_mac_file *file, struct file *of)
 {
 	const struct file___mac *opened = (const void *)of;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which error a process gets when several modules refuse: FreeBSD's precedence, so that the order
+ * The error that a process gets when several modules refuse: by FreeBSD's precedence, so the order
  * of modules decides nothing. User space compiles this file too, for a test.
  */
 #ifndef USHER_MAC_PRECEDENCE_H
@@ -15,7 +15,7 @@
 /* The largest number of an error. Programs at hooks may return no other. */
 #define MAC_LARGEST_ERROR 4095
 
-/* What a module has answered: 0, or the negative number of an error. Any other answer is EACCES. */
+/* The error in a module's answer: 0, or its negative number. Any other answer is EACCES. */
 static __always_inline int mac_error_of(int answer)
 {
 	if (answer == 0)

@@ -50,8 +50,15 @@ struct task_struct___mac {
 
 #pragma clang attribute pop
 
-/* The framework's tables, which user space puts in the place of these: see framework.bpf.c. */
+/* The framework's table (slots.h), which user space puts in the place of this one. Key: the slot.
+ */
 ARRAY_TABLE(modules, USHER_MAC_MODULES, struct usher_mac_module);
+
+/*
+ * No program of this version fills these two, so every label is shown without an element. elements:
+ * key: the number; limit: 65,536; full: the framework refuses the new element. processes: storage
+ * of tasks, without a limit.
+ */
 SPARSE_TABLE(elements, USHER_MAC_ALL_ELEMENTS, __u32, struct usher_mac_numbered);
 TASK_TABLE(processes, struct usher_mac_process);
 

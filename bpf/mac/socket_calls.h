@@ -34,8 +34,8 @@ static __always_inline void read_socket(struct usher_mac_socket_call *wanted, st
 	wanted->protocol = BPF_CORE_READ(own, sk, sk_protocol);
 }
 
-/* Hook: socket_create, because no socket is there without it. Nobody is asked about the kernel's.
- */
+/* Hook: socket_create, because no socket is there without it. Modules are not asked about the
+ * kernel's. */
 SEC("lsm/socket_create")
 int BPF_PROG(dispatch_socket_create, int family, int kind, int protocol, int is_kernels)
 {

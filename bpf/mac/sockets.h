@@ -26,7 +26,7 @@ struct socket___mac {
 
 #pragma clang attribute pop
 
-/* What struct sockaddr_in and sockaddr_in6 have in common, and their addresses. */
+/* The common beginning of struct sockaddr_in and sockaddr_in6, and the rest with the address. */
 struct internet_address {
 	__u16 family;
 	__be16 port;

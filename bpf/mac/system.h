@@ -3,7 +3,7 @@
 #ifndef USHER_MAC_SYSTEM_H
 #define USHER_MAC_SYSTEM_H
 
-#include "files.h"
+#include "open_files.h"
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -21,9 +21,8 @@ int BPF_PROG(dispatch_kernel_read_file, struct file *file, int kind, int is_whol
 {
 	__u64 asked = modules_at(MAC_POINT_kernel_read_file);
 	struct usher_mac_file_command wanted = { .command = kind };
-	const struct file___mac *opened = (const void *)file;
 
-	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(opened, f_inode)))
+	if (!asked || !read_open_file(&wanted.file, file))
 		return 0;
 	return MAC_ASK_CALLER(kernel_read_file, asked, &wanted);
 }
@@ -42,7 +41,8 @@ int BPF_PROG(dispatch_kernel_module_request, char *name)
 	return MAC_ASK_CALLER(kernel_module_request, asked, &wanted);
 }
 
-/* Hook: bpf, because bpf(2) passes it. Nobody is asked about the kernel's own calls. */
+/* Hook: bpf, because bpf(2) passes it. Modules are not asked about the
+ * kernel's own calls. */
 SEC("lsm/bpf")
 int BPF_PROG(dispatch_bpf, int command, union bpf_attr *attributes, unsigned int size,
 	     int is_kernels)

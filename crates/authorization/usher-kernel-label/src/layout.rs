@@ -1,19 +1,9 @@
-//! The structures of bpf/include/usher_mac_label.h and usher_mac_settings.h that are read and written here, in
-//! bytes. A test compares each number with the header.
+//! The structures of bpf/include/usher_mac_shown.h and usher_mac_label.h that are read and written here, in bytes.
+//! A test compares each number with the header.
 
 use std::ops::Range;
 
 use usher_label::{ELEMENT_SIZE, MAXIMUM_ELEMENTS};
-
-/// A label: the number of an element for each slot of a module; 0: none.
-pub(crate) const LABEL_SIZE: usize = 4 * MAXIMUM_ELEMENTS;
-
-/// The label of a file in its storage.
-pub(crate) const FILE_SIZE: usize = LABEL_SIZE + 24;
-pub(crate) const FILE_LABEL: Range<usize> = 8..8 + LABEL_SIZE;
-pub(crate) const FILE_STATE: Range<usize> = LABEL_SIZE + 16..LABEL_SIZE + 20;
-/// The state of a file whose attribute is to be written.
-pub(crate) const FILE_NEW: u32 = 2;
 
 /// A process as an iterator shows it.
 pub(crate) const SHOWN_SIZE: usize = 8 + MAXIMUM_ELEMENTS * SHOWN_ELEMENT_SIZE;
@@ -22,15 +12,8 @@ pub(crate) const SHOWN_ELEMENTS: Range<usize> = 8..SHOWN_SIZE;
 /// The name of a module, and its element.
 pub(crate) const SHOWN_ELEMENT_SIZE: usize = NAME_SIZE + ELEMENT_SIZE;
 
-/// A numbered element: with its module's order and slot.
-pub(crate) const NUMBERED_SIZE: usize = ELEMENT_SIZE + 16;
-pub(crate) const NUMBERED_ORDER: Range<usize> = ELEMENT_SIZE..ELEMENT_SIZE + 8;
-pub(crate) const NUMBERED_SLOT: Range<usize> = ELEMENT_SIZE + 8..ELEMENT_SIZE + 12;
-
-/// A module in its slot.
-pub(crate) const MODULE_SIZE: usize = NAME_SIZE + 32;
+/// The name of a module.
 pub(crate) const NAME_SIZE: usize = 32;
-pub(crate) const MODULE_ORDER: Range<usize> = NAME_SIZE..NAME_SIZE + 8;
 
 /// A call of a module.
 pub(crate) const CALL_SIZE: usize = NAME_SIZE + 16;
@@ -57,13 +40,9 @@ mod tests {
     #[test]
     fn the_numbers_are_those_of_the_headers() {
         let sizes = [
-            (LABEL_SIZE, "label"),
             (SHOWN_SIZE, "shown"),
             (SHOWN_ELEMENT_SIZE, "shown_element"),
-            (FILE_SIZE, "file_label"),
             (ELEMENT_SIZE, "element"),
-            (NUMBERED_SIZE, "numbered"),
-            (MODULE_SIZE, "module"),
             (CALL_SIZE, "call"),
         ];
         let fields = [
@@ -71,12 +50,6 @@ mod tests {
             (SHOWN_ELEMENTS, "shown", "elements"),
             (0..NAME_SIZE, "shown_element", "module"),
             (NAME_SIZE..SHOWN_ELEMENT_SIZE, "shown_element", "element"),
-            (FILE_LABEL, "file_label", "label"),
-            (FILE_STATE, "file_label", "state"),
-            (NUMBERED_ORDER, "numbered", "order"),
-            (NUMBERED_SLOT, "numbered", "slot"),
-            (0..NAME_SIZE, "module", "name"),
-            (MODULE_ORDER, "module", "order"),
             (0..NAME_SIZE, "call", "module"),
             (CALL_NUMBER, "call", "call"),
             (CALL_ARGUMENT, "call", "argument"),
@@ -85,9 +58,8 @@ mod tests {
             (LSM_ID, "LSM_ID"),
             (ATTRIBUTE_CALL.into(), "ATTR_CALL"),
             (u64::from(DONE.unsigned_abs()), "DONE"),
-            (FILE_NEW.into(), "FILE_NEW"),
         ];
-        let mut text = "#include <stddef.h>\n#include \"usher_mac_settings.h\"\n#include \"usher_mac_shown.h\"\n".to_owned();
+        let mut text = "#include <stddef.h>\n#include \"usher_mac_shown.h\"\n".to_owned();
         let mut claim = |condition: String| {
             writeln!(text, "_Static_assert({condition}, \"{condition}\");").unwrap();
         };

@@ -1,21 +1,19 @@
-//! The labels that the kernel holds, of processes and files, and changes of a process's own.
+//! The labels of processes that the kernel holds, and changes of a process's own.
 //!
 //! The framework of mandatory access control (`bpf/mac`) shows the labels of processes by iterators that every
 //! process may read ([`label_of_process`]). A process changes its own label by lsm_set_self_attr(2)
-//! ([`set_own`]), which every module in force that labels processes may refuse. The labeller reads the labels of
-//! new files from the framework's tables ([`NewFileLabels`]).
+//! ([`set_own`]), which every module in force that labels processes may refuse. No module of this version does: labels are
+//! empty, and changes fail with EOPNOTSUPP.
 //!
-//! Room: the shown iterators, the framework's tables for their owner, and the label of the calling process. The C
-//! library, the commands for labels and the labeller use it.
+//! Room: the shown iterators, and the label of the calling process. The C library, the commands for labels and
+//! the labeller use it.
 #![forbid(unsafe_code)]
 
 mod error;
-mod files;
 mod layout;
 mod own;
 mod shown;
 
 pub use error::ProcessLabelError;
-pub use files::NewFileLabels;
 pub use own::{call_module, set_at_exec, set_own};
 pub use shown::{OWN, PROCESSES, SHOWN, label_of_process, labels_of_processes};

@@ -9,13 +9,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fstatfs};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
-use usher_label::{ELEMENT_SIZE, ElementName, Label, TypedValue};
+use usher_label::Label;
 
 use crate::ProcessLabelError;
 use crate::layout::{NAME_SIZE, SHOWN_ELEMENT_SIZE, SHOWN_ELEMENTS, SHOWN_PROCESS, SHOWN_SIZE};
 
-/// Where the labeller shows labels: a folder of a BPF file system. There is none while no module that labels is
-/// loaded.
+/// Where the labeller shows labels: a folder of a BPF file system. There is none while no module is loaded.
 pub const SHOWN: &str = "/sys/fs/bpf/usher_labels";
 
 /// In that folder, the label of the process that reads.
@@ -138,28 +137,14 @@ fn row(bytes: &[u8]) -> io::Result<(i32, Label)> {
     let mut label = Label::default();
     for element in bytes[SHOWN_ELEMENTS].chunks_exact(SHOWN_ELEMENT_SIZE) {
         let (name, element) = element.split_at(NAME_SIZE);
-        if let Some(element) = element_of(name, element)? {
-            // Within the limits: there are as many elements as modules, each within its own.
-            label = label.with(&element).map_err(unreadable)?;
-        }
+        let element = element.try_into().map_err(unreadable)?;
+        let element = Label::from_kernel(name, element).map_err(unreadable)?;
+        // Within the limits: there are as many elements as modules, each within its own.
+        label = label.with(&element).map_err(unreadable)?;
     }
     Ok((i32::from_ne_bytes(number), label))
 }
 
-/// The element of a module, as a label; `None` for none.
-pub(crate) fn element_of(name: &[u8], element: &[u8]) -> io::Result<Option<Label>> {
-    let element: &[u8; ELEMENT_SIZE] = element.try_into().map_err(unreadable)?;
-    if element[..4] == [0; 4] {
-        return Ok(None);
-    }
-    let end = name.iter().position(|byte| *byte == 0);
-    let name = std::str::from_utf8(&name[..end.unwrap_or(name.len())]).map_err(unreadable)?;
-    let name: ElementName = name.parse().map_err(unreadable)?;
-    let value = TypedValue::from_bytes(element).map_err(unreadable)?;
-    let value = value.to_value().map_err(unreadable)?;
-    Ok(Some(Label::of_one(name, value)))
-}
-
-pub(crate) fn unreadable(reason: impl ToString) -> io::Error {
+fn unreadable(reason: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason.to_string())
 }

@@ -12,10 +12,12 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
+use usher_bpf::Pins;
 use usher_kernel_label::{
-    NewFileLabels, OWN, PROCESSES, ProcessLabelError, SHOWN, label_of_process, labels_of_processes,
+    OWN, PROCESSES, ProcessLabelError, SHOWN, label_of_process, labels_of_processes,
 };
 use usher_label::{ElementKind, TypedValue};
+use usher_mac::NewFileLabels;
 
 const BPF: &str = "/sys/fs/bpf";
 const TABLES: &str = "/sys/fs/bpf/tables";
@@ -76,6 +78,11 @@ fn show(object: &Object) {
         link.pin(&place).unwrap();
         fs::set_permissions(place, Permissions::from_mode(0o444)).unwrap();
     }
+}
+
+/// The labels of new files, as the labeller opens them.
+fn new_file_labels() -> Result<Option<NewFileLabels>, usher_mac::Error> {
+    NewFileLabels::open(&Pins::lock(Path::new(TABLES))?)
 }
 
 fn put(object: &Object, map: &str, key: &[u8], value: &[u8]) {
@@ -186,7 +193,7 @@ fn labels_are_shown_to_everyone_and_tables_to_nobody() {
             assert_eq!(refused, ProcessLabelError::NoProcess(process));
         }
         // Neither by a table's pin nor by an iterator's does a user get a table.
-        assert!(NewFileLabels::open(Path::new(TABLES)).is_err());
+        assert!(new_file_labels().is_err());
         for name in [OWN, PROCESSES] {
             let place = Path::new(SHOWN).join(name);
             assert!(libbpf_rs::Link::open(&place).is_err(), "{name}");
@@ -202,7 +209,7 @@ fn labels_are_shown_to_everyone_and_tables_to_nobody() {
     assert_eq!(refused, ProcessLabelError::NoProcess(other));
 
     let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
-    let labels = NewFileLabels::open(Path::new(TABLES)).unwrap().unwrap();
+    let labels = new_file_labels().unwrap().unwrap();
     assert_eq!(labels.of(file.as_file().as_fd()).unwrap(), None);
     put_file(&object, file.as_file(), [1, 0, 6, 0, 0, 0, 0, 0], 2);
     // By a descriptor that reads nothing.

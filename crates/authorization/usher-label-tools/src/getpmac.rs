@@ -12,7 +12,8 @@ use crate::output::Output;
 
 /// Print the label of a process.
 ///
-/// One line: the label, or `-` where the process has none of the elements asked for.
+/// One line: the label, or `-` where the process has none of the elements asked for. No process has a
+/// label in this version.
 #[derive(Debug, Parser)]
 #[command(name = "getpmac", version)]
 pub struct Arguments {

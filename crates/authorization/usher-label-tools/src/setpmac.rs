@@ -11,6 +11,8 @@ use usher_label::Label;
 use crate::output::Output;
 
 /// Run a command with a label.
+///
+/// No module labels processes in this version, so every label is refused.
 #[derive(Debug, Parser)]
 #[command(name = "setpmac", version)]
 pub struct Arguments {

@@ -2,6 +2,7 @@
 //!
 //! Unused bytes are zero, so that equal values are equal bytes.
 
+use crate::Label;
 use crate::level::{Compartments, Level, Range};
 use crate::value::{Auxiliary, ElementKind, Levels, NameValue, TypedValue};
 
@@ -106,6 +107,28 @@ impl TypedValue {
                 Self::Name(name.parse::<NameValue>().ok()?)
             }
         })
+    }
+}
+
+impl Label {
+    /// The label of one element as the kernel holds it: the name of its module, padded with zeros, and its
+    /// bytes. The label is empty where they are no element, with the kind 0.
+    ///
+    /// # Errors
+    ///
+    /// No element has this name or these bytes.
+    pub fn from_kernel(name: &[u8], element: &[u8; ELEMENT_SIZE]) -> Result<Self, InvalidElement> {
+        if u32_at(element, 0) == Some(0) {
+            return Ok(Self::default());
+        }
+        let end = name.iter().position(|byte| *byte == 0);
+        let name = std::str::from_utf8(&name[..end.unwrap_or(name.len())]);
+        let name = name.ok().and_then(|name| name.parse().ok());
+        let value = TypedValue::from_bytes(element)?.to_value();
+        match (name, value) {
+            (Some(name), Ok(value)) => Ok(Self::of_one(name, value)),
+            _ => Err(InvalidElement),
+        }
     }
 }
 

@@ -24,8 +24,8 @@ const MULTILABEL: &str = "multilabel";
 /// The settings of the framework.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrameworkSettings {
-    /// Mount points of the file systems whose files have labels of their own, in their attributes. The
-    /// files of every other file system have one label: that of the module's settings, or none.
+    /// Mount points of the file systems whose files have labels of their own, in their attributes.
+    /// Attributes on other file systems are ignored.
     pub multilabel: BTreeSet<String>,
 }
 

@@ -1,7 +1,5 @@
 //! Errors of this crate.
 
-use std::path::PathBuf;
-
 use usher_bpf::KernelError;
 
 use crate::bsdextended::{MAX_RANGES, MAX_RULES};
@@ -53,12 +51,18 @@ pub enum Error {
         /// libbpf's error.
         error: KernelError,
     },
+    /// The kernel programs keep no labels.
+    #[error(
+        "this version keeps no labels in the kernel, so `multilabel` has no effect; take the statement \
+         out of the policy"
+    )]
+    NoLabels,
     /// The settings are those of another module, or the module has none.
     #[error("these are not settings of the module {0}")]
     OtherSettings(String),
     /// Too many rules.
     #[error(
-        "{0} rules: bsdextended takes at most {MAX_RULES}; the first one too many is rule {MAX_RULES} counted from 0"
+        "{0} rules, and bsdextended takes at most {MAX_RULES}; join rules whose subjects or objects are ranges of numbers"
     )]
     TooManyRules(usize),
     /// A rule that the module cannot hold.
@@ -68,14 +72,6 @@ pub enum Error {
         rule: usize,
         /// The mistake.
         what: RuleMistake,
-    },
-    /// The pins hold a module that this version does not know.
-    #[error("{pins} has {what}, which this version cannot read; reboot to begin anew")]
-    Unreadable {
-        /// The folder of the pins.
-        pins: PathBuf,
-        /// The part.
-        what: &'static str,
     },
 }
 

@@ -13,7 +13,7 @@ use usher_bpf::{
 
 use crate::module::{CHECK, SETTINGS, exchange};
 use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MacModule};
-use crate::{EntryPoint, Error, Loaded, MAX_MODULES, Module, Settings, Unsupported};
+use crate::{EntryPoint, Error, Loaded, MAX_MODULES, Module, NewFileLabels, Settings, Unsupported};
 use crate::{multilabel, shown};
 
 /// The dispatchers; the tables are theirs.
@@ -352,6 +352,14 @@ impl Framework {
     /// The kernel's error; some may have them then.
     pub fn set_multilabel(&self, devices: &BTreeSet<(u32, u32)>) -> Result<(), Error> {
         multilabel::set(&self.pins, devices)
+    }
+
+    /// The labels of new files. `None`: files have no labels in the kernel.
+    ///
+    /// # Errors
+    /// As [`NewFileLabels::open`].
+    pub fn new_file_labels(&self) -> Result<Option<NewFileLabels>, Error> {
+        NewFileLabels::open(&self.pins)
     }
 
     /// Shows the labels of processes to every process, in a folder of the BPF file system

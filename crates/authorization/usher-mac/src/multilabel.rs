@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use usher_bpf::{KernelError, Pins};
+use usher_bpf::Pins;
 
 use crate::Error;
 
@@ -17,7 +17,7 @@ pub(crate) fn set(pins: &Pins, devices: &BTreeSet<(u32, u32)>) -> Result<(), Err
     let table = match pins.table::<u32, u32>(TABLE)? {
         Some(table) => table,
         None if devices.is_empty() => return Ok(()),
-        None => return Err(KernelError::MissingPart(TABLE).into()),
+        None => return Err(Error::NoLabels),
     };
     // The kernel's own numbers of devices, which have 12 bits for the major one.
     let wanted = devices

@@ -81,11 +81,12 @@ impl EntryPoint {
             "# Entry points of policy modules\n\n\
          Made from the table in [usher_mac_policy.h](../bpf/include/usher_mac_policy.h) by the test \
          `the_page_of_entry_points_is_that_of_the_header`, which compares them.\n\n\
-         A function of a module has the name of an entry point and one of three forms. It gets the \
-         process, a request, and the module's own elements of labels, and returns 0 or the negative \
-         number of an error. A *check* is asked by every loaded module that declares it; each refusal \
-         refuses. A *relabel* is a check about a change of a label. A *decision* writes an element. No \
-         program is attached to a hook that no loaded module needs. No function sleeps.\n\n\
+         A function of a module has the name of an entry point. It gets the process, a request, \
+         and the module's own elements of labels, which are empty in this version. It returns 0 \
+         or the negative number of an error. The form of every entry point is *check*: each \
+         loaded module that declares it is asked, and each refusal refuses. No program is \
+         attached to a hook that no loaded module needs. \
+         No function sleeps.\n\n\
          | entry point | form | class | hook | request | from kernel | asked when |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n",
         );

@@ -105,10 +105,22 @@ impl<K: Plain, V: Plain> Table<K, V> {
 
     /// The value under a key.
     pub fn get(&self, key: &K) -> Result<Option<V>, KernelError> {
+        self.look_up(key, MapFlags::ANY)
+    }
+
+    /// The value under a key, read under its lock (struct bpf_spin_lock): never half of a change.
+    ///
+    /// # Errors
+    /// The kernel's error; EINVAL when the values have no lock.
+    pub fn get_locked(&self, key: &K) -> Result<Option<V>, KernelError> {
+        self.look_up(key, MapFlags::LOCK)
+    }
+
+    fn look_up(&self, key: &K, flags: MapFlags) -> Result<Option<V>, KernelError> {
         let mut value = V::zeroed();
         let found = self
             .map
-            .lookup_into(key.as_bytes(), value.as_mut_bytes(), MapFlags::ANY)
+            .lookup_into(key.as_bytes(), value.as_mut_bytes(), flags)
             .map_err(|error| self.error("looking up in the table", error))?;
         Ok(found.then_some(value))
     }

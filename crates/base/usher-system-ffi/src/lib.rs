@@ -3,16 +3,14 @@
 //! All of `usher-system`'s unsafe code is here, one block a call. The types of arguments make each
 //! function safe for every caller. All errors are the kernel's.
 //!
-//! Room: descriptors, pinned maps and files by handles that the caller names, attributes of the calling
-//! process, and the name service's list of accounts. Only `usher-system` uses it.
+//! Room: descriptors and files by handles that the caller names, attributes of the calling process,
+//! and the name service's list of accounts. Only `usher-system` uses it.
 
 mod attributes;
 mod files;
-mod maps;
 
 pub use attributes::{LONGEST_ATTRIBUTE, set_self_attribute};
 pub use files::{LONGEST_HANDLE, group_of_new_files, open_handle, watch_file_system};
-pub use maps::ReadOnlyMap;
 
 use std::ffi::CStr;
 use std::io;

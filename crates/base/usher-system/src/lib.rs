@@ -1,11 +1,11 @@
 //! Requests of all of Usher's programs to the kernel, without loading BPF programs: privileges and
-//! confinement, live connections, network namespaces, accounts, pinned maps, new files.
+//! confinement, live connections, network namespaces, accounts, new files.
 //!
 //! Its unsafe code is in `usher-system-ffi`. Functions whose errors are not described return the
 //! kernel's.
 //!
 //! Room: privileges, sandbox and attributes of the calling process, namespaces, live connections, account
-//! files, maps and file systems that the caller names. Any program may use it; it decides nothing.
+//! files and file systems that the caller names. Any program may use it; it decides nothing.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,6 @@ pub mod accounts;
 pub mod attributes;
 pub mod connections;
 mod error;
-pub mod maps;
 pub mod namespace;
 pub mod new_files;
 pub mod privileges;

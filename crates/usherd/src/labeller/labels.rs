@@ -3,8 +3,7 @@
 
 use std::path::Path;
 
-use usher_kernel_label::{NewFileLabels, SHOWN};
-use usher_local::paths;
+use usher_kernel_label::SHOWN;
 use usher_local::requests::MultilabelView;
 use usher_mac::Framework;
 use usher_policy::Policy;
@@ -76,8 +75,7 @@ pub(super) fn put_in_force(
             let devices = wanted.iter().map(|one| one.device).collect();
             framework.set_multilabel(&devices)?;
             framework.show_labels(Path::new(SHOWN))?;
-            let pins = Path::new(paths::LABELLER_PIN_DIRECTORY);
-            NewFileLabels::open(pins).map_err(MacError::NotPersistent)?
+            framework.new_file_labels()?
         }
         None => {
             hide()?;

@@ -21,7 +21,7 @@ use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, openat2, statx,
 };
 use rustix::io::Errno;
-use usher_kernel_label::NewFileLabels;
+use usher_mac::NewFileLabels;
 use usher_system::{SystemError, sandbox};
 
 use super::error::MacError;
@@ -219,7 +219,7 @@ fn run(shared: &Shared) {
         let mut more = false;
         if let Some(labels) = &labels {
             for (_, persister) in &mut at_work {
-                more |= persister.turn(&|file| labels.of(file));
+                more |= persister.turn(&|file| labels.of(file).map_err(io::Error::other));
             }
         }
         show(&at_work, &shared.watched);
