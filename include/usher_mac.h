@@ -90,6 +90,11 @@ int usher_mac_set_fd(int fd, mac_t label);
 /* --------------------------------------------------------- labels of processes */
 
 /*
+ * No module of this version labels processes: labels are got without elements, usher_mac_set_proc()
+ * and usher_mac_execve() fail with EOPNOTSUPP, and usher_mac_syscall() fails with ENOSYS.
+ */
+
+/*
  * Get those elements of a process's label for which `label` was prepared: of the calling process,
  * of another one. Every process may get every label.
  *

@@ -59,7 +59,7 @@ enum Command {
     /// Show how the traffic of programs is protected
     #[command(subcommand)]
     Protection(protection::Command),
-    /// Load, unload and list modules of mandatory access control
+    /// Load, unload and list modules of mandatory access control; list labels
     #[command(subcommand)]
     Mac(mac::Command),
     /// Test what this kernel and this host can do

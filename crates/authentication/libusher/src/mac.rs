@@ -8,7 +8,6 @@
 //! let file = LabelledFile::Path("/srv/report".as_ref());
 //! file.set(&"biba/high".parse()?)?;
 //! assert_eq!(file.label()?.unwrap().value("biba").unwrap().as_ref(), "high");
-//! usher::mac::set_own(&"biba/low".parse()?)?;
 //! # Ok(()) }
 //! ```
 

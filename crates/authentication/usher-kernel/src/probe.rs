@@ -18,7 +18,7 @@ type Outcome = Result<String, String>;
 pub struct Probe {
     /// Its name.
     pub name: &'static str,
-    /// Whether a host fails that needs it.
+    /// Whether a host that needs it fails without it.
     pub required: bool,
     /// Its purpose.
     pub needed_for: &'static str,

@@ -195,7 +195,8 @@ refusals! {
         ListenerTableFull = 130 "listener_table_full": "the server's table of listeners is full";
         Overloaded = 133 "overloaded": "too many requests at once", "try again later";
         TokenTableFull = 135 "token_table_full":
-            "the server's table of tokens is full: connections are announced one by one";
+            "the server takes no tokens of this session, because its table is full or its kernel \
+             cannot read tokens under IPsec: connections are announced one by one";
     }
     /// A program or the kernel of the host that refuses cannot do it now.
     Host {
