@@ -172,23 +172,25 @@ fn set_up() {
     run("mount", &["-t", "bpf", "bpf", "/mnt/bpf"]);
     fs::copy(fs::canonicalize(OTHER).unwrap(), GOVERNED).unwrap();
     fs::write("/mnt/actor.py", include_str!("actor.py")).unwrap();
-    for command in [
-        "ip netns add b",
-        "ip link set lo up",
-        "ip link add cable type veth peer name cable netns b",
-        "ip address add 10.1.0.1/24 dev cable",
-        "ip address add fd01::1/64 dev cable nodad",
-        "ip link set cable up",
-        "ip -n b link set lo up",
-        "ip -n b address add 10.1.0.2/24 dev cable",
-        "ip -n b address add 10.1.0.3/24 dev cable",
-        "ip -n b address add fd01::2/64 dev cable nodad",
-        "ip -n b address add fd01::3/64 dev cable nodad",
-        "ip -n b link set cable up",
-    ] {
-        let words: Vec<&str> = command.split(' ').collect();
-        run(words[0], &words[1..]);
-    }
+    run("ip", &["netns", "add", "b"]);
+    // Where the ends have one number, the kernel tells only within a second that the cable is up.
+    batch(
+        &[],
+        "link set lo up
+link add cable index 11 type veth peer name cable index 12 netns b
+address add 10.1.0.1/24 dev cable
+address add fd01::1/64 dev cable nodad
+link set cable up",
+    );
+    batch(
+        &["-n", "b"],
+        "link set lo up
+address add 10.1.0.2/24 dev cable
+address add 10.1.0.3/24 dev cable
+address add fd01::2/64 dev cable nodad
+address add fd01::3/64 dev cable nodad
+link set cable up",
+    );
     eventually("the cable is up", || {
         let ends = [run("ip", &["link"]), run("ip", &["-n", "b", "link"])];
         ends.iter()
@@ -211,6 +213,24 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {arguments:?}: {errors}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs commands of ip(8), one a line, which must succeed. One process does them all: an emulated
+/// machine takes long to start another.
+pub fn batch(arguments: &[&str], commands: &str) {
+    let mut ip = Command::new("ip")
+        .args(arguments)
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = ip.stdin.take().unwrap();
+    lines.write_all(commands.as_bytes()).unwrap();
+    drop(lines);
+    let output = ip.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{commands}: {errors}");
 }
 
 /// Waits until the condition is true.
