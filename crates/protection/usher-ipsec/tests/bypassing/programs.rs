@@ -106,7 +106,7 @@ tests! {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
         let (mut governed, mut other, mut peer) = (Actor::governed(), Actor::other(), Actor::peer());
-        peer.run("s = udp(); s.bind(('10.1.0.2', 9)); s.settimeout(2); t = udp(); t.bind(('10.1.0.3', 9)); t.settimeout(2)");
+        peer.run("s = udp(); s.bind(('10.1.0.2', 9)); t = udp(); t.bind(('10.1.0.3', 9))");
         for actor in [&mut governed, &mut other] {
             // Host B's own namespace: there are no entries of ours; its cable leads to host A.
             actor.run("import ctypes; f = os.open('/run/netns/b', 0); r = ctypes.CDLL(None).setns(f, 0x40000000)");

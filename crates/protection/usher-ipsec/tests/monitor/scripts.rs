@@ -86,7 +86,7 @@ tests! {
             acting(path, PYTHON);
         }
         let mut peer = Actor::peer();
-        peer.run("u = udp(); u.bind(('10.1.0.2', 9)); u.settimeout(10); l = tcp(); l.bind(('10.1.0.2', 80)); l.listen()");
+        peer.run("u = udp(); u.bind(('10.1.0.2', 9)); l = tcp(); l.bind(('10.1.0.2', 80)); l.listen()");
         assert_eq!(ipsec.apply(&both()).unwrap().refused, []);
         marks();
         let (mut one, mut two, mut three) = (Actor::at(ONE), Actor::at(TWO), Actor::at("/mnt/three"));

@@ -11,6 +11,9 @@ import time
 
 SO_MARK = 36
 
+# The seconds that calls on new sockets wait.
+limit = 60
+
 
 def mark(of):
     return of.getsockopt(socket.SOL_SOCKET, SO_MARK) & 0xFFFFFFFF
@@ -18,7 +21,7 @@ def mark(of):
 
 def new(family, kind):
     made = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET, kind)
-    made.settimeout(10)
+    made.settimeout(limit)
     return made
 
 

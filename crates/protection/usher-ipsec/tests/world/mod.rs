@@ -340,6 +340,15 @@ impl Actor {
         number(&self.order(code))
     }
 
+    /// The errno of code that waits for something that must not come. Calls on the sockets that it makes
+    /// wait two seconds; everywhere else they have a minute, because a busy machine may take long.
+    pub fn in_vain(&mut self, code: &str) -> i32 {
+        self.run("limit = 2");
+        let found = self.errno(code);
+        self.run("limit = 60");
+        found
+    }
+
     /// The outcomes of each act of `counts` (`keep_trying`), by errno.
     pub fn outcomes(&mut self) -> Vec<(String, Vec<i32>)> {
         let all = "' '.join(':'.join(map(str, (name, *sorted(found)))) for name, found in counts.items())";
