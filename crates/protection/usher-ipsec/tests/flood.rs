@@ -4,7 +4,6 @@
 #[macro_use]
 mod world;
 
-use usher_protection::Level;
 use world::*;
 
 /// The packets of each kind: enough to fill any queue of a listener many times over.
@@ -55,7 +54,7 @@ tests! {
         attacker.run(include_str!("world/flooding.py"));
         peer.run("kept = []");
         let connect = |port: u16| format!(
-            "s = tcp(); kept.append(s); s.bind(('10.1.0.3', 0)); s.settimeout(5); s.connect(('10.1.0.1', {port}))"
+            "s = tcp(); kept.append(s); s.bind(('10.1.0.3', 0)); s.connect(('10.1.0.1', {port}))"
         );
         attacker.begin(&format!("flood_syns('10.1.0.1', 80, {FLOOD})"));
         // The trusted address is served meanwhile.
@@ -87,10 +86,10 @@ tests! {
         let (mut a, mut b) = (Actor::governed(), Actor::governed_peer(world));
         let (mut attacker, mut at_a) = (Actor::peer(), Actor::other());
         attacker.run(include_str!("world/flooding.py"));
-        at_a.run("import base64; seen = socket.socket(2, 3, 50); seen.settimeout(10)");
+        at_a.run("import base64; seen = socket.socket(2, 3, 50); seen.settimeout(60)");
         a.run("l = tcp(); l.bind(('', 80)); l.listen()");
         b.run("s = tcp(); s.connect(('10.1.0.1', 80)); s.send(b'x')");
-        a.run("c, _ = l.accept(); c.settimeout(10); r = c.recv(1)");
+        a.run("c, _ = l.accept(); c.settimeout(60); r = c.recv(1)");
         // The packet of the SYN itself.
         let syn = at_a.run("r = base64.b64encode(seen.recv(9999)[20:]).decode()");
         let syn = syn.trim_matches('\'');
@@ -108,7 +107,7 @@ tests! {
                 b.run("s.send(b'question')");
                 assert_eq!(a.run("r = c.recv(99)"), "b'question'", "{kind}");
                 // A new one as well.
-                b.run("t = tcp(); t.settimeout(10); t.connect(('10.1.0.1', 80))");
+                b.run("t = tcp(); t.connect(('10.1.0.1', 80))");
                 a.run("d, _ = l.accept(); d.close()");
             }
             assert_eq!(attacker.end(), 0);
@@ -120,32 +119,12 @@ tests! {
 
 /// An SA each way.
 fn add_sas() {
-    let mark = format!("{:#x}", mark(ENCRYPTION, Level::Mandatory));
-    let reqid = usher_ipsec::reqid(ENCRYPTION).to_string();
-    for (from, to, spi) in [("10.1.0.1", B, "0x1001"), (B, "10.1.0.1", "0x1002")] {
-        for host in [&[][..], &["-n", "b"]] {
-            let mut command = std::process::Command::new("ip");
-            command
-                .args(host)
-                .args(["xfrm", "state", "add", "src", from, "dst", to]);
-            command.args([
-                "proto",
-                "esp",
-                "spi",
-                spi,
-                "mode",
-                "transport",
-                "reqid",
-                &reqid,
-            ]);
-            command.args(["replay-window", "32", "aead", "rfc4106(gcm(aes))"]);
-            command.args(["0x000102030405060708090a0b0c0d0e0f10111213", "128"]);
-            let added = command
-                .args(["output-mark", &mark, "mask", "0xf00000"])
-                .output()
-                .unwrap();
-            let reason = String::from_utf8_lossy(&added.stderr);
-            assert!(added.status.success(), "{reason}");
-        }
+    let mut sas = String::new();
+    for (from, to, spi) in [("10.1.0.1", B, 0x1001), (B, "10.1.0.1", 0x1002)] {
+        let sa = sa(ENCRYPTION, "rfc4106(gcm(aes))", [from, to], spi);
+        sas += &format!("{} replay-window 32\n", sa.trim_end());
+    }
+    for host in [&[][..], &["-n", "b"]] {
+        batch(host, &sas);
     }
 }

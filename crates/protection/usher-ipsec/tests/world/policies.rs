@@ -1,4 +1,4 @@
-//! The tables of policies that tests put in force.
+//! The tables of policies that tests put in force, and their SAs.
 
 use usher_ipsec::MarkMask;
 use usher_protection::{Class, Item, Level, ProgramName, Rules, Tables, Treatment};
@@ -115,4 +115,15 @@ pub fn add(tables: &mut Tables, program: &str, networks: Vec<(ipnet::IpNet, Trea
 /// The class mark of a class at a level.
 pub fn mark(class: Class, level: Level) -> u32 {
     MarkMask::default().class_mark(class, level)
+}
+
+/// The line of [`super::batch`] that adds an SA of ESP, with a key of this kind of AES-GCM.
+pub fn sa(class: Class, algorithm: &str, [from, to]: [&str; 2], spi: u32) -> String {
+    let mark = mark(class, Level::Mandatory);
+    let reqid = usher_ipsec::reqid(class);
+    format!(
+        "xfrm state add src {from} dst {to} proto esp spi {spi} mode transport reqid {reqid} \
+         aead {algorithm} 0x000102030405060708090a0b0c0d0e0f10111213 128 \
+         output-mark {mark:#x} mask 0xf00000\n"
+    )
 }
