@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 PROGRAM_SECONDS = 1800
 # Programs that take at least this long are listed separately.
 LONG_SECONDS = 30
+LIBTEST_STATUSES = (0, 101)
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.M)
 IGNORED = re.compile(r"^test (\S+) \.\.\. ignored(?:, (.*))?$", re.M)
 FAILED = re.compile(r"^    ([\w:]+)$", re.M)
+# A test's line; what the test prints uncaptured comes before its outcome, which then has its own line.
+BEGUN = re.compile(r"^test (\S+) \.\.\. ?(.*)$")
+OUTCOMES = ("ok", "FAILED")
 CAPTURED = re.compile(r"^---- (\S+) stdout ----$")
 # With uncaptured output, it follows the name: `test NAME ... skipped: REASON`.
 SKIPPED = re.compile(r"(?:^|test (\S+) \.\.\. )skipped(?: ([\w:]*\w))?: (.+)$")
@@ -93,8 +97,12 @@ def judge(program, status, output):
     tally = Tally()
     # Tests that start themselves again print results within the result: the last one counts.
     totals = RESULT.findall(output)
-    if program.is_libtest and not totals:
-        tally.failures.append(f"{program}: no result, exit status {status}")
+    # It ends otherwise only if its time is over, or by a signal.
+    if program.is_libtest and (not totals or status not in LIBTEST_STATUSES):
+        failed, running = before_its_end(output)
+        during = f", during {running}" if running else ""
+        tally.failures.append(f"{program}: no result, exit status {status}{during}")
+        tally.failures += [f"{program}: {name}" for name in failed]
         return tally
     if not program.has_parts:
         totals = totals[-1:]
@@ -114,6 +122,21 @@ def judge(program, status, output):
         ran = passed + failed + ignored
         tally.failures.append(f"{program}: {ran} tests ran of {program.named} that were named")
     return tally
+
+
+def before_its_end(output):
+    """Of a program without a result: the tests that failed, each once, and the one that ran last."""
+    failed = {}
+    running = None
+    for line in output.splitlines():
+        outcome = line
+        if begun := BEGUN.match(line):
+            running, outcome = begun.groups()
+        if running and outcome in OUTCOMES or outcome.startswith("ignored"):
+            if outcome == "FAILED":
+                failed[running] = True
+            running = None
+    return list(failed), running
 
 
 def skips(program, output):

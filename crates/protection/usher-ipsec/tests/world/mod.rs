@@ -113,12 +113,16 @@ pub fn world(path: &str, body: fn(&World)) {
         .unwrap();
     fs::write(path.join("cgroup.kill"), "1").unwrap();
     remove_groups(&path);
-    // Kept with this test's own output, so that a failure is shown with its reason.
     let mut text = Vec::new();
     printed.rewind().unwrap();
     printed.read_to_end(&mut text).unwrap();
+    // Kept with this test's own output, so that a failure is shown with its reason.
     print!("{}", String::from_utf8_lossy(&text));
-    assert!(status.success(), "{name}: {status}");
+    if !status.success() {
+        // Also at once: the harness shows that output after all tests, for which there may be no time.
+        std::io::stderr().write_all(&text).unwrap();
+        panic!("{name}: {status}");
+    }
 }
 
 /// The reason that this kernel refuses the monitor. Tried once a test program, because trying loads
