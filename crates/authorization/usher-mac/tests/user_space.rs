@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use proptest::prelude::*;
-use usher_mac::bsdextended::{FileType, Ids, MAX_RULES, Mode, Object, Rule, Subject, Types};
+use usher_mac::bsdextended::{
+    FileSystem, FileType, Ids, MAX_RULES, Mode, Object, Rule, Subject, Types,
+};
 use usher_mac::{Error, RuleMistake, Settings};
 
 const EACCES: i32 = -libc::EACCES;
@@ -19,6 +21,8 @@ struct Case {
     capabilities: u64,
     owner: u32,
     group: u32,
+    /// Major and minor number.
+    device: (u32, u32),
     kind: (FileType, u32),
     special: u32,
     wanted: Mode,
@@ -83,7 +87,7 @@ fn asked(rules: &[Rule], case: &Case) -> [i32; 3] {
         words.extend([
             5,
             0,
-            0,
+            case.device.0 << 20 | case.device.1,
             case.owner,
             case.group,
             case.kind.1 << 12 | case.special | 0o777,
@@ -114,6 +118,9 @@ fn model(rules: &[Rule], case: &Case, wanted: Mode) -> i32 {
             && holds(&rule.subject.gids, &groups)
             && holds(&object.uids, &[case.owner])
             && holds(&object.gids, &[case.group])
+            && object
+                .filesystem
+                .is_none_or(|system| ((system.major, system.minor) == case.device) != system.not)
             && is(object.suid, case.special & 0o4000 != 0)
             && is(object.sgid, case.special & 0o2000 != 0)
             && is(object.uid_of_subject, case.uids.contains(&case.owner))
@@ -177,12 +184,23 @@ fn kind() -> impl Strategy<Value = (FileType, u32)> {
     ])
 }
 
+/// Few devices, which differ in one number or in both.
+fn device() -> impl Strategy<Value = (u32, u32)> {
+    prop::sample::select(vec![(0, 1), (1, 0), (1, 1), (4095, 1_048_575)])
+}
+
+fn filesystem() -> impl Strategy<Value = Option<FileSystem>> {
+    let system = (any::<bool>(), device());
+    prop::option::of(system.prop_map(|(not, (major, minor))| FileSystem { not, major, minor }))
+}
+
 fn rule() -> impl Strategy<Value = Rule> {
     let types = prop::collection::vec(kind().prop_map(|(kind, _)| kind), 1..4);
     let types = (any::<bool>(), types).prop_map(|(not, types)| Types { not, types });
     let bits = any::<[Option<bool>; 4]>();
     let ids = (ids(), ids(), ids(), ids());
-    (ids, bits, prop::option::of(types), mode()).prop_map(|(ids, bits, types, mode)| Rule {
+    let what = (bits, prop::option::of(types), filesystem());
+    (ids, what, mode()).prop_map(|(ids, (bits, types, filesystem), mode)| Rule {
         subject: Subject {
             uids: ids.0,
             gids: ids.1,
@@ -190,7 +208,7 @@ fn rule() -> impl Strategy<Value = Rule> {
         object: Object {
             uids: ids.2,
             gids: ids.3,
-            filesystem: None,
+            filesystem,
             suid: bits[0],
             sgid: bits[1],
             uid_of_subject: bits[2],
@@ -207,6 +225,7 @@ fn case() -> impl Strategy<Value = Case> {
     let what = (
         id(),
         id(),
+        device(),
         kind(),
         prop::sample::select(vec![0, 0o4000, 0o2000, 0o6000]),
     );
@@ -218,8 +237,9 @@ fn case() -> impl Strategy<Value = Case> {
             capabilities,
             owner: what.0,
             group: what.1,
-            kind: what.2,
-            special: what.3,
+            device: what.2,
+            kind: what.3,
+            special: what.4,
             wanted,
         }
     })
@@ -300,18 +320,38 @@ fn rules_beyond_the_limits_are_refused_by_name() {
     encode(vec![Rule::default(); MAX_RULES]).unwrap();
     let many = encode(vec![Rule::default(); MAX_RULES + 1]).unwrap_err();
     assert!(matches!(many, Error::TooManyRules(257)), "{many}");
+    let mistake = |wrong: Rule| match encode(vec![Rule::default(), wrong]) {
+        Err(Error::Rule { rule: 1, what }) => Some(what),
+        other => other.map(|_| None).unwrap(),
+    };
     let with = |ranges: Vec<(u32, u32)>| {
-        let mut wrong = Rule::default();
-        wrong.subject.uids = Some(Ids { not: false, ranges });
-        match encode(vec![Rule::default(), wrong]) {
-            Err(Error::Rule { rule: 1, what }) => Some(what),
-            other => other.map(|_| None).unwrap(),
-        }
+        let mut rule = Rule::default();
+        rule.subject.uids = Some(Ids { not: false, ranges });
+        mistake(rule)
     };
     assert_eq!(with(vec![(1, 1); 4]), None);
     assert_eq!(with(vec![(1, 1); 5]), Some(RuleMistake::TooManyRanges(5)));
     assert_eq!(with(Vec::new()), Some(RuleMistake::NoRange));
     assert_eq!(with(vec![(2, 1)]), Some(RuleMistake::Backwards(2, 1)));
+    let on = |major, minor| {
+        let mut rule = Rule::default();
+        rule.object.filesystem = Some(FileSystem {
+            not: false,
+            major,
+            minor,
+        });
+        mistake(rule)
+    };
+    assert_eq!(on(4095, 1_048_575), None);
+    assert_eq!(on(4096, 0), Some(RuleMistake::Device(4096, 0)));
+    assert_eq!(on(0, 1_048_576), Some(RuleMistake::Device(0, 1_048_576)));
+    let of = |types| {
+        let mut rule = Rule::default();
+        rule.object.types = Some(Types { not: false, types });
+        mistake(rule)
+    };
+    assert_eq!(of(vec![FileType::Regular]), None);
+    assert_eq!(of(Vec::new()), Some(RuleMistake::NoType));
     for text in ["n", "a", "arswx", "rx"] {
         assert_eq!(text.parse::<Mode>().unwrap().to_string(), text);
     }
