@@ -236,7 +236,11 @@ class _Running:
 
     def _start_qemu(self, guest, directory, disk):
         accelerator_name = "tcg" if guest.icount else guest.accelerator or accelerator()
-        processor = "host" if accelerator_name == "kvm" else EMULATED_PROCESSOR
+        if guest.icount:
+            # Figures of docs/performance.md are those of this processor.
+            processor = "max,la57=off"
+        else:
+            processor = "host" if accelerator_name == "kvm" else EMULATED_PROCESSOR
         command = [
             "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot",
             "-display", "none", "-nic", "none",
