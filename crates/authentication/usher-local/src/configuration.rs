@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use usher_base::UserName;
+use usher_daemon::control_server::Failed;
 
 use crate::applied::Applied;
 use crate::checked::Checked;
 use crate::error::ConfigurationError;
 use crate::paths;
-use crate::requests::PreparedView;
+use crate::requests::{Prepare, PreparedView};
 
 /// A configuration whose check found no mistake, and nothing that this version cannot enforce.
 #[derive(Debug, Clone)]
@@ -41,13 +42,15 @@ impl Configuration {
         Self::check(serde_json::from_slice(json).map_err(ConfigurationError::Unreadable)?)
     }
 
-    /// Answers [`Prepare`](crate::requests::Prepare) for a daemon that takes every valid
-    /// configuration.
+    /// Answers [`Prepare`] for a daemon that takes every valid configuration. Reads it on another
+    /// thread, because a large one takes a while and connections wait for the daemon's own.
     ///
     /// # Errors
     /// As [`Configuration::read`].
-    pub fn prepare(json: &[u8]) -> Result<PreparedView, ConfigurationError> {
-        Self::read(json).map(|_| PreparedView {})
+    pub async fn prepare(request: Prepare) -> Result<PreparedView, Failed> {
+        let candidate = request.into_candidate();
+        tokio::task::spawn_blocking(move || Self::read(&candidate)).await??;
+        Ok(PreparedView {})
     }
 
     fn check(applied: Applied) -> Result<Self, ConfigurationError> {

@@ -133,7 +133,7 @@ impl Proxy {
 
 impl Answers<Prepare> for Proxy {
     async fn answer(&self, request: Prepare) -> Result<PreparedView, Failed> {
-        Ok(Configuration::prepare(&request.into_candidate())?)
+        Configuration::prepare(request).await
     }
 }
 

@@ -16,10 +16,7 @@ use super::Keeper;
 
 impl Answers<Prepare> for Keeper {
     async fn answer(&self, request: Prepare) -> Result<PreparedView, Failed> {
-        let candidate = request.into_candidate();
-        // On another thread, because a large one takes a while and connections wait for this thread.
-        let check = tokio::task::spawn_blocking(move || Configuration::prepare(&candidate));
-        Ok(check.await??)
+        Configuration::prepare(request).await
     }
 }
 

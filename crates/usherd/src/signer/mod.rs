@@ -252,7 +252,7 @@ impl Signer {
 
 impl Answers<Prepare> for Signer {
     async fn answer(&self, request: Prepare) -> Result<PreparedView, Failed> {
-        Ok(Configuration::prepare(&request.into_candidate())?)
+        Configuration::prepare(request).await
     }
 }
 

@@ -194,7 +194,7 @@ impl Verifier {
 
 impl Answers<Prepare> for Verifier {
     async fn answer(&self, request: Prepare) -> Result<PreparedView, Failed> {
-        Ok(Configuration::prepare(&request.into_candidate())?)
+        Configuration::prepare(request).await
     }
 }
 
