@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,6 +19,13 @@ use usher_system::connections;
 use usher_system::privileges::{self, Capabilities};
 use usher_system::sandbox::{self, Ability, LandlockStatus, NETLINK_ROUTE};
 use world::*;
+
+/// A folder that is gone with the world: a confined process cannot remove it.
+fn folder() -> PathBuf {
+    let folder = PathBuf::from("/mnt/folder");
+    std::fs::create_dir(&folder).unwrap();
+    folder
+}
 
 fn status(name: &str) -> String {
     let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -322,28 +329,26 @@ tests! {
 
     fn a_thread_that_lists_opens_no_file(world) {
         let _ = world;
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("file");
+        let folder = folder();
+        let file = folder.join("file");
         std::fs::write(&file, "text").unwrap();
         if !sandbox::confines_files() {
             eprintln!("skipped: this kernel has no Landlock");
             return;
         }
         sandbox::landlock_lists(&[Path::new("/")]).unwrap();
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
         denied("reading", std::fs::read(&file));
         denied("writing", std::fs::write(&file, "other"));
-        denied("making", std::fs::write(folder.path().join("new"), "text"));
+        denied("making", std::fs::write(folder.join("new"), "text"));
         let flags = rustix::fs::OFlags::PATH;
         rustix::fs::open(&file, flags, rustix::fs::Mode::empty()).unwrap();
-        std::mem::forget(folder);
     }
 
     fn landlock_leaves_the_files_that_were_named(world) {
         let _ = world;
-        let folder = tempfile::tempdir().unwrap();
-        let (read, write, other) =
-            (folder.path().join("read"), folder.path().join("write"), folder.path().join("other"));
+        let folder = folder();
+        let (read, write, other) = (folder.join("read"), folder.join("write"), folder.join("other"));
         for path in [&read, &write, &other] {
             std::fs::create_dir(path).unwrap();
             std::fs::write(path.join("file"), "text").unwrap();
@@ -360,8 +365,6 @@ tests! {
         assert_eq!(std::fs::read_to_string(write.join("new")).unwrap(), "text");
         denied("reading", std::fs::read_to_string(other.join("file")));
         denied("reading", std::fs::read_to_string("/etc/passwd"));
-        // The process outside removes the folder.
-        std::mem::forget(folder);
     }
 
     fn becoming_a_user_is_for_good(world) {
