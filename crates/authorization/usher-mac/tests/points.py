@@ -124,6 +124,17 @@ class Points:
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int)(address)
 
+    def file_open(self):
+        os.close(os.open(self.file, os.O_RDONLY))
+
+    def inode_create(self):
+        os.close(os.open(self.path("created"), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.unlink(self.path("created"))
+
+    def inode_link(self):
+        os.link(self.file, self.path("linked"))
+        os.unlink(self.path("linked"))
+
     def inode_mkdir(self):
         os.mkdir(self.path("made"))
         os.rmdir(self.path("made"))
@@ -177,6 +188,9 @@ class Points:
         if not files:
             raise Otherwise("left out")
         os.close(files[0])
+
+    def mmap_file(self):
+        mmap.mmap(self.open, 0, mmap.MAP_SHARED, mmap.PROT_READ).close()
 
     def file_mprotect(self):
         for protection in (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE):

@@ -10,18 +10,14 @@ use usher_mac::{Answers, EntryPoint, Framework, Module, Settings};
 use super::World;
 
 /// Entry points that other tests reach.
-const ELSEWHERE: [EntryPoint; 14] = [
-    EntryPoint::FileOpen,
+const ELSEWHERE: [EntryPoint; 10] = [
     EntryPoint::InodePermission,
     EntryPoint::InodeGetattr,
-    EntryPoint::InodeCreate,
-    EntryPoint::InodeLink,
     EntryPoint::InodeUnlink,
     EntryPoint::InodeRename,
     EntryPoint::InodeRenameTo,
     EntryPoint::InodeSetattr,
     EntryPoint::BprmCheckSecurity,
-    EntryPoint::MmapFile,
     EntryPoint::TaskKill,
     EntryPoint::SocketBind,
     EntryPoint::SocketConnect,
