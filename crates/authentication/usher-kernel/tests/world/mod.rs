@@ -28,7 +28,7 @@ const CGROUP: &str = "USHER_TEST_CGROUP";
 /// Set in the inner process if the test reads tokens at interfaces, as kernels before 6.6 do.
 const AT_INTERFACES: &str = "USHER_TEST_AT_INTERFACES";
 /// Time limit of a test in seconds: a longer one hangs, even in an emulated machine.
-const PATIENCE: &str = "400";
+const PATIENCE: &str = "900";
 
 /// The service of the tests, its port, and two users.
 pub const SERVICE: u32 = 7;

@@ -20,7 +20,7 @@ pub use policies::*;
 const INSIDE: &str = "USHER_TEST_INSIDE";
 const CGROUP: &str = "USHER_TEST_CGROUP";
 /// Time limit of a test in seconds: a longer one hangs, even in an emulated machine.
-const PATIENCE: &str = "400";
+const PATIENCE: &str = "900";
 /// Time limit of a condition.
 const PATIENT: Duration = Duration::from_secs(60);
 
