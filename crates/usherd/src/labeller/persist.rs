@@ -194,23 +194,34 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::path::{Path, PathBuf};
 
+    use parking_lot::{Mutex, MutexGuard};
     use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, linkat, mknodat};
 
     use super::*;
 
+    /// Each scene watches the whole file system, so there is one at a time.
+    static ALONE: Mutex<()> = Mutex::new(());
+
     /// A folder on a tmpfs that is not only the test's: labels are known of its own files alone.
     struct Scene {
-        folder: tempfile::TempDir,
         persister: Persister,
+        folder: tempfile::TempDir,
+        // The last one to go.
+        _alone: MutexGuard<'static, ()>,
     }
 
     impl Scene {
         fn new(prepare: impl FnOnce(&Path)) -> Self {
+            let alone = ALONE.lock();
             let folder = tempfile::tempdir_in("/dev/shm").unwrap();
             prepare(folder.path());
             let root = File::open("/dev/shm").unwrap();
             let persister = Persister::watch(root.into()).unwrap();
-            Self { folder, persister }
+            Self {
+                persister,
+                folder,
+                _alone: alone,
+            }
         }
 
         fn path(&self, name: &str) -> PathBuf {
