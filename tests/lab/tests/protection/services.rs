@@ -1,6 +1,6 @@
 //! Services that demand protection, and `client` blocks that have it.
 
-use usher_lab::protected::{public_key, start_charon};
+use usher_lab::protected::start_charon;
 use usher_lab::{Daemon, Lab, Mail};
 
 use super::*;
@@ -10,21 +10,9 @@ use super::*;
 const PROTECTED_PORT: &str = "7001";
 const PLAIN_PORT: &str = "7002";
 
-/// The mail topology with these services in place of its own, and IKE keys in the `host` blocks.
+/// The mail topology with these services in place of its own.
 fn protected_service() -> Result<Mail, Box<dyn std::error::Error>> {
     let mail = Lab::mail()?;
-    for here in [&mail.laptop, &mail.mailhost] {
-        for known in [&mail.laptop, &mail.mailhost] {
-            let file = format!("/etc/usher/policy.d/host-{}.policy", known.name());
-            let text = here.read(&file)?;
-            let key = format!("key \"{}\";", public_key(known, "host_key")?);
-            let ike_key = format!("{key} ike-key \"{}\";", public_key(known, "ike/key")?);
-            assert!(text.contains(&key), "{text}");
-            if !text.contains("ike-key") {
-                here.write(file, text.replace(&key, &ike_key))?;
-            }
-        }
-    }
     write_services(&mail, "protection encryption;")?;
     write_clients(&mail, "protection encryption;")?;
     Ok(mail)
