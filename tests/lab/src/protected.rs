@@ -254,6 +254,22 @@ pub fn wait_for_listener(host: &Host, port: u16) -> Result<(), Box<dyn Error>> {
     })
 }
 
+/// A counter of the kernel's statistics of IPsec on this host, such as `XfrmOutNoStates`.
+///
+/// # Errors
+/// When the kernel has no such counter.
+pub fn xfrm_counter(host: &Host, name: &str) -> Result<u64, Box<dyn Error>> {
+    let counters = host.run(["cat", "/proc/net/xfrm_stat"])?.stdout;
+    let mut lines = counters.lines().map(str::split_whitespace);
+    let found = lines.find_map(|mut words| {
+        words
+            .next()
+            .filter(|first| *first == name)
+            .and(words.next())
+    });
+    Ok(found.ok_or_else(|| format!("no counter {name}"))?.parse()?)
+}
+
 /// The answer of a command of `usher`'s on this host.
 ///
 /// # Errors

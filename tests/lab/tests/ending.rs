@@ -238,9 +238,7 @@ fn a_closed_sessions_connections_outlive_the_last_open_one() -> Result {
     let attack = Attack::new()?;
     let (laptop, mailhost) = (&attack.mail.laptop, &attack.mail.mailhost);
     let former = mailhost.read("/etc/usher/users/alice/authorized_keys")?;
-    let make = "ssh-keygen -q -t ed25519 -N '' -f /root/fresh";
-    laptop.run(["sh", "-c", make])?;
-    let fresh = laptop.read("/root/fresh.pub")?;
+    let fresh = laptop.make_key("/root/fresh")?;
     let both = format!("{former}{fresh}");
     mailhost.write("/etc/usher/users/alice/authorized_keys", &both)?;
     mailhost.run(["usher", "policy", "apply"])?;

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::net::IpAddr;
 
-use usher_lab::protected::wait_for_listener;
+use usher_lab::protected::{wait_for_listener, xfrm_counter};
 use usher_lab::{Host, PATIENCE, Running, eventually};
 
 use crate::capture::{Capture, Packet, Sa};
@@ -326,10 +326,5 @@ fn change_nothing(host: &Host) -> Outcome {
 
 /// How many packets the kernel has refused because an SA's authentication failed.
 fn forged(host: &Host) -> Result<u64, Box<dyn Error>> {
-    let listed = host.run(["cat", "/proc/net/xfrm_stat"])?.stdout;
-    let line = listed
-        .lines()
-        .find(|line| line.starts_with("XfrmInStateProtoError"));
-    let number = line.and_then(|line| line.split_whitespace().nth(1));
-    Ok(number.ok_or("no counter of forged packets")?.parse()?)
+    xfrm_counter(host, "XfrmInStateProtoError")
 }

@@ -1,7 +1,7 @@
 //! The IKE key of a host is replaced while its traffic is protected.
 
 use usher_lab::protected::{
-    SERVER, World, can_protect, json, public_key, wait_for_listener, watch_packets,
+    SERVER, World, can_protect, json, public_key, wait_for_listener, watch_packets, xfrm_counter,
 };
 use usher_lab::{Host, PATIENCE, Running, eventually};
 
@@ -98,12 +98,7 @@ impl Pair {
 fn packets_without_sa(world: &World) -> Result<u64, Box<dyn std::error::Error>> {
     let mut number = 0;
     for host in world.protected() {
-        let counted = host.run(["cat", "/proc/net/xfrm_stat"])?.stdout;
-        let line = counted
-            .lines()
-            .find(|line| line.starts_with("XfrmOutNoStates"));
-        let line = line.and_then(|line| line.split_whitespace().nth(1));
-        number += line.ok_or("no such counter")?.parse::<u64>()?;
+        number += xfrm_counter(host, "XfrmOutNoStates")?;
     }
     Ok(number)
 }

@@ -122,10 +122,7 @@ fn live_sockets_are_shown_with_their_statement() -> Outcome {
     host.add_account("alice", 2001)?;
     let listen = ["socat", "TCP-LISTEN:9000,fork", "EXEC:/bin/cat"];
     let _server = world.trusted.spawn(listen)?;
-    eventually("the server listens", || {
-        let listening = world.trusted.run(["ss", "-ltnH", "sport = 9000"])?;
-        Ok(!listening.stdout.is_empty())
-    })?;
+    wait_for_listener(&world.trusted, 9000)?;
     let _other = host.spawn(["socat", "TCP-LISTEN:9001,fork", "EXEC:/bin/cat"])?;
     let (trusted, server) = (
         world.trusted.ipv4().to_string(),

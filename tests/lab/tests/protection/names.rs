@@ -62,10 +62,7 @@ fn a_name_follows_its_answers_and_keeps_the_last() -> Outcome {
         let folder = ["--directory", "/srv/www", "8000"];
         let server = [SERVER, "-u", "-m", "http.server"];
         servers.push(host.spawn(server.iter().chain(&folder))?);
-        eventually("the server listens", || {
-            let listening = host.run(["ss", "-ltnH", "sport = 8000"])?;
-            Ok(!listening.stdout.is_empty())
-        })?;
+        wait_for_listener(host, 8000)?;
     }
     let reaches = |host: &Host| -> Result<bool, Box<dyn std::error::Error>> {
         let url = format!("http://{}:8000/page", host.ipv4());
