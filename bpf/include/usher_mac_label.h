@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Labels of mandatory access control, as modules and user space see them, and as the framework
- * (bpf/mac) is to keep them: its programs keep none in this version (docs/mac.md). Part of the
- * interface of modules (USHER_MAC_INTERFACE) and of the layout of what is pinned
- * (USHER_MAC_LAYOUT).
+ * (bpf/mac) keeps them. Part of the interface of modules (USHER_MAC_INTERFACE) and of the layout of
+ * what is pinned (USHER_MAC_LAYOUT).
  *
  * A label has an element for each module that labels the object: `biba/high,mls/low`. Each distinct
  * element is stored once, under a number; the label of an object is eight such numbers. A module
@@ -25,7 +24,11 @@
 #define USHER_MAC_TEXT_SIZE 1024
 #define USHER_MAC_TEXT_VALUE 255
 
-/* Limit of the distinct elements of all modules. */
+/* Limit of the distinct elements of one module. Processes without CAP_SYS_ADMIN make half of them
+ * at most, so that attributes of files and administrators find room. */
+#define USHER_MAC_ELEMENTS 8192
+#define USHER_MAC_ELEMENTS_OF_USERS 4096
+/* Of all modules: USHER_MAC_MODULES times as many. */
 #define USHER_MAC_ALL_ELEMENTS 65536
 
 /*
@@ -104,7 +107,7 @@ struct usher_mac_label {
  */
 struct usher_mac_process {
 	struct bpf_spin_lock lock; /* of all entries of the process: that of its main thread */
-	__u32 reserved; /* 0 */
+	__u32 is_decided; /* 1: `from` and `to` are those of the execution under way */
 	struct usher_mac_label label;
 	struct usher_mac_label at_exec; /* elements that replace it at the next exec; 0: none */
 	/* While a program is being executed: the label before, and the one that follows. */
@@ -137,7 +140,7 @@ struct usher_mac_labelled {
 };
 
 /*
- * The interface of the library. No program serves it yet, so the kernel answers EOPNOTSUPP.
+ * The interface of the library.
  *
  * lsm_set_self_attr(2) with this id of an LSM reaches the framework. LSM_ATTR_CURRENT (100) sets
  * elements of the calling process, LSM_ATTR_EXEC (101) those that it gets when it next executes a
@@ -166,6 +169,9 @@ struct usher_mac_call {
 	__u32 reserved; /* 0 */
 	__u64 argument;
 };
+
+/* Limit of the file systems whose files have labels of their own. */
+#define USHER_MAC_MULTILABEL 64
 
 _Static_assert(sizeof(struct usher_mac_level) == 36, "usher_mac_level");
 _Static_assert(sizeof(struct usher_mac_grade) == 4, "usher_mac_grade");

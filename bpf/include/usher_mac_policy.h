@@ -18,11 +18,14 @@
  * check replaces a slot of the framework (bpf/mac), and for user space, where it is tested.
  *
  * A module may declare the kind of its elements: MAC_POLICY(example, .label = USHER_MAC_LEVELS).
- * The framework of this version keeps no labels: the kind of every element that a function gets is
- * USHER_MAC_NONE, and no entry point has one of these two forms yet:
+ * Then the framework keeps its elements, of processes and of files on multilabel file systems, and
+ * there are two further forms of functions:
  *
- *     MAC_RELABEL(point)    may the element become `wanted` instead of `former`?
- *     MAC_DECISION(point)   writes `element`, which has the default, or refuses
+ *     MAC_RELABEL(relabel_file)   may the element become `wanted` instead of `former`?
+ *     MAC_DECISION(new_file)      writes `element`, which has the default, or refuses
+ *
+ * A module that declares no relabel_process has elements of processes that no process changes, and
+ * so with relabel_file for files.
  *
  * The table of entry points below is the only declaration of them: the slots, the Rust side and
  * docs/mac-entry-points.md are made from it. USHER_MAC_INTERFACE goes up with every change of a
@@ -114,7 +117,12 @@
 	ENTRY(perf_event_open, CHECK, perf_event_open, usher_mac_operation, "system", "5.7", "perf_event_open(2)") \
 	ENTRY(settime, CHECK, settime, usher_mac_operation, "system", "5.7", "the clock or the time zone is set") \
 	ENTRY(syslog, CHECK, syslog, usher_mac_operation, "system", "5.7", "the log of the kernel is read or controlled") \
-	ENTRY(quotactl, CHECK, quotactl, usher_mac_operation, "system", "5.7", "quotas are read or set")
+	ENTRY(quotactl, CHECK, quotactl, usher_mac_operation, "system", "5.7", "quotas are read or set") \
+	ENTRY(relabel_process, RELABEL, setselfattr, usher_mac_relabelling, "labels", "6.8", "a process sets its own element, now or for the next program (mac_set_proc, mac_execve)") \
+	ENTRY(new_program, DECISION, bprm_creds_from_file, usher_mac_execution, "labels", "5.9", "a process executes a program: `element` is the one that it has then") \
+	ENTRY(relabel_file, RELABEL, inode_setxattr, usher_mac_file, "labels", "5.7", "an element of a file is set, or left out of its label") \
+	ENTRY(new_file, DECISION, inode_init_security, usher_mac_creation, "labels", "5.7", "a file of any type is made: `element` is the new file's") \
+	ENTRY(syscall, CHECK, setselfattr, usher_mac_module_call, "labels", "6.8", "a process calls this module (mac_syscall)")
 /* clang-format on */
 
 /* Bits of `access`. Truncating is writing. */
@@ -342,6 +350,18 @@ struct usher_mac_operation {
 	__u64 value; /* quotactl(2): the id; settime: seconds, 0 if only the zone is set */
 };
 
+struct usher_mac_relabelling {
+	__u32 at_exec; /* 1: for the next program that this thread executes */
+	__u32 reserved; /* 0 */
+};
+
+/* A call of this module. */
+struct usher_mac_module_call {
+	__u32 call; /* its number, which the module defines */
+	__u32 reserved; /* 0 */
+	__u64 argument;
+};
+
 _Static_assert(sizeof(struct usher_mac_declaration) == 48, "usher_mac_declaration");
 _Static_assert(sizeof(struct usher_mac_subject) == 48, "usher_mac_subject");
 _Static_assert(sizeof(struct usher_mac_file) == 24, "usher_mac_file");
@@ -365,6 +385,8 @@ _Static_assert(sizeof(struct usher_mac_peer) == 8, "usher_mac_peer");
 _Static_assert(sizeof(struct usher_mac_ipc) == 32, "usher_mac_ipc");
 _Static_assert(sizeof(struct usher_mac_mount) == 56, "usher_mac_mount");
 _Static_assert(sizeof(struct usher_mac_kernel_module) == 64, "usher_mac_kernel_module");
+_Static_assert(sizeof(struct usher_mac_relabelling) == 8, "usher_mac_relabelling");
+_Static_assert(sizeof(struct usher_mac_module_call) == 16, "usher_mac_module_call");
 _Static_assert(sizeof(struct usher_mac_operation) == 16, "usher_mac_operation");
 
 /* The numbers of entry points, and mac_NAME_request for each. */

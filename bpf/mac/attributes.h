@@ -3,7 +3,7 @@
 #ifndef USHER_MAC_ATTRIBUTES_H
 #define USHER_MAC_ATTRIBUTES_H
 
-#include "objects.h"
+#include "file_labels.h"
 
 struct mnt_idmap;
 
@@ -31,30 +31,38 @@ int BPF_PROG(dispatch_inode_getxattr, struct dentry *entry, const char *name)
 }
 
 /* Hook: inode_setxattr, because setxattr(2) and its kind pass it. Access control lists have hooks
- * of their own. */
-SEC("lsm/inode_setxattr")
+ * of their own. The attribute of labels is asked about as any other one, and then as a label. */
+SEC("lsm.s/inode_setxattr")
 int BPF_PROG(dispatch_inode_setxattr, struct mnt_idmap *map, struct dentry *entry, const char *name,
 	     const void *value, __u64 size, int flags)
 {
 	__u64 asked = modules_at(MAC_POINT_inode_setxattr);
 	struct usher_mac_attribute wanted = { .size = size, .flags = flags };
+	int error = 0;
 
-	if (!asked || !read_attribute(&wanted, entry, name))
-		return 0;
-	return MAC_ASK_CALLER(inode_setxattr, asked, &wanted);
+	if (asked && read_attribute(&wanted, entry, name)) {
+		bpf_rcu_read_lock();
+		error = MAC_ASK_CALLER(inode_setxattr, asked, &wanted);
+		bpf_rcu_read_unlock();
+	}
+	return mac_bounded(mac_compose(error, set_file_label(entry, name, value, size)));
 }
 
 /* Hook: inode_removexattr, because removexattr(2) and its kind pass it. */
-SEC("lsm/inode_removexattr")
+SEC("lsm.s/inode_removexattr")
 int BPF_PROG(dispatch_inode_removexattr, struct mnt_idmap *map, struct dentry *entry,
 	     const char *name)
 {
 	__u64 asked = modules_at(MAC_POINT_inode_removexattr);
 	struct usher_mac_attribute wanted = {};
+	int error = 0;
 
-	if (!asked || !read_attribute(&wanted, entry, name))
-		return 0;
-	return MAC_ASK_CALLER(inode_removexattr, asked, &wanted);
+	if (asked && read_attribute(&wanted, entry, name)) {
+		bpf_rcu_read_lock();
+		error = MAC_ASK_CALLER(inode_removexattr, asked, &wanted);
+		bpf_rcu_read_unlock();
+	}
+	return mac_bounded(mac_compose(error, remove_file_label(entry, name)));
 }
 
 /* Hook: inode_listxattr, because listxattr(2) and its kind pass it. */

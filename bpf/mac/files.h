@@ -3,7 +3,7 @@
 #ifndef USHER_MAC_FILES_H
 #define USHER_MAC_FILES_H
 
-#include "objects.h"
+#include "file_labels.h"
 
 /* Modes of inode_permission that are kinds of access: MAY_EXEC to MAY_APPEND. */
 #define ACCESS_KINDS 15
@@ -40,31 +40,82 @@ struct iattr {
 
 #pragma clang attribute pop
 
-/* Hook: inode_permission, because every look-up of a name and every opening passes it. */
+/* The labels of an access to a file, and of a directory beside it that may be NULL. Returns 0, or
+ * an error if one of them is not known. */
+static __always_inline int read_labels(struct mac_labels *labels, __u64 asked,
+				       const struct usher_mac_subject *subject, struct inode *inode,
+				       __u32 device, struct inode *directory)
+{
+	if (!begin_labels(labels, asked))
+		return 0;
+	read_file_label(&labels->object, inode, device);
+	if (directory)
+		read_file_label(&labels->directory, directory, device);
+	return refuses_unknown(subject, labels) ? -EACCES : 0;
+}
+
+/* Modes of inode_permission: access(2); an opening or an execution, which file_open follows. */
+#define MAY_ACCESS 16
+#define MAY_OPEN 32
+
+/*
+ * Hook: inode_permission, because every look-up of a name and every opening passes it. It cannot
+ * read a label. Modules with labels are not asked about a file whose label is not known where
+ * file_open follows, which reads it, where the kernel reads the attribute for that, and by
+ * access(2). Everything else is refused then: truncate(2), connect(2) to the name of a socket,
+ * attributes of the kind `user.`.
+ */
 SEC("lsm/inode_permission")
 int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
 {
 	__u64 asked = modules_at(MAC_POINT_inode_permission);
 	struct usher_mac_file_access wanted = { .access = mask & ACCESS_KINDS };
 	struct usher_mac_subject subject;
+	struct mac_labels labels;
 
 	/* access(2) with F_OK. */
 	if (!asked || !wanted.access || !read_file(&wanted.file, inode))
 		return 0;
 	read_subject(&subject);
-	return mac_ask_inode_permission(asked, &subject, &wanted);
+	if (begin_labels(&labels, asked)) {
+		read_file_label(&labels.object, inode, wanted.file.device);
+		if (labels.object.elements[0] == UNKNOWN &&
+		    (mask & (MAY_OPEN | MAY_ACCESS) ||
+		     (wanted.access == USHER_MAC_READ && reads_attribute()))) {
+			asked &= ~labels.slots;
+			labels.slots = 0;
+		} else if (refuses_unknown(&subject, &labels)) {
+			return -EACCES;
+		}
+	}
+	return mac_ask_inode_permission(asked, &subject, &wanted, &labels);
 }
 
-/* Hook: file_open, because it sees the open file, whichever way it was found. */
-SEC("lsm/file_open")
+static __always_inline int ask_file_open(__u64 asked, struct file *file,
+					 const struct usher_mac_file_access *wanted)
+{
+	struct usher_mac_subject subject;
+	struct mac_labels labels;
+
+	read_subject(&subject);
+	if (read_labels(&labels, asked, &subject, file->f_inode, wanted->file.device, NULL))
+		return -EACCES;
+	return mac_ask_file_open(asked, &subject, wanted, &labels);
+}
+
+/* Hook: file_open, because it sees the open file, whichever way it was found. It reads labels. */
+SEC("lsm.s/file_open")
 int BPF_PROG(dispatch_file_open, struct file *file)
 {
 	__u64 asked = modules_at(MAC_POINT_file_open);
 	const struct file___mac *opened = (const void *)file;
 	struct usher_mac_file_access wanted = {};
-	struct usher_mac_subject subject;
+	int error;
 
-	if (!asked || !read_file(&wanted.file, opened->f_inode))
+	if (!(asked | labelled_of(~0ULL)) || !read_file(&wanted.file, opened->f_inode))
+		return 0;
+	read_label_of_open(file, wanted.file.device);
+	if (!asked)
 		return 0;
 	/* The kernel reads a program that a process may execute but not read. */
 	if (opened->f_flags & OPENED_TO_EXECUTE)
@@ -75,22 +126,27 @@ int BPF_PROG(dispatch_file_open, struct file *file)
 		wanted.access |= USHER_MAC_WRITE;
 	if (opened->f_flags & O_APPEND)
 		wanted.access |= USHER_MAC_APPEND;
-	read_subject(&subject);
-	return mac_ask_file_open(asked, &subject, &wanted);
+	bpf_rcu_read_lock();
+	error = ask_file_open(asked, file, &wanted);
+	bpf_rcu_read_unlock();
+	return mac_bounded(error);
 }
 
-/* Hook: inode_getattr, because stat(2) and its kind pass it. */
+/* Hook: inode_getattr, because stat(2) and its kind pass it. It cannot read a label. */
 SEC("lsm/inode_getattr")
 int BPF_PROG(dispatch_inode_getattr, const struct path *path)
 {
 	__u64 asked = modules_at(MAC_POINT_inode_getattr);
 	struct usher_mac_subject subject;
 	struct usher_mac_file wanted = {};
+	struct mac_labels labels;
 
 	if (!asked || !read_file(&wanted, BPF_CORE_READ(path, dentry, d_inode)))
 		return 0;
 	read_subject(&subject);
-	return mac_ask_inode_getattr(asked, &subject, &wanted);
+	if (read_labels(&labels, asked, &subject, path->dentry->d_inode, wanted.device, NULL))
+		return -EACCES;
+	return mac_ask_inode_getattr(asked, &subject, &wanted, &labels);
 }
 
 /* Hook: inode_create, because no file is there yet. */
@@ -100,15 +156,14 @@ int BPF_PROG(dispatch_inode_create, struct inode *directory, struct dentry *entr
 {
 	__u64 asked = modules_at(MAC_POINT_inode_create);
 	struct usher_mac_creation wanted = { .mode = mode };
-	struct usher_mac_subject subject;
 
 	if (!asked || !read_file(&wanted.directory, directory))
 		return 0;
-	read_subject(&subject);
-	return mac_ask_inode_create(asked, &subject, &wanted);
+	return MAC_ASK_ABOUT_NAME(inode_create, asked, &wanted, directory);
 }
 
-/* Hook: inode_link, because a second name may lie where other rules are. */
+/* Hook: inode_link, because a second name may lie where other rules are. Before it, path_link has
+ * read the label. */
 SEC("lsm/inode_link")
 int BPF_PROG(dispatch_inode_link, struct dentry *former, struct inode *directory,
 	     struct dentry *entry)
@@ -116,41 +171,90 @@ int BPF_PROG(dispatch_inode_link, struct dentry *former, struct inode *directory
 	__u64 asked = modules_at(MAC_POINT_inode_link);
 	struct usher_mac_naming wanted = {};
 	struct usher_mac_subject subject;
+	struct mac_labels labels;
 
 	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(former, d_inode)) ||
 	    !read_file(&wanted.directory, directory))
 		return 0;
 	read_subject(&subject);
-	return mac_ask_inode_link(asked, &subject, &wanted);
+	if (read_labels(&labels, asked, &subject, former->d_inode, wanted.file.device, directory))
+		return -EACCES;
+	return mac_ask_inode_link(asked, &subject, &wanted, &labels);
 }
 
-/* Hook: inode_unlink, because it knows the file whose name is removed. */
-SEC("lsm/inode_unlink")
+static __always_inline int ask_inode_unlink(__u64 asked, struct inode *directory,
+					    struct inode *inode,
+					    const struct usher_mac_naming *wanted)
+{
+	struct usher_mac_subject subject;
+	struct mac_labels labels;
+
+	read_subject(&subject);
+	if (read_labels(&labels, asked, &subject, inode, wanted->file.device, directory))
+		return -EACCES;
+	return mac_ask_inode_unlink(asked, &subject, wanted, &labels);
+}
+
+/* Hook: inode_unlink, because it knows the file whose name is removed. It reads labels. */
+SEC("lsm.s/inode_unlink")
 int BPF_PROG(dispatch_inode_unlink, struct inode *directory, struct dentry *entry)
 {
 	__u64 asked = modules_at(MAC_POINT_inode_unlink);
 	struct usher_mac_naming wanted = {};
-	struct usher_mac_subject subject;
+	int error;
 
 	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(entry, d_inode)) ||
 	    !read_file(&wanted.directory, directory))
 		return 0;
+	read_label_of_name(entry, wanted.file.device);
+	bpf_rcu_read_lock();
+	error = ask_inode_unlink(asked, directory, entry->d_inode, &wanted);
+	bpf_rcu_read_unlock();
+	return mac_bounded(error);
+}
+
+static __always_inline int ask_inode_rename(__u64 asked, struct inode *directory,
+					    struct inode *inode,
+					    const struct usher_mac_naming *wanted)
+{
+	struct usher_mac_subject subject;
+	struct mac_labels labels;
+
 	read_subject(&subject);
-	return mac_ask_inode_unlink(asked, &subject, &wanted);
+	if (read_labels(&labels, asked, &subject, inode, wanted->file.device, directory))
+		return -EACCES;
+	return mac_ask_inode_rename(asked, &subject, wanted, &labels);
+}
+
+static __always_inline int ask_inode_rename_to(__u64 asked, struct inode *directory,
+					       struct inode *inode,
+					       const struct usher_mac_replacing *wanted)
+{
+	struct usher_mac_subject subject;
+	struct mac_labels labels;
+
+	read_subject(&subject);
+	if (begin_labels(&labels, asked)) {
+		read_file_label(&labels.directory, directory, wanted->directory.device);
+		if (wanted->replaces)
+			read_file_label(&labels.object, inode, wanted->replaced.device);
+		if (refuses_unknown(&subject, &labels))
+			return -EACCES;
+	}
+	return mac_ask_inode_rename_to(asked, &subject, wanted, &labels);
 }
 
 /*
  * Hook: inode_rename, because it knows the file that is replaced. The kernel calls it a second
- * time, the other way round, for an exchange.
+ * time, the other way round, for an exchange. It reads labels.
  */
-SEC("lsm/inode_rename")
+SEC("lsm.s/inode_rename")
 int BPF_PROG(dispatch_inode_rename, struct inode *directory, struct dentry *entry,
 	     struct inode *new_directory, struct dentry *new_entry)
 {
 	__u64 from = modules_at(MAC_POINT_inode_rename), to = modules_at(MAC_POINT_inode_rename_to);
 	struct usher_mac_naming former = {};
 	struct usher_mac_replacing wanted = {};
-	struct usher_mac_subject subject;
 	int error;
 
 	if (!(from | to) || !read_file(&former.file, BPF_CORE_READ(entry, d_inode)) ||
@@ -158,9 +262,15 @@ int BPF_PROG(dispatch_inode_rename, struct inode *directory, struct dentry *entr
 	    !read_file(&wanted.directory, new_directory))
 		return 0;
 	wanted.replaces = read_file(&wanted.replaced, BPF_CORE_READ(new_entry, d_inode));
-	read_subject(&subject);
-	error = mac_ask_inode_rename(from, &subject, &former);
-	return mac_bounded(mac_compose(error, mac_ask_inode_rename_to(to, &subject, &wanted)));
+	read_label_of_name(entry, former.file.device);
+	if (wanted.replaces)
+		read_label_of_name(new_entry, wanted.replaced.device);
+	bpf_rcu_read_lock();
+	error = ask_inode_rename(from, directory, entry->d_inode, &former);
+	error =
+	    mac_compose(error, ask_inode_rename_to(to, new_directory, new_entry->d_inode, &wanted));
+	bpf_rcu_read_unlock();
+	return mac_bounded(error);
 }
 
 /* The changes, from the kernel's bits. */
@@ -181,12 +291,27 @@ static __always_inline __u32 changes(__u32 valid)
 	return found;
 }
 
-/* All attributes of this hook but the file: its first argument has changed between kernels. */
-static __always_inline int dispatch_attributes(struct dentry *entry, struct iattr *change)
+static __always_inline int ask_inode_setattr(__u64 asked, struct inode *inode,
+					     const struct usher_mac_attributes *wanted)
+{
+	struct usher_mac_subject subject;
+	struct mac_labels labels;
+
+	read_subject(&subject);
+	if (read_labels(&labels, asked, &subject, inode, wanted->file.device, NULL))
+		return -EACCES;
+	return mac_ask_inode_setattr(asked, &subject, wanted, &labels);
+}
+
+/* Hook: inode_setattr, because every way of changing attributes ends there. Its arguments are those
+ * of kernel 6.5 and later. It reads labels. */
+SEC("lsm.s/inode_setattr")
+int BPF_PROG(dispatch_inode_setattr, struct mnt_idmap *map, struct dentry *entry,
+	     struct iattr *change)
 {
 	__u64 asked = modules_at(MAC_POINT_inode_setattr);
 	struct usher_mac_attributes wanted = {};
-	struct usher_mac_subject subject;
+	int error;
 
 	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(entry, d_inode)))
 		return 0;
@@ -194,19 +319,11 @@ static __always_inline int dispatch_attributes(struct dentry *entry, struct iatt
 	wanted.uid = BPF_CORE_READ(change, ia_uid.val);
 	wanted.gid = BPF_CORE_READ(change, ia_gid.val);
 	wanted.mode = BPF_CORE_READ(change, ia_mode);
-	read_subject(&subject);
-	return mac_ask_inode_setattr(asked, &subject, &wanted);
-}
-
-struct mnt_idmap;
-
-/* Hook: inode_setattr, because every way of changing attributes ends there. Its arguments are those
- * of kernel 6.5 and later. */
-SEC("lsm/inode_setattr")
-int BPF_PROG(dispatch_inode_setattr, struct mnt_idmap *map, struct dentry *entry,
-	     struct iattr *change)
-{
-	return dispatch_attributes(entry, change);
+	read_label_of_name(entry, wanted.file.device);
+	bpf_rcu_read_lock();
+	error = ask_inode_setattr(asked, entry->d_inode, &wanted);
+	bpf_rcu_read_unlock();
+	return mac_bounded(error);
 }
 
 #endif

@@ -23,6 +23,7 @@
 #include "mounts.h"
 #include "names.h"
 #include "open_files.h"
+#include "process_labels.h"
 #include "processes.h"
 #include "socket_calls.h"
 #include "sockets.h"

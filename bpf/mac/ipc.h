@@ -85,6 +85,7 @@ int BPF_PROG(dispatch_msg_queue_msgrcv, struct kern_ipc_perm *object, struct msg
 	__u64 asked = modules_at(MAC_POINT_msg_queue_msgrcv);
 	struct usher_mac_ipc wanted = { .argument = mode };
 	struct usher_mac_subject subject;
+	struct mac_labels labels;
 
 	if (!asked)
 		return 0;
@@ -92,7 +93,9 @@ int BPF_PROG(dispatch_msg_queue_msgrcv, struct kern_ipc_perm *object, struct msg
 	read_subject(&subject);
 	read_credentials(&subject, BPF_CORE_READ(receiver, cred));
 	subject.process = BPF_CORE_READ(receiver, tgid);
-	return mac_ask_msg_queue_msgrcv(asked, &subject, &wanted);
+	if (begin_labels(&labels, asked))
+		read_process_label(&labels.subject, receiver->group_leader);
+	return mac_ask_msg_queue_msgrcv(asked, &subject, &wanted, &labels);
 }
 
 /* Hook: sem_associate, because semget(2) finds an existing set there. */

@@ -19,7 +19,7 @@ int BPF_PROG(dispatch_inode_mkdir, struct inode *directory, struct dentry *entry
 
 	if (!asked || !read_file(&wanted.directory, directory))
 		return 0;
-	return MAC_ASK_CALLER(inode_mkdir, asked, &wanted);
+	return MAC_ASK_ABOUT_NAME(inode_mkdir, asked, &wanted, directory);
 }
 
 /* Hook: inode_rmdir, because inode_unlink is not called for directories. */
@@ -32,7 +32,7 @@ int BPF_PROG(dispatch_inode_rmdir, struct inode *directory, struct dentry *entry
 	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(entry, d_inode)) ||
 	    !read_file(&wanted.directory, directory))
 		return 0;
-	return MAC_ASK_CALLER(inode_rmdir, asked, &wanted);
+	return MAC_ASK_ABOUT_NAME(inode_rmdir, asked, &wanted, directory);
 }
 
 /* Hook: inode_symlink, because a link leads where its maker may not write. */
@@ -45,7 +45,7 @@ int BPF_PROG(dispatch_inode_symlink, struct inode *directory, struct dentry *ent
 
 	if (!asked || !read_file(&wanted.directory, directory))
 		return 0;
-	return MAC_ASK_CALLER(inode_symlink, asked, &wanted);
+	return MAC_ASK_ABOUT_NAME(inode_symlink, asked, &wanted, directory);
 }
 
 /* Hook: inode_mknod, because devices, pipes and names of sockets are made there. */
@@ -58,7 +58,7 @@ int BPF_PROG(dispatch_inode_mknod, struct inode *directory, struct dentry *entry
 
 	if (!asked || !read_file(&wanted.directory, directory))
 		return 0;
-	return MAC_ASK_CALLER(inode_mknod, asked, &wanted);
+	return MAC_ASK_ABOUT_NAME(inode_mknod, asked, &wanted, directory);
 }
 
 /* Hook: inode_readlink, because readlink(2) passes it. */

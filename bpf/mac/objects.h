@@ -7,6 +7,8 @@
 
 #include <linux/magic.h>
 
+#define CAP_SYS_ADMIN 21
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct user_namespace___mac {
@@ -18,6 +20,10 @@ struct cred___mac {
 	kgid_t gid, sgid, egid, fsgid;
 	struct capability_set cap_effective;
 	struct user_namespace___mac *user_ns;
+};
+
+struct task_struct___mac {
+	const struct cred___mac *real_cred;
 };
 
 struct inode___mac {
@@ -76,6 +82,21 @@ static __always_inline void read_subject(struct usher_mac_subject *subject)
 	subject->reserved = 0;
 }
 
+/* Begins the labels of an access by the calling process, about which these modules are asked.
+ * Returns whether one of them has labels: only then are the others of the access looked up. */
+static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked)
+{
+	/* What is not written here is not looked at, but clang does not know that. */
+	asm volatile("" : : "r"(labels) : "memory");
+	labels->slots = labelled_of(asked);
+	if (!labels->slots)
+		return 0;
+	read_process_label(&labels->subject, bpf_get_current_task_btf()->group_leader);
+	labels->object = no_label;
+	labels->directory = no_label;
+	return 1;
+}
+
 /*
  * Reads a file that may be NULL. Returns 0 for none, and for one of a BPF file system: no module is
  * asked about either.
@@ -96,13 +117,98 @@ static __always_inline int read_file(struct usher_mac_file *file, const void *of
 	return 1;
 }
 
-/* Asks about the calling process. */
+/*
+ * A process with CAP_SYS_ADMIN in the initial user namespace, which labels files. By its own
+ * credentials as well: the kernel acts with others for it on the files of an overlay.
+ */
+static __always_inline int may_label(const struct usher_mac_subject *subject)
+{
+	const struct task_struct___mac *task = (const void *)bpf_get_current_task_btf();
+	const struct cred___mac *cred = BPF_CORE_READ(task, real_cred);
+	__u64 own = 0;
+
+	if (!(subject->capabilities >> CAP_SYS_ADMIN & 1) ||
+	    BPF_CORE_READ(cred, user_ns, level) != 0)
+		return 0;
+	bpf_core_read(&own, sizeof(own), &cred->cap_effective);
+	return own >> CAP_SYS_ADMIN & 1;
+}
+
+/* How many elements a module may have before this process makes another one. */
+static __always_inline __u32 limit_of(const struct usher_mac_subject *subject)
+{
+	return may_label(subject) ? USHER_MAC_ELEMENTS : USHER_MAC_ELEMENTS_OF_USERS;
+}
+
+/*
+ * Whether an access must be refused because a label is not known. A process that may label files is
+ * let through to the modules, which decide.
+ */
+static __always_inline int refuses_unknown(const struct usher_mac_subject *subject,
+					   const struct mac_labels *labels)
+{
+	if (labels->object.elements[0] != UNKNOWN && labels->directory.elements[0] != UNKNOWN)
+		return 0;
+	if (may_label(subject))
+		return 0;
+	count_up(first_of(&unknown_refusals));
+	return 1;
+}
+
+/* Asks about the calling process, whose label is the only one of the access. */
 #define MAC_ASK_CALLER(name, asked, wanted)                                                        \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
+		struct mac_labels labels;                                                          \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		mac_ask_##name(asked, &subject, wanted);                                           \
+		begin_labels(&labels, asked);                                                      \
+		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
+	})
+
+/* The same about another process. */
+#define MAC_ASK_ABOUT_PROCESS(name, asked, wanted, task)                                           \
+	({                                                                                         \
+		struct usher_mac_subject subject;                                                  \
+		struct mac_labels labels;                                                          \
+                                                                                                   \
+		read_subject(&subject);                                                            \
+		if (begin_labels(&labels, asked))                                                  \
+			read_process_label(&labels.object, (task)->group_leader);                  \
+		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
+	})
+
+/* The same about an open file, whose label is known. */
+#define MAC_ASK_ABOUT_FILE(name, asked, wanted, file, device)                                      \
+	({                                                                                         \
+		struct usher_mac_subject subject;                                                  \
+		struct mac_labels labels;                                                          \
+		int answer = 0;                                                                    \
+                                                                                                   \
+		read_subject(&subject);                                                            \
+		if (begin_labels(&labels, asked)) {                                                \
+			read_file_label(&labels.object, (file)->f_inode, device);                  \
+			if (refuses_unknown(&subject, &labels))                                    \
+				answer = -EACCES;                                                  \
+		}                                                                                  \
+		answer ? answer : mac_ask_##name(asked, &subject, wanted, &labels);                \
+	})
+
+/* The same about a new name in a directory. */
+#define MAC_ASK_ABOUT_NAME(name, asked, wanted, directory_inode)                                   \
+	({                                                                                         \
+		struct usher_mac_subject subject;                                                  \
+		struct mac_labels labels;                                                          \
+		int answer = 0;                                                                    \
+                                                                                                   \
+		read_subject(&subject);                                                            \
+		if (begin_labels(&labels, asked)) {                                                \
+			read_file_label(&labels.directory, directory_inode,                        \
+					(wanted)->directory.device);                               \
+			if (refuses_unknown(&subject, &labels))                                    \
+				answer = -EACCES;                                                  \
+		}                                                                                  \
+		answer ? answer : mac_ask_##name(asked, &subject, wanted, &labels);                \
 	})
 
 #endif

@@ -15,12 +15,19 @@ int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 	struct usher_mac_execution wanted = {};
 	struct usher_mac_subject subject;
 
+	struct mac_labels labels;
+
 	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(program, file, f_inode)))
 		return 0;
 	wanted.euid = BPF_CORE_READ(program, cred, euid.val);
 	wanted.egid = BPF_CORE_READ(program, cred, egid.val);
 	read_subject(&subject);
-	return mac_ask_bprm_check_security(asked, &subject, &wanted);
+	if (begin_labels(&labels, asked)) {
+		read_file_label(&labels.object, program->file->f_inode, wanted.file.device);
+		if (refuses_unknown(&subject, &labels))
+			return -EACCES;
+	}
+	return mac_ask_bprm_check_security(asked, &subject, &wanted, &labels);
 }
 
 /* Hook: mmap_file, because what is mapped is read, written and executed without a further call. */
@@ -31,11 +38,17 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 	__u64 asked = modules_at(MAC_POINT_mmap_file);
 	struct usher_mac_mapping wanted = { .protection = protection, .flags = flags };
 	struct usher_mac_subject subject;
+	struct mac_labels labels;
 
-	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(file, f_inode)))
+	if (!asked || !file || !read_file(&wanted.file, BPF_CORE_READ(file, f_inode)))
 		return 0;
 	read_subject(&subject);
-	return mac_ask_mmap_file(asked, &subject, &wanted);
+	if (begin_labels(&labels, asked)) {
+		read_file_label(&labels.object, file->f_inode, wanted.file.device);
+		if (refuses_unknown(&subject, &labels))
+			return -EACCES;
+	}
+	return mac_ask_mmap_file(asked, &subject, &wanted, &labels);
 }
 
 /*
@@ -49,6 +62,7 @@ int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_sigin
 	__u64 asked = modules_at(MAC_POINT_task_kill);
 	struct usher_mac_signal wanted = { .signal = signal };
 	struct usher_mac_subject subject;
+	struct mac_labels labels;
 	int error;
 
 	if (!asked)
@@ -59,7 +73,13 @@ int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_sigin
 	read_subject(&subject);
 	/* Those under which a device's event was requested; NULL: the calling process's. */
 	read_credentials(&subject, credentials);
-	error = mac_ask_task_kill(asked, &subject, &wanted);
+	if (begin_labels(&labels, asked)) {
+		read_process_label(&labels.object, target->group_leader);
+		/* The calling process is anybody, in an interrupt. */
+		if (credentials)
+			labels.subject = no_label;
+	}
+	error = mac_ask_task_kill(asked, &subject, &wanted, &labels);
 	return error == -ESRCH ? -EPERM : error;
 }
 

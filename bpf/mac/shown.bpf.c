@@ -54,12 +54,12 @@ struct task_struct___mac {
  */
 ARRAY_TABLE(modules, USHER_MAC_MODULES, struct usher_mac_module);
 
-/*
- * No program of this version fills these two, so every label is shown without an element. elements:
- * key: the number; limit: 65,536; full: the framework refuses the new element. processes: storage
- * of tasks, without a limit.
+/* So with these two (labels.h). Key: the number of an element. Full: the framework refuses a new
+ * one.
  */
 SPARSE_TABLE(elements, USHER_MAC_ALL_ELEMENTS, __u32, struct usher_mac_numbered);
+
+/* Labels of processes. No room: as in labels.h. */
 TASK_TABLE(processes, struct usher_mac_process);
 
 static const struct usher_mac_label no_label;

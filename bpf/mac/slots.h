@@ -9,14 +9,12 @@
 #define USHER_MAC_SLOTS_H
 
 #include "usher_layout.h"
+#include "labels.h"
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
 #include "precedence.h"
 
 _Static_assert(MAC_POINTS <= 64 * USHER_MAC_POINT_WORDS, "entry points");
-
-/* The modules in their slots, for user space. Key: the slot. Full: user space refuses the ninth. */
-ARRAY_TABLE(modules, USHER_MAC_MODULES, struct usher_mac_module);
 
 /* Bit i: the module in slot i decides. Key: 0. The only word that puts a module in force. */
 ARRAY_TABLE(enabled, 1, __u64);
@@ -62,14 +60,11 @@ static __always_inline int mac_bounded(int error)
 	return error;
 }
 
-/* The element of an object that has none. Never written. */
-static struct usher_mac_element nothing;
-
 #define MAC_SLOT(name, number)                                                                     \
 	__weak __attribute__((noinline)) int mac_slot_##name##_##number(                           \
 	    const struct usher_mac_subject *subject, mac_##name##_request *wanted,                 \
-	    const struct usher_mac_element *subject_label,                                         \
-	    const struct usher_mac_element *object_label, mac_##name##_last *last)                 \
+	    const struct usher_mac_element *subject_label, const struct usher_mac_element *fourth, \
+	    mac_##name##_last *last)                                                               \
 	{                                                                                          \
 		asm volatile("");                                                                  \
 		return 0;                                                                          \
@@ -87,17 +82,28 @@ static struct usher_mac_element nothing;
 
 USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 
+/* Asks the module in a slot of a check, if it is one of those to ask. Labels are looked up only for
+ * a module that has some. */
 #define MAC_ASK_SLOT(name, number)                                                                 \
-	if (asked & (1 << number))                                                                 \
+	if (asked & (1 << number)) {                                                               \
+		const struct usher_mac_element *own = &nothing, *object = &nothing,                \
+					       *directory = &nothing;                              \
+                                                                                                   \
+		if (labels->slots & (1 << number)) {                                               \
+			own = element_at(labels->subject.elements[number], number);                \
+			object = element_at(labels->object.elements[number], number);              \
+			directory = element_at(labels->directory.elements[number], number);        \
+		}                                                                                  \
 		error = mac_add(                                                                   \
-		    error,                                                                         \
-		    mac_slot_##name##_##number(subject, wanted, &nothing, &nothing, &nothing),     \
-		    MAC_POINT_##name, number);
+		    error, mac_slot_##name##_##number(subject, wanted, own, object, directory),    \
+		    MAC_POINT_##name, number);                                                     \
+	}
 
 /* Asks the modules in `asked`, and composes their answers. */
-#define MAC_ASK(name, ...)                                                                         \
+#define MAC_ASK_CHECK(name)                                                                        \
 	static __always_inline int mac_ask_##name(                                                 \
-	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted)    \
+	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted,    \
+	    const struct mac_labels *labels)                                                       \
 	{                                                                                          \
 		int error = 0;                                                                     \
                                                                                                    \
@@ -113,6 +119,32 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 		return mac_bounded(error);                                                         \
 	}
 
+#define MAC_ASK_ONLY(name, number)                                                                 \
+	if (slot == number)                                                                        \
+		answer = mac_slot_##name##_##number(subject, wanted, own, fourth, last);
+
+/* Asks the module in one slot about its element: relabels and decisions. */
+#define MAC_ASK_RELABEL(name)                                                                      \
+	static __always_inline int mac_ask_##name(                                                 \
+	    __u32 slot, const struct usher_mac_subject *subject, mac_##name##_request *wanted,     \
+	    const struct usher_mac_element *own, const struct usher_mac_element *fourth,           \
+	    mac_##name##_last *last)                                                               \
+	{                                                                                          \
+		int answer = -EACCES;                                                              \
+                                                                                                   \
+		MAC_ASK_ONLY(name, 0)                                                              \
+		MAC_ASK_ONLY(name, 1)                                                              \
+		MAC_ASK_ONLY(name, 2)                                                              \
+		MAC_ASK_ONLY(name, 3)                                                              \
+		MAC_ASK_ONLY(name, 4)                                                              \
+		MAC_ASK_ONLY(name, 5)                                                              \
+		MAC_ASK_ONLY(name, 6)                                                              \
+		MAC_ASK_ONLY(name, 7)                                                              \
+		return mac_add(0, answer, MAC_POINT_##name, slot);                                 \
+	}
+#define MAC_ASK_DECISION(name) MAC_ASK_RELABEL(name)
+
+#define MAC_ASK(name, form, ...) MAC_ASK_##form(name)
 USHER_MAC_ENTRY_POINTS(MAC_ASK)
 
 #endif

@@ -69,12 +69,14 @@ int BPF_PROG(dispatch_socket_bind, struct socket *socket, struct sockaddr *addre
 	__u64 asked = modules_at(MAC_POINT_socket_bind);
 	struct usher_mac_socket_address wanted = {};
 	struct usher_mac_subject subject;
+	struct mac_labels labels;
 
 	if (!asked)
 		return 0;
 	read_address(&wanted, socket, address, length);
 	read_subject(&subject);
-	return mac_ask_socket_bind(asked, &subject, &wanted);
+	begin_labels(&labels, asked);
+	return mac_ask_socket_bind(asked, &subject, &wanted, &labels);
 }
 
 /* Hook: socket_connect, because the address is copied from the process by then. */
@@ -84,12 +86,14 @@ int BPF_PROG(dispatch_socket_connect, struct socket *socket, struct sockaddr *ad
 	__u64 asked = modules_at(MAC_POINT_socket_connect);
 	struct usher_mac_socket_address wanted = {};
 	struct usher_mac_subject subject;
+	struct mac_labels labels;
 
 	if (!asked)
 		return 0;
 	read_address(&wanted, socket, address, length);
 	read_subject(&subject);
-	return mac_ask_socket_connect(asked, &subject, &wanted);
+	begin_labels(&labels, asked);
+	return mac_ask_socket_connect(asked, &subject, &wanted, &labels);
 }
 
 #endif

@@ -26,7 +26,7 @@ int BPF_PROG(dispatch_ptrace_access_check, struct task_struct *task, unsigned in
 	if (!asked)
 		return 0;
 	read_process(&wanted, task);
-	return MAC_ASK_CALLER(ptrace_access_check, asked, &wanted);
+	return MAC_ASK_ABOUT_PROCESS(ptrace_access_check, asked, &wanted, task);
 }
 
 /* Hook: ptrace_traceme, because a process makes its parent trace it that way. */
@@ -39,7 +39,7 @@ int BPF_PROG(dispatch_ptrace_traceme, struct task_struct *parent)
 	if (!asked)
 		return 0;
 	read_process(&wanted, parent);
-	return MAC_ASK_CALLER(ptrace_traceme, asked, &wanted);
+	return MAC_ASK_ABOUT_PROCESS(ptrace_traceme, asked, &wanted, parent);
 }
 
 /* Hook: task_setpgid, because it decides who gets a terminal's signals. */
@@ -52,7 +52,7 @@ int BPF_PROG(dispatch_task_setpgid, struct task_struct *task, int group)
 	if (!asked)
 		return 0;
 	read_process(&wanted, task);
-	return MAC_ASK_CALLER(task_setpgid, asked, &wanted);
+	return MAC_ASK_ABOUT_PROCESS(task_setpgid, asked, &wanted, task);
 }
 
 /* Hook: task_setscheduler, because policy, priority and processors of a process are set there. */
@@ -65,7 +65,7 @@ int BPF_PROG(dispatch_task_setscheduler, struct task_struct *task)
 	if (!asked)
 		return 0;
 	read_process(&wanted, task);
-	return MAC_ASK_CALLER(task_setscheduler, asked, &wanted);
+	return MAC_ASK_ABOUT_PROCESS(task_setscheduler, asked, &wanted, task);
 }
 
 /* Hook: task_setnice, because setpriority(2) and nice(2) pass it. */
@@ -78,7 +78,7 @@ int BPF_PROG(dispatch_task_setnice, struct task_struct *task, int nice)
 	if (!asked)
 		return 0;
 	read_process(&wanted, task);
-	return MAC_ASK_CALLER(task_setnice, asked, &wanted);
+	return MAC_ASK_ABOUT_PROCESS(task_setnice, asked, &wanted, task);
 }
 
 /* Hook: task_prlimit, because it sees the limits of another process read and set. It has no process

@@ -3,11 +3,21 @@
  * The module `test` declares every entry point and checks what the framework promises about
  * requests. For one user it refuses with the errors of its settings, which shows how answers are
  * composed.
+ *
+ * It labels objects with names, some of which mean something, in every process:
+ *
+ *   closed      a file that only a process with this name opens
+ *   stays       a process, or a file, that keeps this name
+ *   forbid      a name that nobody gets
+ *   entry       a program of a file with this name runs under the name `entered`
+ *   shared      files that are made in such a directory get its name, and not the process's
+ *
+ * A call 1 (mac_syscall) refuses with the error of its argument.
  */
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
 
-MAC_POLICY(test);
+MAC_POLICY(test, .label = USHER_MAC_NAME);
 MAC_SETTINGS(struct usher_mac_test);
 
 /* An error that no setting should have: the framework has broken a promise. */
@@ -41,10 +51,42 @@ static __always_inline int answer(const struct usher_mac_subject *subject, __u32
 	return -(int)now->errors[point];
 }
 
+/* Whether an element is this name, of at most eight letters. */
+static __always_inline int is_named(const struct usher_mac_element *element, const char name[8])
+{
+	const __u64 *found = (const __u64 *)element->value;
+	__u64 wanted = 0;
+
+	for (int i = 0; i < 8 && name[i]; i++)
+		wanted |= (__u64)(__u8)name[i] << 8 * i;
+	return element->kind == USHER_MAC_NAME && found[0] == wanted && !found[1];
+}
+
+#define IS(element, text) is_named(element, (const char[8]){ text })
+
+static __always_inline int is_refused(const struct usher_mac_element *own,
+				      const struct usher_mac_element *object)
+{
+	return IS(object, "closed") && !IS(own, "closed");
+}
+
+static __always_inline int relabels(const struct usher_mac_element *former,
+				    const struct usher_mac_element *wanted)
+{
+	if (former->reserved || wanted->reserved || former->kind > USHER_MAC_UNKNOWN ||
+	    wanted->kind > USHER_MAC_NAME)
+		return BROKEN;
+	if (IS(former, "stays"))
+		return -EPERM;
+	return IS(wanted, "forbid") ? -EACCES : 0;
+}
+
 #define ANSWER(name) answer(subject, MAC_POINT_##name)
 
 MAC_CHECK(file_open)
 {
+	if (is_refused(subject_label, object_label))
+		return -EACCES;
 	return is_whole(&request->file) && !request->reserved ? ANSWER(file_open) : BROKEN;
 }
 
@@ -55,6 +97,8 @@ MAC_CHECK(inode_permission)
 
 MAC_CHECK(inode_getattr)
 {
+	if (is_refused(subject_label, object_label))
+		return -EACCES;
 	return ANSWER(inode_getattr);
 }
 
@@ -320,4 +364,46 @@ MAC_CHECK(syslog)
 MAC_CHECK(quotactl)
 {
 	return ANSWER(quotactl);
+}
+
+MAC_RELABEL(relabel_process)
+{
+	int refused = relabels(former, wanted);
+
+	return refused ? refused : ANSWER(relabel_process);
+}
+
+MAC_RELABEL(relabel_file)
+{
+	int refused = relabels(former, wanted);
+
+	return refused ? refused : ANSWER(relabel_file);
+}
+
+MAC_DECISION(new_program)
+{
+	if (!is_whole(&request->file))
+		return BROKEN;
+	if (IS(object_label, "entry")) {
+		__builtin_memset(element, 0, sizeof(*element));
+		element->kind = USHER_MAC_NAME;
+		__builtin_memcpy(element->value, "entered", 7);
+	}
+	return ANSWER(new_program);
+}
+
+MAC_DECISION(new_file)
+{
+	if (!is_directory(&request->directory))
+		return BROKEN;
+	if (IS(object_label, "shared"))
+		*element = *object_label;
+	return ANSWER(new_file);
+}
+
+MAC_CHECK(syscall)
+{
+	if (request->call != 1)
+		return -EINVAL;
+	return request->argument ? -(int)request->argument : ANSWER(syscall);
 }

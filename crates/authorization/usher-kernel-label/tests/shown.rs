@@ -81,7 +81,7 @@ fn show(object: &Object) {
 }
 
 /// The labels of new files, as the labeller opens them.
-fn new_file_labels() -> Result<Option<NewFileLabels>, usher_mac::Error> {
+fn new_file_labels() -> Result<NewFileLabels, usher_mac::Error> {
     NewFileLabels::open(&Pins::lock(Path::new(TABLES))?)
 }
 
@@ -209,7 +209,7 @@ fn labels_are_shown_to_everyone_and_tables_to_nobody() {
     assert_eq!(refused, ProcessLabelError::NoProcess(other));
 
     let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
-    let labels = new_file_labels().unwrap().unwrap();
+    let labels = new_file_labels().unwrap();
     assert_eq!(labels.of(file.as_file().as_fd()).unwrap(), None);
     put_file(&object, file.as_file(), [1, 0, 6, 0, 0, 0, 0, 0], 2);
     // By a descriptor that reads nothing.

@@ -51,12 +51,6 @@ pub enum Error {
         /// libbpf's error.
         error: KernelError,
     },
-    /// The kernel programs keep no labels.
-    #[error(
-        "this version keeps no labels in the kernel, so `multilabel` has no effect; take the statement \
-         out of the policy"
-    )]
-    NoLabels,
     /// The settings are those of another module, or the module has none.
     #[error("these are not settings of the module {0}")]
     OtherSettings(String),

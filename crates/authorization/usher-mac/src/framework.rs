@@ -11,8 +11,9 @@ use usher_bpf::{
     leave,
 };
 
+use crate::labels::{self, Labels};
 use crate::module::{CHECK, SETTINGS, exchange};
-use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MacModule};
+use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacModule};
 use crate::{EntryPoint, Error, Loaded, MAX_MODULES, Module, NewFileLabels, Settings, Unsupported};
 use crate::{multilabel, shown};
 
@@ -22,7 +23,7 @@ static CODE: Code = code!("usher_mac", "framework");
 const DISPATCH: &str = "dispatch_";
 /// Prefix of the folders of modules.
 const SLOT: &str = "slot_";
-/// The tables that outlive the process: all.
+/// The tables that outlive the process, beside those of labels.
 const TABLES: [&str; 5] = ["layout", "modules", "enabled", "declared", "refusals"];
 /// The LSMs in force, by commas.
 const LSMS: &str = "/sys/kernel/security/lsm";
@@ -33,6 +34,7 @@ pub struct Framework {
     enabled: Table<u32, u64>,
     declared: Table<u32, u64>,
     refusals: Counters<u64>,
+    labels: Labels,
     /// By hook.
     dispatchers: BTreeMap<&'static str, OwnedFd>,
     pins: Pins,
@@ -58,7 +60,8 @@ fn dispatcher(hook: &str) -> String {
 
 /// The hooks with a dispatcher.
 fn hooks() -> BTreeSet<&'static str> {
-    EntryPoint::all().map(EntryPoint::hook).collect()
+    let of_points = EntryPoint::all().map(EntryPoint::hook);
+    of_points.chain(labels::HOOKS).collect()
 }
 
 /// The bit of a slot in a set of modules.
@@ -131,7 +134,8 @@ impl Framework {
             // Of a process that ended before it had attached anything.
             pins.remove()?;
         }
-        let opened = CODE.open()?.pin(&pins, Some(&TABLES))?;
+        let tables: Vec<_> = TABLES.into_iter().chain(labels::TABLES).collect();
+        let opened = CODE.open()?.pin(&pins, Some(&tables))?;
         let opened = opened.choose(|_, _| Ok::<_, KernelError>(!is_whole))?;
         let object = opened.load().map_err(|error| -> Error {
             if is_whole {
@@ -155,6 +159,7 @@ impl Framework {
             enabled: object.table("enabled")?,
             declared: object.table("declared")?,
             refusals: object.counters("refusals")?,
+            labels: Labels::of(&object)?,
             dispatchers: dispatchers.collect::<Result<_, KernelError>>()?,
             pins,
         };
@@ -175,15 +180,38 @@ impl Framework {
         }
         let free = (0..MAC_MODULES).find(|slot| loaded.iter().all(|(taken, _)| taken != slot));
         let slot = free.ok_or_else(|| Error::NoSlot(module.name().into()))?;
-        let order = loaded.iter().map(|(_, one)| one.order).max().unwrap_or(0) + 1;
+        let order = self.labels.next_order()?;
         let put = self.put(module, settings.as_ref(), slot, order);
         if put.is_err() {
             self.release(slot)?;
             return put;
         }
-        // In force from here on.
+        // In force from here on: the labels first, which it needs to decide.
         let enabled = self.enabled()? | bit(slot);
+        self.set_labelled(enabled)?;
         Ok(self.enabled.set(&0, &enabled)?)
+    }
+
+    /// Has those of these modules keep labels that have some.
+    fn set_labelled(&self, among: u64) -> Result<(), Error> {
+        let (mut slots, mut youngest) = (0, 0);
+        for slot in (0..MAC_MODULES).filter(|slot| among & bit(*slot) != 0) {
+            let module = self.modules.get(&slot)?.unwrap_or(MacModule::zeroed());
+            if module.label != MAC_NONE {
+                slots |= bit(slot);
+                youngest = youngest.max(module.order);
+            }
+        }
+        Ok(self.labels.set_labelled(slots, youngest)?)
+    }
+
+    /// Attaches a hook's dispatcher, if it is not.
+    fn attach(&self, hook: &str) -> Result<(), Error> {
+        let name = dispatcher(hook);
+        if !is_kept(&name, &self.pins)? {
+            keep(&name, self.dispatchers[hook].as_fd(), &self.pins)?;
+        }
+        Ok(())
     }
 
     /// All of a module but its bit.
@@ -197,6 +225,7 @@ impl Framework {
         let mut entry = MacModule::zeroed();
         entry.name[..module.name.len()].copy_from_slice(module.name.as_bytes());
         entry.order = order;
+        entry.label = module.declaration()?.label;
         let pins = Pins::lock(&self.folder(slot))?;
         let (opened, points) = replacing(module, slot, &self.dispatchers)?;
         for point in &points {
@@ -217,11 +246,12 @@ impl Framework {
             self.refusals.reset_at(place(point, slot))?;
             let declared = self.declared_at(point)? | bit(slot);
             self.declared.set(&(point as u32), &declared)?;
-            let hook = point.hook();
-            let name = dispatcher(hook);
-            if !is_kept(&name, &self.pins)? {
-                keep(&name, self.dispatchers[hook].as_fd(), &self.pins)?;
-            }
+            self.attach(point.hook())?;
+        }
+        if entry.label != MAC_NONE {
+            labels::HOOKS
+                .into_iter()
+                .try_for_each(|hook| self.attach(hook))?;
         }
         Ok(())
     }
@@ -251,12 +281,26 @@ impl Framework {
         let slot = self.slot_of(name)?;
         let enabled = self.enabled()? & !bit(slot);
         self.enabled.set(&0, &enabled)?;
+        self.set_labelled(enabled)?;
         self.release(slot)
     }
 
     /// Removes all of a module that has no bit.
     fn release(&self, slot: u32) -> Result<(), Error> {
+        let module = self.modules.get(&slot)?.unwrap_or(MacModule::zeroed());
+        if module.label != MAC_NONE {
+            self.labels.forget(slot)?;
+        }
+        let others = (0..MAC_MODULES).filter(|other| *other != slot);
         let mut unused = hooks();
+        for other in others {
+            let other = self.modules.get(&other)?.unwrap_or(MacModule::zeroed());
+            if other.label != MAC_NONE {
+                labels::HOOKS.iter().for_each(|hook| {
+                    unused.remove(hook);
+                });
+            }
+        }
         for point in EntryPoint::all() {
             let former = self.declared_at(point)?;
             let declared = former & !bit(slot);
@@ -282,6 +326,7 @@ impl Framework {
     /// Releases modules that an earlier process has half loaded or half unloaded.
     fn undo_halves(&self) -> Result<(), Error> {
         let enabled = self.enabled()?;
+        self.set_labelled(enabled)?;
         let mut halves = (0..MAC_MODULES).filter(|slot| enabled & bit(*slot) == 0);
         halves.try_for_each(|slot| self.release(slot))
     }
@@ -328,6 +373,14 @@ impl Framework {
         Ok(attached)
     }
 
+    /// Refusals of files on multilabel file systems whose label was not known.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn unknown_refusals(&self) -> Result<u64, Error> {
+        Ok(self.labels.unknown_refusals()?)
+    }
+
     /// Everything that is pinned or in use below the folder, for the guard. Others after each
     /// [`Framework::load`], [`Framework::configure`] and [`Framework::unload`].
     ///
@@ -354,11 +407,11 @@ impl Framework {
         multilabel::set(&self.pins, devices)
     }
 
-    /// The labels of new files. `None`: files have no labels in the kernel.
+    /// The labels of new files.
     ///
     /// # Errors
     /// As [`NewFileLabels::open`].
-    pub fn new_file_labels(&self) -> Result<Option<NewFileLabels>, Error> {
+    pub fn new_file_labels(&self) -> Result<NewFileLabels, Error> {
         NewFileLabels::open(&self.pins)
     }
 
@@ -377,6 +430,7 @@ impl Framework {
     /// The kernel's error; some may be in force then.
     pub fn close(self) -> Result<(), Error> {
         self.enabled.set(&0, &0)?;
+        // Without the bits of modules, also those that keep labels.
         self.undo_halves()?;
         self.pins.remove()?;
         Ok(self.pins.remove_folder()?)

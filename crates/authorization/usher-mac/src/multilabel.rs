@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use usher_bpf::Pins;
+use usher_bpf::{KernelError, Pins};
 
 use crate::Error;
 
@@ -14,11 +14,8 @@ const TABLE: &str = "multilabel";
 /// # Errors
 /// The kernel's error; some may have them then.
 pub(crate) fn set(pins: &Pins, devices: &BTreeSet<(u32, u32)>) -> Result<(), Error> {
-    let table = match pins.table::<u32, u32>(TABLE)? {
-        Some(table) => table,
-        None if devices.is_empty() => return Ok(()),
-        None => return Err(Error::NoLabels),
-    };
+    let table = pins.table::<u32, u32>(TABLE)?;
+    let table = table.ok_or(KernelError::MissingPart(TABLE))?;
     // The kernel's own numbers of devices, which have 12 bits for the major one.
     let wanted = devices
         .iter()

@@ -21,19 +21,16 @@ pub struct NewFileLabels {
 }
 
 impl NewFileLabels {
-    /// Opens the tables that are pinned there. `None`: files have no labels in the kernel.
+    /// Opens the tables that are pinned there.
     ///
     /// # Errors
-    /// The kernel's error; [`KernelError::MissingPart`] for a table of files without the others.
-    pub fn open(pins: &Pins) -> Result<Option<Self>, Error> {
-        let Some(files) = pins.table("files")? else {
-            return Ok(None);
-        };
-        Ok(Some(Self {
-            files,
+    /// The kernel's error; [`KernelError::MissingPart`] for a table that is not there.
+    pub fn open(pins: &Pins) -> Result<Self, Error> {
+        Ok(Self {
+            files: required(pins.table("files")?, "files")?,
             elements: required(pins.table("elements")?, "elements")?,
             modules: required(pins.table("modules")?, "modules")?,
-        }))
+        })
     }
 
     /// The label of an open file that is new, and may be opened with O_PATH. `None`: the file is not new, or the

@@ -82,11 +82,16 @@ impl EntryPoint {
          Made from the table in [usher_mac_policy.h](../bpf/include/usher_mac_policy.h) by the test \
          `the_page_of_entry_points_is_that_of_the_header`, which compares them.\n\n\
          A function of a module has the name of an entry point. It gets the process, a request, \
-         and the module's own elements of labels, which are empty in this version. It returns 0 \
-         or the negative number of an error. The form of every entry point is *check*: each \
-         loaded module that declares it is asked, and each refusal refuses. No program is \
-         attached to a hook that no loaded module needs. \
-         No function sleeps.\n\n\
+         and the module's own elements of labels. Its form is one of three:\n\n\
+         - *check*: may the process do this? Each loaded module that declares it is asked, and \
+         each refusal refuses.\n\
+         - *relabel*: may an element of the module become another one? Only the module whose \
+         element it is is asked; if it does not declare the entry point, the element does not \
+         change.\n\
+         - *decision*: the module may write the element that a new program or file is to have, or \
+         refuse. Without it the element is the process's, or the one that the process has set for \
+         its next program.\n\n\
+         No program is attached to a hook that no loaded module needs. No function sleeps.\n\n\
          | entry point | form | class | hook | request | from kernel | asked when |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n",
         );

@@ -3,6 +3,8 @@
 
 #[path = "kernel/attacks.rs"]
 mod attacks;
+#[path = "kernel/labels.rs"]
+mod labels;
 #[path = "kernel/reached.rs"]
 mod reached;
 
@@ -13,6 +15,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use usher_mac::bsdextended::{Ids, Mode, Object, Rule, Subject};
 use usher_mac::{Answers, EntryPoint, Error, Framework, Module, Settings};
@@ -32,7 +35,12 @@ struct World {
     user: u32,
     /// A user that no rule is about.
     twin: u32,
+    /// lsm_set_self_attr(2) reaches one framework only.
+    _alone: MutexGuard<'static, ()>,
 }
+
+/// Of the only test that has a framework.
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl World {
     /// None where the kernel does not run the framework, or LSM programs are not to be attached.
@@ -43,6 +51,8 @@ impl World {
             );
             return None;
         }
+        // A test that has failed has closed its framework.
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let pins = PathBuf::from(format!("/sys/fs/bpf/test_mac_{name}"));
         let framework = match Framework::open(&pins) {
             Err(Error::Unsupported(lacking)) => {
@@ -60,6 +70,7 @@ impl World {
             files,
             user: 3000 + 2 * number,
             twin: 3001 + 2 * number,
+            _alone: alone,
         })
     }
 
@@ -124,6 +135,7 @@ fn one(id: u32) -> Ids {
 fn actor(uid: u32, acts: &[String]) -> Command {
     const SCRIPT: &str = concat!(
         include_str!("../../../protection/usher-ipsec/tests/world/ring.py"),
+        include_str!("label_acts.py"),
         include_str!("actor.py")
     );
     let mut command = Command::new("python3");

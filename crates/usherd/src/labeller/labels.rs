@@ -75,7 +75,7 @@ pub(super) fn put_in_force(
             let devices = wanted.iter().map(|one| one.device).collect();
             framework.set_multilabel(&devices)?;
             framework.show_labels(Path::new(SHOWN))?;
-            framework.new_file_labels()?
+            Some(framework.new_file_labels()?)
         }
         None => {
             hide()?;

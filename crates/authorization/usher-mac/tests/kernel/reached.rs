@@ -10,7 +10,7 @@ use usher_mac::{Answers, EntryPoint, Framework, Module, Settings};
 use super::World;
 
 /// Entry points that other tests reach.
-const ELSEWHERE: [EntryPoint; 10] = [
+const ELSEWHERE: [EntryPoint; 15] = [
     EntryPoint::InodePermission,
     EntryPoint::InodeGetattr,
     EntryPoint::InodeUnlink,
@@ -21,6 +21,11 @@ const ELSEWHERE: [EntryPoint; 10] = [
     EntryPoint::TaskKill,
     EntryPoint::SocketBind,
     EntryPoint::SocketConnect,
+    EntryPoint::RelabelProcess,
+    EntryPoint::NewProgram,
+    EntryPoint::RelabelFile,
+    EntryPoint::NewFile,
+    EntryPoint::Syscall,
 ];
 
 /// A process of a user, with all capabilities, that acts when it is asked to.

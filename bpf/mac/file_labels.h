@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The life of labels of files on multilabel file systems. The attribute security.bpf.mac has the
+ * text; the storage of the inode has the numbers of the elements, for programs that cannot read the
+ * attribute. A new file has its label in the storage at once, and the labeller writes the
+ * attribute.
+ *
+ * The kernel reads the attribute for a program with the rights of the calling process: the label of
+ * a file that it may not read stays unknown, and the access is refused.
+ */
+#ifndef USHER_MAC_FILE_LABELS_H
+#define USHER_MAC_FILE_LABELS_H
+
+#include "label_text.h"
+
+extern void bpf_rcu_read_lock(void) __ksym;
+extern void bpf_rcu_read_unlock(void) __ksym;
+extern int bpf_get_file_xattr(struct file *file, const char *name, struct bpf_dynptr *value) __ksym;
+extern int bpf_get_dentry_xattr(struct dentry *entry, const char *name,
+				struct bpf_dynptr *value) __ksym;
+
+struct xattr;
+
+/* The attribute. */
+const char label_attribute[] = "security.bpf.mac";
+
+/* The label of the calling process. */
+static __always_inline void read_own_label(struct usher_mac_label *label)
+{
+	read_process_label(label, bpf_get_current_task_btf()->group_leader);
+}
+
+/* What the reading of a label returns, or the kernel's error. -ENODATA: the file has none. */
+#define IS_KNOWN 1
+
+/* Begins to read the attribute of a file whose label is not known, on a multilabel file system.
+ * Returns room for it. */
+static __always_inline struct mac_scratch *begin_attribute(struct usher_mac_file_label **stored,
+							   struct inode *inode, __u32 device)
+{
+	if (!labelled_of(~0ULL) || !is_multilabel(device))
+		return NULL;
+	*stored = bpf_inode_storage_get(&files, inode, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!*stored || is_known(*stored))
+		return NULL;
+	return take_scratch();
+}
+
+/* Stores a label that was read, unless another one was set meanwhile. */
+static __always_inline void store_label(struct usher_mac_file_label *stored,
+					const struct usher_mac_label *label, __u64 order,
+					__u32 state, __u32 changes)
+{
+	bpf_spin_lock(&stored->lock);
+	if (stored->changes == changes) {
+		stored->label = *label;
+		stored->order = order;
+		stored->state = state;
+	}
+	bpf_spin_unlock(&stored->lock);
+}
+
+/* Ends it. `length` is the kernel's answer: of the attribute, or an error. Returns what it found.
+ */
+static __always_inline int end_attribute(struct usher_mac_file_label *stored,
+					 struct mac_scratch *now, int length, __u32 changes)
+{
+	struct label_reading reading = { .scratch = now };
+	struct usher_mac_labelled *in_force = first_of(&labelled);
+	__u64 order;
+
+	if (!in_force)
+		return IS_KNOWN;
+	order = in_force->order;
+	reading.slots = in_force->slots;
+	now->label = no_label;
+	if (length == -ENODATA && stored->state == USHER_MAC_FILE_NEW) {
+		/* The labeller has not come to it; a module has been loaded since. */
+		now->label = stored->label;
+		store_label(stored, &now->label, order, USHER_MAC_FILE_NEW, changes);
+		return IS_KNOWN;
+	}
+	if (length <= 0 || length > USHER_MAC_TEXT_SIZE)
+		return length < 0 ? length : -EINVAL;
+	begin_text(now, length);
+	if (READ_TEXT(reading, read_attribute_element))
+		return -EINVAL;
+	store_label(stored, &now->label, order, USHER_MAC_FILE_READ, changes);
+	return IS_KNOWN;
+}
+
+/* Reads the label of a file that is opened, if it is not known. */
+static __always_inline int read_label_of_open(struct file *file, __u32 device)
+{
+	struct usher_mac_file_label *stored = NULL;
+	struct mac_scratch *now = begin_attribute(&stored, file->f_inode, device);
+	struct bpf_dynptr value;
+	__u32 changes;
+	int length;
+
+	if (!now || !stored)
+		return IS_KNOWN;
+	changes = stored->changes;
+	bpf_dynptr_from_mem(now->text, sizeof(now->text), 0, &value);
+	now->reads_attribute = 1;
+	length = bpf_get_file_xattr(file, label_attribute, &value);
+	now->reads_attribute = 0;
+	return end_attribute(stored, now, length, changes);
+}
+
+/* Reads the label of a file that has this name. */
+static __always_inline int read_label_of_name(struct dentry *entry, __u32 device)
+{
+	struct usher_mac_file_label *stored = NULL;
+	struct mac_scratch *now = begin_attribute(&stored, entry->d_inode, device);
+	struct bpf_dynptr value;
+	__u32 changes;
+	int length;
+
+	if (!now || !stored)
+		return IS_KNOWN;
+	changes = stored->changes;
+	bpf_dynptr_from_mem(now->text, sizeof(now->text), 0, &value);
+	now->reads_attribute = 1;
+	length = bpf_get_dentry_xattr(entry, label_attribute, &value);
+	now->reads_attribute = 0;
+	return end_attribute(stored, now, length, changes);
+}
+
+/*
+ * Hook: path_link, because inode_link cannot sleep, and comes afterwards. Where the kernel has no
+ * such hook in force (CONFIG_SECURITY_PATH), a label that is not known stays so.
+ */
+SEC("lsm.s/path_link")
+int BPF_PROG(dispatch_path_link, struct dentry *former, const struct path *directory,
+	     struct dentry *entry)
+{
+	struct usher_mac_file file = {};
+
+	if (labelled_of(~0ULL) && read_file(&file, BPF_CORE_READ(former, d_inode)))
+		read_label_of_name(former, file.device);
+	return 0;
+}
+
+/* Whether a hook is about the attribute. */
+static __always_inline int is_label(const char *name)
+{
+	char found[sizeof(label_attribute)] = {};
+	__u32 differences = 0;
+
+	if (bpf_probe_read_kernel_str(found, sizeof(found), name) != sizeof(found))
+		return 0;
+	for (__u32 i = 0; i < sizeof(found); i++)
+		differences |= found[i] ^ label_attribute[i];
+	/* A longer name is cut off. */
+	return !differences && !bpf_probe_read_kernel(found, 1, name + sizeof(found) - 1) &&
+	       !found[0];
+}
+
+/* Modules may refuse that an element is left out of the new label. */
+static long leave_out_element(__u64 slot, struct label_reading *reading)
+{
+	struct mac_scratch *now = reading->scratch;
+
+	if (slot >= USHER_MAC_MODULES)
+		return 1;
+	if (!(reading->slots >> slot & 1) || now->named >> slot & 1 ||
+	    element_at(*place_of(&now->former, slot), slot) == &nothing)
+		return 0;
+	reading->error = ask_about_file(slot, reading, &nothing);
+	return reading->error != 0;
+}
+
+static __always_inline int ask_about_label(struct mac_scratch *now, struct inode *inode,
+					   const struct usher_mac_file *file, int found)
+{
+	struct label_reading reading = {
+		.scratch = now,
+		.slots = labelled_of(~0ULL),
+		.file = file,
+	};
+
+	read_own_label(&now->own);
+	read_file_label(&now->former, inode, file->device);
+	/* Else modules see that it is not known: it cannot be read, or is not a label. */
+	if (now->former.elements[0] == UNKNOWN && found == -ENODATA)
+		now->former = no_label;
+	now->label = no_label;
+	read_subject(&now->subject);
+	if (READ_TEXT(reading, read_file_element))
+		return reading.error;
+	bpf_loop(USHER_MAC_MODULES, leave_out_element, &reading, 0);
+	return reading.error;
+}
+
+/*
+ * For inode_setxattr, without which no attribute is set. The label of the file is as before until
+ * inode_post_setxattr, if all modules whose elements change permit it.
+ */
+static __always_inline int set_file_label(struct dentry *entry, const char *name, const void *value,
+					  __u64 size)
+{
+	struct usher_mac_file file = {};
+	struct mac_scratch *now;
+	int error, found;
+
+	if (!labelled_of(~0ULL) || !is_label(name) ||
+	    !read_file(&file, BPF_CORE_READ(entry, d_inode)) || !is_multilabel(file.device))
+		return 0;
+	found = read_label_of_name(entry, file.device);
+	now = take_scratch();
+	if (!now)
+		return -ENOMEM;
+	error = copy_text(now, value, size);
+	if (!error) {
+		bpf_rcu_read_lock();
+		error = ask_about_label(now, entry->d_inode, &file, found);
+		bpf_rcu_read_unlock();
+	}
+	return mac_bounded(error);
+}
+
+/* Hook: inode_post_setxattr, because the attribute is set. Under the lock of the inode, as the one
+ * before. */
+SEC("lsm.s/inode_post_setxattr")
+int BPF_PROG(dispatch_inode_post_setxattr, struct dentry *entry, const char *name,
+	     const void *value, __u64 size, int flags)
+{
+	struct usher_mac_labelled *in_force = first_of(&labelled);
+	struct label_reading reading = {};
+	struct usher_mac_file_label *stored;
+	struct usher_mac_file file = {};
+	struct mac_scratch *now;
+	__u64 order;
+	int is_read;
+
+	if (!in_force || !in_force->slots || !is_label(name) ||
+	    !read_file(&file, BPF_CORE_READ(entry, d_inode)) || !is_multilabel(file.device))
+		return 0;
+	stored =
+	    bpf_inode_storage_get(&files, entry->d_inode, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	/* It has none yet, and is read when it is next needed. */
+	if (!stored)
+		return 0;
+	order = in_force->order;
+	reading.slots = in_force->slots;
+	now = take_scratch();
+	is_read = now && !copy_text(now, value, size);
+	if (is_read) {
+		reading.scratch = now;
+		now->label = no_label;
+		is_read = !READ_TEXT(reading, read_attribute_element);
+	}
+	bpf_spin_lock(&stored->lock);
+	if (is_read) {
+		stored->label = now->label;
+		stored->order = order;
+	}
+	stored->state = is_read ? USHER_MAC_FILE_READ : USHER_MAC_FILE_COLD;
+	stored->changes++;
+	bpf_spin_unlock(&stored->lock);
+	return 0;
+}
+
+/* Whether a label has an element of one of these modules. */
+static __always_inline int has_any(const struct usher_mac_label *label, __u64 slots)
+{
+	int found = 0;
+
+#pragma unroll
+	for (__u32 slot = 0; slot < USHER_MAC_MODULES; slot++)
+		found |= (slots >> slot & 1) && label->elements[slot];
+	return found;
+}
+
+/* For inode_removexattr. A label that a module in force has, or that cannot be read, is not
+ * removed, as on FreeBSD: another one can be set, about which modules are asked. */
+static __always_inline int remove_file_label(struct dentry *entry, const char *name)
+{
+	__u64 slots = labelled_of(~0ULL);
+	struct usher_mac_label label;
+	struct usher_mac_file file = {};
+
+	if (!slots || !is_label(name) || !read_file(&file, BPF_CORE_READ(entry, d_inode)) ||
+	    !is_multilabel(file.device))
+		return 0;
+	if (read_label_of_name(entry, file.device) == -ENODATA)
+		return 0;
+	read_file_label(&label, entry->d_inode, file.device);
+	return has_any(&label, slots) ? -EPERM : 0;
+}
+
+struct new_file_reading {
+	struct mac_scratch *scratch;
+	const struct usher_mac_creation *wanted;
+	struct usher_mac_label *directory;
+	__u64 asked;
+	int error;
+};
+
+/* The element of a new file, of the module in a slot: the process's, if the module does not decide.
+ */
+static __always_inline int decide_file(__u32 slot, const struct new_file_reading *reading)
+{
+	const struct usher_mac_element *own, *directory;
+	struct mac_scratch *now = reading->scratch;
+	struct usher_mac_module *module;
+	long number = 0;
+	int error;
+
+	module = bpf_map_lookup_elem(&modules, &slot);
+	if (!module)
+		return -EACCES;
+	own = element_at(*place_of(&now->own, slot), slot);
+	directory = element_at(*place_of(reading->directory, slot), slot);
+	__builtin_memset(&now->wanted, 0, sizeof(now->wanted));
+	now->wanted.element = *own;
+	error = mac_ask_new_file(slot, &now->subject, reading->wanted, own, directory,
+				 &now->wanted.element);
+	if (error)
+		return error;
+	if (now->wanted.element.kind != USHER_MAC_NONE) {
+		if (now->wanted.element.kind != module->label)
+			return -EACCES;
+		now->wanted.order = module->order;
+		now->wanted.slot = slot;
+		number = number_of(&now->wanted, limit_of(&now->subject));
+		if (number <= 0)
+			return -EACCES;
+	}
+	*place_of(&now->label, slot) = number;
+	return 0;
+}
+
+static long decide_file_slot(__u64 slot, struct new_file_reading *reading)
+{
+	if (slot >= USHER_MAC_MODULES)
+		return 1;
+	if (reading->asked >> slot & 1)
+		reading->error = decide_file(slot, reading);
+	return reading->error != 0;
+}
+
+static __always_inline int label_new_file(struct inode *inode, struct inode *directory,
+					  struct mac_scratch *now)
+{
+	struct usher_mac_labelled *in_force = first_of(&labelled);
+	struct new_file_reading reading = { .scratch = now };
+	struct usher_mac_creation wanted = {};
+	struct usher_mac_file_label *stored;
+	struct mac_labels labels = {};
+
+	if (!in_force || !read_file(&wanted.directory, directory))
+		return 0;
+	wanted.mode = BPF_CORE_READ((const struct inode___mac *)inode, i_mode);
+	stored = bpf_inode_storage_get(&files, inode, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!stored)
+		return -ENOMEM;
+	read_subject(&now->subject);
+	read_own_label(&now->own);
+	read_file_label(&labels.directory, directory, wanted.directory.device);
+	if (refuses_unknown(&now->subject, &labels))
+		return -EACCES;
+	now->label = now->own;
+	reading.wanted = &wanted;
+	reading.directory = &labels.directory;
+	reading.asked = modules_at(MAC_POINT_new_file) & in_force->slots;
+	bpf_loop(USHER_MAC_MODULES, decide_file_slot, &reading, 0);
+	if (reading.error)
+		return reading.error;
+	store_label(stored, &now->label, in_force->order, USHER_MAC_FILE_NEW, 0);
+	return 0;
+}
+
+/* Hook: inode_init_security, because nobody can open the file yet. The kernel calls it where an LSM
+ * or EVM may write an attribute. */
+SEC("lsm/inode_init_security")
+int BPF_PROG(dispatch_inode_init_security, struct inode *inode, struct inode *directory,
+	     const struct qstr *name, struct xattr *attributes, int *count)
+{
+	struct mac_scratch *now;
+	__u32 device = BPF_CORE_READ(inode, i_sb, s_dev);
+	int error;
+
+	if (!labelled_of(~0ULL) || !is_multilabel(device))
+		return 0;
+	now = take_scratch();
+	if (!now)
+		return -ENOMEM;
+	error = label_new_file(inode, directory, now);
+	return mac_bounded(error);
+}
+
+#endif

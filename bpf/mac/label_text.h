@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Reads the text of a label into numbers of elements. The grammar is that of maclabel(7); the
+ * values are read by usher_mac_text.h.
+ */
+#ifndef USHER_MAC_LABEL_TEXT_H
+#define USHER_MAC_LABEL_TEXT_H
+
+#include "objects.h"
+#include "usher_mac_text.h"
+
+/* Room for reading one label. The verifier follows few states of what lies in a map. */
+struct mac_scratch {
+	__u8 text[USHER_MAC_TEXT_SIZE];
+	struct usher_mac_text state;
+	struct usher_mac_numbered wanted; /* the element that is read */
+	struct usher_mac_subject subject;
+	struct usher_mac_label own; /* of the calling process */
+	struct usher_mac_label former; /* of the object */
+	struct usher_mac_label label; /* what is read */
+	__u64 name[USHER_MAC_NAME_SIZE / sizeof(__u64)]; /* of the element */
+	__u32 length; /* of the text */
+	__u32 at; /* where the element begins */
+	__u32 value; /* where its value begins; 0: not yet found */
+	__u32 end; /* where it ends */
+	__u32 named; /* slots of the elements so far, one bit each */
+	__u32 is_bad;
+	__u32 reads_attribute; /* 1: the kernel reads one for this thread */
+	__u32 reserved;
+};
+
+/*
+ * The room of the calling thread, from its first label on: memory that is taken and given back for
+ * each call would be free only later, and no account would pay for it. No program that uses it runs
+ * while another one of the same thread does. No room: the label is not read, the change is refused.
+ */
+TASK_TABLE(scratch, struct mac_scratch);
+
+/* Why a text is read. */
+enum reading {
+	READS_ATTRIBUTE, /* of a file; elements of modules that are not loaded are left out */
+	ASKS_ABOUT_FILE, /* the same, and the modules are asked whether they may become the file's
+			  */
+	ASKS_ABOUT_PROCESS, /* may they become the calling process's */
+};
+
+/* On the stack, as loops demand it. */
+struct label_reading {
+	struct mac_scratch *scratch;
+	__u64 slots; /* of the modules with labels in force */
+	const struct usher_mac_file *file; /* ASKS_ABOUT_FILE */
+	__u32 at_exec; /* ASKS_ABOUT_PROCESS */
+	int error;
+};
+
+static __always_inline struct mac_scratch *take_scratch(void)
+{
+	return bpf_task_storage_get(&scratch, bpf_get_current_task_btf(), NULL,
+				    BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
+/* Whether the kernel reads an attribute for a program of the calling thread. */
+static __always_inline int reads_attribute(void)
+{
+	struct mac_scratch *now =
+	    bpf_task_storage_get(&scratch, bpf_get_current_task_btf(), NULL, 0);
+
+	return now && now->reads_attribute;
+}
+
+/* Characters of values. */
+static __always_inline int is_of_value(__u8 c)
+{
+	return usher_mac_is_letter(c) || usher_mac_is_digit(c) || c == '_' || c == '.' ||
+	       c == ':' || c == '+' || c == '-' || c == '(' || c == ')' || c == '=' || c == '@' ||
+	       c == '[' || c == ']';
+}
+
+static __always_inline int is_of_name(__u8 c, __u32 index)
+{
+	if (c >= 'a' && c <= 'z')
+		return 1;
+	return index && (c == '_' || usher_mac_is_digit(c));
+}
+
+/* One character of an element. Returns 1 at its end. */
+static long find_end(__u64 index, struct label_reading *reading)
+{
+	struct mac_scratch *now = reading->scratch;
+	__u32 place = now->at + index;
+	__u8 c;
+
+	now->end = place;
+	if (place >= now->length || now->is_bad)
+		return 1;
+	c = now->text[place & (USHER_MAC_TEXT_SIZE - 1)];
+	if (now->value) {
+		if (c == ',')
+			return 1;
+		if (!is_of_value(c))
+			now->is_bad = 1;
+	} else if (c == '/' && index) {
+		now->value = place + 1;
+	} else if (index < USHER_MAC_NAME_SIZE - 1 && is_of_name(c, index)) {
+		((char *)now->name)[usher_mac_text_opaque(index) & (USHER_MAC_NAME_SIZE - 1)] = c;
+	} else {
+		now->is_bad = 1;
+	}
+	return 0;
+}
+
+/* The slot of the module with the name that was read, among these; USHER_MAC_MODULES for none. */
+static __noinline __u32 slot_of(const __u64 *name, __u64 slots)
+{
+	struct usher_mac_module *module;
+	const __u64 *other;
+	__u32 found = USHER_MAC_MODULES;
+
+	for (__u32 slot = 0; slot < USHER_MAC_MODULES; slot++) {
+		__u32 key = slot;
+
+		module = bpf_map_lookup_elem(&modules, &key);
+		if (!module || !(slots >> slot & 1))
+			continue;
+		other = (const __u64 *)module->name;
+		if (!((name[0] ^ other[0]) | (name[1] ^ other[1]) | (name[2] ^ other[2]) |
+		      (name[3] ^ other[3])))
+			found = slot;
+	}
+	return found;
+}
+
+/* May the element of a file become another one? A module without an answer refuses. */
+static __always_inline int ask_about_file(__u32 slot, struct label_reading *reading,
+					  const struct usher_mac_element *wanted)
+{
+	struct mac_scratch *now = reading->scratch;
+	const struct usher_mac_element *own, *former;
+
+	if (!(modules_at(MAC_POINT_relabel_file) >> slot & 1))
+		return -EPERM;
+	own = element_at(*place_of(&now->own, slot), slot);
+	former = element_at(*place_of(&now->former, slot), slot);
+	return mac_ask_relabel_file(slot, &now->subject, reading->file, own, former, wanted);
+}
+
+static __always_inline int ask_about_process(__u32 slot, struct label_reading *reading,
+					     const struct usher_mac_element *wanted)
+{
+	struct usher_mac_relabelling request = { .at_exec = reading->at_exec };
+	struct mac_scratch *now = reading->scratch;
+	const struct usher_mac_element *former;
+
+	if (!(modules_at(MAC_POINT_relabel_process) >> slot & 1))
+		return -EPERM;
+	former = element_at(*place_of(&now->former, slot), slot);
+	return mac_ask_relabel_process(slot, &now->subject, &request, former, former, wanted);
+}
+
+/* What a loop returns to end. */
+static __always_inline long fail(struct label_reading *reading, int error)
+{
+	reading->error = error;
+	return 1;
+}
+
+/* One element of the text. Returns 1 when there is no further one, or with an error. */
+static __always_inline long read_element(__u32 index, struct label_reading *reading,
+					 enum reading why)
+{
+	struct mac_scratch *now = reading->scratch;
+	struct usher_mac_module *module;
+	__u32 slot, *given;
+	long number;
+
+	if (now->at > now->length)
+		return 1;
+	now->value = 0;
+	__builtin_memset(now->name, 0, sizeof(now->name));
+	bpf_loop(USHER_MAC_TEXT_SIZE + 1, find_end, reading, 0);
+	if (now->is_bad || !now->value || now->end <= now->value ||
+	    now->end - now->value > USHER_MAC_TEXT_VALUE || index >= USHER_MAC_MODULES)
+		return fail(reading, -EINVAL);
+	slot = slot_of(now->name, reading->slots);
+	module = bpf_map_lookup_elem(&modules, &slot);
+	if (slot >= USHER_MAC_MODULES || !module) {
+		now->at = now->end + 1;
+		return why == ASKS_ABOUT_PROCESS ? fail(reading, -EINVAL) : 0;
+	}
+	if (now->named >> slot & 1)
+		return fail(reading, -EINVAL);
+	now->named |= 1 << slot;
+	__builtin_memset(&now->wanted, 0, sizeof(now->wanted));
+	if (usher_mac_read_value(module->label, now->text, now->value, now->end - now->value,
+				 &now->wanted.element, &now->state))
+		return fail(reading, -EINVAL);
+	now->wanted.order = module->order;
+	now->wanted.slot = slot;
+	now->at = now->end + 1;
+	given = bpf_map_lookup_elem(&element_numbers, &now->wanted);
+	/* Nobody is asked about what stays. */
+	if (why != READS_ATTRIBUTE && (!given || *given != *place_of(&now->former, slot))) {
+		if (why == ASKS_ABOUT_FILE)
+			reading->error = ask_about_file(slot, reading, &now->wanted.element);
+		else
+			reading->error = ask_about_process(slot, reading, &now->wanted.element);
+		if (reading->error)
+			return 1;
+	}
+	/* Nobody makes an element that the module does not permit. */
+	number = number_of(&now->wanted, why == ASKS_ABOUT_PROCESS ? limit_of(&now->subject)
+								   : USHER_MAC_ELEMENTS);
+	if (number <= 0)
+		return fail(reading, -ENOSPC);
+	*place_of(&now->label, slot) = number;
+	return 0;
+}
+
+static long read_attribute_element(__u64 index, struct label_reading *reading)
+{
+	return read_element(index, reading, READS_ATTRIBUTE);
+}
+
+static long read_file_element(__u64 index, struct label_reading *reading)
+{
+	return read_element(index, reading, ASKS_ABOUT_FILE);
+}
+
+static long read_process_element(__u64 index, struct label_reading *reading)
+{
+	return read_element(index, reading, ASKS_ABOUT_PROCESS);
+}
+
+/* Begins a text of this length, which is in the room. */
+static __always_inline void begin_text(struct mac_scratch *now, __u32 length)
+{
+	now->length = length;
+	now->at = 0;
+	now->named = 0;
+	now->is_bad = 0;
+}
+
+/* Copies a text from the kernel's memory, and begins it. Returns -EINVAL if there is none of this
+ * length. */
+static __always_inline int copy_text(struct mac_scratch *now, const void *from, __u64 length)
+{
+	__u32 size = usher_mac_text_opaque(length);
+
+	if (length > USHER_MAC_TEXT_SIZE || size < 1 || size > USHER_MAC_TEXT_SIZE ||
+	    bpf_probe_read_kernel(now->text, size, from))
+		return -EINVAL;
+	begin_text(now, size);
+	return 0;
+}
+
+/* Reads the text in the room; one turn more than there may be elements. */
+#define READ_TEXT(reading, read_one)                                                               \
+	({                                                                                         \
+		bpf_loop(USHER_MAC_MODULES + 1, read_one, &(reading), 0);                          \
+		(reading).error;                                                                   \
+	})
+
+#endif

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Where labels are kept, and how they are looked up. An element is stored once, under a number that
+ * no other one ever has; labels consist of numbers. What sets them is in process_labels.h and
+ * file_labels.h.
+ */
+#ifndef USHER_MAC_LABELS_H
+#define USHER_MAC_LABELS_H
+
+#include "usher_kernel.h"
+#include "usher_mac_label.h"
+#include "usher_mac_policy.h"
+#include "usher_mac_settings.h"
+#include "usher_maps.h"
+
+/* The modules in their slots, for user space. Key: the slot. Full: user space refuses the ninth. */
+ARRAY_TABLE(modules, USHER_MAC_MODULES, struct usher_mac_module);
+
+/* The modules with labels that are in force. Key: 0. */
+ARRAY_TABLE(labelled, 1, struct usher_mac_labelled);
+
+/*
+ * Elements. Key: the number. Full, as the next two: see number_of. An entry never changes; user
+ * space removes those of a module that it has unloaded.
+ */
+SPARSE_TABLE(elements, USHER_MAC_ALL_ELEMENTS, __u32, struct usher_mac_numbered);
+
+/* Their numbers. Key: the element, with its module. */
+SPARSE_TABLE(element_numbers, USHER_MAC_ALL_ELEMENTS, struct usher_mac_numbered, __u32);
+
+/* How many elements the module in a slot has. Key: the slot. */
+ARRAY_TABLE(element_counts, USHER_MAC_MODULES, __u64);
+
+/* The last number that was given. Key: 0. */
+ARRAY_TABLE(last_element, 1, __u64);
+
+/* Labels of processes. No room: the fork, the execution or the change of the label is refused. */
+TASK_TABLE(processes, struct usher_mac_process);
+
+/* Labels of files on multilabel file systems. No room: the file is as one that is not read. */
+USHER_MAP(files, INODE_STORAGE, BPF_F_NO_PREALLOC, 0, int, struct usher_mac_file_label);
+
+/* Multilabel file systems. Key: the device, as in struct usher_mac_file. Full: user space refuses
+ * another one. */
+HASH_TABLE(multilabel, USHER_MAC_MULTILABEL, __u32, __u32);
+
+/* Refusals of files whose label is not known, one copy per CPU. Key: 0. */
+CPU_TABLE(unknown_refusals, 1, __u64);
+
+/* In place of a number, in labels that a program looks up only: the label is not known. */
+#define UNKNOWN (~0U)
+
+/* Elements of objects that have none, and of those whose label is not known. Never written. */
+static struct usher_mac_element nothing;
+static struct usher_mac_element not_known = { .kind = USHER_MAC_UNKNOWN };
+
+/* The labels of an access. The rest is undefined where no module with labels is asked. */
+struct mac_labels {
+	__u64 slots; /* of the modules with labels that are asked */
+	struct usher_mac_label subject;
+	struct usher_mac_label object;
+	struct usher_mac_label directory;
+};
+
+static const struct usher_mac_label no_label;
+
+/* The element with a number, for the module in a slot. The number may be of a former module there.
+ */
+static __noinline const struct usher_mac_element *element_at(__u32 number, __u32 slot)
+{
+	struct usher_mac_numbered *found;
+	struct usher_mac_module *module;
+
+	if (number == UNKNOWN)
+		return &not_known;
+	found = bpf_map_lookup_elem(&elements, &number);
+	module = bpf_map_lookup_elem(&modules, &slot);
+	if (!found || !module || found->slot != slot || found->order != module->order)
+		return &nothing;
+	return &found->element;
+}
+
+/*
+ * The number of an element of a module in force: a new one, where it is new. Returns a negative
+ * number where the module has so many of them, or all numbers are given. Global, so that the
+ * verifier goes through it once.
+ */
+__attribute__((noinline)) long number_of(struct usher_mac_numbered *wanted, __u32 limit)
+{
+	__u64 *count, *last, given;
+	__u32 *found, number, slot;
+
+	if (!wanted)
+		return -EINVAL;
+	found = bpf_map_lookup_elem(&element_numbers, wanted);
+	if (found)
+		return *found;
+	slot = wanted->slot;
+	count = bpf_map_lookup_elem(&element_counts, &slot);
+	last = first_of(&last_element);
+	if (!count || !last)
+		return -EINVAL;
+	if (__sync_fetch_and_add(count, 1) >= limit)
+		goto full;
+	given = __sync_fetch_and_add(last, 1) + 1;
+	if (given >= UNKNOWN)
+		goto full;
+	number = given;
+	/* First the element, so that whoever finds the number finds it. */
+	if (bpf_map_update_elem(&elements, &number, wanted, BPF_NOEXIST))
+		goto full;
+	if (!bpf_map_update_elem(&element_numbers, wanted, &number, BPF_NOEXIST))
+		return number;
+	/* Another process was first. */
+	bpf_map_delete_elem(&elements, &number);
+	__sync_fetch_and_add(count, -1);
+	found = bpf_map_lookup_elem(&element_numbers, wanted);
+	return found ? *found : -ENOSPC;
+full:
+	__sync_fetch_and_add(count, -1);
+	return -ENOSPC;
+}
+
+/* The modules with labels among these. */
+static __always_inline __u64 labelled_of(__u64 asked)
+{
+	struct usher_mac_labelled *now = first_of(&labelled);
+
+	return now ? now->slots & asked : 0;
+}
+
+static __always_inline int is_multilabel(__u32 device)
+{
+	return bpf_map_lookup_elem(&multilabel, &device) != NULL;
+}
+
+/* The place of a slot's element. The asm keeps clang from removing the bound, which the verifier
+ * does not see otherwise. */
+static __always_inline __u32 *place_of(struct usher_mac_label *label, __u32 slot)
+{
+	asm volatile("" : "+r"(slot));
+	return &label->elements[slot & (USHER_MAC_MODULES - 1)];
+}
+
+static __always_inline int are_equal(const struct usher_mac_label *one,
+				     const struct usher_mac_label *other)
+{
+	__u32 differences = 0;
+
+#pragma unroll
+	for (int i = 0; i < USHER_MAC_MODULES; i++)
+		differences |= one->elements[i] ^ other->elements[i];
+	return !differences;
+}
+
+/* The label of a process, from its main thread. */
+static __always_inline void read_process_label(struct usher_mac_label *label,
+					       struct task_struct *leader)
+{
+	struct usher_mac_process *stored = bpf_task_storage_get(&processes, leader, NULL, 0);
+
+	*label = stored ? stored->label : no_label;
+}
+
+/* Whether this is the label of the file as it is now. */
+static __always_inline int is_known(const struct usher_mac_file_label *stored)
+{
+	struct usher_mac_labelled *now = first_of(&labelled);
+
+	return now && stored->state != USHER_MAC_FILE_COLD && stored->order == now->order;
+}
+
+/* The label of a file: as it is stored, or UNKNOWN. */
+static __always_inline void read_file_label(struct usher_mac_label *label, struct inode *inode,
+					    __u32 device)
+{
+	struct usher_mac_file_label *stored;
+
+	*label = no_label;
+	if (!is_multilabel(device))
+		return;
+	stored = bpf_inode_storage_get(&files, inode, NULL, 0);
+	if (stored && is_known(stored))
+		*label = stored->label;
+	else
+		__builtin_memset(label, 0xff, sizeof(*label));
+}
+
+#endif

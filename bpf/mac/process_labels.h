@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The life of labels of processes: a new process has its parent's, a new program what modules
+ * decide, and lsm_set_self_attr(2) sets elements if their modules permit it.
+ *
+ * A process has one label, in the storage of its main thread. When another thread executes a
+ * program, that storage ends with the main thread, and the executing one takes its place. So it
+ * copies the label before, and a change of the label reaches all copies. Entries of all threads are
+ * written under the lock of the main thread's.
+ */
+#ifndef USHER_MAC_PROCESS_LABELS_H
+#define USHER_MAC_PROCESS_LABELS_H
+
+#include "label_text.h"
+
+#define CLONE_THREAD 0x00010000
+
+#define LSM_ATTR_CURRENT 100
+#define LSM_ATTR_EXEC 101
+
+#define SIGKILL 9
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct lsm_ctx {
+	__u64 flags;
+	__u64 ctx_len;
+	__u8 ctx[0];
+};
+
+#pragma clang attribute pop
+
+/* An iterator over threads. */
+struct bpf_iter_task {
+	__u64 state[3];
+} __attribute__((aligned(8)));
+
+extern struct task_struct *bpf_task_acquire(struct task_struct *task) __ksym;
+extern void bpf_task_release(struct task_struct *task) __ksym;
+extern int bpf_iter_task_new(struct bpf_iter_task *it, struct task_struct *task,
+			     unsigned int flags) __ksym;
+extern struct task_struct *bpf_iter_task_next(struct bpf_iter_task *it) __ksym;
+extern void bpf_iter_task_destroy(struct bpf_iter_task *it) __ksym;
+
+/* BPF_TASK_ITER_PROC_THREADS: the threads of a process. */
+#define THREADS_OF_PROCESS 2
+
+static __always_inline struct usher_mac_process *entry_of(struct task_struct *thread, __u64 flags)
+{
+	return bpf_task_storage_get(&processes, thread, NULL, flags);
+}
+
+/* Hook: task_alloc, because the new process runs nothing yet. */
+SEC("lsm/task_alloc")
+int BPF_PROG(dispatch_task_alloc, struct task_struct *task, __u64 flags)
+{
+	struct usher_mac_process *parent, *child;
+
+	if (!labelled_of(~0ULL) || flags & CLONE_THREAD)
+		return 0;
+	parent = entry_of(bpf_get_current_task_btf()->group_leader, 0);
+	if (!parent)
+		return 0;
+	child = entry_of(task, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!child)
+		return -ENOMEM;
+	bpf_spin_lock(&parent->lock);
+	child->label = parent->label;
+	bpf_spin_unlock(&parent->lock);
+	return 0;
+}
+
+/* The element of a new program, for the module in a slot: put into the room. */
+static __always_inline int decide_program(__u32 slot, struct mac_scratch *now,
+					  const struct usher_mac_execution *wanted,
+					  struct usher_mac_label *file)
+{
+	const struct usher_mac_element *own, *before, *of_file;
+	struct usher_mac_module *module;
+	long number = 0;
+	int error;
+
+	module = bpf_map_lookup_elem(&modules, &slot);
+	if (!module)
+		return -EACCES;
+	__builtin_memset(&now->wanted, 0, sizeof(now->wanted));
+	before = element_at(*place_of(&now->label, slot), slot);
+	own = element_at(*place_of(&now->own, slot), slot);
+	of_file = element_at(*place_of(file, slot), slot);
+	now->wanted.element = *before;
+	error =
+	    mac_ask_new_program(slot, &now->subject, wanted, own, of_file, &now->wanted.element);
+	if (error)
+		return error;
+	if (now->wanted.element.kind != USHER_MAC_NONE) {
+		if (now->wanted.element.kind != module->label)
+			return -EACCES;
+		now->wanted.order = module->order;
+		now->wanted.slot = slot;
+		number = number_of(&now->wanted, limit_of(&now->subject));
+		if (number <= 0)
+			return -EACCES;
+	}
+	*place_of(&now->label, slot) = number;
+	return 0;
+}
+
+struct program_reading {
+	struct mac_scratch *scratch;
+	const struct usher_mac_execution *wanted;
+	struct usher_mac_label *file;
+	__u64 asked;
+	int error;
+};
+
+static long decide_program_slot(__u64 slot, struct program_reading *reading)
+{
+	if (slot >= USHER_MAC_MODULES)
+		return 1;
+	if (reading->asked >> slot & 1)
+		reading->error =
+		    decide_program(slot, reading->scratch, reading->wanted, reading->file);
+	return reading->error != 0;
+}
+
+static __always_inline void overlay(struct usher_mac_label *label,
+				    const struct usher_mac_label *elements)
+{
+#pragma unroll
+	for (int i = 0; i < USHER_MAC_MODULES; i++)
+		if (elements->elements[i])
+			label->elements[i] = elements->elements[i];
+}
+
+static __always_inline int decide_execution(struct linux_binprm *program, struct mac_scratch *now,
+					    struct inode *inode)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct program_reading reading = { .scratch = now };
+	struct usher_mac_process *own, *leader;
+	struct usher_mac_execution wanted = {};
+	struct mac_labels labels = {};
+
+	own = entry_of(task, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	leader = entry_of(task->group_leader, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!own || !leader)
+		return -ENOMEM;
+	bpf_spin_lock(&leader->lock);
+	own->label = leader->label;
+	own->from = own->label;
+	bpf_spin_unlock(&leader->lock);
+	now->own = own->from;
+	now->label = own->from;
+	overlay(&now->label, &own->at_exec);
+	read_subject(&now->subject);
+	reading.asked = modules_at(MAC_POINT_new_program) & labelled_of(~0ULL);
+	/* Files of BPF file systems are nobody's business, and no programs. */
+	if (reading.asked && read_file(&wanted.file, inode)) {
+		wanted.euid = BPF_CORE_READ(program, cred, euid.val);
+		wanted.egid = BPF_CORE_READ(program, cred, egid.val);
+		read_file_label(&labels.object, inode, wanted.file.device);
+		if (refuses_unknown(&now->subject, &labels))
+			return -EACCES;
+		reading.wanted = &wanted;
+		reading.file = &labels.object;
+		bpf_loop(USHER_MAC_MODULES, decide_program_slot, &reading, 0);
+	}
+	own->to = now->label;
+	own->is_decided = !reading.error;
+	return reading.error;
+}
+
+/*
+ * Hook: bprm_creds_from_file, because it comes once for each execution, with the file that runs, as
+ * the last one that can refuse.
+ */
+SEC("lsm/bprm_creds_from_file")
+int BPF_PROG(dispatch_bprm_creds_from_file, struct linux_binprm *program, struct file *file)
+{
+	struct usher_mac_process *own;
+	struct mac_scratch *now;
+	int error;
+
+	if (!labelled_of(~0ULL)) {
+		/* Of an execution that has failed, perhaps. */
+		own = entry_of(bpf_get_current_task_btf(), 0);
+		if (own)
+			own->is_decided = 0;
+		return 0;
+	}
+	now = take_scratch();
+	if (!now)
+		return -ENOMEM;
+	error = decide_execution(program, now, file->f_inode);
+	return mac_bounded(error);
+}
+
+/*
+ * Hook: bprm_committed_creds, because the process has one thread again, and runs nothing of the new
+ * program yet. If another thread has changed the label since it was decided, nobody has decided
+ * about that one: the process is killed.
+ */
+SEC("lsm/bprm_committed_creds")
+int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
+{
+	struct usher_mac_process *own;
+	int is_stale;
+
+	if (!labelled_of(~0ULL))
+		return 0;
+	own = entry_of(bpf_get_current_task_btf(), 0);
+	/* The modules came into force after they would have decided. */
+	if (!own || !own->is_decided)
+		return 0;
+	own->is_decided = 0;
+	bpf_spin_lock(&own->lock);
+	is_stale = !are_equal(&own->label, &own->from);
+	if (!is_stale)
+		own->label = own->to;
+	own->at_exec = no_label;
+	bpf_spin_unlock(&own->lock);
+	if (is_stale)
+		bpf_send_signal(SIGKILL);
+	return 0;
+}
+
+/* Copies a changed label to other threads that have an entry, and takes back what they would have
+ * got at exec: it was permitted to the former label. */
+static __always_inline void reach_threads(struct task_struct *main,
+					  struct usher_mac_process *leader)
+{
+	struct usher_mac_process *entry;
+	struct bpf_iter_task threads;
+	struct task_struct *thread;
+
+	bpf_iter_task_new(&threads, main, THREADS_OF_PROCESS);
+	while ((thread = bpf_iter_task_next(&threads))) {
+		entry = entry_of(thread, 0);
+		if (!entry)
+			continue;
+		bpf_spin_lock(&leader->lock);
+		entry->label = leader->label;
+		entry->at_exec = no_label;
+		bpf_spin_unlock(&leader->lock);
+	}
+	bpf_iter_task_destroy(&threads);
+}
+
+/* Makes the label in the room that of the process, if it still is what modules were asked about. */
+static __always_inline int set_now(struct mac_scratch *now, struct usher_mac_process *leader)
+{
+	struct usher_mac_label former = now->former, label = now->label;
+	struct task_struct *main;
+	int is_same;
+
+	bpf_spin_lock(&leader->lock);
+	is_same = are_equal(&leader->label, &former);
+	if (is_same)
+		leader->label = label;
+	bpf_spin_unlock(&leader->lock);
+	if (!is_same)
+		return -EAGAIN;
+	main = bpf_task_acquire(bpf_get_current_task_btf()->group_leader);
+	if (!main) {
+		/* Other threads might go on with the former label. */
+		bpf_send_signal(SIGKILL);
+		return -EAGAIN;
+	}
+	reach_threads(main, leader);
+	bpf_task_release(main);
+	return 0;
+}
+
+/* Has the calling thread get these elements when it executes a program. */
+static __always_inline int set_at_exec(struct mac_scratch *now, struct usher_mac_process *leader)
+{
+	struct usher_mac_label former = now->former, label = now->label;
+	struct usher_mac_process *own;
+	int is_same;
+
+	own = entry_of(bpf_get_current_task_btf(), BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!own)
+		return -ENOMEM;
+	bpf_spin_lock(&leader->lock);
+	is_same = are_equal(&leader->label, &former);
+	if (is_same) {
+		own->label = former;
+		own->at_exec = label;
+	}
+	bpf_spin_unlock(&leader->lock);
+	return is_same ? 0 : -EAGAIN;
+}
+
+static __always_inline int set_own(struct lsm_ctx *context, struct mac_scratch *now, int at_exec)
+{
+	struct label_reading reading = { .scratch = now, .at_exec = at_exec };
+	__u64 length = BPF_CORE_READ(context, ctx_len);
+	struct usher_mac_process *leader;
+	int error;
+
+	leader = entry_of(bpf_get_current_task_btf()->group_leader, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!leader)
+		return -ENOMEM;
+	read_subject(&now->subject);
+	bpf_spin_lock(&leader->lock);
+	now->former = leader->label;
+	bpf_spin_unlock(&leader->lock);
+	now->own = now->former;
+	now->label = at_exec ? no_label : now->former;
+	reading.slots = labelled_of(~0ULL);
+	if (length || !at_exec) {
+		error = copy_text(now, context->ctx, length);
+		if (error)
+			return error;
+		error = READ_TEXT(reading, read_process_element);
+		if (error)
+			return error;
+	}
+	return at_exec ? set_at_exec(now, leader) : set_now(now, leader);
+}
+
+/* A call of a module. */
+static __always_inline int call_module(struct lsm_ctx *context)
+{
+	struct usher_mac_module_call wanted = {};
+	struct usher_mac_subject subject;
+	struct usher_mac_call call;
+	struct mac_labels labels;
+	__u64 asked;
+	__u32 slot;
+
+	if (BPF_CORE_READ(context, ctx_len) != sizeof(call) ||
+	    bpf_probe_read_kernel(&call, sizeof(call), context->ctx) || call.reserved)
+		return -EINVAL;
+	asked = modules_at(MAC_POINT_syscall);
+	slot = slot_of((const __u64 *)call.module, asked);
+	if (slot >= USHER_MAC_MODULES)
+		return -ENOSYS;
+	asked &= 1ULL << slot;
+	wanted.call = call.call;
+	wanted.argument = call.argument;
+	read_subject(&subject);
+	begin_labels(&labels, asked);
+	return mac_ask_syscall(asked, &subject, &wanted, &labels);
+}
+
+/* The answer of lsm_set_self_attr(2). A module cannot say that the framework has done something. */
+static __always_inline int answer_of(int error)
+{
+	if (error == -USHER_MAC_DONE)
+		return -EACCES;
+	return mac_bounded(error ? error : -USHER_MAC_DONE);
+}
+
+/* Hook: setselfattr, because lsm_set_self_attr(2) needs no privilege. 0: the attribute is not
+ * known. */
+SEC("lsm/setselfattr")
+int BPF_PROG(dispatch_setselfattr, unsigned int attribute, struct lsm_ctx *context, __u32 size,
+	     __u32 flags)
+{
+	struct mac_scratch *now;
+
+	if (attribute != USHER_MAC_ATTR_CALL && attribute != LSM_ATTR_CURRENT &&
+	    attribute != LSM_ATTR_EXEC)
+		return 0;
+	if (flags || BPF_CORE_READ(context, flags))
+		return -EINVAL;
+	if (attribute == USHER_MAC_ATTR_CALL)
+		return answer_of(call_module(context));
+	if (!labelled_of(~0ULL))
+		return 0;
+	now = take_scratch();
+	if (!now)
+		return -ENOMEM;
+	return answer_of(set_own(context, now, attribute == LSM_ATTR_EXEC));
+}
+
+#endif

@@ -1,0 +1,101 @@
+//! The tables of labels: which modules label, and their elements.
+
+use usher_bpf::{Counters, KernelError, Object, Plain, Table};
+
+use crate::shared::{MAC_ELEMENTS, MAC_ELEMENTS_OF_USERS, MacLabelled, MacNumbered};
+
+/// Those that outlive the process.
+pub(crate) const TABLES: [&str; 9] = [
+    "labelled",
+    "elements",
+    "element_numbers",
+    "element_counts",
+    "last_element",
+    "processes",
+    "files",
+    "multilabel",
+    "unknown_refusals",
+];
+
+/// The hooks whose dispatchers keep labels. They are attached while a module with labels is loaded.
+pub(crate) const HOOKS: [&str; 10] = [
+    "task_alloc",
+    "bprm_creds_from_file",
+    "bprm_committed_creds",
+    "setselfattr",
+    "file_open",
+    "path_link",
+    "inode_setxattr",
+    "inode_post_setxattr",
+    "inode_removexattr",
+    "inode_init_security",
+];
+
+/// Limit of the distinct elements of one module.
+pub const MAX_ELEMENTS: usize = MAC_ELEMENTS as usize;
+/// Limit of those that a module has when a process without CAP_SYS_ADMIN makes another one.
+pub const MAX_ELEMENTS_OF_USERS: usize = MAC_ELEMENTS_OF_USERS as usize;
+
+/// The tables of labels.
+pub(crate) struct Labels {
+    labelled: Table<u32, MacLabelled>,
+    elements: Table<u32, MacNumbered>,
+    numbers: Table<MacNumbered, u32>,
+    counts: Table<u32, u64>,
+    unknown_refusals: Counters<u64>,
+}
+
+impl Labels {
+    pub(crate) fn of(object: &Object) -> Result<Self, KernelError> {
+        Ok(Self {
+            labelled: object.table("labelled")?,
+            elements: object.table("elements")?,
+            numbers: object.table("element_numbers")?,
+            counts: object.table("element_counts")?,
+            unknown_refusals: object.counters("unknown_refusals")?,
+        })
+    }
+
+    fn labelled(&self) -> Result<MacLabelled, KernelError> {
+        Ok(self.labelled.get(&0)?.unwrap_or(MacLabelled::zeroed()))
+    }
+
+    /// An order that no module has had.
+    pub(crate) fn next_order(&self) -> Result<u64, KernelError> {
+        let mut labelled = self.labelled()?;
+        labelled.last_order += 1;
+        self.labelled.set(&0, &labelled)?;
+        Ok(labelled.last_order)
+    }
+
+    /// Sets which slots have modules with labels that are in force, and the order of the youngest one.
+    pub(crate) fn set_labelled(&self, slots: u64, order: u64) -> Result<(), KernelError> {
+        let former = self.labelled()?;
+        let labelled = MacLabelled {
+            slots,
+            order,
+            ..former
+        };
+        if labelled == former {
+            return Ok(());
+        }
+        self.labelled.set(&0, &labelled)
+    }
+
+    /// Removes the elements of a module that is no longer in force. Labels with their numbers stay, and count
+    /// as labels without.
+    pub(crate) fn forget(&self, slot: u32) -> Result<(), KernelError> {
+        for (number, element) in self.elements.entries()? {
+            if element.slot == slot {
+                self.numbers.remove(&element)?;
+                self.elements.remove(&number)?;
+            }
+        }
+        self.counts.set(&slot, &0)
+    }
+
+    /// Refusals of files whose label was not known.
+    pub(crate) fn unknown_refusals(&self) -> Result<u64, KernelError> {
+        self.unknown_refusals.read_at(0)
+    }
+}
