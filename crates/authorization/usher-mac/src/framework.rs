@@ -2,31 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use usher_bpf::{
-    Code, Counters, Hooks, KernelError, Object, Objects, Pins, Plain, Table, code, is_kept, keep,
-    leave,
-};
+use usher_bpf::{Counters, KernelError, Objects, Pins, Plain, Table, is_kept, keep, leave};
 
+use crate::dispatchers::{
+    CODE, dispatcher, hooks, hooks_of, load_dispatchers, not_supported, programs, replacing,
+    require_hooks, tables,
+};
 use crate::labels::{self, Labels};
-use crate::module::{CHECK, SETTINGS, exchange};
+use crate::module::{SETTINGS, exchange};
 use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacModule};
 use crate::{EntryPoint, Error, Loaded, MAX_MODULES, Module, NewFileLabels, Settings, Unsupported};
 use crate::{multilabel, shown};
 
-/// The dispatchers; the tables are theirs.
-static CODE: Code = code!("usher_mac", "framework");
-/// Prefix of the dispatchers' names.
-const DISPATCH: &str = "dispatch_";
 /// Prefix of the folders of modules.
 const SLOT: &str = "slot_";
-/// The tables that outlive the process, beside those of labels.
-const TABLES: [&str; 5] = ["layout", "modules", "enabled", "declared", "refusals"];
-/// The LSMs in force, by commas.
-const LSMS: &str = "/sys/kernel/security/lsm";
 
 /// The framework below one folder of pins. Dropping it changes nothing that is in force.
 pub struct Framework {
@@ -49,21 +41,6 @@ impl fmt::Debug for Framework {
     }
 }
 
-fn not_supported(reason: impl fmt::Display) -> Unsupported {
-    Unsupported(reason.to_string())
-}
-
-/// The name of a hook's dispatcher.
-fn dispatcher(hook: &str) -> String {
-    format!("{DISPATCH}{hook}")
-}
-
-/// The hooks with a dispatcher.
-fn hooks() -> BTreeSet<&'static str> {
-    let of_points = EntryPoint::all().map(EntryPoint::hook);
-    of_points.chain(labels::HOOKS).collect()
-}
-
 /// The bit of a slot in a set of modules.
 fn bit(slot: u32) -> u64 {
     1 << slot
@@ -75,38 +52,21 @@ fn name_of(module: &MacModule) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// Requires that LSM programs are asked, and that the hooks are there.
-fn require_hooks() -> Result<(), Unsupported> {
-    let lsms = fs::read_to_string(LSMS)
-        .map_err(|error| not_supported(format!("{LSMS} cannot be read: {error}")))?;
-    if !lsms.trim().split(',').any(|lsm| lsm == "bpf") {
-        return Err(not_supported(format!(
-            "bpf is not among the LSMs in force ({}); boot with lsm=...,bpf",
-            lsms.trim()
-        )));
-    }
-    let offered = Hooks::of_kernel().map_err(not_supported)?;
-    if let Some(lacking) = hooks().iter().find(|hook| !offered.has(hook)) {
-        return Err(not_supported(format!("it has no hook {lacking}")));
-    }
-    Ok(())
-}
-
 impl Framework {
-    /// Tries whether this kernel accepts the dispatchers and a module in a slot, by loading them.
-    /// Attaches nothing.
+    /// Tries whether this kernel accepts dispatchers and a module in a slot, by loading some. Attaches
+    /// nothing.
     ///
     /// # Errors
     /// The parts that this kernel lacks.
     pub fn probe() -> Result<(), Unsupported> {
         require_hooks()?;
-        let dispatchers = CODE.open().and_then(usher_bpf::Opened::load);
-        let dispatchers = dispatchers
-            .map_err(|error| not_supported(format!("it refuses the dispatchers: {error}")))?;
-        let programs = programs(&dispatchers).map_err(not_supported)?;
-        // The largest one. `none` would load a program for each entry point, to show the same.
-        let (opened, _) =
-            replacing(&Module::bsdextended(Vec::new()), 0, &programs).map_err(not_supported)?;
+        // The module with the largest checks, and the dispatchers that it needs.
+        let module = Module::bsdextended(Vec::new());
+        let hooks = hooks_of(&module).map_err(not_supported)?;
+        let dispatchers = CODE.open().map_err(not_supported)?;
+        let dispatchers = load_dispatchers(dispatchers, &hooks)?;
+        let programs = programs(&dispatchers, &hooks).map_err(not_supported)?;
+        let (opened, _) = replacing(&module, 0, &programs).map_err(not_supported)?;
         opened.try_load().map_err(|reason| {
             not_supported(format!(
                 "it refuses a program in a slot of another: {reason}"
@@ -117,7 +77,7 @@ impl Framework {
 
     /// Makes the framework below this folder of a BPF file system, or adopts what an earlier process has
     /// made there: all that is in force stays in force. Half-done work of a process is undone. A new
-    /// framework attaches nothing.
+    /// framework attaches nothing; a dispatcher is loaded with the first module that needs it.
     ///
     /// # Errors
     /// [`Error::Unsupported`]; the kernel's error for pins of another layout, or that another process
@@ -134,35 +94,29 @@ impl Framework {
             // Of a process that ended before it had attached anything.
             pins.remove()?;
         }
-        let tables: Vec<_> = TABLES.into_iter().chain(labels::TABLES).collect();
-        let opened = CODE.open()?.pin(&pins, Some(&tables))?;
-        let opened = opened.choose(|_, _| Ok::<_, KernelError>(!is_whole))?;
-        let object = opened.load().map_err(|error| -> Error {
-            if is_whole {
-                error.into()
-            } else {
-                not_supported(format!("it refuses the dispatchers: {error}")).into()
+        // Tables only.
+        let opened = CODE.open()?.pin(&pins, Some(&tables()))?;
+        let object = opened.choose(|_, _| Ok::<_, KernelError>(false))?.load()?;
+        let mut dispatchers = BTreeMap::new();
+        for hook in hooks() {
+            if pins.has_program(&dispatcher(hook))? {
+                dispatchers.insert(hook, pins.program(&dispatcher(hook))?);
             }
-        })?;
-        if !is_whole {
-            for hook in hooks() {
-                object.keep_program(&dispatcher(hook), &pins)?;
-            }
-            pins.note_layout(&object, MAC_LAYOUT)?;
         }
-        let dispatchers = hooks().into_iter().map(|hook| {
-            let program = pins.program(&dispatcher(hook))?;
-            Ok((hook, program))
-        });
-        let framework = Self {
+        let mut framework = Self {
             modules: object.table("modules")?,
             enabled: object.table("enabled")?,
             declared: object.table("declared")?,
             refusals: object.counters("refusals")?,
             labels: Labels::of(&object)?,
-            dispatchers: dispatchers.collect::<Result<_, KernelError>>()?,
+            dispatchers,
             pins,
         };
+        if !is_whole {
+            // So that a kernel that refuses dispatchers does so now.
+            framework.require_dispatchers(&[EntryPoint::FileOpen.hook()].into())?;
+            framework.pins.note_layout(&object, MAC_LAYOUT)?;
+        }
         framework.undo_halves()?;
         Ok(framework)
     }
@@ -174,6 +128,7 @@ impl Framework {
     /// changed then.
     pub fn load(&mut self, module: &Module) -> Result<(), Error> {
         let settings = module.settings.as_ref().map(Settings::table).transpose()?;
+        self.require_dispatchers(&hooks_of(module)?)?;
         let loaded = self.in_slots()?;
         if loaded.iter().any(|(_, one)| name_of(one) == module.name) {
             return Err(Error::Loaded(module.name().into()));
@@ -190,6 +145,23 @@ impl Framework {
         let enabled = self.enabled()? | bit(slot);
         self.set_labelled(enabled)?;
         Ok(self.enabled.set(&0, &enabled)?)
+    }
+
+    /// Loads the dispatchers of these hooks that no module has needed before. They stay with the framework.
+    fn require_dispatchers(&mut self, hooks: &BTreeSet<&'static str>) -> Result<(), Error> {
+        let missing = hooks.iter().copied();
+        let missing = missing.filter(|hook| !self.dispatchers.contains_key(hook));
+        let missing: BTreeSet<_> = missing.collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let opened = CODE.open()?.pin(&self.pins, Some(&tables()))?;
+        let object = load_dispatchers(opened, &missing)?;
+        for (hook, program) in programs(&object, &missing)? {
+            object.keep_program(&dispatcher(hook), &self.pins)?;
+            self.dispatchers.insert(hook, program);
+        }
+        Ok(())
     }
 
     /// Has those of these modules keep labels that have some.
@@ -472,39 +444,4 @@ const _: () = assert!(MAX_MODULES == MAC_MODULES as usize && MAC_NAME_SIZE == 32
 /// The place of an entry point's refusals by the module in a slot.
 fn place(point: EntryPoint, slot: u32) -> u32 {
     point as u32 * MAC_MODULES + slot
-}
-
-/// The dispatchers of a framework that is not pinned.
-fn programs(object: &Object) -> Result<BTreeMap<&'static str, OwnedFd>, Error> {
-    let programs = hooks().into_iter().map(|hook| {
-        let name = dispatcher(hook);
-        Ok((hook, object.program_named(&name)?))
-    });
-    programs.collect()
-}
-
-/// A module whose checks replace the slots of this number, and the entry points that it declares.
-fn replacing(
-    module: &Module,
-    slot: u32,
-    dispatchers: &BTreeMap<&'static str, OwnedFd>,
-) -> Result<(usher_bpf::Opened, Vec<EntryPoint>), Error> {
-    let declared = module.declaration()?;
-    let mut points = Vec::new();
-    let opened = module.open()?.replace(|check| {
-        let point = check.strip_prefix(CHECK).and_then(EntryPoint::named);
-        let point = point.ok_or(KernelError::MissingPart(
-            "a check of a declared entry point",
-        ))?;
-        points.push(point);
-        let slots = dispatchers.get(point.hook());
-        let of = slots.ok_or(KernelError::MissingPart("a dispatcher"))?;
-        Ok::<_, Error>((of.as_fd(), format!("mac_slot_{point}_{slot}")))
-    })?;
-    points.sort_unstable();
-    // libbpf has found the same in the object file as the reader of declarations.
-    if points != declared.entry_points || module.name() != declared.name {
-        return Err(KernelError::MissingPart("the declared checks").into());
-    }
-    Ok((opened, points))
 }

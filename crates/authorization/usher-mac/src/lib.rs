@@ -19,6 +19,7 @@
 
 pub mod bsdextended;
 mod declaration;
+mod dispatchers;
 mod encode;
 mod error;
 mod framework;

@@ -89,6 +89,14 @@ pub fn is_kept(name: &str, pins: &Pins) -> Result<bool, KernelError> {
 }
 
 impl Pins {
+    /// Whether [`Object::keep_program`] has pinned a program of this name here.
+    ///
+    /// # Errors
+    /// When the check fails.
+    pub fn has_program(&self, name: &str) -> Result<bool, KernelError> {
+        exists(&self.folder().join(format!("{PROGRAM}{name}")))
+    }
+
     /// The program that [`Object::keep_program`] has pinned here.
     ///
     /// # Errors

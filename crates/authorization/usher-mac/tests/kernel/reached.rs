@@ -111,7 +111,7 @@ fn each_entry_point_refuses_one_user_and_permits_the_twin() {
     let begun = Instant::now();
     Framework::probe().unwrap();
     println!(
-        "all dispatchers and `bsdextended` were tried in {:?}",
+        "`bsdextended` and its dispatchers were tried in {:?}",
         begun.elapsed()
     );
     let begun = Instant::now();
@@ -119,7 +119,10 @@ fn each_entry_point_refuses_one_user_and_permits_the_twin() {
         .framework()
         .load(&Module::with(answers(Vec::new())))
         .unwrap();
-    println!("the module `test` was loaded in {:?}", begun.elapsed());
+    println!(
+        "`test` and all other dispatchers were loaded in {:?}",
+        begun.elapsed()
+    );
     let [mut user, mut twin] = [world.user, world.twin].map(|uid| {
         let folder = world.path(&uid.to_string());
         std::fs::create_dir(&folder).unwrap();

@@ -1,0 +1,120 @@
+//! The dispatchers: which there are, and how they and the modules in their slots are loaded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+
+use usher_bpf::{Code, Hooks, KernelError, Object, Opened, code};
+
+use crate::labels;
+use crate::module::CHECK;
+use crate::shared::MAC_NONE;
+use crate::{EntryPoint, Error, Module, Unsupported};
+
+/// The dispatchers; the tables are theirs.
+pub(crate) static CODE: Code = code!("usher_mac", "framework");
+/// Prefix of the dispatchers' names.
+const DISPATCH: &str = "dispatch_";
+/// The tables that outlive the process, beside those of labels.
+const TABLES: [&str; 5] = ["layout", "modules", "enabled", "declared", "refusals"];
+/// The LSMs in force, by commas.
+const LSMS: &str = "/sys/kernel/security/lsm";
+
+pub(crate) fn not_supported(reason: impl fmt::Display) -> Unsupported {
+    Unsupported(reason.to_string())
+}
+
+/// The name of a hook's dispatcher.
+pub(crate) fn dispatcher(hook: &str) -> String {
+    format!("{DISPATCH}{hook}")
+}
+
+/// The tables that outlive the process.
+pub(crate) fn tables() -> Vec<&'static str> {
+    TABLES.into_iter().chain(labels::TABLES).collect()
+}
+
+/// The hooks with a dispatcher.
+pub(crate) fn hooks() -> BTreeSet<&'static str> {
+    let of_points = EntryPoint::all().map(EntryPoint::hook);
+    of_points.chain(labels::HOOKS).collect()
+}
+
+/// Requires that LSM programs are asked, and that the hooks are there.
+pub(crate) fn require_hooks() -> Result<(), Unsupported> {
+    let lsms = fs::read_to_string(LSMS)
+        .map_err(|error| not_supported(format!("{LSMS} cannot be read: {error}")))?;
+    if !lsms.trim().split(',').any(|lsm| lsm == "bpf") {
+        return Err(not_supported(format!(
+            "bpf is not among the LSMs in force ({}); boot with lsm=...,bpf",
+            lsms.trim()
+        )));
+    }
+    let offered = Hooks::of_kernel().map_err(not_supported)?;
+    if let Some(lacking) = hooks().iter().find(|hook| !offered.has(hook)) {
+        return Err(not_supported(format!("it has no hook {lacking}")));
+    }
+    Ok(())
+}
+
+/// The hooks whose dispatchers a module needs.
+pub(crate) fn hooks_of(module: &Module) -> Result<BTreeSet<&'static str>, Error> {
+    let declared = module.declaration()?;
+    let points = declared.entry_points.into_iter().map(EntryPoint::hook);
+    let mut hooks: BTreeSet<_> = points.collect();
+    if declared.label != MAC_NONE {
+        hooks.extend(labels::HOOKS);
+    }
+    Ok(hooks)
+}
+
+/// Loads the dispatchers of these hooks.
+pub(crate) fn load_dispatchers(
+    opened: Opened,
+    hooks: &BTreeSet<&'static str>,
+) -> Result<Object, Unsupported> {
+    let wanted = |program: &str, _: &str| {
+        let hook = program.strip_prefix(DISPATCH);
+        Ok::<_, KernelError>(hook.is_some_and(|hook| hooks.contains(hook)))
+    };
+    let loaded = opened.choose(wanted).and_then(Opened::load);
+    loaded.map_err(|error| not_supported(format!("it refuses the dispatchers: {error}")))
+}
+
+/// The dispatchers of these hooks, which have just been loaded.
+pub(crate) fn programs(
+    object: &Object,
+    hooks: &BTreeSet<&'static str>,
+) -> Result<BTreeMap<&'static str, OwnedFd>, Error> {
+    let programs = hooks
+        .iter()
+        .map(|hook| Ok((*hook, object.program_named(&dispatcher(hook))?)));
+    programs.collect()
+}
+
+/// A module whose checks replace the slots of this number, and the entry points that it declares.
+pub(crate) fn replacing(
+    module: &Module,
+    slot: u32,
+    dispatchers: &BTreeMap<&'static str, OwnedFd>,
+) -> Result<(Opened, Vec<EntryPoint>), Error> {
+    let declared = module.declaration()?;
+    let mut points = Vec::new();
+    let opened = module.open()?.replace(|check| {
+        let point = check.strip_prefix(CHECK).and_then(EntryPoint::named);
+        let point = point.ok_or(KernelError::MissingPart(
+            "a check of a declared entry point",
+        ))?;
+        points.push(point);
+        let slots = dispatchers.get(point.hook());
+        let of = slots.ok_or(KernelError::MissingPart("a dispatcher"))?;
+        Ok::<_, Error>((of.as_fd(), format!("mac_slot_{point}_{slot}")))
+    })?;
+    points.sort_unstable();
+    // libbpf has found the same in the object file as the reader of declarations.
+    if points != declared.entry_points || module.name() != declared.name {
+        return Err(KernelError::MissingPart("the declared checks").into());
+    }
+    Ok((opened, points))
+}
