@@ -30,7 +30,8 @@ pub(crate) fn dispatcher(hook: &str) -> String {
     format!("{DISPATCH}{hook}")
 }
 
-/// The tables that outlive the process.
+/// The tables that outlive the process: all. Dispatchers that are loaded later find them by their pins, so
+/// one that is missing here would be another one for each of them.
 pub(crate) fn tables() -> Vec<&'static str> {
     TABLES.into_iter().chain(labels::TABLES).collect()
 }

@@ -5,7 +5,7 @@ use usher_bpf::{Counters, KernelError, Object, Plain, Table};
 use crate::shared::{MAC_ELEMENTS, MAC_ELEMENTS_OF_USERS, MacLabelled, MacNumbered};
 
 /// Those that outlive the process.
-pub(crate) const TABLES: [&str; 9] = [
+pub(crate) const TABLES: [&str; 10] = [
     "labelled",
     "elements",
     "element_numbers",
@@ -15,6 +15,7 @@ pub(crate) const TABLES: [&str; 9] = [
     "files",
     "multilabel",
     "unknown_refusals",
+    "scratch",
 ];
 
 /// The hooks whose dispatchers keep labels. They are attached while a module with labels is loaded.
