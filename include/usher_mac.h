@@ -90,11 +90,6 @@ int usher_mac_set_fd(int fd, mac_t label);
 /* --------------------------------------------------------- labels of processes */
 
 /*
- * No module of this version labels processes: labels are got without elements, usher_mac_set_proc()
- * and usher_mac_execve() fail with EOPNOTSUPP, and usher_mac_syscall() fails with ENOSYS.
- */
-
-/*
  * Get those elements of a process's label for which `label` was prepared: of the calling process,
  * of another one. Every process may get every label.
  *
@@ -115,7 +110,7 @@ int usher_mac_get_pid(pid_t pid, mac_t label);
  *               of this name, or its value is none of the module's
  *   EOPNOTSUPP  no module in force labels processes
  *   EAGAIN      another thread has changed the label meanwhile
- *   ENOSPC      the kernel's table of elements is full
+ *   ENOSPC      the module has as many elements as the kernel keeps
  */
 int usher_mac_set_proc(mac_t label);
 

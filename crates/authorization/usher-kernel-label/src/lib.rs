@@ -2,8 +2,7 @@
 //!
 //! The framework of mandatory access control (`bpf/mac`) shows the labels of processes by iterators that every
 //! process may read ([`label_of_process`]). A process changes its own label by lsm_set_self_attr(2)
-//! ([`set_own`]), which every module in force that labels processes may refuse. No module of this version does: labels are
-//! empty, and changes fail with EOPNOTSUPP.
+//! ([`set_own`]), which every module in force that labels processes may refuse.
 //!
 //! Room: the shown iterators, and the label of the calling process. The C library, the commands for labels and
 //! the labeller use it.

@@ -12,8 +12,7 @@ use crate::output::Output;
 
 /// Print the label of a process.
 ///
-/// One line: the label, or `-` where the process has none of the elements asked for. No process has a
-/// label in this version.
+/// One line: the label, or `-` where the process has none of the elements asked for.
 #[derive(Debug, Parser)]
 #[command(name = "getpmac", version)]
 pub struct Arguments {

@@ -12,7 +12,7 @@ use crate::output::Output;
 
 /// Run a command with a label.
 ///
-/// No module labels processes in this version, so every label is refused.
+/// The modules in force decide whether the command may have the label.
 #[derive(Debug, Parser)]
 #[command(name = "setpmac", version)]
 pub struct Arguments {

@@ -1,7 +1,5 @@
 //! Writes the labels of new files into their attributes, on one file system.
 //!
-//! In this version no kernel program keeps labels (docs/mac.md), so nothing is watched. Otherwise:
-//!
 //! The kernel side knows the label of a new file at once, in its own memory, and refuses a file of a
 //! *multilabel* file system of which it knows none. It cannot write the attribute. So this side watches
 //! new files, asks the kernel for each one's label, and writes it where the file has no attribute yet. It
