@@ -387,6 +387,15 @@ impl Framework {
         NewFileLabels::open(&self.pins)
     }
 
+    /// A number that is another one after each change of the modules with labels in force; 0: there is none. A
+    /// file's label is read from its attribute again then, when the file is opened.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn label_order(&self) -> Result<u64, Error> {
+        Ok(self.labels.order()?)
+    }
+
     /// Shows the labels of processes to every process, in a folder of the BPF file system
     /// ([`usher_bpf::hide`] ends that).
     ///

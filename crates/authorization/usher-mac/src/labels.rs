@@ -69,6 +69,11 @@ impl Labels {
         Ok(labelled.last_order)
     }
 
+    /// The order of the youngest module with labels in force; 0 for none.
+    pub(crate) fn order(&self) -> Result<u64, KernelError> {
+        Ok(self.labelled()?.order)
+    }
+
     /// Sets which slots have modules with labels that are in force, and the order of the youngest one.
     pub(crate) fn set_labelled(&self, slots: u64, order: u64) -> Result<(), KernelError> {
         let former = self.labelled()?;

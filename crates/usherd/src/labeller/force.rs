@@ -48,6 +48,7 @@ pub(super) struct State {
     outdated: BTreeSet<String>,
     /// The file systems whose new files get labels: all that are mounted of those that the policy calls so.
     multilabel: Option<Vec<Multilabel>>,
+    looked: labels::Looked,
     claims: Claims,
     pub(super) is_guarded: bool,
     /// The last reasons, by what they keep from being in force.
@@ -91,15 +92,29 @@ impl Force {
     /// Tries again what could not be put in force.
     pub(super) fn try_again(&self) {
         let mut state = self.state.lock();
-        if !state.is_read || !state.missing.is_empty() || !state.outdated.is_empty() {
-            self.renew(&mut state);
-        }
+        let is_due = !state.is_read || !state.missing.is_empty() || !state.outdated.is_empty();
+        let is_changed = is_due && self.renew(&mut state);
         // A file system may have been mounted or unmounted since.
-        self.watch(&mut state, false);
+        self.watch(&mut state, is_changed);
     }
 
-    /// Has new files of the policy's file systems get their labels. What fails is tried again.
+    /// Has files of the policy's file systems get their labels, and directories be known. What fails is tried again.
     fn watch(&self, state: &mut State, is_changed: bool) {
+        self.watch_new_files(state, is_changed);
+        let looked = match &state.framework {
+            Some(framework) => state.looked.look(framework, &self.persisting),
+            None => {
+                state.looked = labels::Looked::default();
+                Ok(())
+            }
+        };
+        match looked {
+            Ok(()) => state.over(labels::FORGOTTEN),
+            Err(error) => state.trouble(labels::FORGOTTEN, &error),
+        }
+    }
+
+    fn watch_new_files(&self, state: &mut State, is_changed: bool) {
         let found = labels::mounted(state.policy(), &self.file_systems);
         let wanted = match found {
             Ok(wanted) => {
@@ -149,14 +164,19 @@ impl Force {
         }
     }
 
-    fn renew(&self, state: &mut State) {
+    /// Tries again what failed. Returns whether a module has come into force.
+    fn renew(&self, state: &mut State) -> bool {
+        let mut has_loaded = false;
         match state.read() {
             Ok(()) => state.over(paths::LOADED_MODULES),
             Err(error) => state.trouble(paths::LOADED_MODULES, &error),
         }
         for wanted in std::mem::take(&mut state.missing) {
             match self.load_again(state, &wanted) {
-                Ok(()) => state.over(&wanted.name),
+                Ok(()) => {
+                    state.over(&wanted.name);
+                    has_loaded = true;
+                }
                 Err(error) => {
                     state.trouble(&wanted.name, &error);
                     state.missing.push(wanted);
@@ -176,6 +196,7 @@ impl Force {
             }
         }
         state.show();
+        has_loaded
     }
 
     /// The settings of a module in force by the policy; none for a module that has none.
@@ -356,7 +377,7 @@ impl Force {
         let name = module.name().to_owned();
         let settings = self.wanted(state, &name)?;
         let module = settings.clone().map_or(module, Module::with);
-        put(state, &module)?;
+        self.put(state, &module)?;
         if let Some(settings) = settings {
             state.settings.insert(name, settings);
         }
@@ -369,12 +390,26 @@ impl Force {
         if !stored::begin_trial(name).map_err(MacError::Trials)? {
             return Err(MacError::Ends(name.to_owned()));
         }
-        let loaded = put(state, module);
+        let loaded = self.put(state, module);
         if let Err(error) = stored::end_trial(name) {
             // It costs one of the next trials.
             tracing::warn!(module = name, %error, "the end of its loading is not noted");
         }
         loaded
+    }
+
+    /// Has the framework load a module, and makes the framework first.
+    fn put(&self, state: &mut State, module: &Module) -> Result<(), MacError> {
+        let framework = match state.framework.take() {
+            Some(framework) => framework,
+            None => labels::framework(state.policy(), &self.file_systems)?,
+        };
+        if let Err(error) = state.framework.insert(framework).load(module) {
+            state.end_if_empty()?;
+            return Err(error.into());
+        }
+        state.guard();
+        Ok(())
     }
 
     /// Unloads a module, now and after every reboot.
@@ -409,24 +444,6 @@ impl Force {
         tracing::info!(module = name, "module no longer in force");
         Ok(())
     }
-}
-
-/// Has the framework load a module, and makes the framework first.
-fn put(state: &mut State, module: &Module) -> Result<(), MacError> {
-    if state.framework.is_none() {
-        let opened = Framework::open(Path::new(paths::LABELLER_PIN_DIRECTORY))?;
-        state.framework = Some(opened);
-    }
-    let loaded = match &mut state.framework {
-        Some(framework) => framework.load(module),
-        None => Ok(()),
-    };
-    if let Err(error) = loaded {
-        state.end_if_empty()?;
-        return Err(error.into());
-    }
-    state.guard();
-    Ok(())
 }
 
 /// The block of a module.

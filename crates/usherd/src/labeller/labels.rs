@@ -1,9 +1,12 @@
 //! Which file systems have files with labels of their own: from the policy to the kernel and to the thread
 //! that keeps labels of new files.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use usher_kernel_label::SHOWN;
+use usher_local::paths;
 use usher_local::requests::MultilabelView;
 use usher_mac::Framework;
 use usher_policy::Policy;
@@ -18,6 +21,12 @@ pub(super) const TROUBLE: &str = "multilabel";
 
 /// The trouble that one file system is not watched.
 pub(super) const UNWATCHED: &str = "new files";
+
+/// The trouble that nobody looks for what the kernel has forgotten.
+pub(super) const FORGOTTEN: &str = "forgotten labels";
+
+/// The least time between two looks at all files that refusals have brought about.
+const LOOKING: Duration = Duration::from_secs(60);
 
 /// The trouble that labels are not shown, or new files nowhere labelled.
 pub(super) const UNWRITTEN: &str = "labels of new files";
@@ -60,6 +69,29 @@ pub(super) fn is_named(policy: Option<&Policy>, path: &str) -> bool {
     })
 }
 
+/// The devices of file systems: major and minor numbers.
+fn devices(of: &[Multilabel]) -> BTreeSet<(u32, u32)> {
+    of.iter().map(|one| one.device).collect()
+}
+
+/// Makes the framework. No module decides before the kernel knows which files have labels.
+///
+/// # Errors
+/// The kernel's: there is none then.
+pub(super) fn framework(
+    policy: Option<&Policy>,
+    file_systems: &FileSystems,
+) -> Result<Framework, MacError> {
+    let framework = Framework::open(Path::new(paths::LABELLER_PIN_DIRECTORY))?;
+    // What is not mounted is said where the rest is watched.
+    let (Ok(found) | Err((found, _))) = mounted(policy, file_systems);
+    if let Err(error) = framework.set_multilabel(&devices(&found)) {
+        framework.close()?;
+        return Err(error.into());
+    }
+    Ok(framework)
+}
+
 /// Has files of these file systems have labels of their own, and no others, and shows every process the labels of
 /// processes.
 ///
@@ -72,8 +104,7 @@ pub(super) fn put_in_force(
 ) -> Result<(), MacError> {
     let labels = match framework {
         Some(framework) => {
-            let devices = wanted.iter().map(|one| one.device).collect();
-            framework.set_multilabel(&devices)?;
+            framework.set_multilabel(&devices(wanted))?;
             framework.show_labels(Path::new(SHOWN))?;
             Some(framework.new_file_labels()?)
         }
@@ -84,6 +115,48 @@ pub(super) fn put_in_force(
     };
     let set = persisting.set(labels, wanted.to_vec());
     set.map_err(MacError::NotPersistent)
+}
+
+/// What the last look at all files went by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Looked {
+    /// The modules with labels ([`Framework::label_order`]).
+    order: u64,
+    /// How often a label was not known.
+    refusals: u64,
+    at: Option<Instant>,
+}
+
+impl Looked {
+    /// Has all files looked at when the modules with labels have changed, and when labels were not known: the
+    /// kernel may have forgotten a directory. The look makes it known.
+    ///
+    /// # Errors
+    /// The kernel's, or that the thread cannot be woken.
+    pub(super) fn look(
+        &mut self,
+        framework: &Framework,
+        persisting: &Persisting,
+    ) -> Result<(), MacError> {
+        let now = Self {
+            order: framework.label_order()?,
+            refusals: framework.unknown_refusals()?,
+            at: Some(Instant::now()),
+        };
+        if self.is_over(&now) {
+            persisting.look_again().map_err(MacError::NotPersistent)?;
+            *self = now;
+        }
+        Ok(())
+    }
+
+    /// Whether something has happened since that a look mends. Everybody can be refused, so refusals make one only
+    /// after some time.
+    fn is_over(&self, now: &Self) -> bool {
+        let age = now.at.zip(self.at).map(|(now, at)| now - at);
+        let is_old = age.is_none_or(|age| age >= LOOKING);
+        now.order != self.order || (now.refusals != self.refusals && is_old)
+    }
 }
 
 /// Shows the labels of processes no longer.
@@ -110,5 +183,28 @@ fn view(path: String, state: Watched) -> MultilabelView {
         overflows: counts.overflows,
         is_walking: state.is_walking,
         trouble: state.unwatched.or(counts.failure),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_looked_at_when_modules_change_or_labels_lack() {
+        let begin = Instant::now();
+        let at = |order, refusals, seconds| Looked {
+            order,
+            refusals,
+            at: Some(begin + Duration::from_secs(seconds)),
+        };
+        let looked = at(1, 5, 0);
+        assert!(looked.is_over(&at(2, 5, 1)));
+        assert!(looked.is_over(&at(1, 6, 60)));
+        assert!(!looked.is_over(&at(1, 6, 59)));
+        assert!(!looked.is_over(&at(1, 5, 600)));
+        // Nothing has happened in a new framework.
+        assert!(!Looked::default().is_over(&at(0, 0, 0)));
+        assert!(Looked::default().is_over(&at(1, 0, 0)));
     }
 }

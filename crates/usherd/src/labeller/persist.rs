@@ -3,7 +3,8 @@
 //! The kernel side knows the label of a new file at once, in its own memory, and refuses a file of a
 //! *multilabel* file system of which it knows none. It cannot write the attribute. So this side watches
 //! new files, asks the kernel for each one's label, and writes it where the file has no attribute yet. It
-//! looks at all files when it begins, and when it has lost events: the kernel's queue is bounded.
+//! looks at all files when it begins, when it is told to, and when it has lost events: the kernel's queue is
+//! bounded.
 //!
 //! If it dies between the creation of a file and the attribute, the next one finds the file as long as the
 //! kernel remembers it. Otherwise the file stays without a label, and refused, until an administrator sets
@@ -112,6 +113,11 @@ impl Persister {
         true
     }
 
+    /// Has the next turns look at all files, by which all directories are opened.
+    pub(super) fn look_again(&mut self) {
+        self.walks_again = true;
+    }
+
     /// What has happened so far.
     pub(super) fn counts(&self) -> &Counts {
         &self.counts
@@ -193,7 +199,8 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use parking_lot::{Mutex, MutexGuard};
-    use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, linkat, mknodat};
+    use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, linkat, mknodat, removexattr};
+    use usher_file_label::ATTRIBUTE;
 
     use super::*;
 
@@ -362,6 +369,19 @@ mod tests {
         scene.work();
         assert_eq!(scene.label("file").as_deref(), Some("biba/low"));
         assert_eq!(scene.persister.retry(), None);
+    }
+
+    #[test]
+    fn all_files_are_looked_at_again_when_asked_for() {
+        let mut scene = Scene::new(|_| {});
+        fs::write(scene.path("file"), "").unwrap();
+        scene.work();
+        removexattr(scene.path("file"), ATTRIBUTE).unwrap();
+        scene.work();
+        assert_eq!(scene.label("file"), None);
+        scene.persister.look_again();
+        scene.work();
+        assert_eq!(scene.label("file").as_deref(), Some("biba/low"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -62,6 +63,7 @@ struct Shared {
     /// What the thread does not know yet.
     wanted: Mutex<Option<Wanted>>,
     watched: Mutex<BTreeMap<String, Watched>>,
+    looks_again: AtomicBool,
     /// Since when the thread works on at most so many files; `None`: it waits for new ones.
     busy: Mutex<Option<Instant>>,
     wake: File,
@@ -134,6 +136,7 @@ impl Persisting {
         let shared = Arc::new(Shared {
             wanted: Mutex::default(),
             watched: Mutex::default(),
+            looks_again: AtomicBool::default(),
             busy: Mutex::default(),
             wake: File::from(wake),
         });
@@ -161,6 +164,19 @@ impl Persisting {
             labels,
             file_systems,
         });
+        self.wake()
+    }
+
+    /// Has all files of what is watched looked at again.
+    ///
+    /// # Errors
+    /// The thread cannot be woken.
+    pub(super) fn look_again(&self) -> io::Result<()> {
+        self.shared.looks_again.store(true, Ordering::Relaxed);
+        self.wake()
+    }
+
+    fn wake(&self) -> io::Result<()> {
         (&self.shared.wake).write_all(&1_u64.to_ne_bytes())
     }
 
@@ -215,6 +231,10 @@ fn run(shared: &Shared) {
                 None => Vec::new(),
             };
             at_work = exchange(at_work, wanted, &shared.watched);
+        }
+        if shared.looks_again.swap(false, Ordering::Relaxed) {
+            let all = at_work.iter_mut();
+            all.for_each(|(_, persister)| persister.look_again());
         }
         let mut more = false;
         if let Some(labels) = &labels {
