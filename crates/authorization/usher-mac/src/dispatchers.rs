@@ -20,6 +20,9 @@ const DISPATCH: &str = "dispatch_";
 const TABLES: [&str; 5] = ["layout", "modules", "enabled", "declared", "refusals"];
 /// The LSMs in force, by commas.
 const LSMS: &str = "/sys/kernel/security/lsm";
+/// Those with an attribute of their own in new files. Without one the kernel calls inode_init_security for
+/// nobody.
+const ATTRIBUTE_LSMS: [&str; 3] = ["evm", "selinux", "smack"];
 
 pub(crate) fn not_supported(reason: impl fmt::Display) -> Unsupported {
     Unsupported(reason.to_string())
@@ -42,10 +45,30 @@ pub(crate) fn hooks() -> BTreeSet<&'static str> {
     of_points.chain(labels::HOOKS).collect()
 }
 
+/// The LSMs in force, by commas.
+fn lsms() -> Result<String, Unsupported> {
+    fs::read_to_string(LSMS)
+        .map_err(|error| not_supported(format!("{LSMS} cannot be read: {error}")))
+}
+
+/// Requires that the kernel asks LSM programs about the labels of new files.
+pub(crate) fn require_new_files() -> Result<(), Error> {
+    let lsms = lsms()?;
+    match writes_attributes(&lsms) {
+        true => Ok(()),
+        false => Err(Error::NewFilesUnlabelled(lsms.trim().to_owned())),
+    }
+}
+
+/// Whether one of the LSMs has an attribute in new files.
+fn writes_attributes(lsms: &str) -> bool {
+    let mut lsms = lsms.trim().split(',');
+    lsms.any(|lsm| ATTRIBUTE_LSMS.contains(&lsm))
+}
+
 /// Requires that LSM programs are asked, and that the hooks are there.
 pub(crate) fn require_hooks() -> Result<(), Unsupported> {
-    let lsms = fs::read_to_string(LSMS)
-        .map_err(|error| not_supported(format!("{LSMS} cannot be read: {error}")))?;
+    let lsms = lsms()?;
     if !lsms.trim().split(',').any(|lsm| lsm == "bpf") {
         return Err(not_supported(format!(
             "bpf is not among the LSMs in force ({}); boot with lsm=...,bpf",
@@ -118,4 +141,19 @@ pub(crate) fn replacing(
         return Err(KernelError::MissingPart("the declared checks").into());
     }
     Ok((opened, points))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_files_have_labels_where_an_lsm_has_attributes() {
+        for lsms in ["lockdown,yama,bpf,ima,evm", "capability,selinux,bpf\n"] {
+            assert!(writes_attributes(lsms), "{lsms}");
+        }
+        for lsms in ["", "lockdown,capability,landlock,apparmor,bpf\n", "notevm"] {
+            assert!(!writes_attributes(lsms), "{lsms}");
+        }
+    }
 }

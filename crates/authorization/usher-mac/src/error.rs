@@ -51,6 +51,12 @@ pub enum Error {
         /// libbpf's error.
         error: KernelError,
     },
+    /// The kernel does not ask about new files.
+    #[error(
+        "new files get no label from this kernel, and are refused until setfsmac(8) labels them: it asks \
+         about them only if evm, selinux or smack is among the LSMs in force, which are {0}"
+    )]
+    NewFilesUnlabelled(String),
     /// The settings are those of another module, or the module has none.
     #[error("these are not settings of the module {0}")]
     OtherSettings(String),

@@ -15,7 +15,7 @@ use crate::labels::{self, Labels};
 use crate::module::{SETTINGS, exchange};
 use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacModule};
 use crate::{EntryPoint, Error, Loaded, MAX_MODULES, Module, NewFileLabels, Settings, Unsupported};
-use crate::{multilabel, shown};
+use crate::{dispatchers, multilabel, shown};
 
 /// Prefix of the folders of modules.
 const SLOT: &str = "slot_";
@@ -377,6 +377,14 @@ impl Framework {
     /// The kernel's error; some may have them then.
     pub fn set_multilabel(&self, devices: &BTreeSet<(u32, u32)>) -> Result<(), Error> {
         multilabel::set(&self.pins, devices)
+    }
+
+    /// Requires that new files on multilabel file systems get labels from this kernel.
+    ///
+    /// # Errors
+    /// [`Error::NewFilesUnlabelled`].
+    pub fn require_new_files() -> Result<(), Error> {
+        dispatchers::require_new_files()
     }
 
     /// The labels of new files.

@@ -140,6 +140,11 @@ impl Force {
             None => state.over(labels::UNWATCHED),
             Some(error) => state.trouble(labels::UNWATCHED, error),
         }
+        let is_unlabelled = state.framework.is_some() && !wanted.is_empty();
+        match is_unlabelled.then(Framework::require_new_files) {
+            Some(Err(error)) => state.trouble(labels::UNLABELLED, &error.into()),
+            None | Some(Ok(())) => state.over(labels::UNLABELLED),
+        }
         let is_known = state.multilabel.as_ref() == Some(&wanted) && unwatched.is_none();
         if !is_changed && is_known {
             return;

@@ -22,6 +22,9 @@ pub(super) const TROUBLE: &str = "multilabel";
 /// The trouble that one file system is not watched.
 pub(super) const UNWATCHED: &str = "new files";
 
+/// The trouble that this kernel labels no new files.
+pub(super) const UNLABELLED: &str = "multilabel file systems";
+
 /// The trouble that nobody looks for what the kernel has forgotten.
 pub(super) const FORGOTTEN: &str = "forgotten labels";
 

@@ -218,6 +218,7 @@ fn a_new_file_has_the_label_of_its_process() {
     let Some(labels) = Labels::new("new", 27) else {
         return;
     };
+    Framework::require_new_files().unwrap();
     let shared = labels.path("shared");
     fs::create_dir(&shared).unwrap();
     fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
