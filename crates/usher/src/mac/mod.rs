@@ -190,6 +190,12 @@ fn text(view: &MacView) -> String {
         ["MULTILABEL", "PERSISTED", "UNLABELLED", "FAILED", "STATE"],
         file_systems,
     );
+    if view.unknown_refusals > 0 {
+        text += &format!(
+            "refused because a label was not known: {}\n",
+            view.unknown_refusals
+        );
+    }
     for trouble in &view.troubles {
         text += &format!("trouble: {trouble}\n");
     }
@@ -282,6 +288,7 @@ mod tests {
         let lacking = MacView {
             unsupported: Some("it has no hook x".into()),
             troubles: vec!["none: no".into()],
+            unknown_refusals: 3,
             multilabel: vec![MultilabelView {
                 path: "/srv".into(),
                 persisted: 7,
@@ -295,6 +302,8 @@ mod tests {
         assert!(told.contains("modules in force: -\n") && told.contains("trouble: none: no\n"));
         let row = "/srv        7          1           0       watched\n";
         assert!(told.contains(row), "{told}");
+        assert!(told.contains("refused because a label was not known: 3\n"));
+        assert!(!text(&view()).contains("refused"));
         assert!(!text(&view()).contains("trouble"));
         assert!(!text(&view()).contains("MULTILABEL"));
     }

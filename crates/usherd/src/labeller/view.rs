@@ -80,6 +80,7 @@ impl Force {
             ..MacView::default()
         };
         if let Some(framework) = &state.framework {
+            view.unknown_refusals = framework.unknown_refusals()?;
             view.hooks = framework
                 .attached()?
                 .iter()

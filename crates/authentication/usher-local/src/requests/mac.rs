@@ -26,6 +26,9 @@ pub struct MacView {
     /// The file systems whose files have labels of their own.
     #[serde(default)]
     pub multilabel: Vec<MultilabelView>,
+    /// The accesses to their files that were refused because a label was not known.
+    #[serde(default)]
+    pub unknown_refusals: u64,
     /// Troubles that keep the modules from deciding as the policy says, each for people.
     pub troubles: Vec<String>,
 }
