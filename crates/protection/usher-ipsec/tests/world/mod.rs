@@ -177,7 +177,8 @@ fn set_up() {
     fs::copy(fs::canonicalize(OTHER).unwrap(), GOVERNED).unwrap();
     fs::write("/mnt/actor.py", include_str!("actor.py")).unwrap();
     run("ip", &["netns", "add", "b"]);
-    // Where the ends have one number, the kernel tells only within a second that the cable is up.
+    // The ends have different numbers: if they share one, the kernel takes up to a second to report that
+    // the cable is up.
     batch(
         &[],
         "link set lo up
@@ -219,8 +220,8 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs commands of ip(8), one a line, which must succeed. One process does them all: an emulated
-/// machine takes long to start another.
+/// Runs commands of ip(8), one a line, which must succeed. One process runs them all, because emulated
+/// machines start processes slowly.
 pub fn batch(arguments: &[&str], commands: &str) {
     let mut ip = Command::new("ip")
         .args(arguments)
