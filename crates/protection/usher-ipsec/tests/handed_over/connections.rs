@@ -2,6 +2,39 @@
 
 use super::*;
 
+/// Passes plain connections to the governed program for the calls that ask for an address. The same
+/// calls of another program, and of the governed one on a connection of a trusted peer, change nothing.
+fn asks_for_an_address(
+    mut ipsec: usher_ipsec::Ipsec,
+    asks: impl Fn(&usher_ipsec::Ipsec, &mut Actor, &mut Actor, &str),
+) {
+    ipsec.apply(&secure()).unwrap();
+    let (mut governed, mut other, mut maker) = (Actor::governed(), Actor::other(), Actor::other());
+    let mut peer = Actor::peer();
+    maker.run(LISTEN);
+    peer.run("kept = []");
+    let getsockname = "libc.getsockname(f, bytes(64), struct.pack('I', 64))";
+    let getpeername = "libc.getpeername(f, bytes(64), struct.pack('I', 64))";
+    let setsockopt = "libc.setsockopt(f, 1, 9, struct.pack('I', 1), 4)";
+    for (call, plain, trusted) in [
+        (getsockname, "10.1.0.2", "10.1.0.3"),
+        (getpeername, "fd01::2", "fd01::3"),
+        (getpeername, "10.1.0.2", "10.1.0.3"),
+        (getsockname, "fd01::2", "fd01::3"),
+        (setsockopt, "10.1.0.2", "10.1.0.3"),
+    ] {
+        pass_connection(plain, &mut peer, &mut maker, &mut governed);
+        asks(&ipsec, &mut governed, &mut peer, call);
+        governed.run("os.close(f)");
+        for (from, to) in [(trusted, &mut governed), (plain, &mut other)] {
+            pass_connection(from, &mut peer, &mut maker, to);
+            assert_eq!(to.run(&format!("r = {call}")), "0", "{call}");
+            to.run("os.write(f, b'x'); os.close(f)");
+            assert_eq!(peer.run("r = s.recv(9)"), "b'x'", "{call}");
+        }
+    }
+}
+
 tests! {
     /// Nothing lists sockets between the policy and the calls.
     fn no_call_on_an_older_connection_is_refused(world) {
@@ -23,42 +56,30 @@ tests! {
     }
 
     fn a_connection_is_governed_once_its_user_asks_for_an_address(world) {
-        let mut ipsec = open(world);
-        ipsec.apply(&secure()).unwrap();
-        let (mut governed, mut other, mut maker) = (Actor::governed(), Actor::other(), Actor::other());
-        let mut peer = Actor::peer();
-        maker.run(LISTEN);
-        peer.run("kept = []");
-        for (call, plain, trusted) in [
-            ("libc.getsockname(f, bytes(64), struct.pack('I', 64))", "10.1.0.2", "10.1.0.3"),
-            ("libc.getpeername(f, bytes(64), struct.pack('I', 64))", "fd01::2", "fd01::3"),
-            ("libc.getpeername(f, bytes(64), struct.pack('I', 64))", "10.1.0.2", "10.1.0.3"),
-            ("libc.getsockname(f, bytes(64), struct.pack('I', 64))", "fd01::2", "fd01::3"),
-            ("libc.setsockopt(f, 1, 9, struct.pack('I', 1), 4)", "10.1.0.2", "10.1.0.3"),
-        ] {
-            pass_connection(plain, &mut peer, &mut maker, &mut governed);
+        let settings = usher_ipsec::Settings { lsm: false, ..settings(world) };
+        let ipsec = usher_ipsec::Ipsec::open(&settings).unwrap();
+        asks_for_an_address(ipsec, |ipsec, governed, peer, call| {
             let before = ipsec.counters().unwrap();
-            let returned = governed.run(&format!("r = {call}"));
-            if ipsec.monitor().unseen_calls().is_none() {
-                assert_eq!(returned, "-1", "{call}");
-                assert_eq!(ipsec.counters().unwrap().calls_refused, before.calls_refused + 1);
-            } else {
-                assert_eq!(returned, "0", "{call}");
-                let found = ipsec.counters().unwrap();
-                assert_eq!(found.adopted, before.adopted + 1, "{call}");
-                governed.run("os.write(f, b'x')");
-                eventually("it is kept back", || ipsec.counters().unwrap().kept_plain > found.kept_plain);
-                peer.run("s.send(b'x')");
-                eventually("it is dropped", || ipsec.counters().unwrap().refused_plain > found.refused_plain);
-            }
-            governed.run("os.close(f)");
-            for (from, to) in [(trusted, &mut governed), (plain, &mut other)] {
-                pass_connection(from, &mut peer, &mut maker, to);
-                assert_eq!(to.run(&format!("r = {call}")), "0", "{call}");
-                to.run("os.write(f, b'x'); os.close(f)");
-                assert_eq!(peer.run("r = s.recv(9)"), "b'x'", "{call}");
-            }
+            assert_eq!(governed.run(&format!("r = {call}")), "0", "{call}");
+            let found = ipsec.counters().unwrap();
+            assert_eq!(found.adopted, before.adopted + 1, "{call}");
+            governed.run("os.write(f, b'x')");
+            eventually("it is kept back", || ipsec.counters().unwrap().kept_plain > found.kept_plain);
+            peer.run("s.send(b'x')");
+            eventually("it is dropped", || ipsec.counters().unwrap().refused_plain > found.refused_plain);
+        });
+    }
+
+    fn asking_for_a_plain_connection_s_address_is_refused(world) {
+        let ipsec = open(world);
+        if !sees_calls(&ipsec) {
+            return;
         }
+        asks_for_an_address(ipsec, |ipsec, governed, _, call| {
+            let before = ipsec.counters().unwrap();
+            assert_eq!(governed.run(&format!("r = {call}")), "-1", "{call}");
+            assert_eq!(ipsec.counters().unwrap().calls_refused, before.calls_refused + 1);
+        });
     }
 
     fn a_plain_connection_of_a_former_maker_is_refused(world) {
