@@ -23,6 +23,7 @@ mod persist;
 mod persist_walk;
 mod persisting;
 mod resolving;
+mod state;
 mod stored;
 mod view;
 

@@ -1,0 +1,187 @@
+//! What the labeller knows of what is in force.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use usher_bpf::guard::Claims;
+use usher_local::configuration::Configuration;
+use usher_local::paths;
+use usher_mac::{Framework, Module, Settings};
+use usher_policy::Policy;
+use usher_policy::mac::MacBlock;
+
+use super::error::MacError;
+use super::labels;
+use super::persisting::Multilabel;
+use super::stored::{self, Wanted};
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) configuration: Option<Configuration>,
+    /// None: no module is loaded, and nothing of the framework is in the kernel.
+    pub(super) framework: Option<Framework>,
+    /// The settings that this process has put in force, by module.
+    pub(super) settings: BTreeMap<String, Settings>,
+    /// Modules that are to be loaded and are not, in their order.
+    pub(super) missing: Vec<Wanted>,
+    /// For modules in force from files, SHA-256 of the file when the administrator loaded it; empty if that
+    /// is unknown.
+    pub(super) digests: BTreeMap<String, String>,
+    /// The list of modules that are to be loaded has been read. Until then nothing replaces it.
+    pub(super) is_read: bool,
+    /// Modules whose settings in force are not those of the policy.
+    pub(super) outdated: BTreeSet<String>,
+    /// The file systems whose new files get labels: all that are mounted of those that the policy calls so.
+    pub(super) multilabel: Option<Vec<Multilabel>>,
+    pub(super) looked: labels::Looked,
+    pub(super) claims: Claims,
+    pub(super) is_guarded: bool,
+    /// The last reasons, by what they keep from being in force.
+    pub(super) troubles: BTreeMap<String, String>,
+}
+
+/// The block of a policy with a module's settings.
+pub(super) fn block<'p>(policy: &'p Policy, name: &str) -> Option<&'p MacBlock> {
+    policy
+        .mac
+        .iter()
+        .find(|block| block.module.as_ref() == name)
+}
+
+impl State {
+    pub(super) fn policy(&self) -> Option<&Policy> {
+        let configuration = self.configuration.as_ref();
+        configuration.map(|configuration| &configuration.checked.policy)
+    }
+
+    /// Reads the list of modules that are to be loaded, once.
+    pub(super) fn read(&mut self) -> Result<(), MacError> {
+        if self.is_read {
+            return Ok(());
+        }
+        let wanted = stored::load().map_err(MacError::NotRead)?;
+        let names = self.names()?;
+        let (noted, missing): (Vec<Wanted>, _) = wanted
+            .into_iter()
+            .partition(|module| names.contains(&module.name));
+        self.missing = missing;
+        // A labeller may have ended before it noted what it had loaded: from a file that nobody knows now.
+        let is_noted = |name: &String| noted.iter().any(|module| module.name == *name);
+        let others: Vec<String> = names.into_iter().filter(|name| !is_noted(name)).collect();
+        let has_others = !others.is_empty();
+        let from_files = others
+            .into_iter()
+            .filter(|name| Module::named(name).is_none());
+        let from_files = from_files.map(|name| (name, String::new()));
+        let noted = noted.into_iter();
+        let noted = noted.filter_map(|module| Some((module.name, module.digest?)));
+        self.digests = from_files.chain(noted).collect();
+        self.is_read = true;
+        if has_others {
+            self.save(None).map_err(MacError::NotStored)?;
+        }
+        Ok(())
+    }
+
+    /// The names of the modules in force, in the order of loading.
+    pub(super) fn names(&self) -> Result<Vec<String>, MacError> {
+        let Some(framework) = &self.framework else {
+            return Ok(Vec::new());
+        };
+        let modules = framework.modules()?;
+        Ok(modules.into_iter().map(|module| module.name).collect())
+    }
+
+    /// The settings of a module in force, as the policy has them.
+    pub(super) fn lines(&self, name: &str) -> Vec<String> {
+        if self.digests.contains_key(name) {
+            return Vec::new();
+        }
+        let block = self.policy().and_then(|policy| block(policy, name));
+        block.map_or_else(Vec::new, |block| block.settings.lines())
+    }
+
+    pub(super) fn configure(
+        &mut self,
+        name: &str,
+        settings: Option<Settings>,
+    ) -> Result<(), MacError> {
+        let Some(settings) = settings else {
+            return Ok(());
+        };
+        if self.settings.get(name) == Some(&settings) {
+            return Ok(());
+        }
+        if let Some(framework) = &mut self.framework {
+            framework.configure(name, &settings)?;
+        }
+        self.settings.insert(name.to_owned(), settings);
+        Ok(())
+    }
+
+    /// Takes the framework out of the kernel when it has no module.
+    pub(super) fn end_if_empty(&mut self) -> Result<(), MacError> {
+        if !self.names()?.is_empty() {
+            return Ok(());
+        }
+        match self.framework.take() {
+            Some(framework) => Ok(framework.close()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps the list of modules for the next boot: those in force and those that are missing, without one.
+    pub(super) fn save(&self, without: Option<&str>) -> std::io::Result<()> {
+        let names = self.names().map_err(std::io::Error::other)?;
+        let loaded = names.into_iter().map(|name| Wanted {
+            digest: self.digests.get(&name).cloned(),
+            name,
+        });
+        let modules = loaded.chain(self.missing.iter().cloned());
+        let modules: Vec<Wanted> = modules
+            .filter(|module| Some(module.name.as_str()) != without)
+            .collect();
+        stored::save(&modules)
+    }
+
+    /// Shows the modules in force to programs.
+    pub(super) fn show(&mut self) {
+        let shown = match self.names() {
+            Ok(names) if self.framework.is_none() && names.is_empty() => stored::forget_shown(),
+            Ok(names) => stored::show(&names),
+            Err(error) => Err(std::io::Error::other(error)),
+        };
+        match shown {
+            Ok(()) => self.over(paths::SHOWN_MODULES),
+            Err(error) => {
+                let error = MacError::NotShown(error);
+                self.trouble(paths::SHOWN_MODULES, &error);
+            }
+        }
+    }
+
+    /// Claims what is loaded now. Modules are in force without it.
+    pub(super) fn guard(&mut self) {
+        let objects = match &self.framework {
+            None => Ok(usher_bpf::Objects::default()),
+            Some(framework) => framework.objects(),
+        };
+        let claimed = objects.and_then(|objects| Ok(self.claims.renew(&objects)?));
+        self.is_guarded = claimed.unwrap_or_else(|error| {
+            tracing::warn!(%error, "root's processes can touch the tables of modules");
+            false
+        });
+    }
+
+    /// Notes the reason that something is not in force; the journal has each once.
+    pub(super) fn trouble(&mut self, what: &str, error: &MacError) {
+        let error = format!("{what}: {error}");
+        if self.troubles.get(what) != Some(&error) {
+            tracing::error!("{error}");
+        }
+        self.troubles.insert(what.to_owned(), error);
+    }
+
+    pub(super) fn over(&mut self, what: &str) {
+        self.troubles.remove(what);
+    }
+}
