@@ -57,7 +57,8 @@ def programs(tests, cargo, first=()):
 
 def end(output):
     """The output of failed tests, or the last lines if the program itself failed."""
-    failures = output.find("\nfailures:\n")
+    # What a failed test printed follows; a test that runs itself again prints "failures:" too.
+    failures = output.find("\nfailures:\n\n----")
     return output[failures:] if failures >= 0 else "\n".join(output.splitlines()[-END_LINES:])
 
 

@@ -374,10 +374,19 @@ pub fn serve(world: &World, limits: &Limits) -> (Admission, OwnedFd, Checker) {
     (admission, alice, checker)
 }
 
-/// Expects exactly these counters.
+/// Expects exactly these counters. Waits for them, because a program removes an entry before it counts
+/// it.
 #[track_caller]
 pub fn counted(admission: &Admission, expected: Counters) {
-    assert_eq!(admission.counters().unwrap(), expected);
+    let mut counters = admission.counters().unwrap();
+    for _ in 0..2000 {
+        if counters == expected {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        counters = admission.counters().unwrap();
+    }
+    assert_eq!(counters, expected);
 }
 
 /// Makes sockets of the test's cgroup write given bytes into their SYN.
