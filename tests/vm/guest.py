@@ -40,8 +40,8 @@ COMMAND_LINE = [
     # Needed by the tests, whatever the kernel's configuration.
     "lsm=lockdown,yama,landlock,bpf",
 ]
-# Without the flags that make the kernel clear and copy memory by one repeated instruction, which
-# emulation carries out byte by byte: that takes a third of the time.
+# Without the flags that make the kernel clear and copy memory by one repeated instruction. Emulation
+# carries that out byte by byte: without them, tests take a third less time.
 EMULATED_PROCESSOR = "max,la57=off,erms=off,fsrm=off,fsrs=off"
 
 

@@ -38,7 +38,7 @@ class Program:
     systemd: bool = False
     # Whether it prints several results, one after the other, as cargo does.
     has_parts: bool = False
-    # In a guest: whether only those of its tests run there that this machine has skipped.
+    # In a guest: whether it runs only the tests that this machine has skipped.
     is_rest: bool = False
     # How many tests the command names; None when it names none.
     named: int | None = None
@@ -103,6 +103,8 @@ def judge(program, status, output):
         during = f", during {running}" if running else ""
         tally.failures.append(f"{program}: no result, exit status {status}{during}")
         tally.failures += [f"{program}: {name}" for name in failed]
+        # libtest prints what tests have skipped at the end.
+        tally.skipped_tests.add(None)
         return tally
     if not program.has_parts:
         totals = totals[-1:]
@@ -132,7 +134,7 @@ def before_its_end(output):
         outcome = line
         if begun := BEGUN.match(line):
             running, outcome = begun.groups()
-        if running and outcome in OUTCOMES or outcome.startswith("ignored"):
+        if running and (outcome in OUTCOMES or begun and outcome.startswith("ignored")):
             if outcome == "FAILED":
                 failed[running] = True
             running = None

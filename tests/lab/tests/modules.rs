@@ -3,11 +3,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use usher_lab::{Host, Lab, Role};
+use usher_lab::{Host, Lab, Role, eventually};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -207,18 +205,6 @@ fn opens(host: &Host, label: &str, file: &str) -> Result<bool, Box<dyn std::erro
     Ok(output.status.success())
 }
 
-/// Waits until something holds.
-fn wait_until(what: &str, holds: impl Fn() -> Result<bool, Box<dyn std::error::Error>>) -> Outcome {
-    let end = Instant::now() + Duration::from_secs(120);
-    while !holds()? {
-        if Instant::now() > end {
-            return Err(what.into());
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
-    Ok(())
-}
-
 #[test]
 fn a_module_from_a_file_decides_by_labels() -> Outcome {
     let lab = Lab::new()?;
@@ -242,7 +228,7 @@ fn a_module_from_a_file_decides_by_labels() -> Outcome {
     host.run(["usher", "mac", "load", "project"])?;
     let (seven, open) = ("/srv/projects/plans/seven", "/srv/projects/plans/open");
     let can_reach = || opens(&host, "project/7", open);
-    wait_until("the directories are not known", can_reach)?;
+    eventually("the directories are known", can_reach)?;
     assert!(opens(&host, "project/7", seven)?);
     assert!(!opens(&host, "project/8", seven)?);
     assert!(opens(&host, "project/8", open)?);
@@ -266,7 +252,7 @@ fn a_module_from_a_file_decides_by_labels() -> Outcome {
     assert!(!opens(&host, "project/8", new)?);
     assert!(opens(&host, "project/7", new)?);
     let is_written = || Ok(host.run(["getfmac", new])?.stdout.contains("project/7"));
-    wait_until("the label is not written", is_written)?;
+    eventually("the label is written", is_written)?;
 
     // The next labeller goes on; a module that is loaded again reads all labels anew.
     labeller.restart()?;
@@ -275,7 +261,7 @@ fn a_module_from_a_file_decides_by_labels() -> Outcome {
     // The twin without the module.
     host.run_as("alice", ["cat", new])?;
     host.run(["usher", "mac", "load", "project"])?;
-    wait_until("the directories are not known again", can_reach)?;
+    eventually("the directories are known again", can_reach)?;
     assert!(!opens(&host, "project/8", new)?);
     assert!(opens(&host, "project/7", new)?);
     Ok(())

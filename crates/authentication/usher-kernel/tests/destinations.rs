@@ -135,7 +135,7 @@ fn every_way(address: SocketAddr) -> Vec<(String, i32)> {
             "connect by MPTCP",
             code(rustix::net::connect(&socket, &address)),
         ),
-        Err(error) => println!("skipped MPTCP: {error}"),
+        Err(error) => println!("skipped: MPTCP: {error}"),
     }
     // Entered by the process itself, and by the ring's thread.
     for flags in [0, ring::SETUP_SQPOLL] {
@@ -147,7 +147,7 @@ fn every_way(address: SocketAddr) -> Vec<(String, i32)> {
                 connect(stream(), "connect by io_uring and TCP");
                 connect(datagram(), "connect by io_uring and UDP");
             }
-            Err(error) => println!("skipped io_uring: {error}"),
+            Err(error) => println!("skipped: io_uring: {error}"),
         }
     }
     found

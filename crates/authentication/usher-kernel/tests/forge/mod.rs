@@ -379,7 +379,7 @@ pub fn serve(world: &World, limits: &Limits) -> (Admission, OwnedFd, Checker) {
 #[track_caller]
 pub fn counted(admission: &Admission, expected: Counters) {
     let mut counters = admission.counters().unwrap();
-    for _ in 0..2000 {
+    for _ in 0..20_000 {
         if counters == expected {
             return;
         }

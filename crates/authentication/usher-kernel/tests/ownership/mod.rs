@@ -20,7 +20,7 @@ pub mod ring;
 /// Set in the inner process to the name of the test.
 const INSIDE: &str = "USHER_TEST_INSIDE";
 /// Seconds after which a test hangs: an emulated machine is slow.
-const PATIENCE: &str = "400";
+const PATIENCE: &str = "900";
 
 pub const SERVICE: u32 = 62_001;
 /// An account like a service's, but not under the fence.

@@ -232,7 +232,7 @@ impl Wire {
         for name in ["all", "near"] {
             let switch = format!("/proc/sys/net/ipv6/conf/{name}/seg6_enabled");
             if std::fs::write(switch, "1").is_err() {
-                println!("skipped in part: this kernel has no segment routing");
+                println!("skipped: this kernel has no segment routing");
             }
         }
         let (tell, told) = channel();

@@ -7,7 +7,7 @@
     reason = "every test binary uses a part of it"
 )]
 
-use std::io;
+use std::io::{self, Read, Seek, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -145,6 +145,8 @@ fn run_outside(name: &str, at_interfaces: bool) {
     let group = format!("usher-test-{}-{name}", std::process::id());
     let path = parent.join(&group);
     let made = Group::create(&parent, &group).unwrap();
+    // A file: what tests print at the same time must not mix, because skips are read from it.
+    let mut printed = tempfile::tempfile().unwrap();
     let status = Command::new("timeout")
         .args([
             "--signal=KILL",
@@ -160,15 +162,23 @@ fn run_outside(name: &str, at_interfaces: bool) {
         .env(CGROUP, &path)
         .envs(at_interfaces.then_some((AT_INTERFACES, "")))
         .stdin(Stdio::null())
+        .stdout(printed.try_clone().unwrap())
+        .stderr(printed.try_clone().unwrap())
         .status()
         .unwrap();
     made.kill().unwrap();
     drop(made);
     remove_groups(&path);
-    assert!(
-        status.success(),
-        "{name}, at interfaces {at_interfaces}: {status}"
-    );
+    let mut text = Vec::new();
+    printed.rewind().unwrap();
+    printed.read_to_end(&mut text).unwrap();
+    // Kept with this test's own output, so that a failure is shown with its reason.
+    print!("{}", String::from_utf8_lossy(&text));
+    if !status.success() {
+        // Also at once: the harness shows that output after all tests, for which there may be no time.
+        std::io::stderr().write_all(&text).unwrap();
+        panic!("{name}, at interfaces {at_interfaces}: {status}");
+    }
 }
 
 fn remove_groups(path: &Path) {

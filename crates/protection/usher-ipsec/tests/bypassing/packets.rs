@@ -98,10 +98,12 @@ s.sendto(header + struct.pack('!HHHH', 5, 53, 0, 0), ('10.1.0.2', 0))";
         assert_eq!(arrives("an alert", &mut peer), "{17: 1}");
         // IPv6: type 2, one address left.
         let way = "s = udp(6); s.setsockopt(41, 57, bytes([0, 2, 2, 1, 0, 0, 0, 0]) + socket.inet_pton(10, 'fd01::3')); s.sendto(b'x', ('fd01::2', 9))";
-        if other.errno(way) == 0 {
-            captured(&mut peer);
-            only_others("a routing header", &[way], [&mut governed, &mut other, &mut peer]);
+        if other.errno(way) != 0 {
+            println!("skipped: this kernel sends no routing headers of type 2");
+            return;
         }
+        captured(&mut peer);
+        only_others("a routing header", &[way], [&mut governed, &mut other, &mut peer]);
     }
 
     fn a_datagram_that_is_kept_back_goes_to_its_first_peer(world) {

@@ -39,6 +39,7 @@ tests! {
     /// Nothing lists sockets between the policy and the calls.
     fn no_call_on_an_older_connection_is_refused(world) {
         let mut ipsec = open(world);
+        sees_calls(&ipsec);
         let (mut a, mut b) = (Actor::governed(), Actor::peer());
         b.run("l = tcp(6); l.bind(('', 9)); l.listen()");
         for (family, to) in [(4, B), (6, B6)] {
@@ -117,6 +118,7 @@ tests! {
 
     fn sockets_outside_the_control_group_are_not_adopted(world) {
         let mut ipsec = open(world);
+        sees_calls(&ipsec);
         let (mut governed, mut outside) = (Actor::governed(), Actor::outside(world));
         let mut peer = Actor::peer();
         peer.run("l = tcp(); l.bind(('10.1.0.2', 80)); l.listen()");

@@ -96,13 +96,4 @@ fn uses_of<'a>(plain: &'a str, trusted: &'a str) -> [(&'a str, usize, i32); 3] {
     [(plain, 0, EPERM), (trusted, 0, 0), (plain, 1, 0)]
 }
 
-/// Whether LSM programs refuse calls here. Prints the reason if not.
-fn sees_calls(ipsec: &usher_ipsec::Ipsec) -> bool {
-    let reason = ipsec.monitor().unseen_calls();
-    if let Some(reason) = &reason {
-        eprintln!("skipped: this kernel runs no LSM programs: {reason}");
-    }
-    reason.is_none()
-}
-
 const LISTEN: &str = "l = tcp(6); l.setsockopt(1, 2, 1); l.bind(('', 80)); l.listen(); kept = []";

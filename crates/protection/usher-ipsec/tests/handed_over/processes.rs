@@ -71,6 +71,7 @@ tests! {
         std::fs::copy(OTHER, "/mnt/daemon").unwrap();
         let settings = usher_ipsec::Settings { daemons: "/mnt/daemon".into(), ..settings(world) };
         let mut ipsec = usher_ipsec::Ipsec::open(&settings).unwrap();
+        sees_calls(&ipsec);
         let mut policy = secure();
         let networks = policy.applications[0].networks.clone();
         add(&mut policy, "/mnt/daemon", networks);

@@ -7,6 +7,7 @@ use super::*;
 tests! {
     fn a_listener_is_governed_once_its_user_asks_for_an_address(world) {
         let mut ipsec = open(world);
+        sees_calls(&ipsec);
         ipsec.apply(&secure()).unwrap();
         let (mut governed, mut maker) = (Actor::governed(), Actor::other());
         let mut peer = Actor::peer();
@@ -22,6 +23,7 @@ tests! {
 
     fn what_a_governed_program_made_stays_governed(world) {
         let mut ipsec = open(world);
+        sees_calls(&ipsec);
         ipsec.apply(&secure()).unwrap();
         let (mut governed, mut other) = (Actor::governed(), Actor::other());
         let mut peer = Actor::peer();
@@ -47,6 +49,7 @@ tests! {
 
     fn a_socket_is_its_user_s_once_its_maker_has_no_block(world) {
         let mut ipsec = open(world);
+        sees_calls(&ipsec);
         ipsec.apply(&with_maker()).unwrap();
         let (mut governed, mut other) = (Actor::governed(), Actor::other());
         let (mut maker, mut peer) = (Actor::at(MAKER), Actor::peer());
@@ -112,6 +115,7 @@ tests! {
 
     fn a_datagram_socket_becomes_its_user_s(world) {
         let mut ipsec = open(world);
+        sees_calls(&ipsec);
         ipsec.apply(&secure()).unwrap();
         let (mut governed, mut other, mut maker) = (Actor::governed(), Actor::other(), Actor::other());
         let mut peer = Actor::peer();
@@ -185,7 +189,7 @@ tests! {
         for protocol in [262, 132] {
             let without = maker.errno(&format!("s = socket.socket(2, 1, {protocol})"));
             if without != 0 {
-                eprintln!("skipped protocol {protocol}: errno {without}");
+                eprintln!("skipped: protocol {protocol}: errno {without}");
                 continue;
             }
             for act in ["os.read(f, 9)", "os.write(f, b'x')"] {

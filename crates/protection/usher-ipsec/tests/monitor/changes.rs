@@ -61,6 +61,7 @@ tests! {
         }
         peer.begin("while not is_over():\n    try: l.accept()[0].close()\n    except TimeoutError: pass");
         let mut ipsec = open(world);
+        sees_calls(&ipsec);
         // Without somebody who makes SAs, a packet that needs one is refused.
         let _watcher = Watcher::open().unwrap();
         ipsec.apply(&policy(0)).unwrap();

@@ -151,6 +151,7 @@ tests! {
         let mut settings = settings(world);
         settings.pins = Some("/mnt/bpf/ipsec".into());
         let mut ipsec = usher_ipsec::Ipsec::open(&settings).unwrap();
+        sees_calls(&ipsec);
         ipsec.apply(&secure()).unwrap();
         drop(ipsec);
         let mut governed = Actor::governed();

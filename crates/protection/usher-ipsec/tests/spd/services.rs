@@ -158,7 +158,7 @@ tests! {
         let connect = format!("t = tcp(); t.connect(('{B}', 143))");
         Actor::other().in_vain(&connect);
         assert_eq!(at_b.run("r = protocols(seen)"), "{}");
-        Actor::governed().in_vain(&connect);
+        Actor::governed().errno(&connect);
         assert!(at_b.run("r = protocols(seen)").starts_with("{6: "));
         assert_eq!(ipsec.service_counters().unwrap().service_kept, 0);
     }

@@ -415,6 +415,16 @@ pub fn in_b<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(inside).join().unwrap())
 }
 
+/// Whether LSM programs refuse calls here. Prints the reason if not, even if the rest of a test runs without
+/// them: it shows more in a virtual machine then.
+pub fn sees_calls(ipsec: &Ipsec) -> bool {
+    let reason = ipsec.monitor().unseen_calls();
+    if let Some(reason) = &reason {
+        eprintln!("skipped: this kernel runs no LSM programs: {reason}");
+    }
+    reason.is_none()
+}
+
 pub fn settings(world: &World) -> Settings {
     Settings {
         cgroup: world.cgroup.clone(),
