@@ -11,9 +11,9 @@
  *     }
  *
  * A check gets the process (`subject`), what it wants (`request`), and its own elements of the
- * labels of the process (`subject_label`), of the object that the request names first
- * (`object_label`) and of the directory beside it (`directory_label`): all as plain numbers, never
- * a pointer of the kernel. The kind of an element that is not there is USHER_MAC_NONE. It returns
+ * labels of the process (`subject_label`), of the file or process that the request is about
+ * (`object_label`) and of the directory in it (`directory_label`): all as plain numbers, never a
+ * pointer of the kernel. The kind of an element that is not there is USHER_MAC_NONE. It returns
  * 0, or the negative number of an error. So the same file is compiled for the kernel, where each
  * check replaces a slot of the framework (bpf/mac), and for user space, where it is tested.
  *

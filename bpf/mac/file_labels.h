@@ -30,22 +30,6 @@ static __always_inline void read_own_label(struct usher_mac_label *label)
 	read_process_label(label, bpf_get_current_task_btf()->group_leader);
 }
 
-/* What the reading of a label returns, or the kernel's error. -ENODATA: the file has none. */
-#define IS_KNOWN 1
-
-/* Begins to read the attribute of a file whose label is not known, on a multilabel file system.
- * Returns room for it. */
-static __always_inline struct mac_scratch *begin_attribute(struct usher_mac_file_label **stored,
-							   struct inode *inode, __u32 device)
-{
-	if (!labelled_of(~0ULL) || !is_multilabel(device))
-		return NULL;
-	*stored = bpf_inode_storage_get(&files, inode, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!*stored || is_known(*stored))
-		return NULL;
-	return take_scratch();
-}
-
 /* Stores a label that was read, unless another one was set meanwhile. */
 static __always_inline void store_label(struct usher_mac_file_label *stored,
 					const struct usher_mac_label *label, __u64 order,
@@ -60,8 +44,8 @@ static __always_inline void store_label(struct usher_mac_file_label *stored,
 	bpf_spin_unlock(&stored->lock);
 }
 
-/* Ends it. `length` is the kernel's answer: of the attribute, or an error. Returns what it found.
- */
+/* Stores what was read: `length` is the kernel's answer, a length or an error. Returns as
+ * read_label. */
 static __always_inline int end_attribute(struct usher_mac_file_label *stored,
 					 struct mac_scratch *now, int length, __u32 changes)
 {
@@ -70,15 +54,16 @@ static __always_inline int end_attribute(struct usher_mac_file_label *stored,
 	__u64 order;
 
 	if (!in_force)
-		return IS_KNOWN;
-	order = in_force->order;
+		return 0;
+	/* The order first, because user space writes the slots first. */
+	order = *(volatile __u64 *)&in_force->order;
 	reading.slots = in_force->slots;
 	now->label = no_label;
 	if (length == -ENODATA && stored->state == USHER_MAC_FILE_NEW) {
 		/* The labeller has not come to it; a module has been loaded since. */
 		now->label = stored->label;
 		store_label(stored, &now->label, order, USHER_MAC_FILE_NEW, changes);
-		return IS_KNOWN;
+		return 0;
 	}
 	if (length <= 0 || length > USHER_MAC_TEXT_SIZE)
 		return length < 0 ? length : -EINVAL;
@@ -86,51 +71,38 @@ static __always_inline int end_attribute(struct usher_mac_file_label *stored,
 	if (READ_TEXT(reading, read_attribute_element))
 		return -EINVAL;
 	store_label(stored, &now->label, order, USHER_MAC_FILE_READ, changes);
-	return IS_KNOWN;
+	return 0;
 }
 
-/* Reads the label of a file that is opened, if it is not known. */
-static __always_inline int read_label_of_open(struct file *file, __u32 device)
+/* Reads the label of an open file, or of the file with a name (the other one is NULL), if it is to
+ * be read. Returns 0, or the error of reading; -ENODATA: the file has no attribute. */
+static __always_inline int read_label(struct file *file, struct dentry *entry, __u32 device)
 {
-	struct usher_mac_file_label *stored = NULL;
-	struct mac_scratch *now = begin_attribute(&stored, file->f_inode, device);
+	struct usher_mac_file_label *stored;
+	struct mac_scratch *now;
 	struct bpf_dynptr value;
 	__u32 changes;
 	int length;
 
-	if (!now || !stored)
-		return IS_KNOWN;
+	if (!labelled_of(~0ULL) || !is_multilabel(device))
+		return 0;
+	stored = bpf_inode_storage_get(&files, file ? file->f_inode : entry->d_inode, NULL,
+				       BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!stored || is_known(stored))
+		return 0;
+	now = take_scratch();
+	if (!now)
+		return 0;
 	changes = stored->changes;
 	bpf_dynptr_from_mem(now->text, sizeof(now->text), 0, &value);
 	now->reads_attribute = 1;
-	length = bpf_get_file_xattr(file, label_attribute, &value);
+	length = file ? bpf_get_file_xattr(file, label_attribute, &value)
+		      : bpf_get_dentry_xattr(entry, label_attribute, &value);
 	now->reads_attribute = 0;
 	return end_attribute(stored, now, length, changes);
 }
 
-/* Reads the label of a file that has this name. */
-static __always_inline int read_label_of_name(struct dentry *entry, __u32 device)
-{
-	struct usher_mac_file_label *stored = NULL;
-	struct mac_scratch *now = begin_attribute(&stored, entry->d_inode, device);
-	struct bpf_dynptr value;
-	__u32 changes;
-	int length;
-
-	if (!now || !stored)
-		return IS_KNOWN;
-	changes = stored->changes;
-	bpf_dynptr_from_mem(now->text, sizeof(now->text), 0, &value);
-	now->reads_attribute = 1;
-	length = bpf_get_dentry_xattr(entry, label_attribute, &value);
-	now->reads_attribute = 0;
-	return end_attribute(stored, now, length, changes);
-}
-
-/*
- * Hook: path_link, because inode_link cannot sleep, and comes afterwards. Where the kernel has no
- * such hook in force (CONFIG_SECURITY_PATH), a label that is not known stays so.
- */
+/* Hook: path_link, because inode_link cannot sleep, and comes afterwards. */
 SEC("lsm.s/path_link")
 int BPF_PROG(dispatch_path_link, struct dentry *former, const struct path *directory,
 	     struct dentry *entry)
@@ -138,7 +110,7 @@ int BPF_PROG(dispatch_path_link, struct dentry *former, const struct path *direc
 	struct usher_mac_file file = {};
 
 	if (labelled_of(~0ULL) && read_file(&file, BPF_CORE_READ(former, d_inode)))
-		read_label_of_name(former, file.device);
+		read_label(NULL, former, file.device);
 	return 0;
 }
 
@@ -207,7 +179,7 @@ static __always_inline int set_file_label(struct dentry *entry, const char *name
 	if (!labelled_of(~0ULL) || !is_label(name) ||
 	    !read_file(&file, BPF_CORE_READ(entry, d_inode)) || !is_multilabel(file.device))
 		return 0;
-	found = read_label_of_name(entry, file.device);
+	found = read_label(NULL, entry, file.device);
 	now = take_scratch();
 	if (!now)
 		return -ENOMEM;
@@ -242,7 +214,7 @@ int BPF_PROG(dispatch_inode_post_setxattr, struct dentry *entry, const char *nam
 	/* It has none yet, and is read when it is next needed. */
 	if (!stored)
 		return 0;
-	order = in_force->order;
+	order = *(volatile __u64 *)&in_force->order;
 	reading.slots = in_force->slots;
 	now = take_scratch();
 	is_read = now && !copy_text(now, value, size);
@@ -284,7 +256,7 @@ static __always_inline int remove_file_label(struct dentry *entry, const char *n
 	if (!slots || !is_label(name) || !read_file(&file, BPF_CORE_READ(entry, d_inode)) ||
 	    !is_multilabel(file.device))
 		return 0;
-	if (read_label_of_name(entry, file.device) == -ENODATA)
+	if (read_label(NULL, entry, file.device) == -ENODATA)
 		return 0;
 	read_file_label(&label, entry->d_inode, file.device);
 	return has_any(&label, slots) ? -EPERM : 0;
@@ -305,7 +277,7 @@ static __always_inline int decide_file(__u32 slot, const struct new_file_reading
 	const struct usher_mac_element *own, *directory;
 	struct mac_scratch *now = reading->scratch;
 	struct usher_mac_module *module;
-	long number = 0;
+	long number;
 	int error;
 
 	module = bpf_map_lookup_elem(&modules, &slot);
@@ -319,15 +291,9 @@ static __always_inline int decide_file(__u32 slot, const struct new_file_reading
 				 &now->wanted.element);
 	if (error)
 		return error;
-	if (now->wanted.element.kind != USHER_MAC_NONE) {
-		if (now->wanted.element.kind != module->label)
-			return -EACCES;
-		now->wanted.order = module->order;
-		now->wanted.slot = slot;
-		number = number_of(&now->wanted, limit_of(&now->subject));
-		if (number <= 0)
-			return -EACCES;
-	}
+	number = number_decided(now, module, slot);
+	if (number < 0)
+		return number;
 	*place_of(&now->label, slot) = number;
 	return 0;
 }
@@ -349,9 +315,11 @@ static __always_inline int label_new_file(struct inode *inode, struct inode *dir
 	struct usher_mac_creation wanted = {};
 	struct usher_mac_file_label *stored;
 	struct mac_labels labels = {};
+	__u64 order;
 
 	if (!in_force || !read_file(&wanted.directory, directory))
 		return 0;
+	order = *(volatile __u64 *)&in_force->order;
 	wanted.mode = BPF_CORE_READ((const struct inode___mac *)inode, i_mode);
 	stored = bpf_inode_storage_get(&files, inode, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!stored)
@@ -368,12 +336,12 @@ static __always_inline int label_new_file(struct inode *inode, struct inode *dir
 	bpf_loop(USHER_MAC_MODULES, decide_file_slot, &reading, 0);
 	if (reading.error)
 		return reading.error;
-	store_label(stored, &now->label, in_force->order, USHER_MAC_FILE_NEW, 0);
+	store_label(stored, &now->label, order, USHER_MAC_FILE_NEW, 0);
 	return 0;
 }
 
-/* Hook: inode_init_security, because nobody can open the file yet. The kernel calls it where an LSM
- * or EVM may write an attribute. */
+/* Hook: inode_init_security, because no process can open the file yet. The kernel calls it where an
+ * LSM or EVM may write an attribute. */
 SEC("lsm/inode_init_security")
 int BPF_PROG(dispatch_inode_init_security, struct inode *inode, struct inode *directory,
 	     const struct qstr *name, struct xattr *attributes, int *count)
@@ -387,8 +355,9 @@ int BPF_PROG(dispatch_inode_init_security, struct inode *inode, struct inode *di
 	now = take_scratch();
 	if (!now)
 		return -ENOMEM;
-	error = label_new_file(inode, directory, now);
-	return mac_bounded(error);
+	error = mac_bounded(label_new_file(inode, directory, now));
+	/* The kernel takes this error for "has no attribute", and makes the file. */
+	return error == -EOPNOTSUPP ? -EACCES : error;
 }
 
 #endif

@@ -40,20 +40,6 @@ struct iattr {
 
 #pragma clang attribute pop
 
-/* The labels of an access to a file, and of a directory beside it that may be NULL. Returns 0, or
- * an error if one of them is not known. */
-static __always_inline int read_labels(struct mac_labels *labels, __u64 asked,
-				       const struct usher_mac_subject *subject, struct inode *inode,
-				       __u32 device, struct inode *directory)
-{
-	if (!begin_labels(labels, asked))
-		return 0;
-	read_file_label(&labels->object, inode, device);
-	if (directory)
-		read_file_label(&labels->directory, directory, device);
-	return refuses_unknown(subject, labels) ? -EACCES : 0;
-}
-
 /* Modes of inode_permission: access(2); an opening or an execution, which file_open follows. */
 #define MAY_ACCESS 16
 #define MAY_OPEN 32
@@ -114,7 +100,7 @@ int BPF_PROG(dispatch_file_open, struct file *file)
 
 	if (!(asked | labelled_of(~0ULL)) || !read_file(&wanted.file, opened->f_inode))
 		return 0;
-	read_label_of_open(file, wanted.file.device);
+	read_label(file, NULL, wanted.file.device);
 	if (!asked)
 		return 0;
 	/* The kernel reads a program that a process may execute but not read. */
@@ -206,7 +192,7 @@ int BPF_PROG(dispatch_inode_unlink, struct inode *directory, struct dentry *entr
 	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(entry, d_inode)) ||
 	    !read_file(&wanted.directory, directory))
 		return 0;
-	read_label_of_name(entry, wanted.file.device);
+	read_label(NULL, entry, wanted.file.device);
 	bpf_rcu_read_lock();
 	error = ask_inode_unlink(asked, directory, entry->d_inode, &wanted);
 	bpf_rcu_read_unlock();
@@ -262,9 +248,9 @@ int BPF_PROG(dispatch_inode_rename, struct inode *directory, struct dentry *entr
 	    !read_file(&wanted.directory, new_directory))
 		return 0;
 	wanted.replaces = read_file(&wanted.replaced, BPF_CORE_READ(new_entry, d_inode));
-	read_label_of_name(entry, former.file.device);
+	read_label(NULL, entry, former.file.device);
 	if (wanted.replaces)
-		read_label_of_name(new_entry, wanted.replaced.device);
+		read_label(NULL, new_entry, wanted.replaced.device);
 	bpf_rcu_read_lock();
 	error = ask_inode_rename(from, directory, entry->d_inode, &former);
 	error =
@@ -319,7 +305,7 @@ int BPF_PROG(dispatch_inode_setattr, struct mnt_idmap *map, struct dentry *entry
 	wanted.uid = BPF_CORE_READ(change, ia_uid.val);
 	wanted.gid = BPF_CORE_READ(change, ia_gid.val);
 	wanted.mode = BPF_CORE_READ(change, ia_mode);
-	read_label_of_name(entry, wanted.file.device);
+	read_label(NULL, entry, wanted.file.device);
 	bpf_rcu_read_lock();
 	error = ask_inode_setattr(asked, entry->d_inode, &wanted);
 	bpf_rcu_read_unlock();

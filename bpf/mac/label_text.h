@@ -39,9 +39,8 @@ TASK_TABLE(scratch, struct mac_scratch);
 /* Why a text is read. */
 enum reading {
 	READS_ATTRIBUTE, /* of a file; elements of modules that are not loaded are left out */
-	ASKS_ABOUT_FILE, /* the same, and the modules are asked whether they may become the file's
-			  */
-	ASKS_ABOUT_PROCESS, /* may they become the calling process's */
+	ASKS_ABOUT_FILE, /* the same; modules are asked if they may become the file's */
+	ASKS_ABOUT_PROCESS, /* modules are asked if they may become the calling process's */
 };
 
 /* On the stack, as loops demand it. */
@@ -157,7 +156,24 @@ static __always_inline int ask_about_process(__u32 slot, struct label_reading *r
 	return mac_ask_relabel_process(slot, &now->subject, &request, former, former, wanted);
 }
 
-/* What a loop returns to end. */
+/* The number of the element that a module has decided, which is in the room. -EACCES: it is of
+ * another kind than the module's, or there is no room for it. */
+static __always_inline long number_decided(struct mac_scratch *now,
+					   const struct usher_mac_module *module, __u32 slot)
+{
+	long number;
+
+	if (now->wanted.element.kind == USHER_MAC_NONE)
+		return 0;
+	if (now->wanted.element.kind != module->label)
+		return -EACCES;
+	now->wanted.order = module->order;
+	now->wanted.slot = slot;
+	number = number_of(&now->wanted, limit_of(&now->subject));
+	return number > 0 ? number : -EACCES;
+}
+
+/* Notes the error. Returns 1, which ends the loop. */
 static __always_inline long fail(struct label_reading *reading, int error)
 {
 	reading->error = error;
@@ -198,7 +214,7 @@ static __always_inline long read_element(__u32 index, struct label_reading *read
 	now->wanted.slot = slot;
 	now->at = now->end + 1;
 	given = bpf_map_lookup_elem(&element_numbers, &now->wanted);
-	/* Nobody is asked about what stays. */
+	/* An element that stays is not asked about. */
 	if (why != READS_ATTRIBUTE && (!given || *given != *place_of(&now->former, slot))) {
 		if (why == ASKS_ABOUT_FILE)
 			reading->error = ask_about_file(slot, reading, &now->wanted.element);
@@ -207,7 +223,8 @@ static __always_inline long read_element(__u32 index, struct label_reading *read
 		if (reading->error)
 			return 1;
 	}
-	/* Nobody makes an element that the module does not permit. */
+	/* After the module has permitted it, so that no process makes elements that it may not
+	 * have. */
 	number = number_of(&now->wanted, why == ASKS_ABOUT_PROCESS ? limit_of(&now->subject)
 								   : USHER_MAC_ELEMENTS);
 	if (number <= 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Where labels are kept, and how they are looked up. An element is stored once, under a number that
- * no other one ever has; labels consist of numbers. What sets them is in process_labels.h and
- * file_labels.h.
+ * is never used again; a label is numbers of elements. process_labels.h and file_labels.h set
+ * labels.
  */
 #ifndef USHER_MAC_LABELS_H
 #define USHER_MAC_LABELS_H
@@ -71,6 +71,8 @@ static __noinline const struct usher_mac_element *element_at(__u32 number, __u32
 	struct usher_mac_numbered *found;
 	struct usher_mac_module *module;
 
+	if (!number)
+		return &nothing;
 	if (number == UNKNOWN)
 		return &not_known;
 	found = bpf_map_lookup_elem(&elements, &number);

@@ -86,7 +86,8 @@ static __always_inline void read_subject(struct usher_mac_subject *subject)
  * Returns whether one of them has labels: only then are the others of the access looked up. */
 static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked)
 {
-	/* What is not written here is not looked at, but clang does not know that. */
+	/* Nothing reads what stays unwritten here, but clang does not know that: the asm has it
+	 * take all for written. */
 	asm volatile("" : : "r"(labels) : "memory");
 	labels->slots = labelled_of(asked);
 	if (!labels->slots)
@@ -155,6 +156,20 @@ static __always_inline int refuses_unknown(const struct usher_mac_subject *subje
 	return 1;
 }
 
+/* Begins the labels of an access to a file, and to a directory beside it or NULL. Returns 0, or an
+ * error if one of their labels is not known. */
+static __always_inline int read_labels(struct mac_labels *labels, __u64 asked,
+				       const struct usher_mac_subject *subject, struct inode *inode,
+				       __u32 device, struct inode *directory)
+{
+	if (!begin_labels(labels, asked))
+		return 0;
+	read_file_label(&labels->object, inode, device);
+	if (directory)
+		read_file_label(&labels->directory, directory, device);
+	return refuses_unknown(subject, labels) ? -EACCES : 0;
+}
+
 /* Asks about the calling process, whose label is the only one of the access. */
 #define MAC_ASK_CALLER(name, asked, wanted)                                                        \
 	({                                                                                         \
@@ -178,20 +193,17 @@ static __always_inline int refuses_unknown(const struct usher_mac_subject *subje
 		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
 	})
 
-/* The same about an open file, whose label is known. */
+/* The same about an open file. Its label is known, unless a module with labels has come into force
+ * since it was opened. */
 #define MAC_ASK_ABOUT_FILE(name, asked, wanted, file, device)                                      \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
-		int answer = 0;                                                                    \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		if (begin_labels(&labels, asked)) {                                                \
-			read_file_label(&labels.object, (file)->f_inode, device);                  \
-			if (refuses_unknown(&subject, &labels))                                    \
-				answer = -EACCES;                                                  \
-		}                                                                                  \
-		answer ? answer : mac_ask_##name(asked, &subject, wanted, &labels);                \
+		read_labels(&labels, asked, &subject, (file)->f_inode, device, NULL)               \
+		    ? -EACCES                                                                      \
+		    : mac_ask_##name(asked, &subject, wanted, &labels);                            \
 	})
 
 /* The same about a new name in a directory. */

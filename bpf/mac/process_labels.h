@@ -77,7 +77,7 @@ static __always_inline int decide_program(__u32 slot, struct mac_scratch *now,
 {
 	const struct usher_mac_element *own, *before, *of_file;
 	struct usher_mac_module *module;
-	long number = 0;
+	long number;
 	int error;
 
 	module = bpf_map_lookup_elem(&modules, &slot);
@@ -92,15 +92,9 @@ static __always_inline int decide_program(__u32 slot, struct mac_scratch *now,
 	    mac_ask_new_program(slot, &now->subject, wanted, own, of_file, &now->wanted.element);
 	if (error)
 		return error;
-	if (now->wanted.element.kind != USHER_MAC_NONE) {
-		if (now->wanted.element.kind != module->label)
-			return -EACCES;
-		now->wanted.order = module->order;
-		now->wanted.slot = slot;
-		number = number_of(&now->wanted, limit_of(&now->subject));
-		if (number <= 0)
-			return -EACCES;
-	}
+	number = number_decided(now, module, slot);
+	if (number < 0)
+		return number;
 	*place_of(&now->label, slot) = number;
 	return 0;
 }
@@ -154,7 +148,7 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 	overlay(&now->label, &own->at_exec);
 	read_subject(&now->subject);
 	reading.asked = modules_at(MAC_POINT_new_program) & labelled_of(~0ULL);
-	/* Files of BPF file systems are nobody's business, and no programs. */
+	/* Modules are not asked about files of BPF file systems, which are no programs. */
 	if (reading.asked && read_file(&wanted.file, inode)) {
 		wanted.euid = BPF_CORE_READ(program, cred, euid.val);
 		wanted.egid = BPF_CORE_READ(program, cred, egid.val);
@@ -197,8 +191,8 @@ int BPF_PROG(dispatch_bprm_creds_from_file, struct linux_binprm *program, struct
 
 /*
  * Hook: bprm_committed_creds, because the process has one thread again, and runs nothing of the new
- * program yet. If another thread has changed the label since it was decided, nobody has decided
- * about that one: the process is killed.
+ * program yet. If another thread has changed the label since, no module has decided about that
+ * one: the process is killed.
  */
 SEC("lsm/bprm_committed_creds")
 int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
@@ -246,7 +240,8 @@ static __always_inline void reach_threads(struct task_struct *main,
 	bpf_iter_task_destroy(&threads);
 }
 
-/* Makes the label in the room that of the process, if it still is what modules were asked about. */
+/* Makes the label in the room that of the process, if its label is still the one about which
+ * modules were asked. */
 static __always_inline int set_now(struct mac_scratch *now, struct usher_mac_process *leader)
 {
 	struct usher_mac_label former = now->former, label = now->label;

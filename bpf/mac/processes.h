@@ -14,7 +14,6 @@ int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 	__u64 asked = modules_at(MAC_POINT_bprm_check_security);
 	struct usher_mac_execution wanted = {};
 	struct usher_mac_subject subject;
-
 	struct mac_labels labels;
 
 	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(program, file, f_inode)))
@@ -22,11 +21,8 @@ int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 	wanted.euid = BPF_CORE_READ(program, cred, euid.val);
 	wanted.egid = BPF_CORE_READ(program, cred, egid.val);
 	read_subject(&subject);
-	if (begin_labels(&labels, asked)) {
-		read_file_label(&labels.object, program->file->f_inode, wanted.file.device);
-		if (refuses_unknown(&subject, &labels))
-			return -EACCES;
-	}
+	if (read_labels(&labels, asked, &subject, program->file->f_inode, wanted.file.device, NULL))
+		return -EACCES;
 	return mac_ask_bprm_check_security(asked, &subject, &wanted, &labels);
 }
 
@@ -43,11 +39,8 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 	if (!asked || !file || !read_file(&wanted.file, BPF_CORE_READ(file, f_inode)))
 		return 0;
 	read_subject(&subject);
-	if (begin_labels(&labels, asked)) {
-		read_file_label(&labels.object, file->f_inode, wanted.file.device);
-		if (refuses_unknown(&subject, &labels))
-			return -EACCES;
-	}
+	if (read_labels(&labels, asked, &subject, file->f_inode, wanted.file.device, NULL))
+		return -EACCES;
 	return mac_ask_mmap_file(asked, &subject, &wanted, &labels);
 }
 
@@ -75,7 +68,7 @@ int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_sigin
 	read_credentials(&subject, credentials);
 	if (begin_labels(&labels, asked)) {
 		read_process_label(&labels.object, target->group_leader);
-		/* The calling process is anybody, in an interrupt. */
+		/* In an interrupt the current process has nothing to do with the signal. */
 		if (credentials)
 			labels.subject = no_label;
 	}

@@ -41,8 +41,7 @@ int BPF_PROG(dispatch_kernel_module_request, char *name)
 	return MAC_ASK_CALLER(kernel_module_request, asked, &wanted);
 }
 
-/* Hook: bpf, because bpf(2) passes it. Modules are not asked about the
- * kernel's own calls. */
+/* Hook: bpf, because bpf(2) passes it. Modules are not asked about the kernel's own calls. */
 SEC("lsm/bpf")
 int BPF_PROG(dispatch_bpf, int command, union bpf_attr *attributes, unsigned int size,
 	     int is_kernels)

@@ -8,7 +8,7 @@
  *
  *   closed      a file that only a process with this name opens
  *   stays       a process, or a file, that keeps this name
- *   forbid      a name that nobody gets
+ *   forbid      a name that no process and no file gets
  *   entry       a program of a file with this name runs under the name `entered`
  *   shared      files that are made in such a directory get its name, and not the process's
  *

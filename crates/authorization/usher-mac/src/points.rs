@@ -84,10 +84,10 @@ impl EntryPoint {
          A function of a module has the name of an entry point. It gets the process, a request, \
          and the module's own elements of labels. Its form is one of three:\n\n\
          - *check*: may the process do this? Each loaded module that declares it is asked, and \
-         each refusal refuses.\n\
-         - *relabel*: may an element of the module become another one? Only the module whose \
-         element it is is asked; if it does not declare the entry point, the element does not \
-         change.\n\
+         each refusal refuses; of `syscall` only the module that is called.\n\
+         - *relabel*: may an element of the module become another one? Only the module that \
+         owns the element is asked; if it does not declare the entry point, the change is \
+         refused.\n\
          - *decision*: the module may write the element that a new program or file is to have, or \
          refuse. Without it the element is the process's, or the one that the process has set for \
          its next program.\n\n\

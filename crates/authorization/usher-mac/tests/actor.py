@@ -2,8 +2,8 @@
 `ok` or the name of the error. Root starts it; it becomes the user first.
 
 Arguments: UID GID GROUPS ACT... ; an act is NAME:PATH[:PATH]. GROUPS are numbers by commas, or
-empty. `ring` and `entry` are those of ring.py of usher-ipsec's tests, and the acts about labels those of label_acts.py; both come before
-this text."""
+empty. `ring` and `entry` are those of ring.py of usher-ipsec's tests, and the acts about labels those
+of label_acts.py; both come before this text."""
 
 import ctypes
 import errno

@@ -52,7 +52,7 @@ impl Labels {
         path
     }
 
-    /// The results of these acts by the user, and by the twin.
+    /// The results of these acts by the user.
     fn act(&self, acts: &[String]) -> Vec<String> {
         act(self.world.user, acts)
     }
@@ -240,6 +240,27 @@ fn a_new_file_has_the_label_of_its_process() {
 }
 
 #[test]
+fn a_new_file_that_a_module_refuses_is_not_made() {
+    let Some(mut labels) = Labels::new("no_file", 34) else {
+        return;
+    };
+    let new = labels.path("new");
+    // The kernel would take the second error for none.
+    for (error, seen) in [(libc::EROFS, "EROFS"), (libc::EOPNOTSUPP, "EACCES")] {
+        let refusing = Settings::Test(Answers {
+            uid: labels.world.user,
+            errors: vec![(EntryPoint::NewFile, error)],
+        });
+        let framework = labels.world.framework();
+        framework.configure("test", &refusing).unwrap();
+        let refused = labels.act(&[on("create", &new)]);
+        assert_eq!(refused, [format!("create {seen}")]);
+        assert!(!new.exists());
+    }
+    assert_eq!(act(labels.world.twin, &[on("create", &new)]), ["create ok"]);
+}
+
+#[test]
 fn a_file_without_a_label_is_refused_until_it_has_one() {
     let Some(mut labels) = Labels::new("unlabelled", 28) else {
         return;
@@ -303,6 +324,10 @@ fn a_label_of_a_file_changes_only_as_its_module_permits() {
             on("unlabel_file", &stays),
             to("other", &plain),
             to("stays", &stays),
+            // The element left out: refused, and permitted.
+            format!("label_file:{}:absent/x", stays.display()),
+            format!("label_file:{}:absent/x", plain.display()),
+            on("unlabel_file", &plain),
         ]),
     );
     let expected = [
@@ -312,6 +337,9 @@ fn a_label_of_a_file_changes_only_as_its_module_permits() {
         "unlabel_file EPERM",
         "label_file ok",
         "label_file ok",
+        "label_file EPERM",
+        "label_file ok",
+        "unlabel_file ok",
     ];
     assert_eq!(results, expected);
     // Not even the owner without CAP_SYS_ADMIN.
