@@ -110,14 +110,14 @@ int usher_mac_get_pid(pid_t pid, mac_t label);
  *               of this name, or its value is none of the module's
  *   EOPNOTSUPP  no module in force labels processes
  *   EAGAIN      another thread has changed the label meanwhile
- *   ENOSPC      the module has as many elements as the kernel keeps
+ *   ENOSPC      the module has 8,192 elements, or 4,096 and the process lacks CAP_SYS_ADMIN
  */
 int usher_mac_set_proc(mac_t label);
 
 /*
  * As execve(2), and the new program begins with the elements of `label`. Errors as
- * usher_mac_set_proc() and execve(2). Another thread that executes a program at the same moment
- * can get them instead.
+ * usher_mac_set_proc() and execve(2). The request is the calling thread's, and a change of the
+ * label takes it back.
  */
 int usher_mac_execve(const char *path, const char *const *argv, const char *const *envp,
 		     mac_t label);

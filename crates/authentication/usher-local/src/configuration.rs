@@ -42,14 +42,22 @@ impl Configuration {
         Self::check(serde_json::from_slice(json).map_err(ConfigurationError::Unreadable)?)
     }
 
-    /// Answers [`Prepare`] for a daemon that takes every valid configuration. Reads it on another
-    /// thread, because a large one takes a while and connections wait for the daemon's own.
+    /// The candidate of a request. Reads it on another thread, because a large one takes a while and
+    /// connections and other requests wait for the daemon's own.
+    ///
+    /// # Errors
+    /// As [`Configuration::read`].
+    pub async fn candidate(request: Prepare) -> Result<Self, Failed> {
+        let candidate = request.into_candidate();
+        Ok(tokio::task::spawn_blocking(move || Self::read(&candidate)).await??)
+    }
+
+    /// Answers [`Prepare`] for a daemon that takes every valid configuration.
     ///
     /// # Errors
     /// As [`Configuration::read`].
     pub async fn prepare(request: Prepare) -> Result<PreparedView, Failed> {
-        let candidate = request.into_candidate();
-        tokio::task::spawn_blocking(move || Self::read(&candidate)).await??;
+        Self::candidate(request).await?;
         Ok(PreparedView {})
     }
 

@@ -29,7 +29,10 @@ pub enum ProcessLabelError {
     #[error("another thread has changed the label meanwhile; try again")]
     Contended,
     /// There is no room for a new element.
-    #[error("the kernel's table of elements is full; unload modules that are no longer used")]
+    #[error(
+        "the module has as many elements as the kernel keeps; use labels that are there, or unload the module \
+         and load it again"
+    )]
     TableFull,
     /// The module has no such call, or is not in force.
     #[error("the module {0} is not in force, or has no such call")]

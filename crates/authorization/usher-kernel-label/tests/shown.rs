@@ -81,8 +81,8 @@ fn show(object: &Object) {
 }
 
 /// The labels of new files, as the labeller opens them.
-fn new_file_labels() -> Result<NewFileLabels, usher_mac::Error> {
-    NewFileLabels::open(&Pins::lock(Path::new(TABLES))?)
+fn tables() -> Pins {
+    Pins::lock(Path::new(TABLES)).unwrap()
 }
 
 fn put(object: &Object, map: &str, key: &[u8], value: &[u8]) {
@@ -180,6 +180,7 @@ fn labels_are_shown_to_everyone_and_tables_to_nobody() {
         Pid::from_raw(other).unwrap(),
         [1, 0, 6, 0, 0, 0, 0, 0],
     );
+    let pins = tables();
     as_user(|| {
         let own = getpid().as_raw_nonzero().get();
         assert_eq!(of(None), "biba/high(low-high),te/httpd_t");
@@ -193,7 +194,7 @@ fn labels_are_shown_to_everyone_and_tables_to_nobody() {
             assert_eq!(refused, ProcessLabelError::NoProcess(process));
         }
         // Neither by a table's pin nor by an iterator's does a user get a table.
-        assert!(new_file_labels().is_err());
+        assert!(NewFileLabels::open(&pins).is_err());
         for name in [OWN, PROCESSES] {
             let place = Path::new(SHOWN).join(name);
             assert!(libbpf_rs::Link::open(&place).is_err(), "{name}");
@@ -209,7 +210,7 @@ fn labels_are_shown_to_everyone_and_tables_to_nobody() {
     assert_eq!(refused, ProcessLabelError::NoProcess(other));
 
     let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
-    let labels = new_file_labels().unwrap();
+    let labels = NewFileLabels::open(&pins).unwrap();
     assert_eq!(labels.of(file.as_file().as_fd()).unwrap(), None);
     put_file(&object, file.as_file(), [1, 0, 6, 0, 0, 0, 0, 0], 2);
     // By a descriptor that reads nothing.

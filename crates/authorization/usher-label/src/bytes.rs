@@ -111,8 +111,8 @@ impl TypedValue {
 }
 
 impl Label {
-    /// The label of one element as the kernel holds it: the name of its module, padded with zeros, and its
-    /// bytes. The label is empty where they are no element, with the kind 0.
+    /// The label of one element, from the kernel's bytes: the name of its module, padded with zeros, and the
+    /// element. Bytes of the kind 0 are no element, and the label is empty.
     ///
     /// # Errors
     ///
@@ -234,6 +234,18 @@ mod tests {
         for (kind, text) in VALUES {
             let value = TypedValue::from_bytes(&bytes(kind, text)).unwrap();
             assert_eq!((value.kind(), value.to_string().as_str()), (kind, text));
+        }
+    }
+
+    #[test]
+    fn a_label_of_the_kernel_has_a_module_and_a_value() {
+        let httpd = bytes(ElementKind::Name, "httpd_t");
+        let read =
+            |name: &[u8], element| Label::from_kernel(name, element).map(|label| label.to_string());
+        assert_eq!(read(b"te\0\0", &httpd), Ok("te/httpd_t".into()));
+        assert_eq!(read(b"te", &[0; ELEMENT_SIZE]), Ok(String::new()));
+        for name in [&b"\0"[..], b"T\0", b"\xff\0"] {
+            assert_eq!(read(name, &httpd), Err(InvalidElement));
         }
     }
 

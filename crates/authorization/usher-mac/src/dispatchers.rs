@@ -1,4 +1,4 @@
-//! The dispatchers: which there are, and how they and the modules in their slots are loaded.
+//! The dispatchers, and the loading of them and of modules in their slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,8 +20,7 @@ const DISPATCH: &str = "dispatch_";
 const TABLES: [&str; 5] = ["layout", "modules", "enabled", "declared", "refusals"];
 /// The LSMs in force, by commas.
 const LSMS: &str = "/sys/kernel/security/lsm";
-/// Those with an attribute of their own in new files. Without one the kernel calls inode_init_security for
-/// nobody.
+/// The LSMs that write attributes of new files. Without one the kernel does not call inode_init_security.
 const ATTRIBUTE_LSMS: [&str; 3] = ["evm", "selinux", "smack"];
 
 pub(crate) fn not_supported(reason: impl fmt::Display) -> Unsupported {
@@ -33,8 +32,8 @@ pub(crate) fn dispatcher(hook: &str) -> String {
     format!("{DISPATCH}{hook}")
 }
 
-/// The tables that outlive the process: all. Dispatchers that are loaded later find them by their pins, so
-/// one that is missing here would be another one for each of them.
+/// The tables that outlive the process. All are pinned: dispatchers that are loaded later would get a second
+/// copy of a table that is missing here.
 pub(crate) fn tables() -> Vec<&'static str> {
     TABLES.into_iter().chain(labels::TABLES).collect()
 }
@@ -47,32 +46,32 @@ pub(crate) fn hooks() -> BTreeSet<&'static str> {
 
 /// The LSMs in force, by commas.
 fn lsms() -> Result<String, Unsupported> {
-    fs::read_to_string(LSMS)
-        .map_err(|error| not_supported(format!("{LSMS} cannot be read: {error}")))
+    match fs::read_to_string(LSMS) {
+        Ok(lsms) => Ok(lsms.trim().to_owned()),
+        Err(error) => Err(not_supported(format!("{LSMS} cannot be read: {error}"))),
+    }
+}
+
+/// Whether one of the wanted LSMs is among these.
+fn has(lsms: &str, wanted: &[&str]) -> bool {
+    lsms.split(',').any(|lsm| wanted.contains(&lsm))
 }
 
 /// Requires that the kernel asks LSM programs about the labels of new files.
 pub(crate) fn require_new_files() -> Result<(), Error> {
     let lsms = lsms()?;
-    match writes_attributes(&lsms) {
+    match has(&lsms, &ATTRIBUTE_LSMS) {
         true => Ok(()),
-        false => Err(Error::NewFilesUnlabelled(lsms.trim().to_owned())),
+        false => Err(Error::NewFilesUnlabelled(lsms)),
     }
-}
-
-/// Whether one of the LSMs has an attribute in new files.
-fn writes_attributes(lsms: &str) -> bool {
-    let mut lsms = lsms.trim().split(',');
-    lsms.any(|lsm| ATTRIBUTE_LSMS.contains(&lsm))
 }
 
 /// Requires that LSM programs are asked, and that the hooks are there.
 pub(crate) fn require_hooks() -> Result<(), Unsupported> {
     let lsms = lsms()?;
-    if !lsms.trim().split(',').any(|lsm| lsm == "bpf") {
+    if !has(&lsms, &["bpf"]) {
         return Err(not_supported(format!(
-            "bpf is not among the LSMs in force ({}); boot with lsm=...,bpf",
-            lsms.trim()
+            "bpf is not among the LSMs in force ({lsms}); boot with lsm=...,bpf"
         )));
     }
     let offered = Hooks::of_kernel().map_err(not_supported)?;
@@ -149,11 +148,11 @@ mod tests {
 
     #[test]
     fn new_files_have_labels_where_an_lsm_has_attributes() {
-        for lsms in ["lockdown,yama,bpf,ima,evm", "capability,selinux,bpf\n"] {
-            assert!(writes_attributes(lsms), "{lsms}");
+        for lsms in ["lockdown,yama,bpf,ima,evm", "capability,selinux,bpf"] {
+            assert!(has(lsms, &ATTRIBUTE_LSMS), "{lsms}");
         }
-        for lsms in ["", "lockdown,capability,landlock,apparmor,bpf\n", "notevm"] {
-            assert!(!writes_attributes(lsms), "{lsms}");
+        for lsms in ["", "lockdown,capability,landlock,apparmor,bpf", "notevm"] {
+            assert!(!has(lsms, &ATTRIBUTE_LSMS), "{lsms}");
         }
     }
 }

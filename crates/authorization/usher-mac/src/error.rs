@@ -53,8 +53,9 @@ pub enum Error {
     },
     /// The kernel does not ask about new files.
     #[error(
-        "new files get no label from this kernel, and are refused until setfsmac(8) labels them: it asks \
-         about them only if evm, selinux or smack is among the LSMs in force, which are {0}"
+        "new files on multilabel file systems get no label, and are refused until setfsmac(8) labels them: \
+         the kernel asks about new files only where evm, selinux or smack is in force; boot with \
+         lsm=...,evm (in force: {0})"
     )]
     NewFilesUnlabelled(String),
     /// The settings are those of another module, or the module has none.
@@ -62,7 +63,8 @@ pub enum Error {
     OtherSettings(String),
     /// Too many rules.
     #[error(
-        "{0} rules, and bsdextended takes at most {MAX_RULES}; join rules whose subjects or objects are ranges of numbers"
+        "{0} rules: bsdextended takes at most {MAX_RULES}; write rules that differ only in the numbers of users \
+         or groups as one rule with a range"
     )]
     TooManyRules(usize),
     /// A rule that the module cannot hold.

@@ -99,8 +99,8 @@ impl Framework {
         let object = opened.choose(|_, _| Ok::<_, KernelError>(false))?.load()?;
         let mut dispatchers = BTreeMap::new();
         for hook in hooks() {
-            if pins.has_program(&dispatcher(hook))? {
-                dispatchers.insert(hook, pins.program(&dispatcher(hook))?);
+            if let Some(program) = pins.program(&dispatcher(hook))? {
+                dispatchers.insert(hook, program);
             }
         }
         let mut framework = Self {
@@ -128,13 +128,13 @@ impl Framework {
     /// changed then.
     pub fn load(&mut self, module: &Module) -> Result<(), Error> {
         let settings = module.settings.as_ref().map(Settings::table).transpose()?;
-        self.require_dispatchers(&hooks_of(module)?)?;
         let loaded = self.in_slots()?;
         if loaded.iter().any(|(_, one)| name_of(one) == module.name) {
             return Err(Error::Loaded(module.name().into()));
         }
         let free = (0..MAC_MODULES).find(|slot| loaded.iter().all(|(taken, _)| taken != slot));
         let slot = free.ok_or_else(|| Error::NoSlot(module.name().into()))?;
+        self.require_dispatchers(&hooks_of(module)?)?;
         let order = self.labels.next_order()?;
         let put = self.put(module, settings.as_ref(), slot, order);
         if put.is_err() {
@@ -164,7 +164,7 @@ impl Framework {
         Ok(())
     }
 
-    /// Has those of these modules keep labels that have some.
+    /// Puts the labels of the modules in these slots in force.
     fn set_labelled(&self, among: u64) -> Result<(), Error> {
         let (mut slots, mut youngest) = (0, 0);
         for slot in (0..MAC_MODULES).filter(|slot| among & bit(*slot) != 0) {
@@ -221,6 +221,8 @@ impl Framework {
             self.attach(point.hook())?;
         }
         if entry.label != MAC_NONE {
+            // A program may have counted while the former module was released.
+            self.labels.forget(slot)?;
             labels::HOOKS
                 .into_iter()
                 .try_for_each(|hook| self.attach(hook))?;
@@ -239,8 +241,7 @@ impl Framework {
             return Err(Error::OtherSettings(name.into()));
         }
         let fresh = settings.table()?;
-        let place = Pins::lock(&self.folder(slot))?.table(SETTINGS)?;
-        let place = place.ok_or(KernelError::MissingPart(SETTINGS))?;
+        let place = Pins::lock(&self.folder(slot))?.required_table(SETTINGS)?;
         Ok(exchange(&place, &fresh)?)
     }
 
@@ -263,15 +264,9 @@ impl Framework {
         if module.label != MAC_NONE {
             self.labels.forget(slot)?;
         }
-        let others = (0..MAC_MODULES).filter(|other| *other != slot);
         let mut unused = hooks();
-        for other in others {
-            let other = self.modules.get(&other)?.unwrap_or(MacModule::zeroed());
-            if other.label != MAC_NONE {
-                labels::HOOKS.iter().for_each(|hook| {
-                    unused.remove(hook);
-                });
-            }
+        if self.labels.slots()? != 0 {
+            unused.retain(|hook| !labels::HOOKS.contains(hook));
         }
         for point in EntryPoint::all() {
             let former = self.declared_at(point)?;
@@ -395,8 +390,8 @@ impl Framework {
         NewFileLabels::open(&self.pins)
     }
 
-    /// A number that is another one after each change of the modules with labels in force; 0: there is none. A
-    /// file's label is read from its attribute again then, when the file is opened.
+    /// The order of the youngest module with labels in force; 0 for none. When it changes, a file's label is read
+    /// from its attribute again at the next opening.
     ///
     /// # Errors
     /// The kernel's error.
@@ -419,7 +414,7 @@ impl Framework {
     /// The kernel's error; some may be in force then.
     pub fn close(self) -> Result<(), Error> {
         self.enabled.set(&0, &0)?;
-        // Without the bits of modules, also those that keep labels.
+        // No module is enabled, so this releases all of them.
         self.undo_halves()?;
         self.pins.remove()?;
         Ok(self.pins.remove_folder()?)

@@ -2,9 +2,9 @@
 
 use usher_bpf::{Counters, KernelError, Object, Plain, Table};
 
-use crate::shared::{MAC_ELEMENTS, MAC_ELEMENTS_OF_USERS, MacLabelled, MacNumbered};
+use crate::shared::{MAC_ELEMENTS_OF_USERS, MacLabelled, MacNumbered};
 
-/// Those that outlive the process.
+/// The tables of labels that outlive the process.
 pub(crate) const TABLES: [&str; 10] = [
     "labelled",
     "elements",
@@ -32,9 +32,7 @@ pub(crate) const HOOKS: [&str; 10] = [
     "inode_init_security",
 ];
 
-/// Limit of the distinct elements of one module.
-pub const MAX_ELEMENTS: usize = MAC_ELEMENTS as usize;
-/// Limit of those that a module has when a process without CAP_SYS_ADMIN makes another one.
+/// Limit of the elements of one module, above which only processes with CAP_SYS_ADMIN make new ones.
 pub const MAX_ELEMENTS_OF_USERS: usize = MAC_ELEMENTS_OF_USERS as usize;
 
 /// The tables of labels.
@@ -72,6 +70,11 @@ impl Labels {
     /// The order of the youngest module with labels in force; 0 for none.
     pub(crate) fn order(&self) -> Result<u64, KernelError> {
         Ok(self.labelled()?.order)
+    }
+
+    /// The slots of the modules with labels that are in force, one bit each.
+    pub(crate) fn slots(&self) -> Result<u64, KernelError> {
+        Ok(self.labelled()?.slots)
     }
 
     /// Sets which slots have modules with labels that are in force, and the order of the youngest one.

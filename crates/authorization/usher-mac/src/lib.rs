@@ -34,7 +34,7 @@ mod shown;
 pub use declaration::{Declaration, MAX_MODULE_SIZE, NotAModule, is_module_name};
 pub use error::{Error, RuleMistake, Unsupported};
 pub use framework::Framework;
-pub use labels::{MAX_ELEMENTS, MAX_ELEMENTS_OF_USERS};
+pub use labels::MAX_ELEMENTS_OF_USERS;
 pub use module::{Answers, Loaded, MAX_MODULES, Module, NAMES, Settings};
 pub use new_files::NewFileLabels;
 pub use points::EntryPoint;

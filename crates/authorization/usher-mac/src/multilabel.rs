@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use usher_bpf::{KernelError, Pins};
+use usher_bpf::Pins;
 
 use crate::Error;
 
@@ -14,8 +14,7 @@ const TABLE: &str = "multilabel";
 /// # Errors
 /// The kernel's error; some may have them then.
 pub(crate) fn set(pins: &Pins, devices: &BTreeSet<(u32, u32)>) -> Result<(), Error> {
-    let table = pins.table::<u32, u32>(TABLE)?;
-    let table = table.ok_or(KernelError::MissingPart(TABLE))?;
+    let table = pins.required_table::<u32, u32>(TABLE)?;
     // The kernel's own numbers of devices, which have 12 bits for the major one.
     let wanted = devices
         .iter()

@@ -27,9 +27,9 @@ impl NewFileLabels {
     /// The kernel's error; [`KernelError::MissingPart`] for a table that is not there.
     pub fn open(pins: &Pins) -> Result<Self, Error> {
         Ok(Self {
-            files: required(pins.table("files")?, "files")?,
-            elements: required(pins.table("elements")?, "elements")?,
-            modules: required(pins.table("modules")?, "modules")?,
+            files: pins.required_table("files")?,
+            elements: pins.required_table("elements")?,
+            modules: pins.required_table("modules")?,
         })
     }
 
@@ -68,8 +68,4 @@ impl NewFileLabels {
         let bytes = bytes.map_err(|_| UNREADABLE)?;
         Ok(Label::from_kernel(&module.name, bytes).map_err(|_| UNREADABLE)?)
     }
-}
-
-fn required<T>(table: Option<T>, name: &'static str) -> Result<T, KernelError> {
-    table.ok_or(KernelError::MissingPart(name))
 }

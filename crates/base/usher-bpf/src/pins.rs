@@ -126,6 +126,17 @@ impl Pins {
         Table::new(name, map).map(Some)
     }
 
+    /// As [`Self::table`], of a table that must be there.
+    ///
+    /// # Errors
+    /// As [`Self::table`], and [`KernelError::MissingPart`].
+    pub fn required_table<K: crate::Plain, V: crate::Plain>(
+        &self,
+        name: &'static str,
+    ) -> Result<Table<K, V>, KernelError> {
+        self.table(name)?.ok_or(KernelError::MissingPart(name))
+    }
+
     /// Writes the layout version of the tables that an object has pinned here.
     ///
     /// # Errors

@@ -89,20 +89,16 @@ pub fn is_kept(name: &str, pins: &Pins) -> Result<bool, KernelError> {
 }
 
 impl Pins {
-    /// Whether [`Object::keep_program`] has pinned a program of this name here.
-    ///
-    /// # Errors
-    /// When the check fails.
-    pub fn has_program(&self, name: &str) -> Result<bool, KernelError> {
-        exists(&self.folder().join(format!("{PROGRAM}{name}")))
-    }
-
-    /// The program that [`Object::keep_program`] has pinned here.
+    /// The program that [`Object::keep_program`] has pinned here; none if there is none.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn program(&self, name: &str) -> Result<OwnedFd, KernelError> {
+    pub fn program(&self, name: &str) -> Result<Option<OwnedFd>, KernelError> {
         let place = self.folder().join(format!("{PROGRAM}{name}"));
-        usher_bpf_ffi::open(&place).map_err(KernelError::file("opening", &place))
+        if !exists(&place)? {
+            return Ok(None);
+        }
+        let opened = usher_bpf_ffi::open(&place).map_err(KernelError::file("opening", &place));
+        opened.map(Some)
     }
 }

@@ -12,7 +12,7 @@ use super::force::Force;
 
 impl Answers<Prepare> for Force {
     async fn answer(&self, request: Prepare) -> Result<PreparedView, Failed> {
-        self.check(&Configuration::read(&request.into_candidate())?)?;
+        self.check(&Configuration::candidate(request).await?)?;
         Ok(PreparedView {})
     }
 }

@@ -71,9 +71,9 @@ impl Force {
         self.watch(&mut state, is_changed);
     }
 
-    /// Has files of the policy's file systems get their labels, and directories be known. What fails is tried again.
+    /// Keeps files of the policy's multilabel file systems labelled, and their directories known to the kernel.
+    /// Failures are tried again.
     fn watch(&self, state: &mut State, is_changed: bool) {
-        self.watch_new_files(state, is_changed);
         let looked = match &state.framework {
             Some(framework) => state.looked.look(framework, &self.persisting),
             None => {
@@ -81,10 +81,9 @@ impl Force {
                 Ok(())
             }
         };
-        match looked {
-            Ok(()) => state.over(labels::FORGOTTEN),
-            Err(error) => state.trouble(labels::FORGOTTEN, &error),
-        }
+        state.note(labels::FORGOTTEN, &looked);
+        // Last, because all files of a file system that is new are looked at anyway.
+        self.watch_new_files(state, is_changed);
     }
 
     fn watch_new_files(&self, state: &mut State, is_changed: bool) {
@@ -113,25 +112,19 @@ impl Force {
             None => state.over(labels::UNWATCHED),
             Some(error) => state.trouble(labels::UNWATCHED, error),
         }
-        let is_unlabelled = state.framework.is_some() && !wanted.is_empty();
-        match is_unlabelled.then(Framework::require_new_files) {
-            Some(Err(error)) => state.trouble(labels::UNLABELLED, &error.into()),
-            None | Some(Ok(())) => state.over(labels::UNLABELLED),
-        }
+        let has_multilabel = state.framework.is_some() && !wanted.is_empty();
+        let labelled = match has_multilabel {
+            true => Framework::require_new_files().map_err(MacError::from),
+            false => Ok(()),
+        };
+        state.note(labels::UNLABELLED, &labelled);
         let is_known = state.multilabel.as_ref() == Some(&wanted) && unwatched.is_none();
         if !is_changed && is_known {
             return;
         }
-        match labels::put_in_force(state.framework.as_mut(), &self.persisting, &wanted) {
-            Ok(()) => {
-                state.over(labels::UNWRITTEN);
-                state.multilabel = Some(wanted);
-            }
-            Err(error) => {
-                state.trouble(labels::UNWRITTEN, &error);
-                state.multilabel = None;
-            }
-        }
+        let put = labels::put_in_force(state.framework.as_ref(), &self.persisting, &wanted);
+        state.note(labels::UNWRITTEN, &put);
+        state.multilabel = put.is_ok().then_some(wanted);
     }
 
     /// Fails when labels of new files are no longer written: this process must end and start again.
@@ -145,10 +138,8 @@ impl Force {
     /// Tries again what failed. Returns whether a module has come into force.
     fn renew(&self, state: &mut State) -> bool {
         let mut has_loaded = false;
-        match state.read() {
-            Ok(()) => state.over(paths::LOADED_MODULES),
-            Err(error) => state.trouble(paths::LOADED_MODULES, &error),
-        }
+        let read = state.read();
+        state.note(paths::LOADED_MODULES, &read);
         for wanted in std::mem::take(&mut state.missing) {
             match self.load_again(state, &wanted) {
                 Ok(()) => {
@@ -382,12 +373,15 @@ impl Force {
             Some(framework) => framework,
             None => labels::framework(state.policy(), &self.file_systems)?,
         };
-        if let Err(error) = state.framework.insert(framework).load(module) {
-            state.end_if_empty()?;
-            return Err(error.into());
+        let loaded = state.framework.insert(framework).load(module);
+        if loaded.is_err()
+            && let Err(error) = state.end_if_empty()
+        {
+            tracing::error!(%error, "the framework stays in the kernel without a module");
         }
+        // A refused module may have left dispatchers, too.
         state.guard();
-        Ok(())
+        Ok(loaded?)
     }
 
     /// Unloads a module, now and after every reboot.

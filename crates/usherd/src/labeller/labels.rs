@@ -25,10 +25,10 @@ pub(super) const UNWATCHED: &str = "new files";
 /// The trouble that this kernel labels no new files.
 pub(super) const UNLABELLED: &str = "multilabel file systems";
 
-/// The trouble that nobody looks for what the kernel has forgotten.
+/// The trouble that the search for forgotten labels does not work.
 pub(super) const FORGOTTEN: &str = "forgotten labels";
 
-/// The least time between two looks at all files that refusals have brought about.
+/// The least time between two walks over all files that refusals cause.
 const LOOKING: Duration = Duration::from_secs(60);
 
 /// The trouble that labels are not shown, or new files nowhere labelled.
@@ -86,22 +86,24 @@ pub(super) fn framework(
     file_systems: &FileSystems,
 ) -> Result<Framework, MacError> {
     let framework = Framework::open(Path::new(paths::LABELLER_PIN_DIRECTORY))?;
-    // What is not mounted is said where the rest is watched.
+    // The watch reports a file system that is not mounted.
     let (Ok(found) | Err((found, _))) = mounted(policy, file_systems);
     if let Err(error) = framework.set_multilabel(&devices(&found)) {
-        framework.close()?;
+        if let Err(error) = framework.close() {
+            tracing::error!(%error, "the framework stays in the kernel without a module");
+        }
         return Err(error.into());
     }
     Ok(framework)
 }
 
-/// Has files of these file systems have labels of their own, and no others, and shows every process the labels of
-/// processes.
+/// Sets the file systems whose files have labels of their own, and shows the labels of processes to every
+/// process.
 ///
 /// # Errors
 /// The kernel's: some may have them then.
 pub(super) fn put_in_force(
-    framework: Option<&mut Framework>,
+    framework: Option<&Framework>,
     persisting: &Persisting,
     wanted: &[Multilabel],
 ) -> Result<(), MacError> {
@@ -120,8 +122,8 @@ pub(super) fn put_in_force(
     set.map_err(MacError::NotPersistent)
 }
 
-/// What the last look at all files went by.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The state of the kernel at the last walk over all files.
+#[derive(Debug, Default)]
 pub(super) struct Looked {
     /// The modules with labels ([`Framework::label_order`]).
     order: u64,
@@ -131,8 +133,8 @@ pub(super) struct Looked {
 }
 
 impl Looked {
-    /// Has all files looked at when the modules with labels have changed, and when labels were not known: the
-    /// kernel may have forgotten a directory. The look makes it known.
+    /// Starts a walk over all files when the modules with labels have changed, or when accesses were refused because
+    /// a label was not known: the kernel may have forgotten a directory, and the walk makes it known.
     ///
     /// # Errors
     /// The kernel's, or that the thread cannot be woken.
@@ -146,19 +148,20 @@ impl Looked {
             refusals: framework.unknown_refusals()?,
             at: Some(Instant::now()),
         };
-        if self.is_over(&now) {
+        if self.is_outdated(&now) {
             persisting.look_again().map_err(MacError::NotPersistent)?;
             *self = now;
         }
         Ok(())
     }
 
-    /// Whether something has happened since that a look mends. Everybody can be refused, so refusals make one only
-    /// after some time.
-    fn is_over(&self, now: &Self) -> bool {
+    /// Whether a walk would help. Any user can cause refusals, so these start at most one walk a minute.
+    fn is_outdated(&self, now: &Self) -> bool {
         let age = now.at.zip(self.at).map(|(now, at)| now - at);
         let is_old = age.is_none_or(|age| age >= LOOKING);
-        now.order != self.order || (now.refusals != self.refusals && is_old)
+        // Without modules with labels (0), no file is refused for lack of one.
+        let has_changed = now.order != 0 && now.order != self.order;
+        has_changed || (now.refusals != self.refusals && is_old)
     }
 }
 
@@ -202,12 +205,13 @@ mod tests {
             at: Some(begin + Duration::from_secs(seconds)),
         };
         let looked = at(1, 5, 0);
-        assert!(looked.is_over(&at(2, 5, 1)));
-        assert!(looked.is_over(&at(1, 6, 60)));
-        assert!(!looked.is_over(&at(1, 6, 59)));
-        assert!(!looked.is_over(&at(1, 5, 600)));
+        assert!(looked.is_outdated(&at(2, 5, 1)));
+        assert!(looked.is_outdated(&at(1, 6, 60)));
+        assert!(!looked.is_outdated(&at(1, 6, 59)));
+        assert!(!looked.is_outdated(&at(1, 5, 600)));
+        assert!(!looked.is_outdated(&at(0, 5, 1)));
         // Nothing has happened in a new framework.
-        assert!(!Looked::default().is_over(&at(0, 0, 0)));
-        assert!(Looked::default().is_over(&at(1, 0, 0)));
+        assert!(!Looked::default().is_outdated(&at(0, 0, 0)));
+        assert!(Looked::default().is_outdated(&at(1, 0, 0)));
     }
 }

@@ -113,7 +113,7 @@ impl Persister {
         true
     }
 
-    /// Has the next turns look at all files, by which all directories are opened.
+    /// Starts another walk over all files, which opens all directories.
     pub(super) fn look_again(&mut self) {
         self.walks_again = true;
     }

@@ -224,6 +224,11 @@ fn run(shared: &Shared) {
     let mut at_work: Vec<(Multilabel, Persister)> = Vec::new();
     loop {
         *shared.busy.lock() = Some(Instant::now());
+        // Before new ones come, which look at all files anyway.
+        if shared.looks_again.swap(false, Ordering::Relaxed) {
+            let all = at_work.iter_mut();
+            all.for_each(|(_, persister)| persister.look_again());
+        }
         if let Some(wanted) = shared.wanted.lock().take() {
             labels = wanted.labels;
             let wanted = match labels {
@@ -231,10 +236,6 @@ fn run(shared: &Shared) {
                 None => Vec::new(),
             };
             at_work = exchange(at_work, wanted, &shared.watched);
-        }
-        if shared.looks_again.swap(false, Ordering::Relaxed) {
-            let all = at_work.iter_mut();
-            all.for_each(|(_, persister)| persister.look_again());
         }
         let mut more = false;
         if let Some(labels) = &labels {

@@ -1,4 +1,4 @@
-//! What the labeller knows of what is in force.
+//! The labeller's state: modules and settings in force, and troubles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,7 +64,7 @@ impl State {
             .into_iter()
             .partition(|module| names.contains(&module.name));
         self.missing = missing;
-        // A labeller may have ended before it noted what it had loaded: from a file that nobody knows now.
+        // A labeller may have ended before it noted what it had loaded: from a file that is unknown now.
         let is_noted = |name: &String| noted.iter().any(|module| module.name == *name);
         let others: Vec<String> = names.into_iter().filter(|name| !is_noted(name)).collect();
         let has_others = !others.is_empty();
@@ -150,13 +150,7 @@ impl State {
             Ok(names) => stored::show(&names),
             Err(error) => Err(std::io::Error::other(error)),
         };
-        match shown {
-            Ok(()) => self.over(paths::SHOWN_MODULES),
-            Err(error) => {
-                let error = MacError::NotShown(error);
-                self.trouble(paths::SHOWN_MODULES, &error);
-            }
-        }
+        self.note(paths::SHOWN_MODULES, &shown.map_err(MacError::NotShown));
     }
 
     /// Claims what is loaded now. Modules are in force without it.
@@ -179,6 +173,14 @@ impl State {
             tracing::error!("{error}");
         }
         self.troubles.insert(what.to_owned(), error);
+    }
+
+    /// Notes whether something is in force, or the reason that it is not.
+    pub(super) fn note(&mut self, what: &str, outcome: &Result<(), MacError>) {
+        match outcome {
+            Ok(()) => self.over(what),
+            Err(error) => self.trouble(what, error),
+        }
     }
 
     pub(super) fn over(&mut self, what: &str) {

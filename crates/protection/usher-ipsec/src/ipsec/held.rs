@@ -23,7 +23,7 @@ impl Ipsec {
         // This runs for each new peer, so it looks at no entries of other peers.
         if let Err(error) = self.enter_held(class, peer) {
             if let Err(error) = self.monitor.let_go(class, peer) {
-                tracing::error!(%error, "a peer stays held whose entry of the SPD is missing");
+                tracing::error!(%error, "a peer is still held, but its entry of the SPD is missing");
             }
             return Err(error);
         }
