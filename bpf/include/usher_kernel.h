@@ -65,6 +65,7 @@ struct files_struct {
 
 struct super_block {
 	unsigned int s_dev;
+	unsigned long s_flags;
 	unsigned long s_magic;
 };
 

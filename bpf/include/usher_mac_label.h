@@ -120,6 +120,8 @@ enum usher_mac_file_state {
 	USHER_MAC_FILE_COLD = 0, /* its attribute is to be read */
 	USHER_MAC_FILE_READ = 1, /* as the attribute has it */
 	USHER_MAC_FILE_NEW = 2, /* of a new file: the attribute is to be written */
+	USHER_MAC_FILE_HELD = 3, /* of a pipe or another object that has no attributes and ends with
+				  * its last holder: in the storage only */
 };
 
 /* The label of a file, in the storage of its inode. */
@@ -172,6 +174,10 @@ struct usher_mac_call {
 
 /* Limit of the file systems whose files have labels of their own. */
 #define USHER_MAC_MULTILABEL 64
+
+/* Limit of the objects of System V IPC that have elements. The kernel's own limits are 68,096 for
+ * each IPC namespace. */
+#define USHER_MAC_IPC_OBJECTS 131072
 
 _Static_assert(sizeof(struct usher_mac_level) == 36, "usher_mac_level");
 _Static_assert(sizeof(struct usher_mac_grade) == 4, "usher_mac_grade");

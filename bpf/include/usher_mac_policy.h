@@ -11,15 +11,17 @@
  *     }
  *
  * A check gets the process (`subject`), what it wants (`request`), and its own elements of the
- * labels of the process (`subject_label`), of the file or process that the request is about
- * (`object_label`) and of the directory in it (`directory_label`): all as plain numbers, never a
- * pointer of the kernel. The kind of an element that is not there is USHER_MAC_NONE. It returns
- * 0, or the negative number of an error. So the same file is compiled for the kernel, where each
- * check replaces a slot of the framework (bpf/mac), and for user space, where it is tested.
+ * labels of the process (`subject_label`), of the file, process, socket or object of IPC that the
+ * request is about (`object_label`) and of the directory in it (`directory_label`): all as plain
+ * numbers, never a pointer of the kernel. The kind of an element that is not there is
+ * USHER_MAC_NONE. It returns 0, or the negative number of an error. So the same file is compiled
+ * for the kernel, where each check replaces a slot of the framework (bpf/mac), and for user space,
+ * where it is tested.
  *
  * A module may declare the kind of its elements: MAC_POLICY(example, .label = USHER_MAC_LEVELS).
- * Then the framework keeps its elements, of processes and of files on multilabel file systems, and
- * there are two further forms of functions:
+ * Then the framework keeps its elements, of processes, of files on multilabel file systems, and of
+ * sockets, pipes and IPC, which have those of their maker; and there are two further forms of
+ * functions:
  *
  *     MAC_RELABEL(relabel_file)   may the element become `wanted` instead of `former`?
  *     MAC_DECISION(new_file)      writes `element`, which has the default, or refuses
@@ -38,7 +40,7 @@
 
 #include "usher_mac_label.h"
 
-#define USHER_MAC_INTERFACE 2
+#define USHER_MAC_INTERFACE 3
 
 /*
  * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION. hook: the kernel's,
@@ -122,7 +124,8 @@
 	ENTRY(new_program, DECISION, bprm_creds_from_file, usher_mac_execution, "labels", "5.9", "a process executes a program: `element` is the one that it has then") \
 	ENTRY(relabel_file, RELABEL, inode_setxattr, usher_mac_file, "labels", "5.7", "an element of a file is set, or left out of its label") \
 	ENTRY(new_file, DECISION, inode_init_security, usher_mac_creation, "labels", "5.7", "a file of any type is made: `element` is the new file's") \
-	ENTRY(syscall, CHECK, setselfattr, usher_mac_module_call, "labels", "6.8", "a process calls this module (mac_syscall)")
+	ENTRY(syscall, CHECK, setselfattr, usher_mac_module_call, "labels", "6.8", "a process calls this module (mac_syscall)") \
+	ENTRY(file_permission, CHECK, file_permission, usher_mac_file_access, "files", "5.7", "an open file, pipe or socket is read or written: each time, but for send(2), recv(2) and mappings")
 /* clang-format on */
 
 /* Bits of `access`. Truncating is writing. */

@@ -24,12 +24,6 @@ struct xattr;
 /* The attribute. */
 const char label_attribute[] = "security.bpf.mac";
 
-/* The label of the calling process. */
-static __always_inline void read_own_label(struct usher_mac_label *label)
-{
-	read_process_label(label, bpf_get_current_task_btf()->group_leader);
-}
-
 /* Stores a label that was read, unless another one was set meanwhile. */
 static __always_inline void store_label(struct usher_mac_file_label *stored,
 					const struct usher_mac_label *label, __u64 order,

@@ -22,6 +22,7 @@
 #include "ipc.h"
 #include "mounts.h"
 #include "names.h"
+#include "object_labels.h"
 #include "open_files.h"
 #include "process_labels.h"
 #include "processes.h"

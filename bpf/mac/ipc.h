@@ -34,6 +34,18 @@ static __always_inline void read_ipc(struct usher_mac_ipc *wanted, struct kern_i
 	wanted->mode = BPF_CORE_READ(object, mode);
 }
 
+/* Asks the modules about an object. */
+#define MAC_ASK_ABOUT_IPC(name, asked, wanted, of)                                                 \
+	({                                                                                         \
+		struct usher_mac_subject subject;                                                  \
+		struct mac_labels labels;                                                          \
+                                                                                                   \
+		read_subject(&subject);                                                            \
+		if (begin_labels(&labels, asked))                                                  \
+			read_ipc_label(&labels.object, of);                                        \
+		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
+	})
+
 /* Hook: msg_queue_associate, because msgget(2) finds an existing queue there. */
 SEC("lsm/msg_queue_associate")
 int BPF_PROG(dispatch_msg_queue_associate, struct kern_ipc_perm *object, int flags)
@@ -44,7 +56,7 @@ int BPF_PROG(dispatch_msg_queue_associate, struct kern_ipc_perm *object, int fla
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_CALLER(msg_queue_associate, asked, &wanted);
+	return MAC_ASK_ABOUT_IPC(msg_queue_associate, asked, &wanted, object);
 }
 
 /* Hook: msg_queue_msgctl, because msgctl(2) passes it. */
@@ -57,7 +69,7 @@ int BPF_PROG(dispatch_msg_queue_msgctl, struct kern_ipc_perm *object, int comman
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_CALLER(msg_queue_msgctl, asked, &wanted);
+	return MAC_ASK_ABOUT_IPC(msg_queue_msgctl, asked, &wanted, object);
 }
 
 /* Hook: msg_queue_msgsnd, because msgsnd(2) passes it. */
@@ -71,7 +83,7 @@ int BPF_PROG(dispatch_msg_queue_msgsnd, struct kern_ipc_perm *object, struct msg
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_CALLER(msg_queue_msgsnd, asked, &wanted);
+	return MAC_ASK_ABOUT_IPC(msg_queue_msgsnd, asked, &wanted, object);
 }
 
 /*
@@ -93,8 +105,10 @@ int BPF_PROG(dispatch_msg_queue_msgrcv, struct kern_ipc_perm *object, struct msg
 	read_subject(&subject);
 	read_credentials(&subject, BPF_CORE_READ(receiver, cred));
 	subject.process = BPF_CORE_READ(receiver, tgid);
-	if (begin_labels(&labels, asked))
+	if (begin_labels(&labels, asked)) {
 		read_process_label(&labels.subject, receiver->group_leader);
+		read_ipc_label(&labels.object, object);
+	}
 	return mac_ask_msg_queue_msgrcv(asked, &subject, &wanted, &labels);
 }
 
@@ -108,7 +122,7 @@ int BPF_PROG(dispatch_sem_associate, struct kern_ipc_perm *object, int flags)
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_CALLER(sem_associate, asked, &wanted);
+	return MAC_ASK_ABOUT_IPC(sem_associate, asked, &wanted, object);
 }
 
 /* Hook: sem_semctl, because semctl(2) passes it. */
@@ -121,7 +135,7 @@ int BPF_PROG(dispatch_sem_semctl, struct kern_ipc_perm *object, int command)
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_CALLER(sem_semctl, asked, &wanted);
+	return MAC_ASK_ABOUT_IPC(sem_semctl, asked, &wanted, object);
 }
 
 /* Hook: sem_semop, because semop(2) passes it. */
@@ -135,7 +149,7 @@ int BPF_PROG(dispatch_sem_semop, struct kern_ipc_perm *object, struct sembuf *op
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_CALLER(sem_semop, asked, &wanted);
+	return MAC_ASK_ABOUT_IPC(sem_semop, asked, &wanted, object);
 }
 
 /* Hook: shm_associate, because shmget(2) finds an existing segment there. */
@@ -148,7 +162,7 @@ int BPF_PROG(dispatch_shm_associate, struct kern_ipc_perm *object, int flags)
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_CALLER(shm_associate, asked, &wanted);
+	return MAC_ASK_ABOUT_IPC(shm_associate, asked, &wanted, object);
 }
 
 /* Hook: shm_shmctl, because shmctl(2) passes it. */
@@ -161,7 +175,7 @@ int BPF_PROG(dispatch_shm_shmctl, struct kern_ipc_perm *object, int command)
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_CALLER(shm_shmctl, asked, &wanted);
+	return MAC_ASK_ABOUT_IPC(shm_shmctl, asked, &wanted, object);
 }
 
 /* Hook: shm_shmat, because shmat(2) passes it. */
@@ -174,7 +188,7 @@ int BPF_PROG(dispatch_shm_shmat, struct kern_ipc_perm *object, char *address, in
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_CALLER(shm_shmat, asked, &wanted);
+	return MAC_ASK_ABOUT_IPC(shm_shmat, asked, &wanted, object);
 }
 
 #endif

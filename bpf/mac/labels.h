@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Where labels are kept, and how they are looked up. An element is stored once, under a number that
- * is never used again; a label is numbers of elements. process_labels.h and file_labels.h set
- * labels.
+ * is never used again; a label is numbers of elements. process_labels.h, file_labels.h and
+ * object_labels.h set labels.
  */
 #ifndef USHER_MAC_LABELS_H
 #define USHER_MAC_LABELS_H
@@ -39,6 +39,16 @@ TASK_TABLE(processes, struct usher_mac_process);
 
 /* Labels of files on multilabel file systems. No room: the file is as one that is not read. */
 USHER_MAP(files, INODE_STORAGE, BPF_F_NO_PREALLOC, 0, int, struct usher_mac_file_label);
+
+/*
+ * Labels of sockets. An accepted TCP connection gets a copy of its listener's. No room: the socket
+ * is not made, the connection is not accepted.
+ */
+USHER_MAP(sockets, SK_STORAGE, BPF_F_NO_PREALLOC | BPF_F_CLONE, 0, int, struct usher_mac_label);
+
+/* Labels of System V IPC. Key: the object's address, while it exists. Full: processes with elements
+ * make no further objects (ENOSPC). */
+SPARSE_TABLE(ipc_objects, USHER_MAC_IPC_OBJECTS, __u64, struct usher_mac_label);
 
 /* Multilabel file systems. Key: the device, as in struct usher_mac_file. Full: user space refuses
  * another one. */
@@ -164,6 +174,31 @@ static __always_inline void read_process_label(struct usher_mac_label *label,
 	*label = stored ? stored->label : no_label;
 }
 
+/* The label of the calling process. */
+static __always_inline void read_own_label(struct usher_mac_label *label)
+{
+	read_process_label(label, bpf_get_current_task_btf()->group_leader);
+}
+
+/* The label of a socket, which may be NULL. */
+static __always_inline void read_socket_label(struct usher_mac_label *label, struct sock *socket)
+{
+	struct usher_mac_label *stored = NULL;
+
+	if (socket)
+		stored = bpf_sk_storage_get(&sockets, socket, NULL, 0);
+	*label = stored ? *stored : no_label;
+}
+
+/* The label of an object of System V IPC. */
+static __always_inline void read_ipc_label(struct usher_mac_label *label, const void *object)
+{
+	__u64 key = (__u64)object;
+	struct usher_mac_label *stored = bpf_map_lookup_elem(&ipc_objects, &key);
+
+	*label = stored ? *stored : no_label;
+}
+
 /* Whether this is the label of the file as it is now. */
 static __always_inline int is_known(const struct usher_mac_file_label *stored)
 {
@@ -176,16 +211,15 @@ static __always_inline int is_known(const struct usher_mac_file_label *stored)
 static __always_inline void read_file_label(struct usher_mac_label *label, struct inode *inode,
 					    __u32 device)
 {
-	struct usher_mac_file_label *stored;
+	struct usher_mac_file_label *stored = bpf_inode_storage_get(&files, inode, NULL, 0);
 
-	*label = no_label;
-	if (!is_multilabel(device))
-		return;
-	stored = bpf_inode_storage_get(&files, inode, NULL, 0);
-	if (stored && is_known(stored))
+	if (!is_multilabel(device)) {
+		*label = stored && stored->state == USHER_MAC_FILE_HELD ? stored->label : no_label;
+	} else if (stored && is_known(stored)) {
 		*label = stored->label;
-	else
+	} else {
 		__builtin_memset(label, 0xff, sizeof(*label));
+	}
 }
 
 #endif

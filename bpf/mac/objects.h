@@ -8,6 +8,11 @@
 #include <linux/magic.h>
 
 #define CAP_SYS_ADMIN 21
+#define SIGKILL 9
+
+/* The type of a file, in its mode. */
+#define S_IFMT 0170000
+#define S_IFSOCK 0140000
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -170,6 +175,22 @@ static __always_inline int read_labels(struct mac_labels *labels, __u64 asked,
 	return refuses_unknown(subject, labels) ? -EACCES : 0;
 }
 
+/* The same for an open file. A socket has its own label, not that of its inode. */
+static __always_inline int read_open_labels(struct mac_labels *labels, __u64 asked,
+					    const struct usher_mac_subject *subject,
+					    struct file *file, const struct usher_mac_file *of)
+{
+	struct socket *socket = NULL;
+
+	if ((of->mode & S_IFMT) == S_IFSOCK)
+		socket = bpf_sock_from_file(file);
+	if (!socket)
+		return read_labels(labels, asked, subject, file->f_inode, of->device, NULL);
+	if (begin_labels(labels, asked))
+		read_socket_label(&labels->object, socket->sk);
+	return 0;
+}
+
 /* Asks about the calling process, whose label is the only one of the access. */
 #define MAC_ASK_CALLER(name, asked, wanted)                                                        \
 	({                                                                                         \
@@ -193,15 +214,27 @@ static __always_inline int read_labels(struct mac_labels *labels, __u64 asked,
 		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
 	})
 
-/* The same about an open file. Its label is known, unless a module with labels has come into force
- * since it was opened. */
-#define MAC_ASK_ABOUT_FILE(name, asked, wanted, file, device)                                      \
+/* The same about a socket. */
+#define MAC_ASK_ABOUT_SOCKET(name, asked, wanted, socket)                                          \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		read_labels(&labels, asked, &subject, (file)->f_inode, device, NULL)               \
+		if (begin_labels(&labels, asked))                                                  \
+			read_socket_label(&labels.object, socket);                                 \
+		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
+	})
+
+/* The same about an open file. Its label is known, unless a module with labels has come into force
+ * since it was opened. */
+#define MAC_ASK_ABOUT_FILE(name, asked, wanted, file, of)                                          \
+	({                                                                                         \
+		struct usher_mac_subject subject;                                                  \
+		struct mac_labels labels;                                                          \
+                                                                                                   \
+		read_subject(&subject);                                                            \
+		read_open_labels(&labels, asked, &subject, file, of)                               \
 		    ? -EACCES                                                                      \
 		    : mac_ask_##name(asked, &subject, wanted, &labels);                            \
 	})

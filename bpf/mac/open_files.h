@@ -34,7 +34,7 @@ int BPF_PROG(dispatch_file_ioctl, struct file *file, unsigned int command, unsig
 
 	if (!asked || !read_open_file(&wanted.file, file))
 		return 0;
-	return MAC_ASK_ABOUT_FILE(file_ioctl, asked, &wanted, file, wanted.file.device);
+	return MAC_ASK_ABOUT_FILE(file_ioctl, asked, &wanted, file, &wanted.file);
 }
 
 /* Hook: file_ioctl_compat, because the ioctl(2) of 32-bit programs passes no other. */
@@ -47,7 +47,7 @@ int BPF_PROG(dispatch_file_ioctl_compat, struct file *file, unsigned int command
 
 	if (!asked || !read_open_file(&wanted.file, file))
 		return 0;
-	return MAC_ASK_ABOUT_FILE(file_ioctl_compat, asked, &wanted, file, wanted.file.device);
+	return MAC_ASK_ABOUT_FILE(file_ioctl_compat, asked, &wanted, file, &wanted.file);
 }
 
 /* Hook: file_lock, because all kinds of locks pass it. */
@@ -59,7 +59,7 @@ int BPF_PROG(dispatch_file_lock, struct file *file, unsigned int command)
 
 	if (!asked || !read_open_file(&wanted.file, file))
 		return 0;
-	return MAC_ASK_ABOUT_FILE(file_lock, asked, &wanted, file, wanted.file.device);
+	return MAC_ASK_ABOUT_FILE(file_lock, asked, &wanted, file, &wanted.file);
 }
 
 /* Hook: file_receive, because a file that another process has opened comes that way. */
@@ -78,7 +78,20 @@ int BPF_PROG(dispatch_file_receive, struct file *file)
 		wanted.access |= USHER_MAC_READ;
 	if (mode & FMODE_WRITE)
 		wanted.access |= USHER_MAC_WRITE;
-	return MAC_ASK_ABOUT_FILE(file_receive, asked, &wanted, file, wanted.file.device);
+	return MAC_ASK_ABOUT_FILE(file_receive, asked, &wanted, file, &wanted.file);
+}
+
+/* Hook: file_permission, because each read and write of an open file passes it, whatever the call.
+ */
+SEC("lsm/file_permission")
+int BPF_PROG(dispatch_file_permission, struct file *file, int mask)
+{
+	__u64 asked = modules_at(MAC_POINT_file_permission);
+	struct usher_mac_file_access wanted = { .access = mask & ACCESS_KINDS };
+
+	if (!asked || !wanted.access || !read_open_file(&wanted.file, file))
+		return 0;
+	return MAC_ASK_ABOUT_FILE(file_permission, asked, &wanted, file, &wanted.file);
 }
 
 /* Hook: file_mprotect, because memory becomes executable after mmap_file there. */

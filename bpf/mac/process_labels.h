@@ -15,12 +15,17 @@
 
 #define CLONE_THREAD 0x00010000
 
+/* Of a program that is executed, in `unsafe`: another process traces it. */
+#define LSM_UNSAFE_PTRACE 2
+
 #define LSM_ATTR_CURRENT 100
 #define LSM_ATTR_EXEC 101
 
-#define SIGKILL 9
-
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct linux_binprm___mac {
+	int unsafe;
+};
 
 struct lsm_ctx {
 	__u64 flags;
@@ -159,6 +164,10 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 		reading.file = &labels.object;
 		bpf_loop(USHER_MAC_MODULES, decide_program_slot, &reading, 0);
 	}
+	/* Whoever traces this process was permitted to control its label, and no other one. */
+	if (!reading.error && !are_equal(&now->label, &now->own) &&
+	    BPF_CORE_READ((const struct linux_binprm___mac *)program, unsafe) & LSM_UNSAFE_PTRACE)
+		reading.error = -EPERM;
 	own->to = now->label;
 	own->is_decided = !reading.error;
 	return reading.error;

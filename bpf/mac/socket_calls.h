@@ -3,6 +3,7 @@
 #ifndef USHER_MAC_SOCKET_CALLS_H
 #define USHER_MAC_SOCKET_CALLS_H
 
+#include "object_labels.h"
 #include "sockets.h"
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -61,7 +62,7 @@ int BPF_PROG(dispatch_socket_listen, struct socket *socket, int backlog)
 	if (!asked)
 		return 0;
 	read_socket(&wanted, socket);
-	return MAC_ASK_CALLER(socket_listen, asked, &wanted);
+	return MAC_ASK_ABOUT_SOCKET(socket_listen, asked, &wanted, socket->sk);
 }
 
 /* Hook: socket_accept, because another process may have made the socket. */
@@ -74,7 +75,7 @@ int BPF_PROG(dispatch_socket_accept, struct socket *socket, struct socket *fresh
 	if (!asked)
 		return 0;
 	read_socket(&wanted, socket);
-	return MAC_ASK_CALLER(socket_accept, asked, &wanted);
+	return MAC_ASK_ABOUT_SOCKET(socket_accept, asked, &wanted, socket->sk);
 }
 
 /* Hook: socket_sendmsg, because a datagram has an address that no connect(2) has named. */
@@ -90,7 +91,7 @@ int BPF_PROG(dispatch_socket_sendmsg, struct socket *socket, struct msghdr *mess
 		return 0;
 	address = BPF_CORE_READ(sent, msg_name);
 	read_address(&wanted, socket, address, address ? BPF_CORE_READ(sent, msg_namelen) : 0);
-	return MAC_ASK_CALLER(socket_sendmsg, asked, &wanted);
+	return MAC_ASK_ABOUT_SOCKET(socket_sendmsg, asked, &wanted, socket->sk);
 }
 
 /* Hook: socket_recvmsg, because all ways of receiving but splice(2) pass it. */
@@ -104,7 +105,7 @@ int BPF_PROG(dispatch_socket_recvmsg, struct socket *socket, struct msghdr *mess
 	if (!asked)
 		return 0;
 	read_socket(&wanted, socket);
-	return MAC_ASK_CALLER(socket_recvmsg, asked, &wanted);
+	return MAC_ASK_ABOUT_SOCKET(socket_recvmsg, asked, &wanted, socket->sk);
 }
 
 /* Hook: socket_getsockname, because it tells a process the address. */
@@ -117,7 +118,7 @@ int BPF_PROG(dispatch_socket_getsockname, struct socket *socket)
 	if (!asked)
 		return 0;
 	read_socket(&wanted, socket);
-	return MAC_ASK_CALLER(socket_getsockname, asked, &wanted);
+	return MAC_ASK_ABOUT_SOCKET(socket_getsockname, asked, &wanted, socket->sk);
 }
 
 /* Hook: socket_setsockopt, because options change what a socket does. */
@@ -130,7 +131,7 @@ int BPF_PROG(dispatch_socket_setsockopt, struct socket *socket, int level, int o
 	if (!asked)
 		return 0;
 	read_socket(&wanted, socket);
-	return MAC_ASK_CALLER(socket_setsockopt, asked, &wanted);
+	return MAC_ASK_ABOUT_SOCKET(socket_setsockopt, asked, &wanted, socket->sk);
 }
 
 /* Hook: socket_shutdown, because it ends the connection of all who hold the socket. */
@@ -143,22 +144,31 @@ int BPF_PROG(dispatch_socket_shutdown, struct socket *socket, int how)
 	if (!asked)
 		return 0;
 	read_socket(&wanted, socket);
-	return MAC_ASK_CALLER(socket_shutdown, asked, &wanted);
+	return MAC_ASK_ABOUT_SOCKET(socket_shutdown, asked, &wanted, socket->sk);
 }
 
-/* Hook: unix_stream_connect, because it knows the socket at the other end, whatever its name. */
+/* Hook: unix_stream_connect, because it knows the socket at the other end, whatever its name, and
+ * the one that the other process will accept. */
 SEC("lsm/unix_stream_connect")
 int BPF_PROG(dispatch_unix_stream_connect, struct sock *own, struct sock *other, struct sock *fresh)
 {
 	__u64 asked = modules_at(MAC_POINT_unix_stream_connect);
 	const struct sock___mac_owner *peer = (const void *)other;
 	struct usher_mac_peer wanted = {};
+	struct usher_mac_label label;
+	int error;
 
-	if (!asked)
+	if (asked) {
+		wanted.kind = BPF_CORE_READ(peer, sk_type);
+		wanted.uid = BPF_CORE_READ(peer, sk_uid.val);
+		error = MAC_ASK_ABOUT_SOCKET(unix_stream_connect, asked, &wanted, other);
+		if (error)
+			return error;
+	}
+	if (!labelled_of(~0ULL))
 		return 0;
-	wanted.kind = BPF_CORE_READ(peer, sk_type);
-	wanted.uid = BPF_CORE_READ(peer, sk_uid.val);
-	return MAC_ASK_CALLER(unix_stream_connect, asked, &wanted);
+	read_socket_label(&label, other);
+	return are_equal(&label, &no_label) ? 0 : label_socket(fresh, &label);
 }
 
 /* Hook: unix_may_send, because it knows the socket that gets a datagram, whatever its name. */
@@ -173,7 +183,7 @@ int BPF_PROG(dispatch_unix_may_send, struct socket *own, struct socket *other)
 		return 0;
 	wanted.kind = BPF_CORE_READ(peer, sk, sk_type);
 	wanted.uid = BPF_CORE_READ(peer, sk, sk_uid.val);
-	return MAC_ASK_CALLER(unix_may_send, asked, &wanted);
+	return MAC_ASK_ABOUT_SOCKET(unix_may_send, asked, &wanted, other->sk);
 }
 
 #endif

@@ -68,15 +68,11 @@ int BPF_PROG(dispatch_socket_bind, struct socket *socket, struct sockaddr *addre
 {
 	__u64 asked = modules_at(MAC_POINT_socket_bind);
 	struct usher_mac_socket_address wanted = {};
-	struct usher_mac_subject subject;
-	struct mac_labels labels;
 
 	if (!asked)
 		return 0;
 	read_address(&wanted, socket, address, length);
-	read_subject(&subject);
-	begin_labels(&labels, asked);
-	return mac_ask_socket_bind(asked, &subject, &wanted, &labels);
+	return MAC_ASK_ABOUT_SOCKET(socket_bind, asked, &wanted, socket->sk);
 }
 
 /* Hook: socket_connect, because the address is copied from the process by then. */
@@ -85,15 +81,11 @@ int BPF_PROG(dispatch_socket_connect, struct socket *socket, struct sockaddr *ad
 {
 	__u64 asked = modules_at(MAC_POINT_socket_connect);
 	struct usher_mac_socket_address wanted = {};
-	struct usher_mac_subject subject;
-	struct mac_labels labels;
 
 	if (!asked)
 		return 0;
 	read_address(&wanted, socket, address, length);
-	read_subject(&subject);
-	begin_labels(&labels, asked);
-	return mac_ask_socket_connect(asked, &subject, &wanted, &labels);
+	return MAC_ASK_ABOUT_SOCKET(socket_connect, asked, &wanted, socket->sk);
 }
 
 #endif

@@ -6,7 +6,8 @@
  *
  * It labels objects with names, some of which mean something, in every process:
  *
- *   closed      a file that only a process with this name opens
+ *   closed      a file, socket, pipe or object of IPC that only a process with this name opens or
+ *               uses
  *   stays       a process, or a file, that keeps this name
  *   forbid      a name that no process and no file gets
  *   entry       a program of a file with this name runs under the name `entered`
@@ -82,6 +83,11 @@ static __always_inline int relabels(const struct usher_mac_element *former,
 }
 
 #define ANSWER(name) answer(subject, MAC_POINT_##name)
+#define IF(promise, name) ((promise) ? ANSWER(name) : BROKEN)
+
+/* The answer where a promise has been kept, and the label of the object is one to go by. */
+#define IF_OPEN(promise, name)                                                                     \
+	(is_refused(subject_label, object_label) ? -EACCES : IF(promise, name))
 
 MAC_CHECK(file_open)
 {
@@ -155,15 +161,13 @@ MAC_CHECK(task_kill)
 
 MAC_CHECK(socket_bind)
 {
-	return request->family ? ANSWER(socket_bind) : BROKEN;
+	return IF_OPEN(request->family, socket_bind);
 }
 
 MAC_CHECK(socket_connect)
 {
-	return request->family ? ANSWER(socket_connect) : BROKEN;
+	return IF_OPEN(request->family, socket_connect);
 }
-
-#define IF(promise, name) ((promise) ? ANSWER(name) : BROKEN)
 
 MAC_CHECK(inode_mkdir)
 {
@@ -231,6 +235,11 @@ MAC_CHECK(file_lock)
 	return IF(request->file.device && request->command <= 2, file_lock);
 }
 
+MAC_CHECK(file_permission)
+{
+	return IF_OPEN(request->file.device && request->access, file_permission);
+}
+
 MAC_CHECK(file_receive)
 {
 	return ANSWER(file_receive);
@@ -271,7 +280,7 @@ MAC_CHECK(task_fix_setgid)
 #define ABOUT_A_SOCKET(name)                                                                       \
 	MAC_CHECK(name)                                                                            \
 	{                                                                                          \
-		return IF(request->family && request->kind, name);                                 \
+		return IF_OPEN(request->family && request->kind, name);                            \
 	}
 
 ABOUT_A_SOCKET(socket_create)
@@ -285,18 +294,18 @@ ABOUT_A_SOCKET(socket_shutdown)
 
 MAC_CHECK(unix_stream_connect)
 {
-	return IF(request->kind, unix_stream_connect);
+	return IF_OPEN(request->kind, unix_stream_connect);
 }
 
 MAC_CHECK(unix_may_send)
 {
-	return IF(request->kind, unix_may_send);
+	return IF_OPEN(request->kind, unix_may_send);
 }
 
 #define ABOUT_IPC(name)                                                                            \
 	MAC_CHECK(name)                                                                            \
 	{                                                                                          \
-		return IF(request->mode <= 07777, name);                                           \
+		return IF_OPEN(request->mode <= 07777, name);                                      \
 	}
 
 ABOUT_IPC(msg_queue_associate)

@@ -265,7 +265,8 @@ impl Framework {
             self.labels.forget(slot)?;
         }
         let mut unused = hooks();
-        if self.labels.slots()? != 0 {
+        let keeps_labels = self.labels.slots()? != 0;
+        if keeps_labels {
             unused.retain(|hook| !labels::HOOKS.contains(hook));
         }
         for point in EntryPoint::all() {
@@ -280,6 +281,9 @@ impl Framework {
         }
         for hook in unused {
             leave(&dispatcher(hook), &self.pins)?;
+        }
+        if !keeps_labels {
+            self.labels.forget_ipc()?;
         }
         let folder = self.folder(slot);
         if usher_bpf::exists(&folder)? {

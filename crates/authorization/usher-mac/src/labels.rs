@@ -1,11 +1,13 @@
 //! The tables of labels: which modules label, and their elements.
 
+use std::collections::BTreeMap;
+
 use usher_bpf::{Counters, KernelError, Object, Plain, Table};
 
-use crate::shared::{MAC_ELEMENTS_OF_USERS, MacLabelled, MacNumbered};
+use crate::shared::{MAC_ELEMENTS_OF_USERS, MacLabel, MacLabelled, MacNumbered};
 
 /// The tables of labels that outlive the process.
-pub(crate) const TABLES: [&str; 10] = [
+pub(crate) const TABLES: [&str; 12] = [
     "labelled",
     "elements",
     "element_numbers",
@@ -13,13 +15,15 @@ pub(crate) const TABLES: [&str; 10] = [
     "last_element",
     "processes",
     "files",
+    "sockets",
+    "ipc_objects",
     "multilabel",
     "unknown_refusals",
     "scratch",
 ];
 
 /// The hooks whose dispatchers keep labels. They are attached while a module with labels is loaded.
-pub(crate) const HOOKS: [&str; 10] = [
+pub(crate) const HOOKS: [&str; 19] = [
     "task_alloc",
     "bprm_creds_from_file",
     "bprm_committed_creds",
@@ -30,6 +34,15 @@ pub(crate) const HOOKS: [&str; 10] = [
     "inode_post_setxattr",
     "inode_removexattr",
     "inode_init_security",
+    "d_instantiate",
+    "socket_post_create",
+    "unix_stream_connect",
+    "msg_queue_alloc_security",
+    "msg_queue_free_security",
+    "sem_alloc_security",
+    "sem_free_security",
+    "shm_alloc_security",
+    "shm_free_security",
 ];
 
 /// Limit of the elements of one module, above which only processes with CAP_SYS_ADMIN make new ones.
@@ -41,6 +54,7 @@ pub(crate) struct Labels {
     elements: Table<u32, MacNumbered>,
     numbers: Table<MacNumbered, u32>,
     counts: Table<u32, u64>,
+    ipc_objects: Table<u64, MacLabel>,
     unknown_refusals: Counters<u64>,
 }
 
@@ -51,6 +65,7 @@ impl Labels {
             elements: object.table("elements")?,
             numbers: object.table("element_numbers")?,
             counts: object.table("element_counts")?,
+            ipc_objects: object.table("ipc_objects")?,
             unknown_refusals: object.counters("unknown_refusals")?,
         })
     }
@@ -101,6 +116,11 @@ impl Labels {
             }
         }
         self.counts.set(&slot, &0)
+    }
+
+    /// Forgets the labels of System V IPC, when no program notes any longer which objects end.
+    pub(crate) fn forget_ipc(&self) -> Result<(), KernelError> {
+        self.ipc_objects.assign(&BTreeMap::new())
     }
 
     /// Refusals of files whose label was not known.

@@ -338,6 +338,7 @@ ACTS = {
     "connect": connect,
     "until_killed": until_killed,
     **LABEL_ACTS,
+    **OBJECT_ACTS,
 }
 
 

@@ -5,6 +5,8 @@
 mod attacks;
 #[path = "kernel/labels.rs"]
 mod labels;
+#[path = "kernel/object_labels.rs"]
+mod object_labels;
 #[path = "kernel/reached.rs"]
 mod reached;
 
@@ -136,6 +138,7 @@ fn actor(uid: u32, acts: &[String]) -> Command {
     const SCRIPT: &str = concat!(
         include_str!("../../../protection/usher-ipsec/tests/world/ring.py"),
         include_str!("label_acts.py"),
+        include_str!("object_acts.py"),
         include_str!("actor.py")
     );
     let mut command = Command::new("python3");

@@ -4,6 +4,7 @@ because a colon ends an argument."""
 import ctypes
 import errno
 import os
+import signal
 import threading
 
 LSM_SET_SELF_ATTR = 460
@@ -12,6 +13,8 @@ NOW, AT_EXEC, CALL = 100, 101, 0x4D41
 # The errno of success: a hook that returns 0 makes the kernel answer with EOPNOTSUPP.
 DONE = 1111
 ATTRIBUTE = "security.bpf.mac"
+# Of ptrace(2).
+TRACEME, CONT = 0, 7
 
 kernel = ctypes.CDLL(None, use_errno=True)
 
@@ -108,6 +111,32 @@ def after_exec(program, path, *before):
     assert os.WIFEXITED(status) and os.WEXITSTATUS(status) in (0, 1), status
     if status:
         raise OSError(errno.EACCES, "the program was refused the file")
+
+
+def exec_traced(program, path, text=""):
+    """A child that this process traces sets what it gets at exec, and becomes a program that reads the
+    file."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(os.open("/dev/null", os.O_RDWR), 1)
+            os.dup2(1, 2)
+            assert kernel.ptrace(TRACEME, 0, None, None) == 0
+            if text:
+                label_at_exec(text)
+            becomes_reader(program, path)
+        except OSError as error:
+            assert error.errno == errno.EPERM, error
+            os._exit(2)
+        finally:
+            os._exit(255)
+    while os.WIFSTOPPED(status := os.waitpid(child, 0)[1]):
+        assert os.WSTOPSIG(status) == signal.SIGTRAP, status
+        assert kernel.ptrace(CONT, child, None, None) == 0
+    ended = os.waitstatus_to_exitcode(status)
+    assert ended in (0, 1, 2), ended
+    if ended:
+        raise OSError((errno.EACCES, errno.EPERM)[ended - 1], "refused")
 
 
 def exec_of_thread(program, path, text):
@@ -243,6 +272,7 @@ LABEL_ACTS = {
     "in_thread": in_thread,
     "after_exec": after_exec,
     "exec_of_thread": exec_of_thread,
+    "exec_traced": exec_traced,
     "relabels_race": relabels_race,
     "labels": labels,
     "passed_descriptor": passed_descriptor,

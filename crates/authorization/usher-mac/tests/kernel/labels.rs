@@ -175,6 +175,36 @@ fn a_module_decides_the_label_of_a_program() {
 }
 
 #[test]
+fn a_traced_process_gets_no_other_label() {
+    let Some(labels) = Labels::new("traced", 36) else {
+        return;
+    };
+    let plain = labels.file("plain", "plain");
+    let entry = labels.file("entry", "entry");
+    let file = labels.file("file", "plain");
+    let results = labels.act(&acts([
+        // A label of its own, that of the program's file, and none.
+        format!("{}:test/other", onto("exec_traced", &plain, &file)),
+        onto("exec_traced", &entry, &file),
+        onto("exec_traced", &plain, &file),
+        // The twins that nobody traces.
+        format!(
+            "{}:label_at_exec=test/other",
+            onto("after_exec", &plain, &file)
+        ),
+        onto("after_exec", &entry, &file),
+    ]));
+    let expected = [
+        "exec_traced EPERM",
+        "exec_traced EPERM",
+        "exec_traced ok",
+        "after_exec ok",
+        "after_exec ok",
+    ];
+    assert_eq!(results, expected);
+}
+
+#[test]
 fn a_thread_that_executes_takes_the_label_along() {
     let Some(labels) = Labels::new("thread", 24) else {
         return;

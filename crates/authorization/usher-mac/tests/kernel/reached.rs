@@ -10,7 +10,7 @@ use usher_mac::{Answers, EntryPoint, Framework, Module, Settings};
 use super::World;
 
 /// Entry points that other tests reach.
-const ELSEWHERE: [EntryPoint; 15] = [
+const ELSEWHERE: [EntryPoint; 16] = [
     EntryPoint::InodePermission,
     EntryPoint::InodeGetattr,
     EntryPoint::InodeUnlink,
@@ -26,6 +26,7 @@ const ELSEWHERE: [EntryPoint; 15] = [
     EntryPoint::RelabelFile,
     EntryPoint::NewFile,
     EntryPoint::Syscall,
+    EntryPoint::FilePermission,
 ];
 
 /// A process of a user, with all capabilities, that acts when it is asked to.

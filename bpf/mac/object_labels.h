@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The life of labels of objects that end with their last holder: sockets, pipes, memory files and
+ * message queues of POSIX, and System V IPC. Each has the label that its process had when it made
+ * it, for as long as it exists.
+ *
+ * An accepted connection has the label of the socket that listened: TCP by the copy of its
+ * storage, UNIX streams by socket_calls.h.
+ */
+#ifndef USHER_MAC_OBJECT_LABELS_H
+#define USHER_MAC_OBJECT_LABELS_H
+
+#include "objects.h"
+
+/* Of the file system of POSIX message queues (ipc/mqueue.c). */
+#define MQUEUE_MAGIC 0x19800202
+/* A file system that no process mounts, in s_flags. */
+#define SB_KERNMOUNT (1 << 22)
+
+/* Gives a socket this label. */
+static __always_inline int label_socket(struct sock *socket, struct usher_mac_label *label)
+{
+	if (bpf_sk_storage_get(&sockets, socket, label, BPF_LOCAL_STORAGE_GET_F_CREATE))
+		return 0;
+	return -ENOMEM;
+}
+
+/* Hook: socket_post_create, because the socket is there, and nobody has it yet. Sockets of the
+ * kernel have no label. */
+SEC("lsm/socket_post_create")
+int BPF_PROG(dispatch_socket_post_create, struct socket *socket, int family, int kind, int protocol,
+	     int is_kernels)
+{
+	struct usher_mac_label label;
+	struct sock *made;
+
+	if (is_kernels || !labelled_of(~0ULL))
+		return 0;
+	made = socket->sk;
+	read_own_label(&label);
+	if (!made || are_equal(&label, &no_label))
+		return 0;
+	return label_socket(made, &label);
+}
+
+/* Whether files of this file system end with their last holder, and have no attributes. */
+static __always_inline int holds(const struct super_block *system)
+{
+	unsigned long magic = BPF_CORE_READ(system, s_magic);
+
+	return magic == PIPEFS_MAGIC || magic == MQUEUE_MAGIC ||
+	       (magic == TMPFS_MAGIC && BPF_CORE_READ(system, s_flags) & SB_KERNMOUNT);
+}
+
+/*
+ * Hook: d_instantiate, because pipes, message queues and memory files pass no other one with an
+ * inode. It cannot refuse: a process for whose object's label there is no room is killed.
+ */
+SEC("lsm/d_instantiate")
+int BPF_PROG(dispatch_d_instantiate, struct dentry *entry, struct inode *inode)
+{
+	struct usher_mac_file_label *stored;
+	struct usher_mac_label label;
+
+	if (!labelled_of(~0ULL) || !holds(BPF_CORE_READ((const struct inode___mac *)inode, i_sb)))
+		return 0;
+	read_own_label(&label);
+	if (are_equal(&label, &no_label))
+		return 0;
+	stored = bpf_inode_storage_get(&files, inode, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!stored) {
+		bpf_send_signal(SIGKILL);
+		return 0;
+	}
+	bpf_spin_lock(&stored->lock);
+	stored->label = label;
+	stored->state = USHER_MAC_FILE_HELD;
+	bpf_spin_unlock(&stored->lock);
+	return 0;
+}
+
+/* Gives a new object of System V IPC the label of its process. */
+static __always_inline int label_ipc(const void *object)
+{
+	__u64 key = (__u64)object;
+	struct usher_mac_label label;
+
+	if (!labelled_of(~0ULL))
+		return 0;
+	read_own_label(&label);
+	if (are_equal(&label, &no_label))
+		return 0;
+	return bpf_map_update_elem(&ipc_objects, &key, &label, BPF_ANY) ? -ENOSPC : 0;
+}
+
+/* The object ends: its address may be another one's afterwards. */
+static __always_inline int forget_ipc(const void *object)
+{
+	__u64 key = (__u64)object;
+
+	bpf_map_delete_elem(&ipc_objects, &key);
+	return 0;
+}
+
+/* Hooks: msg_queue_alloc_security, sem_alloc_security and shm_alloc_security, because nobody can
+ * find the object yet. */
+SEC("lsm/msg_queue_alloc_security")
+int BPF_PROG(dispatch_msg_queue_alloc_security, struct kern_ipc_perm *object)
+{
+	return label_ipc(object);
+}
+
+SEC("lsm/sem_alloc_security")
+int BPF_PROG(dispatch_sem_alloc_security, struct kern_ipc_perm *object)
+{
+	return label_ipc(object);
+}
+
+SEC("lsm/shm_alloc_security")
+int BPF_PROG(dispatch_shm_alloc_security, struct kern_ipc_perm *object)
+{
+	return label_ipc(object);
+}
+
+/* Hooks: msg_queue_free_security, sem_free_security and shm_free_security, because the memory of
+ * the object is freed next. */
+SEC("lsm/msg_queue_free_security")
+int BPF_PROG(dispatch_msg_queue_free_security, struct kern_ipc_perm *object)
+{
+	return forget_ipc(object);
+}
+
+SEC("lsm/sem_free_security")
+int BPF_PROG(dispatch_sem_free_security, struct kern_ipc_perm *object)
+{
+	return forget_ipc(object);
+}
+
+SEC("lsm/shm_free_security")
+int BPF_PROG(dispatch_shm_free_security, struct kern_ipc_perm *object)
+{
+	return forget_ipc(object);
+}
+
+#endif

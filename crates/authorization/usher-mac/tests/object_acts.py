@@ -1,0 +1,264 @@
+"""Acts about labels of objects without names, for actor.py, which comes after this text and after
+label_acts.py."""
+
+import ctypes
+import errno
+import itertools
+import os
+import socket as sockets
+import struct
+
+kernel.mq_open.restype = ctypes.c_int
+kernel.shmat.restype = ctypes.c_long
+NOWAIT, CREATE = 0o4000, 0o1000
+PRIVATE, REMOVE, STATE = 0, 0, 2
+names = itertools.count()
+# The ends that no use needs, so that they stay open.
+ends_kept = []
+
+
+def done(result):
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def fresh_name(kind):
+    return f"{kind}_{os.getpid()}_{next(names)}"
+
+
+def pipe():
+    reader, writer = os.pipe()
+    os.write(writer, b"some of it")
+    return [
+        lambda: os.write(writer, b"x"),
+        lambda: os.read(reader, 1),
+        lambda: os.fstat(reader),
+        lambda: os.close(os.open(f"/proc/self/fd/{reader}", os.O_RDONLY)),
+    ]
+
+
+def memory_file():
+    file = os.memfd_create("memory")
+    os.write(file, b"some of it")
+    return [
+        lambda: os.pwrite(file, b"x", 0),
+        lambda: os.pread(file, 1, 0),
+        lambda: os.fstat(file),
+        lambda: os.close(os.open(f"/proc/self/fd/{file}", os.O_RDONLY)),
+    ]
+
+
+def posix_queue():
+    name = ("/" + fresh_name("queue")).encode()
+    done(kernel.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, None))
+    return [lambda: os.close(done(kernel.mq_open(name, os.O_RDWR)))]
+
+
+def stream_pair():
+    one, other = sockets.socketpair()
+    ends_kept.append(other)
+    other.send(b"some of it")
+    return [
+        lambda: one.send(b"x"),
+        lambda: one.recv(1),
+        lambda: one.getsockname(),
+        lambda: os.write(one.fileno(), b"x"),
+        lambda: os.read(one.fileno(), 1),
+    ]
+
+
+def listener(family, address):
+    one = sockets.socket(family)
+    one.bind(address)
+    one.listen()
+    return one
+
+
+def connected(family, address):
+    one = sockets.socket(family)
+    one.connect(address)
+    ends_kept.append(one)
+    return one
+
+
+def unix_listener():
+    address = "\0" + fresh_name("listener")
+    one = listener(sockets.AF_UNIX, address)
+    connected(sockets.AF_UNIX, address)
+    return [
+        lambda: connected(sockets.AF_UNIX, address),
+        lambda: one.accept(),
+        lambda: one.listen(),
+    ]
+
+
+def unix_accepted():
+    address = "\0" + fresh_name("accepted")
+    one = listener(sockets.AF_UNIX, address)
+    client = connected(sockets.AF_UNIX, address)
+    client.send(b"some of it")
+    accepted, _ = one.accept()
+    return [lambda: accepted.send(b"x"), lambda: accepted.recv(1)]
+
+
+def unix_datagrams():
+    address = "\0" + fresh_name("datagrams")
+    one = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM)
+    one.bind(address)
+
+    def send():
+        other = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM)
+        other.sendto(b"x", address)
+
+    return [send, lambda: one.sendto(b"x", address)]
+
+
+def tcp_listener():
+    one = listener(sockets.AF_INET, ("127.0.0.1", 0))
+    connected(sockets.AF_INET, one.getsockname())
+    return [lambda: one.accept(), lambda: one.listen()]
+
+
+def tcp_accepted():
+    one = listener(sockets.AF_INET, ("127.0.0.1", 0))
+    client = connected(sockets.AF_INET, one.getsockname())
+    client.send(b"some of it")
+    accepted, _ = one.accept()
+    return [
+        lambda: accepted.send(b"x"),
+        lambda: accepted.recv(1),
+        lambda: accepted.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1),
+        lambda: accepted.shutdown(sockets.SHUT_RD),
+    ]
+
+
+def udp():
+    one = sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM)
+    one.bind(("127.0.0.1", 0))
+    one.sendto(b"some of it", one.getsockname())
+    return [
+        lambda: one.sendto(b"x", ("127.0.0.1", 9)),
+        lambda: one.recv(1),
+        lambda: one.connect(("127.0.0.1", 9)),
+    ]
+
+
+def message_queue():
+    queue = done(kernel.msgget(PRIVATE, CREATE | 0o600))
+    message = struct.pack("l8s", 1, b"message")
+    done(kernel.msgsnd(queue, message, 8, NOWAIT))
+    buffer = ctypes.create_string_buffer(16)
+    state = ctypes.create_string_buffer(4096)
+
+    def receive():
+        try:
+            done(kernel.msgrcv(queue, buffer, 8, 0, NOWAIT))
+        except OSError as error:
+            # The kernel passes over a message that a module refuses.
+            assert error.errno == errno.ENOMSG, error
+            raise OSError(errno.EACCES, "the message stays there") from None
+
+    return [
+        lambda: done(kernel.msgsnd(queue, message, 8, NOWAIT)),
+        receive,
+        lambda: done(kernel.msgctl(queue, STATE, state)),
+        lambda: done(kernel.msgctl(queue, REMOVE, None)),
+    ]
+
+
+def semaphores():
+    key = os.getpid()
+    own = done(kernel.semget(key, 1, CREATE | 0o600))
+    return [
+        lambda: done(kernel.semget(key, 1, 0)),
+        lambda: done(kernel.semop(own, struct.pack("Hhh", 0, 1, NOWAIT), 1)),
+        lambda: done(kernel.semctl(own, 0, REMOVE)),
+    ]
+
+
+def shared_memory():
+    segment = done(kernel.shmget(PRIVATE, 4096, CREATE | 0o600))
+    return [
+        lambda: done(kernel.shmat(segment, None, 0)),
+        lambda: done(kernel.shmctl(segment, REMOVE, None)),
+    ]
+
+
+OBJECTS = {
+    one.__name__: one
+    for one in (
+        pipe,
+        memory_file,
+        posix_queue,
+        stream_pair,
+        unix_listener,
+        unix_accepted,
+        unix_datagrams,
+        tcp_listener,
+        tcp_accepted,
+        udp,
+        message_queue,
+        semaphores,
+        shared_memory,
+    )
+}
+
+
+def used_as(kind, name):
+    """Makes an object as `closed` and uses it under a name, in every way. Raises the error that all uses
+    have. What the acting process needs itself was open before it had a label."""
+
+    def uses():
+        label("test/closed")
+        made = OBJECTS[kind]()
+        label("test/" + name)
+        results = []
+        for use in made:
+            try:
+                use()
+                results.append(0)
+            except OSError as error:
+                results.append(error.errno)
+        if any(results):
+            assert set(results) == {errno.EACCES}, (kind, results)
+            raise OSError(errno.EACCES, "refused")
+
+    in_process(uses)
+
+
+def in_process(act):
+    """Acts in a child, and raises its error."""
+    child = os.fork()
+    if child == 0:
+        number = 255
+        try:
+            act()
+            number = 0
+        except OSError as error:
+            number = error.errno
+        finally:
+            os._exit(number)
+    ends(child)
+
+
+def many_ipc(rounds):
+    """The kernel makes objects where others were that have ended: these have no label of those."""
+    for _ in range(int(rounds)):
+
+        def labelled():
+            label("test/closed")
+            for one in (message_queue(), semaphores(), shared_memory()):
+                one[-1]()
+
+        def unlabelled():
+            for one in (message_queue(), semaphores(), shared_memory()):
+                for use in one:
+                    use()
+
+        in_process(labelled)
+        in_process(unlabelled)
+
+
+OBJECT_ACTS = {"used_as": used_as, "many_ipc": many_ipc}
