@@ -11,7 +11,7 @@ struct mnt_idmap;
 static __always_inline int read_attribute(struct usher_mac_attribute *wanted, struct dentry *entry,
 					  const char *name)
 {
-	if (!read_file(&wanted->file, BPF_CORE_READ(entry, d_inode)))
+	if (!read_file(&wanted->file, inode_of(entry)))
 		return 0;
 	/* A longer name is cut off. */
 	bpf_probe_read_kernel_str(wanted->name, sizeof(wanted->name), name);
@@ -45,7 +45,7 @@ int BPF_PROG(dispatch_inode_setxattr, struct mnt_idmap *map, struct dentry *entr
 		error = MAC_ASK_CALLER(inode_setxattr, asked, &wanted);
 		bpf_rcu_read_unlock();
 	}
-	return mac_bounded(mac_compose(error, set_file_label(entry, name, value, size)));
+	return mac_bounded(mac_both(error, set_file_label(entry, name, value, size)));
 }
 
 /* Hook: inode_removexattr, because removexattr(2) and its kind pass it. */
@@ -62,7 +62,7 @@ int BPF_PROG(dispatch_inode_removexattr, struct mnt_idmap *map, struct dentry *e
 		error = MAC_ASK_CALLER(inode_removexattr, asked, &wanted);
 		bpf_rcu_read_unlock();
 	}
-	return mac_bounded(mac_compose(error, remove_file_label(entry, name)));
+	return mac_bounded(mac_both(error, remove_file_label(entry, name)));
 }
 
 /* Hook: inode_listxattr, because listxattr(2) and its kind pass it. */
@@ -72,7 +72,7 @@ int BPF_PROG(dispatch_inode_listxattr, struct dentry *entry)
 	__u64 asked = modules_at(MAC_POINT_inode_listxattr);
 	struct usher_mac_file wanted = {};
 
-	if (!asked || !read_file(&wanted, BPF_CORE_READ(entry, d_inode)))
+	if (!asked || !read_file(&wanted, inode_of(entry)))
 		return 0;
 	return MAC_ASK_CALLER(inode_listxattr, asked, &wanted);
 }

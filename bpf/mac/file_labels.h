@@ -43,16 +43,14 @@ static __always_inline void store_label(struct usher_mac_file_label *stored,
 static __always_inline int end_attribute(struct usher_mac_file_label *stored,
 					 struct mac_scratch *now, int length, __u32 changes)
 {
-	struct label_reading reading = { .scratch = now };
 	struct usher_mac_labelled *in_force = first_of(&labelled);
-	__u64 order;
+	__u64 order, slots;
 
 	if (!in_force)
 		return 0;
 	/* The order first, because user space writes the slots first. */
 	order = *(volatile __u64 *)&in_force->order;
-	reading.slots = in_force->slots;
-	now->label = no_label;
+	slots = in_force->slots;
 	if (length == -ENODATA && stored->state == USHER_MAC_FILE_NEW) {
 		/* The labeller has not come to it; a module has been loaded since. */
 		now->label = stored->label;
@@ -62,7 +60,7 @@ static __always_inline int end_attribute(struct usher_mac_file_label *stored,
 	if (length <= 0 || length > USHER_MAC_TEXT_SIZE)
 		return length < 0 ? length : -EINVAL;
 	begin_text(now, length);
-	if (READ_TEXT(reading, read_attribute_element))
+	if (mac_read_attribute(now, slots))
 		return -EINVAL;
 	store_label(stored, &now->label, order, USHER_MAC_FILE_READ, changes);
 	return 0;
@@ -103,7 +101,7 @@ int BPF_PROG(dispatch_path_link, struct dentry *former, const struct path *direc
 {
 	struct usher_mac_file file = {};
 
-	if (labelled_of(~0ULL) && read_file(&file, BPF_CORE_READ(former, d_inode)))
+	if (labelled_of(~0ULL) && read_file(&file, inode_of(former)))
 		read_label(NULL, former, file.device);
 	return 0;
 }
@@ -170,8 +168,8 @@ static __always_inline int set_file_label(struct dentry *entry, const char *name
 	struct mac_scratch *now;
 	int error, found;
 
-	if (!labelled_of(~0ULL) || !is_label(name) ||
-	    !read_file(&file, BPF_CORE_READ(entry, d_inode)) || !is_multilabel(file.device))
+	if (!labelled_of(~0ULL) || !is_label(name) || !read_file(&file, inode_of(entry)) ||
+	    !is_multilabel(file.device))
 		return 0;
 	found = read_label(NULL, entry, file.device);
 	now = take_scratch();
@@ -193,15 +191,14 @@ int BPF_PROG(dispatch_inode_post_setxattr, struct dentry *entry, const char *nam
 	     const void *value, __u64 size, int flags)
 {
 	struct usher_mac_labelled *in_force = first_of(&labelled);
-	struct label_reading reading = {};
 	struct usher_mac_file_label *stored;
 	struct usher_mac_file file = {};
 	struct mac_scratch *now;
-	__u64 order;
+	__u64 order, slots;
 	int is_read;
 
 	if (!in_force || !in_force->slots || !is_label(name) ||
-	    !read_file(&file, BPF_CORE_READ(entry, d_inode)) || !is_multilabel(file.device))
+	    !read_file(&file, inode_of(entry)) || !is_multilabel(file.device))
 		return 0;
 	stored =
 	    bpf_inode_storage_get(&files, entry->d_inode, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -209,14 +206,9 @@ int BPF_PROG(dispatch_inode_post_setxattr, struct dentry *entry, const char *nam
 	if (!stored)
 		return 0;
 	order = *(volatile __u64 *)&in_force->order;
-	reading.slots = in_force->slots;
+	slots = in_force->slots;
 	now = take_scratch();
-	is_read = now && !copy_text(now, value, size);
-	if (is_read) {
-		reading.scratch = now;
-		now->label = no_label;
-		is_read = !READ_TEXT(reading, read_attribute_element);
-	}
+	is_read = now && !copy_text(now, value, size) && !mac_read_attribute(now, slots);
 	bpf_spin_lock(&stored->lock);
 	if (is_read) {
 		stored->label = now->label;
@@ -228,8 +220,10 @@ int BPF_PROG(dispatch_inode_post_setxattr, struct dentry *entry, const char *nam
 	return 0;
 }
 
-/* Whether a label has an element of one of these modules. */
-static __always_inline int has_any(const struct usher_mac_label *label, __u64 slots)
+/* Whether a label has an element of one of these modules. Global, so that the verifier goes through
+ * it once, and not with each label. */
+__attribute__((noinline)) int mac_has_any(const struct usher_mac_label *label __arg_nonnull,
+					  __u64 slots)
 {
 	int found = 0;
 
@@ -247,13 +241,13 @@ static __always_inline int remove_file_label(struct dentry *entry, const char *n
 	struct usher_mac_label label;
 	struct usher_mac_file file = {};
 
-	if (!slots || !is_label(name) || !read_file(&file, BPF_CORE_READ(entry, d_inode)) ||
+	if (!slots || !is_label(name) || !read_file(&file, inode_of(entry)) ||
 	    !is_multilabel(file.device))
 		return 0;
 	if (read_label(NULL, entry, file.device) == -ENODATA)
 		return 0;
 	read_file_label(&label, entry->d_inode, file.device);
-	return has_any(&label, slots) ? -EPERM : 0;
+	return mac_has_any(&label, slots) ? -EPERM : 0;
 }
 
 struct new_file_reading {
@@ -314,7 +308,7 @@ static __always_inline int label_new_file(struct inode *inode, struct inode *dir
 	if (!in_force || !read_file(&wanted.directory, directory))
 		return 0;
 	order = *(volatile __u64 *)&in_force->order;
-	wanted.mode = BPF_CORE_READ((const struct inode___mac *)inode, i_mode);
+	wanted.mode = bpf_core_cast(inode, struct inode___mac)->i_mode;
 	stored = bpf_inode_storage_get(&files, inode, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!stored)
 		return -ENOMEM;
@@ -341,7 +335,7 @@ int BPF_PROG(dispatch_inode_init_security, struct inode *inode, struct inode *di
 	     const struct qstr *name, struct xattr *attributes, int *count)
 {
 	struct mac_scratch *now;
-	__u32 device = BPF_CORE_READ(inode, i_sb, s_dev);
+	__u32 device = bpf_core_cast(inode, struct inode)->i_sb->s_dev;
 	int error;
 
 	if (!labelled_of(~0ULL) || !is_multilabel(device))

@@ -94,7 +94,7 @@ SEC("lsm.s/file_open")
 int BPF_PROG(dispatch_file_open, struct file *file)
 {
 	__u64 asked = modules_at(MAC_POINT_file_open);
-	const struct file___mac *opened = (const void *)file;
+	const struct file___mac *opened = bpf_core_cast(file, struct file___mac);
 	struct usher_mac_file_access wanted = {};
 	int error;
 
@@ -127,7 +127,7 @@ int BPF_PROG(dispatch_inode_getattr, const struct path *path)
 	struct usher_mac_file wanted = {};
 	struct mac_labels labels;
 
-	if (!asked || !read_file(&wanted, BPF_CORE_READ(path, dentry, d_inode)))
+	if (!asked || !read_file(&wanted, inode_at(path)))
 		return 0;
 	read_subject(&subject);
 	if (read_labels(&labels, asked, &subject, path->dentry->d_inode, wanted.device, NULL))
@@ -159,7 +159,7 @@ int BPF_PROG(dispatch_inode_link, struct dentry *former, struct inode *directory
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
-	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(former, d_inode)) ||
+	if (!asked || !read_file(&wanted.file, inode_of(former)) ||
 	    !read_file(&wanted.directory, directory))
 		return 0;
 	read_subject(&subject);
@@ -189,7 +189,7 @@ int BPF_PROG(dispatch_inode_unlink, struct inode *directory, struct dentry *entr
 	struct usher_mac_naming wanted = {};
 	int error;
 
-	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(entry, d_inode)) ||
+	if (!asked || !read_file(&wanted.file, inode_of(entry)) ||
 	    !read_file(&wanted.directory, directory))
 		return 0;
 	read_label(NULL, entry, wanted.file.device);
@@ -243,18 +243,18 @@ int BPF_PROG(dispatch_inode_rename, struct inode *directory, struct dentry *entr
 	struct usher_mac_replacing wanted = {};
 	int error;
 
-	if (!(from | to) || !read_file(&former.file, BPF_CORE_READ(entry, d_inode)) ||
+	if (!(from | to) || !read_file(&former.file, inode_of(entry)) ||
 	    !read_file(&former.directory, directory) ||
 	    !read_file(&wanted.directory, new_directory))
 		return 0;
-	wanted.replaces = read_file(&wanted.replaced, BPF_CORE_READ(new_entry, d_inode));
+	wanted.replaces = read_file(&wanted.replaced, inode_of(new_entry));
 	read_label(NULL, entry, former.file.device);
 	if (wanted.replaces)
 		read_label(NULL, new_entry, wanted.replaced.device);
 	bpf_rcu_read_lock();
 	error = ask_inode_rename(from, directory, entry->d_inode, &former);
 	error =
-	    mac_compose(error, ask_inode_rename_to(to, new_directory, new_entry->d_inode, &wanted));
+	    mac_both(error, ask_inode_rename_to(to, new_directory, new_entry->d_inode, &wanted));
 	bpf_rcu_read_unlock();
 	return mac_bounded(error);
 }
@@ -297,14 +297,16 @@ int BPF_PROG(dispatch_inode_setattr, struct mnt_idmap *map, struct dentry *entry
 {
 	__u64 asked = modules_at(MAC_POINT_inode_setattr);
 	struct usher_mac_attributes wanted = {};
+	const struct iattr *asked_for;
 	int error;
 
-	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(entry, d_inode)))
+	if (!asked || !read_file(&wanted.file, inode_of(entry)))
 		return 0;
-	wanted.changes = changes(BPF_CORE_READ(change, ia_valid));
-	wanted.uid = BPF_CORE_READ(change, ia_uid.val);
-	wanted.gid = BPF_CORE_READ(change, ia_gid.val);
-	wanted.mode = BPF_CORE_READ(change, ia_mode);
+	asked_for = bpf_core_cast(change, struct iattr);
+	wanted.changes = changes(asked_for->ia_valid);
+	wanted.uid = asked_for->ia_uid.val;
+	wanted.gid = asked_for->ia_gid.val;
+	wanted.mode = asked_for->ia_mode;
 	read_label(NULL, entry, wanted.file.device);
 	bpf_rcu_read_lock();
 	error = ask_inode_setattr(asked, entry->d_inode, &wanted);

@@ -8,9 +8,14 @@
  * asks. It asks no module about files of BPF file systems: their only files are pins, which
  * bpf/guard and root guard, and a module in force must not keep its own daemon from them.
  *
- * A pointer that may be NULL (of a name without a file, of a mapping without one) is read by
- * BPF_CORE_READ, which yields 0 for it: some kernels take it for a pointer that never is, and
- * remove a comparison.
+ * Structures of the kernel are read through bpf_core_cast. A pointer that may be NULL (of a name
+ * without a file, of a mapping without one) yields 0 there, and may be compared: of an argument
+ * some kernels think that it never is NULL, and remove the comparison. A pointer that is followed
+ * without the cast costs the verifier a search of all types of the kernel. Only storage of labels
+ * and functions of the kernel need the hook's own pointers.
+ *
+ * The verifier goes through a global function once, and through any other one on every path. So
+ * what has many paths, or many results, is in global functions, whose names begin with mac_.
  *
  * The dispatchers of each class of objects are in a file of their own, and all in one object: they
  * share the tables of slots.h.

@@ -23,15 +23,17 @@ struct msg_msg;
 struct sembuf;
 
 /* Reads an object, which is NULL for questions about all of them: zeros then. */
-static __always_inline void read_ipc(struct usher_mac_ipc *wanted, struct kern_ipc_perm *object)
+static __always_inline void read_ipc(struct usher_mac_ipc *wanted, struct kern_ipc_perm *of)
 {
-	wanted->id = BPF_CORE_READ(object, id);
-	wanted->key = BPF_CORE_READ(object, key);
-	wanted->uid = BPF_CORE_READ(object, uid.val);
-	wanted->gid = BPF_CORE_READ(object, gid.val);
-	wanted->creator_uid = BPF_CORE_READ(object, cuid.val);
-	wanted->creator_gid = BPF_CORE_READ(object, cgid.val);
-	wanted->mode = BPF_CORE_READ(object, mode);
+	const struct kern_ipc_perm *object = bpf_core_cast(of, struct kern_ipc_perm);
+
+	wanted->id = object->id;
+	wanted->key = object->key;
+	wanted->uid = object->uid.val;
+	wanted->gid = object->gid.val;
+	wanted->creator_uid = object->cuid.val;
+	wanted->creator_gid = object->cgid.val;
+	wanted->mode = object->mode;
 }
 
 /* Asks the modules about an object. */
@@ -103,8 +105,8 @@ int BPF_PROG(dispatch_msg_queue_msgrcv, struct kern_ipc_perm *object, struct msg
 		return 0;
 	read_ipc(&wanted, object);
 	read_subject(&subject);
-	read_credentials(&subject, BPF_CORE_READ(receiver, cred));
-	subject.process = BPF_CORE_READ(receiver, tgid);
+	read_credentials(&subject, task_of(receiver)->cred);
+	subject.process = task_of(receiver)->tgid;
 	if (begin_labels(&labels, asked)) {
 		read_process_label(&labels.subject, receiver->group_leader);
 		read_ipc_label(&labels.object, object);

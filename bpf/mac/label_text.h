@@ -9,6 +9,11 @@
 #include "objects.h"
 #include "usher_mac_text.h"
 
+/* The name of a module, as words. */
+struct mac_name {
+	__u64 words[USHER_MAC_NAME_SIZE / sizeof(__u64)];
+};
+
 /* Room for reading one label. The verifier follows few states of what lies in a map. */
 struct mac_scratch {
 	__u8 text[USHER_MAC_TEXT_SIZE];
@@ -18,7 +23,7 @@ struct mac_scratch {
 	struct usher_mac_label own; /* of the calling process */
 	struct usher_mac_label former; /* of the object */
 	struct usher_mac_label label; /* what is read */
-	__u64 name[USHER_MAC_NAME_SIZE / sizeof(__u64)]; /* of the element */
+	struct mac_name name; /* of the element */
 	__u32 length; /* of the text */
 	__u32 at; /* where the element begins */
 	__u32 value; /* where its value begins; 0: not yet found */
@@ -82,8 +87,12 @@ static __always_inline int is_of_name(__u8 c, __u32 index)
 	return index && (c == '_' || usher_mac_is_digit(c));
 }
 
+struct element_reading {
+	struct mac_scratch *scratch;
+};
+
 /* One character of an element. Returns 1 at its end. */
-static long find_end(__u64 index, struct label_reading *reading)
+static long find_end(__u64 index, struct element_reading *reading)
 {
 	struct mac_scratch *now = reading->scratch;
 	__u32 place = now->at + index;
@@ -101,16 +110,41 @@ static long find_end(__u64 index, struct label_reading *reading)
 	} else if (c == '/' && index) {
 		now->value = place + 1;
 	} else if (index < USHER_MAC_NAME_SIZE - 1 && is_of_name(c, index)) {
-		((char *)now->name)[usher_mac_text_opaque(index) & (USHER_MAC_NAME_SIZE - 1)] = c;
+		((char *)&now->name)[usher_mac_text_opaque(index) & (USHER_MAC_NAME_SIZE - 1)] = c;
 	} else {
 		now->is_bad = 1;
 	}
 	return 0;
 }
 
-/* The slot of the module with the name that was read, among these; USHER_MAC_MODULES for none. */
-static __noinline __u32 slot_of(const __u64 *name, __u64 slots)
+/*
+ * The following functions are global, so that the verifier goes through them once.
+ */
+
+/* Finds where the name, the value and the element end. */
+__attribute__((noinline)) int mac_find_end(struct mac_scratch *now __arg_nonnull)
 {
+	struct element_reading reading = { .scratch = now };
+
+	now->value = 0;
+	__builtin_memset(&now->name, 0, sizeof(now->name));
+	bpf_loop(USHER_MAC_TEXT_SIZE + 1, find_end, &reading, 0);
+	return now->is_bad || !now->value || now->end <= now->value ||
+	       now->end - now->value > USHER_MAC_TEXT_VALUE;
+}
+
+/* Reads the value of an element that was found. Returns 0, or -EINVAL. */
+__attribute__((noinline)) int mac_read_value(struct mac_scratch *now __arg_nonnull, __u32 kind)
+{
+	__builtin_memset(&now->wanted, 0, sizeof(now->wanted));
+	return usher_mac_read_value(kind, now->text, now->value, now->end - now->value,
+				    &now->wanted.element, &now->state);
+}
+
+/* The slot of the module with the name that was read, among these; USHER_MAC_MODULES for none. */
+__attribute__((noinline)) int mac_slot_of(const struct mac_name *of __arg_nonnull, __u64 slots)
+{
+	const __u64 *name = of->words;
 	struct usher_mac_module *module;
 	const __u64 *other;
 	__u32 found = USHER_MAC_MODULES;
@@ -191,13 +225,9 @@ static __always_inline long read_element(__u32 index, struct label_reading *read
 
 	if (now->at > now->length)
 		return 1;
-	now->value = 0;
-	__builtin_memset(now->name, 0, sizeof(now->name));
-	bpf_loop(USHER_MAC_TEXT_SIZE + 1, find_end, reading, 0);
-	if (now->is_bad || !now->value || now->end <= now->value ||
-	    now->end - now->value > USHER_MAC_TEXT_VALUE || index >= USHER_MAC_MODULES)
+	if (mac_find_end(now) || index >= USHER_MAC_MODULES)
 		return fail(reading, -EINVAL);
-	slot = slot_of(now->name, reading->slots);
+	slot = mac_slot_of(&now->name, reading->slots);
 	module = bpf_map_lookup_elem(&modules, &slot);
 	if (slot >= USHER_MAC_MODULES || !module) {
 		now->at = now->end + 1;
@@ -206,9 +236,7 @@ static __always_inline long read_element(__u32 index, struct label_reading *read
 	if (now->named >> slot & 1)
 		return fail(reading, -EINVAL);
 	now->named |= 1 << slot;
-	__builtin_memset(&now->wanted, 0, sizeof(now->wanted));
-	if (usher_mac_read_value(module->label, now->text, now->value, now->end - now->value,
-				 &now->wanted.element, &now->state))
+	if (mac_read_value(now, module->label))
 		return fail(reading, -EINVAL);
 	now->wanted.order = module->order;
 	now->wanted.slot = slot;
@@ -248,6 +276,22 @@ static long read_process_element(__u64 index, struct label_reading *reading)
 	return read_element(index, reading, ASKS_ABOUT_PROCESS);
 }
 
+/* Reads the text in the room; one turn more than there may be elements. */
+#define READ_TEXT(reading, read_one)                                                               \
+	({                                                                                         \
+		bpf_loop(USHER_MAC_MODULES + 1, read_one, &(reading), 0);                          \
+		(reading).error;                                                                   \
+	})
+
+/* Reads the text in the room, an attribute, into the label there. Returns 0, or an error. */
+__attribute__((noinline)) int mac_read_attribute(struct mac_scratch *now __arg_nonnull, __u64 slots)
+{
+	struct label_reading reading = { .scratch = now, .slots = slots };
+
+	now->label = no_label;
+	return READ_TEXT(reading, read_attribute_element);
+}
+
 /* Begins a text of this length, which is in the room. */
 static __always_inline void begin_text(struct mac_scratch *now, __u32 length)
 {
@@ -269,12 +313,5 @@ static __always_inline int copy_text(struct mac_scratch *now, const void *from, 
 	begin_text(now, size);
 	return 0;
 }
-
-/* Reads the text in the room; one turn more than there may be elements. */
-#define READ_TEXT(reading, read_one)                                                               \
-	({                                                                                         \
-		bpf_loop(USHER_MAC_MODULES + 1, read_one, &(reading), 0);                          \
-		(reading).error;                                                                   \
-	})
 
 #endif

@@ -61,12 +61,13 @@ CPU_TABLE(unknown_refusals, 1, __u64);
 #define UNKNOWN (~0U)
 
 /* Elements of objects that have none, and of those whose label is not known. Never written. */
-static struct usher_mac_element nothing;
-static struct usher_mac_element not_known = { .kind = USHER_MAC_UNKNOWN };
+static struct usher_mac_element absent[2] = { [1] = { .kind = USHER_MAC_UNKNOWN } };
+#define nothing absent[0]
 
 /* The labels of an access. The rest is undefined where no module with labels is asked. */
 struct mac_labels {
 	__u64 slots; /* of the modules with labels that are asked */
+	__u64 slot; /* that is asked: see slots.h */
 	struct usher_mac_label subject;
 	struct usher_mac_label object;
 	struct usher_mac_label directory;
@@ -75,21 +76,22 @@ struct mac_labels {
 static const struct usher_mac_label no_label;
 
 /* The element with a number, for the module in a slot. The number may be of a former module there.
+ * All that are absent are one result for the verifier, which follows each on its own from here on.
  */
 static __noinline const struct usher_mac_element *element_at(__u32 number, __u32 slot)
 {
 	struct usher_mac_numbered *found;
 	struct usher_mac_module *module;
 
-	if (!number)
-		return &nothing;
-	if (number == UNKNOWN)
-		return &not_known;
-	found = bpf_map_lookup_elem(&elements, &number);
-	module = bpf_map_lookup_elem(&modules, &slot);
-	if (!found || !module || found->slot != slot || found->order != module->order)
-		return &nothing;
-	return &found->element;
+	/* Neither 0 nor UNKNOWN. */
+	if (number + 1 > 1) {
+		found = bpf_map_lookup_elem(&elements, &number);
+		module = bpf_map_lookup_elem(&modules, &slot);
+		if (found && module && found->slot == slot && found->order == module->order)
+			return &found->element;
+	}
+	/* The second one for UNKNOWN only. */
+	return &absent[((__u64)number + 1) >> 32];
 }
 
 /*
@@ -144,6 +146,12 @@ static __always_inline __u64 labelled_of(__u64 asked)
 static __always_inline int is_multilabel(__u32 device)
 {
 	return bpf_map_lookup_elem(&multilabel, &device) != NULL;
+}
+
+/* The number of a slot's element. */
+static __always_inline __u32 element_of(const struct usher_mac_label *label, __u32 slot)
+{
+	return label->elements[slot & (USHER_MAC_MODULES - 1)];
 }
 
 /* The place of a slot's element. The asm keeps clang from removing the bound, which the verifier

@@ -25,7 +25,7 @@ int BPF_PROG(dispatch_sb_mount, const char *source, const struct path *place, co
 	__u64 asked = modules_at(MAC_POINT_sb_mount);
 	struct usher_mac_mount wanted = { .flags = flags };
 
-	if (!asked || !read_file(&wanted.place, BPF_CORE_READ(place, dentry, d_inode)))
+	if (!asked || !read_file(&wanted.place, inode_at(place)))
 		return 0;
 	return MAC_ASK_CALLER(sb_mount, asked, &wanted);
 }
@@ -35,10 +35,10 @@ SEC("lsm/sb_umount")
 int BPF_PROG(dispatch_sb_umount, struct vfsmount *mount, int flags)
 {
 	__u64 asked = modules_at(MAC_POINT_sb_umount);
-	const struct vfsmount___mac *mounted = (const void *)mount;
+	const struct vfsmount___mac *mounted = bpf_core_cast(mount, struct vfsmount___mac);
 	struct usher_mac_mount wanted = { .flags = flags };
 
-	if (!asked || !read_file(&wanted.place, BPF_CORE_READ(mounted, mnt_root, d_inode)))
+	if (!asked || !read_file(&wanted.place, mounted->mnt_root->d_inode))
 		return 0;
 	return MAC_ASK_CALLER(sb_umount, asked, &wanted);
 }
@@ -48,10 +48,10 @@ SEC("lsm/sb_remount")
 int BPF_PROG(dispatch_sb_remount, struct super_block *system, void *options)
 {
 	__u64 asked = modules_at(MAC_POINT_sb_remount);
-	const struct super_block___mac *mounted = (const void *)system;
+	const struct super_block___mac *mounted = bpf_core_cast(system, struct super_block___mac);
 	struct usher_mac_mount wanted = {};
 
-	if (!asked || !read_file(&wanted.place, BPF_CORE_READ(mounted, s_root, d_inode)))
+	if (!asked || !read_file(&wanted.place, mounted->s_root->d_inode))
 		return 0;
 	return MAC_ASK_CALLER(sb_remount, asked, &wanted);
 }
@@ -63,8 +63,8 @@ int BPF_PROG(dispatch_move_mount, const struct path *former, const struct path *
 	__u64 asked = modules_at(MAC_POINT_move_mount);
 	struct usher_mac_mount wanted = {};
 
-	if (!asked || !read_file(&wanted.moved, BPF_CORE_READ(former, dentry, d_inode)) ||
-	    !read_file(&wanted.place, BPF_CORE_READ(place, dentry, d_inode)))
+	if (!asked || !read_file(&wanted.moved, inode_at(former)) ||
+	    !read_file(&wanted.place, inode_at(place)))
 		return 0;
 	return MAC_ASK_CALLER(move_mount, asked, &wanted);
 }
@@ -76,7 +76,7 @@ int BPF_PROG(dispatch_sb_statfs, struct dentry *entry)
 	__u64 asked = modules_at(MAC_POINT_sb_statfs);
 	struct usher_mac_file wanted = {};
 
-	if (!asked || !read_file(&wanted, BPF_CORE_READ(entry, d_inode)))
+	if (!asked || !read_file(&wanted, inode_of(entry)))
 		return 0;
 	return MAC_ASK_CALLER(sb_statfs, asked, &wanted);
 }
@@ -88,7 +88,7 @@ int BPF_PROG(dispatch_path_chroot, const struct path *path)
 	__u64 asked = modules_at(MAC_POINT_path_chroot);
 	struct usher_mac_file wanted = {};
 
-	if (!asked || !read_file(&wanted, BPF_CORE_READ(path, dentry, d_inode)))
+	if (!asked || !read_file(&wanted, inode_at(path)))
 		return 0;
 	return MAC_ASK_CALLER(path_chroot, asked, &wanted);
 }

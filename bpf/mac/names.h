@@ -29,7 +29,7 @@ int BPF_PROG(dispatch_inode_rmdir, struct inode *directory, struct dentry *entry
 	__u64 asked = modules_at(MAC_POINT_inode_rmdir);
 	struct usher_mac_naming wanted = {};
 
-	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(entry, d_inode)) ||
+	if (!asked || !read_file(&wanted.file, inode_of(entry)) ||
 	    !read_file(&wanted.directory, directory))
 		return 0;
 	return MAC_ASK_ABOUT_NAME(inode_rmdir, asked, &wanted, directory);
@@ -68,7 +68,7 @@ int BPF_PROG(dispatch_inode_readlink, struct dentry *entry)
 	__u64 asked = modules_at(MAC_POINT_inode_readlink);
 	struct usher_mac_file wanted = {};
 
-	if (!asked || !read_file(&wanted, BPF_CORE_READ(entry, d_inode)))
+	if (!asked || !read_file(&wanted, inode_of(entry)))
 		return 0;
 	return MAC_ASK_CALLER(inode_readlink, asked, &wanted);
 }

@@ -44,12 +44,13 @@ int BPF_PROG(dispatch_socket_post_create, struct socket *socket, int family, int
 }
 
 /* Whether files of this file system end with their last holder, and have no attributes. */
-static __always_inline int holds(const struct super_block *system)
+static __always_inline int holds(const struct inode *inode)
 {
-	unsigned long magic = BPF_CORE_READ(system, s_magic);
+	const struct super_block *system = bpf_core_cast(inode, struct inode)->i_sb;
+	unsigned long magic = system->s_magic;
 
 	return magic == PIPEFS_MAGIC || magic == MQUEUE_MAGIC ||
-	       (magic == TMPFS_MAGIC && BPF_CORE_READ(system, s_flags) & SB_KERNMOUNT);
+	       (magic == TMPFS_MAGIC && system->s_flags & SB_KERNMOUNT);
 }
 
 /*
@@ -62,7 +63,7 @@ int BPF_PROG(dispatch_d_instantiate, struct dentry *entry, struct inode *inode)
 	struct usher_mac_file_label *stored;
 	struct usher_mac_label label;
 
-	if (!labelled_of(~0ULL) || !holds(BPF_CORE_READ((const struct inode___mac *)inode, i_sb)))
+	if (!labelled_of(~0ULL) || !holds(inode))
 		return 0;
 	read_own_label(&label);
 	if (are_equal(&label, &no_label))

@@ -41,36 +41,20 @@ struct inode___mac {
 
 #pragma clang attribute pop
 
+/* The effective capabilities in the initial user namespace. */
+static __always_inline __u64 capabilities_of(const struct cred___mac *cred)
+{
+	return cred->user_ns->level == 0 ? *(const __u64 *)&cred->cap_effective : 0;
+}
+
 /* Reads credentials. Leaves the subject as it is if there are none: NULL. */
 static __always_inline void read_credentials(struct usher_mac_subject *subject,
 					     const struct cred *credentials)
 {
-	const struct cred___mac *cred = (const void *)credentials;
-	__u32 uid;
+	const struct cred___mac *cred = bpf_core_cast(credentials, struct cred___mac);
 
-	/* A read that fails clears what it should fill. */
-	if (bpf_core_read(&uid, sizeof(uid), &cred->uid))
+	if (!cred)
 		return;
-	subject->uid = uid;
-	subject->euid = BPF_CORE_READ(cred, euid.val);
-	subject->suid = BPF_CORE_READ(cred, suid.val);
-	subject->fsuid = BPF_CORE_READ(cred, fsuid.val);
-	subject->gid = BPF_CORE_READ(cred, gid.val);
-	subject->egid = BPF_CORE_READ(cred, egid.val);
-	subject->sgid = BPF_CORE_READ(cred, sgid.val);
-	subject->fsgid = BPF_CORE_READ(cred, fsgid.val);
-	subject->capabilities = 0;
-	if (BPF_CORE_READ(cred, user_ns, level) == 0)
-		bpf_core_read(&subject->capabilities, sizeof(subject->capabilities),
-			      &cred->cap_effective);
-}
-
-/* The calling process. */
-static __always_inline void read_subject(struct usher_mac_subject *subject)
-{
-	struct task_struct *task = bpf_get_current_task_btf();
-	const struct cred___mac *cred = (const void *)task->cred;
-
 	subject->uid = cred->uid.val;
 	subject->euid = cred->euid.val;
 	subject->suid = cred->suid.val;
@@ -79,10 +63,21 @@ static __always_inline void read_subject(struct usher_mac_subject *subject)
 	subject->egid = cred->egid.val;
 	subject->sgid = cred->sgid.val;
 	subject->fsgid = cred->fsgid.val;
-	subject->capabilities = 0;
-	if (cred->user_ns->level == 0)
-		bpf_core_read(&subject->capabilities, sizeof(subject->capabilities),
-			      &cred->cap_effective);
+	subject->capabilities = capabilities_of(cred);
+}
+
+/* A process, which is read. */
+static __always_inline const struct task_struct *task_of(const struct task_struct *task)
+{
+	return bpf_core_cast(task, struct task_struct);
+}
+
+/* The calling process. */
+static __always_inline void read_subject(struct usher_mac_subject *subject)
+{
+	const struct task_struct *task = task_of(bpf_get_current_task_btf());
+
+	read_credentials(subject, task->cred);
 	subject->process = task->tgid;
 	subject->reserved = 0;
 }
@@ -109,18 +104,28 @@ static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked)
  */
 static __always_inline int read_file(struct usher_mac_file *file, const void *of)
 {
-	const struct inode___mac *inode = of;
-	struct super_block *system;
+	const struct inode___mac *inode = bpf_core_cast(of, struct inode___mac);
+	const struct super_block *system = inode->i_sb;
 
-	if (bpf_core_read(&system, sizeof(system), &inode->i_sb) ||
-	    BPF_CORE_READ(system, s_magic) == BPF_FS_MAGIC)
+	if (!system || system->s_magic == BPF_FS_MAGIC)
 		return 0;
-	file->inode = BPF_CORE_READ(inode, i_ino);
-	file->device = BPF_CORE_READ(system, s_dev);
-	file->uid = BPF_CORE_READ(inode, i_uid.val);
-	file->gid = BPF_CORE_READ(inode, i_gid.val);
-	file->mode = BPF_CORE_READ(inode, i_mode);
+	file->inode = inode->i_ino;
+	file->device = system->s_dev;
+	file->uid = inode->i_uid.val;
+	file->gid = inode->i_gid.val;
+	file->mode = inode->i_mode;
 	return 1;
+}
+
+/* The inode of a name, which may have none. */
+static __always_inline const struct inode *inode_of(const struct dentry *entry)
+{
+	return bpf_core_cast(entry, struct dentry)->d_inode;
+}
+
+static __always_inline const struct inode *inode_at(const struct path *path)
+{
+	return bpf_core_cast(path, struct path)->dentry->d_inode;
 }
 
 /*
@@ -129,15 +134,10 @@ static __always_inline int read_file(struct usher_mac_file *file, const void *of
  */
 static __always_inline int may_label(const struct usher_mac_subject *subject)
 {
-	const struct task_struct___mac *task = (const void *)bpf_get_current_task_btf();
-	const struct cred___mac *cred = BPF_CORE_READ(task, real_cred);
-	__u64 own = 0;
+	const struct task_struct___mac *task =
+	    bpf_core_cast(bpf_get_current_task_btf(), struct task_struct___mac);
 
-	if (!(subject->capabilities >> CAP_SYS_ADMIN & 1) ||
-	    BPF_CORE_READ(cred, user_ns, level) != 0)
-		return 0;
-	bpf_core_read(&own, sizeof(own), &cred->cap_effective);
-	return own >> CAP_SYS_ADMIN & 1;
+	return (subject->capabilities & capabilities_of(task->real_cred)) >> CAP_SYS_ADMIN & 1;
 }
 
 /* How many elements a module may have before this process makes another one. */

@@ -20,9 +20,7 @@ struct vm_area_struct {
 /* Reads an open file. Returns 0 if no module is asked about it. */
 static __always_inline int read_open_file(struct usher_mac_file *file, struct file *of)
 {
-	const struct file___mac *opened = (const void *)of;
-
-	return read_file(file, BPF_CORE_READ(opened, f_inode));
+	return read_file(file, bpf_core_cast(of, struct file)->f_inode);
 }
 
 /* Hook: file_ioctl, because devices do by ioctl(2) what no other hook sees. */
@@ -67,16 +65,14 @@ SEC("lsm/file_receive")
 int BPF_PROG(dispatch_file_receive, struct file *file)
 {
 	__u64 asked = modules_at(MAC_POINT_file_receive);
-	const struct file___mac *opened = (const void *)file;
+	const struct file___mac *opened = bpf_core_cast(file, struct file___mac);
 	struct usher_mac_file_access wanted = {};
-	unsigned int mode;
 
 	if (!asked || !read_open_file(&wanted.file, file))
 		return 0;
-	mode = BPF_CORE_READ(opened, f_mode);
-	if (mode & FMODE_READ)
+	if (opened->f_mode & FMODE_READ)
 		wanted.access |= USHER_MAC_READ;
-	if (mode & FMODE_WRITE)
+	if (opened->f_mode & FMODE_WRITE)
 		wanted.access |= USHER_MAC_WRITE;
 	return MAC_ASK_ABOUT_FILE(file_receive, asked, &wanted, file, &wanted.file);
 }
@@ -100,13 +96,14 @@ int BPF_PROG(dispatch_file_mprotect, struct vm_area_struct *area, unsigned long 
 	     unsigned long protection)
 {
 	__u64 asked = modules_at(MAC_POINT_file_mprotect);
+	const struct vm_area_struct *changed = bpf_core_cast(area, struct vm_area_struct);
 	struct usher_mac_protection wanted = { .protection = protection };
 
 	if (!asked)
 		return 0;
-	wanted.former = BPF_CORE_READ(area, vm_flags) & PROTECTIONS;
+	wanted.former = changed->vm_flags & PROTECTIONS;
 	/* Memory without a file stays zero. */
-	read_file(&wanted.file, BPF_CORE_READ(area, vm_file, f_inode));
+	read_file(&wanted.file, changed->vm_file->f_inode);
 	return MAC_ASK_CALLER(file_mprotect, asked, &wanted);
 }
 

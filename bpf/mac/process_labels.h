@@ -138,6 +138,7 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 	struct program_reading reading = { .scratch = now };
 	struct usher_mac_process *own, *leader;
 	struct usher_mac_execution wanted = {};
+	const struct linux_binprm *begun;
 	struct mac_labels labels = {};
 
 	own = entry_of(task, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -155,8 +156,9 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 	reading.asked = modules_at(MAC_POINT_new_program) & labelled_of(~0ULL);
 	/* Modules are not asked about files of BPF file systems, which are no programs. */
 	if (reading.asked && read_file(&wanted.file, inode)) {
-		wanted.euid = BPF_CORE_READ(program, cred, euid.val);
-		wanted.egid = BPF_CORE_READ(program, cred, egid.val);
+		begun = bpf_core_cast(program, struct linux_binprm);
+		wanted.euid = begun->cred->euid.val;
+		wanted.egid = begun->cred->egid.val;
 		read_file_label(&labels.object, inode, wanted.file.device);
 		if (refuses_unknown(&now->subject, &labels))
 			return -EACCES;
@@ -166,7 +168,7 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 	}
 	/* Whoever traces this process was permitted to control its label, and no other one. */
 	if (!reading.error && !are_equal(&now->label, &now->own) &&
-	    BPF_CORE_READ((const struct linux_binprm___mac *)program, unsafe) & LSM_UNSAFE_PTRACE)
+	    bpf_core_cast(program, struct linux_binprm___mac)->unsafe & LSM_UNSAFE_PTRACE)
 		reading.error = -EPERM;
 	own->to = now->label;
 	own->is_decided = !reading.error;
@@ -298,7 +300,7 @@ static __always_inline int set_at_exec(struct mac_scratch *now, struct usher_mac
 static __always_inline int set_own(struct lsm_ctx *context, struct mac_scratch *now, int at_exec)
 {
 	struct label_reading reading = { .scratch = now, .at_exec = at_exec };
-	__u64 length = BPF_CORE_READ(context, ctx_len);
+	__u64 length = bpf_core_cast(context, struct lsm_ctx)->ctx_len;
 	struct usher_mac_process *leader;
 	int error;
 
@@ -333,11 +335,11 @@ static __always_inline int call_module(struct lsm_ctx *context)
 	__u64 asked;
 	__u32 slot;
 
-	if (BPF_CORE_READ(context, ctx_len) != sizeof(call) ||
+	if (bpf_core_cast(context, struct lsm_ctx)->ctx_len != sizeof(call) ||
 	    bpf_probe_read_kernel(&call, sizeof(call), context->ctx) || call.reserved)
 		return -EINVAL;
 	asked = modules_at(MAC_POINT_syscall);
-	slot = slot_of((const __u64 *)call.module, asked);
+	slot = mac_slot_of((const void *)call.module, asked);
 	if (slot >= USHER_MAC_MODULES)
 		return -ENOSYS;
 	asked &= 1ULL << slot;
@@ -367,7 +369,7 @@ int BPF_PROG(dispatch_setselfattr, unsigned int attribute, struct lsm_ctx *conte
 	if (attribute != USHER_MAC_ATTR_CALL && attribute != LSM_ATTR_CURRENT &&
 	    attribute != LSM_ATTR_EXEC)
 		return 0;
-	if (flags || BPF_CORE_READ(context, flags))
+	if (flags || bpf_core_cast(context, struct lsm_ctx)->flags)
 		return -EINVAL;
 	if (attribute == USHER_MAC_ATTR_CALL)
 		return answer_of(call_module(context));

@@ -12,14 +12,15 @@ SEC("lsm/bprm_check_security")
 int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 {
 	__u64 asked = modules_at(MAC_POINT_bprm_check_security);
+	const struct linux_binprm *begun = bpf_core_cast(program, struct linux_binprm);
 	struct usher_mac_execution wanted = {};
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
-	if (!asked || !read_file(&wanted.file, BPF_CORE_READ(program, file, f_inode)))
+	if (!asked || !read_file(&wanted.file, begun->file->f_inode))
 		return 0;
-	wanted.euid = BPF_CORE_READ(program, cred, euid.val);
-	wanted.egid = BPF_CORE_READ(program, cred, egid.val);
+	wanted.euid = begun->cred->euid.val;
+	wanted.egid = begun->cred->egid.val;
 	read_subject(&subject);
 	if (read_labels(&labels, asked, &subject, program->file->f_inode, wanted.file.device, NULL))
 		return -EACCES;
@@ -36,7 +37,7 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
-	if (!asked || !file || !read_file(&wanted.file, BPF_CORE_READ(file, f_inode)))
+	if (!asked || !file || !read_file(&wanted.file, bpf_core_cast(file, struct file)->f_inode))
 		return 0;
 	read_subject(&subject);
 	if (read_labels(&labels, asked, &subject, file->f_inode, wanted.file.device, NULL))
@@ -54,15 +55,16 @@ int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_sigin
 {
 	__u64 asked = modules_at(MAC_POINT_task_kill);
 	struct usher_mac_signal wanted = { .signal = signal };
+	const struct task_struct *other = task_of(target);
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 	int error;
 
 	if (!asked)
 		return 0;
-	wanted.uid = BPF_CORE_READ(target, cred, uid.val);
-	wanted.suid = BPF_CORE_READ(target, cred, suid.val);
-	wanted.process = BPF_CORE_READ(target, tgid);
+	wanted.uid = other->cred->uid.val;
+	wanted.suid = other->cred->suid.val;
+	wanted.process = other->tgid;
 	read_subject(&subject);
 	/* Those under which a device's event was requested; NULL: the calling process's. */
 	read_credentials(&subject, credentials);

@@ -48,6 +48,12 @@ __attribute__((noinline)) int mac_add(int before, int answer, __u32 point, __u32
 	return mac_compose(before, error);
 }
 
+/* One answer for two. Global, as mac_add is. */
+__attribute__((noinline)) int mac_both(int one, int other)
+{
+	return mac_compose(one, other);
+}
+
 /* The composed answer, in bounds that the verifier sees: the asm keeps clang from joining or
  * removing the comparisons. */
 static __always_inline int mac_bounded(int error)
@@ -82,28 +88,72 @@ static __always_inline int mac_bounded(int error)
 
 USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 
-/* Asks the module in a slot of a check, if it is one of those to ask. Labels are looked up only for
- * a module that has some. */
-#define MAC_ASK_SLOT(name, number)                                                                 \
-	if (asked & (1 << number)) {                                                               \
-		const struct usher_mac_element *own = &nothing, *object = &nothing,                \
-					       *directory = &nothing;                              \
-                                                                                                   \
-		if (labels->slots & (1 << number)) {                                               \
-			own = element_at(labels->subject.elements[number], number);                \
-			object = element_at(labels->object.elements[number], number);              \
-			directory = element_at(labels->directory.elements[number], number);        \
-		}                                                                                  \
-		error = mac_add(                                                                   \
-		    error, mac_slot_##name##_##number(subject, wanted, own, object, directory),    \
-		    MAC_POINT_##name, number);                                                     \
-	}
+#define MAC_ANSWER_OF(name, number, ...)                                                           \
+	case number:                                                                               \
+		answer = mac_slot_##name##_##number(__VA_ARGS__);                                  \
+		break;
 
-/* Asks the modules in `asked`, and composes their answers. */
+/* The answer of the module in a slot. */
+#define MAC_ANSWER_IN(name, slot, ...)                                                             \
+	({                                                                                         \
+		int answer = -EACCES;                                                              \
+                                                                                                   \
+		switch (slot) {                                                                    \
+			MAC_ANSWER_OF(name, 0, __VA_ARGS__)                                        \
+			MAC_ANSWER_OF(name, 1, __VA_ARGS__)                                        \
+			MAC_ANSWER_OF(name, 2, __VA_ARGS__)                                        \
+			MAC_ANSWER_OF(name, 3, __VA_ARGS__)                                        \
+			MAC_ANSWER_OF(name, 4, __VA_ARGS__)                                        \
+			MAC_ANSWER_OF(name, 5, __VA_ARGS__)                                        \
+			MAC_ANSWER_OF(name, 6, __VA_ARGS__)                                        \
+			MAC_ANSWER_OF(name, 7, __VA_ARGS__)                                        \
+		}                                                                                  \
+		answer;                                                                            \
+	})
+
+#define MAC_ASK_SLOT(name, number)                                                                 \
+	if (asked & (1 << number))                                                                 \
+		error = mac_one_##name(error, number, subject, wanted, labels);
+
+/*
+ * Asks the modules in `asked`, and composes their answers. Global functions do the work, because
+ * the verifier goes through each of them once, and not for each slot on every path: mac_one_NAME
+ * asks the module in a slot and adds its answer to those before, mac_answer_NAME calls it. Labels
+ * are looked up only for a module that has some.
+ */
 #define MAC_ASK_CHECK(name)                                                                        \
+	__attribute__((noinline)) int mac_answer_##name(                                           \
+	    const struct usher_mac_subject *subject, mac_##name##_request *wanted,                 \
+	    const struct usher_mac_element *own, const struct usher_mac_element *object,           \
+	    const struct mac_labels *labels __arg_nonnull)                                         \
+	{                                                                                          \
+		const struct usher_mac_element *directory = &nothing;                              \
+		__u32 slot = labels->slot;                                                         \
+                                                                                                   \
+		if (labels->slots >> slot & 1)                                                     \
+			directory = element_at(element_of(&labels->directory, slot), slot);        \
+		return MAC_ANSWER_IN(name, slot, subject, wanted, own, object, directory);         \
+	}                                                                                          \
+                                                                                                   \
+	__attribute__((noinline)) int mac_one_##name(                                              \
+	    int before, __u32 slot, const struct usher_mac_subject *subject,                       \
+	    mac_##name##_request *wanted, struct mac_labels *labels __arg_nonnull)                 \
+	{                                                                                          \
+		const struct usher_mac_element *own = &nothing, *object = &nothing;                \
+		int answer;                                                                        \
+                                                                                                   \
+		labels->slot = slot;                                                               \
+		if (labels->slots >> slot & 1) {                                                   \
+			own = element_at(element_of(&labels->subject, slot), slot);                \
+			object = element_at(element_of(&labels->object, slot), slot);              \
+		}                                                                                  \
+		answer = mac_answer_##name(subject, wanted, own, object, labels);                  \
+		return answer ? mac_add(before, answer, MAC_POINT_##name, slot) : before;          \
+	}                                                                                          \
+                                                                                                   \
 	static __always_inline int mac_ask_##name(                                                 \
 	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted,    \
-	    const struct mac_labels *labels)                                                       \
+	    struct mac_labels *labels)                                                             \
 	{                                                                                          \
 		int error = 0;                                                                     \
                                                                                                    \
@@ -119,10 +169,6 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 		return mac_bounded(error);                                                         \
 	}
 
-#define MAC_ASK_ONLY(name, number)                                                                 \
-	if (slot == number)                                                                        \
-		answer = mac_slot_##name##_##number(subject, wanted, own, fourth, last);
-
 /* Asks the module in one slot about its element: relabels and decisions. */
 #define MAC_ASK_RELABEL(name)                                                                      \
 	static __always_inline int mac_ask_##name(                                                 \
@@ -130,16 +176,8 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 	    const struct usher_mac_element *own, const struct usher_mac_element *fourth,           \
 	    mac_##name##_last *last)                                                               \
 	{                                                                                          \
-		int answer = -EACCES;                                                              \
+		int answer = MAC_ANSWER_IN(name, slot, subject, wanted, own, fourth, last);        \
                                                                                                    \
-		MAC_ASK_ONLY(name, 0)                                                              \
-		MAC_ASK_ONLY(name, 1)                                                              \
-		MAC_ASK_ONLY(name, 2)                                                              \
-		MAC_ASK_ONLY(name, 3)                                                              \
-		MAC_ASK_ONLY(name, 4)                                                              \
-		MAC_ASK_ONLY(name, 5)                                                              \
-		MAC_ASK_ONLY(name, 6)                                                              \
-		MAC_ASK_ONLY(name, 7)                                                              \
 		return mac_add(0, answer, MAC_POINT_##name, slot);                                 \
 	}
 #define MAC_ASK_DECISION(name) MAC_ASK_RELABEL(name)

@@ -28,11 +28,11 @@ struct msghdr___mac {
 /* Reads a socket. */
 static __always_inline void read_socket(struct usher_mac_socket_call *wanted, struct socket *socket)
 {
-	const struct socket___mac *own = (const void *)socket;
+	const struct socket___mac *own = bpf_core_cast(socket, struct socket___mac);
 
-	wanted->family = BPF_CORE_READ(own, sk, __sk_common.skc_family);
-	wanted->kind = BPF_CORE_READ(own, type);
-	wanted->protocol = BPF_CORE_READ(own, sk, sk_protocol);
+	wanted->family = own->sk->__sk_common.skc_family;
+	wanted->kind = own->type;
+	wanted->protocol = own->sk->sk_protocol;
 }
 
 /* Hook: socket_create, because no socket is there without it. Modules are not asked about the
@@ -83,14 +83,12 @@ SEC("lsm/socket_sendmsg")
 int BPF_PROG(dispatch_socket_sendmsg, struct socket *socket, struct msghdr *message, int size)
 {
 	__u64 asked = modules_at(MAC_POINT_socket_sendmsg);
-	const struct msghdr___mac *sent = (const void *)message;
+	const struct msghdr___mac *sent = bpf_core_cast(message, struct msghdr___mac);
 	struct usher_mac_socket_address wanted = {};
-	struct sockaddr *address;
 
 	if (!asked)
 		return 0;
-	address = BPF_CORE_READ(sent, msg_name);
-	read_address(&wanted, socket, address, address ? BPF_CORE_READ(sent, msg_namelen) : 0);
+	read_address(&wanted, socket, sent->msg_name, sent->msg_name ? sent->msg_namelen : 0);
 	return MAC_ASK_ABOUT_SOCKET(socket_sendmsg, asked, &wanted, socket->sk);
 }
 
@@ -153,14 +151,14 @@ SEC("lsm/unix_stream_connect")
 int BPF_PROG(dispatch_unix_stream_connect, struct sock *own, struct sock *other, struct sock *fresh)
 {
 	__u64 asked = modules_at(MAC_POINT_unix_stream_connect);
-	const struct sock___mac_owner *peer = (const void *)other;
+	const struct sock___mac_owner *peer = bpf_core_cast(other, struct sock___mac_owner);
 	struct usher_mac_peer wanted = {};
 	struct usher_mac_label label;
 	int error;
 
 	if (asked) {
-		wanted.kind = BPF_CORE_READ(peer, sk_type);
-		wanted.uid = BPF_CORE_READ(peer, sk_uid.val);
+		wanted.kind = peer->sk_type;
+		wanted.uid = peer->sk_uid.val;
 		error = MAC_ASK_ABOUT_SOCKET(unix_stream_connect, asked, &wanted, other);
 		if (error)
 			return error;
@@ -176,13 +174,13 @@ SEC("lsm/unix_may_send")
 int BPF_PROG(dispatch_unix_may_send, struct socket *own, struct socket *other)
 {
 	__u64 asked = modules_at(MAC_POINT_unix_may_send);
-	const struct socket___mac_owner *peer = (const void *)other;
+	const struct socket___mac_owner *peer = bpf_core_cast(other, struct socket___mac_owner);
 	struct usher_mac_peer wanted = {};
 
 	if (!asked)
 		return 0;
-	wanted.kind = BPF_CORE_READ(peer, sk, sk_type);
-	wanted.uid = BPF_CORE_READ(peer, sk, sk_uid.val);
+	wanted.kind = peer->sk->sk_type;
+	wanted.uid = peer->sk->sk_uid.val;
 	return MAC_ASK_ABOUT_SOCKET(unix_may_send, asked, &wanted, other->sk);
 }
 

@@ -38,12 +38,12 @@ static __always_inline void read_address(struct usher_mac_socket_address *wanted
 					 struct socket *socket, struct sockaddr *address,
 					 int length)
 {
-	const struct socket___mac *own = (const void *)socket;
+	const struct socket___mac *own = bpf_core_cast(socket, struct socket___mac);
 	struct internet_address named = {};
 
-	wanted->family = BPF_CORE_READ(own, sk, __sk_common.skc_family);
-	wanted->kind = BPF_CORE_READ(own, type);
-	wanted->protocol = BPF_CORE_READ(own, sk, sk_protocol);
+	wanted->family = own->sk->__sk_common.skc_family;
+	wanted->kind = own->type;
+	wanted->protocol = own->sk->sk_protocol;
 	/* The kernel has room for any address there. */
 	bpf_probe_read_kernel(&named, sizeof(named), address);
 	if (length < (int)sizeof(named.family))

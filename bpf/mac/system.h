@@ -75,7 +75,7 @@ int BPF_PROG(dispatch_settime, const struct timespec64 *time, const struct timez
 
 	if (!asked)
 		return 0;
-	wanted.value = BPF_CORE_READ(time, tv_sec);
+	wanted.value = bpf_core_cast(time, struct timespec64)->tv_sec;
 	return MAC_ASK_CALLER(settime, asked, &wanted);
 }
 

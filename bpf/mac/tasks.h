@@ -9,11 +9,13 @@
 static __always_inline void read_process(struct usher_mac_process_access *wanted,
 					 struct task_struct *task)
 {
-	wanted->uid = BPF_CORE_READ(task, cred, uid.val);
-	wanted->euid = BPF_CORE_READ(task, cred, euid.val);
-	wanted->suid = BPF_CORE_READ(task, cred, suid.val);
-	wanted->gid = BPF_CORE_READ(task, cred, gid.val);
-	wanted->process = BPF_CORE_READ(task, tgid);
+	const struct cred *cred = task_of(task)->cred;
+
+	wanted->uid = cred->uid.val;
+	wanted->euid = cred->euid.val;
+	wanted->suid = cred->suid.val;
+	wanted->gid = cred->gid.val;
+	wanted->process = task_of(task)->tgid;
 }
 
 /* Hook: ptrace_access_check, because ptrace(2), /proc and process_vm_readv(2) pass it. */
@@ -88,14 +90,15 @@ int BPF_PROG(dispatch_task_prlimit, const struct cred *own, const struct cred *o
 	     unsigned int flags)
 {
 	__u64 asked = modules_at(MAC_POINT_task_prlimit);
+	const struct cred *cred = bpf_core_cast(other, struct cred);
 	struct usher_mac_process_access wanted = { .argument = flags };
 
 	if (!asked)
 		return 0;
-	wanted.uid = BPF_CORE_READ(other, uid.val);
-	wanted.euid = BPF_CORE_READ(other, euid.val);
-	wanted.suid = BPF_CORE_READ(other, suid.val);
-	wanted.gid = BPF_CORE_READ(other, gid.val);
+	wanted.uid = cred->uid.val;
+	wanted.euid = cred->euid.val;
+	wanted.suid = cred->suid.val;
+	wanted.gid = cred->gid.val;
 	return MAC_ASK_CALLER(task_prlimit, asked, &wanted);
 }
 
@@ -103,16 +106,16 @@ int BPF_PROG(dispatch_task_prlimit, const struct cred *own, const struct cred *o
 static __always_inline void read_identity(struct usher_mac_identity *wanted,
 					  const struct cred *credentials)
 {
-	const struct cred___mac *cred = (const void *)credentials;
+	const struct cred___mac *cred = bpf_core_cast(credentials, struct cred___mac);
 
-	wanted->uid = BPF_CORE_READ(cred, uid.val);
-	wanted->euid = BPF_CORE_READ(cred, euid.val);
-	wanted->suid = BPF_CORE_READ(cred, suid.val);
-	wanted->fsuid = BPF_CORE_READ(cred, fsuid.val);
-	wanted->gid = BPF_CORE_READ(cred, gid.val);
-	wanted->egid = BPF_CORE_READ(cred, egid.val);
-	wanted->sgid = BPF_CORE_READ(cred, sgid.val);
-	wanted->fsgid = BPF_CORE_READ(cred, fsgid.val);
+	wanted->uid = cred->uid.val;
+	wanted->euid = cred->euid.val;
+	wanted->suid = cred->suid.val;
+	wanted->fsuid = cred->fsuid.val;
+	wanted->gid = cred->gid.val;
+	wanted->egid = cred->egid.val;
+	wanted->sgid = cred->sgid.val;
+	wanted->fsgid = cred->fsgid.val;
 }
 
 /* Hook: task_fix_setuid, because setuid(2) and its kind pass it; execution is bprm_check_security.
