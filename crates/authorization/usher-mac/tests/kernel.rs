@@ -27,8 +27,10 @@ const OWNER: u32 = 3900;
 /// Another owner, whose files no rule is about.
 const OTHER: u32 = 3901;
 
-/// A framework below a folder of its own, and files. Each test has two users of its own, so tests do not
-/// meet.
+/// The folder of the framework.
+const PINS: &str = "/sys/fs/bpf/test_mac";
+
+/// The framework without a module, and files. Each test has two users of its own, so tests do not meet.
 struct World {
     framework: Option<Framework>,
     pins: PathBuf,
@@ -37,12 +39,12 @@ struct World {
     user: u32,
     /// A user that no rule is about.
     twin: u32,
-    /// lsm_set_self_attr(2) reaches one framework only.
-    _alone: MutexGuard<'static, ()>,
+    kept: MutexGuard<'static, Option<Framework>>,
 }
 
-/// Of the only test that has a framework.
-static ALONE: Mutex<()> = Mutex::new(());
+/// The framework that the last test has left, with its dispatchers, which take long to load. One test has it
+/// at a time: lsm_set_self_attr(2) reaches one framework only.
+static KEPT: Mutex<Option<Framework>> = Mutex::new(None);
 
 impl World {
     /// None where the kernel does not run the framework, or LSM programs are not to be attached.
@@ -53,10 +55,10 @@ impl World {
             );
             return None;
         }
-        // A test that has failed has closed its framework.
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let pins = PathBuf::from(format!("/sys/fs/bpf/test_mac_{name}"));
-        let framework = match Framework::open(&pins) {
+        // A test that has failed has closed the framework.
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let pins = PathBuf::from(PINS);
+        let framework = match kept.take().map_or_else(|| Framework::open(&pins), Ok) {
             Err(Error::Unsupported(lacking)) => {
                 println!("skipped {name}: {lacking}");
                 return None;
@@ -72,7 +74,7 @@ impl World {
             files,
             user: 3000 + 2 * number,
             twin: 3001 + 2 * number,
-            _alone: alone,
+            kept,
         })
     }
 
@@ -117,12 +119,17 @@ impl Drop for World {
     fn drop(&mut self) {
         let framework = self.framework.take();
         let framework = framework.map_or_else(|| Framework::open(&self.pins), Ok);
-        let closed = framework.and_then(Framework::close);
-        if let Err(error) = closed
-            && !std::thread::panicking()
-        {
-            panic!("closing the framework: {error}");
+        if std::thread::panicking() {
+            // The next test has a new one.
+            let _ = framework.and_then(Framework::close);
+            return;
         }
+        let mut framework = framework.unwrap();
+        for module in framework.modules().unwrap() {
+            framework.unload(&module.name).unwrap();
+        }
+        assert!(framework.attached().unwrap().is_empty());
+        *self.kept = Some(framework);
     }
 }
 
@@ -529,6 +536,9 @@ fn a_hook_that_no_loaded_module_declares_is_not_attached() {
     assert_eq!(world.framework().modules().unwrap(), []);
     let gone = world.framework().unload("bsdextended");
     assert!(matches!(gone, Err(Error::NotLoaded(_))), "{gone:?}");
+    // Nothing is left of a framework that is closed.
+    world.framework.take().unwrap().close().unwrap();
+    assert!(!world.pins.exists());
 }
 
 #[test]
