@@ -49,8 +49,9 @@ static __always_inline int holds(const struct inode *inode)
 	const struct super_block *system = bpf_core_cast(inode, struct inode)->i_sb;
 	unsigned long magic = system->s_magic;
 
-	return magic == PIPEFS_MAGIC || magic == MQUEUE_MAGIC ||
-	       (magic == TMPFS_MAGIC && system->s_flags & SB_KERNMOUNT);
+	if (magic == TMPFS_MAGIC || magic == HUGETLBFS_MAGIC)
+		return system->s_flags & SB_KERNMOUNT;
+	return magic == PIPEFS_MAGIC || magic == MQUEUE_MAGIC || magic == SECRETMEM_MAGIC;
 }
 
 /*

@@ -50,6 +50,14 @@ def memory_file():
     ]
 
 
+def huge_memory_file():
+    file = os.memfd_create("memory", os.MFD_HUGETLB)
+    return [
+        lambda: os.fstat(file),
+        lambda: os.close(os.open(f"/proc/self/fd/{file}", os.O_RDONLY)),
+    ]
+
+
 def posix_queue():
     name = ("/" + fresh_name("queue")).encode()
     done(kernel.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, None))
@@ -191,6 +199,7 @@ OBJECTS = {
     for one in (
         pipe,
         memory_file,
+        huge_memory_file,
         posix_queue,
         stream_pair,
         unix_listener,

@@ -4,9 +4,10 @@
 use super::*;
 
 /// As `object_acts.py` has them.
-const OBJECTS: [&str; 13] = [
+const OBJECTS: [&str; 14] = [
     "pipe",
     "memory_file",
+    "huge_memory_file",
     "posix_queue",
     "stream_pair",
     "unix_listener",
