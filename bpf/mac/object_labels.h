@@ -5,7 +5,7 @@
  * it, for as long as it exists.
  *
  * An accepted connection has the label of the socket that listened: TCP by the copy of its
- * storage, UNIX streams by socket_calls.h.
+ * storage, UNIX streams by socket_calls.h. Those of other families have none.
  */
 #ifndef USHER_MAC_OBJECT_LABELS_H
 #define USHER_MAC_OBJECT_LABELS_H
@@ -43,12 +43,29 @@ int BPF_PROG(dispatch_socket_post_create, struct socket *socket, int family, int
 	return label_socket(made, &label);
 }
 
-/* Whether files of this file system end with their last holder, and have no attributes. */
+/* Hook: mptcp_add_subflow, because the kernel makes the TCP sockets of MPTCP itself, and a client
+ * that speaks TCP gets a copy of one. */
+SEC("lsm/mptcp_add_subflow")
+int BPF_PROG(dispatch_mptcp_add_subflow, struct sock *socket, struct sock *subflow)
+{
+	struct usher_mac_label label;
+
+	if (!labelled_of(~0ULL))
+		return 0;
+	read_socket_label(&label, socket);
+	return are_equal(&label, &no_label) ? 0 : label_socket(subflow, &label);
+}
+
+/* Whether a file ends with its last holder, and has no attributes. */
 static __always_inline int holds(const struct inode *inode)
 {
-	const struct super_block *system = bpf_core_cast(inode, struct inode)->i_sb;
+	const struct inode *made = bpf_core_cast(inode, struct inode);
+	const struct super_block *system = made->i_sb;
 	unsigned long magic = system->s_magic;
 
+	/* That of a whole file system. */
+	if ((made->i_mode & S_IFMT) == S_IFDIR)
+		return 0;
 	if (magic == TMPFS_MAGIC || magic == HUGETLBFS_MAGIC)
 		return system->s_flags & SB_KERNMOUNT;
 	return magic == PIPEFS_MAGIC || magic == MQUEUE_MAGIC || magic == SECRETMEM_MAGIC;
@@ -90,9 +107,11 @@ static __always_inline int label_ipc(const void *object)
 	if (!labelled_of(~0ULL))
 		return 0;
 	read_own_label(&label);
-	if (are_equal(&label, &no_label))
-		return 0;
-	return bpf_map_update_elem(&ipc_objects, &key, &label, BPF_ANY) ? -ENOSPC : 0;
+	if (!are_equal(&label, &no_label))
+		return bpf_map_update_elem(&ipc_objects, &key, &label, BPF_ANY) ? -ENOSPC : 0;
+	/* Should the end of a former object there not have been noted. */
+	bpf_map_delete_elem(&ipc_objects, &key);
+	return 0;
 }
 
 /* The object ends: its address may be another one's afterwards. */

@@ -13,6 +13,7 @@
 /* The type of a file, in its mode. */
 #define S_IFMT 0170000
 #define S_IFSOCK 0140000
+#define S_IFDIR 0040000
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

@@ -15,7 +15,9 @@
 
 #define CLONE_THREAD 0x00010000
 
-/* Of a program that is executed, in `unsafe`: another process traces it. */
+/* Of a program that is executed, in `unsafe`: another process has the same working directory, root
+ * and umask (CLONE_FS); another process traces it. */
+#define LSM_UNSAFE_SHARE 1
 #define LSM_UNSAFE_PTRACE 2
 
 #define LSM_ATTR_CURRENT 100
@@ -166,9 +168,10 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 		reading.file = &labels.object;
 		bpf_loop(USHER_MAC_MODULES, decide_program_slot, &reading, 0);
 	}
-	/* Whoever traces this process was permitted to control its label, and no other one. */
+	/* Others control it that were permitted to control its former label, and no other one. */
 	if (!reading.error && !are_equal(&now->label, &now->own) &&
-	    bpf_core_cast(program, struct linux_binprm___mac)->unsafe & LSM_UNSAFE_PTRACE)
+	    bpf_core_cast(program, struct linux_binprm___mac)->unsafe &
+		(LSM_UNSAFE_SHARE | LSM_UNSAFE_PTRACE))
 		reading.error = -EPERM;
 	own->to = now->label;
 	own->is_decided = !reading.error;
@@ -229,6 +232,20 @@ int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
 	return 0;
 }
 
+/* Whether a process traces a thread of this one. */
+static __always_inline int is_traced(struct task_struct *main)
+{
+	struct bpf_iter_task threads;
+	struct task_struct *thread;
+	int found = 0;
+
+	bpf_iter_task_new(&threads, main, THREADS_OF_PROCESS);
+	while ((thread = bpf_iter_task_next(&threads)))
+		found |= thread->ptrace != 0;
+	bpf_iter_task_destroy(&threads);
+	return found;
+}
+
 /* Copies a changed label to other threads that have an entry, and takes back what they would have
  * got at exec: it was permitted to the former label. */
 static __always_inline void reach_threads(struct task_struct *main,
@@ -251,14 +268,18 @@ static __always_inline void reach_threads(struct task_struct *main,
 	bpf_iter_task_destroy(&threads);
 }
 
-/* Makes the label in the room that of the process, if its label is still the one about which
- * modules were asked. */
-static __always_inline int set_now(struct mac_scratch *now, struct usher_mac_process *leader)
+/* As set_now, for this process. */
+static __always_inline int set_all(struct mac_scratch *now, struct usher_mac_process *leader,
+				   struct task_struct *main)
 {
 	struct usher_mac_label former = now->former, label = now->label;
-	struct task_struct *main;
 	int is_same;
 
+	if (are_equal(&former, &label))
+		return 0;
+	/* A tracer was permitted to control the former label, and no other one. */
+	if (is_traced(main))
+		return -EPERM;
 	bpf_spin_lock(&leader->lock);
 	is_same = are_equal(&leader->label, &former);
 	if (is_same)
@@ -266,15 +287,25 @@ static __always_inline int set_now(struct mac_scratch *now, struct usher_mac_pro
 	bpf_spin_unlock(&leader->lock);
 	if (!is_same)
 		return -EAGAIN;
-	main = bpf_task_acquire(bpf_get_current_task_btf()->group_leader);
-	if (!main) {
-		/* Other threads might go on with the former label. */
-		bpf_send_signal(SIGKILL);
-		return -EAGAIN;
-	}
 	reach_threads(main, leader);
-	bpf_task_release(main);
+	/* It came meanwhile. */
+	if (is_traced(main))
+		bpf_send_signal(SIGKILL);
 	return 0;
+}
+
+/* Makes the label in the room that of the process, if its label is still the one about which
+ * modules were asked. */
+static __always_inline int set_now(struct mac_scratch *now, struct usher_mac_process *leader)
+{
+	struct task_struct *main = bpf_task_acquire(bpf_get_current_task_btf()->group_leader);
+	int error;
+
+	if (!main)
+		return -EAGAIN;
+	error = set_all(now, leader, main);
+	bpf_task_release(main);
+	return error;
 }
 
 /* Has the calling thread get these elements when it executes a program. */

@@ -40,7 +40,7 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 	if (!asked || !file || !read_file(&wanted.file, bpf_core_cast(file, struct file)->f_inode))
 		return 0;
 	read_subject(&subject);
-	if (read_labels(&labels, asked, &subject, file->f_inode, wanted.file.device, NULL))
+	if (read_open_labels(&labels, asked, &subject, file, &wanted.file))
 		return -EACCES;
 	return mac_ask_mmap_file(asked, &subject, &wanted, &labels);
 }

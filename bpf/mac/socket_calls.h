@@ -92,7 +92,8 @@ int BPF_PROG(dispatch_socket_sendmsg, struct socket *socket, struct msghdr *mess
 	return MAC_ASK_ABOUT_SOCKET(socket_sendmsg, asked, &wanted, socket->sk);
 }
 
-/* Hook: socket_recvmsg, because all ways of receiving but splice(2) pass it. */
+/* Hook: socket_recvmsg, because all ways of receiving pass it but
+ * splice(2) and getsockopt(2) with TCP_ZEROCOPY_RECEIVE. */
 SEC("lsm/socket_recvmsg")
 int BPF_PROG(dispatch_socket_recvmsg, struct socket *socket, struct msghdr *message, int size,
 	     int flags)
@@ -130,6 +131,32 @@ int BPF_PROG(dispatch_socket_setsockopt, struct socket *socket, int level, int o
 		return 0;
 	read_socket(&wanted, socket);
 	return MAC_ASK_ABOUT_SOCKET(socket_setsockopt, asked, &wanted, socket->sk);
+}
+
+/* Hook: socket_getsockopt, because one option receives what was sent (TCP_ZEROCOPY_RECEIVE). */
+SEC("lsm/socket_getsockopt")
+int BPF_PROG(dispatch_socket_getsockopt, struct socket *socket, int level, int option)
+{
+	__u64 asked = modules_at(MAC_POINT_socket_getsockopt);
+	struct usher_mac_socket_call wanted = { .level = level, .option = option };
+
+	if (!asked)
+		return 0;
+	read_socket(&wanted, socket);
+	return MAC_ASK_ABOUT_SOCKET(socket_getsockopt, asked, &wanted, socket->sk);
+}
+
+/* Hook: socket_getpeername, because it tells a process the address at the other end. */
+SEC("lsm/socket_getpeername")
+int BPF_PROG(dispatch_socket_getpeername, struct socket *socket)
+{
+	__u64 asked = modules_at(MAC_POINT_socket_getpeername);
+	struct usher_mac_socket_call wanted = {};
+
+	if (!asked)
+		return 0;
+	read_socket(&wanted, socket);
+	return MAC_ASK_ABOUT_SOCKET(socket_getpeername, asked, &wanted, socket->sk);
 }
 
 /* Hook: socket_shutdown, because it ends the connection of all who hold the socket. */

@@ -290,6 +290,8 @@ ABOUT_A_SOCKET(socket_sendmsg)
 ABOUT_A_SOCKET(socket_recvmsg)
 ABOUT_A_SOCKET(socket_getsockname)
 ABOUT_A_SOCKET(socket_setsockopt)
+ABOUT_A_SOCKET(socket_getsockopt)
+ABOUT_A_SOCKET(socket_getpeername)
 ABOUT_A_SOCKET(socket_shutdown)
 
 MAC_CHECK(unix_stream_connect)

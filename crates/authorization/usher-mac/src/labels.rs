@@ -23,7 +23,7 @@ pub(crate) const TABLES: [&str; 12] = [
 ];
 
 /// The hooks whose dispatchers keep labels. They are attached while a module with labels is loaded.
-pub(crate) const HOOKS: [&str; 19] = [
+pub(crate) const HOOKS: [&str; 20] = [
     "task_alloc",
     "bprm_creds_from_file",
     "bprm_committed_creds",
@@ -36,6 +36,7 @@ pub(crate) const HOOKS: [&str; 19] = [
     "inode_init_security",
     "d_instantiate",
     "socket_post_create",
+    "mptcp_add_subflow",
     "unix_stream_connect",
     "msg_queue_alloc_security",
     "msg_queue_free_security",

@@ -139,6 +139,22 @@ def exec_traced(program, path, text=""):
         raise OSError((errno.EACCES, errno.EPERM)[ended - 1], "refused")
 
 
+def label_traced(text):
+    """A child that this process traces sets its label."""
+    child = os.fork()
+    if child == 0:
+        number = 255
+        try:
+            assert kernel.ptrace(TRACEME, 0, None, None) == 0
+            label(text)
+            number = 0
+        except OSError as error:
+            number = error.errno
+        finally:
+            os._exit(number)
+    ends(child)
+
+
 def exec_of_thread(program, path, text):
     """A thread that is not the main one sets the label, and becomes a program that reads the file."""
     child = os.fork()
@@ -273,6 +289,7 @@ LABEL_ACTS = {
     "after_exec": after_exec,
     "exec_of_thread": exec_of_thread,
     "exec_traced": exec_traced,
+    "label_traced": label_traced,
     "relabels_race": relabels_race,
     "labels": labels,
     "passed_descriptor": passed_descriptor,

@@ -12,6 +12,7 @@ kernel.mq_open.restype = ctypes.c_int
 kernel.shmat.restype = ctypes.c_long
 NOWAIT, CREATE = 0o4000, 0o1000
 PRIVATE, REMOVE, STATE = 0, 0, 2
+KEY = 0x6D6163
 names = itertools.count()
 # The ends that no use needs, so that they stay open.
 ends_kept = []
@@ -105,8 +106,12 @@ def unix_listener():
 def unix_accepted():
     address = "\0" + fresh_name("accepted")
     one = listener(sockets.AF_UNIX, address)
-    client = connected(sockets.AF_UNIX, address)
+    label("test/client")
+    client = sockets.socket(sockets.AF_UNIX)
+    label("test/closed")
+    client.connect(address)
     client.send(b"some of it")
+    ends_kept.append(client)
     accepted, _ = one.accept()
     return [lambda: accepted.send(b"x"), lambda: accepted.recv(1)]
 
@@ -129,17 +134,28 @@ def tcp_listener():
     return [lambda: one.accept(), lambda: one.listen()]
 
 
-def tcp_accepted():
-    one = listener(sockets.AF_INET, ("127.0.0.1", 0))
-    client = connected(sockets.AF_INET, one.getsockname())
-    client.send(b"some of it")
+def tcp_accepted(protocol=0):
+    one = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM, protocol)
+    one.bind(("127.0.0.1", 0))
+    one.listen()
+    address = one.getsockname()
+    label("test/client")
+    connected(sockets.AF_INET, address).send(b"some of it")
+    label("test/closed")
     accepted, _ = one.accept()
     return [
         lambda: accepted.send(b"x"),
         lambda: accepted.recv(1),
         lambda: accepted.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1),
+        lambda: accepted.getsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE),
+        lambda: accepted.getpeername(),
         lambda: accepted.shutdown(sockets.SHUT_RD),
     ]
+
+
+def mptcp_accepted():
+    """From a client that speaks TCP only."""
+    return tcp_accepted(sockets.IPPROTO_MPTCP)
 
 
 def udp():
@@ -207,6 +223,7 @@ OBJECTS = {
         unix_datagrams,
         tcp_listener,
         tcp_accepted,
+        mptcp_accepted,
         udp,
         message_queue,
         semaphores,
@@ -252,6 +269,21 @@ def in_process(act):
     ends(child)
 
 
+def ipc_as(name):
+    """Uses the semaphores of a common key under a name, which makes them if there are none."""
+
+    def use():
+        label("test/" + name)
+        own = done(kernel.semget(KEY, 1, CREATE | 0o600))
+        done(kernel.semop(own, struct.pack("Hhh", 0, 1, NOWAIT), 1))
+
+    in_process(use)
+
+
+def remove_ipc():
+    done(kernel.semctl(done(kernel.semget(KEY, 1, 0)), 0, REMOVE))
+
+
 def many_ipc(rounds):
     """The kernel makes objects where others were that have ended: these have no label of those."""
     for _ in range(int(rounds)):
@@ -270,4 +302,9 @@ def many_ipc(rounds):
         in_process(unlabelled)
 
 
-OBJECT_ACTS = {"used_as": used_as, "many_ipc": many_ipc}
+OBJECT_ACTS = {
+    "used_as": used_as,
+    "many_ipc": many_ipc,
+    "ipc_as": ipc_as,
+    "remove_ipc": remove_ipc,
+}

@@ -244,6 +244,12 @@ class Points:
     def socket_setsockopt(self):
         self.udp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
+    def socket_getsockopt(self):
+        self.udp.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+
+    def socket_getpeername(self):
+        self.pair[0].getpeername()
+
     def socket_shutdown(self):
         one, other = socket.socketpair()
         with one, other:

@@ -183,11 +183,13 @@ fn a_traced_process_gets_no_other_label() {
     let entry = labels.file("entry", "entry");
     let file = labels.file("file", "plain");
     let results = labels.act(&acts([
+        "label_traced:test/other".into(),
         // A label of its own, that of the program's file, and none.
         format!("{}:test/other", onto("exec_traced", &plain, &file)),
         onto("exec_traced", &entry, &file),
         onto("exec_traced", &plain, &file),
         // The twins that nobody traces.
+        "in_child:label:test/other".into(),
         format!(
             "{}:label_at_exec=test/other",
             onto("after_exec", &plain, &file)
@@ -195,9 +197,11 @@ fn a_traced_process_gets_no_other_label() {
         onto("after_exec", &entry, &file),
     ]));
     let expected = [
+        "label_traced EPERM",
         "exec_traced EPERM",
         "exec_traced EPERM",
         "exec_traced ok",
+        "in_child ok",
         "after_exec ok",
         "after_exec ok",
     ];

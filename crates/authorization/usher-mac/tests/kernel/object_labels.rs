@@ -4,7 +4,7 @@
 use super::*;
 
 /// As `object_acts.py` has them.
-const OBJECTS: [&str; 14] = [
+const OBJECTS: [&str; 15] = [
     "pipe",
     "memory_file",
     "huge_memory_file",
@@ -15,6 +15,7 @@ const OBJECTS: [&str; 14] = [
     "unix_datagrams",
     "tcp_listener",
     "tcp_accepted",
+    "mptcp_accepted",
     "udp",
     "message_queue",
     "semaphores",
@@ -41,8 +42,36 @@ fn an_object_has_the_label_under_which_it_was_made() {
     assert_eq!(results("other"), expected("EACCES"));
     // Also where one has ended, whose place in the kernel's memory another one takes.
     assert_eq!(act(user, &["many_ipc:20".into()]), ["many_ipc ok"]);
-    // The label of a module that was unloaded counts for nothing, and no module keeps any.
+    let tried = ["ipc_as:closed".into(), "ipc_as:other".into()];
+    assert_eq!(act(user, &tried), ["ipc_as ok", "ipc_as EACCES"]);
+    // The label of a module that was unloaded counts for nothing, and is forgotten.
     world.framework().unload("test").unwrap();
+    world.await_labelled_ipc(0);
     world.framework().load(&test).unwrap();
+    assert_eq!(act(user, &tried), all(&tried, "ok"));
+    assert_eq!(act(user, &["remove_ipc".into()]), ["remove_ipc ok"]);
+    // These end with their acts, and their labels with them.
     assert_eq!(results("closed"), expected("ok"));
+    world.await_labelled_ipc(0);
+}
+
+impl World {
+    /// Waits until so many objects of System V IPC have a label: the kernel ends removed ones a moment later.
+    fn await_labelled_ipc(&self, wanted: usize) {
+        let table = self.pins.join("ipc_objects");
+        let mut counted = usize::MAX;
+        for _ in 0..1000 {
+            let mut dump = Command::new("bpftool");
+            dump.args(["-j", "map", "dump", "pinned"]).arg(&table);
+            let dumped = dump.output().unwrap();
+            assert!(dumped.status.success());
+            let dumped = String::from_utf8(dumped.stdout).unwrap();
+            counted = dumped.matches("\"key\"").count();
+            if counted == wanted {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        panic!("{counted} objects have a label, not {wanted}");
+    }
 }
