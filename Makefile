@@ -13,6 +13,8 @@ export PATH := $(PATH):$(CARGO_HOME)/bin
 
 # The kernel on which `make bench` counts instructions, unless KERNEL names another one.
 BENCH_KERNEL = $(or $(KERNEL),6.12)
+# The same for mandatory access control.
+BENCH_MAC_KERNEL = 6.18
 
 CARGO_TARGET_DIR ?= target
 C_SOURCES = $(shell find bpf crates include bench tests examples -name "*.[ch]" 2>/dev/null)
@@ -49,9 +51,9 @@ test-vm: setup ## boot stock kernels, run all suites in each (KERNEL=6.12: only 
 	@tests/vm/suites $(KERNEL)
 
 bench: setup ## measure; the figures go to target/bench/results.json (KERNEL: the guest's; SESSIONS, WORKERS: of a full host)
-	@scripts/setup-vm $(BENCH_KERNEL)
+	@scripts/setup-vm $(sort $(BENCH_KERNEL) $(BENCH_MAC_KERNEL))
 	$(CARGO) build --release --workspace --bins
-	$(CARGO_TARGET_DIR)/release/usher-bench --kernel $(BENCH_KERNEL) \
+	$(CARGO_TARGET_DIR)/release/usher-bench --kernel $(BENCH_KERNEL) --mac-kernel $(BENCH_MAC_KERNEL) \
 	  $(if $(SESSIONS),--sessions $(SESSIONS)) $(if $(WORKERS),--workers $(WORKERS))
 
 check: setup ## formatting, lints and names in documents, no change

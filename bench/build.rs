@@ -1,9 +1,12 @@
-//! Compiles the servers to which Usher is compared. They are in C, because one of them forks.
+//! Compiles the servers to which Usher is compared, and the acts that are counted beside policy modules.
+//! They are in C, because they fork. Compiles the programs that are measured there.
 
 use std::env;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use usher_bpf_build::Build;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=servers");
@@ -14,7 +17,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         "servers/tiny.c",
         &["-static"],
     )?;
-    Ok(())
+    compile(
+        &folder.join("usher-bench-acts"),
+        "servers/acts.c",
+        &["-static"],
+    )?;
+    println!("cargo::rerun-if-changed=modules");
+    let build = Build::new("../bpf")?;
+    build.compile("../bench/modules", "empty", "empty", &[])?;
+    build.compile("../bench/modules", "file_open", "file_open", &[])
 }
 
 fn compile(program: &Path, source: &str, options: &[&str]) -> Result<(), Box<dyn Error>> {

@@ -20,8 +20,20 @@ pub fn run(
     program: &Path,
     arguments: &[String],
 ) -> Result<Vec<u8>, Box<dyn Error>> {
+    run_as(&[], kernel, seconds, program, arguments)
+}
+
+/// Like [`run`], in a guest with these options of the runner.
+pub fn run_as(
+    options: &[&str],
+    kernel: &str,
+    seconds: u32,
+    program: &Path,
+    arguments: &[String],
+) -> Result<Vec<u8>, Box<dyn Error>> {
     let seconds = seconds.to_string();
     let output = Command::new(RUNNER)
+        .args(options)
         .args(["--icount", "--timeout", &seconds, "--kernel", kernel, "--"])
         .arg(program)
         .args(arguments)

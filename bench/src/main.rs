@@ -1,6 +1,7 @@
 //! `make bench` measures Usher between two hosts of a lab. The compared ways alternate in one
 //! process, so that the machine's load affects all alike; quote ratios of one run. The cost of the
-//! ownership programs, of file transfers by ESP and of floods is counted in guests, in instructions.
+//! ownership programs, of mandatory access control, of file transfers by ESP and of floods is counted in
+//! guests, in instructions.
 #![forbid(unsafe_code)]
 
 mod bulk;
@@ -8,6 +9,7 @@ mod first;
 mod flood;
 mod guest;
 mod ipsec;
+mod mac;
 mod ownership;
 mod policy;
 mod report;
@@ -36,6 +38,9 @@ struct Arguments {
     /// The kernel of the guests that count instructions
     #[arg(long, default_value = "6.12")]
     kernel: String,
+    /// The same for mandatory access control, which takes 6.18
+    #[arg(long, default_value = "6.18")]
+    mac_kernel: String,
     /// Sessions of the host with many sessions
     #[arg(long, default_value_t = 20_000)]
     sessions: u32,
@@ -87,6 +92,8 @@ enum Part {
     Transfers,
     /// The cost of a flood for the flooded host
     Flood,
+    /// The cost of mandatory access control for programs
+    Mac,
 }
 
 /// The server without authentication, to which every row of connections is compared.
@@ -94,6 +101,8 @@ const PLAIN: &str = "7001";
 const SERVER: &str = "usher-bench-server";
 /// The rounds of measurements in guests, which vary little.
 const GUEST_ROUNDS: usize = 2;
+/// The rounds of mandatory access control, each of which loads all of it.
+const MAC_ROUNDS: usize = 3;
 /// The number of measurements of each command on a large policy.
 const POLICY_TIMES: usize = 5;
 
@@ -162,11 +171,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         let sizes = [arguments.packets, GUEST_ROUNDS];
         rows.extend(flood::measure(kernel, folder, sizes)?);
     }
+    let mut mac_rows = Vec::new();
+    if wanted(Part::Mac) {
+        mac_rows = mac::measure(&arguments.mac_kernel, folder, MAC_ROUNDS)?;
+    }
     report::print(&rows);
     if let Some(costs) = costs {
         println!();
         ownership::print(&costs);
         rows.extend(ownership::rows(&costs));
+    }
+    if !mac_rows.is_empty() {
+        println!();
+        mac::print(&mac_rows);
+        rows.extend(mac_rows);
     }
     report::write(&rows, Path::new("target/bench/results.json"))
 }

@@ -127,6 +127,10 @@ class Guest:
     processors: int = 2
     # Guest time counts instructions, on one processor: see QEMU's -icount.
     icount: bool = False
+    # With icount too, the kernel copies memory without the instructions that count once for each byte.
+    copies_words: bool = False
+    # More of the kernel's command line. Of a parameter that is there twice the kernel takes the last.
+    append: str = ""
     # None: the result of `accelerator`.
     accelerator: str | None = None
     # Its first process is the machine's systemd, and the job is one of its services.
@@ -236,7 +240,7 @@ class _Running:
 
     def _start_qemu(self, guest, directory, disk):
         accelerator_name = "tcg" if guest.icount else guest.accelerator or accelerator()
-        if guest.icount:
+        if guest.icount and not guest.copies_words:
             # Figures of docs/performance.md are those of this processor.
             processor = "max,la57=off"
         else:
@@ -248,7 +252,7 @@ class _Running:
             "-cpu", processor, "-smp", "1" if guest.icount else str(guest.processors), "-m", f"{guest.memory}M",
             "-object", f"memory-backend-memfd,id=memory,size={guest.memory}M,share=on",
             "-kernel", directory / "vmlinuz", "-initrd", directory / "initramfs",
-            "-append", " ".join(COMMAND_LINE), "-serial", "chardev:console",
+            "-append", " ".join([*COMMAND_LINE, guest.append]), "-serial", "chardev:console",
             "-drive", f"if=none,id=disk,format=raw,cache=unsafe,file={disk}",
             "-device", "virtio-blk-pci,drive=disk",
         ]  # fmt: skip

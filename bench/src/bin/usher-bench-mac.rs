@@ -1,0 +1,121 @@
+//! Counts what acts of programs (bench/servers/acts.c) cost with the framework of mandatory access control
+//! and without, in a guest whose clock counts instructions: see tests/vm/run --icount.
+//!
+//!     usher-bench-mac ROUNDS          all states of the framework in turn, in each round
+//!     usher-bench-mac ROUNDS LSM      the kernel as it is, which must have this LSM in force
+//!
+//! The states are: no LSM program; empty ones, which show what the kernel takes for calling any; the
+//! framework without a module; with the module `none`, which declares every entry point; with a module
+//! that declares `file_open` only. Prints `usher_bench::Figure`s as JSON.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use usher_bench::Figure;
+use usher_bench::busy::check_clock;
+use usher_bpf::{Code, code};
+use usher_mac::{Framework, Module};
+
+const PINS: &str = "/sys/fs/bpf/usher_bench_mac";
+const LSMS: &str = "/sys/kernel/security/lsm";
+/// In memory: a guest waits for a disk, and that time would count.
+const ACTS: &str = "/dev/shm/usher-bench-acts";
+static ACTS_BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/usher-bench-acts"));
+/// A module that declares `file_open` only.
+static FILE_OPEN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/file_open.bpf.o"));
+/// Programs that permit, at hooks of the framework.
+static EMPTY: Code = code!("mac_empty", "empty");
+/// The kernel frees programs that are no longer attached some time later. Until then the slot of a module
+/// is busy for the next one.
+const REST: Duration = Duration::from_secs(2);
+
+/// The samples of each act in each state, in order.
+type Samples = BTreeMap<String, Vec<f64>>;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    if std::env::var_os("USHER_VM").is_none() {
+        return Err(
+            "attaches programs to the whole host: run it in a guest, by tests/vm/run".into(),
+        );
+    }
+    check_clock()?;
+    fs::write(ACTS, ACTS_BYTES)?;
+    fs::set_permissions(ACTS, Permissions::from_mode(0o755))?;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut samples = Samples::new();
+    match arguments.as_slice() {
+        [rounds] => {
+            for _ in 0..rounds.parse::<usize>()? {
+                measure_framework(&mut samples)?;
+            }
+        }
+        [rounds, lsm] => {
+            require(lsm)?;
+            for _ in 0..rounds.parse::<usize>()? {
+                measure(lsm, &mut samples)?;
+            }
+        }
+        _ => return Err("usage: usher-bench-mac ROUNDS [LSM]".into()),
+    }
+    let figures = samples.into_iter().map(|(name, samples)| Figure {
+        name,
+        unit: "instructions".into(),
+        samples,
+    });
+    serde_json::to_writer_pretty(io::stdout(), &figures.collect::<Vec<_>>())?;
+    println!();
+    Ok(())
+}
+
+/// One round of all states.
+fn measure_framework(samples: &mut Samples) -> Result<(), Box<dyn Error>> {
+    measure("without", samples)?;
+    let attached = EMPTY.open()?.load()?.attach_at_hooks()?;
+    measure("empty", samples)?;
+    drop(attached);
+    let mut framework = Framework::open(Path::new(PINS))?;
+    let attached = framework.attached()?;
+    if !attached.is_empty() {
+        return Err(format!("without a module, programs are attached: {attached:?}").into());
+    }
+    measure("no_module", samples)?;
+    for module in [Module::none(), Module::from_object(FILE_OPEN.to_vec())?] {
+        framework.load(&module)?;
+        eprintln!("{}: {} hooks", module.name(), framework.attached()?.len());
+        measure(module.name(), samples)?;
+        framework.unload(module.name())?;
+        std::thread::sleep(REST);
+    }
+    Ok(framework.close()?)
+}
+
+/// Requires that the kernel has an LSM in force.
+fn require(lsm: &str) -> Result<(), Box<dyn Error>> {
+    let lsms = fs::read_to_string(LSMS)?;
+    if lsms.trim().split(',').any(|one| one == lsm) {
+        return Ok(());
+    }
+    Err(format!("{lsm} is not in force: {LSMS} has {lsms}").into())
+}
+
+/// Counts all acts once, in the state that the kernel is in.
+fn measure(state: &str, samples: &mut Samples) -> Result<(), Box<dyn Error>> {
+    std::thread::sleep(REST);
+    let output = Command::new(ACTS).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(format!("{ACTS}: {}", output.status).into());
+    }
+    for line in String::from_utf8(output.stdout)?.lines() {
+        let (act, count) = line.split_once(' ').ok_or("a line without a figure")?;
+        let name = format!("mac/{act}/{state}");
+        samples.entry(name).or_default().push(count.parse()?);
+    }
+    Ok(())
+}
