@@ -101,8 +101,6 @@ const PLAIN: &str = "7001";
 const SERVER: &str = "usher-bench-server";
 /// The rounds of measurements in guests, which vary little.
 const GUEST_ROUNDS: usize = 2;
-/// The rounds of mandatory access control, each of which loads all of it.
-const MAC_ROUNDS: usize = 3;
 /// The number of measurements of each command on a large policy.
 const POLICY_TIMES: usize = 5;
 
@@ -173,7 +171,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut mac_rows = Vec::new();
     if wanted(Part::Mac) {
-        mac_rows = mac::measure(&arguments.mac_kernel, folder, MAC_ROUNDS)?;
+        mac_rows = mac::measure(&arguments.mac_kernel, folder, GUEST_ROUNDS)?;
     }
     report::print(&rows);
     if let Some(costs) = costs {

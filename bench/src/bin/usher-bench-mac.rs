@@ -16,7 +16,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use usher_bench::Figure;
 use usher_bench::busy::check_clock;
@@ -32,9 +32,12 @@ static ACTS_BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/usher-bench
 static FILE_OPEN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/file_open.bpf.o"));
 /// Programs that permit, at hooks of the framework.
 static EMPTY: Code = code!("mac_empty", "empty");
-/// The kernel frees programs that are no longer attached some time later. Until then the slot of a module
-/// is busy for the next one.
+/// Names of what the kernel has compiled.
+const SYMBOLS: &str = "/proc/kallsyms";
+/// Before each count, for what the kernel still does about the last loading.
 const REST: Duration = Duration::from_secs(2);
+/// The kernel detaches and frees programs within this time.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The samples of each act in each state, in order.
 type Samples = BTreeMap<String, Vec<f64>>;
@@ -80,6 +83,7 @@ fn measure_framework(samples: &mut Samples) -> Result<(), Box<dyn Error>> {
     let attached = EMPTY.open()?.load()?.attach_at_hooks()?;
     measure("empty", samples)?;
     drop(attached);
+    await_detached()?;
     let mut framework = Framework::open(Path::new(PINS))?;
     let attached = framework.attached()?;
     if !attached.is_empty() {
@@ -88,12 +92,37 @@ fn measure_framework(samples: &mut Samples) -> Result<(), Box<dyn Error>> {
     measure("no_module", samples)?;
     for module in [Module::none(), Module::from_object(FILE_OPEN.to_vec())?] {
         framework.load(&module)?;
+        if !has_attached(&fs::read_to_string(SYMBOLS)?) {
+            return Err(format!("{SYMBOLS} does not show what is attached").into());
+        }
         eprintln!("{}: {} hooks", module.name(), framework.attached()?.len());
         measure(module.name(), samples)?;
         framework.unload(module.name())?;
+        await_detached()?;
+    }
+    framework.close()?;
+    await_detached()
+}
+
+/// Waits until no program is attached. The kernel releases links some seconds after the last descriptor
+/// or pin; until then hooks call their programs, and the slots of a module are busy for the next one.
+fn await_detached() -> Result<(), Box<dyn Error>> {
+    let begun = Instant::now();
+    while has_attached(&fs::read_to_string(SYMBOLS)?) {
+        if begun.elapsed() > PATIENCE {
+            return Err("programs are still attached after they were released".into());
+        }
         std::thread::sleep(REST);
     }
-    Ok(framework.close()?)
+    Ok(())
+}
+
+/// Whether the kernel has code that calls a program at a hook, or a module's check.
+fn has_attached(symbols: &str) -> bool {
+    symbols
+        .lines()
+        .filter(|line| line.ends_with("[bpf]"))
+        .any(|line| line.contains("bpf_trampoline_") || line.contains("_check_"))
 }
 
 /// Requires that the kernel has an LSM in force.
@@ -118,4 +147,23 @@ fn measure(state: &str, samples: &mut Samples) -> Result<(), Box<dyn Error>> {
         samples.entry(name).or_default().push(count.parse()?);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_attached;
+
+    #[test]
+    fn trampolines_and_checks_are_seen_in_symbols() {
+        let kernel = "ffffffff81000000 t bpf_trampoline_update\nffffffff81000000 t foo_check_bar\n";
+        let dispatcher = "ffffffffc0000000 t bpf_prog_68b0_dispatch_file_open\t[bpf]\n";
+        assert!(!has_attached(&format!("{kernel}{dispatcher}")));
+        for name in ["bpf_trampoline_6442", "bpf_prog_52f1_check_file_open"] {
+            let line = format!("ffffffffc0001000 t {name}\t[bpf]\n");
+            assert!(
+                has_attached(&format!("{kernel}{line}{dispatcher}")),
+                "{name}"
+            );
+        }
+    }
 }
