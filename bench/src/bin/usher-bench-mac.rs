@@ -119,10 +119,16 @@ fn await_detached() -> Result<(), Box<dyn Error>> {
 
 /// Whether the kernel has code that calls a program at a hook, or a module's check.
 fn has_attached(symbols: &str) -> bool {
-    symbols
-        .lines()
-        .filter(|line| line.ends_with("[bpf]"))
-        .any(|line| line.contains("bpf_trampoline_") || line.contains("_check_"))
+    let code = symbols.lines().filter(|line| line.ends_with("[bpf]"));
+    let mut names = code.filter_map(|line| line.split(' ').nth(2));
+    // bpf_prog_TAG_NAME, where a tag has sixteen digits.
+    let is_check = |name: &str| {
+        let program = name
+            .strip_prefix("bpf_prog_")
+            .and_then(|rest| rest.get(17..));
+        program.is_some_and(|program| program.starts_with("check_"))
+    };
+    names.any(|name| name.starts_with("bpf_trampoline_") || is_check(name))
 }
 
 /// Requires that the kernel has an LSM in force.
@@ -156,9 +162,12 @@ mod tests {
     #[test]
     fn trampolines_and_checks_are_seen_in_symbols() {
         let kernel = "ffffffff81000000 t bpf_trampoline_update\nffffffff81000000 t foo_check_bar\n";
-        let dispatcher = "ffffffffc0000000 t bpf_prog_68b0_dispatch_file_open\t[bpf]\n";
+        let tag = "6442536467cca4e1";
+        let dispatcher =
+            format!("ffffffffc0000000 t bpf_prog_{tag}_dispatch_bprm_check_security\t[bpf]\n");
         assert!(!has_attached(&format!("{kernel}{dispatcher}")));
-        for name in ["bpf_trampoline_6442", "bpf_prog_52f1_check_file_open"] {
+        let check = format!("bpf_prog_{tag}_check_file_open");
+        for name in ["bpf_trampoline_6442", &check] {
             let line = format!("ffffffffc0001000 t {name}\t[bpf]\n");
             assert!(
                 has_attached(&format!("{kernel}{line}{dispatcher}")),
