@@ -213,29 +213,35 @@ impl Group {
     /// # Errors
     /// When the group cannot be read.
     pub fn sweep(&self) -> Result<(), KernelError> {
-        for guest in self.below()? {
+        for guest in self.paths_below()? {
             // A group that is not empty stays.
             let _ = std::fs::remove_dir(guest);
         }
         Ok(())
     }
 
-    /// The groups of adopted processes.
+    /// The groups directly below. In a user's group at a service, they are those of adopted processes.
     ///
     /// # Errors
     /// When the group cannot be read.
-    pub fn guests(&self) -> Result<Vec<Self>, KernelError> {
-        self.below()?.iter().map(|path| Self::open(path)).collect()
+    pub fn below(&self) -> Result<Vec<Self>, KernelError> {
+        let paths = self.paths_below()?;
+        paths.iter().map(|path| Self::open(path)).collect()
     }
 
     /// The adopted process that the group was made for; none for other groups.
     #[must_use]
     pub fn guest_pid(&self) -> Option<u32> {
-        let name = self.path.file_name()?.to_str()?;
-        name.strip_prefix("guest-")?.parse().ok()
+        self.name_after("guest-")?.parse().ok()
     }
 
-    fn below(&self) -> Result<Vec<PathBuf>, KernelError> {
+    /// The rest of its name; none for a name that begins otherwise.
+    #[must_use]
+    pub fn name_after(&self, prefix: &str) -> Option<&str> {
+        self.path.file_name()?.to_str()?.strip_prefix(prefix)
+    }
+
+    fn paths_below(&self) -> Result<Vec<PathBuf>, KernelError> {
         let reading = KernelError::file("listing", &self.path);
         let mut below = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(&reading)? {

@@ -90,38 +90,37 @@ pub fn run(
     usher_system::privileges::keep_and_pass_on(role.capabilities, role.passes_on)?;
     usher_system::privileges::no_core_dumps()?;
 
-    start::runtime()?
-        .block_on(async {
-            let configuration = keeper.host.configuration.get();
-            keeper.queues.put_in_force(&configuration.checked);
-            keeper.host.look_accounts_up_in_time().await;
-            keeper.sessions.restore(stored);
-            if let Err(error) = keeper.host.destinations.retain(&restricted) {
-                tracing::error!(%error, "lifting restrictions of an earlier policy");
-            }
-            keeper.retain_protection(&configuration);
-            keeper.sessions.restore_tokens();
-            let handle = host_key.serve(handle, verifier.uid, HandshakeSide::Server);
-            let control = control.serve(Arc::clone(&keeper));
-            let records = Arc::clone(&keeper.sessions).serve(records, verifier.uid);
-            let calls = Arc::clone(&keeper.calls).serve(calls);
-            start::ready();
-            tracing::info!("keeper ready");
-            tokio::select! {
-                result = handle => result,
-                result = control => result,
-                result = records => result,
-                result = calls => result,
-                () = keeper.recording.hear() => Ok(()),
-                () = keeper.sessions.table.record_ends(&keeper.recording) => Ok(()),
-                () = upkeep(&keeper) => Ok(()),
-                () = keeper.queues.watch_accounts() => Ok(()),
-                () = keeper.queues.common.starter.keep_running() => Ok(()),
-                () = keeper.sessions.end_lost_accounts(lost) => Ok(()),
-                () = watchdog() => Ok(()),
-            }
-        })
-        .attempt("a local socket failed")
+    start::runtime()?.block_on(async {
+        let configuration = keeper.host.configuration.get();
+        keeper.queues.put_in_force(&configuration.checked);
+        keeper.host.look_accounts_up_in_time().await;
+        keeper.sessions.restore(stored)?;
+        if let Err(error) = keeper.host.destinations.retain(&restricted) {
+            tracing::error!(%error, "lifting restrictions of an earlier policy");
+        }
+        keeper.retain_protection(&configuration);
+        keeper.sessions.restore_tokens();
+        let handle = host_key.serve(handle, verifier.uid, HandshakeSide::Server);
+        let control = control.serve(Arc::clone(&keeper));
+        let records = Arc::clone(&keeper.sessions).serve(records, verifier.uid);
+        let calls = Arc::clone(&keeper.calls).serve(calls);
+        start::ready();
+        tracing::info!("keeper ready");
+        let result = tokio::select! {
+            result = handle => result,
+            result = control => result,
+            result = records => result,
+            result = calls => result,
+            () = keeper.recording.hear() => Ok(()),
+            () = keeper.sessions.table.record_ends(&keeper.recording) => Ok(()),
+            () = upkeep(&keeper) => Ok(()),
+            () = keeper.queues.watch_accounts() => Ok(()),
+            () = keeper.queues.common.starter.keep_running() => Ok(()),
+            () = keeper.sessions.end_lost_accounts(lost) => Ok(()),
+            () = watchdog() => Ok(()),
+        };
+        result.attempt("a local socket failed")
+    })
 }
 
 /// Regular upkeep: expires announcements, ends sessions and idle workers, and cuts connections that

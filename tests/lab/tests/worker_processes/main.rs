@@ -1,5 +1,6 @@
 //! Processes that run as the user: their identity, their start, their end, and the cost of a crash.
 
+mod records;
 mod starters;
 mod troubled;
 

@@ -406,6 +406,22 @@ impl Admission {
             .collect()
     }
 
+    /// Removes the sessions whose records cannot be read, and returns them.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn remove_unreadable_sessions(&self) -> Result<Vec<SessionId>, KernelError> {
+        let mut removed = Vec::new();
+        for (id, stored) in self.sessions.entries()? {
+            if SessionRecord::try_from(&stored).is_err() {
+                let session = SessionId::from_bytes(id);
+                self.remove_session(&session)?;
+                removed.push(session);
+            }
+        }
+        Ok(removed)
+    }
+
     /// The programs' counters.
     pub fn counters(&self) -> Result<Counters, KernelError> {
         self.counters.read()

@@ -85,6 +85,14 @@ pub struct Groups {
     state: Mutex<State>,
 }
 
+/// A user's group at a service with a process in it.
+pub struct Occupied {
+    pub uid: u32,
+    /// The service's name.
+    pub service: String,
+    pub group: Group,
+}
+
 #[derive(Default)]
 struct State {
     /// Enabled for the users' groups and the groups in them.
@@ -179,6 +187,31 @@ impl Groups {
         let group = Group::create(user.path(), &format!("service-{}", service.name))?;
         state.limit(&group, &service.limits())?;
         Ok(group)
+    }
+
+    /// The groups in which a process lives, also those of an earlier keeper's workers.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub fn occupied(&self) -> Result<Vec<Occupied>, KernelError> {
+        let mut occupied = Vec::new();
+        for user in self.workers.below()? {
+            let Some(uid) = user.name_after("user-").and_then(|uid| uid.parse().ok()) else {
+                continue;
+            };
+            for group in user.below()? {
+                if let Some(service) = group.name_after("service-").map(str::to_owned)
+                    && group.populated()?
+                {
+                    occupied.push(Occupied {
+                        uid,
+                        service,
+                        group,
+                    });
+                }
+            }
+        }
+        Ok(occupied)
     }
 
     /// The group of the processes that hold PAM sessions. They are outside the users' groups,

@@ -9,6 +9,7 @@
 pub mod desk;
 pub mod groups;
 mod lost_accounts;
+mod orphans;
 mod output;
 mod pam_session;
 mod permits;
@@ -30,7 +31,7 @@ use usher_kernel::admission::AdmissionState;
 use usher_kernel::cgroup::Group;
 use usher_local::checked::Checked;
 use usher_local::requests::WorkerView;
-use usher_policy::{ServedBy, Service, Style};
+use usher_policy::{ServedBy, Service};
 use usher_proto::refusal::Refusal;
 
 use super::host::Host;
@@ -235,7 +236,7 @@ impl Queues {
         listener: Option<OwnedFd>,
     ) -> Result<(), Refusal> {
         let Some(listener) = listener else {
-            self.end_orphans(service, account);
+            self.end_unreachable(service, account);
             return self.ensure(service, account);
         };
         // The former keeper may have ended while it was refusing waiting connections.
@@ -243,29 +244,6 @@ impl Queues {
             tracing::error!(%error, "a stored listener does not listen");
         }
         self.adopt(service, account, listener)
-    }
-
-    /// Ends processes of an earlier keeper that serve a whole queue whose listener is lost: they
-    /// would wait at it for ever, and none would be started in their place.
-    fn end_orphans(&self, service: &Service, account: &Account) {
-        if service.style != Style::User {
-            return;
-        }
-        let ended = self
-            .common
-            .groups
-            .at(service, account.uid)
-            .and_then(|group| {
-                if !group.populated()? {
-                    return Ok(());
-                }
-                tracing::warn!(service = %service.name, user = %account.name,
-                    "the listener of an earlier keeper's workers is lost: they are ended");
-                Ok(group.kill()?)
-            });
-        if let Err(error) = ended {
-            tracing::error!(%error, "cannot end workers whose listener is lost");
-        }
     }
 
     /// Makes a queue with this listener.

@@ -1,28 +1,39 @@
-//! Takes up the sessions of an earlier keeper, with their queues.
+//! Takes up the sessions of an earlier keeper, with their queues. What no record has is ended: nobody
+//! is served without a session on record.
 
+use std::collections::{HashMap, HashSet};
+
+use usher_kernel::KernelError;
+use usher_kernel::admission::AdmissionRow;
 use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
 
 use super::Sessions;
+use super::table::{is_closed, with_connections};
 use crate::keeper::host::accounts::Account;
 use crate::keeper::queues::Stored;
 
 impl Sessions {
     /// Adopts what an earlier keeper left: listeners with their waiting connections from the
     /// service manager's file descriptor store (sd_pid_notify_with_fds(3)), and sessions from the
-    /// pinned table.
-    pub fn restore(&self, mut stored: Stored) {
-        let mut sessions = match self.host.admission.sessions() {
-            Ok(sessions) => sessions,
-            Err(error) => return tracing::error!(%error, "reading the session table"),
-        };
+    /// pinned table. Ends connections and workers of sessions that the table does not have.
+    ///
+    /// # Errors
+    /// When the kernel does not give the tables. Nothing has been ended then.
+    pub fn restore(&self, mut stored: Stored) -> Result<(), KernelError> {
+        self.remove_unreadable()?;
+        let mut sessions = self.host.admission.sessions()?;
+        let rows = self.host.admission.admissions()?;
+        let recorded: HashSet<SessionId> = sessions.iter().map(|(session, _)| *session).collect();
+        let connected = with_connections(&rows);
         sessions.sort_by_key(|(_, record)| record.ended.map_or(record.opened, |ended| ended.at));
         let configuration = self.host.configuration.get();
         for (session, record) in sessions {
             let key = (record.service, record.uid);
-            if !self.table.take_up(session, &record) {
-                continue;
-            }
-            if self.queues.has(key) {
+            let is_live = self.table.take_up(session, &record);
+            // The connections of a closed session continue, and so does the worker that serves them.
+            let continues = is_closed(&record) && connected.contains(&session);
+            if !(is_live || continues) || self.queues.has(key) {
                 continue;
             }
             let restored = match (configuration.checked.service(key.0), stored.take(key)) {
@@ -46,8 +57,36 @@ impl Sessions {
             }
         }
         stored.forget_rest();
+        // In this order: to its client, a worker's death looks like the end of a complete transfer.
+        self.cut_unrecorded(&recorded, &rows);
+        self.queues.end_unrecorded();
         if let Err(error) = self.end_forbidden(&configuration.checked) {
             tracing::error!(%error, "looking through the sessions of an earlier keeper");
         }
+        Ok(())
+    }
+
+    /// Removes records that cannot be read, so that one of them does not hide all others.
+    fn remove_unreadable(&self) -> Result<(), KernelError> {
+        for session in self.host.admission.remove_unreadable_sessions()? {
+            tracing::error!(%session, "the record of a session cannot be read and is removed: its \
+                connections are cut; its client opens another session by itself");
+        }
+        Ok(())
+    }
+
+    /// Cuts the connections of sessions that are not among those on record.
+    fn cut_unrecorded(&self, recorded: &HashSet<SessionId>, rows: &[AdmissionRow]) {
+        let mut lost: HashMap<SessionId, usize> = HashMap::new();
+        for row in rows.iter().filter(|row| !recorded.contains(&row.session)) {
+            *lost.entry(row.session).or_default() += 1;
+        }
+        for (session, connections) in &lost {
+            tracing::warn!(%session, connections, "connections of a session without a record are cut; its \
+                client opens another session by itself");
+        }
+        let lost: HashSet<SessionId> = lost.into_keys().collect();
+        self.connections.cut(&lost);
+        self.connections.cut_again(lost);
     }
 }

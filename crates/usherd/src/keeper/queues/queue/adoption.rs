@@ -89,7 +89,7 @@ impl Queue {
             tracing::error!(%error, service = %self.service, user = %self.account.name,
                 "cannot look into a worker's cgroup");
         };
-        let mut groups = self.group.guests().map_err(failed).unwrap_or_default();
+        let mut groups = self.group.below().map_err(failed).unwrap_or_default();
         groups.extend(Group::open(self.group.path()).map_err(failed));
         for group in groups {
             if self.follow_workers(&group) {

@@ -109,7 +109,7 @@ impl Queue {
         let mut asked = HashSet::new();
         for _ in 0..LOOKS {
             let before = asked.len();
-            let mut groups = self.group.guests().unwrap_or_default();
+            let mut groups = self.group.below().unwrap_or_default();
             groups.extend(Group::open(self.group.path()));
             for group in groups {
                 let (found, unread) = processes(&group);
