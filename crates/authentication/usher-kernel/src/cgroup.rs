@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -292,11 +293,20 @@ impl Group {
         self.write("cgroup.kill", "1")
     }
 
+    /// Its number, which no other group ever has.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn id(&self) -> Result<u64, KernelError> {
+        let read = KernelError::file("reading the properties of", &self.path);
+        Ok(std::fs::metadata(&self.path).map_err(read)?.ino())
+    }
+
     /// Removes the group, which must have no processes and no groups below.
     ///
     /// # Errors
     /// `EBUSY` if it has any; other errors of the kernel.
-    pub fn remove(self) -> Result<(), KernelError> {
+    pub fn remove(&self) -> Result<(), KernelError> {
         std::fs::remove_dir(&self.path)
             .map_err(KernelError::file("removing the cgroup", &self.path))
     }

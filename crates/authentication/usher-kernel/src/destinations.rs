@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use parking_lot::Mutex;
@@ -100,16 +99,21 @@ impl Destinations {
     /// # Errors
     /// [`KernelError::Full`], or the kernel's error; they are then not assigned, and not restricted.
     pub fn govern(&self, group: &Group, service: u32) -> Result<(), KernelError> {
-        let path = group.path();
-        let id = std::fs::metadata(path)
-            .map_err(KernelError::file("reading the properties of", path))?
-            .ino();
+        let id = group.id()?;
         // Never rewrite an element: while it is replaced, a call that has just found it may read another
         // group's element.
         if self.governed.get(&id)? == Some(service) {
             return Ok(());
         }
         self.governed.set(&id, &service)
+    }
+
+    /// Forgets a group that has been removed, by its number.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn forget(&self, removed: u64) -> Result<(), KernelError> {
+        self.governed.remove(&removed).map(drop)
     }
 
     /// Makes the tables of services, by the services' numbers. Nothing is in force yet.

@@ -1,5 +1,6 @@
 //! The starter makes workers, which outlive it.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -193,4 +194,29 @@ fn no_connection_is_lost_while_starters_are_killed() -> Outcome {
         assert!(killed > 0);
         Ok(())
     })
+}
+
+#[test]
+fn a_users_group_goes_with_the_queue_and_is_made_anew() -> Outcome {
+    let mail = mail()?;
+    let id = |uid: u32| {
+        let group = format!("keeper/workers/user-{uid}/service-each");
+        let group = mail.mailhost.cgroup().join(group);
+        std::fs::metadata(group).map(|group| group.ino()).ok()
+    };
+    reveal(&mail, "alice", "each")?;
+    reveal(&mail, "bob", "each")?;
+    let (alices, bobs) = (id(2001), id(2002));
+    assert!(alices.is_some() && bobs.is_some(), "{alices:?} {bobs:?}");
+    mail.mailhost.run(["usher", "user", "disable", "alice"])?;
+    eventually("her group is gone", || Ok(id(2001).is_none()))?;
+    mail.mailhost.run(["usher", "user", "enable", "alice"])?;
+    // A session of its own, and no process has been killed in its group.
+    let (_connection, said) = reveal(&mail, "alice", "each")?;
+    assert!(said.contains("workers/user-2001/service-each"), "{said}");
+    assert!(id(2001).is_some_and(|id| Some(id) != alices));
+    // Bob's queue has lost its worker, and keeps its group.
+    reveal(&mail, "bob", "each")?;
+    assert_eq!(id(2002), bobs);
+    Ok(())
 }

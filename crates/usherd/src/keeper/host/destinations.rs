@@ -55,6 +55,16 @@ impl ConnectConfinement {
         })
     }
 
+    /// Forgets a group that has been removed, by its number.
+    pub fn forget(&self, removed: u64) {
+        if let Some(programs) = &self.0
+            && let Err(error) = programs.forget(removed)
+        {
+            tracing::error!(%error, "the table of governed groups keeps one that is gone, until the \
+                keeper starts again");
+        }
+    }
+
     /// Restricts the services of a policy, including running processes, at once. Other services stay as
     /// they were until [`ConnectConfinement::retain`].
     ///

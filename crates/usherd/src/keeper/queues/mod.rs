@@ -61,7 +61,6 @@ const REPORTS: usize = 64;
 pub struct Queues {
     /// Shared by all queues.
     pub common: Arc<Common>,
-    all: Mutex<HashMap<Key, Arc<Queue>>>,
     permits: Permits,
     /// The limit of queues.
     most: usize,
@@ -78,6 +77,7 @@ pub struct Common {
     pub desk: Arc<Desk>,
     /// Failures of services.
     pub troubles: Troubles,
+    all: Mutex<HashMap<Key, Arc<Queue>>>,
     leaving: Leaving,
     lost: mpsc::Sender<LostAccount>,
 }
@@ -91,6 +91,34 @@ pub struct LostAccount {
 }
 
 impl Common {
+    /// Forgets a removed queue without processes, and its group, unless another queue of the user at the
+    /// service has it.
+    fn forget_left(&self, queue: &Arc<Queue>) {
+        let mut leaving = self.leaving.queues.lock();
+        let left = leaving.entry(queue.key).or_default();
+        left.retain(|left| !Arc::ptr_eq(left, queue));
+        if !left.is_empty() {
+            return;
+        }
+        leaving.remove(&queue.key);
+        if !self.all.lock().contains_key(&queue.key) {
+            self.remove_group(&queue.group);
+        }
+    }
+
+    /// Removes the group of a removed queue. The user's next one is new: nothing of an earlier keeper is
+    /// in it, and, since nothing in it was killed, every kernel makes processes in it directly.
+    fn remove_group(&self, group: &Group) {
+        let removed = group.sweep().and_then(|()| {
+            let id = group.id()?;
+            group.remove().map(|()| id)
+        });
+        match removed {
+            Ok(id) => self.host.destinations.forget(id),
+            Err(error) => tracing::debug!(%error, "a group stays for its user's next queue"),
+        }
+    }
+
     async fn report_lost(&self, queue: &Arc<Queue>, refusal: Refusal) {
         let queue = Arc::clone(queue);
         if self
@@ -107,7 +135,9 @@ impl Common {
 /// Removed queues with processes left.
 #[derive(Default)]
 struct Leaving {
-    queues: Mutex<HashMap<Key, Arc<Queue>>>,
+    /// More than one of a user at a service, if another one was made and removed before the processes of
+    /// the former had ended.
+    queues: Mutex<HashMap<Key, Vec<Arc<Queue>>>>,
     changed: Notify,
 }
 
@@ -118,7 +148,7 @@ impl Leaving {
     }
 
     /// Waits until no leaving queue `concerns` the caller.
-    async fn wait(&self, concerns: impl Fn(&HashMap<Key, Arc<Queue>>) -> bool) {
+    async fn wait(&self, concerns: impl Fn(&HashMap<Key, Vec<Arc<Queue>>>) -> bool) {
         loop {
             let changed = self.changed.notified();
             if !concerns(&self.queues.lock()) {
@@ -140,12 +170,12 @@ impl Queues {
             starter: Starter::default(),
             desk: Arc::default(),
             troubles: Troubles::default(),
+            all: Mutex::default(),
             leaving: Leaving::default(),
             lost,
         };
         let queues = Self {
             common: Arc::new(common),
-            all: Mutex::default(),
             permits: Permits::default(),
             most: most as usize,
         };
@@ -168,12 +198,12 @@ impl Queues {
 
     /// Whether there is a queue for this service and user.
     pub fn has(&self, key: Key) -> bool {
-        self.all.lock().contains_key(&key)
+        self.common.all.lock().contains_key(&key)
     }
 
     /// All queues now.
     pub fn list(&self) -> Vec<Arc<Queue>> {
-        self.all.lock().values().cloned().collect()
+        self.common.all.lock().values().cloned().collect()
     }
 
     /// All workers, by their processes' numbers.
@@ -200,7 +230,7 @@ impl Queues {
     /// # Errors
     /// [`Refusal::ListenerTableFull`] when there is none and the user has no queue at the service.
     pub fn permit(&self, key: Key) -> Result<Permit, Refusal> {
-        let all = self.all.lock();
+        let all = self.common.all.lock();
         self.permits
             .take(key, |key| all.contains_key(&key), all.len(), self.most)
     }
@@ -266,7 +296,7 @@ impl Queues {
             group,
             left,
         );
-        self.all.lock().insert(key, queue);
+        self.common.all.lock().insert(key, queue);
         Ok(())
     }
 
@@ -315,9 +345,10 @@ impl Queues {
             tracing::error!(%error, "cannot take a listener out of the table");
         }
         stored::forget(key);
-        let removed = self.all.lock().remove(&key)?;
-        let leaving = &self.common.leaving;
-        leaving.queues.lock().insert(key, Arc::clone(&removed));
+        let removed = self.common.all.lock().remove(&key)?;
+        let mut leaving = self.common.leaving.queues.lock();
+        leaving.entry(key).or_default().push(Arc::clone(&removed));
+        drop(leaving);
         removed.close();
         Some(removed)
     }
@@ -329,14 +360,7 @@ impl Queues {
         let common = Arc::clone(&self.common);
         tokio::spawn(async move {
             queue.gone().await;
-            let mut queues = common.leaving.queues.lock();
-            if queues
-                .get(&queue.key)
-                .is_some_and(|last| Arc::ptr_eq(last, &queue))
-            {
-                queues.remove(&queue.key);
-            }
-            drop(queues);
+            common.forget_left(&queue);
             common.leaving.changed.notify_waiters();
         });
     }
@@ -350,6 +374,7 @@ impl Queues {
         }
         let left = self.common.leaving.queues.lock();
         left.values()
+            .filter_map(|of_user| of_user.first())
             .map(|queue| {
                 format!(
                     "processes of {} at {} have been killed and are not gone yet (the kernel waits \
