@@ -1,9 +1,9 @@
 """Does to files what a test asks for, one act after another, and prints one line each: the act, and
 `ok` or the name of the error. Root starts it; it becomes the user first.
 
-Arguments: UID GID GROUPS ACT... ; an act is NAME:PATH[:PATH]. GROUPS are numbers by commas, or
-empty. `ring` and `entry` are those of ring.py of usher-ipsec's tests, and the acts about labels those
-of label_acts.py; both come before this text."""
+Arguments: UID GID GROUPS ACT... ; an act is NAME:PATH[:PATH]. Without one, acts are the lines of its
+input. GROUPS are numbers by commas, or empty. `ring` and `entry` are those of ring.py of usher-ipsec's
+tests; further acts are those of label_acts.py and attack_acts.py. All come before this text."""
 
 import ctypes
 import errno
@@ -147,7 +147,7 @@ def read_later(path):
 
 def told(*command):
     """Runs a command, whose refusal by the kernel is the act's."""
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if "Permission denied" in done.stderr:
         raise PermissionError(errno.EACCES, done.stderr)
     if done.returncode:
@@ -339,6 +339,7 @@ ACTS = {
     "until_killed": until_killed,
     **LABEL_ACTS,
     **OBJECT_ACTS,
+    **ATTACK_ACTS,
 }
 
 
@@ -348,8 +349,8 @@ def main():
         os.setgroups([int(group) for group in groups.split(",") if group])
         os.setresgid(int(gid), int(gid), int(gid))
         os.setresuid(int(uid), int(uid), int(uid))
-    for act in acts:
-        name, *arguments = act.split(":")
+    for act in acts or iter(sys.stdin.readline, ""):
+        name, *arguments = act.rstrip("\n").split(":")
         try:
             ACTS[name](*arguments)
             result = "ok"

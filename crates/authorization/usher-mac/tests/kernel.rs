@@ -1,7 +1,7 @@
 //! The framework and its modules in a kernel. They attach LSM programs, so they run in a virtual machine
 //! only.
 
-#[path = "kernel/attacks.rs"]
+#[path = "kernel/attacks/mod.rs"]
 mod attacks;
 #[path = "kernel/labels.rs"]
 mod labels;
@@ -146,6 +146,7 @@ fn actor(uid: u32, acts: &[String]) -> Command {
         include_str!("../../../protection/usher-ipsec/tests/world/ring.py"),
         include_str!("label_acts.py"),
         include_str!("object_acts.py"),
+        include_str!("attack_acts.py"),
         include_str!("actor.py")
     );
     let mut command = Command::new("python3");

@@ -5,13 +5,13 @@ use super::*;
 use std::os::unix::fs::MetadataExt;
 
 /// A file system of its own, where every file has a label, and the module `test`.
-struct Labels {
-    world: World,
-    mounted: PathBuf,
+pub(super) struct Labels {
+    pub(super) world: World,
+    pub(super) mounted: PathBuf,
 }
 
 impl Labels {
-    fn new(name: &str, number: u32) -> Option<Self> {
+    pub(super) fn new(name: &str, number: u32) -> Option<Self> {
         let mut world = World::new(name, number)?;
         let mounted = world.path("multilabel");
         fs::create_dir(&mounted).unwrap();
@@ -33,18 +33,18 @@ impl Labels {
         Some(labels)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.mounted.join(name)
     }
 
     /// Root sets the label of a file.
-    fn label(&self, path: &Path, name: &str) {
+    pub(super) fn label(&self, path: &Path, name: &str) {
         let set = format!("label_file:{}:test/{name}", path.display());
         assert_eq!(act(0, &[set]), ["label_file ok"]);
     }
 
     /// A file that everybody may read, write and execute, but for labels.
-    fn file(&self, name: &str, label: &str) -> PathBuf {
+    pub(super) fn file(&self, name: &str, label: &str) -> PathBuf {
         let path = self.path(name);
         fs::copy("/bin/cat", &path).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();

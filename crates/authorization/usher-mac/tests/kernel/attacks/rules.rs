@@ -1,7 +1,7 @@
-//! Ways around rules: each is tried without a rule, which shows that it works, by the user whom the rule is
+//! Ways around rules of `bsdextended`: each is tried without a rule, which shows that it works, by the user whom the rule is
 //! about, and by the twin.
 
-use super::*;
+use crate::*;
 
 use usher_bpf::Pins;
 
@@ -27,7 +27,13 @@ fn no_other_way_to_a_file_evades_its_rule() {
         "from_its_folder",
         "execute_descriptor",
         "by_ring",
+        "by_polled_ring",
+        "by_openat2",
+        "by_cloned_tree",
+        "in_another_root",
+        "by_memfd",
         "watch",
+        "marked",
     ];
     let to = |path: &Path| each(&acts, path);
     assert_eq!(act(world.user, &to(&file)), all(&to(&file), "ok"));
@@ -122,6 +128,9 @@ fn a_program_may_be_executed_that_may_not_be_read() {
     let framework = world.framework();
     framework.configure("bsdextended", &reading).unwrap();
     assert_eq!(act(world.user, &acts), ["execute EACCES", "read ok"]);
+    // Not stopped: what may be read can be executed otherwise.
+    let otherwise = each(&["by_memfd", "by_loader", "made_executable"], &program);
+    assert_eq!(act(world.user, &otherwise), all(&otherwise, "ok"));
     assert_eq!(act(world.twin, &acts), ["execute ok", "read ok"]);
 }
 
