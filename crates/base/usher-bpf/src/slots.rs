@@ -1,7 +1,10 @@
 //! Programs that outlive the process without being attached, and programs that replace their functions
 //! (BPF_PROG_TYPE_EXT).
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use crate::pins::{LINK, unpin};
 use crate::table::clone;
@@ -9,6 +12,10 @@ use crate::{KernelError, Object, Opened, Pins, exists};
 
 /// Prefix of the names of pinned programs.
 const PROGRAM: &str = "program_";
+/// Limit of the wait for a place that another program has left.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
 
 impl Opened {
     /// Has each program replace a function of another, loaded program. `target` gets the name of the
@@ -57,13 +64,24 @@ impl Object {
     }
 }
 
-/// Attaches a program for good, at the place for which it was loaded: the link is pinned.
+/// Attaches a program for good, at the place for which it was loaded: the link is pinned. The kernel detaches
+/// a program after a grace period of RCU, so a place that another one has just left is waited for.
 ///
 /// # Errors
 /// The kernel's error.
 pub fn keep(name: &str, program: BorrowedFd<'_>, pins: &Pins) -> Result<(), KernelError> {
-    let link =
-        usher_bpf_ffi::attach(program).map_err(KernelError::system("attaching a program"))?;
+    let begun = Instant::now();
+    let link = loop {
+        match usher_bpf_ffi::attach(program) {
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy
+                    && begun.elapsed() < LONGEST_WAIT =>
+            {
+                sleep(PAUSE);
+            }
+            attached => break attached.map_err(KernelError::system("attaching a program"))?,
+        }
+    };
     let place = pins.folder().join(format!("{LINK}{name}"));
     usher_bpf_ffi::pin(link.as_fd(), &place).map_err(KernelError::file("pinning", &place))
 }
