@@ -5,6 +5,7 @@ use serde_json::Value;
 use usher_lab::Role;
 use usher_lab::hostile::{Channel, Identity};
 use usher_proto::SessionId;
+use usher_proto::refusal::Refusal;
 
 use super::*;
 
@@ -41,6 +42,8 @@ enum Loss {
     Deleted,
     /// The user's name is overwritten.
     Spoilt,
+    /// The session has ended, as a keeper notes before it cuts the connections.
+    Ended,
 }
 
 /// Loses the records of all sessions of a user's number; returns how many.
@@ -63,15 +66,22 @@ fn lose(mail: &Mail, uid: u32, loss: Loss) -> Result<usize, Box<dyn std::error::
         }
         let what = match loss {
             Loss::Deleted => "delete",
-            Loss::Spoilt => "update",
+            Loss::Spoilt | Loss::Ended => "update",
         };
         let mut command: Vec<String> = ["bpftool", "map", what, "pinned", TABLE, "key"]
             .map(Into::into)
             .into();
         command.extend(key);
-        if matches!(loss, Loss::Spoilt) {
-            // struct usher_session, `user`.
-            value[96..100].fill("0xff".into());
+        // struct usher_session: `user`; `ended` and `reason`.
+        match loss {
+            Loss::Deleted => {}
+            Loss::Spoilt => value[96..100].fill("0xff".into()),
+            Loss::Ended => {
+                value[192] = "0x01".into();
+                value[200] = format!("{:#04x}", Refusal::RevokedKey as u16);
+            }
+        }
+        if !matches!(loss, Loss::Deleted) {
             command.push("value".into());
             command.extend(value);
         }
@@ -109,14 +119,16 @@ fn alice_is_served_anew(mail: &Mail, lost: Vec<(Running, String)>, told: &[&str]
 }
 
 const WORKERS_END: &str = "workers without a session on record are ended";
-const CUT: &str = "connections of a session without a record are cut";
+const CUT: &str = "connections of a session that has ended or has no record are cut";
 const UNREADABLE: &str = "the record of a session cannot be read and is removed";
 
 #[test]
 fn a_user_whose_record_is_lost_gets_another_worker_at_once() -> Outcome {
+    // A worker may end by itself when its connection is cut, before the keeper ends it.
     for (loss, told) in [
-        (Loss::Deleted, &[WORKERS_END, CUT][..]),
-        (Loss::Spoilt, &[WORKERS_END, CUT, UNREADABLE]),
+        (Loss::Deleted, &[CUT][..]),
+        (Loss::Spoilt, &[CUT, UNREADABLE]),
+        (Loss::Ended, &[CUT]),
     ] {
         let mut mail = lasting()?;
         if is_guarded(&mail)? {

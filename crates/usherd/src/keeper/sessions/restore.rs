@@ -9,7 +9,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::Sessions;
-use super::table::{is_closed, with_connections};
+use super::table::{Ending, is_closed, is_live, with_connections};
 use crate::keeper::host::accounts::Account;
 use crate::keeper::queues::Stored;
 
@@ -22,9 +22,14 @@ impl Sessions {
     /// When the kernel does not give the tables. Nothing has been ended then.
     pub fn restore(&self, mut stored: Stored) -> Result<(), KernelError> {
         self.remove_unreadable()?;
+        // First, so that no token of a session without a record admits a connection that is not read below.
+        self.close_stale_tokens();
         let mut sessions = self.host.admission.sessions()?;
         let rows = self.host.admission.admissions()?;
-        let recorded: HashSet<SessionId> = sessions.iter().map(|(session, _)| *session).collect();
+        // The former keeper may have ended a session, and not come to its connections.
+        let recorded = sessions.iter().filter(|(_, record)| is_live(record));
+        let recorded: HashSet<SessionId> = recorded.map(|(session, _)| *session).collect();
+        let mut lost = Vec::new();
         let connected = with_connections(&rows);
         sessions.sort_by_key(|(_, record)| record.ended.map_or(record.opened, |ended| ended.at));
         let configuration = self.host.configuration.get();
@@ -52,11 +57,12 @@ impl Sessions {
                 Ok(()) => tracing::info!(user = %record.user, "queue taken up again"),
                 Err(refusal) => {
                     tracing::warn!(user = %record.user, reason = refusal.name(), "a session of an earlier keeper is ended: {refusal}");
-                    self.end(&session, record, refusal);
+                    lost.push(Ending::new(session, record, refusal));
                 }
             }
         }
         stored.forget_rest();
+        self.end_all(lost);
         // In this order: to its client, a worker's death looks like the end of a complete transfer.
         self.cut_unrecorded(&recorded, &rows);
         self.queues.end_unrecorded();
@@ -75,14 +81,17 @@ impl Sessions {
         Ok(())
     }
 
-    /// Cuts the connections of sessions that are not among those on record.
+    /// Cuts the connections of sessions that are not among those on record and live.
     fn cut_unrecorded(&self, recorded: &HashSet<SessionId>, rows: &[AdmissionRow]) {
         let mut lost: HashMap<SessionId, usize> = HashMap::new();
         for row in rows.iter().filter(|row| !recorded.contains(&row.session)) {
             *lost.entry(row.session).or_default() += 1;
         }
+        if lost.is_empty() {
+            return;
+        }
         for (session, connections) in &lost {
-            tracing::warn!(%session, connections, "connections of a session without a record are cut; its \
+            tracing::warn!(%session, connections, "connections of a session that has ended or has no record are cut; its \
                 client opens another session by itself");
         }
         let lost: HashSet<SessionId> = lost.into_keys().collect();

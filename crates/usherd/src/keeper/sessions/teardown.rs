@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use tokio::sync::mpsc;
-use usher_kernel::admission::{AdmissionRow, SessionRecord};
+use usher_kernel::admission::AdmissionRow;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
@@ -13,14 +13,8 @@ use super::table::{Ending, is_closed, is_live, leave_out_idle};
 use crate::keeper::queues::{Key, LostAccount};
 
 impl Sessions {
-    /// Ends one session with its connections; if it was the user's last at this service, the queue
-    /// and the worker end, too.
-    pub fn end(&self, session: &SessionId, record: SessionRecord, reason: Refusal) {
-        self.end_all(vec![Ending::new(*session, record, reason)]);
-    }
-
-    /// Ends sessions with their connections, and queues without another session. Returns the
-    /// connections that were cut; none if the table could not be read, and they are cut later.
+    /// Ends sessions with their connections, and queues without another session with their workers.
+    /// Returns the connections that were cut; none if the table could not be read, and they are cut later.
     pub fn end_all(&self, ending: Vec<Ending>) -> Vec<AdmissionRow> {
         if ending.is_empty() {
             return Vec::new();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
+use tokio::time::timeout;
 use usher_daemon::packet_async::register;
 use usher_kernel::listener;
 use usher_kernel::worker::SpawnError;
@@ -57,7 +58,17 @@ impl Failures {
 /// Waits for connections and starts workers.
 pub(super) async fn serve(queue: Arc<Queue>) {
     // The group is free once the processes of the user's former queue have ended.
-    queue.common.leaving.gone(queue.key).await;
+    while timeout(WAITING, queue.common.leaving.gone(queue.key))
+        .await
+        .is_err()
+    {
+        if queue.has_waiting() {
+            let reason = "processes of the user's former worker have not ended, though killed: do \
+                they wait for a file system?";
+            queue.common.troubles.failed(&queue, reason);
+            queue.refuse_waiting(reason);
+        }
+    }
     let mut failures = Failures::default();
     // Since when starters have ended without serving: another one comes, and what waits is not lost.
     let mut starterless: Option<Instant> = None;
