@@ -123,44 +123,21 @@ static __always_inline int forget_ipc(const void *object)
 	return 0;
 }
 
-/* Hooks: msg_queue_alloc_security, sem_alloc_security and shm_alloc_security, because nobody can
- * find the object yet. */
-SEC("lsm/msg_queue_alloc_security")
-int BPF_PROG(dispatch_msg_queue_alloc_security, struct kern_ipc_perm *object)
-{
-	return label_ipc(object);
-}
+#define DISPATCH_IPC(hook, act)                                                                    \
+	SEC("lsm/" #hook)                                                                          \
+	int BPF_PROG(dispatch_##hook, struct kern_ipc_perm *object)                                \
+	{                                                                                          \
+		return act(object);                                                                \
+	}
 
-SEC("lsm/sem_alloc_security")
-int BPF_PROG(dispatch_sem_alloc_security, struct kern_ipc_perm *object)
-{
-	return label_ipc(object);
-}
+/* Hooks: these, because nobody can find the object yet. */
+DISPATCH_IPC(msg_queue_alloc_security, label_ipc)
+DISPATCH_IPC(sem_alloc_security, label_ipc)
+DISPATCH_IPC(shm_alloc_security, label_ipc)
 
-SEC("lsm/shm_alloc_security")
-int BPF_PROG(dispatch_shm_alloc_security, struct kern_ipc_perm *object)
-{
-	return label_ipc(object);
-}
-
-/* Hooks: msg_queue_free_security, sem_free_security and shm_free_security, because the memory of
- * the object is freed next. */
-SEC("lsm/msg_queue_free_security")
-int BPF_PROG(dispatch_msg_queue_free_security, struct kern_ipc_perm *object)
-{
-	return forget_ipc(object);
-}
-
-SEC("lsm/sem_free_security")
-int BPF_PROG(dispatch_sem_free_security, struct kern_ipc_perm *object)
-{
-	return forget_ipc(object);
-}
-
-SEC("lsm/shm_free_security")
-int BPF_PROG(dispatch_shm_free_security, struct kern_ipc_perm *object)
-{
-	return forget_ipc(object);
-}
+/* Hooks: these, because the memory of the object is freed next. */
+DISPATCH_IPC(msg_queue_free_security, forget_ipc)
+DISPATCH_IPC(sem_free_security, forget_ipc)
+DISPATCH_IPC(shm_free_security, forget_ipc)
 
 #endif
