@@ -1,5 +1,5 @@
-//! Compiles the servers to which Usher is compared, and the acts that are counted beside policy modules.
-//! They are in C, because they fork. Compiles the programs that are measured there.
+//! Compiles the servers to which Usher is compared, the acts that usher-bench-mac counts, and its BPF
+//! programs. Servers and acts are in C, because some fork.
 
 use std::env;
 use std::error::Error;

@@ -105,7 +105,7 @@ int usher_mac_get_pid(pid_t pid, mac_t label);
  * Sets the elements of `label` on the calling process, with all of its threads; its other elements
  * stay. Every module in force that labels processes may refuse; then nothing has changed.
  *
- *   EPERM       a module refuses, as EACCES
+ *   EPERM       a module refuses, as EACCES; or another process traces this one
  *   EINVAL      the label was not got yet, or has no element; or no module in force has an element
  *               of this name, or its value is none of the module's
  *   EOPNOTSUPP  no module in force labels processes

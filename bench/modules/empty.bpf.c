@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Programs that permit, at those hooks of the framework that the counted acts pass: what the kernel
- * takes for calling any program there.
+ * Programs that always permit, at the framework's hooks that the counted acts pass. They show the
+ * kernel's own cost of calling a program there.
  */
 #include <linux/types.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * A module that declares only what it needs: one user may not open files of another one. Neither is
- * there in the guest that measures.
+ * A module that declares only what it needs: one user may not open another user's files. The
+ * measuring guest has neither user.
  */
 #include "usher_mac_policy.h"
 

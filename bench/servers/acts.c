@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What programs ask of a kernel, each act many times, for usher-bench-mac. Prints a line for each
- * batch: the act and the nanoseconds of one of them, which are instructions where a guest's clock
- * counts those. In C, because it forks, and static, because it is the program that it executes.
+ * Does what programs ask of a kernel, each act many times, for usher-bench-mac. Prints a line for
+ * each batch: the act and the nanoseconds of one of them, which are instructions where a guest's
+ * clock counts those. In C, because it forks, and static, because it is the program that it
+ * executes.
  *
  *   acts              all acts
  *   acts nothing      ends at once
@@ -26,10 +27,10 @@
 #define FILE_NAME "/dev/shm/usher-bench-file"
 #define PAGE 4096
 #define DATAGRAM 1024
-/* So many datagrams fit into a socket's queue: none is lost. */
+/* A socket's queue holds this many datagrams, so none is lost. */
 #define BURST 64
 #define BATCHES 5
-/* After so many seconds, a lost datagram is an error. */
+/* Seconds after which a missing datagram is an error. */
 #define PATIENCE 60
 
 static const char *program;
@@ -174,10 +175,10 @@ static void fork_exec(void)
 static const struct act {
 	const char *name;
 	void (*act)(void);
-	/* What a second process does meanwhile; NULL for none. */
+	/* A second process does this meanwhile; NULL: there is none. */
 	void (*other)(void);
 	int times;
-	/* What is counted, in one call of the act. */
+	/* Of the counted thing, in one call of the act. */
 	int units;
 } acts[] = {
 	{ "udp_rr", udp_rr, answer_datagrams, 500, 1 },
@@ -219,7 +220,7 @@ static void count(const struct act *one)
 		if (batch)
 			printf("%s %.1f\n", one->name, (now() - begun) / one->times / one->units);
 	}
-	/* Nothing is left that the next child would write, too. */
+	/* Else the next child would print these lines again. */
 	fflush(stdout);
 	if (other > 0) {
 		kill(other, SIGKILL);

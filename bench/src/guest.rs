@@ -57,9 +57,16 @@ pub fn rows(
 ) -> Result<Vec<Row>, Box<dyn Error>> {
     let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
     let figures: Vec<Figure> = serde_json::from_slice(&run(kernel, seconds, program, &sizes)?)?;
-    let row = |figure: Figure| Row {
+    Ok(figures
+        .into_iter()
+        .map(|figure| row(kernel, figure))
+        .collect())
+}
+
+/// A row of a figure that a program in a guest with this kernel has printed.
+pub fn row(kernel: &str, figure: Figure) -> Row {
+    Row {
         kernel: kernel.into(),
         ..Row::rate(&figure.name, &figure.unit, figure.samples)
-    };
-    Ok(figures.into_iter().map(row).collect())
+    }
 }

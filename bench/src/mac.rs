@@ -1,5 +1,5 @@
-//! What mandatory access control costs programs: see `usher-bench-mac`. Other LSMs are counted in guests
-//! of their own that have them in force beside the same ones, because only a boot changes these.
+//! The cost of mandatory access control for programs: see `usher-bench-mac`. Each other LSM is counted in
+//! its own guest, because only a boot changes the LSMs in force.
 
 use std::error::Error;
 use std::path::Path;
@@ -15,7 +15,7 @@ const SECONDS: u32 = 3600;
 /// The state to which the others are compared: no LSM program.
 const WITHOUT: &str = "without";
 
-/// The others: of one guest, then each of a guest of its own.
+/// The other states: four of the first guest, then one LSM for each further guest.
 const COMPARED: [&str; 6] = [
     "empty",
     "no_module",
@@ -59,11 +59,8 @@ pub fn measure(kernel: &str, programs: &Path, rounds: usize) -> Result<Vec<Row>,
 
 /// A row of each figure, with its ratio to the same act without LSM programs.
 fn rows(kernel: &str, figures: Vec<Figure>) -> Vec<Row> {
-    let row = |figure: Figure| Row {
-        kernel: kernel.into(),
-        ..Row::rate(&figure.name, &figure.unit, figure.samples)
-    };
-    let mut rows: Vec<Row> = figures.into_iter().map(row).collect();
+    let rows = figures.into_iter().map(|figure| guest::row(kernel, figure));
+    let mut rows: Vec<Row> = rows.collect();
     let base = format!("/{WITHOUT}");
     let endings = COMPARED.map(|state| format!("/{state}"));
     let compared: Vec<&str> = endings.iter().chain([&base]).map(String::as_str).collect();

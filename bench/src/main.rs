@@ -38,7 +38,7 @@ struct Arguments {
     /// The kernel of the guests that count instructions
     #[arg(long, default_value = "6.12")]
     kernel: String,
-    /// The same for mandatory access control, which takes 6.18
+    /// The kernel of the guests that count mandatory access control; it needs the hooks of 6.18
     #[arg(long, default_value = "6.18")]
     mac_kernel: String,
     /// Sessions of the host with many sessions

@@ -148,7 +148,9 @@ fn measure(state: &str, samples: &mut Samples) -> Result<(), Box<dyn Error>> {
         return Err(format!("{ACTS}: {}", output.status).into());
     }
     for line in String::from_utf8(output.stdout)?.lines() {
-        let (act, count) = line.split_once(' ').ok_or("a line without a figure")?;
+        let (act, count) = line
+            .split_once(' ')
+            .ok_or_else(|| format!("{ACTS} printed a line without a figure: {line}"))?;
         let name = format!("mac/{act}/{state}");
         samples.entry(name).or_default().push(count.parse()?);
     }

@@ -93,8 +93,8 @@ def get_process(pid: int | None = None, elements: str | None = None) -> str:
 def set_process(label: str) -> None:
     """Sets the elements of a label on this process; its other elements stay.
 
-    Raises UsherError: EPERM or EACCES when a module refuses, EOPNOTSUPP when none labels processes,
-    EINVAL when ``label`` is none or no module has such an element.
+    Raises UsherError: EPERM or EACCES when a module refuses, EPERM also when another process traces
+    this one, EOPNOTSUPP when no module labels processes, EINVAL when ``label`` is none or no module has such an element.
     """
     with _made("usher_mac_from_text", label) as made:
         _call("usher_mac_set_proc", made)

@@ -42,8 +42,8 @@ impl Configuration {
         Self::check(serde_json::from_slice(json).map_err(ConfigurationError::Unreadable)?)
     }
 
-    /// The candidate of a request. Reads it on another thread, because a large one takes a while and
-    /// connections and other requests wait for the daemon's own.
+    /// Reads the candidate of a request. Another thread does it: a large one takes a while, and connections
+    /// and other requests need the daemon's own thread.
     ///
     /// # Errors
     /// As [`Configuration::read`].

@@ -80,7 +80,7 @@ fn show(object: &Object) {
     }
 }
 
-/// The labels of new files, as the labeller opens them.
+/// The tables, as the labeller locks them.
 fn tables() -> Pins {
     Pins::lock(Path::new(TABLES)).unwrap()
 }

@@ -29,7 +29,7 @@ pub enum Error {
     NotLoaded(String),
     /// All slots are taken.
     #[error(
-        "{0} cannot be loaded: {MAX_MODULES} modules are loaded, and there is no room for another one"
+        "{0} cannot be loaded: {MAX_MODULES} modules are loaded, which is the limit; unload one first"
     )]
     NoSlot(String),
     /// An object file is no module for this version.

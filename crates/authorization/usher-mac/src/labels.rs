@@ -119,7 +119,8 @@ impl Labels {
         self.counts.set(&slot, &0)
     }
 
-    /// Forgets the labels of System V IPC, when no program notes any longer which objects end.
+    /// Forgets the labels of System V IPC objects. Called when the programs that would remove a label with its
+    /// object are no longer attached.
     pub(crate) fn forget_ipc(&self) -> Result<(), KernelError> {
         self.ipc_objects.assign(&BTreeMap::new())
     }

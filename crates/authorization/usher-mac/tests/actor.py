@@ -3,14 +3,14 @@
 
 Arguments: UID GID GROUPS ACT... ; an act is NAME:PATH[:PATH]. Without one, acts are the lines of its
 input. GROUPS are numbers by commas, or empty. `ring` and `entry` are those of ring.py of usher-ipsec's
-tests; further acts are those of label_acts.py and attack_acts.py. All come before this text."""
+tests; further acts are those of the other texts whose names end with _acts.py. All come before this
+text."""
 
 import ctypes
 import errno
 import mmap
 import os
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -198,16 +198,10 @@ def execute_descriptor(path):
     """Executes what a descriptor names (execveat), which is a name only."""
     program = os.open(path, os.O_PATH)
     os.set_inheritable(program, True)
-    child = os.fork()
-    if not child:
-        try:
-            os.execve(program, ["true"], {})
-        except OSError as error:
-            os._exit(error.errno)
-    os.close(program)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status:
-        raise OSError(status, os.strerror(status))
+    try:
+        apart(lambda: os.execve(program, ["true"], {}))
+    finally:
+        os.close(program)
 
 
 def watch(path):
@@ -323,7 +317,6 @@ ACTS = {
     "by_handle": by_handle,
     "by_ring": by_ring,
     "stat": os.stat,
-    "list": os.listdir,
     "truncate": lambda path: os.truncate(path, 12),
     "chmod": lambda path: os.chmod(path, 0o666),
     "times": lambda path: os.utime(path, (1, 1)),
@@ -340,6 +333,7 @@ ACTS = {
     **LABEL_ACTS,
     **OBJECT_ACTS,
     **ATTACK_ACTS,
+    **PROCESS_ACTS,
 }
 
 

@@ -149,6 +149,7 @@ fn actor(uid: u32, acts: &[String]) -> Command {
         include_str!("label_acts.py"),
         include_str!("object_acts.py"),
         include_str!("attack_acts.py"),
+        include_str!("process_acts.py"),
         include_str!("actor.py")
     );
     let mut command = Command::new("python3");

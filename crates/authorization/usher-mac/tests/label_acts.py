@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import threading
+import traceback
 
 LSM_SET_SELF_ATTR = 460
 BPF = 109
@@ -60,17 +61,25 @@ def ends(child):
         raise OSError(number, os.strerror(number))
 
 
-def in_child(act, *arguments):
+def apart(act, *arguments):
+    """Acts in a child, and raises its error."""
     child = os.fork()
     if child == 0:
+        status = 255
         try:
-            ACTS[act](*arguments)
-            os._exit(0)
+            act(*arguments)
+            status = 0
         except OSError as error:
-            os._exit(error.errno)
+            status = error.errno
+        except BaseException:
+            traceback.print_exc()
         finally:
-            os._exit(255)
+            os._exit(status)
     ends(child)
+
+
+def in_child(act, *arguments):
+    apart(ACTS[act], *arguments)
 
 
 def in_thread(act, *arguments):
@@ -141,18 +150,12 @@ def exec_traced(program, path, text=""):
 
 def label_traced(text):
     """A child that this process traces sets its label."""
-    child = os.fork()
-    if child == 0:
-        number = 255
-        try:
-            assert kernel.ptrace(TRACEME, 0, None, None) == 0
-            label(text)
-            number = 0
-        except OSError as error:
-            number = error.errno
-        finally:
-            os._exit(number)
-    ends(child)
+
+    def run():
+        assert kernel.ptrace(TRACEME, 0, None, None) == 0
+        label(text)
+
+    apart(run)
 
 
 def exec_of_thread(program, path, text):
@@ -238,17 +241,12 @@ def passed_descriptor(path, text):
     import socket as sockets
 
     one, other = sockets.socketpair()
-    child = os.fork()
-    if child == 0:
-        try:
-            label(text)
-            sockets.send_fds(other, [b"x"], [os.open(path, os.O_RDONLY)])
-            os._exit(0)
-        except OSError as error:
-            os._exit(error.errno)
-        finally:
-            os._exit(255)
-    ends(child)
+
+    def run():
+        label(text)
+        sockets.send_fds(other, [b"x"], [os.open(path, os.O_RDONLY)])
+
+    apart(run)
     _, files, _, _ = sockets.recv_fds(one, 1, 1)
     os.close(os.open(f"/proc/self/fd/{files[0]}", os.O_RDONLY))
 
@@ -257,9 +255,7 @@ def unnamed_file(path):
     """Makes a file without a name, and names it for good."""
     file = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_WRONLY, 0o666)
     name = f"/proc/self/fd/{file}".encode()
-    if kernel.linkat(-100, name, -100, path.encode(), 0x400) < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    checked(kernel.linkat(-100, name, -100, path.encode(), 0x400))
     os.close(file)
 
 

@@ -18,13 +18,6 @@ names = itertools.count()
 ends_kept = []
 
 
-def done(result):
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
-
-
 def fresh_name(kind):
     return f"{kind}_{os.getpid()}_{next(names)}"
 
@@ -61,8 +54,8 @@ def huge_memory_file():
 
 def posix_queue():
     name = ("/" + fresh_name("queue")).encode()
-    done(kernel.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, None))
-    return [lambda: os.close(done(kernel.mq_open(name, os.O_RDWR)))]
+    checked(kernel.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, None))
+    return [lambda: os.close(checked(kernel.mq_open(name, os.O_RDWR)))]
 
 
 def stream_pair():
@@ -170,43 +163,43 @@ def udp():
 
 
 def message_queue():
-    queue = done(kernel.msgget(PRIVATE, CREATE | 0o600))
+    queue = checked(kernel.msgget(PRIVATE, CREATE | 0o600))
     message = struct.pack("l8s", 1, b"message")
-    done(kernel.msgsnd(queue, message, 8, NOWAIT))
+    checked(kernel.msgsnd(queue, message, 8, NOWAIT))
     buffer = ctypes.create_string_buffer(16)
     state = ctypes.create_string_buffer(4096)
 
     def receive():
         try:
-            done(kernel.msgrcv(queue, buffer, 8, 0, NOWAIT))
+            checked(kernel.msgrcv(queue, buffer, 8, 0, NOWAIT))
         except OSError as error:
             # The kernel passes over a message that a module refuses.
             assert error.errno == errno.ENOMSG, error
             raise OSError(errno.EACCES, "the message stays there") from None
 
     return [
-        lambda: done(kernel.msgsnd(queue, message, 8, NOWAIT)),
+        lambda: checked(kernel.msgsnd(queue, message, 8, NOWAIT)),
         receive,
-        lambda: done(kernel.msgctl(queue, STATE, state)),
-        lambda: done(kernel.msgctl(queue, REMOVE, None)),
+        lambda: checked(kernel.msgctl(queue, STATE, state)),
+        lambda: checked(kernel.msgctl(queue, REMOVE, None)),
     ]
 
 
 def semaphores():
     key = os.getpid()
-    own = done(kernel.semget(key, 1, CREATE | 0o600))
+    own = checked(kernel.semget(key, 1, CREATE | 0o600))
     return [
-        lambda: done(kernel.semget(key, 1, 0)),
-        lambda: done(kernel.semop(own, struct.pack("Hhh", 0, 1, NOWAIT), 1)),
-        lambda: done(kernel.semctl(own, 0, REMOVE)),
+        lambda: checked(kernel.semget(key, 1, 0)),
+        lambda: checked(kernel.semop(own, struct.pack("Hhh", 0, 1, NOWAIT), 1)),
+        lambda: checked(kernel.semctl(own, 0, REMOVE)),
     ]
 
 
 def shared_memory():
-    segment = done(kernel.shmget(PRIVATE, 4096, CREATE | 0o600))
+    segment = checked(kernel.shmget(PRIVATE, 4096, CREATE | 0o600))
     return [
-        lambda: done(kernel.shmat(segment, None, 0)),
-        lambda: done(kernel.shmctl(segment, REMOVE, None)),
+        lambda: checked(kernel.shmat(segment, None, 0)),
+        lambda: checked(kernel.shmctl(segment, REMOVE, None)),
     ]
 
 
@@ -251,22 +244,7 @@ def used_as(kind, name):
             assert set(results) == {errno.EACCES}, (kind, results)
             raise OSError(errno.EACCES, "refused")
 
-    in_process(uses)
-
-
-def in_process(act):
-    """Acts in a child, and raises its error."""
-    child = os.fork()
-    if child == 0:
-        number = 255
-        try:
-            act()
-            number = 0
-        except OSError as error:
-            number = error.errno
-        finally:
-            os._exit(number)
-    ends(child)
+    apart(uses)
 
 
 def ipc_as(name):
@@ -274,14 +252,14 @@ def ipc_as(name):
 
     def use():
         label("test/" + name)
-        own = done(kernel.semget(KEY, 1, CREATE | 0o600))
-        done(kernel.semop(own, struct.pack("Hhh", 0, 1, NOWAIT), 1))
+        own = checked(kernel.semget(KEY, 1, CREATE | 0o600))
+        checked(kernel.semop(own, struct.pack("Hhh", 0, 1, NOWAIT), 1))
 
-    in_process(use)
+    apart(use)
 
 
 def remove_ipc():
-    done(kernel.semctl(done(kernel.semget(KEY, 1, 0)), 0, REMOVE))
+    checked(kernel.semctl(checked(kernel.semget(KEY, 1, 0)), 0, REMOVE))
 
 
 def many_ipc(rounds):
@@ -298,8 +276,8 @@ def many_ipc(rounds):
                 for use in one:
                     use()
 
-        in_process(labelled)
-        in_process(unlabelled)
+        apart(labelled)
+        apart(unlabelled)
 
 
 OBJECT_ACTS = {

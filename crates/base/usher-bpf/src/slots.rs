@@ -65,7 +65,7 @@ impl Object {
 }
 
 /// Attaches a program for good, at the place for which it was loaded: the link is pinned. The kernel detaches
-/// a program after a grace period of RCU, so a place that another one has just left is waited for.
+/// a program after an RCU grace period, so this blocks for up to 10 seconds while the place is busy.
 ///
 /// # Errors
 /// The kernel's error.

@@ -44,34 +44,37 @@ fn an_object_has_the_label_under_which_it_was_made() {
     assert_eq!(act(user, &["many_ipc:20".into()]), ["many_ipc ok"]);
     let tried = ["ipc_as:closed".into(), "ipc_as:other".into()];
     assert_eq!(act(user, &tried), ["ipc_as ok", "ipc_as EACCES"]);
+    assert!(world.labelled_ipc() > 0);
     // The label of a module that was unloaded counts for nothing, and is forgotten.
     world.framework().unload("test").unwrap();
-    world.await_labelled_ipc(0);
+    world.await_no_labelled_ipc();
     world.framework().load(&test).unwrap();
     assert_eq!(act(user, &tried), all(&tried, "ok"));
     assert_eq!(act(user, &["remove_ipc".into()]), ["remove_ipc ok"]);
     // These end with their acts, and their labels with them.
     assert_eq!(results("closed"), expected("ok"));
-    world.await_labelled_ipc(0);
+    world.await_no_labelled_ipc();
 }
 
 impl World {
-    /// Waits until so many objects of System V IPC have a label: the kernel ends removed ones a moment later.
-    fn await_labelled_ipc(&self, wanted: usize) {
-        let table = self.pins.join("ipc_objects");
-        let mut counted = usize::MAX;
+    /// How many objects of System V IPC have a label.
+    fn labelled_ipc(&self) -> usize {
+        let mut dump = Command::new("bpftool");
+        dump.args(["-j", "map", "dump", "pinned"]);
+        let dumped = dump.arg(self.pins.join("ipc_objects")).output().unwrap();
+        assert!(dumped.status.success());
+        let dumped = String::from_utf8(dumped.stdout).unwrap();
+        dumped.matches("\"key\"").count()
+    }
+
+    /// Waits until none has one: the kernel ends removed ones a moment later.
+    fn await_no_labelled_ipc(&self) {
         for _ in 0..1000 {
-            let mut dump = Command::new("bpftool");
-            dump.args(["-j", "map", "dump", "pinned"]).arg(&table);
-            let dumped = dump.output().unwrap();
-            assert!(dumped.status.success());
-            let dumped = String::from_utf8(dumped.stdout).unwrap();
-            counted = dumped.matches("\"key\"").count();
-            if counted == wanted {
+            if self.labelled_ipc() == 0 {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        panic!("{counted} objects have a label, not {wanted}");
+        panic!("{} objects still have a label", self.labelled_ipc());
     }
 }

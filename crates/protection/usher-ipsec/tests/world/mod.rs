@@ -415,8 +415,8 @@ pub fn in_b<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(inside).join().unwrap())
 }
 
-/// Whether LSM programs refuse calls here. Prints the reason if not, even if the rest of a test runs without
-/// them: it shows more in a virtual machine then.
+/// Whether LSM programs refuse calls here. If not, prints a skip, so that a virtual machine runs the test too.
+/// A test that goes on without them ignores the result.
 pub fn sees_calls(ipsec: &Ipsec) -> bool {
     let reason = ipsec.monitor().unseen_calls();
     if let Some(reason) = &reason {

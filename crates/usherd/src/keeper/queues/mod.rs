@@ -106,8 +106,9 @@ impl Common {
         }
     }
 
-    /// Removes the group of a removed queue. The user's next one is new: nothing of an earlier keeper is
-    /// in it, and, since nothing in it was killed, every kernel makes processes in it directly.
+    /// Removes the group of a removed queue, so that the user's next queue gets a new one. A new group has
+    /// no process of an earlier keeper. It was never killed, so every kernel can make processes in it
+    /// directly (CLONE_INTO_CGROUP).
     fn remove_group(&self, group: &Group) {
         let removed = group.sweep().and_then(|()| {
             let id = group.id()?;
@@ -135,8 +136,8 @@ impl Common {
 /// Removed queues with processes left.
 #[derive(Default)]
 struct Leaving {
-    /// More than one of a user at a service, if another one was made and removed before the processes of
-    /// the former had ended.
+    /// A user has more than one at a service if the second was made and removed before the processes of
+    /// the first had ended.
     queues: Mutex<HashMap<Key, Vec<Arc<Queue>>>>,
     changed: Notify,
 }

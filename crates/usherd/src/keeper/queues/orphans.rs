@@ -1,5 +1,5 @@
-//! Processes of an earlier keeper at which nothing arrives any more, because their listener is lost or
-//! no session on record has them. They would wait for ever, and a new queue of their user for them.
+//! Processes of an earlier keeper that no connection can reach any more: their listener is lost, or their
+//! user has no session on record. They would wait for ever, and a new queue of the user for them.
 
 use std::collections::HashSet;
 
@@ -58,7 +58,7 @@ impl Queues {
             if let Err(error) = at.group.kill() {
                 tracing::error!(%error, service = at.service, uid = at.uid,
                     "cannot end workers without a session on record: end them by hand, by writing 1 into \
-                     cgroup.kill there");
+                     the file that the error names");
             }
         }
     }

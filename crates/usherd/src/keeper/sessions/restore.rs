@@ -1,5 +1,5 @@
-//! Takes up the sessions of an earlier keeper, with their queues. What no record has is ended: nobody
-//! is served without a session on record.
+//! Takes up the sessions of an earlier keeper, with their queues. Ends connections and workers without a
+//! session on record: only users with one are served.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,14 +19,15 @@ impl Sessions {
     /// pinned table. Ends connections and workers of sessions that the table does not have.
     ///
     /// # Errors
-    /// When the kernel does not give the tables. Nothing has been ended then.
+    /// When the kernel's tables cannot be read. No connection and no worker has been ended then; unreadable
+    /// records may have been removed.
     pub fn restore(&self, mut stored: Stored) -> Result<(), KernelError> {
         self.remove_unreadable()?;
         // First, so that no token of a session without a record admits a connection that is not read below.
         self.close_stale_tokens();
         let mut sessions = self.host.admission.sessions()?;
         let rows = self.host.admission.admissions()?;
-        // The former keeper may have ended a session, and not come to its connections.
+        // The former keeper may have ended a session without cutting its connections.
         let recorded = sessions.iter().filter(|(_, record)| is_live(record));
         let recorded: HashSet<SessionId> = recorded.map(|(session, _)| *session).collect();
         let mut lost = Vec::new();

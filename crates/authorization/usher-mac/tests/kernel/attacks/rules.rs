@@ -1,5 +1,5 @@
-//! Ways around rules of `bsdextended`: each is tried without a rule, which shows that it works, by the user whom the rule is
-//! about, and by the twin.
+//! Ways around rules of `bsdextended`. Each is tried without a rule, which shows that it works, then by the
+//! user whom the rule names, and by the twin.
 
 use crate::*;
 
