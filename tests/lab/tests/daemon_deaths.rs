@@ -142,6 +142,33 @@ fn a_keeper_restart_needs_no_new_signature() -> Outcome {
 }
 
 #[test]
+fn an_answer_that_comes_too_late_refuses_no_connection() -> Outcome {
+    let mut mail = mail_with_echo()?;
+    // The channel is open: what is late is the answer on it.
+    drop(connect(&mail.laptop, "bob")?);
+    mail.keeper.kill(Signal::STOP)?;
+    let mut connection = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:echo"])
+        .user("alice")
+        .spawn()?;
+    assert!(
+        mail.signer
+            .wait_log("no answer yet; trying again", PATIENCE)?
+    );
+    // It now opens a session for each of the two attempts, with the same connection.
+    mail.keeper.kill(Signal::CONT)?;
+    let greeting = connection.read_past("\n", PATIENCE)?;
+    assert!(greeting.starts_with("uid 2001 "), "{greeting}");
+    echoes(&mut connection, "late")?;
+    // The session that the signer did not know of is closed.
+    eventually("alice and bob have one session each", || {
+        Ok(sessions(&mail)?.lines().count() == 2)
+    })?;
+    Ok(())
+}
+
+#[test]
 fn what_waits_in_a_queue_survives_the_keeper_and_the_worker() -> Outcome {
     let mut mail = mail_with_echo()?;
     let (first, worker) = connect(&mail.laptop, "alice")?;

@@ -12,10 +12,10 @@ use usher_proto::session_id::SessionId;
 use usher_proto::session_request::{Announcement, SessionRequest};
 
 use super::Signer;
-use super::closing::close_replaced;
+use super::closing::{close, close_replaced};
 use super::gates::Gated;
 use super::lease::Lease;
-use super::open::{ask_for_tokens, open};
+use super::open::{Opening, ask_for_tokens, open};
 use super::relay::ANSWER;
 use super::renewal::renew_for_tokens;
 use super::sessions::Pair;
@@ -35,32 +35,67 @@ pub async fn announce(
     lease: &Lease,
     gated: &mut Gated,
 ) -> Result<SessionId, Refusal> {
+    let mut unanswered = Unanswered::default();
+    let announced = attempt_all(signer, lease, gated, &mut unanswered).await;
+    for session in unanswered.opened {
+        close(&signer.relay, lease.pair.clone(), session);
+    }
+    let (session, by_agent) = announced?;
+    if !by_agent {
+        renew_for_tokens(signer, &lease.pair);
+    }
+    Ok(session)
+}
+
+/// Sessions of attempts whose answer was lost, or comes too late.
+#[derive(Default)]
+struct Unanswered {
+    /// In these the connection may stand announced.
+    announced: Vec<SessionId>,
+    /// The server may have opened these.
+    opened: Vec<SessionId>,
+}
+
+/// Returns the session, and whether the user's agent signed for it.
+async fn attempt_all(
+    signer: &Arc<Signer>,
+    lease: &Lease,
+    gated: &mut Gated,
+    unanswered: &mut Unanswered,
+) -> Result<(SessionId, bool), Refusal> {
     let mut refusal = Refusal::VerifierUnavailable;
-    for attempt in 0..ATTEMPTS {
-        let (mut asked, mut used) = (false, None);
-        match attempt_once(signer, lease, gated, &mut asked, &mut used).await {
-            Ok((session, by_agent)) => {
-                if !by_agent {
-                    renew_for_tokens(signer, &lease.pair);
-                }
-                return Ok(session);
-            }
+    for number in 0..ATTEMPTS {
+        let mut attempt = Attempt::default();
+        match attempt_once(signer, lease, gated, &mut attempt).await {
+            Ok(announced) => return Ok(announced),
             Err(error) => refusal = error,
         }
         if refusal.ends_session() {
             // If a new session was refused, another attempt would be too.
-            let Some(used) = used else {
+            let Some(used) = attempt.used else {
                 return Err(refusal);
             };
             // Another task may have opened the next session meanwhile.
             signer.sessions.forget(&lease.pair.key, used).await;
         } else if refusal.is_unanswered() {
             gated.doubt();
+            let session = attempt.used.or(attempt.opening.opened);
+            unanswered.announced.extend(session);
+            unanswered.opened.extend(attempt.opening.opened);
             // The user is not asked again for each attempt: the program tries again.
-            if asked {
+            if attempt.opening.asked {
                 return Err(refusal);
             }
-            tokio::time::sleep(PAUSE * 2_u32.pow(attempt.min(4))).await;
+            if number == 0 {
+                tracing::info!(host = %lease.pair.host.name, connection = %gated.connection,
+                    %refusal, "no answer yet; trying again");
+            }
+            tokio::time::sleep(PAUSE * 2_u32.pow(number.min(4))).await;
+        } else if refusal == Refusal::AlreadyAnnounced && !unanswered.announced.is_empty() {
+            // By a former attempt: its answer came too late.
+            for session in unanswered.announced.drain(..) {
+                withdraw(signer, &lease.pair, session, gated.connection).await;
+            }
         } else {
             return Err(refusal);
         }
@@ -68,13 +103,18 @@ pub async fn announce(
     Err(refusal)
 }
 
-/// `used`: the session that was already open.
+#[derive(Default)]
+struct Attempt {
+    /// The session that was already open.
+    used: Option<SessionId>,
+    opening: Opening,
+}
+
 async fn attempt_once(
     signer: &Arc<Signer>,
     lease: &Lease,
     gated: &Gated,
-    asked: &mut bool,
-    used: &mut Option<SessionId>,
+    attempt: &mut Attempt,
 ) -> Result<(SessionId, bool), Refusal> {
     let (arrived, pair) = (Instant::now(), &lease.pair);
     let slot = signer.sessions.slot(&pair.key);
@@ -95,7 +135,7 @@ async fn attempt_once(
         let element = session.chain.next()?;
         Some((session.id, session.by_agent, element))
     }) {
-        *used = Some(session);
+        attempt.used = Some(session);
         let announcement = Announcement {
             element,
             connection: gated.connection,
@@ -112,7 +152,7 @@ async fn attempt_once(
         // The user was asked while this task waited, and is not asked again for each waiting task.
         return Err(Refusal::AgentRefused);
     }
-    let (session, openable) = open(signer, lease, Some(gated), asked).await?;
+    let (session, openable) = open(signer, lease, Some(gated), &mut attempt.opening).await?;
     let (id, by_agent) = (session.id, session.by_agent);
     *slot = Some(session);
     let permit = signer.tickets.claim_for_new_session(pair.ticket_key());

@@ -24,13 +24,21 @@ pub struct Openable {
     expires: u64,
 }
 
-/// Opens a session, with its first connection if there is one. `asked`: the user's agent was asked
-/// to sign, perhaps by touching a security key.
+/// How far the opening of a session has come.
+#[derive(Default)]
+pub struct Opening {
+    /// The user's agent was asked to sign, perhaps by touching a security key.
+    pub asked: bool,
+    /// The session that the server has been asked to open.
+    pub opened: Option<SessionId>,
+}
+
+/// Opens a session, with its first connection if there is one.
 pub async fn open(
     signer: &Signer,
     lease: &Lease,
     first: Option<&Gated>,
-    asked: &mut bool,
+    opening: &mut Opening,
 ) -> Result<(Session, Openable), Refusal> {
     let (pair, key) = (&lease.pair, &lease.pair.key);
     let configuration = signer.configuration.get();
@@ -65,7 +73,7 @@ pub async fn open(
         None => None,
     };
     lease.check()?;
-    *asked |= by_agent;
+    opening.asked = by_agent;
     let signed = user_key.sign(&key.user, &statement).await;
     let authenticator = signed.inspect_err(|_| {
         if by_agent {
@@ -83,6 +91,7 @@ pub async fn open(
         first: announced,
     };
     let pending = signer.relay.send(&pair.host, pair.uid, asked)?;
+    opening.opened = Some(id);
     let answered = pending.verdict().await;
     let outcome = answered.as_ref().map(drop).map_err(|refusal| *refusal);
     signer.clocks.note(&key.host, outcome, None, unix_time());
