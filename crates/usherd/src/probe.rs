@@ -21,7 +21,7 @@ static PROTECTION: &[Probe] = &[
         true,
         "protecting packets: what must be protected is dropped otherwise",
         || {
-            in_new_network(probe_esp).map_err(|error| error.to_string())??;
+            in_new_network(probe_esp)??;
             Ok("ESP with AES-GCM works for IPv4 and IPv6".into())
         },
     ),
@@ -46,8 +46,8 @@ static MODULES: &[Probe] = &[Probe::new(
     true,
     "loading modules of mandatory access control",
     || {
-        let probed = Framework::probe().map_err(|error| error.to_string());
-        probed.map(|()| "the dispatchers and a module load".into())
+        Framework::probe()?;
+        Ok("the dispatchers and a module load".into())
     },
 )];
 
@@ -65,7 +65,7 @@ pub fn run(names: &[String]) -> std::io::Result<()> {
                 name: one.name.into(),
                 works: outcome.is_ok(),
                 required: one.required,
-                detail: outcome.unwrap_or_else(|reason| reason),
+                detail: outcome.unwrap_or_else(|lack| lack.to_string()),
                 needed_for: one.needed_for.into(),
             }
         })

@@ -6,12 +6,13 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
+use usher_bpf::Lack;
 use usher_system::{connections, sandbox};
 
 use crate::{cgroup, listener};
 
 /// The finding in words, or the reason that it does not work.
-type Outcome = Result<String, String>;
+type Outcome = Result<String, Lack>;
 
 /// One feature to try.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ impl Probe {
         name: &'static str,
         required: bool,
         needed_for: &'static str,
-        attempt: fn() -> Result<String, String>,
+        attempt: fn() -> Result<String, Lack>,
     ) -> Self {
         Self {
             name,
@@ -45,8 +46,8 @@ impl Probe {
     /// Tries it.
     ///
     /// # Errors
-    /// The reason that it does not work, in words.
-    pub fn run(&self) -> Result<String, String> {
+    /// The reason that it does not work.
+    pub fn run(&self) -> Result<String, Lack> {
         (self.attempt)()
     }
 }
@@ -115,7 +116,7 @@ pub static ALL: &[Probe] = &[
         false,
         "first connections by `programs any` without a second's delay",
         || {
-            crate::ticket::SynSender::can_open().map_err(text)?;
+            crate::ticket::SynSender::can_open()?;
             Ok("raw sockets can be opened".into())
         },
     ),
@@ -151,7 +152,7 @@ pub static ALL: &[Probe] = &[
         "cutting the live connections of a disabled user",
         || {
             connections::can_destroy()
-                .map_err(|error| format!("{error} (CONFIG_INET_DIAG_DESTROY)"))?;
+                .map_err(|error| Lack::new(format!("{error} (CONFIG_INET_DIAG_DESTROY)")))?;
             Ok("SOCK_DESTROY answers".into())
         },
     ),
@@ -161,7 +162,7 @@ pub static ALL: &[Probe] = &[
         "users' listeners, which are IPv6 sockets also for IPv4",
         || {
             // Port 0: the kernel chooses; closed again at once.
-            listener::create(0, 0, 0, 1).map_err(text)?;
+            listener::create(0, 0, 0, 1)?;
             Ok("a listener for both families can be made".into())
         },
     ),
@@ -211,28 +212,28 @@ pub static ALL: &[Probe] = &[
     ),
 ];
 
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
-}
-
 fn root() -> Outcome {
     if rustix::process::geteuid().is_root() {
         Ok("this runs as root".into())
     } else {
-        Err("this does not run as root, so most of what follows could not be tried".into())
+        Err(Lack::new(
+            "this does not run as root, so most of what follows could not be tried",
+        ))
     }
 }
 
 fn bpf_file_system() -> Outcome {
     match rustix::fs::statfs(Path::new("/sys/fs/bpf")) {
         Ok(found) if found.f_type == 0xcafe_4a11 => Ok("mounted at /sys/fs/bpf".into()),
-        Ok(_) => Err("nothing is mounted at /sys/fs/bpf: mount -t bpf bpf /sys/fs/bpf".into()),
-        Err(error) => Err(format!("/sys/fs/bpf: {error}")),
+        Ok(_) => Err(Lack::new(
+            "nothing is mounted at /sys/fs/bpf: mount -t bpf bpf /sys/fs/bpf",
+        )),
+        Err(error) => Err(Lack::new(format!("/sys/fs/bpf: {error}"))),
     }
 }
 
 /// Whether LSM programs run here. Needs root.
-fn lsm_programs() -> Result<String, String> {
+fn lsm_programs() -> Outcome {
     // A kernel that refuses them may still have bpf in its list, so the list decides only the rest.
     crate::ownership::load_lsm_program().and_then(|()| {
         let list = "/sys/kernel/security/lsm";
@@ -240,11 +241,11 @@ fn lsm_programs() -> Result<String, String> {
             Ok(names) if names.trim_end().split(',').any(|name| name == "bpf") => {
                 Ok("LSM programs load, and bpf is among the LSMs in force".into())
             }
-            Ok(names) => Err(format!(
+            Ok(names) => Err(Lack::new(format!(
                 "LSM programs load and are never called: bpf is not among the LSMs in force; \
                  start the kernel with lsm={},bpf",
                 names.trim_end()
-            )),
+            ))),
             Err(error) => Ok(format!(
                 "LSM programs load; whether they are called cannot be read ({list}: {error})"
             )),
@@ -254,7 +255,7 @@ fn lsm_programs() -> Result<String, String> {
 
 fn ownership_programs() -> Outcome {
     const LOADED: &str = "the fence, connection ownership and the guard load";
-    let missing = crate::ownership::try_load().map_err(text)?;
+    let missing = crate::ownership::try_load()?;
     Ok(match missing.as_slice() {
         [] => LOADED.into(),
         missing => format!(
@@ -318,13 +319,14 @@ fn zero_copy_receive() -> Outcome {
     match ring_offers(RECEIVE_ZERO_COPY) {
         Ok(None) => Ok("io_uring is switched off".into()),
         Ok(Some(false)) => Ok("io_uring has no operation that reads a connection unseen".into()),
-        Ok(Some(true)) => Err(
+        Ok(Some(true)) => Err(Lack::new(
             "this kernel's io_uring has RECV_ZC, which asks no LSM program: a process with \
              CAP_NET_ADMIN that already holds a descriptor of a connection can read it so from a \
-             network card set up for that; `sysctl kernel.io_uring_disabled=2` closes it"
-                .into(),
-        ),
-        Err(error) => Err(format!("io_uring cannot be asked what it offers: {error}")),
+             network card set up for that; `sysctl kernel.io_uring_disabled=2` closes it",
+        )),
+        Err(error) => Err(Lack::new(format!(
+            "io_uring cannot be asked what it offers: {error}"
+        ))),
     }
 }
 
@@ -339,15 +341,15 @@ fn task_storage() -> Outcome {
     let chosen = std::fs::read_to_string("/sys/kernel/debug/sched/preempt").ok();
     match preempted_in_lookup(&release, &version, chosen.as_deref()) {
         Some(false) => Ok("the fence finds its marks at every instant".into()),
-        Some(true) => Err(format!(
+        Some(true) => Err(Lack::new(format!(
             "kernel {release} preempts fully: a lookup in BPF task storage can fail when it \
              interrupts another, and the fence then misses a process's mark; start the kernel \
              with preempt=voluntary, or take 6.2 or later"
-        )),
-        None => Err(format!(
+        ))),
+        None => Err(Lack::new(format!(
             "kernel {release} may preempt fully, and /sys/kernel/debug/sched/preempt cannot be \
              read: mount debugfs, or start the kernel with preempt=voluntary, or take 6.2 or later"
-        )),
+        ))),
     }
 }
 
@@ -368,26 +370,30 @@ fn preempted_in_lookup(release: &str, version: &str, chosen: Option<&str>) -> Op
 }
 
 fn control_groups() -> Outcome {
-    let own = cgroup::own().map_err(text)?;
+    let own = cgroup::own()?;
     // The root group has no cgroup.kill; any other has it from 5.14 on.
     let is_root = cgroup::mount().is_ok_and(|mount| mount == own || own.ends_with("/"));
     if is_root || own.join("cgroup.kill").exists() {
         Ok(format!("version 2, at {}", own.display()))
     } else {
-        Err("cgroup.kill is missing (kernels from 5.14 have it)".into())
+        Err(Lack::new(
+            "cgroup.kill is missing (kernels from 5.14 have it)",
+        ))
     }
 }
 
 fn process_descriptors() -> Outcome {
     let flags = rustix::process::PidfdFlags::empty();
-    rustix::process::pidfd_open(rustix::process::getpid(), flags).map_err(text)?;
+    rustix::process::pidfd_open(rustix::process::getpid(), flags)?;
     Ok("pidfd_open works".into())
 }
 
 fn landlock() -> Outcome {
     match sandbox::landlock_version() {
         version @ 1.. => Ok(format!("version {version}")),
-        _ => Err("this kernel has no Landlock, or it is not among lsm=...".into()),
+        _ => Err(Lack::new(
+            "this kernel has no Landlock, or it is not among lsm=...",
+        )),
     }
 }
 
@@ -395,11 +401,11 @@ fn seccomp() -> Outcome {
     let path = "/proc/sys/kernel/seccomp/actions_avail";
     match std::fs::read_to_string(path) {
         Ok(actions) if actions.contains("errno") => Ok("filters work".into()),
-        Ok(actions) => Err(format!(
+        Ok(actions) => Err(Lack::new(format!(
             "the action `errno` is missing ({})",
             actions.trim()
-        )),
-        Err(error) => Err(format!("{path}: {error}")),
+        ))),
+        Err(error) => Err(Lack::new(format!("{path}: {error}"))),
     }
 }
 

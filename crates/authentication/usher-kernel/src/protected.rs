@@ -8,7 +8,8 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 use usher_bpf::{
-    Code, NetfilterHook, NetfilterPlace, Object, Pins, Table, code, leave_netfilter, program_id,
+    Code, Lack, NetfilterHook, NetfilterPlace, Object, Pins, Table, code, leave_netfilter,
+    program_id,
 };
 
 use crate::KernelError;
@@ -28,8 +29,8 @@ const PLACE: NetfilterPlace = NetfilterPlace {
 /// Tries whether this kernel takes the program.
 ///
 /// # Errors
-/// The reason, in words.
-pub(crate) fn probe() -> Result<(), String> {
+/// The kernel's reason.
+pub(crate) fn probe() -> Result<(), Lack> {
     CODE.probe_at_netfilter(&[(PROGRAM, PLACE)])
 }
 

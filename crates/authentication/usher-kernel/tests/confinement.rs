@@ -419,7 +419,7 @@ tests! {
             let outcome = probe.run();
             println!("{}: {outcome:?}", probe.name);
             assert!(!probe.needed_for.is_empty());
-            assert!(!outcome.unwrap_or_else(|reason| reason).is_empty());
+            assert!(!outcome.unwrap_or_else(|lack| lack.to_string()).is_empty());
         }
         for name in ["privileges", "admission", "cutting connections", "IPv6", "process descriptors", "seccomp"] {
             let probe = probe::ALL.iter().find(|probe| probe.name == name).unwrap();

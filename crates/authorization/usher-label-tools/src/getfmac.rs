@@ -10,6 +10,7 @@ use usher_file_label::LabelledFile;
 use usher_label::{ElementList, Label};
 
 use crate::elements::elements;
+use crate::error::ToolError;
 use crate::output::{Output, of_path, shown};
 
 /// Print the labels of files.
@@ -46,8 +47,8 @@ impl Arguments {
         };
         let elements = match elements(self.elements.as_deref(), "file") {
             Ok(elements) => elements,
-            Err(text) => {
-                output.complain(&text);
+            Err(error) => {
+                output.complain(&error);
                 return ExitCode::FAILURE;
             }
         };
@@ -67,9 +68,9 @@ impl Arguments {
                     );
                     output.print(&format!("{}: {text}", shown(bytes)), object)
                 }
-                Err(text) => {
+                Err(error) => {
                     is_whole = false;
-                    output.warn(bytes, &text)
+                    output.warn(bytes, &error.to_string())
                 }
             };
             if printed.is_err() {
@@ -82,18 +83,15 @@ impl Arguments {
         }
     }
 
-    fn label(&self, path: &Path, elements: Option<&ElementList>) -> Result<Label, String> {
+    fn label(&self, path: &Path, elements: Option<&ElementList>) -> Result<Label, ToolError> {
         let file = match self.of_link {
             true => LabelledFile::Link(path),
             false => LabelledFile::Path(path),
         };
-        let label = file
-            .label()
-            .map_err(|error| error.to_string())?
-            .unwrap_or_default();
+        let label = file.label()?.unwrap_or_default();
         match elements {
             None => Ok(label),
-            Some(elements) => label.select(elements).map_err(|error| error.to_string()),
+            Some(elements) => Ok(label.select(elements)?),
         }
     }
 }

@@ -8,6 +8,7 @@ use usher_kernel_label::label_of_process;
 use usher_label::Label;
 
 use crate::elements::elements;
+use crate::error::ToolError;
 use crate::output::Output;
 
 /// Print the label of a process.
@@ -38,8 +39,8 @@ impl Arguments {
         };
         let label = match self.label() {
             Ok(label) => label,
-            Err(text) => {
-                output.complain(&text);
+            Err(error) => {
+                output.complain(&error);
                 return ExitCode::FAILURE;
             }
         };
@@ -60,12 +61,12 @@ impl Arguments {
         }
     }
 
-    fn label(&self) -> Result<Label, String> {
+    fn label(&self) -> Result<Label, ToolError> {
         let elements = elements(self.elements.as_deref(), "process")?;
-        let label = label_of_process(self.process).map_err(|error| error.to_string())?;
+        let label = label_of_process(self.process)?;
         match elements {
             None => Ok(label),
-            Some(elements) => label.select(&elements).map_err(|error| error.to_string()),
+            Some(elements) => Ok(label.select(&elements)?),
         }
     }
 }

@@ -10,6 +10,7 @@
 
 pub mod checkpoint;
 mod elements;
+mod error;
 pub mod getfmac;
 pub mod getpmac;
 pub mod output;

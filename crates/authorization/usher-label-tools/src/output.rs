@@ -1,5 +1,6 @@
 //! The output of the commands: text for people, or one JSON object a line.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
@@ -30,7 +31,7 @@ impl Output {
     }
 
     /// A line on standard error.
-    pub fn complain(&self, text: &str) {
+    pub fn complain(&self, text: &impl Display) {
         eprintln!("{}: {text}", self.command);
     }
 
@@ -46,7 +47,7 @@ impl Output {
             return self.print("", object);
         }
         if !self.is_quiet {
-            self.complain(&format!("{}: {text}", shown(path)));
+            self.complain(&format_args!("{}: {text}", shown(path)));
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use usher_file_label::{Change, FileLabelError, LabelledFile, first_of, read_sour
 use usher_label::{Flavour, Label, Match, Specification, SpecificationSet};
 
 use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::error::ToolError;
 use crate::output::{Output, hexadecimal, of_path, shown};
 use crate::walk::{Manner, Onward, Step, Visited, walk};
 
@@ -143,7 +144,7 @@ struct Run<'a> {
     /// The tree and the file that were done last.
     last: Option<(usize, Vec<u8>)>,
     /// Why the run stops.
-    stopped: Option<String>,
+    stopped: Option<ToolError>,
 }
 
 impl Arguments {
@@ -157,14 +158,14 @@ impl Arguments {
         match self.label_trees(output) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
-            Err(text) => {
-                output.complain(&text);
+            Err(error) => {
+                output.complain(&error);
                 ExitCode::FAILURE
             }
         }
     }
 
-    fn label_trees(&self, output: Output) -> Result<bool, String> {
+    fn label_trees(&self, output: Output) -> Result<bool, ToolError> {
         for tree in &self.trees {
             check_path(tree)?;
         }
@@ -172,7 +173,7 @@ impl Arguments {
         let (checkpoint, position) = match &self.checkpoint {
             None => (None, None),
             Some(file) => {
-                let opened = Checkpoint::open(file, run).map_err(|error| error.to_string())?;
+                let opened = Checkpoint::open(file, run)?;
                 (Some(opened.0), opened.1)
             }
         };
@@ -208,21 +209,21 @@ impl Arguments {
     }
 
     /// The specifications, and what identifies a run with them.
-    fn specifications(&self) -> Result<(SpecificationSet, String), String> {
+    fn specifications(&self) -> Result<(SpecificationSet, String), ToolError> {
         let mut digest = Sha256::new();
         let mut files = Vec::new();
         let labels = self.labels.iter().map(|path| (path, Flavour::Labels));
         let contexts = self.contexts.iter().map(|path| (path, Flavour::Contexts));
         for (path, flavour) in labels.chain(contexts) {
-            let source = read_source(path).map_err(|error| error.to_string())?;
+            let source = read_source(path)?;
             for part in [&[flavour as u8][..], source.text.as_bytes()] {
                 add(&mut digest, part);
             }
             let file = Specification::parse(source, flavour);
-            files.push(file.map_err(|found| first_of(found).to_string())?);
+            files.push(file.map_err(first_of)?);
         }
         if files.is_empty() {
-            return Err("no specification file: name one with -f or -s".to_owned());
+            return Err(ToolError::NoSpecification);
         }
         add(
             &mut digest,
@@ -231,8 +232,7 @@ impl Arguments {
         for tree in &self.trees {
             add(&mut digest, tree.as_os_str().as_bytes());
         }
-        let set = SpecificationSet::new(files);
-        let set = set.map_err(|mistake| format!("the specification files together: {mistake}"))?;
+        let set = SpecificationSet::new(files).map_err(ToolError::Together)?;
         Ok((set, hexadecimal(&digest.finalize())))
     }
 }
@@ -244,7 +244,7 @@ fn add(digest: &mut Sha256, part: &[u8]) {
 }
 
 /// Patterns are for absolute paths without detours.
-fn check_path(tree: &Path) -> Result<(), String> {
+fn check_path(tree: &Path) -> Result<(), ToolError> {
     let is_plain = tree.is_absolute()
         && tree
             .components()
@@ -256,10 +256,7 @@ fn check_path(tree: &Path) -> Result<(), String> {
         || text.ends_with(b"/.");
     match is_plain && !has_detour {
         true => Ok(()),
-        false => Err(format!(
-            "{}: not an absolute path without `.`, `..` and `//`; patterns match such paths only",
-            shown(text)
-        )),
+        false => Err(ToolError::Detour(shown(text))),
     }
 }
 
@@ -273,7 +270,7 @@ impl Run<'_> {
         let onward = match self.label(step) {
             Ok(onward) => onward,
             Err(error) => {
-                self.stopped = Some(format!("standard output: {error}"));
+                self.stopped = Some(error.into());
                 Onward::Stop
             }
         };
@@ -285,7 +282,7 @@ impl Run<'_> {
         if self.counters.files.is_multiple_of(FILES_OF_A_CHECKPOINT)
             && let Err(error) = self.write_checkpoint()
         {
-            self.stopped = Some(error.to_string());
+            self.stopped = Some(error.into());
             return Onward::Stop;
         }
         onward
@@ -396,7 +393,7 @@ impl Run<'_> {
         }
         self.counters.passed += 1;
         if self.arguments.strict {
-            self.stopped = Some(format!("{}: {error}", shown(file.path)));
+            self.stopped = Some(ToolError::NoLabels(shown(file.path), error));
             return Ok(Onward::Stop);
         }
         self.output.warn(file.path, &error.to_string())?;
@@ -422,21 +419,20 @@ impl Run<'_> {
         self.output.print(&text, object)
     }
 
-    fn finish(self) -> Result<bool, String> {
+    fn finish(self) -> Result<bool, ToolError> {
         let is_whole = self.stopped.is_none();
         let kept = match (&self.checkpoint, is_whole) {
             (Some(checkpoint), true) => checkpoint.remove(),
             _ => self.write_checkpoint(),
         };
-        kept.map_err(|error| error.to_string())?;
+        kept?;
         if self.output.is_json || !self.output.is_quiet {
             let mut object = self.counters.object();
             object.insert("whole".to_owned(), json!(is_whole));
-            let printed = self.output.print(&self.counters.to_string(), object);
-            printed.map_err(|error| format!("standard output: {error}"))?;
+            self.output.print(&self.counters.to_string(), object)?;
         }
         match self.stopped {
-            Some(text) => Err(text),
+            Some(error) => Err(error),
             None => Ok(self.counters.failed == 0),
         }
     }

@@ -8,6 +8,7 @@ use clap::Parser;
 use usher_kernel_label::set_at_exec;
 use usher_label::Label;
 
+use crate::error::ToolError;
 use crate::output::Output;
 
 /// Run a command with a label.
@@ -32,8 +33,8 @@ impl Arguments {
             is_json: false,
             is_quiet: false,
         };
-        if let Err(text) = self.request() {
-            output.complain(&text);
+        if let Err(error) = self.request() {
+            output.complain(&error);
             return ExitCode::FAILURE;
         }
         let mut command = self.command.into_iter();
@@ -42,16 +43,15 @@ impl Arguments {
         };
         // The process ends with the label's request when this fails.
         let error = Command::new(&program).args(command).exec();
-        output.complain(&format!("{}: {error}", program.display()));
+        output.complain(&format_args!("{}: {error}", program.display()));
         match error.kind() {
             std::io::ErrorKind::NotFound => ExitCode::from(127),
             _ => ExitCode::from(126),
         }
     }
 
-    fn request(&self) -> Result<(), String> {
-        let label = self.label.parse::<Label>();
-        let label = label.map_err(|error| format!("{error}; {}", error.remedy()))?;
-        set_at_exec(Some(&label)).map_err(|error| format!("{label}: {error}"))
+    fn request(&self) -> Result<(), ToolError> {
+        let label: Label = self.label.parse().map_err(ToolError::Label)?;
+        set_at_exec(Some(&label)).map_err(|error| ToolError::SetAtExec(label, error))
     }
 }

@@ -326,9 +326,8 @@ fn camel(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(header: &str) -> Result<String, String> {
-        let read = Declarations::with_bytes(&["ends"]).read(header);
-        read.map_err(|error| error.to_string())
+    fn read(header: &str) -> Result<String, Failure> {
+        Declarations::with_bytes(&["ends"]).read(header)
     }
 
     #[test]
@@ -373,14 +372,16 @@ mod tests {
                  _Static_assert(sizeof(struct usher_gap) == {size}, \"\");\n"
             )
         };
-        let error = read(&header(16)).unwrap_err();
+        let error = read(&header(16)).unwrap_err().to_string();
         assert_eq!(error, "struct usher_gap: 12 of 16 bytes are fields");
         read(&header(12)).unwrap();
     }
 
     #[test]
     fn a_size_that_nothing_asserts_is_refused() {
-        let error = read("struct usher_one {\n\t__u32 a;\n};\n").unwrap_err();
+        let error = read("struct usher_one {\n\t__u32 a;\n};\n")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("usher_one"), "{error}");
     }
 
@@ -388,7 +389,10 @@ mod tests {
     fn an_unknown_type_is_refused() {
         let header = "struct usher_one {\n\tlong a;\n};\n\
                       _Static_assert(sizeof(struct usher_one) == 8, \"\");\n";
-        assert_eq!(read(header).unwrap_err(), "the type long is not known");
+        assert_eq!(
+            read(header).unwrap_err().to_string(),
+            "the type long is not known"
+        );
     }
 
     #[test]

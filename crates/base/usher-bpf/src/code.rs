@@ -6,7 +6,7 @@ use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject, OpenProgramMut};
 use usher_system::namespace;
 
 use crate::pins::{LINK, unpin};
-use crate::{KernelError, Object, Pins, exists, print};
+use crate::{KernelError, Lack, Object, Pins, exists, print};
 
 /// A compiled object of `bpf/`; see [`code!`](crate::code).
 #[derive(Debug)]
@@ -32,11 +32,9 @@ impl Code {
     /// Tries whether this kernel accepts the programs: loads and releases them.
     ///
     /// # Errors
-    /// The reason, in words.
-    pub fn probe(&self) -> Result<(), String> {
-        self.open()
-            .map_err(|error| error.to_string())
-            .and_then(Opened::try_load)
+    /// The kernel's reason.
+    pub fn probe(&self) -> Result<(), Lack> {
+        self.open()?.try_load()
     }
 
     /// Reads the programs without loading them.
@@ -199,10 +197,10 @@ impl Opened {
     /// Loads and releases programs and tables.
     ///
     /// # Errors
-    /// The reason why this kernel refuses them, in words. libbpf prints nothing.
-    pub fn try_load(self) -> Result<(), String> {
-        let loaded = print::quietly(|| self.open.load());
-        loaded.map(drop).map_err(|error| error.to_string())
+    /// The reason why this kernel refuses them. libbpf prints nothing.
+    pub fn try_load(self) -> Result<(), Lack> {
+        print::quietly(|| self.open.load())?;
+        Ok(())
     }
 
     /// Loads programs and tables. Nothing is attached yet.

@@ -11,7 +11,7 @@ use usher_system::namespace::in_new_network;
 
 use crate::pins::{LINK, unpin};
 use crate::table::clone;
-use crate::{Code, KernelError, Object, Pins};
+use crate::{Code, KernelError, Lack, Object, Pins};
 
 /// Makes the kernel reassemble fragments before the program sees them (BPF_F_NETFILTER_IP_DEFRAG).
 /// Kernel 6.6; the programs themselves load from 6.4 on.
@@ -66,11 +66,11 @@ impl Code {
     /// reassemble no fragments for them.
     ///
     /// # Errors
-    /// The reason, in words.
+    /// The kernel's reason.
     pub fn probe_at_netfilter(
         &self,
         programs: &[(&'static str, NetfilterPlace)],
-    ) -> Result<(), String> {
+    ) -> Result<(), Lack> {
         self.probe()?;
         let attach = || {
             let object = self.open()?.load()?;
@@ -79,8 +79,7 @@ impl Code {
             }
             Ok::<_, KernelError>(())
         };
-        let attached = in_new_network(attach).map_err(|error| error.to_string())?;
-        attached.map_err(|error| error.to_string())
+        Ok(in_new_network(attach)??)
     }
 }
 

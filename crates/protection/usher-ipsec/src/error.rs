@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use netlink_packet_core::DecodeError;
 use usher_bpf::KernelError;
 use usher_protection::ProgramName;
 
@@ -73,7 +74,7 @@ pub enum IpsecError {
         /// The attempted change or question.
         what: &'static str,
         /// The reason.
-        reason: String,
+        reason: DecodeError,
     },
     /// A sysctl cannot be read or written.
     #[error("{path}: {error}", path = .path.display())]

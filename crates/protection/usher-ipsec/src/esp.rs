@@ -6,6 +6,8 @@ use netlink_packet_xfrm::constants::{AF_INET, AF_INET6, IPPROTO_ESP, XFRM_MODE_T
 use netlink_packet_xfrm::state::ModifyMessage;
 use netlink_packet_xfrm::{Address, AlgAead, Id, UserSaInfo, XfrmAttrs, XfrmMessage};
 
+use usher_bpf::Lack;
+
 use crate::netlink::Channel;
 
 /// The algorithm that both kinds of protection use, as the kernel calls it.
@@ -18,9 +20,10 @@ const TAG_BITS: u32 = 128;
 /// namespace should be a new one: they stay in it.
 ///
 /// # Errors
-/// The missing parts of the kernel, in words.
-pub fn probe_esp() -> Result<(), String> {
-    let mut channel = Channel::open().map_err(|error| format!("{error} (CONFIG_XFRM_USER)"))?;
+/// The missing parts of the kernel.
+pub fn probe_esp() -> Result<(), Lack> {
+    let mut channel =
+        Channel::open().map_err(|error| Lack::new(format!("{error} (CONFIG_XFRM_USER)")))?;
     let ipv4 = IpAddr::from(Ipv4Addr::LOCALHOST);
     let ipv6 = IpAddr::from(Ipv6Addr::LOCALHOST);
     for (address, family, module, option) in [
@@ -29,9 +32,9 @@ pub fn probe_esp() -> Result<(), String> {
     ] {
         let sa = XfrmMessage::AddSa(sa(address, family));
         channel.request("making an SA of ESP", sa).map_err(|error| {
-            format!(
+            Lack::new(format!(
                 "{error}; this kernel needs {option} (`modprobe {module}`) and AES-GCM (CONFIG_CRYPTO_GCM)"
-            )
+            ))
         })?;
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
-use usher_bpf::Objects;
+use usher_bpf::{KernelError, Lack, Objects};
 use usher_protection::{Class, Level, ProgramName, Tables};
 
 use crate::error::IpsecError;
@@ -68,7 +68,7 @@ pub struct Ipsec {
     monitor: Monitor,
     /// The programs that drop plaintext of services, or the reason that this kernel does not accept
     /// them.
-    services: Result<Services, String>,
+    services: Result<Services, KernelError>,
     spd: Spd,
     sad: Sad,
     sysctls: Option<Sysctls>,
@@ -100,24 +100,24 @@ impl Ipsec {
     /// Tries whether this kernel accepts the monitor.
     ///
     /// # Errors
-    /// The reason, in words.
-    pub fn probe() -> Result<(), String> {
+    /// The kernel's reason.
+    pub fn probe() -> Result<(), Lack> {
         Monitor::probe()
     }
 
     /// Tries whether this kernel can list sockets, so that those older than the policy are governed.
     ///
     /// # Errors
-    /// The reason, in words.
-    pub fn probe_listing() -> Result<(), String> {
+    /// The kernel's reason.
+    pub fn probe_listing() -> Result<(), Lack> {
         Monitor::probe_listing()
     }
 
     /// Tries whether this kernel accepts the programs that drop plaintext of protected services.
     ///
     /// # Errors
-    /// The reason, in words.
-    pub fn probe_services() -> Result<(), String> {
+    /// The kernel's reason.
+    pub fn probe_services() -> Result<(), Lack> {
         Services::probe()
     }
 
@@ -130,7 +130,7 @@ impl Ipsec {
         let spd = Spd::open(settings.mask)?;
         let sysctls = settings.sysctls.as_deref().map(Sysctls::set).transpose()?;
         let monitor = Monitor::open(settings)?;
-        let services = Services::open(monitor.pins()).map_err(|error| error.to_string());
+        let services = Services::open(monitor.pins());
         let signatures = Signatures::left(monitor.signatures()?, settings.mask);
         Ok(Self {
             spd,
@@ -274,7 +274,7 @@ impl Ipsec {
 
     /// The reason that plaintext of protected services can pass while somebody has removed entries of
     /// the SPD. None: it cannot pass, or no protection of services is demanded.
-    pub fn unkept_services(&self) -> Option<&str> {
+    pub fn unkept_services(&self) -> Option<&KernelError> {
         let reason = self.services.as_ref().err()?;
         (!self.now.demands.is_empty()).then_some(reason)
     }

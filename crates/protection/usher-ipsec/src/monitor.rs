@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use usher_base::address_bytes;
 use usher_bpf::executables::{self, Identifier};
-use usher_bpf::{Insertion, KernelError, Object, Objects, Pins, Table, run_on_packet};
+use usher_bpf::{Insertion, KernelError, Lack, Object, Objects, Pins, Table, run_on_packet};
 use usher_protection::{Class, Level};
 
 use crate::error::IpsecError;
@@ -71,8 +71,8 @@ impl Monitor {
     /// Tries whether this kernel accepts the programs.
     ///
     /// # Errors
-    /// The reason, in words.
-    pub fn probe() -> Result<(), String> {
+    /// The kernel's reason.
+    pub fn probe() -> Result<(), Lack> {
         CODE.probe()?;
         PACKETS.probe()
     }
@@ -80,8 +80,8 @@ impl Monitor {
     /// Tries whether this kernel accepts the programs that list sockets and mark connections.
     ///
     /// # Errors
-    /// The reason, in words.
-    pub fn probe_listing() -> Result<(), String> {
+    /// The kernel's reason.
+    pub fn probe_listing() -> Result<(), Lack> {
         LIVE.probe()
     }
 

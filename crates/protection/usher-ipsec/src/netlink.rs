@@ -100,19 +100,16 @@ impl Channel {
     /// along; they are wiped, and nothing copies them.
     pub fn sas(&mut self, mut take: impl FnMut(&UserSaInfo, &[u16])) -> Result<(), IpsecError> {
         let what = "listing the SAs";
-        let unreadable = |reason: DecodeError| IpsecError::Answer {
-            what,
-            reason: reason.to_string(),
-        };
+        let unreadable = |reason| IpsecError::Answer { what, reason };
         let get = XfrmMessage::GetDumpSa(GetDumpMessage::default());
         self.send(what, get, NLM_F_REQUEST | NLM_F_DUMP)?;
         let mut buffer = Zeroizing::new(vec![0; LARGEST_DATAGRAM]);
         loop {
             let received = recv(&self.socket, &mut buffer[..], RecvFlags::empty());
             let (_, length) = received.map_err(|error| IpsecError::netlink(what)(error.into()))?;
-            let mut rest = buffer.get(..length).ok_or_else(|| IpsecError::Answer {
-                what,
-                reason: format!("a message of {length} bytes"),
+            let whole = buffer.get(..length);
+            let mut rest = whole.ok_or_else(|| {
+                unreadable(DecodeError::from(format!("a message of {length} bytes")))
             })?;
             while !rest.is_empty() {
                 let message = NetlinkBuffer::new_checked(rest).map_err(unreadable)?;
@@ -211,7 +208,7 @@ fn whole(bytes: &[u8]) -> Result<(), DecodeError> {
 /// The messages of one datagram.
 fn messages(
     bytes: &[u8],
-) -> impl Iterator<Item = Result<NetlinkMessage<XfrmMessage>, String>> + '_ {
+) -> impl Iterator<Item = Result<NetlinkMessage<XfrmMessage>, DecodeError>> + '_ {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -226,7 +223,7 @@ fn messages(
             }
             Err(error) => {
                 rest = &[];
-                Some(Err(error.to_string()))
+                Some(Err(error))
             }
         }
     })
@@ -379,7 +376,7 @@ impl Ours {
 
 const NO_BUFFER: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
 
-fn event(message: Result<NetlinkMessage<XfrmMessage>, String>) -> Option<Event> {
+fn event(message: Result<NetlinkMessage<XfrmMessage>, DecodeError>) -> Option<Event> {
     let Ok(message) = message else {
         return Some(Event::Lost);
     };

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 
 use usher_base::address_bytes;
 use usher_bpf::{
-    Code, KernelError, NetfilterHook, NetfilterPlace, Object, Objects, Pins, Table, code,
+    Code, KernelError, Lack, NetfilterHook, NetfilterPlace, Object, Objects, Pins, Table, code,
     leave_netfilter,
 };
 use usher_protection::{Class, Level, Tables};
@@ -111,8 +111,8 @@ impl Services {
     /// Tries whether this kernel accepts the programs.
     ///
     /// # Errors
-    /// The reason, in words.
-    pub fn probe() -> Result<(), String> {
+    /// The kernel's reason.
+    pub fn probe() -> Result<(), Lack> {
         CODE.probe_at_netfilter(&PROGRAMS)
     }
 

@@ -14,7 +14,7 @@ use usher_policy::protection::MarkMask;
 
 use lists::{iptables, routing_rules, strongswan, units, wireguard, xfrm};
 use nftables::nftables;
-use tool::{LIMIT, output};
+use tool::{LIMIT, Unread, output};
 
 /// All bits of a mark.
 const ALL: u32 = u32::MAX;
@@ -92,12 +92,12 @@ const TOOLS: [Tool; 11] = [
 
 impl Tool {
     /// Refuses a list that should be JSON and is not. An empty text is an empty list.
-    fn require_json(&self, text: String) -> Result<String, String> {
+    fn require_json(&self, text: String) -> Result<String, Unread> {
         let is_json = self.words.iter().any(|word| ["-j", "-json"].contains(word));
         match is_json && !text.trim().is_empty() {
             true => match serde_json::from_str::<IgnoredAny>(&text) {
                 Ok(_) => Ok(text),
-                Err(error) => Err(format!("its list cannot be read: {error}")),
+                Err(error) => Err(Unread::Json(error)),
             },
             false => Ok(text),
         }
@@ -188,7 +188,7 @@ mod tests {
         let [json, other] = [&TOOLS[0], &TOOLS[5]];
         assert!(json.require_json("[{".into()).is_err());
         for (tool, text) in [(json, "[]"), (json, "\n"), (other, "*mangle")] {
-            assert_eq!(tool.require_json(text.into()).as_deref(), Ok(text));
+            assert_eq!(tool.require_json(text.into()).unwrap(), text);
         }
     }
 

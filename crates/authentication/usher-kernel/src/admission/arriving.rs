@@ -2,7 +2,7 @@
 //! filters at interfaces. From kernel 6.6 on.
 
 use usher_bpf::{
-    Code, NetfilterHook, NetfilterPlace, Object, Pins, code, leave_netfilter, program_id,
+    Code, Lack, NetfilterHook, NetfilterPlace, Object, Pins, code, leave_netfilter, program_id,
 };
 
 use super::FILTER;
@@ -23,8 +23,8 @@ const PLACE: NetfilterPlace = NetfilterPlace {
 /// Tries whether this kernel takes the program.
 ///
 /// # Errors
-/// The reason, in words.
-pub(crate) fn probe() -> Result<(), String> {
+/// The kernel's reason.
+pub(crate) fn probe() -> Result<(), Lack> {
     CODE.probe_at_netfilter(&[(PROGRAM, PLACE)])
 }
 

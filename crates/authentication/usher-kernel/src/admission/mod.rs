@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use usher_base::ConnectionTuple;
 pub use usher_bpf::Unattached;
-use usher_bpf::{Code, Filter, Insertion, Pins, Ring, Table, code, program_id, run};
+use usher_bpf::{Code, Filter, Insertion, Lack, Pins, Ring, Table, code, program_id, run};
 use usher_proto::{Certified, SessionId};
 
 use crate::KernelError;
@@ -64,7 +64,7 @@ pub struct Admission {
     check_token: OwnedFd,
     /// The program that reads tokens at LOCAL_IN; or the reason that the kernel does not accept it, so
     /// that filters at interfaces read them.
-    arriving: Result<Arriving, String>,
+    arriving: Result<Arriving, Lack>,
     untracked: Ring<ConnectionTuple>,
     last_number: AtomicU64,
     pins: Pins,
@@ -85,7 +85,7 @@ impl Admission {
     /// then. Otherwise the kernel's error: objects pinned by then stay and are adopted the next time.
     pub fn open(pins: &Path, cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
         Self::open_with(pins, cgroup, limits, |pins, sizes| {
-            Arriving::open(pins, sizes).map_err(|error| error.to_string())
+            Ok(Arriving::open(pins, sizes)?)
         })
     }
 
@@ -98,14 +98,14 @@ impl Admission {
         cgroup: &Path,
         limits: &Limits,
     ) -> Result<Self, KernelError> {
-        Self::open_with(pins, cgroup, limits, |_, _| Err("not asked for".to_owned()))
+        Self::open_with(pins, cgroup, limits, |_, _| Err(Lack::new("not asked for")))
     }
 
     fn open_with(
         pins: &Path,
         cgroup: &Path,
         limits: &Limits,
-        arriving: impl FnOnce(&Pins, &[(&'static str, u32)]) -> Result<Arriving, String>,
+        arriving: impl FnOnce(&Pins, &[(&'static str, u32)]) -> Result<Arriving, Lack>,
     ) -> Result<Self, KernelError> {
         let pins = Pins::lock(pins)?;
         pins.require_layout(LAYOUT_VERSION)?;
@@ -440,8 +440,8 @@ impl Admission {
     /// The reason that tokens are read at interfaces, where packets under IPsec and fragments cannot be
     /// read. None: they are read at LOCAL_IN, in packets of every form and on every interface.
     #[must_use]
-    pub fn reads_at_interfaces(&self) -> Option<&str> {
-        self.arriving.as_ref().err().map(String::as_str)
+    pub fn reads_at_interfaces(&self) -> Option<&Lack> {
+        self.arriving.as_ref().err()
     }
 
     /// Ensures that the tokens of packets that arrive in the caller's network namespace are read. If

@@ -3,7 +3,7 @@
 use std::io;
 
 use usher_bpf::guard::ask;
-use usher_bpf::{Code, Hooks, Object, Opened, Pins, code, keep_for_all, let_go};
+use usher_bpf::{Code, Hooks, Lack, Object, Opened, Pins, code, keep_for_all, let_go};
 
 use super::OwnershipError;
 use crate::KernelError;
@@ -61,7 +61,7 @@ impl Programs {
 }
 
 fn not_supported(reason: impl ToString) -> OwnershipError {
-    OwnershipError::NotSupported(reason.to_string())
+    OwnershipError::NotSupported(Lack::new(reason.to_string()))
 }
 
 /// Loads the programs and releases them. Returns the hooks that this kernel lacks.
@@ -110,11 +110,11 @@ fn sees_pinned_pages() -> Result<bool, KernelError> {
 }
 
 /// Tries to load the smallest LSM program.
-pub(crate) fn load_lsm_program() -> Result<(), String> {
+pub(crate) fn load_lsm_program() -> Result<(), Lack> {
     static CODE: Code = code!("usher_probe", "probe");
     CODE.probe().map_err(|error| {
-        format!(
+        Lack::new(format!(
             "this kernel refuses LSM programs ({error}), as it does in lockdown or without BPF LSM"
-        )
+        ))
     })
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use usher_bpf::Lack;
+
 use crate::KernelError;
 pub use crate::shared::ownership::Reason;
 use crate::shared::ownership::{GROUPS, Identity as Grant};
@@ -71,7 +73,7 @@ pub enum OwnershipError {
         "this kernel does not run the programs that enforce ownership: {0}; it needs BPF LSM \
          (CONFIG_BPF_LSM, BTF, bpf in the list lsm= of the kernel command line) and no lockdown"
     )]
-    NotSupported(String),
+    NotSupported(Lack),
     /// Root cannot be fenced, and no process may become root.
     #[error("root is neither a service's account nor a user of one; name another account")]
     Root,

@@ -12,6 +12,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use usher_bpf::Lack;
 use usher_ipsec::{Ipsec, MarkMask, Settings};
 use usher_protection::{Class, Kind, Profile};
 
@@ -127,9 +128,9 @@ pub fn world(path: &str, body: fn(&World)) {
 
 /// The reason that this kernel refuses the monitor. Tried once a test program, because trying loads
 /// all of the monitor.
-fn refusal() -> Option<&'static str> {
-    static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
-    REFUSAL.get_or_init(|| Ipsec::probe().err()).as_deref()
+fn refusal() -> Option<&'static Lack> {
+    static REFUSAL: OnceLock<Option<Lack>> = OnceLock::new();
+    REFUSAL.get_or_init(|| Ipsec::probe().err()).as_ref()
 }
 
 /// Whether this kernel makes SAs of ESP. Prints the reason if not.

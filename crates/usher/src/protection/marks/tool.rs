@@ -1,7 +1,7 @@
 //! Tools of other subsystems that list their rules.
 
-use std::io::Read;
-use std::process::{Command, Stdio};
+use std::io::{self, Read};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The most bytes of a tool's list that are read.
@@ -11,10 +11,29 @@ const LARGEST: u64 = 64 << 20;
 /// configuration, and other commands wait for it, even `usher user disable`.
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
 
+/// Why a tool's list is unknown.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unread {
+    #[error("not asked: the others took too long")]
+    NotAsked,
+    #[error("not installed")]
+    NotInstalled,
+    #[error("no answer in time")]
+    Late,
+    #[error("its list is too long")]
+    TooLong,
+    #[error("its list cannot be read: {0}")]
+    Json(serde_json::Error),
+    #[error("{0}")]
+    Failed(ExitStatus),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// The standard output of a tool that must succeed before this time.
-pub(super) fn output(words: &[&str], deadline: Instant) -> Result<String, String> {
+pub(super) fn output(words: &[&str], deadline: Instant) -> Result<String, Unread> {
     if Instant::now() >= deadline {
-        return Err("not asked: the others took too long".into());
+        return Err(Unread::NotAsked);
     }
     let mut child = Command::new(words[0])
         .args(&words[1..])
@@ -23,8 +42,8 @@ pub(super) fn output(words: &[&str], deadline: Instant) -> Result<String, String
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => "not installed".to_owned(),
-            _ => error.to_string(),
+            io::ErrorKind::NotFound => Unread::NotInstalled,
+            _ => Unread::Io(error),
         })?;
     let stdout = child.stdout.take();
     let reading = std::thread::spawn(move || {
@@ -36,24 +55,23 @@ pub(super) fn output(words: &[&str], deadline: Instant) -> Result<String, String
         if Instant::now() >= deadline {
             // Nothing waits for its end: a killed process may hang in the kernel, too.
             let _ended = child.kill();
-            return Err("no answer in time".into());
+            return Err(Unread::Late);
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     let text = reading
         .join()
-        .map_err(|_| "its list cannot be read".to_owned())?;
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     if matches!(&text, Ok(text) if text.len() as u64 == LARGEST) {
         // It may have ended by now.
         let _ended = child.kill();
-        return Err("its list is too long".into());
+        return Err(Unread::TooLong);
     }
-    let status = child.wait().map_err(|error| error.to_string())?;
-    match text {
-        _ if !status.success() => Err(status.to_string()),
-        Ok(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
-        Err(error) => Err(error.to_string()),
+    let status = child.wait()?;
+    if !status.success() {
+        return Err(Unread::Failed(status));
     }
+    Ok(String::from_utf8_lossy(&text?).into_owned())
 }
 
 #[cfg(test)]
@@ -64,29 +82,27 @@ mod tests {
     fn a_tool_that_does_not_answer_in_time_is_given_up() {
         let soon = Instant::now() + Duration::from_millis(50);
         let late = output(&["sleep", "600"], soon);
-        assert_eq!(late, Err("no answer in time".into()));
+        assert!(matches!(late, Err(Unread::Late)), "{late:?}");
         let late = output(&["true"], Instant::now());
-        assert_eq!(late, Err("not asked: the others took too long".into()));
-        assert_eq!(
-            output(&["true"], Instant::now() + LIMIT * 10),
-            Ok(String::new())
-        );
+        assert!(matches!(late, Err(Unread::NotAsked)), "{late:?}");
+        let answered = output(&["true"], Instant::now() + LIMIT * 10);
+        assert_eq!(answered.unwrap(), "");
     }
 
     #[test]
     fn a_list_without_an_end_is_refused() {
         let deadline = || Instant::now() + LIMIT * 10;
         let endless = output(&["yes"], deadline());
-        assert_eq!(endless, Err("its list is too long".into()));
-        assert_eq!(output(&["echo", "y"], deadline()), Ok("y\n".into()));
+        assert!(matches!(endless, Err(Unread::TooLong)), "{endless:?}");
+        assert_eq!(output(&["echo", "y"], deadline()).unwrap(), "y\n");
     }
 
     #[test]
     fn a_tool_that_fails_or_is_missing_is_named_so() {
         let deadline = || Instant::now() + LIMIT * 10;
         let failed = output(&["false"], deadline()).unwrap_err();
-        assert!(failed.contains("exit status: 1"), "{failed}");
+        assert_eq!(failed.to_string(), "exit status: 1");
         let missing = output(&["/nowhere/tool"], deadline());
-        assert_eq!(missing, Err("not installed".into()));
+        assert!(matches!(missing, Err(Unread::NotInstalled)), "{missing:?}");
     }
 }

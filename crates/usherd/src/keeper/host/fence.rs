@@ -55,7 +55,7 @@ impl Fence {
                     "no LSM programs on this kernel ({reason}): connections are not fenced, and \
                      services with an `account` are refused"
                 );
-                Ok(Self::new(Err(NoFence(reason)), unpinned))
+                Ok(Self::new(Err(NoFence(reason.to_string())), unpinned))
             }
             Err(error) => Err(error),
         }

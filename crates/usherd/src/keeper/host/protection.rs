@@ -13,7 +13,7 @@ use usher_policy::{Policy, Service};
 use usher_proto::refusal::Refusal;
 
 /// The program that compares packets after IPsec; none: why the kernel does not accept it.
-pub struct ProtectedPorts(Result<Protected, String>);
+pub struct ProtectedPorts(Result<Protected, KernelError>);
 
 impl ProtectedPorts {
     /// Takes up the demands of an earlier keeper.
@@ -22,7 +22,7 @@ impl ProtectedPorts {
         if let Err(error) = &program {
             tracing::warn!(%error, "services with `protection` are refused");
         }
-        Self(program.map_err(|error| error.to_string()))
+        Self(program)
     }
 
     /// Checks whether a service's connections can be held to its `protection`.
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn without_the_program_only_protected_services_are_refused() {
-        let ports = ProtectedPorts(Err("no such program type".into()));
+        let ports = ProtectedPorts(Err(KernelError::MissingPart("require")));
         assert_eq!(ports.serves(&service("")), Ok(()));
         assert_eq!(ports.trouble(&service("")), None);
         let demanding = service("protection encryption;");

@@ -76,7 +76,7 @@ impl Sessions {
     pub fn restore_tokens(&self) {
         if let Some(reason) = self.host.admission.reads_at_interfaces() {
             tracing::info!(
-                reason,
+                %reason,
                 "tokens are read at interfaces: neither under IPsec nor in fragments"
             );
         }

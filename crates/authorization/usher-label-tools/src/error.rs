@@ -1,0 +1,43 @@
+//! What ends a command.
+
+use std::io;
+
+use usher_file_label::{FileLabelError, ReadError};
+use usher_kernel_label::ProcessLabelError;
+use usher_label::{Label, LabelError, LabelMistake, MissingElement};
+
+use crate::checkpoint::CheckpointError;
+
+/// Why a command ends. Displays as an explanation.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ToolError {
+    #[error("-l: {0}; {remedy}", remedy = .0.remedy())]
+    Elements(LabelError),
+    #[error("{0}; {remedy}", remedy = .0.remedy())]
+    Label(LabelError),
+    #[error(transparent)]
+    MissingElement(#[from] MissingElement),
+    #[error("{0}: {1}")]
+    SetAtExec(Label, ProcessLabelError),
+    #[error(transparent)]
+    Process(#[from] ProcessLabelError),
+    #[error(transparent)]
+    File(#[from] FileLabelError),
+    /// A specification file, or mac.conf.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("no specification file: name one with -f or -s")]
+    NoSpecification,
+    #[error("the specification files together: {0}")]
+    Together(LabelMistake),
+    /// Patterns are for absolute paths without detours.
+    #[error("{0}: not an absolute path without `.`, `..` and `//`; patterns match such paths only")]
+    Detour(String),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error("standard output: {0}")]
+    Output(#[from] io::Error),
+    /// The path is as for a terminal.
+    #[error("{0}: {1}")]
+    NoLabels(String, FileLabelError),
+}
