@@ -81,6 +81,47 @@ struct usher_mac_bsdextended {
 	struct usher_mac_rule rules[USHER_MAC_RULES];
 };
 
+/* Limits of the module ubns. */
+#define USHER_MAC_SERVICES 512
+#define USHER_MAC_DESTINATIONS 1024
+/* Of the name of a service, padded with zeros. */
+#define USHER_MAC_SERVICE_NAME 64
+
+/* A service of the policy. */
+struct usher_mac_service {
+	__u8 name[USHER_MAC_SERVICE_NAME];
+	__u32 port; /* at which users reach it; TCP */
+	__u32 account; /* who binds the port besides root; 0: nobody else */
+	__u32 has_destinations; /* 1: its processes connect to its destinations and nowhere else */
+	__u32 destination; /* its first one */
+	__u32 destinations; /* how many it has */
+	__u32 reserved; /* 0 */
+};
+
+/* An address as two numbers, the upper half first; of IPv4 as ::ffff:a.b.c.d. */
+struct usher_mac_address {
+	__u64 high;
+	__u64 low;
+};
+
+/* Addresses and ports, both from the first to the last one. */
+struct usher_mac_destination {
+	struct usher_mac_address first;
+	struct usher_mac_address last;
+	__u32 first_port;
+	__u32 last_port;
+	__u32 is_ipv4; /* 1: has addresses of IPv4, else of IPv6 */
+	__u32 reserved; /* 0 */
+};
+
+/* The settings of ubns: the services of the policy in force. */
+struct usher_mac_ubns {
+	__u32 count; /* of services */
+	__u32 reserved; /* 0 */
+	struct usher_mac_service services[USHER_MAC_SERVICES];
+	struct usher_mac_destination destinations[USHER_MAC_DESTINATIONS];
+};
+
 /* The settings of the module test. */
 struct usher_mac_test {
 	__u32 uid; /* the module refuses processes with this real one */
@@ -92,6 +133,10 @@ _Static_assert(sizeof(struct usher_mac_module) == 64, "usher_mac_module");
 _Static_assert(sizeof(struct usher_mac_range) == 8, "usher_mac_range");
 _Static_assert(sizeof(struct usher_mac_rule) == 152, "usher_mac_rule");
 _Static_assert(sizeof(struct usher_mac_bsdextended) == 38920, "usher_mac_bsdextended");
+_Static_assert(sizeof(struct usher_mac_service) == 88, "usher_mac_service");
+_Static_assert(sizeof(struct usher_mac_address) == 16, "usher_mac_address");
+_Static_assert(sizeof(struct usher_mac_destination) == 48, "usher_mac_destination");
+_Static_assert(sizeof(struct usher_mac_ubns) == 94216, "usher_mac_ubns");
 _Static_assert(sizeof(struct usher_mac_test) == 520, "usher_mac_test");
 
 #endif

@@ -89,7 +89,10 @@ fn a_kernel_without_modules_refuses_them_in_plain_words() -> Outcome {
     assert!(answer(&host, &["status"])?["unsupported"].is_string());
     let listed = answer(&host, &["list"])?;
     assert_eq!(listed["modules"], json!([]));
-    assert_eq!(listed["available"], json!(["none", "test", "bsdextended"]));
+    assert_eq!(
+        listed["available"],
+        json!(["none", "test", "bsdextended", "ubns"])
+    );
     assert!(!host.path("/sys/fs/bpf/usher_labeller").exists());
     assert!(!host.path("/var/lib/usher/labeller/modules.json").exists());
 

@@ -11,8 +11,12 @@ pub const MAC: &str = "mac";
 /// The host's means to enforce such a block, as declarations name it.
 pub const FRAMEWORK: &str = "the MAC framework";
 
+/// The module that decides by the services of the policy. Its block is empty: it says that a host needs the
+/// framework for this policy.
+pub const UBNS: &str = "ubns";
+
 /// The modules of this version. Those without settings have empty blocks.
-pub const MODULES: [&str; 3] = [bsdextended::MODULE, "none", "test"];
+pub const MODULES: [&str; 4] = [bsdextended::MODULE, "none", "test", UBNS];
 
 /// The blocks of this system, with the statements of all modules.
 pub fn dialect() -> Dialect {

@@ -17,6 +17,6 @@ mod framework;
 mod mistake;
 
 pub use block::{MacBlock, ModuleSettings, check};
-pub use dialect::{FRAMEWORK, MAC, MODULES, dialect};
+pub use dialect::{FRAMEWORK, MAC, MODULES, UBNS, dialect};
 pub use framework::{FRAMEWORK_BLOCK, FrameworkSettings, MAXIMUM_MULTILABEL};
 pub use mistake::MacMistake;

@@ -5,6 +5,7 @@ use usher_bpf::KernelError;
 use crate::bsdextended::{MAX_RANGES, MAX_RULES};
 use crate::declaration::NotAModule;
 use crate::module::MAX_MODULES;
+use crate::ubns::{MAX_DESTINATIONS, MAX_SERVICES};
 
 /// This kernel cannot run the framework.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +76,43 @@ pub enum Error {
         /// The mistake.
         what: RuleMistake,
     },
+    /// Too many services.
+    #[error(
+        "the policy has {0} services, and ubns takes at most {MAX_SERVICES}; have fewer on this host, or \
+         unload ubns"
+    )]
+    TooManyServices(usize),
+    /// Too many destinations.
+    #[error(
+        "the services' `connect` have {0} ranges of addresses together, and ubns takes at most \
+         {MAX_DESTINATIONS}; join neighbouring addresses to networks, or unload ubns"
+    )]
+    TooManyDestinations(usize),
+    /// A service that the module cannot hold.
+    #[error("service {service}: {what}")]
+    Service {
+        /// Its name.
+        service: String,
+        /// The mistake.
+        what: ServiceMistake,
+    },
+}
+
+/// A mistake in a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ServiceMistake {
+    /// No name, or too long a one.
+    #[error("its name has no byte, or more than 63")]
+    Name,
+    /// No port.
+    #[error("its port is 0")]
+    Port,
+    /// An account that is root's.
+    #[error("its account is root's")]
+    Root,
+    /// A destination of two families, or that ends before it begins.
+    #[error("a destination has addresses of two families, or ends before it begins")]
+    Destination,
 }
 
 /// A mistake in a rule.

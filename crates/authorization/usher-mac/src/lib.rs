@@ -6,7 +6,7 @@
 //!   Any refusal refuses; of several errors one is chosen by precedence.
 //! - A [`Module`] is one C file: built in, of bpf/mac/modules, or somebody else's, from an object file. Its
 //!   [`Declaration`] is read before libbpf or the kernel gets anything of it. `bsdextended` has rules
-//!   ([`bsdextended`]).
+//!   ([`bsdextended`]), `ubns` the services of the policy ([`ubns`]).
 //! - The framework keeps labels of processes and files for modules that declare a kind of element. Each
 //!   module sees its own elements only. docs/adr/0076-labels-in-the-kernel.md has the reasons.
 //! - Everything is pinned. The process's end changes nothing; the next [`Framework::open`] adopts it.
@@ -21,6 +21,7 @@ pub mod bsdextended;
 mod declaration;
 mod dispatchers;
 mod encode;
+mod encode_services;
 mod error;
 mod framework;
 mod labels;
@@ -30,9 +31,10 @@ mod new_files;
 mod points;
 mod shared;
 mod shown;
+pub mod ubns;
 
 pub use declaration::{Declaration, MAX_MODULE_SIZE, NotAModule, is_module_name};
-pub use error::{Error, RuleMistake, Unsupported};
+pub use error::{Error, RuleMistake, ServiceMistake, Unsupported};
 pub use framework::Framework;
 pub use labels::MAX_ELEMENTS_OF_USERS;
 pub use module::{Answers, Loaded, MAX_MODULES, Module, NAMES, Settings};

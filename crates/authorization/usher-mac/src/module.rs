@@ -8,19 +8,21 @@ use usher_bpf::{Code, KernelError, Opened, Plain, Table, code};
 
 use crate::bsdextended::Rule;
 use crate::declaration::{Declaration, NotAModule};
-use crate::{EntryPoint, Error, encode};
+use crate::ubns::ServiceSettings;
+use crate::{EntryPoint, Error, encode, encode_services};
 
 /// Limit of modules that are loaded at the same time.
 pub const MAX_MODULES: usize = 8;
 
 /// The modules that this program brings.
-pub const NAMES: [&str; 3] = ["none", "test", "bsdextended"];
+pub const NAMES: [&str; 4] = ["none", "test", "bsdextended", "ubns"];
 
 /// Their programs, in the same order.
-static CODE: [Code; 3] = [
+static CODE: [Code; 4] = [
     code!("mac_none", "none"),
     code!("mac_test", "test"),
     code!("mac_bsdextended", "bsdextended"),
+    code!("mac_ubns", "ubns"),
 ];
 
 /// Prefix of the names of a module's programs.
@@ -47,6 +49,8 @@ pub enum Settings {
     Bsdextended(Vec<Rule>),
     /// Of `test`.
     Test(Answers),
+    /// Of `ubns`: the services of the policy.
+    Ubns(Vec<ServiceSettings>),
 }
 
 impl Settings {
@@ -56,6 +60,7 @@ impl Settings {
         match self {
             Self::Bsdextended(_) => "bsdextended",
             Self::Test(_) => "test",
+            Self::Ubns(_) => "ubns",
         }
     }
 
@@ -67,6 +72,7 @@ impl Settings {
         Ok(match self {
             Self::Bsdextended(rules) => encode::rules(rules)?.as_bytes().to_vec(),
             Self::Test(answers) => encode::answers(answers).as_bytes().to_vec(),
+            Self::Ubns(services) => encode_services::services(services)?.as_bytes().to_vec(),
         })
     }
 
@@ -75,6 +81,7 @@ impl Settings {
         Ok(match self {
             Self::Bsdextended(rules) => frozen(encode::rules(rules)?)?,
             Self::Test(answers) => frozen(encode::answers(answers))?,
+            Self::Ubns(services) => frozen(encode_services::services(services)?)?,
         })
     }
 }
@@ -110,6 +117,7 @@ impl Module {
                 errors: Vec::new(),
             }))),
             "bsdextended" => Some(Self::bsdextended(Vec::new())),
+            "ubns" => Some(Self::with(Settings::Ubns(Vec::new()))),
             _ => None,
         }
     }

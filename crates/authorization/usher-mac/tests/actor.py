@@ -334,6 +334,7 @@ ACTS = {
     **OBJECT_ACTS,
     **ATTACK_ACTS,
     **PROCESS_ACTS,
+    **SERVICE_ACTS,
 }
 
 

@@ -11,6 +11,8 @@ mod object_labels;
 mod reached;
 #[path = "kernel/rules.rs"]
 mod rules;
+#[path = "kernel/ubns.rs"]
+mod ubns;
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -150,6 +152,7 @@ fn actor(uid: u32, acts: &[String]) -> Command {
         include_str!("object_acts.py"),
         include_str!("attack_acts.py"),
         include_str!("process_acts.py"),
+        include_str!("service_acts.py"),
         include_str!("actor.py")
     );
     let mut command = Command::new("python3");

@@ -1,8 +1,10 @@
 //! Modules compiled for user space, compared with a model that is written from ugidfw(8), not from them.
 
-use std::io::Write;
+#[path = "shared/compiled.rs"]
+mod compiled;
+
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use usher_mac::bsdextended::{
@@ -28,38 +30,11 @@ struct Case {
     wanted: Mode,
 }
 
-/// Compiles the test's program once.
-fn program() -> &'static PathBuf {
-    static PROGRAM: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let bpf = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../bpf");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/user_space.c");
-        let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("mac_user_space");
-        let compiled = Command::new("clang")
-            .args(["-O1", "-g"])
-            .args(["-Wall", "-Werror", "-I", &format!("{bpf}/include")])
-            .args(["-I", &format!("{bpf}/mac"), source, "-o"])
-            .arg(&program)
-            .status()
-            .unwrap();
-        assert!(compiled.success());
-        program
-    })
-}
-
 fn run(input: &[u8]) -> Vec<i32> {
-    let mut child = Command::new(program())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut into = child.stdin.take().unwrap();
-    let input = input.to_vec();
-    let writer = std::thread::spawn(move || into.write_all(&input).unwrap());
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap();
-    assert!(output.status.success());
-    let (answers, rest) = output.stdout.as_chunks::<4>();
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| compiled::compile("user_space.c"));
+    let output = compiled::run(program, input);
+    let (answers, rest) = output.as_chunks::<4>();
     assert!(rest.is_empty());
     answers
         .iter()

@@ -1,5 +1,6 @@
 //! Puts modules and their settings in force, and keeps them so.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -7,7 +8,7 @@ use parking_lot::Mutex;
 use usher_local::configuration::Configuration;
 use usher_local::paths;
 use usher_mac::{Framework, Module, Settings, Unsupported, is_module_name};
-use usher_policy::mac::MacBlock;
+use usher_policy::Policy;
 
 use super::error::MacError;
 use super::files::{ModuleFile, ModuleFolder};
@@ -173,18 +174,25 @@ impl Force {
         if state.digests.contains_key(name) {
             return Ok(None);
         }
-        let policy = state.policy();
-        self.settings_of(policy.and_then(|policy| block(policy, name)), name)
+        self.settings_of(state.policy(), name)
     }
 
-    /// The settings of a block, or a module's default.
+    /// The settings of a built-in module by a policy: those of its block or its default, or for `ubns` the
+    /// services.
     fn settings_of(
         &self,
-        block: Option<&MacBlock>,
+        policy: Option<&Policy>,
         name: &str,
     ) -> Result<Option<Settings>, MacError> {
-        match block {
-            Some(block) => Resolver::new(&self.file_systems).settings(block),
+        let mut resolver = Resolver::new(&self.file_systems);
+        if name == usher_policy::mac::UBNS {
+            return match policy {
+                Some(policy) => resolver.services(policy).map(Some),
+                None => Ok(Some(Settings::Ubns(Vec::new()))),
+            };
+        }
+        match policy.and_then(|policy| block(policy, name)) {
+            Some(block) => resolver.settings(block),
             None if name == usher_policy::mac::bsdextended::MODULE => {
                 Ok(Some(Settings::Bsdextended(Vec::new())))
             }
@@ -205,12 +213,21 @@ impl Force {
     /// # Errors
     /// As [`Self::put_in_force`]; also when the kernel runs no modules and the policy has a block.
     pub(super) fn check(&self, candidate: &Configuration) -> Result<(), MacError> {
-        let blocks = &candidate.checked.policy.mac;
-        if !blocks.is_empty() {
-            self.require_support(&self.state.lock())?;
+        let policy = &candidate.checked.policy;
+        let mut names: BTreeSet<String> =
+            policy.mac.iter().map(|of| of.module.to_string()).collect();
+        {
+            let state = self.state.lock();
+            if !names.is_empty() {
+                self.require_support(&state)?;
+            }
+            let loaded = state.names()?.into_iter();
+            names.extend(loaded.filter(|name| !state.digests.contains_key(name)));
         }
-        for block in blocks {
-            self.settings_of(Some(block), block.module.as_ref())?;
+        for name in names {
+            if let Some(settings) = self.settings_of(Some(policy), &name)? {
+                settings.encode()?;
+            }
         }
         labels::mounted(Some(&candidate.checked.policy), &self.file_systems)
             .map(drop)
@@ -229,7 +246,7 @@ impl Force {
         // Modules from files have no settings, whatever their names.
         let names = state.names()?.into_iter();
         for name in names.filter(|name| !state.digests.contains_key(name)) {
-            let settings = self.settings_of(block(&fresh.checked.policy, &name), &name)?;
+            let settings = self.settings_of(Some(&fresh.checked.policy), &name)?;
             wanted.push((name, settings));
         }
         let former = state.settings.clone();

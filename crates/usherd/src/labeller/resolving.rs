@@ -1,5 +1,5 @@
-//! Settings of the policy to settings of the kernel: names of users, groups and file systems become
-//! numbers.
+//! Settings of the policy, and its services, to settings of the kernel: names of users, groups and file
+//! systems become numbers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,8 +10,10 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use usher_mac::Settings;
 use usher_mac::bsdextended::{FileSystem, FileType, Ids, Mode, Object, Rule, Subject, Types};
+use usher_mac::ubns::{DestinationRange, ServiceSettings};
 use usher_policy::mac::bsdextended::{AccessRule, AccountRange, FileTypes, Membership, RuleObject};
 use usher_policy::mac::{MacBlock, ModuleSettings};
+use usher_policy::{Policy, ServedBy};
 
 use super::error::MacError;
 
@@ -81,6 +83,43 @@ impl<'f> Resolver<'f> {
         }
     }
 
+    /// The services of a policy, for the module `ubns`.
+    ///
+    /// # Errors
+    /// The first account that this host does not know, with its service.
+    pub(super) fn services(&mut self, policy: &Policy) -> Result<Settings, MacError> {
+        let services = policy.services.values().map(|service| {
+            let account = match &service.served_by {
+                ServedBy::Program(_) => None,
+                ServedBy::Account(account) => {
+                    let place = format!("service {}", service.name);
+                    Some(user(&mut self.users, account.as_ref(), &place)?)
+                }
+            };
+            let connect = service.connect.as_ref().map(|connect| {
+                let entries = connect.entries.iter().flat_map(|entry| {
+                    let ports = entry
+                        .ports
+                        .map_or((0, u16::MAX), |ports| (ports.first, ports.last));
+                    entry.addresses.iter().map(move |range| DestinationRange {
+                        first: range.first(),
+                        last: range.last(),
+                        ports,
+                    })
+                });
+                entries.collect()
+            });
+            Ok(ServiceSettings {
+                name: service.name.to_string(),
+                port: service.listen,
+                account,
+                connect,
+            })
+        });
+        let services: Result<_, MacError> = services.collect();
+        Ok(Settings::Ubns(services?))
+    }
+
     fn rule(&mut self, rule: &AccessRule) -> Result<Rule, MacError> {
         let place = rule.origin.place.to_string();
         let subject = Subject {
@@ -127,8 +166,9 @@ impl<'f> Resolver<'f> {
     }
 
     fn users(&mut self, users: Option<&Membership>, place: &str) -> Result<Option<Ids>, MacError> {
-        let look_up = |name: &str| Ok(User::from_name(name)?.map(|user| user.uid.as_raw()));
-        ids(users, place, "user", &mut self.users, look_up)
+        ids(users, &mut self.users, |known, name| {
+            user(known, name, place)
+        })
     }
 
     fn groups(
@@ -137,7 +177,9 @@ impl<'f> Resolver<'f> {
         place: &str,
     ) -> Result<Option<Ids>, MacError> {
         let look_up = |name: &str| Ok(Group::from_name(name)?.map(|group| group.gid.as_raw()));
-        ids(groups, place, "group", &mut self.groups, look_up)
+        ids(groups, &mut self.groups, |known, name| {
+            id(known, name, place, "group", look_up)
+        })
     }
 }
 
@@ -150,45 +192,55 @@ fn types_of(not: bool, types: &FileTypes) -> Types {
     }
 }
 
-fn ids(
-    membership: Option<&Membership>,
+/// The number of a user, looked up once.
+fn user(known: &mut BTreeMap<String, u32>, name: &str, place: &str) -> Result<u32, MacError> {
+    let look_up = |name: &str| Ok(User::from_name(name)?.map(|user| user.uid.as_raw()));
+    id(known, name, place, "user", look_up)
+}
+
+fn id(
+    known: &mut BTreeMap<String, u32>,
+    name: &str,
     place: &str,
     noun: &'static str,
-    known: &mut BTreeMap<String, u32>,
     look_up: impl Fn(&str) -> io::Result<Option<u32>>,
+) -> Result<u32, MacError> {
+    if let Some(id) = known.get(name) {
+        return Ok(*id);
+    }
+    let (place, name) = (place.to_owned(), name.to_owned());
+    match look_up(&name) {
+        Ok(Some(id)) => {
+            known.insert(name, id);
+            Ok(id)
+        }
+        Ok(None) => Err(MacError::Unknown { place, noun, name }),
+        Err(error) => Err(MacError::LookUp {
+            place,
+            noun,
+            name,
+            error,
+        }),
+    }
+}
+
+fn ids(
+    membership: Option<&Membership>,
+    known: &mut BTreeMap<String, u32>,
+    id: impl Fn(&mut BTreeMap<String, u32>, &str) -> Result<u32, MacError>,
 ) -> Result<Option<Ids>, MacError> {
     let Some(Membership { not, accounts }) = membership else {
         return Ok(None);
     };
     let mut ranges = Vec::new();
     for account in accounts {
-        let range = match account {
+        ranges.push(match account {
             AccountRange::Numbers(first, last) => (*first, *last),
             AccountRange::Name(name) => {
-                let id = match known.get(name) {
-                    Some(id) => *id,
-                    None => {
-                        let (place, name) = (place.to_owned(), name.clone());
-                        let id = match look_up(&name) {
-                            Ok(Some(id)) => id,
-                            Ok(None) => return Err(MacError::Unknown { place, noun, name }),
-                            Err(error) => {
-                                return Err(MacError::LookUp {
-                                    place,
-                                    noun,
-                                    name,
-                                    error,
-                                });
-                            }
-                        };
-                        known.insert(name, id);
-                        id
-                    }
-                };
+                let id = id(known, name)?;
                 (id, id)
             }
-        };
-        ranges.push(range);
+        });
     }
     Ok(Some(Ids { not: *not, ranges }))
 }
@@ -246,6 +298,51 @@ mod tests {
                 .contains("the file system of /no/such/path"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn services_keep_what_the_kernel_decides_by() {
+        let policy = |account: &str| {
+            let text = format!(
+                "users mail {{ member alice; }}
+                 service imap {{
+                   program \"/bin/true\"; listen 143; users mail; hosts any; style user;
+                   connect 192.0.2.0/24 port 25 - 26, 2001:db8::1;
+                 }}
+                 service notes {{
+                   account {account}; listen 8080; users mail; hosts any; style user;
+                 }}"
+            );
+            let name = "a.policy".into();
+            usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap()
+        };
+        let services = |account: &str| Resolver::new(&file_systems()).services(&policy(account));
+        let to = |first: &str, last: &str, ports| DestinationRange {
+            first: first.parse().unwrap(),
+            last: last.parse().unwrap(),
+            ports,
+        };
+        let expected = vec![
+            ServiceSettings {
+                name: "imap".into(),
+                port: 143,
+                account: None,
+                connect: Some(vec![
+                    to("192.0.2.0", "192.0.2.255", (25, 26)),
+                    to("2001:db8::1", "2001:db8::1", (0, 65535)),
+                ]),
+            },
+            ServiceSettings {
+                name: "notes".into(),
+                port: 8080,
+                account: Some(1),
+                connect: None,
+            },
+        ];
+        // An account of every host.
+        assert_eq!(services("daemon").unwrap(), Settings::Ubns(expected));
+        let refused = services("no-such-user").unwrap_err().to_string();
+        assert_eq!(refused, "service notes: this host has no user no-such-user");
     }
 
     #[test]

@@ -6,8 +6,8 @@ use usher_bpf::guard::Claims;
 use usher_local::configuration::Configuration;
 use usher_local::paths;
 use usher_mac::{Framework, Module, Settings};
-use usher_policy::Policy;
 use usher_policy::mac::MacBlock;
+use usher_policy::{Policy, ServedBy, Service};
 
 use super::error::MacError;
 use super::labels;
@@ -45,6 +45,18 @@ pub(super) fn block<'p>(policy: &'p Policy, name: &str) -> Option<&'p MacBlock> 
         .mac
         .iter()
         .find(|block| block.module.as_ref() == name)
+}
+
+/// What `ubns` has of a service.
+fn line_of_service(service: &Service) -> String {
+    let mut line = format!("service {} listen {}", service.name, service.listen);
+    if let ServedBy::Account(account) = &service.served_by {
+        line.push_str(&format!(" account {account}"));
+    }
+    if let Some(connect) = &service.connect {
+        line.push_str(&format!(" connect {connect}"));
+    }
+    line
 }
 
 impl State {
@@ -96,8 +108,16 @@ impl State {
         if self.digests.contains_key(name) {
             return Vec::new();
         }
-        let block = self.policy().and_then(|policy| block(policy, name));
-        block.map_or_else(Vec::new, |block| block.settings.lines())
+        let Some(policy) = self.policy() else {
+            return Vec::new();
+        };
+        match block(policy, name) {
+            _ if name == usher_policy::mac::UBNS => {
+                policy.services.values().map(line_of_service).collect()
+            }
+            Some(block) => block.settings.lines(),
+            None => Vec::new(),
+        }
     }
 
     pub(super) fn configure(

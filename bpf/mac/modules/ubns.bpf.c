@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The module `ubns`: the authorization of services, by the `service` blocks of the policy.
+ *
+ * A process of a service has the service's name as its element. The starter of users' processes
+ * sets it; programs that a service's own account executes get it. It is for life: whoever starts
+ * such a process has no say about it any more, nor has the process.
+ *
+ * - A service's port is bound by root and the service's account.
+ * - Processes of a service with `connect` use TCP and UDP, to its destinations; those of a service
+ *   that the policy no longer has connect nowhere.
+ * - Sockets that listen for a service, its files on multilabel file systems, and its processes are
+ *   used, or traced, by its own processes only. CAP_SYS_ADMIN, by which labels are set, makes up
+ *   for that.
+ */
+#include "usher_mac_policy.h"
+#include "usher_mac_settings.h"
+
+MAC_POLICY(ubns, .label = USHER_MAC_NAME);
+MAC_SETTINGS(struct usher_mac_ubns);
+
+#define CAP_SETUID 7
+#define CAP_SYS_ADMIN 21
+
+#define INTERNET 2 /* AF_INET */
+#define INTERNET_6 10 /* AF_INET6 */
+#define STREAM 1 /* SOCK_STREAM */
+#define DATAGRAM 2 /* SOCK_DGRAM */
+#define TCP 6
+#define UDP 17
+#define SCTP 132
+#define MPTCP 262
+
+/* PTRACE_MODE_ATTACH: more than reading what a process shows of itself. */
+#define ATTACH 2
+
+/* The element of files that are no service's. No service has this name. */
+#define NOBODYS '-'
+
+/* A service that is sought, and what the sought one must have. */
+struct search {
+	const struct usher_mac_ubns *now;
+	const __u8 *name;
+	__u32 number; /* a port, or an account */
+	__u32 found; /* how many */
+	__u32 place; /* of the last one found */
+};
+
+/* Where a process of a service connects. */
+struct passage {
+	const struct usher_mac_ubns *now;
+	struct usher_mac_address to;
+	__u32 port;
+	__u32 is_ipv4;
+	__u32 first; /* of the service's destinations */
+	__u32 is_permitted;
+};
+
+static __always_inline int has(const struct usher_mac_subject *subject, __u32 capability)
+{
+	return subject->capabilities >> capability & 1;
+}
+
+static __always_inline int names_equal(const __u8 *one, const __u8 *other)
+{
+	const __u64 *words = (const __u64 *)one, *others = (const __u64 *)other;
+	__u64 differences = 0;
+
+#pragma unroll
+	for (__u32 i = 0; i < USHER_MAC_SERVICE_NAME / sizeof(*words); i++)
+		differences |= words[i] ^ others[i];
+	return !differences;
+}
+
+static __always_inline int is_service(const struct usher_mac_element *element)
+{
+	return element->kind == USHER_MAC_NAME && element->value[0] != NOBODYS;
+}
+
+/* Whether both are of one service, or neither is of any. */
+static __always_inline int belong_together(const struct usher_mac_element *one,
+					   const struct usher_mac_element *other)
+{
+	if (!is_service(one) || !is_service(other))
+		return is_service(one) == is_service(other);
+	return names_equal(one->value, other->value);
+}
+
+static long seek_name(__u32 index, struct search *search)
+{
+	if (index >= USHER_MAC_SERVICES)
+		return 1;
+	if (!names_equal(search->now->services[index].name, search->name))
+		return 0;
+	search->found = 1;
+	search->place = index;
+	return 1;
+}
+
+static long seek_port(__u32 index, struct search *search)
+{
+	if (index >= USHER_MAC_SERVICES)
+		return 1;
+	if (search->now->services[index].port != search->number)
+		return 0;
+	search->found = 1;
+	search->place = index;
+	return 1;
+}
+
+/* All of them: an account may serve several. */
+static long seek_account(__u32 index, struct search *search)
+{
+	if (index >= USHER_MAC_SERVICES)
+		return 1;
+	if (search->now->services[index].account == search->number) {
+		search->found++;
+		search->place = index;
+	}
+	return 0;
+}
+
+static __always_inline const struct usher_mac_service *found(const struct search *search)
+{
+	if (!search->found || search->place >= USHER_MAC_SERVICES)
+		return NULL;
+	return &search->now->services[search->place];
+}
+
+/* The service of this name; none if the policy does not have it, or no longer. */
+static __always_inline const struct usher_mac_service *
+service_of(const struct usher_mac_ubns *now, const struct usher_mac_element *element)
+{
+	struct search search = { .now = now, .name = element->value };
+
+	MAC_LOOP(now->count, seek_name, &search);
+	return found(&search);
+}
+
+/* A service's port. Not those of SCTP, which are others. */
+MAC_CHECK(socket_bind)
+{
+	struct search search = { .now = mac_settings(), .number = request->port };
+	const struct usher_mac_service *service;
+
+	if (!search.now)
+		return -EACCES;
+	if (request->kind != STREAM || request->protocol == SCTP || !request->port || !subject->uid)
+		return 0;
+	MAC_LOOP(search.now->count, seek_port, &search);
+	service = found(&search);
+	return !service || service->account == subject->uid ? 0 : -EACCES;
+}
+
+static long seek_destination(__u32 index, struct passage *passage)
+{
+	const struct usher_mac_destination *permitted;
+	struct usher_mac_address *to = &passage->to;
+	__u32 place = passage->first + index;
+
+	if (place >= USHER_MAC_DESTINATIONS)
+		return 1;
+	permitted = &passage->now->destinations[place];
+	if (permitted->is_ipv4 != passage->is_ipv4 || to->high < permitted->first.high ||
+	    (to->high == permitted->first.high && to->low < permitted->first.low) ||
+	    to->high > permitted->last.high ||
+	    (to->high == permitted->last.high && to->low > permitted->last.low) ||
+	    passage->port < permitted->first_port || passage->port > permitted->last_port)
+		return 0;
+	passage->is_permitted = 1;
+	return 1;
+}
+
+static __always_inline int is_internet(__u32 family)
+{
+	return family == INTERNET || family == INTERNET_6;
+}
+
+static __always_inline __u64 number_of_bytes(const __u8 *bytes)
+{
+	__u64 number = 0;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		number = number << 8 | bytes[i];
+	return number;
+}
+
+/* Whether a process of this service may send to the address in the request, whatever the family of
+ * the socket: those of AF_SMC have addresses of IP, too. */
+static __always_inline int reach_address(const struct usher_mac_element *own,
+					 const struct usher_mac_socket_address *request)
+{
+	const struct usher_mac_service *service;
+	struct passage passage = { .now = mac_settings() };
+
+	if (!is_service(own))
+		return 0;
+	if (!passage.now)
+		return -EACCES;
+	service = service_of(passage.now, own);
+	if (!service)
+		return -EACCES;
+	if (!service->has_destinations)
+		return 0;
+	passage.to.high = number_of_bytes(request->address);
+	passage.to.low = number_of_bytes(request->address + 8);
+	passage.is_ipv4 = !passage.to.high && passage.to.low >> 32 == 0xffff;
+	passage.port = request->port;
+	passage.first = service->destination;
+	/* The kernel takes zeros for this host. */
+	if (passage.is_ipv4 ? !(__u32)passage.to.low : !passage.to.high && !passage.to.low)
+		return -EACCES;
+	MAC_LOOP(service->destinations, seek_destination, &passage);
+	return passage.is_permitted ? 0 : -EACCES;
+}
+
+/* AF_UNSPEC ends a connection. */
+MAC_CHECK(socket_connect)
+{
+	return is_internet(request->address_family) ? reach_address(subject_label, request) : 0;
+}
+
+/* What is sent without an address goes where the socket is connected. AF_UNSPEC of an IPv4 socket
+ * is an address, with the mark of mapped ones. */
+MAC_CHECK(socket_sendmsg)
+{
+	if (is_internet(request->address_family) ||
+	    (!request->address_family && request->address[10] == 0xff))
+		return reach_address(subject_label, request);
+	return 0;
+}
+
+/* Other protocols name their destinations in other ways. */
+MAC_CHECK(socket_create)
+{
+	const struct usher_mac_ubns *now = mac_settings();
+	const struct usher_mac_service *service;
+
+	if (!is_service(subject_label) || !is_internet(request->family))
+		return 0;
+	if (request->kind == STREAM &&
+	    (!request->protocol || request->protocol == TCP || request->protocol == MPTCP))
+		return 0;
+	if (request->kind == DATAGRAM && (!request->protocol || request->protocol == UDP))
+		return 0;
+	if (!now)
+		return -EACCES;
+	service = service_of(now, subject_label);
+	return service && !service->has_destinations ? 0 : -EACCES;
+}
+
+/* Whether a process may use an object with this element, which may be nobody's. */
+static __always_inline int may_use(const struct usher_mac_subject *subject,
+				   const struct usher_mac_element *own,
+				   const struct usher_mac_element *object)
+{
+	return !is_service(object) || belong_together(own, object) || has(subject, CAP_SYS_ADMIN);
+}
+
+MAC_CHECK(socket_listen)
+{
+	return may_use(subject, subject_label, object_label) ? 0 : -EACCES;
+}
+
+MAC_CHECK(socket_accept)
+{
+	return may_use(subject, subject_label, object_label) ? 0 : -EACCES;
+}
+
+/* In both directions: a tracer does what the traced process may do, and is asked to by it. */
+MAC_CHECK(ptrace_access_check)
+{
+	if (!(request->argument & ATTACH) || has(subject, CAP_SYS_ADMIN))
+		return 0;
+	return belong_together(subject_label, object_label) ? 0 : -EACCES;
+}
+
+MAC_CHECK(ptrace_traceme)
+{
+	return belong_together(subject_label, object_label) ? 0 : -EACCES;
+}
+
+#define USES_FILES(point)                                                                          \
+	MAC_CHECK(point)                                                                           \
+	{                                                                                          \
+		return may_use(subject, subject_label, object_label) &&                            \
+			       may_use(subject, subject_label, directory_label)                    \
+			   ? 0                                                                     \
+			   : -EACCES;                                                              \
+	}
+
+USES_FILES(file_open)
+USES_FILES(inode_create)
+USES_FILES(inode_mkdir)
+USES_FILES(inode_symlink)
+USES_FILES(inode_mknod)
+USES_FILES(inode_link)
+USES_FILES(inode_unlink)
+USES_FILES(inode_rmdir)
+USES_FILES(inode_rename)
+USES_FILES(inode_rename_to)
+USES_FILES(inode_setattr)
+USES_FILES(inode_setxattr)
+USES_FILES(inode_removexattr)
+
+/* A process becomes one of a service once: where it may become any user, or is of its account. */
+MAC_RELABEL(relabel_process)
+{
+	const struct usher_mac_ubns *now = mac_settings();
+	const struct usher_mac_service *service;
+
+	if (!now || former->kind != USHER_MAC_NONE || !is_service(wanted) ||
+	    !has(subject, CAP_SETUID))
+		return -EPERM;
+	if (!subject->euid)
+		return 0;
+	service = service_of(now, wanted);
+	return service && service->account && service->account == subject->uid ? 0 : -EPERM;
+}
+
+/* A program that the account of one service executes is that service's. */
+MAC_DECISION(new_program)
+{
+	struct search search = { .now = mac_settings(), .number = subject->uid };
+	const struct usher_mac_service *service;
+
+	if (!search.now)
+		return -EACCES;
+	if (element->kind != USHER_MAC_NONE || !subject->uid)
+		return 0;
+	MAC_LOOP(search.now->count, seek_account, &search);
+	service = found(&search);
+	if (!service || search.found > 1)
+		return 0;
+	element->kind = USHER_MAC_NAME;
+	__builtin_memcpy(element->value, service->name, sizeof(service->name));
+	return 0;
+}
+
+MAC_RELABEL(relabel_file)
+{
+	return has(subject, CAP_SYS_ADMIN) ? 0 : -EPERM;
+}
+
+/* A new file is whose directory it is in: it is not its maker's, so that users share with services
+ * what is no service's alone. */
+MAC_DECISION(new_file)
+{
+	if (object_label->kind == USHER_MAC_UNKNOWN)
+		return -EACCES;
+	if (object_label->kind == USHER_MAC_NAME) {
+		*element = *object_label;
+		return 0;
+	}
+	*element = (struct usher_mac_element){ .kind = USHER_MAC_NAME, .value = { NOBODYS } };
+	return 0;
+}

@@ -1,0 +1,190 @@
+//! The module `ubns` in a kernel: each refusal with a twin that is permitted.
+
+use super::*;
+
+use std::os::unix::fs::MetadataExt;
+
+use usher_mac::ubns::{DestinationRange, ServiceSettings};
+
+/// `imap` of users, which connects to port 25 of this host; `notes` of an account, which connects nowhere;
+/// two of another account.
+fn services(account: u32, shared: u32) -> Settings {
+    let here = "127.0.0.1".parse().unwrap();
+    let service = |name: &str, port, account, connect: Option<Vec<_>>| ServiceSettings {
+        name: name.into(),
+        port,
+        account,
+        connect,
+    };
+    let to = DestinationRange {
+        first: here,
+        last: here,
+        ports: (25, 25),
+    };
+    Settings::Ubns(vec![
+        service("imap", 1143, None, Some(vec![to])),
+        service("notes", 1808, Some(account), Some(Vec::new())),
+        service("one", 1809, Some(shared), None),
+        service("two", 1810, Some(shared), Some(Vec::new())),
+    ])
+}
+
+/// Each act with its result; all by one process of root.
+fn expect(cases: &[(String, &str)]) {
+    let acts: Vec<String> = cases.iter().map(|(act, _)| act.clone()).collect();
+    let expected = cases.iter().map(|(act, result)| {
+        let name = act.split(':').next().unwrap();
+        format!("{act}: {name} {result}")
+    });
+    let results = acts.iter().zip(act(0, &acts));
+    let results: Vec<String> = results
+        .map(|(act, result)| format!("{act}: {result}"))
+        .collect();
+    assert_eq!(results, expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_service_is_decided_about_by_account_and_element() {
+    let Some(mut world) = World::new("ubns", 60) else {
+        return;
+    };
+    let (account, user, shared) = (world.user, world.twin, 3990);
+    let settings = services(account, shared);
+    world.framework().load(&Module::with(settings)).unwrap();
+    let by = |element: &str, uid: u32, act: &str| format!("serve:{element}:{uid}:{act}");
+    let imap = |act: &str| by("ubns/imap", user, act);
+    expect(&[
+        // A service's port is its account's.
+        (by("none", user, "bind:1808"), "EACCES"),
+        (by("none", user, "bind_all:1808"), "EACCES"),
+        (by("none", user, "bind:1143"), "EACCES"),
+        (imap("bind:1143"), "EACCES"),
+        (by("none", account, "bind:1143"), "EACCES"),
+        (by("none", account, "bind:1808"), "ok"),
+        (by("none", account, "bind_all:1808"), "ok"),
+        (by("none", 0, "bind:1143"), "ok"),
+        (by("none", user, "bind:1807"), "ok"),
+        (by("none", user, "bind_udp:1808"), "ok"),
+        // Its processes connect where its service may.
+        (imap("connect:26"), "EACCES"),
+        (imap("connect_mapped:26"), "EACCES"),
+        (imap("fast_open:26"), "EACCES"),
+        (imap("send_to:26"), "EACCES"),
+        (imap("udp_lite"), "EACCES"),
+        (imap("in_child:connect:26"), "EACCES"),
+        (imap("executes_connect:26"), "EACCES"),
+        (by("ubns/gone", user, "connect:25"), "EACCES"),
+        (imap("connect:25"), "ok"),
+        (imap("connect_mapped:25"), "ok"),
+        (imap("fast_open:25"), "ok"),
+        (imap("send_to:25"), "ok"),
+        (imap("executes_connect:25"), "ok"),
+        (by("none", user, "connect:26"), "ok"),
+        (by("none", user, "udp_lite"), "ok"),
+        (by("ubns/one", user, "connect:26"), "ok"),
+        // Programs of an account that serves one service are that service's.
+        (by("none", account, "executes_connect:25"), "EACCES"),
+        (by("none", account, "connect:25"), "ok"),
+        (by("none", shared, "executes_connect:25"), "ok"),
+        // Elements are for life, and not for users to choose.
+        (imap("label:ubns/one"), "EPERM"),
+        (imap("label_at_exec:ubns/one"), "EPERM"),
+        (by("none", user, "label:ubns/imap"), "EPERM"),
+        (by("ubns/imap", 0, "label:ubns/one"), "EPERM"),
+        (by("none", 0, "label:ubns/-"), "EPERM"),
+        (by("none", 0, "label:ubns/one"), "ok"),
+        // Sockets and processes of a service.
+        (format!("accepts:ubns/imap:ubns/one:{user}"), "EACCES"),
+        (format!("accepts:ubns/imap:none:{user}"), "EACCES"),
+        (format!("listens:ubns/imap:none:{user}"), "EACCES"),
+        (format!("accepts:ubns/imap:ubns/imap:{user}"), "ok"),
+        (format!("listens:ubns/imap:ubns/imap:{user}"), "ok"),
+        (format!("accepts:none:ubns/imap:{user}"), "ok"),
+        (format!("traces:ubns/imap:none:{user}"), "EACCES"),
+        (format!("traces:none:ubns/imap:{user}"), "EACCES"),
+        (format!("traces:ubns/imap:ubns/one:{user}"), "EACCES"),
+        (format!("traces:ubns/imap:ubns/imap:{user}"), "ok"),
+        (format!("traces:none:none:{user}"), "ok"),
+    ]);
+    let refusals = world.framework().modules().unwrap()[0].refusals.clone();
+    let count = |point: EntryPoint| {
+        let found = refusals.iter().find(|(refused, _)| *refused == point);
+        found.map_or(0, |(_, count)| *count)
+    };
+    assert_eq!(count(EntryPoint::SocketBind), 5, "{refusals:?}");
+    assert_eq!(count(EntryPoint::SocketAccept), 2, "{refusals:?}");
+    // Other services: at once, also for the ports.
+    let none = Settings::Ubns(Vec::new());
+    world.framework().configure("ubns", &none).unwrap();
+    expect(&[
+        (by("none", user, "bind:1143"), "ok"),
+        (imap("connect:25"), "EACCES"),
+    ]);
+}
+
+#[test]
+fn files_of_a_service_are_opened_by_its_processes() {
+    let Some(mut world) = World::new("ubns_files", 61) else {
+        return;
+    };
+    let user = world.user;
+    let mounted = world.path("multilabel");
+    fs::create_dir(&mounted).unwrap();
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "mode=1777", "tmpfs"])
+        .arg(&mounted)
+        .status();
+    assert!(mount.unwrap().success());
+    let device = fs::metadata(&mounted).unwrap().dev();
+    let device = (libc::major(device), libc::minor(device));
+    let framework = world.framework();
+    framework.set_multilabel(&BTreeSet::from([device])).unwrap();
+    let settings = services(user + 1, user + 1);
+    framework.load(&Module::with(settings)).unwrap();
+    let (mail, shared) = (mounted.join("mail"), mounted.join("shared"));
+    let path = |folder: &Path, name: &str| folder.join(name).display().to_string();
+    let label = |path: &Path, name: &str| {
+        let label = format!("ubns/{name}");
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(path, "security.bpf.mac", label.as_bytes(), flags).unwrap();
+    };
+    label(&mounted, "-");
+    for folder in [&mail, &shared] {
+        fs::create_dir(folder).unwrap();
+        fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
+    }
+    label(&mail, "imap");
+    let by = |element: &str, act: &str, folder: &Path, name: &str| {
+        format!("serve:{element}:{user}:{act}:{}", path(folder, name))
+    };
+    expect(&[
+        (by("none", "create", &mail, "one"), "EACCES"),
+        (by("ubns/one", "create", &mail, "one"), "EACCES"),
+        (by("ubns/imap", "create", &mail, "one"), "ok"),
+        (by("none", "read", &mail, "one"), "EACCES"),
+        (by("none", "chmod", &mail, "one"), "EACCES"),
+        (by("none", "truncate", &mail, "one"), "EACCES"),
+        (by("none", "unlink", &mail, "one"), "EACCES"),
+        (by("none", "folder_in", &mail, ""), "EACCES"),
+        (by("ubns/one", "read", &mail, "one"), "EACCES"),
+        (by("ubns/imap", "read", &mail, "one"), "ok"),
+        (by("ubns/imap", "chmod", &mail, "one"), "ok"),
+        // Root has labels set, and a user has not.
+        (format!("read:{}", path(&mail, "one")), "ok"),
+        (
+            format!(
+                "serve:none:{user}:label_file:{}:ubns/one",
+                path(&mail, "one")
+            ),
+            "EPERM",
+        ),
+        (by("ubns/imap", "unlink", &mail, "one"), "ok"),
+        // What a service makes in a folder that is no service's is its user's.
+        (by("ubns/imap", "create", &shared, "two"), "ok"),
+        (by("none", "read", &shared, "two"), "ok"),
+        (by("ubns/one", "read", &shared, "two"), "ok"),
+        (by("none", "unlink", &shared, "two"), "ok"),
+    ]);
+    let ended = Command::new("umount").arg("-l").arg(&mounted).status();
+    assert!(ended.unwrap().success());
+}

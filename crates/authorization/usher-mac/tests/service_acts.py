@@ -1,0 +1,158 @@
+"""Acts about services, for actor.py, which comes after this text and after label_acts.py and
+attack_acts.py."""
+
+import array
+import os
+import signal
+import socket
+import subprocess
+
+
+def serve(element, uid, name, *arguments):
+    """Does an act as a process of a service: root starts it, with an element, or `none`, and as a user."""
+
+    def run():
+        become(element, uid)
+        ACTS[name](*arguments)
+
+    apart(run)
+
+
+def become(element, uid):
+    if element != "none":
+        label(element)
+    os.setgroups([])
+    os.setresgid(int(uid), int(uid), int(uid))
+    os.setresuid(int(uid), int(uid), int(uid))
+
+
+def connect_mapped(port):
+    """As connect, by IPv6."""
+    with socket.socket(socket.AF_INET6) as one:
+        try:
+            one.connect(("::ffff:127.0.0.1", int(port)))
+        except ConnectionRefusedError:
+            pass
+
+
+def fast_open(port):
+    """Connects by sending (MSG_FASTOPEN)."""
+    with socket.socket() as one:
+        try:
+            one.sendto(b"x", socket.MSG_FASTOPEN, ("127.0.0.1", int(port)))
+        except ConnectionRefusedError:
+            pass
+
+
+def send_to(port):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.sendto(b"x", ("127.0.0.1", int(port)))
+
+
+def udp_lite():
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136).close()
+
+
+def bind_all(port):
+    with socket.socket(socket.AF_INET6) as one:
+        one.bind(("::", int(port)))
+
+
+def bind_udp(port):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", int(port)))
+
+
+def executes_connect(port):
+    """A program connects, which this process executes."""
+    program = f"import socket; socket.create_connection(('127.0.0.1', {int(port)}))"
+    # Not the one that runs this, which may be root's alone.
+    done = subprocess.run(["/usr/bin/python3", "-c", program], capture_output=True, text=True)
+    if "Errno 13" in done.stderr:
+        raise PermissionError(13, done.stderr)
+    assert "Errno 111" in done.stderr, done.stderr
+
+
+def listener_of(element, uid):
+    """A listening socket that a process with this element has made."""
+    one, other = socket.socketpair()
+
+    def run():
+        become(element, uid)
+        made = socket.socket()
+        made.bind(("127.0.0.1", 0))
+        made.listen()
+        other.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [made.fileno()]))])
+
+    apart(run)
+    _, parts, _, _ = one.recvmsg(1, 64)
+    made = socket.socket(fileno=int.from_bytes(parts[0][2], "little"))
+    made.setblocking(False)
+    return made
+
+
+def accepts(maker, element, uid):
+    """Accepts at a socket that a process with another element has made."""
+    with listener_of(maker, uid) as made:
+
+        def run():
+            become(element, uid)
+            try:
+                made.accept()
+            except BlockingIOError:
+                pass
+
+        apart(run)
+
+
+def listens(maker, element, uid):
+    with listener_of(maker, uid) as made:
+
+        def run():
+            become(element, uid)
+            made.listen(7)
+
+        apart(run)
+
+
+def traces(traced, element, uid):
+    """Traces a process with another element, of the same user."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        become(traced, uid)
+        dumpable()
+        # PR_SET_PTRACER: by anybody, where Yama asks.
+        libc.prctl(0x59616D61, -1, 0, 0, 0)
+        os.write(writer, b"x")
+        while True:
+            signal.pause()
+    try:
+        assert os.read(reader, 1)
+
+        def run():
+            become(element, uid)
+            # PTRACE_SEIZE
+            checked(kernel.ptrace(0x4206, child, None, None))
+
+        apart(run)
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
+
+
+SERVICE_ACTS = {
+    "serve": serve,
+    "connect_mapped": connect_mapped,
+    "fast_open": fast_open,
+    "send_to": send_to,
+    "udp_lite": udp_lite,
+    "bind_all": bind_all,
+    "bind_udp": bind_udp,
+    "executes_connect": executes_connect,
+    "accepts": accepts,
+    "listens": listens,
+    "traces": traces,
+}
