@@ -39,6 +39,7 @@ fn main() -> Result<(), Failure> {
         "usher_protected",
         "usher_guard",
         "usher_ownership",
+        "usher_mac_label",
     ] {
         build.declare(&mut declarations, header)?;
     }

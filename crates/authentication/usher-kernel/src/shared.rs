@@ -27,6 +27,7 @@ headers! {
     protected: "usher_protected",
     guard: "usher_guard",
     ownership: "usher_ownership",
+    mac_label: "usher_mac_label",
 }
 
 use admission::Connection;

@@ -99,6 +99,9 @@ impl Child<'_> {
             if let Err(errno) = self.place() {
                 return (Stage::Descriptors, errno);
             }
+            if let Err(errno) = prepared.element.take() {
+                return (Stage::Label, errno);
+            }
             // Raw calls: glibc's wrappers of these would signal other threads.
             if libc::syscall(
                 libc::SYS_setgroups,

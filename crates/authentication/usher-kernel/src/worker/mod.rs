@@ -9,6 +9,7 @@
 
 mod child;
 mod files;
+mod label;
 mod message;
 mod newborn;
 mod reaping;
@@ -32,6 +33,7 @@ use crate::KernelError;
 use child::{Child, LISTEN_PID, PID_DIGITS};
 use files::Confinement;
 pub use files::FileAccess;
+use label::ServiceElement;
 pub use message::{Event, MAX_REQUEST, Order, REPORT_SIZE, Report, Request};
 pub use newborn::{Newborn, Progress};
 pub use reaping::{Ended, Ends, block_requests_to_end};
@@ -56,7 +58,8 @@ pub struct Command {
     pub groups: Vec<u32>,
     /// Working directory; `/` if it is missing or closed to the user.
     pub directory: PathBuf,
-    /// Name of the descriptor in socket activation.
+    /// The service: name of the descriptor in socket activation, and the worker's element of the module
+    /// `ubns` (see `label`).
     pub name: String,
     /// All files and folders that it may touch besides the program, with everything below them;
     /// none: everything that its user may touch. Those that are missing at its start are left out.
@@ -161,11 +164,13 @@ pub enum Stage {
     Group,
     /// Confining it to its files; follows the descriptors.
     Files,
+    /// Taking its service's element of a label; follows the descriptors.
+    Label,
 }
 
 impl Stage {
     /// All, with what they do.
-    const ALL: [(Self, &str); 10] = [
+    const ALL: [(Self, &str); 11] = [
         (Self::Session, "starting a session"),
         (Self::Groups, "taking the user's groups"),
         (Self::User, "becoming the user"),
@@ -176,6 +181,7 @@ impl Stage {
         (Self::Execute, "executing the program"),
         (Self::Group, "entering the cgroup"),
         (Self::Files, "confining it to its files"),
+        (Self::Label, "taking the label of its service"),
     ];
 
     fn from_number(number: u8) -> Self {
@@ -217,6 +223,7 @@ pub struct Prepared {
     environment: Vec<CString>,
     /// Index of LISTEN_PID in `environment`.
     listen_pid: Option<usize>,
+    element: ServiceElement,
     confinement: Option<Confinement>,
 }
 
@@ -256,6 +263,7 @@ impl Prepared {
             arguments,
             environment,
             listen_pid,
+            element: ServiceElement::of(&command.name),
             confinement: command
                 .files
                 .as_ref()
