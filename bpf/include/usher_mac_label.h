@@ -179,6 +179,26 @@ struct usher_mac_call {
  * each IPC namespace. */
 #define USHER_MAC_IPC_OBJECTS 131072
 
+/* Limit of the network interfaces that have elements. */
+#define USHER_MAC_INTERFACES 64
+
+/* Of the name of a network interface, with the zero that ends it: IFNAMSIZ. */
+#define USHER_MAC_INTERFACE_NAME 16
+
+/* A network interface, present or not. */
+struct usher_mac_interface {
+	__u64 network; /* the cookie of its network namespace, which no other one ever has */
+	char name[USHER_MAC_INTERFACE_NAME]; /* padded with zeros */
+};
+
+/* A question of user space: which number has this element? The kernel gives a new element one. */
+struct usher_mac_numbering {
+	struct usher_mac_numbered wanted; /* of a module in its slot */
+	__u64 network; /* answer: the cookie of the asking process's network namespace */
+	__u32 number; /* answer; 0: there is no room for another element */
+	__u32 reserved; /* 0 */
+};
+
 _Static_assert(sizeof(struct usher_mac_level) == 36, "usher_mac_level");
 _Static_assert(sizeof(struct usher_mac_grade) == 4, "usher_mac_grade");
 _Static_assert(sizeof(struct usher_mac_levels) == 112, "usher_mac_levels");
@@ -189,5 +209,7 @@ _Static_assert(sizeof(struct usher_mac_process) == 136, "usher_mac_process");
 _Static_assert(sizeof(struct usher_mac_file_label) == 56, "usher_mac_file_label");
 _Static_assert(sizeof(struct usher_mac_labelled) == 24, "usher_mac_labelled");
 _Static_assert(sizeof(struct usher_mac_call) == 48, "usher_mac_call");
+_Static_assert(sizeof(struct usher_mac_interface) == 24, "usher_mac_interface");
+_Static_assert(sizeof(struct usher_mac_numbering) == 152, "usher_mac_numbering");
 
 #endif

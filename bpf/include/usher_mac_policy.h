@@ -13,15 +13,16 @@
  * A check gets the process (`subject`), what it wants (`request`), and its own elements of the
  * labels of the process (`subject_label`), of the file, process, socket or object of IPC that the
  * request is about (`object_label`) and of the directory in it (`directory_label`): all as plain
- * numbers, never a pointer of the kernel. The kind of an element that is not there is
+ * numbers, never a pointer of the kernel. Of a packet no process is the subject: see struct
+ * usher_mac_packet. The kind of an element that is not there is
  * USHER_MAC_NONE. It returns 0, or the negative number of an error. So the same file is compiled
  * for the kernel, where each check replaces a slot of the framework (bpf/mac), and for user space,
  * where it is tested.
  *
  * A module may declare the kind of its elements: MAC_POLICY(example, .label = USHER_MAC_LEVELS).
- * Then the framework keeps its elements, of processes, of files on multilabel file systems, and of
- * sockets, pipes and IPC, which have those of their maker; and there are two further forms of
- * functions:
+ * Then the framework keeps its elements, of processes, of files on multilabel file systems, of
+ * network interfaces as the policy has them, and of sockets, pipes and IPC, which have those of
+ * their maker; and there are two further forms of functions:
  *
  *     MAC_RELABEL(relabel_file)   may the element become `wanted` instead of `former`?
  *     MAC_DECISION(new_file)      writes `element`, which has the default, or refuses
@@ -40,7 +41,7 @@
 
 #include "usher_mac_label.h"
 
-#define USHER_MAC_INTERFACE 3
+#define USHER_MAC_INTERFACE 4
 
 /*
  * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION. hook: the kernel's,
@@ -127,7 +128,8 @@
 	ENTRY(syscall, CHECK, setselfattr, usher_mac_module_call, "labels", "6.8", "a process calls this module (mac_syscall)") \
 	ENTRY(file_permission, CHECK, file_permission, usher_mac_file_access, "files", "5.7", "an open file, pipe or socket is read or written: each time, but for send(2), recv(2), tee(2), splice(2) between pipes, and mappings") \
 	ENTRY(socket_getsockopt, CHECK, socket_getsockopt, usher_mac_socket_call, "sockets", "5.7", "an option of a socket is read; one receives what was sent (TCP_ZEROCOPY_RECEIVE)") \
-	ENTRY(socket_getpeername, CHECK, socket_getpeername, usher_mac_socket_call, "sockets", "5.7", "the address at the other end is read")
+	ENTRY(socket_getpeername, CHECK, socket_getpeername, usher_mac_socket_call, "sockets", "5.7", "the address at the other end is read") \
+	ENTRY(socket_deliver, CHECK, socket_sock_rcv_skb, usher_mac_packet, "packets", "5.7", "a packet is delivered to a socket, by no process; refused, it is dropped; streams of UNIX sockets and packet sockets are not asked about")
 /* clang-format on */
 
 /* Bits of `access`. Truncating is writing. */
@@ -319,6 +321,24 @@ struct usher_mac_peer {
 	__u32 uid; /* of its owner, who made it */
 };
 
+/* The ids of the subject where no process acts. */
+#define USHER_MAC_NOBODY 4294967295U
+
+/*
+ * A packet, and the socket that gets it. No process does that: each id of the subject is
+ * USHER_MAC_NOBODY, its process is 0, and it has no capability. `subject_label` is the socket's
+ * element, `object_label` the packet's: that of the interface by which it arrived, or that of the
+ * process that sends a UNIX datagram.
+ */
+struct usher_mac_packet {
+	__u32 family; /* of the socket */
+	__u32 kind; /* SOCK_STREAM, ... */
+	__u32 protocol; /* of the socket */
+	__u32 uid; /* of the socket's owner, who made it */
+	__u32 interface; /* its number in its network namespace; 0: none */
+	__u32 reserved; /* 0 */
+};
+
 /* A message queue, semaphores or shared memory of System V. Zeros: the question is about all. */
 struct usher_mac_ipc {
 	__u32 id;
@@ -387,6 +407,7 @@ _Static_assert(sizeof(struct usher_mac_process_access) == 24, "usher_mac_process
 _Static_assert(sizeof(struct usher_mac_identity) == 40, "usher_mac_identity");
 _Static_assert(sizeof(struct usher_mac_socket_call) == 24, "usher_mac_socket_call");
 _Static_assert(sizeof(struct usher_mac_peer) == 8, "usher_mac_peer");
+_Static_assert(sizeof(struct usher_mac_packet) == 24, "usher_mac_packet");
 _Static_assert(sizeof(struct usher_mac_ipc) == 32, "usher_mac_ipc");
 _Static_assert(sizeof(struct usher_mac_mount) == 56, "usher_mac_mount");
 _Static_assert(sizeof(struct usher_mac_kernel_module) == 64, "usher_mac_kernel_module");

@@ -29,6 +29,7 @@
 #include "names.h"
 #include "object_labels.h"
 #include "open_files.h"
+#include "packets.h"
 #include "process_labels.h"
 #include "processes.h"
 #include "socket_calls.h"

@@ -2,7 +2,7 @@
 /*
  * Where labels are kept, and how they are looked up. An element is stored once, under a number that
  * is never used again; a label is numbers of elements. process_labels.h, file_labels.h and
- * object_labels.h set labels.
+ * object_labels.h set labels; those of interfaces are user space's.
  */
 #ifndef USHER_MAC_LABELS_H
 #define USHER_MAC_LABELS_H
@@ -53,6 +53,26 @@ SPARSE_TABLE(ipc_objects, USHER_MAC_IPC_OBJECTS, __u64, struct usher_mac_label);
 /* Multilabel file systems. Key: the device, as in struct usher_mac_file. Full: user space refuses
  * another one. */
 HASH_TABLE(multilabel, USHER_MAC_MULTILABEL, __u32, __u32);
+
+/*
+ * Labels of network interfaces, by network namespace and name, so that one has its label as soon as
+ * it is there. User space fills an inner table before it puts it in place: a packet sees the former
+ * labels or the new ones. Full: user space refuses another one.
+ */
+struct mac_interface_table {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, USHER_MAC_INTERFACES);
+	__uint(key_size, sizeof(struct usher_mac_interface));
+	__uint(value_size, sizeof(struct usher_mac_label));
+};
+
+/* Key: 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct mac_interface_table);
+} interfaces SEC(".maps");
 
 /* Refusals of files whose label is not known, one copy per CPU. Key: 0. */
 CPU_TABLE(unknown_refusals, 1, __u64);

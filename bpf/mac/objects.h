@@ -83,9 +83,24 @@ static __always_inline void read_subject(struct usher_mac_subject *subject)
 	subject->reserved = 0;
 }
 
-/* Begins the labels of an access by the calling process, about which these modules are asked.
- * Returns whether one of them has labels: only then are the others of the access looked up. */
-static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked)
+/* The subject where no process acts. */
+static __always_inline void be_nobody(struct usher_mac_subject *subject)
+{
+	*subject = (struct usher_mac_subject){
+		.uid = USHER_MAC_NOBODY,
+		.euid = USHER_MAC_NOBODY,
+		.suid = USHER_MAC_NOBODY,
+		.fsuid = USHER_MAC_NOBODY,
+		.gid = USHER_MAC_NOBODY,
+		.egid = USHER_MAC_NOBODY,
+		.sgid = USHER_MAC_NOBODY,
+		.fsgid = USHER_MAC_NOBODY,
+	};
+}
+
+/* Begins the labels of an access about which these modules are asked: of the calling process, or of
+ * none. Returns whether a module has labels: only then are the others of the access looked up. */
+static __always_inline int begin_labels_by(struct mac_labels *labels, __u64 asked, int has_process)
 {
 	/* Nothing reads what stays unwritten here, but clang does not know that: the asm has it
 	 * take all for written. */
@@ -93,10 +108,18 @@ static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked)
 	labels->slots = labelled_of(asked);
 	if (!labels->slots)
 		return 0;
-	read_process_label(&labels->subject, bpf_get_current_task_btf()->group_leader);
+	if (has_process)
+		read_process_label(&labels->subject, bpf_get_current_task_btf()->group_leader);
+	else
+		labels->subject = no_label;
 	labels->object = no_label;
 	labels->directory = no_label;
 	return 1;
+}
+
+static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked)
+{
+	return begin_labels_by(labels, asked, 1);
 }
 
 /*

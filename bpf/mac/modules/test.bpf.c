@@ -7,7 +7,7 @@
  * It labels objects with names, some of which mean something, in every process:
  *
  *   closed      a file, socket, pipe or object of IPC that only a process with this name opens or
- *               uses
+ *               uses; a packet that only a socket with this name gets
  *   stays       a process, or a file, that keeps this name
  *   forbid      a name that no process and no file gets
  *   entry       a program of a file with this name runs under the name `entered`
@@ -417,4 +417,17 @@ MAC_CHECK(syscall)
 	if (request->call != 1)
 		return -EINVAL;
 	return request->argument ? -(int)request->argument : ANSWER(syscall);
+}
+
+/* For the owner of the socket, since no process acts. */
+MAC_CHECK(socket_deliver)
+{
+	const struct usher_mac_test *now = mac_settings();
+
+	if (!now || subject->uid != USHER_MAC_NOBODY || subject->process || subject->capabilities ||
+	    !request->family || !request->kind)
+		return BROKEN;
+	if (is_refused(subject_label, object_label))
+		return -EACCES;
+	return request->uid == now->uid ? -(int)now->errors[MAC_POINT_socket_deliver] : 0;
 }

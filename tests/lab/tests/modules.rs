@@ -117,6 +117,16 @@ fn refused(host: &Host, name: &str) -> Result<String, Box<dyn std::error::Error>
     Ok(output.stderr)
 }
 
+/// What `usher mac if` says of the loopback interface: its label in force, and that of the policy.
+fn label_of_lo(host: &Host) -> Result<Value, Box<dyn std::error::Error>> {
+    let listed = host.run(["usher", "--json", "mac", "if"])?.stdout;
+    let listed: Vec<Value> = serde_json::from_str(&listed)?;
+    let lo = listed.iter().find(|interface| interface["name"] == "lo");
+    let lo = lo.ok_or("no loopback interface")?;
+    assert_eq!(lo["is_present"], true);
+    Ok(json!([lo["label"], lo["policy"]]))
+}
+
 /// Whether this kernel runs modules, and they may be loaded here.
 fn may_load(host: &Host) -> Result<bool, Box<dyn std::error::Error>> {
     if std::env::var_os("USHER_VM").is_none() {
@@ -231,10 +241,32 @@ fn a_module_from_a_file_decides_by_labels() -> Outcome {
                     mkdir -m 1777 plans; echo text >plans/seven; echo text >plans/open\n\
                     setfmac -R project/0 /srv/projects; setfmac project/7 plans/seven\n";
     host.run(["sh", "-ec", prepared])?;
-    let policy = "mac framework { multilabel \"/srv/projects\"; }\n";
-    host.write("/etc/usher/policy.d/mac.policy", policy)?;
+    let write = |interface: &str| {
+        let label = format!("interface \"lo\" label \"{interface},other/x\";");
+        let policy = format!("mac framework {{ multilabel \"/srv/projects\"; {label} }}\n");
+        host.write("/etc/usher/policy.d/mac.policy", &policy)
+    };
+    write("project/7")?;
     host.run(["usher", "policy", "apply"])?;
+    // An interface has the elements of modules that are in force.
+    assert_eq!(label_of_lo(&host)?, json!([null, "other/x,project/7"]));
     host.run(["usher", "mac", "load", "project"])?;
+    assert_eq!(
+        label_of_lo(&host)?,
+        json!(["project/7", "other/x,project/7"])
+    );
+    write("project/seven")?;
+    let wrong = host.command(["usher", "policy", "apply"]).run()?;
+    let told = "interface lo: the module project: `seven` is not a number";
+    assert!(
+        !wrong.status.success() && wrong.stderr.contains(told),
+        "{wrong:?}"
+    );
+    assert_eq!(
+        label_of_lo(&host)?,
+        json!(["project/7", "other/x,project/7"])
+    );
+    write("project/7")?;
     let (seven, open) = ("/srv/projects/plans/seven", "/srv/projects/plans/open");
     let can_reach = || opens(&host, "project/7", open);
     eventually("the directories are known", can_reach)?;

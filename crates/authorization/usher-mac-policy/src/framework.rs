@@ -1,14 +1,18 @@
 //! The statements of the framework itself, which is no module: what holds for the labels of all modules.
 //!
 //! ```text
-//! mac framework { multilabel "/srv", "/home"; }
+//! mac framework {
+//!   multilabel "/srv", "/home";
+//!   interface "eth0" label "biba/high,mls/low";
+//! }
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use usher_label::Label;
 use usher_language::{
-    Fields, Found, Kind, Occurrence, Quoted, Reporter, Shape, StatementRule, Unique, is_plain_path,
-    joined,
+    Field, Fields, Found, Kind, Occurrence, Part, Quoted, Reporter, Shape, StatementRule, Unique,
+    is_plain_path, joined,
 };
 
 use crate::mistake::MacMistake;
@@ -19,7 +23,16 @@ pub const FRAMEWORK_BLOCK: &str = "framework";
 /// Most file systems of `multilabel`.
 pub const MAXIMUM_MULTILABEL: usize = 16;
 
+/// Most network interfaces with a label.
+pub const MAXIMUM_INTERFACES: usize = 64;
+
+/// Longest name of a network interface, in bytes.
+pub const MAXIMUM_INTERFACE_NAME: usize = 15;
+
 const MULTILABEL: &str = "multilabel";
+
+const INTERFACE: &str = "interface";
+const LABEL: &str = "label";
 
 /// The settings of the framework.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,22 +40,43 @@ pub struct FrameworkSettings {
     /// Mount points of the file systems whose files have labels of their own, in their attributes.
     /// Attributes on other file systems are ignored.
     pub multilabel: BTreeSet<String>,
+    /// Labels of network interfaces, by name.
+    pub interfaces: BTreeMap<String, Label>,
 }
 
 /// The statements of its block.
 pub(crate) fn statements() -> Vec<StatementRule> {
-    let shape = Shape::List(Kind::Text("\"/PATH\"".to_owned()));
-    let about = "file systems whose files have labels of their own";
-    vec![StatementRule::new(
-        MULTILABEL,
-        Occurrence::AtMostOnce,
-        shape,
-        about,
-    )]
+    let text = |form: &str| Kind::Text(form.to_owned());
+    let interface = vec![
+        Part::Value(text("\"NAME\"")),
+        Part::Word(LABEL.to_owned()),
+        Part::Value(text("\"LABEL\"")),
+    ];
+    vec![
+        StatementRule::new(
+            MULTILABEL,
+            Occurrence::AtMostOnce,
+            Shape::List(text("\"/PATH\"")),
+            "file systems whose files have labels of their own",
+        ),
+        StatementRule::new(
+            INTERFACE,
+            Occurrence::Any,
+            Shape::Phrase(interface),
+            "the label of a network interface, and of the packets that arrive by it",
+        ),
+    ]
 }
 
-/// The settings of a block; paths with mistakes are left out.
+/// The settings of a block; what has mistakes is left out.
 pub(crate) fn settings(fields: &Fields<'_>, reporter: &Reporter<'_>) -> FrameworkSettings {
+    FrameworkSettings {
+        multilabel: file_systems(fields, reporter),
+        interfaces: interfaces(fields, reporter),
+    }
+}
+
+fn file_systems(fields: &Fields<'_>, reporter: &Reporter<'_>) -> BTreeSet<String> {
     let mut listed = Unique::default();
     for field in fields.all(MULTILABEL) {
         let hint = "a host has few file systems whose files need labels of their own";
@@ -58,18 +92,69 @@ pub(crate) fn settings(fields: &Fields<'_>, reporter: &Reporter<'_>) -> Framewor
             listed.list(path.to_owned(), item, reporter);
         }
     }
-    FrameworkSettings {
-        multilabel: listed.into_keys(),
+    listed.into_keys()
+}
+
+fn interfaces(fields: &Fields<'_>, reporter: &Reporter<'_>) -> BTreeMap<String, Label> {
+    let mut listed = Unique::default();
+    let mut found = BTreeMap::new();
+    if let Some(field) = fields.all(INTERFACE).nth(MAXIMUM_INTERFACES) {
+        reporter.report(field.statement.location, MacMistake::TooManyInterfaces);
     }
+    for field in fields.all(INTERFACE).take(MAXIMUM_INTERFACES) {
+        let Some((name, label)) = interface(field, &mut listed, reporter) else {
+            continue;
+        };
+        found.insert(name, label);
+    }
+    found
+}
+
+fn interface(
+    field: &Field<'_>,
+    listed: &mut Unique<String>,
+    reporter: &Reporter<'_>,
+) -> Option<(String, Label)> {
+    let [Some(named), Some(labelled)] = field.parts()? else {
+        return None;
+    };
+    let name = named.text()?;
+    if !is_interface_name(name) {
+        let found = Found(named.shown());
+        return field.refuse(named, MacMistake::InvalidInterface { found });
+    }
+    listed.list(name.to_owned(), named, reporter)?;
+    match labelled.text()?.parse::<Label>() {
+        Ok(label) => Some((name.to_owned(), label)),
+        Err(error) => {
+            let (byte, mistake) = (error.span.offset + 1, error.mistake);
+            field.refuse(labelled, MacMistake::InvalidLabel { byte, mistake })
+        }
+    }
+}
+
+/// Whether the kernel takes this as the name of an interface (dev_valid_name). Blanks and bytes that cannot be
+/// seen are left out besides.
+fn is_interface_name(text: &str) -> bool {
+    let is_of_name = |byte: u8| byte.is_ascii_graphic() && !b"/:%".contains(&byte);
+    (1..=MAXIMUM_INTERFACE_NAME).contains(&text.len())
+        && text != "."
+        && text != ".."
+        && text.bytes().all(is_of_name)
 }
 
 impl FrameworkSettings {
     /// The statements in their canonical form, without `;`.
     pub(crate) fn lines(&self) -> Vec<String> {
-        if self.multilabel.is_empty() {
-            return Vec::new();
+        let mut lines = Vec::new();
+        if !self.multilabel.is_empty() {
+            let paths = self.multilabel.iter().map(|path| Quoted(path));
+            lines.push(format!("{MULTILABEL} {}", joined(paths, ", ")));
         }
-        let paths = self.multilabel.iter().map(|path| Quoted(path));
-        vec![format!("{MULTILABEL} {}", joined(paths, ", "))]
+        lines.extend(self.interfaces.iter().map(|(name, label)| {
+            let (name, label) = (Quoted(name), label.to_string());
+            format!("{INTERFACE} {name} {LABEL} {}", Quoted(&label))
+        }));
+        lines
     }
 }

@@ -18,5 +18,8 @@ mod mistake;
 
 pub use block::{MacBlock, ModuleSettings, check};
 pub use dialect::{FRAMEWORK, MAC, MODULES, UBNS, dialect};
-pub use framework::{FRAMEWORK_BLOCK, FrameworkSettings, MAXIMUM_MULTILABEL};
+pub use framework::{
+    FRAMEWORK_BLOCK, FrameworkSettings, MAXIMUM_INTERFACE_NAME, MAXIMUM_INTERFACES,
+    MAXIMUM_MULTILABEL,
+};
 pub use mistake::MacMistake;

@@ -1,8 +1,10 @@
 //! Mistakes in `mac` blocks besides those of form, each with its text and its remedy.
 
+use usher_label::LabelMistake;
 use usher_language::{Found, Place, mistakes};
 
 use crate::bsdextended::{MAXIMUM_RANGES, MAXIMUM_RULES};
+use crate::framework::{MAXIMUM_INTERFACE_NAME, MAXIMUM_INTERFACES};
 
 mistakes! {
     /// The mistakes. `found` is the text at fault, `first` the earlier text that this one contradicts.
@@ -37,6 +39,18 @@ mistakes! {
         InvalidFileSystem { found: Found }
             => "`{found}` is no plain absolute path";
             "write a path on the file system, such as \"/home\", without `.`, `..`, `//` and `/` at its end";
+        /// No name of a network interface.
+        InvalidInterface { found: Found }
+            => "`{found}` is no name of a network interface";
+            "write a name as `ip link` shows it, before an `@`: 1 to {MAXIMUM_INTERFACE_NAME} bytes, without \
+             blanks, `/`, `:` and `%`";
+        /// More than [`MAXIMUM_INTERFACES`].
+        TooManyInterfaces
+            => "this interface is one more than the {MAXIMUM_INTERFACES} that have labels";
+            "leave out interfaces whose packets no module tells apart";
+        /// No label.
+        InvalidLabel { byte: usize, mistake: LabelMistake }
+            => "at byte {byte} of the label: {mistake}"; "{}", mistake.remedy();
         /// Letters that are no types of files.
         InvalidTypes { found: Found }
             => "`{found}` are no types of files";

@@ -34,6 +34,40 @@ fn file_systems_are_read_and_printed_in_order() {
 }
 
 #[test]
+fn labels_of_interfaces_are_read_and_printed_in_order() {
+    let text = "mac framework {\n  interface \"wg-home.7\" label \"test/b\";\n  interface \"eth0\" \
+                label \"mls/low,biba/high\";\n  multilabel \"/srv\";\n}\n";
+    let blocks = read(text).unwrap();
+    let ModuleSettings::Framework(settings) = &blocks[0].settings else {
+        panic!("{blocks:?}");
+    };
+    let found: Vec<_> = settings.interfaces.iter().collect();
+    assert_eq!(found[0].0, "eth0");
+    assert_eq!(found[0].1.value("mls").unwrap().as_ref(), "low");
+    let text = "mac framework {\n  multilabel \"/srv\";\n  interface \"eth0\" label \
+                \"biba/high,mls/low\";\n  interface \"wg-home.7\" label \"test/b\";\n}\n";
+    assert_eq!(blocks[0].to_text(), text);
+    assert_eq!(read(text).unwrap()[0].settings, blocks[0].settings);
+}
+
+#[test]
+fn sixty_four_interfaces_are_permitted_and_no_more() {
+    let of = |count: usize| {
+        let lines = (0..count).map(|number| format!("interface \"eth{number}\" label \"a/x\";\n"));
+        read(&format!(
+            "mac framework {{\n{}}}\n",
+            lines.collect::<String>()
+        ))
+    };
+    assert_eq!(of(64).unwrap()[0].settings.lines().len(), 64);
+    let shown = of(65).unwrap_err()[0].to_string();
+    assert!(
+        shown.starts_with("mac.policy:66:1: this interface is one more"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn a_block_without_file_systems_is_permitted() {
     let blocks = read("mac framework {\n}\n").unwrap();
     assert!(blocks[0].settings.lines().is_empty());
@@ -54,6 +88,39 @@ fn each_mistake_of_the_framework_has_its_place() {
             "multilabel",
         ),
         ("rule mode n;", "2:1", "rule"),
+        ("interface \"eth0\";", "2:1", "`interface`"),
+        ("interface \"eth0\" \"a/x\";", "2:18", "a/x"),
+        ("interface eth0 label \"a/x\";", "2:11", "eth0"),
+        (
+            "interface \"\" label \"a/x\";",
+            "2:11",
+            "no name of a network interface",
+        ),
+        (
+            "interface \"eth:0\" label \"a/x\";",
+            "2:11",
+            "no name of a network interface",
+        ),
+        (
+            "interface \"interface-name16\" label \"a/x\";",
+            "2:11",
+            "no name of a network",
+        ),
+        (
+            "interface \"eth0\" label \"a\";",
+            "2:24",
+            "at byte 1 of the label: the element `a` has no value",
+        ),
+        (
+            "interface \"eth0\" label \"a/x,a/y\";",
+            "2:24",
+            "at byte 5 of the label: the element `a` stands",
+        ),
+        (
+            "interface \"eth0\" label \"a/x\"; interface \"eth0\" label \"a/x\";",
+            "2:41",
+            "listed",
+        ),
         (&many, "2:1", "17"),
     ] {
         let found = read(&format!("mac framework {{\n{statement}\n}}\n")).unwrap_err();

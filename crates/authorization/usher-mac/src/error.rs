@@ -1,9 +1,11 @@
 //! Errors of this crate.
 
 use usher_bpf::KernelError;
+use usher_label::ValueMistake;
 
 use crate::bsdextended::{MAX_RANGES, MAX_RULES};
 use crate::declaration::NotAModule;
+use crate::interfaces::MAX_INTERFACES;
 use crate::module::MAX_MODULES;
 use crate::ubns::{MAX_DESTINATIONS, MAX_SERVICES};
 
@@ -62,6 +64,19 @@ pub enum Error {
     /// The settings are those of another module, or the module has none.
     #[error("these are not settings of the module {0}")]
     OtherSettings(String),
+    /// Too many interfaces.
+    #[error("{0} network interfaces have labels, and at most {MAX_INTERFACES} can")]
+    TooManyInterfaces(usize),
+    /// An element of an interface's label is no value of its module.
+    #[error("interface {interface}: the module {module}: {mistake}")]
+    Interface {
+        /// The interface.
+        interface: String,
+        /// The module.
+        module: String,
+        /// The mistake.
+        mistake: ValueMistake,
+    },
     /// Too many rules.
     #[error(
         "{0} rules: bsdextended takes at most {MAX_RULES}; write rules that differ only in the numbers of users \

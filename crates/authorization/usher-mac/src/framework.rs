@@ -6,11 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use usher_bpf::{Counters, KernelError, Objects, Pins, Plain, Table, is_kept, keep, leave};
+use usher_label::Label;
 
 use crate::dispatchers::{
     CODE, dispatcher, hooks, hooks_of, load_dispatchers, not_supported, programs, replacing,
     require_hooks, tables,
 };
+use crate::interfaces::{self, Interfaces};
 use crate::labels::{self, Labels};
 use crate::module::{SETTINGS, exchange};
 use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacModule};
@@ -27,6 +29,7 @@ pub struct Framework {
     declared: Table<u32, u64>,
     refusals: Counters<u64>,
     labels: Labels,
+    interfaces: Interfaces,
     /// By hook.
     dispatchers: BTreeMap<&'static str, OwnedFd>,
     pins: Pins,
@@ -46,7 +49,8 @@ fn bit(slot: u32) -> u64 {
     1 << slot
 }
 
-fn name_of(module: &MacModule) -> String {
+/// The name of a module in its slot.
+pub(crate) fn name_of(module: &MacModule) -> String {
     let end = module.name.iter().position(|byte| *byte == 0);
     let name = &module.name[..end.unwrap_or(module.name.len())];
     String::from_utf8_lossy(name).into_owned()
@@ -109,6 +113,7 @@ impl Framework {
             declared: object.table("declared")?,
             refusals: object.counters("refusals")?,
             labels: Labels::of(&object)?,
+            interfaces: Interfaces::of(&object)?,
             dispatchers,
             pins,
         };
@@ -124,8 +129,8 @@ impl Framework {
     /// Puts a module in force, at once at all entry points that it declares.
     ///
     /// # Errors
-    /// [`Error::Loaded`], [`Error::NoSlot`], those of the settings, or the kernel's error. Nothing has
-    /// changed then.
+    /// [`Error::Loaded`], [`Error::NoSlot`], [`Error::Interface`], those of the settings, or the kernel's
+    /// error. Nothing has changed then.
     pub fn load(&mut self, module: &Module) -> Result<(), Error> {
         let settings = module.settings.as_ref().map(Settings::table).transpose()?;
         let loaded = self.in_slots()?;
@@ -137,6 +142,7 @@ impl Framework {
         self.require_dispatchers(&hooks_of(module)?)?;
         let order = self.labels.next_order()?;
         let put = self.put(module, settings.as_ref(), slot, order);
+        let put = put.and_then(|entry| self.label_interfaces(loaded, (slot, entry)));
         if put.is_err() {
             self.release(slot)?;
             return put;
@@ -193,7 +199,7 @@ impl Framework {
         settings: Option<&OwnedFd>,
         slot: u32,
         order: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<MacModule, Error> {
         let mut entry = MacModule::zeroed();
         entry.name[..module.name.len()].copy_from_slice(module.name.as_bytes());
         entry.order = order;
@@ -227,7 +233,20 @@ impl Framework {
                 .into_iter()
                 .try_for_each(|hook| self.attach(hook))?;
         }
-        Ok(())
+        Ok(entry)
+    }
+
+    /// Gives interfaces their elements of a module that comes into force, beside those of the others.
+    fn label_interfaces(
+        &self,
+        mut loaded: Vec<(u32, MacModule)>,
+        fresh: (u32, MacModule),
+    ) -> Result<(), Error> {
+        if fresh.1.label == MAC_NONE {
+            return Ok(());
+        }
+        loaded.push(fresh);
+        self.interfaces.add(&self.pins, &loaded)
     }
 
     /// Replaces a module's settings, at once.
@@ -366,6 +385,7 @@ impl Framework {
             let settings = place.map_or(Ok(None), |place| place.get(&0))?;
             objects.maps.extend(settings.filter(|id| *id != 0));
         }
+        objects.maps.extend(self.interfaces.id()?);
         Ok(objects)
     }
 
@@ -376,6 +396,34 @@ impl Framework {
     /// The kernel's error; some may have them then.
     pub fn set_multilabel(&self, devices: &BTreeSet<(u32, u32)>) -> Result<(), Error> {
         multilabel::set(&self.pins, devices)
+    }
+
+    /// Gives network interfaces of this process's network namespace these labels, by name and whether they are
+    /// there or not, and those of all others none: at once. A module that is loaded later has its elements of them
+    /// when it comes into force.
+    ///
+    /// # Errors
+    /// [`Error::TooManyInterfaces`], [`Error::Interface`] for a value that its module does not have, or the
+    /// kernel's error. The former labels are in force then.
+    pub fn set_interfaces(&mut self, labels: &BTreeMap<String, Label>) -> Result<(), Error> {
+        let modules = self.in_slots()?;
+        self.interfaces.set(&self.pins, &modules, labels)
+    }
+
+    /// Checks whether interfaces can have these labels, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Framework::set_interfaces`], but for the kernel's.
+    pub fn check_interfaces(&self, labels: &BTreeMap<String, Label>) -> Result<(), Error> {
+        interfaces::elements(&self.in_slots()?, labels).map(drop)
+    }
+
+    /// The labels of interfaces that are in force: their elements of modules that are loaded.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn interfaces(&self) -> Result<BTreeMap<String, Label>, Error> {
+        Ok(self.interfaces.in_force(&self.in_slots()?))
     }
 
     /// Requires that new files on multilabel file systems get labels from this kernel.

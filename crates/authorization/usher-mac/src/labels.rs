@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use usher_bpf::{Counters, KernelError, Object, Plain, Table};
 
+use crate::interfaces;
 use crate::shared::{MAC_ELEMENTS_OF_USERS, MacLabel, MacLabelled, MacNumbered};
 
 /// The tables of labels that outlive the process.
-pub(crate) const TABLES: [&str; 12] = [
+pub(crate) const TABLES: [&str; 13] = [
     "labelled",
     "elements",
     "element_numbers",
@@ -20,6 +21,7 @@ pub(crate) const TABLES: [&str; 12] = [
     "multilabel",
     "unknown_refusals",
     "scratch",
+    interfaces::TABLE,
 ];
 
 /// The hooks whose dispatchers keep labels. They are attached while a module with labels is loaded.

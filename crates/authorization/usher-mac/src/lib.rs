@@ -7,8 +7,8 @@
 //! - A [`Module`] is one C file: built in, of bpf/mac/modules, or somebody else's, from an object file. Its
 //!   [`Declaration`] is read before libbpf or the kernel gets anything of it. `bsdextended` has rules
 //!   ([`bsdextended`]), `ubns` the services of the policy ([`ubns`]).
-//! - The framework keeps labels of processes and files for modules that declare a kind of element. Each
-//!   module sees its own elements only. docs/adr/0076-labels-in-the-kernel.md has the reasons.
+//! - The framework keeps labels of processes, files, interfaces and other objects for modules that declare a kind
+//!   of element. Each module sees its own elements only. docs/adr/0076-labels-in-the-kernel.md has the reasons.
 //! - Everything is pinned. The process's end changes nothing; the next [`Framework::open`] adopts it.
 //!
 //! docs/mac-entry-points.md lists the entry points, docs/adr/0071-mac-framework.md has the reasons.
@@ -24,6 +24,7 @@ mod encode;
 mod encode_services;
 mod error;
 mod framework;
+mod interfaces;
 mod labels;
 mod module;
 mod multilabel;
@@ -36,6 +37,7 @@ pub mod ubns;
 pub use declaration::{Declaration, MAX_MODULE_SIZE, NotAModule, is_module_name};
 pub use error::{Error, RuleMistake, ServiceMistake, Unsupported};
 pub use framework::Framework;
+pub use interfaces::MAX_INTERFACES;
 pub use labels::MAX_ELEMENTS_OF_USERS;
 pub use module::{Answers, Loaded, MAX_MODULES, Module, NAMES, Settings};
 pub use new_files::NewFileLabels;

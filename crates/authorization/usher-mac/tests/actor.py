@@ -332,6 +332,7 @@ ACTS = {
     "until_killed": until_killed,
     **LABEL_ACTS,
     **OBJECT_ACTS,
+    **PACKET_ACTS,
     **ATTACK_ACTS,
     **PROCESS_ACTS,
     **SERVICE_ACTS,

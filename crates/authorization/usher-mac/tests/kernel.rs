@@ -3,6 +3,8 @@
 
 #[path = "kernel/attacks/mod.rs"]
 mod attacks;
+#[path = "kernel/interfaces.rs"]
+mod interfaces;
 #[path = "kernel/labels.rs"]
 mod labels;
 #[path = "kernel/object_labels.rs"]
@@ -150,6 +152,7 @@ fn actor(uid: u32, acts: &[String]) -> Command {
         include_str!("../../../protection/usher-ipsec/tests/world/ring.py"),
         include_str!("label_acts.py"),
         include_str!("object_acts.py"),
+        include_str!("packet_acts.py"),
         include_str!("attack_acts.py"),
         include_str!("process_acts.py"),
         include_str!("service_acts.py"),

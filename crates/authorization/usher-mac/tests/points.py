@@ -104,6 +104,8 @@ class Points:
         self.tcp.listen(64)
         self.tcp.setblocking(False)
         self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.receiver.bind(("127.0.0.1", 0))
         self.mounted = self.mount(self.path("mounted"))
         self.code = self.compat_code()
 
@@ -233,6 +235,21 @@ class Points:
 
     def socket_sendmsg(self):
         self.udp.sendto(b"x", ("127.0.0.1", 9))
+
+    def socket_deliver(self):
+        def dropped():
+            # SO_MEMINFO has the dropped packets last.
+            return self.receiver.getsockopt(socket.SOL_SOCKET, 55, 36)[32:36]
+
+        before = dropped()
+        self.udp.sendto(b"x", self.receiver.getsockname())
+        while dropped() == before:
+            try:
+                self.receiver.recv(1, socket.MSG_DONTWAIT)
+                return
+            except BlockingIOError:
+                pass
+        raise Otherwise("dropped")
 
     def socket_recvmsg(self):
         self.pair[0].send(b"x")

@@ -78,12 +78,24 @@ impl<K: Plain, V: Plain> Table<K, V> {
     /// # Errors
     /// The kernel's error.
     pub fn of_one(name: &'static str) -> Result<Self, KernelError> {
+        Self::make(name, MapType::Array, 1)
+    }
+
+    /// A hash table that belongs to no object, so no other process changes it.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn of_hash(name: &'static str, entries: u32) -> Result<Self, KernelError> {
+        Self::make(name, MapType::Hash, entries)
+    }
+
+    fn make(name: &'static str, kind: MapType, entries: u32) -> Result<Self, KernelError> {
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
             ..Default::default()
         };
         let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
-        let map = MapHandle::create(MapType::Array, Some(name), key, value, 1, &options)
+        let map = MapHandle::create(kind, Some(name), key, value, entries, &options)
             .map_err(KernelError::bpf("making a table"))?;
         Self::new(name, map)
     }

@@ -1,5 +1,6 @@
 //! `usher mac`: the modules of mandatory access control, and labels.
 
+mod interfaces;
 mod ls;
 mod ps;
 
@@ -35,6 +36,8 @@ pub enum Command {
     Status,
     /// List the processes of this host with their labels
     Ps,
+    /// List the network interfaces of this host with their labels
+    If,
     /// List files with their labels
     Ls {
         /// Files, and directories whose files are listed
@@ -81,6 +84,7 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
             output.print(module, || one(module));
         }
         Command::Ps => ps::run(output)?,
+        Command::If => interfaces::run(output, status()?.interfaces)?,
         Command::Ls { paths, directory } => ls::run(output, paths, *directory)?,
         Command::Status => {
             let view = status()?;

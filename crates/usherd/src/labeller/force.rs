@@ -58,6 +58,8 @@ impl Force {
         let mut state = self.state.lock();
         state.configuration = Some(configuration);
         state.outdated = state.names().unwrap_or_default().into_iter().collect();
+        // Before a module is loaded, which gets its elements of them.
+        state.label_interfaces();
         self.renew(&mut state);
         self.watch(&mut state, true);
         state.guard();
@@ -67,6 +69,10 @@ impl Force {
     pub(super) fn try_again(&self) {
         let mut state = self.state.lock();
         let is_due = !state.is_read || !state.missing.is_empty() || !state.outdated.is_empty();
+        if state.troubles.contains_key(labels::INTERFACES) {
+            state.label_interfaces();
+            state.guard();
+        }
         let is_changed = is_due && self.renew(&mut state);
         // A file system may have been mounted or unmounted since.
         self.watch(&mut state, is_changed);
@@ -229,6 +235,9 @@ impl Force {
                 settings.encode()?;
             }
         }
+        if let Some(framework) = &self.state.lock().framework {
+            framework.check_interfaces(&labels::interfaces(Some(&candidate.checked.policy)))?;
+        }
         labels::mounted(Some(&candidate.checked.policy), &self.file_systems)
             .map(drop)
             .map_err(|(_, error)| error)
@@ -249,10 +258,12 @@ impl Force {
             let settings = self.settings_of(Some(&fresh.checked.policy), &name)?;
             wanted.push((name, settings));
         }
+        state.set_interfaces(Some(&fresh.checked.policy))?;
         let former = state.settings.clone();
         let mut done: Vec<String> = Vec::new();
         for (name, settings) in wanted {
             if let Err(error) = state.configure(&name, settings) {
+                state.label_interfaces();
                 for name in &done {
                     let back = state.configure(name, former.get(name).cloned());
                     if let Err(error) = back {
@@ -268,6 +279,7 @@ impl Force {
             state.outdated.remove(&name);
             state.over(&name);
         }
+        state.over(labels::INTERFACES);
         state.guard();
         let generation = fresh.generation();
         tracing::info!(

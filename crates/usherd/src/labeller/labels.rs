@@ -1,16 +1,17 @@
-//! Which file systems have files with labels of their own: from the policy to the kernel and to the thread
-//! that keeps labels of new files.
+//! Which file systems have files with labels of their own, and the labels of network interfaces: from the policy
+//! to the kernel and to the thread that keeps labels of new files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use usher_kernel_label::SHOWN;
+use usher_label::Label;
 use usher_local::paths;
-use usher_local::requests::MultilabelView;
+use usher_local::requests::{InterfaceView, MultilabelView};
 use usher_mac::Framework;
 use usher_policy::Policy;
-use usher_policy::mac::ModuleSettings;
+use usher_policy::mac::{FrameworkSettings, MacBlock, ModuleSettings};
 
 use super::error::MacError;
 use super::persisting::{Multilabel, Persisting, Watched};
@@ -24,6 +25,9 @@ pub(super) const UNWATCHED: &str = "new files";
 
 /// The trouble that this kernel labels no new files.
 pub(super) const UNLABELLED: &str = "multilabel file systems";
+
+/// The trouble that interfaces have other labels than the policy says.
+pub(super) const INTERFACES: &str = "network interfaces";
 
 /// The trouble that the search for forgotten labels does not work.
 pub(super) const FORGOTTEN: &str = "forgotten labels";
@@ -43,10 +47,7 @@ pub(super) fn mounted(
     file_systems: &FileSystems,
 ) -> Result<Vec<Multilabel>, (Vec<Multilabel>, MacError)> {
     let (mut found, mut fault) = (Vec::new(), None);
-    for block in policy.into_iter().flat_map(|policy| &policy.mac) {
-        let ModuleSettings::Framework(settings) = &block.settings else {
-            continue;
-        };
+    for (block, settings) in settings(policy) {
         for path in &settings.multilabel {
             match Multilabel::at(path, |path| file_systems.device(path)) {
                 Ok(file_system) => found.push(file_system),
@@ -65,10 +66,23 @@ pub(super) fn mounted(
 
 /// Whether the policy calls the file system at this path multilabel.
 pub(super) fn is_named(policy: Option<&Policy>, path: &str) -> bool {
-    let mut blocks = policy.into_iter().flat_map(|policy| &policy.mac);
-    blocks.any(|block| match &block.settings {
-        ModuleSettings::Framework(settings) => settings.multilabel.contains(path),
-        _ => false,
+    settings(policy).any(|(_, settings)| settings.multilabel.contains(path))
+}
+
+/// The labels of network interfaces.
+pub(super) fn interfaces(policy: Option<&Policy>) -> BTreeMap<String, Label> {
+    let labels = settings(policy).flat_map(|(_, settings)| &settings.interfaces);
+    labels
+        .map(|(name, label)| (name.clone(), label.clone()))
+        .collect()
+}
+
+/// The settings of the framework; the policy has at most one block of them.
+fn settings(policy: Option<&Policy>) -> impl Iterator<Item = (&MacBlock, &FrameworkSettings)> {
+    let blocks = policy.into_iter().flat_map(|policy| &policy.mac);
+    blocks.filter_map(|block| match &block.settings {
+        ModuleSettings::Framework(settings) => Some((block, settings)),
+        _ => None,
     })
 }
 
@@ -77,7 +91,7 @@ fn devices(of: &[Multilabel]) -> BTreeSet<(u32, u32)> {
     of.iter().map(|one| one.device).collect()
 }
 
-/// Makes the framework. No module decides before the kernel knows which files have labels.
+/// Makes the framework. No module decides before the kernel knows which files and interfaces have labels.
 ///
 /// # Errors
 /// The kernel's: there is none then.
@@ -85,10 +99,11 @@ pub(super) fn framework(
     policy: Option<&Policy>,
     file_systems: &FileSystems,
 ) -> Result<Framework, MacError> {
-    let framework = Framework::open(Path::new(paths::LABELLER_PIN_DIRECTORY))?;
+    let mut framework = Framework::open(Path::new(paths::LABELLER_PIN_DIRECTORY))?;
     // The watch reports a file system that is not mounted.
     let (Ok(found) | Err((found, _))) = mounted(policy, file_systems);
-    if let Err(error) = framework.set_multilabel(&devices(&found)) {
+    let set = framework.set_multilabel(&devices(&found));
+    if let Err(error) = set.and_then(|()| framework.set_interfaces(&interfaces(policy))) {
         if let Err(error) = framework.close() {
             tracing::error!(%error, "the framework stays in the kernel without a module");
         }
@@ -171,6 +186,25 @@ impl Looked {
 /// The kernel's.
 pub(super) fn hide() -> Result<(), usher_mac::Error> {
     Ok(usher_bpf::hide(Path::new(SHOWN))?)
+}
+
+/// The interfaces that the policy names, for an administrator.
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn interface_views(
+    policy: Option<&Policy>,
+    framework: Option<&Framework>,
+) -> Result<Vec<InterfaceView>, usher_mac::Error> {
+    let mut in_force = framework.map_or_else(|| Ok(BTreeMap::new()), Framework::interfaces)?;
+    let views = interfaces(policy)
+        .into_iter()
+        .map(|(name, label)| InterfaceView {
+            label: label.to_string(),
+            in_force: in_force.remove(&name).map(|label| label.to_string()),
+            name,
+        });
+    Ok(views.collect())
 }
 
 /// The file systems at work, for an administrator.

@@ -138,6 +138,24 @@ impl State {
         Ok(())
     }
 
+    /// Gives network interfaces the labels that a policy has.
+    pub(super) fn set_interfaces(&mut self, policy: Option<&Policy>) -> Result<(), MacError> {
+        match &mut self.framework {
+            Some(framework) => Ok(framework.set_interfaces(&labels::interfaces(policy))?),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives network interfaces the labels of the policy in force. A failure is tried again.
+    pub(super) fn label_interfaces(&mut self) {
+        let wanted = labels::interfaces(self.policy());
+        let set = match &mut self.framework {
+            Some(framework) => framework.set_interfaces(&wanted).map_err(MacError::from),
+            None => Ok(()),
+        };
+        self.note(labels::INTERFACES, &set);
+    }
+
     /// Takes the framework out of the kernel when it has no module.
     pub(super) fn end_if_empty(&mut self) -> Result<(), MacError> {
         if !self.names()?.is_empty() {

@@ -110,6 +110,7 @@ impl Force {
         let is_loaded = |name: &String| view.modules.iter().any(|module| module.name == *name);
         view.waiting = waiting.filter(|name| !is_loaded(name)).collect();
         view.multilabel = labels::views(&self.persisting);
+        view.interfaces = labels::interface_views(state.policy(), state.framework.as_ref())?;
         Ok((view, state.digests.clone()))
     }
 }

@@ -26,7 +26,10 @@ pub struct MacView {
     /// The file systems whose files have labels of their own.
     #[serde(default)]
     pub multilabel: Vec<MultilabelView>,
-    /// The accesses to their files that were refused because a label was not known.
+    /// The network interfaces that the policy gives a label, by name.
+    #[serde(default)]
+    pub interfaces: Vec<InterfaceView>,
+    /// The accesses to files of multilabel file systems that were refused because a label was not known.
     #[serde(default)]
     pub unknown_refusals: u64,
     /// Troubles that keep the modules from deciding as the policy says, each for people.
@@ -50,6 +53,17 @@ pub struct MultilabelView {
     pub is_walking: bool,
     /// The reason of the last failure, or that the file system is not watched.
     pub trouble: Option<String>,
+}
+
+/// A network interface with a label in the policy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceView {
+    /// Its name; it may be there or not.
+    pub name: String,
+    /// The label in the policy.
+    pub label: String,
+    /// The label in force: its elements of modules in force; none: no element.
+    pub in_force: Option<String>,
 }
 
 /// A module in force.

@@ -14,7 +14,7 @@ use usher_policy::protection::Report;
 use crate::applied::Applied;
 use usher_daemon::control::{MAX_CANDIDATE, Request};
 
-pub use mac::{MacView, ModuleView, MultilabelView};
+pub use mac::{InterfaceView, MacView, ModuleView, MultilabelView};
 pub use protection::{
     ApplicationView, NameView, ProtectionView, SaView, SocketView, SocketsView, TreatmentView,
 };

@@ -445,6 +445,11 @@ fn mac(choices: &Choices) -> Vec<MacBlock> {
     };
     let framework = FrameworkSettings {
         multilabel: ["/srv".to_owned(), format!("/home/{number}")].into(),
+        interfaces: [(
+            format!("eth{}", number % 100),
+            "biba/high,mls/low".parse().expect("a label"),
+        )]
+        .into(),
     };
     let blocks = [
         ("bsdextended", ModuleSettings::Bsdextended(vec![rule])),

@@ -73,6 +73,7 @@ impl Reacher {
 fn when_refused(point: EntryPoint) -> &'static str {
     match point {
         EntryPoint::FileReceive => "left out",
+        EntryPoint::SocketDeliver => "dropped",
         EntryPoint::MsgQueueMsgrcv => "ENOMSG",
         EntryPoint::KernelModuleRequest => "EAFNOSUPPORT",
         _ => "ENOANO",

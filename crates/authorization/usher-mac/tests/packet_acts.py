@@ -1,0 +1,106 @@
+"""Acts about packets, for actor.py, which comes after this text and after label_acts.py and
+object_acts.py."""
+
+import ctypes
+import errno
+import os
+import socket as sockets
+import struct
+
+NETWORK = 0x40000000
+# SO_MEMINFO, which has the packets that the socket has dropped.
+MEMORY, DROPPED = 55, 8
+KINDS = {"tcp": sockets.SOCK_STREAM, "udp": sockets.SOCK_DGRAM}
+
+
+def dropped(one):
+    return struct.unpack("9I", one.getsockopt(sockets.SOL_SOCKET, MEMORY, 36))[DROPPED]
+
+
+def made_in(network, make):
+    """What this makes in the network namespace of that name; empty: in this one."""
+    if not network:
+        return make()
+    own = os.open("/proc/self/ns/net", os.O_RDONLY)
+    other = os.open(f"/run/netns/{network}", os.O_RDONLY)
+    checked(kernel.setns(other, NETWORK))
+    try:
+        return make()
+    finally:
+        checked(kernel.setns(own, NETWORK))
+
+
+def receiver(family, kind, address):
+    one = sockets.socket(family, kind)
+    one.bind((address, 0))
+    if kind == sockets.SOCK_STREAM:
+        one.listen()
+    one.setblocking(False)
+    return one
+
+
+def has_come(one):
+    try:
+        if one.type == sockets.SOCK_STREAM:
+            ends_kept.append(one.accept()[0])
+        else:
+            one.recv(1)
+        return True
+    except BlockingIOError:
+        return False
+
+
+def be(name):
+    """This process has the name from now on; empty: no module has labels."""
+    if name:
+        label("test/" + name)
+
+
+def arrive(name, kind, address, sender="", home=""):
+    """A packet of a socket `closed` arrives at a socket of this name, each in a network namespace. Time
+    does not decide: the packet is there, or the receiving socket has dropped it. The address has `_` for
+    `:`."""
+    kind = KINDS[kind]
+    address = address.replace("_", ":")
+    family = sockets.AF_INET6 if ":" in address else sockets.AF_INET
+
+    def run():
+        be(name)
+        one = made_in(home, lambda: receiver(family, kind, address))
+        be(name and "closed")
+        sending = made_in(sender, lambda: sockets.socket(family, kind))
+        sending.setblocking(False)
+        assert sending.connect_ex(one.getsockname()) in (0, errno.EINPROGRESS)
+        if kind == sockets.SOCK_DGRAM:
+            sending.send(b"x")
+        be(name)
+        while not dropped(one):
+            if has_come(one):
+                return
+        assert not has_come(one)
+        raise OSError(errno.EACCES, "dropped")
+
+    apart(run)
+
+
+def datagram(name):
+    """A UNIX datagram of a process `closed` arrives at one of this name. It is there when send(2) ends."""
+
+    address = "\0" + fresh_name("packet")
+
+    def run():
+        label("test/" + name)
+        one = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM)
+        one.bind(address)
+        one.setblocking(False)
+        label("test/closed")
+        sending = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM)
+        sending.sendto(b"x", address)
+        label("test/" + name)
+        if not has_come(one):
+            raise OSError(errno.EACCES, "dropped")
+
+    apart(run)
+
+
+PACKET_ACTS = {"arrive": arrive, "datagram": datagram}
