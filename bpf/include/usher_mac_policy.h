@@ -11,18 +11,18 @@
  *     }
  *
  * A check gets the process (`subject`), what it wants (`request`), and its own elements of the
- * labels of the process (`subject_label`), of the file, process, socket or object of IPC that the
- * request is about (`object_label`) and of the directory in it (`directory_label`): all as plain
- * numbers, never a pointer of the kernel. Of a packet no process is the subject: see struct
- * usher_mac_packet. The kind of an element that is not there is
- * USHER_MAC_NONE. It returns 0, or the negative number of an error. So the same file is compiled
+ * labels of the process (`subject_label`), of the file, process, socket, object of IPC or file
+ * system that the request is about (`object_label`) and of the directory in it, or the file system
+ * around it (`directory_label`): all as plain numbers, never a pointer of the kernel. Of a packet
+ * no process is the subject: see struct usher_mac_packet. The kind of an element that is not there
+ * is USHER_MAC_NONE. It returns 0, or the negative number of an error. So the same file is compiled
  * for the kernel, where each check replaces a slot of the framework (bpf/mac), and for user space,
  * where it is tested.
  *
  * A module may declare the kind of its elements: MAC_POLICY(example, .label = USHER_MAC_LEVELS).
  * Then the framework keeps its elements, of processes, of files on multilabel file systems, of
- * network interfaces as the policy has them, and of sockets, pipes and IPC, which have those of
- * their maker; and there are two further forms of functions:
+ * network interfaces as the policy has them, and of sockets, pipes, IPC and mounted file systems,
+ * which have those of their maker; and there are two further forms of functions:
  *
  *     MAC_RELABEL(relabel_file)   may the element become `wanted` instead of `former`?
  *     MAC_DECISION(new_file)      writes `element`, which has the default, or refuses
@@ -45,9 +45,11 @@
 
 /*
  * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION. hook: the kernel's,
- * whose dispatcher (bpf/mac) asks. request: the structure that the function gets. class: that of
- * the paper. kernel: the first one with this hook and LSM programs at it. The last column says when
- * the module is asked. New entry points are added at the end.
+ * whose dispatcher (bpf/mac) asks; cgroup_egress is none of an LSM, but the place of programs for
+ * packets that leave (BPF_CGROUP_INET_EGRESS), at the root of control groups. request: the
+ * structure that the function gets. class: that of the paper. kernel: the first one with this hook
+ * and LSM programs at it. The last column says when the module is asked. New entry points are added
+ * at the end.
  */
 /* clang-format off */
 #define USHER_MAC_ENTRY_POINTS(ENTRY) \
@@ -129,7 +131,8 @@
 	ENTRY(file_permission, CHECK, file_permission, usher_mac_file_access, "files", "5.7", "an open file, pipe or socket is read or written: each time, but for send(2), recv(2), tee(2), splice(2) between pipes, and mappings") \
 	ENTRY(socket_getsockopt, CHECK, socket_getsockopt, usher_mac_socket_call, "sockets", "5.7", "an option of a socket is read; one receives what was sent (TCP_ZEROCOPY_RECEIVE)") \
 	ENTRY(socket_getpeername, CHECK, socket_getpeername, usher_mac_socket_call, "sockets", "5.7", "the address at the other end is read") \
-	ENTRY(socket_deliver, CHECK, socket_sock_rcv_skb, usher_mac_packet, "packets", "5.7", "a packet is delivered to a socket, by no process; refused, it is dropped; streams of UNIX sockets and packet sockets are not asked about")
+	ENTRY(socket_deliver, CHECK, socket_sock_rcv_skb, usher_mac_packet, "packets", "5.7", "a packet is delivered to a socket, by no process; refused, it is dropped; streams of UNIX sockets and packet sockets are not asked about") \
+	ENTRY(interface_transmit, CHECK, cgroup_egress, usher_mac_packet, "packets", "6.2", "a packet of a socket of IP leaves by an interface, by no process; refused, it is dropped, and the call may fail with EPERM")
 /* clang-format on */
 
 /* Bits of `access`. Truncating is writing. */
@@ -325,10 +328,11 @@ struct usher_mac_peer {
 #define USHER_MAC_NOBODY 4294967295U
 
 /*
- * A packet, and the socket that gets it. No process does that: each id of the subject is
- * USHER_MAC_NOBODY, its process is 0, and it has no capability. `subject_label` is the socket's
- * element, `object_label` the packet's: that of the interface by which it arrived, or that of the
- * process that sends a UNIX datagram.
+ * A packet, and the socket that gets it or has sent it. No process does that: each id of the
+ * subject is USHER_MAC_NOBODY, its process is 0, and it has no capability. `subject_label` is the
+ * socket's element. In socket_deliver `object_label` is the packet's: that of the interface by
+ * which it arrived, or that of the process that sends a UNIX datagram; in interface_transmit it is
+ * the interface's.
  */
 struct usher_mac_packet {
 	__u32 family; /* of the socket */
@@ -568,6 +572,12 @@ int mac_is_in_groups(__u32 first, __u32 last);
 	};                                                                                         \
 	MAC_LICENSE
 
+/* What the kernel gets of an answer: for a packet that leaves it takes 0 or 1. */
+static __always_inline int mac_answer_at(__u32 point, int answer)
+{
+	return point == MAC_POINT_interface_transmit ? answer != 0 : answer;
+}
+
 /*
  * A function of an entry point, with names for the labels. The kernel takes each argument for one
  * that may be NULL; the framework passes none that is.
@@ -582,9 +592,12 @@ int mac_is_in_groups(__u32 first, __u32 last);
 			  const struct usher_mac_element *subject_label,                           \
 			  const struct usher_mac_element *fourth, mac_##point##_last *last)        \
 	{                                                                                          \
-		if (!subject || !request || !subject_label || !fourth || !last)                    \
-			return -EACCES;                                                            \
-		return mac_decide_##point(subject, request, subject_label, fourth, last);          \
+		int answer = -EACCES;                                                              \
+                                                                                                   \
+		if (subject && request && subject_label && fourth && last)                         \
+			answer =                                                                   \
+			    mac_decide_##point(subject, request, subject_label, fourth, last);     \
+		return mac_answer_at(MAC_POINT_##point, answer);                                   \
 	}                                                                                          \
 	static __always_inline int mac_decide_##point(                                             \
 	    const struct usher_mac_subject *subject, mac_##point##_request *request,               \

@@ -7,7 +7,8 @@
  * It labels objects with names, some of which mean something, in every process:
  *
  *   closed      a file, socket, pipe or object of IPC that only a process with this name opens or
- *               uses; a packet that only a socket with this name gets
+ *               uses; an interface that only such a socket gets a packet from, and sends one
+ *               by
  *   stays       a process, or a file, that keeps this name
  *   forbid      a name that no process and no file gets
  *   entry       a program of a file with this name runs under the name `entered`
@@ -420,14 +421,18 @@ MAC_CHECK(syscall)
 }
 
 /* For the owner of the socket, since no process acts. */
-MAC_CHECK(socket_deliver)
-{
-	const struct usher_mac_test *now = mac_settings();
+#define ABOUT_A_PACKET(name)                                                                       \
+	MAC_CHECK(name)                                                                            \
+	{                                                                                          \
+		const struct usher_mac_test *now = mac_settings();                                 \
+                                                                                                   \
+		if (!now || subject->uid != USHER_MAC_NOBODY || subject->process ||                \
+		    subject->capabilities || !request->family || !request->kind)                   \
+			return BROKEN;                                                             \
+		if (is_refused(subject_label, object_label))                                       \
+			return -EACCES;                                                            \
+		return request->uid == now->uid ? -(int)now->errors[MAC_POINT_##name] : 0;         \
+	}
 
-	if (!now || subject->uid != USHER_MAC_NOBODY || subject->process || subject->capabilities ||
-	    !request->family || !request->kind)
-		return BROKEN;
-	if (is_refused(subject_label, object_label))
-		return -EACCES;
-	return request->uid == now->uid ? -(int)now->errors[MAC_POINT_socket_deliver] : 0;
-}
+ABOUT_A_PACKET(socket_deliver)
+ABOUT_A_PACKET(interface_transmit)

@@ -18,6 +18,8 @@ pub(crate) static CODE: Code = code!("usher_mac", "framework");
 const DISPATCH: &str = "dispatch_";
 /// The tables that outlive the process, beside those of labels.
 const TABLES: [&str; 5] = ["layout", "modules", "enabled", "declared", "refusals"];
+/// The place of the dispatcher at the root of control groups, which is no hook of an LSM.
+pub(crate) const EGRESS: &str = "cgroup_egress";
 /// The LSMs in force, by commas.
 const LSMS: &str = "/sys/kernel/security/lsm";
 /// The LSMs that write attributes of new files. Without one the kernel does not call inode_init_security.
@@ -75,7 +77,9 @@ pub(crate) fn require_hooks() -> Result<(), Unsupported> {
         )));
     }
     let offered = Hooks::of_kernel().map_err(not_supported)?;
-    if let Some(lacking) = hooks().iter().find(|hook| !offered.has(hook)) {
+    let mut hooks = hooks();
+    hooks.remove(EGRESS);
+    if let Some(lacking) = hooks.iter().find(|hook| !offered.has(hook)) {
         return Err(not_supported(format!("it has no hook {lacking}")));
     }
     Ok(())

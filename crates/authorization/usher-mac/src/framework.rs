@@ -5,19 +5,21 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use usher_bpf::{Counters, KernelError, Objects, Pins, Plain, Table, is_kept, keep, leave};
+use usher_bpf::{
+    Counters, KernelError, Objects, Pins, Plain, Table, is_kept, keep, keep_at_egress, leave,
+};
 use usher_label::Label;
 
 use crate::dispatchers::{
-    CODE, dispatcher, hooks, hooks_of, load_dispatchers, not_supported, programs, replacing,
-    require_hooks, tables,
+    CODE, EGRESS, dispatcher, hooks, hooks_of, load_dispatchers, not_supported, programs,
+    replacing, require_hooks, tables,
 };
 use crate::interfaces::{self, Interfaces};
 use crate::labels::{self, Labels};
 use crate::module::{SETTINGS, exchange};
 use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacModule};
 use crate::{EntryPoint, Error, Loaded, MAX_MODULES, Module, NewFileLabels, Settings, Unsupported};
-use crate::{dispatchers, multilabel, shown};
+use crate::{cgroups, dispatchers, multilabel, shown};
 
 /// Prefix of the folders of modules.
 const SLOT: &str = "slot_";
@@ -186,8 +188,13 @@ impl Framework {
     /// Attaches a hook's dispatcher, if it is not.
     fn attach(&self, hook: &str) -> Result<(), Error> {
         let name = dispatcher(hook);
-        if !is_kept(&name, &self.pins)? {
-            keep(&name, self.dispatchers[hook].as_fd(), &self.pins)?;
+        if is_kept(&name, &self.pins)? {
+            return Ok(());
+        }
+        let program = self.dispatchers[hook].as_fd();
+        match hook {
+            EGRESS => keep_at_egress(&name, program, cgroups::root()?.as_fd(), &self.pins)?,
+            _ => keep(&name, program, &self.pins)?,
         }
         Ok(())
     }

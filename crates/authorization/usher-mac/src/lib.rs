@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bsdextended;
+mod cgroups;
 mod declaration;
 mod dispatchers;
 mod encode;

@@ -83,6 +83,31 @@ def arrive(name, kind, address, sender="", home=""):
     apart(run)
 
 
+def send(name, kind, address, home, trials=""):
+    """A socket of this name sends to one in another network namespace, where nothing is refused. TCP gives
+    up after so many trials; empty: as ever."""
+    kind = KINDS[kind]
+    address = address.replace("_", ":")
+    family = sockets.AF_INET6 if ":" in address else sockets.AF_INET
+
+    def run():
+        label("test/closed")
+        one = made_in(home, lambda: receiver(family, kind, address))
+        place = one.getsockname()
+        label("test/" + name)
+        sending = sockets.socket(family, kind)
+        if trials:
+            sending.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_SYNCNT, int(trials))
+        sending.connect(place)
+        if kind == sockets.SOCK_DGRAM:
+            sending.send(b"x")
+        label("test/closed")
+        while not has_come(one):
+            pass
+
+    apart(run)
+
+
 def datagram(name):
     """A UNIX datagram of a process `closed` arrives at one of this name. It is there when send(2) ends."""
 
@@ -103,4 +128,4 @@ def datagram(name):
     apart(run)
 
 
-PACKET_ACTS = {"arrive": arrive, "datagram": datagram}
+PACKET_ACTS = {"arrive": arrive, "send": send, "datagram": datagram}

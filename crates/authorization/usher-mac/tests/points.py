@@ -251,6 +251,9 @@ class Points:
                 pass
         raise Otherwise("dropped")
 
+    def interface_transmit(self):
+        self.udp.sendto(b"x", ("127.0.0.1", 9))
+
     def socket_recvmsg(self):
         self.pair[0].send(b"x")
         self.pair[1].recv(16)

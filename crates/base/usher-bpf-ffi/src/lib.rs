@@ -88,6 +88,25 @@ pub fn attach_to_netfilter(
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
+/// Attaches a program for packets that leave to a control group, beside other parties' programs. It stays
+/// attached as long as the returned link is open or pinned.
+///
+/// # Errors
+/// EINVAL if it is no such program; EBADF if the descriptor is not of a control group.
+pub fn attach_at_egress(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: without options, the call takes descriptors only.
+    let descriptor = result(unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            cgroup.as_raw_fd(),
+            libbpf_sys::BPF_CGROUP_INET_EGRESS,
+            ptr::null(),
+        )
+    })?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
 /// Pins a map, program or link at this path.
 ///
 /// # Errors

@@ -55,7 +55,7 @@ pub use pins::{Objects, Pins, exists};
 pub use plain::Plain;
 pub use ring::{Batch, Ring};
 pub use shown::{SHOWN_MODE, Shown, hide, show};
-pub use slots::{is_kept, keep, leave};
+pub use slots::{is_kept, keep, keep_at_egress, leave};
 pub use table::{Insertion, Table};
 // For generated code.
 pub use zerocopy;

@@ -82,11 +82,30 @@ pub fn keep(name: &str, program: BorrowedFd<'_>, pins: &Pins) -> Result<(), Kern
             attached => break attached.map_err(KernelError::system("attaching a program"))?,
         }
     };
+    keep_link(name, &link, pins)
+}
+
+/// Attaches a program for good, for packets that leave, to a control group and all below it: the link is pinned.
+///
+/// # Errors
+/// The kernel's error.
+pub fn keep_at_egress(
+    name: &str,
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    pins: &Pins,
+) -> Result<(), KernelError> {
+    let link = usher_bpf_ffi::attach_at_egress(program, cgroup);
+    let link = link.map_err(KernelError::system("attaching to the cgroup"))?;
+    keep_link(name, &link, pins)
+}
+
+fn keep_link(name: &str, link: &OwnedFd, pins: &Pins) -> Result<(), KernelError> {
     let place = pins.folder().join(format!("{LINK}{name}"));
     usher_bpf_ffi::pin(link.as_fd(), &place).map_err(KernelError::file("pinning", &place))
 }
 
-/// Detaches a program that [`keep`] has attached. Returns false if it was not.
+/// Detaches a program that [`keep`] or [`keep_at_egress`] has attached. Returns false if it was not.
 ///
 /// # Errors
 /// The kernel's error.

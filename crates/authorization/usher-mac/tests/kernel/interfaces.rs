@@ -1,5 +1,5 @@
-//! Labels of network interfaces and of packets, by the module `test`: a packet with the name `closed` arrives
-//! only at a socket of that name.
+//! Labels of network interfaces and of packets, by the module `test`: by an interface of the name `closed`
+//! packets arrive only at sockets of that name, and leave only from such.
 
 use std::collections::BTreeMap;
 
@@ -143,6 +143,36 @@ fn a_packet_has_the_label_of_the_interface_by_which_it_came() {
     framework.set_interfaces(&BTreeMap::new()).unwrap();
     framework.load(&Module::named("test").unwrap()).unwrap();
     assert_eq!(results(&by_loopback("open")), "ok");
+}
+
+/// A socket of this name sends by the wire.
+fn sending(kind: &str, name: &str, trials: &str) -> Vec<String> {
+    let addresses = ["10.77.0.2", "fd77__2"];
+    let acts = addresses.map(|address| format!("send:{name}:{kind}:{address}:{NETWORK}:{trials}"));
+    acts.to_vec()
+}
+
+#[test]
+fn a_packet_leaves_only_by_an_interface_that_its_socket_may_use() {
+    let Some(mut world) = World::new("transmit", 38) else {
+        return;
+    };
+    let _wire = Wire::new();
+    let framework = world.framework();
+    framework.load(&Module::named("test").unwrap()).unwrap();
+    framework
+        .set_interfaces(&labels(&[(NAME, "test/closed")]))
+        .unwrap();
+    assert_eq!(results(&sending("udp", "closed", "")), "ok");
+    assert_eq!(results(&sending("udp", "open", "")), "EPERM");
+    assert_eq!(results(&sending("tcp", "closed", "")), "ok");
+    assert_eq!(results(&sending("tcp", "open", "1")), "ETIMEDOUT");
+    // By another interface it may.
+    assert_eq!(results(&by_loopback("open")), "ok");
+    let framework = world.framework();
+    framework.set_interfaces(&BTreeMap::new()).unwrap();
+    assert_eq!(results(&sending("udp", "open", "")), "ok");
+    assert_eq!(results(&sending("tcp", "open", "")), "ok");
 }
 
 #[test]

@@ -74,6 +74,7 @@ fn when_refused(point: EntryPoint) -> &'static str {
     match point {
         EntryPoint::FileReceive => "left out",
         EntryPoint::SocketDeliver => "dropped",
+        EntryPoint::InterfaceTransmit => "EPERM",
         EntryPoint::MsgQueueMsgrcv => "ENOMSG",
         EntryPoint::KernelModuleRequest => "EAFNOSUPPORT",
         _ => "ENOANO",
