@@ -179,6 +179,9 @@ struct usher_mac_call {
  * each IPC namespace. */
 #define USHER_MAC_IPC_OBJECTS 131072
 
+/* Limit of the mounted file systems that have elements. */
+#define USHER_MAC_FILE_SYSTEMS 65536
+
 /* Limit of the network interfaces that have elements. */
 #define USHER_MAC_INTERFACES 64
 

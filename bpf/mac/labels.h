@@ -50,6 +50,10 @@ USHER_MAP(sockets, SK_STORAGE, BPF_F_NO_PREALLOC | BPF_F_CLONE, 0, int, struct u
  * make no further objects (ENOSPC). */
 SPARSE_TABLE(ipc_objects, USHER_MAC_IPC_OBJECTS, __u64, struct usher_mac_label);
 
+/* Labels of mounted file systems. Key: the address of the superblock, while it exists. Full:
+ * processes with elements mount no further ones (ENOSPC). */
+SPARSE_TABLE(file_systems, USHER_MAC_FILE_SYSTEMS, __u64, struct usher_mac_label);
+
 /* Multilabel file systems. Key: the device, as in struct usher_mac_file. Full: user space refuses
  * another one. */
 HASH_TABLE(multilabel, USHER_MAC_MULTILABEL, __u32, __u32);
@@ -218,13 +222,27 @@ static __always_inline void read_socket_label(struct usher_mac_label *label, str
 	*label = stored ? *stored : no_label;
 }
 
+/* The label of an object in a table by addresses; NULL has none. */
+static __always_inline void read_label_at(struct usher_mac_label *label, void *table,
+					  const void *object)
+{
+	__u64 key = (__u64)object;
+	struct usher_mac_label *stored = bpf_map_lookup_elem(table, &key);
+
+	*label = stored ? *stored : no_label;
+}
+
 /* The label of an object of System V IPC. */
 static __always_inline void read_ipc_label(struct usher_mac_label *label, const void *object)
 {
-	__u64 key = (__u64)object;
-	struct usher_mac_label *stored = bpf_map_lookup_elem(&ipc_objects, &key);
+	read_label_at(label, &ipc_objects, object);
+}
 
-	*label = stored ? *stored : no_label;
+/* The label of a mounted file system. */
+static __always_inline void read_system_label(struct usher_mac_label *label,
+					      const struct super_block *system)
+{
+	read_label_at(label, &file_systems, system);
 }
 
 /* Whether this is the label of the file as it is now. */

@@ -13,9 +13,39 @@ struct super_block___mac {
 
 struct vfsmount___mac {
 	struct dentry *mnt_root;
+	struct super_block *mnt_sb;
+};
+
+struct dentry___mac {
+	struct super_block *d_sb;
 };
 
 #pragma clang attribute pop
+
+/* The file system of a name, and of a place. */
+static __always_inline const struct super_block *system_of(const struct dentry *entry)
+{
+	return bpf_core_cast(entry, struct dentry___mac)->d_sb;
+}
+
+static __always_inline const struct super_block *system_at(const struct path *path)
+{
+	return system_of(bpf_core_cast(path, struct path)->dentry);
+}
+
+/* Asks about a mounted file system, and the one that has the place; either may be NULL. */
+#define MAC_ASK_ABOUT_SYSTEM(name, asked, wanted, system, around)                                  \
+	({                                                                                         \
+		struct usher_mac_subject subject;                                                  \
+		struct mac_labels labels;                                                          \
+                                                                                                   \
+		read_subject(&subject);                                                            \
+		if (begin_labels(&labels, asked)) {                                                \
+			read_system_label(&labels.object, system);                                 \
+			read_system_label(&labels.directory, around);                              \
+		}                                                                                  \
+		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
+	})
 
 /* Hook: sb_mount, because mount(2) passes it for all that it does. */
 SEC("lsm/sb_mount")
@@ -27,7 +57,7 @@ int BPF_PROG(dispatch_sb_mount, const char *source, const struct path *place, co
 
 	if (!asked || !read_file(&wanted.place, inode_at(place)))
 		return 0;
-	return MAC_ASK_CALLER(sb_mount, asked, &wanted);
+	return MAC_ASK_ABOUT_SYSTEM(sb_mount, asked, &wanted, NULL, system_at(place));
 }
 
 /* Hook: sb_umount, because umount2(2) passes it. */
@@ -40,7 +70,7 @@ int BPF_PROG(dispatch_sb_umount, struct vfsmount *mount, int flags)
 
 	if (!asked || !read_file(&wanted.place, mounted->mnt_root->d_inode))
 		return 0;
-	return MAC_ASK_CALLER(sb_umount, asked, &wanted);
+	return MAC_ASK_ABOUT_SYSTEM(sb_umount, asked, &wanted, mounted->mnt_sb, NULL);
 }
 
 /* Hook: sb_remount, because options of a file system change there, by mount(2) and fsconfig(2). */
@@ -53,7 +83,7 @@ int BPF_PROG(dispatch_sb_remount, struct super_block *system, void *options)
 
 	if (!asked || !read_file(&wanted.place, mounted->s_root->d_inode))
 		return 0;
-	return MAC_ASK_CALLER(sb_remount, asked, &wanted);
+	return MAC_ASK_ABOUT_SYSTEM(sb_remount, asked, &wanted, system, NULL);
 }
 
 /* Hook: move_mount, because move_mount(2) does not pass sb_mount. */
@@ -66,7 +96,8 @@ int BPF_PROG(dispatch_move_mount, const struct path *former, const struct path *
 	if (!asked || !read_file(&wanted.moved, inode_at(former)) ||
 	    !read_file(&wanted.place, inode_at(place)))
 		return 0;
-	return MAC_ASK_CALLER(move_mount, asked, &wanted);
+	return MAC_ASK_ABOUT_SYSTEM(move_mount, asked, &wanted, system_at(former),
+				    system_at(place));
 }
 
 /* Hook: sb_statfs, because statfs(2) and its kind pass it. */
@@ -78,7 +109,7 @@ int BPF_PROG(dispatch_sb_statfs, struct dentry *entry)
 
 	if (!asked || !read_file(&wanted, inode_of(entry)))
 		return 0;
-	return MAC_ASK_CALLER(sb_statfs, asked, &wanted);
+	return MAC_ASK_ABOUT_SYSTEM(sb_statfs, asked, &wanted, system_of(entry), NULL);
 }
 
 /* Hook: path_chroot, because chroot(2) passes it. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The life of labels of objects that end with their last holder: sockets, pipes, memory files and
- * message queues of POSIX, and System V IPC. Each has the label that its process had when it made
- * it, for as long as it exists.
+ * message queues of POSIX, System V IPC, and mounted file systems. Each has the label that its
+ * process had when it made it, for as long as it exists.
  *
  * An accepted connection has the label of the socket that listened: TCP by the copy of its
  * storage, UNIX streams by socket_calls.h. Those of other families have none.
@@ -98,8 +98,8 @@ int BPF_PROG(dispatch_d_instantiate, struct dentry *entry, struct inode *inode)
 	return 0;
 }
 
-/* Gives a new object of System V IPC the label of its process. */
-static __always_inline int label_ipc(const void *object)
+/* Gives a new object the label of its process, in a table by addresses. */
+static __always_inline int label_at(void *table, const void *object)
 {
 	__u64 key = (__u64)object;
 	struct usher_mac_label label;
@@ -108,36 +108,38 @@ static __always_inline int label_ipc(const void *object)
 		return 0;
 	read_own_label(&label);
 	if (!are_equal(&label, &no_label))
-		return bpf_map_update_elem(&ipc_objects, &key, &label, BPF_ANY) ? -ENOSPC : 0;
+		return bpf_map_update_elem(table, &key, &label, BPF_ANY) ? -ENOSPC : 0;
 	/* Should the end of a former object there not have been noted. */
-	bpf_map_delete_elem(&ipc_objects, &key);
+	bpf_map_delete_elem(table, &key);
 	return 0;
 }
 
 /* The object ends: its address may be another one's afterwards. */
-static __always_inline int forget_ipc(const void *object)
+static __always_inline int forget_at(void *table, const void *object)
 {
 	__u64 key = (__u64)object;
 
-	bpf_map_delete_elem(&ipc_objects, &key);
+	bpf_map_delete_elem(table, &key);
 	return 0;
 }
 
-#define DISPATCH_IPC(hook, act)                                                                    \
+#define DISPATCH_OBJECT(hook, act, table, type)                                                    \
 	SEC("lsm/" #hook)                                                                          \
-	int BPF_PROG(dispatch_##hook, struct kern_ipc_perm *object)                                \
+	int BPF_PROG(dispatch_##hook, type *object)                                                \
 	{                                                                                          \
-		return act(object);                                                                \
+		return act(&table, object);                                                        \
 	}
 
 /* Hooks: these, because nobody can find the object yet. */
-DISPATCH_IPC(msg_queue_alloc_security, label_ipc)
-DISPATCH_IPC(sem_alloc_security, label_ipc)
-DISPATCH_IPC(shm_alloc_security, label_ipc)
+DISPATCH_OBJECT(msg_queue_alloc_security, label_at, ipc_objects, struct kern_ipc_perm)
+DISPATCH_OBJECT(sem_alloc_security, label_at, ipc_objects, struct kern_ipc_perm)
+DISPATCH_OBJECT(shm_alloc_security, label_at, ipc_objects, struct kern_ipc_perm)
+DISPATCH_OBJECT(sb_alloc_security, label_at, file_systems, struct super_block)
 
 /* Hooks: these, because the memory of the object is freed next. */
-DISPATCH_IPC(msg_queue_free_security, forget_ipc)
-DISPATCH_IPC(sem_free_security, forget_ipc)
-DISPATCH_IPC(shm_free_security, forget_ipc)
+DISPATCH_OBJECT(msg_queue_free_security, forget_at, ipc_objects, struct kern_ipc_perm)
+DISPATCH_OBJECT(sem_free_security, forget_at, ipc_objects, struct kern_ipc_perm)
+DISPATCH_OBJECT(shm_free_security, forget_at, ipc_objects, struct kern_ipc_perm)
+DISPATCH_OBJECT(sb_free_security, forget_at, file_systems, struct super_block)
 
 #endif

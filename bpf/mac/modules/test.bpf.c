@@ -6,13 +6,11 @@
  *
  * It labels objects with names, some of which mean something, in every process:
  *
- *   closed      a file, socket, pipe or object of IPC that only a process with this name opens or
- *               uses; an interface that only such a socket gets a packet from, and sends one
- *               by
- *   stays       a process, or a file, that keeps this name
- *   forbid      a name that no process and no file gets
- *   entry       a program of a file with this name runs under the name `entered`
- *   shared      files that are made in such a directory get its name, and not the process's
+ *   closed      a file, socket, pipe, object of IPC or mounted file system that only a process with
+ *               this name opens or uses; an interface that only such a socket gets a packet from,
+ * and sends one by stays       a process, or a file, that keeps this name forbid      a name that
+ * no process and no file gets entry       a program of a file with this name runs under the name
+ * `entered` shared      files that are made in such a directory get its name, and not the process's
  *
  * A call 1 (mac_syscall) refuses with the error of its argument.
  */
@@ -325,7 +323,9 @@ ABOUT_IPC(shm_shmat)
 #define ABOUT_A_MOUNT(name)                                                                        \
 	MAC_CHECK(name)                                                                            \
 	{                                                                                          \
-		return IF(is_whole(&request->place), name);                                        \
+		if (is_refused(subject_label, directory_label))                                    \
+			return -EACCES;                                                            \
+		return IF_OPEN(is_whole(&request->place), name);                                   \
 	}
 
 ABOUT_A_MOUNT(sb_mount)
@@ -335,7 +335,7 @@ ABOUT_A_MOUNT(move_mount)
 
 MAC_CHECK(sb_statfs)
 {
-	return IF(request->device, sb_statfs);
+	return IF_OPEN(request->device, sb_statfs);
 }
 
 MAC_CHECK(path_chroot)

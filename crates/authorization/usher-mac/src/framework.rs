@@ -309,7 +309,7 @@ impl Framework {
             leave(&dispatcher(hook), &self.pins)?;
         }
         if !keeps_labels {
-            self.labels.forget_ipc()?;
+            self.labels.forget_objects()?;
         }
         let folder = self.folder(slot);
         if usher_bpf::exists(&folder)? {

@@ -8,7 +8,7 @@ use crate::interfaces;
 use crate::shared::{MAC_ELEMENTS_OF_USERS, MacLabel, MacLabelled, MacNumbered};
 
 /// The tables of labels that outlive the process.
-pub(crate) const TABLES: [&str; 13] = [
+pub(crate) const TABLES: [&str; 14] = [
     "labelled",
     "elements",
     "element_numbers",
@@ -18,6 +18,7 @@ pub(crate) const TABLES: [&str; 13] = [
     "files",
     "sockets",
     "ipc_objects",
+    "file_systems",
     "multilabel",
     "unknown_refusals",
     "scratch",
@@ -25,7 +26,7 @@ pub(crate) const TABLES: [&str; 13] = [
 ];
 
 /// The hooks whose dispatchers keep labels. They are attached while a module with labels is loaded.
-pub(crate) const HOOKS: [&str; 20] = [
+pub(crate) const HOOKS: [&str; 22] = [
     "task_alloc",
     "bprm_creds_from_file",
     "bprm_committed_creds",
@@ -46,6 +47,8 @@ pub(crate) const HOOKS: [&str; 20] = [
     "sem_free_security",
     "shm_alloc_security",
     "shm_free_security",
+    "sb_alloc_security",
+    "sb_free_security",
 ];
 
 /// Limit of the elements of one module, above which only processes with CAP_SYS_ADMIN make new ones.
@@ -57,7 +60,8 @@ pub(crate) struct Labels {
     elements: Table<u32, MacNumbered>,
     numbers: Table<MacNumbered, u32>,
     counts: Table<u32, u64>,
-    ipc_objects: Table<u64, MacLabel>,
+    /// Labels of objects by their addresses.
+    by_address: [Table<u64, MacLabel>; 2],
     unknown_refusals: Counters<u64>,
 }
 
@@ -68,7 +72,7 @@ impl Labels {
             elements: object.table("elements")?,
             numbers: object.table("element_numbers")?,
             counts: object.table("element_counts")?,
-            ipc_objects: object.table("ipc_objects")?,
+            by_address: [object.table("ipc_objects")?, object.table("file_systems")?],
             unknown_refusals: object.counters("unknown_refusals")?,
         })
     }
@@ -121,10 +125,11 @@ impl Labels {
         self.counts.set(&slot, &0)
     }
 
-    /// Forgets the labels of System V IPC objects. Called when the programs that would remove a label with its
-    /// object are no longer attached.
-    pub(crate) fn forget_ipc(&self) -> Result<(), KernelError> {
-        self.ipc_objects.assign(&BTreeMap::new())
+    /// Forgets the labels of System V IPC objects and file systems. Called when the programs that would remove a
+    /// label with its object are no longer attached.
+    pub(crate) fn forget_objects(&self) -> Result<(), KernelError> {
+        let mut tables = self.by_address.iter();
+        tables.try_for_each(|table| table.assign(&BTreeMap::new()))
     }
 
     /// Refusals of files whose label was not known.

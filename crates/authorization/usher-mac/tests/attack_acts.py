@@ -33,18 +33,23 @@ def dumpable():
     checked(kernel.prctl(4, 1, 0, 0, 0))
 
 
+def become_root_of_a_namespace():
+    """This process gets all capabilities in a user namespace of its own."""
+    uid, gid = os.getuid(), os.getgid()
+    dumpable()
+    checked(kernel.unshare(NEW_USERS | NEW_MOUNTS))
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    # MS_REC and MS_PRIVATE.
+    checked(kernel.mount(None, b"/", None, 0x44000, None))
+
+
 def as_root_of_a_namespace(act, *arguments):
     """Acts with all capabilities in a user namespace of its own."""
 
     def run():
-        uid, gid = os.getuid(), os.getgid()
-        dumpable()
-        checked(kernel.unshare(NEW_USERS | NEW_MOUNTS))
-        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-        # MS_REC and MS_PRIVATE.
-        checked(kernel.mount(None, b"/", None, 0x44000, None))
+        become_root_of_a_namespace()
         act(*arguments)
 
     apart(run)

@@ -1,5 +1,5 @@
-"""Acts about labels of objects without names, for actor.py, which comes after this text and after
-label_acts.py."""
+"""Acts about labels of objects without names, for actor.py, which comes after this text, label_acts.py and
+attack_acts.py."""
 
 import ctypes
 import errno
@@ -12,6 +12,8 @@ kernel.mq_open.restype = ctypes.c_int
 kernel.shmat.restype = ctypes.c_long
 NOWAIT, CREATE = 0o4000, 0o1000
 PRIVATE, REMOVE, STATE = 0, 0, 2
+REMOUNT, BIND = 0x20, 0x1000
+OPEN_TREE, MOVE_MOUNT = 428, 429
 KEY = 0x6D6163
 names = itertools.count()
 # The ends that no use needs, so that they stay open.
@@ -203,6 +205,31 @@ def shared_memory():
     ]
 
 
+def file_system():
+    """Mounted in a namespace of its own, by its root."""
+    become_root_of_a_namespace()
+    place, other = b"/mnt/within", b"/mnt/other"
+    checked(kernel.mount(b"tmpfs", b"/mnt", b"tmpfs", 0, None))
+    os.mkdir(place)
+    os.mkdir(other)
+    checked(kernel.mount(b"tmpfs", place, b"tmpfs", 0, None))
+
+    def move():
+        tree = checked(kernel.syscall(OPEN_TREE, -100, place, 1))
+        try:
+            checked(kernel.syscall(MOVE_MOUNT, tree, b"", -100, other, 4))
+        finally:
+            os.close(tree)
+
+    return [
+        lambda: os.statvfs(place),
+        lambda: checked(kernel.mount(None, place, None, REMOUNT, b"size=1m")),
+        lambda: checked(kernel.mount(place, place, None, BIND, None)),
+        move,
+        lambda: checked(kernel.umount2(place, 0)),
+    ]
+
+
 OBJECTS = {
     one.__name__: one
     for one in (
@@ -221,6 +248,7 @@ OBJECTS = {
         message_queue,
         semaphores,
         shared_memory,
+        file_system,
     )
 }
 

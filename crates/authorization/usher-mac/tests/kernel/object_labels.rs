@@ -4,7 +4,7 @@
 use super::*;
 
 /// As `object_acts.py` has them.
-const OBJECTS: [&str; 15] = [
+const OBJECTS: [&str; 16] = [
     "pipe",
     "memory_file",
     "huge_memory_file",
@@ -20,6 +20,7 @@ const OBJECTS: [&str; 15] = [
     "message_queue",
     "semaphores",
     "shared_memory",
+    "file_system",
 ];
 
 #[test]
