@@ -504,7 +504,10 @@ static long mac_halve_groups(__u32 index, struct mac_group_search *search)
 /* Whether a supplementary group of the calling process is one of these. */
 static __always_inline int mac_is_in_groups(__u32 first, __u32 last)
 {
-	const struct group_info *groups = bpf_get_current_task_btf()->cred->group_info;
+	/* Not read directly: the verifier would search all types of the kernel by name, four times,
+	 * each time that it comes by here. */
+	const struct group_info *groups =
+	    BPF_CORE_READ(bpf_get_current_task_btf(), cred, group_info);
 	struct mac_group_search search = {
 		.groups = groups,
 		.first = first,
