@@ -35,6 +35,7 @@ mod mirrored;
 mod netfilter;
 mod object;
 mod pins;
+mod place;
 mod plain;
 mod print;
 mod ring;

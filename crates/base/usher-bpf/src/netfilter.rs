@@ -1,7 +1,9 @@
 //! Netfilter programs: where they are attached, for good or as long as a descriptor is open.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use libbpf_rs::{
     Link, NF_INET_LOCAL_IN, NF_INET_POST_ROUTING, NFPROTO_IPV4, NFPROTO_IPV6, NetfilterOpts,
@@ -10,12 +12,17 @@ use libbpf_rs::{
 use usher_system::namespace::in_new_network;
 
 use crate::pins::{LINK, unpin};
-use crate::table::clone;
+use crate::place::when_free;
 use crate::{Code, KernelError, Lack, Object, Pins};
 
 /// Makes the kernel reassemble fragments before the program sees them (BPF_F_NETFILTER_IP_DEFRAG).
 /// Kernel 6.6; the programs themselves load from 6.4 on.
 const REASSEMBLED: u32 = 1;
+
+const ATTACHING: &str = "attaching a netfilter program";
+
+/// Limit of the wait for a priority. Another party's program may have it for good.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// The address families at whose packets a netfilter program is attached, by name.
 const FAMILIES: [(&str, i32); 2] = [("ipv4", NFPROTO_IPV4), ("ipv6", NFPROTO_IPV6)];
@@ -104,9 +111,10 @@ impl Object {
             if crate::exists(&fresh)? {
                 detach(&fresh)?;
             }
-            self.attach_netfilter(program, at.options(family, place))?
-                .pin(&fresh)
-                .map_err(KernelError::bpf("pinning a link"))?;
+            let link = attach(self.program(program)?.as_fd(), &at.options(family, place));
+            let link = link.map_err(KernelError::system(ATTACHING))?;
+            usher_bpf_ffi::pin(link.as_fd(), &fresh)
+                .map_err(KernelError::file("pinning", &fresh))?;
             if crate::exists(&former)? {
                 detach(&former)?;
             }
@@ -160,19 +168,12 @@ impl Object {
         program: &'static str,
         at: &NetfilterPlace,
     ) -> Result<Vec<OwnedFd>, KernelError> {
-        let links = FAMILIES.into_iter();
-        let links =
-            links.map(|(_, family)| clone(&self.attach_netfilter(program, at.options(family, 0))?));
-        links.collect()
-    }
-
-    fn attach_netfilter(
-        &self,
-        program: &'static str,
-        options: NetfilterOpts,
-    ) -> Result<Link, KernelError> {
-        let attached = self.find(program)?.attach_netfilter_with_opts(options);
-        attached.map_err(KernelError::bpf("attaching a netfilter program"))
+        let descriptor = self.program(program)?;
+        let links = FAMILIES.map(|(_, family)| {
+            attach(descriptor.as_fd(), &at.options(family, 0))
+                .map_err(KernelError::system(ATTACHING))
+        });
+        links.into_iter().collect()
     }
 }
 
@@ -193,19 +194,30 @@ fn pin(pins: &Pins, program: &str, family: &str, place: usize) -> PathBuf {
 
 /// Whether a program has this priority at the hook.
 fn is_taken(program: BorrowedFd<'_>, at: &NetfilterOpts) -> Result<bool, KernelError> {
-    let attached = usher_bpf_ffi::attach_to_netfilter(
+    match attach_now(program, at) {
+        // The attempt ends when this link is closed.
+        Ok(_link) => Ok(false),
+        Err(error) if is_busy(&error) => Ok(true),
+        Err(error) => Err(KernelError::system(ATTACHING)(error)),
+    }
+}
+
+fn is_busy(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy
+}
+
+fn attach_now(program: BorrowedFd<'_>, at: &NetfilterOpts) -> io::Result<OwnedFd> {
+    usher_bpf_ffi::attach_to_netfilter(
         program,
         at.protocol_family.unsigned_abs(),
         at.hooknum.unsigned_abs(),
         at.priority,
         at.flags,
-    );
-    match attached {
-        // The attempt ends when this link is closed.
-        Ok(_link) => Ok(false),
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(true),
-        Err(error) => Err(KernelError::system("attaching a netfilter program")(error)),
-    }
+    )
+}
+
+fn attach(program: BorrowedFd<'_>, at: &NetfilterOpts) -> io::Result<OwnedFd> {
+    when_free(LONGEST_WAIT, is_busy, || attach_now(program, at))
 }
 
 fn netfilter_links(program: &str, pins: &Pins) -> Result<Vec<PathBuf>, KernelError> {

@@ -3,10 +3,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::pins::{LINK, unpin};
+use crate::place::when_free;
 use crate::table::clone;
 use crate::{KernelError, Object, Opened, Pins, exists};
 
@@ -14,8 +14,6 @@ use crate::{KernelError, Object, Opened, Pins, exists};
 const PROGRAM: &str = "program_";
 /// Limit of the wait for a place that another program has left.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// Between two attempts.
-const PAUSE: Duration = Duration::from_millis(20);
 
 impl Opened {
     /// Has each program replace a function of another, loaded program. `target` gets the name of the
@@ -70,18 +68,9 @@ impl Object {
 /// # Errors
 /// The kernel's error.
 pub fn keep(name: &str, program: BorrowedFd<'_>, pins: &Pins) -> Result<(), KernelError> {
-    let begun = Instant::now();
-    let link = loop {
-        match usher_bpf_ffi::attach(program) {
-            Err(error)
-                if error.kind() == io::ErrorKind::ResourceBusy
-                    && begun.elapsed() < LONGEST_WAIT =>
-            {
-                sleep(PAUSE);
-            }
-            attached => break attached.map_err(KernelError::system("attaching a program"))?,
-        }
-    };
+    let is_busy = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+    let link = when_free(LONGEST_WAIT, is_busy, || usher_bpf_ffi::attach(program));
+    let link = link.map_err(KernelError::system("attaching a program"))?;
     keep_link(name, &link, pins)
 }
 
