@@ -1,6 +1,7 @@
 //! Announces a connection: opens the user's session if there is none, takes the next chain element
 //! and sends it to the server. Also withdraws announcements.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use usher_proto::session_id::SessionId;
 use usher_proto::session_request::{Announcement, SessionRequest};
 
 use super::Signer;
-use super::closing::{close, close_replaced};
+use super::closing::{close_replaced, close_unused};
 use super::gates::Gated;
 use super::lease::Lease;
 use super::open::{Opening, ask_for_tokens, open};
@@ -38,7 +39,7 @@ pub async fn announce(
     let mut unanswered = Unanswered::default();
     let announced = attempt_all(signer, lease, gated, &mut unanswered).await;
     for session in unanswered.opened {
-        close(&signer.relay, lease.pair.clone(), session);
+        close_unused(&signer.relay, &lease.pair, session);
     }
     let (session, by_agent) = announced?;
     if !by_agent {
@@ -51,7 +52,7 @@ pub async fn announce(
 #[derive(Default)]
 struct Unanswered {
     /// In these the connection may stand announced.
-    announced: Vec<SessionId>,
+    announced: HashSet<SessionId>,
     /// The server may have opened these.
     opened: Vec<SessionId>,
 }
@@ -64,7 +65,8 @@ async fn attempt_all(
     unanswered: &mut Unanswered,
 ) -> Result<(SessionId, bool), Refusal> {
     let mut refusal = Refusal::VerifierUnavailable;
-    for number in 0..ATTEMPTS {
+    let mut number = 0;
+    while number < ATTEMPTS {
         let mut attempt = Attempt::default();
         match attempt_once(signer, lease, gated, &mut attempt).await {
             Ok(announced) => return Ok(announced),
@@ -77,6 +79,7 @@ async fn attempt_all(
             };
             // Another task may have opened the next session meanwhile.
             signer.sessions.forget(&lease.pair.key, used).await;
+            number += 1;
         } else if refusal.is_unanswered() {
             gated.doubt();
             let session = attempt.used.or(attempt.opening.opened);
@@ -91,10 +94,18 @@ async fn attempt_all(
                     %refusal, "no answer yet; trying again");
             }
             tokio::time::sleep(PAUSE * 2_u32.pow(number.min(4))).await;
-        } else if refusal == Refusal::AlreadyAnnounced && !unanswered.announced.is_empty() {
+            number += 1;
+        } else if refusal == Refusal::AlreadyAnnounced
+            && !unanswered.announced.is_empty()
+            && !attempt.opening.asked
+        {
             // By a former attempt: its answer came too late.
-            for session in unanswered.announced.drain(..) {
-                withdraw(signer, &lease.pair, session, gated.connection).await;
+            let Pair { host, uid, .. } = &lease.pair;
+            for session in unanswered.announced.drain() {
+                let withdrawn = signer.relay.withdraw(host, *uid, session, gated.connection);
+                if withdrawn.await.is_err() {
+                    return Err(refusal);
+                }
             }
         } else {
             return Err(refusal);

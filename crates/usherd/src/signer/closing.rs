@@ -85,6 +85,14 @@ pub fn close(relay: &Arc<Relay>, pair: Pair, session: SessionId) {
     });
 }
 
+/// Has a session closed that the server may have opened without this signer's learning of it. Does
+/// not wait: a host that is down would have more and more of them. Otherwise the session expires.
+pub fn close_unused(relay: &Relay, pair: &Pair, session: SessionId) {
+    if let Err(refusal) = relay.ask(&pair.host, pair.uid, session, SessionRequest::Close) {
+        tracing::debug!(host = %pair.host.name, %session, %refusal, "an unused session expires");
+    }
+}
+
 async fn try_to_close(relay: &Arc<Relay>, pair: &Pair, session: SessionId) -> Result<(), Refusal> {
     let pending = relay.ask(&pair.host, pair.uid, session, SessionRequest::Close)?;
     pending.verdict().await.map(drop)
