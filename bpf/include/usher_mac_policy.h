@@ -501,7 +501,8 @@ static long mac_halve_groups(__u32 index, struct mac_group_search *search)
 	return 0;
 }
 
-/* Whether a supplementary group of the calling process is one of these. */
+/* Whether a supplementary group of the calling process is one of these. Means nothing in checks of
+ * packets, where no process calls. */
 static __always_inline int mac_is_in_groups(__u32 first, __u32 last)
 {
 	/* Not read directly: the verifier would search all types of the kernel by name, four times,

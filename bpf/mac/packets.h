@@ -5,7 +5,8 @@
  *
  * A packet has the label of the interface by which it arrived: the one that hands it to the network
  * layer, so a bridge and not its port. Between sockets of this host that is `lo`, since the kernel
- * forgets the sender there. A UNIX datagram has the label of the process that sends it.
+ * forgets the sender there; also for this host's copy of its own multicast and broadcast, which
+ * comes by no interface. A UNIX datagram has the label of the process that sends it.
  *
  * Packets come in any context. The current process has nothing to do with them, but for UNIX
  * datagrams, which the sending process itself delivers.
@@ -14,8 +15,14 @@
 #define USHER_MAC_PACKETS_H
 
 #include "socket_calls.h"
+#include "usher_ends.h"
 
 #define AF_UNIX 1
+#define IPPROTO_TCP 6
+/* linux/if_packet.h */
+#define PACKET_LOOPBACK 5
+/* The number of `lo` in each network namespace. */
+#define LOOPBACK_INTERFACE 1
 
 struct sk_buff;
 
@@ -43,9 +50,14 @@ struct sock___mac_call {
 	kuid_t sk_uid;
 };
 
+struct tcp_sock___mac {
+	__u8 is_mptcp : 1;
+};
+
 struct sk_buff___mac {
 	struct sock___mac_call *sk;
 	struct net_device___mac *dev;
+	__u8 pkt_type : 3;
 };
 
 struct nsproxy___mac {
@@ -60,18 +72,34 @@ struct task_struct___mac_network {
 
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 
-/* The label of a network interface, which may be NULL. */
+/* The label of a network interface, which may be NULL, or of `lo` beside it. */
 static __always_inline void read_interface_label(struct usher_mac_label *label,
-						 const struct net_device___mac *device)
+						 const struct net_device___mac *device,
+						 int is_loopback)
 {
 	struct usher_mac_interface wanted = { .network = device->nd_net.net->net_cookie };
 	void *labels = first_of(&interfaces);
 	struct usher_mac_label *found = NULL;
+	const char *name = is_loopback ? "lo" : device->name;
 
 	/* The kernel leaves what it likes behind the zero that ends a name. */
-	if (labels && bpf_probe_read_kernel_str(wanted.name, sizeof(wanted.name), device->name) > 0)
+	if (labels && bpf_probe_read_kernel_str(wanted.name, sizeof(wanted.name), name) > 0)
 		found = bpf_map_lookup_elem(labels, &wanted);
 	*label = found ? *found : no_label;
+}
+
+/* Whether no process has this socket. The kernel makes those below an MPTCP socket, for its
+ * process. */
+static __always_inline int is_of_kernel(const struct sock___mac_call *socket)
+{
+	const struct tcp_sock___mac *tcp = bpf_core_cast(socket, struct tcp_sock___mac);
+
+	if (!BPF_CORE_READ_BITFIELD_PROBED(socket, sk_kern_sock))
+		return 0;
+	if (socket->sk_type != SOCK_STREAM || socket->sk_protocol != IPPROTO_TCP ||
+	    !bpf_core_field_exists(struct tcp_sock___mac, is_mptcp))
+		return 1;
+	return !BPF_CORE_READ_BITFIELD_PROBED(tcp, is_mptcp);
 }
 
 /* Reads a packet at a socket. Returns 0 for a socket of the kernel, such as the one for ICMP and
@@ -80,7 +108,7 @@ static __always_inline int read_packet(struct usher_mac_packet *wanted,
 				       const struct sock___mac_call *socket,
 				       const struct net_device___mac *device)
 {
-	if (BPF_CORE_READ_BITFIELD_PROBED(socket, sk_kern_sock))
+	if (is_of_kernel(socket))
 		return 0;
 	wanted->family = socket->__sk_common.skc_family;
 	wanted->kind = socket->sk_type;
@@ -100,18 +128,23 @@ int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *
 	struct usher_mac_subject subject;
 	struct usher_mac_packet wanted;
 	struct mac_labels labels;
+	int is_loopback;
 
 	if (!asked)
 		return 0;
 	if (!read_packet(&wanted, bpf_core_cast(socket, struct sock___mac_call), arrived->dev))
 		return 0;
+	/* The kernel says that the copy came by the interface by which the packet leaves. */
+	is_loopback = BPF_CORE_READ_BITFIELD_PROBED(arrived, pkt_type) == PACKET_LOOPBACK;
+	if (is_loopback)
+		wanted.interface = LOOPBACK_INTERFACE;
 	be_nobody(&subject);
 	if (begin_labels_by(&labels, asked, 0)) {
 		read_socket_label(&labels.subject, socket);
 		if (wanted.family == AF_UNIX)
 			read_own_label(&labels.object);
 		else
-			read_interface_label(&labels.object, arrived->dev);
+			read_interface_label(&labels.object, arrived->dev, is_loopback);
 	}
 	return mac_ask_socket_deliver(asked, &subject, &wanted, &labels);
 }
@@ -135,7 +168,7 @@ int dispatch_cgroup_egress(struct __sk_buff *packet)
 	be_nobody(&subject);
 	if (begin_labels_by(&labels, asked, 0)) {
 		read_socket_label(&labels.subject, (void *)packet->sk);
-		read_interface_label(&labels.object, leaves->dev);
+		read_interface_label(&labels.object, leaves->dev, 0);
 	}
 	return !mac_ask_interface_transmit(asked, &subject, &wanted, &labels);
 }

@@ -5,6 +5,8 @@
 
 #include "objects.h"
 
+#define AF_SMC 43
+
 #define AF_INET 2
 #define AF_INET6 10
 
@@ -51,7 +53,8 @@ static __always_inline void read_address(struct usher_mac_socket_address *wanted
 	wanted->address_family = named.family;
 	/* bind(2) takes AF_UNSPEC for AF_INET, which must not hide a port. */
 	if (length >= 8 &&
-	    (named.family == AF_INET || (!named.family && wanted->family == AF_INET))) {
+	    (named.family == AF_INET ||
+	     (!named.family && (wanted->family == AF_INET || wanted->family == AF_SMC)))) {
 		wanted->port = __builtin_bswap16(named.port);
 		wanted->address[10] = 0xff;
 		wanted->address[11] = 0xff;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* clang-format off */
 /*
  * The module `test` declares every entry point and checks what the framework promises about
  * requests. For one user it refuses with the errors of its settings, which shows how answers are
@@ -7,13 +8,16 @@
  * It labels objects with names, some of which mean something, in every process:
  *
  *   closed      a file, socket, pipe, object of IPC or mounted file system that only a process with
- *               this name opens or uses; an interface that only such a socket gets a packet from,
- * and sends one by stays       a process, or a file, that keeps this name forbid      a name that
- * no process and no file gets entry       a program of a file with this name runs under the name
- * `entered` shared      files that are made in such a directory get its name, and not the process's
+ *               this name opens or uses; an interface by which only a socket with this name gets
+ *               and sends packets
+ *   stays       a process, or a file, that keeps this name
+ *   forbid      a name that no process and no file gets
+ *   entry       a program of a file with this name runs under the name `entered`
+ *   shared      files that are made in such a directory get its name, and not the process's
  *
  * A call 1 (mac_syscall) refuses with the error of its argument.
  */
+/* clang-format on */
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
 

@@ -7,8 +7,8 @@
  * such a process has no say about it any more, nor has the process.
  *
  * - A service's port is bound by root and the service's account.
- * - Processes of a service with `connect` use TCP and UDP, to its destinations; those of a service
- *   that the policy no longer has connect nowhere.
+ * - Processes of a service with `connect`, but for those that run as its own account, use TCP and
+ *   UDP, to its destinations; those of a service that has left the policy connect nowhere.
  * - Sockets that listen for a service, its files on multilabel file systems, and its processes are
  *   used, or traced, by its own processes only. CAP_SYS_ADMIN, by which labels are set, makes up
  *   for that.
@@ -24,6 +24,7 @@ MAC_SETTINGS(struct usher_mac_ubns);
 
 #define INTERNET 2 /* AF_INET */
 #define INTERNET_6 10 /* AF_INET6 */
+#define RXRPC 33 /* AF_RXRPC */
 #define STREAM 1 /* SOCK_STREAM */
 #define DATAGRAM 2 /* SOCK_DGRAM */
 #define TCP 6
@@ -186,9 +187,18 @@ static __always_inline __u64 number_of_bytes(const __u8 *bytes)
 	return number;
 }
 
+/* Whether a process of the service is held to its destinations: from when it has become its user.
+ */
+static __always_inline int is_held(const struct usher_mac_service *service,
+				   const struct usher_mac_subject *subject)
+{
+	return service->has_destinations && (!service->account || service->account != subject->uid);
+}
+
 /* Whether a process of this service may send to the address in the request, whatever the family of
  * the socket: those of AF_SMC have addresses of IP, too. */
-static __always_inline int reach_address(const struct usher_mac_element *own,
+static __always_inline int reach_address(const struct usher_mac_subject *subject,
+					 const struct usher_mac_element *own,
 					 const struct usher_mac_socket_address *request)
 {
 	const struct usher_mac_service *service;
@@ -201,7 +211,7 @@ static __always_inline int reach_address(const struct usher_mac_element *own,
 	service = service_of(passage.now, own);
 	if (!service)
 		return -EACCES;
-	if (!service->has_destinations)
+	if (!is_held(service, subject))
 		return 0;
 	passage.to.high = number_of_bytes(request->address);
 	passage.to.low = number_of_bytes(request->address + 8);
@@ -218,7 +228,8 @@ static __always_inline int reach_address(const struct usher_mac_element *own,
 /* AF_UNSPEC ends a connection. */
 MAC_CHECK(socket_connect)
 {
-	return is_internet(request->address_family) ? reach_address(subject_label, request) : 0;
+	return is_internet(request->address_family) ? reach_address(subject, subject_label, request)
+						    : 0;
 }
 
 /* What is sent without an address goes where the socket is connected. AF_UNSPEC of an IPv4 socket
@@ -227,17 +238,18 @@ MAC_CHECK(socket_sendmsg)
 {
 	if (is_internet(request->address_family) ||
 	    (!request->address_family && request->address[10] == 0xff))
-		return reach_address(subject_label, request);
+		return reach_address(subject, subject_label, request);
 	return 0;
 }
 
-/* Other protocols name their destinations in other ways. */
+/* Other protocols name their destinations in other ways. AF_RXRPC sends UDP. */
 MAC_CHECK(socket_create)
 {
 	const struct usher_mac_ubns *now = mac_settings();
 	const struct usher_mac_service *service;
 
-	if (!is_service(subject_label) || !is_internet(request->family))
+	if (!is_service(subject_label) ||
+	    (!is_internet(request->family) && request->family != RXRPC))
 		return 0;
 	if (request->kind == STREAM &&
 	    (!request->protocol || request->protocol == TCP || request->protocol == MPTCP))
@@ -247,7 +259,7 @@ MAC_CHECK(socket_create)
 	if (!now)
 		return -EACCES;
 	service = service_of(now, subject_label);
-	return service && !service->has_destinations ? 0 : -EACCES;
+	return service && !is_held(service, subject) ? 0 : -EACCES;
 }
 
 /* Whether a process may use an object with this element, which may be nobody's. */
@@ -301,8 +313,6 @@ USES_FILES(inode_rmdir)
 USES_FILES(inode_rename)
 USES_FILES(inode_rename_to)
 USES_FILES(inode_setattr)
-USES_FILES(inode_setxattr)
-USES_FILES(inode_removexattr)
 
 /* A process becomes one of a service once: where it may become any user, or is of its account. */
 MAC_RELABEL(relabel_process)

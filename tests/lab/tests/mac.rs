@@ -467,7 +467,7 @@ fn services_are_a_module_that_outlives_the_keeper() -> Outcome {
     let public = format!("{key}.pub");
     host.run(["usher", "user", "add", "alice", "--public-key", &public])?;
     let mut keeper = host.start_daemon(Role::Keeper)?;
-    let _labeller = host.start_daemon(Role::Labeller)?;
+    let mut labeller = host.start_daemon(Role::Labeller)?;
     host.write(SERVICES, services(8143))?;
     host.run(["usher", "policy", "apply"])?;
     let roles = [Role::Recorder, Role::Verifier, Role::Signer, Role::Courier];
@@ -496,6 +496,15 @@ fn services_are_a_module_that_outlives_the_keeper() -> Outcome {
     let applied = host.command(["usher", "policy", "apply"]).run()?.stderr;
     assert!(applied.contains("is in force"), "{applied}");
     assert!(binds(&host, "bob", 8143)? && !binds(&host, "bob", 8144)?);
+
+    // Without a labeller the module would keep the former services.
+    labeller.stop()?;
+    host.write(SERVICES, services(8145))?;
+    let refused = host.command(["usher", "policy", "apply"]).run()?;
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(refused.stderr.contains("labeller"), "{refused:?}");
+    labeller.start()?;
+    assert!(!binds(&host, "bob", 8144)?, "the former policy");
     host.run(["usher", "mac", "unload", "ubns"])?;
     assert!(binds(&host, "bob", 8144)?, "unloaded");
     Ok(())

@@ -16,7 +16,7 @@ mod rules;
 #[path = "kernel/ubns.rs"]
 mod ubns;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -134,6 +134,9 @@ impl Drop for World {
         for module in framework.modules().unwrap() {
             framework.unload(&module.name).unwrap();
         }
+        // The next file system may have the number of one that was here.
+        framework.set_multilabel(&BTreeSet::new()).unwrap();
+        framework.set_interfaces(&BTreeMap::new()).unwrap();
         assert!(framework.attached().unwrap().is_empty());
         *self.kept = Some(framework);
     }

@@ -10,7 +10,13 @@ import struct
 NETWORK = 0x40000000
 # SO_MEMINFO, which has the packets that the socket has dropped.
 MEMORY, DROPPED = 55, 8
-KINDS = {"tcp": sockets.SOCK_STREAM, "udp": sockets.SOCK_DGRAM}
+# Of a socket: type and protocol. Those who receive speak TCP where those who send speak MPTCP.
+KINDS = {
+    "tcp": (sockets.SOCK_STREAM, 0),
+    "mptcp": (sockets.SOCK_STREAM, sockets.IPPROTO_MPTCP),
+    "udp": (sockets.SOCK_DGRAM, 0),
+}
+GROUP = "239.77.0.1"
 
 
 def dropped(one):
@@ -60,7 +66,7 @@ def arrive(name, kind, address, sender="", home=""):
     """A packet of a socket `closed` arrives at a socket of this name, each in a network namespace. Time
     does not decide: the packet is there, or the receiving socket has dropped it. The address has `_` for
     `:`."""
-    kind = KINDS[kind]
+    kind, protocol = KINDS[kind]
     address = address.replace("_", ":")
     family = sockets.AF_INET6 if ":" in address else sockets.AF_INET
 
@@ -68,25 +74,48 @@ def arrive(name, kind, address, sender="", home=""):
         be(name)
         one = made_in(home, lambda: receiver(family, kind, address))
         be(name and "closed")
-        sending = made_in(sender, lambda: sockets.socket(family, kind))
+        sending = made_in(sender, lambda: sockets.socket(family, kind, protocol))
         sending.setblocking(False)
         assert sending.connect_ex(one.getsockname()) in (0, errno.EINPROGRESS)
         if kind == sockets.SOCK_DGRAM:
             sending.send(b"x")
         be(name)
-        while not dropped(one):
-            if has_come(one):
-                return
-        assert not has_come(one)
-        raise OSError(errno.EACCES, "dropped")
+        await_packet(one)
 
     apart(run)
 
 
-def send(name, kind, address, home, trials=""):
-    """A socket of this name sends to one in another network namespace, where nothing is refused. TCP gives
-    up after so many trials; empty: as ever."""
-    kind = KINDS[kind]
+def await_packet(one):
+    while not dropped(one):
+        if has_come(one):
+            return
+    assert not has_come(one)
+    raise OSError(errno.EACCES, "dropped")
+
+
+def multicast(name, address):
+    """A socket `closed` sends by the interface of this address to a group that a socket of this name has
+    joined there: the kernel hands it a copy."""
+
+    def run():
+        label("test/" + name)
+        one = receiver(sockets.AF_INET, sockets.SOCK_DGRAM, GROUP)
+        own = sockets.inet_aton(address)
+        group = sockets.inet_aton(GROUP) + own
+        one.setsockopt(sockets.IPPROTO_IP, sockets.IP_ADD_MEMBERSHIP, group)
+        label("test/closed")
+        sending = sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM)
+        sending.setsockopt(sockets.IPPROTO_IP, sockets.IP_MULTICAST_IF, own)
+        sending.sendto(b"x", one.getsockname())
+        label("test/" + name)
+        await_packet(one)
+
+    apart(run)
+
+
+def send(name, kind, address, home):
+    """A socket of this name sends to one in another network namespace, where nothing is refused."""
+    kind, protocol = KINDS[kind]
     address = address.replace("_", ":")
     family = sockets.AF_INET6 if ":" in address else sockets.AF_INET
 
@@ -95,9 +124,7 @@ def send(name, kind, address, home, trials=""):
         one = made_in(home, lambda: receiver(family, kind, address))
         place = one.getsockname()
         label("test/" + name)
-        sending = sockets.socket(family, kind)
-        if trials:
-            sending.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_SYNCNT, int(trials))
+        sending = sockets.socket(family, kind, protocol)
         sending.connect(place)
         if kind == sockets.SOCK_DGRAM:
             sending.send(b"x")
@@ -128,4 +155,4 @@ def datagram(name):
     apart(run)
 
 
-PACKET_ACTS = {"arrive": arrive, "send": send, "datagram": datagram}
+PACKET_ACTS = {"arrive": arrive, "multicast": multicast, "send": send, "datagram": datagram}

@@ -73,6 +73,22 @@ def executes_connect(port):
     assert "Errno 111" in done.stderr, done.stderr
 
 
+def executes_as(account, uid, port):
+    """A process that may become any user executes a program as an account, which becomes a user and
+    connects."""
+    program = (
+        f"import os, socket; os.setresuid({uid}, {uid}, {uid}); "
+        f"socket.create_connection(('127.0.0.1', {int(port)}))"
+    )
+    ids = [f"--reuid={account}", f"--regid={account}", "--clear-groups"]
+    kept = ["--inh-caps=+setuid", "--ambient-caps=+setuid"]
+    command = ["setpriv", *ids, *kept, "/usr/bin/python3", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if "Errno 13" in done.stderr:
+        raise PermissionError(13, done.stderr)
+    assert "Errno 111" in done.stderr, done.stderr
+
+
 def listener_of(element, uid):
     """A listening socket that a process with this element has made."""
     one, other = socket.socketpair()
@@ -152,6 +168,7 @@ SERVICE_ACTS = {
     "bind_all": bind_all,
     "bind_udp": bind_udp,
     "executes_connect": executes_connect,
+    "executes_as": executes_as,
     "accepts": accepts,
     "listens": listens,
     "traces": traces,

@@ -92,7 +92,8 @@ pub fn attach_to_netfilter(
 /// attached as long as the returned link is open or pinned.
 ///
 /// # Errors
-/// EINVAL if it is no such program; EBADF if the descriptor is not of a control group.
+/// EINVAL if it is no such program; EBADF if the descriptor is not of a control group; EPERM if another
+/// party's program there admits none beside it.
 pub fn attach_at_egress(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: without options, the call takes descriptors only.
     let descriptor = result(unsafe {

@@ -22,6 +22,7 @@ use usher_local::error::ConfigurationError;
 use usher_local::paths;
 use usher_local::requests::{EndingView, Prepare, Reload};
 use usher_local::roles::{self, ROLES};
+use usher_policy::mac::UBNS;
 use usher_policy::{Policy, PolicyWarning};
 
 use super::{ending, groups};
@@ -214,8 +215,16 @@ fn prepare(fresh: &Applied, needed: &[&str]) -> Result<(), Failure> {
 /// The daemons without which a policy would not be enforced.
 fn needed(policy: &Policy) -> Vec<&'static str> {
     let protector = policy.has_protection().then_some(PROTECTOR);
-    let labeller = (!policy.mac.is_empty()).then_some(LABELLER);
+    let has_settings = !policy.mac.is_empty() || services_are_settings();
+    let labeller = has_settings.then_some(LABELLER);
     protector.into_iter().chain(labeller).collect()
+}
+
+/// Whether the module `ubns` is in force, whose settings are the services. The list of modules stays while
+/// no labeller runs.
+pub fn services_are_settings() -> bool {
+    let modules = std::fs::read_to_string(paths::SHOWN_MODULES);
+    modules.is_ok_and(|names| names.lines().any(|name| name == UBNS))
 }
 
 fn store(applied: &Applied) -> Result<(), ConfigurationError> {

@@ -4,7 +4,7 @@ mod daemons;
 mod log;
 mod policy;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -14,8 +14,10 @@ use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::paths;
 use usher_local::roles::{CONFINES, OFFERS, PROTECTS, REACHES};
+use usher_policy::mac::UBNS;
 use usher_policy::{Policy, joined};
 
+use super::configuration::services_are_settings;
 use crate::failure::Failure;
 use crate::output::{Output, first};
 use crate::probe::probe;
@@ -90,7 +92,11 @@ fn protects(policy: &Policy) -> Vec<String> {
 
 fn modules(policy: &Policy) -> Vec<String> {
     let blocks = policy.mac.iter();
-    blocks.map(|block| block.module.to_string()).collect()
+    let mut modules: BTreeSet<String> = blocks.map(|block| block.module.to_string()).collect();
+    if services_are_settings() {
+        modules.insert(UBNS.to_owned());
+    }
+    modules.into_iter().collect()
 }
 
 impl Jobs {

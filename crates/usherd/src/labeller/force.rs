@@ -271,6 +271,8 @@ impl Force {
                         state.outdated.insert(name.clone());
                     }
                 }
+                // What was put back has new tables.
+                state.guard();
                 return Err(error);
             }
             done.push(name);

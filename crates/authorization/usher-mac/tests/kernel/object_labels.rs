@@ -45,37 +45,40 @@ fn an_object_has_the_label_under_which_it_was_made() {
     assert_eq!(act(user, &["many_ipc:20".into()]), ["many_ipc ok"]);
     let tried = ["ipc_as:closed".into(), "ipc_as:other".into()];
     assert_eq!(act(user, &tried), ["ipc_as ok", "ipc_as EACCES"]);
-    assert!(world.labelled_ipc() > 0);
+    assert!(world.labelled() > 0);
     // The label of a module that was unloaded counts for nothing, and is forgotten.
     world.framework().unload("test").unwrap();
-    world.await_no_labelled_ipc();
+    world.await_none_labelled();
     world.framework().load(&test).unwrap();
     assert_eq!(act(user, &tried), all(&tried, "ok"));
     assert_eq!(act(user, &["remove_ipc".into()]), ["remove_ipc ok"]);
     // These end with their acts, and their labels with them.
     assert_eq!(results("closed"), expected("ok"));
-    world.await_no_labelled_ipc();
+    world.await_none_labelled();
 }
 
 impl World {
-    /// How many objects of System V IPC have a label.
-    fn labelled_ipc(&self) -> usize {
-        let mut dump = Command::new("bpftool");
-        dump.args(["-j", "map", "dump", "pinned"]);
-        let dumped = dump.arg(self.pins.join("ipc_objects")).output().unwrap();
-        assert!(dumped.status.success());
-        let dumped = String::from_utf8(dumped.stdout).unwrap();
-        dumped.matches("\"key\"").count()
+    /// How many objects of System V IPC and mounted file systems have a label.
+    fn labelled(&self) -> usize {
+        let tables = ["ipc_objects", "file_systems"].map(|table| {
+            let mut dump = Command::new("bpftool");
+            dump.args(["-j", "map", "dump", "pinned"]);
+            let dumped = dump.arg(self.pins.join(table)).output().unwrap();
+            assert!(dumped.status.success());
+            let dumped = String::from_utf8(dumped.stdout).unwrap();
+            dumped.matches("\"key\"").count()
+        });
+        tables.into_iter().sum()
     }
 
     /// Waits until none has one: the kernel ends removed ones a moment later.
-    fn await_no_labelled_ipc(&self) {
+    fn await_none_labelled(&self) {
         for _ in 0..1000 {
-            if self.labelled_ipc() == 0 {
+            if self.labelled() == 0 {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        panic!("{} objects still have a label", self.labelled_ipc());
+        panic!("{} objects still have a label", self.labelled());
     }
 }

@@ -90,7 +90,8 @@ fn when_permitted(point: EntryPoint) -> &'static str {
     }
 }
 
-fn refusals(framework: &Framework, point: EntryPoint) -> u64 {
+/// How often the first module has refused there.
+pub(super) fn refusals(framework: &Framework, point: EntryPoint) -> u64 {
     let loaded = framework.modules().unwrap();
     let counted = loaded[0].refusals.iter();
     counted

@@ -82,10 +82,11 @@ fn a_service_is_decided_about_by_account_and_element() {
         (by("none", user, "connect:26"), "ok"),
         (by("none", user, "udp_lite"), "ok"),
         (by("ubns/one", user, "connect:26"), "ok"),
-        // Programs of an account that serves one service are that service's.
-        (by("none", account, "executes_connect:25"), "EACCES"),
-        (by("none", account, "connect:25"), "ok"),
-        (by("none", shared, "executes_connect:25"), "ok"),
+        // Programs of an account that serves one service are that service's, which holds them when they have
+        // become their user.
+        (format!("executes_as:{account}:{user}:25"), "EACCES"),
+        (format!("executes_as:{account}:{account}:25"), "ok"),
+        (format!("executes_as:{shared}:{user}:25"), "ok"),
         // Elements are for life, and not for users to choose.
         (imap("label:ubns/one"), "EPERM"),
         (imap("label_at_exec:ubns/one"), "EPERM"),
@@ -169,15 +170,8 @@ fn files_of_a_service_are_opened_by_its_processes() {
         (by("ubns/one", "read", &mail, "one"), "EACCES"),
         (by("ubns/imap", "read", &mail, "one"), "ok"),
         (by("ubns/imap", "chmod", &mail, "one"), "ok"),
-        // Root has labels set, and a user has not.
+        // Root has labels set.
         (format!("read:{}", path(&mail, "one")), "ok"),
-        (
-            format!(
-                "serve:none:{user}:label_file:{}:ubns/one",
-                path(&mail, "one")
-            ),
-            "EPERM",
-        ),
         (by("ubns/imap", "unlink", &mail, "one"), "ok"),
         // What a service makes in a folder that is no service's is its user's.
         (by("ubns/imap", "create", &shared, "two"), "ok"),

@@ -166,9 +166,9 @@ pub fn services() -> impl Strategy<Value = Vec<ServiceSettings>> {
 }
 
 fn socket() -> impl Strategy<Value = Socket> {
-    let family = prop::sample::select(vec![1, 2, 2, 10, 10, 40]);
+    let family = prop::sample::select(vec![1, 2, 2, 10, 10, 33, 40]);
     let kind = prop::sample::select(vec![1, 2, 3]);
-    let protocol = prop::sample::select(vec![0, 6, 17, 132, 136, 262]);
+    let protocol = prop::sample::select(vec![0, 2, 6, 17, 132, 136, 262]);
     let mapped = |(address, as_mapped): (IpAddr, bool)| match address {
         IpAddr::V4(address) if as_mapped => address.to_ipv6_mapped().into(),
         other => other,

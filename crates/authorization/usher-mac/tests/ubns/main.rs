@@ -22,7 +22,7 @@ const SETUID: u64 = 1 << 7;
 const SYS_ADMIN: u64 = 1 << 21;
 
 /// The entry points of files, all with one rule.
-const FILES: [EntryPoint; 13] = [
+const FILES: [EntryPoint; 11] = [
     EntryPoint::FileOpen,
     EntryPoint::InodeCreate,
     EntryPoint::InodeMkdir,
@@ -34,8 +34,6 @@ const FILES: [EntryPoint; 13] = [
     EntryPoint::InodeRename,
     EntryPoint::InodeRenameTo,
     EntryPoint::InodeSetattr,
-    EntryPoint::InodeSetxattr,
-    EntryPoint::InodeRemovexattr,
 ];
 
 fn program() -> &'static PathBuf {

@@ -34,6 +34,11 @@ impl Model<'_> {
         )
     }
 
+    /// Whether a process of the service is held to its destinations.
+    fn holds(&self, service: &ServiceSettings) -> bool {
+        service.connect.is_some() && service.account != Some(self.case.uid)
+    }
+
     /// Whether the process may reach an address.
     pub fn reaches(&self) -> bool {
         let Some(own) = self.case.own.service() else {
@@ -43,7 +48,8 @@ impl Model<'_> {
         let Some(service) = self.services.get(own) else {
             return false;
         };
-        let Some(connect) = &service.connect else {
+        let connect = service.connect.as_ref();
+        let Some(connect) = connect.filter(|_| self.holds(service)) else {
             return true;
         };
         let address = socket.address.to_canonical();
@@ -71,10 +77,10 @@ impl Model<'_> {
         };
         let socket = &self.case.socket;
         let service = self.services.get(own);
-        let is_free = service.is_some_and(|service| service.connect.is_none());
+        let is_free = service.is_some_and(|service| !self.holds(service));
         let is_known =
             [(1, 0), (1, 6), (1, 262), (2, 0), (2, 17)].contains(&(socket.kind, socket.protocol));
-        refused_unless(is_free || is_known || !socket.is_internet())
+        refused_unless(is_free || is_known || !socket.is_internet() && socket.family != 33)
     }
 
     pub fn uses(&self, object: &Element) -> bool {
