@@ -576,7 +576,7 @@ int mac_is_in_groups(__u32 first, __u32 last);
 	};                                                                                         \
 	MAC_LICENSE
 
-/* What the kernel gets of an answer: for a packet that leaves it takes 0 or 1. */
+/* An answer in the form that the kernel takes: for a packet that leaves, 0 or 1. */
 static __always_inline int mac_answer_at(__u32 point, int answer)
 {
 	return point == MAC_POINT_interface_transmit ? answer != 0 : answer;

@@ -109,7 +109,7 @@ static __always_inline int begin_labels_by(struct mac_labels *labels, __u64 aske
 	if (!labels->slots)
 		return 0;
 	if (has_process)
-		read_process_label(&labels->subject, bpf_get_current_task_btf()->group_leader);
+		read_own_label(&labels->subject);
 	else
 		labels->subject = no_label;
 	labels->object = no_label;

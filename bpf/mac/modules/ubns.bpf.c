@@ -87,26 +87,28 @@ static __always_inline int belong_together(const struct usher_mac_element *one,
 	return names_equal(one->value, other->value);
 }
 
+/* Notes a service if it is one that is sought. Returns `ends` then. */
+static __always_inline long note(struct search *search, __u32 index, int is_sought, long ends)
+{
+	if (!is_sought)
+		return 0;
+	search->found++;
+	search->place = index;
+	return ends;
+}
+
 static long seek_name(__u32 index, struct search *search)
 {
 	if (index >= USHER_MAC_SERVICES)
 		return 1;
-	if (!names_equal(search->now->services[index].name, search->name))
-		return 0;
-	search->found = 1;
-	search->place = index;
-	return 1;
+	return note(search, index, names_equal(search->now->services[index].name, search->name), 1);
 }
 
 static long seek_port(__u32 index, struct search *search)
 {
 	if (index >= USHER_MAC_SERVICES)
 		return 1;
-	if (search->now->services[index].port != search->number)
-		return 0;
-	search->found = 1;
-	search->place = index;
-	return 1;
+	return note(search, index, search->now->services[index].port == search->number, 1);
 }
 
 /* All of them: an account may serve several. */
@@ -114,11 +116,7 @@ static long seek_account(__u32 index, struct search *search)
 {
 	if (index >= USHER_MAC_SERVICES)
 		return 1;
-	if (search->now->services[index].account == search->number) {
-		search->found++;
-		search->place = index;
-	}
-	return 0;
+	return note(search, index, search->now->services[index].account == search->number, 0);
 }
 
 static __always_inline const struct usher_mac_service *found(const struct search *search)
@@ -232,8 +230,8 @@ MAC_CHECK(socket_connect)
 						    : 0;
 }
 
-/* What is sent without an address goes where the socket is connected. AF_UNSPEC of an IPv4 socket
- * is an address, with the mark of mapped ones. */
+/* Without an address, the socket sends where it is connected, which was asked about. AF_UNSPEC of
+ * an IPv4 socket is an address, with the mark of mapped ones. */
 MAC_CHECK(socket_sendmsg)
 {
 	if (is_internet(request->address_family) ||
@@ -262,7 +260,7 @@ MAC_CHECK(socket_create)
 	return service && !is_held(service, subject) ? 0 : -EACCES;
 }
 
-/* Whether a process may use an object with this element, which may be nobody's. */
+/* Whether a process may use an object with this element. Everybody uses an object of no service. */
 static __always_inline int may_use(const struct usher_mac_subject *subject,
 				   const struct usher_mac_element *own,
 				   const struct usher_mac_element *object)

@@ -1,4 +1,4 @@
-//! What ends a command.
+//! The errors that end a command.
 
 use std::io;
 

@@ -1,5 +1,7 @@
 //! The framework: dispatchers at hooks, and modules in their slots.
 
+mod interfaces;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,13 +10,12 @@ use std::path::{Path, PathBuf};
 use usher_bpf::{
     Counters, KernelError, Objects, Pins, Plain, Table, is_kept, keep, keep_at_egress, leave,
 };
-use usher_label::Label;
 
 use crate::dispatchers::{
     CODE, EGRESS, dispatcher, hooks, hooks_of, load_dispatchers, not_supported, programs,
     replacing, require_hooks, tables,
 };
-use crate::interfaces::{self, Interfaces};
+use crate::interfaces::Interfaces;
 use crate::labels::{self, Labels};
 use crate::module::{SETTINGS, exchange};
 use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacModule};
@@ -243,19 +244,6 @@ impl Framework {
         Ok(entry)
     }
 
-    /// Gives interfaces their elements of a module that comes into force, beside those of the others.
-    fn label_interfaces(
-        &self,
-        mut loaded: Vec<(u32, MacModule)>,
-        fresh: (u32, MacModule),
-    ) -> Result<(), Error> {
-        if fresh.1.label == MAC_NONE {
-            return Ok(());
-        }
-        loaded.push(fresh);
-        self.interfaces.add(&self.pins, &loaded)
-    }
-
     /// Replaces a module's settings, at once.
     ///
     /// # Errors
@@ -403,34 +391,6 @@ impl Framework {
     /// The kernel's error; some may have them then.
     pub fn set_multilabel(&self, devices: &BTreeSet<(u32, u32)>) -> Result<(), Error> {
         multilabel::set(&self.pins, devices)
-    }
-
-    /// Gives network interfaces of this process's network namespace these labels, by name and whether they are
-    /// there or not, and those of all others none: at once. A module that is loaded later has its elements of them
-    /// when it comes into force.
-    ///
-    /// # Errors
-    /// [`Error::TooManyInterfaces`], [`Error::Interface`] for a value that its module does not have, or the
-    /// kernel's error. The former labels are in force then.
-    pub fn set_interfaces(&mut self, labels: &BTreeMap<String, Label>) -> Result<(), Error> {
-        let modules = self.in_slots()?;
-        self.interfaces.set(&self.pins, &modules, labels)
-    }
-
-    /// Checks whether interfaces can have these labels, and changes nothing.
-    ///
-    /// # Errors
-    /// As [`Framework::set_interfaces`], but for the kernel's.
-    pub fn check_interfaces(&self, labels: &BTreeMap<String, Label>) -> Result<(), Error> {
-        interfaces::elements(&self.in_slots()?, labels).map(drop)
-    }
-
-    /// The labels of interfaces that are in force: their elements of modules that are loaded.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn interfaces(&self) -> Result<BTreeMap<String, Label>, Error> {
-        Ok(self.interfaces.in_force(&self.in_slots()?))
     }
 
     /// Requires that new files on multilabel file systems get labels from this kernel.

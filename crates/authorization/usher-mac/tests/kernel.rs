@@ -19,7 +19,7 @@ mod ubns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -99,6 +99,21 @@ impl World {
 
     fn path(&self, name: &str) -> PathBuf {
         self.files.path().join(name)
+    }
+
+    /// Mounts a file system where every file has a label of its own.
+    fn mount_multilabel(&mut self) -> PathBuf {
+        let mounted = self.path("multilabel");
+        fs::create_dir(&mounted).unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "mode=1777", "tmpfs"])
+            .arg(&mounted)
+            .status();
+        assert!(mount.unwrap().success());
+        let device = fs::metadata(&mounted).unwrap().dev();
+        let devices = BTreeSet::from([(libc::major(device), libc::minor(device))]);
+        self.framework().set_multilabel(&devices).unwrap();
+        mounted
     }
 
     /// A rule about what the user does to the owner's files.

@@ -1,4 +1,4 @@
-//! What a kernel lacks.
+//! The reason that a kernel cannot do something.
 
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};

@@ -12,7 +12,7 @@ use libbpf_rs::{
 use usher_system::namespace::in_new_network;
 
 use crate::pins::{LINK, unpin};
-use crate::place::when_free;
+use crate::place::{is_busy, when_free};
 use crate::{Code, KernelError, Lack, Object, Pins};
 
 /// Makes the kernel reassemble fragments before the program sees them (BPF_F_NETFILTER_IP_DEFRAG).
@@ -202,10 +202,6 @@ fn is_taken(program: BorrowedFd<'_>, at: &NetfilterOpts) -> Result<bool, KernelE
     }
 }
 
-fn is_busy(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::ResourceBusy
-}
-
 fn attach_now(program: BorrowedFd<'_>, at: &NetfilterOpts) -> io::Result<OwnedFd> {
     usher_bpf_ffi::attach_to_netfilter(
         program,
@@ -217,7 +213,7 @@ fn attach_now(program: BorrowedFd<'_>, at: &NetfilterOpts) -> io::Result<OwnedFd
 }
 
 fn attach(program: BorrowedFd<'_>, at: &NetfilterOpts) -> io::Result<OwnedFd> {
-    when_free(LONGEST_WAIT, is_busy, || attach_now(program, at))
+    when_free(LONGEST_WAIT, || attach_now(program, at))
 }
 
 fn netfilter_links(program: &str, pins: &Pins) -> Result<Vec<PathBuf>, KernelError> {

@@ -1,5 +1,6 @@
 //! Places that another program has just left.
 
+use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -11,11 +12,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// That of the last attempt.
-pub(crate) fn when_free<T, E>(
+pub(crate) fn when_free<T>(
     limit: Duration,
-    is_busy: impl Fn(&E) -> bool,
-    mut attach: impl FnMut() -> Result<T, E>,
-) -> Result<T, E> {
+    mut attach: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
     let begun = Instant::now();
     loop {
         match attach() {
@@ -23,4 +23,9 @@ pub(crate) fn when_free<T, E>(
             attached => return attached,
         }
     }
+}
+
+/// Whether another program has the place.
+pub(crate) fn is_busy(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy
 }

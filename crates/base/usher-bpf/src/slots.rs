@@ -1,7 +1,6 @@
 //! Programs that outlive the process without being attached, and programs that replace their functions
 //! (BPF_PROG_TYPE_EXT).
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -68,8 +67,7 @@ impl Object {
 /// # Errors
 /// The kernel's error.
 pub fn keep(name: &str, program: BorrowedFd<'_>, pins: &Pins) -> Result<(), KernelError> {
-    let is_busy = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
-    let link = when_free(LONGEST_WAIT, is_busy, || usher_bpf_ffi::attach(program));
+    let link = when_free(LONGEST_WAIT, || usher_bpf_ffi::attach(program));
     let link = link.map_err(KernelError::system("attaching a program"))?;
     keep_link(name, &link, pins)
 }
@@ -85,7 +83,9 @@ pub fn keep_at_egress(
     pins: &Pins,
 ) -> Result<(), KernelError> {
     let link = usher_bpf_ffi::attach_at_egress(program, cgroup);
-    let link = link.map_err(KernelError::system("attaching to the cgroup"))?;
+    let link = link.map_err(KernelError::system(
+        "attaching to the root of control groups, beside what `bpftool cgroup show` has there",
+    ))?;
     keep_link(name, &link, pins)
 }
 

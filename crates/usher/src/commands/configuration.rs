@@ -221,10 +221,12 @@ fn needed(policy: &Policy) -> Vec<&'static str> {
 }
 
 /// Whether the module `ubns` is in force, whose settings are the services. The list of modules stays while
-/// no labeller runs.
+/// no labeller runs. A list that cannot be read may have it.
 pub fn services_are_settings() -> bool {
-    let modules = std::fs::read_to_string(paths::SHOWN_MODULES);
-    modules.is_ok_and(|names| names.lines().any(|name| name == UBNS))
+    match std::fs::read_to_string(paths::SHOWN_MODULES) {
+        Ok(names) => names.lines().any(|name| name == UBNS),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
 }
 
 fn store(applied: &Applied) -> Result<(), ConfigurationError> {

@@ -2,8 +2,6 @@
 
 use super::*;
 
-use std::os::unix::fs::MetadataExt;
-
 /// A file system of its own, where every file has a label, and the module `test`.
 pub(super) struct Labels {
     pub(super) world: World,
@@ -13,17 +11,7 @@ pub(super) struct Labels {
 impl Labels {
     pub(super) fn new(name: &str, number: u32) -> Option<Self> {
         let mut world = World::new(name, number)?;
-        let mounted = world.path("multilabel");
-        fs::create_dir(&mounted).unwrap();
-        let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "mode=1777", "tmpfs"])
-            .arg(&mounted)
-            .status();
-        assert!(mount.unwrap().success());
-        let device = fs::metadata(&mounted).unwrap().dev();
-        let device = (libc::major(device), libc::minor(device));
-        let devices = BTreeSet::from([device]);
-        world.framework().set_multilabel(&devices).unwrap();
+        let mounted = world.mount_multilabel();
         world
             .framework()
             .load(&Module::named("test").unwrap())

@@ -2,8 +2,6 @@
 
 use super::*;
 
-use std::os::unix::fs::MetadataExt;
-
 use usher_mac::ubns::{DestinationRange, ServiceSettings};
 
 /// `imap` of users, which connects to port 25 of this host; `notes` of an account, which connects nowhere;
@@ -129,19 +127,9 @@ fn files_of_a_service_are_opened_by_its_processes() {
         return;
     };
     let user = world.user;
-    let mounted = world.path("multilabel");
-    fs::create_dir(&mounted).unwrap();
-    let mount = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "mode=1777", "tmpfs"])
-        .arg(&mounted)
-        .status();
-    assert!(mount.unwrap().success());
-    let device = fs::metadata(&mounted).unwrap().dev();
-    let device = (libc::major(device), libc::minor(device));
-    let framework = world.framework();
-    framework.set_multilabel(&BTreeSet::from([device])).unwrap();
+    let mounted = world.mount_multilabel();
     let settings = services(user + 1, user + 1);
-    framework.load(&Module::with(settings)).unwrap();
+    world.framework().load(&Module::with(settings)).unwrap();
     let (mail, shared) = (mounted.join("mail"), mounted.join("shared"));
     let path = |folder: &Path, name: &str| folder.join(name).display().to_string();
     let label = |path: &Path, name: &str| {
@@ -173,7 +161,7 @@ fn files_of_a_service_are_opened_by_its_processes() {
         // Root has labels set.
         (format!("read:{}", path(&mail, "one")), "ok"),
         (by("ubns/imap", "unlink", &mail, "one"), "ok"),
-        // What a service makes in a folder that is no service's is its user's.
+        // A service's new file belongs to no service if its folder belongs to none.
         (by("ubns/imap", "create", &shared, "two"), "ok"),
         (by("none", "read", &shared, "two"), "ok"),
         (by("ubns/one", "read", &shared, "two"), "ok"),

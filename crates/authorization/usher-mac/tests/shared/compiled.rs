@@ -21,7 +21,7 @@ pub fn compile(source: &str) -> PathBuf {
     program
 }
 
-/// What a program answers.
+/// Runs a program on questions, and returns its answers.
 pub fn run(program: &PathBuf, input: &[u8]) -> Vec<u8> {
     let mut child = Command::new(program)
         .stdin(Stdio::piped())

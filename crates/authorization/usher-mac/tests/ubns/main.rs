@@ -41,7 +41,7 @@ fn program() -> &'static PathBuf {
     PROGRAM.get_or_init(|| compiled::compile("ubns/ubns.c"))
 }
 
-/// What the module answers at these entry points, and the last element then.
+/// The module's answers at these entry points, each with the last element as the module left it.
 fn asked(
     services: &[ServiceSettings],
     case: &Case,

@@ -1,6 +1,8 @@
 //! Modules of mandatory access control, by the labeller and the command line.
 #![forbid(unsafe_code)]
 
+mod services;
+
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
@@ -72,6 +74,21 @@ fn runs_modules(host: &Host) -> Result<bool, Box<dyn std::error::Error>> {
     let found: Value = serde_json::from_str(&found)?;
     assert_eq!(found[0]["name"], "MAC framework");
     Ok(*FOUND.get_or_init(|| found[0]["works"] == true))
+}
+
+/// A host on a kernel that runs modules; none, with the reason printed, where the test is skipped.
+fn host_with_modules() -> Result<Option<(Lab, Host)>, Box<dyn std::error::Error>> {
+    if std::env::var_os("USHER_VM").is_none() {
+        println!("skipped: modules decide for the whole system, so they run in a virtual machine");
+        return Ok(None);
+    }
+    let lab = Lab::new()?;
+    let host = host(&lab)?;
+    if !runs_modules(&host)? {
+        println!("skipped: this kernel runs no modules");
+        return Ok(None);
+    }
+    Ok(Some((lab, host)))
 }
 
 #[test]
@@ -146,16 +163,9 @@ fn a_policy_with_a_module_needs_a_running_labeller() -> Outcome {
 
 #[test]
 fn modules_decide_by_the_policy_whoever_dies() -> Outcome {
-    if std::env::var_os("USHER_VM").is_none() {
-        println!("skipped: modules decide for the whole system, so they run in a virtual machine");
+    let Some((_lab, host)) = host_with_modules()? else {
         return Ok(());
-    }
-    let lab = Lab::new()?;
-    let host = host(&lab)?;
-    if !runs_modules(&host)? {
-        println!("skipped: this kernel runs no modules");
-        return Ok(());
-    }
+    };
     let mut labeller = host.start_daemon(Role::Labeller)?;
     let readers = || -> Result<[bool; 3], Box<dyn std::error::Error>> {
         Ok([
@@ -256,18 +266,9 @@ fn modules_decide_by_the_policy_whoever_dies() -> Outcome {
 
 #[test]
 fn a_multilabel_file_system_must_be_mounted() -> Outcome {
-    if std::env::var_os("USHER_VM").is_none() {
-        println!(
-            "skipped: the labeller of a kernel that runs modules is asked, in a virtual machine"
-        );
+    let Some((_lab, host)) = host_with_modules()? else {
         return Ok(());
-    }
-    let lab = Lab::new()?;
-    let host = host(&lab)?;
-    if !runs_modules(&host)? {
-        println!("skipped: this kernel runs no modules");
-        return Ok(());
-    }
+    };
     let _labeller = host.start_daemon(Role::Labeller)?;
     let stored = host.read(APPLIED)?;
     host.run(["mkdir", "-p", "/srv/labelled"])?;
@@ -285,16 +286,9 @@ fn a_multilabel_file_system_must_be_mounted() -> Outcome {
 
 #[test]
 fn no_rule_locks_the_administrator_out() -> Outcome {
-    if std::env::var_os("USHER_VM").is_none() {
-        println!("skipped: modules decide for the whole system, so they run in a virtual machine");
+    let Some((_lab, host)) = host_with_modules()? else {
         return Ok(());
-    }
-    let lab = Lab::new()?;
-    let host = host(&lab)?;
-    if !runs_modules(&host)? {
-        println!("skipped: this kernel runs no modules");
-        return Ok(());
-    }
+    };
     // A process of root without capabilities, such as most daemons of root.
     let as_daemon = || -> Result<bool, Box<dyn std::error::Error>> {
         let read = [
@@ -346,16 +340,9 @@ fn no_rule_locks_the_administrator_out() -> Outcome {
 #[test]
 fn root_does_not_touch_what_the_labeller_has_in_force() -> Outcome {
     const PINS: &str = "/sys/fs/bpf/usher_labeller";
-    if std::env::var_os("USHER_VM").is_none() {
-        println!("skipped: modules decide for the whole system, so they run in a virtual machine");
+    let Some((_lab, host)) = host_with_modules()? else {
         return Ok(());
-    }
-    let lab = Lab::new()?;
-    let host = host(&lab)?;
-    if !runs_modules(&host)? {
-        println!("skipped: this kernel runs no modules");
-        return Ok(());
-    }
+    };
     let mut keeper = host.start_daemon(Role::Keeper)?;
     let mut labeller = host.start_daemon(Role::Labeller)?;
     let rule = format!("rule subject uid alice object uid {OWNER} mode n;");
@@ -404,108 +391,5 @@ fn root_does_not_touch_what_the_labeller_has_in_force() -> Outcome {
     assert!(!host.path(PINS).exists());
     labeller.stop()?;
     keeper.stop()?;
-    Ok(())
-}
-
-/// Whether a user binds a port.
-fn binds(host: &Host, user: &str, port: u16) -> Result<bool, Box<dyn std::error::Error>> {
-    let script = format!("import socket; socket.socket().bind(('127.0.0.1', {port}))");
-    let output = host
-        .command(["/usr/bin/python3", "-c", &script])
-        .user(user)
-        .run()?;
-    let is_refused = output.stderr.contains("Errno 13");
-    assert_eq!(output.status.success(), !is_refused, "{output:?}");
-    Ok(output.status.success())
-}
-
-const SERVICES: &str = "/etc/usher/policy.d/services.policy";
-
-/// A policy with two services for alice on this host: mail, and one at this port that prints its label.
-fn services(port: u16) -> String {
-    format!(
-        "mac ubns {{ }}
-         users mail {{ member alice; }}
-         service imap {{
-           program \"/usr/lib/dovecot/imap\" \"-o\" \"mail_location=maildir:~/Maildir\";
-           listen 143; users mail; hosts server; style connection;
-         }}
-         service label {{
-           program \"/run/lab/bin/getpmac\";
-           listen {port}; users mail; hosts server; style connection; connect none;
-         }}
-         client mail {{
-           users mail; service imap at server port 143; service label at server port {port};
-         }}\n"
-    )
-}
-
-/// What alice is told by a service of her host.
-fn told(host: &Host, service: &str) -> Result<String, Box<dyn std::error::Error>> {
-    let connect = host.command(["usher", "connect", &format!("server:{service}")]);
-    Ok(connect.user("alice").input("x LOGOUT\r\n").run()?.stdout)
-}
-
-#[test]
-fn services_are_a_module_that_outlives_the_keeper() -> Outcome {
-    if std::env::var_os("USHER_VM").is_none() {
-        println!("skipped: modules decide for the whole system, so they run in a virtual machine");
-        return Ok(());
-    }
-    let lab = Lab::new()?;
-    let host = host(&lab)?;
-    if !runs_modules(&host)? {
-        println!("skipped: this kernel runs no modules");
-        return Ok(());
-    }
-    let key = "/home/alice/key";
-    host.run_as(
-        "alice",
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key],
-    )?;
-    host.run(["usher", "user", "add", "alice", "--private-key", key])?;
-    let public = format!("{key}.pub");
-    host.run(["usher", "user", "add", "alice", "--public-key", &public])?;
-    let mut keeper = host.start_daemon(Role::Keeper)?;
-    let mut labeller = host.start_daemon(Role::Labeller)?;
-    host.write(SERVICES, services(8143))?;
-    host.run(["usher", "policy", "apply"])?;
-    let roles = [Role::Recorder, Role::Verifier, Role::Signer, Role::Courier];
-    let daemons = roles.map(|role| host.start_daemon(role));
-    let _daemons = daemons.into_iter().collect::<Result<Vec<_>, _>>()?;
-    host.run(["usher", "mac", "load", "ubns"])?;
-
-    // The starter labels processes, and dovecot's serves as before.
-    assert_eq!(told(&host, "label")?, "ubns/label\n");
-    let greeting = told(&host, "imap")?;
-    assert!(greeting.contains("Logged in as alice"), "{greeting}");
-    let settings = answer(&host, &["list", "ubns"])?["settings"].clone();
-    let imap = "service imap listen 143";
-    let expected = json!([imap, "service label listen 8143 connect none"]);
-    assert_eq!(settings, expected);
-
-    // The keeper's own programs end with it.
-    keeper.stop()?;
-    assert!(!binds(&host, "bob", 8143)?);
-    assert!(binds(&host, "bob", 8144)?, "no service's");
-    let refusals = answer(&host, &["list", "ubns"])?["refusals"].clone();
-    assert_eq!(refusals, json!({ "socket_bind": 1 }));
-
-    // Another policy, which the command says no keeper follows, and no module.
-    host.write(SERVICES, services(8144))?;
-    let applied = host.command(["usher", "policy", "apply"]).run()?.stderr;
-    assert!(applied.contains("is in force"), "{applied}");
-    assert!(binds(&host, "bob", 8143)? && !binds(&host, "bob", 8144)?);
-
-    // Without a labeller the module would keep the former services.
-    labeller.stop()?;
-    host.write(SERVICES, services(8145))?;
-    let refused = host.command(["usher", "policy", "apply"]).run()?;
-    assert!(!refused.status.success(), "{refused:?}");
-    assert!(refused.stderr.contains("labeller"), "{refused:?}");
-    labeller.start()?;
-    assert!(!binds(&host, "bob", 8144)?, "the former policy");
-    host.run(["usher", "mac", "unload", "ubns"])?;
-    assert!(binds(&host, "bob", 8144)?, "unloaded");
     Ok(())
 }
