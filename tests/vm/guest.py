@@ -194,7 +194,8 @@ class _Running:
             "USHER_VM_RESULTS": RESULTS,
             "USHER_VM_CACHE": cache(),
             "MODULES": directory / "lib" / "modules" / version(guest.kernel),
-            "PATH": os.environ["PATH"],
+            # Debian's programs before others of this machine, such as another Python.
+            "PATH": f"/usr/sbin:/usr/bin:/sbin:/bin:{os.environ['PATH']}",
             "HOME": os.environ.get("HOME", "/root"),
             "LANG": "C.UTF-8",
             "TERM": os.environ.get("TERM", "dumb"),

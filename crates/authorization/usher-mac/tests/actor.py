@@ -11,7 +11,6 @@ import errno
 import mmap
 import os
 import socket
-import subprocess
 import sys
 import threading
 
@@ -26,6 +25,34 @@ def checked(result):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
+
+
+class Failed(Exception):
+    """The status of a command that has ended without success."""
+
+
+def ran(path):
+    """Runs a program, which is to succeed."""
+    ended(os.posix_spawn(path, [path], os.environ))
+
+
+def ended(child):
+    _, status = os.waitpid(child, 0)
+    if status := os.waitstatus_to_exitcode(status):
+        raise Failed(status)
+
+
+def errors_of(*command):
+    """Runs a command to its end. Returns its number and what it wrote to standard error."""
+    reading, writing = os.pipe()
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_DUP2, writing, 2),
+    ]
+    child = os.posix_spawnp(command[0], command, os.environ, file_actions=actions)
+    os.close(writing)
+    with open(reading, errors="replace") as errors:
+        return child, errors.read()
 
 
 def opened(path, flags):
@@ -49,7 +76,7 @@ def create(path):
 
 
 def execute(path):
-    subprocess.run([path], check=True)
+    ran(path)
 
 
 def through_proc(path):
@@ -147,12 +174,12 @@ def read_later(path):
 
 def told(*command):
     """Runs a command, whose refusal by the kernel is the act's."""
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    if "Permission denied" in done.stderr:
-        raise PermissionError(errno.EACCES, done.stderr)
-    if done.returncode:
-        print(done.stderr, file=sys.stderr)
-    done.check_returncode()
+    child, errors = errors_of(*command)
+    if "Permission denied" in errors:
+        os.waitpid(child, 0)
+        raise PermissionError(errno.EACCES, errors)
+    sys.stderr.write(errors)
+    ended(child)
 
 
 def in_a_namespace(path):
@@ -350,8 +377,8 @@ def main():
         try:
             ACTS[name](*arguments)
             result = "ok"
-        except subprocess.CalledProcessError as error:
-            result = f"status {error.returncode}"
+        except Failed as error:
+            result = f"status {error}"
         except OSError as error:
             result = errno.errorcode.get(error.errno, str(error.errno))
         print(name, result, flush=True)

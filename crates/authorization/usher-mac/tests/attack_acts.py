@@ -6,7 +6,6 @@ import mmap
 import os
 import socket
 import struct
-import subprocess
 import threading
 
 # Of io_uring.
@@ -151,7 +150,7 @@ def as_interpreter(path, script):
         file.write(f"#!{path}\n")
     os.chmod(script, 0o755)
     try:
-        subprocess.run([script], check=True, capture_output=True)
+        ran(script)
     finally:
         os.unlink(script)
 

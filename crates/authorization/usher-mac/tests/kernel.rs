@@ -23,7 +23,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use usher_mac::bsdextended::{Ids, Mode, Object, Rule, Subject};
 use usher_mac::{Answers, EntryPoint, Error, Framework, Module, Settings};
@@ -164,8 +164,8 @@ fn one(id: u32) -> Ids {
     }
 }
 
-/// The actor, as this user.
-fn actor(uid: u32, acts: &[String]) -> Command {
+/// The program of actors, compiled: it begins many times.
+fn acting() -> &'static Path {
     const SCRIPT: &str = concat!(
         include_str!("../../../protection/usher-ipsec/tests/world/ring.py"),
         include_str!("label_acts.py"),
@@ -176,8 +176,31 @@ fn actor(uid: u32, acts: &[String]) -> Command {
         include_str!("service_acts.py"),
         include_str!("actor.py")
     );
-    let mut command = Command::new("python3");
-    command.args(["-c", SCRIPT]);
+    static COMPILED: OnceLock<PathBuf> = OnceLock::new();
+    COMPILED.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap().keep();
+        fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+        let (script, compiled) = (folder.join("actor.py"), folder.join("actor.pyc"));
+        fs::write(&script, SCRIPT).unwrap();
+        let compile = "import py_compile, sys; py_compile.compile(*sys.argv[1:], doraise=True)";
+        let mut python = python();
+        python.args(["-c", compile]).args([&script, &compiled]);
+        assert!(python.status().unwrap().success());
+        compiled
+    })
+}
+
+/// Python without the modules of sites, which take longer to import than most acts.
+fn python() -> Command {
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-I", "-S"]);
+    command
+}
+
+/// The actor, as this user.
+fn actor(uid: u32, acts: &[String]) -> Command {
+    let mut command = python();
+    command.arg(acting());
     command.args([uid.to_string(), uid.to_string(), String::new()]);
     command.args(acts);
     command

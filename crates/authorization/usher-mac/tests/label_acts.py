@@ -5,8 +5,8 @@ import ctypes
 import errno
 import os
 import signal
+import sys
 import threading
-import traceback
 
 LSM_SET_SELF_ATTR = 460
 BPF = 109
@@ -72,7 +72,7 @@ def apart(act, *arguments):
         except OSError as error:
             status = error.errno
         except BaseException:
-            traceback.print_exc()
+            sys.excepthook(*sys.exc_info())
         finally:
             os._exit(status)
     ends(child)

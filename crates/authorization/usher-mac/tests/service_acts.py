@@ -5,7 +5,6 @@ import array
 import os
 import signal
 import socket
-import subprocess
 
 
 def serve(element, uid, name, *arguments):
@@ -63,14 +62,20 @@ def bind_udp(port):
         one.bind(("127.0.0.1", int(port)))
 
 
+def connects(command):
+    """Runs a command that connects to a port where nothing listens, if it may."""
+    child, errors = errors_of(*command)
+    os.waitpid(child, 0)
+    if "Errno 13" in errors:
+        raise PermissionError(13, errors)
+    assert "Errno 111" in errors, errors
+
+
 def executes_connect(port):
     """A program connects, which this process executes."""
     program = f"import socket; socket.create_connection(('127.0.0.1', {int(port)}))"
     # Not the one that runs this, which may be root's alone.
-    done = subprocess.run(["/usr/bin/python3", "-c", program], capture_output=True, text=True)
-    if "Errno 13" in done.stderr:
-        raise PermissionError(13, done.stderr)
-    assert "Errno 111" in done.stderr, done.stderr
+    connects(["/usr/bin/python3", "-I", "-S", "-c", program])
 
 
 def executes_as(account, uid, port):
@@ -82,11 +87,7 @@ def executes_as(account, uid, port):
     )
     ids = [f"--reuid={account}", f"--regid={account}", "--clear-groups"]
     kept = ["--inh-caps=+setuid", "--ambient-caps=+setuid"]
-    command = ["setpriv", *ids, *kept, "/usr/bin/python3", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if "Errno 13" in done.stderr:
-        raise PermissionError(13, done.stderr)
-    assert "Errno 111" in done.stderr, done.stderr
+    connects(["setpriv", *ids, *kept, "/usr/bin/python3", "-I", "-S", "-c", program])
 
 
 def listener_of(element, uid):

@@ -99,6 +99,7 @@ fn services_are_a_module_that_outlives_the_keeper() -> Outcome {
     assert!(binds(&host, "bob", 8144)?, "unloaded");
     // Without the module the policy needs none.
     labeller.stop()?;
-    host.run(["usher", "policy", "apply"])?;
+    let applied = host.command(["usher", "policy", "apply"]).run()?.stderr;
+    assert!(applied.contains("is in force"), "{applied}");
     Ok(())
 }

@@ -38,7 +38,7 @@ struct Reacher {
 
 impl Reacher {
     fn start(uid: u32, folder: &Path) -> Self {
-        let mut child = Command::new("python3")
+        let mut child = super::python()
             .args(["-c", include_str!("../points.py"), &uid.to_string()])
             .arg(folder)
             .stdin(Stdio::piped())

@@ -138,7 +138,7 @@ fn a_capability_makes_up_for_what_it_is_for_only() {
         command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
         command.args(["--inh-caps", capability, "--ambient-caps", capability]);
         let output = command
-            .arg("python3")
+            .arg(actor.get_program())
             .args(actor.get_args())
             .output()
             .unwrap();
