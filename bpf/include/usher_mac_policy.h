@@ -41,7 +41,7 @@
 
 #include "usher_mac_label.h"
 
-#define USHER_MAC_INTERFACE 4
+#define USHER_MAC_INTERFACE 5
 
 /*
  * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION. hook: the kernel's,
@@ -132,7 +132,8 @@
 	ENTRY(socket_getsockopt, CHECK, socket_getsockopt, usher_mac_socket_call, "sockets", "5.7", "an option of a socket is read; one receives what was sent (TCP_ZEROCOPY_RECEIVE)") \
 	ENTRY(socket_getpeername, CHECK, socket_getpeername, usher_mac_socket_call, "sockets", "5.7", "the address at the other end is read") \
 	ENTRY(socket_deliver, CHECK, socket_sock_rcv_skb, usher_mac_packet, "packets", "5.7", "a packet is delivered to a socket, by no process; refused, it is dropped; streams of UNIX sockets and packet sockets are not asked about") \
-	ENTRY(interface_transmit, CHECK, cgroup_egress, usher_mac_packet, "packets", "6.2", "a packet of a socket of IP leaves by an interface, by no process; refused, it is dropped, and the call may fail with EPERM")
+	ENTRY(interface_transmit, CHECK, cgroup_egress, usher_mac_packet, "packets", "6.2", "a packet of a socket of IP leaves by an interface, by no process; refused, it is dropped, and the call may fail with EPERM") \
+	ENTRY(capable, CHECK, capable, usher_mac_operation, "system", "5.7", "a process that has a capability uses it, or the kernel looks whether it could")
 /* clang-format on */
 
 /* Bits of `access`. Truncating is writing. */
@@ -178,6 +179,8 @@ struct usher_mac_file {
 	__u32 uid;
 	__u32 gid;
 	__u32 mode; /* type and permissions, as in stat(2) */
+	__u32 special; /* of a device's file: the device, major << 20 | minor; else 0 */
+	__u32 reserved; /* 0 */
 };
 
 struct usher_mac_file_access {
@@ -373,9 +376,10 @@ struct usher_mac_kernel_module {
 
 struct usher_mac_operation {
 	/* bpf(2): the command; perf_event_open(2): the kernel's kind; syslog(2): the action;
-	 * quotactl(2): the operation */
+	 * quotactl(2): the operation; capable: the capability */
 	__u32 command;
-	__u32 argument; /* quotactl(2): the type of quota */
+	/* quotactl(2): the type of quota; capable: 1 if it is used in the initial user namespace */
+	__u32 argument;
 	__u64 value; /* quotactl(2): the id; settime: seconds, 0 if only the zone is set */
 };
 
@@ -393,27 +397,27 @@ struct usher_mac_module_call {
 
 _Static_assert(sizeof(struct usher_mac_declaration) == 48, "usher_mac_declaration");
 _Static_assert(sizeof(struct usher_mac_subject) == 48, "usher_mac_subject");
-_Static_assert(sizeof(struct usher_mac_file) == 24, "usher_mac_file");
-_Static_assert(sizeof(struct usher_mac_file_access) == 32, "usher_mac_file_access");
-_Static_assert(sizeof(struct usher_mac_creation) == 32, "usher_mac_creation");
-_Static_assert(sizeof(struct usher_mac_naming) == 48, "usher_mac_naming");
-_Static_assert(sizeof(struct usher_mac_replacing) == 56, "usher_mac_replacing");
-_Static_assert(sizeof(struct usher_mac_attributes) == 40, "usher_mac_attributes");
-_Static_assert(sizeof(struct usher_mac_execution) == 32, "usher_mac_execution");
-_Static_assert(sizeof(struct usher_mac_mapping) == 32, "usher_mac_mapping");
+_Static_assert(sizeof(struct usher_mac_file) == 32, "usher_mac_file");
+_Static_assert(sizeof(struct usher_mac_file_access) == 40, "usher_mac_file_access");
+_Static_assert(sizeof(struct usher_mac_creation) == 40, "usher_mac_creation");
+_Static_assert(sizeof(struct usher_mac_naming) == 64, "usher_mac_naming");
+_Static_assert(sizeof(struct usher_mac_replacing) == 72, "usher_mac_replacing");
+_Static_assert(sizeof(struct usher_mac_attributes) == 48, "usher_mac_attributes");
+_Static_assert(sizeof(struct usher_mac_execution) == 40, "usher_mac_execution");
+_Static_assert(sizeof(struct usher_mac_mapping) == 40, "usher_mac_mapping");
 _Static_assert(sizeof(struct usher_mac_signal) == 16, "usher_mac_signal");
 _Static_assert(sizeof(struct usher_mac_socket_address) == 40, "usher_mac_socket_address");
-_Static_assert(sizeof(struct usher_mac_node) == 32, "usher_mac_node");
-_Static_assert(sizeof(struct usher_mac_attribute) == 96, "usher_mac_attribute");
-_Static_assert(sizeof(struct usher_mac_file_command) == 32, "usher_mac_file_command");
-_Static_assert(sizeof(struct usher_mac_protection) == 32, "usher_mac_protection");
+_Static_assert(sizeof(struct usher_mac_node) == 40, "usher_mac_node");
+_Static_assert(sizeof(struct usher_mac_attribute) == 104, "usher_mac_attribute");
+_Static_assert(sizeof(struct usher_mac_file_command) == 40, "usher_mac_file_command");
+_Static_assert(sizeof(struct usher_mac_protection) == 40, "usher_mac_protection");
 _Static_assert(sizeof(struct usher_mac_process_access) == 24, "usher_mac_process_access");
 _Static_assert(sizeof(struct usher_mac_identity) == 40, "usher_mac_identity");
 _Static_assert(sizeof(struct usher_mac_socket_call) == 24, "usher_mac_socket_call");
 _Static_assert(sizeof(struct usher_mac_peer) == 8, "usher_mac_peer");
 _Static_assert(sizeof(struct usher_mac_packet) == 24, "usher_mac_packet");
 _Static_assert(sizeof(struct usher_mac_ipc) == 32, "usher_mac_ipc");
-_Static_assert(sizeof(struct usher_mac_mount) == 56, "usher_mac_mount");
+_Static_assert(sizeof(struct usher_mac_mount) == 72, "usher_mac_mount");
 _Static_assert(sizeof(struct usher_mac_kernel_module) == 64, "usher_mac_kernel_module");
 _Static_assert(sizeof(struct usher_mac_relabelling) == 8, "usher_mac_relabelling");
 _Static_assert(sizeof(struct usher_mac_module_call) == 16, "usher_mac_module_call");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The values of elements: from text, and their order. For the kernel and for user space, where the
- * model in crates/authorization/usher-label is compared with it.
+ * The values of elements, from text. For the kernel and for user space, where the model in
+ * crates/authorization/usher-label is compared with it.
  *
  * A value is read in one pass, a character at a time, into the element itself. The grammar is in
  * usher_mac_label.h (enum usher_mac_kind) and docs/PROTOCOL.md.
@@ -11,7 +11,7 @@
 
 #include <linux/errno.h>
 
-#include "usher_mac_label.h"
+#include "usher_mac_levels.h"
 
 /* The level that is being read, in the order of the text; last, the end of the value. */
 enum usher_mac_text_place {
@@ -240,23 +240,6 @@ static long usher_mac_text_step(__u64 index, struct usher_mac_reading *reading)
 		usher_mac_text_mark(reading, c);
 	}
 	return 0;
-}
-
-/* Whether one level is at least as high as another, and has all of its compartments. */
-static __inline__ int usher_mac_dominates(const struct usher_mac_level *level,
-					  const struct usher_mac_level *other)
-{
-	__u32 missing = 0;
-	int i;
-
-	if (level->kind == USHER_MAC_LEVEL_EQUAL || other->kind == USHER_MAC_LEVEL_EQUAL ||
-	    level->kind == USHER_MAC_LEVEL_HIGH || other->kind == USHER_MAC_LEVEL_LOW)
-		return 1;
-	if (level->kind != USHER_MAC_LEVEL_GRADE || other->kind != USHER_MAC_LEVEL_GRADE)
-		return 0;
-	for (i = 0; i < 32; i++)
-		missing |= other->compartments[i] & ~level->compartments[i];
-	return level->grade >= other->grade && !missing;
 }
 
 /* Ends a value of levels: whether it is whole. */

@@ -38,6 +38,7 @@ struct inode___mac {
 	kgid_t i_gid;
 	struct super_block *i_sb;
 	unsigned long i_ino;
+	unsigned int i_rdev;
 };
 
 #pragma clang attribute pop
@@ -138,6 +139,7 @@ static __always_inline int read_file(struct usher_mac_file *file, const void *of
 	file->uid = inode->i_uid.val;
 	file->gid = inode->i_gid.val;
 	file->mode = inode->i_mode;
+	file->special = inode->i_rdev;
 	return 1;
 }
 

@@ -15,6 +15,20 @@ struct timespec64 {
 
 struct timezone;
 
+/* Hook: capable, because every use of a privilege passes it. */
+SEC("lsm/capable")
+int BPF_PROG(dispatch_capable, const struct cred *cred, struct user_namespace *namespace,
+	     int capability, unsigned int options)
+{
+	__u64 asked = modules_at(MAC_POINT_capable);
+	struct usher_mac_operation wanted = { .command = capability };
+
+	if (!asked)
+		return 0;
+	wanted.argument = bpf_core_cast(namespace, struct user_namespace___mac)->level == 0;
+	return MAC_ASK_CALLER(capable, asked, &wanted);
+}
+
 /* Hook: kernel_read_file, because modules of the kernel, firmware and kernels are read there. */
 SEC("lsm/kernel_read_file")
 int BPF_PROG(dispatch_kernel_read_file, struct file *file, int kind, int is_whole)

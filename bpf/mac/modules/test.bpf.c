@@ -382,6 +382,11 @@ MAC_CHECK(quotactl)
 	return ANSWER(quotactl);
 }
 
+MAC_CHECK(capable)
+{
+	return IF(request->argument <= 1 && request->command < 64, capable);
+}
+
 MAC_RELABEL(relabel_process)
 {
 	int refused = relabels(former, wanted);

@@ -16,7 +16,7 @@ fn main() -> Result<(), Failure> {
     build.declare(&mut declarations, "usher_mac_settings")?;
     build.compile("mac", "framework", "framework", &[])?;
     build.compile("mac", "shown", "shown", &[])?;
-    for module in ["none", "test", "bsdextended", "ubns"] {
+    for module in ["none", "test", "bsdextended", "ubns", "biba", "mls"] {
         build.compile("mac/modules", module, module, &[])?;
     }
     let header = fs::read_to_string("../../../bpf/include/usher_mac_policy.h")?;

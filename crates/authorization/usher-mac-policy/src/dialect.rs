@@ -16,7 +16,7 @@ pub const FRAMEWORK: &str = "the MAC framework";
 pub const UBNS: &str = "ubns";
 
 /// The modules of this version. Those without settings have empty blocks.
-pub const MODULES: [&str; 4] = [bsdextended::MODULE, "none", "test", UBNS];
+pub const MODULES: [&str; 6] = [bsdextended::MODULE, "biba", "mls", "none", "test", UBNS];
 
 /// The blocks of this system, with the statements of all modules.
 pub fn dialect() -> Dialect {

@@ -15,14 +15,16 @@ use crate::{EntryPoint, Error, encode, encode_services};
 pub const MAX_MODULES: usize = 8;
 
 /// The modules that this program brings.
-pub const NAMES: [&str; 4] = ["none", "test", "bsdextended", "ubns"];
+pub const NAMES: [&str; 6] = ["none", "test", "bsdextended", "ubns", "biba", "mls"];
 
 /// Their programs, in the same order.
-static CODE: [Code; 4] = [
+static CODE: [Code; 6] = [
     code!("mac_none", "none"),
     code!("mac_test", "test"),
     code!("mac_bsdextended", "bsdextended"),
     code!("mac_ubns", "ubns"),
+    code!("mac_biba", "biba"),
+    code!("mac_mls", "mls"),
 ];
 
 /// Prefix of the names of a module's programs.
@@ -111,14 +113,16 @@ impl Module {
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
-            "none" => Some(Self::none()),
             "test" => Some(Self::with(Settings::Test(Answers {
                 uid: u32::MAX,
                 errors: Vec::new(),
             }))),
             "bsdextended" => Some(Self::bsdextended(Vec::new())),
             "ubns" => Some(Self::with(Settings::Ubns(Vec::new()))),
-            _ => None,
+            _ => {
+                let known = NAMES.into_iter().find(|known| *known == name)?;
+                Some(Self::built_in(known, None))
+            }
         }
     }
 

@@ -7,6 +7,8 @@ mod attacks;
 mod interfaces;
 #[path = "kernel/labels.rs"]
 mod labels;
+#[path = "kernel/levels.rs"]
+mod levels;
 #[path = "kernel/object_labels.rs"]
 mod object_labels;
 #[path = "kernel/reached.rs"]
@@ -230,6 +232,26 @@ fn all(acts: &[String], result: &str) -> Vec<String> {
     names.map(|name| format!("{name} {result}")).collect()
 }
 
+/// Each act with its result; all by one process of root.
+fn expect(cases: &[(String, &str)]) {
+    let acts: Vec<String> = cases.iter().map(|(act, _)| act.clone()).collect();
+    let expected = cases.iter().map(|(act, result)| {
+        let name = act.split(':').next().unwrap();
+        format!("{act}: {name} {result}")
+    });
+    let results = acts.iter().zip(act(0, &acts));
+    let results: Vec<String> = results
+        .map(|(act, result)| format!("{act}: {result}"))
+        .collect();
+    assert_eq!(results, expected.collect::<Vec<_>>());
+}
+
+/// Root sets the label of a file.
+fn set_label(path: &Path, label: &str) {
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(path, "security.bpf.mac", label.as_bytes(), flags).unwrap();
+}
+
 #[test]
 fn a_kernel_that_lacks_the_hooks_is_refused_by_name() {
     match Framework::probe() {
@@ -430,9 +452,6 @@ fn a_hook_that_no_loaded_module_declares_is_not_attached() {
     assert_eq!(world.framework().modules().unwrap(), []);
     let gone = world.framework().unload("bsdextended");
     assert!(matches!(gone, Err(Error::NotLoaded(_))), "{gone:?}");
-    // Nothing is left of a framework that is closed.
-    world.framework.take().unwrap().close().unwrap();
-    assert!(!world.pins.exists());
 }
 
 #[test]
@@ -492,4 +511,7 @@ fn what_is_in_force_outlives_the_process() {
     assert!(world.framework().objects().unwrap().maps.len() > 5);
     world.framework().unload("bsdextended").unwrap();
     assert_eq!(act(world.user, &acts), ["read ok"]);
+    // Nothing is left of a framework that is closed.
+    world.framework.take().unwrap().close().unwrap();
+    assert!(!world.pins.exists());
 }

@@ -85,6 +85,19 @@ def arrive(name, kind, address, sender="", home=""):
     apart(run)
 
 
+def hears(element):
+    """A socket of a process with this element, or `none`, gets what it sends to itself by loopback."""
+
+    def run():
+        if element != "none":
+            label(element)
+        one = receiver(sockets.AF_INET, sockets.SOCK_DGRAM, "127.0.0.1")
+        one.sendto(b"x", one.getsockname())
+        await_packet(one)
+
+    apart(run)
+
+
 def await_packet(one):
     while not dropped(one):
         if has_come(one):
@@ -155,4 +168,10 @@ def datagram(name):
     apart(run)
 
 
-PACKET_ACTS = {"arrive": arrive, "multicast": multicast, "send": send, "datagram": datagram}
+PACKET_ACTS = {
+    "arrive": arrive,
+    "hears": hears,
+    "multicast": multicast,
+    "send": send,
+    "datagram": datagram,
+}

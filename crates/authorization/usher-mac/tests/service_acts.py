@@ -5,6 +5,7 @@ import array
 import os
 import signal
 import socket
+import time
 
 
 def serve(element, uid, name, *arguments):
@@ -90,6 +91,11 @@ def executes_as(account, uid, port):
     connects(["setpriv", *ids, *kept, "/usr/bin/python3", "-I", "-S", "-c", program])
 
 
+def set_clock():
+    """Sets the clock to the time that it has, which takes CAP_SYS_TIME."""
+    time.clock_settime(time.CLOCK_REALTIME, time.time())
+
+
 def listener_of(element, uid):
     """A listening socket that a process with this element has made."""
     one, other = socket.socketpair()
@@ -161,6 +167,7 @@ def traces(traced, element, uid):
 
 
 SERVICE_ACTS = {
+    "set_clock": set_clock,
     "serve": serve,
     "connect_mapped": connect_mapped,
     "fast_open": fast_open,

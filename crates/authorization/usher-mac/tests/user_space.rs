@@ -66,6 +66,8 @@ fn asked(rules: &[Rule], case: &Case) -> [i32; 3] {
             case.owner,
             case.group,
             case.kind.1 << 12 | case.special | 0o777,
+            0,
+            0,
         ]);
     }
     input.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
@@ -277,7 +279,7 @@ fn any_order_of_modules_chooses_the_same_error() {
         for other in &answers {
             let words = [3, one.cast_unsigned(), other.cast_unsigned(), 0];
             input.extend(words.iter().flat_map(|word: &u32| word.to_ne_bytes()));
-            input.extend([0; 72]);
+            input.extend([0; 80]);
             let (one, other) = (error(*one), error(*other));
             expected.push(if place(one) <= place(other) {
                 one

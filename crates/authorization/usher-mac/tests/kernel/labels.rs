@@ -1,7 +1,5 @@
 //! The life of labels, by the module `test`: a process opens a file named `closed` only under that name.
 
-use rustix::fs::{XattrFlags, setxattr};
-
 use super::*;
 
 /// A file system of its own, where every file has a label, and the module `test`.
@@ -29,9 +27,7 @@ impl Labels {
 
     /// Root sets the label of a file.
     pub(super) fn label(&self, path: &Path, name: &str) {
-        let text = format!("test/{name}");
-        let set = setxattr(path, "security.bpf.mac", text.as_bytes(), XattrFlags::empty());
-        set.unwrap();
+        set_label(path, &format!("test/{name}"));
     }
 
     /// A file that everybody may read, write and execute, but for labels.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Instant;
 
 use usher_mac::{Answers, EntryPoint, Framework, Module, Settings};
@@ -74,7 +74,7 @@ fn when_refused(point: EntryPoint) -> &'static str {
     match point {
         EntryPoint::FileReceive => "left out",
         EntryPoint::SocketDeliver => "dropped",
-        EntryPoint::InterfaceTransmit => "EPERM",
+        EntryPoint::InterfaceTransmit | EntryPoint::Capable => "EPERM",
         EntryPoint::MsgQueueMsgrcv => "ENOMSG",
         EntryPoint::KernelModuleRequest => "EAFNOSUPPORT",
         _ => "ENOANO",

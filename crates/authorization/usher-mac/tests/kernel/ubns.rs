@@ -27,20 +27,6 @@ fn services(account: u32, shared: u32) -> Settings {
     ])
 }
 
-/// Each act with its result; all by one process of root.
-fn expect(cases: &[(String, &str)]) {
-    let acts: Vec<String> = cases.iter().map(|(act, _)| act.clone()).collect();
-    let expected = cases.iter().map(|(act, result)| {
-        let name = act.split(':').next().unwrap();
-        format!("{act}: {name} {result}")
-    });
-    let results = acts.iter().zip(act(0, &acts));
-    let results: Vec<String> = results
-        .map(|(act, result)| format!("{act}: {result}"))
-        .collect();
-    assert_eq!(results, expected.collect::<Vec<_>>());
-}
-
 #[test]
 fn a_service_is_decided_about_by_account_and_element() {
     let Some(mut world) = World::new("ubns", 60) else {
@@ -132,11 +118,7 @@ fn files_of_a_service_are_opened_by_its_processes() {
     world.framework().load(&Module::with(settings)).unwrap();
     let (mail, shared) = (mounted.join("mail"), mounted.join("shared"));
     let path = |folder: &Path, name: &str| folder.join(name).display().to_string();
-    let label = |path: &Path, name: &str| {
-        let label = format!("ubns/{name}");
-        let flags = rustix::fs::XattrFlags::empty();
-        rustix::fs::setxattr(path, "security.bpf.mac", label.as_bytes(), flags).unwrap();
-    };
+    let label = |path: &Path, name: &str| set_label(path, &format!("ubns/{name}"));
     label(&mounted, "-");
     for folder in [&mail, &shared] {
         fs::create_dir(folder).unwrap();

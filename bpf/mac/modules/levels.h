@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The checks of `biba` and `mls`, whose information flows between levels in opposite directions.
+ * Before it includes this, a module defines
+ *
+ *   MAY_FLOW(from, to)  whether information may flow from one level to another
+ *   USUAL               the kind of the level of files, processes and System V IPC without one
+ *
+ * Reading is a flow from the object to the process, writing the other way round. A process without
+ * an element, and one whose level is `equal`, is exempt: it may do everything, as far as this
+ * module is concerned. What exempt processes make and pass on, sockets and pipes, everybody may
+ * use.
+ */
+#ifndef USHER_MAC_MODULE_LEVELS_H
+#define USHER_MAC_MODULE_LEVELS_H
+
+#include "usher_mac_levels.h"
+#include "usher_mac_policy.h"
+
+#define READS 1
+#define WRITES 2
+
+/* Types of files, in the four bits of the mode. */
+#define TYPE(mode) ((mode) >> 12 & 15)
+#define PIPE 1
+#define CHARACTER 2
+#define SOCKET 12
+
+#define DEVICE(major, minor) ((major) << 20 | (minor))
+
+/* Of mmap(2). */
+#define PROTECTION_READ 1
+#define PROTECTION_WRITE 2
+#define PROTECTION_EXECUTE 4
+#define MAPPED_SHARED 1
+
+/* PTRACE_MODE_ATTACH: more than reading what a process shows of itself. */
+#define ATTACH 2
+
+/* Commands and flags of System V IPC. */
+#define IPC_RMID 0
+#define IPC_SET 1
+#define SHM_LOCK 11
+#define SHM_UNLOCK 12
+#define SETVAL 16
+#define SETALL 17
+#define SHM_RDONLY 010000
+
+/* The number of the interface `lo`, in each network namespace. */
+#define LOOPBACK 1
+
+static __always_inline const struct usher_mac_levels *
+levels_of(const struct usher_mac_element *element)
+{
+	return (const struct usher_mac_levels *)element->value;
+}
+
+static __always_inline int has_level(const struct usher_mac_element *element)
+{
+	return element->kind == USHER_MAC_LEVELS &&
+	       levels_of(element)->effective.kind != USHER_MAC_LEVEL_NONE;
+}
+
+static __always_inline int is_exempt(const struct usher_mac_element *own)
+{
+	return own->kind == USHER_MAC_NONE ||
+	       (has_level(own) && levels_of(own)->effective.kind == USHER_MAC_LEVEL_EQUAL);
+}
+
+/* Whether a process may access an object in these ways. An object without an element has the usual
+ * level. One whose level is not known, or that has a range only, is for exempt processes. */
+static __always_inline int may(const struct usher_mac_element *own,
+			       const struct usher_mac_element *object, __u32 usual, __u32 ways)
+{
+	struct usher_mac_level of_usual = { .kind = usual };
+	const struct usher_mac_level *level = &of_usual, *from;
+
+	if (is_exempt(own))
+		return 0;
+	if (!has_level(own))
+		return -EACCES;
+	if (has_level(object))
+		level = &levels_of(object)->effective;
+	else if (object->kind != USHER_MAC_NONE)
+		return -EACCES;
+	from = &levels_of(own)->effective;
+	if (ways & READS && !MAY_FLOW(level, from))
+		return -EACCES;
+	return ways & WRITES && !MAY_FLOW(from, level) ? -EACCES : 0;
+}
+
+/* Devices through which nothing flows, and terminals. */
+static __always_inline int is_for_everybody(__u32 device)
+{
+	__u32 major = device >> 20;
+
+	switch (device) {
+	case DEVICE(1, 3): /* null */
+	case DEVICE(1, 5): /* zero */
+	case DEVICE(1, 7): /* full */
+	case DEVICE(1, 8): /* random */
+	case DEVICE(1, 9): /* urandom */
+	case DEVICE(5, 0): /* tty */
+	case DEVICE(5, 2): /* ptmx */
+		return 1;
+	}
+	/* pts/0 and so on. */
+	return major >= 136 && major <= 143;
+}
+
+static __always_inline __u32 usual_of(const struct usher_mac_file *file)
+{
+	if (TYPE(file->mode) == CHARACTER && is_for_everybody(file->special))
+		return USHER_MAC_LEVEL_EQUAL;
+	return USUAL;
+}
+
+static __always_inline __u32 ways_of(__u32 access)
+{
+	__u32 ways = 0;
+
+	if (access & (USHER_MAC_READ | USHER_MAC_EXECUTE))
+		ways |= READS;
+	if (access & (USHER_MAC_WRITE | USHER_MAC_APPEND))
+		ways |= WRITES;
+	return ways;
+}
+
+MAC_CHECK(inode_permission)
+{
+	return may(subject_label, object_label, usual_of(&request->file), ways_of(request->access));
+}
+
+MAC_CHECK(file_open)
+{
+	return may(subject_label, object_label, usual_of(&request->file), ways_of(request->access));
+}
+
+/* Each time, because a process may have changed its level, or got the open file from another one.
+ */
+MAC_CHECK(file_permission)
+{
+	__u32 usual = usual_of(&request->file);
+
+	if (TYPE(request->file.mode) == PIPE || TYPE(request->file.mode) == SOCKET)
+		usual = USHER_MAC_LEVEL_EQUAL;
+	return may(subject_label, object_label, usual, ways_of(request->access));
+}
+
+MAC_CHECK(mmap_file)
+{
+	__u32 ways = 0;
+
+	if (request->protection & (PROTECTION_READ | PROTECTION_EXECUTE))
+		ways |= READS;
+	if (request->protection & PROTECTION_WRITE && request->flags & MAPPED_SHARED)
+		ways |= WRITES;
+	return may(subject_label, object_label, usual_of(&request->file), ways);
+}
+
+MAC_CHECK(inode_getattr)
+{
+	return may(subject_label, object_label, usual_of(request), READS);
+}
+
+#define MAKES_NAME(point)                                                                          \
+	MAC_CHECK(point)                                                                           \
+	{                                                                                          \
+		return may(subject_label, directory_label, USUAL, WRITES);                         \
+	}
+
+MAKES_NAME(inode_create)
+MAKES_NAME(inode_mkdir)
+MAKES_NAME(inode_symlink)
+MAKES_NAME(inode_mknod)
+/* The label of the directory that is removed is not there. */
+MAKES_NAME(inode_rmdir)
+
+#define CHANGES_NAME(point)                                                                        \
+	MAC_CHECK(point)                                                                           \
+	{                                                                                          \
+		int refused = may(subject_label, directory_label, USUAL, WRITES);                  \
+                                                                                                   \
+		return refused                                                                     \
+			   ? refused                                                               \
+			   : may(subject_label, object_label, usual_of(&request->file), WRITES);   \
+	}
+
+CHANGES_NAME(inode_link)
+CHANGES_NAME(inode_unlink)
+CHANGES_NAME(inode_rename)
+
+MAC_CHECK(inode_rename_to)
+{
+	int refused = may(subject_label, directory_label, USUAL, WRITES);
+
+	if (!refused && request->replaces)
+		refused = may(subject_label, object_label, usual_of(&request->replaced), WRITES);
+	return refused;
+}
+
+MAC_CHECK(inode_setattr)
+{
+	return may(subject_label, object_label, usual_of(&request->file), WRITES);
+}
+
+MAC_CHECK(bprm_check_security)
+{
+	return may(subject_label, object_label, USUAL, READS);
+}
+
+#define WRITES_PROCESS(point)                                                                      \
+	MAC_CHECK(point)                                                                           \
+	{                                                                                          \
+		return may(subject_label, object_label, USUAL, WRITES);                            \
+	}
+
+WRITES_PROCESS(task_kill)
+WRITES_PROCESS(task_setscheduler)
+WRITES_PROCESS(task_setnice)
+
+MAC_CHECK(ptrace_access_check)
+{
+	__u32 ways = request->argument & ATTACH ? READS | WRITES : READS;
+
+	return may(subject_label, object_label, USUAL, ways);
+}
+
+/* The tracer reads and writes: the levels have to be the same. */
+MAC_CHECK(ptrace_traceme)
+{
+	return may(subject_label, object_label, USUAL, READS | WRITES);
+}
+
+/* What exempt processes have made is for everybody. */
+#define USES_SOCKET(point, ways)                                                                   \
+	MAC_CHECK(point)                                                                           \
+	{                                                                                          \
+		return may(subject_label, object_label, USHER_MAC_LEVEL_EQUAL, ways);              \
+	}
+
+USES_SOCKET(socket_sendmsg, WRITES)
+USES_SOCKET(socket_recvmsg, READS)
+USES_SOCKET(socket_getsockopt, READS)
+USES_SOCKET(unix_stream_connect, READS | WRITES)
+USES_SOCKET(unix_may_send, WRITES)
+
+/* Without a level, networks have the lowest one, and this host's own is for everybody. */
+static __always_inline __u32 usual_of_packet(const struct usher_mac_packet *packet)
+{
+	return packet->interface > LOOPBACK ? USHER_MAC_LEVEL_LOW : USHER_MAC_LEVEL_EQUAL;
+}
+
+MAC_CHECK(socket_deliver)
+{
+	return may(subject_label, object_label, usual_of_packet(request), READS);
+}
+
+/* Whether a level lies in a range. */
+static __always_inline int is_within(const struct usher_mac_level *level,
+				     const struct usher_mac_levels *range)
+{
+	return usher_mac_dominates(&range->high, level) && usher_mac_dominates(level, &range->low);
+}
+
+/* An interface with a range takes what lies in it. */
+MAC_CHECK(interface_transmit)
+{
+	if (object_label->kind == USHER_MAC_LEVELS && levels_of(object_label)->low.kind &&
+	    has_level(subject_label))
+		return is_within(&levels_of(subject_label)->effective, levels_of(object_label))
+			   ? 0
+			   : -EACCES;
+	return may(subject_label, object_label, usual_of_packet(request), WRITES);
+}
+
+#define USES_IPC(point, ways)                                                                      \
+	MAC_CHECK(point)                                                                           \
+	{                                                                                          \
+		return may(subject_label, object_label, USUAL, ways);                              \
+	}
+
+static __always_inline __u32 ways_of_control(__u32 command)
+{
+	switch (command & 0xff) {
+	case IPC_RMID:
+	case IPC_SET:
+	case SHM_LOCK:
+	case SHM_UNLOCK:
+	case SETVAL:
+	case SETALL:
+		return READS | WRITES;
+	}
+	return READS;
+}
+
+USES_IPC(msg_queue_msgctl, ways_of_control(request->argument))
+USES_IPC(msg_queue_msgsnd, WRITES)
+/* What is received is no longer there. */
+USES_IPC(msg_queue_msgrcv, READS | WRITES)
+USES_IPC(sem_semctl, ways_of_control(request->argument))
+USES_IPC(sem_semop, request->argument ? READS | WRITES : READS)
+USES_IPC(shm_shmctl, ways_of_control(request->argument))
+USES_IPC(shm_shmat, request->argument &SHM_RDONLY ? READS : READS | WRITES)
+
+/* Whether an element is a level and, if it has a range, lies in it. */
+static __always_inline int is_sound(const struct usher_mac_element *element)
+{
+	const struct usher_mac_levels *levels = levels_of(element);
+
+	return has_level(element) && (!levels->low.kind || is_within(&levels->effective, levels));
+}
+
+static __always_inline int has_equal(const struct usher_mac_levels *levels)
+{
+	return levels->effective.kind == USHER_MAC_LEVEL_EQUAL ||
+	       levels->low.kind == USHER_MAC_LEVEL_EQUAL ||
+	       levels->high.kind == USHER_MAC_LEVEL_EQUAL;
+}
+
+/* The levels that a process may take: without a range, its own. */
+static __always_inline void read_range(struct usher_mac_levels *range,
+				       const struct usher_mac_element *own)
+{
+	*range = *levels_of(own);
+	if (range->low.kind)
+		return;
+	range->low = range->effective;
+	range->high = range->effective;
+}
+
+/* A process moves within its range, and narrows it. */
+MAC_RELABEL(relabel_process)
+{
+	struct usher_mac_levels range, next;
+
+	if (!is_sound(wanted))
+		return -EINVAL;
+	if (is_exempt(former))
+		return 0;
+	if (!has_level(former))
+		return -EPERM;
+	read_range(&range, former);
+	read_range(&next, wanted);
+	/* `equal` lies in every range. */
+	if (has_equal(&next) && !has_equal(&range))
+		return -EPERM;
+	return is_within(&next.effective, &range) && is_within(&next.low, &range) &&
+		       is_within(&next.high, &range)
+		   ? 0
+		   : -EPERM;
+}
+
+/* A file moves from one level to another within the process's range, and has no range itself. */
+MAC_RELABEL(relabel_file)
+{
+	struct usher_mac_level of_usual = { .kind = USUAL };
+	const struct usher_mac_level *level = &of_usual, *next = &of_usual;
+	struct usher_mac_levels range;
+
+	if (wanted->kind != USHER_MAC_NONE) {
+		next = &levels_of(wanted)->effective;
+		if (!has_level(wanted) || levels_of(wanted)->low.kind)
+			return -EINVAL;
+	}
+	if (is_exempt(subject_label))
+		return 0;
+	if (!has_level(subject_label))
+		return -EPERM;
+	if (has_level(former))
+		level = &levels_of(former)->effective;
+	else if (former->kind != USHER_MAC_NONE)
+		return -EPERM;
+	read_range(&range, subject_label);
+	if (next->kind == USHER_MAC_LEVEL_EQUAL && !has_equal(&range))
+		return -EPERM;
+	return is_within(level, &range) && is_within(next, &range) ? 0 : -EPERM;
+}
+
+/* A new file is at the level of its maker. An exempt one makes it at that of the directory, and at
+ * the usual one where the directory is everybody's: what root installs or restores is not. */
+MAC_DECISION(new_file)
+{
+	struct usher_mac_levels *levels = (struct usher_mac_levels *)element->value;
+	const struct usher_mac_element *of = subject_label;
+
+	if (is_exempt(subject_label)) {
+		of = object_label;
+		if (object_label->kind == USHER_MAC_UNKNOWN)
+			return -EACCES;
+	}
+	__builtin_memset(element, 0, sizeof(*element));
+	element->kind = USHER_MAC_LEVELS;
+	if (has_level(of) && !is_exempt(of))
+		levels->effective = levels_of(of)->effective;
+	else
+		levels->effective.kind = USUAL;
+	return 0;
+}
+
+#endif

@@ -1,0 +1,142 @@
+//! The modules `biba` and `mls` in a kernel, alone and together: each refusal with a twin that is permitted.
+
+use super::*;
+
+/// A process that may lower itself.
+const TEN: &str = "biba/10(low-10)";
+
+#[test]
+fn information_flows_between_levels_one_way() {
+    let Some(mut world) = World::new("levels", 70) else {
+        return;
+    };
+    let user = world.user;
+    let elsewhere = world.file("elsewhere", user).display().to_string();
+    let mounted = world.mount_multilabel();
+    for name in ["biba", "mls"] {
+        let module = Module::named(name).unwrap();
+        world.framework().load(&module).unwrap();
+    }
+    set_label(&mounted, "biba/equal,mls/equal");
+    let path = |name: &str| mounted.join(name).display().to_string();
+    for (name, label) in [
+        ("high", "biba/high,mls/equal"),
+        ("low", "biba/low,mls/equal"),
+        ("secret", "biba/equal,mls/9"),
+        ("public", "biba/equal,mls/low"),
+        ("both", "biba/low,mls/9"),
+    ] {
+        let file = mounted.join(name);
+        fs::write(&file, "text").unwrap();
+        chown(&file, Some(user), Some(user)).unwrap();
+        set_label(&file, label);
+    }
+    let by = |element: &str, act: &str| format!("serve:{element}:{user}:{act}");
+    let on = |element: &str, act: &str, name: &str| by(element, &format!("{act}:{}", path(name)));
+    let root = |element: &str, act: &str| format!("serve:{element}:0:{act}");
+    let mut sleeper = Command::new("sleep");
+    let sleeper = sleeper.arg("600").uid(user).gid(user).spawn();
+    let mut sleeper = sleeper.unwrap();
+    let kill = format!("kill:{}", sleeper.id());
+    expect(&[
+        // Integrity: up is read, down is written.
+        (on(TEN, "read", "high"), "ok"),
+        (on(TEN, "write", "high"), "EACCES"),
+        (on(TEN, "append", "high"), "EACCES"),
+        (on(TEN, "truncate", "high"), "EACCES"),
+        (on(TEN, "chmod", "high"), "EACCES"),
+        (on(TEN, "unlink", "high"), "EACCES"),
+        (on(TEN, "write", "low"), "ok"),
+        (on(TEN, "chmod", "low"), "ok"),
+        (on(TEN, "read", "low"), "EACCES"),
+        (on(TEN, "mapped", "low"), "EACCES"),
+        (on(TEN, "stat", "low"), "EACCES"),
+        (on("biba/low", "read", "low"), "ok"),
+        (on("biba/equal", "read", "low"), "ok"),
+        (on("none", "read", "low"), "ok"),
+        (on("none", "write", "high"), "ok"),
+        // A new file is its maker's.
+        (on(TEN, "create", "new"), "ok"),
+        (on(TEN, "write", "new"), "ok"),
+        (on("biba/low", "write", "new"), "EACCES"),
+        (on("biba/low", "read", "new"), "ok"),
+        (on("biba/high", "read", "new"), "EACCES"),
+        // What has no level is `high`, but for devices that are everybody's.
+        (by("biba/low", &format!("write:{elsewhere}")), "EACCES"),
+        (by("biba/low", &format!("read:{elsewhere}")), "ok"),
+        (by("none", &format!("write:{elsewhere}")), "ok"),
+        (by("biba/low", "write:/dev/null"), "ok"),
+        (by("biba/low", &kill), "EACCES"),
+        (by("none", &kill), "ok"),
+        // A process moves within its range.
+        (by(TEN, "label:biba/low"), "ok"),
+        (by(TEN, "label:biba/10(5-10)"), "ok"),
+        (by(TEN, "label:biba/11(low-11)"), "EPERM"),
+        (by(TEN, "label:biba/10(low-high)"), "EPERM"),
+        (by(TEN, "label:biba/equal"), "EPERM"),
+        (by(TEN, "label:biba/(low-10)"), "EINVAL"),
+        (by("biba/low", "label:biba/5"), "EPERM"),
+        (by("biba/equal", "label:biba/high"), "ok"),
+        // Root's privileges, too.
+        (root("biba/low", "set_clock"), "EPERM"),
+        (root("biba/high", "set_clock"), "ok"),
+        (root("none", "set_clock"), "ok"),
+        (
+            root("biba/low", &format!("label_file:{}:biba/high", path("low"))),
+            "EPERM",
+        ),
+        (
+            root(
+                "biba/high(low-high)",
+                &format!("label_file:{}:biba/5", path("new")),
+            ),
+            "ok",
+        ),
+        (
+            root("biba/high", &format!("label_file:{}:biba/5", path("low"))),
+            "EPERM",
+        ),
+        (
+            root(
+                "none",
+                &format!("label_file:{}:biba/5(low-high)", path("low")),
+            ),
+            "EINVAL",
+        ),
+        // Confidentiality: the other way round.
+        (on("mls/5", "read", "public"), "ok"),
+        (on("mls/5", "write", "public"), "EACCES"),
+        (on("mls/5", "append", "secret"), "ok"),
+        (on("mls/5", "read", "secret"), "EACCES"),
+        (on("mls/9", "read", "secret"), "ok"),
+        (by("mls/5", &format!("write:{elsewhere}")), "EACCES"),
+        (by("mls/5", &format!("read:{elsewhere}")), "ok"),
+        (by("mls/5", &kill), "EACCES"),
+        // Both.
+        (on("biba/low,mls/9", "read", "both"), "ok"),
+        (on("biba/low,mls/5", "read", "both"), "EACCES"),
+        (on("biba/10,mls/9", "read", "both"), "EACCES"),
+        (on("biba/10,mls/9", "write", "both"), "ok"),
+        (on("biba/10,mls/10", "write", "both"), "EACCES"),
+        (by(TEN, "label:biba/low,mls/5"), "ok"),
+        // By loopback, whose label is that of what came.
+        ("hears:biba/10".into(), "ok"),
+        ("hears:mls/5".into(), "ok"),
+    ]);
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    let interface = ("lo".to_owned(), "biba/low,mls/low".parse().unwrap());
+    world
+        .framework()
+        .set_interfaces(&BTreeMap::from([interface]))
+        .unwrap();
+    expect(&[
+        ("hears:biba/10".into(), "EACCES"),
+        ("hears:biba/low".into(), "ok"),
+        ("hears:mls/5".into(), "EPERM"),
+        ("hears:mls/low".into(), "ok"),
+        ("hears:none".into(), "ok"),
+    ]);
+    let ended = Command::new("umount").arg("-l").arg(&mounted).status();
+    assert!(ended.unwrap().success());
+}
