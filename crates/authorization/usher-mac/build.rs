@@ -16,8 +16,14 @@ fn main() -> Result<(), Failure> {
     build.declare(&mut declarations, "usher_mac_settings")?;
     build.compile("mac", "framework", "framework", &[])?;
     build.compile("mac", "shown", "shown", &[])?;
-    for module in ["none", "test", "bsdextended", "ubns", "biba", "mls"] {
-        build.compile("mac/modules", module, module, &[])?;
+    for file in fs::read_dir("../../../bpf/mac/modules")? {
+        let file = file?
+            .file_name()
+            .into_string()
+            .map_err(|_| "a file's name is no text")?;
+        if let Some(module) = file.strip_suffix(".bpf.c") {
+            build.compile("mac/modules", module, module, &[])?;
+        }
     }
     let header = fs::read_to_string("../../../bpf/include/usher_mac_policy.h")?;
     let out = Path::new(&env::var("OUT_DIR")?).join("points.rs");

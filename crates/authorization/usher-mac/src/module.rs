@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use usher_bpf::zerocopy::IntoBytes;
-use usher_bpf::{Code, KernelError, Opened, Plain, Table, code};
+use usher_bpf::{KernelError, Opened, Plain, Table};
 
 use crate::bsdextended::Rule;
 use crate::declaration::{Declaration, NotAModule};
@@ -14,18 +14,36 @@ use crate::{EntryPoint, Error, encode, encode_services};
 /// Limit of modules that are loaded at the same time.
 pub const MAX_MODULES: usize = 8;
 
-/// The modules that this program brings.
-pub const NAMES: [&str; 6] = ["none", "test", "bsdextended", "ubns", "biba", "mls"];
+/// A module that this program brings.
+struct BuiltIn {
+    name: &'static str,
+    /// Its object file.
+    object: &'static [u8],
+    /// The settings with which it comes into force if it gets no others; none for a module without.
+    settings: fn() -> Option<Settings>,
+}
 
-/// Their programs, in the same order.
-static CODE: [Code; 6] = [
-    code!("mac_none", "none"),
-    code!("mac_test", "test"),
-    code!("mac_bsdextended", "bsdextended"),
-    code!("mac_ubns", "ubns"),
-    code!("mac_biba", "biba"),
-    code!("mac_mls", "mls"),
-];
+macro_rules! built_in {
+    ($($name:literal => $settings:expr,)*) => {
+        /// The modules that this program brings.
+        pub const NAMES: [&str; [$($name),*].len()] = [$($name),*];
+
+        static BUILT_IN: [BuiltIn; NAMES.len()] = [$(BuiltIn {
+            name: $name,
+            object: include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o")),
+            settings: || $settings,
+        }),*];
+    };
+}
+
+built_in! {
+    "none" => None,
+    "test" => Some(Settings::Test(Answers { uid: u32::MAX, errors: Vec::new() })),
+    "bsdextended" => Some(Settings::Bsdextended(Vec::new())),
+    "ubns" => Some(Settings::Ubns(Vec::new())),
+    "biba" => None,
+    "mls" => None,
+}
 
 /// Prefix of the names of a module's programs.
 pub(crate) const CHECK: &str = "check_";
@@ -109,21 +127,11 @@ pub struct Module {
 }
 
 impl Module {
-    /// The built-in module of this name, with its default settings: none of them refuses anything.
+    /// The built-in module of this name, with its default settings.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "test" => Some(Self::with(Settings::Test(Answers {
-                uid: u32::MAX,
-                errors: Vec::new(),
-            }))),
-            "bsdextended" => Some(Self::bsdextended(Vec::new())),
-            "ubns" => Some(Self::with(Settings::Ubns(Vec::new()))),
-            _ => {
-                let known = NAMES.into_iter().find(|known| *known == name)?;
-                Some(Self::built_in(known, None))
-            }
-        }
+        let built_in = BUILT_IN.iter().find(|module| module.name == name)?;
+        Some(Self::built_in(built_in, (built_in.settings)()))
     }
 
     /// The module in an object file. It has no settings.
@@ -145,7 +153,7 @@ impl Module {
     /// The module that declares every entry point and refuses nothing.
     #[must_use]
     pub fn none() -> Self {
-        Self::built_in("none", None)
+        Self::built_in(&BUILT_IN[0], None)
     }
 
     /// The module `bsdextended` with these rules.
@@ -157,16 +165,23 @@ impl Module {
     /// The built-in module to which these settings belong.
     #[must_use]
     pub fn with(settings: Settings) -> Self {
-        Self::built_in(settings.module(), Some(settings))
+        let name = settings.module();
+        let built_in = BUILT_IN.iter().find(|module| module.name == name);
+        Self::built_in(built_in.unwrap_or(&BUILT_IN[0]), Some(settings))
     }
 
-    fn built_in(name: &'static str, settings: Option<Settings>) -> Self {
-        let place = NAMES.iter().position(|known| *known == name);
+    fn built_in(module: &BuiltIn, settings: Option<Settings>) -> Self {
         Self {
-            name: name.into(),
-            code: CODE[place.unwrap_or(0)].bytes.into(),
+            name: module.name.into(),
+            code: module.object.into(),
             settings,
         }
+    }
+
+    /// The settings with which it comes into force; none for a module without.
+    #[must_use]
+    pub fn settings(&self) -> Option<&Settings> {
+        self.settings.as_ref()
     }
 
     /// Its name.

@@ -199,10 +199,7 @@ impl Force {
         }
         match policy.and_then(|policy| block(policy, name)) {
             Some(block) => resolver.settings(block),
-            None if name == usher_policy::mac::bsdextended::MODULE => {
-                Ok(Some(Settings::Bsdextended(Vec::new())))
-            }
-            None => Ok(None),
+            None => Ok(Module::named(name).and_then(|module| module.settings().cloned())),
         }
     }
 
