@@ -122,6 +122,32 @@ struct usher_mac_ubns {
 	struct usher_mac_destination destinations[USHER_MAC_DESTINATIONS];
 };
 
+/* Limit of the rules of portacl. */
+#define USHER_MAC_PORT_RULES 256
+
+/* Whose ports a rule of portacl is about. */
+enum usher_mac_port_protocol {
+	USHER_MAC_PORT_TCP = 1,
+	USHER_MAC_PORT_UDP = 2,
+};
+
+/* A rule of portacl: who binds a port. */
+struct usher_mac_port_rule {
+	__u32 id;
+	__u32 is_group; /* 1: `id` is a group's, else a user's */
+	__u32 protocol; /* enum usher_mac_port_protocol */
+	__u32 port; /* 0: one that the kernel chooses */
+};
+
+/* The settings of portacl. */
+struct usher_mac_portacl {
+	__u32 count; /* of rules */
+	__u32 port_high; /* the last port that it is about */
+	__u32 suser_exempt; /* 1: root binds every port */
+	__u32 autoport_exempt; /* 1: everybody binds port 0 */
+	struct usher_mac_port_rule rules[USHER_MAC_PORT_RULES];
+};
+
 /* The settings of the module test. */
 struct usher_mac_test {
 	__u32 uid; /* the module refuses processes with this real one */
@@ -137,6 +163,8 @@ _Static_assert(sizeof(struct usher_mac_service) == 88, "usher_mac_service");
 _Static_assert(sizeof(struct usher_mac_address) == 16, "usher_mac_address");
 _Static_assert(sizeof(struct usher_mac_destination) == 48, "usher_mac_destination");
 _Static_assert(sizeof(struct usher_mac_ubns) == 94216, "usher_mac_ubns");
+_Static_assert(sizeof(struct usher_mac_port_rule) == 16, "usher_mac_port_rule");
+_Static_assert(sizeof(struct usher_mac_portacl) == 4112, "usher_mac_portacl");
 _Static_assert(sizeof(struct usher_mac_test) == 520, "usher_mac_test");
 
 #endif

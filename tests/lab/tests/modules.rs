@@ -357,7 +357,15 @@ fn a_file_that_is_no_module_is_refused_and_leaves_nothing() -> Outcome {
     assert_eq!(names, expected, "{listed}");
     assert_eq!(
         listed["available"],
-        json!(["test", "bsdextended", "ubns", "biba", "mls", "fine"])
+        json!([
+            "test",
+            "bsdextended",
+            "ubns",
+            "biba",
+            "mls",
+            "portacl",
+            "fine"
+        ])
     );
     // A folder that others can write has no modules.
     host.run(["chmod", "775", MODULES])?;

@@ -211,7 +211,7 @@ mod tests {
         let pattern = grammar["repository"][entry]["match"].as_str();
         let pattern = pattern.expect("an entry with a pattern");
         let group = pattern.split([')', '(']).find(|part| {
-            let word = |byte: u8| byte.is_ascii_lowercase() || b"|-".contains(&byte);
+            let word = |byte: u8| byte.is_ascii_lowercase() || b"|-_".contains(&byte);
             !part.is_empty() && part.bytes().all(word)
         });
         let group = group.expect("a group of words");

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use usher_base::HostName;
 use usher_language::{Clause, Mistake, Name, shown};
 use usher_mac_policy::ModuleSettings;
-use usher_mac_policy::bsdextended::first_about_root_unsaid;
+use usher_mac_policy::bsdextended::{AccessRule, first_about_root_unsaid};
+use usher_mac_policy::portacl::PortAcl;
 use usher_protection::{Application, ProgramName, ProtectionWarning, Traffic};
 
 use crate::client::Protocol;
@@ -301,21 +302,40 @@ impl Policy {
 impl Policy {
     fn warn_of_modules(&self, warnings: &mut Vec<PolicyWarning>) {
         for block in &self.mac {
-            let ModuleSettings::Bsdextended(rules) = &block.settings else {
-                continue;
-            };
-            let Some(rule) = first_about_root_unsaid(rules) else {
-                continue;
-            };
-            let explanation = format!(
-                "{}: this rule is also about daemons that run as root without CAP_DAC_OVERRIDE, Usher's own \
-                 among them: what its mode lacks they are refused, and may not start",
-                rule.origin.place
-            );
-            let remedy = "begin the rule with `subject not uid 0:999`, which leaves system accounts alone, or \
-                          write `rule subject uid root mode arswx;` before it";
-            warnings.push(PolicyWarning::new(explanation, remedy));
+            match &block.settings {
+                ModuleSettings::Bsdextended(rules) => warn_of_rules(rules, warnings),
+                ModuleSettings::Portacl(ports) => warn_of_ports(ports, warnings),
+                ModuleSettings::Nothing | ModuleSettings::Framework(_) => {}
+            }
         }
+    }
+}
+
+fn warn_of_rules(rules: &[AccessRule], warnings: &mut Vec<PolicyWarning>) {
+    let Some(rule) = first_about_root_unsaid(rules) else {
+        return;
+    };
+    let explanation = format!(
+        "{}: this rule is also about daemons that run as root without CAP_DAC_OVERRIDE, Usher's own \
+         among them: what its mode lacks they are refused, and may not start",
+        rule.origin.place
+    );
+    let remedy = "begin the rule with `subject not uid 0:999`, which leaves system accounts alone, or \
+                  write `rule subject uid root mode arswx;` before it";
+    warnings.push(PolicyWarning::new(explanation, remedy));
+}
+
+fn warn_of_ports(ports: &PortAcl, warnings: &mut Vec<PolicyWarning>) {
+    for (permit, origin) in ports.needless() {
+        let explanation = format!(
+            "{}: `{permit}` permits nothing more: every process binds this port",
+            origin.place
+        );
+        let remedy = match permit.port {
+            0 => "remove it, or write `autoport_exempt no;`",
+            _ => "remove it, or write a `port_high` that is not lower",
+        };
+        warnings.push(PolicyWarning::new(explanation, remedy));
     }
 }
 

@@ -7,6 +7,7 @@ use usher_language::{
 use crate::bsdextended::{self, AccessRule};
 use crate::dialect::MAC;
 use crate::framework::{self, FRAMEWORK_BLOCK, FrameworkSettings};
+use crate::portacl::{self, PortAcl};
 
 const MODULE: NameRule = NameRule {
     noun: "module",
@@ -32,6 +33,8 @@ pub enum ModuleSettings {
     Nothing,
     /// Rules of `bsdextended`, in the order in which they are asked.
     Bsdextended(Vec<AccessRule>),
+    /// Of `portacl`.
+    Portacl(PortAcl),
     /// Of the framework itself.
     Framework(FrameworkSettings),
 }
@@ -45,6 +48,10 @@ pub fn check(tree: &Tree<'_>, reporter: &Reporter<'_>) -> Vec<MacBlock> {
             bsdextended::MODULE => {
                 let fields = Fields::read(block, reporter);
                 ModuleSettings::Bsdextended(bsdextended::rules(&fields, reporter))
+            }
+            portacl::MODULE => {
+                let fields = Fields::read(block, reporter);
+                ModuleSettings::Portacl(portacl::settings(&fields, reporter))
             }
             FRAMEWORK_BLOCK => {
                 let fields = Fields::read(block, reporter);
@@ -70,6 +77,7 @@ impl ModuleSettings {
         match self {
             Self::Nothing => Vec::new(),
             Self::Bsdextended(rules) => rules.iter().map(ToString::to_string).collect(),
+            Self::Portacl(settings) => settings.lines(),
             Self::Framework(settings) => settings.lines(),
         }
     }

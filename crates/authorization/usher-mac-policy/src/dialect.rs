@@ -4,6 +4,7 @@ use usher_language::{BlockRule, Dialect, Modules, StatementRule};
 
 use crate::bsdextended;
 use crate::framework::{self, FRAMEWORK_BLOCK};
+use crate::portacl;
 
 /// Opens a block about a module.
 pub const MAC: &str = "mac";
@@ -16,11 +17,19 @@ pub const FRAMEWORK: &str = "the MAC framework";
 pub const UBNS: &str = "ubns";
 
 /// The modules of this version. Those without settings have empty blocks.
-pub const MODULES: [&str; 6] = [bsdextended::MODULE, "biba", "mls", "none", "test", UBNS];
+pub const MODULES: &[&str] = &[
+    bsdextended::MODULE,
+    "biba",
+    "mls",
+    "none",
+    "test",
+    UBNS,
+    portacl::MODULE,
+];
 
 /// The blocks of this system, with the statements of all modules.
 pub fn dialect() -> Dialect {
-    let blocks = MODULES.into_iter().chain([FRAMEWORK_BLOCK]);
+    let blocks = MODULES.iter().copied().chain([FRAMEWORK_BLOCK]);
     let declared = blocks.map(|block| (block.to_owned(), statements(block)));
     let mac = BlockRule {
         keyword: MAC.to_owned(),
@@ -40,6 +49,7 @@ pub fn dialect() -> Dialect {
 fn statements(module: &str) -> Vec<StatementRule> {
     match module {
         bsdextended::MODULE => bsdextended::statements(),
+        portacl::MODULE => portacl::statements(),
         FRAMEWORK_BLOCK => framework::statements(),
         _ => Vec::new(),
     }

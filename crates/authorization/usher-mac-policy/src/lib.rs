@@ -10,12 +10,16 @@
 //! nothing.
 #![forbid(unsafe_code)]
 
+mod account;
 mod block;
 pub mod bsdextended;
 mod dialect;
 mod framework;
 mod mistake;
+pub mod portacl;
+mod words;
 
+pub use account::AccountId;
 pub use block::{MacBlock, ModuleSettings, check};
 pub use dialect::{FRAMEWORK, MAC, MODULES, UBNS, dialect};
 pub use framework::{

@@ -5,6 +5,7 @@ use usher_language::{Found, Place, mistakes};
 
 use crate::bsdextended::{MAXIMUM_RANGES, MAXIMUM_RULES};
 use crate::framework::{MAXIMUM_INTERFACE_NAME, MAXIMUM_INTERFACES};
+use crate::portacl::MAXIMUM_PERMITS;
 
 mistakes! {
     /// The mistakes. `found` is the text at fault, `first` the earlier text that this one contradicts.
@@ -28,6 +29,10 @@ mistakes! {
         InvalidAccount { found: Found, noun: &'static str }
             => "`{found}` is neither the name of a {noun} nor a number or range of numbers";
             "write a name, a number from 0 to 4294967294, or a range such as 1000:1999";
+        /// Neither a number nor a name.
+        NoAccount { found: Found, noun: &'static str }
+            => "`{found}` is neither the name nor the number of a {noun}";
+            "write a name, or a number from 0 to 4294967294";
         /// A range whose first number is after its last.
         AccountsBackwards { found: Found }
             => "the range `{found}` ends before it begins"; "write the lower number first";
@@ -65,5 +70,12 @@ mistakes! {
         TooManyRules
             => "this rule is one more than the {MAXIMUM_RULES} that bsdextended takes";
             "write ranges and lists in place of rules that differ in one number";
+        /// More than [`MAXIMUM_PERMITS`].
+        TooManyPermits
+            => "this `permit` is one more than the {MAXIMUM_PERMITS} that portacl takes";
+            "permit a port to a group in place of its members";
+        /// The same port, protocol and account again.
+        RepeatedPermit { first: Place }
+            => "the same `permit` stands at {first}"; "remove one of the two";
     }
 }

@@ -7,6 +7,7 @@ use crate::bsdextended::{MAX_RANGES, MAX_RULES};
 use crate::declaration::NotAModule;
 use crate::interfaces::MAX_INTERFACES;
 use crate::module::MAX_MODULES;
+use crate::portacl::MAX_PORT_RULES;
 use crate::ubns::{MAX_DESTINATIONS, MAX_SERVICES};
 
 /// This kernel cannot run the framework.
@@ -91,6 +92,11 @@ pub enum Error {
         /// The mistake.
         what: RuleMistake,
     },
+    /// Too many rules of `portacl`.
+    #[error(
+        "{0} rules: portacl takes at most {MAX_PORT_RULES}; permit ports to a group in place of its members"
+    )]
+    TooManyPortRules(usize),
     /// Too many services.
     #[error(
         "the policy has {0} services, and ubns takes at most {MAX_SERVICES}; have fewer on this host, or \

@@ -8,6 +8,7 @@ use usher_bpf::{KernelError, Opened, Plain, Table};
 
 use crate::bsdextended::Rule;
 use crate::declaration::{Declaration, NotAModule};
+use crate::portacl::{self, PortSettings};
 use crate::ubns::ServiceSettings;
 use crate::{EntryPoint, Error, encode, encode_services};
 
@@ -43,6 +44,7 @@ built_in! {
     "ubns" => Some(Settings::Ubns(Vec::new())),
     "biba" => None,
     "mls" => None,
+    "portacl" => Some(Settings::Portacl(PortSettings::default())),
 }
 
 /// Prefix of the names of a module's programs.
@@ -71,6 +73,8 @@ pub enum Settings {
     Test(Answers),
     /// Of `ubns`: the services of the policy.
     Ubns(Vec<ServiceSettings>),
+    /// Of `portacl`.
+    Portacl(PortSettings),
 }
 
 impl Settings {
@@ -81,6 +85,7 @@ impl Settings {
             Self::Bsdextended(_) => "bsdextended",
             Self::Test(_) => "test",
             Self::Ubns(_) => "ubns",
+            Self::Portacl(_) => "portacl",
         }
     }
 
@@ -93,6 +98,7 @@ impl Settings {
             Self::Bsdextended(rules) => encode::rules(rules)?.as_bytes().to_vec(),
             Self::Test(answers) => encode::answers(answers).as_bytes().to_vec(),
             Self::Ubns(services) => encode_services::services(services)?.as_bytes().to_vec(),
+            Self::Portacl(ports) => portacl::encode(ports)?.as_bytes().to_vec(),
         })
     }
 
@@ -102,6 +108,7 @@ impl Settings {
             Self::Bsdextended(rules) => frozen(encode::rules(rules)?)?,
             Self::Test(answers) => frozen(encode::answers(answers))?,
             Self::Ubns(services) => frozen(encode_services::services(services)?)?,
+            Self::Portacl(ports) => frozen(portacl::encode(ports)?)?,
         })
     }
 }

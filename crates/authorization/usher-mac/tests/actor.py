@@ -363,6 +363,7 @@ ACTS = {
     **ATTACK_ACTS,
     **PROCESS_ACTS,
     **SERVICE_ACTS,
+    **HOST_ACTS,
 }
 
 

@@ -11,6 +11,8 @@ mod labels;
 mod levels;
 #[path = "kernel/object_labels.rs"]
 mod object_labels;
+#[path = "kernel/portacl.rs"]
+mod portacl;
 #[path = "kernel/reached.rs"]
 mod reached;
 #[path = "kernel/rules.rs"]
@@ -176,6 +178,7 @@ fn acting() -> &'static Path {
         include_str!("attack_acts.py"),
         include_str!("process_acts.py"),
         include_str!("service_acts.py"),
+        include_str!("host_acts.py"),
         include_str!("actor.py")
     );
     static COMPILED: OnceLock<PathBuf> = OnceLock::new();

@@ -10,6 +10,8 @@ use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::requests::Mac;
 use usher_local::{paths, roles, writers};
+use usher_policy::mac::ModuleSettings;
+use usher_policy::mac::portacl::PortPermit;
 use usher_policy::{BlockKind, Clause, Need, Policy, Program, ServedBy, Service, joined};
 use usher_system::sandbox::confines_files;
 
@@ -127,6 +129,7 @@ fn warnings_of_this_host(policy: &Policy) -> Vec<Warning> {
     warnings.extend(services_without_connect(policy));
     warnings.extend(listed_programs::of_no_use(policy));
     warnings.extend(modules_that_wait(policy));
+    warnings.extend(ports_that_are_reserved(policy));
     warnings.extend(governed_scripts::that_count_for_nothing(policy));
     warnings
 }
@@ -296,6 +299,34 @@ fn modules_that_wait(policy: &Policy) -> Vec<Warning> {
         text.into()
     });
     warnings.collect()
+}
+
+/// Ports that a policy permits to users, and that the kernel keeps for those with a capability.
+fn ports_that_are_reserved(policy: &Policy) -> Vec<Warning> {
+    const START: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+    let start = std::fs::read_to_string(START);
+    let Some(start) = start.ok().and_then(|text| text.trim().parse::<u16>().ok()) else {
+        return Vec::new();
+    };
+    let settings = policy.mac.iter().filter_map(|block| match &block.settings {
+        ModuleSettings::Portacl(ports) => Some(ports),
+        _ => None,
+    });
+    let permits = settings.flat_map(|ports| &ports.permits);
+    let is_reserved =
+        |permit: &PortPermit| (1..start).contains(&permit.port) && !permit.is_of_root();
+    let reserved = permits.filter(|(permit, _)| is_reserved(permit));
+    reserved
+        .map(|(permit, origin)| {
+            let text = format!(
+                "{}: `{permit}`: the kernel still keeps ports below {start} for processes with \
+                 CAP_NET_BIND_SERVICE; set net.ipv4.ip_unprivileged_port_start to 0 once portacl is \
+                 in force, or give the service that capability",
+                origin.place
+            );
+            text.into()
+        })
+        .collect()
 }
 
 /// Other users of the bits of marks that are Usher's, where the policy has something protected.

@@ -10,9 +10,11 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use usher_mac::Settings;
 use usher_mac::bsdextended::{FileSystem, FileType, Ids, Mode, Object, Rule, Subject, Types};
+use usher_mac::portacl::{PortHolder, PortProtocol, PortRule, PortSettings};
 use usher_mac::ubns::{DestinationRange, ServiceSettings};
 use usher_policy::mac::bsdextended::{AccessRule, AccountRange, FileTypes, Membership, RuleObject};
-use usher_policy::mac::{MacBlock, ModuleSettings};
+use usher_policy::mac::portacl::{PortAcl, PortPermit};
+use usher_policy::mac::{AccountId, MacBlock, ModuleSettings};
 use usher_policy::{Policy, ServedBy};
 
 use super::error::MacError;
@@ -80,6 +82,47 @@ impl<'f> Resolver<'f> {
                 let rules: Result<_, MacError> = rules.iter().map(|rule| self.rule(rule)).collect();
                 Ok(Some(Settings::Bsdextended(rules?)))
             }
+            ModuleSettings::Portacl(ports) => Ok(Some(Settings::Portacl(self.ports(ports)?))),
+        }
+    }
+
+    fn ports(&mut self, ports: &PortAcl) -> Result<PortSettings, MacError> {
+        let permits = ports.permits.iter();
+        let rules = permits.map(|(permit, origin)| self.permit(permit, &origin.place.to_string()));
+        Ok(PortSettings {
+            rules: rules.collect::<Result<_, _>>()?,
+            port_high: ports.port_high,
+            suser_exempt: ports.suser_exempt,
+            autoport_exempt: ports.autoport_exempt,
+        })
+    }
+
+    fn permit(&mut self, permit: &PortPermit, place: &str) -> Result<PortRule, MacError> {
+        let account = &permit.account;
+        Ok(PortRule {
+            holder: match permit.is_group {
+                true => PortHolder::Group(self.group(account, place)?),
+                false => PortHolder::User(self.user(account, place)?),
+            },
+            protocol: match permit.is_udp {
+                true => PortProtocol::Udp,
+                false => PortProtocol::Tcp,
+            },
+            port: permit.port,
+        })
+    }
+
+    fn user(&mut self, account: &AccountId, place: &str) -> Result<u32, MacError> {
+        match account {
+            AccountId::Number(number) => Ok(*number),
+            AccountId::Name(name) => user(&mut self.users, name, place),
+        }
+    }
+
+    fn group(&mut self, account: &AccountId, place: &str) -> Result<u32, MacError> {
+        match account {
+            AccountId::Number(number) => Ok(*number),
+            AccountId::Name(name) => group(&mut self.groups, name, place),
         }
     }
 
@@ -176,9 +219,8 @@ impl<'f> Resolver<'f> {
         groups: Option<&Membership>,
         place: &str,
     ) -> Result<Option<Ids>, MacError> {
-        let look_up = |name: &str| Ok(Group::from_name(name)?.map(|group| group.gid.as_raw()));
         ids(groups, &mut self.groups, |known, name| {
-            id(known, name, place, "group", look_up)
+            group(known, name, place)
         })
     }
 }
@@ -196,6 +238,12 @@ fn types_of(not: bool, types: &FileTypes) -> Types {
 fn user(known: &mut BTreeMap<String, u32>, name: &str, place: &str) -> Result<u32, MacError> {
     let look_up = |name: &str| Ok(User::from_name(name)?.map(|user| user.uid.as_raw()));
     id(known, name, place, "user", look_up)
+}
+
+/// The number of a group, looked up once.
+fn group(known: &mut BTreeMap<String, u32>, name: &str, place: &str) -> Result<u32, MacError> {
+    let look_up = |name: &str| Ok(Group::from_name(name)?.map(|group| group.gid.as_raw()));
+    id(known, name, place, "group", look_up)
 }
 
 fn id(
@@ -255,9 +303,14 @@ mod tests {
     }
 
     fn resolved(rules: &str) -> Result<Option<Settings>, MacError> {
+        settings_of(&format!("mac bsdextended {{\n{rules}\n}}"))
+    }
+
+    /// The settings of the only block.
+    fn settings_of(block: &str) -> Result<Option<Settings>, MacError> {
         let source = usher_policy::Source {
             name: "a.policy".into(),
-            text: format!("mac bsdextended {{\n{rules}\n}}"),
+            text: block.into(),
         };
         let policy = usher_policy::parse(&[source]).unwrap();
         Resolver::new(&file_systems()).settings(&policy.mac[0])
@@ -298,6 +351,32 @@ mod tests {
                 .contains("the file system of /no/such/path"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn permits_of_ports_name_users_and_groups_of_this_host() {
+        let text =
+            "mac portacl { permit user daemon tcp 80; permit group 7 udp 53; port_high 99; }";
+        let Ok(Some(Settings::Portacl(ports))) = settings_of(text) else {
+            panic!("ports");
+        };
+        let rule = |holder, protocol, port| PortRule {
+            holder,
+            protocol,
+            port,
+        };
+        let expected = [
+            rule(PortHolder::Group(7), PortProtocol::Udp, 53),
+            // An account of every host.
+            rule(PortHolder::User(1), PortProtocol::Tcp, 80),
+        ];
+        assert_eq!(
+            (ports.rules.as_slice(), ports.port_high),
+            (&expected[..], 99)
+        );
+        let refused = settings_of("mac portacl {\n permit group no-such tcp 80; }").unwrap_err();
+        let said = "a.policy:2:2: this host has no group no-such";
+        assert_eq!(refused.to_string(), said);
     }
 
     #[test]

@@ -108,7 +108,15 @@ fn a_kernel_without_modules_refuses_them_in_plain_words() -> Outcome {
     assert_eq!(listed["modules"], json!([]));
     assert_eq!(
         listed["available"],
-        json!(["none", "test", "bsdextended", "ubns", "biba", "mls"])
+        json!([
+            "none",
+            "test",
+            "bsdextended",
+            "ubns",
+            "biba",
+            "mls",
+            "portacl"
+        ])
     );
     assert!(!host.path("/sys/fs/bpf/usher_labeller").exists());
     assert!(!host.path("/var/lib/usher/labeller/modules.json").exists());

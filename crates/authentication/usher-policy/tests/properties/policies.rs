@@ -9,7 +9,8 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_policy::mac::bsdextended::{AccessRule, AccountRange, Membership, RuleSubject};
-use usher_policy::mac::{FrameworkSettings, MacBlock, ModuleSettings};
+use usher_policy::mac::portacl::{PortAcl, PortPermit};
+use usher_policy::mac::{AccountId, FrameworkSettings, MacBlock, ModuleSettings};
 use usher_policy::{
     AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_UMASK,
     Destination, Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host,
@@ -451,12 +452,24 @@ fn mac(choices: &Choices) -> Vec<MacBlock> {
         )]
         .into(),
     };
+    let permit = PortPermit {
+        port: number as u16,
+        is_udp: choices.flags[2],
+        is_group: choices.flags[0],
+        account: AccountId::Number(number),
+    };
+    let ports = PortAcl {
+        permits: [(permit, Origin::default())].into(),
+        suser_exempt: choices.flags[1],
+        ..PortAcl::default()
+    };
     let blocks = [
+        ("portacl", ModuleSettings::Portacl(ports)),
         ("bsdextended", ModuleSettings::Bsdextended(vec![rule])),
         ("none", ModuleSettings::Nothing),
         ("framework", ModuleSettings::Framework(framework)),
     ];
-    let blocks = blocks.into_iter().zip(choices.flags);
+    let blocks = blocks.into_iter().zip(choices.flags.into_iter().cycle());
     let blocks = blocks.filter(|(_, there)| *there);
     blocks
         .map(|((module, settings), _)| MacBlock {

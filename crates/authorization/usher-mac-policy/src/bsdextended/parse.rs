@@ -3,19 +3,14 @@
 use std::iter::Peekable;
 use std::slice::Iter;
 
-use usher_language::{Field, Found, Item, Location, Unique, digits, is_plain_path, joined};
+use usher_language::{Field, Found, Item, Location, Unique, is_plain_path, joined};
 
 use super::model::{
     AccessMode, AccessRule, AccountRange, FileTypes, Membership, RuleObject, RuleSubject,
 };
 use super::{MAXIMUM_RANGES, text};
+use crate::account::{id, is_account_name};
 use crate::mistake::MacMistake;
-
-/// The largest number of a user or group: the next one means that none is set.
-const LAST_ID: u64 = u32::MAX as u64 - 1;
-
-/// Most characters of a name.
-const LONGEST_NAME: usize = 64;
 
 /// A rule; none where a mistake has been reported.
 pub(super) fn rule(field: &Field<'_>) -> Option<AccessRule> {
@@ -238,17 +233,4 @@ impl Side {
             taken: Unique::default(),
         }
     }
-}
-
-fn id(text: &str) -> Option<u32> {
-    let number = digits(text).filter(|number| *number <= LAST_ID)?;
-    u32::try_from(number).ok()
-}
-
-/// Whether an account or a group can have this name. No name begins with a digit, because it could not be
-/// told from a number, and none is a word of a rule's own.
-fn is_account_name(text: &str) -> bool {
-    let begins = |letter: char| letter.is_ascii_alphabetic() || letter == '_';
-    let goes_on = |letter: char| letter.is_ascii_alphanumeric() || "_.-@+\\$".contains(letter);
-    text.len() <= LONGEST_NAME && text.starts_with(begins) && text.chars().all(goes_on)
 }

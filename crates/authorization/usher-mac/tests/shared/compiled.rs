@@ -13,6 +13,7 @@ pub fn compile(source: &str) -> PathBuf {
     let compiled = Command::new("clang")
         .args(["-O1", "-g", "-Wall", "-Werror"])
         .args(["-I", &format!("{bpf}/include"), "-I", &format!("{bpf}/mac")])
+        .args(["-I", &format!("{folder}/shared")])
         .args([&format!("{folder}/{source}"), "-o"])
         .arg(&program)
         .status()

@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 /// A process of a user that acts when it is asked to.
-struct Actor {
+pub(crate) struct Actor {
     child: Child,
     acts: ChildStdin,
     results: Lines<BufReader<ChildStdout>>,
@@ -21,7 +21,7 @@ struct Actor {
 }
 
 impl Actor {
-    fn start(uid: u32) -> Self {
+    pub(crate) fn start(uid: u32) -> Self {
         let mut actor = crate::actor(uid, &[]);
         let child = actor.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.unwrap();
@@ -58,6 +58,13 @@ impl Actor {
         let found = self.act(act);
         if found != result {
             self.wrong.push(format!("{act}: {found} and not {result}"));
+        }
+    }
+
+    /// Requires the result of each act.
+    pub(crate) fn does_all(&mut self, cases: &[(String, &str)]) {
+        for (act, result) in cases {
+            self.does(act, result);
         }
     }
 }

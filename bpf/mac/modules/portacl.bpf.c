@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The module `portacl`: which users and groups bind which ports, as FreeBSD's mac_portacl(4) has
+ * it.
+ *
+ * It decides about the ports up to `port_high`. A rule permits one port of TCP or UDP to the
+ * processes whose effective user is its user, or that are in its group. All others are refused with
+ * EPERM. With `suser_exempt` root, by its effective uid, binds every port; with `autoport_exempt`
+ * everybody asks the kernel for a port by binding port 0.
+ *
+ * Permission is by user, never by capability: CAP_NET_BIND_SERVICE is one way in which the kernel
+ * lets ordinary users come so far that rules matter.
+ *
+ * Rules are about TCP, with MPTCP and the sockets of AF_SMC, and about UDP, with UDP-Lite. Ports of
+ * SCTP and DCCP, which no rule permits, and addresses that a request does not have (AF_RXRPC,
+ * sctp_bindx(3)) are root's alone.
+ */
+#include "usher_mac_policy.h"
+#include "usher_mac_settings.h"
+
+MAC_POLICY(portacl);
+MAC_SETTINGS(struct usher_mac_portacl);
+
+#define INTERNET 2 /* AF_INET */
+#define INTERNET_6 10 /* AF_INET6 */
+#define RXRPC 33 /* AF_RXRPC */
+#define SMC 43 /* AF_SMC */
+#define TCP 6
+#define UDP 17
+#define DCCP 33
+#define SCTP 132 /* IPPROTO_SCTP, and SOL_SCTP */
+#define UDP_LITE 136
+#define MPTCP 262
+#define ADD_ADDRESSES 100 /* SCTP_SOCKOPT_BINDX_ADD */
+
+/* Ports that no rule is about. */
+#define OTHERS (-1)
+
+/* A port that a process wants. */
+struct search {
+	const struct usher_mac_portacl *now;
+	const struct usher_mac_subject *subject;
+	__u32 protocol; /* enum usher_mac_port_protocol */
+	__u32 port;
+	__u32 is_permitted;
+};
+
+/* Whose ports a socket takes: enum usher_mac_port_protocol, OTHERS, or 0 for a socket without. */
+static __always_inline int protocol_of(const struct usher_mac_socket_address *request)
+{
+	if (request->family == SMC)
+		return USHER_MAC_PORT_TCP;
+	if (request->family == RXRPC)
+		return OTHERS;
+	if (request->family != INTERNET && request->family != INTERNET_6)
+		return 0;
+	switch (request->protocol) {
+	case TCP:
+	case MPTCP:
+		return USHER_MAC_PORT_TCP;
+	case UDP:
+	case UDP_LITE:
+		return USHER_MAC_PORT_UDP;
+	case SCTP:
+	case DCCP:
+		return OTHERS;
+	}
+	return 0;
+}
+
+static __always_inline int is_exempt(const struct usher_mac_portacl *now,
+				     const struct usher_mac_subject *subject)
+{
+	return now->suser_exempt && !subject->euid;
+}
+
+static __always_inline int is_holder(const struct usher_mac_port_rule *rule,
+				     const struct usher_mac_subject *subject)
+{
+	if (!rule->is_group)
+		return rule->id == subject->euid;
+	return rule->id == subject->egid || mac_is_in_groups(rule->id, rule->id);
+}
+
+/* Asks one rule. Returns 1 when it permits. */
+static long ask_rule(__u32 index, struct search *search)
+{
+	const struct usher_mac_port_rule *rule;
+
+	if (index >= USHER_MAC_PORT_RULES)
+		return 1;
+	rule = &search->now->rules[index];
+	if (rule->protocol != search->protocol || rule->port != search->port ||
+	    !is_holder(rule, search->subject))
+		return 0;
+	search->is_permitted = 1;
+	return 1;
+}
+
+MAC_CHECK(socket_bind)
+{
+	int protocol = protocol_of(request);
+	struct search search = {
+		.now = mac_settings(),
+		.subject = subject,
+		.protocol = protocol,
+		.port = request->port,
+	};
+
+	if (!search.now)
+		return -EPERM;
+	if (!protocol || is_exempt(search.now, subject))
+		return 0;
+	if (request->family == RXRPC)
+		return -EPERM;
+	if (search.port > search.now->port_high || (!search.port && search.now->autoport_exempt))
+		return 0;
+	MAC_LOOP(search.now->count, ask_rule, &search);
+	return search.is_permitted ? 0 : -EPERM;
+}
+
+/* sctp_bindx(3) is an option of the socket. */
+MAC_CHECK(socket_setsockopt)
+{
+	const struct usher_mac_portacl *now = mac_settings();
+
+	if (request->level != SCTP || request->option != ADD_ADDRESSES || request->protocol != SCTP)
+		return 0;
+	return now && is_exempt(now, subject) ? 0 : -EPERM;
+}

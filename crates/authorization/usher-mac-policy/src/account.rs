@@ -1,0 +1,60 @@
+//! Users and groups as statements name them.
+
+use std::fmt::{self, Display, Formatter};
+
+use usher_language::{Field, Found, Item, digits};
+
+use crate::mistake::MacMistake;
+
+/// The largest number of a user or group: the next one means that none is set.
+const LAST_ID: u64 = u32::MAX as u64 - 1;
+
+/// Most characters of a name.
+const LONGEST_NAME: usize = 64;
+
+/// A user or a group.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AccountId {
+    /// By name.
+    Name(String),
+    /// By number.
+    Number(u32),
+}
+
+impl AccountId {
+    /// A value of a statement; reported where it is neither a name nor a number. `noun`: user or group.
+    pub(crate) fn read(field: &Field<'_>, item: &Item, noun: &'static str) -> Option<Self> {
+        let word = item.word().or_else(|| field.expected_word(item))?;
+        match id(word) {
+            Some(number) => Some(Self::Number(number)),
+            None if is_account_name(word) => Some(Self::Name(word.to_owned())),
+            None => {
+                let found = Found::from(word);
+                field.refuse(item, MacMistake::NoAccount { found, noun })
+            }
+        }
+    }
+}
+
+impl Display for AccountId {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => formatter.write_str(name),
+            Self::Number(number) => write!(formatter, "{number}"),
+        }
+    }
+}
+
+/// A number of a user or group.
+pub(crate) fn id(text: &str) -> Option<u32> {
+    let number = digits(text).filter(|number| *number <= LAST_ID)?;
+    u32::try_from(number).ok()
+}
+
+/// Whether an account or a group can have this name. No name begins with a digit, because it could not be
+/// told from a number.
+pub(crate) fn is_account_name(text: &str) -> bool {
+    let begins = |letter: char| letter.is_ascii_alphabetic() || letter == '_';
+    let goes_on = |letter: char| letter.is_ascii_alphanumeric() || "_.-@+\\$".contains(letter);
+    text.len() <= LONGEST_NAME && text.starts_with(begins) && text.chars().all(goes_on)
+}

@@ -1,0 +1,10 @@
+//! The modules after FreeBSD's, compiled for user space, each compared with a model that is written from its
+//! manual page.
+
+#[path = "../shared/asked.rs"]
+mod asked;
+#[path = "../shared/compiled.rs"]
+mod compiled;
+mod portacl;
+
+const EPERM: i32 = -libc::EPERM;

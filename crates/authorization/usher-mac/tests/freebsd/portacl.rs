@@ -1,0 +1,183 @@
+//! The module `portacl`.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use proptest::prelude::*;
+use usher_mac::portacl::{MAX_PORT_RULES, PortHolder, PortProtocol, PortRule, PortSettings};
+use usher_mac::{EntryPoint, Error, Settings};
+
+use crate::EPERM;
+use crate::asked::{Process, Question, ask, words};
+
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| crate::compiled::compile("freebsd/portacl.c"))
+}
+
+/// A socket, and the port to which it is to be bound.
+#[derive(Debug, Clone)]
+struct Binding {
+    family: u32,
+    protocol: u32,
+    port: u16,
+}
+
+/// What usher-mac-portacl(7) says.
+fn model(settings: &PortSettings, process: &Process, binding: &Binding) -> i32 {
+    let (euid, egid) = (process.uids[1], process.gids[1]);
+    let protocol = match (binding.family, binding.protocol) {
+        (43, _) | (2 | 10, 6 | 262) => Some(PortProtocol::Tcp),
+        (2 | 10, 17 | 136) => Some(PortProtocol::Udp),
+        (33, _) | (2 | 10, 132 | 33) => None,
+        _ => return 0,
+    };
+    let is_root = settings.suser_exempt && euid == 0;
+    let is_free =
+        binding.port > settings.port_high || settings.autoport_exempt && binding.port == 0;
+    let permits = settings.rules.iter().any(|rule| {
+        let holds = match rule.holder {
+            PortHolder::User(user) => user == euid,
+            PortHolder::Group(group) => group == egid || process.groups.contains(&group),
+        };
+        holds && Some(rule.protocol) == protocol && rule.port == binding.port
+    });
+    // The module does not see the port of AF_RXRPC.
+    match is_root || is_free && binding.family != 33 || permits {
+        true => 0,
+        false => EPERM,
+    }
+}
+
+fn id() -> impl Strategy<Value = u32> {
+    prop::sample::select(vec![0, 80, 1000])
+}
+
+fn port() -> impl Strategy<Value = u16> {
+    prop::sample::select(vec![0, 77, 1023, 1024, 7777, u16::MAX])
+}
+
+fn process() -> impl Strategy<Value = Process> {
+    let ids = || [id(), id(), id(), id()];
+    let groups = prop::collection::vec(id(), 0..3);
+    let capabilities = prop::sample::select(vec![0, 1 << 10, u64::MAX]);
+    (ids(), ids(), groups, capabilities).prop_map(|(uids, gids, groups, capabilities)| Process {
+        uids,
+        gids,
+        groups,
+        capabilities,
+    })
+}
+
+fn rule() -> impl Strategy<Value = PortRule> {
+    (id(), any::<[bool; 2]>(), port()).prop_map(|(id, [is_group, is_udp], port)| PortRule {
+        holder: match is_group {
+            true => PortHolder::Group(id),
+            false => PortHolder::User(id),
+        },
+        protocol: match is_udp {
+            true => PortProtocol::Udp,
+            false => PortProtocol::Tcp,
+        },
+        port,
+    })
+}
+
+fn settings() -> impl Strategy<Value = PortSettings> {
+    let rules = prop::collection::vec(rule(), 0..6);
+    (rules, any::<[bool; 2]>(), port()).prop_map(|(rules, exempt, port_high)| PortSettings {
+        rules,
+        port_high,
+        suser_exempt: exempt[0],
+        autoport_exempt: exempt[1],
+    })
+}
+
+fn binding() -> impl Strategy<Value = Binding> {
+    let family = prop::sample::select(vec![2, 2, 10, 10, 1, 33, 43]);
+    let protocol = prop::sample::select(vec![6, 6, 17, 17, 262, 136, 132, 33, 1, 58, 0]);
+    let binding = (family, protocol, port());
+    binding.prop_map(|(family, protocol, port)| Binding {
+        family,
+        protocol,
+        port,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(800))]
+
+    #[test]
+    fn portacl_decides_as_its_model(
+        settings in settings(),
+        cases in prop::collection::vec((process(), binding()), 4),
+    ) {
+        let questions: Vec<_> = cases.iter().map(|(process, binding)| {
+            let Binding { family, protocol, port } = *binding;
+            // RxRPC's addresses are not read.
+            let port = if family == 33 { 0 } else { port.into() };
+            let mut request = words(&[family, 1, protocol, port]);
+            request.extend([0; 16]);
+            request.extend(words(&[family, 0]));
+            let labels = Default::default();
+            Question { point: EntryPoint::SocketBind, process, request, labels }
+        }).collect();
+        let encoded = Settings::Portacl(settings.clone()).encode().unwrap();
+        let answers = ask(program(), &encoded, &questions);
+        for ((process, binding), (answer, _)) in cases.iter().zip(answers) {
+            prop_assert_eq!(answer, model(&settings, process, binding), "{:?} {:?}", process, binding);
+        }
+    }
+}
+
+#[test]
+fn addresses_in_options_of_sctp_are_roots() {
+    let answer = |uid: u32, suser_exempt: bool, protocol: u32, option: [u32; 2]| {
+        let process = Process {
+            uids: [uid; 4],
+            ..Process::default()
+        };
+        let settings = PortSettings {
+            suser_exempt,
+            ..PortSettings::default()
+        };
+        let question = Question {
+            point: EntryPoint::SocketSetsockopt,
+            process: &process,
+            request: words(&[10, 1, protocol, 0, option[0], option[1]]),
+            labels: Default::default(),
+        };
+        let encoded = Settings::Portacl(settings).encode().unwrap();
+        ask(program(), &encoded, &[question])[0].0
+    };
+    assert_eq!(answer(1000, true, 132, [132, 100]), EPERM);
+    assert_eq!(answer(0, false, 132, [132, 100]), EPERM);
+    for permitted in [
+        answer(0, true, 132, [132, 100]),
+        answer(1000, true, 132, [132, 101]),
+        answer(1000, true, 6, [132, 100]),
+        answer(1000, true, 132, [1, 100]),
+    ] {
+        assert_eq!(permitted, 0);
+    }
+}
+
+#[test]
+fn the_rule_after_the_256th_is_not_taken() {
+    let rule = PortRule {
+        holder: PortHolder::User(80),
+        protocol: PortProtocol::Tcp,
+        port: 80,
+    };
+    let encode = |count| {
+        let rules = vec![rule.clone(); count];
+        let settings = PortSettings {
+            rules,
+            ..PortSettings::default()
+        };
+        Settings::Portacl(settings).encode()
+    };
+    encode(MAX_PORT_RULES).unwrap();
+    let refused = encode(MAX_PORT_RULES + 1).unwrap_err();
+    assert!(matches!(refused, Error::TooManyPortRules(257)), "{refused}");
+}
