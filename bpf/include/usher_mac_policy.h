@@ -41,7 +41,7 @@
 
 #include "usher_mac_label.h"
 
-#define USHER_MAC_INTERFACE 5
+#define USHER_MAC_INTERFACE 6
 
 /*
  * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION. hook: the kernel's,
@@ -232,6 +232,8 @@ struct usher_mac_signal {
 	__u32 suid; /* the other process's saved one */
 	__u32 process; /* the other process's number in the initial namespace */
 	__u32 signal; /* 0: asks whether it exists */
+	__u32 gid; /* the other process's real one */
+	__u32 reserved; /* 0 */
 };
 
 struct usher_mac_socket_address {
@@ -405,7 +407,7 @@ _Static_assert(sizeof(struct usher_mac_replacing) == 72, "usher_mac_replacing");
 _Static_assert(sizeof(struct usher_mac_attributes) == 48, "usher_mac_attributes");
 _Static_assert(sizeof(struct usher_mac_execution) == 40, "usher_mac_execution");
 _Static_assert(sizeof(struct usher_mac_mapping) == 40, "usher_mac_mapping");
-_Static_assert(sizeof(struct usher_mac_signal) == 16, "usher_mac_signal");
+_Static_assert(sizeof(struct usher_mac_signal) == 24, "usher_mac_signal");
 _Static_assert(sizeof(struct usher_mac_socket_address) == 40, "usher_mac_socket_address");
 _Static_assert(sizeof(struct usher_mac_node) == 40, "usher_mac_node");
 _Static_assert(sizeof(struct usher_mac_attribute) == 104, "usher_mac_attribute");

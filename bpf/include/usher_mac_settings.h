@@ -11,7 +11,7 @@
 #include "usher_mac_policy.h"
 
 /* Of all that is pinned: tables, dispatchers, modules. */
-#define USHER_MAC_LAYOUT 6
+#define USHER_MAC_LAYOUT 7
 
 /* Words of a set of entry points. */
 #define USHER_MAC_POINT_WORDS 2
@@ -148,6 +148,14 @@ struct usher_mac_portacl {
 	struct usher_mac_port_rule rules[USHER_MAC_PORT_RULES];
 };
 
+/* The settings of seeotheruids: which processes reach those of other users. */
+struct usher_mac_seeotheruids {
+	__u32 primarygroup; /* 1: those with the same real group */
+	__u32 suser_privileged; /* 1: those with the capability for it */
+	__u32 has_group; /* 1: those in `group` */
+	__u32 group;
+};
+
 /* The settings of the module test. */
 struct usher_mac_test {
 	__u32 uid; /* the module refuses processes with this real one */
@@ -165,6 +173,7 @@ _Static_assert(sizeof(struct usher_mac_destination) == 48, "usher_mac_destinatio
 _Static_assert(sizeof(struct usher_mac_ubns) == 94216, "usher_mac_ubns");
 _Static_assert(sizeof(struct usher_mac_port_rule) == 16, "usher_mac_port_rule");
 _Static_assert(sizeof(struct usher_mac_portacl) == 4112, "usher_mac_portacl");
+_Static_assert(sizeof(struct usher_mac_seeotheruids) == 16, "usher_mac_seeotheruids");
 _Static_assert(sizeof(struct usher_mac_test) == 520, "usher_mac_test");
 
 #endif

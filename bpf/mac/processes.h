@@ -65,6 +65,7 @@ int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_sigin
 	wanted.uid = other->cred->uid.val;
 	wanted.suid = other->cred->suid.val;
 	wanted.process = other->tgid;
+	wanted.gid = other->cred->gid.val;
 	read_subject(&subject);
 	/* Those under which a device's event was requested; NULL: the calling process's. */
 	read_credentials(&subject, credentials);

@@ -364,6 +364,7 @@ fn a_file_that_is_no_module_is_refused_and_leaves_nothing() -> Outcome {
             "biba",
             "mls",
             "portacl",
+            "seeotheruids",
             "fine"
         ])
     );

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 
 use usher_base::HostName;
 use usher_language::{Clause, Mistake, Name, shown};
-use usher_mac_policy::ModuleSettings;
 use usher_mac_policy::bsdextended::{AccessRule, first_about_root_unsaid};
 use usher_mac_policy::portacl::PortAcl;
+use usher_mac_policy::{MacBlock, ModuleSettings};
 use usher_protection::{Application, ProgramName, ProtectionWarning, Traffic};
 
 use crate::client::Protocol;
@@ -305,7 +305,12 @@ impl Policy {
             match &block.settings {
                 ModuleSettings::Bsdextended(rules) => warn_of_rules(rules, warnings),
                 ModuleSettings::Portacl(ports) => warn_of_ports(ports, warnings),
-                ModuleSettings::Nothing | ModuleSettings::Framework(_) => {}
+                ModuleSettings::Seeotheruids(exempt) if exempt.binds_the_service_manager() => {
+                    warn_of_service_manager(block, warnings);
+                }
+                ModuleSettings::Seeotheruids(_)
+                | ModuleSettings::Nothing
+                | ModuleSettings::Framework(_) => {}
             }
         }
     }
@@ -337,6 +342,16 @@ fn warn_of_ports(ports: &PortAcl, warnings: &mut Vec<PolicyWarning>) {
         };
         warnings.push(PolicyWarning::new(explanation, remedy));
     }
+}
+
+fn warn_of_service_manager(block: &MacBlock, warnings: &mut Vec<PolicyWarning>) {
+    let explanation = format!(
+        "{}: `suser_privileged no` also holds the service manager, which then cannot end the processes of \
+         services and sessions",
+        block.origin.place
+    );
+    let remedy = "add `specificgid root;`, a group that the service manager has";
+    warnings.push(PolicyWarning::new(explanation, remedy));
 }
 
 /// The first few names, fit for a terminal, and how many more there are.

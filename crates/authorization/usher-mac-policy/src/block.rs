@@ -8,6 +8,7 @@ use crate::bsdextended::{self, AccessRule};
 use crate::dialect::MAC;
 use crate::framework::{self, FRAMEWORK_BLOCK, FrameworkSettings};
 use crate::portacl::{self, PortAcl};
+use crate::seeotheruids::{self, SeeOtherUids};
 
 const MODULE: NameRule = NameRule {
     noun: "module",
@@ -35,6 +36,8 @@ pub enum ModuleSettings {
     Bsdextended(Vec<AccessRule>),
     /// Of `portacl`.
     Portacl(PortAcl),
+    /// Of `seeotheruids`.
+    Seeotheruids(SeeOtherUids),
     /// Of the framework itself.
     Framework(FrameworkSettings),
 }
@@ -52,6 +55,10 @@ pub fn check(tree: &Tree<'_>, reporter: &Reporter<'_>) -> Vec<MacBlock> {
             portacl::MODULE => {
                 let fields = Fields::read(block, reporter);
                 ModuleSettings::Portacl(portacl::settings(&fields, reporter))
+            }
+            seeotheruids::MODULE => {
+                let fields = Fields::read(block, reporter);
+                ModuleSettings::Seeotheruids(seeotheruids::settings(&fields))
             }
             FRAMEWORK_BLOCK => {
                 let fields = Fields::read(block, reporter);
@@ -78,6 +85,7 @@ impl ModuleSettings {
             Self::Nothing => Vec::new(),
             Self::Bsdextended(rules) => rules.iter().map(ToString::to_string).collect(),
             Self::Portacl(settings) => settings.lines(),
+            Self::Seeotheruids(settings) => settings.lines(),
             Self::Framework(settings) => settings.lines(),
         }
     }

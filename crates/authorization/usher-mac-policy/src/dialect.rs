@@ -4,7 +4,7 @@ use usher_language::{BlockRule, Dialect, Modules, StatementRule};
 
 use crate::bsdextended;
 use crate::framework::{self, FRAMEWORK_BLOCK};
-use crate::portacl;
+use crate::{portacl, seeotheruids};
 
 /// Opens a block about a module.
 pub const MAC: &str = "mac";
@@ -25,6 +25,7 @@ pub const MODULES: &[&str] = &[
     "test",
     UBNS,
     portacl::MODULE,
+    seeotheruids::MODULE,
 ];
 
 /// The blocks of this system, with the statements of all modules.
@@ -50,6 +51,7 @@ fn statements(module: &str) -> Vec<StatementRule> {
     match module {
         bsdextended::MODULE => bsdextended::statements(),
         portacl::MODULE => portacl::statements(),
+        seeotheruids::MODULE => seeotheruids::statements(),
         FRAMEWORK_BLOCK => framework::statements(),
         _ => Vec::new(),
     }

@@ -17,6 +17,7 @@ mod dialect;
 mod framework;
 mod mistake;
 pub mod portacl;
+pub mod seeotheruids;
 mod words;
 
 pub use account::AccountId;

@@ -6,7 +6,8 @@
 //!   Any refusal refuses; of several errors one is chosen by precedence.
 //! - A [`Module`] is one C file: built in, of bpf/mac/modules, or somebody else's, from an object file. Its
 //!   [`Declaration`] is read before libbpf or the kernel gets anything of it. `bsdextended` has rules
-//!   ([`bsdextended`]), `portacl` the ports of users ([`portacl`]), `ubns` the services of the policy ([`ubns`]).
+//!   ([`bsdextended`]), `portacl` the ports of users ([`portacl`]), `seeotheruids` exemptions ([`seeotheruids`]), `ubns` the
+//!   services of the policy ([`ubns`]).
 //! - The framework keeps labels of processes, files, interfaces and other objects for modules that declare a kind
 //!   of element. Each module sees its own elements only. docs/adr/0076-labels-in-the-kernel.md has the reasons.
 //! - Everything is pinned. The process's end changes nothing; the next [`Framework::open`] adopts it.
@@ -32,6 +33,7 @@ mod multilabel;
 mod new_files;
 mod points;
 pub mod portacl;
+pub mod seeotheruids;
 mod shared;
 mod shown;
 pub mod ubns;

@@ -9,6 +9,7 @@ use usher_bpf::{KernelError, Opened, Plain, Table};
 use crate::bsdextended::Rule;
 use crate::declaration::{Declaration, NotAModule};
 use crate::portacl::{self, PortSettings};
+use crate::seeotheruids::{self, VisibilitySettings};
 use crate::ubns::ServiceSettings;
 use crate::{EntryPoint, Error, encode, encode_services};
 
@@ -45,6 +46,7 @@ built_in! {
     "biba" => None,
     "mls" => None,
     "portacl" => Some(Settings::Portacl(PortSettings::default())),
+    "seeotheruids" => Some(Settings::Seeotheruids(VisibilitySettings::default())),
 }
 
 /// Prefix of the names of a module's programs.
@@ -75,6 +77,8 @@ pub enum Settings {
     Ubns(Vec<ServiceSettings>),
     /// Of `portacl`.
     Portacl(PortSettings),
+    /// Of `seeotheruids`.
+    Seeotheruids(VisibilitySettings),
 }
 
 impl Settings {
@@ -86,6 +90,7 @@ impl Settings {
             Self::Test(_) => "test",
             Self::Ubns(_) => "ubns",
             Self::Portacl(_) => "portacl",
+            Self::Seeotheruids(_) => "seeotheruids",
         }
     }
 
@@ -99,6 +104,7 @@ impl Settings {
             Self::Test(answers) => encode::answers(answers).as_bytes().to_vec(),
             Self::Ubns(services) => encode_services::services(services)?.as_bytes().to_vec(),
             Self::Portacl(ports) => portacl::encode(ports)?.as_bytes().to_vec(),
+            Self::Seeotheruids(exempt) => seeotheruids::encode(exempt).as_bytes().to_vec(),
         })
     }
 
@@ -109,6 +115,7 @@ impl Settings {
             Self::Test(answers) => frozen(encode::answers(answers))?,
             Self::Ubns(services) => frozen(encode_services::services(services)?)?,
             Self::Portacl(ports) => frozen(portacl::encode(ports)?)?,
+            Self::Seeotheruids(exempt) => frozen(seeotheruids::encode(exempt))?,
         })
     }
 }

@@ -17,6 +17,8 @@ mod portacl;
 mod reached;
 #[path = "kernel/rules.rs"]
 mod rules;
+#[path = "kernel/seeotheruids.rs"]
+mod seeotheruids;
 #[path = "kernel/ubns.rs"]
 mod ubns;
 

@@ -11,9 +11,11 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use usher_mac::Settings;
 use usher_mac::bsdextended::{FileSystem, FileType, Ids, Mode, Object, Rule, Subject, Types};
 use usher_mac::portacl::{PortHolder, PortProtocol, PortRule, PortSettings};
+use usher_mac::seeotheruids::VisibilitySettings;
 use usher_mac::ubns::{DestinationRange, ServiceSettings};
 use usher_policy::mac::bsdextended::{AccessRule, AccountRange, FileTypes, Membership, RuleObject};
 use usher_policy::mac::portacl::{PortAcl, PortPermit};
+use usher_policy::mac::seeotheruids::SeeOtherUids;
 use usher_policy::mac::{AccountId, MacBlock, ModuleSettings};
 use usher_policy::{Policy, ServedBy};
 
@@ -83,6 +85,9 @@ impl<'f> Resolver<'f> {
                 Ok(Some(Settings::Bsdextended(rules?)))
             }
             ModuleSettings::Portacl(ports) => Ok(Some(Settings::Portacl(self.ports(ports)?))),
+            ModuleSettings::Seeotheruids(exempt) => {
+                Ok(Some(Settings::Seeotheruids(self.exempt(exempt)?)))
+            }
         }
     }
 
@@ -94,6 +99,16 @@ impl<'f> Resolver<'f> {
             port_high: ports.port_high,
             suser_exempt: ports.suser_exempt,
             autoport_exempt: ports.autoport_exempt,
+        })
+    }
+
+    fn exempt(&mut self, exempt: &SeeOtherUids) -> Result<VisibilitySettings, MacError> {
+        let group = exempt.specificgid.as_ref();
+        let group = group.map(|(group, origin)| self.group(group, &origin.place.to_string()));
+        Ok(VisibilitySettings {
+            specificgid: group.transpose()?,
+            primarygroup: exempt.primarygroup,
+            suser_privileged: exempt.suser_privileged,
         })
     }
 
@@ -297,6 +312,7 @@ fn ids(
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
+    use usher_mac::Module;
 
     fn file_systems() -> FileSystems {
         FileSystems::new(File::open("/proc/self/mountinfo").unwrap())
@@ -377,6 +393,26 @@ mod tests {
         let refused = settings_of("mac portacl {\n permit group no-such tcp 80; }").unwrap_err();
         let said = "a.policy:2:2: this host has no group no-such";
         assert_eq!(refused.to_string(), said);
+    }
+
+    #[test]
+    fn the_exempt_group_is_one_of_this_host() {
+        let exempt =
+            |statements: &str| settings_of(&format!("mac seeotheruids {{ {statements} }}"));
+        let expected = VisibilitySettings {
+            specificgid: Some(0),
+            primarygroup: true,
+            suser_privileged: true,
+        };
+        let found = exempt("specificgid root; primarygroup yes;").unwrap();
+        assert_eq!(found, Some(Settings::Seeotheruids(expected)));
+        let found = exempt("").unwrap();
+        assert_eq!(
+            found,
+            Module::named("seeotheruids").and_then(|module| module.settings().cloned())
+        );
+        let refused = exempt("specificgid no-such;").unwrap_err().to_string();
+        assert_eq!(refused, "a.policy:1:20: this host has no group no-such");
     }
 
     #[test]

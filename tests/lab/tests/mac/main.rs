@@ -115,7 +115,8 @@ fn a_kernel_without_modules_refuses_them_in_plain_words() -> Outcome {
             "ubns",
             "biba",
             "mls",
-            "portacl"
+            "portacl",
+            "seeotheruids"
         ])
     );
     assert!(!host.path("/sys/fs/bpf/usher_labeller").exists());

@@ -95,6 +95,7 @@ fn pieces() -> impl Strategy<Value = String> {
         "application",
         "mac",
         "mac bsdextended { rule subject uid a mode r; }",
+        "mac seeotheruids { specificgid a; primarygroup yes; suser_privileged no; }",
         "mac portacl { permit user a tcp 80; port_high 99; }",
         "expect",
         "permit",

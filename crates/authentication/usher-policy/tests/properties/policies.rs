@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_policy::mac::bsdextended::{AccessRule, AccountRange, Membership, RuleSubject};
 use usher_policy::mac::portacl::{PortAcl, PortPermit};
+use usher_policy::mac::seeotheruids::SeeOtherUids;
 use usher_policy::mac::{AccountId, FrameworkSettings, MacBlock, ModuleSettings};
 use usher_policy::{
     AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_UMASK,
@@ -463,8 +464,14 @@ fn mac(choices: &Choices) -> Vec<MacBlock> {
         suser_exempt: choices.flags[1],
         ..PortAcl::default()
     };
+    let exempt = SeeOtherUids {
+        specificgid: Some((AccountId::Number(number), Origin::default())),
+        suser_privileged: choices.flags[1],
+        ..SeeOtherUids::default()
+    };
     let blocks = [
         ("portacl", ModuleSettings::Portacl(ports)),
+        ("seeotheruids", ModuleSettings::Seeotheruids(exempt)),
         ("bsdextended", ModuleSettings::Bsdextended(vec![rule])),
         ("none", ModuleSettings::Nothing),
         ("framework", ModuleSettings::Framework(framework)),

@@ -6,5 +6,7 @@ mod asked;
 #[path = "../shared/compiled.rs"]
 mod compiled;
 mod portacl;
+mod seeotheruids;
 
 const EPERM: i32 = -libc::EPERM;
+const ESRCH: i32 = -libc::ESRCH;
