@@ -26,6 +26,7 @@ pub const MODULES: &[&str] = &[
     UBNS,
     portacl::MODULE,
     seeotheruids::MODULE,
+    "partition",
 ];
 
 /// The blocks of this system, with the statements of all modules.

@@ -47,6 +47,7 @@ built_in! {
     "mls" => None,
     "portacl" => Some(Settings::Portacl(PortSettings::default())),
     "seeotheruids" => Some(Settings::Seeotheruids(VisibilitySettings::default())),
+    "partition" => None,
 }
 
 /// Prefix of the names of a module's programs.

@@ -1,4 +1,4 @@
-"""Acts of users and groups on ports and on each other's processes, for actor.py, which comes
+"""Acts of users, groups and partitions on ports and on each other's processes, for actor.py, which comes
 after this text and after label_acts.py, attack_acts.py and service_acts.py."""
 
 import ctypes
@@ -166,4 +166,118 @@ def reaches(kind, uid, gid, other, other_gid, way, place):
         apart(run)
 
 
-HOST_ACTS = {"as": as_ids, "binds": binds, "reaches": reaches}
+# Partitions.
+
+
+def within(element, name, *arguments):
+    """Does an act as a process with this element."""
+
+    def run():
+        if element != "none":
+            label(element)
+        ACTS[name](*arguments)
+
+    apart(run)
+
+
+def kill_by_program(process):
+    """By a program that this process executes."""
+    child, errors = errors_of("/bin/kill", "-0", str(process))
+    if "not permitted" in errors:
+        os.waitpid(child, 0)
+        raise PermissionError(errno.EPERM, errors)
+    ended(child)
+
+
+def enters_by_program(element):
+    """A process without a partition has its next program enter one; what that executes cannot signal this
+    process, which is in none."""
+
+    child = os.fork()
+    if child == 0:
+        try:
+            label_at_exec(element)
+            os.execv("/bin/sh", ["sh", "-c", f"! /bin/kill -0 {os.getppid()} 2>/dev/null"])
+        finally:
+            os._exit(255)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        raise PermissionError(errno.EPERM, "the program is in no partition")
+
+
+
+class Made:
+    """Objects with names, of a process with an element."""
+
+    KEY = 0x55534852
+
+    def __init__(self):
+        self.name = f"\0usher-partition-{os.getpid()}"
+
+    def make(self):
+        self.stream = socket.socket(socket.AF_UNIX)
+        self.stream.bind(self.name + "s")
+        self.stream.listen()
+        self.datagram = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.datagram.bind(self.name + "d")
+        # IPC_CREAT and 0666: msgget, semget, shmget.
+        system_call(68, self.KEY, 0o1666)
+        system_call(64, self.KEY, 1, 0o1666)
+        system_call(29, self.KEY, 4096, 0o1666)
+
+    def stream_connects(self):
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(self.name + "s")
+
+    def datagram_sends(self):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+            one.sendto(b"x", self.name + "d")
+
+    def end(self):
+        """Root removes what outlives its maker: IPC_RMID."""
+        for get, control, arguments in ((68, 71, (0,)), (64, 66, (0, 0)), (29, 31, (0, 0))):
+            try:
+                number = system_call(get, self.KEY, *arguments)
+            except FileNotFoundError:
+                continue
+            system_call(control, number, 0, 0, 0)
+
+
+def crosses(uid, own, other, way):
+    """A process of a user with an element does something to one with another element, or to what that has
+    made."""
+    made = Made()
+    ways = {
+        "in_child": lambda process: apart(os.kill, process, 0),
+        "by_program": kill_by_program,
+        "stream": lambda _: made.stream_connects(),
+        "datagram": lambda _: made.datagram_sends(),
+        "queue": lambda _: system_call(68, Made.KEY, 0),
+        "semaphore": lambda _: system_call(64, Made.KEY, 0, 0),
+        "memory": lambda _: system_call(29, Made.KEY, 0, 0),
+        **WAYS,
+    }
+
+    def begin():
+        become(other, uid)
+        if way in ("stream", "datagram", "queue", "semaphore", "memory"):
+            made.make()
+
+    def run(process):
+        become(own, uid)
+        ways[way](process)
+
+    try:
+        with Waiting(begin) as process:
+            apart(run, process)
+    finally:
+        made.end()
+
+
+HOST_ACTS = {
+    "as": as_ids,
+    "binds": binds,
+    "reaches": reaches,
+    "within": within,
+    "enters_by_program": enters_by_program,
+    "crosses": crosses,
+}

@@ -11,6 +11,8 @@ mod labels;
 mod levels;
 #[path = "kernel/object_labels.rs"]
 mod object_labels;
+#[path = "kernel/partition.rs"]
+mod partition;
 #[path = "kernel/portacl.rs"]
 mod portacl;
 #[path = "kernel/reached.rs"]

@@ -116,7 +116,8 @@ fn a_kernel_without_modules_refuses_them_in_plain_words() -> Outcome {
             "biba",
             "mls",
             "portacl",
-            "seeotheruids"
+            "seeotheruids",
+            "partition"
         ])
     );
     assert!(!host.path("/sys/fs/bpf/usher_labeller").exists());

@@ -5,8 +5,10 @@
 mod asked;
 #[path = "../shared/compiled.rs"]
 mod compiled;
+mod partition;
 mod portacl;
 mod seeotheruids;
 
+const EACCES: i32 = -libc::EACCES;
 const EPERM: i32 = -libc::EPERM;
 const ESRCH: i32 = -libc::ESRCH;
