@@ -1,5 +1,5 @@
 //! Requests of all of Usher's programs to the kernel, without loading BPF programs: privileges and
-//! confinement, live connections, network namespaces, accounts, new files.
+//! confinement, live connections, network namespaces, accounts, new files, files of root's.
 //!
 //! Its unsafe code is in `usher-system-ffi`. Functions whose errors are not described return the
 //! kernel's.
@@ -17,6 +17,7 @@ pub mod namespace;
 pub mod new_files;
 pub mod privileges;
 pub mod process;
+pub mod roots_file;
 pub mod sandbox;
 pub mod stream;
 

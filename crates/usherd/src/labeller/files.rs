@@ -6,68 +6,27 @@
 //! checked.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 use usher_mac::{MAX_MODULE_SIZE, Module, NotAModule, is_module_name};
+use usher_system::roots_file::{RootsFileError, open_folder, open_in, unreadable};
 
 /// The end of a file's name, after the module's.
 const ENDING: &str = ".bpf.o";
 /// Limit of files that are listed. All can be loaded.
 const MAX_LISTED: usize = 64;
-/// Bits of a file's mode: its group and all users may write it.
-const WRITE_BY_OTHERS: u32 = 0o022;
 
 /// A reason that the file of a module is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system's error.
-    #[error("{path}: {error}")]
-    Unreadable {
-        /// The file or folder.
-        path: PathBuf,
-        /// The reason.
-        error: io::Error,
-    },
-    /// A link, whose target others could change.
-    #[error(
-        "{0} is a symbolic link, and modules are not read through links; put the file itself there"
-    )]
-    Link(PathBuf),
-    /// Something else than its place requires.
-    #[error("{path} is not a {wanted}")]
-    OtherType {
-        /// The file or folder.
-        path: PathBuf,
-        /// `regular file` or `folder`.
-        wanted: &'static str,
-    },
-    /// Its owner could write it.
-    #[error(
-        "{path} belongs to uid {uid}, who decides what is in it: look at it, then put files and folders \
-         of root's in its place (install -o root -g root)"
-    )]
-    Owner {
-        /// The file or folder.
-        path: PathBuf,
-        /// Its owner.
-        uid: u32,
-    },
-    /// Others could write it.
-    #[error(
-        "others than root can write {path} (mode {mode:04o}): look at what is in it, then put a file of \
-         root's in its place (install -m 644), or chmod go-w a folder"
-    )]
-    Writable {
-        /// The file or folder.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
+    /// Unreadable, or not root's alone.
+    #[error(transparent)]
+    Roots(#[from] RootsFileError),
     /// Not an object file of a module for this version.
     #[error("{path}: {reason}")]
     NotAModule {
@@ -123,7 +82,7 @@ impl ModuleFolder {
         ) {
             Ok(_) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
-            Err(error) => Err(unreadable(&self.path(name))(error)),
+            Err(error) => Err(unreadable(&self.path(name))(error).into()),
         }
     }
 
@@ -157,19 +116,14 @@ impl ModuleFolder {
         let Some(folder) = self.open()? else {
             return Ok(None);
         };
-        // Not blocking, in case it is a FIFO.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match openat(&folder, format!("{name}{ENDING}"), flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::LOOP) => return Err(FileError::Link(path)),
-            opened => opened.map_err(unreadable(&path))?,
+        let Some(file) = open_in(&folder, &format!("{name}{ENDING}"), &path)? else {
+            return Ok(None);
         };
-        require(&file, &path, FileType::RegularFile)?;
         let mut bytes = Vec::new();
         // One byte more than a module has: that is refused by its size.
         let mut limited = File::from(file).take(MAX_MODULE_SIZE as u64 + 1);
         let read = limited.read_to_end(&mut bytes);
-        read.map_err(|error| FileError::Unreadable {
+        read.map_err(|error| RootsFileError::Unreadable {
             path: path.clone(),
             error,
         })?;
@@ -187,57 +141,9 @@ impl ModuleFolder {
         Ok(Some(ModuleFile { module, digest }))
     }
 
-    /// Opens the folder, if it is there, from the root on.
-    fn open(&self) -> Result<Option<OwnedFd>, FileError> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut so_far = PathBuf::new();
-        let mut folder = None::<OwnedFd>;
-        for part in &self.path {
-            so_far.push(part);
-            let opened = match &folder {
-                None => openat(CWD, part, flags, Mode::empty()),
-                Some(above) => openat(above, part, flags, Mode::empty()),
-            };
-            let opened = match opened {
-                Err(Errno::NOENT) => return Ok(None),
-                opened => opened.map_err(unreadable(&so_far))?,
-            };
-            require(&opened, &so_far, FileType::Directory)?;
-            folder = Some(opened);
-        }
-        Ok(folder)
-    }
-}
-
-fn unreadable(path: &Path) -> impl Fn(Errno) -> FileError {
-    move |error| FileError::Unreadable {
-        path: path.into(),
-        error: error.into(),
-    }
-}
-
-/// Requires a file or folder of root's that only root can write.
-fn require(opened: &OwnedFd, path: &Path, wanted: FileType) -> Result<(), FileError> {
-    let Stat {
-        st_mode, st_uid, ..
-    } = fstat(opened).map_err(unreadable(path))?;
-    let path = path.to_owned();
-    let found = FileType::from_raw_mode(st_mode);
-    let mode = st_mode & 0o7777;
-    if found == FileType::Symlink {
-        Err(FileError::Link(path))
-    } else if found != wanted {
-        let wanted = match wanted {
-            FileType::Directory => "folder",
-            _ => "regular file",
-        };
-        Err(FileError::OtherType { path, wanted })
-    } else if st_uid != 0 {
-        Err(FileError::Owner { path, uid: st_uid })
-    } else if mode & WRITE_BY_OTHERS != 0 {
-        Err(FileError::Writable { path, mode })
-    } else {
-        Ok(())
+    /// Opens the folder, if it is there.
+    fn open(&self) -> Result<Option<OwnedFd>, RootsFileError> {
+        open_folder(&self.path)
     }
 }
 

@@ -1,0 +1,138 @@
+//! Files that only root can write, each with the folders on the way to it.
+//!
+//! A program that trusts what such a file says opens it from the root on, follows no link, and looks at what
+//! was opened: nobody else has put it there, or can change it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::io::Errno;
+
+/// Bits of a file's mode: its group and all users may write it.
+const WRITE_BY_OTHERS: u32 = 0o022;
+
+/// A reason that a file is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum RootsFileError {
+    /// The system's error.
+    #[error("{path}: {error}")]
+    Unreadable {
+        /// The file or folder.
+        path: PathBuf,
+        /// The reason.
+        error: io::Error,
+    },
+    /// A link, whose target others could change.
+    #[error("{0} is a symbolic link, and none is followed here; put the file itself there")]
+    Link(PathBuf),
+    /// Something else than its place requires.
+    #[error("{path} is not a {wanted}")]
+    OtherType {
+        /// The file or folder.
+        path: PathBuf,
+        /// `regular file` or `folder`.
+        wanted: &'static str,
+    },
+    /// Its owner could write it.
+    #[error(
+        "{path} belongs to uid {uid}, who decides what is in it: look at it, then put files and folders \
+         of root's in its place (install -o root -g root)"
+    )]
+    Owner {
+        /// The file or folder.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+    },
+    /// Others could write it.
+    #[error(
+        "others than root can write {path} (mode {mode:04o}): look at what is in it, then put a file of \
+         root's in its place (install -m 644), or chmod go-w a folder"
+    )]
+    Writable {
+        /// The file or folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+}
+
+/// Opens a folder from the root on, to look up names in it; none if it is not there. The path is absolute
+/// and without `..`.
+///
+/// # Errors
+/// It is not root's alone, or one above it is not.
+pub fn open_folder(path: &Path) -> Result<Option<OwnedFd>, RootsFileError> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut so_far = PathBuf::new();
+    let mut folder = None::<OwnedFd>;
+    for part in path {
+        so_far.push(part);
+        let opened = match &folder {
+            None => openat(CWD, part, flags, Mode::empty()),
+            Some(above) => openat(above, part, flags, Mode::empty()),
+        };
+        let opened = match opened {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => opened.map_err(unreadable(&so_far))?,
+        };
+        require(&opened, &so_far, FileType::Directory)?;
+        folder = Some(opened);
+    }
+    Ok(folder)
+}
+
+/// Opens a regular file of such a folder for reading; none if it is not there. `path` is for errors.
+///
+/// # Errors
+/// It is not root's alone.
+pub fn open_in(
+    folder: &OwnedFd,
+    name: &str,
+    path: &Path,
+) -> Result<Option<OwnedFd>, RootsFileError> {
+    // Not blocking, in case it is a FIFO.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(folder, name, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP) => return Err(RootsFileError::Link(path.into())),
+        opened => opened.map_err(unreadable(path))?,
+    };
+    require(&file, path, FileType::RegularFile)?;
+    Ok(Some(file))
+}
+
+/// An error of the system about a file.
+pub fn unreadable(path: &Path) -> impl Fn(Errno) -> RootsFileError {
+    move |error| RootsFileError::Unreadable {
+        path: path.into(),
+        error: error.into(),
+    }
+}
+
+/// Requires a file or folder of root's that only root can write.
+fn require(opened: &OwnedFd, path: &Path, wanted: FileType) -> Result<(), RootsFileError> {
+    let Stat {
+        st_mode, st_uid, ..
+    } = fstat(opened).map_err(unreadable(path))?;
+    let path = path.to_owned();
+    let found = FileType::from_raw_mode(st_mode);
+    let mode = st_mode & 0o7777;
+    if found == FileType::Symlink {
+        Err(RootsFileError::Link(path))
+    } else if found != wanted {
+        let wanted = match wanted {
+            FileType::Directory => "folder",
+            _ => "regular file",
+        };
+        Err(RootsFileError::OtherType { path, wanted })
+    } else if st_uid != 0 {
+        Err(RootsFileError::Owner { path, uid: st_uid })
+    } else if mode & WRITE_BY_OTHERS != 0 {
+        Err(RootsFileError::Writable { path, mode })
+    } else {
+        Ok(())
+    }
+}
