@@ -23,7 +23,7 @@ pub use usher_kernel_label::{
 };
 pub use usher_label::{
     ClassName, Defaults, ElementList, ElementName, ElementValue, Label, LabelError, LabelMistake,
-    MissingElement, Wanted,
+    LoginLabels, LoginLine, LoginSubject, MissingElement, Wanted,
 };
 
 /// The names of the loaded policy modules, one a line, which the labeller writes for everyone to read. There is no file

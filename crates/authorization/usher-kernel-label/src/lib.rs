@@ -14,5 +14,5 @@ mod own;
 mod shown;
 
 pub use error::ProcessLabelError;
-pub use own::{call_module, set_at_exec, set_own};
+pub use own::{call_module, labels_processes, set_at_exec, set_own};
 pub use shown::{OWN, PROCESSES, SHOWN, label_of_process, labels_of_processes};

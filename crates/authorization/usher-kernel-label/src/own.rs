@@ -39,6 +39,20 @@ pub fn set_at_exec(elements: Option<&Label>) -> Result<(), ProcessLabelError> {
     }
 }
 
+/// Whether a module in force labels processes: then [`set_own`] asks modules. Takes back a request of
+/// [`set_at_exec`].
+///
+/// # Errors
+///
+/// The kernel does not say.
+pub fn labels_processes() -> Result<bool, ProcessLabelError> {
+    match set_at_exec(None) {
+        Ok(()) => Ok(true),
+        Err(ProcessLabelError::NotSupported) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Calls a module: mac_syscall(3). The number of the call and the argument mean what the module says.
 ///
 /// # Errors

@@ -4,7 +4,7 @@
 //! `biba/high,mls/low` (maclabel(7) of FreeBSD). The same text stands in commands, in files of
 //! configuration and in the attribute `security.bpf.mac` of a file; docs/PROTOCOL.md has the grammar.
 //! An [`ElementList`] names the elements that a program asks for. [`Defaults`] is mac.conf(5),
-//! [`Specification`] a file of setfsmac(8).
+//! [`LoginLabels`] mac.login(5), [`Specification`] a file of setfsmac(8).
 //!
 //! A module declares the kind of its values: an [`ElementKind`] reads a value as a [`TypedValue`], whose
 //! text is canonical. Only the module knows what follows from it.
@@ -22,6 +22,7 @@ mod label;
 mod level;
 mod limits;
 mod list;
+mod login;
 mod mistake;
 mod specification;
 mod value;
@@ -33,10 +34,14 @@ pub use element::{ElementName, ElementValue, InvalidElementName, InvalidElementV
 pub use label::{Label, LabelError, MissingElement};
 pub use level::{Compartments, Level, Range};
 pub use limits::{
-    MAXIMUM_CLASSES, MAXIMUM_ELEMENTS, MAXIMUM_NAME, MAXIMUM_PATTERN_MEMORY,
-    MAXIMUM_SPECIFICATIONS, MAXIMUM_TEXT, MAXIMUM_VALUE,
+    MAXIMUM_ACCOUNT_NAME, MAXIMUM_CLASSES, MAXIMUM_ELEMENTS, MAXIMUM_LOGIN_GROUPS,
+    MAXIMUM_LOGIN_USERS, MAXIMUM_NAME, MAXIMUM_PATTERN_MEMORY, MAXIMUM_SPECIFICATIONS,
+    MAXIMUM_TEXT, MAXIMUM_VALUE,
 };
 pub use list::{ElementList, Wanted};
-pub use mistake::{DefaultsMistake, LabelMistake, SpecificationMistake, ValueMistake};
+pub use login::{LoginLabels, LoginLine, LoginSubject};
+pub use mistake::{
+    DefaultsMistake, LabelMistake, LoginMistake, SpecificationMistake, ValueMistake,
+};
 pub use specification::{Entry, FileKind, Flavour, Match, Specification, SpecificationSet};
 pub use value::{Auxiliary, ElementKind, InvalidNameValue, Levels, NameValue, TypedValue};

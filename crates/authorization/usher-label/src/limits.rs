@@ -21,3 +21,12 @@ pub const MAXIMUM_SPECIFICATIONS: usize = 16_384;
 /// Most memory in bytes that the compiled patterns of one specification file may take; one pattern
 /// alone may take a sixty-fourth of it.
 pub const MAXIMUM_PATTERN_MEMORY: usize = 64 * 1024 * 1024;
+
+/// Longest name of a user or group in mac.login in bytes.
+pub const MAXIMUM_ACCOUNT_NAME: usize = 255;
+
+/// Most users of mac.login.
+pub const MAXIMUM_LOGIN_USERS: usize = 16_384;
+
+/// Most groups of mac.login: the name service may be asked for each at every login.
+pub const MAXIMUM_LOGIN_GROUPS: usize = 256;

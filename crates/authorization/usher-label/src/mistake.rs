@@ -3,7 +3,8 @@
 use usher_language::{Found, did_you_mean, mistakes};
 
 use crate::limits::{
-    MAXIMUM_CLASSES, MAXIMUM_ELEMENTS, MAXIMUM_SPECIFICATIONS, MAXIMUM_TEXT, MAXIMUM_VALUE,
+    MAXIMUM_ACCOUNT_NAME, MAXIMUM_CLASSES, MAXIMUM_ELEMENTS, MAXIMUM_LOGIN_GROUPS,
+    MAXIMUM_LOGIN_USERS, MAXIMUM_SPECIFICATIONS, MAXIMUM_TEXT, MAXIMUM_VALUE,
 };
 
 mistakes! {
@@ -138,5 +139,36 @@ mistakes! {
         /// Nothing in the file.
         NoSpecification => "the file has no specification";
             "write at least one line `PATTERN LABEL`";
+    }
+}
+
+mistakes! {
+    /// Mistakes in mac.login.
+    pub enum LoginMistake {
+        /// A line that begins with another word.
+        UnknownStatement { found: Found, nearest: Option<String> }
+            => "there is no statement `{found}`";
+            "{}", did_you_mean(
+                nearest,
+                "write `user NAME LABEL`, `group NAME LABEL` or `default LABEL`"
+            );
+        /// Too few or too many words on the line.
+        WrongForm { statement: String, form: &'static str }
+            => "`{statement}` has too few or too many words";
+            "write `{form}`, with commas between the label's elements and no blanks";
+        /// No name service has such a name.
+        InvalidName { found: Found }
+            => "`{found}` is not the name of a user or group";
+            "a name has letters, digits and `_.-@\\+$`, 1 to {MAXIMUM_ACCOUNT_NAME} of them, and \
+             begins with a letter, a digit or one of `_.\\`; name each on a line of its own";
+        /// A user, a group or `default` twice.
+        Repeated { subject: String, line: usize }
+            => "`{subject}` stands in line {line} already"; "write it once";
+        /// More than [`MAXIMUM_LOGIN_USERS`].
+        TooManyUsers => "there are more than {MAXIMUM_LOGIN_USERS} users";
+            "give the label to a group of theirs";
+        /// More than [`MAXIMUM_LOGIN_GROUPS`].
+        TooManyGroups => "there are more than {MAXIMUM_LOGIN_GROUPS} groups";
+            "write lines for those whose members get another label than `default` says";
     }
 }

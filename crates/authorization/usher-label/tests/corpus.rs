@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use usher_label::{Defaults, Flavour, Label, Specification};
+use usher_label::{Defaults, Flavour, Label, LoginLabels, Specification};
 use usher_language::Source;
 
 fn replay(target: &str, accepts: impl Fn(Vec<u8>) -> bool) {
@@ -39,6 +39,13 @@ fn labels_of_the_corpus_have_their_outcomes() {
 fn mac_confs_of_the_corpus_have_their_outcomes() {
     replay("mac_conf", |bytes| {
         source(bytes).is_some_and(|source| Defaults::parse(source).is_ok())
+    });
+}
+
+#[test]
+fn mac_logins_of_the_corpus_have_their_outcomes() {
+    replay("mac_login", |bytes| {
+        source(bytes).is_some_and(|source| LoginLabels::parse(source).is_ok())
     });
 }
 

@@ -4,8 +4,8 @@
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use usher_label::{
-    Defaults, ElementKind, ElementList, FileKind, Flavour, Label, Level, Range, Specification,
-    TypedValue,
+    Defaults, ElementKind, ElementList, FileKind, Flavour, Label, Level, LoginLabels, LoginSubject,
+    Range, Specification, TypedValue,
 };
 use usher_language::Source;
 
@@ -145,6 +145,60 @@ proptest! {
         if let Err(found) = Defaults::parse(source(text)) {
             prop_assert!(!found.is_empty());
         }
+    }
+
+    #[test]
+    fn any_text_is_a_mac_login_or_mistakes(
+        text in nearly(&["user", "group", "default", " ", "\t", "alice", "staff", "biba/low", ",", "-", "\n", "\n", "#"])
+    ) {
+        match LoginLabels::parse(source(text)) {
+            Err(found) => prop_assert!(!found.is_empty()),
+            Ok(labels) => {
+                let lines = labels.lines().map(|line| {
+                    let label = line.label.as_ref().map_or("-".to_owned(), ToString::to_string);
+                    format!("{} {label}\n", line.subject)
+                });
+                let again = LoginLabels::parse(source(lines.collect())).unwrap();
+                let bare = |labels: &LoginLabels| -> Vec<_> {
+                    labels.lines().map(|line| (line.subject.clone(), line.label.clone())).collect()
+                };
+                prop_assert_eq!(bare(&again), bare(&labels));
+            }
+        }
+    }
+
+    #[test]
+    fn one_line_of_mac_login_decides_the_most_specific(
+        lines in vec((0..5_usize, "[a-c]", label()), 0..8),
+        user in "[a-d]",
+        member_of in vec("[a-c]", 0..3)
+    ) {
+        let text = lines.iter().map(|(kind, name, label)| match kind {
+            0 | 1 => format!("user {name} {label}\n"),
+            2 | 3 => format!("group {name} {label}\n"),
+            _ => format!("default {label}\n"),
+        });
+        let Ok(labels) = LoginLabels::parse(source(text.collect())) else { return Ok(()) };
+        let is_member = |group: &str| Ok::<_, ()>(member_of.iter().any(|one| one == group));
+        let found = labels.decide(&user, is_member).unwrap();
+        // By rank, and within a rank by the order of the file.
+        let ranked = lines.iter().zip(1..).filter_map(|((kind, name, label), number)| match kind {
+            0 | 1 if *name == user => Some((0, number, label)),
+            2 | 3 if member_of.contains(name) => Some((1, number, label)),
+            4 => Some((2, number, label)),
+            _ => None,
+        });
+        let expected = ranked.min_by_key(|(rank, number, _)| (*rank, *number));
+        prop_assert_eq!(
+            found.map(|line| (line.line, line.label.clone())),
+            expected.map(|(_, number, label)| (number, Some(label.clone())))
+        );
+        let rank = found.map(|line| match line.subject {
+            LoginSubject::User(_) => 0,
+            LoginSubject::Group(_) => 1,
+            LoginSubject::Default => 2,
+        });
+        prop_assert_eq!(rank, expected.map(|(rank, _, _)| rank));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `usher mac`: the modules of mandatory access control, and labels.
 
 mod interfaces;
+mod login;
 mod ls;
 mod ps;
 
@@ -38,6 +39,14 @@ pub enum Command {
     Ps,
     /// List the network interfaces of this host with their labels
     If,
+    /// Check the file of labels at login, and show which users get which
+    Login {
+        /// Users whose labels are shown; otherwise the lines of the file
+        users: Vec<String>,
+        /// The file
+        #[arg(short, long, value_name = "FILE", default_value = usher_login_label::MAC_LOGIN)]
+        file: PathBuf,
+    },
     /// List files with their labels
     Ls {
         /// Files, and directories whose files are listed
@@ -85,6 +94,7 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
         }
         Command::Ps => ps::run(output)?,
         Command::If => interfaces::run(output, status()?.interfaces)?,
+        Command::Login { users, file } => login::run(output, file, users)?,
         Command::Ls { paths, directory } => ls::run(output, paths, *directory)?,
         Command::Status => {
             let view = status()?;

@@ -1,0 +1,114 @@
+//! The file mac.login.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use usher_label::LoginLabels;
+use usher_language::{MAXIMUM_SOURCE_BYTES, Source};
+use usher_system::roots_file::{RootsFileError, open_folder, open_in};
+
+use crate::LoginError;
+
+/// Where the file is.
+pub const MAC_LOGIN: &str = "/etc/usher/mac.login";
+
+/// Reads a mac.login; `None` if there is none. The path is absolute.
+///
+/// # Errors
+///
+/// Others than root can write the file or a folder on the way, it cannot be read, or it has a mistake: then
+/// no line of it counts.
+pub fn read(path: &Path) -> Result<Option<LoginLabels>, LoginError> {
+    let unreadable = |error| RootsFileError::Unreadable {
+        path: path.to_owned(),
+        error,
+    };
+    let (Some(above), Some(name)) = (path.parent(), path.file_name().and_then(|one| one.to_str()))
+    else {
+        return Err(unreadable(std::io::ErrorKind::InvalidInput.into()).into());
+    };
+    let Some(folder) = open_folder(above)? else {
+        return Ok(None);
+    };
+    let Some(file) = open_in(&folder, name, path)? else {
+        return Ok(None);
+    };
+    let mut bytes = Vec::new();
+    // One byte too many: the parser refuses a text of this length.
+    let mut limited = File::from(file).take(MAXIMUM_SOURCE_BYTES as u64 + 1);
+    limited.read_to_end(&mut bytes).map_err(unreadable)?;
+    let source = Source::from_utf8(path.display().to_string(), bytes);
+    let parsed = source
+        .map_err(|mistake| vec![*mistake])
+        .and_then(LoginLabels::parse);
+    parsed.map(Some).map_err(LoginError::Mistakes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::path::PathBuf;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn file() -> Option<(PathBuf, TempDir)> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root's files count");
+            return None;
+        }
+        let made = tempfile::tempdir_in("/run").unwrap();
+        fs::set_permissions(made.path(), Permissions::from_mode(0o755)).unwrap();
+        let path = made.path().join("mac.login");
+        fs::write(&path, "user alice test/secret\n").unwrap();
+        Some((path, made))
+    }
+
+    fn told(path: &Path) -> String {
+        read(path).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_mac_login_of_roots_is_read_and_none_is_no_fault() {
+        let Some((path, made)) = file() else { return };
+        assert_eq!(read(&path).unwrap().unwrap().lines().count(), 1);
+        assert_eq!(read(&made.path().join("other")).unwrap(), None);
+        assert_eq!(read(&made.path().join("none/mac.login")).unwrap(), None);
+    }
+
+    #[test]
+    fn a_mac_login_that_others_can_write_is_refused() {
+        let Some((path, made)) = file() else { return };
+        fs::set_permissions(&path, Permissions::from_mode(0o664)).unwrap();
+        assert!(told(&path).starts_with("others than root can write"));
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        chown(&path, Some(3900), None).unwrap();
+        assert!(told(&path).contains("belongs to uid 3900"));
+        chown(&path, Some(0), None).unwrap();
+        fs::set_permissions(made.path(), Permissions::from_mode(0o777)).unwrap();
+        assert!(told(&path).starts_with("others than root can write"));
+        fs::set_permissions(made.path(), Permissions::from_mode(0o755)).unwrap();
+        assert!(read(&path).unwrap().is_some());
+        let aside = path.with_file_name("aside");
+        fs::rename(&path, &aside).unwrap();
+        symlink(&aside, &path).unwrap();
+        assert!(told(&path).contains("is a symbolic link"));
+    }
+
+    #[test]
+    fn a_mac_login_with_a_mistake_names_place_and_remedy() {
+        let Some((path, _made)) = file() else { return };
+        fs::write(&path, "default -\nuser alice\n").unwrap();
+        let expected = format!("{}:2:1: `user` has too few", path.display());
+        let first = told(&path);
+        assert!(first.starts_with(&expected), "{first}");
+        assert!(first.contains("write `user NAME LABEL`"), "{first}");
+        fs::write(&path, "x\ny\n").unwrap();
+        assert!(told(&path).contains(", and 1 more"));
+        fs::write(&path, b"user \xff -\n").unwrap();
+        assert!(read(&path).is_err());
+    }
+}

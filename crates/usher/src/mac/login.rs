@@ -1,0 +1,158 @@
+//! `usher mac login`: the labels that users get at login.
+
+use std::path::Path;
+
+use serde::Serialize;
+use usher_login_label::{LoginError, Person, deciding_line, is_group, read, user_id};
+
+use usher::mac::{Label, LoginLabels, LoginLine, LoginSubject};
+
+use crate::failure::Failure;
+use crate::output::{Output, row, table, warn};
+
+/// A line of the file.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Line {
+    line: usize,
+    /// `user NAME`, `group NAME` or `default`.
+    subject: String,
+    /// Null: `-`.
+    label: Option<Label>,
+}
+
+/// A user.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct User {
+    user: String,
+    /// Null: none.
+    label: Option<Label>,
+    /// The line that decides. Null: none does.
+    line: Option<usize>,
+    subject: Option<String>,
+}
+
+/// Checks the file and prints the labels of these users, or its lines if there are none.
+///
+/// # Errors
+/// When the file cannot be used, or the name service does not know a user.
+pub(super) fn run(output: &Output, file: &Path, users: &[String]) -> Result<(), Failure> {
+    let file = std::path::absolute(file).map_err(|error| Failure::File {
+        path: file.to_owned(),
+        error,
+    })?;
+    let labels = read(&file).map_err(refused)?.unwrap_or_default();
+    if users.is_empty() {
+        warn_of_unknown(&file, &labels)?;
+        let lines: Vec<Line> = labels.lines().map(line).collect();
+        output.print(&lines, || text_of_lines(&lines));
+        return Ok(());
+    }
+    let found = users.iter().map(|user| of_user(&labels, user));
+    let found: Vec<User> = found.collect::<Result<_, _>>().map_err(refused)?;
+    output.print(&found, || text(&found));
+    Ok(())
+}
+
+/// All mistakes, one a line.
+fn refused(error: LoginError) -> Failure {
+    let LoginError::Mistakes(mistakes) = error else {
+        return Failure::Refused(error.to_string());
+    };
+    let mistakes = mistakes.iter();
+    let told = mistakes.map(|mistake| format!("{mistake}; {}", mistake.remedy()));
+    Failure::Refused(told.collect::<Vec<_>>().join("\n"))
+}
+
+fn warn_of_unknown(file: &Path, labels: &LoginLabels) -> Result<(), Failure> {
+    for line in labels.lines() {
+        let is_known = match &line.subject {
+            LoginSubject::User(name) => user_id(name).map(|found| found.is_some()),
+            LoginSubject::Group(name) => is_group(name),
+            LoginSubject::Default => Ok(true),
+        };
+        let is_known = is_known.map_err(|error| {
+            let subject = &line.subject;
+            Failure::Refused(format!(
+                "the name service cannot look up {subject}: {error}"
+            ))
+        })?;
+        if !is_known {
+            warn(&format!(
+                "{}:{}: this host has no {}",
+                file.display(),
+                line.line,
+                line.subject
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn line(line: &LoginLine) -> Line {
+    Line {
+        line: line.line,
+        subject: line.subject.to_string(),
+        label: line.label.clone(),
+    }
+}
+
+fn of_user(labels: &LoginLabels, user: &str) -> Result<User, LoginError> {
+    let found = deciding_line(labels, &Person::of(user)?)?;
+    Ok(User {
+        user: user.to_owned(),
+        label: found.and_then(|line| line.label.clone()),
+        line: found.map(|line| line.line),
+        subject: found.map(|line| line.subject.to_string()),
+    })
+}
+
+fn shown(label: Option<&Label>) -> String {
+    label.map_or_else(|| "-".to_owned(), ToString::to_string)
+}
+
+fn text(users: &[User]) -> String {
+    let rows = users.iter().map(|user| {
+        let (line, subject) = match (user.line, &user.subject) {
+            (Some(line), Some(subject)) => (line.to_string(), subject.clone()),
+            _ => ("-".to_owned(), "no line".to_owned()),
+        };
+        row![user.user, shown(user.label.as_ref()), line, subject]
+    });
+    table(["USER", "LABEL", "LINE", "BY"], rows)
+}
+
+fn text_of_lines(lines: &[Line]) -> String {
+    let rows = lines
+        .iter()
+        .map(|line| row![line.line, line.subject, shown(line.label.as_ref())]);
+    table(["LINE", "FOR", "LABEL"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_shown_with_the_line_that_decides() {
+        let labels = |text: &str| {
+            let source = usher_policy::Source {
+                name: "mac.login".to_owned(),
+                text: text.to_owned(),
+            };
+            LoginLabels::parse(source).unwrap()
+        };
+        let file = labels("group daemon test/b\nuser root -\n");
+        let users = ["daemon", "root", "bin"].map(|user| of_user(&file, user).unwrap());
+        let expected = "USER    LABEL   LINE  BY\n\
+                        daemon  test/b  1     group daemon\n\
+                        root    -       2     user root\n\
+                        bin     -       -     no line\n";
+        assert_eq!(text(&users), expected);
+        let lines: Vec<Line> = file.lines().map(line).collect();
+        let expected = "LINE  FOR           LABEL\n\
+                        2     user root     -\n\
+                        1     group daemon  test/b\n";
+        assert_eq!(text_of_lines(&lines), expected);
+        assert!(of_user(&file, "no-such-user").is_err());
+    }
+}
