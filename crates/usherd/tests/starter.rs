@@ -20,6 +20,7 @@ fn order(number: u64) -> Vec<u8> {
         gid: 0,
         groups: Vec::new(),
         directory: "/".into(),
+        label: None,
         name: "imap".into(),
         umask: 0o077,
         setuid: false,

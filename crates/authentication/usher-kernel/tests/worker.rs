@@ -40,6 +40,7 @@ fn script(text: &str) -> Command {
         groups: GROUPS.to_vec(),
         directory: "/tmp".into(),
         name: "imap".into(),
+        label: None,
         files: None,
         umask: 0o077,
         setuid: false,

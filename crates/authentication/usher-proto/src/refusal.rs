@@ -214,6 +214,9 @@ refusals! {
             "the service's policy has `connect`, and the server's kernel does not accept the \
              programs for it",
             "`usher doctor` there says more";
+        LoginLabelUnknown = 138 "login_label_unknown":
+            "the server does not know which label the user's processes get",
+            "its log says why, and `usher mac login` there checks the file";
         VerifierUnavailable = 160 "verifier_unavailable": "the server's verifier cannot be reached";
         SignerUnavailable = 161 "signer_unavailable": "the local signer does not answer";
         AgentUnavailable = 165 "agent_unavailable":
@@ -365,7 +368,7 @@ mod tests {
                 faults.push(refusal.fault());
             }
         }
-        assert_eq!(codes.len(), 72);
+        assert_eq!(codes.len(), 73);
     }
 
     #[test]

@@ -245,6 +245,7 @@ pub mod tests {
                 groups: Vec::new(),
                 directory: "/".into(),
                 name: "imap".into(),
+                label: None,
                 umask: 0o077,
                 setuid: false,
                 pam_session: false,

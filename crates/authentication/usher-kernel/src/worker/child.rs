@@ -102,6 +102,11 @@ impl Child<'_> {
             if let Err(errno) = prepared.element.take() {
                 return (Stage::Label, errno);
             }
+            if let Some(label) = &prepared.label
+                && let Err(errno) = label.take()
+            {
+                return (Stage::UserLabel, errno);
+            }
             // Raw calls: glibc's wrappers of these would signal other threads.
             if libc::syscall(
                 libc::SYS_setgroups,

@@ -86,6 +86,7 @@ fields! {
         groups: Vec<u32> as List<u32>,
         directory: PathBuf as Plain,
         name: String as Plain,
+        label: Option<String> as Plain,
         umask: u16 as Plain,
         setuid: bool,
         pam_session: bool,
@@ -189,6 +190,20 @@ where
         is_some
             .then(|| List::<Self>::read(reader, field))
             .transpose()
+    }
+}
+
+impl Codec<Option<String>> for Plain {
+    fn put(value: &Option<String>, out: &mut Vec<u8>) {
+        bool::put(&value.is_some(), out);
+        if let Some(text) = value {
+            Self::put(text, out);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<String>, DecodeError> {
+        let is_some = bool::read(reader, field)?;
+        is_some.then(|| Self::read(reader, field)).transpose()
     }
 }
 
@@ -328,6 +343,7 @@ mod tests {
                 groups: vec![2002, 3000],
                 directory: OsString::from_vec(b"/home/\xff".to_vec()).into(),
                 name: "imap".into(),
+                label: Some("test/secret".into()),
                 umask: 0o027,
                 setuid: true,
                 pam_session: true,

@@ -33,7 +33,7 @@ use crate::KernelError;
 use child::{Child, LISTEN_PID, PID_DIGITS};
 use files::Confinement;
 pub use files::FileAccess;
-use label::ServiceElement;
+use label::{ServiceElement, UserLabel};
 pub use message::{Event, MAX_REQUEST, Order, REPORT_SIZE, Report, Request};
 pub use newborn::{Newborn, Progress};
 pub use reaping::{Ended, Ends, block_requests_to_end};
@@ -61,6 +61,8 @@ pub struct Command {
     /// The service: name of the descriptor in socket activation, and the worker's element of the module
     /// `ubns` (see `label`).
     pub name: String,
+    /// The elements of a label that its user gets at login.
+    pub label: Option<String>,
     /// All files and folders that it may touch besides the program, with everything below them;
     /// none: everything that its user may touch. Those that are missing at its start are left out.
     pub files: Option<Vec<(PathBuf, FileAccess)>>,
@@ -166,11 +168,13 @@ pub enum Stage {
     Files,
     /// Taking its service's element of a label; follows the descriptors.
     Label,
+    /// Taking its user's label; follows its service's.
+    UserLabel,
 }
 
 impl Stage {
     /// All, with what they do.
-    const ALL: [(Self, &str); 11] = [
+    const ALL: [(Self, &str); 12] = [
         (Self::Session, "starting a session"),
         (Self::Groups, "taking the user's groups"),
         (Self::User, "becoming the user"),
@@ -182,6 +186,10 @@ impl Stage {
         (Self::Group, "entering the cgroup"),
         (Self::Files, "confining it to its files"),
         (Self::Label, "taking the label of its service"),
+        (
+            Self::UserLabel,
+            "taking the label that mac.login has for its user (`usher mac list` shows the modules)",
+        ),
     ];
 
     fn from_number(number: u8) -> Self {
@@ -224,6 +232,7 @@ pub struct Prepared {
     /// Index of LISTEN_PID in `environment`.
     listen_pid: Option<usize>,
     element: ServiceElement,
+    label: Option<UserLabel>,
     confinement: Option<Confinement>,
 }
 
@@ -264,6 +273,7 @@ impl Prepared {
             environment,
             listen_pid,
             element: ServiceElement::of(&command.name),
+            label: command.label.as_deref().map(UserLabel::of),
             confinement: command
                 .files
                 .as_ref()

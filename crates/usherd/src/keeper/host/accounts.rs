@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::{Gid, User, getgrouplist};
 use usher_base::UserName;
+use usher_label::Label;
+use usher_login_label::{Person, wanted_by};
 use usher_proto::refusal::Refusal;
 
 use super::cache::Cache;
@@ -28,6 +30,8 @@ pub struct Identity {
     pub groups: Vec<u32>,
     pub home: PathBuf,
     pub shell: PathBuf,
+    /// The label that its processes get, by mac.login.
+    pub label: Option<Label>,
 }
 
 impl Account {
@@ -36,7 +40,7 @@ impl Account {
     ///
     /// # Errors
     /// [`Refusal::NoLocalAccount`], also when the name now has another number: the processes would not
-    /// belong to that one.
+    /// belong to that one. [`Refusal::LoginLabelUnknown`], which is logged.
     pub fn identity(&self) -> Result<Identity, Refusal> {
         let user = find(&self.name)?;
         if user.uid.as_raw() != self.uid {
@@ -48,9 +52,18 @@ impl Account {
             tracing::error!(%name, %error, "looking up groups");
             Refusal::NoLocalAccount
         })?;
+        let person = Person {
+            name: user.name,
+            groups: groups.into_iter().map(Gid::as_raw).collect(),
+        };
+        let line = wanted_by(&person).map_err(|error| {
+            tracing::error!(user = %name, %error, "the user's label is unknown, so no process is started");
+            Refusal::LoginLabelUnknown
+        })?;
         Ok(Identity {
             gid: user.gid.as_raw(),
-            groups: groups.into_iter().map(Gid::as_raw).collect(),
+            groups: person.groups,
+            label: line.and_then(|line| line.label),
             home: user.dir,
             shell: user.shell,
         })

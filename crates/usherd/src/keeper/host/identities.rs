@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use usher_base::UserName;
+use usher_local::paths::SHOWN_MODULES;
+use usher_login_label::MAC_LOGIN;
 use usher_proto::refusal::Refusal;
 
 use super::accounts::{Account, Identity};
@@ -24,8 +26,8 @@ const BELIEVED: Duration = Duration::from_secs(4);
 const REFUSED: Duration = Duration::from_secs(1);
 /// Most cached users.
 const KEPT: usize = 16_384;
-/// The files that determine the answers.
-const FILES: [&str; 10] = [
+/// The files that determine the answers. The list of modules in force changes when mac.login begins to count.
+const FILES: [&str; 12] = [
     "/etc/passwd",
     "/etc/group",
     "/etc/shadow",
@@ -36,6 +38,8 @@ const FILES: [&str; 10] = [
     "/etc/pam.d/usher",
     "/etc/pam.d/common-account",
     "/etc/security/access.conf",
+    MAC_LOGIN,
+    SHOWN_MODULES,
 ];
 
 /// The cached answers.

@@ -347,6 +347,7 @@ impl Queue {
             pam_session: program.pam_session,
             directory: identity.home.clone(),
             name: self.service.to_string(),
+            label: identity.label.as_ref().map(ToString::to_string),
             errors: self.output.stream(&self.service),
         }
     }
