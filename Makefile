@@ -92,9 +92,10 @@ $(MAN_DIR)/%: docs/man/%.md
 install: setup-build man ## install programs, library, header, manual pages and units below PREFIX
 	# libbpf is built by a make of its own, which is not to install it in these places.
 	env -u MAKEFLAGS -u MAKEOVERRIDES -u DESTDIR -u PREFIX \
-	  $(CARGO) build --release --package usher --package usherd --package usher-pam --package libusher --package usher-label-tools
+	  $(CARGO) build --release --package usher --package usherd --package usher-pam --package libusher --package usher-label-tools --package pam-usher
 	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/bin $(CARGO_TARGET_DIR)/release/usher
 	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(addprefix $(CARGO_TARGET_DIR)/release/,usherd usher-pam getfmac setfmac setfsmac getpmac setpmac)
+	install -D -s -m 644 $(CARGO_TARGET_DIR)/release/libpam_usher.so $(DESTDIR)$(PREFIX)/lib/security/pam_usher.so
 	# An administrator's own stays.
 	[ -e $(DESTDIR)/etc/pam.d/usher ] || install -D -m 644 -t $(DESTDIR)/etc/pam.d packaging/pam.d/usher
 	$(MAKE) install-library install-module-headers install-man
@@ -148,6 +149,7 @@ install-man: $(MAN_PAGES)
 
 # Files that the targets above install, below PREFIX. Links of pages are found by their text.
 INSTALLED = bin/usher sbin/usherd sbin/usher-pam sbin/getfmac sbin/setfmac sbin/setfsmac sbin/getpmac sbin/setpmac \
+  lib/security/pam_usher.so \
   include/usher.h include/usher_mac.h lib/libusher.a lib/libusher.so lib/$(SONAME) lib/libusher.so.$(VERSION) \
   lib/pkgconfig/usher.pc lib/pkgconfig/usher-module.pc $(addprefix include/usher-module/,$(MODULE_HEADERS)) \
   $(addprefix lib/systemd/system/,$(notdir $(wildcard packaging/systemd/*.service))) \

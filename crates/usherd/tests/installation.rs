@@ -20,7 +20,8 @@ fn make(target: &str, folder: &Path) {
         "getpmac",
         "setpmac",
     ];
-    for name in programs.into_iter().chain(["libusher.so", "libusher.a"]) {
+    let libraries = ["libusher.so", "libusher.a", "libpam_usher.so"];
+    for name in programs.into_iter().chain(libraries) {
         fs::copy("/bin/true", built.join(name)).unwrap();
     }
     let mut make = Command::new("make");
@@ -63,6 +64,7 @@ fn what_is_installed_is_uninstalled_and_nothing_else() {
         "sbin/usher-pam",
         "sbin/setfsmac",
         "etc/pam.d/usher",
+        "security/pam_usher.so",
         "system/usher-keeper.service",
         "system/usher-workers.service",
         "system/usher-release.service",

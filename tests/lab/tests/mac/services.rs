@@ -38,10 +38,25 @@ fn services(port: u16) -> String {
     )
 }
 
-/// What alice is told by a service of her host.
-fn told(host: &Host, service: &str) -> Result<String, Box<dyn std::error::Error>> {
+/// What a user is told by a service of the host.
+pub(super) fn told(
+    host: &Host,
+    user: &str,
+    service: &str,
+) -> Result<String, Box<dyn std::error::Error>> {
     let connect = host.command(["usher", "connect", &format!("server:{service}")]);
-    Ok(connect.user("alice").input("x LOGOUT\r\n").run()?.stdout)
+    Ok(connect.user(user).input("x LOGOUT\r\n").run()?.stdout)
+}
+
+/// Makes a key by which a user authenticates to the host, on the host itself.
+pub(super) fn give_key(host: &Host, user: &str) -> Outcome {
+    let key = format!("/home/{user}/key");
+    let words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", &key];
+    host.run_as(user, words)?;
+    host.run(["usher", "user", "add", user, "--private-key", &key])?;
+    let public = format!("{key}.pub");
+    host.run(["usher", "user", "add", user, "--public-key", &public])?;
+    Ok(())
 }
 
 #[test]
@@ -49,14 +64,7 @@ fn services_are_a_module_that_outlives_the_keeper() -> Outcome {
     let Some((_lab, host)) = host_with_modules()? else {
         return Ok(());
     };
-    let key = "/home/alice/key";
-    host.run_as(
-        "alice",
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key],
-    )?;
-    host.run(["usher", "user", "add", "alice", "--private-key", key])?;
-    let public = format!("{key}.pub");
-    host.run(["usher", "user", "add", "alice", "--public-key", &public])?;
+    give_key(&host, "alice")?;
     let mut keeper = host.start_daemon(Role::Keeper)?;
     let mut labeller = host.start_daemon(Role::Labeller)?;
     host.write(SERVICES, services(8143))?;
@@ -67,8 +75,8 @@ fn services_are_a_module_that_outlives_the_keeper() -> Outcome {
     host.run(["usher", "mac", "load", "ubns"])?;
 
     // The starter labels processes, and dovecot's serves as before.
-    assert_eq!(told(&host, "label")?, "ubns/label\n");
-    let greeting = told(&host, "imap")?;
+    assert_eq!(told(&host, "alice", "label")?, "ubns/label\n");
+    let greeting = told(&host, "alice", "imap")?;
     assert!(greeting.contains("Logged in as alice"), "{greeting}");
     let settings = answer(&host, &["list", "ubns"])?["settings"].clone();
     let imap = "service imap listen 143";
