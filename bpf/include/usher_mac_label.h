@@ -139,6 +139,7 @@ struct usher_mac_labelled {
 	__u64 slots; /* one bit each */
 	__u64 order; /* of the one that was loaded last; files are read again when it changes */
 	__u64 last_order; /* the largest one that any module has had: none has it twice */
+	__u64 exempting; /* the slots of those that exempt processes without an element */
 };
 
 /*
@@ -210,7 +211,7 @@ _Static_assert(sizeof(struct usher_mac_numbered) == 136, "usher_mac_numbered");
 _Static_assert(sizeof(struct usher_mac_label) == 32, "usher_mac_label");
 _Static_assert(sizeof(struct usher_mac_process) == 136, "usher_mac_process");
 _Static_assert(sizeof(struct usher_mac_file_label) == 56, "usher_mac_file_label");
-_Static_assert(sizeof(struct usher_mac_labelled) == 24, "usher_mac_labelled");
+_Static_assert(sizeof(struct usher_mac_labelled) == 32, "usher_mac_labelled");
 _Static_assert(sizeof(struct usher_mac_call) == 48, "usher_mac_call");
 _Static_assert(sizeof(struct usher_mac_interface) == 24, "usher_mac_interface");
 _Static_assert(sizeof(struct usher_mac_numbering) == 152, "usher_mac_numbering");

@@ -27,6 +27,9 @@
  *     MAC_RELABEL(relabel_file)   may the element become `wanted` instead of `former`?
  *     MAC_DECISION(new_file)      writes `element`, which has the default, or refuses
  *
+ * With .exempts_unlabelled = 1 its checks are asked only about processes, and packets of sockets,
+ * that have an element of it. All others are permitted, also where a file's label is not known.
+ *
  * A module that declares no relabel_process has elements of processes that no process changes, and
  * so with relabel_file for files.
  *
@@ -255,7 +258,7 @@ struct usher_mac_declaration {
 	__u32 size; /* of this structure */
 	char name[USHER_MAC_NAME_SIZE]; /* padded with zeros */
 	__u32 label; /* enum usher_mac_kind: of its elements; USHER_MAC_NONE: it labels nothing */
-	__u32 reserved; /* 0 */
+	__u32 exempts_unlabelled; /* 1: is not asked about processes without an element */
 };
 
 struct usher_mac_node {

@@ -11,7 +11,7 @@
 #include "usher_mac_policy.h"
 
 /* Of all that is pinned: tables, dispatchers, modules. */
-#define USHER_MAC_LAYOUT 7
+#define USHER_MAC_LAYOUT 8
 
 /* Words of a set of entry points. */
 #define USHER_MAC_POINT_WORDS 2
@@ -23,7 +23,7 @@ struct usher_mac_module {
 	__u64 points[USHER_MAC_POINT_WORDS]; /* bit i % 64 of word i / 64: it declares entry point i
 					      */
 	__u32 label; /* enum usher_mac_kind: of its elements */
-	__u32 reserved; /* 0 */
+	__u32 exempts_unlabelled; /* as in struct usher_mac_declaration */
 };
 
 /* Limit of rules. */

@@ -145,9 +145,8 @@ static __always_inline int ask_about_label(struct mac_scratch *now, struct inode
 	};
 
 	read_own_label(&now->own);
-	read_file_label(&now->former, inode, file->device);
-	/* Else modules see that it is not known: it cannot be read, or is not a label. */
-	if (now->former.elements[0] == UNKNOWN && found == -ENODATA)
+	/* Modules see that it is not known where it cannot be read, or is not a label. */
+	if (read_file_label(&now->former, inode, file->device) && found == -ENODATA)
 		now->former = no_label;
 	now->label = no_label;
 	read_subject(&now->subject);
@@ -314,7 +313,10 @@ static __always_inline int label_new_file(struct inode *inode, struct inode *dir
 		return -ENOMEM;
 	read_subject(&now->subject);
 	read_own_label(&now->own);
-	read_file_label(&labels.directory, directory, wanted.directory.device);
+	labels.slots = in_force->slots;
+	labels.subject = now->own;
+	exempt_subject(&labels);
+	labels.unknown = read_file_label(&labels.directory, directory, wanted.directory.device);
 	if (refuses_unknown(&now->subject, &labels))
 		return -EACCES;
 	now->label = now->own;

@@ -64,12 +64,13 @@ int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
 		return 0;
 	read_subject(&subject);
 	if (begin_labels(&labels, asked)) {
-		read_file_label(&labels.object, inode, wanted.file.device);
-		if (labels.object.elements[0] == UNKNOWN &&
+		labels.unknown |= read_file_label(&labels.object, inode, wanted.file.device);
+		if (is_unknown(&labels) &&
 		    (mask & (MAY_OPEN | MAY_ACCESS) ||
 		     (wanted.access == USHER_MAC_READ && reads_attribute()))) {
 			asked &= ~labels.slots;
 			labels.slots = 0;
+			labels.exempt = 0;
 		} else if (refuses_unknown(&subject, &labels)) {
 			return -EACCES;
 		}
@@ -221,9 +222,11 @@ static __always_inline int ask_inode_rename_to(__u64 asked, struct inode *direct
 
 	read_subject(&subject);
 	if (begin_labels(&labels, asked)) {
-		read_file_label(&labels.directory, directory, wanted->directory.device);
+		labels.unknown |=
+		    read_file_label(&labels.directory, directory, wanted->directory.device);
 		if (wanted->replaces)
-			read_file_label(&labels.object, inode, wanted->replaced.device);
+			labels.unknown |=
+			    read_file_label(&labels.object, inode, wanted->replaced.device);
 		if (refuses_unknown(&subject, &labels))
 			return -EACCES;
 	}

@@ -92,6 +92,8 @@ static struct usher_mac_element absent[2] = { [1] = { .kind = USHER_MAC_UNKNOWN 
 struct mac_labels {
 	__u64 slots; /* of the modules with labels that are asked */
 	__u64 slot; /* that is asked: see slots.h */
+	__u64 exempt; /* of `slots`, those that are not asked about this process */
+	__u64 unknown; /* the slots whose elements of a file are not known */
 	struct usher_mac_label subject;
 	struct usher_mac_label object;
 	struct usher_mac_label directory;
@@ -157,6 +159,29 @@ __attribute__((noinline)) long number_of(struct usher_mac_numbered *wanted, __u3
 full:
 	__sync_fetch_and_add(count, -1);
 	return -ENOSPC;
+}
+
+/* Of these slots, those of which a label has no element. Global, so that the verifier goes through
+ * it once. */
+__attribute__((noinline)) __u64 mac_lacking(const struct usher_mac_label *label __arg_nonnull,
+					    __u64 slots)
+{
+	__u64 lacking = 0;
+
+#pragma unroll
+	for (__u32 slot = 0; slot < USHER_MAC_MODULES; slot++)
+		if (slots >> slot & 1 && element_at(label->elements[slot], slot) == &nothing)
+			lacking |= 1ULL << slot;
+	return lacking;
+}
+
+/* Notes the modules that are not asked about the subject, whose label is there. */
+static __always_inline void exempt_subject(struct mac_labels *labels)
+{
+	struct usher_mac_labelled *now = first_of(&labelled);
+	__u64 exempting = now ? now->exempting & labels->slots : 0;
+
+	labels->exempt = exempting ? mac_lacking(&labels->subject, exempting) : 0;
 }
 
 /* The modules with labels among these. */
@@ -253,19 +278,42 @@ static __always_inline int is_known(const struct usher_mac_file_label *stored)
 	return now && stored->state != USHER_MAC_FILE_COLD && stored->order == now->order;
 }
 
-/* The label of a file: as it is stored, or UNKNOWN. */
-static __always_inline void read_file_label(struct usher_mac_label *label, struct inode *inode,
-					    __u32 device)
+/* Marks elements of modules that are younger than a label as unknown. Returns their slots. */
+__attribute__((noinline)) __u64 mac_mark_younger(struct usher_mac_label *label __arg_nonnull,
+						 __u64 order)
+{
+	__u64 younger = 0;
+
+#pragma unroll
+	for (__u32 slot = 0; slot < USHER_MAC_MODULES; slot++) {
+		__u32 key = slot;
+		struct usher_mac_module *module = bpf_map_lookup_elem(&modules, &key);
+
+		if (module && module->order <= order)
+			continue;
+		label->elements[slot] = UNKNOWN;
+		younger |= 1ULL << slot;
+	}
+	return younger;
+}
+
+/* The label of a file, as it is stored; where it is not, its elements are UNKNOWN. Returns the
+ * slots of these. */
+static __always_inline __u64 read_file_label(struct usher_mac_label *label, struct inode *inode,
+					     __u32 device)
 {
 	struct usher_mac_file_label *stored = bpf_inode_storage_get(&files, inode, NULL, 0);
 
 	if (!is_multilabel(device)) {
 		*label = stored && stored->state == USHER_MAC_FILE_HELD ? stored->label : no_label;
-	} else if (stored && is_known(stored)) {
-		*label = stored->label;
-	} else {
-		__builtin_memset(label, 0xff, sizeof(*label));
+		return 0;
 	}
+	if (!stored || stored->state == USHER_MAC_FILE_COLD) {
+		__builtin_memset(label, 0xff, sizeof(*label));
+		return ~0ULL;
+	}
+	*label = stored->label;
+	return is_known(stored) ? 0 : mac_mark_younger(label, stored->order);
 }
 
 #endif

@@ -107,12 +107,16 @@ static __always_inline int begin_labels_by(struct mac_labels *labels, __u64 aske
 	 * take all for written. */
 	asm volatile("" : : "r"(labels) : "memory");
 	labels->slots = labelled_of(asked);
+	labels->exempt = 0;
 	if (!labels->slots)
 		return 0;
-	if (has_process)
+	labels->unknown = 0;
+	if (has_process) {
 		read_own_label(&labels->subject);
-	else
+		exempt_subject(labels);
+	} else {
 		labels->subject = no_label;
+	}
 	labels->object = no_label;
 	labels->directory = no_label;
 	return 1;
@@ -172,6 +176,12 @@ static __always_inline __u32 limit_of(const struct usher_mac_subject *subject)
 	return may_label(subject) ? USHER_MAC_ELEMENTS : USHER_MAC_ELEMENTS_OF_USERS;
 }
 
+/* Whether a module is asked about an element that is not known. */
+static __always_inline int is_unknown(const struct mac_labels *labels)
+{
+	return (labels->unknown & labels->slots & ~labels->exempt) != 0;
+}
+
 /*
  * Whether an access must be refused because a label is not known. A process that may label files is
  * let through to the modules, which decide.
@@ -179,9 +189,7 @@ static __always_inline __u32 limit_of(const struct usher_mac_subject *subject)
 static __always_inline int refuses_unknown(const struct usher_mac_subject *subject,
 					   const struct mac_labels *labels)
 {
-	if (labels->object.elements[0] != UNKNOWN && labels->directory.elements[0] != UNKNOWN)
-		return 0;
-	if (may_label(subject))
+	if (!is_unknown(labels) || may_label(subject))
 		return 0;
 	count_up(first_of(&unknown_refusals));
 	return 1;
@@ -195,9 +203,9 @@ static __always_inline int read_labels(struct mac_labels *labels, __u64 asked,
 {
 	if (!begin_labels(labels, asked))
 		return 0;
-	read_file_label(&labels->object, inode, device);
+	labels->unknown |= read_file_label(&labels->object, inode, device);
 	if (directory)
-		read_file_label(&labels->directory, directory, device);
+		labels->unknown |= read_file_label(&labels->directory, directory, device);
 	return refuses_unknown(subject, labels) ? -EACCES : 0;
 }
 
@@ -274,8 +282,8 @@ static __always_inline int read_open_labels(struct mac_labels *labels, __u64 ask
                                                                                                    \
 		read_subject(&subject);                                                            \
 		if (begin_labels(&labels, asked)) {                                                \
-			read_file_label(&labels.directory, directory_inode,                        \
-					(wanted)->directory.device);                               \
+			labels.unknown |= read_file_label(&labels.directory, directory_inode,      \
+							  (wanted)->directory.device);             \
 			if (refuses_unknown(&subject, &labels))                                    \
 				answer = -EACCES;                                                  \
 		}                                                                                  \

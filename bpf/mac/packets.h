@@ -141,6 +141,7 @@ int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *
 	be_nobody(&subject);
 	if (begin_labels_by(&labels, asked, 0)) {
 		read_socket_label(&labels.subject, socket);
+		exempt_subject(&labels);
 		if (wanted.family == AF_UNIX)
 			read_own_label(&labels.object);
 		else
@@ -168,6 +169,7 @@ int dispatch_cgroup_egress(struct __sk_buff *packet)
 	be_nobody(&subject);
 	if (begin_labels_by(&labels, asked, 0)) {
 		read_socket_label(&labels.subject, (void *)packet->sk);
+		exempt_subject(&labels);
 		read_interface_label(&labels.object, leaves->dev, 0);
 	}
 	return !mac_ask_interface_transmit(asked, &subject, &wanted, &labels);

@@ -161,7 +161,10 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 		begun = bpf_core_cast(program, struct linux_binprm);
 		wanted.euid = begun->cred->euid.val;
 		wanted.egid = begun->cred->egid.val;
-		read_file_label(&labels.object, inode, wanted.file.device);
+		labels.slots = reading.asked;
+		labels.subject = now->own;
+		exempt_subject(&labels);
+		labels.unknown = read_file_label(&labels.object, inode, wanted.file.device);
 		if (refuses_unknown(&now->subject, &labels))
 			return -EACCES;
 		reading.wanted = &wanted;

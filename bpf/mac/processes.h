@@ -71,9 +71,13 @@ int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_sigin
 	read_credentials(&subject, credentials);
 	if (begin_labels(&labels, asked)) {
 		read_process_label(&labels.object, target->group_leader);
-		/* In an interrupt the current process has nothing to do with the signal. */
-		if (credentials)
+		/* In an interrupt the current process has nothing to do with the signal. The
+		 * verifier takes the argument for one that is never NULL, and removes a test of it.
+		 */
+		if (bpf_core_cast(credentials, struct cred___mac)) {
 			labels.subject = no_label;
+			exempt_subject(&labels);
+		}
 	}
 	error = mac_ask_task_kill(asked, &subject, &wanted, &labels);
 	return error == -ESRCH ? -EPERM : error;

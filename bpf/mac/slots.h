@@ -157,6 +157,7 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 	{                                                                                          \
 		int error = 0;                                                                     \
                                                                                                    \
+		asked &= ~labels->exempt;                                                          \
 		MAC_ASK_SLOT(name, 0)                                                              \
 		MAC_ASK_SLOT(name, 1)                                                              \
 		MAC_ASK_SLOT(name, 2)                                                              \

@@ -377,22 +377,16 @@ MAC_RELABEL(relabel_file)
 	return is_within(level, &range) && is_within(next, &range) ? 0 : -EPERM;
 }
 
-/* A new file is at the level of its maker. An exempt one makes it at that of the directory, and at
- * the usual one where the directory is everybody's: what root installs or restores is not. */
+/* A new file is at the level of its maker, and one of an exempt maker at the usual one: what root
+ * installs or restores is not everybody's. */
 MAC_DECISION(new_file)
 {
 	struct usher_mac_levels *levels = (struct usher_mac_levels *)element->value;
-	const struct usher_mac_element *of = subject_label;
 
-	if (is_exempt(subject_label)) {
-		of = object_label;
-		if (object_label->kind == USHER_MAC_UNKNOWN)
-			return -EACCES;
-	}
 	__builtin_memset(element, 0, sizeof(*element));
 	element->kind = USHER_MAC_LEVELS;
-	if (has_level(of) && !is_exempt(of))
-		levels->effective = levels_of(of)->effective;
+	if (has_level(subject_label) && !is_exempt(subject_label))
+		levels->effective = levels_of(subject_label)->effective;
 	else
 		levels->effective.kind = USUAL;
 	return 0;

@@ -126,6 +126,8 @@ pub struct Declaration {
     /// The kind of its elements in labels (`enum usher_mac_kind` of bpf/include/usher_mac_label.h); 0: it
     /// labels nothing.
     pub label: u32,
+    /// Whether processes without an element are not asked about.
+    pub exempts_unlabelled: bool,
     /// Whether it has a place for settings.
     pub has_settings: bool,
 }
@@ -151,13 +153,7 @@ impl Declaration {
         }
         let elf = Elf::open(bytes)?;
         // First: another interface explains whatever else is strange.
-        let (name, label) = elf.declared()?;
-        let mut declaration = Self {
-            name,
-            label,
-            entry_points: Vec::new(),
-            has_settings: false,
-        };
+        let mut declaration = elf.declared()?;
         for (index, section) in elf.sections() {
             declaration.add(&elf, index, &section?)?;
         }
@@ -308,8 +304,8 @@ impl<'b> Elf<'b> {
         Ok(found)
     }
 
-    /// Its name, and the kind of its elements.
-    fn declared(&self) -> Result<(String, u32), NotAModule> {
+    /// What stands in the declaration: all but the entry points and the settings.
+    fn declared(&self) -> Result<Declaration, NotAModule> {
         let section = self.section(DECLARATION)?;
         let bytes = section.ok_or(NotAModule::NothingDeclared)?.bytes;
         let interface = bytes.first_chunk().map(|word| u32::from_ne_bytes(*word));
@@ -320,7 +316,7 @@ impl<'b> Elf<'b> {
         }
         let declared = MacDeclaration::read(bytes).filter(|declared| {
             let sizes = [declared.size as usize, bytes.len()];
-            sizes == [size_of::<MacDeclaration>(); 2] && declared.reserved == 0
+            sizes == [size_of::<MacDeclaration>(); 2] && declared.exempts_unlabelled <= 1
         });
         let declared = declared.ok_or(NotAModule::UnreadableDeclaration)?;
         let [name @ .., 0] = &declared.name else {
@@ -334,7 +330,13 @@ impl<'b> Elf<'b> {
         if declared.label > MAC_NAME {
             return Err(NotAModule::UnknownLabel(declared.label));
         }
-        Ok((name.to_owned(), declared.label))
+        Ok(Declaration {
+            name: name.to_owned(),
+            label: declared.label,
+            exempts_unlabelled: declared.exempts_unlabelled == 1,
+            entry_points: Vec::new(),
+            has_settings: false,
+        })
     }
 
     /// Requires that a section has one symbol of this kind, with this name.

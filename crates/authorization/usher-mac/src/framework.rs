@@ -175,15 +175,16 @@ impl Framework {
 
     /// Puts the labels of the modules in these slots in force.
     fn set_labelled(&self, among: u64) -> Result<(), Error> {
-        let (mut slots, mut youngest) = (0, 0);
+        let (mut slots, mut exempting, mut youngest) = (0, 0, 0);
         for slot in (0..MAC_MODULES).filter(|slot| among & bit(*slot) != 0) {
             let module = self.modules.get(&slot)?.unwrap_or(MacModule::zeroed());
             if module.label != MAC_NONE {
                 slots |= bit(slot);
+                exempting |= u64::from(module.exempts_unlabelled) << slot;
                 youngest = youngest.max(module.order);
             }
         }
-        Ok(self.labels.set_labelled(slots, youngest)?)
+        Ok(self.labels.set_labelled(slots, exempting, youngest)?)
     }
 
     /// Attaches a hook's dispatcher, if it is not.
@@ -211,7 +212,9 @@ impl Framework {
         let mut entry = MacModule::zeroed();
         entry.name[..module.name.len()].copy_from_slice(module.name.as_bytes());
         entry.order = order;
-        entry.label = module.declaration()?.label;
+        let declared = module.declaration()?;
+        entry.label = declared.label;
+        entry.exempts_unlabelled = declared.exempts_unlabelled.into();
         let pins = Pins::lock(&self.folder(slot))?;
         let (opened, points) = replacing(module, slot, &self.dispatchers)?;
         for point in &points {

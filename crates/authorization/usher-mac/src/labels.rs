@@ -99,11 +99,18 @@ impl Labels {
         Ok(self.labelled()?.slots)
     }
 
-    /// Sets which slots have modules with labels that are in force, and the order of the youngest one.
-    pub(crate) fn set_labelled(&self, slots: u64, order: u64) -> Result<(), KernelError> {
+    /// Sets which slots have modules with labels that are in force, which of these exempt processes without an
+    /// element, and the order of the youngest one.
+    pub(crate) fn set_labelled(
+        &self,
+        slots: u64,
+        exempting: u64,
+        order: u64,
+    ) -> Result<(), KernelError> {
         let former = self.labelled()?;
         let labelled = MacLabelled {
             slots,
+            exempting,
             order,
             ..former
         };

@@ -21,6 +21,8 @@ mod reached;
 mod rules;
 #[path = "kernel/seeotheruids.rs"]
 mod seeotheruids;
+#[path = "kernel/stress.rs"]
+mod stress;
 #[path = "kernel/ubns.rs"]
 mod ubns;
 

@@ -4,7 +4,7 @@
 use super::*;
 
 /// As `object_acts.py` has them.
-const OBJECTS: [&str; 16] = [
+pub(super) const OBJECTS: [&str; 16] = [
     "pipe",
     "memory_file",
     "huge_memory_file",
@@ -72,7 +72,7 @@ impl World {
     }
 
     /// Waits until none has one: the kernel ends removed ones a moment later.
-    fn await_none_labelled(&self) {
+    pub(super) fn await_none_labelled(&self) {
         for _ in 0..1000 {
             if self.labelled() == 0 {
                 return;

@@ -10,7 +10,7 @@ use usher_mac::{Answers, EntryPoint, Framework, Module, Settings};
 use super::World;
 
 /// Entry points that other tests reach.
-const ELSEWHERE: [EntryPoint; 16] = [
+pub(super) const ELSEWHERE: [EntryPoint; 16] = [
     EntryPoint::InodePermission,
     EntryPoint::InodeGetattr,
     EntryPoint::InodeUnlink,
@@ -30,14 +30,14 @@ const ELSEWHERE: [EntryPoint; 16] = [
 ];
 
 /// A process of a user, with all capabilities, that acts when it is asked to.
-struct Reacher {
+pub(super) struct Reacher {
     child: Child,
     names: ChildStdin,
     results: Lines<BufReader<ChildStdout>>,
 }
 
 impl Reacher {
-    fn start(uid: u32, folder: &Path) -> Self {
+    pub(super) fn start(uid: u32, folder: &Path) -> Self {
         let mut child = super::python()
             .args(["-c", include_str!("../points.py"), &uid.to_string()])
             .arg(folder)
@@ -55,7 +55,7 @@ impl Reacher {
         }
     }
 
-    fn act(&mut self, point: EntryPoint) -> String {
+    pub(super) fn act(&mut self, point: EntryPoint) -> String {
         writeln!(self.names, "{point}").unwrap();
         let result = self.results.next();
         result
@@ -63,7 +63,7 @@ impl Reacher {
             .unwrap()
     }
 
-    fn end(mut self) {
+    pub(super) fn end(mut self) {
         drop(self.names);
         assert!(self.child.wait().unwrap().success());
     }
@@ -82,7 +82,7 @@ fn when_refused(point: EntryPoint) -> &'static str {
 }
 
 /// The result of a permitted act. Two are permitted and have nothing to do.
-fn when_permitted(point: EntryPoint) -> &'static str {
+pub(super) fn when_permitted(point: EntryPoint) -> &'static str {
     match point {
         EntryPoint::KernelReadFile => "ENOEXEC",
         EntryPoint::KernelModuleRequest => "EAFNOSUPPORT",

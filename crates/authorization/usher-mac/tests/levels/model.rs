@@ -164,21 +164,12 @@ impl Module {
     }
 
     /// The element of a new file.
-    pub fn of_new_file(self, own: &Element, directory: &Element) -> Result<Element, i32> {
-        let level = |of: &Element| match of {
-            Element::Of(levels) => levels
-                .effective()
-                .filter(|level| **level != Level::Equal)
-                .cloned(),
+    pub fn of_new_file(self, own: &Element) -> Element {
+        let level = match own {
+            Element::Of(levels) => levels.effective(),
             _ => None,
         };
-        let of = match own {
-            Element::Of(levels) if levels.effective() != Some(&Level::Equal) => own,
-            Element::Unknown => own,
-            _ if *directory == Element::Unknown => return Err(EACCES),
-            _ => directory,
-        };
-        let level = level(of).unwrap_or_else(|| self.usual());
-        Ok(Element::Of(Levels::Effective(level)))
+        let level = level.filter(|level| **level != Level::Equal).cloned();
+        Element::Of(Levels::Effective(level.unwrap_or_else(|| self.usual())))
     }
 }

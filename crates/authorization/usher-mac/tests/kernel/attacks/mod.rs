@@ -36,14 +36,14 @@ impl Actor {
     }
 
     /// The same, with a label.
-    fn labelled(uid: u32, name: &str) -> Self {
+    pub(crate) fn labelled(uid: u32, name: &str) -> Self {
         let mut actor = Self::start(uid);
         actor.does(&format!("label:test/{name}"), "ok");
         actor
     }
 
     /// The result of an act: `ok`, or the name of an error.
-    fn act(&mut self, act: &str) -> String {
+    pub(crate) fn act(&mut self, act: &str) -> String {
         writeln!(self.acts, "{act}").unwrap();
         let line = self.results.next();
         let line = line
