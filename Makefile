@@ -161,6 +161,11 @@ uninstall: ## remove what `make install` has put there; keeps /etc/usher and /va
 	    'README, step 9' >&2; \
 	  exit 1; \
 	fi
+	@if [ -z "$(DESTDIR)" ] && grep -qrs '^[^#]*pam_usher\.so' /etc/pam.d /etc/pam.conf; then \
+	  echo 'uninstall: /etc/pam.d names pam_usher.so, without which sessions are refused: take' \
+	    'its lines out first' >&2; \
+	  exit 1; \
+	fi
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
 	# An administrator's own stays.
 	! cmp -s packaging/pam.d/usher $(DESTDIR)/etc/pam.d/usher || rm $(DESTDIR)/etc/pam.d/usher

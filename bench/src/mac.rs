@@ -15,12 +15,14 @@ const SECONDS: u32 = 3600;
 /// The state to which the others are compared: no LSM program.
 const WITHOUT: &str = "without";
 
-/// The other states: four of the first guest, then one LSM for each further guest.
-const COMPARED: [&str; 6] = [
+/// The other states: six of the first guest, then one LSM for each further guest.
+const COMPARED: [&str; 8] = [
     "empty",
     "no_module",
     "none",
     "file_open",
+    "biba",
+    "level",
     "apparmor",
     "selinux",
 ];

@@ -109,6 +109,7 @@ int BPF_PROG(dispatch_msg_queue_msgrcv, struct kern_ipc_perm *object, struct msg
 	subject.process = task_of(receiver)->tgid;
 	if (begin_labels(&labels, asked)) {
 		read_process_label(&labels.subject, receiver->group_leader);
+		exempt_subject(&labels);
 		read_ipc_label(&labels.object, object);
 	}
 	return mac_ask_msg_queue_msgrcv(asked, &subject, &wanted, &labels);

@@ -303,6 +303,8 @@ static __always_inline __u64 read_file_label(struct usher_mac_label *label, stru
 					     __u32 device)
 {
 	struct usher_mac_file_label *stored = bpf_inode_storage_get(&files, inode, NULL, 0);
+	struct usher_mac_labelled *now = first_of(&labelled);
+	__u64 order;
 
 	if (!is_multilabel(device)) {
 		*label = stored && stored->state == USHER_MAC_FILE_HELD ? stored->label : no_label;
@@ -312,8 +314,11 @@ static __always_inline __u64 read_file_label(struct usher_mac_label *label, stru
 		__builtin_memset(label, 0xff, sizeof(*label));
 		return ~0ULL;
 	}
+	/* First, so that a label that is stored meanwhile does not count as younger than it is. */
+	order = *(volatile __u64 *)&stored->order;
+	asm volatile("" : "+r"(order) : : "memory");
 	*label = stored->label;
-	return is_known(stored) ? 0 : mac_mark_younger(label, stored->order);
+	return now && order == now->order ? 0 : mac_mark_younger(label, order);
 }
 
 #endif

@@ -170,10 +170,15 @@ static __always_inline int may_label(const struct usher_mac_subject *subject)
 	return (subject->capabilities & capabilities_of(task->real_cred)) >> CAP_SYS_ADMIN & 1;
 }
 
-/* How many elements a module may have before this process makes another one. */
+#define CAP_SETUID 7
+
+/* How many elements a module may have before this process makes another one. Users leave half to
+ * those who label files, and to those who begin users' processes. */
 static __always_inline __u32 limit_of(const struct usher_mac_subject *subject)
 {
-	return may_label(subject) ? USHER_MAC_ELEMENTS : USHER_MAC_ELEMENTS_OF_USERS;
+	if (may_label(subject) || subject->capabilities >> CAP_SETUID & 1)
+		return USHER_MAC_ELEMENTS;
+	return USHER_MAC_ELEMENTS_OF_USERS;
 }
 
 /* Whether a module is asked about an element that is not known. */

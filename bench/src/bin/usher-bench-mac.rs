@@ -6,7 +6,7 @@
 //!
 //! The states are: no LSM program; empty ones, which show what the kernel takes for calling any; the
 //! framework without a module; with the module `none`, which declares every entry point; with a module
-//! that declares `file_open` only. Prints `usher_bench::Figure`s as JSON.
+//! that declares `file_open` only; with `biba`, for processes without a level, then for some with one. Prints `usher_bench::Figure`s as JSON.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use usher_bench::Figure;
 use usher_bench::busy::check_clock;
 use usher_bpf::{Code, code};
+use usher_kernel_label::set_own;
 use usher_mac::{Framework, Module};
 
 const PINS: &str = "/sys/fs/bpf/usher_bench_mac";
@@ -32,6 +33,11 @@ static ACTS_BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/usher-bench
 static FILE_OPEN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/file_open.bpf.o"));
 /// Programs that permit, at hooks of the framework.
 static EMPTY: Code = code!("mac_empty", "empty");
+/// A module with labels.
+const BIBA: &str = "biba";
+/// The label of this process while acts with a level are counted. At this level the files and interfaces
+/// of the acts are permitted, and loading programs is.
+const LEVEL: &str = "biba/high(low-high)";
 /// Names of what the kernel has compiled.
 const SYMBOLS: &str = "/proc/kallsyms";
 /// Before each count, for what the kernel still does about the last loading.
@@ -90,13 +96,23 @@ fn measure_framework(samples: &mut Samples) -> Result<(), Box<dyn Error>> {
         return Err(format!("without a module, programs are attached: {attached:?}").into());
     }
     measure("no_module", samples)?;
-    for module in [Module::none(), Module::from_object(FILE_OPEN.to_vec())?] {
+    let biba = Module::named(BIBA).ok_or("there is no module biba")?;
+    for module in [
+        Module::none(),
+        Module::from_object(FILE_OPEN.to_vec())?,
+        biba,
+    ] {
         framework.load(&module)?;
         if !has_attached(&fs::read_to_string(SYMBOLS)?) {
             return Err(format!("{SYMBOLS} does not show what is attached").into());
         }
         eprintln!("{}: {} hooks", module.name(), framework.attached()?.len());
         measure(module.name(), samples)?;
+        if module.name() == BIBA {
+            // For good, and for all children. It is forgotten with the module.
+            set_own(&LEVEL.parse()?)?;
+            measure("level", samples)?;
+        }
         framework.unload(module.name())?;
         await_detached()?;
     }

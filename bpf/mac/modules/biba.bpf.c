@@ -20,12 +20,12 @@ MAC_POLICY(biba, .label = USHER_MAC_LEVELS, .exempts_unlabelled = 1);
  * Capabilities by which a process changes itself, and uses files, processes and ports about which
  * there are other checks: chown, dac_override, dac_read_search, fowner, fsetid, kill, setgid,
  * setuid, setpcap, net_bind_service, net_broadcast, ipc_lock, ipc_owner, sys_chroot, sys_nice,
- * sys_resource, lease, audit_write, setfcap, wake_alarm, block_suspend.
+ * sys_resource, lease, audit_write, wake_alarm, block_suspend.
  */
 #define OWN_CAPABILITIES                                                                           \
 	(BIT(0) | BIT(1) | BIT(2) | BIT(3) | BIT(4) | BIT(5) | BIT(6) | BIT(7) | BIT(8) |          \
 	 BIT(10) | BIT(11) | BIT(14) | BIT(15) | BIT(18) | BIT(23) | BIT(24) | BIT(28) | BIT(29) | \
-	 BIT(31) | BIT(35) | BIT(36))
+	 BIT(35) | BIT(36))
 
 /* In a user namespace of its own a process has privileges about what is there only. */
 MAC_CHECK(capable)

@@ -104,12 +104,15 @@ static __always_inline int is_for_everybody(__u32 device)
 	case DEVICE(5, 2): /* ptmx */
 		return 1;
 	}
-	/* pts/0 and so on. */
-	return major >= 136 && major <= 143;
+	/* Consoles, serial lines, pts/0 and so on. */
+	return major == 4 || major == 204 || major == 229 || (major >= 136 && major <= 143);
 }
 
 static __always_inline __u32 usual_of(const struct usher_mac_file *file)
 {
+	/* eventfd(2) and its kind have no type. */
+	if (!TYPE(file->mode))
+		return USHER_MAC_LEVEL_EQUAL;
 	if (TYPE(file->mode) == CHARACTER && is_for_everybody(file->special))
 		return USHER_MAC_LEVEL_EQUAL;
 	return USUAL;
@@ -219,6 +222,12 @@ WRITES_PROCESS(task_kill)
 WRITES_PROCESS(task_setscheduler)
 WRITES_PROCESS(task_setnice)
 
+/* The other process's label is not there. 2: sets its limits. */
+MAC_CHECK(task_prlimit)
+{
+	return is_exempt(subject_label) || !(request->argument & 2) ? 0 : -EACCES;
+}
+
 MAC_CHECK(ptrace_access_check)
 {
 	__u32 ways = request->argument & ATTACH ? READS | WRITES : READS;
@@ -280,27 +289,22 @@ MAC_CHECK(interface_transmit)
 		return may(subject_label, object_label, USUAL, ways);                              \
 	}
 
-static __always_inline __u32 ways_of_control(__u32 command)
+/* Beside those of all kinds, which commands of a kind change something. */
+static __always_inline __u32 ways_of_control(__u32 command, __u32 one, __u32 other)
 {
-	switch (command & 0xff) {
-	case IPC_RMID:
-	case IPC_SET:
-	case SHM_LOCK:
-	case SHM_UNLOCK:
-	case SETVAL:
-	case SETALL:
-		return READS | WRITES;
-	}
-	return READS;
+	command &= 0xff;
+	return command == IPC_RMID || command == IPC_SET || command == one || command == other
+		   ? READS | WRITES
+		   : READS;
 }
 
-USES_IPC(msg_queue_msgctl, ways_of_control(request->argument))
+USES_IPC(msg_queue_msgctl, ways_of_control(request->argument, IPC_SET, IPC_SET))
 USES_IPC(msg_queue_msgsnd, WRITES)
 /* What is received is no longer there. */
 USES_IPC(msg_queue_msgrcv, READS | WRITES)
-USES_IPC(sem_semctl, ways_of_control(request->argument))
+USES_IPC(sem_semctl, ways_of_control(request->argument, SETVAL, SETALL))
 USES_IPC(sem_semop, request->argument ? READS | WRITES : READS)
-USES_IPC(shm_shmctl, ways_of_control(request->argument))
+USES_IPC(shm_shmctl, ways_of_control(request->argument, SHM_LOCK, SHM_UNLOCK))
 USES_IPC(shm_shmat, request->argument &SHM_RDONLY ? READS : READS | WRITES)
 
 /* Whether an element is a level and, if it has a range, lies in it. */

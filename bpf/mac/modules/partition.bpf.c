@@ -4,9 +4,9 @@
  * FreeBSD's mac_partition(4) has it.
  *
  * The element of a process is the number of its partition; 0, or none, is no partition. Processes
- * without a partition reach all others. A process with CAP_SYS_ADMIN enters one, once, or has its
- * next program enter it; children and programs are in it, too, and nothing leads out again, root's
- * privileges neither.
+ * without a partition reach all others. A process with CAP_SYS_ADMIN or CAP_SETUID enters one,
+ * once, or has its next program enter it; children and programs are in it, too, and nothing leads
+ * out again, root's privileges neither.
  *
  * A process in a partition does not signal, trace or schedule processes outside of it, and uses no
  * UNIX socket and no object of System V IPC that such a process has made. Processes that are
@@ -16,7 +16,8 @@
 
 MAC_POLICY(partition, .label = USHER_MAC_NUMBER);
 
-#define CAP_SYS_ADMIN 21
+/* CAP_SYS_ADMIN, and CAP_SETUID, by which logins and services of users begin. */
+#define MAY_ENTER (1ULL << 21 | 1ULL << 7)
 
 /* The partition of a process or object; 0: none. */
 static __always_inline __u32 partition_of(const struct usher_mac_element *element)
@@ -74,7 +75,7 @@ TO_AN_OBJECT(shm_shmat)
 
 MAC_RELABEL(relabel_process)
 {
-	if (partition_of(former) || !(subject->capabilities >> CAP_SYS_ADMIN & 1))
+	if (partition_of(former) || !(subject->capabilities & MAY_ENTER))
 		return -EPERM;
 	return 0;
 }

@@ -27,10 +27,13 @@ MAC_SETTINGS(struct usher_mac_portacl);
 #define SMC 43 /* AF_SMC */
 #define TCP 6
 #define UDP 17
-#define DCCP 33
 #define SCTP 132 /* IPPROTO_SCTP, and SOL_SCTP */
 #define UDP_LITE 136
+#define ICMP 1
+#define ICMP_6 58
+#define RAW 3 /* SOCK_RAW */
 #define MPTCP 262
+#define INTERNET_SMC 256 /* IPPROTO_SMC: TCP by a socket of AF_SMC */
 #define ADD_ADDRESSES 100 /* SCTP_SOCKOPT_BINDX_ADD */
 
 /* Ports that no rule is about. */
@@ -54,18 +57,22 @@ static __always_inline int protocol_of(const struct usher_mac_socket_address *re
 		return OTHERS;
 	if (request->family != INTERNET && request->family != INTERNET_6)
 		return 0;
+	if (request->kind == RAW)
+		return 0;
 	switch (request->protocol) {
 	case TCP:
 	case MPTCP:
+	case INTERNET_SMC:
 		return USHER_MAC_PORT_TCP;
 	case UDP:
 	case UDP_LITE:
 		return USHER_MAC_PORT_UDP;
-	case SCTP:
-	case DCCP:
-		return OTHERS;
+	case ICMP:
+	case ICMP_6:
+		return 0;
 	}
-	return 0;
+	/* SCTP, DCCP, and what is not known. */
+	return OTHERS;
 }
 
 static __always_inline int is_exempt(const struct usher_mac_portacl *now,

@@ -350,7 +350,7 @@ fn warn_of_service_manager(block: &MacBlock, warnings: &mut Vec<PolicyWarning>) 
          services and sessions",
         block.origin.place
     );
-    let remedy = "add `specificgid root;`, a group that the service manager has";
+    let remedy = "write `specificgid root;`, a group that the service manager has";
     warnings.push(PolicyWarning::new(explanation, remedy));
 }
 

@@ -22,6 +22,14 @@ pub enum AccountId {
 }
 
 impl AccountId {
+    /// Whether it is the user or the group root.
+    pub fn is_root(&self) -> bool {
+        match self {
+            Self::Name(name) => name == "root",
+            Self::Number(number) => *number == 0,
+        }
+    }
+
     /// A value of a statement; reported where it is neither a name nor a number. `noun`: user or group.
     pub(crate) fn read(field: &Field<'_>, item: &Item, noun: &'static str) -> Option<Self> {
         let word = item.word().or_else(|| field.expected_word(item))?;

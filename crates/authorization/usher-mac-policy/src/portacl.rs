@@ -73,8 +73,7 @@ pub struct PortPermit {
 impl PortPermit {
     /// Whether it is about root, which the kernel lets bind every port.
     pub fn is_of_root(&self) -> bool {
-        let root = [AccountId::Number(0), AccountId::Name("root".to_owned())];
-        !self.is_group && root.contains(&self.account)
+        !self.is_group && self.account.is_root()
     }
 }
 

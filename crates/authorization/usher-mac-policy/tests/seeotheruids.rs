@@ -67,6 +67,7 @@ fn each_mistake_has_its_place_and_remedy() {
 #[test]
 fn settings_that_bind_the_service_manager_are_found() {
     assert!(settings("suser_privileged no;").binds_the_service_manager());
+    assert!(settings("suser_privileged no; specificgid staff;").binds_the_service_manager());
     assert!(!settings("suser_privileged no; specificgid root;").binds_the_service_manager());
     assert!(!settings("").binds_the_service_manager());
 }

@@ -40,7 +40,12 @@ pub(super) fn run(output: &Output, file: &Path, users: &[String]) -> Result<(), 
         path: file.to_owned(),
         error,
     })?;
-    let labels = read(&file).map_err(refused)?.unwrap_or_default();
+    let found = read(&file).map_err(refused)?;
+    if found.is_none() && file != Path::new(usher_login_label::MAC_LOGIN) {
+        let error = std::io::ErrorKind::NotFound.into();
+        return Err(Failure::File { path: file, error });
+    }
+    let labels = found.unwrap_or_default();
     if users.is_empty() {
         warn_of_unknown(&file, &labels)?;
         let lines: Vec<Line> = labels.lines().map(line).collect();

@@ -26,7 +26,12 @@ fn add_module(host: &Host, service: &str, kinds: &[&str]) -> Outcome {
     let file = format!("/etc/pam.d/{service}");
     let mut text = host.read(&file)?;
     for kind in kinds {
-        text += &format!("{kind} required {MODULE}\n");
+        let line = format!("{kind} required {MODULE}\n");
+        // Nothing may skip the line for auth.
+        text = match *kind {
+            "auth" => line + &text,
+            _ => text + &line,
+        };
     }
     Ok(host.write(file, text)?)
 }

@@ -39,6 +39,9 @@ const TO_OBJECTS: [EntryPoint; 12] = [
     EntryPoint::ShmShmat,
 ];
 
+/// CAP_SYS_ADMIN and CAP_SETUID.
+const MAY_ENTER: u64 = 1 << 21 | 1 << 7;
+
 /// None: without an element.
 type Partition = Option<u32>;
 
@@ -74,7 +77,7 @@ proptest! {
         own in partition(),
         other in partition(),
         wanted in partition(),
-        capabilities in prop::sample::select(vec![0, 1 << 21, !(1 << 21), u64::MAX]),
+        capabilities in prop::sample::select(vec![0, 1 << 21, 1 << 7, !MAY_ENTER, u64::MAX]),
     ) {
         let process = Process { capabilities, ..Process::default() };
         let reached = reaches(own, other);
@@ -82,7 +85,7 @@ proptest! {
             (EntryPoint::PtraceTraceme, unless(reaches(other, own), ESRCH)),
             // Here `other` is the former one.
             (EntryPoint::RelabelProcess, unless(
-                [None, Some(0)].contains(&other) && capabilities & 1 << 21 != 0,
+                [None, Some(0)].contains(&other) && capabilities & MAY_ENTER != 0,
                 EPERM,
             )),
         ];

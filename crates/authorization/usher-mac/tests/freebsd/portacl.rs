@@ -19,6 +19,7 @@ fn program() -> &'static PathBuf {
 #[derive(Debug, Clone)]
 struct Binding {
     family: u32,
+    kind: u32,
     protocol: u32,
     port: u16,
 }
@@ -26,10 +27,11 @@ struct Binding {
 /// What usher-mac-portacl(7) says.
 fn model(settings: &PortSettings, process: &Process, binding: &Binding) -> i32 {
     let (euid, egid) = (process.uids[1], process.gids[1]);
-    let protocol = match (binding.family, binding.protocol) {
-        (43, _) | (2 | 10, 6 | 262) => Some(PortProtocol::Tcp),
-        (2 | 10, 17 | 136) => Some(PortProtocol::Udp),
-        (33, _) | (2 | 10, 132 | 33) => None,
+    let protocol = match (binding.family, binding.kind, binding.protocol) {
+        (2 | 10, 3, _) | (2 | 10, _, 1 | 58) => return 0,
+        (43, _, _) | (2 | 10, _, 6 | 256 | 262) => Some(PortProtocol::Tcp),
+        (2 | 10, _, 17 | 136) => Some(PortProtocol::Udp),
+        (2 | 10 | 33, _, _) => None,
         _ => return 0,
     };
     let is_root = settings.suser_exempt && euid == 0;
@@ -95,10 +97,12 @@ fn settings() -> impl Strategy<Value = PortSettings> {
 
 fn binding() -> impl Strategy<Value = Binding> {
     let family = prop::sample::select(vec![2, 2, 10, 10, 1, 33, 43]);
-    let protocol = prop::sample::select(vec![6, 6, 17, 17, 262, 136, 132, 33, 1, 58, 0]);
-    let binding = (family, protocol, port());
-    binding.prop_map(|(family, protocol, port)| Binding {
+    let protocol = prop::sample::select(vec![6, 6, 17, 17, 262, 256, 136, 132, 33, 1, 58, 0, 99]);
+    let kind = prop::sample::select(vec![1, 1, 2, 3]);
+    let binding = (family, kind, protocol, port());
+    binding.prop_map(|(family, kind, protocol, port)| Binding {
         family,
+        kind,
         protocol,
         port,
     })
@@ -113,10 +117,10 @@ proptest! {
         cases in prop::collection::vec((process(), binding()), 4),
     ) {
         let questions: Vec<_> = cases.iter().map(|(process, binding)| {
-            let Binding { family, protocol, port } = *binding;
+            let Binding { family, kind, protocol, port } = *binding;
             // RxRPC's addresses are not read.
             let port = if family == 33 { 0 } else { port.into() };
-            let mut request = words(&[family, 1, protocol, port]);
+            let mut request = words(&[family, kind, protocol, port]);
             request.extend([0; 16]);
             request.extend(words(&[family, 0]));
             let labels = Default::default();

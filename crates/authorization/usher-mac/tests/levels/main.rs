@@ -1,6 +1,8 @@
 //! The modules `biba` and `mls` compiled for user space, compared with a model that is written from
 //! docs/mac.md and orders levels by itself.
 
+#[path = "../shared/asked.rs"]
+mod asked;
 mod cases;
 #[path = "../shared/compiled.rs"]
 mod compiled;
@@ -9,7 +11,8 @@ mod model;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use cases::{Case, Element, case, words};
+use asked::{Process, Question, ask, words};
+use cases::{Case, Element, case};
 use model::{BOTH, Module, READS, WRITES};
 use proptest::prelude::*;
 use usher_label::Level;
@@ -20,8 +23,8 @@ const EPERM: i32 = -libc::EPERM;
 const EINVAL: i32 = -libc::EINVAL;
 
 /// The capabilities that a process below `high` uses.
-const OWN_CAPABILITIES: [u32; 21] = [
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 14, 15, 18, 23, 24, 28, 29, 31, 35, 36,
+const OWN_CAPABILITIES: [u32; 20] = [
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 14, 15, 18, 23, 24, 28, 29, 35, 36,
 ];
 
 fn program(module: Module) -> &'static PathBuf {
@@ -35,27 +38,19 @@ fn program(module: Module) -> &'static PathBuf {
 
 /// The module's answers at these entry points, each with the last element as the module left it.
 fn asked(module: Module, case: &Case, questions: &[(EntryPoint, Vec<u8>)]) -> Vec<(i32, Vec<u8>)> {
-    let mut input = Vec::new();
-    for (point, request) in questions {
-        input.extend(words(&[*point as u32, 0]));
-        input.extend(words(&[
-            1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 0, 0, 77, 0,
-        ]));
-        let mut request = request.clone();
-        request.resize(128, 0);
-        input.extend(request);
-        for element in [&case.own, &case.object, &case.last] {
-            input.extend(element.encode());
-        }
-    }
-    let output = compiled::run(program(module), &input);
-    let (answers, rest) = output.as_chunks::<124>();
-    assert!(rest.is_empty());
-    let answers = answers.iter().map(|answer| {
-        let code = i32::from_ne_bytes(answer[..4].try_into().unwrap());
-        (code, answer[4..].to_vec())
-    });
-    answers.collect()
+    let process = Process::default();
+    let labels = [&case.own, &case.object, &case.last].map(Element::encode);
+    let questions: Vec<_> = questions
+        .iter()
+        .map(|(point, request)| Question {
+            point: *point,
+            process: &process,
+            request: request.clone(),
+            labels: labels.clone(),
+        })
+        .collect();
+    // There are no settings: a word in their place.
+    ask(program(module), &[0; 8], &questions)
 }
 
 fn packet(case: &Case) -> Vec<u8> {
@@ -88,6 +83,15 @@ fn questions(module: Module, case: &Case) -> Vec<(EntryPoint, Vec<u8>, i32)> {
     } else {
         READS
     };
+    // The command is in the low byte.
+    let controls = |changing: &[u32]| {
+        let changes = changing.contains(&(case.argument & 0xff));
+        on(object, &usual, if changes { BOTH } else { READS })
+    };
+    let limits = match case.argument & 2 {
+        0 => 0,
+        _ => module.may(own, &Element::Unknown, &usual, BOTH),
+    };
     // One of the two has a file that is replaced.
     let mut replacing = case.file(&[]);
     replacing.extend(case.file(&[u32::from(case.access & 1 == 1), 0]));
@@ -118,7 +122,7 @@ fn questions(module: Module, case: &Case) -> Vec<(EntryPoint, Vec<u8>, i32)> {
         (BprmCheckSecurity, case.file(&[]), on(object, &usual, READS)),
         (TaskKill, words(&[0, 0, 1, 9]), on(object, &usual, WRITES)),
         (PtraceAccessCheck, trace.clone(), on(object, &usual, traced)),
-        (PtraceTraceme, trace, on(object, &usual, BOTH)),
+        (PtraceTraceme, trace.clone(), on(object, &usual, BOTH)),
         (SocketSendmsg, Vec::new(), on(object, &Level::Equal, WRITES)),
         (SocketRecvmsg, Vec::new(), on(object, &Level::Equal, READS)),
         (
@@ -132,6 +136,23 @@ fn questions(module: Module, case: &Case) -> Vec<(EntryPoint, Vec<u8>, i32)> {
             on(object, &case.usual_of_packet(), READS),
         ),
         (InterfaceTransmit, packet(case), module.transmits(case)),
+        (TaskPrlimit, trace, limits),
+        (MsgQueueMsgctl, ipc.clone(), controls(&[0, 1])),
+        (SemSemctl, ipc.clone(), controls(&[0, 1, 16, 17])),
+        (ShmShmctl, ipc.clone(), controls(&[0, 1, 11, 12])),
+        (InodeMkdir, case.file(&[]), in_directory),
+        (InodeSymlink, case.file(&[]), in_directory),
+        (InodeMknod, case.file(&[]), in_directory),
+        (InodeUnlink, case.file(&[]), changed),
+        (InodeRename, case.file(&[]), changed),
+        (TaskSetscheduler, Vec::new(), on(object, &usual, WRITES)),
+        (TaskSetnice, Vec::new(), on(object, &usual, WRITES)),
+        (
+            SocketGetsockopt,
+            Vec::new(),
+            on(object, &Level::Equal, READS),
+        ),
+        (UnixMaySend, Vec::new(), on(object, &Level::Equal, WRITES)),
         (MsgQueueMsgsnd, ipc.clone(), on(object, &usual, WRITES)),
         (MsgQueueMsgrcv, ipc.clone(), on(object, &usual, BOTH)),
         (SemSemop, ipc.clone(), on(object, &usual, stirred)),

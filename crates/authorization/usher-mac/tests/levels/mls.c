@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "modules/mls.bpf.c"
 
-#include "levels.h"
+#include "functions.h"
+
+#define ANSWERS LEVELS
+
+#include "asked.h"
