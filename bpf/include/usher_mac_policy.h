@@ -44,7 +44,7 @@
 
 #include "usher_mac_label.h"
 
-#define USHER_MAC_INTERFACE 6
+#define USHER_MAC_INTERFACE 7
 
 /*
  * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION. hook: the kernel's,
@@ -77,7 +77,7 @@
 	ENTRY(inode_readlink, CHECK, inode_readlink, usher_mac_file, "files", "5.7", "a symbolic link is read (readlink)") \
 	ENTRY(inode_follow_link, CHECK, inode_follow_link, usher_mac_file, "files", "5.7", "a symbolic link is followed to look up a name") \
 	ENTRY(inode_getxattr, CHECK, inode_getxattr, usher_mac_attribute, "files", "5.7", "an extended attribute is read") \
-	ENTRY(inode_setxattr, CHECK, inode_setxattr, usher_mac_attribute, "files", "5.7", "an extended attribute is set; access control lists are not asked about") \
+	ENTRY(inode_setxattr, CHECK, inode_setxattr, usher_mac_attribute, "files", "5.7", "an extended attribute is set; of access control lists see inode_set_acl") \
 	ENTRY(inode_removexattr, CHECK, inode_removexattr, usher_mac_attribute, "files", "5.7", "an extended attribute is removed") \
 	ENTRY(inode_listxattr, CHECK, inode_listxattr, usher_mac_file, "files", "5.7", "the names of extended attributes are listed") \
 	ENTRY(file_ioctl, CHECK, file_ioctl, usher_mac_file_command, "files", "5.7", "ioctl(2) of an open file") \
@@ -136,7 +136,9 @@
 	ENTRY(socket_getpeername, CHECK, socket_getpeername, usher_mac_socket_call, "sockets", "5.7", "the address at the other end is read") \
 	ENTRY(socket_deliver, CHECK, socket_sock_rcv_skb, usher_mac_packet, "packets", "5.7", "a packet is delivered to a socket, by no process; refused, it is dropped; streams of UNIX sockets and packet sockets are not asked about") \
 	ENTRY(interface_transmit, CHECK, cgroup_egress, usher_mac_packet, "packets", "6.2", "a packet of a socket of IP leaves by an interface, by no process; refused, it is dropped, and the call may fail with EPERM") \
-	ENTRY(capable, CHECK, capable, usher_mac_operation, "system", "5.7", "a process that has a capability uses it, or the kernel looks whether it could")
+	ENTRY(capable, CHECK, capable, usher_mac_operation, "system", "5.7", "a process that has a capability uses it, or the kernel looks whether it could") \
+	ENTRY(inode_set_acl, CHECK, inode_set_acl, usher_mac_attribute, "files", "6.2", "an access control list of a file is set") \
+	ENTRY(inode_remove_acl, CHECK, inode_remove_acl, usher_mac_attribute, "files", "6.2", "an access control list of a file is removed")
 /* clang-format on */
 
 /* Bits of `access`. Truncating is writing. */
@@ -228,6 +230,10 @@ struct usher_mac_mapping {
 	struct usher_mac_file file;
 	__u32 protection; /* as in mmap(2) */
 	__u32 flags; /* as in mmap(2) */
+	/* the protections that mprotect(2) can give it later, without another question: reading
+	 * stands for executing, and writing is that of the file */
+	__u32 permitted;
+	__u32 reserved; /* 0 */
 };
 
 struct usher_mac_signal {
@@ -409,7 +415,7 @@ _Static_assert(sizeof(struct usher_mac_naming) == 64, "usher_mac_naming");
 _Static_assert(sizeof(struct usher_mac_replacing) == 72, "usher_mac_replacing");
 _Static_assert(sizeof(struct usher_mac_attributes) == 48, "usher_mac_attributes");
 _Static_assert(sizeof(struct usher_mac_execution) == 40, "usher_mac_execution");
-_Static_assert(sizeof(struct usher_mac_mapping) == 40, "usher_mac_mapping");
+_Static_assert(sizeof(struct usher_mac_mapping) == 48, "usher_mac_mapping");
 _Static_assert(sizeof(struct usher_mac_signal) == 24, "usher_mac_signal");
 _Static_assert(sizeof(struct usher_mac_socket_address) == 40, "usher_mac_socket_address");
 _Static_assert(sizeof(struct usher_mac_node) == 40, "usher_mac_node");

@@ -22,7 +22,7 @@ static __always_inline int read_attribute(struct usher_mac_attribute *wanted, st
 SEC("lsm/inode_getxattr")
 int BPF_PROG(dispatch_inode_getxattr, struct dentry *entry, const char *name)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_getxattr);
+	__u64 asked = modules_about_caller(MAC_POINT_inode_getxattr);
 	struct usher_mac_attribute wanted = {};
 
 	if (!asked || !read_attribute(&wanted, entry, name))
@@ -36,7 +36,7 @@ SEC("lsm.s/inode_setxattr")
 int BPF_PROG(dispatch_inode_setxattr, struct mnt_idmap *map, struct dentry *entry, const char *name,
 	     const void *value, __u64 size, int flags)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_setxattr);
+	__u64 asked = modules_about_sleeper(MAC_POINT_inode_setxattr);
 	struct usher_mac_attribute wanted = { .size = size, .flags = flags };
 	int error = 0;
 
@@ -53,7 +53,7 @@ SEC("lsm.s/inode_removexattr")
 int BPF_PROG(dispatch_inode_removexattr, struct mnt_idmap *map, struct dentry *entry,
 	     const char *name)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_removexattr);
+	__u64 asked = modules_about_sleeper(MAC_POINT_inode_removexattr);
 	struct usher_mac_attribute wanted = {};
 	int error = 0;
 
@@ -65,11 +65,34 @@ int BPF_PROG(dispatch_inode_removexattr, struct mnt_idmap *map, struct dentry *e
 	return mac_bounded(mac_both(error, remove_file_label(entry, name)));
 }
 
+#define DISPATCH_ACL(hook)                                                                         \
+	SEC("lsm/" #hook)                                                                          \
+	int BPF_PROG(dispatch_##hook, struct mnt_idmap *map, struct dentry *entry,                 \
+		     const char *name)                                                             \
+	{                                                                                          \
+		__u64 asked = modules_about_caller(MAC_POINT_##hook);                              \
+		struct usher_mac_attribute wanted = {};                                            \
+		struct usher_mac_subject subject;                                                  \
+		struct mac_labels labels;                                                          \
+                                                                                                   \
+		if (!asked || !read_attribute(&wanted, entry, name))                               \
+			return 0;                                                                  \
+		read_subject(&subject);                                                            \
+		if (read_labels(&labels, asked, &subject, entry->d_inode, wanted.file.device,      \
+				NULL))                                                             \
+			return -EACCES;                                                            \
+		return mac_ask_##hook(asked, &subject, &wanted, &labels);                          \
+	}
+
+/* Hooks: these, because access control lists pass no other one. They cannot read a label. */
+DISPATCH_ACL(inode_set_acl)
+DISPATCH_ACL(inode_remove_acl)
+
 /* Hook: inode_listxattr, because listxattr(2) and its kind pass it. */
 SEC("lsm/inode_listxattr")
 int BPF_PROG(dispatch_inode_listxattr, struct dentry *entry)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_listxattr);
+	__u64 asked = modules_about_caller(MAC_POINT_inode_listxattr);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode_of(entry)))

@@ -21,6 +21,17 @@ extern int bpf_get_dentry_xattr(struct dentry *entry, const char *name,
 
 struct xattr;
 
+/* modules_about_caller in a program that may sleep. */
+static __always_inline __u64 modules_about_sleeper(__u32 point)
+{
+	__u64 asked;
+
+	bpf_rcu_read_lock();
+	asked = modules_about_caller(point);
+	bpf_rcu_read_unlock();
+	return asked;
+}
+
 /* The attribute. */
 const char label_attribute[] = "security.bpf.mac";
 
@@ -313,9 +324,7 @@ static __always_inline int label_new_file(struct inode *inode, struct inode *dir
 		return -ENOMEM;
 	read_subject(&now->subject);
 	read_own_label(&now->own);
-	labels.slots = in_force->slots;
-	labels.subject = now->own;
-	exempt_subject(&labels);
+	labels.slots = asked_about(in_force->slots, &now->own);
 	labels.unknown = read_file_label(&labels.directory, directory, wanted.directory.device);
 	if (refuses_unknown(&now->subject, &labels))
 		return -EACCES;

@@ -54,7 +54,7 @@ struct iattr {
 SEC("lsm/inode_permission")
 int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_permission);
+	__u64 asked = modules_about_caller(MAC_POINT_inode_permission);
 	struct usher_mac_file_access wanted = { .access = mask & ACCESS_KINDS };
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
@@ -70,7 +70,6 @@ int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
 		     (wanted.access == USHER_MAC_READ && reads_attribute()))) {
 			asked &= ~labels.slots;
 			labels.slots = 0;
-			labels.exempt = 0;
 		} else if (refuses_unknown(&subject, &labels)) {
 			return -EACCES;
 		}
@@ -94,7 +93,7 @@ static __always_inline int ask_file_open(__u64 asked, struct file *file,
 SEC("lsm.s/file_open")
 int BPF_PROG(dispatch_file_open, struct file *file)
 {
-	__u64 asked = modules_at(MAC_POINT_file_open);
+	__u64 asked = modules_about_sleeper(MAC_POINT_file_open);
 	const struct file___mac *opened = bpf_core_cast(file, struct file___mac);
 	struct usher_mac_file_access wanted = {};
 	int error;
@@ -123,7 +122,7 @@ int BPF_PROG(dispatch_file_open, struct file *file)
 SEC("lsm/inode_getattr")
 int BPF_PROG(dispatch_inode_getattr, const struct path *path)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_getattr);
+	__u64 asked = modules_about_caller(MAC_POINT_inode_getattr);
 	struct usher_mac_subject subject;
 	struct usher_mac_file wanted = {};
 	struct mac_labels labels;
@@ -141,7 +140,7 @@ SEC("lsm/inode_create")
 int BPF_PROG(dispatch_inode_create, struct inode *directory, struct dentry *entry,
 	     unsigned short mode)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_create);
+	__u64 asked = modules_about_caller(MAC_POINT_inode_create);
 	struct usher_mac_creation wanted = { .mode = mode };
 
 	if (!asked || !read_file(&wanted.directory, directory))
@@ -155,7 +154,7 @@ SEC("lsm/inode_link")
 int BPF_PROG(dispatch_inode_link, struct dentry *former, struct inode *directory,
 	     struct dentry *entry)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_link);
+	__u64 asked = modules_about_caller(MAC_POINT_inode_link);
 	struct usher_mac_naming wanted = {};
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
@@ -186,7 +185,7 @@ static __always_inline int ask_inode_unlink(__u64 asked, struct inode *directory
 SEC("lsm.s/inode_unlink")
 int BPF_PROG(dispatch_inode_unlink, struct inode *directory, struct dentry *entry)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_unlink);
+	__u64 asked = modules_about_sleeper(MAC_POINT_inode_unlink);
 	struct usher_mac_naming wanted = {};
 	int error;
 
@@ -241,7 +240,8 @@ SEC("lsm.s/inode_rename")
 int BPF_PROG(dispatch_inode_rename, struct inode *directory, struct dentry *entry,
 	     struct inode *new_directory, struct dentry *new_entry)
 {
-	__u64 from = modules_at(MAC_POINT_inode_rename), to = modules_at(MAC_POINT_inode_rename_to);
+	__u64 from = modules_about_sleeper(MAC_POINT_inode_rename),
+	      to = modules_about_sleeper(MAC_POINT_inode_rename_to);
 	struct usher_mac_naming former = {};
 	struct usher_mac_replacing wanted = {};
 	int error;
@@ -298,7 +298,7 @@ SEC("lsm.s/inode_setattr")
 int BPF_PROG(dispatch_inode_setattr, struct mnt_idmap *map, struct dentry *entry,
 	     struct iattr *change)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_setattr);
+	__u64 asked = modules_about_sleeper(MAC_POINT_inode_setattr);
 	struct usher_mac_attributes wanted = {};
 	const struct iattr *asked_for;
 	int error;

@@ -52,7 +52,7 @@ static __always_inline void read_ipc(struct usher_mac_ipc *wanted, struct kern_i
 SEC("lsm/msg_queue_associate")
 int BPF_PROG(dispatch_msg_queue_associate, struct kern_ipc_perm *object, int flags)
 {
-	__u64 asked = modules_at(MAC_POINT_msg_queue_associate);
+	__u64 asked = modules_about_caller(MAC_POINT_msg_queue_associate);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
@@ -65,7 +65,7 @@ int BPF_PROG(dispatch_msg_queue_associate, struct kern_ipc_perm *object, int fla
 SEC("lsm/msg_queue_msgctl")
 int BPF_PROG(dispatch_msg_queue_msgctl, struct kern_ipc_perm *object, int command)
 {
-	__u64 asked = modules_at(MAC_POINT_msg_queue_msgctl);
+	__u64 asked = modules_about_caller(MAC_POINT_msg_queue_msgctl);
 	struct usher_mac_ipc wanted = { .argument = command };
 
 	if (!asked)
@@ -79,7 +79,7 @@ SEC("lsm/msg_queue_msgsnd")
 int BPF_PROG(dispatch_msg_queue_msgsnd, struct kern_ipc_perm *object, struct msg_msg *message,
 	     int flags)
 {
-	__u64 asked = modules_at(MAC_POINT_msg_queue_msgsnd);
+	__u64 asked = modules_about_caller(MAC_POINT_msg_queue_msgsnd);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
@@ -99,17 +99,19 @@ int BPF_PROG(dispatch_msg_queue_msgrcv, struct kern_ipc_perm *object, struct msg
 	__u64 asked = modules_at(MAC_POINT_msg_queue_msgrcv);
 	struct usher_mac_ipc wanted = { .argument = mode };
 	struct usher_mac_subject subject;
+	struct usher_mac_label own;
 	struct mac_labels labels;
 
 	if (!asked)
 		return 0;
+	read_process_label(&own, receiver->group_leader);
+	asked = asked_about(asked, &own);
 	read_ipc(&wanted, object);
 	read_subject(&subject);
 	read_credentials(&subject, task_of(receiver)->cred);
 	subject.process = task_of(receiver)->tgid;
 	if (begin_labels(&labels, asked)) {
-		read_process_label(&labels.subject, receiver->group_leader);
-		exempt_subject(&labels);
+		labels.subject = own;
 		read_ipc_label(&labels.object, object);
 	}
 	return mac_ask_msg_queue_msgrcv(asked, &subject, &wanted, &labels);
@@ -119,7 +121,7 @@ int BPF_PROG(dispatch_msg_queue_msgrcv, struct kern_ipc_perm *object, struct msg
 SEC("lsm/sem_associate")
 int BPF_PROG(dispatch_sem_associate, struct kern_ipc_perm *object, int flags)
 {
-	__u64 asked = modules_at(MAC_POINT_sem_associate);
+	__u64 asked = modules_about_caller(MAC_POINT_sem_associate);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
@@ -132,7 +134,7 @@ int BPF_PROG(dispatch_sem_associate, struct kern_ipc_perm *object, int flags)
 SEC("lsm/sem_semctl")
 int BPF_PROG(dispatch_sem_semctl, struct kern_ipc_perm *object, int command)
 {
-	__u64 asked = modules_at(MAC_POINT_sem_semctl);
+	__u64 asked = modules_about_caller(MAC_POINT_sem_semctl);
 	struct usher_mac_ipc wanted = { .argument = command };
 
 	if (!asked)
@@ -146,7 +148,7 @@ SEC("lsm/sem_semop")
 int BPF_PROG(dispatch_sem_semop, struct kern_ipc_perm *object, struct sembuf *operations,
 	     unsigned int count, int alters)
 {
-	__u64 asked = modules_at(MAC_POINT_sem_semop);
+	__u64 asked = modules_about_caller(MAC_POINT_sem_semop);
 	struct usher_mac_ipc wanted = { .argument = alters };
 
 	if (!asked)
@@ -159,7 +161,7 @@ int BPF_PROG(dispatch_sem_semop, struct kern_ipc_perm *object, struct sembuf *op
 SEC("lsm/shm_associate")
 int BPF_PROG(dispatch_shm_associate, struct kern_ipc_perm *object, int flags)
 {
-	__u64 asked = modules_at(MAC_POINT_shm_associate);
+	__u64 asked = modules_about_caller(MAC_POINT_shm_associate);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
@@ -172,7 +174,7 @@ int BPF_PROG(dispatch_shm_associate, struct kern_ipc_perm *object, int flags)
 SEC("lsm/shm_shmctl")
 int BPF_PROG(dispatch_shm_shmctl, struct kern_ipc_perm *object, int command)
 {
-	__u64 asked = modules_at(MAC_POINT_shm_shmctl);
+	__u64 asked = modules_about_caller(MAC_POINT_shm_shmctl);
 	struct usher_mac_ipc wanted = { .argument = command };
 
 	if (!asked)
@@ -185,7 +187,7 @@ int BPF_PROG(dispatch_shm_shmctl, struct kern_ipc_perm *object, int command)
 SEC("lsm/shm_shmat")
 int BPF_PROG(dispatch_shm_shmat, struct kern_ipc_perm *object, char *address, int flags)
 {
-	__u64 asked = modules_at(MAC_POINT_shm_shmat);
+	__u64 asked = modules_about_caller(MAC_POINT_shm_shmat);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)

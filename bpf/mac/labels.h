@@ -92,7 +92,6 @@ static struct usher_mac_element absent[2] = { [1] = { .kind = USHER_MAC_UNKNOWN 
 struct mac_labels {
 	__u64 slots; /* of the modules with labels that are asked */
 	__u64 slot; /* that is asked: see slots.h */
-	__u64 exempt; /* of `slots`, those that are not asked about this process */
 	__u64 unknown; /* the slots whose elements of a file are not known */
 	struct usher_mac_label subject;
 	struct usher_mac_label object;
@@ -175,13 +174,16 @@ __attribute__((noinline)) __u64 mac_lacking(const struct usher_mac_label *label 
 	return lacking;
 }
 
-/* Notes the modules that are not asked about the subject, whose label is there. */
-static __always_inline void exempt_subject(struct mac_labels *labels)
+/* Of these modules, those that are asked about a process or a socket with this label; NULL: without
+ * one. */
+static __always_inline __u64 asked_about(__u64 asked, const struct usher_mac_label *label)
 {
 	struct usher_mac_labelled *now = first_of(&labelled);
-	__u64 exempting = now ? now->exempting & labels->slots : 0;
+	__u64 exempting = now ? now->exempting & asked : 0;
 
-	labels->exempt = exempting ? mac_lacking(&labels->subject, exempting) : 0;
+	if (!exempting)
+		return asked;
+	return asked & ~(label ? mac_lacking(label, exempting) : exempting);
 }
 
 /* The modules with labels among these. */

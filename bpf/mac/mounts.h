@@ -52,7 +52,7 @@ SEC("lsm/sb_mount")
 int BPF_PROG(dispatch_sb_mount, const char *source, const struct path *place, const char *type,
 	     unsigned long flags, void *data)
 {
-	__u64 asked = modules_at(MAC_POINT_sb_mount);
+	__u64 asked = modules_about_caller(MAC_POINT_sb_mount);
 	struct usher_mac_mount wanted = { .flags = flags };
 
 	if (!asked || !read_file(&wanted.place, inode_at(place)))
@@ -64,7 +64,7 @@ int BPF_PROG(dispatch_sb_mount, const char *source, const struct path *place, co
 SEC("lsm/sb_umount")
 int BPF_PROG(dispatch_sb_umount, struct vfsmount *mount, int flags)
 {
-	__u64 asked = modules_at(MAC_POINT_sb_umount);
+	__u64 asked = modules_about_caller(MAC_POINT_sb_umount);
 	const struct vfsmount___mac *mounted = bpf_core_cast(mount, struct vfsmount___mac);
 	struct usher_mac_mount wanted = { .flags = flags };
 
@@ -77,7 +77,7 @@ int BPF_PROG(dispatch_sb_umount, struct vfsmount *mount, int flags)
 SEC("lsm/sb_remount")
 int BPF_PROG(dispatch_sb_remount, struct super_block *system, void *options)
 {
-	__u64 asked = modules_at(MAC_POINT_sb_remount);
+	__u64 asked = modules_about_caller(MAC_POINT_sb_remount);
 	const struct super_block___mac *mounted = bpf_core_cast(system, struct super_block___mac);
 	struct usher_mac_mount wanted = {};
 
@@ -90,7 +90,7 @@ int BPF_PROG(dispatch_sb_remount, struct super_block *system, void *options)
 SEC("lsm/move_mount")
 int BPF_PROG(dispatch_move_mount, const struct path *former, const struct path *place)
 {
-	__u64 asked = modules_at(MAC_POINT_move_mount);
+	__u64 asked = modules_about_caller(MAC_POINT_move_mount);
 	struct usher_mac_mount wanted = {};
 
 	if (!asked || !read_file(&wanted.moved, inode_at(former)) ||
@@ -104,7 +104,7 @@ int BPF_PROG(dispatch_move_mount, const struct path *former, const struct path *
 SEC("lsm/sb_statfs")
 int BPF_PROG(dispatch_sb_statfs, struct dentry *entry)
 {
-	__u64 asked = modules_at(MAC_POINT_sb_statfs);
+	__u64 asked = modules_about_caller(MAC_POINT_sb_statfs);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode_of(entry)))
@@ -116,7 +116,7 @@ int BPF_PROG(dispatch_sb_statfs, struct dentry *entry)
 SEC("lsm/path_chroot")
 int BPF_PROG(dispatch_path_chroot, const struct path *path)
 {
-	__u64 asked = modules_at(MAC_POINT_path_chroot);
+	__u64 asked = modules_about_caller(MAC_POINT_path_chroot);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode_at(path)))

@@ -14,7 +14,7 @@ SEC("lsm/inode_mkdir")
 int BPF_PROG(dispatch_inode_mkdir, struct inode *directory, struct dentry *entry,
 	     unsigned short mode)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_mkdir);
+	__u64 asked = modules_about_caller(MAC_POINT_inode_mkdir);
 	struct usher_mac_creation wanted = { .mode = mode | TYPE_DIRECTORY };
 
 	if (!asked || !read_file(&wanted.directory, directory))
@@ -26,7 +26,7 @@ int BPF_PROG(dispatch_inode_mkdir, struct inode *directory, struct dentry *entry
 SEC("lsm/inode_rmdir")
 int BPF_PROG(dispatch_inode_rmdir, struct inode *directory, struct dentry *entry)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_rmdir);
+	__u64 asked = modules_about_caller(MAC_POINT_inode_rmdir);
 	struct usher_mac_naming wanted = {};
 
 	if (!asked || !read_file(&wanted.file, inode_of(entry)) ||
@@ -40,7 +40,7 @@ SEC("lsm/inode_symlink")
 int BPF_PROG(dispatch_inode_symlink, struct inode *directory, struct dentry *entry,
 	     const char *target)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_symlink);
+	__u64 asked = modules_about_caller(MAC_POINT_inode_symlink);
 	struct usher_mac_creation wanted = { .mode = TYPE_LINK | 0777 };
 
 	if (!asked || !read_file(&wanted.directory, directory))
@@ -53,7 +53,7 @@ SEC("lsm/inode_mknod")
 int BPF_PROG(dispatch_inode_mknod, struct inode *directory, struct dentry *entry,
 	     unsigned short mode, unsigned int device)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_mknod);
+	__u64 asked = modules_about_caller(MAC_POINT_inode_mknod);
 	struct usher_mac_node wanted = { .mode = mode, .device = device };
 
 	if (!asked || !read_file(&wanted.directory, directory))
@@ -65,7 +65,7 @@ int BPF_PROG(dispatch_inode_mknod, struct inode *directory, struct dentry *entry
 SEC("lsm/inode_readlink")
 int BPF_PROG(dispatch_inode_readlink, struct dentry *entry)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_readlink);
+	__u64 asked = modules_about_caller(MAC_POINT_inode_readlink);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode_of(entry)))
@@ -77,7 +77,7 @@ int BPF_PROG(dispatch_inode_readlink, struct dentry *entry)
 SEC("lsm/inode_follow_link")
 int BPF_PROG(dispatch_inode_follow_link, struct dentry *entry, struct inode *inode, int is_fast)
 {
-	__u64 asked = modules_at(MAC_POINT_inode_follow_link);
+	__u64 asked = modules_about_caller(MAC_POINT_inode_follow_link);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode))

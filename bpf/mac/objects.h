@@ -107,16 +107,13 @@ static __always_inline int begin_labels_by(struct mac_labels *labels, __u64 aske
 	 * take all for written. */
 	asm volatile("" : : "r"(labels) : "memory");
 	labels->slots = labelled_of(asked);
-	labels->exempt = 0;
 	if (!labels->slots)
 		return 0;
 	labels->unknown = 0;
-	if (has_process) {
+	if (has_process)
 		read_own_label(&labels->subject);
-		exempt_subject(labels);
-	} else {
+	else
 		labels->subject = no_label;
-	}
 	labels->object = no_label;
 	labels->directory = no_label;
 	return 1;
@@ -184,7 +181,7 @@ static __always_inline __u32 limit_of(const struct usher_mac_subject *subject)
 /* Whether a module is asked about an element that is not known. */
 static __always_inline int is_unknown(const struct mac_labels *labels)
 {
-	return (labels->unknown & labels->slots & ~labels->exempt) != 0;
+	return (labels->unknown & labels->slots) != 0;
 }
 
 /*

@@ -27,7 +27,7 @@ static __always_inline int read_open_file(struct usher_mac_file *file, struct fi
 SEC("lsm/file_ioctl")
 int BPF_PROG(dispatch_file_ioctl, struct file *file, unsigned int command, unsigned long argument)
 {
-	__u64 asked = modules_at(MAC_POINT_file_ioctl);
+	__u64 asked = modules_about_caller(MAC_POINT_file_ioctl);
 	struct usher_mac_file_command wanted = { .command = command };
 
 	if (!asked || !read_open_file(&wanted.file, file))
@@ -40,7 +40,7 @@ SEC("lsm/file_ioctl_compat")
 int BPF_PROG(dispatch_file_ioctl_compat, struct file *file, unsigned int command,
 	     unsigned long argument)
 {
-	__u64 asked = modules_at(MAC_POINT_file_ioctl_compat);
+	__u64 asked = modules_about_caller(MAC_POINT_file_ioctl_compat);
 	struct usher_mac_file_command wanted = { .command = command };
 
 	if (!asked || !read_open_file(&wanted.file, file))
@@ -52,7 +52,7 @@ int BPF_PROG(dispatch_file_ioctl_compat, struct file *file, unsigned int command
 SEC("lsm/file_lock")
 int BPF_PROG(dispatch_file_lock, struct file *file, unsigned int command)
 {
-	__u64 asked = modules_at(MAC_POINT_file_lock);
+	__u64 asked = modules_about_caller(MAC_POINT_file_lock);
 	struct usher_mac_file_command wanted = { .command = command };
 
 	if (!asked || !read_open_file(&wanted.file, file))
@@ -64,7 +64,7 @@ int BPF_PROG(dispatch_file_lock, struct file *file, unsigned int command)
 SEC("lsm/file_receive")
 int BPF_PROG(dispatch_file_receive, struct file *file)
 {
-	__u64 asked = modules_at(MAC_POINT_file_receive);
+	__u64 asked = modules_about_caller(MAC_POINT_file_receive);
 	const struct file___mac *opened = bpf_core_cast(file, struct file___mac);
 	struct usher_mac_file_access wanted = {};
 
@@ -82,7 +82,7 @@ int BPF_PROG(dispatch_file_receive, struct file *file)
 SEC("lsm/file_permission")
 int BPF_PROG(dispatch_file_permission, struct file *file, int mask)
 {
-	__u64 asked = modules_at(MAC_POINT_file_permission);
+	__u64 asked = modules_about_caller(MAC_POINT_file_permission);
 	struct usher_mac_file_access wanted = { .access = mask & ACCESS_KINDS };
 
 	if (!asked || !wanted.access || !read_open_file(&wanted.file, file))
@@ -95,7 +95,7 @@ SEC("lsm/file_mprotect")
 int BPF_PROG(dispatch_file_mprotect, struct vm_area_struct *area, unsigned long asked_protection,
 	     unsigned long protection)
 {
-	__u64 asked = modules_at(MAC_POINT_file_mprotect);
+	__u64 asked = modules_about_caller(MAC_POINT_file_mprotect);
 	const struct vm_area_struct *changed = bpf_core_cast(area, struct vm_area_struct);
 	struct usher_mac_protection wanted = { .protection = protection };
 

@@ -123,7 +123,7 @@ static __always_inline int read_packet(struct usher_mac_packet *wanted,
 SEC("lsm/socket_sock_rcv_skb")
 int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *packet)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_deliver);
+	__u64 asked = modules_about_socket(MAC_POINT_socket_deliver, socket);
 	const struct sk_buff___mac *arrived = bpf_core_cast(packet, struct sk_buff___mac);
 	struct usher_mac_subject subject;
 	struct usher_mac_packet wanted;
@@ -141,7 +141,6 @@ int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *
 	be_nobody(&subject);
 	if (begin_labels_by(&labels, asked, 0)) {
 		read_socket_label(&labels.subject, socket);
-		exempt_subject(&labels);
 		if (wanted.family == AF_UNIX)
 			read_own_label(&labels.object);
 		else
@@ -155,7 +154,7 @@ int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *
 SEC("cgroup_skb/egress")
 int dispatch_cgroup_egress(struct __sk_buff *packet)
 {
-	__u64 asked = modules_at(MAC_POINT_interface_transmit);
+	__u64 asked = modules_about_socket(MAC_POINT_interface_transmit, (void *)packet->sk);
 	const struct sk_buff___mac *leaves;
 	struct usher_mac_subject subject;
 	struct usher_mac_packet wanted;
@@ -169,7 +168,6 @@ int dispatch_cgroup_egress(struct __sk_buff *packet)
 	be_nobody(&subject);
 	if (begin_labels_by(&labels, asked, 0)) {
 		read_socket_label(&labels.subject, (void *)packet->sk);
-		exempt_subject(&labels);
 		read_interface_label(&labels.object, leaves->dev, 0);
 	}
 	return !mac_ask_interface_transmit(asked, &subject, &wanted, &labels);

@@ -161,9 +161,7 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 		begun = bpf_core_cast(program, struct linux_binprm);
 		wanted.euid = begun->cred->euid.val;
 		wanted.egid = begun->cred->egid.val;
-		labels.slots = reading.asked;
-		labels.subject = now->own;
-		exempt_subject(&labels);
+		labels.slots = asked_about(reading.asked, &now->own);
 		labels.unknown = read_file_label(&labels.object, inode, wanted.file.device);
 		if (refuses_unknown(&now->subject, &labels))
 			return -EACCES;

@@ -3,7 +3,7 @@
 #ifndef USHER_MAC_PROCESSES_H
 #define USHER_MAC_PROCESSES_H
 
-#include "objects.h"
+#include "files.h"
 
 struct kernel_siginfo;
 
@@ -11,7 +11,7 @@ struct kernel_siginfo;
 SEC("lsm/bprm_check_security")
 int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 {
-	__u64 asked = modules_at(MAC_POINT_bprm_check_security);
+	__u64 asked = modules_about_caller(MAC_POINT_bprm_check_security);
 	const struct linux_binprm *begun = bpf_core_cast(program, struct linux_binprm);
 	struct usher_mac_execution wanted = {};
 	struct usher_mac_subject subject;
@@ -27,18 +27,38 @@ int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 	return mac_ask_bprm_check_security(asked, &subject, &wanted, &labels);
 }
 
+/* Of mmap(2). */
+#define PROT_READ 1
+#define PROT_WRITE 2
+#define MAP_SHARED 1
+
+/* How a mapping of an open file may be protected later on. A private one does not change the file.
+ */
+static __always_inline __u32 permitted_of(const struct file *file, unsigned long flags)
+{
+	__u32 mode = bpf_core_cast(file, struct file___mac)->f_mode;
+	__u32 permitted = 0;
+
+	if (mode & FMODE_READ)
+		permitted |= PROT_READ;
+	if (mode & FMODE_WRITE && flags & MAP_SHARED)
+		permitted |= PROT_WRITE;
+	return permitted;
+}
+
 /* Hook: mmap_file, because what is mapped is read, written and executed without a further call. */
 SEC("lsm/mmap_file")
 int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protection,
 	     unsigned long protection, unsigned long flags)
 {
-	__u64 asked = modules_at(MAC_POINT_mmap_file);
+	__u64 asked = modules_about_caller(MAC_POINT_mmap_file);
 	struct usher_mac_mapping wanted = { .protection = protection, .flags = flags };
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
 	if (!asked || !file || !read_file(&wanted.file, bpf_core_cast(file, struct file)->f_inode))
 		return 0;
+	wanted.permitted = permitted_of(file, flags);
 	read_subject(&subject);
 	if (read_open_labels(&labels, asked, &subject, file, &wanted.file))
 		return -EACCES;
@@ -53,31 +73,31 @@ SEC("lsm/task_kill")
 int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_siginfo *info,
 	     int signal, const struct cred *credentials)
 {
-	__u64 asked = modules_at(MAC_POINT_task_kill);
+	/* In an interrupt the current process has nothing to do with the signal. The verifier takes
+	 * the argument for one that is never NULL, and removes a test of it. */
+	int is_of_device = bpf_core_cast(credentials, struct cred___mac) != NULL;
+	__u64 asked = is_of_device ? asked_about(modules_at(MAC_POINT_task_kill), NULL)
+				   : modules_about_caller(MAC_POINT_task_kill);
 	struct usher_mac_signal wanted = { .signal = signal };
-	const struct task_struct *other = task_of(target);
 	struct usher_mac_subject subject;
+	const struct cred___mac *other;
 	struct mac_labels labels;
 	int error;
 
 	if (!asked)
 		return 0;
-	wanted.uid = other->cred->uid.val;
-	wanted.suid = other->cred->suid.val;
-	wanted.process = other->tgid;
-	wanted.gid = other->cred->gid.val;
+	other = bpf_core_cast(target, struct task_struct___mac)->real_cred;
+	wanted.uid = other->uid.val;
+	wanted.suid = other->suid.val;
+	wanted.process = task_of(target)->tgid;
+	wanted.gid = other->gid.val;
 	read_subject(&subject);
 	/* Those under which a device's event was requested; NULL: the calling process's. */
 	read_credentials(&subject, credentials);
 	if (begin_labels(&labels, asked)) {
 		read_process_label(&labels.object, target->group_leader);
-		/* In an interrupt the current process has nothing to do with the signal. The
-		 * verifier takes the argument for one that is never NULL, and removes a test of it.
-		 */
-		if (bpf_core_cast(credentials, struct cred___mac)) {
+		if (is_of_device)
 			labels.subject = no_label;
-			exempt_subject(&labels);
-		}
 	}
 	error = mac_ask_task_kill(asked, &subject, &wanted, &labels);
 	return error == -ESRCH ? -EPERM : error;

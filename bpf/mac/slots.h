@@ -34,6 +34,34 @@ static __always_inline __u64 modules_at(__u32 point)
 	return in_force && asked ? *in_force & *asked : 0;
 }
 
+/* The same at an entry point about the calling process. First of all, because a process that all of
+ * them exempt is to cost no more. */
+static __always_inline __u64 modules_about_caller(__u32 point)
+{
+	struct usher_mac_labelled *now = first_of(&labelled);
+	__u64 asked = modules_at(point);
+	struct usher_mac_process *own;
+
+	if (!asked || !now || !(now->exempting & asked))
+		return asked;
+	own = bpf_task_storage_get(&processes, bpf_get_current_task_btf()->group_leader, NULL, 0);
+	return asked_about(asked, own ? &own->label : NULL);
+}
+
+/* The same about a socket, which may be NULL. */
+static __always_inline __u64 modules_about_socket(__u32 point, struct sock *socket)
+{
+	struct usher_mac_labelled *now = first_of(&labelled);
+	__u64 asked = modules_at(point);
+	struct usher_mac_label *label = NULL;
+
+	if (!asked || !now || !(now->exempting & asked))
+		return asked;
+	if (socket)
+		label = bpf_sk_storage_get(&sockets, socket, NULL, 0);
+	return asked_about(asked, label);
+}
+
 /*
  * Adds a module's answer to those before, and counts a refusal. Global, so that the verifier goes
  * through it once and not on every path.
@@ -157,7 +185,6 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 	{                                                                                          \
 		int error = 0;                                                                     \
                                                                                                    \
-		asked &= ~labels->exempt;                                                          \
 		MAC_ASK_SLOT(name, 0)                                                              \
 		MAC_ASK_SLOT(name, 1)                                                              \
 		MAC_ASK_SLOT(name, 2)                                                              \

@@ -40,7 +40,7 @@ static __always_inline void read_socket(struct usher_mac_socket_call *wanted, st
 SEC("lsm/socket_create")
 int BPF_PROG(dispatch_socket_create, int family, int kind, int protocol, int is_kernels)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_create);
+	__u64 asked = modules_about_caller(MAC_POINT_socket_create);
 	struct usher_mac_socket_call wanted = {
 		.family = family,
 		.kind = kind,
@@ -56,7 +56,7 @@ int BPF_PROG(dispatch_socket_create, int family, int kind, int protocol, int is_
 SEC("lsm/socket_listen")
 int BPF_PROG(dispatch_socket_listen, struct socket *socket, int backlog)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_listen);
+	__u64 asked = modules_about_caller(MAC_POINT_socket_listen);
 	struct usher_mac_socket_call wanted = { .argument = backlog };
 
 	if (!asked)
@@ -69,7 +69,7 @@ int BPF_PROG(dispatch_socket_listen, struct socket *socket, int backlog)
 SEC("lsm/socket_accept")
 int BPF_PROG(dispatch_socket_accept, struct socket *socket, struct socket *fresh)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_accept);
+	__u64 asked = modules_about_caller(MAC_POINT_socket_accept);
 	struct usher_mac_socket_call wanted = {};
 
 	if (!asked)
@@ -82,7 +82,7 @@ int BPF_PROG(dispatch_socket_accept, struct socket *socket, struct socket *fresh
 SEC("lsm/socket_sendmsg")
 int BPF_PROG(dispatch_socket_sendmsg, struct socket *socket, struct msghdr *message, int size)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_sendmsg);
+	__u64 asked = modules_about_caller(MAC_POINT_socket_sendmsg);
 	const struct msghdr___mac *sent = bpf_core_cast(message, struct msghdr___mac);
 	struct usher_mac_socket_address wanted = {};
 
@@ -98,7 +98,7 @@ SEC("lsm/socket_recvmsg")
 int BPF_PROG(dispatch_socket_recvmsg, struct socket *socket, struct msghdr *message, int size,
 	     int flags)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_recvmsg);
+	__u64 asked = modules_about_caller(MAC_POINT_socket_recvmsg);
 	struct usher_mac_socket_call wanted = { .argument = flags };
 
 	if (!asked)
@@ -111,7 +111,7 @@ int BPF_PROG(dispatch_socket_recvmsg, struct socket *socket, struct msghdr *mess
 SEC("lsm/socket_getsockname")
 int BPF_PROG(dispatch_socket_getsockname, struct socket *socket)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_getsockname);
+	__u64 asked = modules_about_caller(MAC_POINT_socket_getsockname);
 	struct usher_mac_socket_call wanted = {};
 
 	if (!asked)
@@ -124,7 +124,7 @@ int BPF_PROG(dispatch_socket_getsockname, struct socket *socket)
 SEC("lsm/socket_setsockopt")
 int BPF_PROG(dispatch_socket_setsockopt, struct socket *socket, int level, int option)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_setsockopt);
+	__u64 asked = modules_about_caller(MAC_POINT_socket_setsockopt);
 	struct usher_mac_socket_call wanted = { .level = level, .option = option };
 
 	if (!asked)
@@ -137,7 +137,7 @@ int BPF_PROG(dispatch_socket_setsockopt, struct socket *socket, int level, int o
 SEC("lsm/socket_getsockopt")
 int BPF_PROG(dispatch_socket_getsockopt, struct socket *socket, int level, int option)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_getsockopt);
+	__u64 asked = modules_about_caller(MAC_POINT_socket_getsockopt);
 	struct usher_mac_socket_call wanted = { .level = level, .option = option };
 
 	if (!asked)
@@ -150,7 +150,7 @@ int BPF_PROG(dispatch_socket_getsockopt, struct socket *socket, int level, int o
 SEC("lsm/socket_getpeername")
 int BPF_PROG(dispatch_socket_getpeername, struct socket *socket)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_getpeername);
+	__u64 asked = modules_about_caller(MAC_POINT_socket_getpeername);
 	struct usher_mac_socket_call wanted = {};
 
 	if (!asked)
@@ -163,7 +163,7 @@ int BPF_PROG(dispatch_socket_getpeername, struct socket *socket)
 SEC("lsm/socket_shutdown")
 int BPF_PROG(dispatch_socket_shutdown, struct socket *socket, int how)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_shutdown);
+	__u64 asked = modules_about_caller(MAC_POINT_socket_shutdown);
 	struct usher_mac_socket_call wanted = { .argument = how };
 
 	if (!asked)
@@ -177,7 +177,7 @@ int BPF_PROG(dispatch_socket_shutdown, struct socket *socket, int how)
 SEC("lsm/unix_stream_connect")
 int BPF_PROG(dispatch_unix_stream_connect, struct sock *own, struct sock *other, struct sock *fresh)
 {
-	__u64 asked = modules_at(MAC_POINT_unix_stream_connect);
+	__u64 asked = modules_about_caller(MAC_POINT_unix_stream_connect);
 	const struct sock___mac_owner *peer = bpf_core_cast(other, struct sock___mac_owner);
 	struct usher_mac_peer wanted = {};
 	struct usher_mac_label label;
@@ -200,7 +200,7 @@ int BPF_PROG(dispatch_unix_stream_connect, struct sock *own, struct sock *other,
 SEC("lsm/unix_may_send")
 int BPF_PROG(dispatch_unix_may_send, struct socket *own, struct socket *other)
 {
-	__u64 asked = modules_at(MAC_POINT_unix_may_send);
+	__u64 asked = modules_about_caller(MAC_POINT_unix_may_send);
 	const struct socket___mac_owner *peer = bpf_core_cast(other, struct socket___mac_owner);
 	struct usher_mac_peer wanted = {};
 

@@ -69,7 +69,7 @@ static __always_inline void read_address(struct usher_mac_socket_address *wanted
 SEC("lsm/socket_bind")
 int BPF_PROG(dispatch_socket_bind, struct socket *socket, struct sockaddr *address, int length)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_bind);
+	__u64 asked = modules_about_caller(MAC_POINT_socket_bind);
 	struct usher_mac_socket_address wanted = {};
 
 	if (!asked)
@@ -82,7 +82,7 @@ int BPF_PROG(dispatch_socket_bind, struct socket *socket, struct sockaddr *addre
 SEC("lsm/socket_connect")
 int BPF_PROG(dispatch_socket_connect, struct socket *socket, struct sockaddr *address, int length)
 {
-	__u64 asked = modules_at(MAC_POINT_socket_connect);
+	__u64 asked = modules_about_caller(MAC_POINT_socket_connect);
 	struct usher_mac_socket_address wanted = {};
 
 	if (!asked)

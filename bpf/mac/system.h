@@ -20,7 +20,7 @@ SEC("lsm/capable")
 int BPF_PROG(dispatch_capable, const struct cred *cred, struct user_namespace *namespace,
 	     int capability, unsigned int options)
 {
-	__u64 asked = modules_at(MAC_POINT_capable);
+	__u64 asked = modules_about_caller(MAC_POINT_capable);
 	struct usher_mac_operation wanted = { .command = capability };
 
 	if (!asked)
@@ -33,7 +33,7 @@ int BPF_PROG(dispatch_capable, const struct cred *cred, struct user_namespace *n
 SEC("lsm/kernel_read_file")
 int BPF_PROG(dispatch_kernel_read_file, struct file *file, int kind, int is_whole)
 {
-	__u64 asked = modules_at(MAC_POINT_kernel_read_file);
+	__u64 asked = modules_about_caller(MAC_POINT_kernel_read_file);
 	struct usher_mac_file_command wanted = { .command = kind };
 
 	if (!asked || !read_open_file(&wanted.file, file))
@@ -45,7 +45,7 @@ int BPF_PROG(dispatch_kernel_read_file, struct file *file, int kind, int is_whol
 SEC("lsm/kernel_module_request")
 int BPF_PROG(dispatch_kernel_module_request, char *name)
 {
-	__u64 asked = modules_at(MAC_POINT_kernel_module_request);
+	__u64 asked = modules_about_caller(MAC_POINT_kernel_module_request);
 	struct usher_mac_kernel_module wanted = {};
 
 	if (!asked)
@@ -60,7 +60,7 @@ SEC("lsm/bpf")
 int BPF_PROG(dispatch_bpf, int command, union bpf_attr *attributes, unsigned int size,
 	     int is_kernels)
 {
-	__u64 asked = modules_at(MAC_POINT_bpf);
+	__u64 asked = modules_about_caller(MAC_POINT_bpf);
 	struct usher_mac_operation wanted = { .command = command };
 
 	if (!asked || is_kernels)
@@ -72,7 +72,7 @@ int BPF_PROG(dispatch_bpf, int command, union bpf_attr *attributes, unsigned int
 SEC("lsm/perf_event_open")
 int BPF_PROG(dispatch_perf_event_open, int kind)
 {
-	__u64 asked = modules_at(MAC_POINT_perf_event_open);
+	__u64 asked = modules_about_caller(MAC_POINT_perf_event_open);
 	struct usher_mac_operation wanted = { .command = kind };
 
 	if (!asked)
@@ -84,7 +84,7 @@ int BPF_PROG(dispatch_perf_event_open, int kind)
 SEC("lsm/settime")
 int BPF_PROG(dispatch_settime, const struct timespec64 *time, const struct timezone *zone)
 {
-	__u64 asked = modules_at(MAC_POINT_settime);
+	__u64 asked = modules_about_caller(MAC_POINT_settime);
 	struct usher_mac_operation wanted = {};
 
 	if (!asked)
@@ -97,7 +97,7 @@ int BPF_PROG(dispatch_settime, const struct timespec64 *time, const struct timez
 SEC("lsm/syslog")
 int BPF_PROG(dispatch_syslog, int action)
 {
-	__u64 asked = modules_at(MAC_POINT_syslog);
+	__u64 asked = modules_about_caller(MAC_POINT_syslog);
 	struct usher_mac_operation wanted = { .command = action };
 
 	if (!asked)
@@ -109,7 +109,7 @@ int BPF_PROG(dispatch_syslog, int action)
 SEC("lsm/quotactl")
 int BPF_PROG(dispatch_quotactl, int command, int type, int id, const struct super_block *system)
 {
-	__u64 asked = modules_at(MAC_POINT_quotactl);
+	__u64 asked = modules_about_caller(MAC_POINT_quotactl);
 	struct usher_mac_operation wanted = {
 		.command = command,
 		.argument = type,

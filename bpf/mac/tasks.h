@@ -9,7 +9,8 @@
 static __always_inline void read_process(struct usher_mac_process_access *wanted,
 					 struct task_struct *task)
 {
-	const struct cred *cred = task_of(task)->cred;
+	/* Its own: the kernel acts with others for it on the files of an overlay. */
+	const struct cred___mac *cred = bpf_core_cast(task, struct task_struct___mac)->real_cred;
 
 	wanted->uid = cred->uid.val;
 	wanted->euid = cred->euid.val;
@@ -22,7 +23,7 @@ static __always_inline void read_process(struct usher_mac_process_access *wanted
 SEC("lsm/ptrace_access_check")
 int BPF_PROG(dispatch_ptrace_access_check, struct task_struct *task, unsigned int mode)
 {
-	__u64 asked = modules_at(MAC_POINT_ptrace_access_check);
+	__u64 asked = modules_about_caller(MAC_POINT_ptrace_access_check);
 	struct usher_mac_process_access wanted = { .argument = mode };
 
 	if (!asked)
@@ -35,7 +36,7 @@ int BPF_PROG(dispatch_ptrace_access_check, struct task_struct *task, unsigned in
 SEC("lsm/ptrace_traceme")
 int BPF_PROG(dispatch_ptrace_traceme, struct task_struct *parent)
 {
-	__u64 asked = modules_at(MAC_POINT_ptrace_traceme);
+	__u64 asked = modules_about_caller(MAC_POINT_ptrace_traceme);
 	struct usher_mac_process_access wanted = {};
 
 	if (!asked)
@@ -48,7 +49,7 @@ int BPF_PROG(dispatch_ptrace_traceme, struct task_struct *parent)
 SEC("lsm/task_setpgid")
 int BPF_PROG(dispatch_task_setpgid, struct task_struct *task, int group)
 {
-	__u64 asked = modules_at(MAC_POINT_task_setpgid);
+	__u64 asked = modules_about_caller(MAC_POINT_task_setpgid);
 	struct usher_mac_process_access wanted = { .argument = group };
 
 	if (!asked)
@@ -61,7 +62,7 @@ int BPF_PROG(dispatch_task_setpgid, struct task_struct *task, int group)
 SEC("lsm/task_setscheduler")
 int BPF_PROG(dispatch_task_setscheduler, struct task_struct *task)
 {
-	__u64 asked = modules_at(MAC_POINT_task_setscheduler);
+	__u64 asked = modules_about_caller(MAC_POINT_task_setscheduler);
 	struct usher_mac_process_access wanted = {};
 
 	if (!asked)
@@ -74,7 +75,7 @@ int BPF_PROG(dispatch_task_setscheduler, struct task_struct *task)
 SEC("lsm/task_setnice")
 int BPF_PROG(dispatch_task_setnice, struct task_struct *task, int nice)
 {
-	__u64 asked = modules_at(MAC_POINT_task_setnice);
+	__u64 asked = modules_about_caller(MAC_POINT_task_setnice);
 	struct usher_mac_process_access wanted = { .argument = nice };
 
 	if (!asked)
@@ -89,7 +90,7 @@ SEC("lsm/task_prlimit")
 int BPF_PROG(dispatch_task_prlimit, const struct cred *own, const struct cred *other,
 	     unsigned int flags)
 {
-	__u64 asked = modules_at(MAC_POINT_task_prlimit);
+	__u64 asked = modules_about_caller(MAC_POINT_task_prlimit);
 	const struct cred *cred = bpf_core_cast(other, struct cred);
 	struct usher_mac_process_access wanted = { .argument = flags };
 
@@ -123,7 +124,7 @@ static __always_inline void read_identity(struct usher_mac_identity *wanted,
 SEC("lsm/task_fix_setuid")
 int BPF_PROG(dispatch_task_fix_setuid, struct cred *fresh, const struct cred *former, int flags)
 {
-	__u64 asked = modules_at(MAC_POINT_task_fix_setuid);
+	__u64 asked = modules_about_caller(MAC_POINT_task_fix_setuid);
 	struct usher_mac_identity wanted = { .call = flags };
 
 	if (!asked)
@@ -136,7 +137,7 @@ int BPF_PROG(dispatch_task_fix_setuid, struct cred *fresh, const struct cred *fo
 SEC("lsm/task_fix_setgid")
 int BPF_PROG(dispatch_task_fix_setgid, struct cred *fresh, const struct cred *former, int flags)
 {
-	__u64 asked = modules_at(MAC_POINT_task_fix_setgid);
+	__u64 asked = modules_about_caller(MAC_POINT_task_fix_setgid);
 	struct usher_mac_identity wanted = { .call = flags };
 
 	if (!asked)

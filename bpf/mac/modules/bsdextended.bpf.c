@@ -231,3 +231,14 @@ MAC_CHECK(bprm_check_security)
 {
 	return inspect(subject, &request->file, USHER_MAC_RIGHT_EXECUTE);
 }
+
+/* They change the mode as well. */
+MAC_CHECK(inode_set_acl)
+{
+	return inspect(subject, &request->file, USHER_MAC_RIGHT_ADMIN);
+}
+
+MAC_CHECK(inode_remove_acl)
+{
+	return inspect(subject, &request->file, USHER_MAC_RIGHT_ADMIN);
+}

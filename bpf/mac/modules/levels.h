@@ -31,8 +31,6 @@
 /* Of mmap(2). */
 #define PROTECTION_READ 1
 #define PROTECTION_WRITE 2
-#define PROTECTION_EXECUTE 4
-#define MAPPED_SHARED 1
 
 /* PTRACE_MODE_ATTACH: more than reading what a process shows of itself. */
 #define ATTACH 2
@@ -150,13 +148,14 @@ MAC_CHECK(file_permission)
 	return may(subject_label, object_label, usual, ways_of(request->access));
 }
 
+/* By what can become of the mapping, because mprotect(2) is not asked about with a label. */
 MAC_CHECK(mmap_file)
 {
 	__u32 ways = 0;
 
-	if (request->protection & (PROTECTION_READ | PROTECTION_EXECUTE))
+	if (request->permitted & PROTECTION_READ)
 		ways |= READS;
-	if (request->protection & PROTECTION_WRITE && request->flags & MAPPED_SHARED)
+	if (request->permitted & PROTECTION_WRITE)
 		ways |= WRITES;
 	return may(subject_label, object_label, usual_of(&request->file), ways);
 }
@@ -203,6 +202,16 @@ MAC_CHECK(inode_rename_to)
 }
 
 MAC_CHECK(inode_setattr)
+{
+	return may(subject_label, object_label, usual_of(&request->file), WRITES);
+}
+
+MAC_CHECK(inode_set_acl)
+{
+	return may(subject_label, object_label, usual_of(&request->file), WRITES);
+}
+
+MAC_CHECK(inode_remove_acl)
 {
 	return may(subject_label, object_label, usual_of(&request->file), WRITES);
 }

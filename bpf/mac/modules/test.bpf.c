@@ -218,6 +218,16 @@ MAC_CHECK(inode_removexattr)
 	return IF(is_whole(&request->file) && request->name[0], inode_removexattr);
 }
 
+MAC_CHECK(inode_set_acl)
+{
+	return IF_OPEN(is_whole(&request->file) && request->name[0], inode_set_acl);
+}
+
+MAC_CHECK(inode_remove_acl)
+{
+	return IF_OPEN(is_whole(&request->file) && request->name[0], inode_remove_acl);
+}
+
 MAC_CHECK(inode_listxattr)
 {
 	return IF(is_whole(request), inode_listxattr);

@@ -258,8 +258,8 @@ fn a_candidate_with_mistakes_is_refused_as_by_an_apply() -> Outcome {
         (broken, "service x { lissten 5; }\n", "broken.policy:1:13:"),
         (
             broken,
-            "mac biba { default low; }\n",
-            "no module `biba` declares statements",
+            "mac absent { default low; }\n",
+            "no module `absent` declares statements",
         ),
         (
             "/etc/usher/users/bob/authorized_keys",

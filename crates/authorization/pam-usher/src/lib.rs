@@ -17,7 +17,7 @@ mod ffi;
 use std::path::Path;
 
 use libpam_sys::{PAM_DELETE_CRED, PAM_SESSION_ERR, PAM_SUCCESS};
-use usher_login_label::{LoginError, enter};
+use usher_login_label::enter;
 
 use ffi::Transaction;
 
@@ -69,8 +69,7 @@ fn set_credentials(transaction: &Transaction, flags: i32) -> i32 {
         Some(_) => {
             let entered = transaction
                 .user()
-                .map_err(Refusal::Pam)
-                .and_then(|user| enter(&user).map_err(Refusal::Label));
+                .and_then(|user| enter(&user).map_err(|error| error.to_string()));
             match entered {
                 Ok(()) => PAM_SUCCESS,
                 Err(reason) => {
@@ -82,28 +81,17 @@ fn set_credentials(transaction: &Transaction, flags: i32) -> i32 {
     }
 }
 
-enum Refusal {
-    Pam(String),
-    Label(LoginError),
-}
-
-impl std::fmt::Display for Refusal {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Pam(reason) => formatter.write_str(reason),
-            Self::Label(error) => error.fmt(formatter),
-        }
-    }
-}
-
 fn refuse(transaction: &Transaction, reason: &dyn std::fmt::Display) -> i32 {
     transaction.log(&format!("no session: {reason}"));
     PAM_SESSION_ERR
 }
 
+/// Whether this is sshd, by its name, as root has begun it: a user gives a set-user-ID program another name by
+/// a hard link, but not another real user. If not, as for a program that was replaced, the label is given at
+/// once.
 fn sets_credentials_later() -> bool {
-    // Another name, such as that of a program that was replaced: the label is given at once.
-    std::fs::read_link("/proc/self/exe").is_ok_and(|program| is_one_of_these(&program))
+    rustix::process::getuid().is_root()
+        && std::fs::read_link("/proc/self/exe").is_ok_and(|program| is_one_of_these(&program))
 }
 
 fn is_one_of_these(program: &Path) -> bool {

@@ -17,6 +17,10 @@ import threading
 # Of io_uring.
 OPENAT = 18
 
+# An access control list that says the same as the mode 0666: owner, group and others.
+ACL = "system.posix_acl_access"
+MODE_ACL = b"".join(bytes([tag, 0, 6, 0]) + b"\xff" * 4 for tag in (1, 4, 32))
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -346,6 +350,8 @@ ACTS = {
     "stat": os.stat,
     "truncate": lambda path: os.truncate(path, 12),
     "chmod": lambda path: os.chmod(path, 0o666),
+    "set_acl": lambda path: os.setxattr(path, ACL, b"\2\0\0\0" + MODE_ACL),
+    "remove_acl": lambda path: os.removexattr(path, ACL),
     "times": lambda path: os.utime(path, (1, 1)),
     "unlink": os.unlink,
     "link": os.link,

@@ -20,6 +20,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 NEWNS, PRIVATE, REMOUNT = 0x20000, 0x44000, 32
 KEY = 0x55534852
 ATTRIBUTE = "user.usher"
+ACL = "system.posix_acl_access"
 
 
 class Otherwise(Exception):
@@ -168,6 +169,15 @@ class Points:
     def inode_removexattr(self):
         os.setxattr(self.file, "user.removed", b"")
         os.removexattr(self.file, "user.removed")
+
+    def inode_set_acl(self):
+        # One that says the same as the mode: owner, group and others read and write.
+        entries = ((1, 6), (4, 6), (32, 6))
+        text = b"".join(struct.pack("HHI", tag, mode, 0xFFFFFFFF) for tag, mode in entries)
+        os.setxattr(self.file, ACL, struct.pack("I", 2) + text)
+
+    def inode_remove_acl(self):
+        os.removexattr(self.file, ACL)
 
     def inode_listxattr(self):
         os.listxattr(self.file)

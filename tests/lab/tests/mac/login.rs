@@ -164,6 +164,14 @@ fn sshd(host: &Host) -> Outcome {
     };
     // The user authenticates by a key: sshd itself would go on after the refusal.
     assert!(is_refused()?);
+    let line = "pam_usher(sshd:setcred): no session";
+    eventually("the refusal is logged", || {
+        Ok(host.read(SYSLOG)?.contains(line))
+    })?;
+    // The twin: another label.
+    host.write(FILE, LABELS.replace("forbid", "other"))?;
+    assert_eq!(login("dave", GETPMAC)?, ("test/other\n".to_owned(), true));
+    host.write(FILE, LABELS)?;
     assert_eq!(label_of_daemon(host, "sshd")?, DAEMONS);
     // No process becomes the user where that is root: the one of the connection has the label.
     host.write(FILE, format!("{LABELS}user root test/root\n"))?;

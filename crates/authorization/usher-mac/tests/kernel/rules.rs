@@ -117,7 +117,8 @@ fn an_owner_changes_attributes_only_with_the_right() {
     };
     let rules = vec![rule(world.user, "rswx"), rule(world.twin, "arswx")];
     world.load_rules(rules);
-    let acts = |file: &Path| [on("chmod", file), on("times", file)].to_vec();
+    let names = ["chmod", "times", "set_acl", "remove_acl"];
+    let acts = |file: &Path| names.map(|name| on(name, file)).to_vec();
     assert_eq!(act(world.user, &acts(&own)), all(&acts(&own), "EACCES"));
     assert_eq!(act(world.twin, &acts(&twins)), all(&acts(&twins), "ok"));
 }

@@ -35,8 +35,8 @@ pub struct Case {
     pub last: Element,
     /// Bits of `access`.
     pub access: u32,
-    pub protection: u32,
-    pub flags: u32,
+    /// What mprotect(2) can make of a mapping.
+    pub permitted: u32,
     /// The type of the file, in four bits, and its device.
     pub kind: u32,
     pub special: (u32, u32),
@@ -87,8 +87,8 @@ impl Case {
 
     pub fn ways_of_mapping(&self) -> Ways {
         Ways {
-            reads: self.protection & (1 | 4) != 0,
-            writes: self.protection & 2 != 0 && self.flags & 1 != 0,
+            reads: self.permitted & 1 != 0,
+            writes: self.permitted & 2 != 0,
         }
     }
 }
@@ -155,11 +155,11 @@ pub fn case() -> impl Strategy<Value = Case> {
             (0, 0),
         ]),
     );
-    let numbers = (0u32..19, 0u32..8, 0u32..4, 0u32..4, 0u32..48);
+    let numbers = (0u32..19, 0u32..4, 0u32..4, 0u32..48);
     (elements, file, numbers, any::<bool>()).prop_map(
         |(elements, (kind, special), numbers, read_only)| {
             let (own, object, last) = elements;
-            let (access, protection, flags, interface, capability) = numbers;
+            let (access, permitted, interface, capability) = numbers;
             let argument = match read_only {
                 true => 0o10000,
                 false => access,
@@ -169,8 +169,7 @@ pub fn case() -> impl Strategy<Value = Case> {
                 object,
                 last,
                 access,
-                protection,
-                flags,
+                permitted,
                 kind,
                 special,
                 argument,

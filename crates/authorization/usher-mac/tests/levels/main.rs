@@ -110,7 +110,7 @@ fn questions(module: Module, case: &Case) -> Vec<(EntryPoint, Vec<u8>, i32)> {
         (FilePermission, access, on(object, &of_open, case.ways())),
         (
             MmapFile,
-            case.file(&[case.protection, case.flags]),
+            case.file(&[0, 0, case.permitted, 0]),
             on(object, &of_file, case.ways_of_mapping()),
         ),
         (InodeGetattr, case.file(&[]), on(object, &of_file, READS)),
@@ -119,6 +119,8 @@ fn questions(module: Module, case: &Case) -> Vec<(EntryPoint, Vec<u8>, i32)> {
         (InodeLink, case.file(&[]), changed),
         (InodeRenameTo, replacing, replaced),
         (InodeSetattr, case.file(&[1]), on(object, &of_file, WRITES)),
+        (InodeSetAcl, case.file(&[]), on(object, &of_file, WRITES)),
+        (InodeRemoveAcl, case.file(&[]), on(object, &of_file, WRITES)),
         (BprmCheckSecurity, case.file(&[]), on(object, &usual, READS)),
         (TaskKill, words(&[0, 0, 1, 9]), on(object, &usual, WRITES)),
         (PtraceAccessCheck, trace.clone(), on(object, &usual, traced)),
