@@ -174,12 +174,19 @@ __attribute__((noinline)) __u64 mac_lacking(const struct usher_mac_label *label 
 	return lacking;
 }
 
+/* Of these modules, those that exempt processes without an element. */
+static __always_inline __u64 exempting_of(__u64 asked)
+{
+	struct usher_mac_labelled *now = first_of(&labelled);
+
+	return now ? now->exempting & asked : 0;
+}
+
 /* Of these modules, those that are asked about a process or a socket with this label; NULL: without
  * one. */
 static __always_inline __u64 asked_about(__u64 asked, const struct usher_mac_label *label)
 {
-	struct usher_mac_labelled *now = first_of(&labelled);
-	__u64 exempting = now ? now->exempting & asked : 0;
+	__u64 exempting = exempting_of(asked);
 
 	if (!exempting)
 		return asked;

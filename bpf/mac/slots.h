@@ -38,11 +38,10 @@ static __always_inline __u64 modules_at(__u32 point)
  * them exempt is to cost no more. */
 static __always_inline __u64 modules_about_caller(__u32 point)
 {
-	struct usher_mac_labelled *now = first_of(&labelled);
 	__u64 asked = modules_at(point);
 	struct usher_mac_process *own;
 
-	if (!asked || !now || !(now->exempting & asked))
+	if (!exempting_of(asked))
 		return asked;
 	own = bpf_task_storage_get(&processes, bpf_get_current_task_btf()->group_leader, NULL, 0);
 	return asked_about(asked, own ? &own->label : NULL);
@@ -51,11 +50,10 @@ static __always_inline __u64 modules_about_caller(__u32 point)
 /* The same about a socket, which may be NULL. */
 static __always_inline __u64 modules_about_socket(__u32 point, struct sock *socket)
 {
-	struct usher_mac_labelled *now = first_of(&labelled);
 	__u64 asked = modules_at(point);
 	struct usher_mac_label *label = NULL;
 
-	if (!asked || !now || !(now->exempting & asked))
+	if (!exempting_of(asked))
 		return asked;
 	if (socket)
 		label = bpf_sk_storage_get(&sockets, socket, NULL, 0);

@@ -8,8 +8,7 @@
  *
  * Reading is a flow from the object to the process, writing the other way round. A process without
  * an element, and one whose level is `equal`, is exempt: it may do everything, as far as this
- * module is concerned. What exempt processes make and pass on, sockets and pipes, everybody may
- * use.
+ * module is concerned. Everybody may use the sockets and pipes that exempt processes make.
  */
 #ifndef USHER_MAC_MODULE_LEVELS_H
 #define USHER_MAC_MODULE_LEVELS_H
@@ -250,7 +249,7 @@ MAC_CHECK(ptrace_traceme)
 	return may(subject_label, object_label, USUAL, READS | WRITES);
 }
 
-/* What exempt processes have made is for everybody. */
+/* Everybody may use the sockets that exempt processes have made. */
 #define USES_SOCKET(point, ways)                                                                   \
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \
@@ -309,7 +308,7 @@ static __always_inline __u32 ways_of_control(__u32 command, __u32 one, __u32 oth
 
 USES_IPC(msg_queue_msgctl, ways_of_control(request->argument, IPC_SET, IPC_SET))
 USES_IPC(msg_queue_msgsnd, WRITES)
-/* What is received is no longer there. */
+/* Receiving a message removes it. */
 USES_IPC(msg_queue_msgrcv, READS | WRITES)
 USES_IPC(sem_semctl, ways_of_control(request->argument, SETVAL, SETALL))
 USES_IPC(sem_semop, request->argument ? READS | WRITES : READS)

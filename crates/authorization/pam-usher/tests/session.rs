@@ -1,5 +1,5 @@
-//! The module as libpam loads it. What it does while modules label processes, and with which programs, is
-//! tested in a virtual machine: tests/lab/tests/mac/login.rs.
+//! The module as libpam loads it. tests/lab/tests/mac/login.rs runs it in a virtual machine, with real programs
+//! and while modules label processes.
 
 use std::path::PathBuf;
 use std::process::Command;

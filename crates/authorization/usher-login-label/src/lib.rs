@@ -39,7 +39,7 @@ pub enum LoginError {
         "the name service cannot look up {subject}: {error}; the label of {user} depends on it"
     )]
     NameService {
-        /// What was looked up.
+        /// The user or group that was looked up.
         subject: String,
         /// Whose label is wanted.
         user: String,

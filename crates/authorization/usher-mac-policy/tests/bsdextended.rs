@@ -1,28 +1,15 @@
 //! Rules of `bsdextended`: read, checked with place and remedy, and printed so that they read back.
 
+#[path = "shared/reading.rs"]
+mod reading;
+
 use proptest::prelude::*;
-use usher_language::{Diagnostic, Reporter, Source, parse};
+use reading::read;
 use usher_mac_policy::bsdextended::{
     AccessMode, AccessRule, AccountRange, FileTypes, Membership, RuleObject, RuleSubject,
     first_about_root_unsaid,
 };
-use usher_mac_policy::{MacBlock, ModuleSettings, check, dialect};
-
-fn read(text: &str) -> Result<Vec<MacBlock>, Vec<Diagnostic>> {
-    let sources = [Source {
-        name: "mac.policy".to_owned(),
-        text: text.to_owned(),
-    }];
-    let dialect = dialect();
-    let reporter = Reporter::new(&sources);
-    let tree = parse(&dialect, &sources, &reporter).expect("a text within the limits");
-    let blocks = check(&tree, &reporter);
-    drop(tree);
-    match reporter.finish() {
-        mistakes if mistakes.is_empty() => Ok(blocks),
-        mistakes => Err(mistakes),
-    }
-}
+use usher_mac_policy::{MacBlock, ModuleSettings};
 
 fn block(statements: &str) -> String {
     format!("mac bsdextended {{\n  {statements}\n}}\n")

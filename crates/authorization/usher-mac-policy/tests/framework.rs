@@ -1,23 +1,10 @@
 //! The block of the framework.
 
-use usher_language::{Diagnostic, Reporter, Source, parse};
-use usher_mac_policy::{MacBlock, ModuleSettings, check, dialect};
+#[path = "shared/reading.rs"]
+mod reading;
 
-fn read(text: &str) -> Result<Vec<MacBlock>, Vec<Diagnostic>> {
-    let sources = [Source {
-        name: "mac.policy".to_owned(),
-        text: text.to_owned(),
-    }];
-    let dialect = dialect();
-    let reporter = Reporter::new(&sources);
-    let tree = parse(&dialect, &sources, &reporter).expect("a text within the limits");
-    let blocks = check(&tree, &reporter);
-    drop(tree);
-    match reporter.finish() {
-        mistakes if mistakes.is_empty() => Ok(blocks),
-        mistakes => Err(mistakes),
-    }
-}
+use reading::read;
+use usher_mac_policy::ModuleSettings;
 
 #[test]
 fn file_systems_are_read_and_printed_in_order() {

@@ -304,7 +304,7 @@ impl<'b> Elf<'b> {
         Ok(found)
     }
 
-    /// What stands in the declaration: all but the entry points and the settings.
+    /// Reads the declaration. The entry points and the settings stand elsewhere in the file.
     fn declared(&self) -> Result<Declaration, NotAModule> {
         let section = self.section(DECLARATION)?;
         let bytes = section.ok_or(NotAModule::NothingDeclared)?.bytes;

@@ -308,7 +308,47 @@ def many_ipc(rounds):
         apart(unlabelled)
 
 
+def waits_for_message(own, maker):
+    """A process with one element waits at a message queue that one with another has made; then a process
+    without an element sends. EACCES: the message stays in the queue."""
+    reader, writer = os.pipe()
+
+    def make():
+        label(maker)
+        os.write(writer, str(checked(kernel.msgget(PRIVATE, 0o600))).encode())
+
+    apart(make)
+    queue = int(os.read(reader, 20))
+    message = ctypes.create_string_buffer(struct.pack("l8s", 1, b"message"))
+    child = os.fork()
+    if child == 0:
+        try:
+            label(own)
+            os.write(writer, b"x")
+            kernel.msgrcv(queue, message, 8, 0, 0)
+        finally:
+            os._exit(0)
+    try:
+        os.read(reader, 1)
+        while state_of(child) != "S":
+            os.sched_yield()
+        checked(kernel.msgsnd(queue, message, 8, 0))
+        if kernel.msgrcv(queue, message, 8, 0, NOWAIT) >= 0:
+            raise OSError(errno.EACCES, "the message was not received")
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        checked(kernel.msgctl(queue, REMOVE, None))
+
+
+def state_of(process):
+    """As in /proc/PID/stat: `S` while it waits."""
+    with open(f"/proc/{process}/stat") as state:
+        return state.read().rsplit(")", 1)[1].split()[0]
+
+
 OBJECT_ACTS = {
+    "waits_for_message": waits_for_message,
     "used_as": used_as,
     "many_ipc": many_ipc,
     "ipc_as": ipc_as,

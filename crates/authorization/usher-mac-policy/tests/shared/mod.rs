@@ -1,30 +1,16 @@
 //! Blocks of one module, read and printed.
 
+mod reading;
+
 use proptest::test_runner::TestCaseError;
-use usher_language::{Diagnostic, Reporter, Source, parse};
-use usher_mac_policy::{MacBlock, ModuleSettings, check, dialect};
+use reading::read;
+use usher_mac_policy::ModuleSettings;
 
 /// The statements of a module.
 pub struct Statements(&'static str);
 
 pub const fn of(module: &'static str) -> Statements {
     Statements(module)
-}
-
-fn read(text: &str) -> Result<Vec<MacBlock>, Vec<Diagnostic>> {
-    let sources = [Source {
-        name: "mac.policy".to_owned(),
-        text: text.to_owned(),
-    }];
-    let dialect = dialect();
-    let reporter = Reporter::new(&sources);
-    let tree = parse(&dialect, &sources, &reporter).expect("a text within the limits");
-    let blocks = check(&tree, &reporter);
-    drop(tree);
-    match reporter.finish() {
-        mistakes if mistakes.is_empty() => Ok(blocks),
-        mistakes => Err(mistakes),
-    }
 }
 
 impl Statements {

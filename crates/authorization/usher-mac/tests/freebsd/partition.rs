@@ -14,7 +14,7 @@ fn program() -> &'static PathBuf {
     PROGRAM.get_or_init(|| crate::compiled::compile("freebsd/partition.c"))
 }
 
-/// What is done to processes: the tracer that a process asks for does it, and not the process.
+/// Entry points at which the process acts on another one. At `ptrace_traceme` the other one acts on it.
 const TO_PROCESSES: [EntryPoint; 6] = [
     EntryPoint::TaskKill,
     EntryPoint::PtraceAccessCheck,

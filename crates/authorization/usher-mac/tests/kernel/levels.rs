@@ -65,7 +65,7 @@ fn information_flows_between_levels_one_way() {
         (on("biba/low", "write", "new"), "EACCES"),
         (on("biba/low", "read", "new"), "ok"),
         (on("biba/high", "read", "new"), "EACCES"),
-        // What has no level is `high`, but for devices that are everybody's.
+        // Files without a level are `high`. Devices such as /dev/null are not.
         (by("biba/low", &format!("write:{elsewhere}")), "EACCES"),
         (by("biba/low", &format!("read:{elsewhere}")), "ok"),
         (by("none", &format!("write:{elsewhere}")), "ok"),
@@ -123,6 +123,11 @@ fn information_flows_between_levels_one_way() {
         (on("biba/10,mls/9", "write", "both"), "ok"),
         (on("biba/10,mls/10", "write", "both"), "EACCES"),
         (by(TEN, "label:biba/low,mls/5"), "ok"),
+        // Also where the process waits, and one without a level acts.
+        ("waits_for_message:mls/5:mls/9".into(), "EACCES"),
+        ("waits_for_message:mls/9:mls/9".into(), "ok"),
+        ("waits_for_message:biba/10:biba/low".into(), "EACCES"),
+        ("waits_for_message:biba/low:biba/low".into(), "ok"),
         // By loopback, whose label is that of what came.
         ("hears:biba/10".into(), "ok"),
         ("hears:mls/5".into(), "ok"),
