@@ -57,10 +57,10 @@ bench: setup ## measure; the figures go to target/bench/results.json (KERNEL: th
 	  $(if $(SESSIONS),--sessions $(SESSIONS)) $(if $(WORKERS),--workers $(WORKERS))
 
 check: setup ## formatting, lints and names in documents, no change
-	scripts/check-documents --test
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	clang-format --dry-run -Werror $(C_SOURCES)
+	$(CARGO) fmt --all --check
+	scripts/check-documents --test
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 fuzz: setup ## run each fuzz target for FUZZ_SECONDS (takes a nightly toolchain and cargo-fuzz)
 	@$(CARGO) +nightly fuzz --version >/dev/null || \

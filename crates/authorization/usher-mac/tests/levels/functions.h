@@ -13,12 +13,32 @@
 	ASK(inode_setattr)                                                                         \
 	ASK(inode_set_acl)                                                                         \
 	ASK(inode_remove_acl)                                                                      \
-	ASK(bprm_check_security) ASK(task_kill) ASK(ptrace_access_check) ASK(ptrace_traceme)       \
-	    ASK(socket_sendmsg) ASK(socket_recvmsg) ASK(unix_stream_connect) ASK(socket_deliver)   \
-		ASK(interface_transmit) ASK(task_prlimit) ASK(msg_queue_msgctl) ASK(sem_semctl)    \
-		    ASK(shm_shmctl) ASK(inode_mkdir) ASK(inode_symlink) ASK(inode_mknod)           \
-			ASK(inode_unlink) ASK(inode_rename) ASK(task_setscheduler)                 \
-			    ASK(task_setnice) ASK(socket_getsockopt) ASK(unix_may_send)            \
-				ASK(msg_queue_msgsnd) ASK(msg_queue_msgrcv) ASK(sem_semop)         \
-				    ASK(shm_shmat) ASK(relabel_process) ASK(relabel_file)          \
-					ASK(new_file)
+	ASK(bprm_check_security)                                                                   \
+	ASK(task_kill)                                                                             \
+	ASK(ptrace_access_check)                                                                   \
+	ASK(ptrace_traceme)                                                                        \
+	ASK(socket_sendmsg)                                                                        \
+	ASK(socket_recvmsg)                                                                        \
+	ASK(unix_stream_connect)                                                                   \
+	ASK(socket_deliver)                                                                        \
+	ASK(interface_transmit)                                                                    \
+	ASK(task_prlimit)                                                                          \
+	ASK(msg_queue_msgctl)                                                                      \
+	ASK(sem_semctl)                                                                            \
+	ASK(shm_shmctl)                                                                            \
+	ASK(inode_mkdir)                                                                           \
+	ASK(inode_symlink)                                                                         \
+	ASK(inode_mknod)                                                                           \
+	ASK(inode_unlink)                                                                          \
+	ASK(inode_rename)                                                                          \
+	ASK(task_setscheduler)                                                                     \
+	ASK(task_setnice)                                                                          \
+	ASK(socket_getsockopt)                                                                     \
+	ASK(unix_may_send)                                                                         \
+	ASK(msg_queue_msgsnd)                                                                      \
+	ASK(msg_queue_msgrcv)                                                                      \
+	ASK(sem_semop)                                                                             \
+	ASK(shm_shmat)                                                                             \
+	ASK(relabel_process)                                                                       \
+	ASK(relabel_file)                                                                          \
+	ASK(new_file)
