@@ -206,13 +206,16 @@ impl World {
         Ok(vec![web, self.serve_echo()?])
     }
 
-    /// The echo of a program that no policy governs, on `server`, for both families.
+    /// The echo of a program that no policy governs, on `server`, for both families. Without `-t`, socat
+    /// waits half a second for cat, once the client has sent all.
     ///
     /// # Errors
     /// When it does not listen.
     pub fn serve_echo(&self) -> Result<Running, Box<dyn Error>> {
         let listen = format!("TCP6-LISTEN:{ECHO},fork,reuseaddr,ipv6only=0");
-        let echo = self.server.spawn(["socat", &listen, "EXEC:/bin/cat"])?;
+        let echo = self
+            .server
+            .spawn(["socat", "-t500", &listen, "EXEC:/bin/cat"])?;
         wait_for_listener(&self.server, ECHO)?;
         Ok(echo)
     }
@@ -228,15 +231,15 @@ impl World {
         Ok(got.stdout == "a page\n")
     }
 
-    /// Returns whether the program that is not governed answers this host. Without `-t`, socat waits
-    /// half a second for the answer.
+    /// Returns whether the program that is not governed answers this host. socat waits for the answer as
+    /// [`World::serve_echo`] says.
     ///
     /// # Errors
     /// When the client cannot be started.
     pub fn gets_an_echo(&self, from: &Host) -> Result<bool, Box<dyn Error>> {
-        let server = format!("TCP:{}:{ECHO},connect-timeout=60", self.server.ipv4());
+        let server = format!("TCP:{}:{ECHO},connect-timeout=500", self.server.ipv4());
         let got = from
-            .command(["socat", "-T60", "-t60", "-", &server])
+            .command(["socat", "-T500", "-t500", "-", &server])
             .input("hello\n")
             .run()?;
         Ok(got.stdout == "hello\n")

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// The time that anything may take. It is generous even on an emulated machine with busy
 /// processors: anything slower hangs, and timing decides no test.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The interval between two checks.
 const PAUSE: Duration = Duration::from_millis(20);

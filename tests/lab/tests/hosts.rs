@@ -17,13 +17,13 @@ fn hosts_reach_each_other_over_tcp_on_both_families() -> Result {
         ("TCP4-LISTEN:7000", format!("TCP4:{}:7000", two.ipv4())),
         ("TCP6-LISTEN:7001", format!("TCP6:[{}]:7001", two.ipv6())),
     ] {
-        let mut echo = two.spawn(["socat", "-d", "-d", listen, "EXEC:cat"])?;
+        let mut echo = two.spawn(["socat", "-t500", "-d", "-d", listen, "EXEC:cat"])?;
         while !echo.stderr()?.contains("listening on") {
             assert!(!echo.has_ended()?, "{}", echo.stderr()?);
             std::thread::sleep(Duration::from_millis(2));
         }
         let output = one
-            .command(["socat", "-t60", "-", &server])
+            .command(["socat", "-t500", "-", &server])
             .input("over the wire")
             .succeed()?;
         assert_eq!(output.stdout, "over the wire", "{server}");

@@ -120,10 +120,10 @@ fn live_sockets_are_shown_with_their_statement() -> Outcome {
     let world = World::new()?;
     let host = &world.laptop;
     host.add_account("alice", 2001)?;
-    let listen = ["socat", "TCP-LISTEN:9000,fork", "EXEC:/bin/cat"];
+    let listen = ["socat", "-t500", "TCP-LISTEN:9000,fork", "EXEC:/bin/cat"];
     let _server = world.trusted.spawn(listen)?;
     wait_for_listener(&world.trusted, 9000)?;
-    let _other = host.spawn(["socat", "TCP-LISTEN:9001,fork", "EXEC:/bin/cat"])?;
+    let _other = host.spawn(["socat", "-t500", "TCP-LISTEN:9001,fork", "EXEC:/bin/cat"])?;
     let (trusted, server) = (
         world.trusted.ipv4().to_string(),
         world.server.ipv4().to_string(),

@@ -167,7 +167,7 @@ fn users_of_a_protected_service_come_by_esp() -> Outcome {
     let server = format!("TCP:{}:{PROTECTED_PORT}", mail.mailhost.ipv4());
     let bobs = mail
         .laptop
-        .command(["socat", "-t60", "-", &server])
+        .command(["socat", "-t500", "-", &server])
         .user("bob");
     assert_eq!(bobs.succeed()?.stdout, "bob\n");
     assert!(mail.laptop.number(Role::Signer, "plain_announced")? > announced);
