@@ -176,7 +176,7 @@ static __always_inline int is_at_keepers_path(struct file *file,
 					      const struct usher_guard_settings *expected)
 {
 	struct path_comparison paths = { .expected = expected };
-	struct inode *inode = file->f_inode;
+	const struct inode *inode = READ_ONLY(file, struct file)->f_inode;
 	long length;
 
 	if ((inode->i_mode & S_IFMT) != S_IFREG || (inode->i_mode & WRITE_BY_OTHERS) ||
@@ -218,14 +218,15 @@ static __always_inline __u8 mark_for(struct task_struct *task, struct linux_binp
 	if (cred->euid.val != 0 || task->ptrace || has_listener(task) ||
 	    has_performance_events(task))
 		return 0;
-	child_of_init = task->real_parent->tgid == 1;
+	child_of_init = READ_ONLY(task, struct task_struct)->real_parent->tgid == 1;
 	child_of_keeper = mark_of(task) != 0;
 	if (expected->children_of_init && !child_of_init && !child_of_keeper)
 		return 0;
 	locate(task, program->file, &place);
 	same_file = place.program_inode == keepers->program_inode &&
 		    place.program_device == keepers->program_device;
-	if ((expected->children_of_init && !child_of_init) || task->fs->users != 1 ||
+	if ((expected->children_of_init && !child_of_init) ||
+	    READ_ONLY(task, struct task_struct)->fs->users != 1 ||
 	    has_own_filter(task, expected->children_of_init) ||
 	    place.mount_namespace != keepers->mount_namespace ||
 	    place.root_mount != keepers->root_mount || place.root_inode != keepers->root_inode ||
@@ -243,7 +244,8 @@ static __always_inline __u8 mark_for(struct task_struct *task, struct linux_binp
 SEC("lsm/bprm_creds_from_file")
 int BPF_PROG(secure_execution, struct linux_binprm *program, struct file *file)
 {
-	if (mark_for(bpf_get_current_task_btf(), program, program->cred))
+	if (mark_for(bpf_get_current_task_btf(), program,
+		     READ_ONLY(program, struct linux_binprm)->cred))
 		bpf_bprm_opts_set(program, BPF_F_BPRM_SECUREEXEC);
 	return 0;
 }
@@ -256,7 +258,7 @@ SEC("lsm/bprm_committed_creds")
 int BPF_PROG(mark_daemon, struct linux_binprm *program)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	__u8 grade = mark_for(task, program, task->cred);
+	__u8 grade = mark_for(task, program, cred_of(task));
 	__u8 *mark;
 
 	if (!grade || !BPF_CORE_READ_BITFIELD(program, secureexec)) {

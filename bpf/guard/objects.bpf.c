@@ -228,14 +228,18 @@ int BPF_PROG(guard_link, int command, union bpf_attr *attributes, unsigned int s
 }
 
 /* Whether the caller may touch a folder: it owns the folder, or the folder holds no pins. */
-static __always_inline int may_use(struct inode *inode)
+static __always_inline int may_use(const struct inode *inode)
 {
+	const struct super_block *system;
 	struct usher_folder folder = {};
 
-	if (!inode || inode->i_sb->s_magic != BPF_FS_MAGIC)
+	if (!inode)
+		return 1;
+	system = inode->i_sb;
+	if (system->s_magic != BPF_FS_MAGIC)
 		return 1;
 	folder.inode = inode->i_ino;
-	folder.device = inode->i_sb->s_dev;
+	folder.device = system->s_dev;
 	return may_touch(bpf_map_lookup_elem(&own_folders, &folder));
 }
 
@@ -255,7 +259,7 @@ int BPF_PROG(guard_folder, struct inode *inode, int mask)
 SEC("lsm/inode_rmdir")
 int BPF_PROG(guard_removal, struct inode *parent, struct dentry *entry)
 {
-	if (may_use(entry->d_inode))
+	if (may_use(READ_ONLY(entry, struct dentry)->d_inode))
 		return 0;
 	return refuse(USHER_REASON_PINS, -EPERM);
 }
@@ -265,9 +269,9 @@ SEC("lsm/inode_rename")
 int BPF_PROG(guard_renaming, struct inode *parent, struct dentry *entry, struct inode *new_parent,
 	     struct dentry *new_entry)
 {
-	struct inode *replaced = new_entry->d_inode;
+	const struct inode *replaced = READ_ONLY(new_entry, struct dentry)->d_inode;
 
-	if (may_use(entry->d_inode) && may_use(replaced))
+	if (may_use(READ_ONLY(entry, struct dentry)->d_inode) && may_use(replaced))
 		return 0;
 	return refuse(USHER_REASON_PINS, -EPERM);
 }
@@ -276,7 +280,7 @@ int BPF_PROG(guard_renaming, struct inode *parent, struct dentry *entry, struct 
 SEC("lsm/path_chmod")
 int BPF_PROG(guard_mode, const struct path *path, unsigned short mode)
 {
-	if (may_use(path->dentry->d_inode))
+	if (may_use(READ_ONLY(path, struct path)->dentry->d_inode))
 		return 0;
 	return refuse(USHER_REASON_PINS, -EPERM);
 }
@@ -285,7 +289,7 @@ int BPF_PROG(guard_mode, const struct path *path, unsigned short mode)
 SEC("lsm/path_chown")
 int BPF_PROG(guard_owner, const struct path *path, unsigned long uid, unsigned long gid)
 {
-	if (may_use(path->dentry->d_inode))
+	if (may_use(READ_ONLY(path, struct path)->dentry->d_inode))
 		return 0;
 	return refuse(USHER_REASON_PINS, -EPERM);
 }

@@ -31,7 +31,7 @@ static __always_inline __u8 roles_of(struct task_struct *task)
 {
 	__u8 mark = mark_of(task);
 
-	return task->cred->euid.val == 0 && !(mark & USHER_UNDECLARED) ? mark & USHER_ROLES : 0;
+	return cred_of(task)->euid.val == 0 && !(mark & USHER_UNDECLARED) ? mark & USHER_ROLES : 0;
 }
 
 static __always_inline struct usher_guard_settings *settings(void)

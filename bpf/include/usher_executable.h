@@ -76,7 +76,7 @@ static __always_inline __u64 hash_and_length(__u32 hash, __u32 length)
  * also works in lockdown. */
 static __always_inline struct file *executed_by(struct task_struct *task)
 {
-	struct mm_struct *memory = task->mm;
+	struct mm_struct *memory = READ_ONLY(task, struct task_struct)->mm;
 
 	return memory ? memory->exe_file : 0;
 }
@@ -93,7 +93,7 @@ static __always_inline struct inode *executable_of(struct task_struct *task)
 static __always_inline __u64 place_of(struct file *file)
 {
 	struct usher_program_key *key = first_of(&program_keys);
-	struct dentry *entry = file->f_path.dentry, *directory;
+	struct dentry *entry = READ_ONLY(file, struct file)->f_path.dentry, *directory;
 	struct inode *inode;
 
 	if (!key || !entry)
@@ -117,8 +117,9 @@ struct usher_origin {
 static __always_inline int read_origin(struct usher_origin *origin, struct file *file,
 				       const struct usher_program_key *key)
 {
-	struct inode *inode = file ? file->f_inode : 0;
-	struct dentry *entry = file ? file->f_path.dentry : 0;
+	struct file *read = READ_ONLY(file, struct file);
+	struct inode *inode = file ? read->f_inode : 0;
+	struct dentry *entry = file ? read->f_path.dentry : 0;
 	struct dentry *directory = entry ? entry->d_parent : 0;
 	struct inode *above = directory ? directory->d_inode : 0;
 

@@ -51,7 +51,7 @@ static __always_inline int is_daemon(struct task_struct *task)
 {
 	struct usher_guard_settings *guard = settings();
 
-	return all_uids_are(task->cred, 0) && (mark_of(task) || !guard || !guard->device);
+	return all_uids_are(cred_of(task), 0) && (mark_of(task) || !guard || !guard->device);
 }
 
 /* `reason`: the one for a connection; 0 lets the socket's state decide. */
@@ -65,10 +65,10 @@ static __always_inline int use(struct socket *socket, __u32 reason)
 	if (!owner)
 		return 0;
 	task = bpf_get_current_task_btf();
-	if (all_uids_are(task->cred, owner->uid))
+	if (all_uids_are(cred_of(task), owner->uid))
 		return 0;
 	listens = sk->__sk_common.skc_state == BPF_TCP_LISTEN;
-	if (listens && reason == USHER_REASON_DESCRIPTOR && all_uids_are(task->cred, 0))
+	if (listens && reason == USHER_REASON_DESCRIPTOR && all_uids_are(cred_of(task), 0))
 		return 0;
 	if (listens && is_daemon(task))
 		return 0;
@@ -111,7 +111,7 @@ int BPF_PROG(own_accept, struct socket *socket, struct socket *accepted)
 {
 	struct usher_owner *owner = owner_of(socket->sk);
 
-	if (!owner || all_uids_are(bpf_get_current_task_btf()->cred, owner->uid))
+	if (!owner || all_uids_are(cred_of(bpf_get_current_task_btf()), owner->uid))
 		return 0;
 	return refuse(USHER_REASON_ACCEPT, -EPERM);
 }

@@ -196,10 +196,12 @@ static __always_inline int hinder(struct task_struct *task, __u32 reason, int er
 /* Whether only this thread acts inside its process, and no other access is prepared. */
 static __always_inline int alone(struct task_struct *task)
 {
-	if (task->signal->nr_threads != 1)
+	const struct task_struct *read = READ_ONLY(task, struct task_struct);
+
+	if (read->signal->nr_threads != 1)
 		return hinder(task, USHER_REASON_IDENTITY_THREADS, -EPERM);
-	if (bpf_task_storage_get(&borrowers, task, NULL, 0) || task->files->count.counter != 1 ||
-	    task->fs->users != 1)
+	if (bpf_task_storage_get(&borrowers, task, NULL, 0) || read->files->count.counter != 1 ||
+	    read->fs->users != 1)
 		return hinder(task, USHER_REASON_IDENTITY_SHARED_MEMORY, -EAGAIN);
 	if (task->ptrace)
 		return hinder(task, USHER_REASON_IDENTITY_TRACED, -EPERM);
@@ -337,7 +339,7 @@ SEC("lsm/uring_override_creds")
 int BPF_PROG(fence_ring_credentials, const struct cred *new)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	const struct cred *own = task->cred;
+	const struct cred *own = cred_of(task);
 
 	if (new == own || !is_fenced(task, own))
 		return 0;
@@ -350,7 +352,7 @@ int BPF_PROG(fence_ring_thread)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 
-	if (!is_fenced_account(task->cred))
+	if (!is_fenced_account(cred_of(task)))
 		return 0;
 	return refuse(USHER_REASON_IO_URING_CREDENTIALS, -EPERM);
 }
@@ -362,7 +364,7 @@ int BPF_PROG(fence_ring_thread)
 SEC("lsm/perf_event_open")
 int BPF_PROG(fence_sampling)
 {
-	if (!is_fenced_account(bpf_get_current_task_btf()->cred))
+	if (!is_fenced_account(cred_of(bpf_get_current_task_btf())))
 		return 0;
 	return refuse(USHER_REASON_PERFORMANCE_EVENTS, -EPERM);
 }
@@ -376,7 +378,7 @@ int BPF_PROG(fence_granted, struct task_struct *child, unsigned int mode)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 
-	if (!(mode & PTRACE_MODE_ATTACH) || !is_fenced_account(task->cred) ||
+	if (!(mode & PTRACE_MODE_ATTACH) || !is_fenced_account(cred_of(task)) ||
 	    child->tgid == task->tgid || !granted_to(child))
 		return 0;
 	return refuse(USHER_REASON_IDENTITY_TRACED, -EPERM);
@@ -392,7 +394,7 @@ int BPF_PROG(fence_userfaultfd, struct inode *inode, const struct qstr *name)
 	static const char userfaultfd[] = "[userfaultfd]";
 	char found[sizeof(userfaultfd)] = {};
 
-	if (!is_fenced_account(bpf_get_current_task_btf()->cred))
+	if (!is_fenced_account(cred_of(bpf_get_current_task_btf())))
 		return 0;
 	bpf_probe_read_kernel_str(found, sizeof(found), BPF_CORE_READ(name, name));
 	for (int i = 0; i < sizeof(found); i++)
@@ -410,8 +412,8 @@ int BPF_PROG(fence_memory, struct file *file)
 {
 	char name[4] = {};
 
-	if (file->f_inode->i_sb->s_magic != PROC_SUPER_MAGIC ||
-	    !is_fenced_account(bpf_get_current_task_btf()->cred))
+	if (READ_ONLY(file, struct file)->f_inode->i_sb->s_magic != PROC_SUPER_MAGIC ||
+	    !is_fenced_account(cred_of(bpf_get_current_task_btf())))
 		return 0;
 	/* Four bytes: a longer name does not end where this one does. */
 	bpf_probe_read_kernel(name, sizeof(name), BPF_CORE_READ(file, f_path.dentry, d_name.name));
@@ -429,7 +431,8 @@ SEC("lsm/bprm_creds_from_file")
 int BPF_PROG(fence_execution, struct linux_binprm *program, struct file *file)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	const struct cred *own = task->cred, *new = program->cred;
+	const struct cred *own = cred_of(task);
+	const struct cred *new = READ_ONLY(program, struct linux_binprm)->cred;
 	__u64 had, has;
 
 	if (!is_fenced(task, own))
@@ -469,7 +472,7 @@ int BPF_PROG(fence_clone, struct task_struct *child, unsigned long flags)
 		*inherited = *own;
 		return 0;
 	}
-	if (!(flags & CLONE_VM) || !is_fenced_account(task->cred))
+	if (!(flags & CLONE_VM) || !is_fenced_account(cred_of(task)))
 		return 0;
 	if (bpf_task_storage_get(&borrowers, task, NULL, 0))
 		return refuse(USHER_REASON_IDENTITY_SHARED_MEMORY, -EPERM);
