@@ -168,36 +168,41 @@ int BPF_PROG(dispatch_inode_link, struct dentry *former, struct inode *directory
 	return mac_ask_inode_link(asked, &subject, &wanted, &labels);
 }
 
-static __always_inline int ask_inode_unlink(__u64 asked, struct inode *directory,
-					    struct inode *inode,
-					    const struct usher_mac_naming *wanted)
-{
-	struct usher_mac_subject subject;
-	struct mac_labels labels;
-
-	read_subject(&subject);
-	if (read_labels(&labels, asked, &subject, inode, wanted->file.device, directory))
-		return -EACCES;
-	return mac_ask_inode_unlink(asked, &subject, wanted, &labels);
-}
+#define DISPATCH_REMOVAL(hook)                                                                     \
+	static __always_inline int ask_##hook(__u64 asked, struct inode *directory,                \
+					      struct inode *inode,                                 \
+					      const struct usher_mac_naming *wanted)               \
+	{                                                                                          \
+		struct usher_mac_subject subject;                                                  \
+		struct mac_labels labels;                                                          \
+                                                                                                   \
+		read_subject(&subject);                                                            \
+		if (read_labels(&labels, asked, &subject, inode, wanted->file.device, directory))  \
+			return -EACCES;                                                            \
+		return mac_ask_##hook(asked, &subject, wanted, &labels);                           \
+	}                                                                                          \
+                                                                                                   \
+	SEC("lsm.s/" #hook)                                                                        \
+	int BPF_PROG(dispatch_##hook, struct inode *directory, struct dentry *entry)               \
+	{                                                                                          \
+		__u64 asked = modules_about_sleeper(MAC_POINT_##hook);                             \
+		struct usher_mac_naming wanted = {};                                               \
+		int error;                                                                         \
+                                                                                                   \
+		if (!asked || !read_file(&wanted.file, inode_of(entry)) ||                         \
+		    !read_file(&wanted.directory, directory))                                      \
+			return 0;                                                                  \
+		read_label(NULL, entry, wanted.file.device);                                       \
+		bpf_rcu_read_lock();                                                               \
+		error = ask_##hook(asked, directory, entry->d_inode, &wanted);                     \
+		bpf_rcu_read_unlock();                                                             \
+		return mac_bounded(error);                                                         \
+	}
 
 /* Hook: inode_unlink, because it knows the file whose name is removed. It reads labels. */
-SEC("lsm.s/inode_unlink")
-int BPF_PROG(dispatch_inode_unlink, struct inode *directory, struct dentry *entry)
-{
-	__u64 asked = modules_about_sleeper(MAC_POINT_inode_unlink);
-	struct usher_mac_naming wanted = {};
-	int error;
-
-	if (!asked || !read_file(&wanted.file, inode_of(entry)) ||
-	    !read_file(&wanted.directory, directory))
-		return 0;
-	read_label(NULL, entry, wanted.file.device);
-	bpf_rcu_read_lock();
-	error = ask_inode_unlink(asked, directory, entry->d_inode, &wanted);
-	bpf_rcu_read_unlock();
-	return mac_bounded(error);
-}
+DISPATCH_REMOVAL(inode_unlink)
+/* Hook: inode_rmdir, because inode_unlink is not called for directories. It reads labels. */
+DISPATCH_REMOVAL(inode_rmdir)
 
 static __always_inline int ask_inode_rename(__u64 asked, struct inode *directory,
 					    struct inode *inode,

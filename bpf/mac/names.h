@@ -22,19 +22,6 @@ int BPF_PROG(dispatch_inode_mkdir, struct inode *directory, struct dentry *entry
 	return MAC_ASK_ABOUT_NAME(inode_mkdir, asked, &wanted, directory);
 }
 
-/* Hook: inode_rmdir, because inode_unlink is not called for directories. */
-SEC("lsm/inode_rmdir")
-int BPF_PROG(dispatch_inode_rmdir, struct inode *directory, struct dentry *entry)
-{
-	__u64 asked = modules_about_caller(MAC_POINT_inode_rmdir);
-	struct usher_mac_naming wanted = {};
-
-	if (!asked || !read_file(&wanted.file, inode_of(entry)) ||
-	    !read_file(&wanted.directory, directory))
-		return 0;
-	return MAC_ASK_ABOUT_NAME(inode_rmdir, asked, &wanted, directory);
-}
-
 /* Hook: inode_symlink, because a link leads where its maker may not write. */
 SEC("lsm/inode_symlink")
 int BPF_PROG(dispatch_inode_symlink, struct inode *directory, struct dentry *entry,

@@ -174,8 +174,6 @@ MAKES_NAME(inode_create)
 MAKES_NAME(inode_mkdir)
 MAKES_NAME(inode_symlink)
 MAKES_NAME(inode_mknod)
-/* The label of the directory that is removed is not there. */
-MAKES_NAME(inode_rmdir)
 
 #define CHANGES_NAME(point)                                                                        \
 	MAC_CHECK(point)                                                                           \
@@ -189,6 +187,7 @@ MAKES_NAME(inode_rmdir)
 
 CHANGES_NAME(inode_link)
 CHANGES_NAME(inode_unlink)
+CHANGES_NAME(inode_rmdir)
 CHANGES_NAME(inode_rename)
 
 MAC_CHECK(inode_rename_to)

@@ -354,6 +354,7 @@ ACTS = {
     "remove_acl": lambda path: os.removexattr(path, ACL),
     "times": lambda path: os.utime(path, (1, 1)),
     "unlink": os.unlink,
+    "rmdir": os.rmdir,
     "link": os.link,
     "rename": os.rename,
     "exchange": lambda one, other: checked(

@@ -31,6 +31,10 @@ fn information_flows_between_levels_one_way() {
         chown(&file, Some(user), Some(user)).unwrap();
         set_label(&file, label);
     }
+    let folder = mounted.join("folder");
+    fs::create_dir(&folder).unwrap();
+    chown(&folder, Some(user), Some(user)).unwrap();
+    set_label(&folder, "biba/high,mls/equal");
     let by = |element: &str, act: &str| format!("serve:{element}:{user}:{act}");
     let on = |element: &str, act: &str, name: &str| by(element, &format!("{act}:{}", path(name)));
     let root = |element: &str, act: &str| format!("serve:{element}:0:{act}");
@@ -48,6 +52,8 @@ fn information_flows_between_levels_one_way() {
         (on(TEN, "set_acl", "high"), "EACCES"),
         (on(TEN, "remove_acl", "high"), "EACCES"),
         (on(TEN, "unlink", "high"), "EACCES"),
+        (on(TEN, "rmdir", "folder"), "EACCES"),
+        (on("biba/high", "rmdir", "folder"), "ok"),
         (on(TEN, "write", "low"), "ok"),
         (on(TEN, "chmod", "low"), "ok"),
         (on(TEN, "set_acl", "low"), "ok"),

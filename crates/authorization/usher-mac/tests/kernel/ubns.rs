@@ -123,6 +123,7 @@ fn files_of_a_service_are_opened_by_its_processes() {
     for folder in [&mail, &shared] {
         fs::create_dir(folder).unwrap();
         fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
+        chown(folder, Some(user), Some(user)).unwrap();
     }
     label(&mail, "imap");
     let by = |element: &str, act: &str, folder: &Path, name: &str| {
@@ -143,6 +144,9 @@ fn files_of_a_service_are_opened_by_its_processes() {
         // Root has labels set.
         (format!("read:{}", path(&mail, "one")), "ok"),
         (by("ubns/imap", "unlink", &mail, "one"), "ok"),
+        // Of a directory its own element decides as well.
+        (by("none", "rmdir", &mail, ""), "EACCES"),
+        (by("ubns/imap", "rmdir", &mail, ""), "ok"),
         // A service's new file belongs to no service if its folder belongs to none.
         (by("ubns/imap", "create", &shared, "two"), "ok"),
         (by("none", "read", &shared, "two"), "ok"),

@@ -115,7 +115,7 @@ fn questions(module: Module, case: &Case) -> Vec<(EntryPoint, Vec<u8>, i32)> {
         ),
         (InodeGetattr, case.file(&[]), on(object, &of_file, READS)),
         (InodeCreate, case.file(&[]), in_directory),
-        (InodeRmdir, case.file(&[]), in_directory),
+        (InodeRmdir, case.file(&[]), changed),
         (InodeLink, case.file(&[]), changed),
         (InodeRenameTo, replacing, replaced),
         (InodeSetattr, case.file(&[1]), on(object, &of_file, WRITES)),
