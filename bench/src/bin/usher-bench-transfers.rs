@@ -1,7 +1,7 @@
 //! Measures file transfers by FTP and SFTP, the paper's tables 1 and 2, and the daemons at rest, in a
 //! guest that has ESP and whose clock counts instructions:
 //!
-//!     tests/vm/run --kernel 6.12 --icount -- .../usher-bench-transfers FILES MEGABYTES ROUNDS
+//!     tests/vm/run --kernel 6.12 --icount -- .../usher-bench-transfers FILES MEGABYTES ROUNDS [ftp | sftp]
 //!
 //! The programs are Debian's lftp (many files), curl (a large one), vsftpd, sftp and sshd, unchanged.
 //! curl would wait a second for each of many files whose data connection the server names at once: it
@@ -144,8 +144,11 @@ const TRANSFERS: [Transfer; 4] = [
     Transfer::SftpLarge,
 ];
 
+const USAGE: &str = "usage: FILES MEGABYTES ROUNDS [ftp | sftp] | timed COMMAND...";
+
 struct Bench {
     world: World,
+    transfers: &'static [Transfer],
     files: usize,
     megabytes: usize,
     rounds: usize,
@@ -157,8 +160,21 @@ fn main() -> Outcome {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
         ["timed", command @ ..] => timed(command),
-        [files, megabytes, rounds] => measure(files.parse()?, megabytes.parse()?, rounds.parse()?),
-        _ => Err("usage: FILES MEGABYTES ROUNDS | timed COMMAND...".into()),
+        [files, megabytes, rounds, protocol @ ..] => {
+            let transfers = match protocol {
+                [] => &TRANSFERS[..],
+                ["ftp"] => &TRANSFERS[..2],
+                ["sftp"] => &TRANSFERS[2..],
+                _ => return Err(USAGE.into()),
+            };
+            measure(
+                files.parse()?,
+                megabytes.parse()?,
+                rounds.parse()?,
+                transfers,
+            )
+        }
+        _ => Err(USAGE.into()),
     }
 }
 
@@ -177,7 +193,12 @@ fn timed(command: &[&str]) -> Outcome {
     Ok(())
 }
 
-fn measure(files: usize, megabytes: usize, rounds: usize) -> Outcome {
+fn measure(
+    files: usize,
+    megabytes: usize,
+    rounds: usize,
+    transfers: &'static [Transfer],
+) -> Outcome {
     if !can_protect() {
         return Err("run it in a guest, by tests/vm/run".into());
     }
@@ -185,6 +206,7 @@ fn measure(files: usize, megabytes: usize, rounds: usize) -> Outcome {
     load_ciphers()?;
     let mut bench = Bench {
         world: World::new()?,
+        transfers,
         files,
         megabytes,
         rounds,
@@ -313,7 +335,7 @@ impl Bench {
 
     /// Makes all transfers in these ways by turns.
     fn by_turns(&mut self, ways: &[Way; 2]) -> Outcome {
-        for transfer in TRANSFERS {
+        for transfer in self.transfers.iter().copied() {
             let mut samples = [Vec::new(), Vec::new()];
             // The first round warms up.
             for round in 0..=self.rounds {
