@@ -4,6 +4,7 @@ mod interfaces;
 mod login;
 mod ls;
 mod ps;
+mod ugidfw;
 
 use std::path::PathBuf;
 
@@ -46,6 +47,11 @@ pub enum Command {
         /// The file
         #[arg(short, long, value_name = "FILE", default_value = usher_login_label::MAC_LOGIN)]
         file: PathBuf,
+    },
+    /// List and change the rules of `bsdextended` by the commands of FreeBSD's ugidfw(8)
+    Ugidfw {
+        #[command(subcommand)]
+        command: ugidfw::Command,
     },
     /// List files with their labels
     Ls {
@@ -95,6 +101,7 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
         Command::Ps => ps::run(output)?,
         Command::If => interfaces::run(output, status()?.interfaces)?,
         Command::Login { users, file } => login::run(output, file, users)?,
+        Command::Ugidfw { command } => ugidfw::run(output, command)?,
         Command::Ls { paths, directory } => ls::run(output, paths, *directory)?,
         Command::Status => {
             let view = status()?;

@@ -4,6 +4,7 @@
 mod login;
 mod ports;
 mod services;
+mod ugidfw;
 
 use std::sync::OnceLock;
 

@@ -1,0 +1,264 @@
+//! `usher mac ugidfw`: the rules of `bsdextended` by the commands of FreeBSD's ugidfw(8).
+//!
+//! Rules stand in the policy. These commands rewrite one file of it, which is theirs, and put the policy in
+//! force; a change that does not come into force leaves the file as it was.
+
+mod words;
+
+use std::io;
+use std::path::Path;
+
+use clap::Subcommand;
+use nix::unistd::{Group, User};
+use serde::Serialize;
+use usher_daemon::files::write_atomically;
+use usher_local::paths;
+use usher_policy::mac::ModuleSettings;
+use usher_policy::mac::bsdextended::{AccessRule, MODULE};
+use usher_policy::{Policy, Source};
+
+use crate::commands::configuration::{self, OnRefusal};
+use crate::commands::policy;
+use crate::failure::{At, Failure};
+use crate::output::{Output, row, table, warn};
+use words::Account;
+
+/// The file's name in the policy folder.
+const FILE: &str = "ugidfw.policy";
+
+const HEAD: &str = "# `usher mac ugidfw` writes this file. To write rules by hand, move the block to another one.\n";
+
+/// Commands about rules.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List the rules in force, in the order in which they are asked
+    List,
+    /// Add a rule behind the others
+    Add {
+        /// `subject [not] CONDITION ... object [not] CONDITION ... mode MODE`
+        #[arg(required = true, trailing_var_arg = true)]
+        rule: Vec<String>,
+    },
+    /// Put a rule in the place of another one
+    Set {
+        /// The number of the other one
+        number: usize,
+        /// As in `add`
+        #[arg(required = true, trailing_var_arg = true)]
+        rule: Vec<String>,
+    },
+    /// Remove a rule; those behind it move up
+    Remove {
+        /// Its number
+        number: usize,
+    },
+}
+
+/// A rule in force.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct RuleView {
+    number: usize,
+    /// In ugidfw's form.
+    rule: String,
+    /// In the policy's.
+    statement: String,
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+struct Change {
+    number: usize,
+    /// Of the configuration now in force.
+    generation: u64,
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// When a rule is none, when the rules are not in the file of these commands, or the policy that they make
+/// does not come into force; nothing has changed then.
+pub(super) fn run(output: &Output, command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::List => {
+            let rules = list()?;
+            output.print(&rules, || text(&rules));
+            Ok(())
+        }
+        Command::Add { rule } => {
+            let rule = statement(rule)?;
+            change(output, |rules| {
+                rules.push(rule);
+                Ok(rules.len())
+            })
+        }
+        Command::Set { number, rule } => {
+            let rule = statement(rule)?;
+            change(output, |rules| {
+                let index = index(*number, rules)?;
+                rules[index] = rule;
+                Ok(*number)
+            })
+        }
+        Command::Remove { number } => change(output, |rules| {
+            rules.remove(index(*number, rules)?);
+            Ok(*number)
+        }),
+    }
+}
+
+/// The place of the rule with this number.
+fn index(number: usize, rules: &[String]) -> Result<usize, Failure> {
+    let index = number.checked_sub(1).filter(|index| *index < rules.len());
+    index.ok_or_else(|| {
+        Failure::Refused(format!(
+            "there is no rule {number}: {FILE} has {}; `usher mac ugidfw list` shows their numbers",
+            rules.len()
+        ))
+    })
+}
+
+fn list() -> Result<Vec<RuleView>, Failure> {
+    let checked = configuration::check(&configuration::in_force()?)?;
+    let rules = rules_of(&checked.policy).iter().enumerate();
+    let rules = rules.map(|(index, rule)| RuleView {
+        number: index + 1,
+        rule: words::text(rule),
+        statement: rule.to_string(),
+    });
+    Ok(rules.collect())
+}
+
+fn text(rules: &[RuleView]) -> String {
+    match rules {
+        [] => "the policy in force has no rules of bsdextended\n".to_owned(),
+        rules => table(
+            ["NUMBER", "RULE"],
+            rules.iter().map(|rule| row![rule.number, rule.rule]),
+        ),
+    }
+}
+
+/// The rules of a policy, which has one block of the module at most.
+fn rules_of(policy: &Policy) -> &[AccessRule] {
+    let settings = policy.mac.iter().map(|block| &block.settings);
+    let mut rules = settings.filter_map(|settings| match settings {
+        ModuleSettings::Bsdextended(rules) => Some(rules.as_slice()),
+        _ => None,
+    });
+    rules.next().unwrap_or_default()
+}
+
+/// The words of a command line, or one text, as a statement of the policy.
+fn statement(rule: &[String]) -> Result<String, Failure> {
+    let number_of = |account: Account, name: &str| match account {
+        Account::User => User::from_name(name)
+            .ok()
+            .flatten()
+            .map(|user| user.uid.as_raw()),
+        Account::Group => Group::from_name(name)
+            .ok()
+            .flatten()
+            .map(|group| group.gid.as_raw()),
+    };
+    let statement = words::statement(&rule.join(" "), &number_of);
+    let statement = statement.map_err(|mistake| Failure::Refused(mistake.to_string()))?;
+    let source = Source {
+        name: "rule".to_owned(),
+        text: block(std::slice::from_ref(&statement)),
+    };
+    match usher_policy::parse(std::slice::from_ref(&source)) {
+        Ok(policy) => Ok(rules_of(&policy)[0].to_string()),
+        Err(errors) => Err(Failure::Policy {
+            errors,
+            sources: vec![source],
+        }),
+    }
+}
+
+/// A block with these statements.
+fn block(rules: &[String]) -> String {
+    let rules: String = rules.iter().map(|rule| format!("  {rule};\n")).collect();
+    format!("mac {MODULE} {{\n{rules}}}\n")
+}
+
+/// The rules of the file of these commands.
+fn rules_of_file(source: &Source) -> Result<Vec<String>, Failure> {
+    let by_hand = || {
+        Failure::Refused(format!(
+            "{} was changed by hand: move the block to another file of the policy, and change its rules \
+             there",
+            source.name
+        ))
+    };
+    let policy = usher_policy::parse(std::slice::from_ref(source)).map_err(|_| by_hand())?;
+    let rules = rules_of(&policy);
+    let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
+    match source.text == format!("{HEAD}{}", block(&rules)) {
+        true => Ok(rules),
+        false => Err(by_hand()),
+    }
+}
+
+/// Changes the rules of the file, and puts the policy in force.
+fn change(
+    output: &Output,
+    edit: impl FnOnce(&mut Vec<String>) -> Result<usize, Failure>,
+) -> Result<(), Failure> {
+    let path = Path::new(paths::POLICY_DIRECTORY).join(FILE);
+    let lock = configuration::lock()?;
+    let former = configuration::read()?;
+    if former.sources != configuration::in_force()?.sources {
+        return Err(Failure::refused(
+            "the files of the policy are not those in force, and would come into force as well: see \
+             `usher policy diff`, and apply or undo that first",
+        ));
+    }
+    let is_own = |source: &&Source| Path::new(&source.name) == path;
+    let source = former.sources.iter().find(is_own);
+    let mut rules = source.map_or_else(|| Ok(Vec::new()), rules_of_file)?;
+    let number = edit(&mut rules)?;
+    write(&path, &rules)?;
+    let outcome = policy::candidate()
+        .and_then(|(fresh, _)| configuration::put_in_force(&lock, fresh, OnRefusal::RollBack));
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        // It is in force all the same.
+        Err(failure @ (Failure::KeeperUnreached(..) | Failure::NotTaken(..))) => {
+            return Err(failure);
+        }
+        Err(failure) => {
+            if let Err(error) = restore(&path, source) {
+                warn(&format!("the former rules are not back in place: {error}"));
+            }
+            return Err(failure);
+        }
+    };
+    let generation = outcome.generation;
+    output.print(&Change { number, generation }, || {
+        configuration::describe(&outcome)
+    });
+    Ok(())
+}
+
+/// Writes the file; without rules there is none.
+fn write(path: &Path, rules: &[String]) -> Result<(), Failure> {
+    if rules.is_empty() {
+        return remove(path);
+    }
+    let text = format!("{HEAD}{}", block(rules));
+    write_atomically(path, text.as_bytes(), 0o644).at(path)
+}
+
+fn restore(path: &Path, former: Option<&Source>) -> Result<(), Failure> {
+    match former {
+        Some(source) => write_atomically(path, source.text.as_bytes(), 0o644).at(path),
+        None => remove(path),
+    }
+}
+
+fn remove(path: &Path) -> Result<(), Failure> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).at(path),
+        _ => Ok(()),
+    }
+}
