@@ -113,6 +113,11 @@ struct usher_mac_process {
 	/* While a program is being executed: the label before, and the one that follows. */
 	struct usher_mac_label from;
 	struct usher_mac_label to;
+	/* The order of the youngest module with labels when its program began; 0: none was there.
+	 * What that module's hooks note is known of the process from then on. */
+	__u64 began;
+	__u32 shares_memory; /* 1: it has mapped a file or memory that it shares, and can write */
+	__u32 reserved; /* 0 */
 };
 
 /* States of a file's label. */
@@ -140,6 +145,41 @@ struct usher_mac_labelled {
 	__u64 order; /* of the one that was loaded last; files are read again when it changes */
 	__u64 last_order; /* the largest one that any module has had: none has it twice */
 	__u64 exempting; /* the slots of those that exempt processes without an element */
+};
+
+/* Of the name of a file in an event, with the zero that ends it; a longer one is cut off. */
+#define USHER_MAC_EVENT_NAME 64
+
+/* Bytes of the events that user space has not read yet. */
+#define USHER_MAC_EVENTS_SIZE 262144
+
+/* Why something was refused. */
+enum usher_mac_reason {
+	USHER_MAC_BY_MODULE = 0, /* the module refuses it; or nothing was refused */
+	/* The module permits it if the process gets another element, and it cannot get that: */
+	USHER_MAC_IS_TRACED = 1, /* another process traces it */
+	USHER_MAC_SHARES_MEMORY = 2, /* it has memory that it shares, and can write */
+	USHER_MAC_IS_OLDER = 3, /* its program began before the module came into force */
+	USHER_MAC_CHANGES = 4, /* its label changes again and again */
+	USHER_MAC_NO_ROOM = 5, /* no room, or the module wrote an element of another kind */
+};
+
+/* What a module has done: it refused, or a process was lowered. */
+struct usher_mac_event {
+	__u64 order; /* the module's; another module in this slot has another one */
+	__u64 inode; /* of the file or directory that the request is about; 0: of none */
+	__u32 device; /* as in struct usher_mac_file */
+	__u32 point; /* enum mac_point */
+	__u32 slot; /* the module's */
+	__u32 error; /* its number; 0: the process has got `element` */
+	__u32 reason; /* enum usher_mac_reason */
+	__u32 process; /* its number in the initial namespace; 0: no process acts */
+	__u32 uid; /* the real one */
+	__u32 subject; /* the number of the module's element of the process; 0: none, or not told */
+	__u32 object; /* the same of the object; ~0: not known */
+	__u32 element; /* the number of the new one, if it has got one */
+	char command[16]; /* the name of the process, if it is the calling one */
+	char name[USHER_MAC_EVENT_NAME]; /* a name of the file, if the kernel remembers one */
 };
 
 /*
@@ -209,9 +249,10 @@ _Static_assert(sizeof(struct usher_mac_levels) == 112, "usher_mac_levels");
 _Static_assert(sizeof(struct usher_mac_element) == 120, "usher_mac_element");
 _Static_assert(sizeof(struct usher_mac_numbered) == 136, "usher_mac_numbered");
 _Static_assert(sizeof(struct usher_mac_label) == 32, "usher_mac_label");
-_Static_assert(sizeof(struct usher_mac_process) == 136, "usher_mac_process");
+_Static_assert(sizeof(struct usher_mac_process) == 152, "usher_mac_process");
 _Static_assert(sizeof(struct usher_mac_file_label) == 56, "usher_mac_file_label");
 _Static_assert(sizeof(struct usher_mac_labelled) == 32, "usher_mac_labelled");
+_Static_assert(sizeof(struct usher_mac_event) == 136, "usher_mac_event");
 _Static_assert(sizeof(struct usher_mac_call) == 48, "usher_mac_call");
 _Static_assert(sizeof(struct usher_mac_interface) == 24, "usher_mac_interface");
 _Static_assert(sizeof(struct usher_mac_numbering) == 152, "usher_mac_numbering");

@@ -27,6 +27,14 @@
  *     MAC_RELABEL(relabel_file)   may the element become `wanted` instead of `former`?
  *     MAC_DECISION(new_file)      writes `element`, which has the default, or refuses
  *
+ * A check by which a process takes something in may permit it on condition that the process gets
+ * another element:
+ *
+ *     MAC_DEMOTING(file_permission)   writes `element`, and returns MAC_DEMOTES
+ *
+ * The framework changes the label if all modules permit the access, and refuses it (EACCES) if the
+ * label cannot be changed.
+ *
  * With .exempts_unlabelled = 1 its checks are asked only about processes, and packets of sockets,
  * that have an element of it. All others are permitted, also where a file's label is not known.
  *
@@ -44,10 +52,11 @@
 
 #include "usher_mac_label.h"
 
-#define USHER_MAC_INTERFACE 7
+#define USHER_MAC_INTERFACE 8
 
 /*
- * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION. hook: the kernel's,
+ * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION; DEMOTING is of
+ * MAC_DEMOTING or MAC_CHECK. hook: the kernel's,
  * whose dispatcher (bpf/mac) asks; cgroup_egress is none of an LSM, but the place of programs for
  * packets that leave (BPF_CGROUP_INET_EGRESS), at the root of control groups. request: the
  * structure that the function gets. class: that of the paper. kernel: the first one with this hook
@@ -66,7 +75,7 @@
 	ENTRY(inode_rename_to, CHECK, inode_rename, usher_mac_replacing, "files", "5.7", "a file gets this name by renaming: asked after inode_rename") \
 	ENTRY(inode_setattr, CHECK, inode_setattr, usher_mac_attributes, "files", "5.7", "owner, group, mode, size or times of a file are changed") \
 	ENTRY(bprm_check_security, CHECK, bprm_check_security, usher_mac_execution, "processes", "5.7", "a program, and each of its interpreters, is executed") \
-	ENTRY(mmap_file, CHECK, mmap_file, usher_mac_mapping, "processes", "5.7", "a file is mapped; memory without a file is not asked about") \
+	ENTRY(mmap_file, DEMOTING, mmap_file, usher_mac_mapping, "processes", "5.7", "a file is mapped; memory without a file is not asked about") \
 	ENTRY(task_kill, CHECK, task_kill, usher_mac_signal, "processes", "5.7", "a process sends another one a signal; ESRCH is returned as EPERM") \
 	ENTRY(socket_bind, CHECK, socket_bind, usher_mac_socket_address, "sockets", "5.7", "a socket is bound to an address") \
 	ENTRY(socket_connect, CHECK, socket_connect, usher_mac_socket_address, "sockets", "5.7", "a socket is connected to an address") \
@@ -97,7 +106,7 @@
 	ENTRY(socket_listen, CHECK, socket_listen, usher_mac_socket_call, "sockets", "5.7", "a socket begins to listen") \
 	ENTRY(socket_accept, CHECK, socket_accept, usher_mac_socket_call, "sockets", "5.7", "a connection is accepted") \
 	ENTRY(socket_sendmsg, CHECK, socket_sendmsg, usher_mac_socket_address, "sockets", "5.7", "something is sent; with the address, if one is named") \
-	ENTRY(socket_recvmsg, CHECK, socket_recvmsg, usher_mac_socket_call, "sockets", "5.7", "something is received; splice(2) is not asked about") \
+	ENTRY(socket_recvmsg, DEMOTING, socket_recvmsg, usher_mac_socket_call, "sockets", "5.7", "something is received; splice(2) is not asked about") \
 	ENTRY(socket_getsockname, CHECK, socket_getsockname, usher_mac_socket_call, "sockets", "5.7", "the address of a socket is read") \
 	ENTRY(socket_setsockopt, CHECK, socket_setsockopt, usher_mac_socket_call, "sockets", "5.7", "an option of a socket is set") \
 	ENTRY(socket_shutdown, CHECK, socket_shutdown, usher_mac_socket_call, "sockets", "5.7", "a connection is shut down") \
@@ -106,13 +115,13 @@
 	ENTRY(msg_queue_associate, CHECK, msg_queue_associate, usher_mac_ipc, "ipc", "5.7", "an existing message queue is found by its key") \
 	ENTRY(msg_queue_msgctl, CHECK, msg_queue_msgctl, usher_mac_ipc, "ipc", "5.7", "msgctl(2)") \
 	ENTRY(msg_queue_msgsnd, CHECK, msg_queue_msgsnd, usher_mac_ipc, "ipc", "5.7", "a message is sent to a queue") \
-	ENTRY(msg_queue_msgrcv, CHECK, msg_queue_msgrcv, usher_mac_ipc, "ipc", "5.7", "a message is received from a queue; refused, it stays there") \
+	ENTRY(msg_queue_msgrcv, DEMOTING, msg_queue_msgrcv, usher_mac_ipc, "ipc", "5.7", "a message is received from a queue; refused, it stays there") \
 	ENTRY(sem_associate, CHECK, sem_associate, usher_mac_ipc, "ipc", "5.7", "existing semaphores are found by their key") \
 	ENTRY(sem_semctl, CHECK, sem_semctl, usher_mac_ipc, "ipc", "5.7", "semctl(2)") \
 	ENTRY(sem_semop, CHECK, sem_semop, usher_mac_ipc, "ipc", "5.7", "semaphores are waited for or changed") \
 	ENTRY(shm_associate, CHECK, shm_associate, usher_mac_ipc, "ipc", "5.7", "existing shared memory is found by its key") \
 	ENTRY(shm_shmctl, CHECK, shm_shmctl, usher_mac_ipc, "ipc", "5.7", "shmctl(2)") \
-	ENTRY(shm_shmat, CHECK, shm_shmat, usher_mac_ipc, "ipc", "5.7", "shared memory is attached") \
+	ENTRY(shm_shmat, DEMOTING, shm_shmat, usher_mac_ipc, "ipc", "5.7", "shared memory is attached") \
 	ENTRY(sb_mount, CHECK, sb_mount, usher_mac_mount, "mounts", "5.7", "mount(2): a file system is mounted, bound, moved or changed") \
 	ENTRY(sb_umount, CHECK, sb_umount, usher_mac_mount, "mounts", "5.7", "a file system is unmounted") \
 	ENTRY(sb_remount, CHECK, sb_remount, usher_mac_mount, "mounts", "5.7", "options of a mounted file system are changed") \
@@ -131,7 +140,7 @@
 	ENTRY(relabel_file, RELABEL, inode_setxattr, usher_mac_file, "labels", "5.7", "an element of a file is set, or left out of its label") \
 	ENTRY(new_file, DECISION, inode_init_security, usher_mac_creation, "labels", "5.7", "a file of any type is made: `element` is the new file's") \
 	ENTRY(syscall, CHECK, setselfattr, usher_mac_module_call, "labels", "6.8", "a process calls this module (mac_syscall)") \
-	ENTRY(file_permission, CHECK, file_permission, usher_mac_file_access, "files", "5.7", "an open file, pipe or socket is read or written: each time, but for send(2), recv(2), tee(2), splice(2) between pipes, and mappings") \
+	ENTRY(file_permission, DEMOTING, file_permission, usher_mac_file_access, "files", "5.7", "an open file, pipe or socket is read or written: each time, but for send(2), recv(2), tee(2), splice(2) between pipes, and mappings") \
 	ENTRY(socket_getsockopt, CHECK, socket_getsockopt, usher_mac_socket_call, "sockets", "5.7", "an option of a socket is read; one receives what was sent (TCP_ZEROCOPY_RECEIVE)") \
 	ENTRY(socket_getpeername, CHECK, socket_getpeername, usher_mac_socket_call, "sockets", "5.7", "the address at the other end is read") \
 	ENTRY(socket_deliver, CHECK, socket_sock_rcv_skb, usher_mac_packet, "packets", "5.7", "a packet is delivered to a socket, by no process; refused, it is dropped; streams of UNIX sockets and packet sockets are not asked about") \
@@ -140,6 +149,10 @@
 	ENTRY(inode_set_acl, CHECK, inode_set_acl, usher_mac_attribute, "files", "6.2", "an access control list of a file is set") \
 	ENTRY(inode_remove_acl, CHECK, inode_remove_acl, usher_mac_attribute, "files", "6.2", "an access control list of a file is removed")
 /* clang-format on */
+
+/* The answer of MAC_DEMOTING: permitted, if the process gets `element`. Everywhere else it is
+ * EACCES. */
+#define MAC_DEMOTES 0x4d44
 
 /* Bits of `access`. Truncating is writing. */
 enum usher_mac_access {
@@ -444,6 +457,7 @@ enum mac_point {
 
 /* The type to which a function's last argument points, by its form. */
 #define MAC_LAST_CHECK const struct usher_mac_element
+#define MAC_LAST_DEMOTING struct usher_mac_element
 #define MAC_LAST_RELABEL const struct usher_mac_element
 #define MAC_LAST_DECISION struct usher_mac_element
 
@@ -623,6 +637,36 @@ static __always_inline int mac_answer_at(__u32 point, int answer)
 	    const struct usher_mac_element *subject_label, const struct usher_mac_element *fourth, \
 	    mac_##point##_last *last)
 
+/*
+ * A check that may lower the process. `element` is zeros at first; the framework heeds it after
+ * MAC_DEMOTES only.
+ */
+#define MAC_DEMOTING(point)                                                                        \
+	static __always_inline int mac_decide_##point(                                             \
+	    const struct usher_mac_subject *subject, mac_##point##_request *request,               \
+	    const struct usher_mac_element *subject_label,                                         \
+	    const struct usher_mac_element *object_label, struct usher_mac_element *element);      \
+	MAC_SECTION(point)                                                                         \
+	int check_##point(const struct usher_mac_subject *subject, mac_##point##_request *request, \
+			  const struct usher_mac_element *subject_label,                           \
+			  const struct usher_mac_element *object_label, mac_##point##_last *last)  \
+	{                                                                                          \
+		struct usher_mac_element element = {};                                             \
+		int answer = -EACCES;                                                              \
+                                                                                                   \
+		if (subject && request && subject_label && object_label && last)                   \
+			answer = mac_decide_##point(subject, request, subject_label, object_label, \
+						    &element);                                     \
+		if (last && answer == MAC_DEMOTES)                                                 \
+			*last = element;                                                           \
+		return answer;                                                                     \
+	}                                                                                          \
+	static __always_inline int mac_decide_##point(                                             \
+	    const struct usher_mac_subject *subject, mac_##point##_request *request,               \
+	    const struct usher_mac_element *subject_label,                                         \
+	    const struct usher_mac_element *object_label, struct usher_mac_element *element)
+
+/* At an entry point of the form DEMOTING there is no directory, and its label means nothing. */
 #define MAC_CHECK(point) MAC_FUNCTION(point, object_label, directory_label)
 #define MAC_RELABEL(point) MAC_FUNCTION(point, former, wanted)
 #define MAC_DECISION(point) MAC_FUNCTION(point, object_label, element)

@@ -58,12 +58,15 @@ int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
 	struct usher_mac_file_access wanted = { .access = mask & ACCESS_KINDS };
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
+	int has_labels;
 
 	/* access(2) with F_OK. */
 	if (!asked || !wanted.access || !read_file(&wanted.file, inode))
 		return 0;
 	read_subject(&subject);
-	if (begin_labels(&labels, asked)) {
+	has_labels = begin_labels(&labels, asked);
+	labels.told = (__u64)inode;
+	if (has_labels) {
 		labels.unknown |= read_file_label(&labels.object, inode, wanted.file.device);
 		if (is_unknown(&labels) &&
 		    (mask & (MAY_OPEN | MAY_ACCESS) ||

@@ -23,6 +23,7 @@
  * Each hook's first kernel is in usher_mac_policy.h. Slots in LSM programs: tried on 6.18.
  */
 #include "attributes.h"
+#include "demotions.h"
 #include "files.h"
 #include "ipc.h"
 #include "mounts.h"

@@ -37,6 +37,14 @@ ARRAY_TABLE(last_element, 1, __u64);
 /* Labels of processes. No room: the fork, the execution or the change of the label is refused. */
 TASK_TABLE(processes, struct usher_mac_process);
 
+/* Elements that checks have written for the access under way: see slots.h. No room: the access is
+ * refused. */
+struct mac_demotion {
+	struct usher_mac_numbered wanted[USHER_MAC_MODULES]; /* by slot */
+	struct usher_mac_label label; /* that the process is to get */
+};
+TASK_TABLE(demotions, struct mac_demotion);
+
 /* Labels of files on multilabel file systems. No room: the file is as one that is not read. */
 USHER_MAP(files, INODE_STORAGE, BPF_F_NO_PREALLOC, 0, int, struct usher_mac_file_label);
 
@@ -84,14 +92,21 @@ CPU_TABLE(unknown_refusals, 1, __u64);
 /* In place of a number, in labels that a program looks up only: the label is not known. */
 #define UNKNOWN (~0U)
 
+/* Nobody is told of a refusal, because the kernel only looks whether something would be permitted.
+ */
+#define UNTOLD 1
+
 /* Elements of objects that have none, and of those whose label is not known. Never written. */
 static struct usher_mac_element absent[2] = { [1] = { .kind = USHER_MAC_UNKNOWN } };
 #define nothing absent[0]
 
-/* The labels of an access. The rest is undefined where no module with labels is asked. */
+/* The labels of an access. Where no module with labels is asked, all but `told` and `slots` is
+ * undefined. */
 struct mac_labels {
 	__u64 slots; /* of the modules with labels that are asked */
 	__u64 slot; /* that is asked: see slots.h */
+	__u64
+	    told; /* of a refusal: the address of the file's inode, for its name; 0: none; UNTOLD */
 	__u64 unknown; /* the slots whose elements of a file are not known */
 	struct usher_mac_label subject;
 	struct usher_mac_label object;

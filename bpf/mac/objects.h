@@ -107,6 +107,7 @@ static __always_inline int begin_labels_by(struct mac_labels *labels, __u64 aske
 	 * take all for written. */
 	asm volatile("" : : "r"(labels) : "memory");
 	labels->slots = labelled_of(asked);
+	labels->told = 0;
 	if (!labels->slots)
 		return 0;
 	labels->unknown = 0;
@@ -203,7 +204,10 @@ static __always_inline int read_labels(struct mac_labels *labels, __u64 asked,
 				       const struct usher_mac_subject *subject, struct inode *inode,
 				       __u32 device, struct inode *directory)
 {
-	if (!begin_labels(labels, asked))
+	int has_labels = begin_labels(labels, asked);
+
+	labels->told = (__u64)inode;
+	if (!has_labels)
 		return 0;
 	labels->unknown |= read_file_label(&labels->object, inode, device);
 	if (directory)
@@ -280,10 +284,12 @@ static __always_inline int read_open_labels(struct mac_labels *labels, __u64 ask
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
-		int answer = 0;                                                                    \
+		int has_labels, answer = 0;                                                        \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		if (begin_labels(&labels, asked)) {                                                \
+		has_labels = begin_labels(&labels, asked);                                         \
+		labels.told = (__u64)(directory_inode);                                            \
+		if (has_labels) {                                                                  \
 			labels.unknown |= read_file_label(&labels.directory, directory_inode,      \
 							  (wanted)->directory.device);             \
 			if (refuses_unknown(&subject, &labels))                                    \

@@ -73,6 +73,8 @@ int BPF_PROG(dispatch_task_alloc, struct task_struct *task, __u64 flags)
 		return -ENOMEM;
 	bpf_spin_lock(&parent->lock);
 	child->label = parent->label;
+	child->began = parent->began;
+	child->shares_memory = parent->shares_memory;
 	bpf_spin_unlock(&parent->lock);
 	return 0;
 }
@@ -212,11 +214,14 @@ int BPF_PROG(dispatch_bprm_creds_from_file, struct linux_binprm *program, struct
 SEC("lsm/bprm_committed_creds")
 int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
 {
+	struct usher_mac_labelled *in_force = first_of(&labelled);
 	struct usher_mac_process *own;
 	int is_stale;
+	__u64 order;
 
-	if (!labelled_of(~0ULL))
+	if (!in_force || !in_force->slots)
 		return 0;
+	order = in_force->order;
 	own = entry_of(bpf_get_current_task_btf(), 0);
 	/* The modules came into force after they would have decided. */
 	if (!own || !own->is_decided)
@@ -227,6 +232,9 @@ int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
 	if (!is_stale)
 		own->label = own->to;
 	own->at_exec = no_label;
+	/* It has no mappings yet. */
+	own->began = order;
+	own->shares_memory = 0;
 	bpf_spin_unlock(&own->lock);
 	if (is_stale)
 		bpf_send_signal(SIGKILL);

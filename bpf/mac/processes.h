@@ -46,6 +46,22 @@ static __always_inline __u32 permitted_of(const struct file *file, unsigned long
 	return permitted;
 }
 
+/* Notes that the calling process maps what it shares, and can write: see demotions.h. Global, so
+ * that the verifier goes through it once. */
+__attribute__((noinline)) int mac_note_sharing(void)
+{
+	struct usher_mac_process *process;
+
+	process =
+	    bpf_task_storage_get(&processes, bpf_get_current_task_btf()->group_leader, NULL, 0);
+	if (!process)
+		return 0;
+	bpf_spin_lock(&process->lock);
+	process->shares_memory = 1;
+	bpf_spin_unlock(&process->lock);
+	return 0;
+}
+
 /* Hook: mmap_file, because what is mapped is read, written and executed without a further call. */
 SEC("lsm/mmap_file")
 int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protection,
@@ -56,6 +72,9 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
+	/* Of processes about which no module is asked, too: they may get an element later. */
+	if (flags & MAP_SHARED && (!file || permitted_of(file, flags) & PROT_WRITE))
+		mac_note_sharing();
 	if (!asked || !file || !read_file(&wanted.file, bpf_core_cast(file, struct file)->f_inode))
 		return 0;
 	wanted.permitted = permitted_of(file, flags);

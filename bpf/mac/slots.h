@@ -9,6 +9,7 @@
 #define USHER_MAC_SLOTS_H
 
 #include "usher_layout.h"
+#include "events.h"
 #include "labels.h"
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
@@ -61,8 +62,9 @@ static __always_inline __u64 modules_about_socket(__u32 point, struct sock *sock
 }
 
 /*
- * Adds a module's answer to those before, and counts a refusal. Global, so that the verifier goes
- * through it once and not on every path.
+ * Adds a module's answer to those before, and counts a refusal. Where modules lower processes, the
+ * answer so far may be the slots of those that do: it is more than 0 then, and ends with an error.
+ * Global, so that the verifier goes through it once and not on every path.
  */
 __attribute__((noinline)) int mac_add(int before, int answer, __u32 point, __u32 slot)
 {
@@ -71,7 +73,7 @@ __attribute__((noinline)) int mac_add(int before, int answer, __u32 point, __u32
 
 	if (error)
 		count_up(bpf_map_lookup_elem(&refusals, &place));
-	return mac_compose(before, error);
+	return mac_compose(before > 0 ? 0 : before, error);
 }
 
 /* One answer for two. Global, as mac_add is. */
@@ -79,6 +81,28 @@ __attribute__((noinline)) int mac_both(int one, int other)
 {
 	return mac_compose(one, other);
 }
+
+/* Keeps the element that a check in a slot wants the process to get. Returns its answer, or an
+ * error. Global, as mac_add is. */
+__attribute__((noinline)) int mac_keep_wanted(const struct usher_mac_element *element __arg_nonnull,
+					      __u32 slot)
+{
+	struct mac_demotion *room = bpf_task_storage_get(&demotions, bpf_get_current_task_btf(),
+							 NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!room)
+		return -EACCES;
+	room->wanted[slot & (USHER_MAC_MODULES - 1)].element = *element;
+	return MAC_DEMOTES;
+}
+
+/*
+ * Gives the process of an access the elements that were kept for it, for the modules in these
+ * slots. Returns 0, or an error. If its label has changed since, `labels` gets the present one, and
+ * the slots are returned: modules are to be asked again. See demotions.h.
+ */
+int mac_lower(int slots, __u32 point, const struct usher_mac_subject *subject,
+	      struct mac_labels *labels, const struct usher_mac_file *file);
 
 /* The composed answer, in bounds that the verifier sees: the asm keeps clang from joining or
  * removing the comparisons. */
@@ -141,13 +165,25 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 	if (asked & (1 << number))                                                                 \
 		error = mac_one_##name(error, number, subject, wanted, labels);
 
+/* Tells user space what the module in a slot has refused. */
+#define MAC_TELL(name, slot, given, subject, labels, wanted)                                       \
+	({                                                                                         \
+		struct mac_outcome refused = {                                                     \
+			.point = MAC_POINT_##name,                                                 \
+			.slot = slot,                                                              \
+			.answer = given,                                                           \
+		};                                                                                 \
+                                                                                                   \
+		mac_tell(subject, labels, MAC_FILE_OF(wanted), &refused);                          \
+	})
+
 /*
  * Asks the modules in `asked`, and composes their answers. Global functions do the work, because
  * the verifier goes through each of them once, and not for each slot on every path: mac_one_NAME
  * asks the module in a slot and adds its answer to those before, mac_answer_NAME calls it. Labels
  * are looked up only for a module that has some.
  */
-#define MAC_ASK_CHECK(name)                                                                        \
+#define MAC_ANSWER_CHECK(name)                                                                     \
 	__attribute__((noinline)) int mac_answer_##name(                                           \
 	    const struct usher_mac_subject *subject, mac_##name##_request *wanted,                 \
 	    const struct usher_mac_element *own, const struct usher_mac_element *object,           \
@@ -159,8 +195,27 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 		if (labels->slots >> slot & 1)                                                     \
 			directory = element_at(element_of(&labels->directory, slot), slot);        \
 		return MAC_ANSWER_IN(name, slot, subject, wanted, own, object, directory);         \
-	}                                                                                          \
+	}
+
+/* The same where a module may lower the process. It writes the element only with MAC_DEMOTES. */
+#define MAC_ANSWER_DEMOTING(name)                                                                  \
+	__attribute__((noinline)) int mac_answer_##name(                                           \
+	    const struct usher_mac_subject *subject, mac_##name##_request *wanted,                 \
+	    const struct usher_mac_element *own, const struct usher_mac_element *object,           \
+	    const struct mac_labels *labels __arg_nonnull)                                         \
+	{                                                                                          \
+		struct usher_mac_element element;                                                  \
+		__u32 slot = labels->slot;                                                         \
+		int given;                                                                         \
                                                                                                    \
+		/* See begin_labels_by. */                                                         \
+		asm volatile("" : : "r"(&element) : "memory");                                     \
+		element.kind = USHER_MAC_NONE;                                                     \
+		given = MAC_ANSWER_IN(name, slot, subject, wanted, own, object, &element);         \
+		return given == MAC_DEMOTES ? mac_keep_wanted(&element, slot) : given;             \
+	}
+
+#define MAC_ONE(name, can_lower)                                                                   \
 	__attribute__((noinline)) int mac_one_##name(                                              \
 	    int before, __u32 slot, const struct usher_mac_subject *subject,                       \
 	    mac_##name##_request *wanted, struct mac_labels *labels __arg_nonnull)                 \
@@ -174,10 +229,15 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 			object = element_at(element_of(&labels->object, slot), slot);              \
 		}                                                                                  \
 		answer = mac_answer_##name(subject, wanted, own, object, labels);                  \
-		return answer ? mac_add(before, answer, MAC_POINT_##name, slot) : before;          \
+		if (!answer)                                                                       \
+			return before;                                                             \
+		if (can_lower && answer == MAC_DEMOTES && labels->slots >> slot & 1)               \
+			return before < 0 ? before : before | 1 << (slot & 7);                     \
+		MAC_TELL(name, slot, answer, subject, labels, wanted);                             \
+		return mac_add(before, answer, MAC_POINT_##name, slot);                            \
 	}                                                                                          \
                                                                                                    \
-	static __always_inline int mac_ask_##name(                                                 \
+	static __always_inline int mac_all_##name(                                                 \
 	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted,    \
 	    struct mac_labels *labels)                                                             \
 	{                                                                                          \
@@ -192,7 +252,47 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 		MAC_ASK_SLOT(name, 6)                                                              \
 		MAC_ASK_SLOT(name, 7)                                                              \
 		asm volatile("" : "+r"(error));                                                    \
-		return mac_bounded(error);                                                         \
+		return error;                                                                      \
+	}
+
+#define MAC_ASK_CHECK(name)                                                                        \
+	MAC_ANSWER_CHECK(name)                                                                     \
+	MAC_ONE(name, 0)                                                                           \
+                                                                                                   \
+	static __always_inline int mac_ask_##name(                                                 \
+	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted,    \
+	    struct mac_labels *labels)                                                             \
+	{                                                                                          \
+		return mac_bounded(mac_all_##name(asked, subject, wanted, labels));                \
+	}
+
+/* How often a process is lowered whose label another thread changes at the same time. */
+#define MAC_LOWERINGS 8
+/* Beside the slots: it is not tried again. */
+#define MAC_LAST_LOWERING (1 << USHER_MAC_MODULES)
+
+#define MAC_ASK_DEMOTING(name)                                                                     \
+	MAC_ANSWER_DEMOTING(name)                                                                  \
+	MAC_ONE(name, 1)                                                                           \
+                                                                                                   \
+	static __always_inline int mac_ask_##name(                                                 \
+	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted,    \
+	    struct mac_labels *labels)                                                             \
+	{                                                                                          \
+		int answer = 0;                                                                    \
+                                                                                                   \
+		for (int i = 0; i < MAC_LOWERINGS; i++) {                                          \
+			answer = mac_all_##name(asked, subject, wanted, labels);                   \
+			if (answer <= 0)                                                           \
+				break;                                                             \
+			if (i == MAC_LOWERINGS - 1)                                                \
+				answer |= MAC_LAST_LOWERING;                                       \
+			answer = mac_lower(answer, MAC_POINT_##name, subject, labels,              \
+					   MAC_FILE_OF(wanted));                                   \
+			if (answer <= 0)                                                           \
+				break;                                                             \
+		}                                                                                  \
+		return mac_bounded(answer);                                                        \
 	}
 
 /* Asks the module in one slot about its element: relabels and decisions. */
@@ -204,6 +304,8 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 	{                                                                                          \
 		int answer = MAC_ANSWER_IN(name, slot, subject, wanted, own, fourth, last);        \
                                                                                                    \
+		if (answer)                                                                        \
+			MAC_TELL(name, slot, answer, subject, NULL, wanted);                       \
 		return mac_add(0, answer, MAC_POINT_##name, slot);                                 \
 	}
 #define MAC_ASK_DECISION(name) MAC_ASK_RELABEL(name)

@@ -15,6 +15,9 @@ struct timespec64 {
 
 struct timezone;
 
+/* Of `capable`: each time that memory is mapped, for instance. */
+#define CAP_OPT_NOAUDIT 2
+
 /* Hook: capable, because every use of a privilege passes it. */
 SEC("lsm/capable")
 int BPF_PROG(dispatch_capable, const struct cred *cred, struct user_namespace *namespace,
@@ -22,11 +25,17 @@ int BPF_PROG(dispatch_capable, const struct cred *cred, struct user_namespace *n
 {
 	__u64 asked = modules_about_caller(MAC_POINT_capable);
 	struct usher_mac_operation wanted = { .command = capability };
+	struct usher_mac_subject subject;
+	struct mac_labels labels;
 
 	if (!asked)
 		return 0;
 	wanted.argument = bpf_core_cast(namespace, struct user_namespace___mac)->level == 0;
-	return MAC_ASK_CALLER(capable, asked, &wanted);
+	read_subject(&subject);
+	begin_labels(&labels, asked);
+	if (options & CAP_OPT_NOAUDIT)
+		labels.told = UNTOLD;
+	return mac_ask_capable(asked, &subject, &wanted, &labels);
 }
 
 /* Hook: kernel_read_file, because modules of the kernel, firmware and kernels are read there. */

@@ -5,6 +5,9 @@
 
 #include "objects.h"
 
+/* A mode of ptrace_access_check: by ps(1), for instance, for each process. */
+#define PTRACE_MODE_NOAUDIT 4
+
 /* Reads another process. */
 static __always_inline void read_process(struct usher_mac_process_access *wanted,
 					 struct task_struct *task)
@@ -25,11 +28,18 @@ int BPF_PROG(dispatch_ptrace_access_check, struct task_struct *task, unsigned in
 {
 	__u64 asked = modules_about_caller(MAC_POINT_ptrace_access_check);
 	struct usher_mac_process_access wanted = { .argument = mode };
+	struct usher_mac_subject subject;
+	struct mac_labels labels;
 
 	if (!asked)
 		return 0;
 	read_process(&wanted, task);
-	return MAC_ASK_ABOUT_PROCESS(ptrace_access_check, asked, &wanted, task);
+	read_subject(&subject);
+	if (begin_labels(&labels, asked))
+		read_process_label(&labels.object, task->group_leader);
+	if (mode & PTRACE_MODE_NOAUDIT)
+		labels.told = UNTOLD;
+	return mac_ask_ptrace_access_check(asked, &subject, &wanted, &labels);
 }
 
 /* Hook: ptrace_traceme, because a process makes its parent trace it that way. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The checks of `biba` and `mls`, whose information flows between levels in opposite directions.
- * Before it includes this, a module defines
+ * What the modules `biba`, `mls` and `lomac` have in common: levels, and the checks of writing and
+ * of what goes both ways. Before it includes this, a module defines
  *
+ *   KIND                the kind of its elements
  *   MAY_FLOW(from, to)  whether information may flow from one level to another
  *   USUAL               the kind of the level of files, processes and System V IPC without one
  *
@@ -54,8 +55,7 @@ levels_of(const struct usher_mac_element *element)
 
 static __always_inline int has_level(const struct usher_mac_element *element)
 {
-	return element->kind == USHER_MAC_LEVELS &&
-	       levels_of(element)->effective.kind != USHER_MAC_LEVEL_NONE;
+	return element->kind == KIND && levels_of(element)->effective.kind != USHER_MAC_LEVEL_NONE;
 }
 
 static __always_inline int is_exempt(const struct usher_mac_element *own)
@@ -64,21 +64,30 @@ static __always_inline int is_exempt(const struct usher_mac_element *own)
 	       (has_level(own) && levels_of(own)->effective.kind == USHER_MAC_LEVEL_EQUAL);
 }
 
-/* Whether a process may access an object in these ways. An object without an element has the usual
- * level. One whose level is not known, or that has a range only, is for exempt processes. */
+/* The level of an object: the usual one without an element. NULL: it is not known, or the object
+ * has a range or an auxiliary level only. */
+static __always_inline const struct usher_mac_level *
+level_of(const struct usher_mac_element *object, const struct usher_mac_level *usual)
+{
+	if (has_level(object))
+		return &levels_of(object)->effective;
+	return object->kind == USHER_MAC_NONE ? usual : NULL;
+}
+
+/* Whether a process may access an object in these ways. An object without a level is for exempt
+ * processes. */
 static __always_inline int may(const struct usher_mac_element *own,
 			       const struct usher_mac_element *object, __u32 usual, __u32 ways)
 {
 	struct usher_mac_level of_usual = { .kind = usual };
-	const struct usher_mac_level *level = &of_usual, *from;
+	const struct usher_mac_level *level, *from;
 
 	if (is_exempt(own))
 		return 0;
 	if (!has_level(own))
 		return -EACCES;
-	if (has_level(object))
-		level = &levels_of(object)->effective;
-	else if (object->kind != USHER_MAC_NONE)
+	level = level_of(object, &of_usual);
+	if (!level)
 		return -EACCES;
 	from = &levels_of(own)->effective;
 	if (ways & READS && !MAY_FLOW(level, from))
@@ -126,55 +135,6 @@ static __always_inline __u32 ways_of(__u32 access)
 	return ways;
 }
 
-MAC_CHECK(inode_permission)
-{
-	return may(subject_label, object_label, usual_of(&request->file), ways_of(request->access));
-}
-
-MAC_CHECK(file_open)
-{
-	return may(subject_label, object_label, usual_of(&request->file), ways_of(request->access));
-}
-
-/* Each time, because a process may have changed its level, or got the open file from another one.
- */
-MAC_CHECK(file_permission)
-{
-	__u32 usual = usual_of(&request->file);
-
-	if (TYPE(request->file.mode) == PIPE || TYPE(request->file.mode) == SOCKET)
-		usual = USHER_MAC_LEVEL_EQUAL;
-	return may(subject_label, object_label, usual, ways_of(request->access));
-}
-
-/* By what can become of the mapping, because mprotect(2) is not asked about with a label. */
-MAC_CHECK(mmap_file)
-{
-	__u32 ways = 0;
-
-	if (request->permitted & PROTECTION_READ)
-		ways |= READS;
-	if (request->permitted & PROTECTION_WRITE)
-		ways |= WRITES;
-	return may(subject_label, object_label, usual_of(&request->file), ways);
-}
-
-MAC_CHECK(inode_getattr)
-{
-	return may(subject_label, object_label, usual_of(request), READS);
-}
-
-#define MAKES_NAME(point)                                                                          \
-	MAC_CHECK(point)                                                                           \
-	{                                                                                          \
-		return may(subject_label, directory_label, USUAL, WRITES);                         \
-	}
-
-MAKES_NAME(inode_create)
-MAKES_NAME(inode_mkdir)
-MAKES_NAME(inode_symlink)
-MAKES_NAME(inode_mknod)
-
 #define CHANGES_NAME(point)                                                                        \
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \
@@ -214,11 +174,6 @@ MAC_CHECK(inode_remove_acl)
 	return may(subject_label, object_label, usual_of(&request->file), WRITES);
 }
 
-MAC_CHECK(bprm_check_security)
-{
-	return may(subject_label, object_label, USUAL, READS);
-}
-
 #define WRITES_PROCESS(point)                                                                      \
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \
@@ -235,13 +190,6 @@ MAC_CHECK(task_prlimit)
 	return is_exempt(subject_label) || !(request->argument & 2) ? 0 : -EACCES;
 }
 
-MAC_CHECK(ptrace_access_check)
-{
-	__u32 ways = request->argument & ATTACH ? READS | WRITES : READS;
-
-	return may(subject_label, object_label, USUAL, ways);
-}
-
 /* The tracer reads and writes: the levels have to be the same. */
 MAC_CHECK(ptrace_traceme)
 {
@@ -256,8 +204,6 @@ MAC_CHECK(ptrace_traceme)
 	}
 
 USES_SOCKET(socket_sendmsg, WRITES)
-USES_SOCKET(socket_recvmsg, READS)
-USES_SOCKET(socket_getsockopt, READS)
 USES_SOCKET(unix_stream_connect, READS | WRITES)
 USES_SOCKET(unix_may_send, WRITES)
 
@@ -282,7 +228,7 @@ static __always_inline int is_within(const struct usher_mac_level *level,
 /* An interface with a range takes what lies in it. */
 MAC_CHECK(interface_transmit)
 {
-	if (object_label->kind == USHER_MAC_LEVELS && levels_of(object_label)->low.kind &&
+	if (object_label->kind == KIND && levels_of(object_label)->low.kind &&
 	    has_level(subject_label))
 		return is_within(&levels_of(subject_label)->effective, levels_of(object_label))
 			   ? 0
@@ -307,19 +253,17 @@ static __always_inline __u32 ways_of_control(__u32 command, __u32 one, __u32 oth
 
 USES_IPC(msg_queue_msgctl, ways_of_control(request->argument, IPC_SET, IPC_SET))
 USES_IPC(msg_queue_msgsnd, WRITES)
-/* Receiving a message removes it. */
-USES_IPC(msg_queue_msgrcv, READS | WRITES)
 USES_IPC(sem_semctl, ways_of_control(request->argument, SETVAL, SETALL))
 USES_IPC(sem_semop, request->argument ? READS | WRITES : READS)
 USES_IPC(shm_shmctl, ways_of_control(request->argument, SHM_LOCK, SHM_UNLOCK))
-USES_IPC(shm_shmat, request->argument &SHM_RDONLY ? READS : READS | WRITES)
 
 /* Whether an element is a level and, if it has a range, lies in it. */
 static __always_inline int is_sound(const struct usher_mac_element *element)
 {
 	const struct usher_mac_levels *levels = levels_of(element);
 
-	return has_level(element) && (!levels->low.kind || is_within(&levels->effective, levels));
+	return has_level(element) && !levels->auxiliary.kind &&
+	       (!levels->low.kind || is_within(&levels->effective, levels));
 }
 
 static __always_inline int has_equal(const struct usher_mac_levels *levels)
@@ -362,45 +306,39 @@ MAC_RELABEL(relabel_process)
 		   : -EPERM;
 }
 
-/* A file moves from one level to another within the process's range, and has no range itself. */
+/* Whether a process with this range gives files this level. */
+static __always_inline int may_give(const struct usher_mac_level *level,
+				    const struct usher_mac_levels *range)
+{
+	if (level->kind == USHER_MAC_LEVEL_EQUAL && !has_equal(range))
+		return 0;
+	return is_within(level, range);
+}
+
+/* A file moves from one level to another within the process's range, and has no range itself. Only
+ * `lomac` has auxiliary levels. */
 MAC_RELABEL(relabel_file)
 {
-	struct usher_mac_level of_usual = { .kind = USUAL };
-	const struct usher_mac_level *level = &of_usual, *next = &of_usual;
+	struct usher_mac_level of_usual = { .kind = USUAL }, auxiliary = {};
+	const struct usher_mac_level *level, *next = &of_usual;
 	struct usher_mac_levels range;
 
 	if (wanted->kind != USHER_MAC_NONE) {
 		next = &levels_of(wanted)->effective;
 		if (!has_level(wanted) || levels_of(wanted)->low.kind)
 			return -EINVAL;
+		auxiliary.kind = levels_of(wanted)->auxiliary.kind;
+		auxiliary.grade = levels_of(wanted)->auxiliary.grade;
 	}
 	if (is_exempt(subject_label))
 		return 0;
-	if (!has_level(subject_label))
-		return -EPERM;
-	if (has_level(former))
-		level = &levels_of(former)->effective;
-	else if (former->kind != USHER_MAC_NONE)
+	level = level_of(former, &of_usual);
+	if (!has_level(subject_label) || !level)
 		return -EPERM;
 	read_range(&range, subject_label);
-	if (next->kind == USHER_MAC_LEVEL_EQUAL && !has_equal(&range))
+	if (!is_within(level, &range) || !may_give(next, &range))
 		return -EPERM;
-	return is_within(level, &range) && is_within(next, &range) ? 0 : -EPERM;
-}
-
-/* A new file is at the level of its maker, and one of an exempt maker at the usual one: what root
- * installs or restores is not everybody's. */
-MAC_DECISION(new_file)
-{
-	struct usher_mac_levels *levels = (struct usher_mac_levels *)element->value;
-
-	__builtin_memset(element, 0, sizeof(*element));
-	element->kind = USHER_MAC_LEVELS;
-	if (has_level(subject_label) && !is_exempt(subject_label))
-		levels->effective = levels_of(subject_label)->effective;
-	else
-		levels->effective.kind = USUAL;
-	return 0;
+	return !auxiliary.kind || may_give(&auxiliary, &range) ? 0 : -EPERM;
 }
 
 #endif

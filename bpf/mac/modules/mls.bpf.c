@@ -12,4 +12,4 @@ MAC_POLICY(mls, .label = USHER_MAC_LEVELS, .exempts_unlabelled = 1);
 #define MAY_FLOW(from, to) usher_mac_dominates(to, from)
 #define USUAL USHER_MAC_LEVEL_LOW
 
-#include "levels.h"
+#include "fixed_levels.h"

@@ -21,6 +21,7 @@ pub const MODULES: &[&str] = &[
     bsdextended::MODULE,
     "biba",
     "mls",
+    "lomac",
     "none",
     "test",
     UBNS,

@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use usher_bpf::{Code, Hooks, KernelError, Object, Opened, code};
 
-use crate::labels;
 use crate::module::CHECK;
 use crate::shared::MAC_NONE;
 use crate::{EntryPoint, Error, Module, Unsupported};
+use crate::{events, labels};
 
 /// The dispatchers; the tables are theirs.
 pub(crate) static CODE: Code = code!("usher_mac", "framework");
@@ -37,7 +37,8 @@ pub(crate) fn dispatcher(hook: &str) -> String {
 /// The tables that outlive the process. All are pinned: dispatchers that are loaded later would get a second
 /// copy of a table that is missing here.
 pub(crate) fn tables() -> Vec<&'static str> {
-    TABLES.into_iter().chain(labels::TABLES).collect()
+    let tables = TABLES.into_iter().chain(events::TABLES);
+    tables.chain(labels::TABLES).collect()
 }
 
 /// The hooks with a dispatcher.

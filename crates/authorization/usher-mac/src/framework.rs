@@ -15,11 +15,15 @@ use crate::dispatchers::{
     CODE, EGRESS, dispatcher, hooks, hooks_of, load_dispatchers, not_supported, programs,
     replacing, require_hooks, tables,
 };
+use crate::events::Events;
 use crate::interfaces::Interfaces;
 use crate::labels::{self, Labels};
 use crate::module::{SETTINGS, exchange};
 use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacModule};
-use crate::{EntryPoint, Error, Loaded, MAX_MODULES, Module, NewFileLabels, Settings, Unsupported};
+use crate::{
+    EntryPoint, Error, Loaded, MAX_MODULES, Module, ModuleEvent, NewFileLabels, Settings,
+    Unsupported,
+};
 use crate::{cgroups, dispatchers, multilabel, shown};
 
 /// Prefix of the folders of modules.
@@ -31,6 +35,8 @@ pub struct Framework {
     enabled: Table<u32, u64>,
     declared: Table<u32, u64>,
     refusals: Counters<u64>,
+    lowered: Counters<u64>,
+    events: Events,
     labels: Labels,
     interfaces: Interfaces,
     /// By hook.
@@ -115,6 +121,8 @@ impl Framework {
             enabled: object.table("enabled")?,
             declared: object.table("declared")?,
             refusals: object.counters("refusals")?,
+            lowered: object.counters("lowered")?,
+            events: Events::of(&object, &pins)?,
             labels: Labels::of(&object)?,
             interfaces: Interfaces::of(&object)?,
             dispatchers,
@@ -231,6 +239,7 @@ impl Framework {
         }
         object.keep_all(&pins)?;
         self.modules.set(&slot, &entry)?;
+        self.lowered.reset_at(slot)?;
         for point in points {
             self.refusals.reset_at(place(point, slot))?;
             let declared = self.declared_at(point)? | bit(slot);
@@ -342,6 +351,7 @@ impl Framework {
                 order,
                 entry_points,
                 refusals,
+                lowered: self.lowered.read_at(*slot)?,
             })
         });
         loaded.collect()
@@ -367,6 +377,23 @@ impl Framework {
     /// The kernel's error.
     pub fn unknown_refusals(&self) -> Result<u64, Error> {
         Ok(self.labels.unknown_refusals()?)
+    }
+
+    /// What modules in force have done since the last call of any process, up to about a thousand, and whether
+    /// there is more. One process reads them.
+    ///
+    /// # Errors
+    /// The kernel's error; those that were taken are lost then.
+    pub fn take_events(&self) -> Result<(Vec<ModuleEvent>, bool), Error> {
+        self.events.take()
+    }
+
+    /// How much of what modules did was lost, because nobody read it in time.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn lost_events(&self) -> Result<u64, Error> {
+        self.events.lost()
     }
 
     /// Everything that is pinned or in use below the folder, for the guard. Others after each

@@ -8,7 +8,7 @@ use crate::interfaces;
 use crate::shared::{MAC_ELEMENTS_OF_USERS, MacLabel, MacLabelled, MacNumbered};
 
 /// The tables of labels that outlive the process.
-pub(crate) const TABLES: [&str; 14] = [
+pub(crate) const TABLES: [&str; 15] = [
     "labelled",
     "elements",
     "element_numbers",
@@ -22,6 +22,7 @@ pub(crate) const TABLES: [&str; 14] = [
     "multilabel",
     "unknown_refusals",
     "scratch",
+    "demotions",
     interfaces::TABLE,
 ];
 

@@ -10,6 +10,7 @@
 //!   services of the policy ([`ubns`]).
 //! - The framework keeps labels of processes, files, interfaces and other objects for modules that declare a kind
 //!   of element. Each module sees its own elements only. docs/adr/0076-labels-in-the-kernel.md has the reasons.
+//! - What modules have refused, and which processes they have lowered, it tells by [`Framework::take_events`].
 //! - Everything is pinned. The process's end changes nothing; the next [`Framework::open`] adopts it.
 //!
 //! docs/mac-entry-points.md lists the entry points, docs/adr/0071-mac-framework.md has the reasons.
@@ -22,9 +23,11 @@ pub mod bsdextended;
 mod cgroups;
 mod declaration;
 mod dispatchers;
+mod elements;
 mod encode;
 mod encode_services;
 mod error;
+mod events;
 mod framework;
 mod interfaces;
 mod labels;
@@ -40,6 +43,7 @@ pub mod ubns;
 
 pub use declaration::{Declaration, MAX_MODULE_SIZE, NotAModule, is_module_name};
 pub use error::{Error, RuleMistake, ServiceMistake, Unsupported};
+pub use events::{EventFile, ModuleEvent, NotLowered, Outcome, Told};
 pub use framework::Framework;
 pub use interfaces::MAX_INTERFACES;
 pub use labels::MAX_ELEMENTS_OF_USERS;

@@ -45,6 +45,7 @@ built_in! {
     "ubns" => Some(Settings::Ubns(Vec::new())),
     "biba" => None,
     "mls" => None,
+    "lomac" => None,
     "portacl" => Some(Settings::Portacl(PortSettings::default())),
     "seeotheruids" => Some(Settings::Seeotheruids(VisibilitySettings::default())),
     "partition" => None,
@@ -248,4 +249,6 @@ pub struct Loaded {
     pub entry_points: Vec<EntryPoint>,
     /// Refusals since it was loaded, of the entry points that have refused.
     pub refusals: Vec<(EntryPoint, u64)>,
+    /// How often it has lowered a process since it was loaded.
+    pub lowered: u64,
 }

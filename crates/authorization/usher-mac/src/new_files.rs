@@ -2,22 +2,19 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use usher_bpf::zerocopy::IntoBytes;
-use usher_bpf::{KernelError, Pins, Table};
+use usher_bpf::{Pins, Table};
 use usher_label::Label;
 
 use crate::Error;
-use crate::shared::{MAC_FILE_NEW, MacFileLabel, MacModule, MacNumbered};
-
-const UNREADABLE: KernelError = KernelError::UnreadableEntry("elements");
+use crate::elements::{Elements, UNREADABLE};
+use crate::shared::{MAC_FILE_NEW, MacFileLabel};
 
 /// The tables with the labels of new files.
 #[derive(Debug)]
 pub struct NewFileLabels {
     /// The key is a descriptor.
     files: Table<u32, MacFileLabel>,
-    elements: Table<u32, MacNumbered>,
-    modules: Table<u32, MacModule>,
+    elements: Elements,
 }
 
 impl NewFileLabels {
@@ -28,8 +25,7 @@ impl NewFileLabels {
     pub fn open(pins: &Pins) -> Result<Self, Error> {
         Ok(Self {
             files: pins.required_table("files")?,
-            elements: pins.required_table("elements")?,
-            modules: pins.required_table("modules")?,
+            elements: Elements::open(pins)?,
         })
     }
 
@@ -48,24 +44,9 @@ impl NewFileLabels {
         for number in stored.label.elements.iter().filter(|number| **number != 0) {
             // Within the limits: there are as many elements as modules, each within its own.
             label = label
-                .with(&self.element(*number)?)
+                .with(&self.elements.of(*number)?)
                 .map_err(|_| UNREADABLE)?;
         }
         Ok((!label.is_empty()).then_some(label))
-    }
-
-    /// The element of a number, as a label; an empty one if its module was unloaded.
-    fn element(&self, number: u32) -> Result<Label, Error> {
-        let Some(numbered) = self.elements.get(&number)? else {
-            return Ok(Label::default());
-        };
-        let module = self.modules.get(&numbered.slot)?;
-        let module = module.filter(|module| module.order == numbered.order);
-        let Some(module) = module else {
-            return Ok(Label::default());
-        };
-        let bytes = numbered.element.as_bytes().try_into();
-        let bytes = bytes.map_err(|_| UNREADABLE)?;
-        Ok(Label::from_kernel(&module.name, bytes).map_err(|_| UNREADABLE)?)
     }
 }

@@ -82,9 +82,12 @@ impl EntryPoint {
          Made from the table in [usher_mac_policy.h](../bpf/include/usher_mac_policy.h) by the test \
          `the_page_of_entry_points_is_that_of_the_header`, which compares them.\n\n\
          A function of a module has the name of an entry point. It gets the process, a request, \
-         and the module's own elements of labels. Its form is one of three:\n\n\
+         and the module's own elements of labels. Its form is one of four:\n\n\
          - *check*: may the process do this? Each loaded module that declares it is asked, and \
          each refusal refuses; of `syscall` only the module that is called.\n\
+         - *demoting*: a check that may permit the access on condition that the process gets another \
+         element (`MAC_DEMOTING`). It gets it if all modules permit the access, and the access is \
+         refused if it cannot.\n\
          - *relabel*: may an element of the module become another one? Only the module that \
          owns the element is asked; if it does not declare the entry point, the change is \
          refused.\n\

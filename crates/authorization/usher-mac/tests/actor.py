@@ -366,6 +366,7 @@ ACTS = {
     "until_killed": until_killed,
     **LABEL_ACTS,
     **OBJECT_ACTS,
+    **LOWERING_ACTS,
     **PACKET_ACTS,
     **ATTACK_ACTS,
     **PROCESS_ACTS,

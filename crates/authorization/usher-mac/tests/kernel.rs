@@ -11,6 +11,8 @@ mod interfaces;
 mod labels;
 #[path = "kernel/levels.rs"]
 mod levels;
+#[path = "kernel/lomac.rs"]
+mod lomac;
 #[path = "kernel/object_labels.rs"]
 mod object_labels;
 #[path = "kernel/partition.rs"]

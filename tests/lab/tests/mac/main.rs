@@ -118,6 +118,7 @@ fn a_kernel_without_modules_refuses_them_in_plain_words() -> Outcome {
             "ubns",
             "biba",
             "mls",
+            "lomac",
             "portacl",
             "seeotheruids",
             "partition"

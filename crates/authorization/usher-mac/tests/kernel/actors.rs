@@ -12,6 +12,7 @@ fn acting() -> &'static Path {
         include_str!("../../../../protection/usher-ipsec/tests/world/ring.py"),
         include_str!("../label_acts.py"),
         include_str!("../object_acts.py"),
+        include_str!("../lowering_acts.py"),
         include_str!("../packet_acts.py"),
         include_str!("../attack_acts.py"),
         include_str!("../process_acts.py"),

@@ -173,7 +173,7 @@ fn complaints() -> Vec<String> {
 
 /// Other modules come and go, in changing orders, and settings and labels of interfaces change.
 fn others_come_and_go(framework: &mut Framework, until: Instant) -> u32 {
-    let others = ["none", "biba", "bsdextended", "mls"];
+    let others = ["none", "biba", "bsdextended", "mls", "lomac"];
     let interfaces = [
         BTreeMap::new(),
         BTreeMap::from([("lo".to_owned(), "test/plain,biba/equal".parse().unwrap())]),

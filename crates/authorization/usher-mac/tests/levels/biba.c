@@ -3,6 +3,6 @@
 
 #include "functions.h"
 
-#define ANSWERS LEVELS ASK(capable)
+#define ANSWERS FIXED_LEVELS ASK(capable)
 
 #include "asked.h"

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The functions that biba and mls have. */
+/* The functions that biba, mls and lomac have. */
 #define LEVELS                                                                                     \
 	ASK(inode_permission)                                                                      \
 	ASK(file_open)                                                                             \
 	ASK(file_permission)                                                                       \
 	ASK(mmap_file)                                                                             \
-	ASK(inode_getattr)                                                                         \
 	ASK(inode_create)                                                                          \
 	ASK(inode_rmdir)                                                                           \
 	ASK(inode_link)                                                                            \
@@ -13,7 +12,6 @@
 	ASK(inode_setattr)                                                                         \
 	ASK(inode_set_acl)                                                                         \
 	ASK(inode_remove_acl)                                                                      \
-	ASK(bprm_check_security)                                                                   \
 	ASK(task_kill)                                                                             \
 	ASK(ptrace_access_check)                                                                   \
 	ASK(ptrace_traceme)                                                                        \
@@ -42,3 +40,9 @@
 	ASK(relabel_process)                                                                       \
 	ASK(relabel_file)                                                                          \
 	ASK(new_file)
+
+/* Those that biba and mls have beside them. */
+#define FIXED_LEVELS                                                                               \
+	LEVELS                                                                                     \
+	ASK(inode_getattr)                                                                         \
+	ASK(bprm_check_security)

@@ -1,11 +1,12 @@
-//! The modules `biba` and `mls` compiled for user space, compared with a model that is written from
-//! docs/mac.md and orders levels by itself.
+//! The modules `biba`, `mls` and `lomac` compiled for user space, compared with models that are written from
+//! docs/mac.md and order levels by themselves.
 
 #[path = "../shared/asked.rs"]
 mod asked;
 mod cases;
 #[path = "../shared/compiled.rs"]
 mod compiled;
+mod lowering;
 mod model;
 
 use std::path::PathBuf;

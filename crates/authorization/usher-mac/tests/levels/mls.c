@@ -3,6 +3,6 @@
 
 #include "functions.h"
 
-#define ANSWERS LEVELS
+#define ANSWERS FIXED_LEVELS
 
 #include "asked.h"

@@ -1,0 +1,197 @@
+//! What modules have done: each refusal, and each process that was lowered, from the framework's ring.
+
+use std::fmt;
+
+use usher_bpf::{Counters, Object, Pins, Plain, Ring};
+
+use crate::elements::Elements;
+use crate::framework::name_of;
+use crate::shared::{
+    MAC_BY_MODULE, MAC_CHANGES, MAC_IS_OLDER, MAC_IS_TRACED, MAC_NO_ROOM, MAC_SHARES_MEMORY,
+    MacEvent,
+};
+use crate::{EntryPoint, Error};
+
+/// The tables of events that outlive the process.
+pub(crate) const TABLES: [&str; 3] = ["events", "lost_events", "lowered"];
+
+/// The number of an element that is not known.
+const UNKNOWN: u32 = u32::MAX;
+
+/// What came of an access, by one module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The module refused it, with this number of an error (errno(3)).
+    Refused(i32),
+    /// The module permits it to a process with another element, which this process could not get.
+    NotLowered(NotLowered),
+    /// The process got another element.
+    Lowered,
+}
+
+/// Why a process could not get another element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NotLowered {
+    /// Another process traces it.
+    IsTraced,
+    /// It has mapped a file or memory that it shares, and can write, which Linux cannot end.
+    SharesMemory,
+    /// Its program began before the module came into force: what it has mapped is not known.
+    IsOlder,
+    /// Its label changed again and again meanwhile.
+    Changes,
+    /// There was no room for the element, or the module wrote one of another kind.
+    NoRoom,
+}
+
+impl fmt::Display for NotLowered {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::IsTraced => "another process traces it",
+            Self::SharesMemory => "it has memory that it shares and can write",
+            Self::IsOlder => "it runs since before the module was loaded",
+            Self::Changes => "its label changed again and again meanwhile",
+            Self::NoRoom => "there is no room for another element",
+        })
+    }
+}
+
+/// An element of an event, as the module's part of a label.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Told {
+    /// There is none, or the event does not say.
+    Nothing,
+    /// The label was not known.
+    Unknown,
+    /// The element: `biba/high`. An ended module's has no text any more.
+    Element(String),
+}
+
+/// A file or directory that an event is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventFile {
+    /// Major number of its file system's device.
+    pub major: u32,
+    /// Minor number of its file system's device.
+    pub minor: u32,
+    /// Its number there.
+    pub inode: u64,
+    /// A name of it; none if the kernel remembered none. Whatever a process may have chosen.
+    pub name: Option<String>,
+}
+
+/// What a module has done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModuleEvent {
+    /// The module's name.
+    pub module: String,
+    /// Where it was asked.
+    pub point: EntryPoint,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// The process, by its number in the initial namespace; none where no process acts.
+    pub process: Option<u32>,
+    /// Its real uid.
+    pub uid: u32,
+    /// Its name, which it may have chosen; none if another process caused the event.
+    pub command: Option<String>,
+    /// The module's element of the process, before.
+    pub subject: Told,
+    /// The module's element of the object.
+    pub object: Told,
+    /// The element that the process has got.
+    pub element: Told,
+    /// The file that the request is about.
+    pub file: Option<EventFile>,
+}
+
+/// The reader of events.
+pub(crate) struct Events {
+    ring: Ring<MacEvent>,
+    lost: Counters<u64>,
+    elements: Elements,
+}
+
+/// Text of the kernel's, up to the zero that ends it.
+fn text(bytes: &[u8]) -> Option<String> {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    let bytes = &bytes[..end.unwrap_or(bytes.len())];
+    (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned())
+}
+
+fn outcome(event: &MacEvent) -> Option<Outcome> {
+    Some(Outcome::NotLowered(match event.reason {
+        MAC_BY_MODULE if event.error == 0 => return Some(Outcome::Lowered),
+        MAC_BY_MODULE => return Some(Outcome::Refused(event.error.try_into().ok()?)),
+        MAC_IS_TRACED => NotLowered::IsTraced,
+        MAC_SHARES_MEMORY => NotLowered::SharesMemory,
+        MAC_IS_OLDER => NotLowered::IsOlder,
+        MAC_CHANGES => NotLowered::Changes,
+        MAC_NO_ROOM => NotLowered::NoRoom,
+        _ => return None,
+    }))
+}
+
+impl Events {
+    pub(crate) fn of(object: &Object, pins: &Pins) -> Result<Self, Error> {
+        Ok(Self {
+            ring: object.ring("events", "reading events", MacEvent::read)?,
+            lost: object.counters("lost_events")?,
+            elements: Elements::open(pins)?,
+        })
+    }
+
+    /// Those since the last call, up to about a thousand, and whether there are more.
+    pub(crate) fn take(&self) -> Result<(Vec<ModuleEvent>, bool), Error> {
+        let batch = self.ring.take()?;
+        let mut events = Vec::new();
+        for event in &batch.entries {
+            // Of a module that has ended nothing is known but numbers.
+            events.extend(self.told(event)?);
+        }
+        Ok((events, batch.more))
+    }
+
+    fn told(&self, event: &MacEvent) -> Result<Option<ModuleEvent>, Error> {
+        let module = self.elements.module(event.slot)?;
+        let module = module.filter(|module| module.order == event.order && event.order != 0);
+        let point = EntryPoint::all().nth(event.point as usize);
+        let (Some(module), Some(point), Some(outcome)) = (module, point, outcome(event)) else {
+            return Ok(None);
+        };
+        let file = EventFile {
+            major: event.device >> 20,
+            minor: event.device & ((1 << 20) - 1),
+            inode: event.inode,
+            name: text(&event.name),
+        };
+        Ok(Some(ModuleEvent {
+            module: name_of(&module),
+            point,
+            outcome,
+            process: (event.process != 0).then_some(event.process),
+            uid: event.uid,
+            command: text(&event.command),
+            subject: self.element(event.subject)?,
+            object: self.element(event.object)?,
+            element: self.element(event.element)?,
+            file: (event.inode != 0).then_some(file),
+        }))
+    }
+
+    fn element(&self, number: u32) -> Result<Told, Error> {
+        Ok(match number {
+            0 => Told::Nothing,
+            UNKNOWN => Told::Unknown,
+            number => match self.elements.of(number)? {
+                label if label.is_empty() => Told::Nothing,
+                label => Told::Element(label.to_string()),
+            },
+        })
+    }
+
+    /// Events that found no room, since the framework was made.
+    pub(crate) fn lost(&self) -> Result<u64, Error> {
+        Ok(self.lost.read_at(0)?)
+    }
+}
