@@ -20,8 +20,8 @@ use usher_system::sandbox::{Ability, NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_X
 
 use crate::paths;
 use crate::requests::{
-    Agents, Disable, Enable, Mac, MacLoad, MacUnload, Peers, Prepare, Protection, Recent, Reload,
-    Sockets, Troubles, Who, WouldEnd,
+    Agents, Disable, Enable, Mac, MacLoad, MacRefusals, MacUnload, Peers, Prepare, Protection,
+    Recent, Reload, Sockets, Troubles, Who, WouldEnd,
 };
 use usher_daemon::control::Status;
 use usher_daemon::role::{Connectors, Duty, Role, Sandbox, Socket};
@@ -272,7 +272,7 @@ usher_daemon::roles! {
     }
 
     /// Keeps modules of mandatory access control in force.
-    Labeller answers [Status, Prepare, Reload, Mac, MacLoad, MacUnload] {
+    Labeller answers [Status, Prepare, Reload, Mac, MacLoad, MacUnload, MacRefusals] {
         name: "labeller",
         duty: CONFINES,
         needed_for: "changing which modules decide, and by which settings",
@@ -311,6 +311,8 @@ usher_daemon::roles! {
                 paths::LABELLER_DIRECTORY,
             ],
         }),
+        // Thousands of kinds of refusals, each with two elements of labels and a line.
+        largest_answer: 16 << 20,
         ..SERVER
     }
 

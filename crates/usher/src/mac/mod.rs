@@ -4,6 +4,7 @@ mod interfaces;
 mod login;
 mod ls;
 mod ps;
+mod refusals;
 mod ugidfw;
 
 use std::path::PathBuf;
@@ -36,6 +37,11 @@ pub enum Command {
     },
     /// Show what is in force in the kernel, and what is missing
     Status,
+    /// Show what modules have refused, in kinds, since the labeller runs
+    Refusals {
+        /// Name of the module; otherwise all
+        module: Option<String>,
+    },
     /// List the processes of this host with their labels
     Ps,
     /// List the network interfaces of this host with their labels
@@ -98,6 +104,7 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
             };
             output.print(module, || one(module));
         }
+        Command::Refusals { module } => refusals::run(output, module.as_deref())?,
         Command::Ps => ps::run(output)?,
         Command::If => interfaces::run(output, status()?.interfaces)?,
         Command::Login { users, file } => login::run(output, file, users)?,
@@ -161,6 +168,9 @@ fn one(module: &ModuleView) -> String {
     if let Some(file) = &module.file {
         text += &format!("\nfrom {file}\n");
     }
+    if module.lowered > 0 {
+        text += &format!("\nprocesses that it has lowered: {}\n", module.lowered);
+    }
     if module.has_changed {
         let name = &module.name;
         text += &format!(
@@ -215,6 +225,12 @@ fn text(view: &MacView) -> String {
         text += &format!(
             "refused because a label was not known: {}\n",
             view.unknown_refusals
+        );
+    }
+    if view.lost_events > 0 {
+        text += &format!(
+            "refusals and lowered processes that no line tells of: {}\n",
+            view.lost_events
         );
     }
     for trouble in &view.troubles {
@@ -288,6 +304,9 @@ mod tests {
     fn a_module_from_a_file_is_shown_with_the_file() {
         let mut module = view().modules.remove(0);
         assert!(!one(&module).contains("from "));
+        assert!(!one(&module).contains("lowered"));
+        module.lowered = 4;
+        assert!(one(&module).contains("processes that it has lowered: 4\n"));
         module.file = Some("/mac/bsdextended.bpf.o".into());
         assert!(one(&module).contains("\nfrom /mac/bsdextended.bpf.o\n"));
         assert!(!one(&module).contains("has changed"));
@@ -310,6 +329,7 @@ mod tests {
             unsupported: Some("it has no hook x".into()),
             troubles: vec!["none: no".into()],
             unknown_refusals: 3,
+            lost_events: 5,
             multilabel: vec![MultilabelView {
                 path: "/srv".into(),
                 persisted: 7,
@@ -324,7 +344,8 @@ mod tests {
         let row = "/srv        7          1           0       watched\n";
         assert!(told.contains(row), "{told}");
         assert!(told.contains("refused because a label was not known: 3\n"));
-        assert!(!text(&view()).contains("refused"));
+        assert!(told.contains("that no line tells of: 5\n"));
+        assert!(!text(&view()).contains("refus"));
         assert!(!text(&view()).contains("trouble"));
         assert!(!text(&view()).contains("MULTILABEL"));
     }

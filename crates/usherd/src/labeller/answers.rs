@@ -4,7 +4,8 @@ use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
 use usher_local::configuration::Configuration;
 use usher_local::requests::{
-    Mac, MacLoad, MacUnload, MacView, Prepare, PreparedView, Reload, ReloadedView,
+    Mac, MacLoad, MacRefusals, MacUnload, MacView, Prepare, PreparedView, RefusalsView, Reload,
+    ReloadedView,
 };
 use usher_local::roles;
 
@@ -44,6 +45,12 @@ impl Answers<MacUnload> for Force {
     async fn answer(&self, request: MacUnload) -> Result<MacView, Failed> {
         self.unload(&request.module)?;
         Ok(self.view()?)
+    }
+}
+
+impl Answers<MacRefusals> for Force {
+    async fn answer(&self, _: MacRefusals) -> Result<RefusalsView, Failed> {
+        Ok(self.refusals()?)
     }
 }
 

@@ -12,6 +12,7 @@ use usher_policy::Policy;
 
 use super::error::MacError;
 use super::files::{ModuleFile, ModuleFolder};
+use super::journal::Journal;
 use super::labels;
 use super::persisting::Persisting;
 use super::resolving::{FileSystems, Resolver};
@@ -27,6 +28,8 @@ pub(super) struct Force {
     /// The parts that this kernel lacks, which do not change while this process runs.
     support: OnceLock<Result<(), Unsupported>>,
     pub(super) state: Mutex<State>,
+    /// Locked after the state, or without it.
+    pub(super) journal: Mutex<Journal>,
 }
 
 impl Force {
@@ -49,6 +52,7 @@ impl Force {
             persisting,
             support: OnceLock::new(),
             state: Mutex::new(state),
+            journal: Mutex::default(),
         })
     }
 

@@ -9,6 +9,8 @@
 //! that finds a guard where there was none ends, and the service manager starts it again, as the owner of
 //! its objects.
 //!
+//! What modules refuse, and which processes they lower, it writes to the journal (`journal`).
+//!
 //! A thread of its own writes the labels of new files into their attributes (`persist`).
 //!
 //! Room: the BPF objects of `bpf/mac`, its folder, and labels of files on the file systems that the policy
@@ -18,6 +20,7 @@ mod answers;
 mod error;
 mod files;
 mod force;
+mod journal;
 mod labels;
 mod persist;
 mod persist_walk;
@@ -84,6 +87,7 @@ pub fn run() -> Result<(), StartError> {
         tokio::select! {
             result = control => result.attempt("the control socket failed"),
             result = look(&force, had_guard) => result,
+            () = read_events(&force) => Ok(()),
             () = watchdog() => Ok(()),
         }
     })
@@ -104,6 +108,16 @@ async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
             tracing::info!("there is a guard now: ending, to start again as one of its daemons");
             return Ok(());
         }
+    }
+}
+
+/// Reads what modules do, as long as this process runs.
+async fn read_events(force: &Force) {
+    let mut now = tokio::time::interval(journal::READING);
+    now.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        now.tick().await;
+        force.read_events();
     }
 }
 

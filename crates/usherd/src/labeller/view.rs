@@ -81,6 +81,7 @@ impl Force {
         };
         if let Some(framework) = &state.framework {
             view.unknown_refusals = framework.unknown_refusals()?;
+            view.lost_events = framework.lost_events()?;
             view.hooks = framework
                 .attached()?
                 .iter()
@@ -95,6 +96,7 @@ impl Force {
                     .iter()
                     .map(ToString::to_string)
                     .collect(),
+                lowered: module.lowered,
                 refusals: module
                     .refusals
                     .iter()

@@ -60,6 +60,13 @@ fn answer(host: &Host, question: &[&str]) -> Result<Value, Box<dyn std::error::E
     Ok(serde_json::from_str(&host.run(command)?.stdout)?)
 }
 
+/// What bsdextended has refused last, in words.
+fn last_refusal(host: &Host) -> Result<String, Box<dyn std::error::Error>> {
+    let told = answer(host, &["refusals", "bsdextended"])?;
+    let last = told["refusals"][0]["last"].as_str();
+    Ok(last.ok_or_else(|| format!("{told}"))?.to_owned())
+}
+
 /// The reason that a command is refused.
 fn refused(host: &Host, command: &[&str]) -> Result<String, Box<dyn std::error::Error>> {
     let output = host.command(command).run()?;
@@ -208,6 +215,14 @@ fn modules_decide_by_the_policy_whoever_dies() -> Outcome {
             || listed["refusals"]["inode_permission"].as_u64() > Some(0),
         "{listed}"
     );
+    let last = last_refusal(&host)?;
+    assert!(
+        last.contains("refused cat (pid ") && last.contains("guarded (inode "),
+        "{last}"
+    );
+    assert!(labeller.log()?.contains(&last), "{last}");
+    assert_eq!(answer(&host, &["refusals", "none"])?["refusals"], json!([]));
+    assert_eq!(answer(&host, &["status"])?["lost_events"], 0);
     assert_eq!(host.read("/run/usher/labeller/modules")?, "bsdextended\n");
     let told = refused(&host, &["usher", "mac", "load", "bsdextended"])?;
     assert!(told.contains("loaded already"), "{told}");
@@ -234,6 +249,9 @@ fn modules_decide_by_the_policy_whoever_dies() -> Outcome {
     labeller.crash()?;
     assert_eq!(readers()?, [false, true, true], "without a labeller");
     labeller.start()?;
+    // It tells what was refused meanwhile.
+    let last = last_refusal(&host)?;
+    assert!(last.contains("guarded (inode "), "{last}");
     assert_eq!(readers()?, [false, true, true], "with the next one");
     let listed = answer(&host, &["list", "bsdextended"])?;
     assert_eq!(listed["settings"], json!([for_alice.trim_end_matches(';')]));

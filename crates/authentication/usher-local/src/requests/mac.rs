@@ -32,6 +32,9 @@ pub struct MacView {
     /// The accesses to files of multilabel file systems that were refused because a label was not known.
     #[serde(default)]
     pub unknown_refusals: u64,
+    /// What modules did and is told nowhere, because it came faster than the labeller reads it.
+    #[serde(default)]
+    pub lost_events: u64,
     /// Troubles that keep the modules from deciding as the policy says, each for people.
     pub troubles: Vec<String>,
 }
@@ -81,6 +84,35 @@ pub struct ModuleView {
     pub hooks: Vec<String>,
     /// The accesses that it has refused since it was loaded, by hook; those above zero.
     pub refusals: BTreeMap<String, u64>,
+    /// How often it has lowered a process since it was loaded.
+    #[serde(default)]
+    pub lowered: u64,
     /// Its settings in force, one string a statement, with the names of the policy.
     pub settings: Vec<String>,
+}
+
+/// What modules have refused, since the labeller runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalsView {
+    /// The kinds of refusals, those that came last first; of the oldest ones nothing is kept.
+    pub refusals: Vec<RefusalView>,
+    /// What modules did and is told nowhere, because it came faster than the labeller reads it.
+    pub lost_events: u64,
+}
+
+/// One kind of refusal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalView {
+    /// The module.
+    pub module: String,
+    /// The entry point.
+    pub entry_point: String,
+    /// The module's element of the process; none if it has none, or the event does not say.
+    pub subject: Option<String>,
+    /// The module's element of the object, in the same way.
+    pub object: Option<String>,
+    /// How many there were.
+    pub count: u64,
+    /// The last one, for people. Names in it are whatever processes have chosen.
+    pub last: String,
 }

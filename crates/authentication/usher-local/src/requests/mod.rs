@@ -14,7 +14,7 @@ use usher_policy::protection::Report;
 use crate::applied::Applied;
 use usher_daemon::control::{MAX_CANDIDATE, Request};
 
-pub use mac::{InterfaceView, MacView, ModuleView, MultilabelView};
+pub use mac::{InterfaceView, MacView, ModuleView, MultilabelView, RefusalView, RefusalsView};
 pub use protection::{
     ApplicationView, NameView, ProtectionView, SaView, SocketView, SocketsView, TreatmentView,
 };
@@ -69,6 +69,8 @@ usher_daemon::requests! {
         /// The module.
         module: String
     } "mac_unload" -> MacView,
+    /// Asks for what modules have refused.
+    MacRefusals {} "mac_refusals" -> RefusalsView,
 }
 
 /// Declares requests about a configuration that is not stored. Its bytes follow the request's line. The

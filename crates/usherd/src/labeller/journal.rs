@@ -1,0 +1,331 @@
+//! What modules have done, for people: a line of the journal for each refusal and each process that was
+//! lowered, and the kinds of refusals with their counts.
+//!
+//! The kernel does not wait for this process: what nobody reads in time is lost, and counted there. Lines are
+//! limited for each user, as all lines of daemons are.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use usher_local::requests::{RefusalView, RefusalsView};
+use usher_mac::{EntryPoint, ModuleEvent, Outcome, Told};
+
+use super::error::MacError;
+use super::force::Force;
+
+/// How often events are read: those of a second, in the worst case.
+pub(super) const READING: Duration = Duration::from_secs(1);
+
+/// The trouble that events cannot be read.
+const EVENTS: &str = "events of modules";
+
+/// Limit of the kinds of refusals that are kept. A new one takes the place of the one that came last longest
+/// ago.
+const KINDS: usize = 4096;
+
+/// A kind of refusal: module, entry point, elements of the process and of the object.
+type Kind = (String, EntryPoint, Told, Told);
+
+/// The refusals of one kind.
+#[derive(Debug)]
+struct Refusals {
+    count: u64,
+    /// The last one's number among all.
+    number: u64,
+    last: String,
+}
+
+/// What modules have refused.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    kinds: HashMap<Kind, Refusals>,
+    /// Refusals of all kinds.
+    refusals: u64,
+}
+
+impl Journal {
+    /// Notes an event, and writes a line about it.
+    fn note(&mut self, event: ModuleEvent) {
+        let line = line(&event);
+        let user = event.process.map(|_| event.uid);
+        match (event.outcome, user) {
+            (Outcome::Lowered, _) => tracing::info!(uid = event.uid, "{line}"),
+            (_, Some(uid)) => tracing::info!(uid, reason = %event.point, "{line}"),
+            (_, None) => tracing::info!(reason = %event.point, "{line}"),
+        }
+        if event.outcome != Outcome::Lowered {
+            self.count(event, line);
+        }
+    }
+
+    fn count(&mut self, event: ModuleEvent, last: String) {
+        self.refusals += 1;
+        let kind = (event.module, event.point, event.subject, event.object);
+        if self.kinds.len() >= KINDS && !self.kinds.contains_key(&kind) {
+            let kinds = self.kinds.iter();
+            let oldest = kinds.min_by_key(|(_, refusals)| refusals.number);
+            let oldest = oldest.map(|(kind, _)| kind.clone());
+            if let Some(kind) = oldest {
+                self.kinds.remove(&kind);
+            }
+        }
+        let refusals = self.kinds.entry(kind).or_insert(Refusals {
+            count: 0,
+            number: 0,
+            last: String::new(),
+        });
+        refusals.count += 1;
+        refusals.number = self.refusals;
+        refusals.last = last;
+    }
+
+    fn views(&self) -> Vec<RefusalView> {
+        let mut kinds: Vec<_> = self.kinds.iter().collect();
+        kinds.sort_by_key(|(_, refusals)| std::cmp::Reverse(refusals.number));
+        let views = kinds.into_iter();
+        let views = views.map(|((module, point, subject, object), refusals)| RefusalView {
+            module: module.clone(),
+            entry_point: point.to_string(),
+            subject: text(subject),
+            object: text(object),
+            count: refusals.count,
+            last: refusals.last.clone(),
+        });
+        views.collect()
+    }
+}
+
+/// The text of an element, if there is one.
+fn text(element: &Told) -> Option<String> {
+    match element {
+        Told::Nothing => None,
+        Told::Unknown => Some("unknown".to_owned()),
+        Told::Element(text) => Some(text.clone()),
+    }
+}
+
+/// An element for people.
+fn told(element: &Told) -> String {
+    match element {
+        Told::Nothing => "no element".to_owned(),
+        Told::Unknown => "an element that is not known".to_owned(),
+        Told::Element(text) => text.clone(),
+    }
+}
+
+/// What a process did by which it was lowered.
+fn did(point: EntryPoint) -> &'static str {
+    match point {
+        EntryPoint::FilePermission => "it read",
+        EntryPoint::MmapFile => "it mapped",
+        EntryPoint::SocketRecvmsg => "it received from",
+        EntryPoint::MsgQueueMsgrcv => "it took a message from",
+        EntryPoint::ShmShmat => "it attached",
+        _ => "it used",
+    }
+}
+
+/// The object of an event.
+fn object(event: &ModuleEvent) -> String {
+    let Some(file) = &event.file else {
+        return match event.point.class() {
+            "sockets" => "a socket",
+            "ipc" => "an object of IPC",
+            "processes" => "a process",
+            _ => "an object",
+        }
+        .to_owned();
+    };
+    let place = format!("inode {} of {}:{}", file.inode, file.major, file.minor);
+    match &file.name {
+        Some(name) => format!("{name} ({place})"),
+        None => format!("a file without a name ({place})"),
+    }
+}
+
+/// An event in one line. Names are whatever processes have chosen; what could begin a line is escaped where lines
+/// are written.
+fn line(event: &ModuleEvent) -> String {
+    let module = &event.module;
+    let who = match (event.process, &event.command) {
+        (Some(process), Some(command)) => format!("{command} (pid {process})"),
+        (Some(process), None) => format!("pid {process}"),
+        (None, _) => "a packet".to_owned(),
+    };
+    let (own, object) = (told(&event.subject), object(event));
+    let at = format!("at {}, with {}", event.point, told(&event.object));
+    match event.outcome {
+        Outcome::Lowered => {
+            let (next, did) = (told(&event.element), did(event.point));
+            format!("{module}: {who} was at {own}, and is at {next}: {did} {object}")
+        }
+        Outcome::Refused(error) => {
+            let error = std::io::Error::from_raw_os_error(error);
+            format!("{module} refused {who}, with {own}: {object} {at}: {error}")
+        }
+        Outcome::NotLowered(reason) => format!(
+            "{module} refused {who}, with {own}: {object} {at}: the process would get lower by it, and \
+             cannot: {reason}"
+        ),
+    }
+}
+
+impl Force {
+    /// Reads what modules have done since the last time.
+    pub(super) fn read_events(&self) {
+        let mut state = self.state.lock();
+        let mut all = Vec::new();
+        let mut outcome = Ok(());
+        while let Some(framework) = &state.framework {
+            match framework.take_events() {
+                Ok((events, more)) => {
+                    all.extend(events);
+                    // A flood is read on after the lines are written.
+                    if !more || all.len() >= KINDS {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    outcome = Err(MacError::from(error));
+                    break;
+                }
+            }
+        }
+        state.note(EVENTS, &outcome);
+        drop(state);
+        let mut journal = self.journal.lock();
+        all.into_iter().for_each(|event| journal.note(event));
+    }
+
+    /// What modules have refused.
+    ///
+    /// # Errors
+    /// When the kernel's state cannot be read.
+    pub(super) fn refusals(&self) -> Result<RefusalsView, MacError> {
+        self.read_events();
+        let state = self.state.lock();
+        let framework = state.framework.as_ref();
+        let lost_events = framework.map_or(Ok(0), |framework| framework.lost_events())?;
+        drop(state);
+        Ok(RefusalsView {
+            refusals: self.journal.lock().views(),
+            lost_events,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_mac::{EventFile, NotLowered};
+
+    use super::*;
+
+    fn event(outcome: Outcome) -> ModuleEvent {
+        let element = |text: &str| Told::Element(text.to_owned());
+        ModuleEvent {
+            module: "lomac".into(),
+            point: EntryPoint::FilePermission,
+            outcome,
+            process: Some(4711),
+            uid: 1000,
+            command: Some("cat".into()),
+            subject: element("lomac/high"),
+            object: element("lomac/10"),
+            element: element("lomac/10"),
+            file: Some(EventFile {
+                major: 8,
+                minor: 1,
+                inode: 33,
+                name: Some("notes".into()),
+            }),
+        }
+    }
+
+    #[test]
+    fn a_line_says_who_got_lower_by_what() {
+        let lowered = event(Outcome::Lowered);
+        let expected = "lomac: cat (pid 4711) was at lomac/high, and is at lomac/10: it read notes \
+                        (inode 33 of 8:1)";
+        assert_eq!(line(&lowered), expected);
+        let received = ModuleEvent {
+            point: EntryPoint::SocketRecvmsg,
+            command: None,
+            file: None,
+            ..lowered
+        };
+        let expected =
+            "lomac: pid 4711 was at lomac/high, and is at lomac/10: it received from a socket";
+        assert_eq!(line(&received), expected);
+    }
+
+    #[test]
+    fn a_line_says_who_was_refused_what_and_why() {
+        let refused = event(Outcome::Refused(13));
+        let expected = "lomac refused cat (pid 4711), with lomac/high: notes (inode 33 of 8:1) at \
+                        file_permission, with lomac/10: Permission denied (os error 13)";
+        assert_eq!(line(&refused), expected);
+        let kept = line(&event(Outcome::NotLowered(NotLowered::IsTraced)));
+        assert!(
+            kept.ends_with("and cannot: another process traces it"),
+            "{kept}"
+        );
+        let packet = ModuleEvent {
+            process: None,
+            command: None,
+            subject: Told::Nothing,
+            object: Told::Unknown,
+            file: None,
+            ..refused
+        };
+        assert!(line(&packet).starts_with("lomac refused a packet, with no element: "));
+    }
+
+    #[test]
+    fn refusals_of_one_kind_are_counted_together() {
+        let mut journal = Journal::default();
+        let other = ModuleEvent {
+            uid: 7,
+            process: Some(8),
+            ..event(Outcome::Refused(1))
+        };
+        let elsewhere = ModuleEvent {
+            point: EntryPoint::InodeUnlink,
+            ..other.clone()
+        };
+        for event in [
+            event(Outcome::Refused(13)),
+            other,
+            event(Outcome::Lowered),
+            elsewhere,
+        ] {
+            journal.note(event);
+        }
+        let views = journal.views();
+        let found: Vec<_> = views
+            .iter()
+            .map(|view| (view.entry_point.as_str(), view.count))
+            .collect();
+        assert_eq!(found, [("inode_unlink", 1), ("file_permission", 2)]);
+        assert!(views[1].last.contains("pid 8"), "{views:?}");
+    }
+
+    #[test]
+    fn of_too_many_kinds_the_oldest_one_is_left_out() {
+        let mut journal = Journal::default();
+        let numbered = |number: usize| ModuleEvent {
+            subject: Told::Element(format!("lomac/{number}")),
+            ..event(Outcome::Refused(13))
+        };
+        for number in (0..KINDS).chain([0, KINDS]) {
+            journal.note(numbered(number));
+        }
+        let views = journal.views();
+        assert_eq!(views.len(), KINDS);
+        let has = |text: &str| {
+            views
+                .iter()
+                .any(|view| view.subject.as_deref() == Some(text))
+        };
+        assert!(has("lomac/0") && has("lomac/2") && !has("lomac/1"));
+    }
+}
