@@ -56,9 +56,10 @@
 
 /*
  * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION; DEMOTING is of
- * MAC_DEMOTING or MAC_CHECK. hook: the kernel's,
- * whose dispatcher (bpf/mac) asks; cgroup_egress is none of an LSM, but the place of programs for
- * packets that leave (BPF_CGROUP_INET_EGRESS), at the root of control groups. request: the
+ * MAC_DEMOTING or MAC_CHECK. hook: the kernel's, whose dispatcher (bpf/mac) asks. Three are none of
+ * an LSM: cgroup_egress is the place of programs for packets that leave (BPF_CGROUP_INET_EGRESS),
+ * at the root of control groups; tc_ingress and tc_egress are those of traffic control (tcx) at
+ * each network interface. request: the
  * structure that the function gets. class: that of the paper. kernel: the first one with this hook
  * and LSM programs at it. The last column says when the module is asked. New entry points are added
  * at the end.
@@ -147,7 +148,9 @@
 	ENTRY(interface_transmit, CHECK, cgroup_egress, usher_mac_packet, "packets", "6.2", "a packet of a socket of IP leaves by an interface, by no process; refused, it is dropped, and the call may fail with EPERM") \
 	ENTRY(capable, CHECK, capable, usher_mac_operation, "system", "5.7", "a process that has a capability uses it, or the kernel looks whether it could") \
 	ENTRY(inode_set_acl, CHECK, inode_set_acl, usher_mac_attribute, "files", "6.2", "an access control list of a file is set") \
-	ENTRY(inode_remove_acl, CHECK, inode_remove_acl, usher_mac_attribute, "files", "6.2", "an access control list of a file is removed")
+	ENTRY(inode_remove_acl, CHECK, inode_remove_acl, usher_mac_attribute, "files", "6.2", "an access control list of a file is removed") \
+	ENTRY(interface_receive, CHECK, tc_ingress, usher_mac_packet, "packets", "6.6", "a packet arrives by an interface, for whatever receiver, by no process and of no socket; refused, it is dropped; packet sockets and XDP get it before") \
+	ENTRY(interface_send, CHECK, tc_egress, usher_mac_packet, "packets", "6.6", "a packet leaves by an interface, of whatever sender: a socket, the kernel, a router or bridge; refused, it is dropped; what passes by queueing (PACKET_QDISC_BYPASS, XDP) is not asked about")
 /* clang-format on */
 
 /* The answer of MAC_DEMOTING: permitted, if the process gets `element`. Everywhere else it is
@@ -258,6 +261,13 @@ struct usher_mac_signal {
 	__u32 reserved; /* 0 */
 };
 
+/* A network interface. Zeros: none. */
+struct usher_mac_device {
+	__u32 number; /* in its network namespace, where 1 is `lo` */
+	__u32 network; /* the number of its network namespace: the inode of /proc/PID/ns/net */
+	char name[USHER_MAC_INTERFACE_NAME]; /* padded with zeros */
+};
+
 struct usher_mac_socket_address {
 	__u32 family; /* of the socket */
 	__u32 kind; /* SOCK_STREAM, ... */
@@ -265,7 +275,11 @@ struct usher_mac_socket_address {
 	__u32 port; /* 0 but for AF_INET, AF_INET6, and AF_UNSPEC at a socket of AF_INET */
 	__u8 address[16]; /* as ::ffff:a.b.c.d for AF_INET; 0 but for AF_INET and AF_INET6 */
 	__u32 address_family; /* of the address; AF_UNSPEC dissolves a connection */
-	__u32 reserved; /* 0 */
+	__u32 receives; /* 1: this is a packet socket, and gets packets already */
+	/* of a packet socket (AF_PACKET): that which the address names, or if there is no address
+	 * the one to which it is bound; of AF_XDP: that which the address names */
+	struct usher_mac_device interface;
+	struct usher_mac_device bound; /* to which a packet socket is bound already */
 };
 
 /*
@@ -343,6 +357,7 @@ struct usher_mac_socket_call {
 	__u32 argument; /* listen(2): backlog; recvmsg(2): flags; shutdown(2): how */
 	__u32 level; /* of an option */
 	__u32 option;
+	struct usher_mac_device interface; /* to which a packet socket (AF_PACKET) is bound */
 };
 
 /* The UNIX socket at the other end. */
@@ -360,14 +375,16 @@ struct usher_mac_peer {
  * socket's element. In socket_deliver `object_label` is the packet's: that of the interface by
  * which it arrived, or that of the process that sends a UNIX datagram; in interface_transmit it is
  * the interface's.
+ *
+ * In interface_receive and interface_send there is no socket: the first four members are 0,
+ * `subject_label` is none, and `object_label` is the interface's.
  */
 struct usher_mac_packet {
 	__u32 family; /* of the socket */
 	__u32 kind; /* SOCK_STREAM, ... */
 	__u32 protocol; /* of the socket */
 	__u32 uid; /* of the socket's owner, who made it */
-	__u32 interface; /* its number in its network namespace; 0: none */
-	__u32 reserved; /* 0 */
+	struct usher_mac_device interface; /* by which it arrived or leaves */
 };
 
 /* A message queue, semaphores or shared memory of System V. Zeros: the question is about all. */
@@ -430,16 +447,17 @@ _Static_assert(sizeof(struct usher_mac_attributes) == 48, "usher_mac_attributes"
 _Static_assert(sizeof(struct usher_mac_execution) == 40, "usher_mac_execution");
 _Static_assert(sizeof(struct usher_mac_mapping) == 48, "usher_mac_mapping");
 _Static_assert(sizeof(struct usher_mac_signal) == 24, "usher_mac_signal");
-_Static_assert(sizeof(struct usher_mac_socket_address) == 40, "usher_mac_socket_address");
+_Static_assert(sizeof(struct usher_mac_socket_address) == 88, "usher_mac_socket_address");
+_Static_assert(sizeof(struct usher_mac_device) == 24, "usher_mac_device");
 _Static_assert(sizeof(struct usher_mac_node) == 40, "usher_mac_node");
 _Static_assert(sizeof(struct usher_mac_attribute) == 104, "usher_mac_attribute");
 _Static_assert(sizeof(struct usher_mac_file_command) == 40, "usher_mac_file_command");
 _Static_assert(sizeof(struct usher_mac_protection) == 40, "usher_mac_protection");
 _Static_assert(sizeof(struct usher_mac_process_access) == 24, "usher_mac_process_access");
 _Static_assert(sizeof(struct usher_mac_identity) == 40, "usher_mac_identity");
-_Static_assert(sizeof(struct usher_mac_socket_call) == 24, "usher_mac_socket_call");
+_Static_assert(sizeof(struct usher_mac_socket_call) == 48, "usher_mac_socket_call");
 _Static_assert(sizeof(struct usher_mac_peer) == 8, "usher_mac_peer");
-_Static_assert(sizeof(struct usher_mac_packet) == 24, "usher_mac_packet");
+_Static_assert(sizeof(struct usher_mac_packet) == 40, "usher_mac_packet");
 _Static_assert(sizeof(struct usher_mac_ipc) == 32, "usher_mac_ipc");
 _Static_assert(sizeof(struct usher_mac_mount) == 72, "usher_mac_mount");
 _Static_assert(sizeof(struct usher_mac_kernel_module) == 64, "usher_mac_kernel_module");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Dispatchers of hooks about packets that arrive and leave, and the program that numbers the
- * elements of interfaces.
+ * Dispatchers of hooks about packets that arrive and leave, at sockets and at interfaces, and the
+ * program that numbers the elements of interfaces.
  *
  * A packet has the label of the interface by which it arrived: the one that hands it to the network
  * layer, so a bridge and not its port. Between sockets of this host that is `lo`, since the kernel
@@ -24,23 +24,13 @@
 /* The number of `lo` in each network namespace. */
 #define LOOPBACK_INTERFACE 1
 
+/* Results at tcx: to the next program, or to nowhere (linux/bpf.h of kernel 6.6). */
+#define TC_PASS_ON (-1)
+#define TC_DROP 2
+
 struct sk_buff;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct net___mac {
-	__u64 net_cookie;
-};
-
-struct network_of___mac {
-	struct net___mac *net;
-};
-
-struct net_device___mac {
-	char name[USHER_MAC_INTERFACE_NAME];
-	int ifindex;
-	struct network_of___mac nd_net;
-};
 
 struct sock___mac_call {
 	struct sock_common___mac __sk_common;
@@ -88,6 +78,14 @@ static __always_inline void read_interface_label(struct usher_mac_label *label,
 	*label = found ? *found : no_label;
 }
 
+/* Makes an interface the `lo` beside it. */
+static __always_inline void be_loopback(struct usher_mac_device *interface)
+{
+	interface->number = LOOPBACK_INTERFACE;
+	__builtin_memset(interface->name, 0, sizeof(interface->name));
+	__builtin_memcpy(interface->name, "lo", 2);
+}
+
 /* Whether no process has this socket. The kernel makes those below an MPTCP socket, for its
  * process. */
 static __always_inline int is_of_kernel(const struct sock___mac_call *socket)
@@ -114,8 +112,7 @@ static __always_inline int read_packet(struct usher_mac_packet *wanted,
 	wanted->kind = socket->sk_type;
 	wanted->protocol = socket->sk_protocol;
 	wanted->uid = socket->sk_uid.val;
-	wanted->interface = device->ifindex;
-	wanted->reserved = 0;
+	read_device(&wanted->interface, device);
 	return 1;
 }
 
@@ -137,7 +134,7 @@ int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *
 	/* The kernel says that the copy came by the interface by which the packet leaves. */
 	is_loopback = BPF_CORE_READ_BITFIELD_PROBED(arrived, pkt_type) == PACKET_LOOPBACK;
 	if (is_loopback)
-		wanted.interface = LOOPBACK_INTERFACE;
+		be_loopback(&wanted.interface);
 	be_nobody(&subject);
 	if (begin_labels_by(&labels, asked, 0)) {
 		read_socket_label(&labels.subject, socket);
@@ -171,6 +168,54 @@ int dispatch_cgroup_egress(struct __sk_buff *packet)
 		read_interface_label(&labels.object, leaves->dev, 0);
 	}
 	return !mac_ask_interface_transmit(asked, &subject, &wanted, &labels);
+}
+
+/* Reads a packet at an interface, of whatever sender and receiver, and begins its labels. */
+static __always_inline void read_passing(struct usher_mac_packet *wanted,
+					 struct usher_mac_subject *subject,
+					 struct mac_labels *labels, __u64 asked,
+					 struct __sk_buff *packet)
+{
+	const struct sk_buff___mac *passing =
+	    bpf_core_cast(bpf_cast_to_kern_ctx(packet), struct sk_buff___mac);
+
+	__builtin_memset(wanted, 0, sizeof(*wanted));
+	read_device(&wanted->interface, passing->dev);
+	be_nobody(subject);
+	if (begin_labels_by(labels, asked, 0))
+		read_interface_label(&labels->object, passing->dev, 0);
+}
+
+/* At tcx of each interface (kernel 6.6), before its other programs, because packets of all senders
+ * and receivers pass it. Packet sockets that capture, and XDP, get a packet before. */
+SEC("tcx/ingress")
+int dispatch_tc_ingress(struct __sk_buff *packet)
+{
+	__u64 asked = modules_about_socket(MAC_POINT_interface_receive, NULL);
+	struct usher_mac_subject subject;
+	struct usher_mac_packet wanted;
+	struct mac_labels labels;
+
+	if (!asked)
+		return TC_PASS_ON;
+	read_passing(&wanted, &subject, &labels, asked, packet);
+	return mac_ask_interface_receive(asked, &subject, &wanted, &labels) ? TC_DROP : TC_PASS_ON;
+}
+
+/* The same where packets leave. What a packet socket sends with PACKET_QDISC_BYPASS, and XDP,
+ * passes by it. */
+SEC("tcx/egress")
+int dispatch_tc_egress(struct __sk_buff *packet)
+{
+	__u64 asked = modules_about_socket(MAC_POINT_interface_send, NULL);
+	struct usher_mac_subject subject;
+	struct usher_mac_packet wanted;
+	struct mac_labels labels;
+
+	if (!asked)
+		return TC_PASS_ON;
+	read_passing(&wanted, &subject, &labels, asked, packet);
+	return mac_ask_interface_send(asked, &subject, &wanted, &labels) ? TC_DROP : TC_PASS_ON;
 }
 
 /*

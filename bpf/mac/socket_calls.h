@@ -33,6 +33,8 @@ static __always_inline void read_socket(struct usher_mac_socket_call *wanted, st
 	wanted->family = own->sk->__sk_common.skc_family;
 	wanted->kind = own->type;
 	wanted->protocol = own->sk->sk_protocol;
+	if (wanted->family == AF_PACKET)
+		read_bound_device(&wanted->interface, own->sk);
 }
 
 /* Hook: socket_create, because no socket is there without it. Modules are not asked about the

@@ -3,7 +3,7 @@
 #ifndef USHER_MAC_SOCKETS_H
 #define USHER_MAC_SOCKETS_H
 
-#include "objects.h"
+#include "devices.h"
 
 #define AF_SMC 43
 
@@ -14,6 +14,7 @@
 
 struct sock_common___mac {
 	unsigned short skc_family;
+	struct network_of___mac skc_net;
 };
 
 struct sock___mac {
@@ -35,6 +36,27 @@ struct internet_address {
 	__u8 rest[24];
 };
 
+/* Reads the interfaces of a packet socket: that which the address names, or else its own. Addresses
+ * of AF_PACKET and AF_XDP both have the number in the same place. */
+static __always_inline void read_interfaces(struct usher_mac_socket_address *wanted,
+					    const struct socket___mac *socket,
+					    const struct internet_address *named, int length)
+{
+	__u32 number;
+
+	if (wanted->family == AF_PACKET) {
+		wanted->receives = read_bound_device(&wanted->bound, socket->sk);
+		if (!length) {
+			wanted->interface = wanted->bound;
+			return;
+		}
+	}
+	__builtin_memcpy(&number, named->rest, sizeof(number));
+	if (length >= 8 && number)
+		read_device_numbered(&wanted->interface, socket->sk->__sk_common.skc_net.net,
+				     number);
+}
+
 /* Reads a socket and the address that a process names. */
 static __always_inline void read_address(struct usher_mac_socket_address *wanted,
 					 struct socket *socket, struct sockaddr *address,
@@ -48,6 +70,8 @@ static __always_inline void read_address(struct usher_mac_socket_address *wanted
 	wanted->protocol = own->sk->sk_protocol;
 	/* The kernel has room for any address there. */
 	bpf_probe_read_kernel(&named, sizeof(named), address);
+	if (wanted->family == AF_PACKET || wanted->family == AF_XDP)
+		read_interfaces(wanted, own, &named, length);
 	if (length < (int)sizeof(named.family))
 		return;
 	wanted->address_family = named.family;

@@ -210,7 +210,7 @@ USES_SOCKET(unix_may_send, WRITES)
 /* Without a level, networks have the lowest one, and this host's own is for everybody. */
 static __always_inline __u32 usual_of_packet(const struct usher_mac_packet *packet)
 {
-	return packet->interface > LOOPBACK ? USHER_MAC_LEVEL_LOW : USHER_MAC_LEVEL_EQUAL;
+	return packet->interface.number > LOOPBACK ? USHER_MAC_LEVEL_LOW : USHER_MAC_LEVEL_EQUAL;
 }
 
 MAC_CHECK(socket_deliver)

@@ -455,3 +455,19 @@ MAC_CHECK(syscall)
 
 ABOUT_A_PACKET(socket_deliver)
 ABOUT_A_PACKET(interface_transmit)
+
+/* Of all packets, by the user that is none: at an interface there is no socket. */
+#define ABOUT_PASSING(point)                                                                       \
+	MAC_CHECK(point)                                                                           \
+	{                                                                                          \
+		const struct usher_mac_test *now = mac_settings();                                 \
+                                                                                                   \
+		if (!now || subject->uid != USHER_MAC_NOBODY || subject->process ||                \
+		    request->family || request->uid || !request->interface.number ||               \
+		    !request->interface.network || !request->interface.name[0])                    \
+			return BROKEN;                                                             \
+		return now->uid == USHER_MAC_NOBODY ? -(int)now->errors[MAC_POINT_##point] : 0;    \
+	}
+
+ABOUT_PASSING(interface_receive)
+ABOUT_PASSING(interface_send)

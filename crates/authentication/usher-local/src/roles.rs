@@ -295,6 +295,8 @@ usher_daemon::roles! {
                 Ability::WriteFiles,
                 Ability::LabelFiles,
                 Ability::Show,
+                // Lists the interfaces whose packets modules are asked about.
+                Ability::Netlink(NETLINK_ROUTE),
             ],
             reads: &[
                 paths::STATE_DIRECTORY,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
-use usher_bpf::{Code, Hooks, KernelError, Object, Opened, code};
+use usher_bpf::{Code, Hooks, InterfacePlace, KernelError, Object, Opened, code};
 
 use crate::module::CHECK;
 use crate::shared::MAC_NONE;
@@ -20,6 +20,11 @@ const DISPATCH: &str = "dispatch_";
 const TABLES: [&str; 5] = ["layout", "modules", "enabled", "declared", "refusals"];
 /// The place of the dispatcher at the root of control groups, which is no hook of an LSM.
 pub(crate) const EGRESS: &str = "cgroup_egress";
+/// The places of the dispatchers at interfaces, which are no hooks of an LSM either.
+pub(crate) const AT_INTERFACES: [(&str, InterfacePlace); 2] = [
+    ("tc_ingress", InterfacePlace::Ingress),
+    ("tc_egress", InterfacePlace::Egress),
+];
 /// The LSMs in force, by commas.
 const LSMS: &str = "/sys/kernel/security/lsm";
 /// The LSMs that write attributes of new files. Without one the kernel does not call inode_init_security.
@@ -27,6 +32,12 @@ const ATTRIBUTE_LSMS: [&str; 3] = ["evm", "selinux", "smack"];
 
 pub(crate) fn not_supported(reason: impl fmt::Display) -> Unsupported {
     Unsupported(reason.to_string())
+}
+
+/// The place at interfaces that a hook is; none for a hook that is somewhere else.
+pub(crate) fn at_interfaces(hook: &str) -> Option<InterfacePlace> {
+    let place = AT_INTERFACES.iter().find(|(name, _)| *name == hook);
+    place.map(|(_, place)| *place)
 }
 
 /// The name of a hook's dispatcher.
@@ -79,7 +90,7 @@ pub(crate) fn require_hooks() -> Result<(), Unsupported> {
     }
     let offered = Hooks::of_kernel().map_err(not_supported)?;
     let mut hooks = hooks();
-    hooks.remove(EGRESS);
+    hooks.retain(|hook| *hook != EGRESS && at_interfaces(hook).is_none());
     if let Some(lacking) = hooks.iter().find(|hook| !offered.has(hook)) {
         return Err(not_supported(format!("it has no hook {lacking}")));
     }

@@ -65,6 +65,17 @@ pub enum Error {
     /// The settings are those of another module, or the module has none.
     #[error("these are not settings of the module {0}")]
     OtherSettings(String),
+    /// An interface whose packets modules are not asked about.
+    #[error(
+        "the packets of the interface {interface} cannot be asked about ({error}); remove programs that it has \
+         at tcx, which `bpftool net` lists, or unload the module"
+    )]
+    Unattached {
+        /// The interface.
+        interface: String,
+        /// The kernel's error.
+        error: KernelError,
+    },
     /// Too many interfaces.
     #[error("{0} network interfaces have labels, and at most {MAX_INTERFACES} can")]
     TooManyInterfaces(usize),

@@ -1,19 +1,18 @@
 //! The framework: dispatchers at hooks, and modules in their slots.
 
+mod attachment;
 mod interfaces;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use usher_bpf::{
-    Counters, KernelError, Objects, Pins, Plain, Table, is_kept, keep, keep_at_egress, leave,
-};
+use usher_bpf::{Counters, KernelError, Objects, Pins, Plain, Table};
 
 use crate::dispatchers::{
-    CODE, EGRESS, dispatcher, hooks, hooks_of, load_dispatchers, not_supported, programs,
-    replacing, require_hooks, tables,
+    CODE, dispatcher, hooks, hooks_of, load_dispatchers, not_supported, programs, replacing,
+    require_hooks, tables,
 };
 use crate::events::Events;
 use crate::interfaces::Interfaces;
@@ -24,7 +23,7 @@ use crate::{
     EntryPoint, Error, Loaded, MAX_MODULES, Module, ModuleEvent, NewFileLabels, Settings,
     Unsupported,
 };
-use crate::{cgroups, dispatchers, multilabel, shown};
+use crate::{dispatchers, multilabel, shown};
 
 /// Prefix of the folders of modules.
 const SLOT: &str = "slot_";
@@ -195,20 +194,6 @@ impl Framework {
         Ok(self.labels.set_labelled(slots, exempting, youngest)?)
     }
 
-    /// Attaches a hook's dispatcher, if it is not.
-    fn attach(&self, hook: &str) -> Result<(), Error> {
-        let name = dispatcher(hook);
-        if is_kept(&name, &self.pins)? {
-            return Ok(());
-        }
-        let program = self.dispatchers[hook].as_fd();
-        match hook {
-            EGRESS => keep_at_egress(&name, program, cgroups::root()?.as_fd(), &self.pins)?,
-            _ => keep(&name, program, &self.pins)?,
-        }
-        Ok(())
-    }
-
     /// All of a module but its bit.
     fn put(
         &self,
@@ -306,7 +291,7 @@ impl Framework {
             }
         }
         for hook in unused {
-            leave(&dispatcher(hook), &self.pins)?;
+            self.detach(hook)?;
         }
         if !keeps_labels {
             self.labels.forget_objects()?;
@@ -355,20 +340,6 @@ impl Framework {
             })
         });
         loaded.collect()
-    }
-
-    /// The hooks at which a dispatcher is attached.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn attached(&self) -> Result<Vec<&'static str>, Error> {
-        let mut attached = Vec::new();
-        for hook in hooks() {
-            if is_kept(&dispatcher(hook), &self.pins)? {
-                attached.push(hook);
-            }
-        }
-        Ok(attached)
     }
 
     /// Refusals of files on multilabel file systems whose label was not known.

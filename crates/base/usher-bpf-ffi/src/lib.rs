@@ -108,6 +108,69 @@ pub fn attach_at_egress(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>) -> io::
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
+/// Where packets meet the programs of an interface (tcx, kernel 6.6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InterfacePlace {
+    /// Packets that arrive.
+    Ingress,
+    /// Packets that leave.
+    Egress,
+}
+
+impl InterfacePlace {
+    fn number(self) -> libbpf_sys::bpf_attach_type {
+        match self {
+            Self::Ingress => libbpf_sys::BPF_TCX_INGRESS,
+            Self::Egress => libbpf_sys::BPF_TCX_EGRESS,
+        }
+    }
+}
+
+/// Attaches a program to the interface with this number in the thread's network namespace, before the programs
+/// that it has there. It stays attached as long as the interface exists and the returned link is open or pinned.
+///
+/// # Errors
+/// ENODEV if there is no such interface; EINVAL if it is no such program, or before kernel 6.6; ENOSPC or ERANGE
+/// for more programs than the kernel takes there.
+pub fn attach_at_interface(
+    program: BorrowedFd<'_>,
+    interface: i32,
+    place: InterfacePlace,
+) -> io::Result<OwnedFd> {
+    let options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
+        flags: libbpf_sys::BPF_F_BEFORE,
+        ..Default::default()
+    };
+    // SAFETY: the options live until the call returns and have the given size. Their union is zeros: relative to no
+    // program.
+    let descriptor = result(unsafe {
+        libbpf_sys::bpf_link_create(program.as_raw_fd(), interface, place.number(), &options)
+    })?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// The ids of the programs that an interface has at this place, in their order.
+///
+/// # Errors
+/// ENODEV if there is no such interface.
+pub fn programs_at_interface(interface: i32, place: InterfacePlace) -> io::Result<Vec<u32>> {
+    // The kernel's limit is 64 (BPF_MPROG_MAX).
+    let mut programs = [0_u32; 64];
+    let mut options = libbpf_sys::bpf_prog_query_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as libbpf_sys::size_t,
+        prog_ids: programs.as_mut_ptr(),
+        ..Default::default()
+    };
+    options.__bindgen_anon_1.count = programs.len() as u32;
+    // SAFETY: options and room for programs live until the call returns and have the given sizes.
+    result(unsafe { libbpf_sys::bpf_prog_query_opts(interface, place.number(), &mut options) })?;
+    // SAFETY: both members of the union are this number.
+    let count = unsafe { options.__bindgen_anon_1.count } as usize;
+    Ok(programs.into_iter().take(count).collect())
+}
+
 /// Pins a map, program or link at this path.
 ///
 /// # Errors

@@ -100,12 +100,12 @@ impl Filter {
     }
 }
 
-fn exists(index: i32) -> Result<bool, KernelError> {
+pub(crate) fn exists(index: i32) -> Result<bool, KernelError> {
     Ok(interfaces()?.iter().any(|(other, _)| *other == index))
 }
 
 /// Index and name of every interface of the thread's network namespace.
-fn interfaces() -> Result<Vec<(i32, String)>, KernelError> {
+pub(crate) fn interfaces() -> Result<Vec<(i32, String)>, KernelError> {
     let list = if_nameindex()
         .map_err(io::Error::from)
         .map_err(KernelError::system("listing the network interfaces"))?;

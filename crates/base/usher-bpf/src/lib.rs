@@ -29,6 +29,7 @@ mod error;
 pub mod executables;
 pub mod guard;
 mod ingress;
+mod interfaces;
 mod lack;
 mod lsm;
 mod mirrored;
@@ -47,6 +48,9 @@ pub use code::{Code, Opened};
 pub use counters::{Counted, Counters, or_zeros};
 pub use error::KernelError;
 pub use ingress::{Filter, Unattached};
+pub use interfaces::{
+    AtInterfaces, InterfacePlace, is_kept_at_interfaces, keep_at_interfaces, leave_interfaces,
+};
 pub use lack::Lack;
 pub use lsm::Hooks;
 pub use mirrored::Mirrored;

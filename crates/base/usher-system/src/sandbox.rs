@@ -52,7 +52,7 @@ pub enum Ability {
     LoadBpf,
     /// That, and attach LSM programs and replace functions of its own programs: the kernel returns the
     /// types of these by an id (CAP_SYS_ADMIN), and the call that attaches to either can also attach to
-    /// tracepoints.
+    /// tracepoints. It sees the ids of the programs that network interfaces have.
     ReplaceBpf,
     /// Watch for new files (fanotify(7)), open files by their handles, and read and set extended attributes.
     LabelFiles,
@@ -241,6 +241,7 @@ const USING_BPF: &[i32] = &[1, 2, 3, 10];
 
 /// Commands of bpf(2) that replacing functions of programs takes besides.
 const REPLACING_BPF: &[i32] = &[
+    16, // BPF_PROG_QUERY: which programs an interface has
     17, // BPF_RAW_TRACEPOINT_OPEN
     19, // BPF_BTF_GET_FD_BY_ID
 ];

@@ -78,6 +78,7 @@ impl Force {
             state.guard();
         }
         let is_changed = is_due && self.renew(&mut state);
+        state.follow_interfaces();
         // A file system may have been mounted or unmounted since.
         self.watch(&mut state, is_changed);
     }

@@ -29,6 +29,9 @@ pub(super) const UNLABELLED: &str = "multilabel file systems";
 /// The trouble that interfaces have other labels than the policy says.
 pub(super) const INTERFACES: &str = "network interfaces";
 
+/// The trouble that modules are not asked about the packets of an interface.
+pub(super) const UNASKED: &str = "packets of interfaces";
+
 /// The trouble that the search for forgotten labels does not work.
 pub(super) const FORGOTTEN: &str = "forgotten labels";
 

@@ -156,6 +156,20 @@ impl State {
         self.note(labels::INTERFACES, &set);
     }
 
+    /// Has modules asked about the packets of interfaces that have come. A failure is tried again.
+    pub(super) fn follow_interfaces(&mut self) {
+        let followed = match &self.framework {
+            Some(framework) => framework.follow_interfaces().map_err(MacError::from),
+            None => Ok(false),
+        };
+        let is_as_it_was = matches!(followed, Ok(false));
+        self.note(labels::UNASKED, &followed.map(drop));
+        // What failed at one interface may have succeeded at others.
+        if !is_as_it_was {
+            self.guard();
+        }
+    }
+
     /// Takes the framework out of the kernel when it has no module.
     pub(super) fn end_if_empty(&mut self) -> Result<(), MacError> {
         if !self.names()?.is_empty() {

@@ -10,7 +10,7 @@ use usher_mac::{Answers, EntryPoint, Framework, Module, Settings};
 use super::World;
 
 /// Entry points that other tests reach.
-pub(super) const ELSEWHERE: [EntryPoint; 16] = [
+pub(super) const ELSEWHERE: [EntryPoint; 18] = [
     EntryPoint::InodePermission,
     EntryPoint::InodeGetattr,
     EntryPoint::InodeUnlink,
@@ -27,6 +27,8 @@ pub(super) const ELSEWHERE: [EntryPoint; 16] = [
     EntryPoint::NewFile,
     EntryPoint::Syscall,
     EntryPoint::FilePermission,
+    EntryPoint::InterfaceReceive,
+    EntryPoint::InterfaceSend,
 ];
 
 /// A process of a user, with all capabilities, that acts when it is asked to.
