@@ -156,6 +156,27 @@ struct usher_mac_seeotheruids {
 	__u32 group;
 };
 
+/* Limit of the interfaces that ifoff has by name. */
+#define USHER_MAC_SWITCHES 64
+
+/* An interface that ifoff has by name. */
+struct usher_mac_switch {
+	char name[USHER_MAC_INTERFACE_NAME]; /* padded with zeros */
+	__u32 is_on; /* 0: it is silent */
+	__u32 reserved; /* 0 */
+};
+
+/* The settings of ifoff: which network interfaces are silent. */
+struct usher_mac_ifoff {
+	__u32 count; /* of switches */
+	__u32 network; /* that of the named interfaces, as in struct usher_mac_device */
+	__u32 loopback; /* 1: `lo` is on */
+	__u32 others; /* 1: those without a switch are on */
+	__u32 captures; /* 1: packet sockets receive by all, or none is silent */
+	__u32 reserved; /* 0 */
+	struct usher_mac_switch switches[USHER_MAC_SWITCHES];
+};
+
 /* The settings of the module test. */
 struct usher_mac_test {
 	__u32 uid; /* the module refuses processes with this real one */
@@ -174,6 +195,8 @@ _Static_assert(sizeof(struct usher_mac_ubns) == 94216, "usher_mac_ubns");
 _Static_assert(sizeof(struct usher_mac_port_rule) == 16, "usher_mac_port_rule");
 _Static_assert(sizeof(struct usher_mac_portacl) == 4112, "usher_mac_portacl");
 _Static_assert(sizeof(struct usher_mac_seeotheruids) == 16, "usher_mac_seeotheruids");
+_Static_assert(sizeof(struct usher_mac_switch) == 24, "usher_mac_switch");
+_Static_assert(sizeof(struct usher_mac_ifoff) == 1560, "usher_mac_ifoff");
 _Static_assert(sizeof(struct usher_mac_test) == 520, "usher_mac_test");
 
 #endif

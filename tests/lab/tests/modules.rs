@@ -366,6 +366,7 @@ fn a_file_that_is_no_module_is_refused_and_leaves_nothing() -> Outcome {
             "portacl",
             "seeotheruids",
             "partition",
+            "ifoff",
             "fine"
         ])
     );

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use usher_base::HostName;
 use usher_language::{Clause, Mistake, Name, shown};
 use usher_mac_policy::bsdextended::{AccessRule, first_about_root_unsaid};
+use usher_mac_policy::ifoff::IfOff;
 use usher_mac_policy::portacl::PortAcl;
 use usher_mac_policy::{MacBlock, ModuleSettings};
 use usher_protection::{Application, ProgramName, ProtectionWarning, Traffic};
@@ -308,6 +309,7 @@ impl Policy {
                 ModuleSettings::Seeotheruids(exempt) if exempt.binds_the_service_manager() => {
                     warn_of_service_manager(block, warnings);
                 }
+                ModuleSettings::Ifoff(silence) => warn_of_silence(block, silence, warnings),
                 ModuleSettings::Seeotheruids(_)
                 | ModuleSettings::Nothing
                 | ModuleSettings::Framework(_) => {}
@@ -341,6 +343,32 @@ fn warn_of_ports(ports: &PortAcl, warnings: &mut Vec<PolicyWarning>) {
             _ => "remove it, or write a `port_high` that is not lower",
         };
         warnings.push(PolicyWarning::new(explanation, remedy));
+    }
+}
+
+fn warn_of_silence(block: &MacBlock, silence: &IfOff, warnings: &mut Vec<PolicyWarning>) {
+    let place = &block.origin.place;
+    if silence.cuts_off() {
+        let explanation = format!(
+            "{place}: `ifoff` leaves this host no interface but its own loopback: the module ends remote \
+             logins, and no user of another host reaches a service"
+        );
+        let remedy =
+            "write `interface \"NAME\" on;` for each interface by which others reach this host";
+        warnings.push(PolicyWarning::new(explanation, remedy));
+    }
+    if !silence.loopback {
+        let explanation = format!(
+            "{place}: `loopback off` also ends connections between processes of this host, such as those \
+             with a resolver or a database at 127.0.0.1, and those of `usher-proxy`"
+        );
+        warnings.push(PolicyWarning::new(explanation, "remove `loopback off`"));
+    }
+    for name in silence.needless() {
+        let state = if silence.others { "on" } else { "off" };
+        let explanation =
+            format!("{place}: `interface \"{name}\" {state}` changes nothing: `others` is {state}");
+        warnings.push(PolicyWarning::new(explanation, "remove the statement"));
     }
 }
 

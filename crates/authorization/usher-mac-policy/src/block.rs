@@ -7,6 +7,7 @@ use usher_language::{
 use crate::bsdextended::{self, AccessRule};
 use crate::dialect::MAC;
 use crate::framework::{self, FRAMEWORK_BLOCK, FrameworkSettings};
+use crate::ifoff::{self, IfOff};
 use crate::portacl::{self, PortAcl};
 use crate::seeotheruids::{self, SeeOtherUids};
 
@@ -38,6 +39,8 @@ pub enum ModuleSettings {
     Portacl(PortAcl),
     /// Of `seeotheruids`.
     Seeotheruids(SeeOtherUids),
+    /// Of `ifoff`.
+    Ifoff(IfOff),
     /// Of the framework itself.
     Framework(FrameworkSettings),
 }
@@ -59,6 +62,10 @@ pub fn check(tree: &Tree<'_>, reporter: &Reporter<'_>) -> Vec<MacBlock> {
             seeotheruids::MODULE => {
                 let fields = Fields::read(block, reporter);
                 ModuleSettings::Seeotheruids(seeotheruids::settings(&fields))
+            }
+            ifoff::MODULE => {
+                let fields = Fields::read(block, reporter);
+                ModuleSettings::Ifoff(ifoff::settings(&fields, reporter))
             }
             FRAMEWORK_BLOCK => {
                 let fields = Fields::read(block, reporter);
@@ -86,6 +93,7 @@ impl ModuleSettings {
             Self::Bsdextended(rules) => rules.iter().map(ToString::to_string).collect(),
             Self::Portacl(settings) => settings.lines(),
             Self::Seeotheruids(settings) => settings.lines(),
+            Self::Ifoff(settings) => settings.lines(),
             Self::Framework(settings) => settings.lines(),
         }
     }

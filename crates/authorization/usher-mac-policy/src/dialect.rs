@@ -4,7 +4,7 @@ use usher_language::{BlockRule, Dialect, Modules, StatementRule};
 
 use crate::bsdextended;
 use crate::framework::{self, FRAMEWORK_BLOCK};
-use crate::{portacl, seeotheruids};
+use crate::{ifoff, portacl, seeotheruids};
 
 /// Opens a block about a module.
 pub const MAC: &str = "mac";
@@ -28,6 +28,7 @@ pub const MODULES: &[&str] = &[
     portacl::MODULE,
     seeotheruids::MODULE,
     "partition",
+    ifoff::MODULE,
 ];
 
 /// The blocks of this system, with the statements of all modules.
@@ -54,6 +55,7 @@ fn statements(module: &str) -> Vec<StatementRule> {
         bsdextended::MODULE => bsdextended::statements(),
         portacl::MODULE => portacl::statements(),
         seeotheruids::MODULE => seeotheruids::statements(),
+        ifoff::MODULE => ifoff::statements(),
         FRAMEWORK_BLOCK => framework::statements(),
         _ => Vec::new(),
     }

@@ -15,6 +15,7 @@ mod block;
 pub mod bsdextended;
 mod dialect;
 mod framework;
+pub mod ifoff;
 mod mistake;
 pub mod portacl;
 pub mod seeotheruids;

@@ -5,6 +5,7 @@ use usher_language::{Found, Place, mistakes};
 
 use crate::bsdextended::{MAXIMUM_RANGES, MAXIMUM_RULES};
 use crate::framework::{MAXIMUM_INTERFACE_NAME, MAXIMUM_INTERFACES};
+use crate::ifoff::MAXIMUM_SWITCHES;
 use crate::portacl::MAXIMUM_PERMITS;
 
 mistakes! {
@@ -74,6 +75,14 @@ mistakes! {
         TooManyPermits
             => "this `permit` is one more than the {MAXIMUM_PERMITS} that portacl takes";
             "permit a port to a group in place of its members";
+        /// More than [`MAXIMUM_SWITCHES`].
+        TooManySwitches
+            => "this `interface` is one more than the {MAXIMUM_SWITCHES} that ifoff takes";
+            "write `others`, and name only interfaces that differ from it";
+        /// `lo` by its name.
+        LoopbackByName
+            => "`lo` is the interface of every network namespace, and no name switches it";
+            "write `loopback on` or `loopback off`";
         /// The same port, protocol and account again.
         RepeatedPermit { first: Place }
             => "the same `permit` stands at {first}"; "remove one of the two";

@@ -5,6 +5,7 @@ use usher_label::ValueMistake;
 
 use crate::bsdextended::{MAX_RANGES, MAX_RULES};
 use crate::declaration::NotAModule;
+use crate::ifoff::MAX_SWITCHES;
 use crate::interfaces::MAX_INTERFACES;
 use crate::module::MAX_MODULES;
 use crate::portacl::MAX_PORT_RULES;
@@ -76,6 +77,14 @@ pub enum Error {
         /// The kernel's error.
         error: KernelError,
     },
+    /// Too many switches of `ifoff`.
+    #[error(
+        "{0} interfaces: ifoff takes at most {MAX_SWITCHES}; set `others` and name only interfaces that differ"
+    )]
+    TooManySwitches(usize),
+    /// A name that no interface has.
+    #[error("`{0}` is no name of a network interface: it has no byte, or more than 15")]
+    InterfaceName(String),
     /// Too many interfaces.
     #[error("{0} network interfaces have labels, and at most {MAX_INTERFACES} can")]
     TooManyInterfaces(usize),

@@ -6,7 +6,8 @@
 //!   Any refusal refuses; of several errors one is chosen by precedence.
 //! - A [`Module`] is one C file: built in, of bpf/mac/modules, or somebody else's, from an object file. Its
 //!   [`Declaration`] is read before libbpf or the kernel gets anything of it. `bsdextended` has rules
-//!   ([`bsdextended`]), `portacl` the ports of users ([`portacl`]), `seeotheruids` exemptions ([`seeotheruids`]), `ubns` the
+//!   ([`bsdextended`]), `portacl` the ports of users ([`portacl`]), `seeotheruids` exemptions ([`seeotheruids`]), `ifoff`
+//!   interfaces ([`ifoff`]), `ubns` the
 //!   services of the policy ([`ubns`]).
 //! - The framework keeps labels of processes, files, interfaces and other objects for modules that declare a kind
 //!   of element. Each module sees its own elements only. docs/adr/0076-labels-in-the-kernel.md has the reasons.
@@ -29,6 +30,7 @@ mod encode_services;
 mod error;
 mod events;
 mod framework;
+pub mod ifoff;
 mod interfaces;
 mod labels;
 mod module;

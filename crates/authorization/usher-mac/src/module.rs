@@ -8,6 +8,7 @@ use usher_bpf::{KernelError, Opened, Plain, Table};
 
 use crate::bsdextended::Rule;
 use crate::declaration::{Declaration, NotAModule};
+use crate::ifoff::{self, SilenceSettings};
 use crate::portacl::{self, PortSettings};
 use crate::seeotheruids::{self, VisibilitySettings};
 use crate::ubns::ServiceSettings;
@@ -49,6 +50,7 @@ built_in! {
     "portacl" => Some(Settings::Portacl(PortSettings::default())),
     "seeotheruids" => Some(Settings::Seeotheruids(VisibilitySettings::default())),
     "partition" => None,
+    "ifoff" => Some(Settings::Ifoff(SilenceSettings::default())),
 }
 
 /// Prefix of the names of a module's programs.
@@ -81,6 +83,8 @@ pub enum Settings {
     Portacl(PortSettings),
     /// Of `seeotheruids`.
     Seeotheruids(VisibilitySettings),
+    /// Of `ifoff`.
+    Ifoff(SilenceSettings),
 }
 
 impl Settings {
@@ -93,6 +97,7 @@ impl Settings {
             Self::Ubns(_) => "ubns",
             Self::Portacl(_) => "portacl",
             Self::Seeotheruids(_) => "seeotheruids",
+            Self::Ifoff(_) => "ifoff",
         }
     }
 
@@ -107,6 +112,7 @@ impl Settings {
             Self::Ubns(services) => encode_services::services(services)?.as_bytes().to_vec(),
             Self::Portacl(ports) => portacl::encode(ports)?.as_bytes().to_vec(),
             Self::Seeotheruids(exempt) => seeotheruids::encode(exempt).as_bytes().to_vec(),
+            Self::Ifoff(silence) => ifoff::encode(silence)?.as_bytes().to_vec(),
         })
     }
 
@@ -118,6 +124,7 @@ impl Settings {
             Self::Ubns(services) => frozen(encode_services::services(services)?)?,
             Self::Portacl(ports) => frozen(portacl::encode(ports)?)?,
             Self::Seeotheruids(exempt) => frozen(seeotheruids::encode(exempt))?,
+            Self::Ifoff(silence) => frozen(ifoff::encode(silence)?)?,
         })
     }
 }

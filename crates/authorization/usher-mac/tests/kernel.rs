@@ -5,6 +5,8 @@
 mod actors;
 #[path = "kernel/attacks/mod.rs"]
 mod attacks;
+#[path = "kernel/ifoff.rs"]
+mod ifoff;
 #[path = "kernel/interfaces.rs"]
 mod interfaces;
 #[path = "kernel/labels.rs"]

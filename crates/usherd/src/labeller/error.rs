@@ -65,6 +65,9 @@ pub enum MacError {
         path = paths::LOADED_MODULES
     )]
     NotRead(io::Error),
+    /// The network namespace of the host's interfaces is not known.
+    #[error("/proc/self/ns/net: {0}; without it the names of interfaces mean nothing")]
+    Network(io::Error),
     /// A name in a rule is unknown.
     #[error("{place}: this host has no {noun} {name}")]
     Unknown {

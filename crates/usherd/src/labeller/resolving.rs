@@ -10,16 +10,21 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use usher_mac::Settings;
 use usher_mac::bsdextended::{FileSystem, FileType, Ids, Mode, Object, Rule, Subject, Types};
+use usher_mac::ifoff::SilenceSettings;
 use usher_mac::portacl::{PortHolder, PortProtocol, PortRule, PortSettings};
 use usher_mac::seeotheruids::VisibilitySettings;
 use usher_mac::ubns::{DestinationRange, ServiceSettings};
 use usher_policy::mac::bsdextended::{AccessRule, AccountRange, FileTypes, Membership, RuleObject};
+use usher_policy::mac::ifoff::IfOff;
 use usher_policy::mac::portacl::{PortAcl, PortPermit};
 use usher_policy::mac::seeotheruids::SeeOtherUids;
 use usher_policy::mac::{AccountId, MacBlock, ModuleSettings};
 use usher_policy::{Policy, ServedBy};
 
 use super::error::MacError;
+
+/// This process's network namespace.
+const NETWORK: &str = "/proc/self/ns/net";
 
 /// The mounted file systems, as the kernel lists them.
 #[derive(Debug)]
@@ -88,6 +93,7 @@ impl<'f> Resolver<'f> {
             ModuleSettings::Seeotheruids(exempt) => {
                 Ok(Some(Settings::Seeotheruids(self.exempt(exempt)?)))
             }
+            ModuleSettings::Ifoff(silence) => Ok(Some(Settings::Ifoff(silenced(silence)?))),
         }
     }
 
@@ -238,6 +244,19 @@ impl<'f> Resolver<'f> {
             group(known, name, place)
         })
     }
+}
+
+/// Interfaces are those of this process's network namespace.
+fn silenced(silence: &IfOff) -> Result<SilenceSettings, MacError> {
+    let network = rustix::fs::stat(NETWORK).map_err(|error| MacError::Network(error.into()))?;
+    Ok(SilenceSettings {
+        loopback: silence.loopback,
+        others: silence.others,
+        capture: silence.capture,
+        interfaces: silence.interfaces.clone(),
+        // The kernel numbers namespaces with 32 bits.
+        network: network.st_ino as u32,
+    })
 }
 
 fn types_of(not: bool, types: &FileTypes) -> Types {
@@ -413,6 +432,24 @@ mod tests {
         );
         let refused = exempt("specificgid no-such;").unwrap_err().to_string();
         assert_eq!(refused, "a.policy:1:20: this host has no group no-such");
+    }
+
+    #[test]
+    fn switches_are_about_interfaces_of_this_network_namespace() {
+        let text = "mac ifoff { interface \"eth0\" on; interface \"eth1\" off; capture on; }";
+        let Ok(Some(Settings::Ifoff(silence))) = settings_of(text) else {
+            panic!("interfaces");
+        };
+        let own = std::fs::read_link(NETWORK).unwrap();
+        assert_eq!(own.to_str(), Some(&*format!("net:[{}]", silence.network)));
+        let named = [("eth0".to_owned(), true), ("eth1".to_owned(), false)];
+        let expected = SilenceSettings {
+            capture: true,
+            interfaces: named.into(),
+            network: silence.network,
+            ..SilenceSettings::default()
+        };
+        assert_eq!(silence, expected);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod login;
 mod ports;
 mod services;
+mod silence;
 mod ugidfw;
 
 use std::sync::OnceLock;
@@ -128,7 +129,8 @@ fn a_kernel_without_modules_refuses_them_in_plain_words() -> Outcome {
             "lomac",
             "portacl",
             "seeotheruids",
-            "partition"
+            "partition",
+            "ifoff"
         ])
     );
     assert!(!host.path("/sys/fs/bpf/usher_labeller").exists());

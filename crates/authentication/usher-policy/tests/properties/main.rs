@@ -97,6 +97,7 @@ fn pieces() -> impl Strategy<Value = String> {
         "mac bsdextended { rule subject uid a mode r; }",
         "mac seeotheruids { specificgid a; primarygroup yes; suser_privileged no; }",
         "mac portacl { permit user a tcp 80; port_high 99; }",
+        "mac ifoff { interface \"eth0\" on; loopback off; others on; capture on; }",
         "expect",
         "permit",
         "refuse",

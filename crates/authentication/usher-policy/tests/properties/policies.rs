@@ -9,6 +9,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_policy::mac::bsdextended::{AccessRule, AccountRange, Membership, RuleSubject};
+use usher_policy::mac::ifoff::IfOff;
 use usher_policy::mac::portacl::{PortAcl, PortPermit};
 use usher_policy::mac::seeotheruids::SeeOtherUids;
 use usher_policy::mac::{AccountId, FrameworkSettings, MacBlock, ModuleSettings};
@@ -469,10 +470,16 @@ fn mac(choices: &Choices) -> Vec<MacBlock> {
         suser_privileged: choices.flags[1],
         ..SeeOtherUids::default()
     };
+    let silence = IfOff {
+        loopback: choices.flags[0],
+        interfaces: [(format!("eth{}", number % 100), choices.flags[2])].into(),
+        ..IfOff::default()
+    };
     let blocks = [
         ("portacl", ModuleSettings::Portacl(ports)),
         ("seeotheruids", ModuleSettings::Seeotheruids(exempt)),
         ("bsdextended", ModuleSettings::Bsdextended(vec![rule])),
+        ("ifoff", ModuleSettings::Ifoff(silence)),
         ("none", ModuleSettings::Nothing),
         ("framework", ModuleSettings::Framework(framework)),
     ];

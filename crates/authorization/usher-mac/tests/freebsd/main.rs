@@ -5,6 +5,7 @@
 mod asked;
 #[path = "../shared/compiled.rs"]
 mod compiled;
+mod ifoff;
 mod partition;
 mod portacl;
 mod seeotheruids;

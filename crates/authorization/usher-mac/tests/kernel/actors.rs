@@ -14,6 +14,7 @@ fn acting() -> &'static Path {
         include_str!("../object_acts.py"),
         include_str!("../lowering_acts.py"),
         include_str!("../packet_acts.py"),
+        include_str!("../interface_acts.py"),
         include_str!("../attack_acts.py"),
         include_str!("../process_acts.py"),
         include_str!("../service_acts.py"),

@@ -1,0 +1,299 @@
+//! The module `ifoff` in a kernel: a host that routes between two network namespaces, by interfaces that are on or
+//! silent. interface_acts.py has the acts.
+
+use super::attacks::Actor;
+use super::reached::refusals;
+use super::*;
+
+use usher_mac::ifoff::SilenceSettings;
+
+/// Interfaces of the host, and network namespaces with `peer` at the other end of each.
+const WIRES: [&str; 2] = ["usher-a", "usher-b"];
+
+fn ip(arguments: &str) {
+    let mut command = Command::new("ip");
+    let done = command.args(arguments.split(' ')).status().unwrap();
+    assert!(done.success(), "ip {arguments}");
+}
+
+fn set(path: &str, value: &str) {
+    fs::write(format!("/proc/sys/net/{path}"), value).unwrap();
+}
+
+/// The address of an interface on its link.
+fn station(network: &str, interface: &str) -> String {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", network, "cat"]);
+    let path = format!("/sys/class/net/{interface}/address");
+    let text = match network {
+        "" => fs::read_to_string(path).unwrap(),
+        _ => String::from_utf8(command.arg(path).output().unwrap().stdout).unwrap(),
+    };
+    text.trim().to_owned()
+}
+
+/// The host and what is around it. Every interface knows the station at the other end, so that nothing but the acts
+/// asks for one.
+struct Network;
+
+impl Network {
+    fn new() -> Self {
+        let network = Self;
+        ip("link set lo up");
+        set("ipv4/ip_forward", "1");
+        for (wire, number) in WIRES.into_iter().zip(1..) {
+            ip(&format!("netns add {wire}"));
+            ip(&format!("-n {wire} link set lo up"));
+            network.join(wire, wire, number);
+            ip(&format!(
+                "-n {wire} route add 10.77.0.0/16 via 10.77.{number}.1"
+            ));
+        }
+        network
+    }
+
+    /// Makes an interface of the host, to `peer` in this network namespace.
+    fn join(&self, interface: &str, wire: &str, number: u8) {
+        let peer = self.peer(interface, wire);
+        ip(&format!(
+            "link add {interface} type veth peer name {peer} netns {wire}"
+        ));
+        let ends = [
+            (String::new(), interface, 1),
+            (format!("-n {wire} "), peer, 2),
+        ];
+        for (of, device, end) in &ends {
+            ip(&format!(
+                "{of}address add 10.77.{number}.{end}/24 dev {device}"
+            ));
+            ip(&format!(
+                "{of}address add fd77:{number}::{end}/64 dev {device} nodad"
+            ));
+            ip(&format!("{of}link set {device} up"));
+        }
+        let stations = [station(wire, peer), station("", interface)];
+        for ((of, device, end), station) in ends.iter().zip(stations) {
+            let other = 3 - end;
+            for address in [
+                format!("10.77.{number}.{other}"),
+                format!("fd77:{number}::{other}"),
+            ] {
+                ip(&format!(
+                    "{of}neigh replace {address} lladdr {station} dev {device} nud permanent"
+                ));
+            }
+        }
+    }
+
+    /// The first interface of each namespace is `peer`.
+    fn peer(&self, interface: &str, wire: &str) -> &'static str {
+        if interface == wire { "peer" } else { "late" }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for interface in WIRES.into_iter().chain(["usher-c"]) {
+            let _ = Command::new("ip").args(["link", "del", interface]).output();
+        }
+        for wire in WIRES {
+            let _ = Command::new("ip").args(["netns", "del", wire]).output();
+        }
+    }
+}
+
+/// Names are those of this network namespace.
+fn silence(others: bool, interfaces: &[(&str, bool)]) -> SilenceSettings {
+    let named = interfaces
+        .iter()
+        .map(|(name, is_on)| ((*name).to_owned(), *is_on));
+    SilenceSettings {
+        others,
+        interfaces: named.collect(),
+        network: fs::metadata("/proc/self/ns/net").unwrap().ino() as u32,
+        ..SilenceSettings::default()
+    }
+}
+
+fn configure(world: &mut World, settings: SilenceSettings) {
+    let settings = Settings::Ifoff(settings);
+    world.framework().configure("ifoff", &settings).unwrap();
+}
+
+/// What leaves the host: the results where it does not.
+const LEAVING: [(&str, &str); 11] = [
+    ("udp", "EPERM"),
+    ("udp6", "EPERM"),
+    ("ping", "EPERM"),
+    ("tcp", "ok"),
+    ("arp", "ok"),
+    ("nd", "ok"),
+    ("forwarded", "ok"),
+    ("packet", "EPERM"),
+    ("named", "EPERM"),
+    ("bypass", "EPERM"),
+    ("kept", "EPERM"),
+];
+
+/// What enters it.
+const ENTERING: [&str; 4] = ["arp", "ping", "reset", "forwarded"];
+
+/// Everything passes `usher-a`.
+fn passes() -> Vec<(String, &'static str)> {
+    let leaving = LEAVING
+        .iter()
+        .map(|(kind, _)| (format!("sent:{kind}"), "ok"));
+    let entering = ENTERING.iter().map(|kind| (format!("got:{kind}"), "ok"));
+    let mut cases: Vec<_> = leaving.chain(entering).collect();
+    cases.push(("receives:10.77.1.1".into(), "ok"));
+    cases
+}
+
+/// Nothing does.
+fn stops() -> Vec<(String, &'static str)> {
+    let leaving = LEAVING
+        .iter()
+        .map(|(kind, result)| (format!("unsent:{kind}"), *result));
+    let entering = ENTERING.iter().map(|kind| (format!("ungot:{kind}"), "ok"));
+    let mut cases: Vec<_> = leaving.chain(entering).collect();
+    cases.push(("receives:10.77.1.1".into(), "EACCES"));
+    cases
+}
+
+/// Whether a program of libpcap captures by an interface, for a second.
+fn captures(interface: &str) -> bool {
+    // Not to a file, which it would remove when it fails: /dev/null as well.
+    let arguments = ["-q", "-a", "duration:1", "-w", "-", "-i", interface];
+    let output = Command::new("dumpcap").args(arguments).output().unwrap();
+    output.status.success()
+}
+
+#[test]
+fn by_a_silent_interface_no_packet_enters_or_leaves() {
+    let Some(mut world) = World::new("ifoff", 75) else {
+        return;
+    };
+    let _network = Network::new();
+    let mut actor = Actor::start(0);
+    let taps = [
+        ("tap:peer:peer:usher-a", "ok"),
+        ("tap:beyond:peer:usher-b", "ok"),
+        // From before the module.
+        ("tap:own:usher-a", "ok"),
+        ("tap_all:all", "ok"),
+        ("keep_packet:usher-a", "ok"),
+    ];
+    let owned = |cases: &[(&'static str, &'static str)]| -> Vec<(String, &'static str)> {
+        cases
+            .iter()
+            .map(|(act, result)| ((*act).into(), *result))
+            .collect()
+    };
+    actor.does_all(&owned(&taps));
+    actor.does_all(&passes());
+    // FreeBSD's default: loopback only.
+    world
+        .framework()
+        .load(&Module::named("ifoff").unwrap())
+        .unwrap();
+    for (act, result) in [("sends:127.0.0.1", "ok"), ("sends:10.77.1.2", "EPERM")] {
+        actor.does_all(&[(act.into(), result)]);
+    }
+    for is_on in [false, true] {
+        configure(&mut world, silence(true, &[("usher-a", is_on)]));
+        actor.does_all(&if is_on { passes() } else { stops() });
+    }
+    for point in [EntryPoint::InterfaceReceive, EntryPoint::InterfaceSend] {
+        assert!(refusals(world.framework(), point) > 2, "{point}");
+    }
+    // By another interface of the host it is about that one: a router between them is deaf, too.
+    configure(&mut world, silence(false, &[("usher-a", true)]));
+    actor.does_all(&owned(&[
+        ("sends:10.77.1.2", "ok"),
+        ("sends:10.77.2.2", "EPERM"),
+        // In other network namespaces the name says nothing, and `lo` is on.
+        ("sends:10.77.1.1:usher-a", "EPERM"),
+        ("sends:127.0.0.1:usher-a", "ok"),
+    ]));
+    // A capture, from before and new.
+    configure(&mut world, silence(true, &[("usher-a", false)]));
+    actor.does_all(&owned(&[
+        ("drained:own", "EPERM"),
+        ("drained:all", "EPERM"),
+        ("takes_ring:own", "EPERM"),
+        ("rebind:own:usher-b", "EPERM"),
+        ("rebind:all:usher-b", "EPERM"),
+        ("tap:new:usher-a", "EPERM"),
+        ("tap_all:new", "EPERM"),
+        ("binds_xdp:usher-a", "EPERM"),
+        ("binds_xdp:usher-b", "EINVAL"),
+        ("tap:other:usher-b", "ok"),
+        ("catches:other:usher-b", "ok"),
+        ("rebind:other:usher-a", "EPERM"),
+        ("rebind:other:lo", "ok"),
+        ("takes_ring:other", "ok"),
+    ]));
+    assert!(!captures("usher-a"));
+    assert!(captures("usher-b"));
+    configure(
+        &mut world,
+        SilenceSettings {
+            capture: true,
+            ..silence(true, &[("usher-a", false)])
+        },
+    );
+    actor.does_all(&owned(&[
+        ("drained:own", "ok"),
+        ("catches:own", "ok"),
+        ("receives:10.77.1.1", "EACCES"),
+        ("unsent:packet", "EPERM"),
+        ("unsent:bypass", "EPERM"),
+        ("tap_all:new", "ok"),
+    ]));
+    assert!(captures("usher-a"));
+    world.framework().unload("ifoff").unwrap();
+    actor.does_all(&passes());
+}
+
+#[test]
+fn a_new_interface_is_silent_for_sockets_at_once() {
+    let Some(mut world) = World::new("ifoff_new", 76) else {
+        return;
+    };
+    let network = Network::new();
+    let mut actor = Actor::start(0);
+    let settings = silence(true, &[("usher-c", false)]);
+    let module = Module::with(Settings::Ifoff(settings));
+    world.framework().load(&module).unwrap();
+    let framework = |world: &mut World| world.framework().follow_interfaces().unwrap();
+    assert!(!framework(&mut world), "nothing is new");
+    let former = world.framework().objects().unwrap().links.len();
+    network.join("usher-c", "usher-a", 3);
+    let mut sockets = |result| {
+        actor.does_all(&[
+            (
+                "sends:10.77.3.2".into(),
+                if result { "ok" } else { "EPERM" },
+            ),
+            (
+                "receives:10.77.3.1".into(),
+                if result { "ok" } else { "EACCES" },
+            ),
+        ]);
+    };
+    sockets(false);
+    assert!(refusals(world.framework(), EntryPoint::SocketDeliver) > 0);
+    assert_eq!(refusals(world.framework(), EntryPoint::InterfaceReceive), 0);
+    // Then for all packets.
+    assert!(framework(&mut world));
+    assert!(!framework(&mut world));
+    assert_eq!(world.framework().objects().unwrap().links.len(), former + 2);
+    sockets(false);
+    assert!(refusals(world.framework(), EntryPoint::InterfaceReceive) > 0);
+    configure(&mut world, silence(true, &[]));
+    sockets(true);
+    // The programs of an interface that is gone go with it.
+    ip("link del usher-c");
+    assert!(framework(&mut world));
+    assert_eq!(world.framework().objects().unwrap().links.len(), former);
+}
