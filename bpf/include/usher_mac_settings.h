@@ -177,6 +177,116 @@ struct usher_mac_ifoff {
 	struct usher_mac_switch switches[USHER_MAC_SWITCHES];
 };
 
+/* Limits of the module te. Names of domains and types, with number 0 for what has none. */
+#define USHER_MAC_TE_NAMES 260
+/* Of such a name, padded with zeros: that of an element. */
+#define USHER_MAC_TE_NAME 64
+/* Places of names, by their hash. */
+#define USHER_MAC_TE_PLACES 4096
+/* USHER_MAC_TE_NAMES twice: a domain and a type. */
+#define USHER_MAC_TE_CELLS 67600
+/* Pairs of a domain and a type that rules are about, with number 0 for all others. */
+#define USHER_MAC_TE_PAIRS 4097
+/* Classes whose permissions pairs have. */
+#define USHER_MAC_TE_CLASSES 8
+#define USHER_MAC_TE_RELABELS 256
+#define USHER_MAC_TE_DENIALS 1024
+/* Bits for USHER_MAC_TE_NAMES, in words. */
+#define USHER_MAC_TE_WORDS 5
+
+/* Classes of objects. */
+enum usher_mac_te_class {
+	USHER_MAC_TE_FILE = 0,
+	USHER_MAC_TE_DIRECTORY = 1,
+	USHER_MAC_TE_LINK = 2,
+	USHER_MAC_TE_DEVICE = 3,
+	USHER_MAC_TE_PIPE = 4,
+	USHER_MAC_TE_SOCKET = 5,
+	USHER_MAC_TE_IPC = 6,
+	USHER_MAC_TE_PROCESS = 7,
+	USHER_MAC_TE_CAPABILITY = 8, /* its permissions are those of a domain, not of a pair */
+};
+
+/* Permissions, by their bits. A class has some of them. */
+enum usher_mac_te_permission {
+	USHER_MAC_TE_READ = 1,
+	USHER_MAC_TE_WRITE = 2,
+	USHER_MAC_TE_APPEND = 4,
+	USHER_MAC_TE_EXECUTE = 8,
+	USHER_MAC_TE_ENTRYPOINT = 16,
+	USHER_MAC_TE_GETATTR = 32,
+	USHER_MAC_TE_SETATTR = 64,
+	USHER_MAC_TE_CREATE = 128,
+	USHER_MAC_TE_UNLINK = 256,
+	USHER_MAC_TE_RENAME = 512,
+	USHER_MAC_TE_LINKS = 1024,
+	USHER_MAC_TE_SEARCH = 2048,
+	USHER_MAC_TE_ADD_NAME = 4096,
+	USHER_MAC_TE_REMOVE_NAME = 8192,
+	USHER_MAC_TE_IOCTL = 16384,
+	USHER_MAC_TE_CONNECT = 32768,
+	USHER_MAC_TE_BIND = 65536,
+	USHER_MAC_TE_LISTEN = 131072,
+	USHER_MAC_TE_ACCEPT = 262144,
+	USHER_MAC_TE_NETWORK = 524288,
+	USHER_MAC_TE_SIGNAL = 1048576,
+	USHER_MAC_TE_PTRACE = 2097152,
+	USHER_MAC_TE_SETSCHED = 4194304,
+	USHER_MAC_TE_TRANSITION = 8388608,
+	USHER_MAC_TE_EXECMEM = 16777216,
+};
+
+/* The name of a domain or a type. */
+struct usher_mac_te_name {
+	__u8 text[USHER_MAC_TE_NAME];
+};
+
+/* What holds for a domain and a type. */
+struct usher_mac_te_pair {
+	__u32 allowed[USHER_MAC_TE_CLASSES]; /* enum usher_mac_te_permission */
+	/* by class: the type of what the domain makes in directories of the type; 0: that of the
+	 * directory */
+	__u16 created[USHER_MAC_TE_CLASSES];
+	__u16 transition; /* the domain of programs of the type that the domain executes; 0: its own
+			   */
+	__u16 reserved[3]; /* 0 */
+};
+
+/* A change of the type of files that a domain may make. */
+struct usher_mac_te_relabel {
+	__u16 domain;
+	__u16 from;
+	__u16 to;
+	__u16 reserved; /* 0 */
+};
+
+/* What was refused, or would have been: written by the module. */
+struct usher_mac_te_denial {
+	__u64 about; /* 1 << 63 | class << 32 | domain << 16 | type; 0: the place is free */
+	__u64 permissions; /* enum usher_mac_te_permission, or bits of capabilities */
+};
+
+/*
+ * The settings of te. Names have numbers: the domains from 1 on, the first of them that of
+ * processes without an element; then the types, the first of them that of files without an element,
+ * the next one that of terminals without.
+ */
+struct usher_mac_te {
+	__u64 seed; /* with it no two names have one place */
+	__u64 denials_lost; /* written by the module */
+	__u32 domains; /* how many */
+	__u32 relabel_count;
+	__u64 permissive[USHER_MAC_TE_WORDS]; /* bit i % 64 of word i / 64: domain i */
+	__u64 capabilities[USHER_MAC_TE_NAMES]; /* of domains */
+	struct usher_mac_te_name names[USHER_MAC_TE_NAMES];
+	__u16 places[USHER_MAC_TE_PLACES]; /* numbers of names by hash; 0: of none */
+	/* by domain * USHER_MAC_TE_NAMES + type: the number of a pair */
+	__u16 cells[USHER_MAC_TE_CELLS];
+	struct usher_mac_te_pair pairs[USHER_MAC_TE_PAIRS];
+	struct usher_mac_te_relabel relabels[USHER_MAC_TE_RELABELS];
+	struct usher_mac_te_denial denials[USHER_MAC_TE_DENIALS];
+};
+
 /* The settings of the module test. */
 struct usher_mac_test {
 	__u32 uid; /* the module refuses processes with this real one */
@@ -197,6 +307,11 @@ _Static_assert(sizeof(struct usher_mac_portacl) == 4112, "usher_mac_portacl");
 _Static_assert(sizeof(struct usher_mac_seeotheruids) == 16, "usher_mac_seeotheruids");
 _Static_assert(sizeof(struct usher_mac_switch) == 24, "usher_mac_switch");
 _Static_assert(sizeof(struct usher_mac_ifoff) == 1560, "usher_mac_ifoff");
+_Static_assert(sizeof(struct usher_mac_te_name) == 64, "usher_mac_te_name");
+_Static_assert(sizeof(struct usher_mac_te_pair) == 56, "usher_mac_te_pair");
+_Static_assert(sizeof(struct usher_mac_te_relabel) == 8, "usher_mac_te_relabel");
+_Static_assert(sizeof(struct usher_mac_te_denial) == 16, "usher_mac_te_denial");
+_Static_assert(sizeof(struct usher_mac_te) == 410040, "usher_mac_te");
 _Static_assert(sizeof(struct usher_mac_test) == 520, "usher_mac_test");
 
 #endif

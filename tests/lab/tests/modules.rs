@@ -367,6 +367,7 @@ fn a_file_that_is_no_module_is_refused_and_leaves_nothing() -> Outcome {
             "seeotheruids",
             "partition",
             "ifoff",
+            "te",
             "fine"
         ])
     );

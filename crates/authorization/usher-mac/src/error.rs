@@ -9,6 +9,7 @@ use crate::ifoff::MAX_SWITCHES;
 use crate::interfaces::MAX_INTERFACES;
 use crate::module::MAX_MODULES;
 use crate::portacl::MAX_PORT_RULES;
+use crate::te::TypeMistake;
 use crate::ubns::{MAX_DESTINATIONS, MAX_SERVICES};
 
 /// This kernel cannot run the framework.
@@ -117,6 +118,9 @@ pub enum Error {
         "{0} rules: portacl takes at most {MAX_PORT_RULES}; permit ports to a group in place of its members"
     )]
     TooManyPortRules(usize),
+    /// Settings that `te` cannot hold.
+    #[error("te: {0}")]
+    Types(#[from] TypeMistake),
     /// Too many services.
     #[error(
         "the policy has {0} services, and ubns takes at most {MAX_SERVICES}; have fewer on this host, or \

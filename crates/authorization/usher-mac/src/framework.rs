@@ -1,6 +1,7 @@
 //! The framework: dispatchers at hooks, and modules in their slots.
 
 mod attachment;
+mod denials;
 mod interfaces;
 
 use std::collections::{BTreeMap, BTreeSet};

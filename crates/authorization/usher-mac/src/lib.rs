@@ -7,7 +7,7 @@
 //! - A [`Module`] is one C file: built in, of bpf/mac/modules, or somebody else's, from an object file. Its
 //!   [`Declaration`] is read before libbpf or the kernel gets anything of it. `bsdextended` has rules
 //!   ([`bsdextended`]), `portacl` the ports of users ([`portacl`]), `seeotheruids` exemptions ([`seeotheruids`]), `ifoff`
-//!   interfaces ([`ifoff`]), `ubns` the
+//!   interfaces ([`ifoff`]), `te` rules about types ([`te`]), `ubns` the
 //!   services of the policy ([`ubns`]).
 //! - The framework keeps labels of processes, files, interfaces and other objects for modules that declare a kind
 //!   of element. Each module sees its own elements only. docs/adr/0076-labels-in-the-kernel.md has the reasons.
@@ -41,6 +41,7 @@ pub mod portacl;
 pub mod seeotheruids;
 mod shared;
 mod shown;
+pub mod te;
 pub mod ubns;
 
 pub use declaration::{Declaration, MAX_MODULE_SIZE, NotAModule, is_module_name};

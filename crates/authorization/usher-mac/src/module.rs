@@ -11,6 +11,7 @@ use crate::declaration::{Declaration, NotAModule};
 use crate::ifoff::{self, SilenceSettings};
 use crate::portacl::{self, PortSettings};
 use crate::seeotheruids::{self, VisibilitySettings};
+use crate::te::{self, TypeSettings};
 use crate::ubns::ServiceSettings;
 use crate::{EntryPoint, Error, encode, encode_services};
 
@@ -51,6 +52,7 @@ built_in! {
     "seeotheruids" => Some(Settings::Seeotheruids(VisibilitySettings::default())),
     "partition" => None,
     "ifoff" => Some(Settings::Ifoff(SilenceSettings::default())),
+    "te" => Some(Settings::Te(TypeSettings::default())),
 }
 
 /// Prefix of the names of a module's programs.
@@ -85,6 +87,8 @@ pub enum Settings {
     Seeotheruids(VisibilitySettings),
     /// Of `ifoff`.
     Ifoff(SilenceSettings),
+    /// Of `te`.
+    Te(TypeSettings),
 }
 
 impl Settings {
@@ -98,6 +102,7 @@ impl Settings {
             Self::Portacl(_) => "portacl",
             Self::Seeotheruids(_) => "seeotheruids",
             Self::Ifoff(_) => "ifoff",
+            Self::Te(_) => "te",
         }
     }
 
@@ -113,25 +118,27 @@ impl Settings {
             Self::Portacl(ports) => portacl::encode(ports)?.as_bytes().to_vec(),
             Self::Seeotheruids(exempt) => seeotheruids::encode(exempt).as_bytes().to_vec(),
             Self::Ifoff(silence) => ifoff::encode(silence)?.as_bytes().to_vec(),
+            Self::Te(types) => te::encode(types)?.as_bytes().to_vec(),
         })
     }
 
     /// A table that holds them, and that nobody can change.
     pub(crate) fn table(&self) -> Result<OwnedFd, Error> {
         Ok(match self {
-            Self::Bsdextended(rules) => frozen(encode::rules(rules)?)?,
-            Self::Test(answers) => frozen(encode::answers(answers))?,
-            Self::Ubns(services) => frozen(encode_services::services(services)?)?,
-            Self::Portacl(ports) => frozen(portacl::encode(ports)?)?,
-            Self::Seeotheruids(exempt) => frozen(seeotheruids::encode(exempt))?,
-            Self::Ifoff(silence) => frozen(ifoff::encode(silence)?)?,
+            Self::Bsdextended(rules) => frozen(&encode::rules(rules)?)?,
+            Self::Test(answers) => frozen(&encode::answers(answers))?,
+            Self::Ubns(services) => frozen(&encode_services::services(services)?)?,
+            Self::Portacl(ports) => frozen(&portacl::encode(ports)?)?,
+            Self::Seeotheruids(exempt) => frozen(&seeotheruids::encode(exempt))?,
+            Self::Ifoff(silence) => frozen(&ifoff::encode(silence)?)?,
+            Self::Te(types) => frozen(&*te::encode(types)?)?,
         })
     }
 }
 
-fn frozen<S: Plain>(settings: S) -> Result<OwnedFd, KernelError> {
+fn frozen<S: Plain>(settings: &S) -> Result<OwnedFd, KernelError> {
     let table = Table::<u32, S>::of_one("mac_settings")?;
-    table.set(&0, &settings)?;
+    table.set(&0, settings)?;
     table.freeze()
 }
 

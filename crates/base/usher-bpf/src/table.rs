@@ -89,6 +89,15 @@ impl<K: Plain, V: Plain> Table<K, V> {
         Self::make(name, MapType::Hash, entries)
     }
 
+    /// The table with this id, as a table of tables has it.
+    ///
+    /// # Errors
+    /// The kernel's error; [`KernelError::MissingPart`] for a table of other entries.
+    pub fn of_id(name: &'static str, id: u32) -> Result<Self, KernelError> {
+        let map = MapHandle::from_map_id(id).map_err(KernelError::bpf("opening a table"))?;
+        Self::new(name, map)
+    }
+
     fn make(name: &'static str, kind: MapType, entries: u32) -> Result<Self, KernelError> {
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -128,13 +137,25 @@ impl<K: Plain, V: Plain> Table<K, V> {
         self.look_up(key, MapFlags::LOCK)
     }
 
+    /// Reads the value under a key into one that is there, for values that no stack has room for. Returns
+    /// false if there was none.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn read_into(&self, key: &K, value: &mut V) -> Result<bool, KernelError> {
+        self.look_up_into(key, value, MapFlags::ANY)
+    }
+
     fn look_up(&self, key: &K, flags: MapFlags) -> Result<Option<V>, KernelError> {
         let mut value = V::zeroed();
-        let found = self
-            .map
-            .lookup_into(key.as_bytes(), value.as_mut_bytes(), flags)
-            .map_err(|error| self.error("looking up in the table", error))?;
+        let found = self.look_up_into(key, &mut value, flags)?;
         Ok(found.then_some(value))
+    }
+
+    fn look_up_into(&self, key: &K, value: &mut V, flags: MapFlags) -> Result<bool, KernelError> {
+        self.map
+            .lookup_into(key.as_bytes(), value.as_mut_bytes(), flags)
+            .map_err(|error| self.error("looking up in the table", error))
     }
 
     fn update(&self, key: &K, value: &V, flags: MapFlags) -> libbpf_rs::Result<()> {

@@ -130,7 +130,8 @@ fn a_kernel_without_modules_refuses_them_in_plain_words() -> Outcome {
             "portacl",
             "seeotheruids",
             "partition",
-            "ifoff"
+            "ifoff",
+            "te"
         ])
     );
     assert!(!host.path("/sys/fs/bpf/usher_labeller").exists());

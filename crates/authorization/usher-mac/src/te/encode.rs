@@ -1,0 +1,183 @@
+//! The settings as the module reads them.
+
+use std::collections::BTreeMap;
+
+use usher_bpf::zerocopy::FromZeros;
+use usher_label::NameValue;
+
+use super::{
+    Class, MAX_TYPE_NAMES, MAX_TYPE_PAIRS, MAX_TYPE_RELABELS, TERMINAL, TypeMistake, TypeSettings,
+    UNCONFINED, UNLABELLED,
+};
+use crate::shared::{
+    MAC_TE_CLASSES, MAC_TE_NAME, MAC_TE_NAMES, MAC_TE_PAIRS, MAC_TE_PLACES, MAC_TE_RELABELS, MacTe,
+    MacTeRelabel,
+};
+
+// Beside them the three that are always there, and number 0.
+const _: () = assert!(MAX_TYPE_NAMES + 4 == MAC_TE_NAMES as usize);
+const _: () = assert!(MAX_TYPE_PAIRS + 1 == MAC_TE_PAIRS as usize);
+const _: () = assert!(MAX_TYPE_RELABELS == MAC_TE_RELABELS as usize);
+const _: () = assert!(MAC_TE_PLACES == 4096 && MAC_TE_CLASSES == 8);
+
+/// How many seeds are tried. One of about 3,000 is good for 260 names.
+const SEEDS: u64 = 1 << 20;
+/// That of the module's hash.
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Settings as the module reads them.
+pub(crate) fn encode(settings: &TypeSettings) -> Result<Box<MacTe>, TypeMistake> {
+    let mut encoding = Encoding {
+        encoded: MacTe::new_box_zeroed().map_err(|_| TypeMistake::NoMemory)?,
+        numbers: BTreeMap::new(),
+        pairs: 0,
+    };
+    encoding.names(settings)?;
+    encoding.rules(settings)?;
+    Ok(encoding.encoded)
+}
+
+struct Encoding {
+    encoded: Box<MacTe>,
+    numbers: BTreeMap<String, u16>,
+    /// How many there are.
+    pairs: u16,
+}
+
+/// Which names a rule takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    /// A declared domain.
+    Domain,
+    AnyDomain,
+    Type,
+    Either,
+}
+
+impl Encoding {
+    fn names(&mut self, settings: &TypeSettings) -> Result<(), TypeMistake> {
+        let count = settings.domains.len() + settings.types.len();
+        if count > MAX_TYPE_NAMES {
+            return Err(TypeMistake::TooManyNames(count));
+        }
+        let domains = settings.domains.iter().map(NameValue::as_ref);
+        let types = settings.types.iter().map(NameValue::as_ref);
+        let domains = [UNCONFINED].into_iter().chain(domains);
+        let types = [UNLABELLED, TERMINAL].into_iter().chain(types);
+        self.encoded.domains = 1 + settings.domains.len() as u32;
+        for (number, name) in (1..).zip(domains.chain(types)) {
+            if self.numbers.insert(name.to_owned(), number).is_some() {
+                return Err(TypeMistake::Repeated(name.to_owned()));
+            }
+            let text = &mut self.encoded.names[usize::from(number)].text;
+            text[..name.len()].copy_from_slice(name.as_bytes());
+        }
+        self.encoded.seed = (1..=SEEDS)
+            .find(|seed| self.take_places(*seed))
+            .ok_or(TypeMistake::NoPlaces)?;
+        Ok(())
+    }
+
+    /// Whether with this seed each name has a place of its own.
+    fn take_places(&mut self, seed: u64) -> bool {
+        self.encoded.places.fill(0);
+        for number in self.numbers.values() {
+            let place = place_of(&self.encoded.names[usize::from(*number)].text, seed);
+            if std::mem::replace(&mut self.encoded.places[place], *number) != 0 {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn rules(&mut self, settings: &TypeSettings) -> Result<(), TypeMistake> {
+        for name in &settings.permissive {
+            let domain = self.number(name, Takes::Domain)?;
+            self.encoded.permissive[usize::from(domain / 64)] |= 1 << (domain % 64);
+        }
+        for rule in &settings.allow {
+            let domain = self.number(&rule.domain, Takes::Domain)?;
+            if rule.class == Class::Capability {
+                self.encoded.capabilities[usize::from(domain)] |= rule.permissions.0;
+                continue;
+            }
+            let object = self.number(&rule.object, Takes::Either)?;
+            let pair = self.pair(domain, object)?;
+            self.encoded.pairs[pair].allowed[rule.class as usize] |= rule.permissions.0 as u32;
+        }
+        for rule in &settings.transitions {
+            let domain = self.number(&rule.domain, Takes::AnyDomain)?;
+            let program = self.number(&rule.program, Takes::Type)?;
+            let next = self.number(&rule.next, Takes::Domain)?;
+            let pair = self.pair(domain, program)?;
+            self.encoded.pairs[pair].transition = next;
+        }
+        for rule in &settings.creations {
+            if !rule.class.is_of_files() {
+                return Err(TypeMistake::NotMade(rule.class.word()));
+            }
+            let domain = self.number(&rule.domain, Takes::AnyDomain)?;
+            let directory = self.number(&rule.directory, Takes::Type)?;
+            let created = self.number(&rule.created, Takes::Type)?;
+            let pair = self.pair(domain, directory)?;
+            self.encoded.pairs[pair].created[rule.class as usize] = created;
+        }
+        self.relabels(settings)
+    }
+
+    fn relabels(&mut self, settings: &TypeSettings) -> Result<(), TypeMistake> {
+        if settings.relabels.len() > MAX_TYPE_RELABELS {
+            return Err(TypeMistake::TooManyRelabels(settings.relabels.len()));
+        }
+        for (place, rule) in settings.relabels.iter().enumerate() {
+            self.encoded.relabels[place] = MacTeRelabel {
+                domain: self.number(&rule.domain, Takes::Domain)?,
+                from: self.number(&rule.from, Takes::Type)?,
+                to: self.number(&rule.to, Takes::Type)?,
+                reserved: 0,
+            };
+            self.encoded.relabel_count += 1;
+        }
+        Ok(())
+    }
+
+    fn number(&self, name: &NameValue, takes: Takes) -> Result<u16, TypeMistake> {
+        let number = self.numbers.get(name.as_ref()).copied();
+        let domains = self.encoded.domains;
+        let fits = |number: &u16| match takes {
+            Takes::Domain => (2..=domains).contains(&u32::from(*number)),
+            Takes::AnyDomain => u32::from(*number) <= domains,
+            Takes::Type => u32::from(*number) > domains,
+            Takes::Either => true,
+        };
+        let number = number.filter(fits);
+        number.ok_or_else(|| TypeMistake::Undeclared(name.to_string()))
+    }
+
+    /// The place of what holds for a domain and a type.
+    fn pair(&mut self, domain: u16, object: u16) -> Result<usize, TypeMistake> {
+        let cell = usize::from(domain) * MAC_TE_NAMES as usize + usize::from(object);
+        let cell = &mut self.encoded.cells[cell];
+        if *cell == 0 {
+            if usize::from(self.pairs) == MAX_TYPE_PAIRS {
+                return Err(TypeMistake::TooManyPairs);
+            }
+            self.pairs += 1;
+            *cell = self.pairs;
+        }
+        Ok(usize::from(*cell))
+    }
+}
+
+/// The place of a name, as the module finds it.
+fn place_of(text: &[u8; MAC_TE_NAME as usize], seed: u64) -> usize {
+    let (words, _) = text.as_chunks::<8>();
+    let words = words.iter().map(|word| u64::from_ne_bytes(*word));
+    let hash = words
+        .take_while(|word| *word != 0)
+        .fold(seed, |hash, word| {
+            let hash = (hash ^ word).wrapping_mul(MULTIPLIER);
+            hash ^ hash >> 32
+        });
+    (hash.wrapping_mul(MULTIPLIER) >> 52) as usize
+}
