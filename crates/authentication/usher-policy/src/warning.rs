@@ -9,6 +9,7 @@ use usher_language::{Clause, Mistake, Name, shown};
 use usher_mac_policy::bsdextended::{AccessRule, first_about_root_unsaid};
 use usher_mac_policy::ifoff::IfOff;
 use usher_mac_policy::portacl::PortAcl;
+use usher_mac_policy::te::TypeEnforcement;
 use usher_mac_policy::{MacBlock, ModuleSettings};
 use usher_protection::{Application, ProgramName, ProtectionWarning, Traffic};
 
@@ -310,6 +311,7 @@ impl Policy {
                     warn_of_service_manager(block, warnings);
                 }
                 ModuleSettings::Ifoff(silence) => warn_of_silence(block, silence, warnings),
+                ModuleSettings::Te(types) => warn_of_types(block, types, warnings),
                 ModuleSettings::Seeotheruids(_)
                 | ModuleSettings::Nothing
                 | ModuleSettings::Framework(_) => {}
@@ -369,6 +371,14 @@ fn warn_of_silence(block: &MacBlock, silence: &IfOff, warnings: &mut Vec<PolicyW
         let explanation =
             format!("{place}: `interface \"{name}\" {state}` changes nothing: `others` is {state}");
         warnings.push(PolicyWarning::new(explanation, "remove the statement"));
+    }
+}
+
+fn warn_of_types(block: &MacBlock, types: &TypeEnforcement, warnings: &mut Vec<PolicyWarning>) {
+    for warning in types.warnings() {
+        let place = &warning.origin.as_ref().unwrap_or(&block.origin).place;
+        let explanation = format!("{place}: {warning}");
+        warnings.push(PolicyWarning::new(explanation, warning.remedy));
     }
 }
 

@@ -10,6 +10,7 @@ use crate::framework::{self, FRAMEWORK_BLOCK, FrameworkSettings};
 use crate::ifoff::{self, IfOff};
 use crate::portacl::{self, PortAcl};
 use crate::seeotheruids::{self, SeeOtherUids};
+use crate::te::{self, TypeEnforcement};
 
 const MODULE: NameRule = NameRule {
     noun: "module",
@@ -41,6 +42,8 @@ pub enum ModuleSettings {
     Seeotheruids(SeeOtherUids),
     /// Of `ifoff`.
     Ifoff(IfOff),
+    /// Of `te`.
+    Te(TypeEnforcement),
     /// Of the framework itself.
     Framework(FrameworkSettings),
 }
@@ -66,6 +69,10 @@ pub fn check(tree: &Tree<'_>, reporter: &Reporter<'_>) -> Vec<MacBlock> {
             ifoff::MODULE => {
                 let fields = Fields::read(block, reporter);
                 ModuleSettings::Ifoff(ifoff::settings(&fields, reporter))
+            }
+            te::MODULE => {
+                let fields = Fields::read(block, reporter);
+                ModuleSettings::Te(te::settings(&fields, reporter))
             }
             FRAMEWORK_BLOCK => {
                 let fields = Fields::read(block, reporter);
@@ -94,6 +101,7 @@ impl ModuleSettings {
             Self::Portacl(settings) => settings.lines(),
             Self::Seeotheruids(settings) => settings.lines(),
             Self::Ifoff(settings) => settings.lines(),
+            Self::Te(settings) => settings.lines(),
             Self::Framework(settings) => settings.lines(),
         }
     }

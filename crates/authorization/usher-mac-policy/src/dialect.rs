@@ -4,7 +4,7 @@ use usher_language::{BlockRule, Dialect, Modules, StatementRule};
 
 use crate::bsdextended;
 use crate::framework::{self, FRAMEWORK_BLOCK};
-use crate::{ifoff, portacl, seeotheruids};
+use crate::{ifoff, portacl, seeotheruids, te};
 
 /// Opens a block about a module.
 pub const MAC: &str = "mac";
@@ -29,6 +29,7 @@ pub const MODULES: &[&str] = &[
     seeotheruids::MODULE,
     "partition",
     ifoff::MODULE,
+    te::MODULE,
 ];
 
 /// The blocks of this system, with the statements of all modules.
@@ -56,6 +57,7 @@ fn statements(module: &str) -> Vec<StatementRule> {
         portacl::MODULE => portacl::statements(),
         seeotheruids::MODULE => seeotheruids::statements(),
         ifoff::MODULE => ifoff::statements(),
+        te::MODULE => te::statements(),
         FRAMEWORK_BLOCK => framework::statements(),
         _ => Vec::new(),
     }

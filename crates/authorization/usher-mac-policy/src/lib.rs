@@ -19,6 +19,7 @@ pub mod ifoff;
 mod mistake;
 pub mod portacl;
 pub mod seeotheruids;
+pub mod te;
 mod words;
 
 pub use account::AccountId;

@@ -7,6 +7,9 @@ use crate::bsdextended::{MAXIMUM_RANGES, MAXIMUM_RULES};
 use crate::framework::{MAXIMUM_INTERFACE_NAME, MAXIMUM_INTERFACES};
 use crate::ifoff::MAXIMUM_SWITCHES;
 use crate::portacl::MAXIMUM_PERMITS;
+use crate::te::{
+    MAXIMUM_ATTRIBUTES, MAXIMUM_NAMES, MAXIMUM_RELABELS, MAXIMUM_RULES as MAXIMUM_TYPE_RULES,
+};
 
 mistakes! {
     /// The mistakes. `found` is the text at fault, `first` the earlier text that this one contradicts.
@@ -86,5 +89,68 @@ mistakes! {
         /// The same port, protocol and account again.
         RepeatedPermit { first: Place }
             => "the same `permit` stands at {first}"; "remove one of the two";
+        /// No name of a domain, a type or an attribute.
+        InvalidTypeName { found: Found }
+            => "`{found}` is no name of a domain or type";
+            "write 1 to 63 letters, digits and `_.-@:+`";
+        /// A name that the module has.
+        ReservedTypeName { found: Found, reserved: String }
+            => "the name `{found}` is not free"; "choose another name than {reserved}";
+        /// A name that stands for something else already.
+        RepeatedTypeName { found: Found, first: Place }
+            => "the name `{found}` is declared already at {first}";
+            "remove one of the two, or choose another name: domains, types and attributes share them";
+        /// More than [`MAXIMUM_NAMES`].
+        TooManyTypeNames
+            => "this is one more than the {MAXIMUM_NAMES} domains and types that te takes";
+            "give files that the same domains use in the same way one type";
+        /// More than [`MAXIMUM_ATTRIBUTES`].
+        TooManyAttributes
+            => "this attribute is one more than the {MAXIMUM_ATTRIBUTES} that te takes";
+            "name domains and types themselves";
+        /// Neither only domains nor only types.
+        MixedAttribute { found: Found }
+            => "`{found}` is of another kind than the first member";
+            "an attribute has domains only, or types only, and no attributes: make one for each";
+        /// A name that nothing declares.
+        UndeclaredTypeName { found: Found }
+            => "no statement declares `{found}`"; "write `domain {found};` or `type {found};`";
+        /// Another name where a domain is to stand.
+        NotADomain { found: Found }
+            => "`{found}` is no domain here"; "write a name that `domain` declares";
+        /// Another name where a type is to stand.
+        NotAType { found: Found }
+            => "`{found}` is no type"; "write a name that `type` declares, `unlabelled` or `terminal`";
+        /// Rules for processes that need none.
+        AllowsUnconfined
+            => "processes without a domain are asked about nothing, so `unconfined` needs no permission";
+            "remove the statement, or give these processes a domain by `transition`";
+        /// No class.
+        UnknownClass { found: Found, classes: String }
+            => "there is no class `{found}`"; "classes are {classes}";
+        /// No permission of the class.
+        UnknownPermission { class: &'static str, found: Found, permissions: String }
+            => "the class `{class}` has no permission `{found}`"; "it has {permissions}";
+        /// Capabilities for something else than the domain itself.
+        CapabilityOfOthers { found: Found }
+            => "capabilities are the process's own, not of `{found}`";
+            "write `self` in place of `{found}`";
+        /// More than [`MAXIMUM_TYPE_RULES`].
+        TooManyTypeRules
+            => "with this statement te has more than {MAXIMUM_TYPE_RULES} rules: `allow` counts for each domain and \
+                type that it is about";
+            "give files that the same domains use in the same way one type, in place of an attribute";
+        /// More than [`MAXIMUM_RELABELS`].
+        TooManyRelabels
+            => "this `relabel` is one more than the {MAXIMUM_RELABELS} that te takes";
+            "have `create` give new files their type at once";
+        /// Two domains for one program.
+        RepeatedTransition { first: Place }
+            => "a `transition` from this domain by programs of this type stands at {first}";
+            "remove one of the two, or give one of the programs another type";
+        /// Two types for what is made in one place.
+        RepeatedCreation { first: Place }
+            => "a `create` of this domain, type of directory and class stands at {first}";
+            "remove one of the two, or give one of the directories another type";
     }
 }

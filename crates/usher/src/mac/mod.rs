@@ -13,6 +13,7 @@ use clap::Subcommand;
 use usher_daemon::control::ask;
 use usher_local::requests::{Mac, MacLoad, MacUnload, MacView, ModuleView};
 use usher_local::roles;
+use usher_policy::mac::te;
 
 use crate::failure::Failure;
 use crate::output::{Output, row, table};
@@ -35,6 +36,9 @@ pub enum Command {
         /// Name of the module
         name: Option<String>,
     },
+    /// Print statements of `mac te` that permit what the module has refused, or would have refused to permissive
+    /// domains, since its settings came into force
+    Learn,
     /// Show what is in force in the kernel, and what is missing
     Status,
     /// Show what modules have refused, in kinds, since the labeller runs
@@ -105,6 +109,14 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
             output.print(module, || one(module));
         }
         Command::Refusals { module } => refusals::run(output, module.as_deref())?,
+        Command::Learn => {
+            let view = status()?;
+            let Some(module) = view.modules.iter().find(|module| module.name == te::MODULE) else {
+                let reason = "te is not loaded; `usher mac load te` loads it";
+                return Err(Failure::Refused(reason.into()));
+            };
+            output.print(&module.lacking, || learned(module));
+        }
         Command::Ps => ps::run(output)?,
         Command::If => interfaces::run(output, status()?.interfaces)?,
         Command::Login { users, file } => login::run(output, file, users)?,
@@ -185,6 +197,22 @@ fn one(module: &ModuleView) -> String {
         "" => "\nthe policy in force has no statements for it\n".to_owned(),
         settings => format!("\n{settings}"),
     };
+    text
+}
+
+/// Statements for a policy.
+fn learned(module: &ModuleView) -> String {
+    let statements = module.lacking.iter();
+    let mut text: String = statements.map(|line| format!("  {line};\n")).collect();
+    if text.is_empty() {
+        text.push_str("# nothing has been refused since the settings came into force\n");
+    }
+    if module.unlearned > 0 {
+        text.push_str(&format!(
+            "# {} more: about names that the policy does not declare, or no room was left to note them\n",
+            module.unlearned
+        ));
+    }
     text
 }
 
@@ -321,6 +349,16 @@ mod tests {
         let expected = "HOOK        REFUSALS\nfile_open   3\ninode_link  0\n\n\
                         NUMBER  STATEMENT\n1       rule mode n\n";
         assert_eq!(one(&view().modules[0]), expected);
+    }
+
+    #[test]
+    fn what_te_has_learned_is_printed_as_statements() {
+        let mut module = ModuleView::default();
+        assert!(learned(&module).starts_with("# nothing"));
+        module.lacking = vec!["allow imapd mail file read".into()];
+        assert_eq!(learned(&module), "  allow imapd mail file read;\n");
+        module.unlearned = 2;
+        assert!(learned(&module).contains("\n# 2 more: about names"));
     }
 
     #[test]

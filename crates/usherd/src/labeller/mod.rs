@@ -28,6 +28,7 @@ mod persisting;
 mod resolving;
 mod state;
 mod stored;
+mod typing;
 mod view;
 
 use std::fs::{DirBuilder, File};

@@ -22,6 +22,7 @@ use usher_policy::mac::{AccountId, MacBlock, ModuleSettings};
 use usher_policy::{Policy, ServedBy};
 
 use super::error::MacError;
+use super::typing;
 
 /// This process's network namespace.
 const NETWORK: &str = "/proc/self/ns/net";
@@ -94,6 +95,7 @@ impl<'f> Resolver<'f> {
                 Ok(Some(Settings::Seeotheruids(self.exempt(exempt)?)))
             }
             ModuleSettings::Ifoff(silence) => Ok(Some(Settings::Ifoff(silenced(silence)?))),
+            ModuleSettings::Te(types) => Ok(Some(Settings::Te(typing::settings(types)))),
         }
     }
 

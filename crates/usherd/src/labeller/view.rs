@@ -1,14 +1,29 @@
 //! What the labeller has in force, for an administrator.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use usher_local::configuration::Configuration;
 use usher_local::requests::{MacView, ModuleView};
+use usher_mac::te::Denial;
 use usher_mac::{Module, NAMES};
+use usher_policy::mac::te::{self, AllowedWhat};
 
 use super::error::MacError;
 use super::force::Force;
 use super::labels;
+
+/// The statement that permits what `te` has refused.
+fn statement(denial: &Denial) -> Option<String> {
+    let is_own = denial.domain == denial.object;
+    let object: &str = if is_own { te::SELF } else { &denial.object };
+    let what = AllowedWhat {
+        domain: denial.domain.parse().ok()?,
+        object: object.parse().ok()?,
+        class: te::Class::of_word(denial.class.word())?,
+    };
+    let permissions: BTreeSet<&str> = denial.permissions.iter().copied().collect();
+    Some(what.statement(permissions))
+}
 
 impl Force {
     /// What is in force, without a look at modules' files.
@@ -105,6 +120,12 @@ impl Force {
                 ..ModuleView::default()
             });
             view.modules = modules.collect();
+            let te = view.modules.iter_mut();
+            for module in te.filter(|module| module.name == te::MODULE) {
+                let denials = framework.type_denials()?;
+                module.unlearned = denials.lost + denials.undeclared as u64;
+                module.lacking = denials.denials.iter().filter_map(statement).collect();
+            }
         }
         let blocks = state.policy().map_or(&[][..], |policy| &policy.mac);
         let waiting = blocks.iter().filter(|block| block.is_of_module());
@@ -114,5 +135,46 @@ impl Force {
         view.multilabel = labels::views(&self.persisting);
         view.interfaces = labels::interface_views(state.policy(), state.framework.as_ref())?;
         Ok((view, state.digests.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each permission of each class, as the learner prints it, is a statement that the policy takes.
+    #[test]
+    fn what_te_has_refused_is_a_statement_of_the_policy() {
+        let denials = te::Class::ALL.iter().map(|class| Denial {
+            domain: "imapd".into(),
+            object: match class {
+                te::Class::Capability => "imapd",
+                te::Class::Process | te::Class::Ipc => "web",
+                _ => "mail",
+            }
+            .into(),
+            class: usher_mac::te::Class::named(class.word()).unwrap(),
+            permissions: class.permissions().iter().rev().copied().collect(),
+        });
+        let statements: Vec<String> = denials.map(|denial| statement(&denial).unwrap()).collect();
+        let declared = "domain imapd; domain web; type mail;";
+        let text = format!("mac te {{ {declared} {}; }}", statements.join("; "));
+        let name = "a.policy".into();
+        let policy = usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap();
+        let mut lines = policy.mac[0].settings.lines();
+        lines.retain(|line| line.starts_with("allow"));
+        let mut sorted = statements;
+        sorted.sort();
+        lines.sort();
+        assert_eq!(lines, sorted);
+        assert!(
+            sorted[0].starts_with("allow imapd mail device "),
+            "{sorted:?}"
+        );
+        assert!(
+            sorted
+                .iter()
+                .any(|line| line.contains("imapd self capability audit_control "))
+        );
     }
 }

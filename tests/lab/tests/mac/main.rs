@@ -6,6 +6,7 @@ mod ports;
 mod services;
 mod silence;
 mod ugidfw;
+mod types;
 
 use std::sync::OnceLock;
 

@@ -89,6 +89,12 @@ pub struct ModuleView {
     pub lowered: u64,
     /// Its settings in force, one string a statement, with the names of the policy.
     pub settings: Vec<String>,
+    /// Of `te`: statements that permit what it has refused since its settings came into force, and what it would
+    /// have refused to permissive domains.
+    pub lacking: Vec<String>,
+    /// Refusals that no such statement is about: of names that the policy does not declare, or more than are
+    /// noted.
+    pub unlearned: u64,
 }
 
 /// What modules have refused, since the labeller runs.

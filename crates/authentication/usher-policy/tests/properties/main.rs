@@ -98,6 +98,7 @@ fn pieces() -> impl Strategy<Value = String> {
         "mac seeotheruids { specificgid a; primarygroup yes; suser_privileged no; }",
         "mac portacl { permit user a tcp 80; port_high 99; }",
         "mac ifoff { interface \"eth0\" on; loopback off; others on; capture on; }",
+        "mac te { domain a; type t; allow a t file read; permissive any; }",
         "expect",
         "permit",
         "refuse",

@@ -12,6 +12,7 @@ use usher_policy::mac::bsdextended::{AccessRule, AccountRange, Membership, RuleS
 use usher_policy::mac::ifoff::IfOff;
 use usher_policy::mac::portacl::{PortAcl, PortPermit};
 use usher_policy::mac::seeotheruids::SeeOtherUids;
+use usher_policy::mac::te::{AllowedWhat, Class, TypeEnforcement};
 use usher_policy::mac::{AccountId, FrameworkSettings, MacBlock, ModuleSettings};
 use usher_policy::{
     AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_UMASK,
@@ -475,7 +476,19 @@ fn mac(choices: &Choices) -> Vec<MacBlock> {
         interfaces: [(format!("eth{}", number % 100), choices.flags[2])].into(),
         ..IfOff::default()
     };
+    let name = |text: &str| text.parse().expect("a name");
+    let what = AllowedWhat {
+        domain: name("imapd"),
+        object: name("self"),
+        class: Class::File,
+    };
+    let types = TypeEnforcement {
+        domains: [(name("imapd"), Origin::default())].into(),
+        allow: [(what, (["read"].into(), Origin::default()))].into(),
+        ..TypeEnforcement::default()
+    };
     let blocks = [
+        ("te", ModuleSettings::Te(types)),
         ("portacl", ModuleSettings::Portacl(ports)),
         ("seeotheruids", ModuleSettings::Seeotheruids(exempt)),
         ("bsdextended", ModuleSettings::Bsdextended(vec![rule])),

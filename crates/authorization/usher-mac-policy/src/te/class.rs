@@ -1,0 +1,151 @@
+//! Classes of objects, and the permissions of each.
+
+use usher_language::{Kind, words};
+
+words! {
+    /// A class of objects.
+    pub enum Class {
+        /// Regular files, and memory files.
+        File = "file",
+        /// Directories.
+        Directory = "directory",
+        /// Symbolic links.
+        Link = "link",
+        /// Devices.
+        Device = "device",
+        /// Pipes, with a name and without.
+        Pipe = "pipe",
+        /// Sockets, and the names of UNIX sockets.
+        Socket = "socket",
+        /// System V IPC.
+        Ipc = "ipc",
+        /// Processes.
+        Process = "process",
+        /// The process's own capabilities.
+        Capability = "capability",
+    }
+}
+
+/// Capabilities by their numbers (capabilities(7)).
+pub const CAPABILITIES: &[&str] = &[
+    "chown",
+    "dac_override",
+    "dac_read_search",
+    "fowner",
+    "fsetid",
+    "kill",
+    "setgid",
+    "setuid",
+    "setpcap",
+    "linux_immutable",
+    "net_bind_service",
+    "net_broadcast",
+    "net_admin",
+    "net_raw",
+    "ipc_lock",
+    "ipc_owner",
+    "sys_module",
+    "sys_rawio",
+    "sys_chroot",
+    "sys_ptrace",
+    "sys_pacct",
+    "sys_admin",
+    "sys_boot",
+    "sys_nice",
+    "sys_resource",
+    "sys_time",
+    "sys_tty_config",
+    "mknod",
+    "lease",
+    "audit_write",
+    "audit_control",
+    "setfcap",
+    "mac_override",
+    "mac_admin",
+    "syslog",
+    "wake_alarm",
+    "block_suspend",
+    "audit_read",
+    "perfmon",
+    "bpf",
+    "checkpoint_restore",
+];
+
+impl Class {
+    /// The permissions that there are for objects of this class.
+    pub fn permissions(self) -> &'static [&'static str] {
+        match self {
+            Self::File => &[
+                "read",
+                "write",
+                "append",
+                "execute",
+                "entrypoint",
+                "getattr",
+                "setattr",
+                "create",
+                "unlink",
+                "rename",
+                "link",
+            ],
+            Self::Directory => &[
+                "read",
+                "search",
+                "add_name",
+                "remove_name",
+                "getattr",
+                "setattr",
+                "create",
+                "unlink",
+                "rename",
+            ],
+            Self::Link => &["getattr", "setattr", "create", "unlink", "rename", "link"],
+            Self::Device => &[
+                "read", "write", "ioctl", "getattr", "setattr", "create", "unlink", "rename",
+                "link",
+            ],
+            Self::Pipe => &[
+                "read", "write", "getattr", "setattr", "create", "unlink", "rename", "link",
+            ],
+            Self::Socket => &[
+                "read", "write", "create", "network", "connect", "bind", "listen", "accept",
+                "getattr", "setattr", "unlink", "rename", "link",
+            ],
+            Self::Ipc => &["read", "write", "getattr", "setattr"],
+            Self::Process => &[
+                "signal",
+                "read",
+                "ptrace",
+                "setsched",
+                "transition",
+                "execmem",
+            ],
+            Self::Capability => CAPABILITIES,
+        }
+    }
+
+    /// The word of the class's own list.
+    pub(super) fn permission(self, word: &str) -> Option<&'static str> {
+        let mut permissions = self.permissions().iter();
+        permissions.find(|one| **one == word).copied()
+    }
+
+    /// Whether files have it, and so types.
+    pub(super) fn is_of_files(self) -> bool {
+        matches!(
+            self,
+            Self::File | Self::Directory | Self::Link | Self::Device | Self::Pipe | Self::Socket
+        )
+    }
+
+    /// Whether processes or what they make without a name have it, and so domains.
+    pub(super) fn is_of_domains(self) -> bool {
+        !matches!(self, Self::Directory | Self::Link | Self::Device)
+    }
+}
+
+/// Classes of what is made in directories.
+pub(super) fn creatable() -> Kind {
+    let classes = Class::ALL.iter().filter(|class| class.is_of_files());
+    Kind::Choice(classes.map(|class| class.word().to_owned()).collect())
+}
