@@ -5,6 +5,8 @@
 mod actors;
 #[path = "kernel/attacks/mod.rs"]
 mod attacks;
+#[path = "kernel/compositions.rs"]
+mod compositions;
 #[path = "kernel/ifoff.rs"]
 mod ifoff;
 #[path = "kernel/interfaces.rs"]
@@ -29,6 +31,8 @@ mod rules;
 mod seeotheruids;
 #[path = "kernel/stress.rs"]
 mod stress;
+#[path = "kernel/te.rs"]
+mod te;
 #[path = "kernel/ubns.rs"]
 mod ubns;
 
