@@ -93,7 +93,7 @@ MAC_CHECK(socket_create)
 #define PASSES_INTERFACE(point, wanted)                                                            \
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \
-		if (object_label->kind == USHER_MAC_NONE || !request->interface)                   \
+		if (object_label->kind == USHER_MAC_NONE || !request->interface.number)            \
 			return 0;                                                                  \
 		return may(subject_label, object_label, OF_PROCESS, USHER_MAC_TE_SOCKET, wanted);  \
 	}
