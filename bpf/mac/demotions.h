@@ -141,6 +141,9 @@ __attribute__((noinline)) int mac_tell_lowering(int slots,
 	struct mac_outcome of_slot = *outcome;
 	int error = 0;
 
+	/* It is there: it has the elements. */
+	if (!room)
+		return -EACCES;
 	for (__u32 i = 0; i < USHER_MAC_MODULES; i++) {
 		__u32 slot = i;
 
@@ -149,7 +152,7 @@ __attribute__((noinline)) int mac_tell_lowering(int slots,
 		of_slot.slot = slot;
 		if (of_slot.answer) {
 			error = mac_add(error, of_slot.answer, of_slot.point, slot);
-		} else if (room) {
+		} else {
 			of_slot.element = room->label.elements[slot];
 			count_up(bpf_map_lookup_elem(&lowered, &slot));
 		}

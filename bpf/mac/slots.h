@@ -267,7 +267,7 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 	}
 
 /* How often a process is lowered whose label another thread changes at the same time. */
-#define MAC_LOWERINGS 8
+#define MAC_LOWERINGS 4
 /* Beside the slots: it is not tried again. */
 #define MAC_LAST_LOWERING (1 << USHER_MAC_MODULES)
 

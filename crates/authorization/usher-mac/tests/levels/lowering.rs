@@ -277,7 +277,7 @@ fn questions([own, object, last]: &[&Own; 3], case: &Case) -> Vec<(EntryPoint, V
         (InodeMkdir, case.file(&[]), plain(made)),
         (InodeSymlink, case.file(&[]), plain(made)),
         (InodeMknod, case.file(&[]), plain(made)),
-        (InodeRmdir, case.file(&[]), plain(in_directory)),
+        (InodeRmdir, case.file(&[]), plain(changed)),
         (InodeLink, case.file(&[]), plain(changed)),
         (InodeUnlink, case.file(&[]), plain(changed)),
         (InodeRename, case.file(&[]), plain(changed)),
