@@ -18,8 +18,8 @@ use crate::dispatchers::{
 use crate::events::Events;
 use crate::interfaces::Interfaces;
 use crate::labels::{self, Labels};
-use crate::module::{SETTINGS, exchange};
-use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacModule};
+use crate::module::{SETTINGS, SettingsTable, exchange};
+use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacModule, MacTe};
 use crate::{
     EntryPoint, Error, Loaded, MAX_MODULES, Module, ModuleEvent, NewFileLabels, Settings,
     Unsupported,
@@ -41,6 +41,9 @@ pub struct Framework {
     interfaces: Interfaces,
     /// By hook.
     dispatchers: BTreeMap<&'static str, OwnedFd>,
+    /// The settings of `te` that this process has put in force last, with what the module notes there. Opened
+    /// again they take CAP_SYS_ADMIN.
+    notes: Option<Table<u32, MacTe>>,
     pins: Pins,
 }
 
@@ -126,6 +129,7 @@ impl Framework {
             labels: Labels::of(&object)?,
             interfaces: Interfaces::of(&object)?,
             dispatchers,
+            notes: None,
             pins,
         };
         if !is_whole {
@@ -152,7 +156,8 @@ impl Framework {
         let slot = free.ok_or_else(|| Error::NoSlot(module.name().into()))?;
         self.require_dispatchers(&hooks_of(module)?)?;
         let order = self.labels.next_order()?;
-        let put = self.put(module, settings.as_ref(), slot, order);
+        let descriptor = settings.as_ref().map(|settings| &settings.descriptor);
+        let put = self.put(module, descriptor, slot, order);
         let put = put.and_then(|entry| self.label_interfaces(loaded, (slot, entry)));
         if put.is_err() {
             self.release(slot)?;
@@ -161,7 +166,15 @@ impl Framework {
         // In force from here on: the labels first, which it needs to decide.
         let enabled = self.enabled()? | bit(slot);
         self.set_labelled(enabled)?;
-        Ok(self.enabled.set(&0, &enabled)?)
+        self.enabled.set(&0, &enabled)?;
+        self.keep_notes(settings);
+        Ok(())
+    }
+
+    fn keep_notes(&mut self, settings: Option<SettingsTable>) {
+        if let Some(notes) = settings.and_then(|settings| settings.notes) {
+            self.notes = Some(notes);
+        }
     }
 
     /// Loads the dispatchers of these hooks that no module has needed before. They stay with the framework.
@@ -254,7 +267,9 @@ impl Framework {
         }
         let fresh = settings.table()?;
         let place = Pins::lock(&self.folder(slot))?.required_table(SETTINGS)?;
-        Ok(exchange(&place, &fresh)?)
+        exchange(&place, &fresh.descriptor)?;
+        self.keep_notes(Some(fresh));
+        Ok(())
     }
 
     /// Ends a module, at once, and detaches every hook that no other module declares.

@@ -11,6 +11,7 @@ use crate::declaration::{Declaration, NotAModule};
 use crate::ifoff::{self, SilenceSettings};
 use crate::portacl::{self, PortSettings};
 use crate::seeotheruids::{self, VisibilitySettings};
+use crate::shared::MacTe;
 use crate::te::{self, TypeSettings};
 use crate::ubns::ServiceSettings;
 use crate::{EntryPoint, Error, encode, encode_services};
@@ -122,8 +123,8 @@ impl Settings {
         })
     }
 
-    /// A table that holds them, and that nobody can change.
-    pub(crate) fn table(&self) -> Result<OwnedFd, Error> {
+    /// A table that holds them, and that user space cannot change.
+    pub(crate) fn table(&self) -> Result<SettingsTable, Error> {
         Ok(match self {
             Self::Bsdextended(rules) => frozen(&encode::rules(rules)?)?,
             Self::Test(answers) => frozen(&encode::answers(answers))?,
@@ -131,15 +132,35 @@ impl Settings {
             Self::Portacl(ports) => frozen(&portacl::encode(ports)?)?,
             Self::Seeotheruids(exempt) => frozen(&seeotheruids::encode(exempt))?,
             Self::Ifoff(silence) => frozen(&ifoff::encode(silence)?)?,
-            Self::Te(types) => frozen(&*te::encode(types)?)?,
+            Self::Te(types) => {
+                let table = filled(&*te::encode(types)?)?;
+                SettingsTable {
+                    notes: Some(table.try_clone()?),
+                    descriptor: table.freeze()?,
+                }
+            }
         })
     }
 }
 
-fn frozen<S: Plain>(settings: &S) -> Result<OwnedFd, KernelError> {
-    let table = Table::<u32, S>::of_one("mac_settings")?;
+/// A table of settings.
+pub(crate) struct SettingsTable {
+    pub(crate) descriptor: OwnedFd,
+    /// That of `te`, where the module notes what it refuses.
+    pub(crate) notes: Option<Table<u32, MacTe>>,
+}
+
+fn frozen<S: Plain>(settings: &S) -> Result<SettingsTable, KernelError> {
+    Ok(SettingsTable {
+        descriptor: filled(settings)?.freeze()?,
+        notes: None,
+    })
+}
+
+fn filled<S: Plain>(settings: &S) -> Result<Table<u32, S>, KernelError> {
+    let table = Table::of_one("mac_settings")?;
     table.set(&0, settings)?;
-    table.freeze()
+    Ok(table)
 }
 
 /// Puts a table of settings in the place of the former one.

@@ -89,13 +89,13 @@ impl<K: Plain, V: Plain> Table<K, V> {
         Self::make(name, MapType::Hash, entries)
     }
 
-    /// The table with this id, as a table of tables has it.
+    /// The same table once more.
     ///
     /// # Errors
-    /// The kernel's error; [`KernelError::MissingPart`] for a table of other entries.
-    pub fn of_id(name: &'static str, id: u32) -> Result<Self, KernelError> {
-        let map = MapHandle::from_map_id(id).map_err(KernelError::bpf("opening a table"))?;
-        Self::new(name, map)
+    /// The kernel's error.
+    pub fn try_clone(&self) -> Result<Self, KernelError> {
+        let map = MapHandle::try_from(&self.map);
+        Self::new(self.name, map.map_err(KernelError::bpf("opening a table"))?)
     }
 
     fn make(name: &'static str, kind: MapType, entries: u32) -> Result<Self, KernelError> {

@@ -115,6 +115,10 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
                 let reason = "te is not loaded; `usher mac load te` loads it";
                 return Err(Failure::Refused(reason.into()));
             };
+            let unread = "te: what it has refused cannot be read";
+            if let Some(trouble) = view.troubles.iter().find(|one| one.starts_with(unread)) {
+                return Err(Failure::Refused(trouble.clone()));
+            }
             output.print(&module.lacking, || learned(module));
         }
         Command::Ps => ps::run(output)?,

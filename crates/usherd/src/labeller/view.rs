@@ -122,9 +122,16 @@ impl Force {
             view.modules = modules.collect();
             let te = view.modules.iter_mut();
             for module in te.filter(|module| module.name == te::MODULE) {
-                let denials = framework.type_denials()?;
-                module.unlearned = denials.lost + denials.undeclared as u64;
-                module.lacking = denials.denials.iter().filter_map(statement).collect();
+                match framework.type_denials() {
+                    Ok(denials) => {
+                        module.unlearned = denials.lost + denials.undeclared as u64;
+                        module.lacking = denials.denials.iter().filter_map(statement).collect();
+                    }
+                    // The module decides all the same.
+                    Err(error) => view
+                        .troubles
+                        .push(format!("te: what it has refused cannot be read: {error}")),
+                }
             }
         }
         let blocks = state.policy().map_or(&[][..], |policy| &policy.mac);

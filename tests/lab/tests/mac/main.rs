@@ -5,8 +5,8 @@ mod login;
 mod ports;
 mod services;
 mod silence;
-mod ugidfw;
 mod types;
+mod ugidfw;
 
 use std::sync::OnceLock;
 
