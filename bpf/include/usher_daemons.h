@@ -3,6 +3,7 @@
 #ifndef USHER_DAEMONS_H
 #define USHER_DAEMONS_H
 
+#include "usher_read.h"
 #include "usher_refusals.h"
 
 /* BPF_LINK_GET_FD_BY_ID, a command of bpf(2). In place of the id, daemons ask the guard questions.

@@ -28,6 +28,7 @@
 #include "usher_kernel.h"
 #include "usher_maps.h"
 #include "usher_program.h"
+#include "usher_read.h"
 #include "usher_token.h"
 
 /* Key: 0. Set before the programs are attached; user space keeps no descriptor of it. */

@@ -13,14 +13,6 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
-/*
- * A pointer to read by. For each pointer that a program follows from one that it may hand on to the
- * kernel, verifiers up to 6.18 search the names of all types of the kernel, three times; from this
- * one they follow without, and refuse to have it handed on. Kernels before 6.2 have no such cast.
- */
-#define READ_ONLY(pointer, type)                                                                   \
-	(bpf_ksym_exists(bpf_rdonly_cast) ? bpf_core_cast(pointer, type) : (type *)(pointer))
-
 /* A mode of ptrace_access_check. */
 #define PTRACE_MODE_ATTACH 0x02
 
@@ -248,12 +240,6 @@ struct sockaddr;
 struct msghdr;
 
 #pragma clang attribute pop
-
-/* The credentials of a task, to read by. */
-static __always_inline const struct cred *cred_of(const struct task_struct *task)
-{
-	return READ_ONLY(task, struct task_struct)->cred;
-}
 
 static __always_inline int all_uids_are(const struct cred *cred, __u32 uid)
 {

@@ -53,6 +53,7 @@
 #include <linux/sched.h>
 
 #include "usher_prepared.h"
+#include "usher_read.h"
 #include "usher_refusals.h"
 
 /* Set if a call of the set*id family needs the capability (include/linux/security.h). */

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Pointers that are only read. Not for modules, which are compiled with older headers of libbpf. */
+#ifndef USHER_READ_H
+#define USHER_READ_H
+
+#include "usher_kernel.h"
+
+/*
+ * A pointer to read by. For each pointer that a program follows from one that it may hand on to the
+ * kernel, verifiers up to 6.18 search the names of all types of the kernel, three times; from this
+ * one they follow without, and refuse to have it handed on. Kernels before 6.2 have no such cast.
+ */
+#define READ_ONLY(pointer, type)                                                                   \
+	(bpf_ksym_exists(bpf_rdonly_cast) ? bpf_core_cast(pointer, type) : (type *)(pointer))
+
+/* The credentials of a task, to read by. */
+static __always_inline const struct cred *cred_of(const struct task_struct *task)
+{
+	return READ_ONLY(task, struct task_struct)->cred;
+}
+
+#endif
