@@ -39,6 +39,7 @@ struct inode___mac {
 	struct super_block *i_sb;
 	unsigned long i_ino;
 	unsigned int i_rdev;
+	unsigned int i_flags;
 };
 
 #pragma clang attribute pop
@@ -143,6 +144,14 @@ static __always_inline int read_file(struct usher_mac_file *file, const void *of
 	file->mode = inode->i_mode;
 	file->special = inode->i_rdev;
 	return 1;
+}
+
+/* In i_flags: a file of the kernel's own, such as shared memory of System V. */
+#define S_PRIVATE (1 << 9)
+
+static __always_inline int is_kernels(const void *of)
+{
+	return bpf_core_cast(of, struct inode___mac)->i_flags & S_PRIVATE;
 }
 
 /* The inode of a name, which may have none. */

@@ -62,20 +62,25 @@ __attribute__((noinline)) int mac_note_sharing(void)
 	return 0;
 }
 
-/* Hook: mmap_file, because what is mapped is read, written and executed without a further call. */
+/* Hook: mmap_file, because what is mapped is read, written and executed without a further call.
+ * About shared memory of System V shm_shmat has asked. */
 SEC("lsm/mmap_file")
 int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protection,
 	     unsigned long protection, unsigned long flags)
 {
 	__u64 asked = modules_about_caller(MAC_POINT_mmap_file);
 	struct usher_mac_mapping wanted = { .protection = protection, .flags = flags };
+	const struct inode *inode;
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
 	/* Of processes about which no module is asked, too: they may get an element later. */
 	if (flags & MAP_SHARED && (!file || permitted_of(file, flags) & PROT_WRITE))
 		mac_note_sharing();
-	if (!asked || !file || !read_file(&wanted.file, bpf_core_cast(file, struct file)->f_inode))
+	if (!asked || !file)
+		return 0;
+	inode = bpf_core_cast(file, struct file)->f_inode;
+	if (is_kernels(inode) || !read_file(&wanted.file, inode))
 		return 0;
 	wanted.permitted = permitted_of(file, flags);
 	read_subject(&subject);
