@@ -363,6 +363,7 @@ fn a_file_that_is_no_module_is_refused_and_leaves_nothing() -> Outcome {
             "ubns",
             "biba",
             "mls",
+            "lomac",
             "portacl",
             "seeotheruids",
             "partition",

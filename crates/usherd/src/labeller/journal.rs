@@ -173,6 +173,8 @@ fn line(event: &ModuleEvent) -> String {
 impl Force {
     /// Reads what modules have done since the last time.
     pub(super) fn read_events(&self) {
+        // First, so that whoever finds no further event finds these noted.
+        let mut journal = self.journal.lock();
         let mut state = self.state.lock();
         let mut all = Vec::new();
         let mut outcome = Ok(());
@@ -193,7 +195,6 @@ impl Force {
         }
         state.note(EVENTS, &outcome);
         drop(state);
-        let mut journal = self.journal.lock();
         all.into_iter().for_each(|event| journal.note(event));
     }
 

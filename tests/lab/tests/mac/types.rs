@@ -24,7 +24,7 @@ fn a_domain_is_learned_and_then_held_to_its_rules() -> Outcome {
         "# nothing has been refused since the settings came into force\n"
     );
     let read = ["setpmac", "te/reader", "cat", "/srv/open"];
-    let write = ["setpmac", "te/reader", "sh", "-c", "echo more >>/srv/open"];
+    let make = ["setpmac", "te/reader", "mkdir", "/srv/made"];
     assert_eq!(host.run(read)?.stdout, "text\n");
     // The statements are ready for the block.
     let learned = host.run(["usher", "mac", "learn"])?.stdout;
@@ -36,15 +36,17 @@ fn a_domain_is_learned_and_then_held_to_its_rules() -> Outcome {
     host.run(["usher", "policy", "check"])?;
     host.run(["usher", "policy", "apply"])?;
     assert_eq!(host.run(read)?.stdout, "text\n");
-    let told = refused(&host, &write)?;
+    let told = refused(&host, &make)?;
     assert!(told.contains("Permission denied"), "{told}");
-    host.run(&write[2..])?;
     let lacking = answer(&host, &["learn"])?;
     let statements = lacking.as_array().ok_or("no list")?;
-    let appends = statements.iter().any(|statement| {
+    let adds = statements.iter().any(|statement| {
         let statement = statement.as_str().unwrap_or_default();
-        statement.starts_with("allow reader unlabelled file ") && statement.contains("append")
+        statement.starts_with("allow reader unlabelled directory ")
+            && statement.contains("add_name")
     });
-    assert!(appends, "{lacking}");
+    assert!(adds, "{lacking}");
+    // The twin: without a domain.
+    host.run(&make[2..])?;
     Ok(())
 }

@@ -226,7 +226,7 @@ impl Model<'_> {
         let above = name_of(&case.object, "unlabelled");
         match (self.created(domain, above, case.class()), &case.object) {
             (Some(created), _) => Element::Of(known(created)),
-            (None, Element::Of(directory)) => Element::Of(*directory),
+            (None, Element::Of(directory)) => Element::Of(directory),
             (None, _) => Element::Of("unlabelled"),
         }
     }
@@ -250,7 +250,7 @@ impl Model<'_> {
             let Some([.., next]) = rule else {
                 return (0, case.last.clone());
             };
-            (Some(*next), Element::Of(*next))
+            (Some(*next), Element::Of(next))
         };
         let answer = self.ask(next, program, Class::File, &["entrypoint"], EACCES);
         (answer, element)
