@@ -11,7 +11,7 @@ mod ugidfw;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use usher_lab::{Host, Lab, Role};
+use usher_lab::{Host, Lab, Role, eventual};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -64,9 +64,11 @@ fn answer(host: &Host, question: &[&str]) -> Result<Value, Box<dyn std::error::E
 
 /// What bsdextended has refused last, in words.
 fn last_refusal(host: &Host) -> Result<String, Box<dyn std::error::Error>> {
-    let told = answer(host, &["refusals", "bsdextended"])?;
-    let last = told["refusals"][0]["last"].as_str();
-    Ok(last.ok_or_else(|| format!("{told}"))?.to_owned())
+    eventual("a refusal is told", || {
+        let told = answer(host, &["refusals", "bsdextended"])?;
+        let last = told["refusals"][0]["last"].as_str();
+        Ok(last.map(str::to_owned))
+    })
 }
 
 /// The reason that a command is refused.
