@@ -115,7 +115,7 @@ fn label(numbers: [u32; 8]) -> Vec<u8> {
 
 fn put_process(object: &Object, process: Pid, numbers: [u32; 8]) {
     let process = pidfd_open(process, PidfdFlags::empty()).unwrap();
-    let value = [&[0; 8][..], &label(numbers), &[0; 96]].concat();
+    let value = [&[0; 8][..], &label(numbers), &[0; 112]].concat();
     put(
         object,
         "processes",
