@@ -141,7 +141,7 @@
 	ENTRY(relabel_file, RELABEL, inode_setxattr, usher_mac_file, "labels", "5.7", "an element of a file is set, or left out of its label") \
 	ENTRY(new_file, DECISION, inode_init_security, usher_mac_creation, "labels", "5.7", "a file of any type is made: `element` is the new file's") \
 	ENTRY(syscall, CHECK, setselfattr, usher_mac_module_call, "labels", "6.8", "a process calls this module (mac_syscall)") \
-	ENTRY(file_permission, DEMOTING, file_permission, usher_mac_file_access, "files", "5.7", "an open file, pipe or socket is read or written: each time, but for send(2), recv(2), tee(2), splice(2) between pipes, and mappings") \
+	ENTRY(file_permission, DEMOTING, file_permission, usher_mac_file_access, "files", "5.7", "an open file, pipe or socket is read or written: each time, but for send(2), recv(2) and mappings; splice(2) and sendfile(2) ask about the file or socket and not about the pipe, tee(2) and vmsplice(2) about nothing") \
 	ENTRY(socket_getsockopt, CHECK, socket_getsockopt, usher_mac_socket_call, "sockets", "5.7", "an option of a socket is read; one receives what was sent (TCP_ZEROCOPY_RECEIVE)") \
 	ENTRY(socket_getpeername, CHECK, socket_getpeername, usher_mac_socket_call, "sockets", "5.7", "the address at the other end is read") \
 	ENTRY(socket_deliver, CHECK, socket_sock_rcv_skb, usher_mac_packet, "packets", "5.7", "a packet is delivered to a socket, by no process; refused, it is dropped; streams of UNIX sockets and packet sockets are not asked about") \

@@ -68,7 +68,7 @@ static __always_inline int lower(struct task_struct *main, struct mac_demotion *
 
 	if (!process)
 		return USHER_MAC_IS_OLDER;
-	if (is_traced(main))
+	if (is_in_trace(main))
 		return USHER_MAC_IS_TRACED;
 	bpf_spin_lock(&process->lock);
 	if (!are_equal(&process->label, former)) {
@@ -85,8 +85,8 @@ static __always_inline int lower(struct task_struct *main, struct mac_demotion *
 	if (answer)
 		return answer;
 	reach_threads(main, process);
-	/* A tracer that came meanwhile was permitted to control the former label. */
-	if (is_traced(main))
+	/* What came meanwhile was permitted by the former label. */
+	if (is_in_trace(main))
 		bpf_send_signal_task(main, SIGKILL, PIDTYPE_TGID, 0);
 	return 0;
 }

@@ -77,11 +77,14 @@ __attribute__((noinline)) int mac_tell(const struct usher_mac_subject *subject,
 	    bpf_core_cast(bpf_get_current_task_btf(), struct task_struct);
 	__u32 slot = outcome->slot & (USHER_MAC_MODULES - 1), key = slot;
 	struct usher_mac_module *module = bpf_map_lookup_elem(&modules, &key);
-	struct usher_mac_event *event;
+	struct usher_mac_event *event = NULL;
 
 	if (labels && labels->told == UNTOLD)
 		return 0;
-	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	/* Whoever sends packets is not to take the room of what processes do. */
+	if (!(subject && !subject->process &&
+	      bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > USHER_MAC_EVENTS_SIZE / 2))
+		event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		count_up(first_of(&lost_events));
 		return 0;
@@ -112,7 +115,8 @@ __attribute__((noinline)) int mac_tell(const struct usher_mac_subject *subject,
 		if (file && labels->told)
 			read_a_name(event->name, labels->told);
 	}
-	bpf_ringbuf_submit(event, 0);
+	/* The reader looks once a second. */
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 	return 0;
 }
 

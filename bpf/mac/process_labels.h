@@ -29,6 +29,14 @@ struct linux_binprm___mac {
 	int unsafe;
 };
 
+struct list_head___mac {
+	struct list_head___mac *next;
+};
+
+struct task_struct___mac_tracees {
+	struct list_head___mac ptraced;
+};
+
 struct lsm_ctx {
 	__u64 flags;
 	__u64 ctx_len;
@@ -55,6 +63,15 @@ extern void bpf_iter_task_destroy(struct bpf_iter_task *it) __ksym;
 static __always_inline struct usher_mac_process *entry_of(struct task_struct *thread, __u64 flags)
 {
 	return bpf_task_storage_get(&processes, thread, NULL, flags);
+}
+
+/* Whether a thread traces another process: the kernel asks about that once, when it begins. */
+static __always_inline int traces(const struct task_struct *thread)
+{
+	const struct task_struct___mac_tracees *own =
+	    bpf_core_cast(thread, struct task_struct___mac_tracees);
+
+	return own->ptraced.next != &own->ptraced;
 }
 
 /* Hook: task_alloc, because the new process runs nothing yet. */
@@ -171,10 +188,12 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 		reading.file = &labels.object;
 		bpf_loop(USHER_MAC_MODULES, decide_program_slot, &reading, 0);
 	}
-	/* Others control it that were permitted to control its former label, and no other one. */
+	/* Others control it that were permitted to control its former label, and no other one; it
+	 * controls others that its former label was permitted to control. */
 	if (!reading.error && !are_equal(&now->label, &now->own) &&
-	    bpf_core_cast(program, struct linux_binprm___mac)->unsafe &
-		(LSM_UNSAFE_SHARE | LSM_UNSAFE_PTRACE))
+	    (bpf_core_cast(program, struct linux_binprm___mac)->unsafe &
+		 (LSM_UNSAFE_SHARE | LSM_UNSAFE_PTRACE) ||
+	     traces(task)))
 		reading.error = -EPERM;
 	own->to = now->label;
 	own->is_decided = !reading.error;
@@ -241,8 +260,9 @@ int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
 	return 0;
 }
 
-/* Whether a process traces a thread of this one. */
-static __always_inline int is_traced(struct task_struct *main)
+/* Whether a process traces a thread of this one, or is traced by one. With a stack of its own,
+ * because that of setselfattr has little room. */
+static __noinline int is_in_trace(struct task_struct *main)
 {
 	struct bpf_iter_task threads;
 	struct task_struct *thread;
@@ -250,7 +270,7 @@ static __always_inline int is_traced(struct task_struct *main)
 
 	bpf_iter_task_new(&threads, main, THREADS_OF_PROCESS);
 	while ((thread = bpf_iter_task_next(&threads)))
-		found |= thread->ptrace != 0;
+		found |= thread->ptrace != 0 || traces(thread);
 	bpf_iter_task_destroy(&threads);
 	return found;
 }
@@ -286,8 +306,9 @@ static __always_inline int set_all(struct mac_scratch *now, struct usher_mac_pro
 
 	if (are_equal(&former, &label))
 		return 0;
-	/* A tracer was permitted to control the former label, and no other one. */
-	if (is_traced(main))
+	/* A tracer was permitted to control the former label, and no other one; so was this process
+	 * to control what it traces. */
+	if (is_in_trace(main))
 		return -EPERM;
 	bpf_spin_lock(&leader->lock);
 	is_same = are_equal(&leader->label, &former);
@@ -298,7 +319,7 @@ static __always_inline int set_all(struct mac_scratch *now, struct usher_mac_pro
 		return -EAGAIN;
 	reach_threads(main, leader);
 	/* It came meanwhile. */
-	if (is_traced(main))
+	if (is_in_trace(main))
 		bpf_send_signal(SIGKILL);
 	return 0;
 }

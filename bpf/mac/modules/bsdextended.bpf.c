@@ -12,6 +12,7 @@
  * What is opened stays open when the rules change. Removing, linking and renaming ask for writing
  * of the directory and of the file, as on FreeBSD.
  */
+#include "kernel_numbers.h"
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
 
@@ -20,7 +21,6 @@ MAC_SETTINGS(struct usher_mac_bsdextended);
 
 #define SET_UID 04000
 #define SET_GID 02000
-#define DIRECTORY 4
 
 #define DAC_OVERRIDE (1ULL << 1)
 #define DAC_READ_SEARCH (1ULL << 2)
@@ -96,7 +96,7 @@ static __always_inline int matches(const struct usher_mac_rule *rule,
 	       HOLDS(USHER_MAC_OBJECT_SGID, file->mode & SET_GID) &&
 	       HOLDS(USHER_MAC_UID_OF_SUBJECT, owns(subject, file->uid)) &&
 	       HOLDS(USHER_MAC_GID_OF_SUBJECT, is_member(subject, file->gid)) &&
-	       HOLDS(USHER_MAC_OBJECT_TYPE, rule->types >> (file->mode >> 12 & 15) & 1);
+	       HOLDS(USHER_MAC_OBJECT_TYPE, rule->types >> TYPE(file->mode) & 1);
 }
 
 /* The rights that capabilities stand for. */
@@ -110,7 +110,7 @@ static __always_inline __u32 privileges(const struct usher_mac_subject *subject,
 			  USHER_MAC_RIGHT_EXECUTE;
 	if (subject->capabilities & DAC_READ_SEARCH) {
 		rights |= USHER_MAC_RIGHT_READ | USHER_MAC_RIGHT_STAT;
-		if ((file->mode >> 12 & 15) == DIRECTORY)
+		if (TYPE(file->mode) == DIRECTORY)
 			rights |= USHER_MAC_RIGHT_EXECUTE;
 	}
 	if (subject->capabilities & FOWNER)

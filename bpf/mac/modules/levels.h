@@ -14,35 +14,12 @@
 #ifndef USHER_MAC_MODULE_LEVELS_H
 #define USHER_MAC_MODULE_LEVELS_H
 
+#include "kernel_numbers.h"
 #include "usher_mac_levels.h"
 #include "usher_mac_policy.h"
 
 #define READS 1
 #define WRITES 2
-
-/* Types of files, in the four bits of the mode. */
-#define TYPE(mode) ((mode) >> 12 & 15)
-#define PIPE 1
-#define CHARACTER 2
-#define SOCKET 12
-
-#define DEVICE(major, minor) ((major) << 20 | (minor))
-
-/* Of mmap(2). */
-#define PROTECTION_READ 1
-#define PROTECTION_WRITE 2
-
-/* PTRACE_MODE_ATTACH: more than reading what a process shows of itself. */
-#define ATTACH 2
-
-/* Commands and flags of System V IPC. */
-#define IPC_RMID 0
-#define IPC_SET 1
-#define SHM_LOCK 11
-#define SHM_UNLOCK 12
-#define SETVAL 16
-#define SETALL 17
-#define SHM_RDONLY 010000
 
 /* The number of the interface `lo`, in each network namespace. */
 #define LOOPBACK 1

@@ -21,8 +21,6 @@ MAC_POLICY(lomac, .label = USHER_MAC_AUXILIARY, .exempts_unlabelled = 1);
 
 #include "privileges.h"
 
-#define DIRECTORY 4
-
 /* An option of a TCP socket that receives what was sent. */
 #define IPPROTO_TCP 6
 #define TCP_ZEROCOPY_RECEIVE 35

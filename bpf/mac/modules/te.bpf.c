@@ -21,18 +21,6 @@ MAC_SETTINGS(struct usher_mac_te);
 #include "te_files.h"
 #include "te_labels.h"
 
-/* PTRACE_MODE_ATTACH: more than reading what a process shows of itself. */
-#define ATTACH 2
-
-/* Commands and flags of System V IPC. */
-#define IPC_RMID 0
-#define IPC_SET 1
-#define SHM_LOCK 11
-#define SHM_UNLOCK 12
-#define SETVAL 16
-#define SETALL 17
-#define SHM_RDONLY 010000
-
 #define UNIX 1 /* AF_UNIX */
 
 /* A process does to itself what it likes. */

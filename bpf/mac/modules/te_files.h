@@ -3,23 +3,8 @@
 #ifndef USHER_MAC_MODULE_TE_FILES_H
 #define USHER_MAC_MODULE_TE_FILES_H
 
+#include "kernel_numbers.h"
 #include "te_rules.h"
-
-/* Types of files, in the four bits of the mode. */
-#define TYPE(mode) ((mode) >> 12 & 15)
-#define PIPE 1
-#define CHARACTER 2
-#define DIRECTORY 4
-#define BLOCK 6
-#define LINK 10
-#define SOCKET 12
-
-#define DEVICE(major, minor) ((major) << 20 | (minor))
-
-/* Of mmap(2). */
-#define PROTECTION_READ 1
-#define PROTECTION_WRITE 2
-#define PROTECTION_EXECUTE 4
 
 /* The class of a file, by its mode. */
 static __always_inline __u32 class_of(__u32 mode)
@@ -119,27 +104,29 @@ static __always_inline __u32 wanted_of(__u32 access, __u32 class)
 ACCESSES_FILE(inode_permission)
 ACCESSES_FILE(file_open)
 
-/* Whether a process that may append to a file may not write it otherwise. */
-static __always_inline int appends_only(const struct usher_mac_element *own,
-					const struct usher_mac_element *object)
-{
-	const struct usher_mac_te *now = mac_settings();
-
-	return now && !(pair_of(now, number_of(now, own, 0), number_of_object(now, object, OF_FILE))
-			    ->allowed[USHER_MAC_TE_FILE] &
-			USHER_MAC_TE_WRITE);
-}
-
 /* Each time, because the file may have been opened in another domain. Whether an open file is
  * written at its end is not known here: the permission to append is enough. */
 MAC_CHECK(file_permission)
 {
 	__u32 class = class_of(request->file.mode), wanted = wanted_of(request->access, class);
+	const struct usher_mac_te *now = mac_settings();
+	__u32 domain, type;
 
+	if (is_for_everybody(&request->file, object_label))
+		return 0;
+	if (!now)
+		return -EACCES;
+	if (subject_label->kind == USHER_MAC_NONE || !wanted)
+		return 0;
+	domain = number_of(now, subject_label, 0);
+	type = number_of_object(now, object_label, usual_of(&request->file));
 	if (class == USHER_MAC_TE_FILE && wanted & USHER_MAC_TE_WRITE &&
-	    appends_only(subject_label, object_label))
+	    !(pair_of(now, domain, type)->allowed[USHER_MAC_TE_FILE] & USHER_MAC_TE_WRITE))
 		wanted = (wanted & ~USHER_MAC_TE_WRITE) | USHER_MAC_TE_APPEND;
-	return may_file(subject_label, object_label, &request->file, wanted);
+	OPAQUE(class);
+	if (class >= USHER_MAC_TE_CLASSES)
+		return -EACCES;
+	return ask(now, domain, type, class, wanted, -EACCES);
 }
 
 /* By what can become of the mapping, because mprotect(2) is not asked about with a label. */
@@ -265,12 +252,6 @@ MAC_CHECK(inode_mknod)
 	return makes(subject_label, directory_label, class_of(request->mode));
 }
 
-/* The label of the directory that is removed is not there. */
-MAC_CHECK(inode_rmdir)
-{
-	return may_directory(subject_label, directory_label, USHER_MAC_TE_REMOVE_NAME);
-}
-
 #define CHANGES_NAME(point, of_directory, of_file)                                                 \
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \
@@ -282,6 +263,7 @@ MAC_CHECK(inode_rmdir)
 
 CHANGES_NAME(inode_link, USHER_MAC_TE_ADD_NAME, USHER_MAC_TE_LINKS)
 CHANGES_NAME(inode_unlink, USHER_MAC_TE_REMOVE_NAME, USHER_MAC_TE_UNLINK)
+CHANGES_NAME(inode_rmdir, USHER_MAC_TE_REMOVE_NAME, USHER_MAC_TE_UNLINK)
 CHANGES_NAME(inode_rename, USHER_MAC_TE_REMOVE_NAME, USHER_MAC_TE_RENAME)
 
 MAC_CHECK(inode_rename_to)

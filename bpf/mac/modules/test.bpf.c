@@ -18,6 +18,7 @@
  * A call 1 (mac_syscall) refuses with the error of its argument.
  */
 /* clang-format on */
+#include "kernel_numbers.h"
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
 
@@ -26,11 +27,6 @@ MAC_SETTINGS(struct usher_mac_test);
 
 /* An error that no setting should have: the framework has broken a promise. */
 #define BROKEN (-EPROTO)
-
-/* Types of files. */
-#define TYPE(mode) ((mode) >> 12 & 15)
-#define DIRECTORY 4
-#define LINK 10
 
 static __always_inline int is_whole(const struct usher_mac_file *file)
 {

@@ -13,6 +13,7 @@
  *   used, or traced, by its own processes only. CAP_SYS_ADMIN, by which labels are set, makes up
  *   for that.
  */
+#include "kernel_numbers.h"
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
 
@@ -31,9 +32,6 @@ MAC_SETTINGS(struct usher_mac_ubns);
 #define UDP 17
 #define SCTP 132
 #define MPTCP 262
-
-/* PTRACE_MODE_ATTACH: more than reading what a process shows of itself. */
-#define ATTACH 2
 
 /* The element of files that are no service's. No service has this name. */
 #define NOBODYS '-'

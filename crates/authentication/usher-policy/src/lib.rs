@@ -70,8 +70,8 @@ pub use names::{GroupName, InvalidGroupName, InvalidPrincipal, Principal};
 pub use unknown_name::{ExpectedKind, UnknownName};
 pub use usher_language::{
     AddressRange, Clause, Diagnostic as PolicyError, InvalidName, LINE_WIDTH, MAXIMUM_ERRORS,
-    MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS, Mistake, Name, Need, Origin, Place, Places, Source,
-    Span, Units, is_plain, joined, nearest,
+    MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS, Mistake, Name, Need, Origin, Place, Places, Quoted,
+    Source, Span, Units, is_plain, joined, nearest,
 };
 /// The part of the policy that is about modules of mandatory access control.
 pub use usher_mac_policy as mac;

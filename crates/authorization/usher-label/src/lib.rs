@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod capability;
 mod defaults;
 mod element;
 mod label;
@@ -29,6 +30,7 @@ mod value;
 mod words;
 
 pub use bytes::{ELEMENT_SIZE, InvalidElement};
+pub use capability::CAPABILITIES;
 pub use defaults::{ClassName, Defaults, InvalidClassName};
 pub use element::{ElementName, ElementValue, InvalidElementName, InvalidElementValue};
 pub use label::{Label, LabelError, MissingElement};

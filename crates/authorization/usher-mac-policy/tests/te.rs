@@ -267,23 +267,38 @@ fn what_has_another_effect_than_it_seems_is_found() {
     );
     found("allow imapd content ipc read;", "`content` is a type");
     found("allow imapd web directory search;", "`web` is a domain");
+    // The kernel reads a program for the first domain, and maps it for the second one.
+    for lacking in ["entrypoint", "read", "execute"] {
+        let others = ["entrypoint", "read", "execute"].into_iter();
+        let others: Vec<&str> = others.filter(|other| *other != lacking).collect();
+        let rules = format!("allow imapd imapd_exec file {};", others.join(" "));
+        found(
+            &format!("{rules} transition unconfined imapd_exec imapd;"),
+            &format!("`imapd` lacks the permission {lacking}"),
+        );
+    }
+    let entry = "allow imapd imapd_exec file read execute entrypoint;";
+    for (has, lacking) in [("read", "execute"), ("execute", "read")] {
+        found(
+            &format!("{entry} allow web imapd_exec file {has}; transition web imapd_exec imapd;"),
+            &format!("`web` lacks the permission {lacking} for `imapd_exec`"),
+        );
+    }
+    let adds = "allow web spool directory add_name;";
     found(
-        "transition unconfined imapd_exec imapd;",
-        "`imapd` lacks the permission entrypoint",
-    );
-    let entry = "allow imapd imapd_exec file entrypoint;";
-    found(
-        &format!("{entry} transition web imapd_exec imapd;"),
-        "`web` lacks the permission execute for `imapd_exec`",
-    );
-    found(
-        "create web spool file mail;",
+        &format!("{adds} create web spool file mail;"),
         "`web` lacks the permission create for `mail`",
+    );
+    found(
+        "create web spool file mail; allow web content file create;",
+        "`web` lacks the permission add_name for `spool`",
     );
     for sound in [
         &format!("{entry} transition unconfined imapd_exec imapd;"),
-        &format!("{entry} allow web imapd_exec file execute; transition web imapd_exec imapd;"),
-        "create web spool file mail; allow web content file create;",
+        &format!(
+            "{entry} allow web imapd_exec file read execute; transition web imapd_exec imapd;"
+        ),
+        &format!("{adds} create web spool file mail; allow web content file create;"),
         "create unconfined spool file mail;",
         "allow imapd self file read; allow imapd web socket connect; allow imapd mail socket write;",
         "allow imapd self capability kill; allow imapd unconfined process signal;",

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use usher_bpf::{Counters, Object, Pins, Plain, Ring};
+use usher_bpf::{Counters, KernelError, Object, Pins, Plain, Ring};
 
 use crate::elements::Elements;
 use crate::framework::name_of;
@@ -47,7 +47,7 @@ pub enum NotLowered {
 impl fmt::Display for NotLowered {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Self::IsTraced => "another process traces it",
+            Self::IsTraced => "another process traces it, or it traces one",
             Self::SharesMemory => "it has memory that it shares and can write",
             Self::IsOlder => "it runs since before the module was loaded",
             Self::Changes => "its label changed again and again meanwhile",
@@ -183,9 +183,13 @@ impl Events {
         Ok(match number {
             0 => Told::Nothing,
             UNKNOWN => Told::Unknown,
-            number => match self.elements.of(number)? {
-                label if label.is_empty() => Told::Nothing,
-                label => Told::Element(label.to_string()),
+            number => match self.elements.of(number) {
+                // A module from a file has decided it, and no other event is to be lost by that.
+                Err(Error::Kernel(KernelError::UnreadableEntry(_))) => Told::Unknown,
+                label => match label? {
+                    label if label.is_empty() => Told::Nothing,
+                    label => Told::Element(label.to_string()),
+                },
             },
         })
     }

@@ -21,7 +21,7 @@ XDP = 44
 HOST, PEER, BEYOND = "10.77.1.1", "10.77.1.2", "10.77.2.2"
 HOST_6, PEER_6 = "fd77:1::1", "fd77:1::2"
 # Longer than anything takes that comes at all.
-LONG = 60
+LONG = 600
 
 tokens = itertools.count(1)
 taps = {}
@@ -45,10 +45,6 @@ def tap(name, interface, network=""):
 def tap_all(name):
     """Captures by all interfaces."""
     taps[name] = sockets.socket(sockets.AF_PACKET, sockets.SOCK_RAW, sockets.htons(ALL))
-
-
-def untap(name):
-    taps.pop(name).close()
 
 
 def rebind(name, interface):
@@ -130,19 +126,16 @@ def packet(payload, interface, network="", bypass=False, is_named=False):
         one.send(frame)
 
 
-kept = {}
-
-
 def keep_packet(interface):
-    """Makes a packet socket that passes by queues, for `kept`."""
+    """Makes a packet socket that passes by queues, for `send_kept`."""
     one = sockets.socket(sockets.AF_PACKET, sockets.SOCK_RAW, 0)
     one.setsockopt(PACKET_LEVEL, BYPASS, 1)
     one.bind((interface, OTHER))
-    kept["packet"] = one
+    taps["kept"] = one
 
 
 def send_kept(payload):
-    kept["packet"].send(b"\xff" * 6 + b"\2usher" + struct.pack("!H", OTHER) + payload)
+    taps["kept"].send(b"\xff" * 6 + b"\2usher" + struct.pack("!H", OTHER) + payload)
 
 
 def payload(token):
@@ -310,7 +303,6 @@ def binds_xdp(interface):
 INTERFACE_ACTS = {
     "tap": tap,
     "tap_all": tap_all,
-    "untap": untap,
     "rebind": rebind,
     "takes_ring": takes_ring,
     "drained": drained,

@@ -15,7 +15,7 @@ NOW, AT_EXEC, CALL = 100, 101, 0x4D41
 DONE = 1111
 ATTRIBUTE = "security.bpf.mac"
 # Of ptrace(2).
-TRACEME, CONT = 0, 7
+TRACEME, CONT, DETACH, SETOPTIONS, EXIT_KILL = 0, 7, 17, 0x4200, 0x100000
 
 kernel = ctypes.CDLL(None, use_errno=True)
 
@@ -158,6 +158,38 @@ def label_traced(text):
     apart(run)
 
 
+def trace_a_child():
+    """This process traces a child from now on, which ends with it."""
+    child = os.fork()
+    if child == 0:
+        assert kernel.ptrace(TRACEME, 0, None, None) == 0
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(255)
+    assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+    assert kernel.ptrace(SETOPTIONS, child, None, ctypes.c_void_p(EXIT_KILL)) == 0
+    return child
+
+
+def label_tracing(text):
+    """A child that traces one of its own sets its label."""
+
+    def run():
+        trace_a_child()
+        label(text)
+
+    apart(run)
+
+
+def exec_tracing(program):
+    """A child that traces one of its own becomes a program."""
+
+    def run():
+        trace_a_child()
+        os.execv(program, [program, "/dev/null"])
+
+    apart(run)
+
+
 def exec_of_thread(program, path, text):
     """A thread that is not the main one sets the label, and becomes a program that reads the file."""
     child = os.fork()
@@ -286,6 +318,8 @@ LABEL_ACTS = {
     "exec_of_thread": exec_of_thread,
     "exec_traced": exec_traced,
     "label_traced": label_traced,
+    "label_tracing": label_tracing,
+    "exec_tracing": exec_tracing,
     "relabels_race": relabels_race,
     "labels": labels,
     "passed_descriptor": passed_descriptor,

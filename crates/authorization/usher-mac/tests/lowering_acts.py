@@ -5,6 +5,7 @@ import ctypes
 import errno
 import mmap
 import os
+import signal
 import socket as sockets
 import struct
 import threading
@@ -194,6 +195,25 @@ def reads_traced(path):
     return run
 
 
+def reads_tracing(path):
+    def run():
+        trace_a_child()
+        os.read(os.open(path, os.O_RDONLY), 1)
+
+    return run
+
+
+def reads_after_tracing(path):
+    def run():
+        child = trace_a_child()
+        assert kernel.ptrace(DETACH, child, None, None) == 0
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.read(os.open(path, os.O_RDONLY), 1)
+
+    return run
+
+
 TAKES = {
     act.__name__: act
     for act in (
@@ -213,13 +233,16 @@ TAKES = {
         reads_sharing_memory,
         reads_beside_private,
         reads_traced,
+        reads_tracing,
+        reads_after_tracing,
     )
 }
 
 
 def takes(element, path, way, *arguments):
     """A process with an element takes something in, and then writes to a file that it has open. EACCES:
-    it has got lower. EPERM: what it wanted was refused, and it has not got lower; EXDEV: it has."""
+    it was lowered. EPERM: what it wanted was refused. EXDEV: that was refused, and it was lowered all the
+    same, which must not happen."""
 
     def run():
         file = os.open(path, os.O_WRONLY | os.O_APPEND)

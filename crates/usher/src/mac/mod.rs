@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use usher_daemon::control::ask;
-use usher_local::requests::{Mac, MacLoad, MacUnload, MacView, ModuleView};
+use usher_local::requests::{Mac, MacLoad, MacUnload, MacView, ModuleView, UNREADABLE_NOTES};
 use usher_local::roles;
 use usher_policy::mac::te;
 
@@ -115,8 +115,8 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
                 let reason = "te is not loaded; `usher mac load te` loads it";
                 return Err(Failure::Refused(reason.into()));
             };
-            let unread = "te: what it has refused cannot be read";
-            if let Some(trouble) = view.troubles.iter().find(|one| one.starts_with(unread)) {
+            let mut troubles = view.troubles.iter();
+            if let Some(trouble) = troubles.find(|one| one.starts_with(UNREADABLE_NOTES)) {
                 return Err(Failure::Refused(trouble.clone()));
             }
             output.print(&module.lacking, || learned(module));
@@ -208,12 +208,12 @@ fn one(module: &ModuleView) -> String {
 fn learned(module: &ModuleView) -> String {
     let statements = module.lacking.iter();
     let mut text: String = statements.map(|line| format!("  {line};\n")).collect();
-    if text.is_empty() {
+    if text.is_empty() && module.unlearned == 0 {
         text.push_str("# nothing has been refused since the settings came into force\n");
     }
     if module.unlearned > 0 {
         text.push_str(&format!(
-            "# {} more: about names that the policy does not declare, or no room was left to note them\n",
+            "# {} refusals without a statement: of names that the policy does not declare, or more than are noted\n",
             module.unlearned
         ));
     }
@@ -362,7 +362,9 @@ mod tests {
         module.lacking = vec!["allow imapd mail file read".into()];
         assert_eq!(learned(&module), "  allow imapd mail file read;\n");
         module.unlearned = 2;
-        assert!(learned(&module).contains("\n# 2 more: about names"));
+        assert!(learned(&module).contains("\n# 2 refusals without a statement"));
+        module.lacking.clear();
+        assert!(learned(&module).starts_with("# 2 refusals without a statement"));
     }
 
     #[test]

@@ -11,11 +11,12 @@ use usher_mac::{Framework, Module, Settings, Unsupported, is_module_name};
 use usher_policy::Policy;
 
 use super::error::MacError;
+use super::file_systems::FileSystems;
 use super::files::{ModuleFile, ModuleFolder};
 use super::journal::Journal;
 use super::labels;
 use super::persisting::Persisting;
-use super::resolving::{FileSystems, Resolver};
+use super::resolving::Resolver;
 use super::state::{State, block};
 use super::stored::{self, Wanted};
 
@@ -422,6 +423,8 @@ impl Force {
     /// # Errors
     /// When it is not loaded, or the kernel fails.
     pub(super) fn unload(&self, name: &str) -> Result<(), MacError> {
+        // What it has done is told while its name is known.
+        self.read_events();
         let mut state = self.state.lock();
         state.read()?;
         if state.missing.iter().any(|missing| missing.name == name) {

@@ -173,8 +173,6 @@ fn line(event: &ModuleEvent) -> String {
 impl Force {
     /// Reads what modules have done since the last time.
     pub(super) fn read_events(&self) {
-        // First, so that whoever finds no further event finds these noted.
-        let mut journal = self.journal.lock();
         let mut state = self.state.lock();
         let mut all = Vec::new();
         let mut outcome = Ok(());
@@ -195,6 +193,7 @@ impl Force {
         }
         state.note(EVENTS, &outcome);
         drop(state);
+        let mut journal = self.journal.lock();
         all.into_iter().for_each(|event| journal.note(event));
     }
 
@@ -267,7 +266,7 @@ mod tests {
         assert_eq!(line(&refused), expected);
         let kept = line(&event(Outcome::NotLowered(NotLowered::IsTraced)));
         assert!(
-            kept.ends_with("and cannot: another process traces it"),
+            kept.ends_with("and cannot: another process traces it, or it traces one"),
             "{kept}"
         );
         let packet = ModuleEvent {

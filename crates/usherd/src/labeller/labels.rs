@@ -14,8 +14,8 @@ use usher_policy::Policy;
 use usher_policy::mac::{FrameworkSettings, MacBlock, ModuleSettings};
 
 use super::error::MacError;
+use super::file_systems::FileSystems;
 use super::persisting::{Multilabel, Persisting, Watched};
-use super::resolving::FileSystems;
 
 /// The trouble that a file system of the policy is not mounted.
 pub(super) const TROUBLE: &str = "multilabel";

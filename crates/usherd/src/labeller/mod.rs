@@ -18,6 +18,7 @@
 
 mod answers;
 mod error;
+mod file_systems;
 mod files;
 mod force;
 mod journal;
@@ -48,9 +49,9 @@ use usher_system::privileges;
 
 use crate::start::{self, Attempt, Start, StartError};
 pub use error::MacError;
+use file_systems::FileSystems;
 use force::Force;
 use persisting::Persisting;
-use resolving::FileSystems;
 
 /// How often modules that could not be put in force are tried again.
 const TRYING: Duration = Duration::from_secs(5);

@@ -2,12 +2,9 @@
 //! systems become numbers.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
 
 use nix::unistd::{Group, User};
-use parking_lot::Mutex;
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use usher_mac::Settings;
 use usher_mac::bsdextended::{FileSystem, FileType, Ids, Mode, Object, Rule, Subject, Types};
 use usher_mac::ifoff::SilenceSettings;
@@ -22,46 +19,11 @@ use usher_policy::mac::{AccountId, MacBlock, ModuleSettings};
 use usher_policy::{Policy, ServedBy};
 
 use super::error::MacError;
+use super::file_systems::FileSystems;
 use super::typing;
 
 /// This process's network namespace.
 const NETWORK: &str = "/proc/self/ns/net";
-
-/// The mounted file systems, as the kernel lists them.
-#[derive(Debug)]
-pub(super) struct FileSystems(Mutex<File>);
-
-impl FileSystems {
-    /// Those of an opened mountinfo file (proc_pid_mountinfo(5)).
-    pub(super) fn new(mounts: File) -> Self {
-        Self(Mutex::new(mounts))
-    }
-
-    /// The device of the file system that has this path, as its superblock has it. The device in stat(2)
-    /// is another one where a file system has several trees (btrfs).
-    pub(super) fn device(&self, path: &str) -> io::Result<(u32, u32)> {
-        let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?;
-        if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        let mut text = String::new();
-        let mut mounts = self.0.lock();
-        mounts.rewind()?;
-        mounts.read_to_string(&mut text)?;
-        device_of(&text, found.stx_mnt_id).ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-}
-
-/// The device of a mount in the text of mountinfo: `ID PARENT MAJOR:MINOR ...`.
-fn device_of(mounts: &str, mount: u64) -> Option<(u32, u32)> {
-    let mut fields = mounts.lines().map(|line| line.split(' '));
-    let mut fields = fields.find_map(|mut fields| {
-        let is_wanted = fields.next()?.parse() == Ok(mount);
-        is_wanted.then_some(fields)
-    })?;
-    let (major, minor) = fields.nth(1)?.split_once(':')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
 
 /// Looks names up, each once.
 pub(super) struct Resolver<'f> {
@@ -332,7 +294,7 @@ fn ids(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
+    use std::fs::File;
     use usher_mac::Module;
 
     fn file_systems() -> FileSystems {
@@ -497,16 +459,5 @@ mod tests {
         assert_eq!(services("daemon").unwrap(), Settings::Ubns(expected));
         let refused = services("no-such-user").unwrap_err().to_string();
         assert_eq!(refused, "service notes: this host has no user no-such-user");
-    }
-
-    #[test]
-    fn file_systems_are_known_by_their_device() {
-        let device = std::fs::metadata("/proc").unwrap().dev();
-        let (major, minor) = file_systems().device("/proc").unwrap();
-        let expected = (rustix::fs::major(device), rustix::fs::minor(device));
-        assert_eq!((major, minor), expected);
-        let text = "25 1 8:17 / / rw - ext4 /dev/a rw\n36 25 0:30 /x /y rw - btrfs b rw\n";
-        assert_eq!(device_of(text, 36), Some((0, 30)));
-        assert_eq!(device_of(text, 3), None);
     }
 }

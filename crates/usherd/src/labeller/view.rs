@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use usher_local::configuration::Configuration;
-use usher_local::requests::{MacView, ModuleView};
+use usher_local::requests::{MacView, ModuleView, UNREADABLE_NOTES};
 use usher_mac::te::Denial;
 use usher_mac::{Module, NAMES};
 use usher_policy::mac::te::{self, AllowedWhat};
@@ -130,7 +130,7 @@ impl Force {
                     // The module decides all the same.
                     Err(error) => view
                         .troubles
-                        .push(format!("te: what it has refused cannot be read: {error}")),
+                        .push(format!("{UNREADABLE_NOTES}: {error}; `usher policy apply` of changed settings begins new notes")),
                 }
             }
         }

@@ -11,7 +11,7 @@ mod ugidfw;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use usher_lab::{Host, Lab, Role};
+use usher_lab::{Daemon, Host, Lab, PATIENCE, Role, Signal};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -60,6 +60,20 @@ fn reads(host: &Host, user: &str, file: &str) -> Result<bool, Box<dyn std::error
 fn answer(host: &Host, question: &[&str]) -> Result<Value, Box<dyn std::error::Error>> {
     let command = ["usher", "--json", "mac"].iter().chain(question);
     Ok(serde_json::from_str(&host.run(command)?.stdout)?)
+}
+
+/// Kills the labeller, so that none runs.
+fn kill(labeller: &mut Daemon) -> Outcome {
+    labeller.kill(Signal::KILL)?;
+    labeller.wait(PATIENCE)?.ok_or("it lives on")?;
+    Ok(())
+}
+
+/// What bsdextended has refused last, in words.
+fn last_refusal(host: &Host) -> Result<String, Box<dyn std::error::Error>> {
+    let told = answer(host, &["refusals", "bsdextended"])?;
+    let last = told["refusals"][0]["last"].as_str();
+    Ok(last.ok_or_else(|| format!("{told}"))?.to_owned())
 }
 
 /// The reason that a command is refused.
@@ -212,6 +226,12 @@ fn modules_decide_by_the_policy_whoever_dies() -> Outcome {
             || listed["refusals"]["inode_permission"].as_u64() > Some(0),
         "{listed}"
     );
+    let last = last_refusal(&host)?;
+    assert!(
+        last.contains("refused cat (pid ") && last.contains("guarded (inode "),
+        "{last}"
+    );
+    assert!(labeller.log()?.contains(&last), "{last}");
     assert_eq!(answer(&host, &["refusals", "none"])?["refusals"], json!([]));
     assert_eq!(answer(&host, &["status"])?["lost_events"], 0);
     assert_eq!(host.read("/run/usher/labeller/modules")?, "bsdextended\n");
@@ -237,9 +257,12 @@ fn modules_decide_by_the_policy_whoever_dies() -> Outcome {
     assert_eq!(answer(&host, &["status"])?["hooks"], hooks);
 
     // Its death changes nothing, and the next one adopts.
-    labeller.crash()?;
+    kill(&mut labeller)?;
     assert_eq!(readers()?, [false, true, true], "without a labeller");
     labeller.start()?;
+    // It tells what was refused meanwhile.
+    let last = last_refusal(&host)?;
+    assert!(last.contains("guarded (inode "), "{last}");
     assert_eq!(readers()?, [false, true, true], "with the next one");
     let listed = answer(&host, &["list", "bsdextended"])?;
     assert_eq!(listed["settings"], json!([for_alice.trim_end_matches(';')]));
@@ -341,7 +364,6 @@ fn no_rule_locks_the_administrator_out() -> Outcome {
         host.run(["usher", "mac", "load", "none"])?;
         host.run(["usher", "mac", "unload", "none"])?;
         labeller.crash()?;
-        labeller.start()?;
         assert!(!as_daemon()?, "{rule}");
     }
     // Both ways out: the rule, and the module.
@@ -393,7 +415,7 @@ fn root_does_not_touch_what_the_labeller_has_in_force() -> Outcome {
     };
     attacks()?;
     assert_eq!(answer(&host, &["status"])?["is_guarded"], true);
-    labeller.crash()?;
+    kill(&mut labeller)?;
     attacks()?;
     labeller.start()?;
     attacks()?;

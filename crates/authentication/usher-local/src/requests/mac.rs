@@ -69,6 +69,9 @@ pub struct InterfaceView {
     pub in_force: Option<String>,
 }
 
+/// How a trouble begins that makes [`ModuleView::lacking`] incomplete.
+pub const UNREADABLE_NOTES: &str = "te: what it has refused cannot be read";
+
 /// A module in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleView {

@@ -14,7 +14,9 @@ use usher_policy::protection::Report;
 use crate::applied::Applied;
 use usher_daemon::control::{MAX_CANDIDATE, Request};
 
-pub use mac::{InterfaceView, MacView, ModuleView, MultilabelView, RefusalView, RefusalsView};
+pub use mac::{
+    InterfaceView, MacView, ModuleView, MultilabelView, RefusalView, RefusalsView, UNREADABLE_NOTES,
+};
 pub use protection::{
     ApplicationView, NameView, ProtectionView, SaView, SocketView, SocketsView, TreatmentView,
 };

@@ -1,5 +1,6 @@
 //! Properties: no text makes the parser panic, and every policy survives its own text.
 
+mod modules;
 mod policies;
 
 use std::collections::BTreeSet;

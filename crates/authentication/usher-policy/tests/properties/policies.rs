@@ -8,12 +8,6 @@ use std::time::Duration;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use usher_base::{HostName, ServiceName, UserName};
-use usher_policy::mac::bsdextended::{AccessRule, AccountRange, Membership, RuleSubject};
-use usher_policy::mac::ifoff::IfOff;
-use usher_policy::mac::portacl::{PortAcl, PortPermit};
-use usher_policy::mac::seeotheruids::SeeOtherUids;
-use usher_policy::mac::te::{AllowedWhat, Class, TypeEnforcement};
-use usher_policy::mac::{AccountId, FrameworkSettings, MacBlock, ModuleSettings};
 use usher_policy::{
     AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_UMASK,
     Destination, Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host,
@@ -22,6 +16,8 @@ use usher_policy::{
     Style, Users, protection::Kind, service_id,
 };
 use usher_proto::HostPublicKey;
+
+use super::modules::mac;
 
 /// The groups of a policy, as the system must have them.
 pub fn groups_of(policy: &Policy) -> Groups {
@@ -57,14 +53,14 @@ fn seconds() -> impl Strategy<Value = Duration> {
 
 /// Choices for one block, applied to whatever names there are.
 #[derive(Clone, Debug)]
-struct Choices {
+pub struct Choices {
     key: [u8; 32],
     port: u16,
-    flags: [bool; 3],
+    pub flags: [bool; 3],
     text: String,
     texts: Vec<String>,
     durations: (Duration, Duration),
-    number: u32,
+    pub number: u32,
     members: BTreeSet<String>,
     picks: Vec<prop::sample::Index>,
 }
@@ -428,83 +424,6 @@ fn each_user(choices: &Choices) -> ProcessLimits {
         memory: memory.then(|| u64::from(choices.number) << 20),
         cpu: (processes && memory).then(|| choices.number.min(MAXIMUM_CPU)),
     }
-}
-
-/// Blocks of modules, with and without rules.
-fn mac(choices: &Choices) -> Vec<MacBlock> {
-    let number = choices.number.min(u32::MAX - 2);
-    let users = Membership {
-        not: choices.flags[2],
-        accounts: vec![
-            AccountRange::Name("alice".to_owned()),
-            AccountRange::Numbers(number, number + 1),
-        ],
-    };
-    let rule = AccessRule {
-        subject: RuleSubject {
-            users: Some(users),
-            groups: None,
-        },
-        ..AccessRule::default()
-    };
-    let framework = FrameworkSettings {
-        multilabel: ["/srv".to_owned(), format!("/home/{number}")].into(),
-        interfaces: [(
-            format!("eth{}", number % 100),
-            "biba/high,mls/low".parse().expect("a label"),
-        )]
-        .into(),
-    };
-    let permit = PortPermit {
-        port: number as u16,
-        is_udp: choices.flags[2],
-        is_group: choices.flags[0],
-        account: AccountId::Number(number),
-    };
-    let ports = PortAcl {
-        permits: [(permit, Origin::default())].into(),
-        suser_exempt: choices.flags[1],
-        ..PortAcl::default()
-    };
-    let exempt = SeeOtherUids {
-        specificgid: Some((AccountId::Number(number), Origin::default())),
-        suser_privileged: choices.flags[1],
-        ..SeeOtherUids::default()
-    };
-    let silence = IfOff {
-        loopback: choices.flags[0],
-        interfaces: [(format!("eth{}", number % 100), choices.flags[2])].into(),
-        ..IfOff::default()
-    };
-    let name = |text: &str| text.parse().expect("a name");
-    let what = AllowedWhat {
-        domain: name("imapd"),
-        object: name("self"),
-        class: Class::File,
-    };
-    let types = TypeEnforcement {
-        domains: [(name("imapd"), Origin::default())].into(),
-        allow: [(what, (["read"].into(), Origin::default()))].into(),
-        ..TypeEnforcement::default()
-    };
-    let blocks = [
-        ("te", ModuleSettings::Te(types)),
-        ("portacl", ModuleSettings::Portacl(ports)),
-        ("seeotheruids", ModuleSettings::Seeotheruids(exempt)),
-        ("bsdextended", ModuleSettings::Bsdextended(vec![rule])),
-        ("ifoff", ModuleSettings::Ifoff(silence)),
-        ("none", ModuleSettings::Nothing),
-        ("framework", ModuleSettings::Framework(framework)),
-    ];
-    let blocks = blocks.into_iter().zip(choices.flags.into_iter().cycle());
-    let blocks = blocks.filter(|(_, there)| *there);
-    blocks
-        .map(|((module, settings), _)| MacBlock {
-            module: module.parse().expect("a name"),
-            settings,
-            origin: Origin::default(),
-        })
-        .collect()
 }
 
 /// Expectations of whatever users, hosts and services there are.

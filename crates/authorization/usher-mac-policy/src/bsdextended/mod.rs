@@ -17,6 +17,7 @@ use crate::mistake::MacMistake;
 pub use model::{
     AccessMode, AccessRule, AccountRange, FileTypes, Membership, RuleObject, RuleSubject,
 };
+pub use text::{OBJECT as OBJECT_CONDITIONS, SUBJECT as SUBJECT_CONDITIONS};
 
 /// The module's name.
 pub const MODULE: &str = "bsdextended";

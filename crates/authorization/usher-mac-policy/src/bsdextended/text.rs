@@ -7,10 +7,10 @@ use usher_language::{Quoted, joined};
 use super::model::{AccessRule, AccountRange, Membership};
 
 /// The conditions of `subject`, in the canonical order.
-pub(super) const SUBJECT: [&str; 2] = ["uid", "gid"];
+pub const SUBJECT: [&str; 2] = ["uid", "gid"];
 
 /// The conditions of `object`, in the canonical order.
-pub(super) const OBJECT: [&str; 8] = [
+pub const OBJECT: [&str; 8] = [
     "uid",
     "gid",
     "filesys",

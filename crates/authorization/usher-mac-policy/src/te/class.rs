@@ -1,5 +1,6 @@
 //! Classes of objects, and the permissions of each.
 
+use usher_label::CAPABILITIES;
 use usher_language::{Kind, words};
 
 words! {
@@ -25,51 +26,6 @@ words! {
         Capability = "capability",
     }
 }
-
-/// Capabilities by their numbers (capabilities(7)).
-pub const CAPABILITIES: &[&str] = &[
-    "chown",
-    "dac_override",
-    "dac_read_search",
-    "fowner",
-    "fsetid",
-    "kill",
-    "setgid",
-    "setuid",
-    "setpcap",
-    "linux_immutable",
-    "net_bind_service",
-    "net_broadcast",
-    "net_admin",
-    "net_raw",
-    "ipc_lock",
-    "ipc_owner",
-    "sys_module",
-    "sys_rawio",
-    "sys_chroot",
-    "sys_ptrace",
-    "sys_pacct",
-    "sys_admin",
-    "sys_boot",
-    "sys_nice",
-    "sys_resource",
-    "sys_time",
-    "sys_tty_config",
-    "mknod",
-    "lease",
-    "audit_write",
-    "audit_control",
-    "setfcap",
-    "mac_override",
-    "mac_admin",
-    "syslog",
-    "wake_alarm",
-    "block_suspend",
-    "audit_read",
-    "perfmon",
-    "bpf",
-    "checkpoint_restore",
-];
 
 impl Class {
     /// The permissions that there are for objects of this class.
@@ -120,7 +76,7 @@ impl Class {
                 "transition",
                 "execmem",
             ],
-            Self::Capability => CAPABILITIES,
+            Self::Capability => &CAPABILITIES,
         }
     }
 

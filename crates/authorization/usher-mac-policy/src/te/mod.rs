@@ -24,7 +24,7 @@ mod warning;
 pub use usher_label::NameValue as TypeName;
 use usher_language::{Kind, Occurrence, Part, Shape, StatementRule};
 
-pub use class::{CAPABILITIES, Class};
+pub use class::Class;
 pub use expanded::ExpandedAllow;
 pub use model::{AllowedWhat, CreatedWhere, Permissive, TypeEnforcement};
 pub(crate) use parse::settings;

@@ -85,18 +85,19 @@ impl TypeEnforcement {
         origin: &Origin,
         warnings: &mut Vec<TypeWarning>,
     ) {
-        let executes =
-            domain.as_ref() == UNCONFINED || self.permits(domain, program, Class::File, "execute");
+        // The kernel reads a program for the first domain, and maps it for the second one.
         let needs = [
-            (domain, "execute", executes),
-            (
-                next,
-                "entrypoint",
-                self.permits(next, program, Class::File, "entrypoint"),
-            ),
+            (domain, "execute"),
+            (domain, "read"),
+            (next, "entrypoint"),
+            (next, "read"),
+            (next, "execute"),
         ];
-        for (whose, permission, is_there) in needs {
-            if is_there || self.is_permissive(whose) {
+        for (whose, permission) in needs {
+            if whose.as_ref() == UNCONFINED
+                || self.is_permissive(whose)
+                || self.permits(whose, program, Class::File, permission)
+            {
                 continue;
             }
             warnings.push(TypeWarning {
@@ -118,18 +119,24 @@ impl TypeEnforcement {
         warnings: &mut Vec<TypeWarning>,
     ) {
         let (domain, class) = (&place.domain, place.class);
-        if domain.as_ref() == UNCONFINED
-            || self.is_permissive(domain)
-            || self.permits(domain, created, class, "create")
-        {
+        if domain.as_ref() == UNCONFINED || self.is_permissive(domain) {
             return;
         }
-        warnings.push(TypeWarning {
-            origin: Some(origin.clone()),
-            explanation: format!(
-                "this `create` is refused: `{domain}` lacks the permission create for `{created}`"
-            ),
-            remedy: format!("write `allow {domain} {created} {class} create;`"),
-        });
+        let needs = [
+            (&place.directory, Class::Directory, "add_name"),
+            (created, class, "create"),
+        ];
+        for (of, class, permission) in needs {
+            if self.permits(domain, of, class, permission) {
+                continue;
+            }
+            warnings.push(TypeWarning {
+                origin: Some(origin.clone()),
+                explanation: format!(
+                    "this `create` is refused: `{domain}` lacks the permission {permission} for `{of}`"
+                ),
+                remedy: format!("write `allow {domain} {of} {class} {permission};`"),
+            });
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Classes of objects, and their permissions.
 
+use usher_label::CAPABILITIES;
+
 use crate::shared::{
     MAC_TE_ACCEPT, MAC_TE_ADD_NAME, MAC_TE_APPEND, MAC_TE_BIND, MAC_TE_CONNECT, MAC_TE_CREATE,
     MAC_TE_ENTRYPOINT, MAC_TE_EXECMEM, MAC_TE_EXECUTE, MAC_TE_GETATTR, MAC_TE_IOCTL, MAC_TE_LINKS,
@@ -62,51 +64,6 @@ const WORDS: [(&str, u32); 25] = [
     ("setsched", MAC_TE_SETSCHED),
     ("transition", MAC_TE_TRANSITION),
     ("execmem", MAC_TE_EXECMEM),
-];
-
-/// Capabilities by their numbers (capabilities(7)).
-const CAPABILITIES: [&str; 41] = [
-    "chown",
-    "dac_override",
-    "dac_read_search",
-    "fowner",
-    "fsetid",
-    "kill",
-    "setgid",
-    "setuid",
-    "setpcap",
-    "linux_immutable",
-    "net_bind_service",
-    "net_broadcast",
-    "net_admin",
-    "net_raw",
-    "ipc_lock",
-    "ipc_owner",
-    "sys_module",
-    "sys_rawio",
-    "sys_chroot",
-    "sys_ptrace",
-    "sys_pacct",
-    "sys_admin",
-    "sys_boot",
-    "sys_nice",
-    "sys_resource",
-    "sys_time",
-    "sys_tty_config",
-    "mknod",
-    "lease",
-    "audit_write",
-    "audit_control",
-    "setfcap",
-    "mac_override",
-    "mac_admin",
-    "syslog",
-    "wake_alarm",
-    "block_suspend",
-    "audit_read",
-    "perfmon",
-    "bpf",
-    "checkpoint_restore",
 ];
 
 impl Class {

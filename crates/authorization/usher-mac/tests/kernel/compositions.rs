@@ -51,7 +51,7 @@ fn types() -> TypeSettings {
 
 #[test]
 fn modules_together_permit_what_each_of_them_permits() {
-    let Some(mut world) = World::new("compositions", 76) else {
+    let Some(mut world) = World::new("compositions", 80) else {
         return;
     };
     let user = world.user;

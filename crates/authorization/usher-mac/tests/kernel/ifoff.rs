@@ -170,7 +170,7 @@ fn captures(interface: &str) -> bool {
 
 #[test]
 fn by_a_silent_interface_no_packet_enters_or_leaves() {
-    let Some(mut world) = World::new("ifoff", 75) else {
+    let Some(mut world) = World::new("ifoff", 78) else {
         return;
     };
     let _network = Network::new();
@@ -257,7 +257,7 @@ fn by_a_silent_interface_no_packet_enters_or_leaves() {
 
 #[test]
 fn a_new_interface_is_silent_for_sockets_at_once() {
-    let Some(mut world) = World::new("ifoff_new", 76) else {
+    let Some(mut world) = World::new("ifoff_new", 79) else {
         return;
     };
     let network = Network::new();

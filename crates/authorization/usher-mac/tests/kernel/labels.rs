@@ -175,6 +175,10 @@ fn a_traced_process_gets_no_other_label() {
         format!("{}:test/other", onto("exec_traced", &plain, &file)),
         onto("exec_traced", &entry, &file),
         onto("exec_traced", &plain, &file),
+        // The same where it traces another one.
+        "label_tracing:test/other".into(),
+        format!("exec_tracing:{}", entry.display()),
+        format!("exec_tracing:{}", plain.display()),
         // The twins that nobody traces.
         "in_child:label:test/other".into(),
         format!(
@@ -188,6 +192,9 @@ fn a_traced_process_gets_no_other_label() {
         "exec_traced EPERM",
         "exec_traced EPERM",
         "exec_traced ok",
+        "label_tracing EPERM",
+        "exec_tracing EPERM",
+        "exec_tracing ok",
         "in_child ok",
         "after_exec ok",
         "after_exec ok",

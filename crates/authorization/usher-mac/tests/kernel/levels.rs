@@ -7,7 +7,7 @@ const TEN: &str = "biba/10(low-10)";
 
 #[test]
 fn information_flows_between_levels_one_way() {
-    let Some(mut world) = World::new("levels", 70) else {
+    let Some(mut world) = World::new("levels", 81) else {
         return;
     };
     let user = world.user;

@@ -166,6 +166,12 @@ fn who_reads_what_is_lower_gets_lower() {
             "EPERM",
         ),
         (high("reads_traced", "high_too"), "ok"),
+        (
+            takes("lomac/high", "high", &format!("reads_tracing:{low}")),
+            "EPERM",
+        ),
+        (high("reads_tracing", "high_too"), "ok"),
+        (high("reads_after_tracing", "low"), "EACCES"),
         // Another module refuses.
         (
             takes(

@@ -70,7 +70,7 @@ fn policy() -> TypeSettings {
             "imapd spool file read",
             "imapd log file append getattr",
             "imapd spool directory search add_name remove_name getattr",
-            "imapd inner directory create",
+            "imapd inner directory create unlink",
             "web imapd_exec file execute read",
             "web tool_exec file execute read",
             "web admin_exec file execute read",
@@ -136,6 +136,10 @@ fn make_files(mounted: &Path, user: u32) {
     };
     fs::create_dir(mounted.join("spool")).unwrap();
     made("spool", "spool");
+    for (name, label) in [("spool/kept", "spool"), ("spool/own", "inner")] {
+        fs::create_dir(mounted.join(name)).unwrap();
+        made(name, label);
+    }
     for (name, label) in [("mail", "mail"), ("log", "log"), ("incoming", "spool")] {
         fs::write(mounted.join(name), "text").unwrap();
         made(name, label);
@@ -154,7 +158,7 @@ fn make_files(mounted: &Path, user: u32) {
 
 #[test]
 fn a_domain_does_what_rules_permit_it_and_nothing_else() {
-    let Some(mut world) = World::new("te", 74) else {
+    let Some(mut world) = World::new("te", 77) else {
         return;
     };
     let user = world.user;
@@ -209,6 +213,9 @@ fn a_domain_does_what_rules_permit_it_and_nothing_else() {
         (on("imapd", "pipe_in", "spool"), "EACCES"),
         (on("imapd", "unlink", "spool/job"), "EACCES"),
         (on("imapd", "unlink", "spool/letter"), "ok"),
+        (on("imapd", "rmdir", "spool/kept"), "EACCES"),
+        (on("imapd", "rmdir", "spool/own"), "ok"),
+        (on("none", "rmdir", "spool/kept"), "ok"),
         (on("imapd", "create", "new"), "EACCES"),
         // Programs.
         (runs("web", "tool", "mail"), "EACCES"),

@@ -103,7 +103,7 @@ fn about_files(model: &mut Model<'_>, case: &Case) -> Vec<(EntryPoint, Vec<u8>, 
         (
             InodeRmdir,
             file(case, &[]),
-            model.in_directory(case, &["remove_name"]),
+            model.changes_name(case, "remove_name", "unlink"),
         ),
         (
             InodeLink,

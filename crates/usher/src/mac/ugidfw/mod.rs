@@ -12,6 +12,7 @@ use clap::Subcommand;
 use nix::unistd::{Group, User};
 use serde::Serialize;
 use usher_daemon::files::write_atomically;
+use usher_local::applied::Applied;
 use usher_local::paths;
 use usher_policy::mac::ModuleSettings;
 use usher_policy::mac::bsdextended::{AccessRule, MODULE};
@@ -207,14 +208,27 @@ fn change(
     let path = Path::new(paths::POLICY_DIRECTORY).join(FILE);
     let lock = configuration::lock()?;
     let former = configuration::read()?;
-    if former.sources != configuration::in_force()?.sources {
+    let in_force = configuration::in_force()?;
+    // Groups are looked up anew with each policy.
+    let unchanged = Applied {
+        generation: in_force.generation,
+        groups: in_force.groups.clone(),
+        ..former.clone()
+    };
+    if unchanged != in_force {
         return Err(Failure::refused(
-            "the files of the policy are not those in force, and would come into force as well: see \
+            "the files below /etc/usher are not those in force, and would come into force as well: see \
              `usher policy diff`, and apply or undo that first",
         ));
     }
     let is_own = |source: &&Source| Path::new(&source.name) == path;
     let source = former.sources.iter().find(is_own);
+    if source.is_none() && !rules_of(&configuration::check(&in_force)?.policy).is_empty() {
+        return Err(Failure::refused(
+            "the rules of bsdextended stand in another file of the policy: change them there, and \
+             `usher policy apply`",
+        ));
+    }
     let mut rules = source.map_or_else(|| Ok(Vec::new()), rules_of_file)?;
     let number = edit(&mut rules)?;
     write(&path, &rules)?;

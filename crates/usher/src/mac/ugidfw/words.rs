@@ -5,11 +5,15 @@
 //! rule subject not uid root object not type d mode rx
 //! ```
 //!
-//! A `!` turns the condition behind it round, `not` at the beginning of a side all of its conditions, and
-//! both together none. The policy's own reader checks the values, so only what is written differently is
-//! looked at here.
+//! `!` negates the condition after it. `not` right after `subject` or `object` negates all conditions of that
+//! side; both together cancel out. The policy's own reader checks the values, so only what is written
+//! differently is looked at here.
 
-use usher_policy::mac::bsdextended::{AccessRule, AccountRange, Membership};
+use usher_policy::Quoted;
+use usher_policy::mac::bsdextended::{
+    AccessRule, AccountRange, Membership, OBJECT_CONDITIONS as OBJECT,
+    SUBJECT_CONDITIONS as SUBJECT,
+};
 
 /// Whose numbers a condition compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,18 +51,6 @@ pub(super) enum Mistake {
     #[error("this host has no {noun} {name:?}, which begins or ends a range: write its number")]
     UnknownAccount { noun: &'static str, name: String },
 }
-
-const SUBJECT: [&str; 2] = ["uid", "gid"];
-const OBJECT: [&str; 8] = [
-    "uid",
-    "gid",
-    "filesys",
-    "suid",
-    "sgid",
-    "uid_of_subject",
-    "gid_of_subject",
-    "type",
-];
 
 /// Finds the number of an account by its name.
 pub(super) type NumberOf<'a> = &'a dyn Fn(Account, &str) -> Option<u32>;
@@ -160,7 +152,7 @@ fn condition(
     let values = match word {
         "uid" => ranges(Account::User, values, number_of)?,
         "gid" => ranges(Account::Group, values, number_of)?,
-        "filesys" => values.iter().map(|path| format!("\"{path}\"")).collect(),
+        "filesys" => values.iter().map(|path| Quoted(path).to_string()).collect(),
         "type" if values.iter().any(|letters| letters.contains('a')) => {
             return if turned {
                 Err(Mistake::NoType)

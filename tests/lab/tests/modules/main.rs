@@ -1,5 +1,8 @@
-//! Policy modules from files, and the document that teaches how to write one.
+//! Policy modules from files.
 #![forbid(unsafe_code)]
+
+mod document;
+mod reload;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,41 +21,8 @@ const TRIALS: &str = "/var/lib/usher/labeller/trials.json";
 /// The folder in which modules are written.
 const WORK: &str = "/run/lab/work";
 
-/// The files and commands of the document, in its order.
-enum Step {
-    File(String, String),
-    Commands(String),
-    /// What the commands before it print.
-    Output(String),
-}
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The steps of docs/writing-a-module.md.
-fn document() -> Result<Vec<Step>, Box<dyn std::error::Error>> {
-    let text = fs::read_to_string(root().join("docs/writing-a-module.md"))?;
-    let mut steps = Vec::new();
-    let mut rest = text.as_str();
-    while let Some((before, block)) = rest.split_once("\n```") {
-        let (block, after) = block.split_once("\n```\n").ok_or("a block has no end")?;
-        let (kind, body) = block.split_once('\n').ok_or("a block has no text")?;
-        let body = format!("{body}\n");
-        steps.push(match kind {
-            "c" => {
-                // The last words before it: `NAME`:
-                let name = before.trim_end().strip_suffix("`:");
-                let name = name.and_then(|name| name.rsplit('`').next());
-                Step::File(name.ok_or("a file has no name")?.to_owned(), body)
-            }
-            "sh" => Step::Commands(body),
-            "text" => Step::Output(body),
-            other => return Err(format!("a block of {other}").into()),
-        });
-        rest = after;
-    }
-    Ok(steps)
 }
 
 /// A host with a folder of modules of its own, an account and an empty policy in force.
@@ -155,63 +125,6 @@ fn executes(host: &Host, program: &str) -> Result<bool, Box<dyn std::error::Erro
     let is_refused = output.stderr.contains("Permission denied");
     assert_eq!(output.status.success(), !is_refused, "{output:?}");
     Ok(output.status.success())
-}
-
-#[test]
-fn the_commands_of_the_document_lead_to_a_module_in_force() -> Outcome {
-    let lab = Lab::new()?;
-    let host = host(&lab)?;
-    let is_loaded_here = may_load(&host)?;
-    let _labeller = host.start_daemon(Role::Labeller)?;
-    for (program, owner) in [("/srv/own", "alice"), ("/srv/roots", "root")] {
-        host.write_program(program, "#!/bin/true\n")?;
-        host.run(["chown", owner, program])?;
-    }
-    let mut printed = String::new();
-    let (mut files, mut lines) = (0, 0);
-    for step in document()? {
-        match step {
-            Step::File(name, text) => {
-                if name.starts_with("trusted_path") {
-                    lines = lines.max(text.lines().count());
-                }
-                let example = fs::read_to_string(root().join("examples/module").join(&name))?;
-                assert_eq!(text, example, "examples/module/{name}");
-                host.write(format!("{WORK}/{name}"), text)?;
-                files += 1;
-            }
-            Step::Commands(text) if text.starts_with("usher mac") && !is_loaded_here => {
-                printed.clear();
-            }
-            Step::Commands(text) => {
-                let folder = match text.starts_with("make ") {
-                    true => root(),
-                    false => WORK.into(),
-                };
-                printed = commands(&host, &folder, &text)?;
-                if text.starts_with("usher mac load") {
-                    assert!(!executes(&host, "/srv/own")?);
-                    assert!(executes(&host, "/srv/roots")?);
-                }
-            }
-            Step::Output(text) if is_loaded_here => assert_eq!(printed, text),
-            Step::Output(_) => {}
-        }
-    }
-    assert_eq!((files, lines <= 32), (3, true), "{lines} lines");
-    // The test of the module can fail.
-    let broken = "sed 's/022/02/' trusted_path.bpf.c >broken.bpf.c\n\
-                  sed 's/trusted_path.bpf.c/broken.bpf.c/' trusted_path_test.c >broken_test.c\n\
-                  cc $(pkg-config --cflags usher-module) -o broken_test broken_test.c\n\
-                  if ./broken_test; then exit 1; fi\n";
-    commands(&host, Path::new(WORK), broken)?;
-    // Not in force any more, and seen as a module that can be.
-    assert!(executes(&host, "/srv/own")?);
-    let listed = answer(&host, &["list"])?;
-    assert_eq!(listed["modules"], json!([]));
-    let available = listed["available"].as_array().ok_or("no list")?;
-    assert!(available.contains(&json!("trusted_path")), "{listed}");
-    Ok(())
 }
 
 /// Whether a process of alice with this label, which root begins, opens a file.
@@ -423,142 +336,5 @@ fn an_unreadable_list_of_modules_is_not_replaced() -> Outcome {
         output.stderr.contains("no module named none is loaded"),
         "{output:?}"
     );
-    Ok(())
-}
-
-#[test]
-fn a_module_from_a_file_is_loaded_again_and_says_if_it_changed() -> Outcome {
-    let lab = Lab::new()?;
-    let host = host(&lab)?;
-    if !may_load(&host)? {
-        return Ok(());
-    }
-    commands(&host, &root(), "make install-module-headers")?;
-    let mut labeller = host.start_daemon(Role::Labeller)?;
-    let refusing = |mode: &str| {
-        format!(
-            "MAC_POLICY(modes);\nMAC_CHECK(bprm_check_security)\n\
-             {{ return request->file.mode == {mode} ? -EACCES : 0; }}\n"
-        )
-    };
-    for (program, mode) in [("/srv/one", "0751"), ("/srv/two", "0715")] {
-        host.write_program(program, "#!/bin/true\n")?;
-        host.run(["chmod", mode, program])?;
-    }
-    let both = || {
-        Ok::<_, Box<dyn std::error::Error>>([
-            executes(&host, "/srv/one")?,
-            executes(&host, "/srv/two")?,
-        ])
-    };
-    let read = |name: &str, what: &str| {
-        Ok::<_, Box<dyn std::error::Error>>(answer(&host, &["list", name])?[what].clone())
-    };
-    let changed = || {
-        Ok::<_, Box<dyn std::error::Error>>(
-            answer(&host, &["list", "modes"])?["has_changed"].clone(),
-        )
-    };
-    install(&host, "modes", &refusing("0100751"))?;
-    host.run(["usher", "mac", "load", "modes"])?;
-    assert_eq!(both()?, [false, true]);
-    let told = refused(&host, "modes")?;
-    assert!(told.contains("loaded already"), "{told}");
-    assert_eq!(changed()?, false);
-    let file = format!("{MODULES}/modes.bpf.o");
-    assert_eq!(answer(&host, &["list", "modes"])?["file"], json!(file));
-
-    // Another labeller adopts it. A new file has no effect yet.
-    labeller.crash()?;
-    labeller.start()?;
-    assert_eq!((both()?, changed()?), ([false, true], json!(false)));
-    install(&host, "modes", &refusing("0100715"))?;
-    assert_eq!((both()?, changed()?), ([false, true], json!(true)));
-
-    // As after a reboot: the file as it is now, and it says so.
-    labeller.end()?;
-    host.run(["usherd", "release"])?;
-    assert_eq!(both()?, [true, true]);
-    labeller.start()?;
-    assert_eq!((both()?, changed()?), ([true, false], json!(true)));
-    host.run(["usher", "mac", "unload", "modes"])?;
-    assert_eq!(both()?, [true, true]);
-    host.run(["usher", "mac", "load", "modes"])?;
-    assert_eq!((both()?, changed()?), ([true, false], json!(false)));
-
-    // Without its file it is not loaded again, and that is told.
-    labeller.end()?;
-    host.run(["usherd", "release"])?;
-    host.run(["mv", &file, "/run/lab/aside"])?;
-    labeller.start()?;
-    assert_eq!(both()?, [true, true]);
-    let status = answer(&host, &["status"])?;
-    let told = status["troubles"][0].as_str().unwrap_or_default();
-    assert!(told.contains("there is no module modes"), "{status}");
-    host.run(["mv", "/run/lab/aside", &file])?;
-    host.run(["usher", "mac", "load", "modes"])?;
-    assert_eq!(both()?, [true, false]);
-
-    // A file of the name of a built-in module, from a time when there was no such module.
-    host.run(["usher", "mac", "unload", "modes"])?;
-    labeller.end()?;
-    let renamed = refusing("0100751").replace("(modes)", "(bsdextended)");
-    install(&host, "bsdextended", &renamed)?;
-    host.write(LIST, r#"[{"name":"bsdextended","digest":""}]"#)?;
-    labeller.start()?;
-    assert_eq!(both()?, [false, true]);
-    host.run(["usher", "policy", "apply"])?;
-    labeller.crash()?;
-    labeller.start()?;
-    assert_eq!(
-        (both()?, read("bsdextended", "has_changed")?),
-        ([false, true], json!(true))
-    );
-    host.run(["usher", "mac", "unload", "bsdextended"])?;
-    assert!(refused(&host, "bsdextended")?.contains("there are two modules"));
-    host.run(["rm", &format!("{MODULES}/bsdextended.bpf.o")])?;
-
-    // Three times the labeller has ended while it loaded a module: it does so once more if it is told.
-    labeller.end()?;
-    host.write(
-        LIST,
-        r#"[{"name":"modes","digest":""},{"name":"none","digest":null}]"#,
-    )?;
-    host.write(TRIALS, r#"{"modes":3}"#)?;
-    labeller.start()?;
-    assert_eq!(both()?, [true, true]);
-    let status = answer(&host, &["status"])?;
-    let told = status["troubles"][0].as_str().unwrap_or_default();
-    assert!(told.contains("the labeller has ended 3 times"), "{status}");
-    assert_eq!(
-        status["modules"][0]["name"], "none",
-        "the modules after it are loaded"
-    );
-    host.run(["usher", "mac", "load", "modes"])?;
-    assert_eq!(both()?, [true, false]);
-    assert_eq!(host.read(TRIALS)?, "{}");
-    host.run(["usher", "mac", "unload", "none"])?;
-
-    // The verifier refuses a module that never ends; what is in force stays so, alone.
-    let hooks = answer(&host, &["status"])?["hooks"].clone();
-    let endless = "MAC_POLICY(endless);\nMAC_CHECK(task_kill)\n\
-                   { volatile __u32 at = 1; while (at) at = request->signal | 1; return 0; }\n\
-                   MAC_CHECK(file_open) { return 0; }\n";
-    install(&host, "endless", endless)?;
-    let told = refused(&host, "endless")?;
-    assert!(
-        told.contains("the kernel refuses the module endless"),
-        "{told}"
-    );
-    let status = answer(&host, &["status"])?;
-    assert_eq!(status["hooks"], hooks);
-    assert_eq!(
-        status["modules"].as_array().map(Vec::len),
-        Some(1),
-        "{status}"
-    );
-    assert_eq!(both()?, [true, false]);
-    host.run(["usher", "mac", "unload", "modes"])?;
-    assert!(!host.path("/sys/fs/bpf/usher_labeller").exists());
     Ok(())
 }

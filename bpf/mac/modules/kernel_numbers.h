@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Numbers of the kernel's calls, by which modules decide. */
+#ifndef USHER_MAC_MODULE_KERNEL_NUMBERS_H
+#define USHER_MAC_MODULE_KERNEL_NUMBERS_H
+
+/* Types of files, in the four bits of the mode. */
+#define TYPE(mode) ((mode) >> 12 & 15)
+#define PIPE 1
+#define CHARACTER 2
+#define DIRECTORY 4
+#define BLOCK 6
+#define LINK 10
+#define SOCKET 12
+
+#define DEVICE(major, minor) ((major) << 20 | (minor))
+
+/* Of mmap(2). */
+#define PROTECTION_READ 1
+#define PROTECTION_WRITE 2
+#define PROTECTION_EXECUTE 4
+
+/* PTRACE_MODE_ATTACH: more than reading what a process shows of itself. */
+#define ATTACH 2
+
+/* Commands and flags of System V IPC. */
+#define IPC_RMID 0
+#define IPC_SET 1
+#define SHM_LOCK 11
+#define SHM_UNLOCK 12
+#define SETVAL 16
+#define SETALL 17
+#define SHM_RDONLY 010000
+
+#endif

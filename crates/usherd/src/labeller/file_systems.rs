@@ -1,0 +1,63 @@
+//! The devices of mounted file systems.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
+/// The mounted file systems, as the kernel lists them.
+#[derive(Debug)]
+pub(super) struct FileSystems(Mutex<File>);
+
+impl FileSystems {
+    /// Those of an opened mountinfo file (proc_pid_mountinfo(5)).
+    pub(super) fn new(mounts: File) -> Self {
+        Self(Mutex::new(mounts))
+    }
+
+    /// The device of the file system that has this path, as its superblock has it. The device in stat(2)
+    /// is another one where a file system has several trees (btrfs).
+    pub(super) fn device(&self, path: &str) -> io::Result<(u32, u32)> {
+        let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?;
+        if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let mut text = String::new();
+        let mut mounts = self.0.lock();
+        mounts.rewind()?;
+        mounts.read_to_string(&mut text)?;
+        device_of(&text, found.stx_mnt_id).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// The device of a mount in the text of mountinfo: `ID PARENT MAJOR:MINOR ...`.
+fn device_of(mounts: &str, mount: u64) -> Option<(u32, u32)> {
+    let mut fields = mounts.lines().map(|line| line.split(' '));
+    let mut fields = fields.find_map(|mut fields| {
+        let is_wanted = fields.next()?.parse() == Ok(mount);
+        is_wanted.then_some(fields)
+    })?;
+    let (major, minor) = fields.nth(1)?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn file_systems_are_known_by_their_device() {
+        let device = std::fs::metadata("/proc").unwrap().dev();
+        let (major, minor) = FileSystems::new(File::open("/proc/self/mountinfo").unwrap())
+            .device("/proc")
+            .unwrap();
+        let expected = (rustix::fs::major(device), rustix::fs::minor(device));
+        assert_eq!((major, minor), expected);
+        let text = "25 1 8:17 / / rw - ext4 /dev/a rw\n36 25 0:30 /x /y rw - btrfs b rw\n";
+        assert_eq!(device_of(text, 36), Some((0, 30)));
+        assert_eq!(device_of(text, 3), None);
+    }
+}
