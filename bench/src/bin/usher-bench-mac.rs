@@ -1,4 +1,4 @@
-//! Counts what acts of programs (bench/servers/acts.c) cost with the framework of mandatory access control
+//! Counts what acts of programs (bench/servers/acts.c), and compiling zlib, cost with the framework of mandatory access control
 //! and without, in a guest whose clock counts instructions: see tests/vm/run --icount.
 //!
 //!     usher-bench-mac ROUNDS          all states of the framework in turn, in each round
@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use usher_bench::Figure;
-use usher_bench::busy::check_clock;
+use usher_bench::busy::{Busy, check_clock};
 use usher_bpf::{Code, code};
 use usher_kernel_label::set_own;
 use usher_mac::{Framework, Module};
@@ -29,6 +29,12 @@ const LSMS: &str = "/sys/kernel/security/lsm";
 /// In memory: a guest waits for a disk, and that time would count.
 const ACTS: &str = "/dev/shm/usher-bench-acts";
 static ACTS_BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/usher-bench-acts"));
+/// The sources of a C project.
+const ZLIB: &str = env!("USHER_BENCH_ZLIB");
+/// In memory, as the acts are.
+const PROJECT: &str = "/dev/shm/usher-bench-zlib";
+/// Compiles it: a driver, a compiler and an assembler for each of its 15 files.
+const COMPILE: &str = "cc -O2 -DHAVE_UNISTD_H -c *.c && ar rcs libz.a *.o && rm libz.a *.o";
 /// A module that declares `file_open` only.
 static FILE_OPEN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/file_open.bpf.o"));
 /// Programs that permit, at hooks of the framework.
@@ -57,6 +63,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     check_clock()?;
     fs::write(ACTS, ACTS_BYTES)?;
     fs::set_permissions(ACTS, Permissions::from_mode(0o755))?;
+    copy_project()?;
+    // What the compiler is made of is read from the machine once.
+    compile()?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let mut samples = Samples::new();
     match arguments.as_slice() {
@@ -170,7 +179,44 @@ fn measure(state: &str, samples: &mut Samples) -> Result<(), Box<dyn Error>> {
         let name = format!("mac/{act}/{state}");
         samples.entry(name).or_default().push(count.parse()?);
     }
+    let name = format!("mac/compile/{state}");
+    samples.entry(name).or_default().push(compile()?);
     Ok(())
+}
+
+/// Puts the sources of the C project where they are compiled.
+fn copy_project() -> Result<(), Box<dyn Error>> {
+    fs::create_dir_all(PROJECT)?;
+    let mut copied = 0;
+    for entry in fs::read_dir(ZLIB)? {
+        let path = entry?.path();
+        if path
+            .extension()
+            .is_some_and(|ending| ending == "c" || ending == "h")
+        {
+            let name = path.file_name().ok_or("a file without a name")?;
+            fs::copy(&path, Path::new(PROJECT).join(name))?;
+            copied += 1;
+        }
+    }
+    if copied == 0 {
+        return Err(format!("{ZLIB} has no source files").into());
+    }
+    Ok(())
+}
+
+/// Compiles the C project once. Returns the processor time of the whole guest in nanoseconds, which are
+/// instructions; what it waits for files of the machine is left out.
+fn compile() -> Result<f64, Box<dyn Error>> {
+    let busy = Busy::begin()?;
+    let status = Command::new("sh")
+        .args(["-c", COMPILE])
+        .current_dir(PROJECT)
+        .status()?;
+    if !status.success() {
+        return Err(format!("{COMPILE}: {status}").into());
+    }
+    Ok(busy.end()?.1)
 }
 
 #[cfg(test)]

@@ -49,7 +49,6 @@ fn a_module_from_a_file_is_loaded_again_and_says_if_it_changed() -> Outcome {
 
     // Another labeller adopts it. A new file has no effect yet.
     labeller.crash()?;
-    labeller.start()?;
     assert_eq!((both()?, changed()?), ([false, true], json!(false)));
     install(&host, "modes", &refusing("0100715"))?;
     assert_eq!((both()?, changed()?), ([false, true], json!(true)));
@@ -88,7 +87,6 @@ fn a_module_from_a_file_is_loaded_again_and_says_if_it_changed() -> Outcome {
     assert_eq!(both()?, [false, true]);
     host.run(["usher", "policy", "apply"])?;
     labeller.crash()?;
-    labeller.start()?;
     assert_eq!(
         (both()?, read("bsdextended", "has_changed")?),
         ([false, true], json!(true))
