@@ -67,12 +67,21 @@ pub enum FileLabelError {
     /// The file's own label would become too large.
     #[error("its label would become too large: {0}")]
     TooLarge(LabelMistake),
-    /// The caller may not set labels.
-    #[error("only a process with CAP_SYS_ADMIN may set labels here")]
+    /// The caller may not set labels, or not this one.
+    #[error(
+        "the caller lacks CAP_SYS_ADMIN, or a module in force refuses this change: see `usher mac refusals`, and \
+         the page usher-mac-NAME(7) of the module"
+    )]
     NotPermitted,
     /// Other processes kept changing the label.
     #[error("other processes keep changing its label; try again")]
     Contended,
+    /// A module in force does not take the value.
+    #[error(
+        "the module of an element does not take its value for a file: see the page usher-mac-NAME(7) (names of \
+         `te` are declared, and put in force by `usher policy apply`)"
+    )]
+    Invalid,
     /// The kernel refused otherwise.
     #[error("{0}")]
     Kernel(Errno),
@@ -84,7 +93,7 @@ impl FileLabelError {
         match self {
             Self::NotSupported => Errno::OPNOTSUPP,
             Self::Malformed(_) => Errno::BADMSG,
-            Self::Empty => Errno::INVAL,
+            Self::Empty | Self::Invalid => Errno::INVAL,
             Self::TooLarge(_) => Errno::NOSPC,
             Self::NotPermitted => Errno::PERM,
             Self::Contended => Errno::AGAIN,
@@ -96,6 +105,7 @@ impl FileLabelError {
         match errno {
             Errno::OPNOTSUPP => Self::NotSupported,
             Errno::PERM => Self::NotPermitted,
+            Errno::INVAL => Self::Invalid,
             errno => Self::Kernel(errno),
         }
     }

@@ -22,8 +22,11 @@ pub enum ProcessLabelError {
     /// A module refuses by the labels.
     #[error("a module refuses: the process's label does not permit this one")]
     Refused,
-    /// No module in force has such an element, or the value is none of its kind.
-    #[error("no module in force has such an element, or its value is not one of the module's kind")]
+    /// No module in force has such an element, or does not take the value.
+    #[error(
+        "no module in force has such an element, or the module does not take its value (names of `te` are \
+         declared, and put in force by `usher policy apply`); `usher mac list` shows the modules"
+    )]
     Invalid,
     /// Another thread has changed the label while modules were asked.
     #[error("another thread has changed the label meanwhile; try again")]

@@ -31,7 +31,7 @@ pub enum Error {
     #[error("a module named {0} is loaded already; unload it first")]
     Loaded(String),
     /// There is no module of this name.
-    #[error("no module named {0} is loaded")]
+    #[error("no module named {0} is loaded; `usher mac list` shows those that are")]
     NotLoaded(String),
     /// All slots are taken.
     #[error(

@@ -69,7 +69,7 @@ pub enum MacError {
     #[error("/proc/self/ns/net: {0}; without it the names of interfaces mean nothing")]
     Network(io::Error),
     /// A name in a rule is unknown.
-    #[error("{place}: this host has no {noun} {name}")]
+    #[error("{place}: this host has no {noun} {name}; create it, or correct the name")]
     Unknown {
         /// The rule.
         place: String,
@@ -91,7 +91,7 @@ pub enum MacError {
         error: io::Error,
     },
     /// The file system of a path is unknown.
-    #[error("{place}: cannot tell the file system of {path}: {error}")]
+    #[error("{place}: filesys {path}: {error}")]
     FileSystem {
         /// The rule.
         place: String,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 
 /// The mounted file systems, as the kernel lists them.
 #[derive(Debug)]
@@ -16,12 +16,22 @@ impl FileSystems {
         Self(Mutex::new(mounts))
     }
 
-    /// The device of the file system that has this path, as its superblock has it. The device in stat(2)
-    /// is another one where a file system has several trees (btrfs).
+    /// The device of the file system that is mounted at a path, as its superblock has it. The device in
+    /// stat(2) is another one where a file system has several trees (btrfs).
+    ///
+    /// # Errors
+    /// Nothing is mounted there: the path would mean the whole file system around it.
     pub(super) fn device(&self, path: &str) -> io::Result<(u32, u32)> {
         let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?;
-        if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+        let mount_root = StatxAttributes::MOUNT_ROOT;
+        let has_number = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+        if !found.stx_attributes_mask.contains(mount_root) || !has_number {
             return Err(io::ErrorKind::Unsupported.into());
+        }
+        if !found.stx_attributes.contains(mount_root) {
+            let text = "no file system is mounted there, so the whole one around it would be meant; name a \
+                        mount point (findmnt)";
+            return Err(io::Error::new(io::ErrorKind::NotFound, text));
         }
         let mut text = String::new();
         let mut mounts = self.0.lock();
@@ -51,11 +61,14 @@ mod tests {
     #[test]
     fn file_systems_are_known_by_their_device() {
         let device = std::fs::metadata("/proc").unwrap().dev();
-        let (major, minor) = FileSystems::new(File::open("/proc/self/mountinfo").unwrap())
-            .device("/proc")
-            .unwrap();
+        let mounted = FileSystems::new(File::open("/proc/self/mountinfo").unwrap());
+        let (major, minor) = mounted.device("/proc").unwrap();
         let expected = (rustix::fs::major(device), rustix::fs::minor(device));
         assert_eq!((major, minor), expected);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        let refused = mounted.device(path).unwrap_err().to_string();
+        assert!(refused.contains("is mounted there"), "{refused}");
         let text = "25 1 8:17 / / rw - ext4 /dev/a rw\n36 25 0:30 /x /y rw - btrfs b rw\n";
         assert_eq!(device_of(text, 36), Some((0, 30)));
         assert_eq!(device_of(text, 3), None);

@@ -96,8 +96,8 @@ impl Multilabel {
             return Err(io::ErrorKind::Unsupported.into());
         }
         if !found.stx_attributes.contains(mount_root) {
-            let text = "no file system is mounted there; mount it, or name the mount point of the one \
-                        that has this directory";
+            let text = "no file system is mounted there; mount one. Name the mount point of the one around it \
+                        only if all of its files have labels";
             return Err(io::Error::new(io::ErrorKind::NotFound, text));
         }
         Ok(Self {

@@ -336,7 +336,8 @@ mod tests {
     #[test]
     fn unknown_names_are_refused_with_their_rule() {
         let refused = resolved("rule mode r;\nrule subject uid no-such-user mode r;").unwrap_err();
-        let said = "a.policy:3:1: this host has no user no-such-user";
+        let said =
+            "a.policy:3:1: this host has no user no-such-user; create it, or correct the name";
         assert_eq!(refused.to_string(), said);
         let refused = resolved("rule object gid no-such-group mode r;").unwrap_err();
         assert!(
@@ -345,9 +346,7 @@ mod tests {
         );
         let refused = resolved("rule object filesys \"/no/such/path\" mode r;").unwrap_err();
         assert!(
-            refused
-                .to_string()
-                .contains("the file system of /no/such/path"),
+            refused.to_string().contains("filesys /no/such/path: "),
             "{refused}"
         );
     }
@@ -374,7 +373,7 @@ mod tests {
             (&expected[..], 99)
         );
         let refused = settings_of("mac portacl {\n permit group no-such tcp 80; }").unwrap_err();
-        let said = "a.policy:2:2: this host has no group no-such";
+        let said = "a.policy:2:2: this host has no group no-such; create it, or correct the name";
         assert_eq!(refused.to_string(), said);
     }
 
@@ -395,7 +394,8 @@ mod tests {
             Module::named("seeotheruids").and_then(|module| module.settings().cloned())
         );
         let refused = exempt("specificgid no-such;").unwrap_err().to_string();
-        assert_eq!(refused, "a.policy:1:20: this host has no group no-such");
+        let said = "a.policy:1:20: this host has no group no-such; create it, or correct the name";
+        assert_eq!(refused, said);
     }
 
     #[test]
@@ -458,6 +458,8 @@ mod tests {
         // An account of every host.
         assert_eq!(services("daemon").unwrap(), Settings::Ubns(expected));
         let refused = services("no-such-user").unwrap_err().to_string();
-        assert_eq!(refused, "service notes: this host has no user no-such-user");
+        let said =
+            "service notes: this host has no user no-such-user; create it, or correct the name";
+        assert_eq!(refused, said);
     }
 }

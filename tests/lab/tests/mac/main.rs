@@ -281,6 +281,10 @@ fn modules_decide_by_the_policy_whoever_dies() -> Outcome {
             "no user no-such-user",
         ),
         (format!("{for_alice}\n  rule mode q;"), "mac.policy:3:13"),
+        (
+            format!("{for_alice}\n  rule object filesys \"/srv\" mode n;"),
+            "filesys /srv: no file system is mounted there",
+        ),
     ] {
         write_rule(&host, &rule)?;
         let told = refused(&host, &["usher", "policy", "apply"])?;
