@@ -202,7 +202,8 @@ struct io_uring_cmd {
 struct linux_binprm {
 	struct file *file;
 	struct cred *cred;
-	const char *interp;
+	const char *filename;
+	const char *interp; /* `filename`, until an interpreter takes its place */
 	char buf[256]; /* BINPRM_BUF_SIZE */
 	unsigned int secureexec : 1;
 };

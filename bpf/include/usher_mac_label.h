@@ -157,7 +157,7 @@ struct usher_mac_labelled {
 enum usher_mac_reason {
 	USHER_MAC_BY_MODULE = 0, /* the module refuses it; or nothing was refused */
 	/* The module permits it if the process gets another element, and it cannot get that: */
-	USHER_MAC_IS_TRACED = 1, /* another process traces it, or it traces one */
+	USHER_MAC_IS_TRACED = 1, /* another one traces it, or answers its calls; or it traces one */
 	USHER_MAC_SHARES_MEMORY = 2, /* it has memory that it shares, and can write */
 	USHER_MAC_IS_OLDER = 3, /* its program began before the module came into force */
 	USHER_MAC_CHANGES = 4, /* its label changes again and again */

@@ -63,13 +63,19 @@ static __always_inline __u64 number_wanted(struct mac_demotion *room, __u32 slot
 static __always_inline int lower(struct task_struct *main, struct mac_demotion *room,
 				 struct usher_mac_label *former, __u64 youngest)
 {
-	struct usher_mac_process *process = entry_of(main, 0);
+	struct usher_mac_process *process = entry_of(main, 0), *above = NULL;
+	struct task_struct *parent = vfork_parent_of(main);
 	int answer = 0;
 
 	if (!process)
 		return USHER_MAC_IS_OLDER;
 	if (is_in_trace(main))
 		return USHER_MAC_IS_TRACED;
+	/* Its memory is its parent's. */
+	if (parent)
+		above = entry_of(parent, 0);
+	if (above && above->shares_memory)
+		return USHER_MAC_SHARES_MEMORY;
 	bpf_spin_lock(&process->lock);
 	if (!are_equal(&process->label, former)) {
 		*former = process->label;
@@ -86,7 +92,7 @@ static __always_inline int lower(struct task_struct *main, struct mac_demotion *
 		return answer;
 	reach_threads(main, process);
 	/* What came meanwhile was permitted by the former label. */
-	if (is_in_trace(main))
+	if (is_in_trace(main) || (above && above->shares_memory))
 		bpf_send_signal_task(main, SIGKILL, PIDTYPE_TGID, 0);
 	return 0;
 }

@@ -15,6 +15,9 @@ struct mac_name {
 };
 
 /* Room for reading one label. The verifier follows few states of what lies in a map. */
+/* Scripts of one execution: the kernel follows no more. */
+#define MAC_SCRIPTS 5
+
 struct mac_scratch {
 	__u8 text[USHER_MAC_TEXT_SIZE];
 	struct usher_mac_text state;
@@ -31,7 +34,10 @@ struct mac_scratch {
 	__u32 named; /* slots of the elements so far, one bit each */
 	__u32 is_bad;
 	__u32 reads_attribute; /* 1: the kernel reads one for this thread */
-	__u32 reserved;
+	__u32 scripts; /* of the execution under way */
+	/* The scripts, and behind them the program that runs; the label of each. */
+	struct usher_mac_execution programs[MAC_SCRIPTS + 1];
+	struct usher_mac_label of_programs[MAC_SCRIPTS + 1];
 };
 
 /*

@@ -6,10 +6,11 @@
  * A packet has the label of the interface by which it arrived: the one that hands it to the network
  * layer, so a bridge and not its port. Between sockets of this host that is `lo`, since the kernel
  * forgets the sender there; also for this host's copy of its own multicast and broadcast, which
- * comes by no interface. A UNIX datagram has the label of the process that sends it.
+ * comes by no interface. A UNIX datagram, and a netlink message of a process, has the label of the
+ * process that sends it.
  *
- * Packets come in any context. The current process has nothing to do with them, but for UNIX
- * datagrams, which the sending process itself delivers.
+ * Packets come in any context. The current process has nothing to do with them, but for these two,
+ * which the sending process itself delivers.
  */
 #ifndef USHER_MAC_PACKETS_H
 #define USHER_MAC_PACKETS_H
@@ -18,6 +19,7 @@
 #include "usher_ends.h"
 
 #define AF_UNIX 1
+#define AF_NETLINK 16
 #define IPPROTO_TCP 6
 /* linux/if_packet.h */
 #define PACKET_LOOPBACK 5
@@ -47,7 +49,13 @@ struct tcp_sock___mac {
 struct sk_buff___mac {
 	struct sock___mac_call *sk;
 	struct net_device___mac *dev;
+	char cb[48];
 	__u8 pkt_type : 3;
+};
+
+/* In `cb` of a netlink message. */
+struct netlink_skb_parms {
+	__u32 portid; /* of the sending socket; 0: the kernel's */
 };
 
 struct nsproxy___mac {
@@ -100,6 +108,14 @@ static __always_inline int is_of_kernel(const struct sock___mac_call *socket)
 	return !BPF_CORE_READ_BITFIELD_PROBED(tcp, is_mptcp);
 }
 
+/* Whether the calling process sends this packet to a socket, which gets it at once. */
+static __always_inline int is_sent_now(__u32 family, const struct sk_buff___mac *packet)
+{
+	if (family != AF_NETLINK)
+		return family == AF_UNIX;
+	return bpf_core_cast(packet->cb, struct netlink_skb_parms)->portid != 0;
+}
+
 /* Reads a packet at a socket. Returns 0 for a socket of the kernel, such as the one for ICMP and
  * neighbours: modules are not asked about these. */
 static __always_inline int read_packet(struct usher_mac_packet *wanted,
@@ -138,7 +154,7 @@ int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *
 	be_nobody(&subject);
 	if (begin_labels_by(&labels, asked, 0)) {
 		read_socket_label(&labels.subject, socket);
-		if (wanted.family == AF_UNIX)
+		if (is_sent_now(wanted.family, arrived))
 			read_own_label(&labels.object);
 		else
 			read_interface_label(&labels.object, arrived->dev, is_loopback);

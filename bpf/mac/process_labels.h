@@ -12,7 +12,11 @@
 #define USHER_MAC_PROCESS_LABELS_H
 
 #include "label_text.h"
+#include "usher_prepared.h"
 
+#define CLONE_VM 0x00000100
+#define CLONE_VFORK 0x00004000
+#define CLONE_PARENT 0x00008000
 #define CLONE_THREAD 0x00010000
 
 /* Of a program that is executed, in `unsafe`: another process has the same working directory, root
@@ -74,15 +78,60 @@ static __always_inline int traces(const struct task_struct *thread)
 	return own->ptraced.next != &own->ptraced;
 }
 
+/* The process that waits in vfork(2) for this thread's, with the same memory; NULL: there is none.
+ */
+static __always_inline struct task_struct *vfork_parent_of(struct task_struct *thread)
+{
+	const struct task_struct *own = bpf_core_cast(thread, struct task_struct);
+	const struct task_struct *parent = bpf_core_cast(own->real_parent, struct task_struct);
+
+	return own->mm && own->mm == parent->mm ? thread->real_parent->group_leader : NULL;
+}
+
+static __always_inline void note_sharing(struct task_struct *leader)
+{
+	struct usher_mac_process *process = entry_of(leader, 0);
+
+	if (!process)
+		return;
+	bpf_spin_lock(&process->lock);
+	process->shares_memory = 1;
+	bpf_spin_unlock(&process->lock);
+}
+
+/*
+ * Whether a new process must count as one that shares memory which it can write. It has its
+ * parent's mappings: also one that another thread of the parent makes right now. A process that has
+ * the parent's memory itself (CLONE_VM) is followed where the parent waits for it, as in vfork(2);
+ * elsewhere all of them count.
+ */
+static __always_inline int begins_sharing(struct task_struct *parent, __u64 flags)
+{
+	struct task_struct *above;
+
+	if (!(flags & CLONE_VM))
+		return bpf_core_cast(parent, struct task_struct)->signal->nr_threads > 1;
+	above = vfork_parent_of(parent);
+	if (flags & CLONE_VFORK && !(flags & CLONE_PARENT) && !above)
+		return 0;
+	note_sharing(parent->group_leader);
+	if (above)
+		note_sharing(above);
+	return 1;
+}
+
 /* Hook: task_alloc, because the new process runs nothing yet. */
 SEC("lsm/task_alloc")
 int BPF_PROG(dispatch_task_alloc, struct task_struct *task, __u64 flags)
 {
+	struct task_struct *caller = bpf_get_current_task_btf();
 	struct usher_mac_process *parent, *child;
+	int is_sharing;
 
 	if (!labelled_of(~0ULL) || flags & CLONE_THREAD)
 		return 0;
-	parent = entry_of(bpf_get_current_task_btf()->group_leader, 0);
+	is_sharing = begins_sharing(caller, flags);
+	parent = entry_of(caller->group_leader, 0);
 	if (!parent)
 		return 0;
 	child = entry_of(task, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -91,7 +140,7 @@ int BPF_PROG(dispatch_task_alloc, struct task_struct *task, __u64 flags)
 	bpf_spin_lock(&parent->lock);
 	child->label = parent->label;
 	child->began = parent->began;
-	child->shares_memory = parent->shares_memory;
+	child->shares_memory = parent->shares_memory | is_sharing;
 	bpf_spin_unlock(&parent->lock);
 	return 0;
 }
@@ -127,20 +176,84 @@ static __always_inline int decide_program(__u32 slot, struct mac_scratch *now,
 
 struct program_reading {
 	struct mac_scratch *scratch;
-	const struct usher_mac_execution *wanted;
-	struct usher_mac_label *file;
 	__u64 asked;
 	int error;
 };
 
-static long decide_program_slot(__u64 slot, struct program_reading *reading)
+/* Each module is asked about a script before it is asked about the interpreter. */
+static long decide_program_slot(__u64 step, struct program_reading *reading)
 {
-	if (slot >= USHER_MAC_MODULES)
+	__u64 slot = step % USHER_MAC_MODULES, file = step / USHER_MAC_MODULES;
+	struct mac_scratch *now = reading->scratch;
+
+	if (file > MAC_SCRIPTS)
 		return 1;
 	if (reading->asked >> slot & 1)
 		reading->error =
-		    decide_program(slot, reading->scratch, reading->wanted, reading->file);
+		    decide_program(slot, now, &now->programs[file], &now->of_programs[file]);
 	return reading->error != 0;
+}
+
+/* The modules that decide about new programs. */
+static __always_inline __u64 deciding(void)
+{
+	return modules_at(MAC_POINT_new_program) & labelled_of(~0ULL);
+}
+
+/* Reads a file of an execution into the room, at its place there. Returns 0 where modules are not
+ * asked about it: files of BPF file systems, which are no programs. */
+static __always_inline int read_program(struct mac_scratch *now, __u32 place, struct inode *inode)
+{
+	struct mac_labels labels = {};
+
+	asm volatile("" : "+r"(place));
+	if (place > MAC_SCRIPTS)
+		return -EACCES;
+	if (!read_file(&now->programs[place].file, inode))
+		return 0;
+	labels.slots = asked_about(deciding(), &now->own);
+	labels.unknown = read_file_label(&labels.object, inode, now->programs[place].file.device);
+	now->of_programs[place] = labels.object;
+	return refuses_unknown(&now->subject, &labels) ? -EACCES : 1;
+}
+
+/* Notes a script, because it says what its interpreter does: the modules are asked about both when
+ * the program is known. With a stack of its own. */
+static __noinline int note_script(struct file *script)
+{
+	struct mac_scratch *now = take_scratch();
+	int error;
+
+	if (!now)
+		return -ENOMEM;
+	read_subject(&now->subject);
+	read_own_label(&now->own);
+	error = read_program(now, now->scripts, script->f_inode);
+	if (error > 0)
+		now->scripts++;
+	return error < 0 ? error : 0;
+}
+
+/* Whether a file is one that says by its first line which program interprets it. */
+static __always_inline int is_script(const struct linux_binprm *program)
+{
+	return program->buf[0] == '#' && program->buf[1] == '!';
+}
+
+/* For bprm_check_security, which comes for each file of an execution. */
+static __always_inline int follow_execution(struct linux_binprm *program)
+{
+	const struct linux_binprm *begun = bpf_core_cast(program, struct linux_binprm);
+	struct mac_scratch *now;
+
+	if (!deciding())
+		return 0;
+	if (begun->interp == begun->filename) {
+		now = bpf_task_storage_get(&scratch, bpf_get_current_task_btf(), NULL, 0);
+		if (now)
+			now->scripts = 0;
+	}
+	return is_script(begun) ? note_script(program->file) : 0;
 }
 
 static __always_inline void overlay(struct usher_mac_label *label,
@@ -157,10 +270,9 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct program_reading reading = { .scratch = now };
+	const struct linux_binprm *begun = bpf_core_cast(program, struct linux_binprm);
 	struct usher_mac_process *own, *leader;
-	struct usher_mac_execution wanted = {};
-	const struct linux_binprm *begun;
-	struct mac_labels labels = {};
+	int answer;
 
 	own = entry_of(task, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	leader = entry_of(task->group_leader, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -174,26 +286,25 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 	now->label = own->from;
 	overlay(&now->label, &own->at_exec);
 	read_subject(&now->subject);
-	reading.asked = modules_at(MAC_POINT_new_program) & labelled_of(~0ULL);
-	/* Modules are not asked about files of BPF file systems, which are no programs. */
-	if (reading.asked && read_file(&wanted.file, inode)) {
-		begun = bpf_core_cast(program, struct linux_binprm);
-		wanted.euid = begun->cred->euid.val;
-		wanted.egid = begun->cred->egid.val;
-		labels.slots = asked_about(reading.asked, &now->own);
-		labels.unknown = read_file_label(&labels.object, inode, wanted.file.device);
-		if (refuses_unknown(&now->subject, &labels))
-			return -EACCES;
-		reading.wanted = &wanted;
-		reading.file = &labels.object;
-		bpf_loop(USHER_MAC_MODULES, decide_program_slot, &reading, 0);
+	reading.asked = deciding();
+	if (reading.asked) {
+		answer = read_program(now, now->scripts, inode);
+		if (answer < 0)
+			return answer;
+		for (int i = 0; i <= MAC_SCRIPTS; i++) {
+			now->programs[i].euid = begun->cred->euid.val;
+			now->programs[i].egid = begun->cred->egid.val;
+		}
+		bpf_loop((now->scripts + answer) * USHER_MAC_MODULES, decide_program_slot, &reading,
+			 0);
 	}
 	/* Others control it that were permitted to control its former label, and no other one; it
-	 * controls others that its former label was permitted to control. */
+	 * controls others that its former label was permitted to control. Its filter of system
+	 * calls may have somebody answer them. */
 	if (!reading.error && !are_equal(&now->label, &now->own) &&
 	    (bpf_core_cast(program, struct linux_binprm___mac)->unsafe &
 		 (LSM_UNSAFE_SHARE | LSM_UNSAFE_PTRACE) ||
-	     traces(task)))
+	     traces(task) || has_listener(task)))
 		reading.error = -EPERM;
 	own->to = now->label;
 	own->is_decided = !reading.error;
@@ -260,8 +371,8 @@ int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
 	return 0;
 }
 
-/* Whether a process traces a thread of this one, or is traced by one. With a stack of its own,
- * because that of setselfattr has little room. */
+/* Whether a process traces a thread of this one, or is traced by one, or may answer its system
+ * calls. With a stack of its own, because that of setselfattr has little room. */
 static __noinline int is_in_trace(struct task_struct *main)
 {
 	struct bpf_iter_task threads;
@@ -270,7 +381,7 @@ static __noinline int is_in_trace(struct task_struct *main)
 
 	bpf_iter_task_new(&threads, main, THREADS_OF_PROCESS);
 	while ((thread = bpf_iter_task_next(&threads)))
-		found |= thread->ptrace != 0 || traces(thread);
+		found |= thread->ptrace != 0 || traces(thread) || has_listener(thread);
 	bpf_iter_task_destroy(&threads);
 	return found;
 }

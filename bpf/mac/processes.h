@@ -16,7 +16,10 @@ int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 	struct usher_mac_execution wanted = {};
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
+	int error = follow_execution(program);
 
+	if (error)
+		return error;
 	if (!asked || !read_file(&wanted.file, begun->file->f_inode))
 		return 0;
 	wanted.euid = begun->cred->euid.val;
@@ -46,20 +49,22 @@ static __always_inline __u32 permitted_of(const struct file *file, unsigned long
 	return permitted;
 }
 
-/* Notes that the calling process maps what it shares, and can write: see demotions.h. Global, so
+/* Notes that the calling process maps what it shares, and can write: see demotions.h. The mapping
+ * is its parent's, too, where that one waits in vfork(2): so both must have one label. Global, so
  * that the verifier goes through it once. */
 __attribute__((noinline)) int mac_note_sharing(void)
 {
-	struct usher_mac_process *process;
+	struct task_struct *caller = bpf_get_current_task_btf();
+	struct task_struct *parent = vfork_parent_of(caller);
+	struct usher_mac_label own, above;
 
-	process =
-	    bpf_task_storage_get(&processes, bpf_get_current_task_btf()->group_leader, NULL, 0);
-	if (!process)
+	note_sharing(caller->group_leader);
+	if (!parent)
 		return 0;
-	bpf_spin_lock(&process->lock);
-	process->shares_memory = 1;
-	bpf_spin_unlock(&process->lock);
-	return 0;
+	note_sharing(parent);
+	read_own_label(&own);
+	read_process_label(&above, parent);
+	return are_equal(&own, &above) ? 0 : -EACCES;
 }
 
 /* Hook: mmap_file, because what is mapped is read, written and executed without a further call.
@@ -73,10 +78,13 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 	const struct inode *inode;
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
+	int error = 0;
 
 	/* Of processes about which no module is asked, too: they may get an element later. */
 	if (flags & MAP_SHARED && (!file || permitted_of(file, flags) & PROT_WRITE))
-		mac_note_sharing();
+		error = mac_note_sharing();
+	if (error)
+		return mac_bounded(error);
 	if (!asked || !file)
 		return 0;
 	inode = bpf_core_cast(file, struct file)->f_inode;

@@ -309,6 +309,8 @@ USES_FILES(inode_rmdir)
 USES_FILES(inode_rename)
 USES_FILES(inode_rename_to)
 USES_FILES(inode_setattr)
+USES_FILES(inode_set_acl)
+USES_FILES(inode_remove_acl)
 
 /* A process becomes one of a service once: where it may become any user, or is of its account. */
 MAC_RELABEL(relabel_process)

@@ -32,7 +32,7 @@ pub enum Outcome {
 /// Why a process could not get another element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NotLowered {
-    /// Another process traces it.
+    /// Another process traces it, or may answer its system calls; or it traces one.
     IsTraced,
     /// It has mapped a file or memory that it shares, and can write, which Linux cannot end.
     SharesMemory,
@@ -47,7 +47,9 @@ pub enum NotLowered {
 impl fmt::Display for NotLowered {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Self::IsTraced => "another process traces it, or it traces one",
+            Self::IsTraced => {
+                "another process traces it or may answer its system calls, or it traces one"
+            }
             Self::SharesMemory => "it has memory that it shares and can write",
             Self::IsOlder => "it runs since before the module was loaded",
             Self::Changes => "its label changed again and again meanwhile",

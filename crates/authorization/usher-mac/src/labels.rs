@@ -27,8 +27,9 @@ pub(crate) const TABLES: [&str; 15] = [
 ];
 
 /// The hooks whose dispatchers keep labels. They are attached while a module with labels is loaded.
-pub(crate) const HOOKS: [&str; 22] = [
+pub(crate) const HOOKS: [&str; 23] = [
     "task_alloc",
+    "bprm_check_security",
     "bprm_creds_from_file",
     "bprm_committed_creds",
     "setselfattr",

@@ -118,6 +118,18 @@ impl World {
         path
     }
 
+    /// Compiles a program of tests/.
+    fn compile(&self, name: &str) -> String {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
+        let program = self.path(name);
+        let compiled = Command::new("cc")
+            .args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+            .args([&program, &source])
+            .status();
+        assert!(compiled.unwrap().success());
+        program.display().to_string()
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.files.path().join(name)
     }

@@ -5,6 +5,7 @@ import ctypes
 import errno
 import os
 import signal
+import struct
 import sys
 import threading
 
@@ -16,6 +17,9 @@ DONE = 1111
 ATTRIBUTE = "security.bpf.mac"
 # Of ptrace(2).
 TRACEME, CONT, DETACH, SETOPTIONS, EXIT_KILL = 0, 7, 17, 0x4200, 0x100000
+
+# Of prctl(2) and seccomp(2).
+NO_NEW_PRIVILEGES, SECCOMP, SET_FILTER, NEW_LISTENER = 38, 317, 1, 8
 
 kernel = ctypes.CDLL(None, use_errno=True)
 
@@ -190,6 +194,34 @@ def exec_tracing(program):
     apart(run)
 
 
+def listen(listens=True):
+    """This process answers its system calls itself, or has a filter that only permits."""
+    permit = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7FFF0000))
+    filters = struct.pack("HxxxxxxP", 1, ctypes.addressof(permit))
+    checked(kernel.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    return system_call(SECCOMP, SET_FILTER, NEW_LISTENER if listens else 0, filters)
+
+
+def label_listened(text):
+    """A child whose system calls another process may answer sets its label."""
+
+    def run():
+        listen()
+        label(text)
+
+    apart(run)
+
+
+def exec_listened(program, listens="yes"):
+    """The same, as it becomes a program."""
+
+    def run():
+        listen(listens == "yes")
+        os.execv(program, [program, "/dev/null"])
+
+    apart(run)
+
+
 def exec_of_thread(program, path, text):
     """A thread that is not the main one sets the label, and becomes a program that reads the file."""
     child = os.fork()
@@ -318,6 +350,8 @@ LABEL_ACTS = {
     "exec_of_thread": exec_of_thread,
     "exec_traced": exec_traced,
     "label_traced": label_traced,
+    "label_listened": label_listened,
+    "exec_listened": exec_listened,
     "label_tracing": label_tracing,
     "exec_tracing": exec_tracing,
     "relabels_race": relabels_race,

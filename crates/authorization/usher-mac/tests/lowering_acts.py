@@ -290,6 +290,25 @@ def becomes(element, path, program):
         raise OSError((errno.EACCES, errno.EPERM)[status - 1], "refused")
 
 
+def shares(element, program, way, path, low):
+    """A process with an element becomes a program that shares memory in some way, or not, and reads."""
+
+    def run():
+        label(element)
+        os.execv(program, ["sharing", way, path, low])
+
+    child = os.fork()
+    if child == 0:
+        try:
+            run()
+        finally:
+            os._exit(255)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 1), status
+    if status:
+        raise OSError(errno.EACCES, "refused")
+
+
 def stays_at_failure(element, path, program):
     """A process with an element that fails to execute a program has not got lower by that."""
 
@@ -299,10 +318,10 @@ def stays_at_failure(element, path, program):
         try:
             os.execv(program, ["none"])
         except OSError as error:
-            assert error.errno == errno.ENOEXEC, error
+            assert error.errno in (errno.ENOEXEC, errno.ENOENT), error
         os.write(file, b"x")
 
     apart(run)
 
 
-LOWERING_ACTS = {act.__name__: act for act in (takes, becomes, stays_at_failure)}
+LOWERING_ACTS = {act.__name__: act for act in (takes, becomes, shares, stays_at_failure)}

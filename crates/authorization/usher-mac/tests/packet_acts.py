@@ -17,6 +17,8 @@ KINDS = {
     "udp": (sockets.SOCK_DGRAM, 0),
 }
 GROUP = "239.77.0.1"
+# NETLINK_USERSOCK
+USERSOCK = 2
 
 
 def dropped(one):
@@ -54,6 +56,29 @@ def has_come(one):
         return True
     except BlockingIOError:
         return False
+
+
+def waits_for_netlink(element, sender):
+    """A process with an element gets a netlink message of another process."""
+
+    def run():
+        label(element)
+        one = sockets.socket(sockets.AF_NETLINK, sockets.SOCK_RAW, USERSOCK)
+        one.bind((0, 0))
+        one.setblocking(False)
+
+        def send():
+            label(sender)
+            other = sockets.socket(sockets.AF_NETLINK, sockets.SOCK_RAW, USERSOCK)
+            other.sendto(struct.pack("IHHII", 16, 16, 0, 0, 0), one.getsockname())
+
+        apart(send)
+        try:
+            one.recv(1)
+        except BlockingIOError:
+            raise OSError(errno.EACCES, "nothing came") from None
+
+    apart(run)
 
 
 def be(name):
@@ -171,6 +196,7 @@ def datagram(name):
 PACKET_ACTS = {
     "arrive": arrive,
     "hears": hears,
+    "waits_for_netlink": waits_for_netlink,
     "multicast": multicast,
     "send": send,
     "datagram": datagram,

@@ -65,6 +65,12 @@ pub enum MacError {
         path = paths::LOADED_MODULES
     )]
     NotRead(io::Error),
+    /// A policy is refused after it has replaced settings that only a former labeller knew.
+    #[error(
+        "the settings of a policy that was refused are in force, because the former ones are not known; they \
+         are renewed as soon as those of the policy in force can be"
+    )]
+    FormerUnknown,
     /// The network namespace of the host's interfaces is not known.
     #[error("/proc/self/ns/net: {0}; without it the names of interfaces mean nothing")]
     Network(io::Error),

@@ -263,12 +263,17 @@ impl Force {
         }
         state.set_interfaces(Some(&fresh.checked.policy))?;
         let former = state.settings.clone();
-        let mut done: Vec<String> = Vec::new();
+        let mut done: Vec<(String, bool)> = Vec::new();
         for (name, settings) in wanted {
+            let has_settings = settings.is_some();
             if let Err(error) = state.configure(&name, settings) {
                 state.label_interfaces();
-                for name in &done {
-                    let back = state.configure(name, former.get(name).cloned());
+                for (name, _) in done.iter().filter(|(_, has_settings)| *has_settings) {
+                    let back = match former.get(name) {
+                        Some(settings) => state.configure(name, Some(settings.clone())),
+                        // A former labeller's, which this one could not renew.
+                        None => Err(MacError::FormerUnknown),
+                    };
                     if let Err(error) = back {
                         state.trouble(name, &error);
                         state.outdated.insert(name.clone());
@@ -278,9 +283,9 @@ impl Force {
                 state.guard();
                 return Err(error);
             }
-            done.push(name);
+            done.push((name, has_settings));
         }
-        for name in done {
+        for (name, _) in done {
             state.outdated.remove(&name);
             state.over(&name);
         }

@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(line(&refused), expected);
         let kept = line(&event(Outcome::NotLowered(NotLowered::IsTraced)));
         assert!(
-            kept.ends_with("and cannot: another process traces it, or it traces one"),
+            kept.ends_with("and cannot: another process traces it or may answer its system calls, or it traces one"),
             "{kept}"
         );
         let packet = ModuleEvent {

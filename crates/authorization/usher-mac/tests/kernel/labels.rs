@@ -179,6 +179,11 @@ fn a_traced_process_gets_no_other_label() {
         "label_tracing:test/other".into(),
         format!("exec_tracing:{}", entry.display()),
         format!("exec_tracing:{}", plain.display()),
+        // The same where another one may answer its system calls; a filter alone is none.
+        "label_listened:test/other".into(),
+        format!("exec_listened:{}", entry.display()),
+        format!("exec_listened:{}", plain.display()),
+        format!("exec_listened:{}:no", entry.display()),
         // The twins that nobody traces.
         "in_child:label:test/other".into(),
         format!(
@@ -195,6 +200,10 @@ fn a_traced_process_gets_no_other_label() {
         "label_tracing EPERM",
         "exec_tracing EPERM",
         "exec_tracing ok",
+        "label_listened EPERM",
+        "exec_listened EPERM",
+        "exec_listened ok",
+        "exec_listened ok",
         "in_child ok",
         "after_exec ok",
         "after_exec ok",

@@ -137,6 +137,10 @@ fn information_flows_between_levels_one_way() {
         // By loopback, whose label is that of what came.
         ("hears:biba/10".into(), "ok"),
         ("hears:mls/5".into(), "ok"),
+        // A process sends a netlink message itself.
+        ("waits_for_netlink:mls/5:mls/9".into(), "EACCES"),
+        ("waits_for_netlink:mls/9:mls/9".into(), "ok"),
+        ("waits_for_netlink:mls/9:mls/5".into(), "ok"),
     ]);
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();

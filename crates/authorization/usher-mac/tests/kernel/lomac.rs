@@ -54,6 +54,34 @@ fn who_reads_what_is_lower_gets_lower() {
         Some("/bin/dash"),
     );
     make("high_shell", "lomac/high,biba/equal", Some("/bin/dash"));
+    let sharing = world.compile("sharing");
+    // The interpreter does what the first line says, and does not open the script.
+    let script = |name: &str, label: &str, line: &str| {
+        let file = mounted.join(name);
+        fs::write(&file, format!("#!{line}\n")).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o755)).unwrap();
+        set_label(&file, label);
+    };
+    let writes = "/usr/bin/env -S sh -c 'echo x >&9 || exit 1'";
+    for (name, label) in [
+        ("high_script", "lomac/high,biba/equal"),
+        ("low_script", "lomac/low,biba/equal"),
+        ("marked_script", "lomac/high[low],biba/equal"),
+    ] {
+        script(name, label, writes);
+    }
+    for (name, label, inner) in [
+        ("low_outside", "lomac/low,biba/equal", "high_script"),
+        ("low_inside", "lomac/high,biba/equal", "low_script"),
+        ("high_twice", "lomac/high,biba/equal", "high_script"),
+    ] {
+        script(name, label, &path(inner));
+    }
+    script(
+        "low_without",
+        "lomac/low,biba/equal",
+        "/no/such/interpreter",
+    );
     // No program.
     make("low_nothing", "lomac/low,biba/equal", None);
     let mode = Permissions::from_mode(0o755);
@@ -73,6 +101,7 @@ fn who_reads_what_is_lower_gets_lower() {
         format!("becomes:{element}:{}:{}", path("high"), path(program))
     };
     let serve = |element: &str, act: &str| format!("serve:{element}:0:{act}");
+    let shares = |way: &str| format!("shares:lomac/high:{sharing}:{way}:{}:{low}", path("high"));
     let mut sleeper = Command::new("sleep");
     let mut sleeper = sleeper.arg("600").spawn().unwrap();
     let kill = format!("kill:{}", sleeper.id());
@@ -194,6 +223,13 @@ fn who_reads_what_is_lower_gets_lower() {
         (becomes("lomac/high", "low_shell"), "EACCES"),
         (becomes("lomac/high", "ten_shell"), "EACCES"),
         (becomes("lomac/high", "marked_shell"), "EACCES"),
+        (becomes("lomac/high", "high_script"), "ok"),
+        (becomes("lomac/high", "low_script"), "EACCES"),
+        (becomes("lomac/high", "marked_script"), "EACCES"),
+        (becomes("lomac/high", "low_outside"), "EACCES"),
+        (becomes("lomac/high", "low_inside"), "EACCES"),
+        (becomes("lomac/high", "high_twice"), "ok"),
+        (becomes("lomac/equal", "low_script"), "ok"),
         (becomes("lomac/equal", "low_shell"), "ok"),
         (becomes("none", "low_shell"), "ok"),
         (
@@ -204,6 +240,22 @@ fn who_reads_what_is_lower_gets_lower() {
             ),
             "ok",
         ),
+        (
+            format!(
+                "stays_at_failure:lomac/high:{}:{}",
+                path("high"),
+                path("low_without")
+            ),
+            "ok",
+        ),
+        // Memory that another process has mapped, or may map now.
+        (shares("vfork"), "ok"),
+        (shares("vfork_reads"), "ok"),
+        (shares("vfork_maps"), "EACCES"),
+        (shares("clone"), "EACCES"),
+        (shares("clone_reads"), "EACCES"),
+        (shares("fork"), "ok"),
+        (shares("thread_fork"), "EACCES"),
         // What is above is not changed.
         (
             serve("lomac/10", &format!("write:{}", path("high"))),
