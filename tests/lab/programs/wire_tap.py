@@ -26,11 +26,12 @@ FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 TCP, ESP = 6, 50
 
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE, 1 << 24)
+SO_RCVBUFFORCE, PACKET_ADD_MEMBERSHIP, PACKET_MR_PROMISC = 33, 1, 1
+wire.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 24)
 wire.bind(("eth0", 0))
-# PACKET_ADD_MEMBERSHIP of PACKET_MR_PROMISC, until this process ends.
-interface = socket.if_nametoindex("eth0")
-wire.setsockopt(263, 1, struct.pack("iHH8s", interface, 1, 0, b""))
+# Until this process ends.
+promiscuous = struct.pack("iHH8s", socket.if_nametoindex("eth0"), PACKET_MR_PROMISC, 0, b"")
+wire.setsockopt(263, PACKET_ADD_MEMBERSHIP, promiscuous)
 
 sent = {CLIENT: b"", SERVER: b""}
 esp = []

@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use usher_lab::{ALICE, BOB, Host, LabError, PATIENCE, Running, User, eventually};
+use usher_lab::{ALICE, BOB, Host, LabError, PATIENCE, Running, User};
 
 use crate::Outcome;
 use crate::table::{Cell, Configuration};
@@ -21,6 +21,9 @@ const WRITTEN: &str = "Queen cells on frame seven";
 
 /// The time in which a service that lives answers, even in an emulated machine.
 const LIFE: Duration = Duration::from_secs(30);
+
+/// The time in which a service begins to serve after the configuration has changed.
+const SERVES: Duration = Duration::from_secs(120);
 
 /// How the results are noted: row and cell.
 pub(crate) type Note<'a> = dyn FnMut(&str, Cell) -> Outcome + 'a;
@@ -77,12 +80,24 @@ impl Place {
     pub(crate) fn restore(&self) -> Outcome {
         self.clean()?;
         self.deliver()?;
-        eventually("the service serves", || {
-            let Ok(mut session) = self.session(ALICE) else {
-                return Ok(false);
-            };
-            Ok(session.command("SELECT INBOX")?.contains("OK [READ-WRITE]"))
-        })
+        let mut last = String::new();
+        let deadline = Instant::now() + SERVES;
+        loop {
+            match self.selects() {
+                Ok(true) => return Ok(()),
+                Ok(false) => last.clear(),
+                Err(error) => last = error.to_string(),
+            }
+            if Instant::now() > deadline {
+                return Err(format!("the service does not serve alice {last}").into());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn selects(&self) -> Outcome<bool> {
+        let mut session = self.session(ALICE)?;
+        Ok(session.command("SELECT INBOX")?.contains("OK [READ-WRITE]"))
     }
 
     fn clean(&self) -> Outcome {

@@ -88,6 +88,10 @@ impl World {
         for host in [&usual, &mail.mailhost] {
             furnish(host)?;
         }
+        // dovecot's imap, started alone, knows `~` and no name of its user's.
+        let link = "for user in alice bob; do rm -r /home/$user/Maildir; \
+                    ln -s /srv/mail/$user /home/$user/Maildir; done";
+        mail.mailhost.run(["sh", "-e", "-c", link])?;
         usual.add_account(VMAIL, 5000)?;
         usual.write("/etc/dovecot.conf", DOVECOT)?;
         usual.write("/etc/dovecot-users", PASSWORDS)?;
@@ -248,7 +252,7 @@ fn server_policy(protection: &str) -> String {
         "users mail {{ member alice, bob; }}
 
 service imap {{
-  program \"/usr/lib/dovecot/imap\" \"-o\" \"mail_location=maildir:{MAIL}/%u\"
+  program \"/usr/lib/dovecot/imap\" \"-o\" \"mail_location=maildir:~/Maildir\"
     \"-o\" \"mail_plugins=planted\" \"-o\" \"mail_plugin_dir=/srv/lib\";
   listen 143;
   style connection;
