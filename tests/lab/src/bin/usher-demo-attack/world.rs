@@ -184,10 +184,8 @@ impl World {
         if configuration.bsdextended {
             modules += BSDEXTENDED;
         }
-        if configuration.bsdextended || configuration.biba {
-            if self.labeller.is_none() {
-                self.labeller = Some(mailhost.start_daemon(Role::Labeller)?);
-            }
+        if (configuration.bsdextended || configuration.biba) && self.labeller.is_none() {
+            self.labeller = Some(mailhost.start_daemon(Role::Labeller)?);
         }
         mailhost.write(MODULES_POLICY, modules)?;
         self.mail.apply()?;
