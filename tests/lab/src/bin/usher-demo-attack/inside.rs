@@ -83,6 +83,9 @@ const ATTACKS: &[Attack] = &[
             // The administrator has the job run at the level of the system where there are levels.
             let words = &job[if place.configuration.biba { 0 } else { 2 }..];
             place.server.run(words)?;
+            if !place.server.path("/srv/root/done").exists() {
+                return Err("the nightly job has not done its own work".into());
+            }
             holds_root(&place.server, "/srv/root/nightly")
         },
     },

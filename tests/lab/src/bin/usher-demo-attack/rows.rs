@@ -1,5 +1,5 @@
 //! The rows, with what documentation and program expect. A cell is `R`, `.` or `-`, in the order of the
-//! columns: plain, netAuth, netAuth + IPsec, netAuth + bsdextended, netAuth + biba, all.
+//! columns: plain, plain + bsdextended, netAuth, netAuth + IPsec, netAuth + bsdextended, netAuth + biba, all.
 
 use crate::table::Row;
 
@@ -7,59 +7,62 @@ use crate::table::Row;
 pub(crate) const ROWS: &[Row] = &[
     Row::new(
         "work: alice's mbsync fetches her mail and uploads what she wrote",
-        "RRRRRR",
+        "RRRRRRR",
     ),
-    Row::new("work: bob reads his mail", "RRRRRR"),
-    Row::new("read alice's mail", "R....."),
-    Row::new("delete alice's mail", "R....."),
-    Row::new("forge a message in alice's mailbox", "R....."),
-    Row::new("read alice's mail in the memory of her imap", "......"),
-    Row::new("end alice's imap", "R....."),
-    Row::new("read alice's mail on the wire", "RR.RR."),
+    Row::new("work: bob reads his mail", "RRRRRRR"),
+    Row::new("read alice's mail", "RR....."),
+    Row::new("delete alice's mail", "RR....."),
+    Row::new("forge a message in alice's mailbox", "RR....."),
+    Row::new("read alice's mail in the memory of her imap", "......."),
+    Row::new("end alice's imap", "RR....."),
+    Row::new("read alice's mail on the wire", "RRR.RR."),
     Row::new(
         "log in as alice from another host, by playing back what she sent",
-        "R.....",
+        "RR.....",
     ),
-    Row::new("slip a command into alice's connection", "RR.RR."),
-    Row::new("cut alice's connection from the wire", "RR.RR."),
+    Row::new("slip a command into alice's connection", "RRR.RR."),
+    Row::new("cut alice's connection from the wire", "RRR.RR."),
     Row::new(
         "read a backup of alice's mail that was left readable for all",
-        "RRR.R.",
+        "R.RR.R.",
     ),
-    Row::new("become root by a set-user-ID program with a hole", "R....."),
+    Row::new(
+        "become root by a set-user-ID program with a hole",
+        "R......",
+    ),
     Row::new(
         "change a program that the administrator runs, left writable for all",
-        "RRR...",
+        "R.RR...",
     ),
     Row::new(
         "have root's nightly job run commands, by settings among bob's mail",
-        "RRRR..",
+        "RRRRR..",
     ),
     Row::new(
         "read /etc/shadow and the private keys of the host, the service and Usher",
-        "......",
+        ".......",
     ),
-    Row::new("forge a log-in of alice's in the log of log-ins", "R....."),
+    Row::new("forge a log-in of alice's in the log of log-ins", "RR....."),
     Row::new(
         "end Usher, or take its programs out of the kernel",
-        "-.....",
+        "--.....",
     ),
     Row::new(
         "come back by ssh: a key in the account's authorized_keys",
-        "RRRR..",
+        "RRRRR..",
     ),
-    Row::new("come back by cron: a table of the account", "R....."),
+    Row::new("come back by cron: a table of the account", "R......"),
     Row::new(
         "run on after the administrator has locked bob out",
-        "R.....",
+        "RR.....",
     ),
-    Row::new("connect to another host's database", "R....."),
-    Row::new("open a back door at a port of its own", "RRRRRR"),
+    Row::new("connect to another host's database", "RR....."),
+    Row::new("open a back door at a port of its own", "RRRRRRR"),
     Row::new(
         "read what is readable for all, such as /etc/passwd",
-        "RRRRRR",
+        "RRRRRRR",
     ),
-    Row::new("read bob's own mail", "RRRRRR"),
+    Row::new("read bob's own mail", "RRRRRRR"),
 ];
 
 /// What no part stops.

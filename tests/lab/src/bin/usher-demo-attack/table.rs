@@ -28,13 +28,14 @@ const fn with(name: &'static str, [netauth, ipsec, bsdextended, biba]: [bool; 4]
 /// The columns.
 pub(crate) const CONFIGURATIONS: [Configuration; COLUMNS] = [
     with("plain", [false, false, false, false]),
+    with("plain + bsdextended", [false, false, true, false]),
     with("netAuth", [true, false, false, false]),
     with("netAuth + IPsec", [true, true, false, false]),
     with("netAuth + bsdextended", [true, false, true, false]),
     with("netAuth + biba", [true, false, false, true]),
     with("all", [true, true, true, true]),
 ];
-const COLUMNS: usize = 6;
+const COLUMNS: usize = 7;
 
 /// A measured or expected result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

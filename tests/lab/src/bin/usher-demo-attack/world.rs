@@ -35,26 +35,28 @@ userdb {
 }
 ";
 
-/// The rules: mail users have what is theirs, use what is root's as everyone may, run no set-user-ID
-/// program, write nothing of root's but devices, and see nothing of anybody else.
+/// The rules for the accounts that serve mail: alice and bob, and 5000, which is `vmail` of the usual
+/// server. They have what is theirs, use what is root's as everyone may, run no set-user-ID program,
+/// write no file of root's, and see nothing of anybody else.
 const BSDEXTENDED: &str = "mac bsdextended {
-  rule subject uid alice bob object suid mode rs;
-  rule subject uid alice bob object uid_of_subject mode arswx;
-  rule subject uid alice bob object uid root type c mode rsw;
-  rule subject uid alice bob object uid root mode rsx;
-  rule subject uid alice bob mode n;
+  rule subject uid alice bob 5000 object suid mode rs;
+  rule subject uid alice bob 5000 object uid_of_subject mode arswx;
+  rule subject uid alice bob 5000 object type cs mode rsw;
+  rule subject uid alice bob 5000 object uid root mode rsx;
+  rule subject uid alice bob 5000 mode n;
 }
 ";
 
 /// The order in which the configurations are entered: a module is loaded once, and none after another
 /// one was unloaded, which would take long.
-const ORDER: [&str; 6] = [
+const ORDER: [&str; 7] = [
     "plain",
     "netAuth",
     "netAuth + IPsec",
     "netAuth + biba",
     "all",
     "netAuth + bsdextended",
+    "plain + bsdextended",
 ];
 
 /// The columns in the order in which they are entered.
@@ -85,9 +87,9 @@ impl World {
         let mail = Mail::on(lab)?;
         mail.lab.become_hub()?;
         let usual = mail.lab.host("usual")?;
-        for host in [&usual, &mail.mailhost] {
-            furnish(host)?;
-        }
+        furnish(&usual)?;
+        furnish(&mail.mailhost)?;
+        compile(&usual, &mail.mailhost)?;
         // dovecot's imap, started alone, knows `~` and no name of its user's.
         let link = "for user in alice bob; do rm -r /home/$user/Maildir; \
                     ln -s /srv/mail/$user /home/$user/Maildir; done";
@@ -139,8 +141,8 @@ impl World {
 
     /// Puts a configuration in force.
     pub(crate) fn enter(&mut self, configuration: Configuration) -> Outcome<Place> {
-        if configuration.netauth {
-            self.with_usher(configuration)?;
+        if configuration.name != "plain" {
+            self.put_in_force(configuration)?;
         }
         let server = if configuration.netauth {
             &self.mail.mailhost
@@ -157,7 +159,7 @@ impl World {
         Ok(place)
     }
 
-    fn with_usher(&mut self, configuration: Configuration) -> Outcome {
+    fn put_in_force(&mut self, configuration: Configuration) -> Outcome {
         let protection = if configuration.ipsec {
             self.protectors()?;
             "protection encryption;"
@@ -286,17 +288,26 @@ fn furnish(host: &Host) -> Outcome {
                   mkdir -p /var/spool/cron/crontabs && chgrp crontab /var/spool/cron/crontabs && \
                   chmod 1730 /var/spool/cron/crontabs";
     host.run(["sh", "-e", "-c", mounts])?;
-    host.compile_alone(
-        "planted_imap.c",
-        &["-shared", "-fPIC"],
-        "/srv/lib/lib99_planted_plugin.so",
-    )?;
-    host.compile_alone("set_user_id.c", &[], "/srv/bin/mailctl")?;
-    host.run(["chmod", "4755", "/srv/bin/mailctl"])?;
     host.write_program(
         "/srv/bin/nightly",
         "#!/bin/sh\n# Reads each user's settings of the mail folder.\nfor user in alice bob; do\n\
-         \x20 if [ -r /srv/mail/$user/settings ]; then . /srv/mail/$user/settings; fi\ndone\n",
+         \x20 if [ -r /srv/mail/$user/settings ]; then . /srv/mail/$user/settings; fi\ndone\n\
+         date >/srv/root/done\n",
     )?;
+    Ok(())
+}
+
+/// Puts the planted plugin and the set-user-ID program on both mail servers.
+fn compile(first: &Host, second: &Host) -> Outcome {
+    const PLUGIN: &str = "/srv/lib/lib99_planted_plugin.so";
+    const SET_USER_ID: &str = "/srv/bin/mailctl";
+    first.compile_alone("planted_imap.c", &["-shared", "-fPIC"], PLUGIN)?;
+    first.compile_alone("set_user_id.c", &[], SET_USER_ID)?;
+    for program in [PLUGIN, SET_USER_ID] {
+        std::fs::copy(first.path(program), second.path(program))?;
+    }
+    for host in [first, second] {
+        host.run(["chmod", "4755", SET_USER_ID])?;
+    }
     Ok(())
 }
