@@ -24,6 +24,7 @@ struct Target {
     /// The port of a host beside the mail server, and what came to it.
     database: Database,
     daemons: Vec<u32>,
+    modules: Option<String>,
 }
 
 const ATTACKS: &[Attack] = &[
@@ -117,7 +118,9 @@ const ATTACKS: &[Attack] = &[
         script: "PATH=$PATH:/run/lab/bin; kill -9 $(pidof usherd charon-systemd); rm -rf /sys/fs/bpf/usher*; usherd release; \
                  usher user disable alice; usher mac unload biba; usher mac unload bsdextended",
         has_effect: |place, target, _| {
-            Ok(daemons(&place.server)? != target.daemons || place.session(ALICE).is_err())
+            Ok(daemons(&place.server)? != target.daemons
+                || modules(&place.server)? != target.modules
+                || place.session(ALICE).is_err())
         },
     },
     Attack {
@@ -152,13 +155,14 @@ const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// All attacks but the last.
-pub(crate) fn attack(place: &Place, note: &mut Note) -> Outcome {
+/// All attacks but the last. `shows`: each script, and what it prints.
+pub(crate) fn attack(place: &Place, shows: bool, note: &mut Note) -> Outcome {
     let mut bob = place.session(BOB)?;
     let mut target = Target {
         alice: reading(place)?,
         database: Database::start(&place.stranger)?,
         daemons: daemons(&place.server)?,
+        modules: modules(&place.server)?,
     };
     let pid = serving_alice(place)?;
     for attack in ATTACKS {
@@ -170,12 +174,15 @@ pub(crate) fn attack(place: &Place, note: &mut Note) -> Outcome {
         let variables = format!("STRANGER={} PID={pid}\n", place.stranger.ipv4());
         let printed = bob.run(&(variables + attack.script))?;
         let has_effect = (attack.has_effect)(place, &target, &printed)?;
-        if std::env::var_os("USHER_DEMO_SHOWS").is_some() {
-            eprintln!("{printed}");
+        if shows {
+            eprintln!("{}\n{printed}", attack.script);
         }
         note(attack.row, cell(has_effect))?;
     }
     place.deliver()?;
+    if !target.alice.lives() {
+        return Err("alice's imap has ended before it was attacked".into());
+    }
     bob.run(&format!("kill -9 {pid}"))?;
     note("end alice's imap", cell(!target.alice.lives()))
 }
@@ -254,6 +261,16 @@ fn daemons(server: &Host) -> Outcome<Vec<u32>> {
     let mut numbers: Vec<u32> = processes.iter().map(|process| process.pid).collect();
     numbers.sort_unstable();
     Ok(numbers)
+}
+
+/// The modules in force, as the labeller tells everyone; none: it has loaded none.
+fn modules(server: &Host) -> Outcome<Option<String>> {
+    let list = server.path("/run/usher/labeller/modules");
+    Ok(if list.exists() {
+        Some(fs::read_to_string(list)?)
+    } else {
+        None
+    })
 }
 
 /// Whether root has written its number to a file.

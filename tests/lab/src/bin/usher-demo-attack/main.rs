@@ -16,7 +16,9 @@ mod world;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
 use usher_lab::{Lab, Remover};
@@ -27,14 +29,16 @@ use world::World;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-const USAGE: &str = "usage: usher-demo-attack [--json] [--only CONFIGURATION]... | --expected\n\
+const USAGE: &str = "usage: usher-demo-attack [--json] [--show] [--only CONFIGURATION]... | --expected\n\
                      \x20 --json      prints the table as JSON\n\
+                     \x20 --show      also prints the script of each attack, and what it printed\n\
                      \x20 --only      only this column of the table, such as 'netAuth + biba'\n\
                      \x20 --expected  prints the table that the documentation shows, and tries nothing\n";
 
 #[derive(Debug, Default)]
 struct Options {
     json: bool,
+    show: bool,
     expected: bool,
     columns: Vec<usize>,
 }
@@ -45,6 +49,7 @@ fn options() -> Result<Options, String> {
     while let Some(word) = words.next() {
         match word.as_str() {
             "--json" => options.json = true,
+            "--show" => options.show = true,
             "--expected" => options.expected = true,
             "--only" => {
                 let name = words.next().unwrap_or_default();
@@ -70,11 +75,18 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let interrupted = Arc::new(AtomicBool::new(false));
     let result = if options.expected {
         say(&format!("{}\n{REMAINS}\n", Table::expected().markdown())).map(|()| ExitCode::SUCCESS)
     } else {
-        run(&options)
+        run(&options, &interrupted)
     };
+    if interrupted.load(Ordering::SeqCst) {
+        // The other thread removes the hosts, which made this one fail, and ends the process.
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
     match result {
         Ok(code) => code,
         Err(error) => {
@@ -95,10 +107,10 @@ pub(crate) fn progress(text: &str) {
     eprintln!("usher-demo-attack: {text}");
 }
 
-fn run(options: &Options) -> Outcome<ExitCode> {
+fn run(options: &Options, interrupted: &Arc<AtomicBool>) -> Outcome<ExitCode> {
     let begin = Instant::now();
     let lab = Lab::new()?;
-    remove_when_interrupted(lab.remover())?;
+    remove_when_interrupted(lab.remover(), Arc::clone(interrupted))?;
     let needs_all = |needs: fn(&table::Configuration) -> bool| {
         let mut columns = options.columns.iter();
         columns.any(|column| needs(&CONFIGURATIONS[*column]))
@@ -124,17 +136,16 @@ fn run(options: &Options) -> Outcome<ExitCode> {
         progress(&format!("configuration: {}", configuration.name));
         let place = world.enter(configuration)?;
         let mut note = |row: &str, cell: Cell| -> Outcome {
-            let is_expected = table.note(row, column, cell)?;
-            let mark = if is_expected { "" } else { "   (unexpected)" };
+            let result = table.note(row, column, cell)?;
+            let seconds = begin.elapsed().as_secs();
             progress(&format!(
-                "{:>4} s  {}: {row}: {cell:?}{mark}",
-                begin.elapsed().as_secs(),
+                "{seconds:>4} s  {}: {row}: {result}",
                 configuration.name
             ));
             Ok(())
         };
         place.work(&mut note)?;
-        inside::attack(&place, &mut note)?;
+        inside::attack(&place, options.show, &mut note)?;
         wire::attack(&place, &mut note)?;
         inside::stay(&place, &mut note)?;
     }
@@ -156,7 +167,7 @@ fn run(options: &Options) -> Outcome<ExitCode> {
 }
 
 /// Ctrl-C, `kill` and a closed terminal remove the hosts, whatever the demonstration is at.
-fn remove_when_interrupted(remover: Remover) -> Outcome {
+fn remove_when_interrupted(remover: Remover, interrupted: Arc<AtomicBool>) -> Outcome {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
         .into_iter()
         .collect();
@@ -166,6 +177,7 @@ fn remove_when_interrupted(remover: Remover) -> Outcome {
             Ok(signal) => signal,
             Err(error) => return eprintln!("usher-demo-attack: cannot wait for signals: {error}"),
         };
+        interrupted.store(true, Ordering::SeqCst);
         match remover.remove() {
             Ok(()) => eprintln!("\nusher-demo-attack: {signal}: everything removed"),
             Err(error) => eprintln!("\nusher-demo-attack: {signal}: {error}"),

@@ -99,13 +99,18 @@ impl Table {
         Self(ROWS.iter().map(cells).collect())
     }
 
-    /// Notes a result. Returns whether it is the expected one; an unknown row is a mistake of the
-    /// program.
-    pub(crate) fn note(&mut self, row: &str, column: usize, cell: Cell) -> Result<bool, String> {
+    /// Notes a result. Returns its word, with a remark if it is not the expected one; an unknown row is
+    /// a mistake of the program.
+    pub(crate) fn note(&mut self, row: &str, column: usize, cell: Cell) -> Result<String, String> {
         let at = ROWS.iter().position(|known| known.name == row);
         let at = at.ok_or_else(|| format!("the table has no row {row:?}"))?;
         self.0[at][column] = Some(cell);
-        Ok(ROWS[at].expected(column) == cell)
+        let (word, expected) = (ROWS[at].word(cell), ROWS[at].expected(column));
+        Ok(if expected == cell {
+            word.to_owned()
+        } else {
+            format!("{word}, where {} is expected", ROWS[at].word(expected))
+        })
     }
 
     /// In Markdown, as the documentation has it.

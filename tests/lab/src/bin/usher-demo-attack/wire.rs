@@ -17,6 +17,9 @@ pub(crate) fn attack(place: &Place, note: &mut Note) -> Outcome {
     alice.command("FETCH 1 BODY.PEEK[]")?;
     let seen = tap.tell("seen")?;
     let text = |side: &str| text(&seen[side]);
+    if text("server")?.is_empty() && seen["esp"].as_u64().unwrap_or(0) == 0 {
+        return Err("the attacker's host sees no packet of alice's: nothing is attacked".into());
+    }
     note(
         "read alice's mail on the wire",
         cell(text("server")?.contains(ALICE.subject)),
@@ -83,8 +86,8 @@ fn play(place: &Place, sent: &str) -> Outcome<String> {
     Ok(played.stdout)
 }
 
-fn text(encoded: &Value) -> Outcome<String> {
-    Ok(encoded.as_str().ok_or("no text")?.to_owned())
+fn text(value: &Value) -> Outcome<String> {
+    Ok(value.as_str().ok_or("no text")?.to_owned())
 }
 
 /// The program on the attacker's host that sees and forges.
