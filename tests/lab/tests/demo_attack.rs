@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
@@ -15,13 +15,11 @@ fn demo(arguments: &[&str]) -> Result<Output> {
 
 fn document() -> Result<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    Ok(std::fs::read_to_string(
-        PathBuf::from(root).join("docs/demo-attack.md"),
-    )?)
+    Ok(std::fs::read_to_string(root.join("docs/demo-attack.md"))?)
 }
 
 /// The rows of the first table below a heading.
-fn table<'a>(text: &'a str) -> Vec<&'a str> {
+fn table(text: &str) -> Vec<&str> {
     let lines = text.lines().skip_while(|line| !line.starts_with("| |"));
     lines.take_while(|line| line.starts_with('|')).collect()
 }
