@@ -170,3 +170,45 @@ impl Table {
         differences
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_expected_table_has_no_differences_and_each_cell_counts() {
+        assert_eq!(Table::expected().differences(), [] as [String; 0]);
+        for row in ROWS {
+            for (column, configuration) in CONFIGURATIONS.iter().enumerate() {
+                let mut table = Table::expected();
+                let other = match row.expected(column) {
+                    Cell::Reached => Cell::Refused,
+                    Cell::Refused | Cell::Absent => Cell::Reached,
+                };
+                let told = table.note(row.name, column, other).expect("a row");
+                assert!(told.contains("is expected"), "{told}");
+                let differences = table.differences();
+                assert_eq!(differences.len(), 1, "{differences:?}");
+                let begin = format!("{}, {}: ", row.name, configuration.name);
+                assert!(differences[0].starts_with(&begin), "{differences:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cell_that_was_forgotten_is_a_difference() {
+        assert_eq!(
+            Table::empty().differences(),
+            [] as [String; 0],
+            "nothing tried"
+        );
+        let mut table = Table::empty();
+        table
+            .note(ROWS[0].name, 0, ROWS[0].expected(0))
+            .expect("a row");
+        let differences = table.differences();
+        assert_eq!(differences.len(), ROWS.len() - 1, "{differences:?}");
+        assert!(differences[0].contains("not tried"), "{differences:?}");
+        assert!(table.note("no such row", 0, Cell::Reached).is_err());
+    }
+}
