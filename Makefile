@@ -44,8 +44,8 @@ demo: setup ## show the main job: two hosts, two users, unmodified mail programs
 # Only kernels that run modules of mandatory access control, and ESP, show all of it.
 DEMO_ATTACK_KERNEL = $(or $(KERNEL),6.18)
 demo-attack: setup ## attack a mail service with and without each part of Usher, in a guest (KERNEL=6.18), and print what was reached (JSON=1: as JSON)
-	@scripts/setup-vm $(DEMO_ATTACK_KERNEL)
-	$(CARGO) build --quiet --workspace --bins
+	@scripts/setup-vm $(DEMO_ATTACK_KERNEL) >&2
+	@$(CARGO) build --quiet --workspace --bins
 	@echo "booting kernel $(DEMO_ATTACK_KERNEL) under QEMU; without KVM this takes about ten minutes" >&2
 	@tests/vm/run --kernel $(DEMO_ATTACK_KERNEL) --processors 1 --timeout 3600 -- \
 	  $(CARGO_TARGET_DIR)/debug/usher-demo-attack $(if $(JSON),--json)

@@ -109,26 +109,27 @@ pub(crate) fn progress(text: &str) {
 
 fn run(options: &Options, interrupted: &Arc<AtomicBool>) -> Outcome<ExitCode> {
     let begin = Instant::now();
+    let needs = |part: fn(&table::Configuration) -> bool| {
+        let mut columns = options.columns.iter();
+        columns.any(|column| part(&CONFIGURATIONS[*column]))
+    };
+    let needs_modules = needs(|one| one.biba || one.bsdextended);
+    if needs_modules && std::env::var_os("USHER_VM").is_none() {
+        progress(
+            "modules decide for the whole system, so they are loaded in a virtual machine only",
+        );
+        return Ok(elsewhere());
+    }
+    progress("hosts, users, services");
     let lab = Lab::new()?;
     remove_when_interrupted(lab.remover(), Arc::clone(interrupted))?;
-    let needs_all = |needs: fn(&table::Configuration) -> bool| {
-        let mut columns = options.columns.iter();
-        columns.any(|column| needs(&CONFIGURATIONS[*column]))
-    };
-    progress("hosts, users, services");
     let mut world = World::new(lab)?;
-    let lacking = world.lacking(
-        needs_all(|one| one.ipsec),
-        needs_all(|one| one.biba || one.bsdextended),
-    )?;
+    let lacking = world.lacking(needs(|one| one.ipsec), needs_modules)?;
     if !lacking.is_empty() {
         for what in lacking {
-            eprintln!("usher-demo-attack: this kernel lacks {what}");
+            progress(&format!("this kernel lacks {what}"));
         }
-        eprintln!(
-            "usher-demo-attack: `make demo-attack KERNEL=6.18` shows it in a virtual machine with Debian's kernel"
-        );
-        return Ok(ExitCode::from(3));
+        return Ok(elsewhere());
     }
     let mut table = Table::empty();
     for column in world::order(&options.columns) {
@@ -164,6 +165,12 @@ fn run(options: &Options, interrupted: &Arc<AtomicBool>) -> Outcome<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Says where the demonstration can be seen.
+fn elsewhere() -> ExitCode {
+    progress("`make demo-attack KERNEL=6.18` shows it in a virtual machine with Debian's kernel");
+    ExitCode::from(3)
 }
 
 /// Ctrl-C, `kill` and a closed terminal remove the hosts, whatever the demonstration is at.
