@@ -21,7 +21,7 @@ C_SOURCES = $(shell find bpf crates include bench tests examples -name "*.[ch]" 
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-build build demo test test-vm bench check fuzz man install install-library install-module-headers install-man uninstall
+.PHONY: help setup setup-build build demo demo-attack test test-vm bench check fuzz man install install-library install-module-headers install-man uninstall
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -40,6 +40,15 @@ demo: setup ## show the main job: two hosts, two users, unmodified mail programs
 	$(CARGO) build --quiet --workspace --bins
 	@$(if $(KERNEL),echo "booting kernel $(KERNEL) under QEMU; without KVM the demo takes some minutes there")
 	@$(if $(KERNEL),tests/vm/run --kernel $(KERNEL) --timeout 1800 --) $(CARGO_TARGET_DIR)/debug/usher-demo
+
+# Only kernels that run modules of mandatory access control, and ESP, show all of it.
+DEMO_ATTACK_KERNEL = $(or $(KERNEL),6.18)
+demo-attack: setup ## attack a mail service with and without each part of Usher, in a guest (KERNEL=6.18), and print what was reached (JSON=1: as JSON)
+	@scripts/setup-vm $(DEMO_ATTACK_KERNEL) >&2
+	@$(CARGO) build --quiet --workspace --bins
+	@echo "booting kernel $(DEMO_ATTACK_KERNEL) under QEMU; without KVM this takes about ten minutes" >&2
+	@tests/vm/run --kernel $(DEMO_ATTACK_KERNEL) --processors 1 --timeout 3600 -- \
+	  $(CARGO_TARGET_DIR)/debug/usher-demo-attack $(if $(JSON),--json)
 
 # Programs here mostly wait for daemons, and guests for processors: both at once.
 test: setup ## run all tests, here and on stock kernels

@@ -26,6 +26,22 @@ impl Host {
         compile(&arguments, &self.path(path))
     }
 
+    /// Compiles a file of `programs`, which uses nothing of Usher's, with these flags.
+    ///
+    /// # Errors
+    /// The compiler's output.
+    pub fn compile_alone(
+        &self,
+        file: &str,
+        flags: &[&str],
+        path: impl AsRef<Path>,
+    ) -> Result<(), LabError> {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("programs");
+        let mut arguments: Vec<PathBuf> = flags.iter().map(PathBuf::from).collect();
+        arguments.push(folder.join(file));
+        compile(&arguments, &self.path(path))
+    }
+
     /// Puts a software security key on the host: a library that OpenSSH's programs load if
     /// SSH_SK_PROVIDER names it (`programs/security_key.c`).
     ///

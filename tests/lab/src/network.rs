@@ -53,6 +53,12 @@ pub(crate) fn plug(switch: u32, host: u32, name: &str, number: u8) -> Result<(),
     Ok(())
 }
 
+/// Has the switch forget at once which host is at which port, so that it floods all frames.
+pub(crate) fn forget_places(switch: u32) -> Result<(), LabError> {
+    let hub = "link set switch type bridge ageing_time 0\n";
+    ip(switch, "switch", hub).map(|_| ())
+}
+
 /// Runs a batch of `ip` commands in an anchor's network namespace, and returns the output. The PID
 /// namespace stays the caller's, so that process ids in the commands have the same meaning as here.
 fn ip(anchor: u32, name: &str, commands: &str) -> Result<String, LabError> {

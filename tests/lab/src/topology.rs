@@ -85,6 +85,16 @@ impl Lab {
         Ok(host)
     }
 
+    /// Makes the switch a hub: from now on every host's interface gets every frame.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn become_hub(&self) -> Result<(), LabError> {
+        let state = lock(&self.state);
+        let switch = state.switch.as_ref().ok_or(LabError::Removed)?.pid;
+        network::forget_places(switch)
+    }
+
     /// Returns a value that removes the lab from another thread, for a handler of Ctrl-C.
     #[must_use]
     pub fn remover(&self) -> Remover {

@@ -1,0 +1,195 @@
+//! `make demo-attack` shows what mandatory access control and the other parts are for: a mail
+//! service whose `imap` has a planted command execution, attacked in several configurations.
+//!
+//! Each attack is carried out, and its effect decides the cell. Exit status 0: the table is the one
+//! that docs/demo-attack.md shows; 1: a cell differs, or the demonstration could not be carried out;
+//! 2: the command line is wrong; 3: this kernel cannot run it.
+#![forbid(unsafe_code)]
+
+mod inside;
+mod place;
+mod rows;
+mod table;
+mod wire;
+mod world;
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+use usher_lab::{Lab, Remover};
+
+use rows::REMAINS;
+use table::{CONFIGURATIONS, Cell, Table};
+use world::World;
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+const USAGE: &str = "usage: usher-demo-attack [--json] [--show] [--only CONFIGURATION]... | --expected\n\
+                     \x20 --json      prints the table as JSON\n\
+                     \x20 --show      also prints the script of each attack, and what it printed\n\
+                     \x20 --only      only this column of the table, such as 'netAuth + biba'\n\
+                     \x20 --expected  prints the table that the documentation shows, and tries nothing\n";
+
+#[derive(Debug, Default)]
+struct Options {
+    json: bool,
+    show: bool,
+    expected: bool,
+    columns: Vec<usize>,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--json" => options.json = true,
+            "--show" => options.show = true,
+            "--expected" => options.expected = true,
+            "--only" => {
+                let name = words.next().unwrap_or_default();
+                let found = CONFIGURATIONS.iter().position(|one| one.name == name);
+                options
+                    .columns
+                    .push(found.ok_or_else(|| format!("no configuration {name:?}"))?);
+            }
+            other => return Err(format!("{other}: unknown")),
+        }
+    }
+    if options.columns.is_empty() {
+        options.columns = (0..CONFIGURATIONS.len()).collect();
+    }
+    Ok(options)
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(mistake) => {
+            eprint!("usher-demo-attack: {mistake}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let result = if options.expected {
+        say(&format!("{}\n{REMAINS}\n", Table::expected().markdown())).map(|()| ExitCode::SUCCESS)
+    } else {
+        run(&options, &interrupted)
+    };
+    if interrupted.load(Ordering::SeqCst) {
+        // The other thread removes the hosts, which made this one fail, and ends the process.
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("usher-demo-attack: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn say(text: &str) -> Outcome {
+    let mut output = std::io::stdout().lock();
+    output.write_all(text.as_bytes())?;
+    Ok(output.flush()?)
+}
+
+/// What the demonstration is doing now.
+pub(crate) fn progress(text: &str) {
+    eprintln!("usher-demo-attack: {text}");
+}
+
+fn run(options: &Options, interrupted: &Arc<AtomicBool>) -> Outcome<ExitCode> {
+    let begin = Instant::now();
+    let needs = |part: fn(&table::Configuration) -> bool| {
+        let mut columns = options.columns.iter();
+        columns.any(|column| part(&CONFIGURATIONS[*column]))
+    };
+    let needs_modules = needs(|one| one.biba || one.bsdextended);
+    if needs_modules && std::env::var_os("USHER_VM").is_none() {
+        progress(
+            "modules decide for the whole system, so they are loaded in a virtual machine only",
+        );
+        return Ok(elsewhere());
+    }
+    progress("hosts, users, services");
+    let lab = Lab::new()?;
+    remove_when_interrupted(lab.remover(), Arc::clone(interrupted))?;
+    let mut world = World::new(lab)?;
+    let lacking = world.lacking(needs(|one| one.ipsec), needs_modules)?;
+    if !lacking.is_empty() {
+        for what in lacking {
+            progress(&format!("this kernel lacks {what}"));
+        }
+        return Ok(elsewhere());
+    }
+    let mut table = Table::empty();
+    for column in world::order(&options.columns) {
+        let configuration = CONFIGURATIONS[column];
+        progress(&format!("configuration: {}", configuration.name));
+        let place = world.enter(configuration)?;
+        let mut note = |row: &str, cell: Cell| -> Outcome {
+            let result = table.note(row, column, cell)?;
+            let seconds = begin.elapsed().as_secs();
+            progress(&format!(
+                "{seconds:>4} s  {}: {row}: {result}",
+                configuration.name
+            ));
+            Ok(())
+        };
+        place.work(&mut note)?;
+        inside::attack(&place, options.show, &mut note)?;
+        wire::attack(&place, &mut note)?;
+        inside::stay(&place, &mut note)?;
+    }
+    let differences = table.differences();
+    if options.json {
+        say(&format!("{:#}\n", table.json()))?;
+    } else {
+        say(&format!("{}\n{REMAINS}\n", table.markdown()))?;
+    }
+    for difference in &differences {
+        eprintln!("usher-demo-attack: {difference}");
+    }
+    progress(&format!("{} s", begin.elapsed().as_secs()));
+    Ok(if differences.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Says where the demonstration can be seen.
+fn elsewhere() -> ExitCode {
+    progress("`make demo-attack KERNEL=6.18` shows it in a virtual machine with Debian's kernel");
+    ExitCode::from(3)
+}
+
+/// Ctrl-C, `kill` and a closed terminal remove the hosts, whatever the demonstration is at.
+fn remove_when_interrupted(remover: Remover, interrupted: Arc<AtomicBool>) -> Outcome {
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
+        .into_iter()
+        .collect();
+    signals.thread_block()?;
+    std::thread::spawn(move || {
+        let signal = match signals.wait() {
+            Ok(signal) => signal,
+            Err(error) => return eprintln!("usher-demo-attack: cannot wait for signals: {error}"),
+        };
+        interrupted.store(true, Ordering::SeqCst);
+        match remover.remove() {
+            Ok(()) => eprintln!("\nusher-demo-attack: {signal}: everything removed"),
+            Err(error) => eprintln!("\nusher-demo-attack: {signal}: {error}"),
+        }
+        std::process::exit(128 + signal as i32);
+    });
+    Ok(())
+}
