@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use nix::sys::signal::{SigSet, Signal};
 use usher_lab::{Lab, Remover};
 
@@ -29,52 +30,35 @@ use world::World;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-const USAGE: &str = "usage: usher-demo-attack [--json] [--show] [--only CONFIGURATION]... | --expected\n\
-                     \x20 --json      prints the table as JSON\n\
-                     \x20 --show      also prints the script of each attack, and what it printed\n\
-                     \x20 --only      only this column of the table, such as 'netAuth + biba'\n\
-                     \x20 --expected  prints the table that the documentation shows, and tries nothing\n";
-
-#[derive(Debug, Default)]
+/// Attacks a mail service with and without each part of Usher, and prints what was reached
+#[derive(Debug, Parser)]
 struct Options {
+    /// Print the table as JSON
+    #[arg(long)]
     json: bool,
+    /// Print the script of each attack as well, and what it printed
+    #[arg(long)]
     show: bool,
-    expected: bool,
+    /// Only this column of the table, such as 'netAuth + biba'; may stand several times
+    #[arg(long = "only", value_name = "CONFIGURATION", value_parser = column)]
     columns: Vec<usize>,
+    /// Print the table that the documentation shows, and try nothing
+    #[arg(long, conflicts_with_all = ["json", "show", "columns"])]
+    expected: bool,
 }
 
-fn options() -> Result<Options, String> {
-    let mut options = Options::default();
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--json" => options.json = true,
-            "--show" => options.show = true,
-            "--expected" => options.expected = true,
-            "--only" => {
-                let name = words.next().unwrap_or_default();
-                let found = CONFIGURATIONS.iter().position(|one| one.name == name);
-                options
-                    .columns
-                    .push(found.ok_or_else(|| format!("no configuration {name:?}"))?);
-            }
-            other => return Err(format!("{other}: unknown")),
-        }
-    }
-    if options.columns.is_empty() {
-        options.columns = (0..CONFIGURATIONS.len()).collect();
-    }
-    Ok(options)
+/// The column of a configuration.
+fn column(name: &str) -> Result<usize, String> {
+    let names = CONFIGURATIONS.map(|one| one.name);
+    let found = names.iter().position(|one| *one == name);
+    found.ok_or_else(|| format!("the configurations are: {}", names.join(", ")))
 }
 
 fn main() -> ExitCode {
-    let options = match options() {
-        Ok(options) => options,
-        Err(mistake) => {
-            eprint!("usher-demo-attack: {mistake}\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
+    let mut options = Options::parse();
+    if options.columns.is_empty() {
+        options.columns = (0..CONFIGURATIONS.len()).collect();
+    }
     let interrupted = Arc::new(AtomicBool::new(false));
     let result = if options.expected {
         say(&format!("{}\n{REMAINS}\n", Table::expected().markdown())).map(|()| ExitCode::SUCCESS)
