@@ -174,6 +174,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         mac_rows = mac::measure(&arguments.mac_kernel, folder, GUEST_ROUNDS)?;
     }
     report::print(&rows);
+    if wanted(Part::Transfers) {
+        println!();
+        transfers::print(&rows);
+    }
     if let Some(costs) = costs {
         println!();
         ownership::print(&costs);

@@ -111,8 +111,25 @@ static __noinline int use_by(const struct caller *caller, struct sock *sk, struc
 	return 0;
 }
 
+/* Returns 1 if the policy in force governs the socket already, so that its user decides nothing. A
+ * socket without any storage leaves without a helper. */
+static __always_inline int has_maker(const struct in_force *now, struct sock *sk, __u32 family)
+{
+	struct usher_governed *own;
+	__u64 application;
+
+	if (!is_of_ip(family) || !sk->sk_bpf_storage)
+		return 0;
+	own = bpf_sk_storage_get(&sockets, sk, 0, 0);
+	if (!own)
+		return 0;
+	application = own->application;
+	return IS_CURRENT(now, application) && (__u32)application != USHER_UNGOVERNED;
+}
+
 /* The calling program uses a socket. Every send and receive of the host passes here, so the calls
- * of programs that no block governs leave first, without a helper. */
+ * at sockets with a governed maker leave first, and then those of programs that no block governs.
+ */
 static __always_inline int use(struct socket *socket)
 {
 	struct sock *used = socket->sk;
@@ -125,7 +142,7 @@ static __always_inline int use(struct socket *socket)
 	family = ((struct sock___ends *)used)->__sk_common.skc_family;
 	if (!is_of_ip(family) && !passes_beside(family))
 		return 0;
-	if (!read_state(&now) || !may_be_governed(&now, &caller))
+	if (!read_state(&now) || has_maker(&now, used, family) || !may_be_governed(&now, &caller))
 		return 0;
 	return use_by(&caller, used, &now);
 }

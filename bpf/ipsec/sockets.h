@@ -65,10 +65,14 @@ set_maker(const struct in_force *now, struct usher_governed *socket, struct task
 static __always_inline struct usher_policy_entry *
 make_caller(const struct in_force *now, const struct caller *caller, struct usher_governed *socket)
 {
-	struct usher_policy_entry *entry =
-	    make_maker(now, &caller->file, socket, bpf_get_current_task_btf());
+	struct usher_policy_entry *entry;
 
-	if (!entry)
+	if (recall_maker(caller->number, socket))
+		return maker_entry(now, socket);
+	entry = make_maker(now, &caller->file, socket, bpf_get_current_task_btf());
+	if (entry)
+		note_maker(caller->number, socket);
+	else
 		note_ungoverned(caller->number);
 	return entry;
 }

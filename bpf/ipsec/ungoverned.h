@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Remembers which callers no block governs, so that their calls cost little: identifying a program
- * takes two keyed hashes and as many look-ups.
+ * takes two keyed hashes and as many look-ups. Remembers the identities of governed callers, too.
  *
  * All that such a look-up depends on is one number: the objects of the program's file and of its
  * directory, its name there, and the generation, within which a policy does not change. User space
@@ -79,6 +79,72 @@ static __always_inline void note_ungoverned(__u64 number)
 
 	if (place)
 		*place = number;
+}
+
+/* A governed caller's identities, which take two keyed hashes to find. */
+struct known_maker {
+	__u64 number;
+	__u64 program;
+	__u64 place;
+	__u64 check; /* made of the others: two callers may write one entry at once */
+};
+
+#define KNOWN_MAKERS 256
+
+/* Key: the lowest bits of a caller's number. An entry has the last governed caller that came to it.
+ * Limit: 256. Full: a caller whose entry another has taken is identified again. */
+ARRAY_TABLE(known_makers, KNOWN_MAKERS, struct known_maker);
+
+static __always_inline struct known_maker *known_maker_of(__u64 number)
+{
+	__u32 place = number % KNOWN_MAKERS;
+
+	return bpf_map_lookup_elem(&known_makers, &place);
+}
+
+static __always_inline __u64 check_of(__u64 number, __u64 program, __u64 place)
+{
+	const struct usher_program_key *key = first_of(&program_keys);
+
+	return mixed_with(mixed_with(mixed_with(number, program), place), key ? key->words[0] : 0);
+}
+
+/* While processes execute scripts that the policy names, no maker is remembered: the script would
+ * belong to it. */
+static __always_inline int are_scripts_executed(void)
+{
+	const volatile __u64 *scripts = first_of(&execution_count);
+
+	return !scripts || *scripts;
+}
+
+/* Sets the identities of a maker, if they are known. Returns 0 if not. */
+static __always_inline int recall_maker(__u64 number, struct usher_governed *maker)
+{
+	const volatile struct known_maker *known = known_maker_of(number);
+	__u64 program, place;
+
+	if (!known || known->number != number || are_scripts_executed())
+		return 0;
+	program = known->program;
+	place = known->place;
+	if (known->check != check_of(number, program, place))
+		return 0;
+	maker->program = program;
+	maker->place = place;
+	return 1;
+}
+
+static __always_inline void note_maker(__u64 number, const struct usher_governed *maker)
+{
+	volatile struct known_maker *known = known_maker_of(number);
+
+	if (!known || maker->script.script || are_scripts_executed())
+		return;
+	known->number = number;
+	known->program = maker->program;
+	known->place = maker->place;
+	known->check = check_of(number, maker->program, maker->place);
 }
 
 #endif

@@ -20,9 +20,14 @@ pub const SERVER: &str = "/usr/bin/python3.11";
 /// The port of the echo that no policy governs.
 const ECHO: u16 = 9000;
 
-/// The plugins that Usher's connections take; with all of them, Debian's charon crashes.
-const CHARON_SETTINGS: &str = "charon-systemd { load = random nonce openssl pem pkcs1 pkcs8 pubkey \
-                               hmac kdf kernel-netlink socket-default vici }\n";
+/// The plugins that Usher's connections take; with all of them, Debian's charon crashes. Without the
+/// routing table, charon adds no rule to those by which the kernel looks up each route.
+const CHARON_SETTINGS: &str = "charon-systemd {
+  load = random nonce openssl pem pkcs1 pkcs8 pubkey hmac kdf kernel-netlink socket-default vici
+  routing_table = 0
+  install_routes = no
+}
+";
 
 /// Starts a charon of Debian's, with its default configuration but for its plugins.
 ///

@@ -44,7 +44,7 @@ const EXECUTION_COUNT: &str = "execution_count";
 /// The executable of Usher's daemons.
 const DAEMONS_PROGRAM: &str = "daemons_program";
 /// The tables that all but [`SCRIPTS`] have.
-pub(super) const OF_SOCKETS: [&str; 3] = ["sockets", DAEMONS_PROGRAM, "ungoverned"];
+pub(super) const OF_SOCKETS: [&str; 4] = ["sockets", DAEMONS_PROGRAM, "ungoverned", "known_makers"];
 
 /// LSM programs that tell scripts apart, where the kernel runs them.
 pub(super) static SCRIPTS: Code = code!("usher_scripts", "scripts");
