@@ -22,12 +22,13 @@ static __always_inline int read_attribute(struct usher_mac_attribute *wanted, st
 SEC("lsm/inode_getxattr")
 int BPF_PROG(dispatch_inode_getxattr, struct dentry *entry, const char *name)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_inode_getxattr);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_inode_getxattr, &caller);
 	struct usher_mac_attribute wanted = {};
 
 	if (!asked || !read_attribute(&wanted, entry, name))
 		return 0;
-	return MAC_ASK_CALLER(inode_getxattr, asked, &wanted);
+	return MAC_ASK_CALLER(inode_getxattr, asked, &caller, &wanted);
 }
 
 /* Hook: inode_setxattr, because setxattr(2) and its kind pass it. Access control lists have hooks
@@ -36,13 +37,14 @@ SEC("lsm.s/inode_setxattr")
 int BPF_PROG(dispatch_inode_setxattr, struct mnt_idmap *map, struct dentry *entry, const char *name,
 	     const void *value, __u64 size, int flags)
 {
-	__u64 asked = modules_about_sleeper(MAC_POINT_inode_setxattr);
+	struct mac_asker caller;
+	__u64 asked = modules_about_sleeper(MAC_POINT_inode_setxattr, &caller);
 	struct usher_mac_attribute wanted = { .size = size, .flags = flags };
 	int error = 0;
 
 	if (asked && read_attribute(&wanted, entry, name)) {
 		bpf_rcu_read_lock();
-		error = MAC_ASK_CALLER(inode_setxattr, asked, &wanted);
+		error = MAC_ASK_CALLER(inode_setxattr, asked, &caller, &wanted);
 		bpf_rcu_read_unlock();
 	}
 	return mac_bounded(mac_both(error, set_file_label(entry, name, value, size)));
@@ -53,13 +55,14 @@ SEC("lsm.s/inode_removexattr")
 int BPF_PROG(dispatch_inode_removexattr, struct mnt_idmap *map, struct dentry *entry,
 	     const char *name)
 {
-	__u64 asked = modules_about_sleeper(MAC_POINT_inode_removexattr);
+	struct mac_asker caller;
+	__u64 asked = modules_about_sleeper(MAC_POINT_inode_removexattr, &caller);
 	struct usher_mac_attribute wanted = {};
 	int error = 0;
 
 	if (asked && read_attribute(&wanted, entry, name)) {
 		bpf_rcu_read_lock();
-		error = MAC_ASK_CALLER(inode_removexattr, asked, &wanted);
+		error = MAC_ASK_CALLER(inode_removexattr, asked, &caller, &wanted);
 		bpf_rcu_read_unlock();
 	}
 	return mac_bounded(mac_both(error, remove_file_label(entry, name)));
@@ -70,7 +73,8 @@ int BPF_PROG(dispatch_inode_removexattr, struct mnt_idmap *map, struct dentry *e
 	int BPF_PROG(dispatch_##hook, struct mnt_idmap *map, struct dentry *entry,                 \
 		     const char *name)                                                             \
 	{                                                                                          \
-		__u64 asked = modules_about_caller(MAC_POINT_##hook);                              \
+		struct mac_asker caller;                                                           \
+		__u64 asked = modules_about_caller(MAC_POINT_##hook, &caller);                     \
 		struct usher_mac_attribute wanted = {};                                            \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
@@ -78,8 +82,8 @@ int BPF_PROG(dispatch_inode_removexattr, struct mnt_idmap *map, struct dentry *e
 		if (!asked || !read_attribute(&wanted, entry, name))                               \
 			return 0;                                                                  \
 		read_subject(&subject);                                                            \
-		if (read_labels(&labels, asked, &subject, entry->d_inode, wanted.file.device,      \
-				NULL))                                                             \
+		if (read_labels(&labels, asked, &caller, &subject, entry->d_inode,                 \
+				wanted.file.device, NULL))                                         \
 			return -EACCES;                                                            \
 		return mac_ask_##hook(asked, &subject, &wanted, &labels);                          \
 	}
@@ -92,12 +96,13 @@ DISPATCH_ACL(inode_remove_acl)
 SEC("lsm/inode_listxattr")
 int BPF_PROG(dispatch_inode_listxattr, struct dentry *entry)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_inode_listxattr);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_inode_listxattr, &caller);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode_of(entry)))
 		return 0;
-	return MAC_ASK_CALLER(inode_listxattr, asked, &wanted);
+	return MAC_ASK_CALLER(inode_listxattr, asked, &caller, &wanted);
 }
 
 #endif

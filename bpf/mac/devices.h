@@ -55,6 +55,49 @@ struct packet_sock___mac {
 
 #pragma clang attribute pop
 
+#define ONES 0x0101010101010101ULL
+
+/* Not 0 if a byte of a word is zero. The lowest bit is in the lowest of these. */
+static __always_inline __u64 zeros_of(__u64 word)
+{
+	return (word - ONES) & ~word & ONES << 7;
+}
+
+/* The bytes of a word before its first zero, the others zero. */
+static __always_inline __u64 before_zero(__u64 word)
+{
+	__u64 zeros;
+
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+	word = __builtin_bswap64(word);
+#endif
+	zeros = zeros_of(word);
+	if (zeros)
+		word &= ((zeros & -zeros) - 1) >> 7;
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+	word = __builtin_bswap64(word);
+#endif
+	return word;
+}
+
+_Static_assert(USHER_MAC_INTERFACE_NAME == 2 * sizeof(__u64), "two words");
+
+/* Copies the name of an interface. The kernel leaves what it likes behind the zero that ends it. By
+ * words, and not by a helper, which takes a byte at a time: this is for each packet. */
+static __always_inline void copy_device_name(char *into, const struct net_device___mac *device)
+{
+	const char *name = device->name;
+	__u64 *words = (__u64 *)into, first;
+
+	/* So that clang reads words and not bytes. */
+	asm volatile("" : "+r"(name));
+	first = *(const volatile __u64 *)name;
+	words[0] = before_zero(first);
+	words[1] = 0;
+	if (!zeros_of(first))
+		words[1] = before_zero(*(const volatile __u64 *)(name + sizeof(first)));
+}
+
 /* Reads an interface, which may be NULL: zeros then. */
 static __always_inline void read_device(struct usher_mac_device *into,
 					const struct net_device___mac *device)
@@ -64,7 +107,7 @@ static __always_inline void read_device(struct usher_mac_device *into,
 	if (!into->number)
 		return;
 	into->network = device->nd_net.net->ns.inum;
-	bpf_probe_read_kernel_str(into->name, sizeof(into->name), device->name);
+	copy_device_name(into->name, device);
 }
 
 struct mac_device_search {
@@ -110,10 +153,13 @@ static __always_inline void read_device_numbered(struct usher_mac_device *into,
 	into->number = number;
 }
 
-/* Reads the interface to which a packet socket is bound. Returns whether the socket receives. */
-static __always_inline int read_bound_device(struct usher_mac_device *into, const void *socket)
+/* Reads the interface to which the packet socket at an address is bound. Returns whether the socket
+ * receives. Global, so that the verifier goes through it once: such functions get no pointer of the
+ * kernel. */
+__attribute__((noinline)) int mac_read_bound_device(struct usher_mac_device *into __arg_nonnull,
+						    const __u64 *socket __arg_nonnull)
 {
-	const struct packet_sock___mac *own = socket;
+	const struct packet_sock___mac *own = (const void *)*socket;
 
 	__builtin_memset(into, 0, sizeof(*into));
 	/* A kernel with AF_PACKET in a module does not describe these sockets among its own types:

@@ -21,15 +21,18 @@ extern int bpf_get_dentry_xattr(struct dentry *entry, const char *name,
 
 struct xattr;
 
-/* modules_about_caller in a program that may sleep. */
-static __always_inline __u64 modules_about_sleeper(__u32 point)
+/* those_about_caller in a program that may sleep. */
+static __always_inline __u64 those_about_sleeper(__u64 asked, struct mac_asker *caller)
 {
-	__u64 asked;
-
 	bpf_rcu_read_lock();
-	asked = modules_about_caller(point);
+	asked = those_about_caller(asked, caller);
 	bpf_rcu_read_unlock();
 	return asked;
+}
+
+static __always_inline __u64 modules_about_sleeper(__u32 point, struct mac_asker *caller)
+{
+	return those_about_sleeper(modules_at(point), caller);
 }
 
 /* The attribute. */

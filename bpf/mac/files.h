@@ -54,17 +54,18 @@ struct iattr {
 SEC("lsm/inode_permission")
 int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_inode_permission);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_inode_permission, &caller);
 	struct usher_mac_file_access wanted = { .access = mask & ACCESS_KINDS };
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 	int has_labels;
 
 	/* access(2) with F_OK. */
-	if (!asked || !wanted.access || !read_file(&wanted.file, inode))
+	if (!asked || !wanted.access || !read_own_file(&wanted.file, inode))
 		return 0;
 	read_subject(&subject);
-	has_labels = begin_labels(&labels, asked);
+	has_labels = begin_labels(&labels, asked, &caller);
 	labels.told = (__u64)inode;
 	if (has_labels) {
 		labels.unknown |= read_file_label(&labels.object, inode, wanted.file.device);
@@ -80,14 +81,15 @@ int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
 	return mac_ask_inode_permission(asked, &subject, &wanted, &labels);
 }
 
-static __always_inline int ask_file_open(__u64 asked, struct file *file,
+static __always_inline int ask_file_open(__u64 asked, const struct mac_asker *caller,
+					 struct inode *inode,
 					 const struct usher_mac_file_access *wanted)
 {
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
 	read_subject(&subject);
-	if (read_labels(&labels, asked, &subject, file->f_inode, wanted->file.device, NULL))
+	if (read_labels(&labels, asked, caller, &subject, inode, wanted->file.device, NULL))
 		return -EACCES;
 	return mac_ask_file_open(asked, &subject, wanted, &labels);
 }
@@ -96,12 +98,14 @@ static __always_inline int ask_file_open(__u64 asked, struct file *file,
 SEC("lsm.s/file_open")
 int BPF_PROG(dispatch_file_open, struct file *file)
 {
-	__u64 asked = modules_about_sleeper(MAC_POINT_file_open);
-	const struct file___mac *opened = bpf_core_cast(file, struct file___mac);
+	struct mac_asker caller;
+	__u64 asked = modules_about_sleeper(MAC_POINT_file_open, &caller);
+	const struct file___mac *opened = (const struct file___mac *)file;
 	struct usher_mac_file_access wanted = {};
+	struct inode *inode = file->f_inode;
 	int error;
 
-	if (!(asked | labelled_of(~0ULL)) || !read_file(&wanted.file, opened->f_inode))
+	if (!(asked | labelled_of(~0ULL)) || !read_own_file(&wanted.file, inode))
 		return 0;
 	read_label(file, NULL, wanted.file.device);
 	if (!asked)
@@ -116,7 +120,7 @@ int BPF_PROG(dispatch_file_open, struct file *file)
 	if (opened->f_flags & O_APPEND)
 		wanted.access |= USHER_MAC_APPEND;
 	bpf_rcu_read_lock();
-	error = ask_file_open(asked, file, &wanted);
+	error = ask_file_open(asked, &caller, inode, &wanted);
 	bpf_rcu_read_unlock();
 	return mac_bounded(error);
 }
@@ -125,7 +129,8 @@ int BPF_PROG(dispatch_file_open, struct file *file)
 SEC("lsm/inode_getattr")
 int BPF_PROG(dispatch_inode_getattr, const struct path *path)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_inode_getattr);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_inode_getattr, &caller);
 	struct usher_mac_subject subject;
 	struct usher_mac_file wanted = {};
 	struct mac_labels labels;
@@ -133,7 +138,8 @@ int BPF_PROG(dispatch_inode_getattr, const struct path *path)
 	if (!asked || !read_file(&wanted, inode_at(path)))
 		return 0;
 	read_subject(&subject);
-	if (read_labels(&labels, asked, &subject, path->dentry->d_inode, wanted.device, NULL))
+	if (read_labels(&labels, asked, &caller, &subject, path->dentry->d_inode, wanted.device,
+			NULL))
 		return -EACCES;
 	return mac_ask_inode_getattr(asked, &subject, &wanted, &labels);
 }
@@ -143,12 +149,13 @@ SEC("lsm/inode_create")
 int BPF_PROG(dispatch_inode_create, struct inode *directory, struct dentry *entry,
 	     unsigned short mode)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_inode_create);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_inode_create, &caller);
 	struct usher_mac_creation wanted = { .mode = mode };
 
 	if (!asked || !read_file(&wanted.directory, directory))
 		return 0;
-	return MAC_ASK_ABOUT_NAME(inode_create, asked, &wanted, directory);
+	return MAC_ASK_ABOUT_NAME(inode_create, asked, &caller, &wanted, directory);
 }
 
 /* Hook: inode_link, because a second name may lie where other rules are. Before it, path_link has
@@ -157,7 +164,8 @@ SEC("lsm/inode_link")
 int BPF_PROG(dispatch_inode_link, struct dentry *former, struct inode *directory,
 	     struct dentry *entry)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_inode_link);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_inode_link, &caller);
 	struct usher_mac_naming wanted = {};
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
@@ -166,21 +174,23 @@ int BPF_PROG(dispatch_inode_link, struct dentry *former, struct inode *directory
 	    !read_file(&wanted.directory, directory))
 		return 0;
 	read_subject(&subject);
-	if (read_labels(&labels, asked, &subject, former->d_inode, wanted.file.device, directory))
+	if (read_labels(&labels, asked, &caller, &subject, former->d_inode, wanted.file.device,
+			directory))
 		return -EACCES;
 	return mac_ask_inode_link(asked, &subject, &wanted, &labels);
 }
 
 #define DISPATCH_REMOVAL(hook)                                                                     \
-	static __always_inline int ask_##hook(__u64 asked, struct inode *directory,                \
-					      struct inode *inode,                                 \
+	static __always_inline int ask_##hook(__u64 asked, const struct mac_asker *caller,         \
+					      struct inode *directory, struct inode *inode,        \
 					      const struct usher_mac_naming *wanted)               \
 	{                                                                                          \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		if (read_labels(&labels, asked, &subject, inode, wanted->file.device, directory))  \
+		if (read_labels(&labels, asked, caller, &subject, inode, wanted->file.device,      \
+				directory))                                                        \
 			return -EACCES;                                                            \
 		return mac_ask_##hook(asked, &subject, wanted, &labels);                           \
 	}                                                                                          \
@@ -188,7 +198,8 @@ int BPF_PROG(dispatch_inode_link, struct dentry *former, struct inode *directory
 	SEC("lsm.s/" #hook)                                                                        \
 	int BPF_PROG(dispatch_##hook, struct inode *directory, struct dentry *entry)               \
 	{                                                                                          \
-		__u64 asked = modules_about_sleeper(MAC_POINT_##hook);                             \
+		struct mac_asker caller;                                                           \
+		__u64 asked = modules_about_sleeper(MAC_POINT_##hook, &caller);                    \
 		struct usher_mac_naming wanted = {};                                               \
 		int error;                                                                         \
                                                                                                    \
@@ -197,7 +208,7 @@ int BPF_PROG(dispatch_inode_link, struct dentry *former, struct inode *directory
 			return 0;                                                                  \
 		read_label(NULL, entry, wanted.file.device);                                       \
 		bpf_rcu_read_lock();                                                               \
-		error = ask_##hook(asked, directory, entry->d_inode, &wanted);                     \
+		error = ask_##hook(asked, &caller, directory, entry->d_inode, &wanted);            \
 		bpf_rcu_read_unlock();                                                             \
 		return mac_bounded(error);                                                         \
 	}
@@ -207,28 +218,28 @@ DISPATCH_REMOVAL(inode_unlink)
 /* Hook: inode_rmdir, because inode_unlink is not called for directories. It reads labels. */
 DISPATCH_REMOVAL(inode_rmdir)
 
-static __always_inline int ask_inode_rename(__u64 asked, struct inode *directory,
-					    struct inode *inode,
+static __always_inline int ask_inode_rename(__u64 asked, const struct mac_asker *caller,
+					    struct inode *directory, struct inode *inode,
 					    const struct usher_mac_naming *wanted)
 {
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
 	read_subject(&subject);
-	if (read_labels(&labels, asked, &subject, inode, wanted->file.device, directory))
+	if (read_labels(&labels, asked, caller, &subject, inode, wanted->file.device, directory))
 		return -EACCES;
 	return mac_ask_inode_rename(asked, &subject, wanted, &labels);
 }
 
-static __always_inline int ask_inode_rename_to(__u64 asked, struct inode *directory,
-					       struct inode *inode,
+static __always_inline int ask_inode_rename_to(__u64 asked, const struct mac_asker *caller,
+					       struct inode *directory, struct inode *inode,
 					       const struct usher_mac_replacing *wanted)
 {
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
 	read_subject(&subject);
-	if (begin_labels(&labels, asked)) {
+	if (begin_labels(&labels, asked, caller)) {
 		labels.unknown |=
 		    read_file_label(&labels.directory, directory, wanted->directory.device);
 		if (wanted->replaces)
@@ -248,12 +259,16 @@ SEC("lsm.s/inode_rename")
 int BPF_PROG(dispatch_inode_rename, struct inode *directory, struct dentry *entry,
 	     struct inode *new_directory, struct dentry *new_entry)
 {
-	__u64 from = modules_about_sleeper(MAC_POINT_inode_rename),
-	      to = modules_about_sleeper(MAC_POINT_inode_rename_to);
+	__u64 from = modules_at(MAC_POINT_inode_rename), to = modules_at(MAC_POINT_inode_rename_to),
+	      asked;
+	struct mac_asker caller;
 	struct usher_mac_naming former = {};
 	struct usher_mac_replacing wanted = {};
 	int error;
 
+	asked = those_about_sleeper(from | to, &caller);
+	from &= asked;
+	to &= asked;
 	if (!(from | to) || !read_file(&former.file, inode_of(entry)) ||
 	    !read_file(&former.directory, directory) ||
 	    !read_file(&wanted.directory, new_directory))
@@ -263,9 +278,11 @@ int BPF_PROG(dispatch_inode_rename, struct inode *directory, struct dentry *entr
 	if (wanted.replaces)
 		read_label(NULL, new_entry, wanted.replaced.device);
 	bpf_rcu_read_lock();
-	error = ask_inode_rename(from, directory, entry->d_inode, &former);
-	error =
-	    mac_both(error, ask_inode_rename_to(to, new_directory, new_entry->d_inode, &wanted));
+	/* Again, because there is no room to keep it meanwhile. */
+	look_up_caller(from | to, &caller);
+	error = ask_inode_rename(from, &caller, directory, entry->d_inode, &former);
+	error = mac_both(
+	    error, ask_inode_rename_to(to, &caller, new_directory, new_entry->d_inode, &wanted));
 	bpf_rcu_read_unlock();
 	return mac_bounded(error);
 }
@@ -288,14 +305,15 @@ static __always_inline __u32 changes(__u32 valid)
 	return found;
 }
 
-static __always_inline int ask_inode_setattr(__u64 asked, struct inode *inode,
+static __always_inline int ask_inode_setattr(__u64 asked, const struct mac_asker *caller,
+					     struct inode *inode,
 					     const struct usher_mac_attributes *wanted)
 {
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
 	read_subject(&subject);
-	if (read_labels(&labels, asked, &subject, inode, wanted->file.device, NULL))
+	if (read_labels(&labels, asked, caller, &subject, inode, wanted->file.device, NULL))
 		return -EACCES;
 	return mac_ask_inode_setattr(asked, &subject, wanted, &labels);
 }
@@ -306,7 +324,8 @@ SEC("lsm.s/inode_setattr")
 int BPF_PROG(dispatch_inode_setattr, struct mnt_idmap *map, struct dentry *entry,
 	     struct iattr *change)
 {
-	__u64 asked = modules_about_sleeper(MAC_POINT_inode_setattr);
+	struct mac_asker caller;
+	__u64 asked = modules_about_sleeper(MAC_POINT_inode_setattr, &caller);
 	struct usher_mac_attributes wanted = {};
 	const struct iattr *asked_for;
 	int error;
@@ -320,7 +339,7 @@ int BPF_PROG(dispatch_inode_setattr, struct mnt_idmap *map, struct dentry *entry
 	wanted.mode = asked_for->ia_mode;
 	read_label(NULL, entry, wanted.file.device);
 	bpf_rcu_read_lock();
-	error = ask_inode_setattr(asked, entry->d_inode, &wanted);
+	error = ask_inode_setattr(asked, &caller, entry->d_inode, &wanted);
 	bpf_rcu_read_unlock();
 	return mac_bounded(error);
 }

@@ -37,13 +37,13 @@ static __always_inline void read_ipc(struct usher_mac_ipc *wanted, struct kern_i
 }
 
 /* Asks the modules about an object. */
-#define MAC_ASK_ABOUT_IPC(name, asked, wanted, of)                                                 \
+#define MAC_ASK_ABOUT_IPC(name, asked, caller, wanted, of)                                         \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		if (begin_labels(&labels, asked))                                                  \
+		if (begin_labels(&labels, asked, caller))                                          \
 			read_ipc_label(&labels.object, of);                                        \
 		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
 	})
@@ -52,26 +52,28 @@ static __always_inline void read_ipc(struct usher_mac_ipc *wanted, struct kern_i
 SEC("lsm/msg_queue_associate")
 int BPF_PROG(dispatch_msg_queue_associate, struct kern_ipc_perm *object, int flags)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_msg_queue_associate);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_msg_queue_associate, &caller);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_ABOUT_IPC(msg_queue_associate, asked, &wanted, object);
+	return MAC_ASK_ABOUT_IPC(msg_queue_associate, asked, &caller, &wanted, object);
 }
 
 /* Hook: msg_queue_msgctl, because msgctl(2) passes it. */
 SEC("lsm/msg_queue_msgctl")
 int BPF_PROG(dispatch_msg_queue_msgctl, struct kern_ipc_perm *object, int command)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_msg_queue_msgctl);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_msg_queue_msgctl, &caller);
 	struct usher_mac_ipc wanted = { .argument = command };
 
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_ABOUT_IPC(msg_queue_msgctl, asked, &wanted, object);
+	return MAC_ASK_ABOUT_IPC(msg_queue_msgctl, asked, &caller, &wanted, object);
 }
 
 /* Hook: msg_queue_msgsnd, because msgsnd(2) passes it. */
@@ -79,13 +81,14 @@ SEC("lsm/msg_queue_msgsnd")
 int BPF_PROG(dispatch_msg_queue_msgsnd, struct kern_ipc_perm *object, struct msg_msg *message,
 	     int flags)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_msg_queue_msgsnd);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_msg_queue_msgsnd, &caller);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_ABOUT_IPC(msg_queue_msgsnd, asked, &wanted, object);
+	return MAC_ASK_ABOUT_IPC(msg_queue_msgsnd, asked, &caller, &wanted, object);
 }
 
 /*
@@ -99,21 +102,18 @@ int BPF_PROG(dispatch_msg_queue_msgrcv, struct kern_ipc_perm *object, struct msg
 	__u64 asked = modules_at(MAC_POINT_msg_queue_msgrcv);
 	struct usher_mac_ipc wanted = { .argument = mode };
 	struct usher_mac_subject subject;
-	struct usher_mac_label own;
+	struct mac_asker taker;
 	struct mac_labels labels;
 
+	asked = those_about(asked, receiver, &taker);
 	if (!asked)
 		return 0;
-	read_process_label(&own, receiver->group_leader);
-	asked = asked_about(asked, &own);
 	read_ipc(&wanted, object);
 	read_subject(&subject);
 	read_credentials(&subject, task_of(receiver)->cred);
 	subject.process = task_of(receiver)->tgid;
-	if (begin_labels(&labels, asked)) {
-		labels.subject = own;
+	if (begin_labels(&labels, asked, &taker))
 		read_ipc_label(&labels.object, object);
-	}
 	return mac_ask_msg_queue_msgrcv(asked, &subject, &wanted, &labels);
 }
 
@@ -121,26 +121,28 @@ int BPF_PROG(dispatch_msg_queue_msgrcv, struct kern_ipc_perm *object, struct msg
 SEC("lsm/sem_associate")
 int BPF_PROG(dispatch_sem_associate, struct kern_ipc_perm *object, int flags)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_sem_associate);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_sem_associate, &caller);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_ABOUT_IPC(sem_associate, asked, &wanted, object);
+	return MAC_ASK_ABOUT_IPC(sem_associate, asked, &caller, &wanted, object);
 }
 
 /* Hook: sem_semctl, because semctl(2) passes it. */
 SEC("lsm/sem_semctl")
 int BPF_PROG(dispatch_sem_semctl, struct kern_ipc_perm *object, int command)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_sem_semctl);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_sem_semctl, &caller);
 	struct usher_mac_ipc wanted = { .argument = command };
 
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_ABOUT_IPC(sem_semctl, asked, &wanted, object);
+	return MAC_ASK_ABOUT_IPC(sem_semctl, asked, &caller, &wanted, object);
 }
 
 /* Hook: sem_semop, because semop(2) passes it. */
@@ -148,52 +150,56 @@ SEC("lsm/sem_semop")
 int BPF_PROG(dispatch_sem_semop, struct kern_ipc_perm *object, struct sembuf *operations,
 	     unsigned int count, int alters)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_sem_semop);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_sem_semop, &caller);
 	struct usher_mac_ipc wanted = { .argument = alters };
 
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_ABOUT_IPC(sem_semop, asked, &wanted, object);
+	return MAC_ASK_ABOUT_IPC(sem_semop, asked, &caller, &wanted, object);
 }
 
 /* Hook: shm_associate, because shmget(2) finds an existing segment there. */
 SEC("lsm/shm_associate")
 int BPF_PROG(dispatch_shm_associate, struct kern_ipc_perm *object, int flags)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_shm_associate);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_shm_associate, &caller);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_ABOUT_IPC(shm_associate, asked, &wanted, object);
+	return MAC_ASK_ABOUT_IPC(shm_associate, asked, &caller, &wanted, object);
 }
 
 /* Hook: shm_shmctl, because shmctl(2) passes it. */
 SEC("lsm/shm_shmctl")
 int BPF_PROG(dispatch_shm_shmctl, struct kern_ipc_perm *object, int command)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_shm_shmctl);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_shm_shmctl, &caller);
 	struct usher_mac_ipc wanted = { .argument = command };
 
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_ABOUT_IPC(shm_shmctl, asked, &wanted, object);
+	return MAC_ASK_ABOUT_IPC(shm_shmctl, asked, &caller, &wanted, object);
 }
 
 /* Hook: shm_shmat, because shmat(2) passes it. */
 SEC("lsm/shm_shmat")
 int BPF_PROG(dispatch_shm_shmat, struct kern_ipc_perm *object, char *address, int flags)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_shm_shmat);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_shm_shmat, &caller);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
 		return 0;
 	read_ipc(&wanted, object);
-	return MAC_ASK_ABOUT_IPC(shm_shmat, asked, &wanted, object);
+	return MAC_ASK_ABOUT_IPC(shm_shmat, asked, &caller, &wanted, object);
 }
 
 #endif

@@ -175,8 +175,14 @@ full:
 	return -ENOSPC;
 }
 
-/* Of these slots, those of which a label has no element. Global, so that the verifier goes through
- * it once. */
+/* Whether the module in a slot has no element with a number. Global, so that the verifier goes
+ * through it once, as the next one. */
+__attribute__((noinline)) __u64 mac_lacks(__u32 number, __u32 slot)
+{
+	return element_at(number, slot) == &nothing;
+}
+
+/* Of these slots, those of which a label has no element. */
 __attribute__((noinline)) __u64 mac_lacking(const struct usher_mac_label *label __arg_nonnull,
 					    __u64 slots)
 {
@@ -184,28 +190,43 @@ __attribute__((noinline)) __u64 mac_lacking(const struct usher_mac_label *label 
 
 #pragma unroll
 	for (__u32 slot = 0; slot < USHER_MAC_MODULES; slot++)
-		if (slots >> slot & 1 && element_at(label->elements[slot], slot) == &nothing)
-			lacking |= 1ULL << slot;
+		if (slots >> slot & 1)
+			lacking |= (mac_lacks(label->elements[slot], slot) & 1) << slot;
 	return lacking;
 }
 
-/* Of these modules, those that exempt processes without an element. */
-static __always_inline __u64 exempting_of(__u64 asked)
+/* Of the modules in `exempting`, those that exempt a process or a socket with this label; NULL:
+ * without one. */
+static __always_inline __u64 exempted(const struct usher_mac_label *label, __u64 exempting)
 {
-	struct usher_mac_labelled *now = first_of(&labelled);
-
-	return now ? now->exempting & asked : 0;
+	return label && exempting ? mac_lacking(label, exempting) : exempting;
 }
 
 /* Of these modules, those that are asked about a process or a socket with this label; NULL: without
  * one. */
 static __always_inline __u64 asked_about(__u64 asked, const struct usher_mac_label *label)
 {
-	__u64 exempting = exempting_of(asked);
+	struct usher_mac_labelled *now = first_of(&labelled);
 
-	if (!exempting)
-		return asked;
-	return asked & ~(label ? mac_lacking(label, exempting) : exempting);
+	return now ? asked & ~exempted(label, now->exempting & asked) : asked;
+}
+
+/* Whom modules are asked about: the calling process, or the owner of a socket. Looked up once, and
+ * only where a module with labels is asked. */
+struct mac_asker {
+	__u64 slots; /* of the modules with labels among those that are asked */
+	const struct usher_mac_label *label; /* NULL: it has none, or `slots` is 0 */
+};
+
+/* Before its label is looked up. Returns the modules that exempt those without an element. */
+static __always_inline __u64 begin_asker(struct mac_asker *asker, __u64 asked)
+{
+	struct usher_mac_labelled *now = first_of(&labelled);
+
+	asker->label = NULL;
+	asker->slots = now ? now->slots & asked : 0;
+	/* All of these have labels. */
+	return now ? now->exempting & asked : 0;
 }
 
 /* The modules with labels among these. */

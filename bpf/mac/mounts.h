@@ -34,13 +34,13 @@ static __always_inline const struct super_block *system_at(const struct path *pa
 }
 
 /* Asks about a mounted file system, and the one that has the place; either may be NULL. */
-#define MAC_ASK_ABOUT_SYSTEM(name, asked, wanted, system, around)                                  \
+#define MAC_ASK_ABOUT_SYSTEM(name, asked, caller, wanted, system, around)                          \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		if (begin_labels(&labels, asked)) {                                                \
+		if (begin_labels(&labels, asked, caller)) {                                        \
 			read_system_label(&labels.object, system);                                 \
 			read_system_label(&labels.directory, around);                              \
 		}                                                                                  \
@@ -52,51 +52,55 @@ SEC("lsm/sb_mount")
 int BPF_PROG(dispatch_sb_mount, const char *source, const struct path *place, const char *type,
 	     unsigned long flags, void *data)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_sb_mount);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_sb_mount, &caller);
 	struct usher_mac_mount wanted = { .flags = flags };
 
 	if (!asked || !read_file(&wanted.place, inode_at(place)))
 		return 0;
-	return MAC_ASK_ABOUT_SYSTEM(sb_mount, asked, &wanted, NULL, system_at(place));
+	return MAC_ASK_ABOUT_SYSTEM(sb_mount, asked, &caller, &wanted, NULL, system_at(place));
 }
 
 /* Hook: sb_umount, because umount2(2) passes it. */
 SEC("lsm/sb_umount")
 int BPF_PROG(dispatch_sb_umount, struct vfsmount *mount, int flags)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_sb_umount);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_sb_umount, &caller);
 	const struct vfsmount___mac *mounted = bpf_core_cast(mount, struct vfsmount___mac);
 	struct usher_mac_mount wanted = { .flags = flags };
 
 	if (!asked || !read_file(&wanted.place, mounted->mnt_root->d_inode))
 		return 0;
-	return MAC_ASK_ABOUT_SYSTEM(sb_umount, asked, &wanted, mounted->mnt_sb, NULL);
+	return MAC_ASK_ABOUT_SYSTEM(sb_umount, asked, &caller, &wanted, mounted->mnt_sb, NULL);
 }
 
 /* Hook: sb_remount, because options of a file system change there, by mount(2) and fsconfig(2). */
 SEC("lsm/sb_remount")
 int BPF_PROG(dispatch_sb_remount, struct super_block *system, void *options)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_sb_remount);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_sb_remount, &caller);
 	const struct super_block___mac *mounted = bpf_core_cast(system, struct super_block___mac);
 	struct usher_mac_mount wanted = {};
 
 	if (!asked || !read_file(&wanted.place, mounted->s_root->d_inode))
 		return 0;
-	return MAC_ASK_ABOUT_SYSTEM(sb_remount, asked, &wanted, system, NULL);
+	return MAC_ASK_ABOUT_SYSTEM(sb_remount, asked, &caller, &wanted, system, NULL);
 }
 
 /* Hook: move_mount, because move_mount(2) does not pass sb_mount. */
 SEC("lsm/move_mount")
 int BPF_PROG(dispatch_move_mount, const struct path *former, const struct path *place)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_move_mount);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_move_mount, &caller);
 	struct usher_mac_mount wanted = {};
 
 	if (!asked || !read_file(&wanted.moved, inode_at(former)) ||
 	    !read_file(&wanted.place, inode_at(place)))
 		return 0;
-	return MAC_ASK_ABOUT_SYSTEM(move_mount, asked, &wanted, system_at(former),
+	return MAC_ASK_ABOUT_SYSTEM(move_mount, asked, &caller, &wanted, system_at(former),
 				    system_at(place));
 }
 
@@ -104,24 +108,26 @@ int BPF_PROG(dispatch_move_mount, const struct path *former, const struct path *
 SEC("lsm/sb_statfs")
 int BPF_PROG(dispatch_sb_statfs, struct dentry *entry)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_sb_statfs);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_sb_statfs, &caller);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode_of(entry)))
 		return 0;
-	return MAC_ASK_ABOUT_SYSTEM(sb_statfs, asked, &wanted, system_of(entry), NULL);
+	return MAC_ASK_ABOUT_SYSTEM(sb_statfs, asked, &caller, &wanted, system_of(entry), NULL);
 }
 
 /* Hook: path_chroot, because chroot(2) passes it. */
 SEC("lsm/path_chroot")
 int BPF_PROG(dispatch_path_chroot, const struct path *path)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_path_chroot);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_path_chroot, &caller);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode_at(path)))
 		return 0;
-	return MAC_ASK_CALLER(path_chroot, asked, &wanted);
+	return MAC_ASK_CALLER(path_chroot, asked, &caller, &wanted);
 }
 
 #endif

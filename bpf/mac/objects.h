@@ -78,9 +78,9 @@ static __always_inline const struct task_struct *task_of(const struct task_struc
 /* The calling process. */
 static __always_inline void read_subject(struct usher_mac_subject *subject)
 {
-	const struct task_struct *task = task_of(bpf_get_current_task_btf());
+	const struct task_struct *task = bpf_get_current_task_btf();
 
-	read_credentials(subject, task->cred);
+	read_credentials(subject, task_of(task)->cred);
 	subject->process = task->tgid;
 	subject->reserved = 0;
 }
@@ -100,40 +100,32 @@ static __always_inline void be_nobody(struct usher_mac_subject *subject)
 	};
 }
 
-/* Begins the labels of an access about which these modules are asked: of the calling process, or of
- * none. Returns whether a module has labels: only then are the others of the access looked up. */
-static __always_inline int begin_labels_by(struct mac_labels *labels, __u64 asked, int has_process)
+/* Begins the labels of an access about which these modules are asked, with that of the asker.
+ * Returns whether a module has labels: only then are the others of the access looked up. */
+static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked,
+					const struct mac_asker *asker)
 {
 	/* Nothing reads what stays unwritten here, but clang does not know that: the asm has it
 	 * take all for written. */
 	asm volatile("" : : "r"(labels) : "memory");
-	labels->slots = labelled_of(asked);
+	labels->slots = asker->slots & asked;
 	labels->told = 0;
 	if (!labels->slots)
 		return 0;
 	labels->unknown = 0;
-	if (has_process)
-		read_own_label(&labels->subject);
-	else
-		labels->subject = no_label;
+	labels->subject = asker->label ? *asker->label : no_label;
 	labels->object = no_label;
 	labels->directory = no_label;
 	return 1;
 }
 
-static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked)
-{
-	return begin_labels_by(labels, asked, 1);
-}
-
 /*
- * Reads a file that may be NULL. Returns 0 for none, and for one of a BPF file system: no module is
- * asked about either.
+ * Reads a file by a pointer of a hook's own, which is never NULL, or by one of bpf_core_cast, which
+ * may be. Returns 0 for none, and for one of a BPF file system: no module is asked about either.
  */
-static __always_inline int read_file(struct usher_mac_file *file, const void *of)
+static __always_inline int read_inode(struct usher_mac_file *file, const struct inode___mac *inode)
 {
-	const struct inode___mac *inode = bpf_core_cast(of, struct inode___mac);
-	const struct super_block *system = inode->i_sb;
+	const struct super_block *system = bpf_core_cast(inode, struct inode___mac)->i_sb;
 
 	if (!system || system->s_magic == BPF_FS_MAGIC)
 		return 0;
@@ -144,6 +136,18 @@ static __always_inline int read_file(struct usher_mac_file *file, const void *of
 	file->mode = inode->i_mode;
 	file->special = inode->i_rdev;
 	return 1;
+}
+
+/* The same of any file that may be NULL. */
+static __always_inline int read_file(struct usher_mac_file *file, const void *of)
+{
+	return read_inode(file, bpf_core_cast(of, struct inode___mac));
+}
+
+/* The same of the file of a hook's own pointer, which is never NULL. */
+static __always_inline int read_own_file(struct usher_mac_file *file, const struct inode *inode)
+{
+	return read_inode(file, (const struct inode___mac *)inode);
 }
 
 /* In i_flags: a file of the kernel's own, such as shared memory of System V. */
@@ -210,10 +214,11 @@ static __always_inline int refuses_unknown(const struct usher_mac_subject *subje
 /* Begins the labels of an access to a file, and to a directory beside it or NULL. Returns 0, or an
  * error if one of their labels is not known. */
 static __always_inline int read_labels(struct mac_labels *labels, __u64 asked,
+				       const struct mac_asker *caller,
 				       const struct usher_mac_subject *subject, struct inode *inode,
 				       __u32 device, struct inode *directory)
 {
-	int has_labels = begin_labels(labels, asked);
+	int has_labels = begin_labels(labels, asked, caller);
 
 	labels->told = (__u64)inode;
 	if (!has_labels)
@@ -226,77 +231,80 @@ static __always_inline int read_labels(struct mac_labels *labels, __u64 asked,
 
 /* The same for an open file. A socket has its own label, not that of its inode. */
 static __always_inline int read_open_labels(struct mac_labels *labels, __u64 asked,
+					    const struct mac_asker *caller,
 					    const struct usher_mac_subject *subject,
-					    struct file *file, const struct usher_mac_file *of)
+					    struct file *file, struct inode *inode,
+					    const struct usher_mac_file *of)
 {
 	struct socket *socket = NULL;
 
 	if ((of->mode & S_IFMT) == S_IFSOCK)
 		socket = bpf_sock_from_file(file);
 	if (!socket)
-		return read_labels(labels, asked, subject, file->f_inode, of->device, NULL);
-	if (begin_labels(labels, asked))
+		return read_labels(labels, asked, caller, subject, inode, of->device, NULL);
+	if (begin_labels(labels, asked, caller))
 		read_socket_label(&labels->object, socket->sk);
 	return 0;
 }
 
 /* Asks about the calling process, whose label is the only one of the access. */
-#define MAC_ASK_CALLER(name, asked, wanted)                                                        \
+#define MAC_ASK_CALLER(name, asked, caller, wanted)                                                \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		begin_labels(&labels, asked);                                                      \
+		begin_labels(&labels, asked, caller);                                              \
 		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
 	})
 
 /* The same about another process. */
-#define MAC_ASK_ABOUT_PROCESS(name, asked, wanted, task)                                           \
+#define MAC_ASK_ABOUT_PROCESS(name, asked, caller, wanted, task)                                   \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		if (begin_labels(&labels, asked))                                                  \
+		if (begin_labels(&labels, asked, caller))                                          \
 			read_process_label(&labels.object, (task)->group_leader);                  \
 		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
 	})
 
 /* The same about a socket. */
-#define MAC_ASK_ABOUT_SOCKET(name, asked, wanted, socket)                                          \
+#define MAC_ASK_ABOUT_SOCKET(name, asked, caller, wanted, socket)                                  \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
                                                                                                    \
-		read_subject(&subject);                                                            \
-		if (begin_labels(&labels, asked))                                                  \
+		/* The socket first: the verifier has fewer cases behind it. */                    \
+		if (begin_labels(&labels, asked, caller))                                          \
 			read_socket_label(&labels.object, socket);                                 \
+		read_subject(&subject);                                                            \
 		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
 	})
 
 /* The same about an open file. Its label is known, unless a module with labels has come into force
  * since it was opened. */
-#define MAC_ASK_ABOUT_FILE(name, asked, wanted, file, of)                                          \
+#define MAC_ASK_ABOUT_FILE(name, asked, caller, wanted, file, inode, of)                           \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		read_open_labels(&labels, asked, &subject, file, of)                               \
+		read_open_labels(&labels, asked, caller, &subject, file, inode, of)                \
 		    ? -EACCES                                                                      \
 		    : mac_ask_##name(asked, &subject, wanted, &labels);                            \
 	})
 
 /* The same about a new name in a directory. */
-#define MAC_ASK_ABOUT_NAME(name, asked, wanted, directory_inode)                                   \
+#define MAC_ASK_ABOUT_NAME(name, asked, caller, wanted, directory_inode)                           \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
 		int has_labels, answer = 0;                                                        \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		has_labels = begin_labels(&labels, asked);                                         \
+		has_labels = begin_labels(&labels, asked, caller);                                 \
 		labels.told = (__u64)(directory_inode);                                            \
 		if (has_labels) {                                                                  \
 			labels.unknown |= read_file_label(&labels.directory, directory_inode,      \

@@ -17,22 +17,18 @@ struct vm_area_struct {
 /* The bits of vm_flags that are those of mmap(2), in the same order. */
 #define PROTECTIONS 7
 
-/* Reads an open file. Returns 0 if no module is asked about it. */
-static __always_inline int read_open_file(struct usher_mac_file *file, struct file *of)
-{
-	return read_file(file, bpf_core_cast(of, struct file)->f_inode);
-}
-
 /* Hook: file_ioctl, because devices do by ioctl(2) what no other hook sees. */
 SEC("lsm/file_ioctl")
 int BPF_PROG(dispatch_file_ioctl, struct file *file, unsigned int command, unsigned long argument)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_file_ioctl);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_file_ioctl, &caller);
 	struct usher_mac_file_command wanted = { .command = command };
+	struct inode *inode = file->f_inode;
 
-	if (!asked || !read_open_file(&wanted.file, file))
+	if (!asked || !read_own_file(&wanted.file, inode))
 		return 0;
-	return MAC_ASK_ABOUT_FILE(file_ioctl, asked, &wanted, file, &wanted.file);
+	return MAC_ASK_ABOUT_FILE(file_ioctl, asked, &caller, &wanted, file, inode, &wanted.file);
 }
 
 /* Hook: file_ioctl_compat, because the ioctl(2) of 32-bit programs passes no other. */
@@ -40,41 +36,48 @@ SEC("lsm/file_ioctl_compat")
 int BPF_PROG(dispatch_file_ioctl_compat, struct file *file, unsigned int command,
 	     unsigned long argument)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_file_ioctl_compat);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_file_ioctl_compat, &caller);
 	struct usher_mac_file_command wanted = { .command = command };
+	struct inode *inode = file->f_inode;
 
-	if (!asked || !read_open_file(&wanted.file, file))
+	if (!asked || !read_own_file(&wanted.file, inode))
 		return 0;
-	return MAC_ASK_ABOUT_FILE(file_ioctl_compat, asked, &wanted, file, &wanted.file);
+	return MAC_ASK_ABOUT_FILE(file_ioctl_compat, asked, &caller, &wanted, file, inode,
+				  &wanted.file);
 }
 
 /* Hook: file_lock, because all kinds of locks pass it. */
 SEC("lsm/file_lock")
 int BPF_PROG(dispatch_file_lock, struct file *file, unsigned int command)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_file_lock);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_file_lock, &caller);
 	struct usher_mac_file_command wanted = { .command = command };
+	struct inode *inode = file->f_inode;
 
-	if (!asked || !read_open_file(&wanted.file, file))
+	if (!asked || !read_own_file(&wanted.file, inode))
 		return 0;
-	return MAC_ASK_ABOUT_FILE(file_lock, asked, &wanted, file, &wanted.file);
+	return MAC_ASK_ABOUT_FILE(file_lock, asked, &caller, &wanted, file, inode, &wanted.file);
 }
 
 /* Hook: file_receive, because a file that another process has opened comes that way. */
 SEC("lsm/file_receive")
 int BPF_PROG(dispatch_file_receive, struct file *file)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_file_receive);
-	const struct file___mac *opened = bpf_core_cast(file, struct file___mac);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_file_receive, &caller);
+	const struct file___mac *opened = (const struct file___mac *)file;
 	struct usher_mac_file_access wanted = {};
+	struct inode *inode = file->f_inode;
 
-	if (!asked || !read_open_file(&wanted.file, file))
+	if (!asked || !read_own_file(&wanted.file, inode))
 		return 0;
 	if (opened->f_mode & FMODE_READ)
 		wanted.access |= USHER_MAC_READ;
 	if (opened->f_mode & FMODE_WRITE)
 		wanted.access |= USHER_MAC_WRITE;
-	return MAC_ASK_ABOUT_FILE(file_receive, asked, &wanted, file, &wanted.file);
+	return MAC_ASK_ABOUT_FILE(file_receive, asked, &caller, &wanted, file, inode, &wanted.file);
 }
 
 /* Hook: file_permission, because each read and write of an open file passes it, whatever the call.
@@ -82,12 +85,15 @@ int BPF_PROG(dispatch_file_receive, struct file *file)
 SEC("lsm/file_permission")
 int BPF_PROG(dispatch_file_permission, struct file *file, int mask)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_file_permission);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_file_permission, &caller);
 	struct usher_mac_file_access wanted = { .access = mask & ACCESS_KINDS };
+	struct inode *inode = file->f_inode;
 
-	if (!asked || !wanted.access || !read_open_file(&wanted.file, file))
+	if (!asked || !wanted.access || !read_own_file(&wanted.file, inode))
 		return 0;
-	return MAC_ASK_ABOUT_FILE(file_permission, asked, &wanted, file, &wanted.file);
+	return MAC_ASK_ABOUT_FILE(file_permission, asked, &caller, &wanted, file, inode,
+				  &wanted.file);
 }
 
 /* Hook: file_mprotect, because memory becomes executable after mmap_file there. */
@@ -95,7 +101,8 @@ SEC("lsm/file_mprotect")
 int BPF_PROG(dispatch_file_mprotect, struct vm_area_struct *area, unsigned long asked_protection,
 	     unsigned long protection)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_file_mprotect);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_file_mprotect, &caller);
 	const struct vm_area_struct *changed = bpf_core_cast(area, struct vm_area_struct);
 	struct usher_mac_protection wanted = { .protection = protection };
 
@@ -104,7 +111,7 @@ int BPF_PROG(dispatch_file_mprotect, struct vm_area_struct *area, unsigned long 
 	wanted.former = changed->vm_flags & PROTECTIONS;
 	/* Memory without a file stays zero. */
 	read_file(&wanted.file, changed->vm_file->f_inode);
-	return MAC_ASK_CALLER(file_mprotect, asked, &wanted);
+	return MAC_ASK_CALLER(file_mprotect, asked, &caller, &wanted);
 }
 
 #endif

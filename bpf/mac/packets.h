@@ -78,10 +78,12 @@ static __always_inline void read_interface_label(struct usher_mac_label *label,
 	struct usher_mac_interface wanted = { .network = device->nd_net.net->net_cookie };
 	void *labels = first_of(&interfaces);
 	struct usher_mac_label *found = NULL;
-	const char *name = is_loopback ? "lo" : device->name;
 
-	/* The kernel leaves what it likes behind the zero that ends a name. */
-	if (labels && bpf_probe_read_kernel_str(wanted.name, sizeof(wanted.name), name) > 0)
+	if (is_loopback)
+		__builtin_memcpy(wanted.name, "lo", 2);
+	else
+		copy_device_name(wanted.name, device);
+	if (labels)
 		found = bpf_map_lookup_elem(labels, &wanted);
 	*label = found ? *found : no_label;
 }
@@ -100,12 +102,12 @@ static __always_inline int is_of_kernel(const struct sock___mac_call *socket)
 {
 	const struct tcp_sock___mac *tcp = bpf_core_cast(socket, struct tcp_sock___mac);
 
-	if (!BPF_CORE_READ_BITFIELD_PROBED(socket, sk_kern_sock))
+	if (!BPF_CORE_READ_BITFIELD(socket, sk_kern_sock))
 		return 0;
 	if (socket->sk_type != SOCK_STREAM || socket->sk_protocol != IPPROTO_TCP ||
 	    !bpf_core_field_exists(struct tcp_sock___mac, is_mptcp))
 		return 1;
-	return !BPF_CORE_READ_BITFIELD_PROBED(tcp, is_mptcp);
+	return !BPF_CORE_READ_BITFIELD(tcp, is_mptcp);
 }
 
 /* Whether the calling process sends this packet to a socket, which gets it at once. */
@@ -136,7 +138,8 @@ static __always_inline int read_packet(struct usher_mac_packet *wanted,
 SEC("lsm/socket_sock_rcv_skb")
 int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *packet)
 {
-	__u64 asked = modules_about_socket(MAC_POINT_socket_deliver, socket);
+	struct mac_asker owner;
+	__u64 asked = modules_about_socket(MAC_POINT_socket_deliver, socket, &owner);
 	const struct sk_buff___mac *arrived = bpf_core_cast(packet, struct sk_buff___mac);
 	struct usher_mac_subject subject;
 	struct usher_mac_packet wanted;
@@ -145,15 +148,15 @@ int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *
 
 	if (!asked)
 		return 0;
-	if (!read_packet(&wanted, bpf_core_cast(socket, struct sock___mac_call), arrived->dev))
+	if (!read_packet(&wanted, (const struct sock___mac_call *)socket, arrived->dev))
 		return 0;
 	/* The kernel says that the copy came by the interface by which the packet leaves. */
-	is_loopback = BPF_CORE_READ_BITFIELD_PROBED(arrived, pkt_type) == PACKET_LOOPBACK;
+	is_loopback = BPF_CORE_READ_BITFIELD((const struct sk_buff___mac *)packet, pkt_type) ==
+		      PACKET_LOOPBACK;
 	if (is_loopback)
 		be_loopback(&wanted.interface);
 	be_nobody(&subject);
-	if (begin_labels_by(&labels, asked, 0)) {
-		read_socket_label(&labels.subject, socket);
+	if (begin_labels(&labels, asked, &owner)) {
 		if (is_sent_now(wanted.family, arrived))
 			read_own_label(&labels.object);
 		else
@@ -167,7 +170,9 @@ int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *
 SEC("cgroup_skb/egress")
 int dispatch_cgroup_egress(struct __sk_buff *packet)
 {
-	__u64 asked = modules_about_socket(MAC_POINT_interface_transmit, (void *)packet->sk);
+	struct mac_asker owner;
+	__u64 asked =
+	    modules_about_socket(MAC_POINT_interface_transmit, (void *)packet->sk, &owner);
 	const struct sk_buff___mac *leaves;
 	struct usher_mac_subject subject;
 	struct usher_mac_packet wanted;
@@ -179,10 +184,8 @@ int dispatch_cgroup_egress(struct __sk_buff *packet)
 	if (!read_packet(&wanted, leaves->sk, leaves->dev))
 		return 1;
 	be_nobody(&subject);
-	if (begin_labels_by(&labels, asked, 0)) {
-		read_socket_label(&labels.subject, (void *)packet->sk);
+	if (begin_labels(&labels, asked, &owner))
 		read_interface_label(&labels.object, leaves->dev, 0);
-	}
 	return !mac_ask_interface_transmit(asked, &subject, &wanted, &labels);
 }
 
@@ -190,7 +193,7 @@ int dispatch_cgroup_egress(struct __sk_buff *packet)
 static __always_inline void read_passing(struct usher_mac_packet *wanted,
 					 struct usher_mac_subject *subject,
 					 struct mac_labels *labels, __u64 asked,
-					 struct __sk_buff *packet)
+					 const struct mac_asker *nobody, struct __sk_buff *packet)
 {
 	const struct sk_buff___mac *passing =
 	    bpf_core_cast(bpf_cast_to_kern_ctx(packet), struct sk_buff___mac);
@@ -198,7 +201,7 @@ static __always_inline void read_passing(struct usher_mac_packet *wanted,
 	__builtin_memset(wanted, 0, sizeof(*wanted));
 	read_device(&wanted->interface, passing->dev);
 	be_nobody(subject);
-	if (begin_labels_by(labels, asked, 0))
+	if (begin_labels(labels, asked, nobody))
 		read_interface_label(&labels->object, passing->dev, 0);
 }
 
@@ -207,14 +210,15 @@ static __always_inline void read_passing(struct usher_mac_packet *wanted,
 SEC("tcx/ingress")
 int dispatch_tc_ingress(struct __sk_buff *packet)
 {
-	__u64 asked = modules_about_socket(MAC_POINT_interface_receive, NULL);
+	struct mac_asker nobody;
+	__u64 asked = those_about_nobody(modules_at(MAC_POINT_interface_receive), &nobody);
 	struct usher_mac_subject subject;
 	struct usher_mac_packet wanted;
 	struct mac_labels labels;
 
 	if (!asked)
 		return TC_PASS_ON;
-	read_passing(&wanted, &subject, &labels, asked, packet);
+	read_passing(&wanted, &subject, &labels, asked, &nobody, packet);
 	return mac_ask_interface_receive(asked, &subject, &wanted, &labels) ? TC_DROP : TC_PASS_ON;
 }
 
@@ -223,14 +227,15 @@ int dispatch_tc_ingress(struct __sk_buff *packet)
 SEC("tcx/egress")
 int dispatch_tc_egress(struct __sk_buff *packet)
 {
-	__u64 asked = modules_about_socket(MAC_POINT_interface_send, NULL);
+	struct mac_asker nobody;
+	__u64 asked = those_about_nobody(modules_at(MAC_POINT_interface_send), &nobody);
 	struct usher_mac_subject subject;
 	struct usher_mac_packet wanted;
 	struct mac_labels labels;
 
 	if (!asked)
 		return TC_PASS_ON;
-	read_passing(&wanted, &subject, &labels, asked, packet);
+	read_passing(&wanted, &subject, &labels, asked, &nobody, packet);
 	return mac_ask_interface_send(asked, &subject, &wanted, &labels) ? TC_DROP : TC_PASS_ON;
 }
 

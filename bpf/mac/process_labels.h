@@ -503,6 +503,7 @@ static __always_inline int call_module(struct lsm_ctx *context)
 	struct usher_mac_module_call wanted = {};
 	struct usher_mac_subject subject;
 	struct usher_mac_call call;
+	struct mac_asker caller;
 	struct mac_labels labels;
 	__u64 asked;
 	__u32 slot;
@@ -515,10 +516,11 @@ static __always_inline int call_module(struct lsm_ctx *context)
 	if (slot >= USHER_MAC_MODULES)
 		return -ENOSYS;
 	asked &= 1ULL << slot;
+	look_up_caller(asked, &caller);
 	wanted.call = call.call;
 	wanted.argument = call.argument;
 	read_subject(&subject);
-	begin_labels(&labels, asked);
+	begin_labels(&labels, asked, &caller);
 	return mac_ask_syscall(asked, &subject, &wanted, &labels);
 }
 

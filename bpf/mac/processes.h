@@ -11,7 +11,8 @@ struct kernel_siginfo;
 SEC("lsm/bprm_check_security")
 int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_bprm_check_security);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_bprm_check_security, &caller);
 	const struct linux_binprm *begun = bpf_core_cast(program, struct linux_binprm);
 	struct usher_mac_execution wanted = {};
 	struct usher_mac_subject subject;
@@ -25,7 +26,8 @@ int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 	wanted.euid = begun->cred->euid.val;
 	wanted.egid = begun->cred->egid.val;
 	read_subject(&subject);
-	if (read_labels(&labels, asked, &subject, program->file->f_inode, wanted.file.device, NULL))
+	if (read_labels(&labels, asked, &caller, &subject, program->file->f_inode,
+			wanted.file.device, NULL))
 		return -EACCES;
 	return mac_ask_bprm_check_security(asked, &subject, &wanted, &labels);
 }
@@ -73,18 +75,20 @@ SEC("lsm/mmap_file")
 int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protection,
 	     unsigned long protection, unsigned long flags)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_mmap_file);
 	struct usher_mac_mapping wanted = { .protection = protection, .flags = flags };
 	const struct inode *inode;
 	struct usher_mac_subject subject;
+	struct mac_asker caller;
 	struct mac_labels labels;
 	int error = 0;
+	__u64 asked;
 
 	/* Of processes about which no module is asked, too: they may get an element later. */
 	if (flags & MAP_SHARED && (!file || permitted_of(file, flags) & PROT_WRITE))
 		error = mac_note_sharing();
 	if (error)
 		return mac_bounded(error);
+	asked = modules_about_caller(MAC_POINT_mmap_file, &caller);
 	if (!asked || !file)
 		return 0;
 	inode = bpf_core_cast(file, struct file)->f_inode;
@@ -92,7 +96,7 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 		return 0;
 	wanted.permitted = permitted_of(file, flags);
 	read_subject(&subject);
-	if (read_open_labels(&labels, asked, &subject, file, &wanted.file))
+	if (read_open_labels(&labels, asked, &caller, &subject, file, file->f_inode, &wanted.file))
 		return -EACCES;
 	return mac_ask_mmap_file(asked, &subject, &wanted, &labels);
 }
@@ -108,14 +112,16 @@ int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_sigin
 	/* In an interrupt the current process has nothing to do with the signal. The verifier takes
 	 * the argument for one that is never NULL, and removes a test of it. */
 	int is_of_device = bpf_core_cast(credentials, struct cred___mac) != NULL;
-	__u64 asked = is_of_device ? asked_about(modules_at(MAC_POINT_task_kill), NULL)
-				   : modules_about_caller(MAC_POINT_task_kill);
+	__u64 asked = modules_at(MAC_POINT_task_kill);
+	struct mac_asker caller;
 	struct usher_mac_signal wanted = { .signal = signal };
 	struct usher_mac_subject subject;
 	const struct cred___mac *other;
 	struct mac_labels labels;
 	int error;
 
+	asked =
+	    is_of_device ? those_about_nobody(asked, &caller) : those_about_caller(asked, &caller);
 	if (!asked)
 		return 0;
 	other = bpf_core_cast(target, struct task_struct___mac)->real_cred;
@@ -126,11 +132,8 @@ int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_sigin
 	read_subject(&subject);
 	/* Those under which a device's event was requested; NULL: the calling process's. */
 	read_credentials(&subject, credentials);
-	if (begin_labels(&labels, asked)) {
+	if (begin_labels(&labels, asked, &caller))
 		read_process_label(&labels.object, target->group_leader);
-		if (is_of_device)
-			labels.subject = no_label;
-	}
 	error = mac_ask_task_kill(asked, &subject, &wanted, &labels);
 	return error == -ESRCH ? -EPERM : error;
 }

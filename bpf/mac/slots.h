@@ -35,30 +35,83 @@ static __always_inline __u64 modules_at(__u32 point)
 	return in_force && asked ? *in_force & *asked : 0;
 }
 
-/* The same at an entry point about the calling process. First of all, because a process that all of
- * them exempt is to cost no more. */
-static __always_inline __u64 modules_about_caller(__u32 point)
-{
-	__u64 asked = modules_at(point);
-	struct usher_mac_process *own;
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-	if (!exempting_of(asked))
+struct task_struct___mac_storage {
+	struct bpf_local_storage *bpf_storage;
+};
+
+#pragma clang attribute pop
+
+/* Whether a thread has storage of any program. Without it, which is the rule, the helper need not
+ * be called. */
+static __always_inline int has_storage(const struct task_struct *thread)
+{
+	return bpf_core_cast(thread, struct task_struct___mac_storage)->bpf_storage != NULL;
+}
+
+/* Looks up the label of a process, from its main thread. Of the modules in `exempting`, returns
+ * those that exempt it. */
+static __always_inline __u64 look_up_process(struct mac_asker *asker, __u64 exempting,
+					     struct task_struct *leader)
+{
+	struct usher_mac_process *process = NULL;
+
+	if (has_storage(leader))
+		process = bpf_task_storage_get(&processes, leader, NULL, 0);
+	if (process)
+		asker->label = &process->label;
+	return exempted(asker->label, exempting);
+}
+
+/* Looks up the calling process, for these modules. Returns those that exempt it. */
+static __always_inline __u64 look_up_caller(__u64 asked, struct mac_asker *caller)
+{
+	__u64 exempting = begin_asker(caller, asked);
+
+	if (!caller->slots)
+		return 0;
+	return look_up_process(caller, exempting, bpf_get_current_task_btf()->group_leader);
+}
+
+/* Of the modules in `asked`, those that are asked about the calling process. First of all, because
+ * a process that all of them exempt is to cost no more. */
+static __always_inline __u64 those_about_caller(__u64 asked, struct mac_asker *caller)
+{
+	return asked & ~look_up_caller(asked, caller);
+}
+
+static __always_inline __u64 modules_about_caller(__u32 point, struct mac_asker *caller)
+{
+	return those_about_caller(modules_at(point), caller);
+}
+
+/* The same about the process of another thread. */
+static __always_inline __u64 those_about(__u64 asked, struct task_struct *thread,
+					 struct mac_asker *process)
+{
+	__u64 exempting = begin_asker(process, asked);
+
+	if (!process->slots)
 		return asked;
-	own = bpf_task_storage_get(&processes, bpf_get_current_task_btf()->group_leader, NULL, 0);
-	return asked_about(asked, own ? &own->label : NULL);
+	return asked & ~look_up_process(process, exempting, thread->group_leader);
+}
+
+/* The same where no process acts. */
+static __always_inline __u64 those_about_nobody(__u64 asked, struct mac_asker *nobody)
+{
+	return asked & ~begin_asker(nobody, asked);
 }
 
 /* The same about a socket, which may be NULL. */
-static __always_inline __u64 modules_about_socket(__u32 point, struct sock *socket)
+static __always_inline __u64 modules_about_socket(__u32 point, struct sock *socket,
+						  struct mac_asker *owner)
 {
-	__u64 asked = modules_at(point);
-	struct usher_mac_label *label = NULL;
+	__u64 asked = modules_at(point), exempting = begin_asker(owner, asked);
 
-	if (!exempting_of(asked))
-		return asked;
-	if (socket)
-		label = bpf_sk_storage_get(&sockets, socket, NULL, 0);
-	return asked_about(asked, label);
+	if (owner->slots && socket)
+		owner->label = bpf_sk_storage_get(&sockets, socket, NULL, 0);
+	return asked & ~exempted(owner->label, exempting);
 }
 
 /*
@@ -103,6 +156,17 @@ __attribute__((noinline)) int mac_keep_wanted(const struct usher_mac_element *el
  */
 int mac_lower(int slots, __u32 point, const struct usher_mac_subject *subject,
 	      struct mac_labels *labels, const struct usher_mac_file *file);
+
+/*
+ * Has the verifier forget which bits of a number are set. It would follow each set of modules on
+ * its own where they are asked a second time. Global, because it takes no function for one that
+ * changes nothing then.
+ */
+__attribute__((noinline)) int mac_unsee(__u64 *bits __arg_nonnull)
+{
+	asm volatile("" : : "r"(bits) : "memory");
+	return 0;
+}
 
 /* The composed answer, in bounds that the verifier sees: the asm keeps clang from joining or
  * removing the comparisons. */
@@ -161,9 +225,16 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 		answer;                                                                            \
 	})
 
+/* Asks the module in a slot. The bits of `asked` begin with it. */
 #define MAC_ASK_SLOT(name, number)                                                                 \
-	if (asked & (1 << number))                                                                 \
-		error = mac_one_##name(error, number, subject, wanted, labels);
+	if (asked & 1)                                                                             \
+		error = mac_one_##name(error, number, subject, wanted, labels);                    \
+	asked >>= 1;                                                                               \
+	if (!asked)                                                                                \
+		break;
+
+/* What a module without labels writes as the element that a process is to get. Nobody reads it. */
+static struct usher_mac_element ignored;
 
 /* Tells user space what the module in a slot has refused. */
 #define MAC_TELL(name, slot, given, subject, labels, wanted)                                       \
@@ -180,8 +251,8 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 /*
  * Asks the modules in `asked`, and composes their answers. Global functions do the work, because
  * the verifier goes through each of them once, and not for each slot on every path: mac_one_NAME
- * asks the module in a slot and adds its answer to those before, mac_answer_NAME calls it. Labels
- * are looked up only for a module that has some.
+ * asks the module in a slot and adds its answer to those before. Labels are looked up only for a
+ * module that has some: mac_answer_NAME calls that.
  */
 #define MAC_ANSWER_CHECK(name)                                                                     \
 	__attribute__((noinline)) int mac_answer_##name(                                           \
@@ -189,11 +260,10 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 	    const struct usher_mac_element *own, const struct usher_mac_element *object,           \
 	    const struct mac_labels *labels __arg_nonnull)                                         \
 	{                                                                                          \
-		const struct usher_mac_element *directory = &nothing;                              \
+		const struct usher_mac_element *directory;                                         \
 		__u32 slot = labels->slot;                                                         \
                                                                                                    \
-		if (labels->slots >> slot & 1)                                                     \
-			directory = element_at(element_of(&labels->directory, slot), slot);        \
+		directory = element_at(element_of(&labels->directory, slot), slot);                \
 		return MAC_ANSWER_IN(name, slot, subject, wanted, own, object, directory);         \
 	}
 
@@ -208,29 +278,34 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 		__u32 slot = labels->slot;                                                         \
 		int given;                                                                         \
                                                                                                    \
-		/* See begin_labels_by. */                                                         \
+		/* See begin_labels. */                                                            \
 		asm volatile("" : : "r"(&element) : "memory");                                     \
 		element.kind = USHER_MAC_NONE;                                                     \
 		given = MAC_ANSWER_IN(name, slot, subject, wanted, own, object, &element);         \
 		return given == MAC_DEMOTES ? mac_keep_wanted(&element, slot) : given;             \
 	}
 
-#define MAC_ONE(name, can_lower)                                                                   \
+#define MAC_ONE(name, can_lower, last)                                                             \
 	__attribute__((noinline)) int mac_one_##name(                                              \
 	    int before, __u32 slot, const struct usher_mac_subject *subject,                       \
 	    mac_##name##_request *wanted, struct mac_labels *labels __arg_nonnull)                 \
 	{                                                                                          \
-		const struct usher_mac_element *own = &nothing, *object = &nothing;                \
+		const struct usher_mac_element *own, *object;                                      \
 		int answer;                                                                        \
                                                                                                    \
 		labels->slot = slot;                                                               \
 		if (labels->slots >> slot & 1) {                                                   \
 			own = element_at(element_of(&labels->subject, slot), slot);                \
 			object = element_at(element_of(&labels->object, slot), slot);              \
+			answer = mac_answer_##name(subject, wanted, own, object, labels);          \
+		} else {                                                                           \
+			/* Without a further call. */                                              \
+			answer =                                                                   \
+			    MAC_ANSWER_IN(name, slot, subject, wanted, &nothing, &nothing, last);  \
 		}                                                                                  \
-		answer = mac_answer_##name(subject, wanted, own, object, labels);                  \
 		if (!answer)                                                                       \
 			return before;                                                             \
+		slot = labels->slot;                                                               \
 		if (can_lower && answer == MAC_DEMOTES && labels->slots >> slot & 1)               \
 			return before < 0 ? before : before | 1 << (slot & 7);                     \
 		MAC_TELL(name, slot, answer, subject, labels, wanted);                             \
@@ -243,21 +318,23 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 	{                                                                                          \
 		int error = 0;                                                                     \
                                                                                                    \
-		MAC_ASK_SLOT(name, 0)                                                              \
-		MAC_ASK_SLOT(name, 1)                                                              \
-		MAC_ASK_SLOT(name, 2)                                                              \
-		MAC_ASK_SLOT(name, 3)                                                              \
-		MAC_ASK_SLOT(name, 4)                                                              \
-		MAC_ASK_SLOT(name, 5)                                                              \
-		MAC_ASK_SLOT(name, 6)                                                              \
-		MAC_ASK_SLOT(name, 7)                                                              \
+		do {                                                                               \
+			MAC_ASK_SLOT(name, 0)                                                      \
+			MAC_ASK_SLOT(name, 1)                                                      \
+			MAC_ASK_SLOT(name, 2)                                                      \
+			MAC_ASK_SLOT(name, 3)                                                      \
+			MAC_ASK_SLOT(name, 4)                                                      \
+			MAC_ASK_SLOT(name, 5)                                                      \
+			MAC_ASK_SLOT(name, 6)                                                      \
+			MAC_ASK_SLOT(name, 7)                                                      \
+		} while (0);                                                                       \
 		asm volatile("" : "+r"(error));                                                    \
 		return error;                                                                      \
 	}
 
 #define MAC_ASK_CHECK(name)                                                                        \
 	MAC_ANSWER_CHECK(name)                                                                     \
-	MAC_ONE(name, 0)                                                                           \
+	MAC_ONE(name, 0, &nothing)                                                                 \
                                                                                                    \
 	static __always_inline int mac_ask_##name(                                                 \
 	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted,    \
@@ -273,7 +350,7 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 
 #define MAC_ASK_DEMOTING(name)                                                                     \
 	MAC_ANSWER_DEMOTING(name)                                                                  \
-	MAC_ONE(name, 1)                                                                           \
+	MAC_ONE(name, 1, &ignored)                                                                 \
                                                                                                    \
 	static __always_inline int mac_ask_##name(                                                 \
 	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted,    \
@@ -291,6 +368,7 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 					   MAC_FILE_OF(wanted));                                   \
 			if (answer <= 0)                                                           \
 				break;                                                             \
+			mac_unsee(&asked);                                                         \
 		}                                                                                  \
 		return mac_bounded(answer);                                                        \
 	}

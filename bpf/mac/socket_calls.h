@@ -25,16 +25,20 @@ struct msghdr___mac {
 
 #pragma clang attribute pop
 
-/* Reads a socket. */
-static __always_inline void read_socket(struct usher_mac_socket_call *wanted, struct socket *socket)
+/* Reads a socket, by a hook's own pointers. */
+static __always_inline void read_socket(struct usher_mac_socket_call *wanted,
+					const struct socket *socket, const struct sock *own)
 {
-	const struct socket___mac *own = bpf_core_cast(socket, struct socket___mac);
+	const struct sock___mac *inner = (const struct sock___mac *)own;
+	__u64 address = (__u64)own;
 
-	wanted->family = own->sk->__sk_common.skc_family;
-	wanted->kind = own->type;
-	wanted->protocol = own->sk->sk_protocol;
+	wanted->kind = ((const struct socket___mac *)socket)->type;
+	if (!inner)
+		return;
+	wanted->family = inner->__sk_common.skc_family;
+	wanted->protocol = inner->sk_protocol;
 	if (wanted->family == AF_PACKET)
-		read_bound_device(&wanted->interface, own->sk);
+		mac_read_bound_device(&wanted->interface, &address);
 }
 
 /* Hook: socket_create, because no socket is there without it. Modules are not asked about the
@@ -42,7 +46,8 @@ static __always_inline void read_socket(struct usher_mac_socket_call *wanted, st
 SEC("lsm/socket_create")
 int BPF_PROG(dispatch_socket_create, int family, int kind, int protocol, int is_kernels)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_socket_create);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_socket_create, &caller);
 	struct usher_mac_socket_call wanted = {
 		.family = family,
 		.kind = kind,
@@ -51,47 +56,56 @@ int BPF_PROG(dispatch_socket_create, int family, int kind, int protocol, int is_
 
 	if (!asked || is_kernels)
 		return 0;
-	return MAC_ASK_CALLER(socket_create, asked, &wanted);
+	return MAC_ASK_CALLER(socket_create, asked, &caller, &wanted);
 }
 
 /* Hook: socket_listen, because a socket accepts connections from then on. */
 SEC("lsm/socket_listen")
 int BPF_PROG(dispatch_socket_listen, struct socket *socket, int backlog)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_socket_listen);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_socket_listen, &caller);
 	struct usher_mac_socket_call wanted = { .argument = backlog };
+	struct sock *own;
 
 	if (!asked)
 		return 0;
-	read_socket(&wanted, socket);
-	return MAC_ASK_ABOUT_SOCKET(socket_listen, asked, &wanted, socket->sk);
+	own = socket->sk;
+	read_socket(&wanted, socket, own);
+	return MAC_ASK_ABOUT_SOCKET(socket_listen, asked, &caller, &wanted, own);
 }
 
 /* Hook: socket_accept, because another process may have made the socket. */
 SEC("lsm/socket_accept")
 int BPF_PROG(dispatch_socket_accept, struct socket *socket, struct socket *fresh)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_socket_accept);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_socket_accept, &caller);
 	struct usher_mac_socket_call wanted = {};
+	struct sock *own;
 
 	if (!asked)
 		return 0;
-	read_socket(&wanted, socket);
-	return MAC_ASK_ABOUT_SOCKET(socket_accept, asked, &wanted, socket->sk);
+	own = socket->sk;
+	read_socket(&wanted, socket, own);
+	return MAC_ASK_ABOUT_SOCKET(socket_accept, asked, &caller, &wanted, own);
 }
 
 /* Hook: socket_sendmsg, because a datagram has an address that no connect(2) has named. */
 SEC("lsm/socket_sendmsg")
 int BPF_PROG(dispatch_socket_sendmsg, struct socket *socket, struct msghdr *message, int size)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_socket_sendmsg);
-	const struct msghdr___mac *sent = bpf_core_cast(message, struct msghdr___mac);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_socket_sendmsg, &caller);
+	const struct msghdr___mac *sent = (const struct msghdr___mac *)message;
 	struct usher_mac_socket_address wanted = {};
+	struct sock *own;
 
 	if (!asked)
 		return 0;
-	read_address(&wanted, socket, sent->msg_name, sent->msg_name ? sent->msg_namelen : 0);
-	return MAC_ASK_ABOUT_SOCKET(socket_sendmsg, asked, &wanted, socket->sk);
+	own = socket->sk;
+	read_address(&wanted, socket, own, sent->msg_name, sent->msg_name ? sent->msg_namelen : 0);
+	return MAC_ASK_ABOUT_SOCKET(socket_sendmsg, asked, &caller, &wanted, own);
 }
 
 /* Hook: socket_recvmsg, because all ways of receiving pass it but
@@ -100,78 +114,96 @@ SEC("lsm/socket_recvmsg")
 int BPF_PROG(dispatch_socket_recvmsg, struct socket *socket, struct msghdr *message, int size,
 	     int flags)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_socket_recvmsg);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_socket_recvmsg, &caller);
 	struct usher_mac_socket_call wanted = { .argument = flags };
+	struct sock *own;
 
 	if (!asked)
 		return 0;
-	read_socket(&wanted, socket);
-	return MAC_ASK_ABOUT_SOCKET(socket_recvmsg, asked, &wanted, socket->sk);
+	own = socket->sk;
+	read_socket(&wanted, socket, own);
+	return MAC_ASK_ABOUT_SOCKET(socket_recvmsg, asked, &caller, &wanted, own);
 }
 
 /* Hook: socket_getsockname, because it tells a process the address. */
 SEC("lsm/socket_getsockname")
 int BPF_PROG(dispatch_socket_getsockname, struct socket *socket)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_socket_getsockname);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_socket_getsockname, &caller);
 	struct usher_mac_socket_call wanted = {};
+	struct sock *own;
 
 	if (!asked)
 		return 0;
-	read_socket(&wanted, socket);
-	return MAC_ASK_ABOUT_SOCKET(socket_getsockname, asked, &wanted, socket->sk);
+	own = socket->sk;
+	read_socket(&wanted, socket, own);
+	return MAC_ASK_ABOUT_SOCKET(socket_getsockname, asked, &caller, &wanted, own);
 }
 
 /* Hook: socket_setsockopt, because options change what a socket does. */
 SEC("lsm/socket_setsockopt")
 int BPF_PROG(dispatch_socket_setsockopt, struct socket *socket, int level, int option)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_socket_setsockopt);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_socket_setsockopt, &caller);
 	struct usher_mac_socket_call wanted = { .level = level, .option = option };
+	struct sock *own;
 
 	if (!asked)
 		return 0;
-	read_socket(&wanted, socket);
-	return MAC_ASK_ABOUT_SOCKET(socket_setsockopt, asked, &wanted, socket->sk);
+	own = socket->sk;
+	read_socket(&wanted, socket, own);
+	return MAC_ASK_ABOUT_SOCKET(socket_setsockopt, asked, &caller, &wanted, own);
 }
 
 /* Hook: socket_getsockopt, because one option receives what was sent (TCP_ZEROCOPY_RECEIVE). */
 SEC("lsm/socket_getsockopt")
 int BPF_PROG(dispatch_socket_getsockopt, struct socket *socket, int level, int option)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_socket_getsockopt);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_socket_getsockopt, &caller);
 	struct usher_mac_socket_call wanted = { .level = level, .option = option };
+	struct sock *own;
 
 	if (!asked)
 		return 0;
-	read_socket(&wanted, socket);
-	return MAC_ASK_ABOUT_SOCKET(socket_getsockopt, asked, &wanted, socket->sk);
+	own = socket->sk;
+	read_socket(&wanted, socket, own);
+	return MAC_ASK_ABOUT_SOCKET(socket_getsockopt, asked, &caller, &wanted, own);
 }
 
 /* Hook: socket_getpeername, because it tells a process the address at the other end. */
 SEC("lsm/socket_getpeername")
 int BPF_PROG(dispatch_socket_getpeername, struct socket *socket)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_socket_getpeername);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_socket_getpeername, &caller);
 	struct usher_mac_socket_call wanted = {};
+	struct sock *own;
 
 	if (!asked)
 		return 0;
-	read_socket(&wanted, socket);
-	return MAC_ASK_ABOUT_SOCKET(socket_getpeername, asked, &wanted, socket->sk);
+	own = socket->sk;
+	read_socket(&wanted, socket, own);
+	return MAC_ASK_ABOUT_SOCKET(socket_getpeername, asked, &caller, &wanted, own);
 }
 
 /* Hook: socket_shutdown, because it ends the connection of all who hold the socket. */
 SEC("lsm/socket_shutdown")
 int BPF_PROG(dispatch_socket_shutdown, struct socket *socket, int how)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_socket_shutdown);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_socket_shutdown, &caller);
 	struct usher_mac_socket_call wanted = { .argument = how };
+	struct sock *own;
 
 	if (!asked)
 		return 0;
-	read_socket(&wanted, socket);
-	return MAC_ASK_ABOUT_SOCKET(socket_shutdown, asked, &wanted, socket->sk);
+	own = socket->sk;
+	read_socket(&wanted, socket, own);
+	return MAC_ASK_ABOUT_SOCKET(socket_shutdown, asked, &caller, &wanted, own);
 }
 
 /* Hook: unix_stream_connect, because it knows the socket at the other end, whatever its name, and
@@ -179,7 +211,8 @@ int BPF_PROG(dispatch_socket_shutdown, struct socket *socket, int how)
 SEC("lsm/unix_stream_connect")
 int BPF_PROG(dispatch_unix_stream_connect, struct sock *own, struct sock *other, struct sock *fresh)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_unix_stream_connect);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_unix_stream_connect, &caller);
 	const struct sock___mac_owner *peer = bpf_core_cast(other, struct sock___mac_owner);
 	struct usher_mac_peer wanted = {};
 	struct usher_mac_label label;
@@ -188,7 +221,7 @@ int BPF_PROG(dispatch_unix_stream_connect, struct sock *own, struct sock *other,
 	if (asked) {
 		wanted.kind = peer->sk_type;
 		wanted.uid = peer->sk_uid.val;
-		error = MAC_ASK_ABOUT_SOCKET(unix_stream_connect, asked, &wanted, other);
+		error = MAC_ASK_ABOUT_SOCKET(unix_stream_connect, asked, &caller, &wanted, other);
 		if (error)
 			return error;
 	}
@@ -202,7 +235,8 @@ int BPF_PROG(dispatch_unix_stream_connect, struct sock *own, struct sock *other,
 SEC("lsm/unix_may_send")
 int BPF_PROG(dispatch_unix_may_send, struct socket *own, struct socket *other)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_unix_may_send);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_unix_may_send, &caller);
 	const struct socket___mac_owner *peer = bpf_core_cast(other, struct socket___mac_owner);
 	struct usher_mac_peer wanted = {};
 
@@ -210,7 +244,7 @@ int BPF_PROG(dispatch_unix_may_send, struct socket *own, struct socket *other)
 		return 0;
 	wanted.kind = peer->sk->sk_type;
 	wanted.uid = peer->sk->sk_uid.val;
-	return MAC_ASK_ABOUT_SOCKET(unix_may_send, asked, &wanted, other->sk);
+	return MAC_ASK_ABOUT_SOCKET(unix_may_send, asked, &caller, &wanted, other->sk);
 }
 
 #endif

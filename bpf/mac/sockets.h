@@ -24,7 +24,6 @@ struct sock___mac {
 
 struct socket___mac {
 	short type;
-	struct sock___mac *sk;
 };
 
 #pragma clang attribute pop
@@ -36,44 +35,50 @@ struct internet_address {
 	__u8 rest[24];
 };
 
+/* An address that a process names for a socket. */
+struct mac_named {
+	__u64 socket; /* where the kernel has it */
+	__u64 address; /* where the kernel has it */
+	int length; /* of the address */
+	__u32 reserved;
+};
+
 /* Reads the interfaces of a packet socket: that which the address names, or else its own. Addresses
  * of AF_PACKET and AF_XDP both have the number in the same place. */
 static __always_inline void read_interfaces(struct usher_mac_socket_address *wanted,
-					    const struct socket___mac *socket,
-					    const struct internet_address *named, int length)
+					    const struct mac_named *by,
+					    const struct internet_address *named)
 {
+	const struct sock___mac *own = bpf_core_cast((const void *)by->socket, struct sock___mac);
 	__u32 number;
 
 	if (wanted->family == AF_PACKET) {
-		wanted->receives = read_bound_device(&wanted->bound, socket->sk);
-		if (!length) {
+		wanted->receives = mac_read_bound_device(&wanted->bound, &by->socket);
+		if (!by->length) {
 			wanted->interface = wanted->bound;
 			return;
 		}
 	}
 	__builtin_memcpy(&number, named->rest, sizeof(number));
-	if (length >= 8 && number)
-		read_device_numbered(&wanted->interface, socket->sk->__sk_common.skc_net.net,
-				     number);
+	if (by->length >= 8 && number)
+		read_device_numbered(&wanted->interface, own->__sk_common.skc_net.net, number);
 }
 
-/* Reads a socket and the address that a process names. */
-static __always_inline void read_address(struct usher_mac_socket_address *wanted,
-					 struct socket *socket, struct sockaddr *address,
-					 int length)
+/* Reads the address that a process names. Global, so that the verifier goes through it once. */
+__attribute__((noinline)) int
+mac_read_address(struct usher_mac_socket_address *wanted __arg_nonnull,
+		 const struct mac_named *by __arg_nonnull)
 {
-	const struct socket___mac *own = bpf_core_cast(socket, struct socket___mac);
 	struct internet_address named = {};
+	int length = by->length;
 
-	wanted->family = own->sk->__sk_common.skc_family;
-	wanted->kind = own->type;
-	wanted->protocol = own->sk->sk_protocol;
 	/* The kernel has room for any address there. */
-	bpf_probe_read_kernel(&named, sizeof(named), address);
+	if (length > 0)
+		bpf_probe_read_kernel(&named, sizeof(named), (const void *)by->address);
 	if (wanted->family == AF_PACKET || wanted->family == AF_XDP)
-		read_interfaces(wanted, own, &named, length);
+		read_interfaces(wanted, by, &named);
 	if (length < (int)sizeof(named.family))
-		return;
+		return 0;
 	wanted->address_family = named.family;
 	/* bind(2) takes AF_UNSPEC for AF_INET, which must not hide a port. */
 	if (length >= 8 &&
@@ -87,32 +92,64 @@ static __always_inline void read_address(struct usher_mac_socket_address *wanted
 		wanted->port = __builtin_bswap16(named.port);
 		__builtin_memcpy(wanted->address, named.rest + 4, 16);
 	}
+	return 0;
+}
+
+/* Reads a socket and the address that a process names. `socket` and `own` are a hook's own
+ * pointers. */
+static __always_inline void read_address(struct usher_mac_socket_address *wanted,
+					 const struct socket *socket, const struct sock *own,
+					 const void *address, int length)
+{
+	const struct sock___mac *inner = (const struct sock___mac *)own;
+
+	wanted->kind = ((const struct socket___mac *)socket)->type;
+	if (inner) {
+		wanted->family = inner->__sk_common.skc_family;
+		wanted->protocol = inner->sk_protocol;
+	}
+	/* Most of what is sent names none. */
+	if (length > 0 || wanted->family == AF_PACKET || wanted->family == AF_XDP) {
+		struct mac_named by = {
+			.socket = (__u64)own,
+			.address = (__u64)address,
+			.length = length,
+		};
+
+		mac_read_address(wanted, &by);
+	}
 }
 
 /* Hook: socket_bind, because the address is copied from the process by then. */
 SEC("lsm/socket_bind")
 int BPF_PROG(dispatch_socket_bind, struct socket *socket, struct sockaddr *address, int length)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_socket_bind);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_socket_bind, &caller);
 	struct usher_mac_socket_address wanted = {};
+	struct sock *own;
 
 	if (!asked)
 		return 0;
-	read_address(&wanted, socket, address, length);
-	return MAC_ASK_ABOUT_SOCKET(socket_bind, asked, &wanted, socket->sk);
+	own = socket->sk;
+	read_address(&wanted, socket, own, address, length);
+	return MAC_ASK_ABOUT_SOCKET(socket_bind, asked, &caller, &wanted, own);
 }
 
 /* Hook: socket_connect, because the address is copied from the process by then. */
 SEC("lsm/socket_connect")
 int BPF_PROG(dispatch_socket_connect, struct socket *socket, struct sockaddr *address, int length)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_socket_connect);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_socket_connect, &caller);
 	struct usher_mac_socket_address wanted = {};
+	struct sock *own;
 
 	if (!asked)
 		return 0;
-	read_address(&wanted, socket, address, length);
-	return MAC_ASK_ABOUT_SOCKET(socket_connect, asked, &wanted, socket->sk);
+	own = socket->sk;
+	read_address(&wanted, socket, own, address, length);
+	return MAC_ASK_ABOUT_SOCKET(socket_connect, asked, &caller, &wanted, own);
 }
 
 #endif

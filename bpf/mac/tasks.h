@@ -26,7 +26,8 @@ static __always_inline void read_process(struct usher_mac_process_access *wanted
 SEC("lsm/ptrace_access_check")
 int BPF_PROG(dispatch_ptrace_access_check, struct task_struct *task, unsigned int mode)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_ptrace_access_check);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_ptrace_access_check, &caller);
 	struct usher_mac_process_access wanted = { .argument = mode };
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
@@ -35,7 +36,7 @@ int BPF_PROG(dispatch_ptrace_access_check, struct task_struct *task, unsigned in
 		return 0;
 	read_process(&wanted, task);
 	read_subject(&subject);
-	if (begin_labels(&labels, asked))
+	if (begin_labels(&labels, asked, &caller))
 		read_process_label(&labels.object, task->group_leader);
 	if (mode & PTRACE_MODE_NOAUDIT)
 		labels.told = UNTOLD;
@@ -46,52 +47,56 @@ int BPF_PROG(dispatch_ptrace_access_check, struct task_struct *task, unsigned in
 SEC("lsm/ptrace_traceme")
 int BPF_PROG(dispatch_ptrace_traceme, struct task_struct *parent)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_ptrace_traceme);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_ptrace_traceme, &caller);
 	struct usher_mac_process_access wanted = {};
 
 	if (!asked)
 		return 0;
 	read_process(&wanted, parent);
-	return MAC_ASK_ABOUT_PROCESS(ptrace_traceme, asked, &wanted, parent);
+	return MAC_ASK_ABOUT_PROCESS(ptrace_traceme, asked, &caller, &wanted, parent);
 }
 
 /* Hook: task_setpgid, because it decides who gets a terminal's signals. */
 SEC("lsm/task_setpgid")
 int BPF_PROG(dispatch_task_setpgid, struct task_struct *task, int group)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_task_setpgid);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_task_setpgid, &caller);
 	struct usher_mac_process_access wanted = { .argument = group };
 
 	if (!asked)
 		return 0;
 	read_process(&wanted, task);
-	return MAC_ASK_ABOUT_PROCESS(task_setpgid, asked, &wanted, task);
+	return MAC_ASK_ABOUT_PROCESS(task_setpgid, asked, &caller, &wanted, task);
 }
 
 /* Hook: task_setscheduler, because policy, priority and processors of a process are set there. */
 SEC("lsm/task_setscheduler")
 int BPF_PROG(dispatch_task_setscheduler, struct task_struct *task)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_task_setscheduler);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_task_setscheduler, &caller);
 	struct usher_mac_process_access wanted = {};
 
 	if (!asked)
 		return 0;
 	read_process(&wanted, task);
-	return MAC_ASK_ABOUT_PROCESS(task_setscheduler, asked, &wanted, task);
+	return MAC_ASK_ABOUT_PROCESS(task_setscheduler, asked, &caller, &wanted, task);
 }
 
 /* Hook: task_setnice, because setpriority(2) and nice(2) pass it. */
 SEC("lsm/task_setnice")
 int BPF_PROG(dispatch_task_setnice, struct task_struct *task, int nice)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_task_setnice);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_task_setnice, &caller);
 	struct usher_mac_process_access wanted = { .argument = nice };
 
 	if (!asked)
 		return 0;
 	read_process(&wanted, task);
-	return MAC_ASK_ABOUT_PROCESS(task_setnice, asked, &wanted, task);
+	return MAC_ASK_ABOUT_PROCESS(task_setnice, asked, &caller, &wanted, task);
 }
 
 /* Hook: task_prlimit, because it sees the limits of another process read and set. It has no process
@@ -100,7 +105,8 @@ SEC("lsm/task_prlimit")
 int BPF_PROG(dispatch_task_prlimit, const struct cred *own, const struct cred *other,
 	     unsigned int flags)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_task_prlimit);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_task_prlimit, &caller);
 	const struct cred *cred = bpf_core_cast(other, struct cred);
 	struct usher_mac_process_access wanted = { .argument = flags };
 
@@ -110,7 +116,7 @@ int BPF_PROG(dispatch_task_prlimit, const struct cred *own, const struct cred *o
 	wanted.euid = cred->euid.val;
 	wanted.suid = cred->suid.val;
 	wanted.gid = cred->gid.val;
-	return MAC_ASK_CALLER(task_prlimit, asked, &wanted);
+	return MAC_ASK_CALLER(task_prlimit, asked, &caller, &wanted);
 }
 
 /* Reads the ids that a process gets. */
@@ -134,26 +140,28 @@ static __always_inline void read_identity(struct usher_mac_identity *wanted,
 SEC("lsm/task_fix_setuid")
 int BPF_PROG(dispatch_task_fix_setuid, struct cred *fresh, const struct cred *former, int flags)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_task_fix_setuid);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_task_fix_setuid, &caller);
 	struct usher_mac_identity wanted = { .call = flags };
 
 	if (!asked)
 		return 0;
 	read_identity(&wanted, fresh);
-	return MAC_ASK_CALLER(task_fix_setuid, asked, &wanted);
+	return MAC_ASK_CALLER(task_fix_setuid, asked, &caller, &wanted);
 }
 
 /* Hook: task_fix_setgid, because setgid(2) and its kind pass it. */
 SEC("lsm/task_fix_setgid")
 int BPF_PROG(dispatch_task_fix_setgid, struct cred *fresh, const struct cred *former, int flags)
 {
-	__u64 asked = modules_about_caller(MAC_POINT_task_fix_setgid);
+	struct mac_asker caller;
+	__u64 asked = modules_about_caller(MAC_POINT_task_fix_setgid, &caller);
 	struct usher_mac_identity wanted = { .call = flags };
 
 	if (!asked)
 		return 0;
 	read_identity(&wanted, fresh);
-	return MAC_ASK_CALLER(task_fix_setgid, asked, &wanted);
+	return MAC_ASK_CALLER(task_fix_setgid, asked, &caller, &wanted);
 }
 
 #endif
