@@ -58,27 +58,27 @@ def has_come(one):
         return False
 
 
+def netlink_receiver():
+    one = sockets.socket(sockets.AF_NETLINK, sockets.SOCK_RAW, USERSOCK)
+    one.bind((0, 0))
+    one.setblocking(False)
+    return one.detach()
+
+
 def waits_for_netlink(element, sender):
-    """A process with an element gets a netlink message of another process."""
+    """A socket of a process with an element gets a netlink message of a process with another one."""
+    one = sockets.socket(fileno=made_at(element, netlink_receiver))
 
-    def run():
-        label(element)
-        one = sockets.socket(sockets.AF_NETLINK, sockets.SOCK_RAW, USERSOCK)
-        one.bind((0, 0))
-        one.setblocking(False)
+    def send():
+        label(sender)
+        other = sockets.socket(sockets.AF_NETLINK, sockets.SOCK_RAW, USERSOCK)
+        other.sendto(struct.pack("IHHII", 16, 16, 0, 0, 0), one.getsockname())
 
-        def send():
-            label(sender)
-            other = sockets.socket(sockets.AF_NETLINK, sockets.SOCK_RAW, USERSOCK)
-            other.sendto(struct.pack("IHHII", 16, 16, 0, 0, 0), one.getsockname())
-
-        apart(send)
-        try:
-            one.recv(1)
-        except BlockingIOError:
-            raise OSError(errno.EACCES, "nothing came") from None
-
-    apart(run)
+    apart(send)
+    try:
+        one.recv(1)
+    except BlockingIOError:
+        raise OSError(errno.EACCES, "nothing came") from None
 
 
 def be(name):
