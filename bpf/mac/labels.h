@@ -195,11 +195,24 @@ __attribute__((noinline)) __u64 mac_lacking(const struct usher_mac_label *label 
 	return lacking;
 }
 
+/* Whether a label has no element of any module, as those of most processes. */
+static __always_inline int is_blank(const struct usher_mac_label *label)
+{
+	__u32 numbers = 0;
+
+#pragma unroll
+	for (int slot = 0; slot < USHER_MAC_MODULES; slot++)
+		numbers |= label->elements[slot];
+	return !numbers;
+}
+
 /* Of the modules in `exempting`, those that exempt a process or a socket with this label; NULL:
  * without one. */
 static __always_inline __u64 exempted(const struct usher_mac_label *label, __u64 exempting)
 {
-	return label && exempting ? mac_lacking(label, exempting) : exempting;
+	if (!label || !exempting || is_blank(label))
+		return exempting;
+	return mac_lacking(label, exempting);
 }
 
 /* Of these modules, those that are asked about a process or a socket with this label; NULL: without
