@@ -119,7 +119,7 @@ fn only_a_process_with_the_privilege_sets_labels() {
     let output = set("-sys_admin");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("only a process with CAP_SYS_ADMIN"), "{said}");
+    assert!(said.contains("the caller lacks CAP_SYS_ADMIN"), "{said}");
     assert_eq!(tree.label("a/x"), None);
     assert!(set("-net_admin").status.success());
     assert_eq!(tree.label("a/x").as_deref(), Some("biba/low"));
