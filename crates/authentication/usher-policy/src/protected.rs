@@ -58,13 +58,11 @@ impl Policy {
 
     /// The classes of which this host negotiates SAs with others.
     pub fn classes(&self) -> BTreeSet<Class> {
-        let protections = self.applications.iter();
-        let protections = protections.flat_map(|block| block.protections.values());
-        let items = protections.flat_map(|protection| &protection.items);
+        let blocks = self.applications.iter();
+        let protected = blocks.flat_map(|block| block.classes(&self.names));
         let reached = self.client_services().filter_map(|entry| entry.protection);
         let services = self.protected_services().into_iter();
-        items
-            .map(|item| item.class())
+        protected
             .chain(reached.map(class))
             .chain(services.flat_map(|service| service.classes))
             .collect()
@@ -79,5 +77,33 @@ impl Policy {
     /// Whether there is something for the protector to enforce.
     pub fn has_protection(&self) -> bool {
         !self.applications.is_empty() || !self.classes().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Source, parse};
+
+    #[test]
+    fn what_no_traffic_gets_is_not_negotiated() {
+        let text = "application curl {\n\
+                    network 10.0.0.1 protected E;\n\
+                    protection E { localport=any remoteport=any encryption mandatory;\n\
+                                   localport=any remoteport=80 authentication mandatory; }\n\
+                    protection A { localport=any remoteport=any authentication mandatory; }\n}\n";
+        let policy = |text: &str| {
+            parse(&[Source {
+                name: "a.policy".into(),
+                text: text.into(),
+            }])
+            .expect("a correct policy")
+        };
+        let unused = policy(text);
+        assert!(unused.negotiates(Kind::Encryption));
+        assert!(!unused.negotiates(Kind::Authentication));
+        let used = policy(&text.replace("protected E;", "protected A;"));
+        assert!(used.negotiates(Kind::Authentication));
+        assert!(!used.negotiates(Kind::Encryption));
     }
 }

@@ -16,7 +16,6 @@ use crate::limits::MAXIMUM_NETWORKS;
 use crate::mistake::ProtectionMistake;
 use crate::model::{Application, NetworkType, Protection};
 use crate::names::Names;
-use crate::ports::PortPairs;
 use crate::tables::{Item, Rules, Tables, Treatment};
 
 /// The tables of a policy, with what its names stand for at the moment. `signatures` is how many
@@ -97,15 +96,9 @@ impl Compiler {
 
     /// The list of a protection's items, which is made if there is none like it.
     fn treatment(&mut self, protection: &Protection) -> Treatment {
-        let mut covered = PortPairs::default();
-        let mut items: Vec<ItemOfClass> = Vec::new();
-        for item in &protection.items {
-            let (local, remote) = item.ports();
-            if !covered.covers(local, remote) {
-                items.push((item.local, item.remote, (item.class(), item.level)));
-            }
-            covered.add(local, remote);
-        }
+        let deciding = protection.deciding().into_iter();
+        let items = deciding.map(|item| (item.local, item.remote, (item.class(), item.level)));
+        let mut items: Vec<ItemOfClass> = items.collect();
         // Items just before the item of all ports are needless if they say the same.
         if let Some(last @ (None, None, class)) = items.last().copied() {
             items.pop();

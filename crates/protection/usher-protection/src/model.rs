@@ -4,7 +4,7 @@
 //! The language is that of "Building an Application-aware IPsec Policy System" (USENIX Security
 //! 2005), as published there, with `strong` and `ah` added.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
@@ -15,6 +15,7 @@ use usher_language::{AddressRange, Name, Origin};
 
 use crate::class::{Class, Kind, Level, Profile};
 use crate::names::Names;
+use crate::ports::PortPairs;
 use crate::program::ProgramName;
 
 /// The peers of a [`Network`], as written.
@@ -125,6 +126,17 @@ const ALL_V6: [IpAddr; 2] = [
 ];
 
 impl Application {
+    /// The classes by which it has traffic protected, as far as its names have addresses.
+    pub fn classes(&self, names: &Names) -> BTreeSet<Class> {
+        let networks = self.deciding(names).networks.into_iter();
+        let protections = networks.filter_map(|(network, _)| match &network.network_type {
+            NetworkType::Protected(name) => self.protections.get(name),
+            NetworkType::Trusted | NetworkType::Untrusted => None,
+        });
+        let items = protections.flat_map(Protection::deciding);
+        items.map(ProtectionItem::class).collect()
+    }
+
     /// The block with what its names stand for, for many questions.
     pub fn deciding(&self, names: &Names) -> Deciding<'_> {
         let unanswered = |network: &Network| network.may_be_anyone(names);
@@ -249,6 +261,20 @@ impl Network {
 }
 
 impl Protection {
+    /// The items that decide about some ports: those before leave them some.
+    pub(crate) fn deciding(&self) -> Vec<&ProtectionItem> {
+        let mut covered = PortPairs::default();
+        let mut deciding = Vec::new();
+        for item in &self.items {
+            let (local, remote) = item.ports();
+            if !covered.covers(local, remote) {
+                deciding.push(item);
+            }
+            covered.add(local, remote);
+        }
+        deciding
+    }
+
     /// The item that decides about these ports.
     pub fn decides(&self, local: u16, remote: u16) -> Option<&ProtectionItem> {
         let fits = |own: Option<NonZeroU16>, port| own.is_none_or(|own| own.get() == port);
