@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let build = Build::new("../bpf")?;
     build.compile("../bench/modules", "empty", "empty", &[])?;
     build.compile("../bench/modules", "file_open", "file_open", &[])?;
+    println!("cargo::rerun-if-changed=../Cargo.lock");
     println!("cargo::rustc-env=USHER_BENCH_ZLIB={}", zlib()?.display());
     Ok(())
 }

@@ -26,13 +26,20 @@ static __always_inline __u64 thread_of(struct task_struct *task)
 	return key ? program_at((char *)task - (char *)key, key) : 0;
 }
 
+/* Whether processes execute scripts that the policy names. */
+static __always_inline int are_scripts_executed(void)
+{
+	const volatile __u64 *count = first_of(&execution_count);
+
+	return count && *count;
+}
+
 /* The execution of a task; none: it executes no script that the policy named. */
 static __always_inline struct usher_execution *execution_of(struct task_struct *task)
 {
-	const volatile __u64 *count = first_of(&execution_count);
 	__u64 thread;
 
-	if (!count || !*count)
+	if (!are_scripts_executed())
 		return 0;
 	thread = thread_of(task);
 	return bpf_map_lookup_elem(&executions, &thread);

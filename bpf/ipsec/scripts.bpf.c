@@ -66,9 +66,7 @@ static __always_inline int refuse_script(void)
 SEC("lsm/task_free")
 int BPF_PROG(ends, struct task_struct *task)
 {
-	const volatile __u64 *count = first_of(&execution_count);
-
-	if (count && *count)
+	if (are_scripts_executed())
 		forget(task);
 	return 0;
 }

@@ -5,7 +5,7 @@
 
 #include <linux/in.h>
 
-#include "ungoverned.h"
+#include "callers.h"
 
 #define SOL_SOCKET 1
 #define SO_MARK 36

@@ -26,6 +26,7 @@
  */
 #include "attributes.h"
 #include "demotions.h"
+#include "executions.h"
 #include "files.h"
 #include "ipc.h"
 #include "mounts.h"

@@ -14,10 +14,11 @@ struct mac_name {
 	__u64 words[USHER_MAC_NAME_SIZE / sizeof(__u64)];
 };
 
-/* Room for reading one label. The verifier follows few states of what lies in a map. */
 /* Scripts of one execution: the kernel follows no more. */
 #define MAC_SCRIPTS 5
 
+/* Room for reading one label, and for deciding about one execution. The verifier follows few states
+ * of what lies in a map. */
 struct mac_scratch {
 	__u8 text[USHER_MAC_TEXT_SIZE];
 	struct usher_mac_text state;

@@ -3,6 +3,7 @@
 #ifndef USHER_MAC_PROCESSES_H
 #define USHER_MAC_PROCESSES_H
 
+#include "executions.h"
 #include "files.h"
 
 struct kernel_siginfo;
@@ -80,14 +81,12 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 	struct usher_mac_subject subject;
 	struct mac_asker caller;
 	struct mac_labels labels;
-	int error = 0;
 	__u64 asked;
 
 	/* Of processes about which no module is asked, too: they may get an element later. */
-	if (flags & MAP_SHARED && (!file || permitted_of(file, flags) & PROT_WRITE))
-		error = mac_note_sharing();
-	if (error)
-		return mac_bounded(error);
+	if (flags & MAP_SHARED && (!file || permitted_of(file, flags) & PROT_WRITE) &&
+	    mac_note_sharing())
+		return -EACCES;
 	asked = modules_about_caller(MAC_POINT_mmap_file, &caller);
 	if (!asked || !file)
 		return 0;

@@ -35,30 +35,13 @@ static __always_inline __u64 modules_at(__u32 point)
 	return in_force && asked ? *in_force & *asked : 0;
 }
 
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct task_struct___mac_storage {
-	struct bpf_local_storage *bpf_storage;
-};
-
-#pragma clang attribute pop
-
-/* Whether a thread has storage of any program. Without it, which is the rule, the helper need not
- * be called. */
-static __always_inline int has_storage(const struct task_struct *thread)
-{
-	return bpf_core_cast(thread, struct task_struct___mac_storage)->bpf_storage != NULL;
-}
-
 /* Looks up the label of a process, from its main thread. Of the modules in `exempting`, returns
  * those that exempt it. */
 static __always_inline __u64 look_up_process(struct mac_asker *asker, __u64 exempting,
 					     struct task_struct *leader)
 {
-	struct usher_mac_process *process = NULL;
+	struct usher_mac_process *process = bpf_task_storage_get(&processes, leader, NULL, 0);
 
-	if (has_storage(leader))
-		process = bpf_task_storage_get(&processes, leader, NULL, 0);
 	if (process)
 		asker->label = &process->label;
 	return exempted(asker->label, exempting);
@@ -233,7 +216,7 @@ USHER_MAC_ENTRY_POINTS(MAC_SLOTS)
 	if (!asked)                                                                                \
 		break;
 
-/* What a module without labels writes as the element that a process is to get. Nobody reads it. */
+/* A module without labels writes its element here. Nobody reads it. */
 static struct usher_mac_element ignored;
 
 /* Tells user space what the module in a slot has refused. */

@@ -1,5 +1,5 @@
-//! Counts what acts of programs (bench/servers/acts.c), and compiling zlib, cost with the framework of mandatory access control
-//! and without, in a guest whose clock counts instructions: see tests/vm/run --icount.
+//! Counts what acts of programs (bench/servers/acts.c), and compiling zlib, cost with the framework of
+//! mandatory access control and without, in a guest whose clock counts instructions: see tests/vm/run --icount.
 //!
 //!     usher-bench-mac ROUNDS          all states of the framework in turn, in each round
 //!     usher-bench-mac ROUNDS LSM      the kernel as it is, which must have this LSM in force
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(ACTS, ACTS_BYTES)?;
     fs::set_permissions(ACTS, Permissions::from_mode(0o755))?;
     copy_project()?;
-    // What the compiler is made of is read from the machine once.
+    // The first run waits for the machine's disk, later ones find the compiler in memory.
     compile()?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let mut samples = Samples::new();

@@ -31,6 +31,7 @@ mod daemon;
 mod error;
 mod host;
 pub mod hostile;
+mod interruption;
 mod mail;
 mod network;
 mod notify;
@@ -45,6 +46,7 @@ pub use command::{Command, Output};
 pub use daemon::{Daemon, Role};
 pub use error::LabError;
 pub use host::{Host, Process};
+pub use interruption::Interruption;
 pub use mail::{ALICE, BOB, CAROL, Mail, User};
 pub use running::Running;
 /// The signals of [`Daemon::kill`] and [`Running::kill`].

@@ -35,4 +35,23 @@ impl Host {
         };
         ask().attempt(|| format!("host {}: the status of its {}", self.name(), role.name()))
     }
+
+    /// Those of the named findings of `usher doctor` that do not work here, with its words.
+    ///
+    /// # Errors
+    /// When `usher doctor` cannot be run, or prints something other than JSON.
+    pub fn lacking(&self, needed: &[&str]) -> Result<Vec<String>, LabError> {
+        // It fails where anything at all does not work.
+        let told = self.command(["usher", "--json", "doctor"]).run()?.stdout;
+        let findings: Vec<serde_json::Value> = serde_json::from_str(&told)
+            .map_err(io::Error::from)
+            .attempt(|| format!("host {}: usher doctor", self.name()))?;
+        let missing = findings.iter().filter(|finding| {
+            needed.iter().any(|name| finding["name"] == *name) && finding["works"] == false
+        });
+        let words = |text: &serde_json::Value| text.as_str().unwrap_or_default().to_owned();
+        let missing = missing
+            .map(|finding| format!("{}: {}", words(&finding["name"]), words(&finding["detail"])));
+        Ok(missing.collect())
+    }
 }

@@ -214,6 +214,14 @@ def reads_after_tracing(path):
     return run
 
 
+def reads_listened(path, listens):
+    def run():
+        listen(listens == "yes")
+        os.read(os.open(path, os.O_RDONLY), 1)
+
+    return run
+
+
 TAKES = {
     act.__name__: act
     for act in (
@@ -235,6 +243,7 @@ TAKES = {
         reads_traced,
         reads_tracing,
         reads_after_tracing,
+        reads_listened,
     )
 }
 

@@ -22,6 +22,22 @@
 
 static const char *high, *low;
 static char stack[STACK] __attribute__((aligned(16)));
+static char inner_stack[STACK] __attribute__((aligned(16)));
+
+/* A process with this one's memory. Returns its exit status. */
+static int beside_stack(int (*act)(void *), int flags, char *of)
+{
+	int status, child = clone(act, of + STACK, flags | CLONE_VM | SIGCHLD, NULL);
+
+	if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status))
+		errx(2, "clone");
+	return WEXITSTATUS(status);
+}
+
+static int beside(int (*act)(void *), int flags)
+{
+	return beside_stack(act, flags, stack);
+}
 
 static int maps(void *unused)
 {
@@ -58,21 +74,37 @@ static int exits_reading(void *unused)
 	_exit(reads(unused));
 }
 
+static int exits_after_vfork(void *unused)
+{
+	(void)unused;
+	_exit(beside_stack(nothing, CLONE_VFORK, inner_stack));
+}
+
+/* Returns as reads does, for memory that is shared with children. */
+static int maps_memory(void)
+{
+	if (mmap(NULL, 1, PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0) != MAP_FAILED)
+		return 0;
+	return errno == EACCES ? 1 : 2;
+}
+
+static int exits_mapping_memory(void *unused)
+{
+	(void)unused;
+	_exit(maps_memory());
+}
+
+/* Its label is another one than its parent's from then on. */
+static int exits_mapping_later(void *unused)
+{
+	_exit(reads(unused) ? 2 : maps_memory());
+}
+
 static void *waits(void *unused)
 {
 	for (;;)
 		pause();
 	return unused;
-}
-
-/* A process with this one's memory. Returns its exit status. */
-static int beside(int (*act)(void *), int flags)
-{
-	int status, child = clone(act, stack + STACK, flags | CLONE_VM | SIGCHLD, NULL);
-
-	if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status))
-		errx(2, "clone");
-	return WEXITSTATUS(status);
 }
 
 static void require(int status)
@@ -93,6 +125,12 @@ int main(int count, char **arguments)
 		require(beside(nothing, CLONE_VFORK));
 	else if (!strcmp(way, "vfork_maps"))
 		require(beside(maps, CLONE_VFORK));
+	else if (!strcmp(way, "vfork_twice"))
+		require(beside(exits_after_vfork, CLONE_VFORK));
+	else if (!strcmp(way, "vfork_maps_memory"))
+		return beside(exits_mapping_memory, CLONE_VFORK);
+	else if (!strcmp(way, "vfork_maps_later"))
+		return beside(exits_mapping_later, CLONE_VFORK);
 	else if (!strcmp(way, "clone"))
 		require(beside(nothing, 0));
 	else if (!strcmp(way, "vfork_reads"))

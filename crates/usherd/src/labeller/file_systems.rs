@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, Statx, StatxAttributes, StatxFlags, statx};
 
 /// The mounted file systems, as the kernel lists them.
 #[derive(Debug)]
@@ -23,22 +23,31 @@ impl FileSystems {
     /// Nothing is mounted there: the path would mean the whole file system around it.
     pub(super) fn device(&self, path: &str) -> io::Result<(u32, u32)> {
         let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?;
-        let mount_root = StatxAttributes::MOUNT_ROOT;
-        let has_number = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
-        if !found.stx_attributes_mask.contains(mount_root) || !has_number {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        if !found.stx_attributes.contains(mount_root) {
-            let text = "no file system is mounted there, so the whole one around it would be meant; name a \
-                        mount point (findmnt)";
-            return Err(io::Error::new(io::ErrorKind::NotFound, text));
-        }
+        let mount = mount_at(&found)?;
         let mut text = String::new();
         let mut mounts = self.0.lock();
         mounts.rewind()?;
         mounts.read_to_string(&mut text)?;
-        device_of(&text, found.stx_mnt_id).ok_or_else(|| io::ErrorKind::NotFound.into())
+        device_of(&text, mount).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
+}
+
+/// The number of the mount at a path, by what statx(2) says of the path with its mount's number.
+///
+/// # Errors
+/// Nothing is mounted there.
+pub(super) fn mount_at(found: &Statx) -> io::Result<u64> {
+    let mount_root = StatxAttributes::MOUNT_ROOT;
+    let has_number = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+    if !found.stx_attributes_mask.contains(mount_root) || !has_number {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    if !found.stx_attributes.contains(mount_root) {
+        let text = "no file system is mounted there, so the whole one around it would be meant; mount one, \
+                    or name a mount point (findmnt lists them)";
+        return Err(io::Error::new(io::ErrorKind::NotFound, text));
+    }
+    Ok(found.stx_mnt_id)
 }
 
 /// The device of a mount in the text of mountinfo: `ID PARENT MAJOR:MINOR ...`.

@@ -249,7 +249,8 @@ impl Force {
     /// Puts the settings of a configuration in force for all modules that are loaded.
     ///
     /// # Errors
-    /// When a name is unknown, or the kernel fails: the former settings are in force then.
+    /// When a name is unknown, or the kernel fails: the former settings are in force then, but for modules with a
+    /// trouble.
     pub(super) fn put_in_force(&self, fresh: Configuration) -> Result<u64, MacError> {
         let mut state = self.state.lock();
         let mounted = labels::mounted(Some(&fresh.checked.policy), &self.file_systems);
@@ -263,16 +264,15 @@ impl Force {
         }
         state.set_interfaces(Some(&fresh.checked.policy))?;
         let former = state.settings.clone();
-        let mut done: Vec<(String, bool)> = Vec::new();
+        let mut done: Vec<String> = Vec::new();
         for (name, settings) in wanted {
-            let has_settings = settings.is_some();
             if let Err(error) = state.configure(&name, settings) {
                 state.label_interfaces();
-                for (name, _) in done.iter().filter(|(_, has_settings)| *has_settings) {
+                for name in &done {
                     let back = match former.get(name) {
-                        Some(settings) => state.configure(name, Some(settings.clone())),
-                        // A former labeller's, which this one could not renew.
-                        None => Err(MacError::FormerUnknown),
+                        // Of a former labeller, which this one could not renew.
+                        None if state.settings.contains_key(name) => Err(MacError::FormerUnknown),
+                        former => state.configure(name, former.cloned()),
                     };
                     if let Err(error) = back {
                         state.trouble(name, &error);
@@ -283,9 +283,9 @@ impl Force {
                 state.guard();
                 return Err(error);
             }
-            done.push((name, has_settings));
+            done.push(name);
         }
-        for (name, _) in done {
+        for name in done {
             state.outdated.remove(&name);
             state.over(&name);
         }
@@ -428,7 +428,7 @@ impl Force {
     /// # Errors
     /// When it is not loaded, or the kernel fails.
     pub(super) fn unload(&self, name: &str) -> Result<(), MacError> {
-        // What it has done is told while its name is known.
+        // Events have its number, which means its name until then.
         self.read_events();
         let mut state = self.state.lock();
         state.read()?;

@@ -18,14 +18,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, openat2, statx,
-};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 use rustix::io::Errno;
 use usher_mac::NewFileLabels;
 use usher_system::{SystemError, sandbox};
 
 use super::error::MacError;
+use super::file_systems::mount_at;
 use super::persist::{Counts, Persister};
 
 /// How long the thread may work on a turn's files before it counts as stuck.
@@ -90,19 +89,9 @@ impl Multilabel {
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let root = openat2(CWD, path, flags, Mode::empty(), resolve)?;
         let found = statx(&root, c"", AtFlags::EMPTY_PATH, mask)?;
-        let mount_root = StatxAttributes::MOUNT_ROOT;
-        let has_number = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
-        if !found.stx_attributes_mask.contains(mount_root) || !has_number {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        if !found.stx_attributes.contains(mount_root) {
-            let text = "no file system is mounted there; mount one. Name the mount point of the one around it \
-                        only if all of its files have labels";
-            return Err(io::Error::new(io::ErrorKind::NotFound, text));
-        }
         Ok(Self {
             path: path.to_owned(),
-            mount: found.stx_mnt_id,
+            mount: mount_at(&found)?,
             device: device_of(path)?,
         })
     }

@@ -201,6 +201,14 @@ fn who_reads_what_is_lower_gets_lower() {
         ),
         (high("reads_tracing", "high_too"), "ok"),
         (high("reads_after_tracing", "low"), "EACCES"),
+        (
+            takes("lomac/high", "high", &format!("reads_listened:{low}:yes")),
+            "EPERM",
+        ),
+        (
+            takes("lomac/high", "high", &format!("reads_listened:{low}:no")),
+            "EACCES",
+        ),
         // Another module refuses.
         (
             takes(
@@ -252,6 +260,10 @@ fn who_reads_what_is_lower_gets_lower() {
         (shares("vfork"), "ok"),
         (shares("vfork_reads"), "ok"),
         (shares("vfork_maps"), "EACCES"),
+        (shares("vfork_twice"), "EACCES"),
+        (shares("vfork_maps_memory"), "ok"),
+        // Parent and child have different levels by then.
+        (shares("vfork_maps_later"), "EACCES"),
         (shares("clone"), "EACCES"),
         (shares("clone_reads"), "EACCES"),
         (shares("fork"), "ok"),

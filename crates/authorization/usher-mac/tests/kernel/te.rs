@@ -147,11 +147,21 @@ fn make_files(mounted: &Path, user: u32) {
     for (name, program, label) in [
         ("imapd", "/bin/cat", "imapd_exec"),
         ("imapd_sleep", "/bin/sleep", "imapd_exec"),
+        ("imapd_true", "/bin/true", "imapd_exec"),
         ("tool", "/bin/cat", "tool_exec"),
         ("admin", "/bin/true", "admin_exec"),
         ("log_exec", "/bin/true", "log"),
     ] {
         fs::copy(program, mounted.join(name)).unwrap();
+        made(name, label);
+    }
+    let own = format!("{}/imapd_true", mounted.display());
+    for (name, interpreter, label) in [
+        ("script", "/bin/true", "imapd_exec"),
+        ("own_script", &own, "imapd_exec"),
+        ("tool_script", "/bin/true", "tool_exec"),
+    ] {
+        fs::write(mounted.join(name), format!("#!{interpreter}\n")).unwrap();
         made(name, label);
     }
 }
@@ -228,6 +238,13 @@ fn a_domain_does_what_rules_permit_it_and_nothing_else() {
         (on("none", "execute", "admin"), "ok"),
         (on("web", "execute", "log_exec"), "EACCES"),
         (on("none", "execute", "log_exec"), "ok"),
+        // A script begins a domain only if its interpreter is an entry point, too; an exempt process runs in it what
+        // it likes.
+        (on("web", "execute", "script"), "EACCES"),
+        (on("none", "execute", "script"), "ok"),
+        (on("web", "execute", "own_script"), "ok"),
+        (on("none", "execute", "own_script"), "ok"),
+        (on("web", "execute", "tool_script"), "ok"),
         // Domains are entered by those that may.
         (by("admin", "label:te/web"), "ok"),
         (by("web", "label:te/admin"), "EPERM"),

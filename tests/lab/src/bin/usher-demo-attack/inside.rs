@@ -155,6 +155,12 @@ const ATTACKS: &[Attack] = &[
     },
 ];
 
+/// The attacks by which only root reaches something, in each configuration.
+const ROOTS: [&str; 2] = [
+    "read alice's mail in the memory of her imap",
+    "read /etc/shadow and the private keys of the host, the service and Usher",
+];
+
 /// All attacks but the last. `shows`: each script, and what it prints.
 pub(crate) fn attack(place: &Place, shows: bool, note: &mut Note) -> Outcome {
     let mut bob = place.session(BOB)?;
@@ -172,6 +178,17 @@ pub(crate) fn attack(place: &Place, shows: bool, note: &mut Note) -> Outcome {
         }
         place.deliver()?;
         let variables = format!("STRANGER={} PID={pid}\n", place.stranger.ipv4());
+        // What is refused everywhere would be so, too, if the look saw nothing: root of a host without Usher
+        // succeeds.
+        if ROOTS.contains(&attack.row) && place.configuration.name == "plain" {
+            let script = format!("{variables}{{ {}\n}} 2>&1 | sed 's/^/* /'", attack.script);
+            let printed = place.server.run(["sh", "-c", &script])?.stdout;
+            if !(attack.has_effect)(place, &target, &printed)? {
+                return Err(
+                    format!("root does not succeed either: {}: {printed}", attack.row).into(),
+                );
+            }
+        }
         let printed = bob.run(&(variables + attack.script))?;
         let has_effect = (attack.has_effect)(place, &target, &printed)?;
         if shows {

@@ -16,13 +16,10 @@ mod world;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Parser;
-use nix::sys::signal::{SigSet, Signal};
-use usher_lab::{Lab, Remover};
+use usher_lab::{Interruption, Lab};
 
 use rows::REMAINS;
 use table::{CONFIGURATIONS, Cell, Table};
@@ -59,18 +56,13 @@ fn main() -> ExitCode {
     if options.columns.is_empty() {
         options.columns = (0..CONFIGURATIONS.len()).collect();
     }
-    let interrupted = Arc::new(AtomicBool::new(false));
+    let interruption = Interruption::of("usher-demo-attack");
     let result = if options.expected {
         say(&format!("{}\n{REMAINS}\n", Table::expected().markdown())).map(|()| ExitCode::SUCCESS)
     } else {
-        run(&options, &interrupted)
+        run(&options, &interruption)
     };
-    if interrupted.load(Ordering::SeqCst) {
-        // The other thread removes the hosts, which made this one fail, and ends the process.
-        loop {
-            std::thread::sleep(Duration::from_secs(1));
-        }
-    }
+    interruption.give_way();
     match result {
         Ok(code) => code,
         Err(error) => {
@@ -91,7 +83,7 @@ pub(crate) fn progress(text: &str) {
     eprintln!("usher-demo-attack: {text}");
 }
 
-fn run(options: &Options, interrupted: &Arc<AtomicBool>) -> Outcome<ExitCode> {
+fn run(options: &Options, interruption: &Interruption) -> Outcome<ExitCode> {
     let begin = Instant::now();
     let needs = |part: fn(&table::Configuration) -> bool| {
         let mut columns = options.columns.iter();
@@ -106,7 +98,7 @@ fn run(options: &Options, interrupted: &Arc<AtomicBool>) -> Outcome<ExitCode> {
     }
     progress("hosts, users, services");
     let lab = Lab::new()?;
-    remove_when_interrupted(lab.remover(), Arc::clone(interrupted))?;
+    interruption.removes(lab.remover())?;
     let mut world = World::new(lab)?;
     let lacking = world.lacking(needs(|one| one.ipsec), needs_modules)?;
     if !lacking.is_empty() {
@@ -155,25 +147,4 @@ fn run(options: &Options, interrupted: &Arc<AtomicBool>) -> Outcome<ExitCode> {
 fn elsewhere() -> ExitCode {
     progress("`make demo-attack KERNEL=6.18` shows it in a virtual machine with Debian's kernel");
     ExitCode::from(3)
-}
-
-/// Ctrl-C, `kill` and a closed terminal remove the hosts, whatever the demonstration is at.
-fn remove_when_interrupted(remover: Remover, interrupted: Arc<AtomicBool>) -> Outcome {
-    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
-        .into_iter()
-        .collect();
-    signals.thread_block()?;
-    std::thread::spawn(move || {
-        let signal = match signals.wait() {
-            Ok(signal) => signal,
-            Err(error) => return eprintln!("usher-demo-attack: cannot wait for signals: {error}"),
-        };
-        interrupted.store(true, Ordering::SeqCst);
-        match remover.remove() {
-            Ok(()) => eprintln!("\nusher-demo-attack: {signal}: everything removed"),
-            Err(error) => eprintln!("\nusher-demo-attack: {signal}: {error}"),
-        }
-        std::process::exit(128 + signal as i32);
-    });
-    Ok(())
 }

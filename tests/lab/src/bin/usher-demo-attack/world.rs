@@ -1,6 +1,5 @@
 //! The hosts, and the change from one configuration to the next.
 
-use serde_json::Value;
 use usher_lab::protected::{json, start_charon, wait_for_listener};
 use usher_lab::{Daemon, Host, Lab, Mail, Role, Running, eventually};
 
@@ -111,13 +110,6 @@ impl World {
 
     /// The features that the configurations need and this kernel lacks, in the words of `usher doctor`.
     pub(crate) fn lacking(&self, ipsec: bool, modules: bool) -> Outcome<Vec<String>> {
-        let told = self
-            .mail
-            .mailhost
-            .command(["usher", "--json", "doctor"])
-            .run()?
-            .stdout;
-        let findings: Vec<Value> = serde_json::from_str(&told)?;
         let mut needed = Vec::new();
         if ipsec {
             needed.extend([
@@ -130,13 +122,7 @@ impl World {
         if modules {
             needed.extend(["LSM programs", "MAC framework"]);
         }
-        let missing = findings.iter().filter(|finding| {
-            needed.iter().any(|name| finding["name"] == *name) && finding["works"] == false
-        });
-        let words = |text: &Value| text.as_str().unwrap_or_default().to_owned();
-        Ok(missing
-            .map(|finding| format!("{}: {}", words(&finding["name"]), words(&finding["detail"])))
-            .collect())
+        Ok(self.mail.mailhost.lacking(&needed)?)
     }
 
     /// Puts a configuration in force.

@@ -10,12 +10,9 @@ mod steps;
 mod tell;
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use nix::sys::signal::{SigSet, Signal};
-use usher_lab::{Lab, LabError, Remover};
+use usher_lab::{Interruption, Lab, LabError};
 
 use tell::Teller;
 
@@ -42,15 +39,10 @@ enum DemoError {
 }
 
 fn main() -> ExitCode {
-    let interrupted = Arc::new(AtomicBool::new(false));
+    let interruption = Interruption::of("usher-demo");
     let teller = Teller::new();
-    let result = run(&teller, &interrupted);
-    if interrupted.load(Ordering::SeqCst) {
-        // The other thread removes the lab, which made this one fail, and ends the process.
-        loop {
-            std::thread::sleep(Duration::from_secs(1));
-        }
-    }
+    let result = run(&teller, &interruption);
+    interruption.give_way();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -60,40 +52,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(teller: &Teller, interrupted: &Arc<AtomicBool>) -> Result<(), DemoError> {
+fn run(teller: &Teller, interruption: &Interruption) -> Result<(), DemoError> {
     let begin = Instant::now();
     let lab = Lab::new()?;
     let remover = lab.remover();
-    remove_when_interrupted(remover.clone(), Arc::clone(interrupted))?;
+    interruption.removes(remover.clone())?;
     steps::all(teller, lab)?;
     // Dropping the value removed the lab; remove it once more, to see an error.
     remover.remove()?;
     teller.end(begin.elapsed());
-    Ok(())
-}
-
-/// Ctrl-C, `kill` and a closed terminal remove the lab, whatever step the demo is at.
-fn remove_when_interrupted(
-    remover: Remover,
-    interrupted: Arc<AtomicBool>,
-) -> Result<(), DemoError> {
-    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
-        .into_iter()
-        .collect();
-    // For this thread and those it starts; programs it starts get an empty mask.
-    signals.thread_block()?;
-    std::thread::spawn(move || {
-        let signal = match signals.wait() {
-            Ok(signal) => signal,
-            Err(error) => return eprintln!("usher-demo: cannot wait for signals: {error}"),
-        };
-        interrupted.store(true, Ordering::SeqCst);
-        let removed = remover.remove();
-        match removed {
-            Ok(()) => eprintln!("\nusher-demo: {signal}: everything removed"),
-            Err(error) => eprintln!("\nusher-demo: {signal}: {error}"),
-        }
-        std::process::exit(128 + signal as i32);
-    });
     Ok(())
 }

@@ -18,7 +18,8 @@ const SECONDS: &str = "5";
 /// Shows it, or says what the kernel lacks.
 pub(crate) fn shown(teller: &Teller, mail: &Mail) -> Done {
     teller.heading("Protection: the mail crosses the network by IPsec only");
-    let lacking = lacking(&mail.mailhost)?;
+    let needed = ["protection", "IPsec", "listing sockets"];
+    let lacking = mail.mailhost.lacking(&needed)?;
     if !lacking.is_empty() {
         for finding in lacking {
             teller.note(&format!("this kernel lacks {finding}"));
@@ -32,20 +33,6 @@ pub(crate) fn shown(teller: &Teller, mail: &Mail) -> Done {
     peers(teller, mail)?;
     protected(teller, mail)?;
     plaintext(teller, mail)
-}
-
-/// The features that protection needs and this kernel lacks, in the words of `usher doctor`.
-fn lacking(host: &Host) -> Result<Vec<String>, DemoError> {
-    let told = host.command(["usher", "--json", "doctor"]).run()?.stdout;
-    let findings: Vec<Value> = serde_json::from_str(&told)?;
-    let needed = ["protection", "IPsec", "listing sockets"];
-    let missing = findings.iter().filter(|finding| {
-        needed.iter().any(|name| finding["name"] == *name) && finding["works"] == false
-    });
-    let words = |text: &Value| text.as_str().unwrap_or_default().to_owned();
-    Ok(missing
-        .map(|finding| format!("{}: {}", words(&finding["name"]), words(&finding["detail"])))
-        .collect())
 }
 
 /// Starts charon and the protector on both hosts, and applies the policy.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Remembers which callers no block governs, so that their calls cost little: identifying a program
- * takes two keyed hashes and as many look-ups. Remembers the identities of governed callers, too.
+ * Remembers callers, so that their calls cost little: which ones no block governs, and the
+ * identities of those that one governs. Identifying a program takes two keyed hashes and as many
+ * look-ups.
  *
  * All that such a look-up depends on is one number: the objects of the program's file and of its
  * directory, its name there, and the generation, within which a policy does not change. User space
@@ -11,8 +12,8 @@
  * key of identities, so no one can choose two callers with one number; by chance they have it once
  * in 2^64.
  */
-#ifndef USHER_IPSEC_UNGOVERNED_H
-#define USHER_IPSEC_UNGOVERNED_H
+#ifndef USHER_IPSEC_CALLERS_H
+#define USHER_IPSEC_CALLERS_H
 
 #include "executions.h"
 
@@ -38,13 +39,12 @@ static __always_inline __u64 number_of(const struct in_force *now, const struct 
 				       struct task_struct *task,
 				       const struct usher_program_key *key)
 {
-	const volatile __u64 *scripts = first_of(&execution_count);
 	__u64 mixed = mixed_with(key->words[0], file->file);
 
 	mixed = mixed_with(mixed, file->directory);
 	mixed = mixed_with(mixed, file->name);
 	mixed = mixed_with(mixed, now->generation);
-	if (scripts && *scripts) {
+	if (are_scripts_executed()) {
 		mixed = mixed_with(mixed, (char *)task - (char *)key);
 		mixed = mixed_with(mixed, task->start_boottime);
 		mixed = mixed_with(mixed, task->self_exec_id);
@@ -109,16 +109,8 @@ static __always_inline __u64 check_of(__u64 number, __u64 program, __u64 place)
 	return mixed_with(mixed_with(mixed_with(number, program), place), key ? key->words[0] : 0);
 }
 
-/* While processes execute scripts that the policy names, no maker is remembered: the script would
- * belong to it. */
-static __always_inline int are_scripts_executed(void)
-{
-	const volatile __u64 *scripts = first_of(&execution_count);
-
-	return !scripts || *scripts;
-}
-
-/* Sets the identities of a maker, if they are known. Returns 0 if not. */
+/* Sets the identities of a maker, if they are known. Returns 0 if not. While scripts are executed
+ * that the policy names, no maker is known: the script would belong to it. */
 static __always_inline int recall_maker(__u64 number, struct usher_governed *maker)
 {
 	const volatile struct known_maker *known = known_maker_of(number);

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The labels of programs that are executed: modules decide about each script, and then about its
+ * interpreter (docs/adr/0087-modules-decide-about-scripts.md), or about the program.
+ */
+#ifndef USHER_MAC_EXECUTIONS_H
+#define USHER_MAC_EXECUTIONS_H
+
+#include "process_labels.h"
+
+/* Of a program that is executed, in `unsafe`: another process has the same working directory, root
+ * and umask (CLONE_FS); another process traces it. */
+#define LSM_UNSAFE_SHARE 1
+#define LSM_UNSAFE_PTRACE 2
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct linux_binprm___mac {
+	int unsafe;
+};
+
+#pragma clang attribute pop
+
+/* The element of a new program, for the module in a slot: put into the room. */
+static __always_inline int decide_program(__u32 slot, struct mac_scratch *now,
+					  const struct usher_mac_execution *wanted,
+					  struct usher_mac_label *file)
+{
+	const struct usher_mac_element *own, *before, *of_file;
+	struct usher_mac_module *module;
+	long number;
+	int error;
+
+	module = bpf_map_lookup_elem(&modules, &slot);
+	if (!module)
+		return -EACCES;
+	__builtin_memset(&now->wanted, 0, sizeof(now->wanted));
+	before = element_at(*place_of(&now->label, slot), slot);
+	own = element_at(*place_of(&now->own, slot), slot);
+	of_file = element_at(*place_of(file, slot), slot);
+	now->wanted.element = *before;
+	error =
+	    mac_ask_new_program(slot, &now->subject, wanted, own, of_file, &now->wanted.element);
+	if (error)
+		return error;
+	number = number_decided(now, module, slot);
+	if (number < 0)
+		return number;
+	*place_of(&now->label, slot) = number;
+	return 0;
+}
+
+struct program_reading {
+	struct mac_scratch *scratch;
+	__u64 asked;
+	int error;
+};
+
+/* Each module is asked about a script before it is asked about the interpreter. */
+static long decide_program_slot(__u64 step, struct program_reading *reading)
+{
+	__u64 slot = step % USHER_MAC_MODULES, file = step / USHER_MAC_MODULES;
+	struct mac_scratch *now = reading->scratch;
+
+	if (file > MAC_SCRIPTS)
+		return 1;
+	if (reading->asked >> slot & 1)
+		reading->error =
+		    decide_program(slot, now, &now->programs[file], &now->of_programs[file]);
+	return reading->error != 0;
+}
+
+/* The modules that decide about new programs. */
+static __always_inline __u64 deciding(void)
+{
+	return modules_at(MAC_POINT_new_program) & labelled_of(~0ULL);
+}
+
+/* Reads a file of an execution into the room, at its place there. Returns 0 where modules are not
+ * asked about it: files of BPF file systems, which are no programs. */
+static __always_inline int read_program(struct mac_scratch *now, __u32 place, struct inode *inode)
+{
+	struct mac_labels labels = {};
+
+	asm volatile("" : "+r"(place));
+	if (place > MAC_SCRIPTS)
+		return -EACCES;
+	if (!read_file(&now->programs[place].file, inode))
+		return 0;
+	labels.slots = asked_about(deciding(), &now->own);
+	labels.unknown = read_file_label(&labels.object, inode, now->programs[place].file.device);
+	now->of_programs[place] = labels.object;
+	return refuses_unknown(&now->subject, &labels) ? -EACCES : 1;
+}
+
+/* Notes a script, because it says what its interpreter does: the modules are asked about both when
+ * the program is known. With a stack of its own. */
+static __noinline int note_script(struct file *script)
+{
+	struct mac_scratch *now = take_scratch();
+	int error;
+
+	if (!now)
+		return -ENOMEM;
+	read_subject(&now->subject);
+	read_own_label(&now->own);
+	error = read_program(now, now->scripts, script->f_inode);
+	if (error > 0)
+		now->scripts++;
+	return error < 0 ? error : 0;
+}
+
+/* Whether a file is one that says by its first line which program interprets it. */
+static __always_inline int is_script(const struct linux_binprm *program)
+{
+	return program->buf[0] == '#' && program->buf[1] == '!';
+}
+
+/* For bprm_check_security, which comes for each file of an execution. */
+static __always_inline int follow_execution(struct linux_binprm *program)
+{
+	const struct linux_binprm *begun = bpf_core_cast(program, struct linux_binprm);
+	struct mac_scratch *now;
+
+	if (!deciding())
+		return 0;
+	if (begun->interp == begun->filename) {
+		now = bpf_task_storage_get(&scratch, bpf_get_current_task_btf(), NULL, 0);
+		if (now)
+			now->scripts = 0;
+	}
+	return is_script(begun) ? note_script(program->file) : 0;
+}
+
+static __always_inline void overlay(struct usher_mac_label *label,
+				    const struct usher_mac_label *elements)
+{
+#pragma unroll
+	for (int i = 0; i < USHER_MAC_MODULES; i++)
+		if (elements->elements[i])
+			label->elements[i] = elements->elements[i];
+}
+
+static __always_inline int decide_execution(struct linux_binprm *program, struct mac_scratch *now,
+					    struct inode *inode)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct program_reading reading = { .scratch = now };
+	const struct linux_binprm *begun = bpf_core_cast(program, struct linux_binprm);
+	struct usher_mac_process *own, *leader;
+	int answer;
+
+	own = entry_of(task, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	leader = entry_of(task->group_leader, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!own || !leader)
+		return -ENOMEM;
+	bpf_spin_lock(&leader->lock);
+	own->label = leader->label;
+	own->from = own->label;
+	bpf_spin_unlock(&leader->lock);
+	now->own = own->from;
+	now->label = own->from;
+	overlay(&now->label, &own->at_exec);
+	read_subject(&now->subject);
+	reading.asked = deciding();
+	if (reading.asked) {
+		answer = read_program(now, now->scripts, inode);
+		if (answer < 0)
+			return answer;
+		for (int i = 0; i <= MAC_SCRIPTS; i++) {
+			now->programs[i].euid = begun->cred->euid.val;
+			now->programs[i].egid = begun->cred->egid.val;
+		}
+		bpf_loop((now->scripts + answer) * USHER_MAC_MODULES, decide_program_slot, &reading,
+			 0);
+	}
+	/* Others control it that were permitted to control its former label, and no other one; it
+	 * controls others that its former label was permitted to control. Its filter of system
+	 * calls may have somebody answer them. */
+	if (!reading.error && !are_equal(&now->label, &now->own) &&
+	    (bpf_core_cast(program, struct linux_binprm___mac)->unsafe &
+		 (LSM_UNSAFE_SHARE | LSM_UNSAFE_PTRACE) ||
+	     traces(task) || has_listener(task)))
+		reading.error = -EPERM;
+	own->to = now->label;
+	own->is_decided = !reading.error;
+	return reading.error;
+}
+
+/*
+ * Hook: bprm_creds_from_file, because it comes once for each execution, with the file that runs, as
+ * the last one that can refuse.
+ */
+SEC("lsm/bprm_creds_from_file")
+int BPF_PROG(dispatch_bprm_creds_from_file, struct linux_binprm *program, struct file *file)
+{
+	struct usher_mac_process *own;
+	struct mac_scratch *now;
+	int error;
+
+	if (!labelled_of(~0ULL)) {
+		/* Of an execution that has failed, perhaps. */
+		own = entry_of(bpf_get_current_task_btf(), 0);
+		if (own)
+			own->is_decided = 0;
+		return 0;
+	}
+	now = take_scratch();
+	if (!now)
+		return -ENOMEM;
+	error = decide_execution(program, now, file->f_inode);
+	return mac_bounded(error);
+}
+
+/*
+ * Hook: bprm_committed_creds, because the process has one thread again, and runs nothing of the new
+ * program yet. If another thread has changed the label since, no module has decided about that
+ * one: the process is killed.
+ */
+SEC("lsm/bprm_committed_creds")
+int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
+{
+	struct usher_mac_labelled *in_force = first_of(&labelled);
+	struct usher_mac_process *own;
+	int is_stale;
+	__u64 order;
+
+	if (!in_force || !in_force->slots)
+		return 0;
+	order = in_force->order;
+	own = entry_of(bpf_get_current_task_btf(), 0);
+	/* The modules came into force after they would have decided. */
+	if (!own || !own->is_decided)
+		return 0;
+	own->is_decided = 0;
+	bpf_spin_lock(&own->lock);
+	is_stale = !are_equal(&own->label, &own->from);
+	if (!is_stale)
+		own->label = own->to;
+	own->at_exec = no_label;
+	/* It has no mappings yet. */
+	own->began = order;
+	own->shares_memory = 0;
+	bpf_spin_unlock(&own->lock);
+	if (is_stale)
+		bpf_send_signal(SIGKILL);
+	return 0;
+}
+
+#endif
