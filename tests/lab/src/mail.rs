@@ -230,6 +230,19 @@ fn add_user(laptop: &Host, mailhost: &Host, user: User) -> Result<(), LabError> 
     Ok(())
 }
 
+impl Host {
+    /// Prepares a host that knows no other one: its keys, and a policy in force that names it.
+    ///
+    /// # Errors
+    /// When a command refuses.
+    pub fn init_alone(&self) -> Result<(), LabError> {
+        self.run(["usher", "init", "--name", self.name()])?;
+        add_host(self, self)?;
+        self.run(["usher", "policy", "apply"])?;
+        Ok(())
+    }
+}
+
 /// Makes the host `known` known on `here`.
 fn add_host(here: &Host, known: &Host) -> Result<(), LabError> {
     let key = known.read("/etc/usher/host_key.pub")?;

@@ -28,21 +28,13 @@ fn host(lab: &Lab) -> Result<Host, Box<dyn std::error::Error>> {
     let host = lab.host("server")?;
     host.add_account("alice", 2001)?;
     host.add_account("bob", 2002)?;
-    host.run(["usher", "init", "--name", "server"])?;
     host.run(["mkdir", "-p", "/srv"])?;
     for file in [GUARDED, OPEN] {
         host.write(file, "text\n")?;
         host.run(["chmod", "644", file])?;
     }
     host.run(["chown", OWNER, GUARDED])?;
-    let key = host.read("/etc/usher/host_key.pub")?;
-    let own = format!(
-        "host server {{ address {}; key \"{}\"; }}\n",
-        host.ipv4(),
-        key.trim()
-    );
-    host.write("/etc/usher/policy.d/hosts.policy", own)?;
-    host.run(["usher", "policy", "apply"])?;
+    host.init_alone()?;
     Ok(host)
 }
 

@@ -43,15 +43,7 @@ fn host(lab: &Lab) -> Result<Host, Box<dyn std::error::Error>> {
     ])?;
     host.run(["chmod", "go-w", "/usr/local", "/usr/local/lib"])?;
     host.add_account("alice", 2001)?;
-    host.run(["usher", "init", "--name", "server"])?;
-    let key = host.read("/etc/usher/host_key.pub")?;
-    let own = format!(
-        "host server {{ address {}; key \"{}\"; }}\n",
-        host.ipv4(),
-        key.trim()
-    );
-    host.write("/etc/usher/policy.d/hosts.policy", own)?;
-    host.run(["usher", "policy", "apply"])?;
+    host.init_alone()?;
     Ok(host)
 }
 
