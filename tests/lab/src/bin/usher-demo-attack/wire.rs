@@ -15,9 +15,14 @@ pub(crate) fn attack(place: &Place, note: &mut Note) -> Outcome {
     let mut alice = place.session(ALICE)?;
     alice.command("SELECT INBOX")?;
     alice.command("FETCH 1 BODY.PEEK[]")?;
-    let seen = tap.tell("seen")?;
+    // Frames reach the attacker's host no sooner than alice's; those of ESP show no text to wait for.
+    let mut seen = Value::Null;
+    let is_shown = waits_for(|| {
+        seen = tap.tell("seen")?;
+        Ok(text(&seen["server"])?.contains(ALICE.subject) || esp_packets(&seen) > 0)
+    })?;
     let text = |side: &str| text(&seen[side]);
-    if text("server")?.is_empty() && seen["esp"].as_u64().unwrap_or(0) == 0 {
+    if !is_shown && text("server")?.is_empty() {
         return Err("the attacker's host sees no packet of alice's: nothing is attacked".into());
     }
     note(
@@ -70,7 +75,8 @@ fn survives(session: &mut Session) -> Outcome<bool> {
 }
 
 /// Sends alice's bytes from the attacker's host; returns what the server says to that. Where she sent
-/// nothing in the clear, her password at the usual server is tried.
+/// nothing in the clear, her password at the usual server is tried. The connection stays open until the
+/// server ends it: a service may drop what is still to be answered once its client has no more to say.
 fn play(place: &Place, sent: &str) -> Outcome<String> {
     let login = format!(
         "x1 LOGIN alice {}\r\nx2 SELECT INBOX\r\nx3 FETCH 1 BODY.PEEK[]\r\n",
@@ -80,10 +86,14 @@ fn play(place: &Place, sent: &str) -> Outcome<String> {
     let address = format!("TCP:{}:143,connect-timeout=5", place.server.ipv4());
     let played = place
         .stranger
-        .command(["timeout", "20", "socat", "-t5", "-", &address])
+        .command(["timeout", "20", "socat", "-,ignoreeof", &address])
         .input(format!("{words}\r\nx9 LOGOUT\r\n"))
         .run()?;
     Ok(played.stdout)
+}
+
+fn esp_packets(seen: &Value) -> u64 {
+    seen["esp"].as_u64().unwrap_or(0)
 }
 
 fn text(value: &Value) -> Outcome<String> {
