@@ -21,12 +21,11 @@
 
 #include <linux/socket.h>
 
-#define AF_PACKET 17
-#define AF_RDS 21
-#define AF_TIPC 30
-#define AF_RXRPC 33
-#define AF_SMC 43
-#define AF_XDP 44
+#define AF_UNIX 1
+#define AF_KEY 15
+#define AF_NETLINK 16
+#define AF_ALG 38
+#define AF_VSOCK 40
 
 /* The control group of the monitor. Key: 0. User space sets it before the programs are attached. */
 USHER_MAP(reach, CGROUP_ARRAY, 0, 1, __u32, __u32);
@@ -38,11 +37,12 @@ static __always_inline int is_in_reach(void)
 	return bpf_current_task_under_cgroup(&reach, 0) != 0;
 }
 
-/* Returns 1 if sockets of the family make traffic that no hook of the control group sees. */
+/* Returns 1 if sockets of the family make traffic that no hook of the control group sees: all but
+ * those of IP, and those that reach this host and its virtual machines only. */
 static __always_inline int passes_beside(int family)
 {
-	return family == AF_PACKET || family == AF_RDS || family == AF_TIPC || family == AF_RXRPC ||
-	       family == AF_SMC || family == AF_XDP;
+	return !is_of_ip(family) && family != AF_UNIX && family != AF_NETLINK && family != AF_KEY &&
+	       family != AF_ALG && family != AF_VSOCK;
 }
 
 static __always_inline int refuse_call(void)
@@ -159,12 +159,13 @@ static __always_inline int use(struct socket *socket)
  * accepted connection itself passes a hook only when the program uses it. Kernel 2.6. */
 AT_USE("socket_accept", accepts)
 
-/* Hook: socket_sendmsg, because send, write, writev, sendmmsg, sendfile and io_uring pass it.
- * Kernel 2.6. */
+/* Hook: socket_sendmsg, because send, write, writev, sendmmsg, io_uring and, from kernel 6.5 on,
+ * sendfile and splice pass it. Kernel 2.6. */
 AT_USE("socket_sendmsg", sends)
 
-/* Hook: socket_recvmsg, because recv, read, readv, recvmmsg, splice and io_uring pass it. Kernel
- * 2.6. */
+/* Hook: socket_recvmsg, because recv, read, readv, recvmmsg and io_uring pass it. splice passes
+ * file_permission only, at which a program would cost each read and write of the host more than
+ * this is worth: see docs/threat-model.md. Kernel 2.6. */
 AT_USE("socket_recvmsg", receives)
 
 /* Hooks: these three come before the hooks of the control group, which also find the socket but

@@ -39,8 +39,7 @@ static __always_inline __u32 class_of_connection(const struct in_force *now, __u
 						 struct sock_common___ends *common,
 						 struct peer *peer)
 {
-	__u32 words[4] = {};
-	int by_local;
+	__u32 words[4] = {}, patterns;
 
 	if (BPF_CORE_READ(common, skc_family) == AF_INET) {
 		set_peer4(peer, BPF_CORE_READ(common, skc_daddr));
@@ -49,7 +48,7 @@ static __always_inline __u32 class_of_connection(const struct in_force *now, __u
 		set_peer6(peer, words);
 	}
 	return treat(now, application, peer, BPF_CORE_READ(common, skc_num),
-		     bpf_ntohs(BPF_CORE_READ(common, skc_dport)), &by_local);
+		     bpf_ntohs(BPF_CORE_READ(common, skc_dport)), &patterns);
 }
 
 #endif

@@ -15,14 +15,17 @@
  *
  * Kernel 6.1 or later.
  */
+#include "packets.h"
 #include "sockets.h"
 
 #define SOL_IP 0
+#define IP_HDRINCL 3
 #define IP_IPSEC_POLICY 16
 #define IP_XFRM_POLICY 17
 #define SOL_IPV6 41
 #define IPV6_IPSEC_POLICY 34
 #define IPV6_XFRM_POLICY 35
+#define IPV6_HDRINCL 36
 
 /* The most that a setsockopt program sees of a value, on machines with the smallest pages. */
 #define PAGE 4096
@@ -94,7 +97,7 @@ struct sending {
 	struct bpf_sock *socket;
 	struct usher_governed *own;
 	__u32 class;
-	int by_local;
+	__u32 patterns; /* of the items that have decided; 0: ports do not matter */
 };
 
 /* The outcomes of such a call; programs return only the first two. */
@@ -121,7 +124,7 @@ static __always_inline int looks_up(struct bpf_sock_addr *context, const struct 
 	if (application == USHER_UNGOVERNED)
 		return loses_mark(context, &sending->now, socket->mark);
 	sending->class = treat(&sending->now, application, peer, socket->src_port,
-			       bpf_ntohs((__be16)context->user_port), &sending->by_local);
+			       bpf_ntohs((__be16)context->user_port), &sending->patterns);
 	if (sending->class != USHER_CLASS_DISCARD)
 		return GOVERNED;
 	return COUNTED(discarded, REFUSED);
@@ -136,10 +139,19 @@ static __always_inline int marks(struct bpf_sock_addr *context, const struct sen
 	return COUNTED(unmarked, REFUSED);
 }
 
+/* Returns 1 if an item names a local port. */
+static __always_inline int names_local(__u32 patterns)
+{
+	return !!(patterns &
+		  (1 << USHER_PATTERN_LOCAL | 1 << (USHER_PATTERN_LOCAL | USHER_PATTERN_REMOTE)));
+}
+
 /*
  * The local port of a TCP socket that is not bound is chosen later. Items that name the port apply
  * then (`begins`); a program that may use nothing else binds before it connects. A datagram socket
- * that is not bound keeps the mark of its creation, which selects by the ports of each packet.
+ * keeps the mark of its creation where ports matter: its datagrams may go to other ports as well,
+ * and the entries of the signature compare the ports of each. They see none in what a raw socket
+ * sends.
  */
 static __always_inline int connects(struct bpf_sock_addr *context, const struct peer *peer)
 {
@@ -150,12 +162,14 @@ static __always_inline int connects(struct bpf_sock_addr *context, const struct 
 
 	if (result != GOVERNED)
 		return result;
-	is_open = sending.by_local && !sending.socket->src_port;
+	is_open = names_local(sending.patterns) && !sending.socket->src_port;
 	class = is_open ? USHER_CLASS_NONE : sending.class;
 	mark = sending.class << sending.now.shift;
 	if (context->type != SOCK_STREAM) {
 		class |= USHER_CLASS_ONLY_SHOWN;
-		mark = is_open ? sending.own->mark : mark;
+		if (is_open ||
+		    (sending.patterns && !writes_ports(context->type, context->protocol)))
+			mark = sending.own->mark;
 	}
 	result = marks(context, &sending, mark);
 	if (result == PERMITTED)
@@ -195,22 +209,24 @@ int connects6(struct bpf_sock_addr *context)
 	return connects(context, &peer);
 }
 
-/* A datagram to a destination of its own needs the mark of the socket's creation. A socket that was
- * connected has another: its first such datagram goes by that, and `leaves` drops it if it must not
- * be plain. */
-static __always_inline int sends(struct bpf_sock_addr *context, const struct peer *peer)
+/*
+ * A datagram to a destination of its own needs the mark of the socket's creation. A socket that was
+ * connected may have another: its first such datagram goes by that, and `leaves` drops it if it
+ * must not. What has a former signature is refused here: `leaves` lets datagrams of a connection go
+ * on by that.
+ */
+static __always_inline int sends(struct bpf_sock_addr *context, const struct sending *sending)
 {
-	struct sending sending = {};
-	int result = looks_up(context, peer, &sending);
-	__u32 mark;
+	__u32 mark = sending->own->mark, former = sending->socket->mark, signature;
 
-	if (result != GOVERNED)
-		return result;
-	mark = sending.own->mark;
-	if ((sending.socket->mark & sending.now.mask) == (mark & sending.now.mask))
+	if ((former & sending->now.mask) == (mark & sending->now.mask))
 		return PERMITTED;
 	COUNT(corrected);
-	return marks(context, &sending, mark);
+	if (!marks(context, sending, mark))
+		return REFUSED;
+	signature = signature_in(&sending->now, former);
+	return !signature || signature == signature_in(&sending->now, mark) ||
+	       !is_connected(sending->socket);
 }
 
 /* Hooks: sendmsg of the cgroup, because unconnected UDP names its peer there. Kernel 4.18. */
@@ -218,26 +234,55 @@ SEC("cgroup/sendmsg4")
 int sends4(struct bpf_sock_addr *context)
 {
 	__be32 address = context->user_ip4;
+	struct sending sending = {};
 	struct peer peer;
+	int result;
 
 	set_peer4(&peer, address ? address : bpf_htonl(0x7f000001));
-	return sends(context, &peer);
+	result = looks_up(context, &peer, &sending);
+	return result == GOVERNED ? sends(context, &sending) : result;
+}
+
+/*
+ * Has the kernel forget the route of a socket's connection, and so the SA for its ports: a
+ * connected IPv6 socket would take it to all ports of the peer (ip6_sk_dst_lookup_flow). A change
+ * of the mark does that. Which class stands beside the signature decides nothing.
+ */
+static __always_inline int forgets_route(struct bpf_sock_addr *context,
+					 const struct sending *sending)
+{
+	__u32 connection = (__u32)sending->own->class & ~USHER_CLASS_ONLY_SHOWN;
+
+	if (!is_connected(sending->socket) || sending->class == connection)
+		return PERMITTED;
+	return marks(context, sending, sending->socket->mark ^ 1 << sending->now.shift);
 }
 
 /* Like sends4, for IPv6 sockets. */
 SEC("cgroup/sendmsg6")
 int sends6(struct bpf_sock_addr *context)
 {
+	struct sending sending = {};
 	struct peer peer;
+	int result;
 
 	set_destination6(&peer, context);
-	return sends(context, &peer);
+	result = looks_up(context, &peer, &sending);
+	if (result != GOVERNED)
+		return result;
+	if (!sends(context, &sending) || !forgets_route(context, &sending))
+		return REFUSED;
+	return marks(context, &sending, sending.own->mark);
 }
 
-static __always_inline int changes_policy(__u32 level, __u32 name)
+/* Returns 1 if the option gives the socket an IPsec policy of its own, or has the program write the
+ * headers of IP, with any protocol in them. */
+static __always_inline int passes_by_policy(__u32 level, __u32 name)
 {
-	return (level == SOL_IP && (name == IP_IPSEC_POLICY || name == IP_XFRM_POLICY)) ||
-	       (level == SOL_IPV6 && (name == IPV6_IPSEC_POLICY || name == IPV6_XFRM_POLICY));
+	if (level == SOL_IP)
+		return name == IP_IPSEC_POLICY || name == IP_XFRM_POLICY || name == IP_HDRINCL;
+	return level == SOL_IPV6 &&
+	       (name == IPV6_IPSEC_POLICY || name == IPV6_XFRM_POLICY || name == IPV6_HDRINCL);
 }
 
 /* Returns 1 if the option leaves the socket's treatment alone. A mark without our bits gets
@@ -248,7 +293,7 @@ static __always_inline int may_be_set(struct bpf_sockopt *context, const struct 
 	__u32 *mark = context->optval;
 
 	if (context->level != SOL_SOCKET || context->optname != SO_MARK)
-		return !changes_policy(context->level, context->optname);
+		return !passes_by_policy(context->level, context->optname);
 	if (!context->optlen)
 		return 0; /* Longer than a page: the kernel would take its beginning, unseen. */
 	if (context->optlen < (int)sizeof(*mark) || (void *)(mark + 1) > context->optval_end)
@@ -260,9 +305,10 @@ static __always_inline int may_be_set(struct bpf_sockopt *context, const struct 
 }
 
 /*
- * Hook: setsockopt of the cgroup: a privileged program could give its socket another mark, or an
- * IPsec policy of its own. Values longer than a page, of which the program sees only the first
- * page, are left to the kernel, but no mark is that long. Kernel 5.3.
+ * Hook: setsockopt of the cgroup: a privileged program could give its socket another mark, an
+ * IPsec policy of its own, or headers that look like those of an SA. Values longer than a page, of
+ * which the program sees only the first page, are left to the kernel, but no mark is that long.
+ * Kernel 5.3.
  */
 SEC("cgroup/setsockopt")
 int keeps(struct bpf_sockopt *context)
@@ -355,9 +401,8 @@ static __always_inline void begins(struct bpf_sock_ops *context, struct bpf_sock
 				   const struct in_force *now)
 {
 	struct usher_governed *own = bpf_sk_storage_get(&sockets, socket, 0, 0);
-	__u32 application, class;
+	__u32 application, class, patterns;
 	struct peer peer;
-	int by_local;
 
 	if (!own)
 		return;
@@ -369,7 +414,7 @@ static __always_inline void begins(struct bpf_sock_ops *context, struct bpf_sock
 	else
 		set_peer6(&peer, context->remote_ip6);
 	class = treat(now, application, &peer, context->local_port, bpf_ntohl(context->remote_port),
-		      &by_local);
+		      &patterns);
 	if (set_mark(context, now, socket->mark, class << now->shift)) {
 		COUNT(unmarked);
 		return;

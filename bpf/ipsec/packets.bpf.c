@@ -35,11 +35,11 @@ static __always_inline __u32 demanded(const struct in_force *now, struct usher_g
 	int keeps = socket->type == SOCK_STREAM && is_connection(socket->state) &&
 		    ends->protocol == PROTOCOL_TCP;
 	__u64 class = own->class;
-	int by_local;
+	__u32 patterns;
 
 	if (keeps && IS_CURRENT(now, class) && (__u32) class)
 		return class;
-	class = treat(now, application, &ends->peer, ends->local, ends->remote, &by_local);
+	class = treat(now, application, &ends->peer, ends->local, ends->remote, &patterns);
 	if (keeps)
 		own->class = STAMPED(now, class);
 	return class;
@@ -130,43 +130,80 @@ int arrives(struct __sk_buff *packet)
 /* The port of ESP in UDP (NAT traversal), which is the IKE daemon's. */
 #define NAT_TRAVERSAL 4500
 
-/*
- * Returns 1 if the packet is the work of an SA: ESP, AH, or ESP in UDP. A raw socket may write such
- * headers itself, but a governed raw socket is compared by its peer alone.
- */
+/* Returns 1 if a raw socket can write headers like those of an SA itself. */
+static __always_inline int writes_headers(const struct bpf_sock *socket)
+{
+	return socket->type == SOCK_RAW &&
+	       (socket->protocol == PROTOCOL_ESP || socket->protocol == PROTOCOL_AH ||
+		socket->protocol == IPPROTO_RAW);
+}
+
+/* Returns 1 if the packet is the work of an SA: ESP, AH, or ESP in UDP. What a program may have
+ * written itself is not. */
 static __always_inline int is_transformed(const struct bpf_sock *socket, const struct ends *ends)
 {
 	if (ends->protocol == PROTOCOL_UDP)
 		return ends->local == NAT_TRAVERSAL && socket->type != SOCK_RAW &&
 		       (socket->protocol != IPPROTO_UDP || socket->src_port != NAT_TRAVERSAL);
-	return ends->protocol == PROTOCOL_ESP || ends->protocol == PROTOCOL_AH;
+	return (ends->protocol == PROTOCOL_ESP || ends->protocol == PROTOCOL_AH) &&
+	       !writes_headers(socket);
+}
+
+/* Returns 1 if a protected packet has the class of a network in which ports do not matter. Without
+ * a class in its mark somebody else's SA has protected it. */
+static __always_inline int is_of_network(__u32 class, const struct bpf_sock *socket, __u32 marked)
+{
+	if (class == USHER_CLASS_BYPASS)
+		return 1;
+	if (marked >= USHER_CLASS_LOWEST)
+		return is_same_class(class, marked);
+	return class != USHER_CLASS_DISCARD && socket->type != SOCK_RAW;
+}
+
+/*
+ * Returns 1 if the ports of a protected datagram have been compared with the policy in force. The
+ * SPD has compared them if the mark has the signature: an SA changes the class alone. Without a
+ * signature an application has one class. Nobody compares ports that a raw socket writes.
+ */
+static __always_inline int are_ports_compared(const struct in_force *now,
+					      const struct usher_governed *own,
+					      const struct bpf_sock *socket, __u32 mark)
+{
+	__u32 signature = signature_in(now, own->mark);
+
+	if (signature_in(now, mark) != signature || writes_ports(socket->type, socket->protocol))
+		return 0;
+	return signature || is_same_class(class_in(now, own->mark), class_in(now, mark));
 }
 
 /*
  * Returns 1 if a protected packet has the class that the policy demands. Its mark has the class of
  * the SA, if that is Usher's (set_mark_out), otherwise of its socket. Its ports are hidden. A
  * connection knows its own. An answer of a listener has the class of the SYN, which `arrives` has
- * compared. For other sockets the SPD has compared the ports, so only a network of one class
- * decides here.
+ * compared. A closed TCP socket sends a reset. A datagram has been compared by the SPD; if that was
+ * by a former signature, the ports are those of its connection (see `sends`).
  */
 static __always_inline int has_class(const struct in_force *now, struct usher_governed *own,
 				     const struct bpf_sock *socket, __u32 application,
-				     const struct ends *ends, __u32 marked)
+				     const struct ends *ends, __u32 mark)
 {
+	__u32 marked = class_in(now, mark), class;
 	struct usher_policy_entry *network;
 	struct ends connection __aligned = {};
-	__u32 class;
 
 	if (socket->type != SOCK_STREAM || socket->state == BPF_TCP_CLOSE) {
 		network = network_entry(now, application, &ends->peer);
 		if (!network)
 			return 0;
-		class = network->class;
-		return network->patterns || class < USHER_CLASS_LOWEST ||
-		       marked < USHER_CLASS_LOWEST || is_same_class(class, marked);
-	}
-	if (socket->state == BPF_TCP_LISTEN)
+		if (!network->patterns)
+			return is_of_network(network->class, socket, marked);
+		if (socket->type == SOCK_STREAM || are_ports_compared(now, own, socket, mark))
+			return 1;
+		if (socket->type != SOCK_DGRAM || !is_connected(socket) || !signature_in(now, mark))
+			return 0;
+	} else if (socket->state == BPF_TCP_LISTEN) {
 		return 1;
+	}
 	if (socket->family == AF_INET)
 		set_peer4(&connection.peer, socket->dst_ip4);
 	else
@@ -217,7 +254,7 @@ static __always_inline int dropped_transformed(const struct bpf_sock *socket)
 {
 	int is_datagram = socket->protocol == IPPROTO_UDP || socket->protocol == IPPROTO_UDPLITE;
 
-	return is_datagram && socket->state != BPF_TCP_ESTABLISHED ? LEAVES_LOST : LEAVES_REFUSED;
+	return is_datagram && !is_connected(socket) ? LEAVES_LOST : LEAVES_REFUSED;
 }
 
 #define DROP_LEAVING(reason, how)                                                                  \
@@ -252,7 +289,7 @@ int leaves(struct __sk_buff *packet)
 	if (!read_ends(packet, 0, 1, &ends))
 		KEEP(kept_unreadable);
 	if (is_transformed(socket, &ends)) {
-		if (has_class(&now, own, socket, application, &ends, class_in(&now, packet->mark)))
+		if (has_class(&now, own, socket, application, &ends, packet->mark))
 			PASS(left_protected);
 		DROP_LEAVING(kept_class, dropped_transformed(socket));
 	}
@@ -275,11 +312,11 @@ int decide(struct __sk_buff *packet)
 {
 	struct ends ends __aligned = {};
 	struct in_force now;
-	int by_local;
+	__u32 patterns;
 
 	if (!read_policy(&now) || !read_ends(packet, ETHERNET_HEADER, 1, &ends))
 		return USHER_CLASS_NONE;
-	return treat(&now, packet->mark, &ends.peer, ends.local, ends.remote, &by_local);
+	return treat(&now, packet->mark, &ends.peer, ends.local, ends.remote, &patterns);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

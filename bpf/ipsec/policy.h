@@ -114,6 +114,12 @@ static __always_inline __u32 class_in(const struct in_force *now, __u32 mark)
 	return (mark & now->mask) >> now->shift & 15;
 }
 
+/* The signature in a mark, where it stands; 0: none. */
+static __always_inline __u32 signature_in(const struct in_force *now, __u32 mark)
+{
+	return mark & now->mask & ~(15U << now->shift);
+}
+
 static __always_inline struct usher_policy_entry *identity_entry(const struct in_force *now,
 								 __u32 kind, __u64 identity)
 {
@@ -236,27 +242,24 @@ static __always_inline __u32 class_by_items(const struct in_force *now, __u32 li
 
 /*
  * The class number for a packet between a local port of an application and a port of a peer, ports
- * in host byte order. `by_local`: set when the local port may matter.
+ * in host byte order. `patterns`: set to those of the network's items; 0: ports do not matter.
  */
 static __always_inline __u32 treat(const struct in_force *now, __u32 application,
 				   const struct peer *peer, __u16 local, __u16 remote,
-				   int *by_local)
+				   __u32 *patterns)
 {
 	struct usher_policy_entry *network;
-	__u32 patterns;
 
-	*by_local = 0;
+	*patterns = 0;
 	if (is_loopback(peer))
 		return USHER_CLASS_BYPASS;
 	network = network_entry(now, application, peer);
 	if (!network)
 		return USHER_CLASS_DISCARD;
-	patterns = network->patterns;
-	if (!patterns)
+	*patterns = network->patterns;
+	if (!*patterns)
 		return network->class;
-	*by_local = !!(patterns & (1 << USHER_PATTERN_LOCAL |
-				   1 << (USHER_PATTERN_LOCAL | USHER_PATTERN_REMOTE)));
-	return class_by_items(now, network->number, patterns, local, remote);
+	return class_by_items(now, network->number, *patterns, local, remote);
 }
 
 /* Returns 1 if traffic of this class with the peer may pass without protection. */

@@ -144,6 +144,12 @@ static __always_inline __u32 application_of(const struct in_force *now,
 	return entry ? entry->number : USHER_UNGOVERNED;
 }
 
+/* Returns 1 if a datagram socket has a peer. */
+static __always_inline int is_connected(const struct bpf_sock *socket)
+{
+	return socket->state == BPF_TCP_ESTABLISHED;
+}
+
 static __always_inline int is_of_ip(__u32 family)
 {
 	return family == AF_INET || family == AF_INET6;

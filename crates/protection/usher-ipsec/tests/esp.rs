@@ -240,6 +240,73 @@ tests! {
         }
     }
 
+    /// The datagram was begun with the mark of the socket's connection.
+    fn what_a_datagram_socket_is_connected_to_decides_nothing(world) {
+        let Some(mut hosts) = hosts(world) else { return };
+        for (family, to) in [(4, "10.1.0.2"), (6, "fd01::2")] {
+            hosts.b.run(&format!("u = udp({family}); u.bind(('{to}', 21)); v = udp({family}); v.bind(('{to}', 9))"));
+            hosts.a.run("import ctypes; libc = ctypes.CDLL(None)");
+            for (what, before) in [
+                ("connected to a port of the other class", "pass"),
+                ("no longer connected", "libc.connect(s.fileno(), bytes(28), 28)"),
+            ] {
+                hosts.a.run(&format!("s = udp({family}); s.connect(('{to}', 9)); s.send(b'x')"));
+                assert_eq!(hosts.b.run("r = v.recv(9)"), "b'x'", "{to}: {what}");
+                assert_eq!(hosts.arrived()[1], [AUTHENTICATED[0]], "{to}: {what}");
+                hosts.a.run(&format!("{before}; s.sendto(b'secret', ('{to}', 21))"));
+                assert_eq!(hosts.b.run("r = u.recv(9)"), "b'secret'", "{to}: {what}");
+                assert_eq!(hosts.arrived()[1], [ENCRYPTED[0]], "{to}: {what}");
+            }
+            // Connected where ports do not matter: it has the mark of that class.
+            let authenticated = |network| (network, mandatory(AUTHENTICATION));
+            let by_ports = To::Protected(vec![
+                (0, 21, ENCRYPTION, Level::Mandatory),
+                (0, 0, AUTHENTICATION, Level::Mandatory),
+            ]);
+            hosts.ipsec[0].apply(&tables(&[(GOVERNED, vec![
+                ("10.1.0.0/24", by_ports.clone()), authenticated("10.1.0.3/32"),
+                ("fd01::/64", by_ports), authenticated("fd01::3/128"),
+            ])])).unwrap();
+            let other = to.replace('2', "3");
+            let before = hosts.ipsec[0].counters().unwrap().kept_class;
+            hosts.a.run(&format!("s = udp({family}); s.connect(('{other}', 9))"));
+            assert_eq!(hosts.a.number("mark(s)"), mark(AUTHENTICATION, Level::Mandatory));
+            assert_eq!(hosts.a.errno(&format!("s.sendto(b'secret', ('{to}', 21))")), libc::EPERM);
+            assert_eq!(hosts.ipsec[0].counters().unwrap().kept_class, before + 1);
+            hosts.a.run(&format!("s.sendto(b'secret', ('{to}', 21))"));
+            assert_eq!(hosts.b.run("r = u.recv(9)"), "b'secret'");
+            assert_eq!(hosts.arrived()[1], [ENCRYPTED[0]], "{to}");
+            hosts.b.run("u.close(); v.close()");
+            hosts.ipsec[0].apply(&fast()).unwrap();
+            hosts.arrived();
+        }
+    }
+
+    fn a_connected_datagram_socket_goes_on_while_its_class_stays(world) {
+        let Some(mut hosts) = hosts(world) else { return };
+        let policy = |port, class| tables(&[(GOVERNED, vec![("10.1.0.0/24", To::Protected(vec![
+            (0, 21, class, Level::Mandatory),
+            (0, port, ENCRYPTION, Level::Mandatory),
+            (0, 0, AUTHENTICATION, Level::Mandatory),
+        ]))])]);
+        hosts.ipsec[0].apply(&policy(22, ENCRYPTION)).unwrap();
+        hosts.b.run("u = udp(); u.bind(('10.1.0.2', 21))");
+        hosts.a.run("s = udp(); s.connect(('10.1.0.2', 21)); s.send(b'x')");
+        assert_eq!(hosts.b.run("r = u.recv(9)"), "b'x'");
+        // Other rules, and so another signature, with the same class for this connection.
+        hosts.ipsec[0].apply(&policy(23, ENCRYPTION)).unwrap();
+        hosts.a.run("s.send(b'y')");
+        assert_eq!(hosts.b.run("r = u.recv(9)"), "b'y'");
+        assert_eq!(hosts.arrived()[1], [ENCRYPTED[0]]);
+        // To another port it goes by the policy in force: the first one is refused.
+        assert_eq!(hosts.a.errno("s.sendto(b'z', ('10.1.0.2', 24))"), libc::EPERM);
+        // Another class: until it connects again.
+        hosts.ipsec[0].apply(&policy(25, AUTHENTICATION)).unwrap();
+        assert_eq!(hosts.a.errno("s.send(b'z')"), libc::EPERM);
+        hosts.a.run("s.connect(('10.1.0.2', 21)); s.send(b'z')");
+        eventually("it leaves by the new class", || hosts.arrived()[1] == [AUTHENTICATED[0]]);
+    }
+
     fn flushed_sas_and_entries_let_nothing_out_in_the_clear(world) {
         let Some(mut hosts) = hosts(world) else { return };
         hosts.b.run("l = tcp(6); l.bind(('', 21)); l.listen()");

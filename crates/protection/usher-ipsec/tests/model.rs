@@ -255,7 +255,7 @@ counts = keep_trying({
         assert_eq!(is_marked, [true, false]);
     }
 
-    fn connected_sockets_are_marked_as_the_tables_say(world) {
+    fn connected_sockets_go_as_the_tables_say(world) {
         for family in ["-4", "-6"] {
             run("ip", &[family, "route", "add", "default", "dev", "cable"]);
         }
@@ -263,6 +263,7 @@ counts = keep_trying({
         let mut governed = Actor::governed();
         on_random_tables(60, 20, |tables, questions| {
             ipsec.apply(tables).unwrap();
+            let entries = ipsec.spd_entries().unwrap();
             for &(peer, _, remote) in questions {
                 let (local, remote) = (4321, remote.max(1));
                 let verdict = tables.treat(0, peer, local, remote);
@@ -274,8 +275,8 @@ counts = keep_trying({
                 if verdict == Verdict::Discard {
                     assert_eq!(error, libc::EPERM, "{peer} {remote}");
                 } else if error == 0 {
-                    let expected = u32::from(number(verdict)) << MarkMask::default().shift();
-                    assert_eq!(governed.number("mark(s)"), expected, "{peer} {remote}");
+                    let found = by_spd(&entries, governed.number("mark(s)"), peer, local, remote);
+                    assert_eq!(found, action(verdict), "{peer} {remote}");
                 } else {
                     // No route to this address.
                     assert_ne!(error, libc::EPERM, "{peer} {remote}");

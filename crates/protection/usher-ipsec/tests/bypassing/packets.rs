@@ -32,6 +32,41 @@ tests! {
         }
     }
 
+    /// It counts as plaintext, whatever its protocol says.
+    fn a_raw_socket_does_not_pass_for_an_sa(world) {
+        let mut ipsec = open(world);
+        let by_ports = To::Protected(vec![
+            (0, 53, AUTHENTICATION, Level::Mandatory),
+            (0, 0, ENCRYPTION, Level::Mandatory),
+        ]);
+        let (mut governed, mut other, mut peer) = (Actor::governed(), Actor::other(), Actor::peer());
+        peer.run("seen = capture('cable')");
+        let unmarked = "s.sendmsg([bytes(64)], [(1, SO_MARK, struct.pack('I', 0))], 0, ('10.1.0.2', 0))";
+        let header = "h = struct.pack('!BBHHHBBH', 0x45, 0, 84, 1, 0, 64, 50, 0) + socket.inet_aton('10.1.0.1') + socket.inet_aton('10.1.0.2')";
+        for to in [mandatory(ENCRYPTION), by_ports, To::Untrusted] {
+            ipsec.apply(&tables(&[(GOVERNED, vec![("10.1.0.0/24", to), ("10.1.0.3/32", To::Trusted)])])).unwrap();
+            for (what, act) in [
+                ("ESP", format!("s = socket.socket(2, 3, 50); {unmarked}")),
+                ("AH", format!("s = socket.socket(2, 3, 51); {unmarked}")),
+                ("its own header", format!(
+                    "{header}; s = socket.socket(2, 3, 255); s.sendmsg([h + bytes(64)], [(1, SO_MARK, struct.pack('I', 0))], 0, ('10.1.0.2', 0))"
+                )),
+            ] {
+                only_others(what, &[&act], [&mut governed, &mut other, &mut peer]);
+            }
+        }
+        // Nor does a socket of another protocol that gets headers of the program's.
+        for (level, option) in [("0", 3), ("41", 36)] {
+            let family = if level == "0" { 2 } else { 10 };
+            let act = format!("s = socket.socket({family}, 3, 1); s.setsockopt({level}, {option}, 1)");
+            assert_eq!(governed.errno(&act), EPERM, "{act}");
+            assert_eq!(other.errno(&act), 0, "{act}");
+        }
+        // To a trusted peer it sends what it likes.
+        governed.run("s = socket.socket(2, 3, 50); s.sendto(struct.pack('!I', 77) + bytes(60), ('10.1.0.3', 0))");
+        assert_eq!(arrives("ESP to a trusted peer, of this SPI", &mut peer), "{77: 1}");
+    }
+
     fn a_fragment_does_not_choose_its_ports(world) {
         let mut ipsec = open(world);
         ipsec.apply(&tables(&[(GOVERNED, vec![

@@ -161,8 +161,8 @@ tests! {
         }
         ipsec.apply(&secure()).unwrap();
         let (mut governed, mut other) = (Actor::governed(), Actor::other());
-        // Packet, RDS, TIPC, RxRPC, SMC, XDP.
-        for family in [17, 21, 30, 33, 43, 44] {
+        // Packet, RDS, PPPoE and its kind, CAN, TIPC, Bluetooth, RxRPC, KCM, SMC, XDP.
+        for family in [17, 21, 24, 29, 30, 31, 33, 41, 43, 44] {
             for kind in [1, 2, 3, 5] {
                 let make = format!("s = socket.socket({family}, {kind}, 0)");
                 assert_eq!(governed.errno(&make), EPERM, "{make}");
@@ -173,10 +173,12 @@ tests! {
         other.run("s = socket.socket(17, 3, 0)");
         pass(&mut other, "s", &mut governed);
         assert_eq!(governed.errno("os.read(f, 9)"), EPERM);
-        // Others are not touched.
-        for family in [1, 16] {
-            assert_eq!(governed.errno(&format!("s = socket.socket({family}, 2, 0)")), 0);
+        // Those that stay on this host are not touched: UNIX, netlink, ciphers; and virtual machines'.
+        for (family, kind) in [(1, 2), (16, 2), (38, 5), (40, 1)] {
+            let make = format!("s = socket.socket({family}, {kind}, 0)");
+            assert_eq!(governed.errno(&make), other.errno(&make), "{make}");
         }
+        assert_eq!(governed.errno("s = socket.socket(1, 2, 0)"), 0);
     }
 
     fn mptcp_and_sctp_of_another_program_are_refused(world) {
