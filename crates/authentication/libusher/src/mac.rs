@@ -22,8 +22,8 @@ pub use usher_kernel_label::{
     ProcessLabelError, call_module, label_of_process, labels_of_processes, set_at_exec, set_own,
 };
 pub use usher_label::{
-    ClassName, Defaults, ElementList, ElementName, ElementValue, Label, LabelError, LabelMistake,
-    LoginLabels, LoginLine, LoginSubject, MissingElement, Wanted,
+    ClassName, Defaults, ElementKind, ElementList, ElementName, ElementValue, Label, LabelError,
+    LabelMistake, LoginLabels, LoginLine, LoginSubject, MissingElement, Wanted,
 };
 
 /// The names of the loaded policy modules, one a line, which the labeller writes for everyone to read. There is no file

@@ -48,8 +48,7 @@ pub enum RootsFileError {
     },
     /// Others could write it.
     #[error(
-        "others than root can write {path} (mode {mode:04o}): look at what is in it, then put a file of \
-         root's in its place (install -m 644), or chmod go-w a folder"
+        "others than root can write {path} (mode {mode:04o}): {}", remedy_of(*.mode)
     )]
     Writable {
         /// The file or folder.
@@ -57,6 +56,13 @@ pub enum RootsFileError {
         /// Its permissions.
         mode: u32,
     },
+}
+
+fn remedy_of(mode: u32) -> &'static str {
+    if mode & Mode::SVTX.bits() != 0 {
+        return "put the file into a folder that root alone can write, and leave this one as it is";
+    }
+    "look at what is in it, then put a file of root's in its place (install -m 644), or chmod go-w a folder"
 }
 
 /// Opens a folder from the root on, to look up names in it; none if it is not there. The path is absolute

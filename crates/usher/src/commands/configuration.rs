@@ -24,6 +24,7 @@ use usher_local::requests::{EndingView, Prepare, Reload};
 use usher_local::roles::{self, ROLES};
 use usher_policy::mac::UBNS;
 use usher_policy::{Policy, PolicyWarning};
+use usher_proto::HostPublicKey;
 
 use super::{ending, groups};
 use crate::failure::{At, Failure};
@@ -31,6 +32,13 @@ use crate::output::tell;
 
 /// The daemon that ends what is no longer permitted.
 pub const KEEPER: &str = roles::Keeper::ROLE.name;
+
+/// A host without a host key, or without the folders.
+pub const NOT_PREPARED: &str = "this host is not prepared for Usher; run `usher init`";
+
+/// A policy in which this host is none of the hosts.
+pub const NO_HOST: &str = "no `host` block of the policy has this host's key \
+                           (/etc/usher/host_key.pub): add it with `usher host add`";
 
 /// The daemon without which nothing is protected.
 const PROTECTOR: &str = roles::Protector::ROLE.name;
@@ -71,9 +79,7 @@ pub struct Lock(#[allow(dead_code, reason = "held, not read")] File);
 pub fn lock() -> Result<Lock, Failure> {
     let path = Path::new(paths::STATE_DIRECTORY).join("lock");
     let file = lock_file::open(&path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            Failure::refused("this host is not prepared for Usher; run `usher init`")
-        }
+        std::io::ErrorKind::NotFound => Failure::refused(NOT_PREPARED),
         _ => Failure::File {
             path: path.clone(),
             error,
@@ -102,6 +108,16 @@ pub fn read() -> Result<Applied, Failure> {
 /// Reads /etc/usher/users only.
 pub fn collect_users() -> Result<BTreeMap<UserName, UserEntry>, Failure> {
     Ok(Applied::users_in(Path::new(paths::USERS_DIRECTORY), None)?)
+}
+
+/// This host's public key.
+///
+/// # Errors
+/// When it cannot be read, or is none.
+pub fn host_key() -> Result<HostPublicKey, Failure> {
+    let path = Path::new(paths::HOST_PUBLIC_KEY);
+    let text = std::fs::read_to_string(path).at(path)?;
+    HostPublicKey::from_openssh(text.trim()).map_err(|error| Failure::of_file(path, error))
 }
 
 /// The configuration in force, or an empty one.

@@ -78,8 +78,8 @@ pub fn run(output: &Output) -> Result<u8, Failure> {
 /// The gains and losses of users on this host, the programs whose traffic is treated otherwise, and the
 /// modules with other settings.
 fn changes(present: Applied, candidate: Applied, checked: Checked) -> Result<Differences, Failure> {
-    let before = if present.generation == 0 {
-        // Nothing was ever applied: nothing is permitted.
+    let before = if present.sources.is_empty() {
+        // Nothing was ever applied, or nothing was in it: nothing is permitted.
         Network::default()
     } else {
         let checked = present.check()?;
@@ -226,9 +226,9 @@ fn text(forecast: &Forecast) -> String {
             .to_owned(),
         Err(reason) => format!("cannot tell which live connections would end: {reason}\n"),
     };
-    text += &format!(
-        "nothing has changed: configuration {} stays in force\n",
-        forecast.generation
-    );
+    text += &match forecast.generation {
+        0 => "nothing has changed: no configuration is in force\n".to_owned(),
+        generation => format!("nothing has changed: configuration {generation} stays in force\n"),
+    };
     text
 }

@@ -1,7 +1,7 @@
 //! `usher policy check` and `usher policy apply`.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
@@ -40,11 +40,10 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
     let mut warnings = warnings_of(policy, now);
     warnings.extend(unresolved.into_iter().map(Warning::from));
     if applied.sources.is_empty() {
-        let text = format!(
-            "{} has no *.policy file: nothing is permitted",
-            paths::POLICY_DIRECTORY
-        );
-        warnings.push(text.into());
+        warnings.push(no_file().into());
+    } else if policy.to_text().is_empty() {
+        let text = "these files have no statement: nothing is permitted";
+        warnings.push(text.to_owned().into());
     }
     warnings.extend(policy.needs.unmet().into_iter().map(|need| {
         let Need { says, needs, place } = need;
@@ -73,18 +72,45 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         "expectations": policy.expectations.len(), "warnings": warnings,
     });
     output.print(&value, || {
-        format!(
-            "the policy is sound: {} host(s), {} users block(s), {} service(s), {} client \
-             block(s), {} application block(s), {} expectation(s)",
-            policy.hosts.len(),
-            policy.users.len(),
-            policy.services.len(),
-            policy.clients.len(),
-            policy.applications.len(),
-            policy.expectations.len()
-        )
+        format!("the policy is sound: {}", summary(policy))
     });
     Ok(())
+}
+
+fn no_file() -> String {
+    format!(
+        "{} has no *.policy file: nothing is permitted",
+        paths::POLICY_DIRECTORY
+    )
+}
+
+/// How many blocks of each kind a policy has.
+fn summary(policy: &Policy) -> String {
+    let counts = [
+        ("host", "hosts", policy.hosts.len()),
+        ("set of users", "sets of users", policy.users.len()),
+        ("service", "services", policy.services.len()),
+        ("client block", "client blocks", policy.clients.len()),
+        (
+            "application block",
+            "application blocks",
+            policy.applications.len(),
+        ),
+        ("mac block", "mac blocks", policy.mac.len()),
+        ("expectation", "expectations", policy.expectations.len()),
+    ];
+    let counts = counts
+        .iter()
+        .filter_map(|(one, several, count)| match count {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            _ => Some(format!("{count} {several}")),
+        });
+    let counts: Vec<String> = counts.collect();
+    if counts.is_empty() {
+        return "it is empty".to_owned();
+    }
+    counts.join(", ")
 }
 
 /// Puts the policy folder in force.
@@ -99,9 +125,20 @@ pub fn apply(output: &Output) -> Result<(), Failure> {
 /// The configuration below /etc/usher, checked and ready to be put in force. Prints its warnings.
 ///
 /// # Errors
-/// When a file cannot be read, the configuration is wrong, or this version cannot enforce it.
+/// When this host is not prepared, a file cannot be read, the configuration is wrong, or this version cannot
+/// enforce it.
 pub fn candidate() -> Result<(Applied, Checked), Failure> {
+    if matches!(Path::new(paths::HOST_PUBLIC_KEY).try_exists(), Ok(false)) {
+        return Err(Failure::refused(configuration::NOT_PREPARED));
+    }
     let fresh = configuration::collect()?;
+    if fresh.sources.is_empty() {
+        return Err(Failure::Refused(format!(
+            "{}; if that is meant, put an empty file there: touch {}/empty.policy",
+            no_file(),
+            paths::POLICY_DIRECTORY
+        )));
+    }
     let checked = configuration::check(&fresh)?;
     let policy = &checked.policy;
     let mut warnings = warnings_of(policy, unix_time());
@@ -124,7 +161,8 @@ fn warnings_of(policy: &Policy, now: u64) -> Vec<Warning> {
 
 /// Warnings about parts of the policy that this host cannot serve now. [`candidate`] adds the fence.
 fn warnings_of_this_host(policy: &Policy) -> Vec<Warning> {
-    let mut warnings = services_that_cannot_run(policy);
+    let mut warnings: Vec<Warning> = without_this_host(policy).into_iter().collect();
+    warnings.extend(services_that_cannot_run(policy));
     warnings.extend(services_at_ports_given_out(policy));
     warnings.extend(services_without_connect(policy));
     warnings.extend(listed_programs::of_no_use(policy));
@@ -132,6 +170,19 @@ fn warnings_of_this_host(policy: &Policy) -> Vec<Warning> {
     warnings.extend(ports_that_are_reserved(policy));
     warnings.extend(governed_scripts::that_count_for_nothing(policy));
     warnings
+}
+
+/// A policy of services in which this host is none of the hosts.
+fn without_this_host(policy: &Policy) -> Option<Warning> {
+    if policy.services.is_empty() && policy.clients.is_empty() {
+        return None;
+    }
+    // A key that is not there, or is none, is the matter of `usher doctor`.
+    let key = configuration::host_key().ok()?;
+    match policy.host_by_key(&key) {
+        Some(_) => None,
+        None => Some(format!("{}: no service of it works", configuration::NO_HOST).into()),
+    }
 }
 
 /// Users of services who have no valid key for them.

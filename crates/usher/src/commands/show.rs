@@ -1,13 +1,9 @@
 //! `usher policy show`: the policy in force, in its canonical form.
 
-use std::path::Path;
-
 use serde_json::json;
 use usher_base::HostName;
 use usher_local::applied::Applied;
-use usher_local::paths;
 use usher_policy::{Policy, Service, Source, joined};
-use usher_proto::HostPublicKey;
 
 use super::configuration;
 use crate::failure::Failure;
@@ -48,8 +44,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
 
 /// The name of this host in the policy, by its key.
 fn own_name(policy: &Policy) -> Option<HostName> {
-    let text = std::fs::read_to_string(Path::new(paths::HOST_PUBLIC_KEY)).ok()?;
-    let key = HostPublicKey::from_openssh(text.trim()).ok()?;
+    let key = configuration::host_key().ok()?;
     policy.host_by_key(&key).map(|host| host.name.clone())
 }
 

@@ -3,12 +3,22 @@
 use std::path::Path;
 
 use serde::Serialize;
+use usher_language::Mistake;
 use usher_login_label::{LoginError, Person, deciding_line, is_group, read, user_id};
 
-use usher::mac::{Label, LoginLabels, LoginLine, LoginSubject};
+use usher::mac::{ElementKind, Label, LoginLabels, LoginLine, LoginSubject};
 
 use crate::failure::Failure;
 use crate::output::{Output, row, table, warn};
+
+/// The kinds of values of Usher's own modules, as each declares it (bpf/mac/modules).
+const KINDS: [(&str, ElementKind); 5] = [
+    ("biba", ElementKind::Levels),
+    ("mls", ElementKind::Levels),
+    ("lomac", ElementKind::Auxiliary),
+    ("partition", ElementKind::Number),
+    ("te", ElementKind::Name),
+];
 
 /// A line of the file.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -40,12 +50,11 @@ pub(super) fn run(output: &Output, file: &Path, users: &[String]) -> Result<(), 
         path: file.to_owned(),
         error,
     })?;
-    let found = read(&file).map_err(refused)?;
-    if found.is_none() && file != Path::new(usher_login_label::MAC_LOGIN) {
-        let error = std::io::ErrorKind::NotFound.into();
-        return Err(Failure::File { path: file, error });
+    if file != Path::new(usher_login_label::MAC_LOGIN) && matches!(file.try_exists(), Ok(false)) {
+        return Err(Failure::of_file(&file, "there is no such file"));
     }
-    let labels = found.unwrap_or_default();
+    let labels = read(&file).map_err(refused)?.unwrap_or_default();
+    check_values(&file, &labels)?;
     if users.is_empty() {
         warn_of_unknown(&file, &labels)?;
         let lines: Vec<Line> = labels.lines().map(line).collect();
@@ -66,6 +75,28 @@ fn refused(error: LoginError) -> Failure {
     let mistakes = mistakes.iter();
     let told = mistakes.map(|mistake| format!("{mistake}; {}", mistake.remedy()));
     Failure::Refused(told.collect::<Vec<_>>().join("\n"))
+}
+
+/// The values of Usher's own modules, which the kernel would refuse at login.
+fn check_values(file: &Path, labels: &LoginLabels) -> Result<(), Failure> {
+    let mut mistakes = Vec::new();
+    for line in labels.lines() {
+        for (name, value) in line.label.iter().flat_map(Label::elements) {
+            let kind = KINDS.iter().find(|(module, _)| *module == name.as_ref());
+            if let Some(Err(mistake)) = kind.map(|(_, kind)| kind.read(value)) {
+                mistakes.push(format!(
+                    "{}:{}: `{name}/{value}`: {mistake}; {}",
+                    file.display(),
+                    line.line,
+                    mistake.remedy()
+                ));
+            }
+        }
+    }
+    if mistakes.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Refused(mistakes.join("\n")))
 }
 
 fn warn_of_unknown(file: &Path, labels: &LoginLabels) -> Result<(), Failure> {
@@ -159,5 +190,11 @@ mod tests {
                         1     group daemon  test/b\n";
         assert_eq!(text_of_lines(&lines), expected);
         assert!(of_user(&file, "no-such-user").is_err());
+        let file = labels("default biba/bogus,mls/low\nuser root biba/equal\n");
+        let told = check_values(Path::new("/f"), &file)
+            .unwrap_err()
+            .to_string();
+        assert!(told.starts_with("/f:1: `biba/bogus`: "), "{told}");
+        assert_eq!(told.lines().count(), 1);
     }
 }

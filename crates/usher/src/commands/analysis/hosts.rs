@@ -14,7 +14,6 @@ use usher_local::checked::Checked;
 use usher_local::copy::ConfigurationCopy;
 use usher_local::paths;
 use usher_policy::{Groups, Name, Source};
-use usher_proto::HostPublicKey;
 
 use crate::commands::log::fingerprint;
 use crate::commands::{configuration, connect, groups};
@@ -207,16 +206,8 @@ fn this_host() -> Result<Read, Failure> {
 
 /// A configuration of this host, with this host's name in it.
 fn named(applied: Applied, checked: Checked) -> Result<Read, Failure> {
-    let path = Path::new(paths::HOST_PUBLIC_KEY);
-    let text = std::fs::read_to_string(path).at(path)?;
-    let key =
-        HostPublicKey::from_openssh(text.trim()).map_err(|error| Failure::of_file(path, error))?;
-    let own = checked.policy.host_by_key(&key).ok_or_else(|| {
-        Failure::Refused(format!(
-            "no `host` block of the policy has this host's key ({}): add it with `usher host add`",
-            path.display()
-        ))
-    })?;
+    let own = checked.policy.host_by_key(&configuration::host_key()?);
+    let own = own.ok_or_else(|| Failure::refused(configuration::NO_HOST))?;
     Ok((own.name.clone(), applied, checked, true))
 }
 
