@@ -126,3 +126,59 @@ fn what_is_in_force_is_shown_as_a_policy_that_can_be_read() -> Outcome {
     );
     Ok(())
 }
+
+#[test]
+fn no_apply_takes_everything_away_unasked() -> Outcome {
+    let mail = Lab::mail()?;
+    let host = &mail.mailhost;
+    let mut alice = connect(&mail, "alice")?;
+    let before = host.read("/var/lib/usher/applied.json")?;
+    let refused = |why: &str| {
+        for (command, code) in [(&["apply"][..], 1), (&["apply", "--dry-run"], 2)] {
+            let apply = [&["usher", "policy"], command].concat();
+            let said = host.command(apply).run()?;
+            assert_eq!(said.status.code(), Some(code), "{said:?}");
+            assert!(said.stderr.contains(why), "{said:?}");
+        }
+        assert_eq!(host.read("/var/lib/usher/applied.json")?, before);
+        Outcome::Ok(())
+    };
+    // A folder that something has emptied, or that is not mounted.
+    host.run(["mv", "/etc/usher/policy.d", "/root/policy.d"])?;
+    host.run(["mkdir", "/etc/usher/policy.d"])?;
+    refused(
+        "has no *.policy file: nothing is permitted; if that is meant, put an empty file there",
+    )?;
+    host.run(["rmdir", "/etc/usher/policy.d"])?;
+    host.run(["mv", "/root/policy.d", "/etc/usher/policy.d"])?;
+    // A host that was never prepared.
+    host.run(["mv", "/etc/usher/host_key.pub", "/root"])?;
+    refused("this host is not prepared for Usher; run `usher init`")?;
+    host.run(["mv", "/root/host_key.pub", "/etc/usher"])?;
+    lives(&mut alice)?;
+    // A policy without this host is warned of, by name of the key.
+    let key = host.read("/etc/usher/host_key.pub")?;
+    let key = key.split(' ').take(2).collect::<Vec<_>>().join(" ");
+    for file in host
+        .run(["grep", "-rlF", &key, "/etc/usher/policy.d"])?
+        .stdout
+        .lines()
+    {
+        host.replace(file, &key, super::OTHER_KEY)?;
+    }
+    let warned = host.run(["usher", "policy", "check"])?.stderr;
+    let why = "no `host` block of the policy has this host's key (/etc/usher/host_key.pub)";
+    assert!(warned.contains(why), "{warned}");
+    // What is meant is possible.
+    host.run([
+        "sh",
+        "-c",
+        "rm /etc/usher/policy.d/*; touch /etc/usher/policy.d/empty.policy",
+    ])?;
+    let dry = host
+        .command(["usher", "policy", "apply", "--dry-run"])
+        .run()?;
+    assert!(dry.stdout.contains("alice"), "{dry:?}");
+    host.run(["usher", "policy", "apply"])?;
+    is_cut(&mut alice)
+}
