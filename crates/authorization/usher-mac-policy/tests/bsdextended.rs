@@ -269,7 +269,8 @@ fn a_rule_about_root_that_does_not_say_so_is_found() {
         "rule mode n",
         "rule mode arsx",
         "rule object uid root mode rsx",
-        "rule subject gid staff mode n",
+        "rule subject gid root mode n",
+        "rule subject not gid staff mode n",
         "rule subject not uid alice mode n",
         "rule subject not uid 1:999 mode n",
     ] {
@@ -288,6 +289,8 @@ fn a_rule_about_root_that_does_not_say_so_is_found() {
     }
     for rule in [
         "rule subject uid 1 mode n",
+        "rule subject gid staff mode n",
+        "rule subject not gid root mode n",
         "rule subject uid root mode n",
         "rule subject not uid 0:999 mode n",
         "rule subject not uid alice root mode n",

@@ -44,7 +44,7 @@ pub(crate) fn explain(lines: &[String]) -> Option<String> {
         ),
         (
             "retransmit",
-            "it does not answer: is its protector running, and does a firewall pass UDP 500 and 4500 and \
+            "it does not answer: is its protector running, and does a firewall pass UDP port 500 and \
              ESP?",
         ),
         (

@@ -57,12 +57,17 @@ pub(crate) fn rules(fields: &Fields<'_>, reporter: &Reporter<'_>) -> Vec<AccessR
 }
 
 /// The first rule that refuses something to processes of root without its text naming root: one about
-/// every user, or about all but others. Rules behind one that decides for all of root are never asked.
+/// every user and group, or about all but others. A rule about groups by name is about their members, who
+/// are not expected to be root. Rules behind one that decides for all of root are never asked.
 pub fn first_about_root_unsaid(rules: &[AccessRule]) -> Option<&AccessRule> {
     for rule in rules {
         let users = rule.subject.users.as_ref();
         let has_root = users.is_some_and(Membership::names_root);
         if users.is_some_and(|users| users.not == has_root) {
+            continue;
+        }
+        let groups = rule.subject.groups.as_ref();
+        if groups.is_some_and(|groups| groups.not == groups.names_root()) {
             continue;
         }
         if !has_root && rule.mode.letters() != ALL {
