@@ -28,6 +28,9 @@ pub struct Tables {
     pub item_lists: Vec<Vec<Item>>,
     /// The applications, in the order of the policy's blocks: an `application` block has one entry.
     pub applications: Vec<Rules>,
+    /// The addresses of the hosts with which SAs are negotiated. With any other address there can be
+    /// none: mandatory traffic is refused, and optional traffic passes as it is.
+    pub peers: BTreeSet<IpAddr>,
 }
 
 /// A TCP port of another host. Connections with it are protected from the first packet on.

@@ -1,6 +1,6 @@
 //! Puts protection in force, and keeps it so: tables, programs, the SPD, held peers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -159,6 +159,8 @@ impl Force {
         let own = policy.host_by_key(&self.settings.host_key);
         let destinations = policy.protected_destinations(own.map(|own| &own.name));
         tables.add_services(policy.protected_services(), destinations);
+        let peers = negotiation::peers(policy, own);
+        tables.peers = peers.flat_map(|host| canonical(&host.addresses)).collect();
         Ok(tables)
     }
 
@@ -176,9 +178,11 @@ impl Force {
             false => Some(self.negotiation(policy, &tables)?),
         };
         let hosts = ike.as_ref().map_or_else(Vec::new, |ike| ike.peers.clone());
-        let addresses = hosts.iter().flat_map(|peer| &peer.addresses);
-        let peers: BTreeSet<IpAddr> = addresses.map(IpAddr::to_canonical).collect();
         let held = state.negotiated.held(&hosts, &classes);
+        let peers = hosts
+            .iter()
+            .map(|host| (host.name.clone(), canonical(&host.addresses).collect()));
+        let peers: BTreeMap<HostName, BTreeSet<IpAddr>> = peers.collect();
         state.applied = match tables.is_empty() {
             true => state.end()?,
             false => {
@@ -195,8 +199,9 @@ impl Force {
                 };
                 let applied = ipsec.apply(&tables)?;
                 // With a class, at any level, its SAs stay, and no notice comes again.
-                let let_go = ipsec
-                    .retain_held(|class, peer| classes.contains(&class) && peers.contains(&peer));
+                let let_go = ipsec.retain_held(|class, peer| {
+                    classes.contains(&class) && tables.peers.contains(&peer)
+                });
                 // The tables are in force all the same, and the next policy tries again.
                 super::report(
                     "peers that left the policy are still held",
@@ -276,7 +281,8 @@ impl Force {
     /// The kernel asks for SAs. Programs choose the address, wherever a block protects more than its
     /// peers, so all but those of peers end here, and cost a look-up.
     pub(super) fn acquire(&self, acquire: Acquire) {
-        let is_known = self.state.lock().has_peer(acquire.peer);
+        let peer = acquire.peer.to_canonical();
+        let is_known = self.state.lock().tables.peers.contains(&peer);
         if is_known {
             self.ike.acquire(acquire);
         }
@@ -323,9 +329,9 @@ impl Force {
         let mut is_new = false;
         for notice in notices {
             if let Some(class) = class_at_work(notice) {
-                let held = state.hold(class, notice);
-                is_new |= *held.as_ref().unwrap_or(&false);
-                super::report("a peer cannot be held to its protection", held.map(drop));
+                let (is_held_now, held) = state.hold(class, notice);
+                is_new |= is_held_now;
+                super::report("a peer cannot be held to its protection", held);
             }
         }
         state.negotiated.save(Path::new(paths::NEGOTIATED));
@@ -486,4 +492,9 @@ fn require_mask(ipsec: &Ipsec, mask: MarkMask) -> Result<(), IpsecError> {
         true => Ok(()),
         false => Err(IpsecError::MaskInForce { former, asked }),
     }
+}
+
+/// Addresses as the kernel knows them.
+fn canonical(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+    addresses.iter().map(IpAddr::to_canonical)
 }

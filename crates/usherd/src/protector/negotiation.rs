@@ -36,9 +36,7 @@ pub(super) fn configuration(
     if !stated.contains(&key.public()) {
         return Err(ProtectionError::OtherIkeKey(name()));
     }
-    let peers = policy.hosts.values().filter(|host| host.name != own.name);
-    let peers = peers.filter(|host| !host.ike_keys.is_empty());
-    let peers = peers.map(|host| Peer {
+    let peers = peers(policy, Some(own)).map(|host| Peer {
         name: host.name.clone(),
         addresses: host.addresses.clone(),
         keys: ike_keys(host),
@@ -60,6 +58,14 @@ pub(super) fn configuration(
         peers,
         classes: classes.collect(),
     })
+}
+
+/// The hosts with which SAs are negotiated: all but this one that have an `ike-key`.
+pub(super) fn peers<'p>(policy: &'p Policy, own: Option<&Host>) -> impl Iterator<Item = &'p Host> {
+    let own = own.map(|own| own.name.clone());
+    let others = policy.hosts.values();
+    let others = others.filter(move |host| Some(&host.name) != own.as_ref());
+    others.filter(|host| !host.ike_keys.is_empty())
 }
 
 /// The classes that this host does not negotiate ahead of need: those that only its own services

@@ -1,10 +1,11 @@
 //! The state of the protector: the tables in force, and all that it knows of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use usher_base::HostName;
 use usher_bpf::Objects;
 use usher_bpf::guard::Claims;
 use usher_ike::Notice;
@@ -42,8 +43,8 @@ pub(super) struct State {
     pub(super) contest: Contest,
     /// Peers that could not be held, because the table was full.
     pub(super) not_held: bool,
-    /// The addresses of the hosts with which SAs are negotiated.
-    pub(super) peers: BTreeSet<IpAddr>,
+    /// The hosts with which SAs are negotiated, each with its addresses.
+    pub(super) peers: BTreeMap<HostName, BTreeSet<IpAddr>>,
     pub(super) claims: Claims,
     /// True if the guard keeps other processes from the loaded objects.
     pub(super) is_guarded: bool,
@@ -96,26 +97,35 @@ impl State {
         self.adopted += adopted as u64;
     }
 
-    /// Holds a peer to a class whose SAs have come. Returns whether it is held only from now on.
-    pub(super) fn hold(&mut self, class: Class, notice: &Notice) -> Result<bool, IpsecError> {
-        // A notice may come after its peer has left the policy.
-        let is_known = self.has_peer(notice.peer);
-        let Some(ipsec) = &mut self.ipsec else {
-            return Ok(false);
+    /// Holds a host to a class whose SAs have come, at all of its addresses: an attacker on the path who
+    /// drops IKE at one of them must not get the traffic with it in the clear. Returns whether an address
+    /// is held only from now on, and the first error; further addresses are held all the same.
+    pub(super) fn hold(&mut self, class: Class, notice: &Notice) -> (bool, Result<(), IpsecError>) {
+        let addresses = self.addresses_to_hold(notice);
+        let (mut is_new, mut outcome) = (false, Ok(()));
+        let Some(ipsec) = self.ipsec.as_mut().filter(|_| !addresses.is_empty()) else {
+            return (is_new, outcome);
         };
-        if !is_known {
-            return Ok(false);
-        }
         // At every level: a later policy may make it optional, and no notice comes then.
         self.negotiated.insert(notice.host.clone(), class);
-        let held = ipsec.hold(class, notice.peer);
-        self.not_held |= matches!(held, Err(IpsecError::HeldFull(_)));
-        held
+        for address in addresses {
+            match ipsec.hold(class, address) {
+                Ok(is_held_now) => is_new |= is_held_now,
+                Err(error) => {
+                    self.not_held |= matches!(error, IpsecError::HeldFull(_));
+                    outcome = outcome.and(Err(error));
+                }
+            }
+        }
+        (is_new, outcome)
     }
 
-    /// Returns whether SAs are negotiated with the host that has this address.
-    pub(super) fn has_peer(&self, address: IpAddr) -> bool {
-        self.peers.contains(&address.to_canonical())
+    /// All addresses of the host whose SAs have come; none if it, or the address that has SAs, has left
+    /// the policy meanwhile.
+    fn addresses_to_hold(&self, notice: &Notice) -> Vec<IpAddr> {
+        let addresses = self.peers.get(&notice.host);
+        let addresses = addresses.filter(|all| all.contains(&notice.peer.to_canonical()));
+        addresses.map_or_else(Vec::new, |all| all.iter().copied().collect())
     }
 
     /// Forgets the state of a policy after protection has ended. Hosts that have negotiated stay
@@ -174,9 +184,10 @@ mod tests {
         };
         let mut state = State::default();
         state.negotiated.insert(peer.name.clone(), ENCRYPTION);
-        state.peers.insert(peer.addresses[0]);
+        let addresses = peer.addresses.iter().copied().collect();
+        state.peers.insert(peer.name.clone(), addresses);
         state.forget_what_was_in_force();
-        assert!(!state.has_peer(peer.addresses[0]));
+        assert!(state.peers.is_empty());
         let held = [(ENCRYPTION, peer.addresses[0])];
         let negotiated = &mut state.negotiated;
         assert_eq!(
@@ -189,11 +200,33 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_peers_are_asked_for() {
+    fn a_host_is_held_at_all_of_its_addresses() {
+        let addresses = ["192.0.2.1", "2001:db8::1"].map(|one| one.parse().expect("an address"));
+        let host: HostName = "a".parse().expect("a name");
         let mut state = State::default();
-        state.peers.insert(IpAddr::from([192, 0, 2, 1]));
-        let has = |address: &str| state.has_peer(address.parse().expect("an address"));
-        assert!(has("192.0.2.1") && has("::ffff:192.0.2.1"));
-        assert!(!has("192.0.2.2"));
+        state.peers.insert(host.clone(), addresses.into());
+        let of = |host: &HostName, peer| {
+            state.addresses_to_hold(&Notice {
+                host: host.clone(),
+                peer,
+                reqid: 0x7500,
+            })
+        };
+        for negotiated in addresses {
+            assert_eq!(of(&host, negotiated), addresses);
+        }
+        // The same as after the next start.
+        let peer = Peer {
+            name: host.clone(),
+            addresses: addresses.to_vec(),
+            keys: vec![IkePublicKey::from_bytes([1; 32])],
+        };
+        let mut negotiated = Negotiated::default();
+        negotiated.insert(host.clone(), ENCRYPTION);
+        let next = negotiated.held(&[peer], &[ENCRYPTION]);
+        assert_eq!(next, addresses.map(|address| (ENCRYPTION, address)));
+        // The twins: an address, and a host, that have left the policy.
+        assert!(of(&host, IpAddr::from([192, 0, 2, 9])).is_empty());
+        assert!(of(&"b".parse().expect("a name"), addresses[0]).is_empty());
     }
 }

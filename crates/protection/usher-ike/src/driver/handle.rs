@@ -1,24 +1,18 @@
 //! The owner's side of the task: orders to it, notices from it, and its report.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use usher_base::HostName;
 use usher_protection::Report;
 
-use super::pairs::Pairs;
-use super::{Driver, Shared, Wanted};
+use super::{Driver, Orders, Shared, Wanted};
 use crate::configuration::Configuration;
-
-/// Most orders and notices that wait. Further ones are dropped: the kernel repeats an acquire while a
-/// program sends, and a notice only hurries the kernel.
-const MOST_WAITING: usize = 1_024;
 
 /// The kernel asks for SAs: XFRM_MSG_ACQUIRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,28 +39,18 @@ pub struct Notice {
 /// The task that drives charon. It ends when this is dropped; SAs and connections in charon stay.
 #[derive(Debug)]
 pub struct Ike {
-    orders: mpsc::Sender<(Acquire, Instant)>,
+    orders: Orders,
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
 
 impl Ike {
-    /// Starts the task, for the charon at this socket. The notices say which SAs have come.
+    /// Starts the task, for the charon at this socket. The notices say which SAs have come. They must be
+    /// taken: the task waits while 1,024 of them wait.
     #[must_use]
     pub fn start(socket: PathBuf) -> (Self, mpsc::Receiver<Notice>) {
-        let (orders, acquires) = mpsc::channel(MOST_WAITING);
-        let (notices, noticed) = mpsc::channel(MOST_WAITING);
         let shared = Arc::new(Shared::default());
-        let driver = Driver {
-            socket,
-            shared: Arc::clone(&shared),
-            acquires,
-            notices,
-            pairs: Pairs::default(),
-            running: JoinSet::new(),
-            refused: BTreeMap::new(),
-            may_have_left: true,
-        };
+        let (driver, orders, noticed) = Driver::new(socket, Arc::clone(&shared));
         let task = tokio::spawn(driver.run());
         let ike = Self {
             orders,

@@ -42,6 +42,13 @@ const OVERDUE: i64 = 60;
 /// Most attempts at one time; one a peer.
 const MOST_ATTEMPTS: usize = 16;
 
+/// Most orders and notices that wait. Further orders are dropped: the kernel repeats an acquire while a
+/// program sends. Notices are never dropped.
+const MOST_WAITING: usize = 1_024;
+
+/// The way of the kernel's acquires, each with the time when it came.
+type Orders = mpsc::Sender<(Acquire, Instant)>;
+
 /// The connections that charon is to have.
 #[derive(Clone, Debug, Default)]
 enum Wanted {
@@ -106,6 +113,23 @@ struct Driver {
 }
 
 impl Driver {
+    /// A driver that has done nothing, the way for orders to it, and that of its notices.
+    fn new(socket: PathBuf, shared: Arc<Shared>) -> (Self, Orders, mpsc::Receiver<Notice>) {
+        let (orders, acquires) = mpsc::channel(MOST_WAITING);
+        let (notices, noticed) = mpsc::channel(MOST_WAITING);
+        let driver = Self {
+            socket,
+            shared,
+            acquires,
+            notices,
+            pairs: Pairs::default(),
+            running: JoinSet::new(),
+            refused: BTreeMap::new(),
+            may_have_left: true,
+        };
+        (driver, orders, noticed)
+    }
+
     async fn run(mut self) {
         let (mut wait, longest) = RECONNECTING;
         loop {
@@ -186,7 +210,7 @@ impl Driver {
                 () = sleep_until(next) => {
                     if Instant::now() >= listing {
                         let sas = charon.sas().await?;
-                        self.note(&current, &sas, charon.hybrid);
+                        self.note(&current, &sas, charon.hybrid).await;
                         for connection in self.replaced(&current, &sas, charon.hybrid) {
                             charon.end_connection(connection).await?;
                         }
@@ -320,8 +344,9 @@ impl Driver {
         self.pairs.lost(sas, |reqid| class_of(current, reqid), now)
     }
 
-    /// Takes notice of the SAs that there are.
-    fn note(&mut self, current: &Current, sas: &Sas, hybrid: bool) {
+    /// Takes notice of the SAs that there are. Waits while too many notices wait to be taken: a pair counts
+    /// as up from here on, so a notice that is lost never comes again.
+    async fn note(&mut self, current: &Current, sas: &Sas, hybrid: bool) {
         for path in current.paths.iter() {
             for class in current.negotiable(hybrid) {
                 let reqid = class.reqid;
@@ -333,8 +358,9 @@ impl Driver {
                 }
                 let (host, peer) = (path.peer.clone(), path.address);
                 tracing::info!(%host, %peer, class = name, "protected");
-                if self.notices.try_send(Notice { host, peer, reqid }).is_err() {
-                    tracing::warn!(%peer, reqid, "too many notices wait; this one is dropped");
+                let sent = self.notices.send(Notice { host, peer, reqid }).await;
+                if sent.is_err() {
+                    tracing::warn!(%peer, reqid, "nothing takes notice of SAs that have come");
                 }
             }
         }
@@ -407,4 +433,74 @@ fn superfluous<'s>(current: &Current, sas: &'s Sas, hybrid: bool) -> Vec<&'s Chi
     children
         .filter(|child| child.installed && !wanted.contains(child.name.as_str()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::configuration::Peer;
+    use crate::configuration::tests::configuration;
+    use crate::key::IkePublicKey;
+    use crate::sas::IkeSa;
+    use usher_protection::Profile;
+
+    /// More than can wait, all in one listing.
+    #[tokio::test]
+    async fn no_notice_is_lost_however_many_come_at_once() {
+        const PEERS: u32 = 3_000;
+        let peer = |number: u32| Peer {
+            name: format!("host{number}").parse().expect("a name"),
+            addresses: vec![Ipv4Addr::from(0x0a00_0001 + number).into()],
+            keys: vec![IkePublicKey::from_bytes([2; 32])],
+        };
+        let mut configuration = configuration(2, &[Profile::Standard]);
+        configuration.peers = (0..PEERS).map(peer).collect();
+        let current = Current {
+            paths: Paths::of(&configuration),
+            configuration: Arc::new(configuration),
+        };
+        let class = current.classes[0];
+        let mut sas = Sas::default();
+        let mut pairs = BTreeMap::new();
+        for path in current.paths.iter() {
+            let child = ChildSa {
+                id: "1".into(),
+                name: class.class.name().into(),
+                installed: true,
+                age: 1,
+                rekey_in: None,
+                algorithms: String::new(),
+                spi_in: None,
+                spi_out: None,
+                bytes_in: 0,
+                bytes_out: 0,
+            };
+            let sa = IkeSa {
+                local: None,
+                established: true,
+                age: 1,
+                algorithms: String::new(),
+                children: vec![child],
+            };
+            sas.add(&path.connection, sa);
+            pairs.insert((path.connection.clone(), class.reqid), Begins::Here);
+        }
+        let (mut driver, _orders, mut notices) = Driver::new(PathBuf::new(), Arc::default());
+        driver.pairs.retain(pairs, Instant::now());
+        let noting = tokio::spawn(async move {
+            driver.note(&current, &sas, false).await;
+            // The same listing again: each pair was noticed once.
+            driver.note(&current, &sas, false).await;
+        });
+        let mut peers: BTreeSet<IpAddr> = BTreeSet::new();
+        let mut count = 0;
+        while let Some(notice) = notices.recv().await {
+            peers.insert(notice.peer);
+            count += 1;
+        }
+        noting.await.expect("the task ends");
+        assert_eq!((peers.len(), count), (PEERS as usize, PEERS));
+    }
 }

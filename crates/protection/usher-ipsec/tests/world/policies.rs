@@ -3,7 +3,7 @@
 use usher_ipsec::MarkMask;
 use usher_protection::{Class, Item, Level, ProgramName, Rules, Tables, Treatment};
 
-use super::{ENCRYPTION, GOVERNED};
+use super::{B, B_TOO, B6, ENCRYPTION, GOVERNED};
 
 /// A policy that encrypts traffic with host B and trusts its second address. All other hosts are
 /// untrusted.
@@ -37,9 +37,13 @@ pub fn optional(class: Class) -> To {
 }
 
 /// Tables of applications, each with one program and its networks; those that are left out are
-/// discarded. Signatures as `usher-protection` makes them.
+/// discarded. Signatures as `usher-protection` makes them. SAs can come with both hosts.
 pub fn tables(applications: &[(&str, Vec<(&str, To)>)]) -> Tables {
-    let mut tables = Tables::default();
+    let hosts = ["10.1.0.1", B, B_TOO, "fd01::1", B6, "fd01::3"];
+    let mut tables = Tables {
+        peers: hosts.map(|host| host.parse().unwrap()).into(),
+        ..Tables::default()
+    };
     for (program, networks) in applications {
         let mut all = vec![
             ("0.0.0.0/0".parse().unwrap(), Treatment::Discard),
