@@ -303,7 +303,7 @@ fn held(ipsec: &mut Ipsec) -> Outcome<Vec<Samples>> {
             Ok(())
         })?);
         all.push(repeated(format!("{prefix}/announce"), || {
-            Ok(ipsec.announce_sa(CLASS)?)
+            Ok(ipsec.announce_sa(CLASS, peer(number - 1))?)
         })?);
         all.push(repeated(format!("{prefix}/put_back"), || {
             ipsec.put_back()?;

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
 use usher_bpf::{KernelError, Lack, Objects};
-use usher_protection::{Class, Level, ProgramName, Tables};
+use usher_protection::{Class, ProgramName, Tables};
 
 use crate::error::IpsecError;
 use crate::marks::{MarkMask, reqid};
@@ -210,22 +210,18 @@ impl Ipsec {
         self.spd.put_right(&self.now.wanted)
     }
 
-    /// SAs of a class have come: sockets that wait for one look again, whichever entry they wait for.
-    /// Without this, a socket that has waited keeps the route through the queue, which is slow.
+    /// SAs of a class with a peer have come: packets that wait for one leave at once, and sockets that
+    /// wait look again, whichever entry they wait for. Without this, a packet waits until the kernel
+    /// looks by itself, less and less often, and a socket that has waited keeps the route through the
+    /// queue, which is slow.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn announce_sa(&mut self, class: Class) -> Result<(), IpsecError> {
-        for level in [Level::Mandatory, Level::Optional] {
-            let mark = self.mask.class_mark(class, level);
-            for destination in spd::everywhere() {
-                let selected = spd::of_class(destination, mark, self.mask);
-                if let Some(entry) = self.now.wanted.get(&selected) {
-                    self.spd.put(&selected, entry)?;
-                }
-            }
+    pub fn announce_sa(&mut self, class: Class, peer: IpAddr) -> Result<(), IpsecError> {
+        for (selected, entry) in spd::asking(&self.now.wanted, class, peer) {
+            self.spd.put(&selected, &entry)?;
         }
-        tracing::debug!("SAs of the request id {:#x} have come", reqid(class));
+        tracing::debug!(%peer, "SAs of the request id {:#x} have come", reqid(class));
         Ok(())
     }
 
@@ -324,7 +320,7 @@ impl Ipsec {
     /// # Errors
     /// The first that failed; the rest may still be in force.
     pub fn close(mut self) -> Result<(), IpsecError> {
-        self.spd.retain(&Entries::new())?;
+        self.spd.clear()?;
         self.monitor.close()?;
         self.sysctls.map_or(Ok(()), Sysctls::restore)
     }

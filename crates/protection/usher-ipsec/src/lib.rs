@@ -49,5 +49,5 @@ pub use programs::{Reason, Refused};
 pub use release::{Released, release};
 pub use sad::{Sa, Sas};
 pub use services::ServiceCounters;
-pub use spd::{Action, Entries, Entry, Selected, Spd};
+pub use spd::{Action, Entries, Entry, Selected, Spd, asks_strangers};
 pub use sysctls::Sysctls;

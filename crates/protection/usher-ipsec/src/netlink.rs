@@ -12,7 +12,7 @@ use netlink_packet_xfrm::constants::{
     AF_INET, AF_INET6, XFRM_MSG_ACQUIRE, XFRM_MSG_DELPOLICY, XFRM_MSG_NEWPOLICY, XFRM_MSG_NEWSA,
     XFRM_MSG_UPDPOLICY, XFRMNLGRP_ACQUIRE, XFRMNLGRP_POLICY,
 };
-use netlink_packet_xfrm::policy::DelGetMessage;
+use netlink_packet_xfrm::policy::{DelGetMessage, GetSpdInfoMessage, NewSpdInfoMessage};
 use netlink_packet_xfrm::state::GetDumpMessage;
 use netlink_packet_xfrm::{Address, UserSaInfo, XFRM_USER_SA_INFO_LEN, XfrmAttrs, XfrmMessage};
 use netlink_sys::protocols::NETLINK_XFRM;
@@ -74,6 +74,25 @@ impl Channel {
             _ => Ok(false),
         })?;
         error.map_or(Ok(()), |error| Err(IpsecError::netlink(what)(error)))
+    }
+
+    /// How the kernel searches the SPD.
+    pub fn spd_info(&mut self) -> Result<NewSpdInfoMessage, IpsecError> {
+        let what = "asking how the SPD is searched";
+        let get = XfrmMessage::GetSpdInfo(GetSpdInfoMessage::default());
+        self.send(what, get, NLM_F_REQUEST)?;
+        let mut info = None;
+        self.receive(what, |payload| match payload {
+            NetlinkPayload::InnerMessage(XfrmMessage::NewSpdInfo(found)) => {
+                info = Some(found);
+                Ok(true)
+            }
+            NetlinkPayload::Error(answer) if answer.code.is_some() => {
+                Err(IpsecError::netlink(what)(answer.to_io()))
+            }
+            _ => Ok(false),
+        })?;
+        Ok(info.unwrap_or_default())
     }
 
     /// All entries of the SPD.

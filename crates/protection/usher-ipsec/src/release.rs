@@ -8,7 +8,7 @@ use crate::error::IpsecError;
 use crate::marks::MarkMask;
 use crate::monitor::STATE;
 use crate::shared::IpsecState;
-use crate::spd::{Entries, Spd};
+use crate::spd::Spd;
 use crate::sysctls::Sysctls;
 
 /// The removed objects.
@@ -42,7 +42,7 @@ pub fn release(pins: &Path, record: &Path, mask: MarkMask) -> Result<Released, I
     let of_state = pins.as_ref().and_then(state).map(|state| state.mask);
     let mask = of_state.and_then(MarkMask::new).unwrap_or(mask);
     released.spd_entries = match Spd::open(mask) {
-        Ok(mut spd) => spd.retain(&Entries::new())?,
+        Ok(mut spd) => spd.clear()?,
         Err(error) if has_no_ipsec(&error) => 0,
         Err(error) => return Err(error),
     };

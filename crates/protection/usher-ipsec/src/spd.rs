@@ -4,6 +4,7 @@
 //! entries of others are never touched. All are of the direction `out`, but for those that keep
 //! plaintext of destinations away.
 
+mod hashing;
 mod messages;
 mod wanted;
 
@@ -18,7 +19,8 @@ use crate::marks::MarkMask;
 use crate::netlink::{Channel, Ours};
 pub(crate) use messages::is_marked;
 use messages::{direction, mark, modification, ours, selector};
-pub(crate) use wanted::{MOST_LINES, everywhere, of_class, of_former, of_held, wanted};
+pub use wanted::asks_strangers;
+pub(crate) use wanted::{MOST_LINES, asking, everywhere, of_former, of_held, of_released, wanted};
 
 /// The treatment of a packet by an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,18 +114,21 @@ impl Spd {
     /// # Errors
     /// The kernel's error; some are changed then.
     pub(crate) fn enter(&mut self, wanted: &Entries) -> Result<(usize, Entries), IpsecError> {
+        self.hash_peers()?;
         let present = self.entries()?;
         let changes = self.enter_beside(wanted, &present)?;
         Ok((changes, present))
     }
 
-    /// Removes all of our other entries. Returns their number.
+    /// Removes all of our entries. Returns their number.
     ///
     /// # Errors
     /// The kernel's error; some are removed then.
-    pub(crate) fn retain(&mut self, wanted: &Entries) -> Result<usize, IpsecError> {
+    pub(crate) fn clear(&mut self) -> Result<usize, IpsecError> {
         let present = self.entries()?;
-        self.retain_among(wanted, &present)
+        let removed = self.retain_among(&Entries::new(), &present)?;
+        self.hash_as_usual()?;
+        Ok(removed)
     }
 
     /// Makes our entries equal to these. Returns the number of changes.
@@ -131,6 +136,7 @@ impl Spd {
     /// # Errors
     /// The kernel's error; some are changed then.
     pub(crate) fn put_right(&mut self, wanted: &Entries) -> Result<usize, IpsecError> {
+        self.hash_peers()?;
         let present = self.entries()?;
         let entered = self.enter_beside(wanted, &present)?;
         Ok(entered + self.retain_among(wanted, &present)?)

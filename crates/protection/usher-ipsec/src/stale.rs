@@ -8,6 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use usher_protection::{Class, Level};
+
 use crate::marks::{DISCARD, MarkMask};
 use crate::plan::Application;
 use crate::spd::{self, Action, Entries};
@@ -113,11 +115,15 @@ impl Stale {
     }
 }
 
-/// Entries that replace those of the class that refuses packets, which decides about all other
-/// packets.
+/// Entries that replace those of a class that refuses packets, which decides about all other packets. A
+/// mandatory class refuses them where there is no peer; the entries of its peers come before these.
 fn of_remaining(application: &Application, mask: MarkMask) -> Entries {
     let mut entries = Entries::new();
-    let of_family = |ipv4| application.remaining(ipv4) == DISCARD;
+    let of_family = |ipv4| {
+        let number = application.remaining(ipv4);
+        let level = Class::of_mark(number).map(|(_, level)| level);
+        number == DISCARD || level == Some(Level::Mandatory)
+    };
     for everywhere in spd::everywhere() {
         // An IPv6 socket sends to IPv4 addresses, too.
         if of_family(false) || (everywhere.addr().is_ipv4() && of_family(true)) {

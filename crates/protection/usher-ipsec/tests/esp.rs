@@ -332,7 +332,7 @@ while time.time() < until:
         run("ip", &["-n", "b", "xfrm", "state", "flush"]);
         hosts.ipsec[0].put_back().unwrap();
         add_sas();
-        hosts.ipsec[0].announce_sa(ENCRYPTION).unwrap();
+        hosts.ipsec[0].announce_sa(ENCRYPTION, B.parse().unwrap()).unwrap();
         hosts.a.run("s.setblocking(1); s.settimeout(60); s.sendall(b'end')");
         hosts.b.run("g = b''\nwhile not g.endswith(b'end'): g += c.recv(9000)");
         let arrived = hosts.arrived();

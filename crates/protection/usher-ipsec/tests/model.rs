@@ -60,6 +60,11 @@ fn tables() -> impl Strategy<Value = Tables> {
         let mut tables = Tables {
             classes: classes.collect(),
             item_lists: lists.collect(),
+            peers: ADDRESSES
+                .iter()
+                .step_by(2)
+                .map(|peer| peer.parse().unwrap())
+                .collect(),
             ..Tables::default()
         };
         for (number, networks) in applications.into_iter().enumerate() {
@@ -110,10 +115,13 @@ fn by_spd(entries: &Entries, mark: u32, peer: IpAddr, local: u16, remote: u16) -
         .map_or(Action::Allow, |(_, entry)| entry.action.unwrap())
 }
 
-fn action(verdict: Verdict) -> Action {
+/// Only with peers there can be SAs.
+fn action(verdict: Verdict, is_peer: bool) -> Action {
     match verdict {
         Verdict::Bypass => Action::Allow,
         Verdict::Discard => Action::Block,
+        Verdict::Protect(_, Level::Mandatory) if !is_peer => Action::Block,
+        Verdict::Protect(_, Level::Optional) if !is_peer => Action::Allow,
         Verdict::Protect(class, level) => Action::Protect {
             reqid: reqid(class),
             optional: level == Level::Optional,
@@ -177,7 +185,8 @@ tests! {
             assert_eq!(&entries, ipsec.wanted());
             let marks = [4, 6].map(|family| governed.number(&format!("mark(udp({family}))")));
             for &(peer, local, remote) in questions {
-                let expected = action(tables.treat(0, peer, local, remote));
+                let is_peer = tables.peers.contains(&peer);
+                let expected = action(tables.treat(0, peer, local, remote), is_peer);
                 // An IPv6 socket sends IPv4 packets to mapped addresses.
                 let marks = if peer.is_ipv4() { &marks[..] } else { &marks[1..] };
                 for mark in marks {
@@ -271,15 +280,17 @@ counts = keep_trying({
                 let connect = format!(
                     "s = udp({family}); s.bind(('', {local})); s.connect(('{peer}', {remote}))"
                 );
-                let error = governed.errno(&connect);
-                if verdict == Verdict::Discard {
-                    assert_eq!(error, libc::EPERM, "{peer} {remote}");
-                } else if error == 0 {
-                    let found = by_spd(&entries, governed.number("mark(s)"), peer, local, remote);
-                    assert_eq!(found, action(verdict), "{peer} {remote}");
-                } else {
+                let expected = action(verdict, tables.peers.contains(&peer));
+                match governed.errno(&connect) {
+                    0 => {
+                        let mark = governed.number("mark(s)");
+                        let found = by_spd(&entries, mark, peer, local, remote);
+                        assert_eq!(found, expected, "{peer} {remote}");
+                        assert_ne!(found, Action::Block, "{peer} {remote}");
+                    }
+                    libc::EPERM => assert_eq!(expected, Action::Block, "{peer} {remote}"),
                     // No route to this address.
-                    assert_ne!(error, libc::EPERM, "{peer} {remote}");
+                    _ => assert_ne!(verdict, Verdict::Discard, "{peer} {remote}"),
                 }
                 governed.run("s.close()");
             }
@@ -290,13 +301,15 @@ counts = keep_trying({
     #[ignore = "prints figures"]
     fn figures_of_large_policies(world) {
         let class = Class::new(Kind::Encryption, Profile::Standard);
-        for count in [10, 100, 1_000, 2_000, 10_000] {
+        for (count, peers) in [(10, 0), (100, 0), (1_000, 0), (2_000, 0), (10_000, 0), (10, 10_000), (2_000, 1_000)] {
             let mut settings = settings(world);
             settings.mask = MarkMask::new(0xffff_f000).unwrap();
             let mut ipsec = usher_ipsec::Ipsec::open(&settings).unwrap();
             let mut tables = Tables {
                 classes: vec![(class, Level::Optional)],
                 item_lists: vec![vec![Item { local_port: None, remote_port: None, class: 0 }]],
+                // The first of them in networks of the first applications.
+                peers: (0..peers).map(|peer| std::net::Ipv4Addr::from(0x1400_0000 + peer).into()).collect(),
                 ..Tables::default()
             };
             for number in 0..count {
@@ -334,7 +347,7 @@ r = sorted(round() for _ in range(9))[4]";
             };
             let governed = figure(Actor::governed());
             let other = figure(Actor::other());
-            println!("{count} applications, {networks} networks, {} entries: apply {apply:?}; governed {governed}; other {other}",
+            println!("{count} applications, {networks} networks, {peers} peers, {} entries: apply {apply:?}; governed {governed}; other {other}",
                 ipsec.wanted().len());
             ipsec.close().unwrap();
         }

@@ -278,8 +278,8 @@ impl Force {
         }
     }
 
-    /// The kernel asks for SAs. Programs choose the address, wherever a block protects more than its
-    /// peers, so all but those of peers end here, and cost a look-up.
+    /// The kernel asks for SAs. Where there are too many peers for entries of their own, programs choose
+    /// the address, so all but those of peers end here, and cost a look-up.
     pub(super) fn acquire(&self, acquire: Acquire) {
         let peer = acquire.peer.to_canonical();
         let is_known = self.state.lock().tables.peers.contains(&peer);
@@ -318,12 +318,16 @@ impl Force {
         let classes = classes(&state.tables);
         let class_at_work =
             |notice: &Notice| class_of(notice.reqid).filter(|class| classes.contains(class));
-        // First, because sockets wait for it, even if the rest fails. Once for a class, because each change
-        // of the SPD makes all sockets look for their routes again.
-        let come: BTreeSet<Class> = notices.iter().filter_map(class_at_work).collect();
+        // First, because sockets wait for it, even if the rest fails. Each once, because each change of the
+        // SPD makes all sockets look for their routes again.
+        let come = notices
+            .iter()
+            .filter_map(|notice| Some((class_at_work(notice)?, notice.peer.to_canonical())));
+        let come: BTreeSet<(Class, IpAddr)> = come.collect();
         if let Some(ipsec) = &mut state.ipsec {
-            for class in come {
-                super::report("new SAs cannot be announced", ipsec.announce_sa(class));
+            for (class, peer) in come {
+                let announced = ipsec.announce_sa(class, peer);
+                super::report("new SAs cannot be announced", announced);
             }
         }
         let mut is_new = false;

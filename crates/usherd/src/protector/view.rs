@@ -85,6 +85,15 @@ impl Force {
                     "the SPD has {entries} of Usher's {wanted} entries: somebody changes it"
                 ));
             }
+            if usher_ipsec::asks_strangers(ipsec.wanted()) {
+                view.troubles.push(
+                    "the policy needs more entries of the SPD for single peers than the 131,072 that there \
+                     is room for: programs that send to very many other addresses use up the kernel's \
+                     memory, and may make datagrams to peers fail; name fewer peers, or fewer ports in \
+                     blocks that protect wide networks"
+                        .into(),
+                );
+            }
             view.troubles.extend(ipsec.unkept_services().map(|reason| {
                 format!(
                     "while somebody removes Usher's entries of the SPD, connections with the services \

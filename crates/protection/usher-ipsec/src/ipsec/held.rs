@@ -6,7 +6,7 @@ use usher_protection::Class;
 
 use super::Ipsec;
 use crate::error::IpsecError;
-use crate::spd;
+use crate::spd::{self, Action};
 
 impl Ipsec {
     /// Holds a peer to a class that it has negotiated: where the policy says optional, plaintext no
@@ -33,8 +33,9 @@ impl Ipsec {
 
     fn enter_held(&mut self, class: Class, peer: IpAddr) -> Result<(), IpsecError> {
         let (selected, entry) = spd::of_held(class, peer, self.mask);
-        // If the peer has an address of this host, the entry exists already and protects nothing.
-        if !self.now.wanted.contains_key(&selected) {
+        // If the peer has an address of this host, its entry lets everything pass, and stays.
+        let present = self.now.wanted.get(&selected);
+        if present.is_none_or(|present| present.action != Some(Action::Allow)) {
             self.spd.put(&selected, &entry)?;
             self.now.wanted.insert(selected, entry);
         }
@@ -64,8 +65,16 @@ impl Ipsec {
         self.held.remove(&(class, peer));
         let (selected, entry) = spd::of_held(class, peer, self.mask);
         if self.now.wanted.get(&selected) == Some(&entry) {
-            self.now.wanted.remove(&selected);
-            self.spd.remove(&selected)?;
+            match spd::of_released(&self.now.tables, class, peer) {
+                Some(entry) => {
+                    self.now.wanted.insert(selected, entry);
+                    self.spd.put(&selected, &entry)?;
+                }
+                None => {
+                    self.now.wanted.remove(&selected);
+                    self.spd.remove(&selected)?;
+                }
+            }
         }
         Ok(was_held)
     }

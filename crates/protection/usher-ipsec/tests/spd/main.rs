@@ -6,6 +6,7 @@
 mod world;
 
 mod services;
+mod strangers;
 
 use std::path::PathBuf;
 
@@ -141,7 +142,8 @@ tests! {
 
     fn the_entries_are_those_of_the_tables(world) {
         let mut ipsec = open(world);
-        let applied = ipsec.apply(&policy()).unwrap();
+        let policy = Tables { peers: [B.parse().unwrap()].into(), ..policy() };
+        let applied = ipsec.apply(&policy).unwrap();
         assert_eq!(applied.missing.len(), 1, "{applied:?}");
         let entries = ipsec.spd_entries().unwrap();
         let told = told(&entries);
@@ -153,25 +155,31 @@ tests! {
             "0x300000/0xf00000 ::1/128 any any: allow",
             "0x500000/0xf00000 ::1/128 any any: allow",
             "0x600000/0xf00000 ::1/128 any any: allow",
-            // The longest prefix first, then in the order of the items.
+            // The longest prefix first, then in the order of the items. Only peers are asked for SAs.
+            "0x1000000/0xff000000 10.1.0.2/32 any 21: require 0x7500",
+            "0x1000000/0xff000000 10.1.0.2/32 20 any: require 0x7501",
+            "0x1000000/0xff000000 10.1.0.2/32 any any: block",
             "0x1000000/0xff000000 10.1.2.0/24 any any: allow",
-            "0x1000000/0xff000000 10.1.0.0/16 any 21: require 0x7500",
-            "0x1000000/0xff000000 10.1.0.0/16 20 any: require 0x7501",
+            "0x1000000/0xff000000 10.1.0.0/16 any 21: block",
+            "0x1000000/0xff000000 10.1.0.0/16 20 any: block",
             "0x1000000/0xff000000 10.1.0.0/16 any any: block",
             // The class of the socket's mark decides about the rest.
+            "0x300000/0xf00000 10.1.0.2/32 any any: require 0x7500",
+            "0x500000/0xf00000 10.1.0.2/32 any any: require 0x7501",
+            "0x600000/0xf00000 10.1.0.2/32 any any: use 0x7501",
             "0x200000/0xf00000 0.0.0.0/0 any any: block",
-            "0x300000/0xf00000 0.0.0.0/0 any any: require 0x7500",
-            "0x500000/0xf00000 0.0.0.0/0 any any: require 0x7501",
-            "0x600000/0xf00000 0.0.0.0/0 any any: use 0x7501",
+            "0x300000/0xf00000 0.0.0.0/0 any any: block",
+            "0x500000/0xf00000 0.0.0.0/0 any any: block",
+            "0x600000/0xf00000 0.0.0.0/0 any any: allow",
             "0x200000/0xf00000 ::/0 any any: block",
-            "0x300000/0xf00000 ::/0 any any: require 0x7500",
-            "0x500000/0xf00000 ::/0 any any: require 0x7501",
-            "0x600000/0xf00000 ::/0 any any: use 0x7501",
+            "0x300000/0xf00000 ::/0 any any: block",
+            "0x500000/0xf00000 ::/0 any any: block",
+            "0x600000/0xf00000 ::/0 any any: allow",
         ]);
         // The kernel says the same.
         let listed = shell("ip xfrm policy");
         assert_eq!(listed.matches("dir out").count(), told.len(), "{listed}");
-        assert_eq!(ipsec.apply(&policy()).unwrap().spd_changes, 0);
+        assert_eq!(ipsec.apply(&policy).unwrap().spd_changes, 0);
     }
 
     /// An earlier process's entries stay until there are tables: the first addresses change nothing.
@@ -197,7 +205,7 @@ tests! {
         let mut ipsec = open(world);
         ipsec.apply(&tables(&[(GOVERNED, vec![("0.0.0.0/0", optional(AUTHENTICATION))])])).unwrap();
         let told = told(&ipsec.spd_entries().unwrap());
-        for entry in ["0x500000/0xf00000 0.0.0.0/0 any any: require 0x7501", "0x600000/0xf00000 0.0.0.0/0 any any: use 0x7501"] {
+        for entry in ["0x500000/0xf00000 10.1.0.2/32 any any: require 0x7501", "0x600000/0xf00000 10.1.0.2/32 any any: use 0x7501"] {
             assert!(told.iter().any(|one| one == entry), "{told:?}");
         }
     }
@@ -208,7 +216,8 @@ tests! {
             port: 143,
             class: ENCRYPTION,
         };
-        let mut tables = Tables::default();
+        let peers = ["10.1.2.3", "fd00::3"].map(|peer| peer.parse().unwrap());
+        let mut tables = Tables { peers: peers.into(), ..Tables::default() };
         let service = ProtectedService {
             port: 144,
             classes: [AUTHENTICATION].into(),
@@ -224,8 +233,8 @@ tests! {
             "in 0x0/0xf00000 10.1.2.3/32 any 143: block",
             "0x0/0xf00000 fd00::3/128 any 143: require 0x7500",
             "in 0x0/0xf00000 fd00::3/128 any 143: block",
-            "0x300000/0xf00000 0.0.0.0/0 any any: require 0x7500",
-            "0x500000/0xf00000 ::/0 any any: require 0x7501",
+            "0x300000/0xf00000 10.1.2.3/32 any any: require 0x7500",
+            "0x500000/0xf00000 fd00::3/128 any any: require 0x7501",
         ] {
             assert!(all.iter().any(|one| one == entry), "{entry}: {all:#?}");
         }
