@@ -346,7 +346,7 @@ while time.time() < until:
         }
         add_sas();
         let destination = |peer: &str| Destination { peer: peer.parse().unwrap(), port: 143, class: ENCRYPTION };
-        let (mut reached, mut served) = (Tables::default(), Tables::default());
+        let (mut reached, mut served) = (tables(&[]), tables(&[]));
         reached.add_services(vec![], vec![destination(B), destination(B6)]);
         served.add_services(vec![ProtectedService { port: 143, classes: [ENCRYPTION].into() }], vec![]);
         let [mut of_a, mut of_b] = [open(world), open_at_b(world)];
