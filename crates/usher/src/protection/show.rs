@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use usher_daemon::control::ask;
-use usher_local::requests::{NameView, Protection, ProtectionView};
+use usher_local::requests::{FormerAddress, NameView, Protection, ProtectionView};
 use usher_local::roles;
 
 use super::sockets::{self, Listed};
@@ -79,7 +79,12 @@ fn text(view: &ProtectionView) -> String {
 
 fn names(views: &[NameView]) -> impl Iterator<Item = [String; 4]> {
     views.iter().map(|view| {
-        let addresses: Vec<String> = view.addresses.iter().map(ToString::to_string).collect();
+        let former = view.former.iter().map(|former| {
+            let FormerAddress { address, age } = former;
+            format!("{address} (not answered for {age} s)")
+        });
+        let answered = view.addresses.iter().map(ToString::to_string);
+        let addresses: Vec<String> = answered.chain(former).collect();
         let age = view.age.map(|age| format!("{age} s ago"));
         row![
             view.name,
@@ -138,12 +143,19 @@ mod tests {
                 NameView {
                     name: "www.abc.com".parse().unwrap(),
                     addresses: vec!["198.51.100.7".parse().unwrap()],
+                    former: vec![FormerAddress {
+                        address: "198.51.100.8".parse().unwrap(),
+                        age: 75,
+                    }],
+                    is_crowded: false,
                     age: Some(9),
                     why_not: Some("no server answers".into()),
                 },
                 NameView {
                     name: "b.org".parse().unwrap(),
                     addresses: Vec::new(),
+                    former: Vec::new(),
+                    is_crowded: false,
                     age: None,
                     why_not: None,
                 },
@@ -154,9 +166,9 @@ mod tests {
         };
         let expected = "PROGRAMS      WITHOUT A FILE  NETWORKS  BLOCK\n\
                         /usr/bin/ftp  vsftpd          3         a.policy:1\n\
-                        \nNAME         ADDRESSES     ANSWERED  LAST FAILURE\n\
-                        www.abc.com  198.51.100.7  9 s ago   no server answers\n\
-                        b.org        -             never     -\n\
+                        \nNAME         ADDRESSES                                           ANSWERED  LAST FAILURE\n\
+                        www.abc.com  198.51.100.7, 198.51.100.8 (not answered for 75 s)  9 s ago   no server answers\n\
+                        b.org        -                                                   never     -\n\
                         \nservices: -\nclasses: encryption mandatory\nbits of marks: 0x00000000\nentries in the SPD: 0\n\
                         older sockets found: 0\n\
                         trouble: vsftpd has no file\n";

@@ -1,5 +1,9 @@
 //! The last answers for the names in `network` statements, in memory and in a file, because they stay in
 //! force while a name cannot be resolved, also over restarts.
+//!
+//! Many servers answer each question with some of a name's addresses. So an answer takes none away at
+//! once: a connection to such an address would fall under another network of its block, perhaps into the
+//! clear. An address stays in force for an hour after the first answer that lacks it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -11,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use usher_base::HostName;
 use usher_daemon::files::write_atomically;
-use usher_local::requests::NameView;
+use usher_local::requests::{FormerAddress, NameView};
 use usher_policy::protection::{MAXIMUM_ADDRESSES, Names, ResolverReply};
 
 /// Largest file: more than 256 names with 64 addresses take.
@@ -23,6 +27,10 @@ const SAVING: Duration = Duration::from_secs(60);
 /// The age from which an answer is reported as a trouble.
 const OLD: Duration = Duration::from_secs(3600);
 
+/// How long an address stays in force after the first answer that lacks it. It goes with an answer, so
+/// while there are none it stays longer.
+const KEEPING: Duration = Duration::from_secs(3600);
+
 /// The last answers for names.
 #[derive(Debug, Default)]
 pub(super) struct LastAnswers {
@@ -31,6 +39,8 @@ pub(super) struct LastAnswers {
     answers: BTreeMap<HostName, Answer>,
     /// Reasons that names could not be looked up the last time.
     failures: BTreeMap<HostName, String>,
+    /// Names with more addresses than are kept, at their last answer.
+    crowded: BTreeSet<HostName>,
     /// When the file is to be written; none: it has the answers.
     save_at: Option<Instant>,
 }
@@ -42,6 +52,46 @@ struct Answer {
     addresses: Vec<IpAddr>,
     /// When it came, in seconds since 1970.
     at: u64,
+    /// Addresses of earlier answers that are still in force, and when an answer lacked them first.
+    #[serde(default)]
+    former: BTreeMap<IpAddr, u64>,
+}
+
+impl Answer {
+    /// The answer that follows another one. Returns with it whether addresses are left out because there
+    /// are too many.
+    fn after(before: Option<&Self>, addresses: Vec<IpAddr>, now: u64) -> (Self, bool) {
+        let mut former = before.map_or_else(BTreeMap::new, |before| before.former.clone());
+        for address in before.into_iter().flat_map(|before| &before.addresses) {
+            former.insert(*address, now);
+        }
+        former.retain(|address, since| {
+            // The clock may have been set back.
+            *since = now.min(*since);
+            now - *since < KEEPING.as_secs() && !addresses.contains(address)
+        });
+        let room = MAXIMUM_ADDRESSES.saturating_sub(addresses.len());
+        let is_crowded = former.len() > room;
+        if is_crowded {
+            let mut latest: Vec<(IpAddr, u64)> = former.into_iter().collect();
+            latest.sort_by_key(|(_, since)| std::cmp::Reverse(*since));
+            latest.truncate(room);
+            former = latest.into_iter().collect();
+        }
+        let at = now;
+        let answer = Self {
+            addresses,
+            at,
+            former,
+        };
+        (answer, is_crowded)
+    }
+
+    /// The addresses for which the name stands, in their order.
+    fn in_force(&self) -> BTreeSet<IpAddr> {
+        let answered = self.addresses.iter();
+        answered.chain(self.former.keys()).copied().collect()
+    }
 }
 
 impl LastAnswers {
@@ -86,28 +136,38 @@ impl LastAnswers {
         let before = self.answers.len();
         self.answers.retain(|name, _| wanted.contains(name));
         self.failures.retain(|name, _| wanted.contains(name));
+        self.crowded.retain(|name| wanted.contains(name));
         if self.answers.len() < before {
             self.save_at = Some(Instant::now());
         }
         self.wanted = wanted;
     }
 
-    /// Takes an answer of the resolver. Returns whether it changes the addresses of a name.
+    /// Takes an answer of the resolver. Returns whether it changes the addresses in force for a name.
     pub(super) fn take(&mut self, reply: ResolverReply, now: u64) -> bool {
         match reply {
             ResolverReply::Found { name, addresses }
                 if self.wanted.contains(&name) && !addresses.is_empty() =>
             {
                 self.failures.remove(&name);
-                let addresses = canonical(addresses);
-                let former = self.answers.get(&name);
-                let changed = former.is_none_or(|former| former.addresses != addresses);
+                let before = self.answers.get(&name);
+                let (answer, is_crowded) = Answer::after(before, canonical(addresses), now);
+                let in_force = answer.in_force();
+                let changed = before.is_none_or(|before| before.in_force() != in_force);
                 if changed {
-                    tracing::info!(%name, ?addresses, "the name stands for other addresses now");
+                    tracing::info!(
+                        %name,
+                        addresses = ?in_force,
+                        "the name stands for other addresses now"
+                    );
                     self.save_at = Some(Instant::now());
                 }
                 self.save_at.get_or_insert_with(|| Instant::now() + SAVING);
-                self.answers.insert(name, Answer { addresses, at: now });
+                self.answers.insert(name.clone(), answer);
+                match is_crowded {
+                    true => self.crowded.insert(name),
+                    false => self.crowded.remove(&name),
+                };
                 changed
             }
             ResolverReply::Failed { name, reason } if self.wanted.contains(&name) => {
@@ -126,9 +186,9 @@ impl LastAnswers {
     /// The addresses of the names.
     pub(super) fn names(&self, now: u64) -> Names {
         let mut names = Names::default();
-        for (name, Answer { addresses, at }) in &self.answers {
-            let age = Duration::from_secs(now.saturating_sub(*at));
-            names.answer(name.clone(), addresses.iter().copied(), age);
+        for (name, answer) in &self.answers {
+            let age = Duration::from_secs(now.saturating_sub(answer.at));
+            names.answer(name.clone(), answer.in_force(), age);
         }
         names
     }
@@ -140,6 +200,15 @@ impl LastAnswers {
             NameView {
                 name: name.clone(),
                 addresses: answer.map_or_else(Vec::new, |answer| answer.addresses.clone()),
+                former: answer.map_or_else(Vec::new, |answer| {
+                    let former = answer.former.iter();
+                    let former = former.map(|(address, since)| FormerAddress {
+                        address: *address,
+                        age: now.saturating_sub(*since),
+                    });
+                    former.collect()
+                }),
+                is_crowded: self.crowded.contains(name),
                 age: answer.map(|answer| now.saturating_sub(answer.at)),
                 why_not: self.failures.get(name).cloned(),
             }
@@ -150,7 +219,7 @@ impl LastAnswers {
 
 /// Troubles of the answers that are shown, each for people.
 pub(super) fn troubles(views: &[NameView]) -> impl Iterator<Item = String> {
-    views.iter().filter_map(|view| {
+    let ages = views.iter().filter_map(|view| {
         let name = &view.name;
         let why = view.why_not.as_ref();
         let why = why.map_or_else(String::new, |why| format!(" ({why})"));
@@ -164,7 +233,16 @@ pub(super) fn troubles(views: &[NameView]) -> impl Iterator<Item = String> {
             )),
             Some(_) => None,
         }
-    })
+    });
+    let crowded = views.iter().filter(|view| view.is_crowded).map(|view| {
+        format!(
+            "{} has had more than {MAXIMUM_ADDRESSES} addresses within the last hour: those that were \
+             answered longest ago belong to the networks after the name; write networks instead of \
+             the name",
+            view.name
+        )
+    });
+    ages.chain(crowded)
 }
 
 fn read(path: &Path) -> io::Result<BTreeMap<HostName, Answer>> {
@@ -178,6 +256,9 @@ fn read(path: &Path) -> io::Result<BTreeMap<HostName, Answer>> {
     let mut answers: BTreeMap<HostName, Answer> = serde_json::from_slice(&bytes)?;
     for answer in answers.values_mut() {
         answer.addresses = canonical(std::mem::take(&mut answer.addresses));
+        let room = MAXIMUM_ADDRESSES - answer.addresses.len();
+        let former = std::mem::take(&mut answer.former).into_iter();
+        answer.former = former.take(room).collect();
     }
     answers.retain(|_, answer| !answer.addresses.is_empty());
     Ok(answers)
@@ -232,6 +313,83 @@ mod tests {
         assert_eq!(answers.names(180).get(&name("b")), None);
     }
 
+    fn in_force(answers: &LastAnswers, now: u64) -> Vec<u8> {
+        let names = answers.names(now);
+        let addresses = names.get(&name("a")).map(|answer| answer.addresses.clone());
+        let last = |address: IpAddr| match address {
+            IpAddr::V4(address) => address.octets()[3],
+            IpAddr::V6(_) => 0,
+        };
+        addresses
+            .unwrap_or_default()
+            .into_iter()
+            .map(last)
+            .collect()
+    }
+
+    fn some_of(text: &str, last: impl IntoIterator<Item = u8>) -> ResolverReply {
+        let addresses = last.into_iter().map(|last| [192, 0, 2, last].into());
+        ResolverReply::found(name(text), addresses.collect())
+    }
+
+    #[test]
+    fn an_answer_that_lacks_addresses_takes_none_away_for_an_hour() {
+        let mut answers = following(&["a"]);
+        assert!(answers.take(some_of("a", [1, 2, 3]), 1000));
+        // Each answer has one of them: nothing new, and no new generation.
+        for (round, last) in [1, 2, 3, 1, 2, 3].into_iter().enumerate() {
+            let now = 1015 + 15 * round as u64;
+            assert!(!answers.take(some_of("a", [last]), now), "{last}");
+            assert_eq!(in_force(&answers, now), [1, 2, 3]);
+        }
+        // A new one is in force at once, beside them.
+        assert!(answers.take(some_of("a", [4]), 1200));
+        assert_eq!(in_force(&answers, 1200), [1, 2, 3, 4]);
+        let view = &answers.view(1210)[0];
+        assert_eq!(view.addresses, [IpAddr::from([192, 0, 2, 4])]);
+        let ages: Vec<u64> = view.former.iter().map(|former| former.age).collect();
+        assert_eq!(ages, [1210 - 1075, 1210 - 1090, 10], "{view:?}");
+        // An hour after the first answer without it, and not by age alone.
+        assert!(!answers.take(some_of("a", [4]), 1075 + 3599));
+        assert_eq!(in_force(&answers, 9000), [1, 2, 3, 4]);
+        assert!(answers.take(some_of("a", [4]), 1075 + 3600));
+        assert!(!in_force(&answers, 9000).contains(&1));
+        assert!(answers.take(some_of("a", [4]), 9000));
+        assert_eq!(in_force(&answers, 9000), [4]);
+    }
+
+    #[test]
+    fn addresses_of_the_last_answer_outlive_a_time_without_answers() {
+        let mut answers = following(&["a"]);
+        assert!(answers.take(found("a", 1), 1000));
+        assert!(!answers.take(ResolverReply::failed(name("a"), "no server"), 90_000));
+        assert_eq!(in_force(&answers, 90_000), [1]);
+        assert!(answers.take(found("a", 2), 100_000));
+        assert_eq!(in_force(&answers, 100_000), [1, 2]);
+        // A clock that is set back keeps no address for longer than an hour.
+        assert!(!answers.take(found("a", 2), 50_000));
+        assert!(answers.take(found("a", 2), 53_600));
+        assert_eq!(in_force(&answers, 53_600), [2]);
+    }
+
+    #[test]
+    fn of_too_many_addresses_those_that_were_answered_last_stay() {
+        let mut answers = following(&["a"]);
+        assert!(answers.take(some_of("a", 0..40), 1000));
+        assert!(answers.take(some_of("a", 40..64), 1015));
+        assert!(!answers.view(1015)[0].is_crowded);
+        assert_eq!(in_force(&answers, 1015).len(), 64);
+        assert!(answers.take(some_of("a", 64..74), 1030));
+        assert_eq!(in_force(&answers, 1030).len(), 64);
+        assert!((40..74).all(|last| in_force(&answers, 1030).contains(&last)));
+        let view = answers.view(1030);
+        assert!(view[0].is_crowded);
+        let told: Vec<String> = troubles(&view).collect();
+        assert!(told[0].contains("more than 64 addresses"), "{told:?}");
+        assert!(!answers.take(some_of("a", 64..74), 1045));
+        assert!(!answers.view(1045)[0].is_crowded);
+    }
+
     #[test]
     fn a_failure_keeps_the_last_answer() {
         let mut answers = following(&["a"]);
@@ -260,11 +418,17 @@ mod tests {
             again.names(130).get(&name("a")).unwrap().age,
             Duration::from_secs(30)
         );
+        again.take(found("a", 2), 100);
         again.save(&path).unwrap();
         let mut last = LastAnswers::load(&path);
         last.keep_only([name("a"), name("b")].into());
         let ages: Vec<_> = last.view(130).into_iter().map(|view| view.age).collect();
         assert_eq!(ages, [Some(30), None]);
+        let former = last.view(130)[0].former[0];
+        assert_eq!(
+            (former.address, former.age),
+            (IpAddr::from([192, 0, 2, 1]), 30)
+        );
     }
 
     #[test]

@@ -18,7 +18,8 @@ pub use mac::{
     InterfaceView, MacView, ModuleView, MultilabelView, RefusalView, RefusalsView, UNREADABLE_NOTES,
 };
 pub use protection::{
-    ApplicationView, NameView, ProtectionView, SaView, SocketView, SocketsView, TreatmentView,
+    ApplicationView, FormerAddress, NameView, ProtectionView, SaView, SocketView, SocketsView,
+    TreatmentView,
 };
 pub use views::{
     AgentView, AgentsView, CertificateView, ConnectionView, EndedView, EndingView, PreparedView,

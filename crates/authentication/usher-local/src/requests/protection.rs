@@ -148,10 +148,25 @@ pub struct SaView {
 pub struct NameView {
     /// The name.
     pub name: HostName,
-    /// Its addresses; none: it has never been answered.
+    /// The addresses of its last answer; none: it has never been answered.
     pub addresses: Vec<IpAddr>,
+    /// Addresses of earlier answers, which are in force beside them.
+    #[serde(default)]
+    pub former: Vec<FormerAddress>,
+    /// True if there were more of them than are kept: those that were answered longest ago have gone.
+    #[serde(default)]
+    pub is_crowded: bool,
     /// Seconds since the last answer; none: it has never been answered.
     pub age: Option<u64>,
     /// The reason why the last look-up failed.
     pub why_not: Option<String>,
+}
+
+/// An address that the last answer for a name lacks, and that is in force all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormerAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// Seconds since the first answer that lacks it.
+    pub age: u64,
 }
