@@ -220,9 +220,11 @@ usher_daemon::roles! {
         sandbox: Some(Sandbox {
             // A new policy may be the first that has programs to load. charon has a local socket. Programs
             // of the policy are identified by O_PATH, which Landlock leaves alone. Whether they are scripts
-            // is read where packages install programs; the report names files elsewhere.
+            // is read where packages install programs; the report names files elsewhere. Access control
+            // lists say who can replace them.
             abilities: &[
                 Ability::LoadBpf,
+                Ability::ReadAttributes,
                 Ability::Netlink(NETLINK_XFRM),
                 Ability::WriteFiles,
             ],

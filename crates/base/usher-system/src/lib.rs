@@ -1,5 +1,6 @@
 //! Requests of all of Usher's programs to the kernel, without loading BPF programs: privileges and
-//! confinement, live connections, network namespaces, accounts, new files, files of root's.
+//! confinement, live connections, network namespaces, accounts, access control lists, new files, files of
+//! root's.
 //!
 //! Its unsafe code is in `usher-system-ffi`. Functions whose errors are not described return the
 //! kernel's.
@@ -9,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access_lists;
 pub mod accounts;
 pub mod attributes;
 pub mod connections;

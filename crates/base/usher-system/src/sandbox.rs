@@ -56,6 +56,8 @@ pub enum Ability {
     ReplaceBpf,
     /// Watch for new files (fanotify(7)), open files by their handles, and read and set extended attributes.
     LabelFiles,
+    /// Read extended attributes, such as access control lists.
+    ReadAttributes,
     /// Make files readable to everyone and writable by nobody: the mode 0444 and no other.
     Show,
 }
@@ -153,6 +155,9 @@ fn rules(
             }
             Ability::LabelFiles => {
                 rules.extend(LABELLING.iter().map(|call| (*call, Vec::new())));
+            }
+            Ability::ReadAttributes => {
+                rules.extend(READING_ATTRIBUTES.iter().map(|call| (*call, Vec::new())));
             }
             Ability::Show => {
                 let mode = vec![equal(2, 0o444)?];
@@ -276,6 +281,14 @@ const LABELLING: &[i64] = &[
     libc::SYS_openat2,
     libc::SYS_getxattr,
     libc::SYS_setxattr,
+];
+
+/// The system calls for extended attributes by path.
+const READING_ATTRIBUTES: &[i64] = &[
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
 ];
 
 /// The system calls for keeping files.

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
+use usher_system::access_lists::Writers;
 
 /// The most links on the way, as for the kernel.
 const MOST_LINKS: usize = 40;
@@ -18,7 +19,7 @@ const WRITABLE_BY_GROUP: u32 = 0o020;
 const WRITABLE_BY_ALL: u32 = 0o002;
 
 /// The accounts that can change to which file a path leads: they own a folder on the way, or may
-/// write to it. Folders behind links are on the way.
+/// write to it, by its mode or its access control list. Folders behind links are on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Masters {
     Root,
@@ -30,14 +31,34 @@ pub(crate) enum Masters {
 
 impl Masters {
     /// A folder that is sticky is no better: whoever comes first makes the entry.
-    fn of(folder: &Stat) -> Self {
-        let by_group = folder.st_mode & WRITABLE_BY_GROUP != 0 && folder.st_gid != ROOT;
-        if by_group || folder.st_mode & WRITABLE_BY_ALL != 0 {
-            Self::Several
-        } else if folder.st_uid == ROOT {
-            Self::Root
-        } else {
-            Self::Account(folder.st_uid)
+    fn of(folder: &Stat, writers: &Writers) -> Self {
+        let of_group = |group: u32, may_write: bool| match may_write && group != ROOT {
+            true => Self::Several,
+            false => Self::Root,
+        };
+        let by_mode = folder.st_mode & WRITABLE_BY_GROUP != 0;
+        let others = match writers {
+            _ if folder.st_mode & WRITABLE_BY_ALL != 0 => Self::Several,
+            Writers::ByMode => of_group(folder.st_gid, by_mode),
+            Writers::Listed {
+                owning_group,
+                users,
+                groups,
+            } => {
+                let owning = of_group(folder.st_gid, *owning_group);
+                let groups = groups.iter().map(|group| of_group(*group, true));
+                let users = users.iter().map(|user| Self::account(*user));
+                groups.chain(users).fold(owning, Self::and)
+            }
+            Writers::Unknown => Self::Several,
+        };
+        others.and(Self::account(folder.st_uid))
+    }
+
+    fn account(uid: u32) -> Self {
+        match uid {
+            ROOT => Self::Root,
+            uid => Self::Account(uid),
         }
     }
 
@@ -94,13 +115,16 @@ struct Properties {
     inode: u64,
     mode: u32,
     owner: (u32, u32),
+    /// Of a folder.
+    masters: Option<Masters>,
     /// The last change, in seconds and nanoseconds. None for a folder, because its contents have steps
     /// of their own.
     changed: Option<(i64, i64)>,
 }
 
 impl Properties {
-    fn of(about: &Stat) -> Self {
+    /// `writers` finds them, for a folder.
+    fn of(about: &Stat, writers: impl FnOnce() -> Writers) -> Self {
         let is_folder = FileType::from_raw_mode(about.st_mode) == FileType::Directory;
         let changed = (about.st_ctime, about.st_ctime_nsec.cast_signed());
         Self {
@@ -108,6 +132,7 @@ impl Properties {
             inode: about.st_ino,
             mode: about.st_mode,
             owner: (about.st_uid, about.st_gid),
+            masters: is_folder.then(|| Masters::of(about, &writers())),
             changed: (!is_folder).then_some(changed),
         }
     }
@@ -148,7 +173,10 @@ impl Trail {
     pub fn is_same(&self) -> bool {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let is_same = |(path, step): (&PathBuf, &Step)| match statat(CWD, path, flags) {
-            Ok(about) => *step == Some(Properties::of(&about)),
+            Ok(about) => {
+                let writers = || Writers::of_no_link(path, about.st_mode);
+                *step == Some(Properties::of(&about, writers))
+            }
             Err(Errno::NOENT) => step.is_none(),
             Err(_) => false,
         };
@@ -175,15 +203,19 @@ fn walk(path: &Path, trail: &mut Trail) -> Result<Found, Errno> {
     let mut passed = PathBuf::from("/");
     let mut folder = None;
     let mut about = fstat(&here)?;
-    trail.add(passed.clone(), Some(Properties::of(&about)));
+    let at_root = Properties::of(&about, || writers(&here, &about));
+    let mut of_folder = at_root.masters;
+    trail.add(passed.clone(), Some(at_root));
     let mut masters = Masters::Root;
     let mut links = 0;
     while let Some(name) = names.pop_front() {
-        masters = masters.and(Masters::of(&about));
+        // A file has no entries, and the kernel says so below.
+        masters = masters.and(of_folder.unwrap_or(Masters::Several));
         let path = passed.join(&name);
         let next = open(&here, &name).inspect_err(|_| trail.add(path.clone(), None))?;
         let about_next = fstat(&next)?;
-        trail.add(path.clone(), Some(Properties::of(&about_next)));
+        let properties = Properties::of(&about_next, || writers(&next, &about_next));
+        trail.add(path.clone(), Some(properties));
         if FileType::from_raw_mode(about_next.st_mode) == FileType::Symlink {
             links += 1;
             if links > MOST_LINKS {
@@ -195,12 +227,14 @@ fn walk(path: &Path, trail: &mut Trail) -> Result<Found, Errno> {
                 here = root.try_clone().map_err(errno)?;
                 passed = PathBuf::from("/");
                 about = fstat(&here)?;
+                of_folder = at_root.masters;
             }
             prepend(&mut names, &target);
         } else {
             passed = path;
             folder = Some(std::mem::replace(&mut here, next));
             about = about_next;
+            of_folder = properties.masters;
         }
     }
     let is_file = FileType::from_raw_mode(about.st_mode) == FileType::RegularFile;
@@ -214,10 +248,24 @@ fn walk(path: &Path, trail: &mut Trail) -> Result<Found, Errno> {
     })
 }
 
-fn is_script(file: impl AsFd) -> Option<bool> {
-    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+/// The path of an open file, whichever name it has.
+fn path_of(file: &impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
+}
+
+fn writers(folder: &impl AsFd, about: &Stat) -> Writers {
+    Writers::of(&path_of(folder), about.st_mode)
+}
+
+fn is_script(file: &impl AsFd) -> Option<bool> {
     let mut beginning = [0; 2];
-    let file = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file = openat(
+        CWD,
+        path_of(file),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .ok()?;
     let length = rustix::io::read(file, &mut beginning).ok()?;
     Some(length == beginning.len() && beginning == *b"#!")
 }
@@ -276,6 +324,64 @@ mod tests {
         std::fs::set_permissions(path("deep"), mode(0o1777)).unwrap();
         assert_eq!(follow(&path("absolute")).unwrap().masters, Masters::Several);
     }
+
+    /// Sets the access control list of a folder of root's, with mode 0775.
+    fn share(folder: &Path, entries: &[(u16, u16, u32)]) {
+        let mut list = vec![2, 0, 0, 0];
+        let fixed = [(1, 7, u32::MAX), (4, 5, u32::MAX)];
+        let end = [(0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
+        let mut entries: Vec<_> = fixed.iter().chain(entries).chain(&end).collect();
+        // The kernel wants them in the order of their tags.
+        entries.sort();
+        for (tag, permissions, number) in entries {
+            list.extend(tag.to_le_bytes());
+            list.extend(permissions.to_le_bytes());
+            list.extend(number.to_le_bytes());
+        }
+        let flags = rustix::fs::XattrFlags::empty();
+        let name = "system.posix_acl_access";
+        rustix::fs::setxattr(folder, name, &list, flags).expect("a file system with lists");
+    }
+
+    const USER: u16 = 2;
+    const GROUP: u16 = 8;
+
+    #[test]
+    fn accounts_of_an_access_control_list_are_masters() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let shared = folder.path().join("shared");
+        std::fs::create_dir(&shared).unwrap();
+        std::fs::write(shared.join("file"), "").unwrap();
+        let mode = |mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&shared, mode).unwrap();
+        };
+        let masters = || {
+            let about = rustix::fs::stat(&shared).unwrap();
+            assert_eq!((about.st_mode & 0o777, about.st_gid), (0o775, 0));
+            let opened = open(CWD, shared.as_os_str()).unwrap();
+            Masters::of(&about, &writers(&opened, &about))
+        };
+        mode(0o775);
+        assert_eq!(masters(), Masters::Root);
+        // The mode is the same for all of these.
+        let rows: [(&[(u16, u16, u32)], Masters); 6] = [
+            (&[], Masters::Root),
+            (&[(USER, 5, 1000)], Masters::Root),
+            (&[(USER, 7, 0), (GROUP, 7, 0)], Masters::Root),
+            (&[(USER, 7, 1000)], Masters::Account(1000)),
+            (&[(USER, 7, 1000), (USER, 7, 1001)], Masters::Several),
+            (&[(GROUP, 7, 100)], Masters::Several),
+        ];
+        for (entries, expected) in rows {
+            let trail = trail_to(&shared.join("file"));
+            let before = masters();
+            share(&shared, entries);
+            assert_eq!(masters(), expected, "{entries:?}");
+            assert_eq!(trail.is_same(), before == expected, "{entries:?}");
+        }
+    }
+
     fn trail_to(path: &Path) -> Trail {
         let mut trail = Trail::default();
         let found = walk(path, &mut trail);
