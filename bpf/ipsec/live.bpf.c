@@ -9,6 +9,11 @@
  * iterator, over TCP sockets, gives connections their marks: those that were adopted, and those
  * that an earlier policy has marked. A listener needs no mark, and a datagram socket gets its own
  * at its next send to a named peer. Plaintext that the policy forbids is dropped in any case.
+ *
+ * Users choose how many descriptors there are: a process may have half a million of one socket, and
+ * hand them on to its children. So a process is identified once for all its descriptors, and a
+ * socket is reported once for each process, as far as `judged_sockets` reaches. User space reads
+ * the rows in parts, and does other work between them.
  */
 #include "connections.h"
 #include "sockets.h"
@@ -19,6 +24,7 @@ struct seq_file;
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
+	__u64 session_id; /* which no other run of an iterator has; not 0 */
 };
 
 /* The members have eight bytes each. */
@@ -104,24 +110,99 @@ static __always_inline void list_ends(struct usher_live_socket *row, struct sock
 	row->uid = BPF_CORE_READ(socket, sk_uid.val);
 }
 
-/*
- * The socket of a descriptor, if it is one of IP that can be protected, and its family. Subflows of
- * MPTCP and accepted sockets of SCTP would not be their socket's.
- */
-static __always_inline struct sock *socket_of(struct file *file, __u32 *family)
+/* Returns 1 if a socket is one of IP that can be protected. Subflows of MPTCP and accepted sockets
+ * of SCTP would not be their socket's. */
+static __always_inline int is_protectable(struct sock *socket, __u32 *family)
 {
-	struct socket *socket = bpf_sock_from_file(file);
-	struct sock___ends *ends;
-	__u32 protocol;
+	struct sock___ends *ends = (struct sock___ends *)socket;
+	__u32 protocol = BPF_CORE_READ(ends, sk_protocol);
 
-	if (!socket || !socket->sk)
-		return 0;
-	ends = (struct sock___ends *)socket->sk;
 	*family = BPF_CORE_READ(ends, __sk_common.skc_family);
-	protocol = BPF_CORE_READ(ends, sk_protocol);
-	if (!is_of_ip(*family) || protocol == IPPROTO_MPTCP || protocol == IPPROTO_SCTP)
+	return is_of_ip(*family) && protocol != IPPROTO_MPTCP && protocol != IPPROTO_SCTP;
+}
+
+/* The process whose descriptors are visited. */
+struct holder {
+	__u64 number; /* of the process, its program and the run of the iterator */
+	__u64 is_governed; /* by the policy, and in reach */
+	struct usher_governed maker; /* if so, its identities */
+};
+
+/* Key: 0. User space runs one iterator at a time; each finds its own holder anew. */
+ARRAY_TABLE(holders, 1, struct holder);
+
+/* A descriptor that this run has judged. */
+struct judged {
+	__u64 socket; /* the distance from the key of identities */
+	__u64 holder; /* the holder's number */
+};
+
+#define JUDGED_PLACES 4096
+
+/* Key: the lowest bits of a socket's mixed address. A place has the last socket that came to it.
+ * Limit: 4,096. Full: a socket whose place another has taken is judged again. */
+ARRAY_TABLE(judged_sockets, JUDGED_PLACES, struct judged);
+
+/* The number of a process for `holders`. An exec changes it, and the end of the process. */
+static __always_inline __u64 number_of_holder(const struct in_force *policy,
+					      struct task_struct *task, __u64 session,
+					      const struct usher_program_key *key)
+{
+	__u64 mixed = mixed_with(key->words[0], (char *)task - (char *)key);
+
+	mixed = mixed_with(mixed, task->start_boottime);
+	mixed = mixed_with(mixed, task->self_exec_id);
+	mixed = mixed_with(mixed, policy->generation);
+	mixed = mixed_with(mixed, session);
+	return mixed_with(mixed, key->words[1]) | 1;
+}
+
+/* Finds out who holds the descriptors of a task, once for all of them. `present`: a policy in force
+ * to which a program that it governs is left; none: there is none. */
+static __always_inline struct holder *holder_of(const struct in_force *policy,
+						const struct in_force *present,
+						struct task_struct *task, __u64 session)
+{
+	struct usher_program_key *key = first_of(&program_keys);
+	struct holder *holder = first_of(&holders);
+	struct usher_governed maker __aligned = {};
+	__u64 number;
+	int governed;
+
+	if (!key || !holder)
 		return 0;
-	return socket->sk;
+	number = number_of_holder(policy, task, session, key);
+	if (holder->number == number)
+		return holder;
+	governed = set_user(policy, &maker, task) && is_in_reach(task);
+	if (governed && present && maker_entry(present, &maker))
+		governed = 0;
+	holder->number = number;
+	holder->is_governed = governed;
+	holder->maker = maker;
+	return holder;
+}
+
+/* Returns 1 if this run has judged a descriptor of the holder with this socket before. */
+static __always_inline int is_judged(struct sock *socket, const struct holder *holder)
+{
+	struct usher_program_key *key = first_of(&program_keys);
+	struct judged *judged;
+	__u64 distance;
+	__u32 place;
+
+	if (!key)
+		return 0;
+	distance = (char *)socket - (char *)key;
+	place = mixed_with(key->words[1], distance) % JUDGED_PLACES;
+	judged = bpf_map_lookup_elem(&judged_sockets, &place);
+	if (!judged)
+		return 0;
+	if (judged->socket == distance && judged->holder == holder->number)
+		return 1;
+	judged->socket = distance;
+	judged->holder = holder->number;
+	return 0;
 }
 
 /*
@@ -135,23 +216,25 @@ SEC("iter/task_file")
 int prepares(struct bpf_iter__task_file *context)
 {
 	struct usher_live_socket row __aligned = { .adopted = 1 };
-	struct usher_governed fresh __aligned = {};
 	struct task_struct *task = context->task;
 	struct file *file = context->file;
 	struct in_force next = {}, now = {};
-	struct sock *socket;
+	struct usher_governed fresh __aligned;
+	struct socket *socket;
+	struct holder *holder;
 	__u32 family;
 
-	if (!task || !file || !read_next_policy(&next))
+	if (!task || !file)
 		return 0;
-	socket = socket_of(file, &family);
-	if (!socket || bpf_sk_storage_get(&sockets, socket, 0, 0))
+	socket = bpf_sock_from_file(file);
+	if (!socket || !socket->sk || !read_next_policy(&next))
 		return 0;
-	if (!set_user(&next, &fresh, task) || !is_in_reach(task))
+	holder = holder_of(&next, read_policy(&now) ? &now : 0, task, context->meta->session_id);
+	if (!holder || !holder->is_governed || !is_protectable(socket->sk, &family) ||
+	    bpf_sk_storage_get(&sockets, socket->sk, 0, 0))
 		return 0;
-	if (read_policy(&now) && maker_entry(&now, &fresh))
-		return 0;
-	if (!bpf_sk_storage_get(&sockets, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE))
+	fresh = holder->maker;
+	if (!bpf_sk_storage_get(&sockets, socket->sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE))
 		return 0;
 	COUNT(adopted);
 	bpf_seq_write(context->meta->seq, &row, sizeof(row));
@@ -159,8 +242,8 @@ int prepares(struct bpf_iter__task_file *context)
 }
 
 /*
- * Run by user space, which reads a struct usher_live_socket for each, also for sockets with a mark
- * of ours whose maker is no longer governed (USHER_UNGOVERNED). Kernel 5.12.
+ * Run by user space, which reads a struct usher_live_socket for each socket of a process, also for
+ * sockets with a mark of ours whose maker is no longer governed (USHER_UNGOVERNED). Kernel 5.12.
  */
 SEC("iter/task_file")
 int lists(struct bpf_iter__task_file *context)
@@ -168,23 +251,33 @@ int lists(struct bpf_iter__task_file *context)
 	struct task_struct *task = context->task;
 	struct file *file = context->file;
 	struct usher_live_socket row __aligned = {};
-	struct usher_policy_entry *entry;
+	struct usher_policy_entry *entry = 0;
 	struct usher_governed *own;
+	struct socket *from_file;
+	struct holder *holder;
 	struct sock *socket;
 	struct in_force now;
 	__u32 family;
 
-	if (!task || !file || !read_policy(&now))
+	if (!task || !file)
 		return 0;
-	socket = socket_of(file, &family);
-	if (!socket)
+	from_file = bpf_sock_from_file(file);
+	if (!from_file || !from_file->sk || !read_policy(&now))
+		return 0;
+	socket = from_file->sk;
+	holder = holder_of(&now, 0, task, context->meta->session_id);
+	if (!holder)
 		return 0;
 	own = bpf_sk_storage_get(&sockets, socket, 0, 0);
+	if ((!own && !holder->is_governed) || is_judged(socket, holder) ||
+	    !is_protectable(socket, &family))
+		return 0;
 	if (!is_governed(&now, own, family)) {
-		struct usher_governed fresh __aligned = {};
+		struct usher_governed fresh __aligned = holder->maker;
 
-		entry = set_user(&now, &fresh, task);
-		if (entry && is_in_reach(task)) {
+		if (holder->is_governed)
+			entry = maker_entry(&now, &fresh);
+		if (entry) {
 			govern(&now, &fresh, entry, family);
 			if (own)
 				replace_maker(own, &fresh);

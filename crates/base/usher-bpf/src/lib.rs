@@ -55,7 +55,9 @@ pub use lack::Lack;
 pub use lsm::Hooks;
 pub use mirrored::Mirrored;
 pub use netfilter::{NetfilterHook, NetfilterPlace, leave_netfilter};
-pub use object::{Object, cgroup_number, keep_for_all, let_go, program_id, run, run_on_packet};
+pub use object::{
+    Iteration, Object, cgroup_number, keep_for_all, let_go, program_id, run, run_on_packet,
+};
 pub use pins::{Objects, Pins, exists};
 pub use plain::Plain;
 pub use ring::{Batch, Ring};

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapHandle, Program, ProgramMut};
@@ -21,6 +22,47 @@ const FRESH: &str = "fresh_";
 const ITERATED: usize = 64 * 1024;
 /// Errors after which an iterator is read on.
 const RETRIED: [io::ErrorKind; 2] = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
+
+/// An iterator that has begun. It runs only within [`Iteration::go_on`].
+#[derive(Debug)]
+pub struct Iteration {
+    iterator: Iter,
+    /// The beginning of a row.
+    written: Vec<u8>,
+    chunk: Vec<u8>,
+}
+
+impl Iteration {
+    /// Goes on for so long, and hands on each row that the iterator has written. The kernel visits up to
+    /// a million objects at a time, so it may take a fraction of a second longer. Returns whether
+    /// everything has been visited.
+    ///
+    /// # Errors
+    /// The kernel's error; some rows have been handed on then.
+    pub fn go_on<R: Plain>(
+        &mut self,
+        limit: Duration,
+        mut take: impl FnMut(R),
+    ) -> Result<bool, KernelError> {
+        let begun = Instant::now();
+        loop {
+            match self.iterator.read(&mut self.chunk) {
+                Ok(0) => return Ok(true),
+                Ok(length) => self.written.extend_from_slice(&self.chunk[..length]),
+                // EAGAIN: it has visited a million objects and written nothing yet.
+                Err(error) if RETRIED.contains(&error.kind()) => {}
+                Err(error) => return Err(KernelError::system("reading an iterator")(error)),
+            }
+            let whole = self.written.len() - self.written.len() % size_of::<R>();
+            let rows = self.written[..whole].chunks_exact(size_of::<R>());
+            rows.filter_map(R::read).for_each(&mut take);
+            self.written.drain(..whole);
+            if begun.elapsed() >= limit {
+                return Ok(false);
+            }
+        }
+    }
+}
 
 /// Loaded programs and tables. Dropping it releases those that are not attached, pinned or
 /// otherwise open.
@@ -134,27 +176,23 @@ impl Object {
     pub fn iterate<R: Plain>(
         &self,
         program: &'static str,
-        mut take: impl FnMut(R),
+        take: impl FnMut(R),
     ) -> Result<(), KernelError> {
+        self.begin(program)?.go_on(Duration::MAX, take).map(drop)
+    }
+
+    /// Begins an iterator, to be run in parts.
+    pub fn begin(&self, program: &'static str) -> Result<Iteration, KernelError> {
         let program = self.find(program)?;
         let link = program.attach_iter_with_opts(IterOpts::None);
         let link = link.map_err(KernelError::bpf("attaching an iterator"))?;
-        let iterator = Iter::new(&link);
-        let mut iterator = iterator.map_err(KernelError::bpf("beginning an iterator"))?;
-        let (mut written, mut chunk) = (Vec::new(), vec![0; ITERATED]);
-        loop {
-            match iterator.read(&mut chunk) {
-                Ok(0) => return Ok(()),
-                Ok(length) => written.extend_from_slice(&chunk[..length]),
-                // EAGAIN: it has visited a million objects and written nothing yet.
-                Err(error) if RETRIED.contains(&error.kind()) => continue,
-                Err(error) => return Err(KernelError::system("reading an iterator")(error)),
-            }
-            let whole = written.len() - written.len() % size_of::<R>();
-            let rows = written[..whole].chunks_exact(size_of::<R>());
-            rows.filter_map(R::read).for_each(&mut take);
-            written.drain(..whole);
-        }
+        // The kernel keeps the program as long as it runs.
+        let iterator = Iter::new(&link).map_err(KernelError::bpf("beginning an iterator"))?;
+        Ok(Iteration {
+            iterator,
+            written: Vec::new(),
+            chunk: vec![0; ITERATED],
+        })
     }
 
     /// Attaches programs in order to a control group (the path of its folder), beside other

@@ -4,6 +4,8 @@ mod apply;
 mod held;
 mod sockets;
 
+pub use sockets::Visit;
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;

@@ -72,8 +72,8 @@ pub struct LivePage {
 pub(crate) struct Gathering {
     after: u64,
     most: usize,
-    /// With the number of processes that hold them.
-    found: BTreeMap<u64, (Row, u32)>,
+    /// With the number of processes that hold them, and the last of these.
+    found: BTreeMap<u64, (Row, u32, u32)>,
     counted: HashSet<u64>,
     cut: bool,
 }
@@ -90,7 +90,8 @@ impl Gathering {
         }
     }
 
-    /// Takes what the kernel reports of one descriptor.
+    /// Takes what the kernel reports of one process that holds a socket. The rows of a process come
+    /// together, but one socket may come several times among them.
     pub fn take(&mut self, row: Row) {
         let cookie = row.cookie;
         if self.counted.len() < MOST_COUNTED {
@@ -99,7 +100,12 @@ impl Gathering {
         if cookie <= self.after {
             return;
         }
-        self.found.entry(cookie).or_insert((row, 0)).1 += 1;
+        let process = row.process;
+        let (_, holders, last) = self.found.entry(cookie).or_insert((row, 0, 0));
+        if *holders == 0 || *last != process {
+            *holders += 1;
+            *last = process;
+        }
         if self.found.len() > self.most {
             self.found.pop_last();
             self.cut = true;
@@ -109,7 +115,7 @@ impl Gathering {
     /// The page. `name` names makers.
     pub fn page(self, name: impl Fn(Maker) -> Option<ProgramName>) -> LivePage {
         let last = self.found.keys().next_back().copied();
-        let sockets = self.found.into_values().map(|(row, holders)| {
+        let sockets = self.found.into_values().map(|(row, holders, _)| {
             let program = name(Maker {
                 script: ScriptId::new(row.script.script),
                 place_of_script: PlaceId::new(row.script.place),
@@ -157,9 +163,10 @@ mod tests {
     use super::*;
     use usher_bpf::Plain;
 
-    fn row(cookie: u64) -> Row {
+    fn row(cookie: u64, process: u32) -> Row {
         Row {
             cookie,
+            process,
             ..Row::zeroed()
         }
     }
@@ -169,7 +176,10 @@ mod tests {
         let (mut pages, mut after) = (Vec::new(), Some(0));
         while let Some(cookie) = after {
             let mut gathering = Gathering::new(cookie, most);
-            rows.iter().for_each(|cookie| gathering.take(row(*cookie)));
+            for (cookie, process) in rows.iter().zip(0..) {
+                gathering.take(row(*cookie, process));
+                gathering.take(row(*cookie, process));
+            }
             let page = gathering.page(|_| None);
             assert_eq!(page.total, rows.iter().collect::<HashSet<_>>().len());
             let sockets = page.sockets.iter().map(|one| (one.cookie, one.holders));

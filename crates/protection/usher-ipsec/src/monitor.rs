@@ -7,10 +7,13 @@ use std::fmt;
 use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use usher_base::address_bytes;
 use usher_bpf::executables::{self, Identifier};
-use usher_bpf::{Insertion, KernelError, Lack, Object, Objects, Pins, Table, run_on_packet};
+use usher_bpf::{
+    Insertion, Iteration, KernelError, Lack, Object, Objects, Pins, Table, run_on_packet,
+};
 use usher_protection::{Class, Level};
 
 use crate::error::IpsecError;
@@ -30,6 +33,9 @@ use loading::{
     PACKETS, PINNED, PREPARES, SCRIPTS, SHARED, at_hooks, attach, forget_scripts, load_calls,
     load_live, load_scripts, note_daemons,
 };
+
+/// How long sockets are looked for before a policy comes in force.
+const PREPARING: Duration = Duration::from_secs(2);
 
 /// The table of the generation and the mask in force.
 pub(crate) const STATE: &str = "state";
@@ -209,14 +215,23 @@ impl Monitor {
     }
 
     /// Finds the sockets that the next policy will govern and this one does not, so that no use of them
-    /// is refused once it is in force. Returns their number.
+    /// is refused once it is in force. Returns their number. Users choose how many descriptors there are,
+    /// so after some seconds the policy comes in force all the same.
     fn prepare(&self) -> usize {
         let mut prepared = 0;
-        // Without a listing, `visit` says so.
+        // Without a listing, `begin_visit` says so.
         if let Ok(live) = &self.live {
-            let listed = live.iterate(PREPARES, |_: Row| prepared += 1);
-            if let Err(error) = listed {
-                tracing::warn!(%error, "older connections may fail until they are found");
+            let begun = live.begin(PREPARES);
+            let count = |_: Row| prepared += 1;
+            match begun.and_then(|mut visit| visit.go_on(PREPARING, count)) {
+                Ok(true) => {}
+                Ok(false) => tracing::warn!(
+                    "processes hold very many descriptors: older connections may fail until they are \
+                     found"
+                ),
+                Err(error) => {
+                    tracing::warn!(%error, "older connections may fail until they are found");
+                }
             }
         }
         prepared
@@ -297,14 +312,20 @@ impl Monitor {
         self.live.is_ok()
     }
 
-    /// Hands on each descriptor of a socket of a governed program, and of a socket that a program with a
-    /// former block made, as long as it has a mark of ours. Sockets that are older than the
-    /// policy, or were made by another program, become the holder's program's: their packets are
-    /// treated by its policy from now on.
+    /// Begins a visit of all descriptors. It returns a row for each process and socket of a governed
+    /// program, and of a socket that a program with a former block made, as long as it has a mark of
+    /// ours; sometimes several. Sockets that are older than the policy, or were made by another program,
+    /// become the holder's program's: their packets are treated by its policy from now on.
     ///
-    /// A descriptor that is only on its way between processes is not seen.
-    pub(crate) fn visit(&self, take: impl FnMut(Row)) -> Result<(), IpsecError> {
-        Ok(self.live()?.iterate(LISTS, take)?)
+    /// A descriptor that is only on its way between processes is not seen. One visit goes on at a time,
+    /// though several may have begun.
+    pub(crate) fn begin_visit(&self) -> Result<Iteration, IpsecError> {
+        Ok(self.live()?.begin(LISTS)?)
+    }
+
+    /// The generation of the policy in force.
+    pub(crate) fn generation(&self) -> Result<u32, IpsecError> {
+        Ok(self.state.get(&0)?.map_or(0, |state| state.generation))
     }
 
     /// Gives the TCP connections of governed programs, in the caller's network namespace, the marks

@@ -37,7 +37,7 @@ impl Answers<Protection> for Force {
 
 impl Answers<Sockets> for Force {
     async fn answer(&self, asked: Sockets) -> Result<SocketsView, Failed> {
-        Ok(self.sockets(asked.after, asked.most)?)
+        Ok(self.sockets(asked.after, asked.most).await?)
     }
 }
 

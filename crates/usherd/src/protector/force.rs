@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_ike::{Acquire, Ike, Notice};
-use usher_ipsec::{Ipsec, IpsecError, MarkMask, Ours, Released, SWITCHED_OFF, class_of};
+use usher_ipsec::{Ipsec, IpsecError, MarkMask, Ours, Released, SWITCHED_OFF, Visit, class_of};
 use usher_local::configuration::Configuration;
 use usher_local::paths;
 use usher_local::requests::SocketsView;
@@ -21,6 +21,7 @@ use usher_proto::host_key::HostPublicKey;
 
 use super::addresses::OwnAddresses;
 use super::error::ProtectionError;
+use super::finding::{PART, REST};
 use super::last_answers::LastAnswers;
 use super::negotiated::Negotiated;
 use super::negotiation::{self, classes};
@@ -48,6 +49,8 @@ pub(super) struct Force {
     state: Mutex<State>,
     /// The names that the policy in force has looked up.
     wanted: watch::Sender<BTreeSet<HostName>>,
+    /// A change is in force whose sockets are not all found.
+    unfound: Notify,
 }
 
 impl Force {
@@ -61,6 +64,7 @@ impl Force {
                 ..State::default()
             }),
             wanted: watch::Sender::default(),
+            unfound: Notify::new(),
         }
     }
 
@@ -210,7 +214,7 @@ impl Force {
                 applied
             }
         };
-        state.settle();
+        self.settle(state);
         state.guard();
         if ike.is_some() {
             state.negotiated.keep_only(&hosts);
@@ -340,14 +344,27 @@ impl Force {
         }
         state.negotiated.save(Path::new(paths::NEGOTIATED));
         if is_new {
-            state.settle();
+            self.settle(&mut state);
         }
     }
 
-    /// Governs older sockets of the programs. One listing is not enough: a connection that waits to be
+    fn settle(&self, state: &mut State) {
+        state.settle();
+        if state.finding.goes_on() {
+            self.unfound.notify_one();
+        }
+    }
+
+    /// Governs older sockets of the programs, as far as they are found in a short time. Returns whether
+    /// there may be more. One visit of all descriptors is not enough: a connection that waits to be
     /// accepted, and a socket on its way between processes, has no descriptor.
-    pub(super) fn adopt_sockets(&self) {
-        self.state.lock().adopt();
+    pub(super) fn adopt_some(&self) -> bool {
+        !self.state.lock().adopt(PART)
+    }
+
+    /// Waits until there is a change whose sockets are not all found.
+    pub(super) async fn unfound(&self) {
+        self.unfound.notified().await;
     }
 
     /// Reports sysctls that others have changed, each change once.
@@ -412,7 +429,7 @@ impl Force {
         if let Some(applied) = ipsec.follow_programs()? {
             tracing::info!("programs have new files, which are governed now");
             state.applied = applied;
-            state.settle();
+            self.settle(&mut state);
             state.guard();
         }
         Ok(())
@@ -442,29 +459,50 @@ impl Force {
         self.state.lock().is_guarded
     }
 
-    /// A page of the live sockets of governed programs.
+    /// A page of the live sockets of governed programs, by the policy in force at its end.
     ///
     /// # Errors
     /// When the kernel's state cannot be read.
-    pub(super) fn sockets(&self, after: u64, most: u64) -> Result<SocketsView, IpsecError> {
-        let mut state = self.state.lock();
-        if after == 0 {
-            // The listing adopts as well, but counts none.
-            state.adopt();
-        }
-        let State {
-            configuration,
-            ipsec,
-            answers,
-            ..
-        } = &mut *state;
-        match (ipsec, configuration) {
-            (Some(ipsec), Some(configuration)) => {
-                let names = answers.names(unix_time());
-                sockets::page(ipsec, &configuration.checked.policy, &names, after, most)
+    pub(super) async fn sockets(&self, after: u64, most: u64) -> Result<SocketsView, IpsecError> {
+        let most = usize::try_from(most.min(SocketsView::MOST)).unwrap_or(usize::MAX);
+        loop {
+            let begun = {
+                let state = self.state.lock();
+                let (Some(ipsec), Some(policy)) = (&state.ipsec, &state.configuration) else {
+                    return Ok(SocketsView::default());
+                };
+                (ipsec.begin_page(after, most)?, Arc::clone(policy))
+            };
+            let (mut visit, configuration) = begun;
+            while !self.visit_some(&mut visit)? {
+                tokio::time::sleep(REST).await;
             }
-            _ => Ok(SocketsView::default()),
+            let mut state = self.state.lock();
+            let State {
+                ipsec,
+                configuration: present,
+                answers,
+                ..
+            } = &mut *state;
+            let (Some(ipsec), Some(present)) = (ipsec, present) else {
+                return Ok(SocketsView::default());
+            };
+            if Arc::ptr_eq(&configuration, present) && ipsec.is_of_policy(&visit)? {
+                let names = answers.names(unix_time());
+                return sockets::page(ipsec, &present.checked.policy, &names, visit);
+            }
         }
+    }
+
+    /// Continues a visit for a short time. Returns whether it is complete.
+    fn visit_some(&self, visit: &mut Visit) -> Result<bool, IpsecError> {
+        let mut state = self.state.lock();
+        let Some(ipsec) = &mut state.ipsec else {
+            return Ok(true);
+        };
+        let (adopted, is_complete) = ipsec.go_on(visit, PART)?;
+        state.note_adopted(adopted);
+        Ok(is_complete)
     }
 
     /// The generation in force.

@@ -21,6 +21,7 @@ mod addresses;
 mod answers;
 mod contest;
 mod error;
+mod finding;
 mod force;
 mod last_answers;
 mod names;
@@ -126,6 +127,7 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<
             result = watch(&force, watcher) => result,
             () = announce(&force, notices) => Ok(()),
             result = look(&force, had_guard) => result,
+            () = find_sockets(&force) => Ok(()),
             () = names::follow(&force) => Ok(()),
             () = watchdog() => Ok(()),
         }
@@ -186,8 +188,21 @@ async fn announce(force: &Force, mut notices: mpsc::Receiver<Notice>) {
     tracing::error!("the task that negotiates has ended");
 }
 
-/// Follows the files of programs and this host's addresses, finds older sockets, looks at the sysctls,
-/// logs refusals, and keeps the answers for names. Returns when a guard has come that does not know this
+/// Finds older sockets, for ever: at intervals, and after a change that has not found them all.
+async fn find_sockets(force: &Force) {
+    loop {
+        while force.adopt_some() {
+            tokio::time::sleep(finding::REST).await;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOKING) => {}
+            () = force.unfound() => {}
+        }
+    }
+}
+
+/// Follows the files of programs and this host's addresses, looks at the sysctls, logs refusals, and keeps
+/// the answers for names. Returns when a guard has come that does not know this
 /// process as a daemon.
 async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
     let mut now = tokio::time::interval(LOOKING);
@@ -197,7 +212,6 @@ async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
         usher_daemon::messages::summarize();
         report("the programs cannot be followed", force.follow_programs());
         report("plaintext of services may pass", force.mend_services());
-        force.adopt_sockets();
         force.follow_addresses();
         report("the sysctls cannot be read", force.look_at_sysctls());
         report("the counters cannot be read", force.tell_refusals());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use usher_ipsec::{Ipsec, IpsecError, LiveSocket, LiveTreatment, Sa, Sas};
+use usher_ipsec::{Ipsec, IpsecError, LiveSocket, LiveTreatment, Sa, Sas, Visit};
 use usher_local::requests::{SaView, SocketView, SocketsView, TreatmentView};
 use usher_policy::Policy;
 use usher_policy::protection::{Class, Deciding, Level, Names, Traffic};
@@ -28,17 +28,15 @@ const STATES: [&str; 13] = [
 const TCP: u16 = 6;
 const UDP: u16 = 17;
 
-/// A page of them: see [`usher_local::requests::Sockets`]. `policy` is the one in force, and `names`
-/// what its names stand for.
+/// The page of a complete visit: see [`usher_local::requests::Sockets`]. `policy` is the one in force,
+/// and `names` what its names stand for.
 pub(super) fn page(
     ipsec: &mut Ipsec,
     policy: &Policy,
     names: &Names,
-    after: u64,
-    most: u64,
+    visit: Visit,
 ) -> Result<SocketsView, IpsecError> {
-    let most = usize::try_from(most.min(SocketsView::MOST)).unwrap_or(usize::MAX);
-    let page = ipsec.sockets(after, most)?;
+    let page = ipsec.page(visit);
     let sas = ipsec.sas()?;
     let mut deciding = BTreeMap::new();
     let mut sockets = Vec::with_capacity(page.sockets.len());

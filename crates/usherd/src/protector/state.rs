@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use usher_base::HostName;
 use usher_bpf::Objects;
@@ -14,13 +14,10 @@ use usher_local::configuration::Configuration;
 use usher_policy::protection::{Class, Tables};
 
 use super::contest::Contest;
+use super::finding::Finding;
 use super::last_answers::LastAnswers;
 use super::negotiated::Negotiated;
 use super::refusals::Refusals;
-
-/// How long all connections are looked at again after a change. A handshake that was under way, whose
-/// connection may have the former mark, has ended by then.
-const SETTLING: Duration = Duration::from_secs(120);
 
 /// The tables in force, and the state around them.
 #[derive(Debug, Default)]
@@ -34,6 +31,7 @@ pub(super) struct State {
     pub(super) adopted: u64,
     /// When tables, programs or held peers have changed last.
     pub(super) changed: Option<Instant>,
+    pub(super) finding: Finding,
     /// The reason that older sockets cannot be found.
     pub(super) unlisted: Option<String>,
     /// Sysctls that others have changed, as last reported.
@@ -57,46 +55,6 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Follows a change of tables, programs or held peers: adopts sockets, and gives connections their
-    /// marks.
-    pub(super) fn settle(&mut self) {
-        self.changed = Some(Instant::now());
-        self.adopt();
-    }
-
-    /// Governs the sockets that are older than the policy, or that another program made and passed on.
-    /// A failure does not end what is in force; it is reported once, and in `usher protection show`.
-    pub(super) fn adopt(&mut self) {
-        let Some(ipsec) = &mut self.ipsec else { return };
-        let is_settled = self.changed.is_none_or(|since| since.elapsed() > SETTLING);
-        let adopted = match is_settled {
-            true => ipsec.adopt_later(),
-            false => ipsec.adopt(),
-        };
-        let adopted = match adopted {
-            Ok(adopted) => adopted,
-            Err(error) => {
-                let error = error.to_string();
-                if self.unlisted.as_ref() != Some(&error) {
-                    tracing::error!(
-                        error,
-                        "sockets that are older than the policy cannot be found"
-                    );
-                }
-                self.unlisted = Some(error);
-                return;
-            }
-        };
-        self.unlisted = None;
-        if adopted > 0 {
-            tracing::info!(
-                sockets = adopted,
-                "sockets that are older than the policy are governed now"
-            );
-        }
-        self.adopted += adopted as u64;
-    }
-
     /// Holds a host to a class whose SAs have come, at all of its addresses: an attacker on the path who
     /// drops IKE at one of them must not get the traffic with it in the clear. Returns whether an address
     /// is held only from now on, and the first error; further addresses are held all the same.

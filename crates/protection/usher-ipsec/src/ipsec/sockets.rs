@@ -1,11 +1,36 @@
 //! Sockets of governed programs: adopting and listing them.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use usher_bpf::Iteration;
 
 use super::Ipsec;
 use crate::error::IpsecError;
-use crate::live::{Gathering, LivePage};
+use crate::live::{Gathering, LivePage, Row};
 use crate::shared::UNGOVERNED;
+
+/// A visit of all descriptors of the host, which [`Ipsec::go_on`] continues. Users choose how long it
+/// takes: each process may have half a million descriptors.
+pub struct Visit {
+    rows: Iteration,
+    /// The policy in force when it began.
+    generation: u32,
+    /// Connections get their marks even if no socket is adopted.
+    marks_always: bool,
+    /// Sockets adopted and not yet returned.
+    adopted: usize,
+    /// The marks that sockets carry.
+    carried: BTreeSet<u32>,
+    page: Option<Gathering>,
+}
+
+impl fmt::Debug for Visit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Visit").finish_non_exhaustive()
+    }
+}
 
 impl Ipsec {
     /// Adopts the sockets of governed programs that are older than the policy, or were made by
@@ -21,7 +46,8 @@ impl Ipsec {
     /// # Errors
     /// [`IpsecError::Unlisted`], or the kernel's error.
     pub fn adopt(&mut self) -> Result<usize, IpsecError> {
-        self.adopt_and_mark(true)
+        let visit = self.begin_adopting(true)?;
+        self.finish(visit).map(|(adopted, _)| adopted)
     }
 
     /// The same, where nothing has changed since connections got their marks: they are looked at only if
@@ -30,20 +56,109 @@ impl Ipsec {
     /// # Errors
     /// As [`Ipsec::adopt`].
     pub fn adopt_later(&mut self) -> Result<usize, IpsecError> {
-        self.adopt_and_mark(false)
+        let visit = self.begin_adopting(false)?;
+        self.finish(visit).map(|(adopted, _)| adopted)
     }
 
-    fn adopt_and_mark(&mut self, always: bool) -> Result<usize, IpsecError> {
-        let (mut adopted, mut carried) = (0, BTreeSet::new());
-        self.monitor.visit(|row| {
-            adopted += usize::from(row.adopted != 0);
-            carried.insert(row.mark & self.mask.bits());
+    /// Begins what [`Ipsec::adopt`] does (`marks_always`), or [`Ipsec::adopt_later`].
+    ///
+    /// # Errors
+    /// As [`Ipsec::adopt`].
+    pub fn begin_adopting(&self, marks_always: bool) -> Result<Visit, IpsecError> {
+        Ok(Visit {
+            rows: self.monitor.begin_visit()?,
+            generation: self.monitor.generation()?,
+            marks_always,
+            adopted: 0,
+            carried: BTreeSet::new(),
+            page: None,
+        })
+    }
+
+    /// Begins a page of at most `most` sockets of governed programs, in the order of their cookies, after
+    /// the cookie `after` (0: the first page). Adopts like [`Ipsec::adopt_later`]. Each page visits all
+    /// descriptors of the host.
+    ///
+    /// A socket without a descriptor is not among them: a connection that waits to be accepted, or
+    /// that its program has closed.
+    ///
+    /// # Errors
+    /// As [`Ipsec::adopt`].
+    pub fn begin_page(&self, after: u64, most: usize) -> Result<Visit, IpsecError> {
+        Ok(Visit {
+            page: Some(Gathering::new(after, most)),
+            ..self.begin_adopting(false)?
+        })
+    }
+
+    /// Continues a visit for so long, or a fraction of a second longer. Returns the number of sockets
+    /// adopted meanwhile, and whether the visit is complete.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn go_on(
+        &mut self,
+        visit: &mut Visit,
+        limit: Duration,
+    ) -> Result<(usize, bool), IpsecError> {
+        let mask = self.mask.bits();
+        let Visit {
+            rows,
+            adopted,
+            carried,
+            page,
+            ..
+        } = visit;
+        let is_complete = rows.go_on(limit, |row: Row| {
+            *adopted += usize::from(row.adopted != 0);
+            carried.insert(row.mark & mask);
+            if let Some(page) = page.as_mut().filter(|_| row.application != UNGOVERNED) {
+                page.take(row);
+            }
         })?;
-        if always || adopted > 0 {
+        let adopted = std::mem::take(adopted);
+        if adopted > 0 || is_complete && visit.marks_always {
             self.monitor.mark_connections()?;
         }
-        self.forget_stale(&carried);
-        Ok(adopted + std::mem::take(&mut self.prepared))
+        // The marks of another policy may have come to sockets that were visited before.
+        if is_complete && self.is_of_policy(visit)? {
+            self.forget_stale(&visit.carried);
+        }
+        Ok((adopted + std::mem::take(&mut self.prepared), is_complete))
+    }
+
+    /// Returns whether the policy in force is that of the beginning of the visit.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn is_of_policy(&self, visit: &Visit) -> Result<bool, IpsecError> {
+        Ok(self.monitor.generation()? == visit.generation)
+    }
+
+    /// The page of a complete visit.
+    #[must_use]
+    pub fn page(&self, visit: Visit) -> LivePage {
+        let page = visit
+            .page
+            .map(|page| page.page(|maker| self.now.programs.name(maker)));
+        page.unwrap_or_default()
+    }
+
+    /// A page at once; see [`Ipsec::begin_page`]. The sockets that it adopts are not counted.
+    ///
+    /// # Errors
+    /// As [`Ipsec::adopt`].
+    pub fn sockets(&mut self, after: u64, most: usize) -> Result<LivePage, IpsecError> {
+        let prepared = std::mem::take(&mut self.prepared);
+        let visit = self.begin_page(after, most)?;
+        let finished = self.finish(visit);
+        self.prepared = prepared;
+        Ok(self.page(finished?.1))
+    }
+
+    fn finish(&mut self, mut visit: Visit) -> Result<(usize, Visit), IpsecError> {
+        let (adopted, _) = self.go_on(&mut visit, Duration::MAX)?;
+        Ok((adopted, visit))
     }
 
     /// Removes the entries of former rules that no socket needs any more.
@@ -55,29 +170,5 @@ impl Ipsec {
                 tracing::error!(%error, "the SPD keeps entries of former tables");
             }
         }
-    }
-
-    /// A page of at most `most` sockets of governed programs, in the order of their cookies, after
-    /// the cookie `after` (0: the first page). Adopts like [`Ipsec::adopt`]. Each page visits all
-    /// descriptors of the host.
-    ///
-    /// A socket without a descriptor is not among them: a connection that waits to be accepted, or
-    /// that its program has closed.
-    ///
-    /// # Errors
-    /// [`IpsecError::Unlisted`], or the kernel's error.
-    pub fn sockets(&self, after: u64, most: usize) -> Result<LivePage, IpsecError> {
-        let mut gathering = Gathering::new(after, most);
-        let mut adopted = false;
-        self.monitor.visit(|row| {
-            adopted |= row.adopted != 0;
-            if row.application != UNGOVERNED {
-                gathering.take(row);
-            }
-        })?;
-        if adopted {
-            self.monitor.mark_connections()?;
-        }
-        Ok(gathering.page(|maker| self.now.programs.name(maker)))
     }
 }

@@ -1,5 +1,7 @@
 //! Live sockets: listed, and adopted if they are older than the policy.
 
+use std::time::Duration;
+
 use usher_ipsec::LiveTreatment;
 use usher_protection::Level;
 
@@ -125,4 +127,100 @@ d = tcp(6); d.connect(('::ffff:10.1.0.2', 80))"
         governed.run("os.kill(child, 9); os.waitpid(child, 0); kept.clear()");
         assert_eq!(ipsec.sockets(0, 1000).unwrap().total, 0);
     }
+
+    fn a_process_holds_a_socket_once_however_many_descriptors_it_has(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&secure()).unwrap();
+        let mut governed = Actor::governed();
+        governed.run(&hoard(5, 1));
+        let live = ipsec.sockets(0, 9).unwrap().sockets;
+        assert_eq!(live.len(), 1, "{live:?}");
+        assert_eq!(live[0].holders, 2);
+        governed.run("end()");
+        assert_eq!(ipsec.sockets(0, 9).unwrap().sockets[0].holders, 1);
+    }
+
+    // The kernel visits at most a million descriptors at a time, and a process may have half of them.
+    fn a_visit_of_many_descriptors_leaves_room_for_other_work(world) {
+        const MANY: u32 = 1_050_000;
+        let mut ipsec = open(world);
+        ipsec.apply(&tables(&[])).unwrap();
+        let mut other = Actor::other();
+        other.run("import resource");
+        let most = other.number("resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100");
+        other.run(&hoard(most.min(MANY), MANY / most));
+        // After those in the order of the visit.
+        let mut governed = Actor::governed();
+        governed.run("a = tcp(); a.bind(('', 80)); a.listen()");
+        let mut visit = ipsec.begin_adopting(true).unwrap();
+        let mut page = ipsec.begin_page(0, 9).unwrap();
+        for visit in [&mut visit, &mut page] {
+            assert_eq!(ipsec.go_on(visit, Duration::ZERO).unwrap(), (0, false));
+        }
+        // Meanwhile another policy comes in force.
+        ipsec.apply(&secure()).unwrap();
+        assert!(!ipsec.is_of_policy(&visit).unwrap());
+        let mut adopted = 0;
+        for visit in [&mut visit, &mut page] {
+            loop {
+                let (more, is_complete) = ipsec.go_on(visit, Duration::ZERO).unwrap();
+                adopted += more;
+                if is_complete {
+                    break;
+                }
+            }
+        }
+        assert_eq!(adopted, 1);
+        let live = ipsec.sockets(0, 9).unwrap().sockets;
+        assert_eq!(live.len(), 1, "{live:?}");
+        assert_eq!(live[0].local.port(), 80);
+        assert_eq!(ipsec.adopt().unwrap(), 0, "it is governed");
+    }
+
+    #[ignore = "prints figures"]
+    fn the_time_of_a_pass_over_many_descriptors(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&secure()).unwrap();
+        let figures = |ipsec: &mut usher_ipsec::Ipsec, what: &str| {
+            let mut passes: Vec<_> = (0..5).map(|_| {
+                let begun = std::time::Instant::now();
+                ipsec.adopt_later().unwrap();
+                begun.elapsed()
+            }).collect();
+            passes.sort();
+            println!("{what}: a pass takes {:?} (median of 5)", passes[2]);
+        };
+        figures(&mut ipsec, "nothing else");
+        for (who, descriptors, processes) in [
+            ("others", 15_000, 9), ("others", 15_000, 199),
+            ("governed", 15_000, 9), ("governed", 15_000, 199),
+        ] {
+            let mut holder = match who {
+                "others" => Actor::other(),
+                _ => Actor::governed(),
+            };
+            holder.run(&hoard(descriptors, processes));
+            figures(&mut ipsec, &format!("{who}: {descriptors} descriptors of {} processes", processes + 1));
+            holder.run("end()");
+        }
+    }
+}
+
+/// Code that holds so many descriptors of one socket in the process and as many children.
+fn hoard(descriptors: u32, children: u32) -> String {
+    format!(
+        "import resource, signal
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+u = udp(); u.bind(('', 0)); held = [os.dup(u.fileno()) for _ in range({descriptors})]
+children = []
+for _ in range({children}):
+    child = os.fork()
+    if not child:
+        signal.pause()
+    children.append(child)
+def end():
+    for child in children: os.kill(child, 9); os.waitpid(child, 0)
+    os.closerange(held[0], held[-1] + 1)"
+    )
 }

@@ -1,0 +1,115 @@
+//! Finds the sockets that are older than the policy, or that another program made and passed on.
+//!
+//! Each visit passes all descriptors of the host, and users choose how many there are: hundreds of
+//! processes with half a million each take a minute. So a visit goes on in parts, between which the daemon
+//! does its other work, and rests as long as it works.
+
+use std::time::{Duration, Instant};
+
+use usher_ipsec::{IpsecError, Visit};
+
+use super::state::State;
+
+/// How long connections are looked at again after a change. A handshake that was under way, whose
+/// connection may have the former mark, has ended by then.
+const SETTLING: Duration = Duration::from_secs(120);
+
+/// How long a change of the policy waits for the sockets that it governs. If it takes longer, they are
+/// found after the change is in force.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// The part of a visit during which the daemon does nothing else.
+pub(super) const PART: Duration = Duration::from_millis(100);
+
+/// How long it does other work, or nothing, before the next part.
+pub(super) const REST: Duration = Duration::from_millis(100);
+
+/// The present visit of all descriptors.
+#[derive(Debug, Default)]
+pub(super) struct Finding {
+    visit: Option<Visit>,
+    /// Something has changed since it began, so another one follows.
+    is_due: bool,
+}
+
+impl Finding {
+    /// Returns whether a visit is under way or due.
+    pub(super) fn goes_on(&self) -> bool {
+        self.visit.is_some() || self.is_due
+    }
+}
+
+impl State {
+    /// Follows a change of tables, programs or held peers: adopts sockets, and gives connections their
+    /// marks; at once, unless there are very many descriptors.
+    pub(super) fn settle(&mut self) {
+        self.changed = Some(Instant::now());
+        let was_going_on = self.finding.goes_on();
+        self.finding.is_due = true;
+        // A visit under way is a long one.
+        if !was_going_on {
+            self.adopt(AT_ONCE);
+        }
+    }
+
+    /// Governs the sockets that are older than the policy, or that another program made and passed on:
+    /// continues the visit for so long, or begins one. Returns whether nothing is left to do. A failure
+    /// does not end what is in force; it is reported once, and in `usher protection show`.
+    pub(super) fn adopt(&mut self, limit: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            match self.adopt_for(limit.saturating_sub(begun.elapsed())) {
+                Ok(true) if !self.finding.is_due => break,
+                Ok(true) if begun.elapsed() < limit => {}
+                Ok(_) => return false,
+                Err(error) => {
+                    self.finding = Finding::default();
+                    let error = error.to_string();
+                    if self.unlisted.as_ref() != Some(&error) {
+                        tracing::error!(
+                            error,
+                            "sockets that are older than the policy cannot be found"
+                        );
+                    }
+                    self.unlisted = Some(error);
+                    return true;
+                }
+            }
+        }
+        self.unlisted = None;
+        true
+    }
+
+    /// Returns whether the visit is complete.
+    fn adopt_for(&mut self, limit: Duration) -> Result<bool, IpsecError> {
+        let is_settled = self.changed.is_none_or(|since| since.elapsed() > SETTLING);
+        let Some(ipsec) = &mut self.ipsec else {
+            self.finding = Finding::default();
+            return Ok(true);
+        };
+        let visit = match &mut self.finding.visit {
+            Some(visit) => visit,
+            none => {
+                self.finding.is_due = false;
+                none.insert(ipsec.begin_adopting(!is_settled)?)
+            }
+        };
+        let (adopted, is_complete) = ipsec.go_on(visit, limit)?;
+        if is_complete {
+            self.finding.visit = None;
+        }
+        self.note_adopted(adopted);
+        Ok(is_complete)
+    }
+
+    /// Counts sockets that are governed from now on.
+    pub(super) fn note_adopted(&mut self, adopted: usize) {
+        if adopted > 0 {
+            tracing::info!(
+                sockets = adopted,
+                "sockets that are older than the policy are governed now"
+            );
+        }
+        self.adopted += adopted as u64;
+    }
+}
