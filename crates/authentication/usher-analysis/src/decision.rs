@@ -12,7 +12,7 @@ use usher_policy::{
 use crate::how::{How, Offer, Request, programs_of};
 use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::{Objection, Reason};
-use crate::protection::{protecting, unmet, without_sas};
+use crate::protection::{needs_sas, protecting, unmet, without_ike, without_sas};
 use crate::question::Question;
 
 /// The policies of a network are those of one time ([`Policy::at`](usher_policy::Policy::at)): a
@@ -121,6 +121,18 @@ impl Network {
             case.ask_server(server, block)
         });
         case.ask_port(entry, service);
+        let blocks = match &acquaintance {
+            Some(acquaintance) => (acquaintance.server, acquaintance.client),
+            None => (
+                client.and_then(|client| client.policy.hosts.get(&question.server)),
+                server.and_then(|server| server.policy.hosts.get(&question.client)),
+            ),
+        };
+        if question.client != question.server && needs_sas(entry.map(|(_, entry)| entry), service) {
+            let sides = [client.zip(blocks.0), server.zip(blocks.1)];
+            let sides: Vec<(&HostPolicy, &Host)> = sides.into_iter().flatten().collect();
+            case.objections.extend(without_ike(&sides));
+        }
         if let (Some(acquaintance), Some(client), Some(server)) = (acquaintance, client, server) {
             case.ask_both((client, server), service, acquaintance);
         }

@@ -12,7 +12,7 @@ use usher_policy::{BlockKind, Clause, Client, ClientService, Host, joined};
 use crate::decision::target;
 use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::Reason;
-use crate::protection::{unmet, without_sas};
+use crate::protection::{needs_sas, unmet, without_ike, without_sas};
 use crate::sets::{Sample, SetId, Universe};
 
 /// A clause of one host's policy that another's contradicts. It permits less than it seems to.
@@ -149,11 +149,20 @@ impl<'n> Universe<'n> {
                     block: entry.host.clone(),
                 }));
             }
-            Some(_) => {
+            Some(of_host) => {
                 let (routes, server_block) = (&acquaintance.routes, &entry.host);
                 let unmet = unmet(host, server_block, routes, service);
                 if let Some(reason) = unmet.or_else(|| without_sas(host, entry, server)) {
                     return tell(refused(reason));
+                }
+                let elsewhere = host.name != server.name;
+                let needed = elsewhere && needs_sas(Some(entry), Some(service));
+                if let Some(of_server) = acquaintance.server.filter(|_| needed) {
+                    let objections = without_ike(&[(host, of_server), (server, of_host)]);
+                    if !objections.is_empty() {
+                        let reasons = objections.into_iter().map(|objection| objection.reason);
+                        return reasons.for_each(|reason| tell(refused(reason)));
+                    }
                 }
             }
         }

@@ -91,6 +91,22 @@ mistakes! {
             => "{client} has its connections with {service} protected by {wanted} of IPsec, and {host} \
                 negotiates no SAs for it";
             "write `protection {wanted};` in `service {service}` on {host}";
+        /// A connection needs IPsec, and a host's policy has no key for it: `of` is the host itself or
+        /// the other one, by its name there.
+        NoIkeKey { host: HostName, of: HostName, other: HostName }
+            => "IPsec must protect connections with {other}, and `host {of}` of {host} has no \
+                `ike-key`: no SAs are negotiated";
+            "write the key of its /etc/usher/ike/key.pub as `ike-key` into `host {of}` on {host}";
+        /// A connection needs IPsec, and a host's key for the other is none that the other has.
+        IkeKeyDiffers { host: HostName, other: HostName, block: HostName }
+            => "IPsec must protect connections with {other}, and the `ike-key` that {host} has for \
+                {other} is not the one that {other} has for itself";
+            "compare with /etc/usher/ike/key.pub on {other}, and correct `host {block}` on {host}";
+        /// A connection needs IPsec, and a host expects the other's key under another name.
+        IkeNameDiffers { host: HostName, other: HostName, block: HostName }
+            => "IPsec must protect connections with {other}, and {host} calls it `{block}`: its IKE \
+                daemon authenticates {other} by that name only";
+            "rename `host {block}` to `host {other}` on {host}";
         /// The user is disabled.
         Disabled { host: HostName, user: UserName }
             => "{user} is disabled on {host}"; "`usher user enable {user}`";

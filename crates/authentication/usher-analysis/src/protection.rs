@@ -1,13 +1,14 @@
 //! Compares the `protection` that a service demands with what the client's policy protects, program
-//! by program; and that of a `client` block with the server's policy.
+//! by program; that of a `client` block with the server's policy; and what both hosts need to
+//! negotiate SAs with each other.
 
 use usher_base::HostName;
 use usher_policy::protection::{Application, Traffic};
-use usher_policy::{ClientService, Service};
+use usher_policy::{BlockKind, Clause, ClientService, Host, Service};
 
 use crate::how::Route;
 use crate::network::HostPolicy;
-use crate::objection::Reason;
+use crate::objection::{Objection, Reason};
 
 /// The client's `application` blocks that protect connections with the service by what it demands,
 /// on one of the routes at least: in the order of the text. All of none, if it demands nothing.
@@ -43,6 +44,9 @@ pub(crate) fn unmet(
     service: &Service,
 ) -> Option<Reason> {
     let demanded = service.protection.as_ref()?.kind;
+    if *server == client.name {
+        return None; // Traffic that stays on a host needs no IPsec.
+    }
     let at_port = client.policy.client_services();
     let mut at_port = at_port.filter(|entry| entry.host == *server && entry.port == service.listen);
     let by_client =
@@ -65,10 +69,69 @@ pub(crate) fn without_sas(
     server: &HostPolicy,
 ) -> Option<Reason> {
     let kind = entry.protection?;
-    (!server.policy.negotiates(kind)).then(|| Reason::NoSas {
+    let elsewhere = client.name != server.name;
+    (elsewhere && !server.policy.negotiates(kind)).then(|| Reason::NoSas {
         host: server.name.clone(),
         service: entry.service.clone(),
         client: client.name.clone(),
         wanted: kind,
     })
+}
+
+/// Whether connections of an entry with a service need SAs between the two hosts, as far as the
+/// policies are known.
+pub(crate) fn needs_sas(entry: Option<&ClientService>, service: Option<&Service>) -> bool {
+    entry.is_some_and(|entry| entry.protection.is_some())
+        || service.is_some_and(|service| service.protection.is_some())
+}
+
+/// The reasons why two hosts cannot negotiate SAs with each other: of each whose policy is known, with
+/// its block for the other. Keys are those of the policies: no one knows here which of two a host uses
+/// while it replaces its key.
+pub(crate) fn without_ike(sides: &[(&HostPolicy, &Host)]) -> Vec<Objection> {
+    let mut objections = Vec::new();
+    let mut object = |host: &HostPolicy, block: &Host, reason| {
+        objections.push(Objection {
+            host: host.name.clone(),
+            reason,
+            clauses: vec![Clause::block(BlockKind::Host, &block.name)],
+        });
+    };
+    for &(host, other) in sides {
+        for block in [host.own(), other] {
+            if block.ike_keys.is_empty() {
+                let reason = Reason::NoIkeKey {
+                    host: host.name.clone(),
+                    of: block.name.clone(),
+                    other: other.name.clone(),
+                };
+                object(host, block, reason);
+            }
+        }
+    }
+    let &[(one, of_other), (other, of_one)] = sides else {
+        return objections;
+    };
+    for (host, block, other) in [(one, of_other, other), (other, of_one, one)] {
+        let (own, names) = (other.own(), (host.name.clone(), block.name.clone()));
+        let missing = block.ike_keys.is_empty() || own.ike_keys.is_empty();
+        if !missing && !block.ike_keys.iter().any(|key| own.ike_keys.contains(key)) {
+            let (host_name, block_name) = names.clone();
+            let reason = Reason::IkeKeyDiffers {
+                host: host_name,
+                other: other.name.clone(),
+                block: block_name,
+            };
+            object(host, block, reason);
+        }
+        if block.name != other.name {
+            let reason = Reason::IkeNameDiffers {
+                host: names.0,
+                other: other.name.clone(),
+                block: names.1,
+            };
+            object(host, block, reason);
+        }
+    }
+    objections
 }

@@ -10,7 +10,7 @@ use usher_policy::{ClientService, Principal, Service};
 use crate::certificates::ByCertificate;
 use crate::how::{How, Offer, Request, programs_of};
 use crate::network::{Acquaintance, Holders, HostPolicy, Network};
-use crate::protection::{protecting, unmet, without_sas};
+use crate::protection::{needs_sas, protecting, unmet, without_ike, without_sas};
 use crate::sets::{SetId, Universe};
 
 /// The sides whose policies establish a right.
@@ -117,6 +117,11 @@ impl<'n> Universe<'n> {
                     }
                     // It has the name of a host with another key, so it is neither that host nor another.
                     None if network.host(&block.name).is_some() => None,
+                    None if needs_sas(Some(entry), None)
+                        && !without_ike(&[(client, block)]).is_empty() =>
+                    {
+                        None
+                    }
                     None => Some(Right {
                         client: &client.name,
                         service: &entry.service,
@@ -142,7 +147,10 @@ impl<'n> Universe<'n> {
                     .iter()
                     .filter_map(|host| server.policy.hosts.get(host));
                 let strangers = blocks.filter(|block| {
-                    network.host_by_key(&block.key).is_none() && network.host(&block.name).is_none()
+                    network.host_by_key(&block.key).is_none()
+                        && network.host(&block.name).is_none()
+                        && !(needs_sas(None, Some(service))
+                            && !without_ike(&[(server, *block)]).is_empty())
                 });
                 rights.extend(strangers.map(|block| Right {
                     client: &block.name,
@@ -172,7 +180,8 @@ impl<'n> Universe<'n> {
         permitted: SetId,
     ) -> Option<Right<'n>> {
         let service = server.policy.services.get(&entry.service)?;
-        let from_there = service.hosts.contains(&acquaintance.client?.name);
+        let (of_server, of_client) = (acquaintance.server?, acquaintance.client?);
+        let from_there = service.hosts.contains(&of_client.name);
         let reachable = acquaintance.control_agrees && !acquaintance.routes.is_empty();
         if service.listen != entry.port || !from_there || !reachable {
             return None;
@@ -180,6 +189,12 @@ impl<'n> Universe<'n> {
         let routes = &acquaintance.routes;
         if unmet(client, &entry.host, routes, service).is_some()
             || without_sas(client, entry, server).is_some()
+        {
+            return None;
+        }
+        if client.name != server.name
+            && needs_sas(Some(entry), Some(service))
+            && !without_ike(&[(client, of_server), (server, of_client)]).is_empty()
         {
             return None;
         }

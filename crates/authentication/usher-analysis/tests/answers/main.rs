@@ -21,8 +21,12 @@ service imap { program \"/x\"; listen 143; users mail; hosts laptop; style user;
 
 fn hosts_text() -> String {
     let block = |number: u8, name: &str| {
-        let key = HostPublicKey::from_bytes([number; 32]).to_openssh();
-        format!("host {name} {{ address 10.77.0.{number}, fd77::{number}; key \"{key}\"; }}\n")
+        let key = |number| HostPublicKey::from_bytes([number; 32]).to_openssh();
+        let (key, ike) = (key(number), key(50 + number));
+        format!(
+            "host {name} {{ address 10.77.0.{number}, fd77::{number}; key \"{key}\"; \
+             ike-key \"{ike}\"; }}\n"
+        )
     };
     block(1, "laptop") + &block(2, "mailhost")
 }

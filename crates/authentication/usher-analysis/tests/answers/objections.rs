@@ -1,6 +1,6 @@
 //! The objections to a connection, and their remedies.
 
-use usher_analysis::{HostPolicy, Network, Universe};
+use usher_analysis::{HostPolicy, Network, Question, Universe};
 use usher_policy::Moment;
 use usher_proto::HostPublicKey;
 
@@ -211,6 +211,132 @@ fn a_client_block_protects_as_the_service_demands() {
         ),
     ]);
     assert_eq!(objections(&network, "alice").len(), 2);
+}
+
+#[test]
+fn hosts_that_cannot_negotiate_are_refused_where_ipsec_must_protect() {
+    let ike = |number: u8| {
+        let key = HostPublicKey::from_bytes([50 + number; 32]).to_openssh();
+        format!("ike-key \"{key}\";")
+    };
+    let (laptop, mailhost, other) = (ike(1), ike(2), ike(3));
+    let demand = (
+        "mailhost",
+        "listen 143;",
+        "listen 143; protection encryption;",
+    );
+    let request = (
+        "laptop",
+        "client mail {",
+        "client mail { protection encryption;",
+    );
+    let none = |host: &str, of: &str, other: &str| {
+        told(
+            &format!(
+                "IPsec must protect connections with {other}, and `host {of}` of {host} has no \
+                 `ike-key`: no SAs are negotiated"
+            ),
+            &format!(
+                "write the key of its /etc/usher/ike/key.pub as `ike-key` into `host {of}` on {host}"
+            ),
+        )
+    };
+    let differs = told(
+        "IPsec must protect connections with mailhost, and the `ike-key` that laptop has for mailhost \
+         is not the one that mailhost has for itself",
+        "compare with /etc/usher/ike/key.pub on mailhost, and correct `host mailhost` on laptop",
+    );
+    for (at, from, to, expected) in [
+        ("laptop", &laptop, "", none("laptop", "laptop", "mailhost")),
+        (
+            "laptop",
+            &mailhost,
+            "",
+            none("laptop", "mailhost", "mailhost"),
+        ),
+        (
+            "mailhost",
+            &laptop,
+            "",
+            none("mailhost", "laptop", "laptop"),
+        ),
+        (
+            "mailhost",
+            &mailhost,
+            "",
+            none("mailhost", "mailhost", "laptop"),
+        ),
+        ("laptop", &mailhost, other.as_str(), differs),
+    ] {
+        let without = (at, from.as_str(), to);
+        let network = network(&[demand, request, without]);
+        assert_eq!(
+            objections(&network, "alice"),
+            [expected.clone()],
+            "{without:?}"
+        );
+        let mut universe = Universe::new(&[&network]);
+        assert_eq!(universe.rights(&network).len(), 0, "{without:?}");
+        let found = universe.disagreements(&network);
+        let found: Vec<String> = found.iter().map(|one| one.matter.to_string()).collect();
+        assert_eq!(found, [expected.0], "{without:?}");
+    }
+    // By each side alone.
+    for (at, from, to) in [
+        ("laptop", &mailhost, demand),
+        ("mailhost", &laptop, request),
+    ] {
+        let host = if at == "laptop" { request } else { demand };
+        let both = network(&[host, (at, from.as_str(), "")]);
+        let one = both
+            .hosts()
+            .filter(|known| known.name.as_ref() == at)
+            .cloned();
+        let one = Network::new(one).expect("one host");
+        assert_eq!(objections(&one, "alice").len(), 1, "{at}, not {to:?}");
+        assert_eq!(Universe::new(&[&one]).rights(&one).len(), 0, "{at}");
+    }
+    // The key is another host's concern where IPsec protects nothing, and one of two is enough.
+    let keyless = network(&[("laptop", &mailhost, ""), ("mailhost", &laptop, "")]);
+    assert_eq!(objections(&keyless, "alice"), []);
+    let two = other.replace(';', &mailhost.replace("ike-key", ","));
+    let replacing = network(&[demand, request, ("mailhost", &mailhost, &two)]);
+    assert_eq!(objections(&replacing, "alice"), []);
+    // The IKE daemon knows its peer by the name of the block.
+    let called = [
+        demand,
+        request,
+        ("laptop", "host mailhost", "host post"),
+        ("laptop", "at mailhost", "at post"),
+    ];
+    assert_eq!(
+        objections(&network(&called), "alice"),
+        [told(
+            "IPsec must protect connections with mailhost, and laptop calls it `post`: its IKE daemon \
+             authenticates mailhost by that name only",
+            "rename `host post` to `host mailhost` on laptop"
+        )]
+    );
+    // Traffic that stays on a host needs no IPsec.
+    let own = network(&[
+        (
+            "mailhost",
+            "listen 143;",
+            "listen 143; protection encryption;",
+        ),
+        ("mailhost", "hosts laptop", "hosts any"),
+        ("mailhost", &mailhost, ""),
+        (
+            "mailhost",
+            "service imap {",
+            "client here { users mail; service imap at mailhost port 143; }\nservice imap {",
+        ),
+    ]);
+    let question = Question {
+        client: "mailhost".parse().expect("a host name"),
+        ..asked("alice")
+    };
+    assert_eq!(own.decide(&question).expect("known").objections, []);
 }
 
 #[test]

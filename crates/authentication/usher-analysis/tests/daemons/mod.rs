@@ -97,6 +97,37 @@ fn negotiates(host: &HostPolicy, kind: Kind) -> bool {
         || demands.any(|demanded| kind == Kind::Encryption || demanded.kind == kind)
 }
 
+/// As the protector: whether a host has its IKE daemon negotiate with another, which its policy has as
+/// `block`. It has neither a configuration without a key of its own, nor a peer without one.
+fn has_peer(host: &HostPolicy, block: &Host) -> bool {
+    !own(host).ike_keys.is_empty() && !block.ike_keys.is_empty()
+}
+
+/// As the IKE daemon of a host: whether it takes another for the one that its policy has as `block`.
+/// It compares the name and the key. Of two keys of its own the other may use either.
+fn authenticates(block: &Host, other: &HostPolicy) -> bool {
+    let mut keys = own(other).ike_keys.iter();
+    block.name == other.name && keys.any(|key| block.ike_keys.contains(key))
+}
+
+/// Whether the connection is one of those that SAs protect, as far as is known.
+fn needs_sas(
+    client: Option<(&HostPolicy, &Host)>,
+    server: Option<&HostPolicy>,
+    asked: &Connection<'_>,
+) -> bool {
+    let by_client = client.is_some_and(|(client, of_server)| {
+        let mut entries = client.policy.client_services();
+        entries.any(|entry| {
+            entry.host == of_server.name
+                && entry.service == *asked.service
+                && entry.protection.is_some()
+        })
+    });
+    let service = server.and_then(|server| server.policy.services.get(asked.service));
+    by_client || service.is_some_and(|service| service.protection.is_some())
+}
+
 /// As the kernels of both hosts: by the client's policy some program's traffic with the service is
 /// protected as the service demands, and what the client protects finds SAs.
 fn is_protected(
@@ -105,6 +136,9 @@ fn is_protected(
     to: IpAddr,
     asked: &Connection<'_>,
 ) -> bool {
+    if client.name == server.name {
+        return true; // It stays on the host.
+    }
     let entry = client.policy.client_services();
     let mut entry = entry.filter(|entry| entry.host == of_server.name);
     let entry = entry.find(|entry| entry.service == *asked.service);
@@ -169,6 +203,13 @@ pub fn expected(
             let mut to = to.filter(|to| from.iter().any(|from| from.is_ipv4() == to.is_ipv4()));
             let permitted =
                 permitted && to.any(|to| is_protected((client, of_server), server, *to, asked));
+            let ike = client.name == server.name
+                || !needs_sas(Some((client, of_server)), Some(server), asked)
+                || has_peer(client, of_server)
+                    && has_peer(server, of_client)
+                    && authenticates(of_server, server)
+                    && authenticates(of_client, client);
+            let permitted = permitted && ike;
             match server_permits(server, of_client, asked) {
                 Admits::User => answer(permitted, Verdict::Permitted),
                 Admits::Holder => answer(permitted, Verdict::WithCertificate),
@@ -177,11 +218,16 @@ pub fn expected(
         }
         (Some(client), None) => {
             let block = named(&client.policy, server);
-            let permitted = block.is_some_and(|block| client_permits(client, &block, asked));
+            let permitted = block.is_some_and(|block| {
+                let needed = needs_sas(Some((client, &block)), None, asked);
+                client_permits(client, &block, asked) && (!needed || has_peer(client, &block))
+            });
             answer(permitted, Verdict::NotRefusedHere)
         }
         (None, Some(server)) => {
             let block = named(&server.policy, client);
+            let needed = needs_sas(None, Some(server), asked);
+            let block = block.filter(|block| !needed || has_peer(server, block));
             match block.map(|block| server_permits(server, &block, asked)) {
                 Some(Admits::User) => Verdict::NotRefusedHere,
                 Some(Admits::Holder) => Verdict::WithCertificate,

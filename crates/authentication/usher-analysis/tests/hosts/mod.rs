@@ -67,6 +67,8 @@ pub struct Choices {
     reached: Vec<u8>,
     /// For each host, which traffic with it a program has protected.
     protects: Vec<u8>,
+    /// For each host, the keys of its IKE daemon: mostly the right one.
+    ike: Vec<u8>,
     /// For each service of each host: named, at which port, blocks.
     entries: Vec<(bool, bool, u8)>,
     purpose: bool,
@@ -89,7 +91,13 @@ pub fn choices() -> impl Strategy<Value = Choices> {
         vec((often(), seldom(), 1..16_u8, any::<u8>()), SERVICES.len()),
         vec((often(), seldom(), 1..16_u8), SERVICES.len() * HOSTS.len()),
         (any::<bool>(), seldom(), (any::<u8>(), any::<u8>())),
-        (disabled, vec(0..6_u8, SERVICES.len()), vec(0..6_u8, SERVICES.len()), vec(any::<u8>(), HOSTS.len())),
+        (
+            disabled,
+            vec(0..6_u8, SERVICES.len()),
+            vec(0..6_u8, SERVICES.len()),
+            vec(any::<u8>(), HOSTS.len()),
+            vec(0..20_u8, HOSTS.len()),
+        ),
         prop::option::of((any::<u8>(), any::<u8>())),
     )
         .prop_map(
@@ -100,7 +108,7 @@ pub fn choices() -> impl Strategy<Value = Choices> {
                 services,
                 entries,
                 (purpose, certified, authorities),
-                (disabled, demands, reached, protects),
+                (disabled, demands, reached, protects, ike),
                 keys,
             )| Choices {
                 views,
@@ -111,6 +119,7 @@ pub fn choices() -> impl Strategy<Value = Choices> {
                 demands,
                 reached,
                 protects,
+                ike,
                 entries,
                 purpose,
                 disabled,
@@ -128,7 +137,22 @@ fn chosen<'a>(mask: u8, from: &[&'a str]) -> Vec<&'a str> {
         .collect()
 }
 
-fn host_text(viewer: usize, number: usize, view: View) -> (String, String) {
+/// The keys that a host has for another's IKE daemon.
+fn ike_keys(viewer: usize, number: usize, choice: u8) -> String {
+    let key = |number: usize| {
+        let number = u8::try_from(number).expect("few hosts");
+        HostPublicKey::from_bytes([number; 32]).to_openssh()
+    };
+    let (right, wrong) = (key(50 + number), key(60 + HOSTS.len() * viewer + number));
+    match choice {
+        0 => String::new(),
+        1 => format!("ike-key \"{wrong}\";"),
+        2 => format!("ike-key \"{right}\", \"{wrong}\";"),
+        _ => format!("ike-key \"{right}\";"),
+    }
+}
+
+fn host_text(viewer: usize, number: usize, view: View, ike: u8) -> (String, String) {
     let name = match view {
         View::OtherName => format!("{}-else", HOSTS[number]),
         _ => HOSTS[number].to_owned(),
@@ -157,7 +181,8 @@ fn host_text(viewer: usize, number: usize, view: View) -> (String, String) {
         ""
     };
     let key = HostPublicKey::from_bytes(key).to_openssh();
-    let text = format!("host {name} {{ address {addresses}; key \"{key}\"; {control} }}\n");
+    let ike = ike_keys(viewer, number, ike);
+    let text = format!("host {name} {{ address {addresses}; key \"{key}\"; {ike} {control} }}\n");
     (name, text)
 }
 
@@ -170,7 +195,7 @@ fn policy_text(viewer: usize, choices: &Choices) -> String {
             known.push(None);
             continue;
         }
-        let (name, block) = host_text(viewer, number, view);
+        let (name, block) = host_text(viewer, number, view, choices.ike[number]);
         known.push(Some(name));
         text += &block;
     }
