@@ -38,6 +38,7 @@ mod mistake;
 mod model;
 mod moment;
 mod names;
+mod peers;
 mod protected;
 mod text;
 mod unknown_name;

@@ -31,7 +31,7 @@ pub struct PolicyWarning {
 }
 
 impl PolicyWarning {
-    fn new(explanation: String, remedy: impl Into<String>) -> Self {
+    pub(crate) fn new(explanation: String, remedy: impl Into<String>) -> Self {
         Self {
             clause: None,
             explanation,
@@ -85,6 +85,7 @@ impl Policy {
         }
         let protection = usher_protection::warnings(&self.applications, &self.names);
         warnings.extend(protection.into_iter().map(PolicyWarning::from));
+        self.warn_of_peers(&mut warnings);
         let unknown = self.unknown_names().into_iter();
         warnings.extend(unknown.map(|unknown| {
             let explanation = format!(
@@ -393,7 +394,7 @@ fn warn_of_service_manager(block: &MacBlock, warnings: &mut Vec<PolicyWarning>) 
 }
 
 /// The first few names, fit for a terminal, and how many more there are.
-fn some_of(names: &BTreeSet<String>) -> String {
+pub(crate) fn some_of(names: &BTreeSet<String>) -> String {
     const SHOWN: usize = 8;
     let first = names.iter().take(SHOWN).map(|name| shown(60, name));
     let first = first.collect::<Vec<_>>().join(", ");

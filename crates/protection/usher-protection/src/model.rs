@@ -11,7 +11,7 @@ use std::num::NonZeroU16;
 
 use serde::Serialize;
 use usher_base::HostName;
-use usher_language::{AddressRange, Name, Origin};
+use usher_language::{AddressRange, AddressSet, Name, Origin};
 
 use crate::class::{Class, Kind, Level, Profile};
 use crate::names::Names;
@@ -195,6 +195,20 @@ impl Application {
 }
 
 impl<'p> Deciding<'p> {
+    /// The networks that decide, each with those of its addresses that no network before it has.
+    pub fn apart(&self) -> Vec<(&'p Network, Vec<AddressRange>)> {
+        let mut covered = AddressSet::default();
+        let networks = self.networks.iter().map(|(network, ranges)| {
+            let own = ranges.iter().flat_map(|&range| {
+                let own = covered.missing(range);
+                covered.add(range);
+                own
+            });
+            (*network, own.collect())
+        });
+        networks.collect()
+    }
+
     /// The verdict of [`Application::traffic`], and the statement that decides: an item; a `network`;
     /// the head of a protection none of whose items has the ports; the head of the block for a peer
     /// that no network has, or the `network` whose name is unanswered. None for loopback addresses,
