@@ -12,6 +12,7 @@ use usher_policy::{BlockKind, Clause, Client, ClientService, Host, joined};
 use crate::decision::target;
 use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::Reason;
+use crate::programs::unanswered;
 use crate::protection::{needs_sas, unmet, without_ike, without_sas};
 use crate::sets::{Sample, SetId, Universe};
 
@@ -70,12 +71,35 @@ pub enum Matter {
         server: HostName,
         users: Arc<Sample>,
     },
+    /// A program's traffic passes only with a protection that nothing on the other hosts gives it.
+    #[error(
+        "`application {application}` of {host} demands `{item}`, and no block of {} protects traffic \
+         with {host} like that: none of it passes",
+        first(.others)
+    )]
+    NotAnswered {
+        host: HostName,
+        application: String,
+        item: String,
+        others: Vec<HostName>,
+    },
+}
+
+/// As many hosts as a reader needs.
+fn first(hosts: &[HostName]) -> String {
+    const SHOWN: usize = 8;
+    let names = joined(hosts.iter().take(SHOWN), ", ");
+    match hosts.len().saturating_sub(SHOWN) {
+        0 => names,
+        rest => format!("{names} and {rest} more"),
+    }
 }
 
 impl<'n> Universe<'n> {
     /// The contradictions between the policies of a network of this universe, by host. Users who
     /// are disabled, lack a key or need a certificate are not contradictions. Neither is a service
-    /// of an admitting host for which the admitted host has no `client` block.
+    /// of an admitting host for which the admitted host has no `client` block. `application` blocks
+    /// are compared by peers, ports and class: which programs speak with each other is not known.
     pub fn disagreements(&mut self, network: &'n Network) -> Vec<Disagreement> {
         let mut found = Vec::new();
         for host in network.hosts() {
@@ -96,6 +120,7 @@ impl<'n> Universe<'n> {
                 }
             }
         }
+        unanswered(network, &mut found);
         found
     }
 

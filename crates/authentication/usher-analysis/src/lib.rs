@@ -32,6 +32,7 @@ mod how;
 mod modules;
 mod network;
 mod objection;
+mod programs;
 mod protection;
 mod question;
 mod rights;

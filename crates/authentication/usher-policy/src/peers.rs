@@ -2,9 +2,8 @@
 //! hosts that are reached in the clear at other addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use usher_language::AddressRange;
 use usher_protection::{Application, Level, Network, NetworkType, Peers, Protection};
 
 use crate::model::{Host, Policy};
@@ -117,11 +116,8 @@ fn in_the_clear(
 }
 
 fn is_everybody(peers: &Peers) -> bool {
-    let all_v4 = AddressRange::new(Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::BROADCAST.into());
-    let last = Ipv6Addr::from_bits(u128::MAX);
-    let all_v6 = AddressRange::new(Ipv6Addr::UNSPECIFIED.into(), last.into());
     match peers {
-        Peers::Range(range) => [all_v4, all_v6].contains(&Some(*range)),
+        Peers::Range(range) => range.is_everybody(),
         Peers::Name(_) => false,
     }
 }

@@ -46,6 +46,16 @@ impl AddressRange {
         self.last
     }
 
+    /// Whether these are all addresses of their family: `0.0.0.0/0` or `::/0`.
+    pub fn is_everybody(self) -> bool {
+        match (self.first, self.last) {
+            (IpAddr::V4(first), IpAddr::V4(last)) => {
+                first == Ipv4Addr::UNSPECIFIED && last == Ipv4Addr::BROADCAST
+            }
+            (first, last) => number(first) == 0 && number(last) == u128::MAX,
+        }
+    }
+
     /// Whether the address is one of these.
     pub fn contains(self, address: IpAddr) -> bool {
         address.is_ipv4() == self.first.is_ipv4() && (self.first..=self.last).contains(&address)

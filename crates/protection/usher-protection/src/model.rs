@@ -276,7 +276,7 @@ impl Network {
 
 impl Protection {
     /// The items that decide about some ports: those before leave them some.
-    pub(crate) fn deciding(&self) -> Vec<&ProtectionItem> {
+    pub fn deciding(&self) -> Vec<&ProtectionItem> {
         let mut covered = PortPairs::default();
         let mut deciding = Vec::new();
         for item in &self.items {

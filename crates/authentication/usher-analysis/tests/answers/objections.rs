@@ -1,6 +1,6 @@
 //! The objections to a connection, and their remedies.
 
-use usher_analysis::{HostPolicy, Network, Question, Universe};
+use usher_analysis::{Disagreement, HostPolicy, Matter, Network, Question, Universe};
 use usher_policy::Moment;
 use usher_proto::HostPublicKey;
 
@@ -139,8 +139,11 @@ fn a_service_that_demands_protection_asks_it_of_the_client() {
         assert_eq!(objections(&network, "alice"), expected, "{kind}: {item}");
         let mut universe = Universe::new(&[&network]);
         assert_eq!(universe.rights(&network).len(), usize::from(meets));
+        // What the program demands by itself is another matter.
+        let of_service = |found: &Disagreement| matches!(found.matter, Matter::Refused { .. });
         let disagreements = universe.disagreements(&network).into_iter();
         let found: Vec<String> = disagreements
+            .filter(of_service)
             .map(|found| found.matter.to_string())
             .collect();
         let reasons: Vec<String> = expected.into_iter().map(|(reason, _)| reason).collect();
@@ -337,6 +340,114 @@ fn hosts_that_cannot_negotiate_are_refused_where_ipsec_must_protect() {
         ..asked("alice")
     };
     assert_eq!(own.decide(&question).expect("known").objections, []);
+}
+
+#[test]
+fn mandatory_traffic_of_a_program_needs_an_answer_of_the_other_host() {
+    let server = |item: &str| {
+        format!(
+            "application vsftpd {{ network laptop protected P; network 0.0.0.0/0 trusted; \
+             protection P {{ localport=21 remoteport=any {item}; localport=any remoteport=any \
+             authentication optional; }} }}\nservice imap {{"
+        )
+    };
+    let client = |network: &str, items: &str| {
+        format!(
+            "application ftp {{ {network}; network 0.0.0.0/0 untrusted; protection P {{ {items} }} }}\n\
+             client mail {{"
+        )
+    };
+    let mandatory = server("encryption mandatory");
+    let told = "`application vsftpd` of mailhost demands `localport=21 remoteport=any encryption \
+                mandatory`, and no block of laptop protects traffic with mailhost like that: none of it \
+                passes";
+    let to_it = "network mailhost protected P";
+    for (server, client, expected) in [
+        (&mandatory, "client mail {".to_owned(), &[told][..]),
+        (
+            &server("encryption optional"),
+            "client mail {".to_owned(),
+            &[],
+        ),
+        (
+            &mandatory,
+            client(to_it, "localport=any remoteport=21 encryption optional;"),
+            &[],
+        ),
+        (
+            &mandatory,
+            client(to_it, "localport=any remoteport=any encryption mandatory;"),
+            &[],
+        ),
+        // Another port, another class, another peer.
+        (
+            &mandatory,
+            client(to_it, "localport=any remoteport=22 encryption optional;"),
+            &[told],
+        ),
+        (
+            &mandatory,
+            client(
+                to_it,
+                "localport=any remoteport=21 authentication optional;",
+            ),
+            &[told],
+        ),
+        (
+            &mandatory,
+            client(
+                "network 10.9.9.9 protected P",
+                "localport=any remoteport=21 encryption optional;",
+            ),
+            &[told],
+        ),
+        // An item that never decides answers nothing.
+        (
+            &mandatory,
+            client(
+                to_it,
+                "localport=any remoteport=any authentication optional; localport=any remoteport=21 \
+                 encryption optional;",
+            ),
+            &[told],
+        ),
+        // The `client` block answers for every program.
+        (
+            &mandatory,
+            "client ftp { users mail; service ftp at mailhost port 21; protection encryption; }\n\
+             client mail {"
+                .to_owned(),
+            &["mailhost offers no service ftp"],
+        ),
+    ] {
+        let network = network(&[
+            ("mailhost", "service imap {", server),
+            ("laptop", "client mail {", &client),
+        ]);
+        let found = Universe::new(&[&network]).disagreements(&network);
+        let found: Vec<String> = found.iter().map(|one| one.matter.to_string()).collect();
+        assert_eq!(found, expected, "{server} {client}");
+    }
+    // An answer without keys is none.
+    let key = HostPublicKey::from_bytes([52; 32]).to_openssh();
+    let keyless = network(&[
+        ("mailhost", "service imap {", &mandatory),
+        (
+            "laptop",
+            "client mail {",
+            &client(to_it, "localport=any remoteport=21 encryption optional;"),
+        ),
+        ("laptop", &format!("ike-key \"{key}\";"), ""),
+    ]);
+    let found = Universe::new(&[&keyless]).disagreements(&keyless);
+    let found: Vec<String> = found.iter().map(|one| one.matter.to_string()).collect();
+    assert_eq!(
+        found,
+        [
+            "IPsec must protect connections with mailhost, and `host mailhost` of laptop has no `ike-key`: no \
+             SAs are negotiated"
+        ]
+    );
 }
 
 #[test]

@@ -9,6 +9,10 @@ use super::lines::Lines;
 use crate::failure::Failure;
 use crate::output::Output;
 
+/// What is not compared.
+const NOT_BY_PROGRAM: &str = "`application` blocks are compared by peers, ports and class only: which \
+     programs of two hosts speak with each other is not known, so see to it that both have a block";
+
 /// Prints the contradictions; the exit code says whether there are any.
 ///
 /// # Errors
@@ -43,6 +47,13 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
                 ),
                 (_, others) => format!("the policies of {} hosts agree", others + 1),
             };
+        }
+        if loaded
+            .network
+            .hosts()
+            .any(|host| !host.policy.applications.is_empty())
+        {
+            text = format!("{}\n{NOT_BY_PROGRAM}\n", text.trim_end());
         }
         text
     });
