@@ -260,9 +260,9 @@ fn what_is_served_otherwise_is_told_in_the_words_of_the_policy() {
         ),
     ]);
     let expected = "imap@mailhost from laptop\n\
-         ! changes: programs - -> \"/bin/mutt\"; protocol - -> imap; program \"/bin/cat\" -> \
-         \"/bin/cat\" \"-u\"; style user -> connection; keys - -> mail; session 8h -> 1h; \
-         reauthenticate - -> 90s\n";
+         ! changes: programs none -> \"/bin/mutt\"; protocol none -> imap; program \"/bin/cat\" -> \
+         \"/bin/cat\" \"-u\"; style user -> connection; keys none -> mail; session 8h -> 1h; \
+         reauthenticate none -> 90s\n";
     assert_eq!((code, text.as_str()), (1, expected));
     let (code, text) = told(&[(
         "mailhost",
@@ -270,7 +270,7 @@ fn what_is_served_otherwise_is_told_in_the_words_of_the_policy() {
         "keys mail; connect laptop port 25;",
     )]);
     assert!(
-        code == 1 && text.contains("; connect - -> laptop port 25; "),
+        code == 1 && text.contains("; connect anywhere -> laptop port 25; "),
         "{text}"
     );
     // The same words, with another meaning.
@@ -379,4 +379,146 @@ fn a_name_that_no_policy_has_fails_a_test_and_passes_a_check() {
     let (code, told, warned) = run("expect refuse user olga at laptop service imap;");
     assert_eq!(code, 0, "{told}");
     assert!(!warned.contains("expectation"), "{warned}");
+}
+
+const IKE: [(&str, &str); 2] = [
+    (
+        "address 192.0.2.2;",
+        "ike-key \"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK0wmN/Cr3JXqmLW7u+g9pTh+wyqDHpSQEIQczXkVx9i\";",
+    ),
+    (
+        "address 192.0.2.1;",
+        "ike-key \"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJfJ3eGmZ2r0Yl7r1lY5Y2n1xJY8u0v9hX0m3xU5Jb7k\";",
+    ),
+];
+
+/// Copies of both hosts' files, with IKE keys and under one name, after these changes.
+fn protected(changes: &[(&str, &str, &str)]) -> tempfile::TempDir {
+    let folder = copies();
+    for host in ["laptop", "mailhost"] {
+        let path = folder
+            .path()
+            .join("hosts")
+            .join(host)
+            .join("policy.d/mail.policy");
+        let mut text = fs::read_to_string(&path)
+            .unwrap()
+            .replace("post", "mailhost");
+        for (address, key) in IKE {
+            text = text.replace(address, &format!("{address} {key}"));
+        }
+        for (_, from, to) in changes.iter().filter(|(at, ..)| *at == host) {
+            assert!(text.contains(from), "{from}");
+            text = text.replace(from, to);
+        }
+        fs::write(path, text).unwrap();
+    }
+    folder
+}
+
+/// What `diff` says of two states.
+fn diff(old: &[(&str, &str, &str)], new: &[(&str, &str, &str)]) -> String {
+    let (old, new) = (protected(old), protected(new));
+    let old = old.path().join("hosts");
+    let (code, told, why) = ask(new.path(), &["diff", old.to_str().unwrap(), "hosts"]);
+    assert_eq!((code, why.as_str()), (1, ""), "{told}");
+    told
+}
+
+#[test]
+fn protection_of_both_sides_is_told_apart() {
+    let both = [
+        (
+            "mailhost",
+            "listen 143;",
+            "listen 143; protection authentication;",
+        ),
+        ("laptop", "port 143;", "port 143; protection encryption;"),
+    ];
+    let expected = "imap@mailhost from laptop\n\
+         ! changes: client's protection none -> encryption; service's protection none -> authentication\n";
+    assert_eq!(diff(&[], &both), expected);
+}
+
+#[test]
+fn a_block_inside_another_is_shown_whole_or_with_its_changed_lines() {
+    let block = |udp: &str, tcp: &str| {
+        format!(
+            "application ftp {{ network mailhost protected Tcp; network 0.0.0.0/0 trusted; {udp} \
+             protection Tcp {{ localport=any remoteport=21 encryption {tcp}; localport=any \
+             remoteport=any authentication optional; }} }}\nclient mail {{"
+        )
+    };
+    let udp = "network 192.0.2.7 protected Udp; protection Udp { localport=any remoteport=any encryption \
+               mandatory; }";
+    let (before, after) = (block("", "optional"), block(udp, "mandatory"));
+    let (before, after) = (
+        [("laptop", "client mail {", before.as_str())],
+        [("laptop", "client mail {", after.as_str())],
+    );
+    let new = "+ network 192.0.2.7 protected Udp;\n\
+               \x20 protection Tcp {\n\
+               -   localport=any remoteport=21 encryption optional;\n\
+               +   localport=any remoteport=21 encryption mandatory;\n\
+               \x20 }\n\
+               + protection Udp {\n\
+               +   localport=any remoteport=any encryption mandatory;\n\
+               + }\n";
+    assert_eq!(
+        diff(&before, &after),
+        format!("traffic of ftp on laptop\n{new}")
+    );
+    let told = diff(&after, &[]);
+    let gone = "- is left alone: no `application` block names it any more\n\
+                - network mailhost protected Tcp;\n";
+    assert!(
+        told.starts_with(&format!("traffic of ftp on laptop\n{gone}")),
+        "{told}"
+    );
+    assert!(
+        told.ends_with("-   localport=any remoteport=any encryption mandatory;\n- }\n"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_host_that_only_one_of_two_states_has_is_a_warning() {
+    let (old, new) = (protected(&[]), protected(&[]));
+    fs::remove_dir_all(new.path().join("hosts/laptop")).unwrap();
+    let (old, new) = (old.path().join("hosts"), new.path().join("hosts"));
+    for (from, to, called, other) in [(&old, &new, "OLD", "NEW"), (&new, &old, "NEW", "OLD")] {
+        let question = ["diff", from.to_str().unwrap(), to.to_str().unwrap()];
+        let (_, _, why) = ask(&old, &question);
+        let expected = format!(
+            "warning: laptop is only in {called}: in {other} its policy is not known, and the other hosts' \
+             policies alone decide about it\n"
+        );
+        assert_eq!(why, expected);
+    }
+}
+
+#[test]
+fn the_proxy_is_named_among_listed_programs_only_if_it_is_listed() {
+    for (programs, told) in [
+        (
+            "\"/bin/mutt\"",
+            "by these programs only: /bin/mutt, not the proxy at 127.0.2.1:143 (`/usr/bin/usher` is not listed)\n",
+        ),
+        (
+            "\"/bin/mutt\", \"/usr/bin/usher\"",
+            "by these programs only: /bin/mutt, /usr/bin/usher, the proxy at 127.0.2.1:143, which answers an IMAP LOGIN itself\n",
+        ),
+    ] {
+        let listed = format!("port 143; protocol imap; programs {programs};");
+        let folder = protected(&[
+            ("laptop", "port 143;", &listed),
+            (
+                "laptop",
+                "address 192.0.2.2;",
+                "address 192.0.2.2; loopback 127.0.2.1;",
+            ),
+        ]);
+        let (code, explained, _) = ask(folder.path(), &explain("alice@laptop"));
+        assert!(code == 0 && explained.contains(told), "{explained}");
+    }
 }

@@ -15,7 +15,7 @@ pub struct TrafficChange {
     pub host: HostName,
     /// The program.
     pub program: String,
-    /// Its former `application` block, one string a statement; none: it had no block, and its
+    /// Its former `application` block, one string a line of its canonical form; none: it had no block, and its
     /// traffic was left alone.
     pub before: Option<Vec<String>>,
     /// Its present block.
@@ -78,12 +78,9 @@ fn say_the_same(one: &Application, other: &Application) -> bool {
     }
 }
 
-/// The statements of a block, as its canonical form has them.
+/// The lines of a block between its braces, as its canonical form has them.
 fn statements(block: &Application) -> Vec<String> {
     let text = block.to_text();
-    let lines = text.lines().map(str::trim);
-    let lines = lines
-        .skip(1)
-        .filter(|line| !line.is_empty() && *line != "}");
-    lines.map(str::to_owned).collect()
+    let inner = text.lines().filter_map(|line| line.strip_prefix("  "));
+    inner.map(str::to_owned).collect()
 }

@@ -132,12 +132,12 @@ fn a_difference_tells_whose_traffic_is_treated_otherwise() {
         )
     };
     let changes: Vec<_> = changes.iter().map(told).collect();
-    assert_eq!(changes, [("sftp".to_owned(), None, Some(6))]);
+    assert_eq!(changes, [("sftp".to_owned(), None, Some(7))]);
     // Another treatment of one network, and a program less.
     let after = network(&block("ssh", &trusted.replace("trusted", "untrusted")));
     let changes = traffic_changes(&before, &after);
     let changes: Vec<_> = changes.iter().map(told).collect();
-    let expected = [("scp", Some(4), None), ("ssh", Some(4), Some(4))];
+    let expected = [("scp", Some(5), None), ("ssh", Some(5), Some(5))];
     assert_eq!(
         changes,
         expected.map(|(program, had, has)| (program.to_owned(), had, has))

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use usher_analysis::{
-    Change, How, ModuleChange, Offer, Request, TrafficChange, difference, module_changes,
+    Change, How, ModuleChange, Network, Offer, Request, TrafficChange, difference, module_changes,
     traffic_changes,
 };
 use usher_policy::{Programs, Protocol, joined};
@@ -11,7 +11,7 @@ use super::NO;
 use super::explain::units;
 use super::hosts::Loaded;
 use super::who_can::{note, only_with};
-use crate::output::{Output, first};
+use crate::output::{self, Output, first};
 
 /// The text when nothing changes.
 pub const NOTHING_CHANGES: &str =
@@ -19,6 +19,8 @@ pub const NOTHING_CHANGES: &str =
 
 /// Prints the difference; the exit code is that of diff(1).
 pub fn run(output: &Output, old: &Loaded, new: &Loaded) -> u8 {
+    warn_of_hosts((&old.network, "OLD"), (&new.network, "NEW"));
+    warn_of_hosts((&new.network, "NEW"), (&old.network, "OLD"));
     let changes = difference(&old.network, &new.network);
     let traffic = traffic_changes(&old.network, &new.network);
     let modules = module_changes(&old.network, &new.network);
@@ -38,6 +40,20 @@ pub fn run(output: &Output, old: &Loaded, new: &Loaded) -> u8 {
         texts.chain(modules.iter().map(module_text)).collect()
     });
     if nothing { 0 } else { NO }
+}
+
+/// Warns of hosts that only one of two networks has: what changes there is not a change of policy.
+fn warn_of_hosts((network, called): (&Network, &str), (other, without): (&Network, &str)) {
+    let only = network
+        .hosts()
+        .filter(|host| other.host(&host.name).is_none());
+    for host in only {
+        let name = &host.name;
+        output::warn(&format!(
+            "{name} is only in {called}: in {without} its policy is not known, and the other hosts' \
+             policies alone decide about it"
+        ));
+    }
 }
 
 /// A change of how a program's traffic is treated, for people.
@@ -70,22 +86,66 @@ pub fn module_text(change: &ModuleChange) -> String {
 fn statement_changes(before: Option<&[String]>, after: Option<&[String]>, gone: &str) -> String {
     let (had, has) = (before.unwrap_or_default(), after.unwrap_or_default());
     if before.is_some() && after.is_none() {
-        return format!("- {gone}\n") + &lines('-', had, &[]);
+        return format!("- {gone}\n") + &signed('-', had);
     }
     if before.is_none() && has.is_empty() {
         return "+ a block without statements\n".to_owned();
     }
-    let (gone, new) = (lines('-', had, has), lines('+', has, had));
-    match gone.is_empty() && new.is_empty() {
-        true => "! the same statements decide in another order\n".to_owned(),
-        false => gone + &new,
+    let (own_had, blocks_had) = by_block(had);
+    let (own_has, blocks_has) = by_block(has);
+    let mut text = lines('-', own_had, own_has) + &lines('+', own_has, own_had);
+    for (head, inner) in &blocks_had {
+        match blocks_has.iter().find(|(other, _)| other == head) {
+            None => text += &signed('-', inner),
+            Some((_, new)) => {
+                let changes = lines('-', inner, new) + &lines('+', new, inner);
+                if !changes.is_empty() {
+                    text += &format!("  {head}\n{changes}  }}\n");
+                }
+            }
+        }
     }
+    let is_new = |block: &&(&str, &[String])| !blocks_had.iter().any(|(head, _)| *head == block.0);
+    text.extend(
+        blocks_has
+            .iter()
+            .filter(is_new)
+            .map(|(_, inner)| signed('+', inner)),
+    );
+    match text.is_empty() {
+        true => "! the same statements decide in another order\n".to_owned(),
+        false => text,
+    }
+}
+
+/// A block inside another: its first line, and all of them.
+type Inner<'t> = (&'t str, &'t [String]);
+
+/// The statements before the first block inside, and the blocks inside, which come last in the canonical
+/// form.
+fn by_block(lines: &[String]) -> (&[String], Vec<Inner<'_>>) {
+    let is_head = |line: &String| line.ends_with('{');
+    let first = lines.iter().position(is_head).unwrap_or(lines.len());
+    let (own, blocks) = lines.split_at(first);
+    let blocks = blocks.split_inclusive(|line| line == "}");
+    (
+        own,
+        blocks.map(|block| (block[0].as_str(), block)).collect(),
+    )
 }
 
 /// The statements of the one that the other does not have.
 fn lines(sign: char, of: &[String], without: &[String]) -> String {
     let lines = of.iter().filter(|line| !without.contains(line));
     lines.map(|line| format!("{sign} {line}\n")).collect()
+}
+
+/// All of them.
+fn signed(sign: char, lines: &[String]) -> String {
+    lines
+        .iter()
+        .map(|line| format!("{sign} {line}\n"))
+        .collect()
 }
 
 /// A change, for people. It names at most `names` users who gain or lose access, and counts the rest.
@@ -140,7 +200,8 @@ fn differences(before: &How, after: &How) -> Vec<String> {
     told
 }
 
-/// The terms of a right in a fixed order: keywords and values, `-` for defaults and unknown values.
+/// The terms of a right in a fixed order: keywords and values, `none` for statements that are not there
+/// and for unknown values.
 fn statements(how: &How) -> Vec<(&'static str, String)> {
     // Rights, which are compared, have no routes.
     let How {
@@ -159,11 +220,17 @@ fn statements(how: &How) -> Vec<(&'static str, String)> {
     let values = port.into_iter().chain(client).chain(server);
     let values = values.chain(protected);
     keywords
-        .zip(values.map(|value| value.unwrap_or_else(|| "-".to_owned())))
+        .zip(values.map(|value| value.unwrap_or_else(|| "none".to_owned())))
         .collect()
 }
 
-const REQUESTED: [&str; 5] = ["programs", "protocol", "key", "loopback", "protected"];
+const REQUESTED: [&str; 5] = [
+    "programs",
+    "protocol",
+    "key",
+    "loopback",
+    "client's protection",
+];
 
 /// The values of [`REQUESTED`]. Every field is named, so that a new field does not compile unseen.
 fn requested(request: &Request) -> [Option<String>; REQUESTED.len()] {
@@ -202,7 +269,7 @@ const OFFERED: [&str; 12] = [
     "keys",
     "session",
     "reauthenticate",
-    "protection",
+    "service's protection",
 ];
 
 /// The values of [`OFFERED`].
@@ -231,12 +298,11 @@ fn offered(offer: &Offer) -> [Option<String>; OFFERED.len()] {
         umask.map(|umask| format!("{umask:03o}")),
         setuid.then(|| "permit".to_owned()),
         pam_session.then(|| "session".to_owned()),
-        connect.as_ref().map(|connect| {
-            if connect.entries.is_empty() {
-                "none".to_owned()
-            } else {
-                connect.to_string()
-            }
+        // `connect none` is a statement of its own.
+        Some(match connect {
+            Some(connect) if connect.entries.is_empty() => "none".to_owned(),
+            Some(connect) => connect.to_string(),
+            None => "anywhere".to_owned(),
         }),
         Some(style.to_string()),
         keys.as_ref().map(ToString::to_string),

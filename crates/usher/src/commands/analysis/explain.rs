@@ -154,19 +154,23 @@ fn how(decision: &Decision) -> String {
     text
 }
 
+/// The program of `usher proxy`, as `programs` lists it.
+const PROXY: &str = "/usr/bin/usher";
+
 fn asked(request: &Request) -> String {
-    // Whether the proxy is among the listed programs is not known here.
-    let as_listed = match request.programs {
-        Programs::Listed(_) => " if it is listed",
-        Programs::Asking | Programs::Any => "",
+    let permitted = match &request.programs {
+        Programs::Listed(paths) => paths.contains(PROXY),
+        Programs::Asking | Programs::Any => true,
     };
-    let proxy: String = request
-        .proxy
-        .iter()
-        .map(|address| format!(", the proxy at {address}{as_listed}"))
-        .collect();
+    let addresses = request.proxy.iter();
+    let proxy: String = match permitted {
+        true => addresses.map(|at| format!(", the proxy at {at}")).collect(),
+        false => addresses
+            .map(|at| format!(", not the proxy at {at} (`{PROXY}` is not listed)"))
+            .collect(),
+    };
     let imap = match request.protocol {
-        Protocol::Imap if !proxy.is_empty() => ", which answers an IMAP LOGIN itself",
+        Protocol::Imap if permitted && !proxy.is_empty() => ", which answers an IMAP LOGIN itself",
         _ => "",
     };
     let programs = match &request.programs {
