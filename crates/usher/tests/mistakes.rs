@@ -145,3 +145,22 @@ fn warnings_have_the_places_of_what_they_are_about() {
     let expected = expected.map(|warning| format!("warning: {warning}\n"));
     assert_eq!(told, expected.concat());
 }
+
+#[test]
+fn a_port_that_the_module_leaves_alone_has_one_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "mac portacl { port_high 70; permit user www tcp 80; permit user www tcp 70; }\n";
+    std::fs::write(folder.path().join("site.policy"), text).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_usher"))
+        .args(["policy", "check", "site.policy"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    let about = |permit: &str| told.lines().filter(|line| line.contains(permit)).count();
+    assert_eq!(about("`permit user www tcp 80`"), 1, "{told}");
+    assert!(
+        told.contains("`permit user www tcp 80` permits nothing more: `portacl` keeps this port from no process"),
+        "{told}"
+    );
+}

@@ -338,7 +338,7 @@ fn warn_of_rules(rules: &[AccessRule], warnings: &mut Vec<PolicyWarning>) {
 fn warn_of_ports(ports: &PortAcl, warnings: &mut Vec<PolicyWarning>) {
     for (permit, origin) in ports.needless() {
         let explanation = format!(
-            "{}: `{permit}` permits nothing more: every process binds this port",
+            "{}: `{permit}` permits nothing more: `portacl` keeps this port from no process",
             origin.place
         );
         let remedy = match permit.port {

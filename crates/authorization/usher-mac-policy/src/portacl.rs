@@ -179,12 +179,25 @@ impl PortAcl {
         lines
     }
 
-    /// The permits that permit nothing: of ports that every process binds.
+    /// The permits that permit nothing: of ports that the module keeps from no process.
     pub fn needless(&self) -> impl Iterator<Item = (&PortPermit, &Origin)> {
-        let permits = self.permits.iter();
-        permits.filter(|(permit, _)| match permit.port {
+        self.permits
+            .iter()
+            .filter(|(permit, _)| self.leaves(permit.port))
+    }
+
+    /// The permits without which the module would refuse something.
+    pub fn needed(&self) -> impl Iterator<Item = (&PortPermit, &Origin)> {
+        self.permits
+            .iter()
+            .filter(|(permit, _)| !self.leaves(permit.port))
+    }
+
+    /// Whether the module leaves a port to every process.
+    fn leaves(&self, port: u16) -> bool {
+        match port {
             0 => self.autoport_exempt,
             port => port > self.port_high,
-        })
+        }
     }
 }

@@ -133,6 +133,14 @@ fn permits_of_ports_that_everybody_binds_are_found() {
     );
     let strict = format!("{permits} port_high 1024; autoport_exempt no;");
     assert!(needless(&strict).is_empty());
+    // The others are needed.
+    let found = settings(permits);
+    let needed: Vec<String> = found
+        .needed()
+        .map(|(permit, _)| permit.to_string())
+        .collect();
+    assert_eq!(needed, ["permit user a tcp 1023"]);
+    assert_eq!(settings(&strict).needed().count(), 3);
 }
 
 proptest! {

@@ -363,7 +363,7 @@ fn ports_that_are_reserved(policy: &Policy) -> Vec<Warning> {
         ModuleSettings::Portacl(ports) => Some(ports),
         _ => None,
     });
-    let permits = settings.flat_map(|ports| &ports.permits);
+    let permits = settings.flat_map(|ports| ports.needed());
     let is_reserved =
         |permit: &PortPermit| (1..start).contains(&permit.port) && !permit.is_of_root();
     let reserved = permits.filter(|(permit, _)| is_reserved(permit));
