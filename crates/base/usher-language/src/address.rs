@@ -22,6 +22,8 @@ pub enum RangeFault {
     Form,
     /// The first address is after the last.
     Backwards,
+    /// A prefix longer than an address of the family, which has so many bits.
+    PrefixTooLong(u8),
     /// An address with bits after its prefix; this is the network that it lies in.
     HostBits(AddressRange),
     /// An IPv4 address written as IPv6.
@@ -96,9 +98,11 @@ impl AddressRange {
         };
         if let Some((base, length)) = text.split_once('/') {
             let base = address(base)?;
-            let length = digits(length).and_then(|length| u8::try_from(length).ok());
-            let network = length.and_then(|length| IpNet::new(base, length).ok());
-            let network = network.ok_or(RangeFault::Form)?;
+            let length = digits(length).ok_or(RangeFault::Form)?;
+            let most = if base.is_ipv4() { 32 } else { 128 };
+            let network = u8::try_from(length).ok();
+            let network = network.and_then(|length| IpNet::new(base, length).ok());
+            let network = network.ok_or(RangeFault::PrefixTooLong(most))?;
             let range = Self {
                 first: network.network(),
                 last: network.broadcast(),

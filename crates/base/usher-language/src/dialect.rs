@@ -90,6 +90,9 @@ pub struct StatementRule {
     /// Its purpose, in one line.
     #[serde(default)]
     pub about: String,
+    /// Beginnings of words by which people begin it mistakenly.
+    #[serde(skip)]
+    pub slips: &'static [&'static str],
 }
 
 /// The values of a statement.
@@ -303,6 +306,12 @@ impl StatementRule {
         self
     }
 
+    /// The same, recognized where it begins with another of its words.
+    pub fn slips(mut self, beginnings: &'static [&'static str]) -> Self {
+        self.slips = beginnings;
+        self
+    }
+
     /// The same, enforced only by a host that has this.
     pub fn needs(mut self, needs: &str) -> Self {
         self.needs = Some(needs.to_owned());
@@ -315,6 +324,11 @@ impl StatementRule {
             true => word.starts_with(&self.keyword),
             false => word == self.keyword,
         }
+    }
+
+    /// Whether a word begins a statement of this kind by mistake.
+    pub(crate) fn is_slip(&self, word: &str) -> bool {
+        self.slips.iter().any(|slip| word.starts_with(slip))
     }
 
     /// Whether a word that begins something else is a part of this statement.

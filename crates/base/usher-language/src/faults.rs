@@ -106,6 +106,9 @@ crate::mistakes! {
         UnknownStatement { block: String, found: Found, nearest: Option<String>, known: String }
             => "{} block has no statement `{found}`", one(block);
             "{}", did_you_mean(nearest, statements_of(block, known));
+        /// A statement that begins with another of its words.
+        WrongBeginning { found: Found, form: String }
+            => "`{found}` does not begin a statement"; "write {form}";
         /// A block whose statements a module declares, and no such module is loaded.
         UnknownModule { block: String, found: Found, nearest: Option<String> }
             => "no module `{found}` declares statements for {} block", one(block);
@@ -157,6 +160,9 @@ crate::mistakes! {
         /// A range whose first address is after its last.
         RangeBackwards { found: Found }
             => "`{found}` goes backwards"; "write the lower address first";
+        /// A prefix longer than an address.
+        PrefixTooLong { found: Found, most: u8 }
+            => "`{found}` has too long a prefix"; "write a length of at most {most}";
         /// An address with bits after its prefix.
         NetworkHostBits { found: Found, network: AddressRange }
             => "`{found}` is not the first address of its network, {network}";

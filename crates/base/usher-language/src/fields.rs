@@ -4,6 +4,8 @@
 //! twice or are missing, and values of the wrong kind. It returns the rest for the
 //! dialect's own checks, without the values that it has reported.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use crate::dialect::{Dialect, Occurrence, StatementRule};
@@ -32,7 +34,16 @@ impl<'t> Fields<'t> {
         let name = block.name().and_then(Item::word);
         let rules = block.rule.statements_of(name).unwrap_or_default();
         let keyword = &block.rule.keyword;
+        let slips = RefCell::new(BTreeSet::new());
         let unknown = |statement: &Statement| {
+            if let Some(rule) = rules.iter().find(|rule| rule.is_slip(&statement.keyword)) {
+                slips.borrow_mut().insert(rule.keyword.as_str());
+                let mistake = StatementMistake::WrongBeginning {
+                    found: Found(statement.keyword.clone()),
+                    form: rule.form(),
+                };
+                return reporter.report(statement.location, mistake);
+            }
             let known = || rules.iter().map(|rule| rule.keyword.as_str());
             let mistake = StatementMistake::UnknownStatement {
                 block: keyword.clone(),
@@ -48,7 +59,8 @@ impl<'t> Fields<'t> {
         };
         for rule in rules {
             let needed = matches!(rule.occurrence, Occurrence::Once | Occurrence::AtLeastOnce);
-            if needed && fields.one(&rule.keyword).is_none() {
+            let is_meant = slips.borrow().contains(rule.keyword.as_str());
+            if needed && !is_meant && fields.one(&rule.keyword).is_none() {
                 let mistake = StatementMistake::MissingStatement {
                     block: keyword.clone(),
                     statement: rule.keyword.clone(),

@@ -41,6 +41,7 @@ impl<N: FromStr> Peers<N> {
             Ok(range) => return Some(Self::Range(range)),
             Err(RangeFault::Backwards) => StatementMistake::RangeBackwards { found },
             Err(RangeFault::Mapped) => StatementMistake::MappedNetwork { found },
+            Err(RangeFault::PrefixTooLong(most)) => StatementMistake::PrefixTooLong { found, most },
             Err(RangeFault::HostBits(network)) => {
                 StatementMistake::NetworkHostBits { found, network }
             }

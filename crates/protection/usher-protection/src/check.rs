@@ -12,7 +12,7 @@ use usher_language::{
 };
 
 use crate::class::{Kind, Level, Profile};
-use crate::dialect::{APPLICATION, LOCAL_PORT, PROTECTION};
+use crate::dialect::{APPLICATION, LOCAL_PORT, PROTECTION, REMOTE_PORT};
 use crate::limits::{MAXIMUM_APPLICATIONS, MAXIMUM_ITEMS, MAXIMUM_NAMES, MAXIMUM_PROGRAMS};
 use crate::mistake::ProtectionMistake;
 use crate::model::{Application, Network, NetworkType, Peers, Protection, ProtectionItem};
@@ -105,15 +105,19 @@ impl<H: Fn(&HostName) -> Option<Vec<IpAddr>>> Checker<'_, H> {
 
     /// `network ADDRESSES trusted;`, `untrusted;` or `protected NAME;`
     fn network(&mut self, field: &Field<'_>, defined: &BTreeSet<Name>) -> Option<Network> {
-        let Some((range, rest)) = Peers::split(field.sequence()?) else {
+        let items = field.sequence()?;
+        if let Some(found) = too_early(items) {
+            let (found, form) = (Found::from(found), in_order(items, field));
+            return field.refuse(&items[0], ProtectionMistake::WrongOrder { found, form });
+        }
+        let Some((range, rest)) = Peers::split(items) else {
             return field.missing();
         };
         let peers = Peers::read(range, |name| (self.host)(name).is_some(), field);
         let Some((network_type, rest)) = rest.split_first() else {
             return field.missing();
         };
-        let types = ["trusted", "untrusted", "protected"].map(str::to_owned);
-        ValueKind::Choice(types.into()).read(network_type, field.reporter)?;
+        ValueKind::Choice(TYPES.map(str::to_owned).into()).read(network_type, field.reporter)?;
         let network_type = match (network_type.word()?, rest) {
             ("trusted", []) => NetworkType::Trusted,
             ("untrusted", []) => NetworkType::Untrusted,
@@ -150,6 +154,33 @@ impl<H: Fn(&HostName) -> Option<Vec<IpAddr>>> Checker<'_, H> {
             return self.reporter.refuse(item.location, mistake);
         }
         Some(Vec::new())
+    }
+}
+
+const TYPES: [&str; 3] = ["trusted", "untrusted", "protected"];
+
+fn is_type(item: &Item) -> bool {
+    TYPES.iter().any(|word| item.is_word(word))
+}
+
+/// The treatment with which a `network` begins, if it is not the name of a host.
+fn too_early(items: &[Item]) -> Option<&str> {
+    let (first, rest) = items.split_first()?;
+    let is_name = rest.first().is_none_or(is_type);
+    first.word().filter(|_| is_type(first) && !is_name)
+}
+
+/// A `network` that begins with its treatment, as it was meant.
+fn in_order(items: &[Item], field: &Field<'_>) -> String {
+    let words: Option<Vec<&str>> = items.iter().map(Item::word).collect();
+    match words.as_deref() {
+        Some(["protected", name, peers @ ..]) if !peers.is_empty() => {
+            format!("`network {} protected {name};`", peers.join(" "))
+        }
+        Some([word @ ("trusted" | "untrusted"), peers @ ..]) => {
+            format!("`network {} {word};`", peers.join(" "))
+        }
+        _ => field.rule.form(),
     }
 }
 
@@ -199,11 +230,48 @@ fn protections(
 /// `localport=PORT remoteport=PORT encryption|authentication optional|mandatory;`, or with `strong`
 /// or `ah` at the end.
 fn item(field: &Field<'_>) -> Option<ProtectionItem> {
-    let (remote, kind, level, profile) = match field.sequence()? {
+    let too_short = |missing| {
+        let form = field.rule.form();
+        let mistake = ProtectionMistake::ItemTooShort { missing, form };
+        field.reporter.refuse(field.statement.last.after(), mistake)
+    };
+    let remote_port = "`remoteport=PORT`";
+    if field.statement.groups.is_empty() {
+        return too_short(remote_port);
+    }
+    let items = field.sequence()?;
+    let is_exchanged = |pair: &[Item]| {
+        let word = |item: &Item| item.word().map(str::to_owned);
+        word(&pair[0])
+            .and_then(|word| Level::of_word(&word))
+            .is_some()
+            && word(&pair[1])
+                .and_then(|word| Kind::of_word(&word))
+                .is_some()
+    };
+    if let Some(pair) = items.windows(2).find(|pair| is_exchanged(pair)) {
+        let (found, form) = (Found(pair[0].shown()), field.rule.form());
+        return field.refuse(&pair[0], ProtectionMistake::WrongOrder { found, form });
+    }
+    let (remote, kind, level, profile) = match items {
         [remote, kind, level] => (remote, kind, level, None),
         [remote, kind, level, profile] => (remote, kind, level, Some(profile)),
         [_, _, _, _, excess, ..] => return field.unexpected(excess),
-        _ => return field.missing(),
+        [first, ..]
+            if !first
+                .word()
+                .is_some_and(|word| word.starts_with(REMOTE_PORT)) =>
+        {
+            return too_short(remote_port);
+        }
+        [_, kind]
+            if kind
+                .word()
+                .is_some_and(|word| Kind::of_word(word).is_some()) =>
+        {
+            return too_short("`optional` or `mandatory`");
+        }
+        _ => return too_short("`encryption` or `authentication`"),
     };
     let keyword = Item {
         value: Value::Word(field.statement.keyword.clone()),
@@ -211,7 +279,7 @@ fn item(field: &Field<'_>) -> Option<ProtectionItem> {
     };
     let local = port(&keyword, LOCAL_PORT, field);
     let remote = match remote.word() {
-        Some(word) if word.starts_with("remoteport=") => port(remote, "remoteport=", field),
+        Some(word) if word.starts_with(REMOTE_PORT) => port(remote, REMOTE_PORT, field),
         _ => field.unexpected(remote),
     };
     Kind::kind().read(kind, field.reporter);

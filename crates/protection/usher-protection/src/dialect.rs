@@ -15,14 +15,27 @@ pub const IPSEC: &str = "IPsec";
 /// Begins the items of a protection; the port is part of the word.
 pub(crate) const LOCAL_PORT: &str = "localport=";
 
+/// Begins the second word of an item.
+pub(crate) const REMOTE_PORT: &str = "remoteport=";
+
+/// Other words of an item, and `localport = PORT`.
+const ITEM_SLIPS: &[&str] = &[
+    "localport",
+    "remoteport",
+    "encryption",
+    "authentication",
+    "optional",
+    "mandatory",
+];
+
 /// The blocks and statements of this system.
 pub fn dialect() -> Dialect {
     const NETWORK: &str = "`network ADDRESSES trusted;`, or `untrusted`, or `protected NAME`";
-    const ITEM: &str = "`localport=PORT remoteport=PORT encryption mandatory;`, with `any` for all \
-                        ports, or `authentication`, or `optional`, or `strong` or `ah` at the end";
+    const ITEM: &str = "`localport=PORT remoteport=PORT encryption mandatory;` in this order and \
+                        without blanks around `=`, with `any` for all ports, or `authentication`, or `optional`, or `strong` or `ah` at the end";
     let statements = |keyword: &str, form: &str, about: &str| {
         let shape = Shape::Own(form.to_owned());
-        vec![StatementRule::new(keyword, AtLeastOnce, shape, about)]
+        StatementRule::new(keyword, AtLeastOnce, shape, about)
     };
     let items = statements(
         LOCAL_PORT,
@@ -36,12 +49,12 @@ pub fn dialect() -> Dialect {
     );
     let protection = BlockRule {
         keyword: PROTECTION.to_owned(),
-        statements: items,
+        statements: vec![items.slips(ITEM_SLIPS)],
         ..BlockRule::default()
     };
     let application = BlockRule {
         keyword: APPLICATION.to_owned(),
-        statements: networks,
+        statements: vec![networks],
         has_names: true,
         needs: Some(IPSEC),
         inner: vec![protection],

@@ -26,6 +26,12 @@ mistakes! {
         InvalidItemPort { found: Found, form: String }
             => "`{found}` is neither a port nor `any`";
             "write {form}; ports are numbers from 1 to 65535";
+        /// The treatment of a `network` stands before its peers, or two words of an item are exchanged.
+        WrongOrder { found: Found, form: String }
+            => "`{found}` stands too early"; "write {form}";
+        /// An item that ends too early.
+        ItemTooShort { missing: &'static str, form: String }
+            => "{missing} is missing"; "write {form}";
         /// AH does not encrypt.
         EncryptionByAh { found: Found }
             => "`{found}` authenticates traffic and does not encrypt it";
