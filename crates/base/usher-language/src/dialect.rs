@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
+use crate::item::Item;
 use crate::kind::Kind;
 use crate::name::{Name, is_keyword};
 use crate::print::joined;
@@ -329,6 +330,25 @@ impl StatementRule {
     /// Whether a word begins a statement of this kind by mistake.
     pub(crate) fn is_slip(&self, word: &str) -> bool {
         self.slips.iter().any(|slip| word.starts_with(slip))
+    }
+
+    /// Whether this word cannot be another value behind these of the last group: if it begins something
+    /// else it does so, wherever it stands.
+    pub(crate) fn is_full(&self, group: &[Item], word: &str) -> bool {
+        let longest = match &self.shape {
+            Shape::Nothing => 0,
+            Shape::One(Kind::Choice(words)) if words.iter().any(|own| own == word) => usize::MAX,
+            Shape::One(_) | Shape::List(_) | Shape::AnyOr(_) => 1,
+            Shape::Phrase(parts) => parts
+                .iter()
+                .map(|part| match part {
+                    Part::Word(_) | Part::Value(_) => 1,
+                    Part::Optional(..) => 2,
+                })
+                .sum(),
+            Shape::Sequence(_) | Shape::Own(_) => usize::MAX,
+        };
+        group.len() >= longest
     }
 
     /// Whether a word that begins something else is a part of this statement.

@@ -12,7 +12,8 @@ pub(crate) enum TokenKind<'a> {
     Word(&'a str),
     /// A string, escapes already replaced.
     Text(String),
-    /// A string without its end, already reported: it takes the rest of its line along.
+    /// A string without its end, already reported: it takes the rest of its line along, up to the `;`
+    /// that ends a statement.
     BrokenText,
     Semicolon,
     Comma,
@@ -33,6 +34,8 @@ pub(crate) struct Lexer<'a> {
     source: usize,
     position: usize,
     at_line_start: bool,
+    /// The end of the line whose quotes were counted last, and whether one is missing.
+    quotes: Option<(usize, bool)>,
 }
 
 impl<'a> Lexer<'a> {
@@ -44,6 +47,7 @@ impl<'a> Lexer<'a> {
             source: index,
             position: 0,
             at_line_start: true,
+            quotes: None,
         };
         for (offset, character) in source.text.char_indices() {
             if reporter.is_full() {
@@ -129,16 +133,26 @@ impl<'a> Lexer<'a> {
         TokenKind::Word(&self.text[start..self.position])
     }
 
-    /// A string ends on its line: a forgotten quote then spoils one line and not the rest of the
+    /// A string ends on its line: a forgotten quote then spoils one statement and not the rest of the
     /// file.
     fn string(&mut self, reporter: &Reporter<'_>) -> TokenKind<'a> {
         let start = self.position;
         self.position += 1;
         let mut content = String::new();
         loop {
-            let Some(character) = self.peek().filter(|&character| character != '\n') else {
-                let unterminated = self.location(start, self.position);
+            let character = self.peek().filter(|&character| character != '\n');
+            let ends_elsewhere =
+                character == Some('"') && self.lacks_quote(start) && self.begins_another();
+            let Some(character) = character.filter(|_| !ends_elsewhere) else {
+                let line = &self.text[start..self.position];
+                let unterminated = self.location(start, start + line.trim_end().len());
                 reporter.report(unterminated, SyntaxMistake::UnterminatedString);
+                // The `;` of the statement, and what follows it, are not meant to be the string's; or
+                // the quote of the next string is not.
+                if let Some(semicolon) = end_of_statement(line) {
+                    self.position = start + semicolon;
+                }
+                self.quotes = None;
                 return TokenKind::BrokenText;
             };
             if self.peek_is_forbidden(character) {
@@ -154,6 +168,36 @@ impl<'a> Lexer<'a> {
                 other => content.push(other),
             }
         }
+    }
+
+    /// Whether a quote is missing on the line, from the string on that begins here.
+    fn lacks_quote(&mut self, start: usize) -> bool {
+        if let Some((end, lacks)) = self.quotes
+            && start < end
+        {
+            return lacks;
+        }
+        let rest = &self.text[start..];
+        let line = &rest[..rest.find('\n').unwrap_or(rest.len())];
+        let (mut inside, mut escaped) = (false, false);
+        for character in line.chars() {
+            match character {
+                _ if escaped => escaped = false,
+                '\\' if inside => escaped = true,
+                '"' => inside = !inside,
+                '#' if !inside => break,
+                _ => {}
+            }
+        }
+        self.quotes = Some((start + line.len(), inside));
+        inside
+    }
+
+    /// Whether the quote at the present position looks like the first of the next string: a word follows
+    /// without a blank.
+    fn begins_another(&self) -> bool {
+        let next = self.text[self.position + 1..].chars().next();
+        next.is_some_and(|next| !" \t\r\n;,{}\"#".contains(next))
     }
 
     /// Reads the rest of an escape after its backslash.
@@ -173,6 +217,16 @@ impl<'a> Lexer<'a> {
             ),
         }
     }
+}
+
+/// The first `;` of a line behind which a blank or the end follows.
+fn end_of_statement(line: &str) -> Option<usize> {
+    let mut semicolons = line.match_indices(';');
+    let ends = |(place, _): &(usize, &str)| {
+        let rest = &line[place + 1..];
+        rest.is_empty() || rest.starts_with([' ', '\t', '\r', '}', '#'])
+    };
+    semicolons.find(ends).map(|(place, _)| place)
 }
 
 /// Characters that make a text look like something it is not: control characters, line and
@@ -275,8 +329,30 @@ mod tests {
     #[test]
     fn unterminated_string_spoils_one_line_only() {
         let (found, errors) = tokens("a \"b;\r\nc;");
-        assert_eq!(found.len(), 4);
+        assert_eq!(found.len(), 5);
         assert_eq!(errors, 1);
+        // What follows its statement is read; a `;` in the middle of a word is the string's.
+        let words = |text: &str| -> Vec<String> {
+            let (found, errors) = tokens(text);
+            assert_eq!(errors, 1, "{text}");
+            found.into_iter().map(|(shown, _)| shown).collect()
+        };
+        assert_eq!(
+            words("a \"b; c d; }\ne;"),
+            ["a", "<", ";", "c", "d", ";", "}", "e", ";"]
+        );
+        assert_eq!(words("a \"B=1;C=2;\ne;"), ["a", "<", ";", "e", ";"]);
+        assert_eq!(words("a \"b\ne;"), ["a", "<", "e", ";"]);
+        // The quote that is missing is not the last one.
+        assert_eq!(words("a \"b\" \"c \"d\";"), ["a", "<b>", "<", "<d>", ";"]);
+        assert_eq!(
+            words("a \"b; c \"d\", \"e; f\"; }"),
+            ["a", "<", ";", "c", "<d>", ",", "<e; f>", ";", "}"]
+        );
+        assert_eq!(
+            words("a \"b; c\", \"d; e; # \n"),
+            ["a", "<b; c>", ",", "<", ";", "e", ";"]
+        );
     }
 
     #[test]

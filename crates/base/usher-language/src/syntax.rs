@@ -4,10 +4,12 @@
 //! commas. `;` ends a statement, `{ ... }` makes a block. One kind of block has blocks inside; a few
 //! statements stand outside of blocks.
 //!
-//! After a mistake the parser goes on at the next `;` or `}`, so that one run reports them all. Two
-//! frequent slips get an error of their own and cost nothing else: a forgotten `;` (a line that
-//! begins with a word that can begin a statement here) and a forgotten `}` (a block inside a block
-//! that would be right outside).
+//! After a mistake the parser goes on at the next `;` or `}`, so that one run reports them all. Some
+//! frequent slips get an error of their own and cost nothing else: a forgotten `;` (a word that can
+//! begin a statement here, at the beginning of a line, behind a string or behind all values that the
+//! statement may have), a forgotten `}` (a block inside a block that would be right outside), a
+//! forgotten `{` (a head with the keyword of a statement of the block) and a forgotten `"`, which the
+//! lexer replaces.
 
 use crate::dialect::{BlockRule, Dialect, StatementRule};
 use crate::faults::SyntaxMistake;
@@ -70,6 +72,13 @@ fn has_word(rule: Option<&StatementRule>, word: &str) -> bool {
     rule.is_some_and(|rule| rule.has_word(word))
 }
 
+/// Whether a word that begins heads does so behind these values, also in the middle of a line: behind
+/// a string, or behind all values that the statement may have.
+fn is_full(rule: Option<&StatementRule>, group: &[Item], word: &str) -> bool {
+    let is_text = |item: &Item| matches!(item.value, Value::Text(_));
+    group.last().is_some_and(is_text) || rule.is_some_and(|rule| rule.is_full(group, word))
+}
+
 struct Parser<'d, 'a, 'r> {
     dialect: &'d Dialect,
     lexer: Lexer<'a>,
@@ -95,9 +104,7 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
                     }) => {
                         let dialect = self.dialect;
                         let rule = dialect.statement(word);
-                        self.head(word, location, |next| {
-                            dialect.begins(next) && !has_word(rule, next)
-                        })
+                        self.head(word, location, rule, |next| dialect.begins(next))
                     }
                     Some(token) => {
                         self.unexpected_outside(&token);
@@ -110,9 +117,10 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
                 continue;
             }
             let rule = self.block_rule(&head);
+            let (head, terminator, first) = self.forgotten_brace(rule, head, terminator);
             match (rule, terminator) {
                 (Some(rule), Terminator::Open(_)) => {
-                    let (block, next) = self.block(rule, &head);
+                    let (block, next) = self.block(rule, &head, first);
                     tree.blocks.push(block);
                     pending = next;
                 }
@@ -151,6 +159,7 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
         &mut self,
         keyword: &str,
         location: Location,
+        rule: Option<&StatementRule>,
         begins_head: impl Fn(&str) -> bool,
     ) -> (Statement, Terminator) {
         *self.statements += 1;
@@ -184,7 +193,8 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
                     continue;
                 }
                 TokenKind::Word(word) => {
-                    if after_value && token.starts_line && begins_head(word) {
+                    let ends = token.starts_line || is_full(rule, &group, word);
+                    if after_value && ends && begins_head(word) && !has_word(rule, word) {
                         self.peeked = Some(token);
                         break Terminator::NextHead;
                     }
@@ -257,16 +267,67 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
         &mut self,
         rule: &'d BlockRule,
         head: &Statement,
+        first: Option<Statement>,
     ) -> (Block<'d>, Option<(Statement, Terminator)>) {
         let mut block = Block {
             rule,
             location: head.location,
             names: self.block_names(rule, head),
-            statements: Vec::new(),
+            statements: first.into_iter().collect(),
             blocks: Vec::new(),
         };
         let next = self.statements(&mut block);
         (block, next)
+    }
+
+    /// Where the `{` of a block is forgotten, its head has the first statement too: `users u member a;`.
+    /// Reports that, and parts the two.
+    fn forgotten_brace(
+        &self,
+        rule: Option<&BlockRule>,
+        head: Statement,
+        terminator: Terminator,
+    ) -> (Statement, Terminator, Option<Statement>) {
+        let (Some(rule), Terminator::Semicolon) = (rule, &terminator) else {
+            return (head, terminator, None);
+        };
+        let name = head
+            .groups
+            .first()
+            .and_then(|group| group.first())
+            .and_then(Item::word);
+        let rules = rule.statements_of(name).unwrap_or_default();
+        let begins = |item: &Item| {
+            let word = item.word();
+            word.is_some_and(|word| rules.iter().any(|rule| rule.begins_with(word)))
+        };
+        let places = head.groups.iter().enumerate().flat_map(|(number, group)| {
+            let places = group.iter().enumerate();
+            places.map(move |(place, item)| (number, place, item))
+        });
+        // The first is the name.
+        let mut places = places.skip(1);
+        let Some((number, place, keyword)) = places.find(|(.., item)| begins(item)) else {
+            return (head, terminator, None);
+        };
+        let mut statement = Statement {
+            keyword: keyword.word().unwrap_or_default().to_owned(),
+            location: keyword.location,
+            groups: head.groups[number..].to_vec(),
+            last: head.last,
+        };
+        statement.groups[0].drain(..=place);
+        statement.groups.retain(|group| !group.is_empty());
+        let mut named = head;
+        named.groups.truncate(number + 1);
+        named.groups[number].truncate(place);
+        named.groups.retain(|group| !group.is_empty());
+        let last = named.groups.last().and_then(|group| group.last());
+        named.last = last.map_or(named.location, |item| item.location);
+        let after = named.last.after();
+        let block = rule.keyword.clone();
+        self.report(after, SyntaxMistake::MissingOpen { block });
+        (named, Terminator::Open(after), Some(statement))
     }
 
     /// The names of a block, nearly always one.
@@ -317,14 +378,17 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
             };
             let stated = |word: &str| rules.iter().find(|rule| rule.begins_with(word));
             let own = stated(word).or_else(|| dialect.statement(word));
-            let (head, terminator) = self.head(word, token.location, |next| {
+            let (head, terminator) = self.head(word, token.location, own, |next| {
                 let inside = stated(next).is_some() || rule.inner(next).is_some();
-                (inside || dialect.begins(next)) && !has_word(own, next)
+                inside || dialect.begins(next)
             });
             if stated(&head.keyword).is_none() && dialect.statement(&head.keyword).is_some() {
                 self.missing_close(block, &head);
                 return Some((head, terminator));
             }
+            let inner = rule.inner(&head.keyword);
+            let inner = inner.filter(|_| stated(&head.keyword).is_none());
+            let (head, terminator, first) = self.forgotten_brace(inner, head, terminator);
             match terminator {
                 Terminator::Semicolon => block.statements.push(head),
                 Terminator::NextHead => {
@@ -344,7 +408,7 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
                 }
                 Terminator::Open(opened) => match rule.inner(&head.keyword) {
                     Some(inner) => {
-                        if let Some(next) = self.inner_blocks(inner, head, block) {
+                        if let Some(next) = self.inner_blocks(inner, (head, first), block) {
                             return Some(next);
                         }
                     }
@@ -370,12 +434,12 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
     fn inner_blocks(
         &mut self,
         rule: &'d BlockRule,
-        head: Statement,
+        (head, first): (Statement, Option<Statement>),
         outer: &mut Block<'d>,
     ) -> Option<(Statement, Terminator)> {
-        let mut head = head;
+        let (mut head, mut first) = (head, first);
         loop {
-            let (block, next) = self.block(rule, &head);
+            let (block, next) = self.block(rule, &head, first.take());
             outer.blocks.push(block);
             match next {
                 Some((next, Terminator::Open(_))) if next.keyword == rule.keyword => head = next,

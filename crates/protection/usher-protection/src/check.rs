@@ -241,13 +241,8 @@ fn item(field: &Field<'_>) -> Option<ProtectionItem> {
     }
     let items = field.sequence()?;
     let is_exchanged = |pair: &[Item]| {
-        let word = |item: &Item| item.word().map(str::to_owned);
-        word(&pair[0])
-            .and_then(|word| Level::of_word(&word))
-            .is_some()
-            && word(&pair[1])
-                .and_then(|word| Kind::of_word(&word))
-                .is_some()
+        pair[0].word().and_then(Level::of_word).is_some()
+            && pair[1].word().and_then(Kind::of_word).is_some()
     };
     if let Some(pair) = items.windows(2).find(|pair| is_exchanged(pair)) {
         let (found, form) = (Found(pair[0].shown()), field.rule.form());
@@ -257,18 +252,9 @@ fn item(field: &Field<'_>) -> Option<ProtectionItem> {
         [remote, kind, level] => (remote, kind, level, None),
         [remote, kind, level, profile] => (remote, kind, level, Some(profile)),
         [_, _, _, _, excess, ..] => return field.unexpected(excess),
-        [first, ..]
-            if !first
-                .word()
-                .is_some_and(|word| word.starts_with(REMOTE_PORT)) =>
-        {
-            return too_short(remote_port);
-        }
-        [_, kind]
-            if kind
-                .word()
-                .is_some_and(|word| Kind::of_word(word).is_some()) =>
-        {
+        [first, ..] if first.word().is_none() => return field.expected_word(first),
+        [first, ..] if !starts_with(first, REMOTE_PORT) => return too_short(remote_port),
+        [_, kind] if kind.word().and_then(Kind::of_word).is_some() => {
             return too_short("`optional` or `mandatory`");
         }
         _ => return too_short("`encryption` or `authentication`"),
@@ -279,7 +265,7 @@ fn item(field: &Field<'_>) -> Option<ProtectionItem> {
     };
     let local = port(&keyword, LOCAL_PORT, field);
     let remote = match remote.word() {
-        Some(word) if word.starts_with(REMOTE_PORT) => port(remote, REMOTE_PORT, field),
+        Some(_) if starts_with(remote, REMOTE_PORT) => port(remote, REMOTE_PORT, field),
         _ => field.unexpected(remote),
     };
     Kind::kind().read(kind, field.reporter);
@@ -302,6 +288,10 @@ fn item(field: &Field<'_>) -> Option<ProtectionItem> {
         profile,
         origin: field.origin(),
     })
+}
+
+fn starts_with(item: &Item, beginning: &str) -> bool {
+    item.word().is_some_and(|word| word.starts_with(beginning))
 }
 
 /// `localport=PORT` or `localport=any`; none is `any`.
