@@ -85,6 +85,15 @@ pub(crate) fn needs_sas(entry: Option<&ClientService>, service: Option<&Service>
         || service.is_some_and(|service| service.protection.is_some())
 }
 
+/// Whether two hosts can negotiate the SAs that an entry or a service needs, or none are needed.
+pub(crate) fn are_possible(
+    sides: &[(&HostPolicy, &Host)],
+    entry: Option<&ClientService>,
+    service: Option<&Service>,
+) -> bool {
+    !needs_sas(entry, service) || without_ike(sides).is_empty()
+}
+
 /// The reasons why two hosts cannot negotiate SAs with each other: of each whose policy is known, with
 /// its block for the other. Keys are those of the policies: no one knows here which of two a host uses
 /// while it replaces its key.

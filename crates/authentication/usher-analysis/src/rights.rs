@@ -10,7 +10,7 @@ use usher_policy::{ClientService, Principal, Service};
 use crate::certificates::ByCertificate;
 use crate::how::{How, Offer, Request, programs_of};
 use crate::network::{Acquaintance, Holders, HostPolicy, Network};
-use crate::protection::{needs_sas, protecting, unmet, without_ike, without_sas};
+use crate::protection::{are_possible, protecting, unmet, without_sas};
 use crate::sets::{SetId, Universe};
 
 /// The sides whose policies establish a right.
@@ -117,11 +117,7 @@ impl<'n> Universe<'n> {
                     }
                     // It has the name of a host with another key, so it is neither that host nor another.
                     None if network.host(&block.name).is_some() => None,
-                    None if needs_sas(Some(entry), None)
-                        && !without_ike(&[(client, block)]).is_empty() =>
-                    {
-                        None
-                    }
+                    None if !are_possible(&[(client, block)], Some(entry), None) => None,
                     None => Some(Right {
                         client: &client.name,
                         service: &entry.service,
@@ -149,8 +145,7 @@ impl<'n> Universe<'n> {
                 let strangers = blocks.filter(|block| {
                     network.host_by_key(&block.key).is_none()
                         && network.host(&block.name).is_none()
-                        && !(needs_sas(None, Some(service))
-                            && !without_ike(&[(server, *block)]).is_empty())
+                        && are_possible(&[(server, *block)], None, Some(service))
                 });
                 rights.extend(strangers.map(|block| Right {
                     client: &block.name,
@@ -192,10 +187,8 @@ impl<'n> Universe<'n> {
         {
             return None;
         }
-        if client.name != server.name
-            && needs_sas(Some(entry), Some(service))
-            && !without_ike(&[(client, of_server), (server, of_client)]).is_empty()
-        {
+        let sides = [(client, of_server), (server, of_client)];
+        if client.name != server.name && !are_possible(&sides, Some(entry), Some(service)) {
             return None;
         }
         let protecting = protecting(client, routes, service);

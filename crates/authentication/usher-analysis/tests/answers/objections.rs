@@ -275,7 +275,7 @@ fn hosts_that_cannot_negotiate_are_refused_where_ipsec_must_protect() {
         let network = network(&[demand, request, without]);
         assert_eq!(
             objections(&network, "alice"),
-            [expected.clone()],
+            std::slice::from_ref(&expected),
             "{without:?}"
         );
         let mut universe = Universe::new(&[&network]);
