@@ -325,8 +325,11 @@ mod tests {
         assert_eq!(follow(&path("absolute")).unwrap().masters, Masters::Several);
     }
 
+    /// An entry of an access control list: its tag, permissions and number.
+    type Entry = (u16, u16, u32);
+
     /// Sets the access control list of a folder of root's, with mode 0775.
-    fn share(folder: &Path, entries: &[(u16, u16, u32)]) {
+    fn share(folder: &Path, entries: &[Entry]) {
         let mut list = vec![2, 0, 0, 0];
         let fixed = [(1, 7, u32::MAX), (4, 5, u32::MAX)];
         let end = [(0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
@@ -365,7 +368,7 @@ mod tests {
         mode(0o775);
         assert_eq!(masters(), Masters::Root);
         // The mode is the same for all of these.
-        let rows: [(&[(u16, u16, u32)], Masters); 6] = [
+        let rows: [(&[Entry], Masters); 6] = [
             (&[], Masters::Root),
             (&[(USER, 5, 1000)], Masters::Root),
             (&[(USER, 7, 0), (GROUP, 7, 0)], Masters::Root),

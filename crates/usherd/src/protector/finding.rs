@@ -1,8 +1,8 @@
 //! Finds the sockets that are older than the policy, or that another program made and passed on.
 //!
 //! Each visit passes all descriptors of the host, and users choose how many there are: hundreds of
-//! processes with half a million each take a minute. So a visit goes on in parts, between which the daemon
-//! does its other work, and rests as long as it works.
+//! processes with half a million each take half a minute of work. So a visit goes on in parts. Between
+//! them the daemon does its other work, or rests as long as it has worked.
 
 use std::time::{Duration, Instant};
 
@@ -111,5 +111,19 @@ impl State {
             );
         }
         self.adopted += adopted as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_protection_nothing_is_left_to_find() {
+        let mut state = State::default();
+        state.settle();
+        assert!(!state.finding.goes_on());
+        assert!(state.adopt(Duration::ZERO));
+        assert_eq!((state.adopted, state.unlisted), (0, None));
     }
 }
