@@ -131,7 +131,8 @@ struct holder {
 /* Key: 0. User space runs one iterator at a time; each finds its own holder anew. */
 ARRAY_TABLE(holders, 1, struct holder);
 
-/* A descriptor that this run has judged. */
+/* A socket that this run has judged in a process. If another socket gets its address meanwhile, the
+ * next run finds that one. */
 struct judged {
 	__u64 socket; /* the distance from the key of identities */
 	__u64 holder; /* the holder's number */
@@ -157,8 +158,8 @@ static __always_inline __u64 number_of_holder(const struct in_force *policy,
 	return mixed_with(mixed, key->words[1]) | 1;
 }
 
-/* Finds out who holds the descriptors of a task, once for all of them. `present`: a policy in force
- * to which a program that it governs is left; none: there is none. */
+/* Finds out who holds the descriptors of a task, once for all of them. Programs that `present`
+ * governs are left to it and count as not governed; none: there is no such policy. */
 static __always_inline struct holder *holder_of(const struct in_force *policy,
 						const struct in_force *present,
 						struct task_struct *task, __u64 session)
@@ -183,7 +184,7 @@ static __always_inline struct holder *holder_of(const struct in_force *policy,
 	return holder;
 }
 
-/* Returns 1 if this run has judged a descriptor of the holder with this socket before. */
+/* Returns 1 if this run has judged the socket in this process before. */
 static __always_inline int is_judged(struct sock *socket, const struct holder *holder)
 {
 	struct usher_program_key *key = first_of(&program_keys);
