@@ -208,6 +208,12 @@ pub fn put_in_force(
     }
 }
 
+/// The reason that an apply of this configuration would be refused now; none: the daemons that run would
+/// take it, and those that it needs do run.
+pub fn refusal(fresh: &Applied, policy: &Policy) -> Option<Failure> {
+    prepare(fresh, &needed(policy)).err()
+}
+
 /// Asks each running daemon whether it would take a configuration. Nothing changes.
 ///
 /// # Errors

@@ -20,6 +20,9 @@ use super::{configuration, ending, policy};
 use crate::failure::Failure;
 use crate::output::Output;
 
+/// The exit code where an apply would be refused, as for a policy with mistakes.
+const WRONG: u8 = 2;
+
 /// Limits of the text for people: changes, and names in a line. The rest is counted.
 const CHANGES: usize = 50;
 const NAMES: usize = 20;
@@ -43,17 +46,21 @@ struct Forecast {
     would_end: Result<Vec<EndingView>, Failure>,
     /// Whether a keeper runs; without one no new connection is admitted.
     keeper_runs: bool,
+    /// The reason that the daemons would not take it, or that one which it needs does not run.
+    refusal: Option<Failure>,
 }
 
-/// Prints the forecast. The exit code says whether a user gains or loses access, or a session would
-/// end.
+/// Prints the forecast. The exit code says whether an apply would be refused, a user gains or loses
+/// access, or a session would end.
 ///
 /// # Errors
 /// As [`policy::candidate`]; when the keeper runs and does not answer.
 pub fn run(output: &Output) -> Result<u8, Failure> {
     let lock = configuration::lock()?;
-    let (candidate, checked) = policy::candidate()?;
+    let (mut candidate, checked) = policy::candidate()?;
     let present = configuration::in_force()?;
+    candidate.generation = present.generation + 1;
+    let refusal = configuration::refusal(&candidate, &checked.policy);
     let (would_end, keeper_runs) = would_end(&candidate)?;
     drop(lock);
     let differs = differs(&present, &candidate);
@@ -70,6 +77,7 @@ pub fn run(output: &Output) -> Result<u8, Failure> {
         modules,
         would_end,
         keeper_runs,
+        refusal,
     };
     output.print(&forecast.view(), || text(&forecast));
     Ok(forecast.code())
@@ -159,10 +167,14 @@ impl Forecast {
             "traffic": self.traffic, "modules": self.modules,
             "changes_unknown": changes.err().map(unknown), "would_end": would_end.ok(),
             "would_end_unknown": would_end.err().map(unknown), "keeper_runs": self.keeper_runs,
+            "refused": self.refusal.as_ref().map(unknown),
         })
     }
 
     fn code(&self) -> u8 {
+        if self.refusal.is_some() {
+            return WRONG;
+        }
         match (&self.changes, &self.would_end) {
             (Ok(changes), _) if !changes.is_empty() => NO,
             (Ok(_), _) if !self.traffic.is_empty() || !self.modules.is_empty() => NO,
@@ -226,6 +238,9 @@ fn text(forecast: &Forecast) -> String {
             .to_owned(),
         Err(reason) => format!("cannot tell which live connections would end: {reason}\n"),
     };
+    if let Some(refusal) = &forecast.refusal {
+        text += &format!("an apply would be refused: {refusal}\n");
+    }
     text += &match forecast.generation {
         0 => "nothing has changed: no configuration is in force\n".to_owned(),
         generation => format!("nothing has changed: configuration {generation} stays in force\n"),

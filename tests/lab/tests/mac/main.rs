@@ -176,12 +176,14 @@ fn a_policy_with_a_module_needs_a_running_labeller() -> Outcome {
     let told = refused(&host, &["usher", "policy", "apply"])?;
     assert!(told.contains("labeller"), "{told}");
     assert_eq!(host.read(APPLIED)?, stored);
-    // A dry run needs none, and has the rules.
+    // A dry run needs none, has the rules, and foresees that.
     let dry = host
         .command(["usher", "policy", "apply", "--dry-run"])
         .run()?;
     let said = "module bsdextended on server\n+ rule subject uid alice mode n\n";
     assert!(dry.stdout.contains(said), "{dry:?}");
+    let foreseen = "an apply would be refused: the labeller does not run on this host";
+    assert!(dry.stdout.contains(foreseen), "{dry:?}");
     Ok(())
 }
 

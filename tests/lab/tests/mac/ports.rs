@@ -55,6 +55,14 @@ fn ports_follow_the_policy_and_partitions_a_command() -> Outcome {
     assert_eq!(error_of_bind(&host, "alice", 80)?, 1);
     assert_eq!(error_of_bind(&host, "bob", 80)?, 0);
     host.write(POLICY, policy("no-such"))?;
+    let trial = host
+        .command(["usher", "policy", "apply", "--dry-run"])
+        .run()?;
+    assert_eq!(trial.status.code(), Some(2), "{trial:?}");
+    assert!(
+        trial.stdout.contains("this host has no user no-such"),
+        "{trial:?}"
+    );
     let told = refused(&host, &["usher", "policy", "apply"])?;
     assert!(told.contains("this host has no user no-such"), "{told}");
     assert_eq!(error_of_bind(&host, "bob", 80)?, 0);
