@@ -96,7 +96,7 @@ static __noinline int use_by(const struct caller *caller, struct sock *sk, struc
 	if (!entry || is_daemon(&fresh))
 		return 0;
 	protocol = BPF_CORE_READ(used, sk_protocol);
-	if (!is_of_ip(family) || protocol == IPPROTO_MPTCP || protocol == IPPROTO_SCTP)
+	if (!is_of_ip(family) || is_refused(protocol))
 		return refuse_call();
 	govern(now, &fresh, entry, family);
 	state = BPF_CORE_READ(used, __sk_common.skc_state);

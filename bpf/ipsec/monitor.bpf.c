@@ -55,9 +55,7 @@ static __always_inline void made_before(struct bpf_sock *socket)
 
 /*
  * Hook: creation of sockets in the cgroup, because nothing can have been sent by then, and the
- * maker is known. MPTCP's subflows are the kernel's own sockets, which pass no hook: programs that
- * are refused it use TCP. SCTP's accepted sockets are not copies of their listener: they would have
- * neither storage nor mark. Kernel 4.10; bpf_set_retval 5.18.
+ * maker is known. Programs that are refused MPTCP use TCP. Kernel 4.10; bpf_set_retval 5.18.
  */
 SEC("cgroup/sock_create")
 int made(struct bpf_sock *socket)
@@ -72,7 +70,7 @@ int made(struct bpf_sock *socket)
 		made_before(socket);
 		return 1;
 	}
-	if (socket->protocol == IPPROTO_MPTCP || socket->protocol == IPPROTO_SCTP)
+	if (is_refused(socket->protocol))
 		return refuse_socket(EPROTONOSUPPORT);
 	govern(&now, &fresh, entry, socket->family);
 	if (!bpf_sk_storage_get(&sockets, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE))
@@ -96,6 +94,7 @@ struct sending {
 	struct in_force now;
 	struct bpf_sock *socket;
 	struct usher_governed *own;
+	__u32 application;
 	__u32 class;
 	__u32 patterns; /* of the items that have decided; 0: ports do not matter */
 };
@@ -111,7 +110,6 @@ static __always_inline int looks_up(struct bpf_sock_addr *context, const struct 
 				    struct sending *sending)
 {
 	struct bpf_sock *socket = context->sk;
-	__u32 application;
 	int full;
 
 	if (!socket || !read_policy(&sending->now))
@@ -120,10 +118,10 @@ static __always_inline int looks_up(struct bpf_sock_addr *context, const struct 
 	sending->own = GOVERNED_BY_CALLER(&sending->now, socket, socket->family, &full);
 	if (!sending->own)
 		return full ? REFUSED : PERMITTED;
-	application = application_of(&sending->now, sending->own, socket->family);
-	if (application == USHER_UNGOVERNED)
+	sending->application = application_of(&sending->now, sending->own, socket->family);
+	if (sending->application == USHER_UNGOVERNED)
 		return loses_mark(context, &sending->now, socket->mark);
-	sending->class = treat(&sending->now, application, peer, socket->src_port,
+	sending->class = treat(&sending->now, sending->application, peer, socket->src_port,
 			       bpf_ntohs((__be16)context->user_port), &sending->patterns);
 	if (sending->class != USHER_CLASS_DISCARD)
 		return GOVERNED;
@@ -209,11 +207,26 @@ int connects6(struct bpf_sock_addr *context)
 	return connects(context, &peer);
 }
 
+/* The class number that the policy demands for packets between the socket and its own peer. */
+static __always_inline __u32 class_of_connection(const struct sending *sending)
+{
+	const struct bpf_sock *socket = sending->socket;
+	struct peer peer;
+	__u32 patterns;
+
+	if (socket->family == AF_INET)
+		set_peer4(&peer, socket->dst_ip4);
+	else
+		set_peer6(&peer, socket->dst_ip6);
+	return treat(&sending->now, sending->application, &peer, socket->src_port,
+		     bpf_ntohs(socket->dst_port), &patterns);
+}
+
 /*
  * A datagram to a destination of its own needs the mark of the socket's creation. A socket that was
  * connected may have another: its first such datagram goes by that, and `leaves` drops it if it
- * must not. What has a former signature is refused here: `leaves` lets datagrams of a connection go
- * on by that.
+ * must not. By a former signature `leaves` lets datagrams of a connection go on, so one of another
+ * class is refused here.
  */
 static __always_inline int sends(struct bpf_sock_addr *context, const struct sending *sending)
 {
@@ -226,7 +239,7 @@ static __always_inline int sends(struct bpf_sock_addr *context, const struct sen
 		return REFUSED;
 	signature = signature_in(&sending->now, former);
 	return !signature || signature == signature_in(&sending->now, mark) ||
-	       !is_connected(sending->socket);
+	       !is_connected(sending->socket) || sending->class == class_of_connection(sending);
 }
 
 /* Hooks: sendmsg of the cgroup, because unconnected UDP names its peer there. Kernel 4.18. */
@@ -246,7 +259,8 @@ int sends4(struct bpf_sock_addr *context)
 /*
  * Has the kernel forget the route of a socket's connection, and so the SA for its ports: a
  * connected IPv6 socket would take it to all ports of the peer (ip6_sk_dst_lookup_flow). A change
- * of the mark does that. Which class stands beside the signature decides nothing.
+ * of the mark does that. Another thread that sends meanwhile may go by the class that stands beside
+ * the signature: it is that of this datagram.
  */
 static __always_inline int forgets_route(struct bpf_sock_addr *context,
 					 const struct sending *sending)
@@ -255,7 +269,9 @@ static __always_inline int forgets_route(struct bpf_sock_addr *context,
 
 	if (!is_connected(sending->socket) || sending->class == connection)
 		return PERMITTED;
-	return marks(context, sending, sending->socket->mark ^ 1 << sending->now.shift);
+	return marks(context, sending,
+		     signature_in(&sending->now, sending->own->mark) |
+			 sending->class << sending->now.shift);
 }
 
 /* Like sends4, for IPv6 sockets. */

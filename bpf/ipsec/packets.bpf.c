@@ -163,15 +163,14 @@ static __always_inline int is_of_network(__u32 class, const struct bpf_sock *soc
 /*
  * Returns 1 if the ports of a protected datagram have been compared with the policy in force. The
  * SPD has compared them if the mark has the signature: an SA changes the class alone. Without a
- * signature an application has one class. Nobody compares ports that a raw socket writes.
+ * signature an application has one class.
  */
 static __always_inline int are_ports_compared(const struct in_force *now,
-					      const struct usher_governed *own,
-					      const struct bpf_sock *socket, __u32 mark)
+					      const struct usher_governed *own, __u32 mark)
 {
 	__u32 signature = signature_in(now, own->mark);
 
-	if (signature_in(now, mark) != signature || writes_ports(socket->type, socket->protocol))
+	if (signature_in(now, mark) != signature)
 		return 0;
 	return signature || is_same_class(class_in(now, own->mark), class_in(now, mark));
 }
@@ -181,13 +180,14 @@ static __always_inline int are_ports_compared(const struct in_force *now,
  * the SA, if that is Usher's (set_mark_out), otherwise of its socket. Its ports are hidden. A
  * connection knows its own. An answer of a listener has the class of the SYN, which `arrives` has
  * compared. A closed TCP socket sends a reset. A datagram has been compared by the SPD; if that was
- * by a former signature, the ports are those of its connection (see `sends`).
+ * by a former signature, the ports are those of its connection (see `sends`). Nobody compares ports
+ * that a raw socket writes, and protocols without ports need no comparison.
  */
 static __always_inline int has_class(const struct in_force *now, struct usher_governed *own,
 				     const struct bpf_sock *socket, __u32 application,
 				     const struct ends *ends, __u32 mark)
 {
-	__u32 marked = class_in(now, mark), class;
+	__u32 marked = class_in(now, mark), class, patterns;
 	struct usher_policy_entry *network;
 	struct ends connection __aligned = {};
 
@@ -197,9 +197,17 @@ static __always_inline int has_class(const struct in_force *now, struct usher_go
 			return 0;
 		if (!network->patterns)
 			return is_of_network(network->class, socket, marked);
-		if (socket->type == SOCK_STREAM || are_ports_compared(now, own, socket, mark))
+		if (socket->type == SOCK_STREAM)
 			return 1;
-		if (socket->type != SOCK_DGRAM || !is_connected(socket) || !signature_in(now, mark))
+		if (!has_ports(socket->protocol)) {
+			class = treat(now, application, &ends->peer, 0, 0, &patterns);
+			return is_of_network(class, socket, marked);
+		}
+		if (socket->type != SOCK_DGRAM)
+			return 0;
+		if (are_ports_compared(now, own, mark))
+			return 1;
+		if (!is_connected(socket) || !signature_in(now, mark))
 			return 0;
 	} else if (socket->state == BPF_TCP_LISTEN) {
 		return 1;

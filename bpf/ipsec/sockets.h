@@ -150,6 +150,17 @@ static __always_inline int is_connected(const struct bpf_sock *socket)
 	return socket->state == BPF_TCP_ESTABLISHED;
 }
 
+/* AF_SMC by way of AF_INET. Kernel 6.11. */
+#define IPPROTO_SMC 256
+
+/* Returns 1 if sockets of a protocol of IP make traffic that no hook of the control group sees:
+ * subflows of MPTCP are the kernel's own sockets, SCTP's accepted sockets are not copies of their
+ * listener, and SMC sends beside IP. */
+static __always_inline int is_refused(__u32 protocol)
+{
+	return protocol == IPPROTO_MPTCP || protocol == IPPROTO_SCTP || protocol == IPPROTO_SMC;
+}
+
 static __always_inline int is_of_ip(__u32 family)
 {
 	return family == AF_INET || family == AF_INET6;

@@ -129,7 +129,8 @@ impl Ipsec {
     /// # Errors
     /// The first of them that failed; the others may be in force.
     pub fn open(settings: &Settings) -> Result<Self, IpsecError> {
-        let spd = Spd::open(settings.mask)?;
+        let mut spd = Spd::open(settings.mask)?;
+        let stale = Stale::left(spd.entries()?, settings.mask);
         let sysctls = settings.sysctls.as_deref().map(Sysctls::set).transpose()?;
         let monitor = Monitor::open(settings)?;
         let services = Services::open(monitor.pins());
@@ -146,6 +147,7 @@ impl Ipsec {
             prepared: 0,
             now: InForce {
                 signatures,
+                stale,
                 ..InForce::default()
             },
         })

@@ -20,7 +20,7 @@ use crate::netlink::{Channel, Ours};
 pub(crate) use messages::is_marked;
 use messages::{direction, mark, modification, ours, selector};
 pub use wanted::asks_strangers;
-pub(crate) use wanted::{MOST_LINES, asking, everywhere, of_former, of_held, of_released, wanted};
+pub(crate) use wanted::{MOST_LINES, asking, everywhere, of_former, of_held, wanted};
 
 /// The treatment of a packet by an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,15 +143,16 @@ impl Spd {
     }
 
     fn enter_beside(&mut self, wanted: &Entries, present: &Entries) -> Result<usize, IpsecError> {
-        let missing = wanted
+        let mut missing: Vec<_> = wanted
             .iter()
-            .filter(|(selected, entry)| present.get(selected) != Some(entry));
-        let mut changes = 0;
-        for (selected, entry) in missing {
+            .filter(|(selected, entry)| present.get(selected) != Some(entry))
+            .collect();
+        // Those of single peers first: the wide ones refuse what is mandatory.
+        missing.sort_by_key(|(selected, _)| std::cmp::Reverse(selected.destination.prefix_len()));
+        for (selected, entry) in &missing {
             self.put(selected, entry)?;
-            changes += 1;
         }
-        Ok(changes)
+        Ok(missing.len())
     }
 
     /// Removes all of these that are not wanted. Returns their number.

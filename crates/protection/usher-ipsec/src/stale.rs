@@ -12,10 +12,11 @@ use usher_protection::{Class, Level};
 
 use crate::marks::{DISCARD, MarkMask};
 use crate::plan::Application;
-use crate::spd::{self, Action, Entries};
+use crate::spd::{self, Action, Entries, Entry};
 
-/// The most entries of former signatures. Of further ones only the entries for all addresses stay.
-const MOST_ENTRIES: usize = 4_096;
+/// The most entries of all former signatures together, a kibibyte of the kernel's memory each. Of further
+/// ones only those for all addresses stay.
+const MOST_ENTRIES: usize = 32_768;
 
 /// Former signatures by their numbers.
 #[derive(Debug, Clone, Default)]
@@ -30,6 +31,20 @@ struct Former {
 }
 
 impl Stale {
+    /// The signatures that an earlier process has left in the SPD, which has these entries: those of its
+    /// policy and former ones. What is said in place of a class that refuses packets is not known here.
+    pub fn left(entries: Entries, mask: MarkMask) -> Self {
+        let mut formers: BTreeMap<u16, Former> = BTreeMap::new();
+        for (selected, entry) in entries {
+            let number = mask.signature_of(selected.mark);
+            if selected.mark_bits == mask.signature_bits() && number != 0 {
+                let former = formers.entry(number).or_default();
+                former.entries.insert(selected, passing(entry));
+            }
+        }
+        Self(formers)
+    }
+
     /// The former signatures once these numbers come in force: those of `before` and of the rules that
     /// are in force now, with the entries that the SPD has for them.
     pub fn after(
@@ -53,7 +68,8 @@ impl Stale {
             .filter(|number| !before.0.contains_key(number))
             .map(|number| (mask.signed(*number), *number))
             .collect();
-        let mut room = MOST_ENTRIES;
+        let taken: usize = formers.values().map(|former| former.entries.len()).sum();
+        let mut room = MOST_ENTRIES.saturating_sub(taken);
         let signed = entries
             .iter()
             .filter(|(selected, _)| selected.mark_bits == mask.signature_bits());
@@ -66,17 +82,13 @@ impl Stale {
             };
             if room == 0 {
                 tracing::warn!(
-                    "some sockets that are older than this policy have to send twice: their former \
-                     rules have more than {MOST_ENTRIES} entries"
+                    "some datagram sockets that are older than this policy have to send twice, or to \
+                     connect again: former rules have more than {MOST_ENTRIES} entries"
                 );
                 break;
             }
             room -= 1;
-            let mut entry = *entry;
-            if entry.action == Some(Action::Block) {
-                entry.action = Some(Action::Allow);
-            }
-            former.entries.insert(*selected, entry);
+            former.entries.insert(*selected, passing(*entry));
         }
         Self(formers)
     }
@@ -115,6 +127,14 @@ impl Stale {
     }
 }
 
+/// The entry of a former signature in place of one in force.
+fn passing(mut entry: Entry) -> Entry {
+    if entry.action == Some(Action::Block) {
+        entry.action = Some(Action::Allow);
+    }
+    entry
+}
+
 /// Entries that replace those of a class that refuses packets, which decides about all other packets. A
 /// mandatory class refuses them where there is no peer; the entries of its peers come before these.
 fn of_remaining(application: &Application, mask: MarkMask) -> Entries {
@@ -138,7 +158,6 @@ fn of_remaining(application: &Application, mask: MarkMask) -> Entries {
 mod tests {
     use super::*;
     use crate::plan::Line;
-    use crate::spd::Entry;
 
     const LINE: Line = Line {
         local: None,
@@ -176,6 +195,30 @@ mod tests {
         }
         assert_eq!(stale.listed(&BTreeSet::new(), mask), entries);
         assert_eq!(stale.numbers().len(), 0);
+    }
+
+    #[test]
+    fn what_an_earlier_process_left_stays_until_no_socket_carries_it() {
+        let mask = MarkMask::default();
+        let [everywhere, _] = spd::everywhere();
+        let signed = |signature| spd::of_former(everywhere, signature, mask);
+        let mut blocks = signed(2);
+        blocks.1.action = Some(Action::Block);
+        let left = Stale::left(Entries::from([signed(1), blocks]), mask);
+        assert_eq!(left.numbers(), BTreeSet::from([1, 2]));
+        let entries = left.entries();
+        assert!(
+            entries
+                .values()
+                .all(|entry| entry.action == Some(Action::Allow))
+        );
+        let (none, next) = (Entries::new(), BTreeSet::from([1]));
+        let mut stale = Stale::after(&left, &[], &none, &next, mask);
+        assert_eq!(stale.numbers(), BTreeSet::from([2]));
+        assert_eq!(stale.entries(), Entries::from([signed(2)]));
+        for removed in [0, 1] {
+            assert_eq!(stale.listed(&BTreeSet::new(), mask).len(), removed);
+        }
     }
 
     #[test]

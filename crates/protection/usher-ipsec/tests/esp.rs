@@ -283,28 +283,56 @@ tests! {
     }
 
     fn a_connected_datagram_socket_goes_on_while_its_class_stays(world) {
-        let Some(mut hosts) = hosts(world) else { return };
+        let Some(hosts) = hosts(world) else { return };
+        let Hosts { mut a, mut b, mut at_b, ipsec: [unpinned, _of_b], .. } = hosts;
         let policy = |port, class| tables(&[(GOVERNED, vec![("10.1.0.0/24", To::Protected(vec![
             (0, 21, class, Level::Mandatory),
             (0, port, ENCRYPTION, Level::Mandatory),
             (0, 0, AUTHENTICATION, Level::Mandatory),
         ]))])]);
-        hosts.ipsec[0].apply(&policy(22, ENCRYPTION)).unwrap();
-        hosts.b.run("u = udp(); u.bind(('10.1.0.2', 21))");
-        hosts.a.run("s = udp(); s.connect(('10.1.0.2', 21)); s.send(b'x')");
-        assert_eq!(hosts.b.run("r = u.recv(9)"), "b'x'");
-        // Other rules, and so another signature, with the same class for this connection.
-        hosts.ipsec[0].apply(&policy(23, ENCRYPTION)).unwrap();
-        hosts.a.run("s.send(b'y')");
-        assert_eq!(hosts.b.run("r = u.recv(9)"), "b'y'");
-        assert_eq!(hosts.arrived()[1], [ENCRYPTED[0]]);
-        // To another port it goes by the policy in force: the first one is refused.
-        assert_eq!(hosts.a.errno("s.sendto(b'z', ('10.1.0.2', 24))"), libc::EPERM);
+        let mut left = |spi: u32, what: &str| eventually(what, || {
+            at_b.run("r = list(protocols(seen))") == format!("[{spi}]")
+        });
+        drop(unpinned);
+        let mut pinned = settings(world);
+        pinned.pins = Some("/mnt/bpf/ipsec".into());
+        let mut ipsec = Ipsec::open(&pinned).unwrap();
+        ipsec.apply(&policy(22, ENCRYPTION)).unwrap();
+        b.run("u = udp(); u.bind(('10.1.0.2', 21))");
+        a.run("s = udp(); s.connect(('10.1.0.2', 21)); s.send(b'x')");
+        assert_eq!(b.run("r = u.recv(9)"), "b'x'");
+        left(ENCRYPTED[0], "the first");
+        // A raw socket of a protocol without ports, which passes no hook when it sends.
+        let ping = "p.sendto(b'\\x08' + bytes(7), ('10.1.0.2', 0))";
+        a.run(&format!("p = socket.socket(2, 3, 1); {ping}"));
+        left(AUTHENTICATED[0], "a ping");
+        // Other rules, and so another signature, with the same class for both.
+        ipsec.apply(&policy(23, ENCRYPTION)).unwrap();
+        a.run("s.send(b'y')");
+        assert_eq!(b.run("r = u.recv(9)"), "b'y'");
+        left(ENCRYPTED[0], "by the class that stays");
+        a.run(ping);
+        left(AUTHENTICATED[0], "a ping by the class that stays");
+        // Another process adopts what this one leaves.
+        drop(ipsec);
+        ipsec = Ipsec::open(&pinned).unwrap();
+        ipsec.apply(&policy(23, ENCRYPTION)).unwrap();
+        a.run("s.send(b'y')");
+        assert_eq!(b.run("r = u.recv(9)"), "b'y'");
+        left(ENCRYPTED[0], "after a restart");
+        // To its own peer no call fails; to another port it goes by the policy in force, and what was
+        // begun by the former one is refused.
+        a.run("v = udp(); v.connect(('10.1.0.2', 21))");
+        ipsec.apply(&policy(25, ENCRYPTION)).unwrap();
+        assert_eq!(a.errno("v.sendto(b'y', ('10.1.0.2', 21))"), 0);
+        assert_eq!(b.run("r = u.recv(9)"), "b'y'");
+        assert_eq!(a.errno("s.sendto(b'z', ('10.1.0.2', 24))"), libc::EPERM);
+        left(ENCRYPTED[0], "to its peer");
         // Another class: until it connects again.
-        hosts.ipsec[0].apply(&policy(25, AUTHENTICATION)).unwrap();
-        assert_eq!(hosts.a.errno("s.send(b'z')"), libc::EPERM);
-        hosts.a.run("s.connect(('10.1.0.2', 21)); s.send(b'z')");
-        eventually("it leaves by the new class", || hosts.arrived()[1] == [AUTHENTICATED[0]]);
+        ipsec.apply(&policy(26, AUTHENTICATION)).unwrap();
+        assert_eq!(a.errno("s.send(b'z')"), libc::EPERM);
+        a.run("s.connect(('10.1.0.2', 21)); s.send(b'z')");
+        left(AUTHENTICATED[0], "by the new class");
     }
 
     fn flushed_sas_and_entries_let_nothing_out_in_the_clear(world) {

@@ -91,6 +91,14 @@ impl MarkMask {
         u32::from(signature) << (self.shift() + CLASS_BITS)
     }
 
+    /// The signature in a mark; 0: none.
+    #[must_use]
+    pub fn signature_of(self, mark: u32) -> u16 {
+        let number =
+            (mark & self.signature_bits()) >> (self.shift() + CLASS_BITS).min(u32::BITS - 1);
+        u16::try_from(number).unwrap_or(0)
+    }
+
     /// The number of signatures that it holds, 0 not counted.
     #[must_use]
     pub fn signatures(self) -> u16 {

@@ -18,6 +18,10 @@ const SETTLING: Duration = Duration::from_secs(120);
 /// found after the change is in force.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
+/// The longest that a visit may take. Processes that come while it lasts prolong it. The next one begins
+/// with the oldest processes again.
+const LONGEST: Duration = Duration::from_secs(120);
+
 /// The part of a visit during which the daemon does nothing else.
 pub(super) const PART: Duration = Duration::from_millis(100);
 
@@ -28,6 +32,8 @@ pub(super) const REST: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(super) struct Finding {
     visit: Option<Visit>,
+    /// When it began.
+    begun: Option<Instant>,
     /// Something has changed since it began, so another one follows.
     is_due: bool,
 }
@@ -44,6 +50,10 @@ impl State {
     /// marks; at once, unless there are very many descriptors.
     pub(super) fn settle(&mut self) {
         self.changed = Some(Instant::now());
+        // A visit may take long, and connections need none.
+        if let Some(ipsec) = &self.ipsec {
+            ipsec.mark_connections();
+        }
         let was_going_on = self.finding.goes_on();
         self.finding.is_due = true;
         // A visit under way is a long one.
@@ -87,19 +97,41 @@ impl State {
             self.finding = Finding::default();
             return Ok(true);
         };
-        let visit = match &mut self.finding.visit {
+        let finding = &mut self.finding;
+        let visit = match &mut finding.visit {
             Some(visit) => visit,
             none => {
-                self.finding.is_due = false;
-                none.insert(ipsec.begin_adopting(!is_settled)?)
+                let marks_always = finding.is_due || !is_settled;
+                finding.is_due = false;
+                finding.begun = Some(Instant::now());
+                none.insert(ipsec.begin_adopting(marks_always)?)
             }
         };
         let (adopted, is_complete) = ipsec.go_on(visit, limit)?;
-        if is_complete {
-            self.finding.visit = None;
+        let is_late = finding.begun.is_some_and(|begun| begun.elapsed() > LONGEST);
+        if is_complete || is_late {
+            finding.visit = None;
+        }
+        if is_late && !is_complete {
+            finding.is_due = true;
+            self.note_late();
         }
         self.note_adopted(adopted);
         Ok(is_complete)
+    }
+
+    /// Reports a visit that was given up.
+    fn note_late(&mut self) {
+        let late = format!(
+            "looking through all descriptors of this host takes longer than {} s, so sockets that are \
+             older than the policy, or that another program made, may not be found: some user has very \
+             many descriptors or processes; limit them (LimitNOFILE=, TasksMax=)",
+            LONGEST.as_secs()
+        );
+        if self.unlisted.as_ref() != Some(&late) {
+            tracing::error!("{late}");
+        }
+        self.unlisted = Some(late);
     }
 
     /// Counts sockets that are governed from now on.

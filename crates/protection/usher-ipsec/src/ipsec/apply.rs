@@ -165,9 +165,10 @@ impl Ipsec {
         Stale::after(before, applications, wanted, &next, self.mask)
     }
 
-    /// Connections get their marks before the former entries of the SPD go, because their packets use
-    /// these entries until then.
-    fn mark_connections(&self) {
+    /// Gives TCP connections the marks that the policy in force demands. [`Ipsec::apply`] does this before
+    /// the former entries of the SPD go, because their packets use these entries until then. To be called
+    /// when a peer is held; a failure is only logged.
+    pub fn mark_connections(&self) {
         match self.monitor.mark_connections() {
             // `adopt` says so.
             Ok(()) | Err(IpsecError::Unlisted(_)) => {}

@@ -6,7 +6,7 @@ use usher_protection::Class;
 
 use super::Ipsec;
 use crate::error::IpsecError;
-use crate::spd::{self, Action};
+use crate::spd::{self, Action, Entry};
 
 impl Ipsec {
     /// Holds a peer to a class that it has negotiated: where the policy says optional, plaintext no
@@ -35,7 +35,16 @@ impl Ipsec {
         let (selected, entry) = spd::of_held(class, peer, self.mask);
         // If the peer has an address of this host, its entry lets everything pass, and stays.
         let present = self.now.wanted.get(&selected);
-        if present.is_none_or(|present| present.action != Some(Action::Allow)) {
+        if present.is_some_and(|present| present.action == Some(Action::Allow)) {
+            return Ok(());
+        }
+        let asking = spd::asking(&self.now.wanted, class, peer).into_iter();
+        let of_peer = asking.filter(|(selected, _)| selected.destination == peer.into());
+        let required = of_peer.map(|(selected, present)| {
+            let action = entry.action;
+            (selected, Entry { action, ..present })
+        });
+        for (selected, entry) in required.chain([(selected, entry)]) {
             self.spd.put(&selected, &entry)?;
             self.now.wanted.insert(selected, entry);
         }
@@ -63,19 +72,7 @@ impl Ipsec {
     pub fn let_go(&mut self, class: Class, peer: IpAddr) -> Result<bool, IpsecError> {
         let was_held = self.monitor.let_go(class, peer)?;
         self.held.remove(&(class, peer));
-        let (selected, entry) = spd::of_held(class, peer, self.mask);
-        if self.now.wanted.get(&selected) == Some(&entry) {
-            match spd::of_released(&self.now.tables, class, peer) {
-                Some(entry) => {
-                    self.now.wanted.insert(selected, entry);
-                    self.spd.put(&selected, &entry)?;
-                }
-                None => {
-                    self.now.wanted.remove(&selected);
-                    self.spd.remove(&selected)?;
-                }
-            }
-        }
+        self.enter_released()?;
         Ok(was_held)
     }
 
@@ -91,8 +88,21 @@ impl Ipsec {
         let held = self.held.iter().copied();
         let gone: Vec<_> = held.filter(|&(class, peer)| !stays(class, peer)).collect();
         for &(class, peer) in &gone {
-            self.let_go(class, peer)?;
+            self.monitor.let_go(class, peer)?;
+            self.held.remove(&(class, peer));
+        }
+        if !gone.is_empty() {
+            self.enter_released()?;
         }
         Ok(gone.len())
+    }
+
+    /// Enters what the policy says of peers that are no longer held.
+    fn enter_released(&mut self) -> Result<(), IpsecError> {
+        if self.now.is_own {
+            self.now.wanted = self.wanted_now();
+            self.put_back()?;
+        }
+        Ok(())
     }
 }

@@ -120,8 +120,11 @@ impl Ipsec {
         if adopted > 0 || is_complete && visit.marks_always {
             self.monitor.mark_connections()?;
         }
-        // The marks of another policy may have come to sockets that were visited before.
-        if is_complete && self.is_of_policy(visit)? {
+        // The marks of another policy may have come to sockets that were visited before. A page may end
+        // at the same time as another visit, so it is none of two in a row. Before the first tables the
+        // entries are an earlier process's, and in force.
+        let is_listing = is_complete && visit.page.is_none() && self.now.is_own;
+        if is_listing && self.is_of_policy(visit)? {
             self.forget_stale(&visit.carried);
         }
         Ok((adopted + std::mem::take(&mut self.prepared), is_complete))

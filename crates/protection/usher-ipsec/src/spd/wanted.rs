@@ -49,10 +49,10 @@ pub(super) const LAST: u32 = OF_CLASS;
 
 /// The entries for these applications, for peers that are held to a class, and for the host's own
 /// addresses, which nothing protects.
-pub(crate) fn wanted<'a>(
+pub(crate) fn wanted(
     tables: &Tables,
     applications: &[Application],
-    held: impl IntoIterator<Item = &'a (Class, IpAddr)>,
+    held: &BTreeSet<(Class, IpAddr)>,
     own: &BTreeSet<Ipv6Addr>,
     mask: MarkMask,
 ) -> Entries {
@@ -79,7 +79,7 @@ pub(crate) fn wanted<'a>(
         entries.extend(peers.map(|selected| (selected, of_number(*number, OF_PEER))));
     }
     entries.extend(
-        held.into_iter()
+        held.iter()
             .map(|(class, peer)| of_held(*class, *peer, mask)),
     );
     let numbers = tables.classes.iter();
@@ -94,7 +94,11 @@ pub(crate) fn wanted<'a>(
     let mut signed = BTreeSet::new();
     for application in applications {
         if application.signature != 0 && signed.insert(application.signature) {
-            sign(&mut entries, application, &tables.peers, &mut room, mask);
+            let peers = Peers {
+                all: &tables.peers,
+                held,
+            };
+            sign(&mut entries, application, peers, &mut room, mask);
         }
     }
     for destination in &tables.destinations {
@@ -128,15 +132,6 @@ pub(crate) fn of_held(class: Class, peer: IpAddr, mask: MarkMask) -> (Selected, 
     let mark = mask.class_mark(class, Level::Optional);
     let entry = of_number(class.mark(Level::Mandatory), OF_PEER);
     (of_class(peer.into(), mark, mask), entry)
-}
-
-/// The entry that takes the place of that of [`of_held`] once the peer is let go; none: these tables have
-/// none.
-pub(crate) fn of_released(tables: &Tables, class: Class, peer: IpAddr) -> Option<Entry> {
-    let is_wanted = tables.peers.contains(&peer)
-        && tables.classes.contains(&(class, Level::Optional))
-        && numbers(tables).len() * tables.peers.len() <= MOST_OF_PEERS;
-    is_wanted.then(|| of_number(class.mark(Level::Optional), OF_PEER))
 }
 
 /// Returns whether an entry among these asks for SAs with more than one address. With those of no peer
@@ -185,12 +180,29 @@ pub(crate) fn of_class(destination: IpNet, mark: u32, mask: MarkMask) -> Selecte
     }
 }
 
+/// The peers, and those of them that are held to a class.
+#[derive(Clone, Copy)]
+struct Peers<'a> {
+    all: &'a BTreeSet<IpAddr>,
+    held: &'a BTreeSet<(Class, IpAddr)>,
+}
+
+impl Peers<'_> {
+    /// The class number for a peer where the policy says this one.
+    fn number(self, number: u8, peer: IpAddr) -> u8 {
+        match Class::of_mark(number) {
+            Some((class, _)) if self.held.contains(&(class, peer)) => class.mark(Level::Mandatory),
+            _ => number,
+        }
+    }
+}
+
 /// The entries of an application's signature. If there is no room for those of single peers, the room is
 /// used up, and the wide entries ask for SAs.
 fn sign(
     entries: &mut Entries,
     application: &Application,
-    peers: &BTreeSet<IpAddr>,
+    peers: Peers<'_>,
     room: &mut usize,
     mask: MarkMask,
 ) {
@@ -200,7 +212,7 @@ fn sign(
     for (network, lines) in &application.networks {
         let network = network.trunc();
         let is_peer =
-            network.prefix_len() == network.max_prefix_len() && peers.contains(&network.addr());
+            network.prefix_len() == network.max_prefix_len() && peers.all.contains(&network.addr());
         for (line, priority) in numbered(application, network, lines, network) {
             let entry = match only_peers && !is_peer {
                 true => of_strangers(line.class, priority),
@@ -209,7 +221,7 @@ fn sign(
             entries.insert(of_signature(application, network, line, mask), entry);
         }
     }
-    // An entry for a single address that is a peer is among both, and the same.
+    // An entry for a single address that is a peer is among both: this one counts.
     entries.extend(of_peers.into_iter().flatten());
 }
 
@@ -217,7 +229,7 @@ fn sign(
 /// many for the room.
 fn of_peers(
     application: &Application,
-    peers: &BTreeSet<IpAddr>,
+    peers: Peers<'_>,
     room: usize,
     mask: MarkMask,
 ) -> Option<Entries> {
@@ -235,7 +247,7 @@ fn of_peers(
         if !lines.iter().any(protects) {
             continue;
         }
-        for &peer in peers.range(network.network()..=network.broadcast()) {
+        for &peer in peers.all.range(network.network()..=network.broadcast()) {
             let most = network.max_prefix_len();
             let mut longer = lengths
                 .iter()
@@ -248,7 +260,10 @@ fn of_peers(
                     return None;
                 }
                 let selected = of_signature(application, peer.into(), line, mask);
-                entries.insert(selected, of_number(line.class, priority));
+                entries.insert(
+                    selected,
+                    of_number(peers.number(line.class, peer), priority),
+                );
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Traffic with addresses that no SA can be for, and the queues in which packets wait for SAs.
 
-use usher_ipsec::{Ipsec, Watcher, asks_strangers};
-use usher_protection::Tables;
+use usher_ipsec::{Action, Ipsec, Watcher, asks_strangers};
+use usher_protection::{Level, Tables};
 
 use super::shell;
 use crate::world::*;
@@ -123,6 +123,39 @@ tests! {
             }
             forget(&mut ipsec);
         }
+    }
+
+    /// Sockets with a signature select entries of their own, in which the policy's `optional` stands.
+    fn every_entry_of_a_held_peer_is_required(world) {
+        let mut ipsec = open(world);
+        let by_signature = tables(&[(GOVERNED, vec![("10.1.0.0/24", To::Protected(vec![
+            (0, 21, ENCRYPTION, Level::Optional),
+            (0, 0, AUTHENTICATION, Level::Optional),
+        ]))])]);
+        ipsec.apply(&by_signature).unwrap();
+        let levels = |ipsec: &mut Ipsec, peer: &str| {
+            let peer = ipnet::IpNet::from(peer.parse::<std::net::IpAddr>().unwrap());
+            let entries = ipsec.spd_entries().unwrap();
+            assert_eq!(&entries, ipsec.wanted());
+            let of_peer = entries.iter().filter(|(selected, _)| selected.destination == peer);
+            let of_class = of_peer.filter_map(|(_, entry)| match entry.action {
+                Some(Action::Protect { reqid, optional }) if reqid == usher_ipsec::reqid(AUTHENTICATION) => Some(optional),
+                _ => None,
+            });
+            of_class.collect::<Vec<bool>>()
+        };
+        // By the class at both of its levels, and by the signature.
+        let usual = levels(&mut ipsec, B);
+        assert!(usual.len() > 2 && usual.contains(&true), "{usual:?}");
+        let peer = B.parse().unwrap();
+        ipsec.hold(AUTHENTICATION, peer).unwrap();
+        assert_eq!(levels(&mut ipsec, B), vec![false; usual.len()]);
+        assert_eq!(levels(&mut ipsec, B_TOO), usual, "another peer");
+        // The same from a policy that comes into force meanwhile.
+        ipsec.apply(&by_signature).unwrap();
+        assert_eq!(levels(&mut ipsec, B), vec![false; usual.len()]);
+        ipsec.let_go(AUTHENTICATION, peer).unwrap();
+        assert_eq!(levels(&mut ipsec, B), usual);
     }
 
     fn a_peer_whose_block_comes_later_is_asked_for(world) {

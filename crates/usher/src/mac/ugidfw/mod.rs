@@ -194,9 +194,17 @@ fn rules_of_file(source: &Source) -> Result<Vec<String>, Failure> {
     let policy = usher_policy::parse(std::slice::from_ref(source)).map_err(|_| by_hand())?;
     let rules = rules_of(&policy);
     let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
-    match source.text == format!("{HEAD}{}", block(&rules)) {
+    match source.text == text_of(&rules) {
         true => Ok(rules),
         false => Err(by_hand()),
+    }
+}
+
+/// The file with these rules.
+fn text_of(rules: &[String]) -> String {
+    match rules {
+        [] => HEAD.to_owned(),
+        rules => format!("{HEAD}{}", block(rules)),
     }
 }
 
@@ -231,7 +239,11 @@ fn change(
     }
     let mut rules = source.map_or_else(|| Ok(Vec::new()), rules_of_file)?;
     let number = edit(&mut rules)?;
-    write(&path, &rules)?;
+    write(
+        &path,
+        &rules,
+        former.sources.iter().all(|source| is_own(&source)),
+    )?;
     let outcome = policy::candidate()
         .and_then(|(fresh, _)| configuration::put_in_force(&lock, fresh, OnRefusal::RollBack));
     let outcome = match outcome {
@@ -254,12 +266,13 @@ fn change(
     Ok(())
 }
 
-/// Writes the file; without rules there is none.
-fn write(path: &Path, rules: &[String]) -> Result<(), Failure> {
-    if rules.is_empty() {
+/// Writes the file. Without rules there is none, unless it is the only one: a policy folder without any file
+/// is not applied.
+fn write(path: &Path, rules: &[String], is_only: bool) -> Result<(), Failure> {
+    if rules.is_empty() && !is_only {
         return remove(path);
     }
-    let text = format!("{HEAD}{}", block(rules));
+    let text = text_of(rules);
     write_atomically(path, text.as_bytes(), 0o644).at(path)
 }
 
