@@ -128,7 +128,8 @@ struct holder {
 	struct usher_governed maker; /* if so, its identities */
 };
 
-/* Key: 0. User space runs one iterator at a time; each finds its own holder anew. */
+/* Key: 0. User space may have begun several runs, and continues one at a time; each finds its own
+ * holder anew. */
 ARRAY_TABLE(holders, 1, struct holder);
 
 /* A socket that this run has judged in a process. If another socket gets its address meanwhile, the
