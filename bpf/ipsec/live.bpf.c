@@ -110,15 +110,14 @@ static __always_inline void list_ends(struct usher_live_socket *row, struct sock
 	row->uid = BPF_CORE_READ(socket, sk_uid.val);
 }
 
-/* Returns 1 if a socket is one of IP that can be protected. Subflows of MPTCP and accepted sockets
- * of SCTP would not be their socket's. */
+/* Returns 1 if a socket is one of IP that can be protected. */
 static __always_inline int is_protectable(struct sock *socket, __u32 *family)
 {
 	struct sock___ends *ends = (struct sock___ends *)socket;
 	__u32 protocol = BPF_CORE_READ(ends, sk_protocol);
 
 	*family = BPF_CORE_READ(ends, __sk_common.skc_family);
-	return is_of_ip(*family) && protocol != IPPROTO_MPTCP && protocol != IPPROTO_SCTP;
+	return is_of_ip(*family) && !is_refused(protocol);
 }
 
 /* The process whose descriptors are visited. */

@@ -144,6 +144,12 @@ static __always_inline int names_local(__u32 patterns)
 		  (1 << USHER_PATTERN_LOCAL | 1 << (USHER_PATTERN_LOCAL | USHER_PATTERN_REMOTE)));
 }
 
+/* Returns 1 if the program writes the ports of the socket's packets itself. */
+static __always_inline int writes_ports(struct bpf_sock_addr *context)
+{
+	return context->type == SOCK_RAW && has_ports(context->protocol);
+}
+
 /*
  * The local port of a TCP socket that is not bound is chosen later. Items that name the port apply
  * then (`begins`); a program that may use nothing else binds before it connects. A datagram socket
@@ -165,8 +171,7 @@ static __always_inline int connects(struct bpf_sock_addr *context, const struct 
 	mark = sending.class << sending.now.shift;
 	if (context->type != SOCK_STREAM) {
 		class |= USHER_CLASS_ONLY_SHOWN;
-		if (is_open ||
-		    (sending.patterns && !writes_ports(context->type, context->protocol)))
+		if (sending.patterns && !writes_ports(context))
 			mark = sending.own->mark;
 	}
 	result = marks(context, &sending, mark);
@@ -208,16 +213,13 @@ int connects6(struct bpf_sock_addr *context)
 }
 
 /* The class number that the policy demands for packets between the socket and its own peer. */
-static __always_inline __u32 class_of_connection(const struct sending *sending)
+static __always_inline __u32 class_to_own_peer(const struct sending *sending)
 {
 	const struct bpf_sock *socket = sending->socket;
 	struct peer peer;
 	__u32 patterns;
 
-	if (socket->family == AF_INET)
-		set_peer4(&peer, socket->dst_ip4);
-	else
-		set_peer6(&peer, socket->dst_ip6);
+	set_peer_of(&peer, socket);
 	return treat(&sending->now, sending->application, &peer, socket->src_port,
 		     bpf_ntohs(socket->dst_port), &patterns);
 }
@@ -239,7 +241,7 @@ static __always_inline int sends(struct bpf_sock_addr *context, const struct sen
 		return REFUSED;
 	signature = signature_in(&sending->now, former);
 	return !signature || signature == signature_in(&sending->now, mark) ||
-	       !is_connected(sending->socket) || sending->class == class_of_connection(sending);
+	       !is_connected(sending->socket) || sending->class == class_to_own_peer(sending);
 }
 
 /* Hooks: sendmsg of the cgroup, because unconnected UDP names its peer there. Kernel 4.18. */

@@ -138,8 +138,8 @@ static __always_inline int writes_headers(const struct bpf_sock *socket)
 		socket->protocol == IPPROTO_RAW);
 }
 
-/* Returns 1 if the packet is the work of an SA: ESP, AH, or ESP in UDP. What a program may have
- * written itself is not. */
+/* Returns 1 if an SA has made the packet: ESP, AH, or ESP in UDP. A packet whose header a program
+ * may have written itself does not count. */
 static __always_inline int is_transformed(const struct bpf_sock *socket, const struct ends *ends)
 {
 	if (ends->protocol == PROTOCOL_UDP)
@@ -212,10 +212,7 @@ static __always_inline int has_class(const struct in_force *now, struct usher_go
 	} else if (socket->state == BPF_TCP_LISTEN) {
 		return 1;
 	}
-	if (socket->family == AF_INET)
-		set_peer4(&connection.peer, socket->dst_ip4);
-	else
-		set_peer6(&connection.peer, socket->dst_ip6);
+	set_peer_of(&connection.peer, socket);
 	connection.local = socket->src_port;
 	connection.remote = bpf_ntohs(socket->dst_port);
 	connection.protocol = PROTOCOL_TCP;

@@ -46,12 +46,6 @@ static __always_inline int has_ports(__u8 protocol)
 	       protocol == PROTOCOL_UDP_LITE || protocol == PROTOCOL_SCTP;
 }
 
-/* Returns 1 if the program writes the ports of a socket's packets itself. */
-static __always_inline int writes_ports(__u32 type, __u32 protocol)
-{
-	return type == SOCK_RAW && has_ports(protocol);
-}
-
 static __always_inline int read_ports(struct __sk_buff *packet, __u32 offset, int leaving,
 				      struct ends *ends)
 {

@@ -144,6 +144,15 @@ static __always_inline __u32 application_of(const struct in_force *now,
 	return entry ? entry->number : USHER_UNGOVERNED;
 }
 
+/* The peer of a connection or of a connected datagram socket. */
+static __always_inline void set_peer_of(struct peer *peer, const struct bpf_sock *socket)
+{
+	if (socket->family == AF_INET)
+		set_peer4(peer, socket->dst_ip4);
+	else
+		set_peer6(peer, socket->dst_ip6);
+}
+
 /* Returns 1 if a datagram socket has a peer. */
 static __always_inline int is_connected(const struct bpf_sock *socket)
 {

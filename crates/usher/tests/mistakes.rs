@@ -1,17 +1,22 @@
 //! How mistakes of policies are shown.
 #![forbid(unsafe_code)]
 
-use std::process::Command;
+use std::process::{Command, Output};
 
-/// The output of `usher policy check` for a text, without its first line, which is the place.
-fn told(text: &str) -> (String, String) {
+/// The output of `usher policy check` for a text.
+fn check(text: &str) -> Output {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("site.policy"), text).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_usher"))
+    Command::new(env!("CARGO_BIN_EXE_usher"))
         .args(["policy", "check", "site.policy"])
         .current_dir(folder.path())
         .output()
-        .unwrap();
+        .unwrap()
+}
+
+/// The mistakes of a text, without the first line, which is the place.
+fn told(text: &str) -> (String, String) {
+    let output = check(text);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let told = String::from_utf8(output.stderr).unwrap();
     let (place, rest) = told.split_once('\n').unwrap();
@@ -148,14 +153,8 @@ fn warnings_have_the_places_of_what_they_are_about() {
 
 #[test]
 fn a_port_that_the_module_leaves_alone_has_one_warning() {
-    let folder = tempfile::tempdir().unwrap();
     let text = "mac portacl { port_high 70; permit user www tcp 80; permit user www tcp 70; }\n";
-    std::fs::write(folder.path().join("site.policy"), text).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_usher"))
-        .args(["policy", "check", "site.policy"])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
+    let output = check(text);
     let told = String::from_utf8(output.stderr).unwrap();
     let about = |permit: &str| told.lines().filter(|line| line.contains(permit)).count();
     assert_eq!(about("`permit user www tcp 80`"), 1, "{told}");

@@ -502,7 +502,7 @@ fn the_proxy_is_named_among_listed_programs_only_if_it_is_listed() {
     for (programs, told) in [
         (
             "\"/bin/mutt\"",
-            "by these programs only: /bin/mutt, not the proxy at 127.0.2.1:143 (`/usr/bin/usher` is not listed)\n",
+            "by these programs only: /bin/mutt, not the proxy at 127.0.2.1:143 (`usher` is not listed)\n",
         ),
         (
             "\"/bin/mutt\", \"/usr/bin/usher\"",

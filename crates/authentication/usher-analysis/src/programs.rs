@@ -12,7 +12,7 @@ use usher_base::HostName;
 use usher_language::AddressRange;
 use usher_policy::Clause;
 use usher_policy::protection::{
-    APPLICATION, Application, Class, Level, Network as PeerNetwork, NetworkType, Peers, Profile,
+    APPLICATION, Application, Class, Level, Network as PeerNetwork, NetworkType, Profile,
     ProtectionItem,
 };
 
@@ -70,7 +70,8 @@ pub(crate) fn unanswered(network: &Network, found: &mut Vec<Disagreement>) {
                     });
                 };
                 // Of everybody, some may have nothing to do with the program.
-                if !silent.is_empty() && (!is_everybody(one.network) || answering.is_empty()) {
+                if !silent.is_empty() && (!one.network.peers.is_everybody() || answering.is_empty())
+                {
                     tell(Matter::NotAnswered {
                         host: host.name.clone(),
                         application: one.block.name(),
@@ -149,11 +150,4 @@ fn answers(
     let by_service = services
         .any(|service| service.classes.contains(&class) && fits(item.remote, port(service.port)));
     by_program || by_client || by_service
-}
-
-fn is_everybody(network: &PeerNetwork) -> bool {
-    match &network.peers {
-        Peers::Range(range) => range.is_everybody(),
-        Peers::Name(_) => false,
-    }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use usher_protection::{Application, Level, Network, NetworkType, Peers, Protection};
+use usher_protection::{Application, Level, Network, NetworkType, Protection};
 
 use crate::model::{Host, Policy};
 use crate::warning::{PolicyWarning, some_of};
@@ -79,7 +79,7 @@ fn keyless(
         ));
     }
     // Of everybody, some may have no IPsec and nothing to do with the program.
-    if keyless.is_empty() || is_everybody(peers) && !keyed.is_empty() {
+    if keyless.is_empty() || peers.is_everybody() && !keyed.is_empty() {
         return None;
     }
     let names = keyless.iter().map(|host| host.name.to_string()).collect();
@@ -113,11 +113,4 @@ fn in_the_clear(
         ),
         "name the hosts in the `network` before it: a name stands for all addresses of its host",
     ))
-}
-
-fn is_everybody(peers: &Peers) -> bool {
-    match peers {
-        Peers::Range(range) => range.is_everybody(),
-        Peers::Name(_) => false,
-    }
 }

@@ -331,7 +331,8 @@ mod tests {
         let (found, errors) = tokens("a \"b;\r\nc;");
         assert_eq!(found.len(), 5);
         assert_eq!(errors, 1);
-        // What follows its statement is read; a `;` in the middle of a word is the string's.
+        // The rest of the line is read behind the `;` of the statement. One in the middle of a word is not
+        // that.
         let words = |text: &str| -> Vec<String> {
             let (found, errors) = tokens(text);
             assert_eq!(errors, 1, "{text}");

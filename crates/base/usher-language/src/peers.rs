@@ -21,6 +21,16 @@ pub enum Peers<N> {
     Name(N),
 }
 
+impl<N> Peers<N> {
+    /// Whether these are all addresses of a family.
+    pub fn is_everybody(&self) -> bool {
+        match self {
+            Self::Range(range) => range.is_everybody(),
+            Self::Name(_) => false,
+        }
+    }
+}
+
 impl<N: FromStr> Peers<N> {
     /// The words of the peers that a list of values begins with, and the others. None: there are too
     /// few.

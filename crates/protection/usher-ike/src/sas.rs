@@ -38,6 +38,25 @@ pub(crate) struct ChildSa {
     pub(crate) bytes_out: u64,
 }
 
+#[cfg(test)]
+impl ChildSa {
+    /// One of a class that is in force, as charon lists it.
+    pub(crate) fn installed(class: &str) -> Self {
+        Self {
+            id: "1".into(),
+            name: class.into(),
+            installed: true,
+            age: 1,
+            rekey_in: None,
+            algorithms: String::new(),
+            spi_in: None,
+            spi_out: None,
+            bytes_in: 0,
+            bytes_out: 0,
+        }
+    }
+}
+
 impl Sas {
     pub(crate) fn add(&mut self, connection: &str, sa: IkeSa) {
         match self.0.get_mut(connection) {

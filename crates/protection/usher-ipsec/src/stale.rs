@@ -32,7 +32,8 @@ struct Former {
 
 impl Stale {
     /// The signatures that an earlier process has left in the SPD, which has these entries: those of its
-    /// policy and former ones. What is said in place of a class that refuses packets is not known here.
+    /// policy and former ones. They have no entries in place of a class that refuses packets: the class is
+    /// not known here.
     pub fn left(entries: Entries, mask: MarkMask) -> Self {
         let mut formers: BTreeMap<u16, Former> = BTreeMap::new();
         for (selected, entry) in entries {

@@ -110,6 +110,11 @@ pub fn collect_users() -> Result<BTreeMap<UserName, UserEntry>, Failure> {
     Ok(Applied::users_in(Path::new(paths::USERS_DIRECTORY), None)?)
 }
 
+/// Whether `usher init` has been run on this host. Unless that can be found out, it has.
+pub fn is_prepared() -> bool {
+    !matches!(Path::new(paths::HOST_PUBLIC_KEY).try_exists(), Ok(false))
+}
+
 /// This host's public key.
 ///
 /// # Errors

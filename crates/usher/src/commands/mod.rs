@@ -21,6 +21,7 @@ pub mod log;
 pub mod policy;
 pub mod removal;
 pub mod show;
+mod this_host;
 pub mod user;
 mod warning;
 pub mod who;

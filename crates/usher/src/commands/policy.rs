@@ -1,27 +1,20 @@
 //! `usher policy check` and `usher policy apply`.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
-use usher_daemon::control::ask;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
-use usher_local::requests::Mac;
-use usher_local::{paths, roles, writers};
-use usher_policy::mac::ModuleSettings;
-use usher_policy::mac::portacl::PortPermit;
-use usher_policy::{BlockKind, Clause, Need, Policy, Program, ServedBy, Service, joined};
-use usher_system::sandbox::confines_files;
+use usher_local::{paths, writers};
+use usher_policy::{Need, Policy};
 
 use super::configuration::{self, OnRefusal};
-use super::listed_programs::fault_of_program;
 use super::warning::{Warning, with_places};
-use super::{governed_scripts, groups, listed_programs};
+use super::{groups, this_host};
 use crate::failure::Failure;
 use crate::output::{Output, warn};
-use crate::probe::lacks;
 
 /// Checks the given files, or the policy folder and the users' keys.
 pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
@@ -37,12 +30,13 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
     let unresolved = configuration::look_up_names(&mut checked.policy);
     let policy = &checked.policy;
     let now = unix_time();
+    let summary = summary(policy);
     let mut warnings = warnings_of(policy, now);
     warnings.extend(unresolved.into_iter().map(Warning::from));
     if applied.sources.is_empty() {
         warnings.push(no_file().into());
-    } else if policy.to_text().is_empty() {
-        let text = "these files have no statement: nothing is permitted";
+    } else if summary.is_none() {
+        let text = "these files have no block: nothing is permitted";
         warnings.push(text.to_owned().into());
     }
     warnings.extend(policy.needs.unmet().into_iter().map(|need| {
@@ -54,7 +48,7 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         Warning::from(text)
     }));
     if files.is_empty() {
-        warnings.extend(warnings_of_this_host(policy));
+        warnings.extend(this_host::warnings(policy));
         warnings.extend(users_without_accounts(policy));
         // Only the whole configuration has the users' keys.
         warnings.extend(principals_of_no_authority(&checked, now));
@@ -72,7 +66,8 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         "expectations": policy.expectations.len(), "warnings": warnings,
     });
     output.print(&value, || {
-        format!("the policy is sound: {}", summary(policy))
+        let summary = summary.as_deref().unwrap_or("it is empty");
+        format!("the policy is sound: {summary}")
     });
     Ok(())
 }
@@ -84,8 +79,8 @@ fn no_file() -> String {
     )
 }
 
-/// How many blocks of each kind a policy has.
-fn summary(policy: &Policy) -> String {
+/// How many blocks of each kind a policy has; none: it has no block.
+fn summary(policy: &Policy) -> Option<String> {
     let counts = [
         ("host", "hosts", policy.hosts.len()),
         ("set of users", "sets of users", policy.users.len()),
@@ -107,10 +102,7 @@ fn summary(policy: &Policy) -> String {
             _ => Some(format!("{count} {several}")),
         });
     let counts: Vec<String> = counts.collect();
-    if counts.is_empty() {
-        return "it is empty".to_owned();
-    }
-    counts.join(", ")
+    (!counts.is_empty()).then(|| counts.join(", "))
 }
 
 /// Puts the policy folder in force.
@@ -128,7 +120,7 @@ pub fn apply(output: &Output) -> Result<(), Failure> {
 /// When this host is not prepared, a file cannot be read, the configuration is wrong, or this version cannot
 /// enforce it.
 pub fn candidate() -> Result<(Applied, Checked), Failure> {
-    if matches!(Path::new(paths::HOST_PUBLIC_KEY).try_exists(), Ok(false)) {
+    if !configuration::is_prepared() {
         return Err(Failure::refused(configuration::NOT_PREPARED));
     }
     let fresh = configuration::collect()?;
@@ -142,9 +134,9 @@ pub fn candidate() -> Result<(Applied, Checked), Failure> {
     let checked = configuration::check(&fresh)?;
     let policy = &checked.policy;
     let mut warnings = warnings_of(policy, unix_time());
-    warnings.extend(warnings_of_this_host(policy));
-    warnings.extend(services_without_fence(policy));
-    warnings.extend(marks_of_others(policy));
+    warnings.extend(this_host::warnings(policy));
+    warnings.extend(this_host::services_without_fence(policy));
+    warnings.extend(this_host::marks_of_others(policy));
     warnings.extend(writers::warnings(&fresh).into_iter().map(Warning::from));
     for warning in with_places(warnings, &fresh) {
         warn(&warning);
@@ -157,32 +149,6 @@ fn warnings_of(policy: &Policy, now: u64) -> Vec<Warning> {
     let warnings = policy.warnings().into_iter();
     let warnings = warnings.chain(policy.guests_over(now));
     warnings.map(Warning::from).collect()
-}
-
-/// Warnings about parts of the policy that this host cannot serve now. [`candidate`] adds the fence.
-fn warnings_of_this_host(policy: &Policy) -> Vec<Warning> {
-    let mut warnings: Vec<Warning> = without_this_host(policy).into_iter().collect();
-    warnings.extend(services_that_cannot_run(policy));
-    warnings.extend(services_at_ports_given_out(policy));
-    warnings.extend(services_without_connect(policy));
-    warnings.extend(listed_programs::of_no_use(policy));
-    warnings.extend(modules_that_wait(policy));
-    warnings.extend(ports_that_are_reserved(policy));
-    warnings.extend(governed_scripts::that_count_for_nothing(policy));
-    warnings
-}
-
-/// A policy of services in which this host is none of the hosts.
-fn without_this_host(policy: &Policy) -> Option<Warning> {
-    if policy.services.is_empty() && policy.clients.is_empty() {
-        return None;
-    }
-    // A key that is not there, or is none, is the matter of `usher doctor`.
-    let key = configuration::host_key().ok()?;
-    match policy.host_by_key(&key) {
-        Some(_) => None,
-        None => Some(format!("{}: no service of it works", configuration::NO_HOST).into()),
-    }
 }
 
 /// Users of services who have no valid key for them.
@@ -203,7 +169,7 @@ fn users_without_keys(checked: &Checked, now: u64) -> Vec<Warning> {
                  FILE{option}`",
                 service.name
             );
-            warnings.push(Warning::about(said(service, "users"), text));
+            warnings.push(Warning::about(this_host::said(service, "users"), text));
         }
     }
     warnings
@@ -247,12 +213,6 @@ fn users_without_accounts(policy: &Policy) -> Vec<Warning> {
         .collect()
 }
 
-/// Services of this host whose processes cannot run on it now.
-fn services_that_cannot_run(policy: &Policy) -> Vec<Warning> {
-    let services = policy.services.values();
-    services.filter_map(why_it_cannot_run).collect()
-}
-
 /// Principals that no certificate can name for a service that admits them.
 fn principals_of_no_authority(checked: &Checked, now: u64) -> Vec<Warning> {
     let mut warnings = Vec::new();
@@ -272,235 +232,8 @@ fn principals_of_no_authority(checked: &Checked, now: u64) -> Vec<Warning> {
                  no authority is trusted to name it: add {list}",
                 service.name
             );
-            warnings.push(Warning::about(said(service, "users"), text));
+            warnings.push(Warning::about(this_host::said(service, "users"), text));
         }
     }
     warnings
-}
-
-/// Services at ports that the kernel gives to any process that connects.
-fn services_at_ports_given_out(policy: &Policy) -> Vec<Warning> {
-    let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
-    let (Ok(range), Ok(reserved)) = (read("ip_local_port_range"), read("ip_local_reserved_ports"))
-    else {
-        return Vec::new();
-    };
-    let services = policy.services.values();
-    services
-        .filter(|service| is_given_out(service.listen, &range, &reserved))
-        .map(|service| {
-            let text = format!(
-                "`service {}`: the kernel may give port {port} to any process that connects or \
-                 listens (net.ipv4.ip_local_port_range); reserve it in \
-                 net.ipv4.ip_local_reserved_ports, or use another port",
-                service.name,
-                port = service.listen
-            );
-            Warning::about(said(service, "listen"), text)
-        })
-        .collect()
-}
-
-/// Whether the kernel gives a port to processes, by ip_local_port_range (`FIRST LAST`) and
-/// ip_local_reserved_ports (`PORT,FIRST-LAST,...`).
-fn is_given_out(port: u16, range: &str, reserved: &str) -> bool {
-    let between = |(first, last): (&str, &str)| {
-        let (Ok(first), Ok(last)) = (first.parse(), last.parse()) else {
-            return false;
-        };
-        (first..=last).contains(&port)
-    };
-    let mut reserved = reserved.trim().split(',');
-    range.trim().split_once(['\t', ' ']).is_some_and(between)
-        && !reserved.any(|part| between(part.split_once('-').unwrap_or((part, part))))
-}
-
-/// Services whose sessions this host refuses, because it lacks the fence that they need.
-fn services_without_fence(policy: &Policy) -> Option<Warning> {
-    let services = named(policy, |service| {
-        matches!(service.served_by, ServedBy::Account(_))
-    })?;
-    let reason = lacks("LSM programs")?;
-    Some(format!("sessions with {services} are refused: {reason}").into())
-}
-
-/// Modules whose `mac` block has no effect yet, and hosts that cannot enforce one.
-fn modules_that_wait(policy: &Policy) -> Vec<Warning> {
-    if policy.mac.is_empty() {
-        return Vec::new();
-    }
-    let view = match ask(roles::Labeller, &Mac {}) {
-        Ok(view) => view,
-        Err(error) => {
-            let text = format!("a policy with `mac` blocks needs the labeller: {error}");
-            return vec![text.into()];
-        }
-    };
-    if let Some(lacks) = view.unsupported {
-        return vec![format!("`mac` blocks: {lacks}").into()];
-    }
-    let is_loaded = |name: &str| view.modules.iter().any(|module| module.name == name);
-    let blocks = policy.mac.iter().filter(|block| block.is_of_module());
-    let waiting = blocks.filter(|block| !is_loaded(block.module.as_ref()));
-    let warnings = waiting.map(|block| {
-        let (module, place) = (&block.module, &block.origin.place);
-        let text = format!(
-            "{place}: `mac {module}` refuses nothing until the module is loaded: `usher mac load {module}`"
-        );
-        text.into()
-    });
-    warnings.collect()
-}
-
-/// Ports that a policy permits to users, and that the kernel keeps for those with a capability.
-fn ports_that_are_reserved(policy: &Policy) -> Vec<Warning> {
-    const START: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
-    let start = std::fs::read_to_string(START);
-    let Some(start) = start.ok().and_then(|text| text.trim().parse::<u16>().ok()) else {
-        return Vec::new();
-    };
-    let settings = policy.mac.iter().filter_map(|block| match &block.settings {
-        ModuleSettings::Portacl(ports) => Some(ports),
-        _ => None,
-    });
-    let permits = settings.flat_map(|ports| ports.needed());
-    let is_reserved =
-        |permit: &PortPermit| (1..start).contains(&permit.port) && !permit.is_of_root();
-    let reserved = permits.filter(|(permit, _)| is_reserved(permit));
-    reserved
-        .map(|(permit, origin)| {
-            let text = format!(
-                "{}: `{permit}`: the kernel still keeps ports below {start} for processes with \
-                 CAP_NET_BIND_SERVICE; set net.ipv4.ip_unprivileged_port_start to 0 once portacl is \
-                 in force, or give the service that capability",
-                origin.place
-            );
-            text.into()
-        })
-        .collect()
-}
-
-/// Other users of the bits of marks that are Usher's, where the policy has something protected.
-fn marks_of_others(policy: &Policy) -> Vec<Warning> {
-    match policy.has_protection() {
-        true => {
-            let found = crate::protection::marks::look();
-            let conflicts = found.conflicts(policy.marks).into_iter();
-            conflicts.map(Warning::from).collect()
-        }
-        false => Vec::new(),
-    }
-}
-
-/// Services whose users are refused, because this host cannot restrict their connections.
-fn services_without_connect(policy: &Policy) -> Option<Warning> {
-    let services = named(policy, |service| service.connect.is_some())?;
-    let reason = lacks("destinations")?;
-    let text = format!(
-        "users of {services} are refused: this kernel does not take the programs for `connect` \
-         ({reason})"
-    );
-    Some(text.into())
-}
-
-/// The names of the services of a policy for which `those` holds; none if there are none.
-pub(super) fn named(policy: &Policy, those: impl Fn(&Service) -> bool) -> Option<String> {
-    let services = policy.services.values();
-    let services = services.filter(|service| those(service));
-    let named = services.map(|service| format!("`service {}`", service.name));
-    Some(joined(named, ", ")).filter(|services| !services.is_empty())
-}
-
-fn why_it_cannot_run(service: &Service) -> Option<Warning> {
-    let (keyword, reason) = match &service.served_by {
-        ServedBy::Program(Program { files: Some(_), .. }) if !confines_files() => {
-            let reason = "it has `files`, and this kernel has no Landlock (`landlock` in \
-                          lsm=...): its users are refused";
-            ("files", reason.into())
-        }
-        ServedBy::Program(program) => ("program", fault_of_program(&program.path)?),
-        ServedBy::Account(account) => ("account", fault_of_account(account)?),
-    };
-    let text = format!("`service {}`: {reason}", service.name);
-    Some(Warning::about(said(service, keyword), text))
-}
-
-/// The place of a statement of a service.
-fn said(service: &Service, keyword: &str) -> Clause {
-    Clause::statement(BlockKind::Service, &service.name, keyword)
-}
-
-fn fault_of_account(account: &UserName) -> Option<String> {
-    match nix::unistd::User::from_name(account.as_ref()) {
-        Ok(Some(found)) if found.uid.is_root() => Some(format!(
-            "the account {account} has user id 0, which no service may use; name another"
-        )),
-        Ok(Some(_)) => None,
-        Ok(None) => Some(format!(
-            "there is no account {account} on this host yet; create it first"
-        )),
-        Err(error) => Some(format!("cannot look up the account {account}: {error}")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use usher_policy::Source;
-
-    use super::*;
-
-    fn warnings_with(served_by: &str) -> Vec<String> {
-        let text = format!(
-            "users u {{ member alice; }}
-             service s {{ {served_by}; listen 143; users u; hosts any; style user; }}"
-        );
-        let mut applied = Applied::default();
-        applied.sources.push(Source {
-            name: "test.policy".into(),
-            text,
-        });
-        let checked = applied.check().expect("a correct policy");
-        with_places(services_that_cannot_run(&checked.policy), &applied)
-    }
-
-    #[test]
-    fn ports_that_the_kernel_gives_out_are_told_from_reserved_ones() {
-        let given_out = |port, reserved| is_given_out(port, "32768\t60999\n", reserved);
-        assert!(
-            [32768, 40000, 60999]
-                .iter()
-                .all(|&port| given_out(port, "\n"))
-        );
-        assert!(![1, 32767, 61000].iter().any(|&port| given_out(port, "\n")));
-        let reserved = "7,40000-40002,50000\n";
-        assert!(
-            ![40000, 40001, 40002, 50000]
-                .iter()
-                .any(|&port| given_out(port, reserved))
-        );
-        assert!(
-            [39999, 40003, 50001]
-                .iter()
-                .all(|&port| given_out(port, reserved))
-        );
-        assert!(!is_given_out(40000, "nonsense", ""));
-    }
-
-    #[test]
-    fn only_missing_programs_and_accounts_get_a_warning() {
-        assert_eq!(warnings_with("program \"/bin/sh\""), [""; 0]);
-        assert_eq!(
-            warnings_with("program \"/nonexistent/program\""),
-            [
-                "test.policy:2:26: `service s`: /nonexistent/program is missing on this host or not executable"
-            ]
-        );
-        assert_eq!(warnings_with("account nobody"), [""; 0]);
-        assert_eq!(
-            warnings_with("account no-such-account"),
-            [
-                "test.policy:2:26: `service s`: there is no account no-such-account on this host yet; create it first"
-            ]
-        );
-    }
 }

@@ -17,7 +17,7 @@ use usher_policy::{Name, Place, parse_with_places};
 
 use super::configuration::{self, OnRefusal, Outcome};
 use super::user::{private_key_path, user_folder};
-use super::{key_list, policy};
+use super::{key_list, this_host};
 use crate::failure::{At, Failure};
 use crate::output::Output;
 
@@ -232,7 +232,7 @@ fn admitted_by_certificate(
         return Ok(None);
     }
     let now = unix_time();
-    let services = policy::named(&checked.policy, |service| {
+    let services = this_host::named(&checked.policy, |service| {
         let users = &service.users;
         service.keys.is_none() && (users.has(user, now) || !users.principals().is_empty())
     });

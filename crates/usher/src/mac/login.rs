@@ -168,6 +168,25 @@ fn text_of_lines(lines: &[Line]) -> String {
 mod tests {
     use super::*;
 
+    /// The declarations are C, and this program links no module.
+    #[test]
+    fn kinds_are_those_that_the_modules_declare() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf/mac/modules");
+        for (module, kind) in KINDS {
+            let source = folder.join(format!("{module}.bpf.c"));
+            let source = std::fs::read_to_string(source).unwrap();
+            let declared = match kind {
+                ElementKind::Levels => "USHER_MAC_LEVELS",
+                ElementKind::Auxiliary => "USHER_MAC_AUXILIARY",
+                ElementKind::Number => "USHER_MAC_NUMBER",
+                ElementKind::Name => "USHER_MAC_NAME",
+            };
+            let declares =
+                |end| source.contains(&format!("MAC_POLICY({module}, .label = {declared}{end}"));
+            assert!(declares(",") || declares(")"), "{module}");
+        }
+    }
+
     #[test]
     fn a_user_is_shown_with_the_line_that_decides() {
         let labels = |text: &str| {

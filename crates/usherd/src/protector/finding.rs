@@ -31,9 +31,8 @@ pub(super) const REST: Duration = Duration::from_millis(100);
 /// The present visit of all descriptors.
 #[derive(Debug, Default)]
 pub(super) struct Finding {
-    visit: Option<Visit>,
-    /// When it began.
-    begun: Option<Instant>,
+    /// With the time when it began.
+    visit: Option<(Visit, Instant)>,
     /// Something has changed since it began, so another one follows.
     is_due: bool,
 }
@@ -50,15 +49,13 @@ impl State {
     /// marks; at once, unless there are very many descriptors.
     pub(super) fn settle(&mut self) {
         self.changed = Some(Instant::now());
-        // A visit may take long, and connections need none.
-        if let Some(ipsec) = &self.ipsec {
-            ipsec.mark_connections();
-        }
+        // A visit under way is a long one.
         let was_going_on = self.finding.goes_on();
         self.finding.is_due = true;
-        // A visit under way is a long one.
-        if !was_going_on {
-            self.adopt(AT_ONCE);
+        let is_complete = !was_going_on && self.adopt(AT_ONCE);
+        // Connections need no visit, whose end marks them.
+        if let Some(ipsec) = self.ipsec.as_ref().filter(|_| !is_complete) {
+            ipsec.mark_connections();
         }
     }
 
@@ -74,14 +71,7 @@ impl State {
                 Ok(_) => return false,
                 Err(error) => {
                     self.finding = Finding::default();
-                    let error = error.to_string();
-                    if self.unlisted.as_ref() != Some(&error) {
-                        tracing::error!(
-                            error,
-                            "sockets that are older than the policy cannot be found"
-                        );
-                    }
-                    self.unlisted = Some(error);
+                    self.note_unlisted(error.to_string());
                     return true;
                 }
             }
@@ -98,40 +88,40 @@ impl State {
             return Ok(true);
         };
         let finding = &mut self.finding;
-        let visit = match &mut finding.visit {
+        let (visit, begun) = match &mut finding.visit {
             Some(visit) => visit,
             none => {
                 let marks_always = finding.is_due || !is_settled;
                 finding.is_due = false;
-                finding.begun = Some(Instant::now());
-                none.insert(ipsec.begin_adopting(marks_always)?)
+                none.insert((ipsec.begin_adopting(marks_always)?, Instant::now()))
             }
         };
         let (adopted, is_complete) = ipsec.go_on(visit, limit)?;
-        let is_late = finding.begun.is_some_and(|begun| begun.elapsed() > LONGEST);
+        let is_late = begun.elapsed() > LONGEST;
         if is_complete || is_late {
             finding.visit = None;
         }
         if is_late && !is_complete {
             finding.is_due = true;
-            self.note_late();
+            self.note_unlisted(format!(
+                "looking through all descriptors of this host takes longer than {} s: some user has \
+                 very many descriptors or processes; limit them (LimitNOFILE=, TasksMax=)",
+                LONGEST.as_secs()
+            ));
         }
         self.note_adopted(adopted);
         Ok(is_complete)
     }
 
-    /// Reports a visit that was given up.
-    fn note_late(&mut self) {
-        let late = format!(
-            "looking through all descriptors of this host takes longer than {} s, so sockets that are \
-             older than the policy, or that another program made, may not be found: some user has very \
-             many descriptors or processes; limit them (LimitNOFILE=, TasksMax=)",
-            LONGEST.as_secs()
-        );
-        if self.unlisted.as_ref() != Some(&late) {
-            tracing::error!("{late}");
+    /// Reports why older sockets cannot be found, once.
+    fn note_unlisted(&mut self, error: String) {
+        if self.unlisted.as_ref() != Some(&error) {
+            tracing::error!(
+                error,
+                "sockets that are older than the policy cannot be found"
+            );
         }
-        self.unlisted = Some(late);
+        self.unlisted = Some(error);
     }
 
     /// Counts sockets that are governed from now on.

@@ -11,21 +11,19 @@ use tokio::sync::{Notify, watch};
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_ike::{Acquire, Ike, Notice};
-use usher_ipsec::{Ipsec, IpsecError, MarkMask, Ours, Released, SWITCHED_OFF, Visit, class_of};
+use usher_ipsec::{Ipsec, IpsecError, MarkMask, Ours, Released, SWITCHED_OFF, class_of};
 use usher_local::configuration::Configuration;
 use usher_local::paths;
-use usher_local::requests::SocketsView;
 use usher_policy::Policy;
 use usher_policy::protection::{Application, Class, ResolverReply, Tables, compile};
 use usher_proto::host_key::HostPublicKey;
 
 use super::addresses::OwnAddresses;
 use super::error::ProtectionError;
-use super::finding::{PART, REST};
+use super::finding::PART;
 use super::last_answers::LastAnswers;
 use super::negotiated::Negotiated;
 use super::negotiation::{self, classes};
-use super::sockets;
 use super::state::State;
 
 /// The reach of protection, and the identity of this host.
@@ -46,7 +44,7 @@ pub(super) struct Settings {
 pub(super) struct Force {
     settings: Settings,
     ike: Ike,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// The names that the policy in force has looked up.
     wanted: watch::Sender<BTreeSet<HostName>>,
     /// A change is in force whose sockets are not all found.
@@ -457,52 +455,6 @@ impl Force {
     /// Returns whether the guard keeps other processes from the loaded objects.
     pub(super) fn is_guarded(&self) -> bool {
         self.state.lock().is_guarded
-    }
-
-    /// A page of the live sockets of governed programs, by the policy in force at its end.
-    ///
-    /// # Errors
-    /// When the kernel's state cannot be read.
-    pub(super) async fn sockets(&self, after: u64, most: u64) -> Result<SocketsView, IpsecError> {
-        let most = usize::try_from(most.min(SocketsView::MOST)).unwrap_or(usize::MAX);
-        loop {
-            let begun = {
-                let state = self.state.lock();
-                let (Some(ipsec), Some(policy)) = (&state.ipsec, &state.configuration) else {
-                    return Ok(SocketsView::default());
-                };
-                (ipsec.begin_page(after, most)?, Arc::clone(policy))
-            };
-            let (mut visit, configuration) = begun;
-            while !self.visit_some(&mut visit)? {
-                tokio::time::sleep(REST).await;
-            }
-            let mut state = self.state.lock();
-            let State {
-                ipsec,
-                configuration: present,
-                answers,
-                ..
-            } = &mut *state;
-            let (Some(ipsec), Some(present)) = (ipsec, present) else {
-                return Ok(SocketsView::default());
-            };
-            if Arc::ptr_eq(&configuration, present) && ipsec.is_of_policy(&visit)? {
-                let names = answers.names(unix_time());
-                return sockets::page(ipsec, &present.checked.policy, &names, visit);
-            }
-        }
-    }
-
-    /// Continues a visit for a short time. Returns whether it is complete.
-    fn visit_some(&self, visit: &mut Visit) -> Result<bool, IpsecError> {
-        let mut state = self.state.lock();
-        let Some(ipsec) = &mut state.ipsec else {
-            return Ok(true);
-        };
-        let (adopted, is_complete) = ipsec.go_on(visit, PART)?;
-        state.note_adopted(adopted);
-        Ok(is_complete)
     }
 
     /// The generation in force.

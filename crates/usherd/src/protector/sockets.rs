@@ -2,11 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use usher_daemon::clock::unix_time;
 use usher_ipsec::{Ipsec, IpsecError, LiveSocket, LiveTreatment, Sa, Sas, Visit};
 use usher_local::requests::{SaView, SocketView, SocketsView, TreatmentView};
 use usher_policy::Policy;
 use usher_policy::protection::{Class, Deciding, Level, Names, Traffic};
+
+use super::finding::{PART, REST};
+use super::force::Force;
+use super::state::State;
 
 /// The states of TCP by the kernel's numbers, in the words of ss(8).
 const STATES: [&str; 13] = [
@@ -28,9 +34,57 @@ const STATES: [&str; 13] = [
 const TCP: u16 = 6;
 const UDP: u16 = 17;
 
+impl Force {
+    /// A page of the live sockets of governed programs, by the policy in force at its end.
+    ///
+    /// # Errors
+    /// When the kernel's state cannot be read.
+    pub(super) async fn sockets(&self, after: u64, most: u64) -> Result<SocketsView, IpsecError> {
+        let most = usize::try_from(most.min(SocketsView::MOST)).unwrap_or(usize::MAX);
+        loop {
+            let begun = {
+                let state = self.state.lock();
+                let (Some(ipsec), Some(policy)) = (&state.ipsec, &state.configuration) else {
+                    return Ok(SocketsView::default());
+                };
+                (ipsec.begin_page(after, most)?, Arc::clone(policy))
+            };
+            let (mut visit, configuration) = begun;
+            while !self.visit_some(&mut visit)? {
+                tokio::time::sleep(REST).await;
+            }
+            let mut state = self.state.lock();
+            let State {
+                ipsec,
+                configuration: present,
+                answers,
+                ..
+            } = &mut *state;
+            let (Some(ipsec), Some(present)) = (ipsec, present) else {
+                return Ok(SocketsView::default());
+            };
+            if Arc::ptr_eq(&configuration, present) && ipsec.is_of_policy(&visit)? {
+                let names = answers.names(unix_time());
+                return page(ipsec, &present.checked.policy, &names, visit);
+            }
+        }
+    }
+
+    /// Continues a visit for a short time. Returns whether it is complete.
+    fn visit_some(&self, visit: &mut Visit) -> Result<bool, IpsecError> {
+        let mut state = self.state.lock();
+        let Some(ipsec) = &mut state.ipsec else {
+            return Ok(true);
+        };
+        let (adopted, is_complete) = ipsec.go_on(visit, PART)?;
+        state.note_adopted(adopted);
+        Ok(is_complete)
+    }
+}
+
 /// The page of a complete visit: see [`usher_local::requests::Sockets`]. `policy` is the one in force,
 /// and `names` what its names stand for.
-pub(super) fn page(
+fn page(
     ipsec: &mut Ipsec,
     policy: &Policy,
     names: &Names,

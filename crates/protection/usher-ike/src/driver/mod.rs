@@ -465,18 +465,7 @@ mod tests {
         let mut sas = Sas::default();
         let mut pairs = BTreeMap::new();
         for path in current.paths.iter() {
-            let child = ChildSa {
-                id: "1".into(),
-                name: class.class.name().into(),
-                installed: true,
-                age: 1,
-                rekey_in: None,
-                algorithms: String::new(),
-                spi_in: None,
-                spi_out: None,
-                bytes_in: 0,
-                bytes_out: 0,
-            };
+            let child = ChildSa::installed(class.class.name());
             let sa = IkeSa {
                 local: None,
                 established: true,

@@ -311,18 +311,7 @@ mod tests {
 
     /// SAs from address 1, as charon lists them.
     fn sas() -> Sas {
-        let child = ChildSa {
-            id: "1".into(),
-            name: CLASS.into(),
-            installed: true,
-            age: 1,
-            rekey_in: None,
-            algorithms: String::new(),
-            spi_in: None,
-            spi_out: None,
-            bytes_in: 0,
-            bytes_out: 0,
-        };
+        let child = ChildSa::installed(CLASS);
         let sa = IkeSa {
             local: Some(address(1)),
             established: true,

@@ -50,17 +50,9 @@ impl Ipsec {
         self.finish(visit).map(|(adopted, _)| adopted)
     }
 
-    /// The same, where nothing has changed since connections got their marks: they are looked at only if
-    /// a socket is adopted. That takes time for each connection that the host has room for.
-    ///
-    /// # Errors
-    /// As [`Ipsec::adopt`].
-    pub fn adopt_later(&mut self) -> Result<usize, IpsecError> {
-        let visit = self.begin_adopting(false)?;
-        self.finish(visit).map(|(adopted, _)| adopted)
-    }
-
-    /// Begins what [`Ipsec::adopt`] does (`marks_always`), or [`Ipsec::adopt_later`].
+    /// Begins what [`Ipsec::adopt`] does. Without `marks_always`, where nothing has changed since connections
+    /// got their marks, they are looked at only if a socket is adopted: that takes time for each connection
+    /// that the host has room for.
     ///
     /// # Errors
     /// As [`Ipsec::adopt`].
@@ -76,7 +68,7 @@ impl Ipsec {
     }
 
     /// Begins a page of at most `most` sockets of governed programs, in the order of their cookies, after
-    /// the cookie `after` (0: the first page). Adopts like [`Ipsec::adopt_later`]. Each page visits all
+    /// the cookie `after` (0: the first page). Adopts like [`Ipsec::adopt`], and marks connections if it adopts a socket. Each page visits all
     /// descriptors of the host.
     ///
     /// A socket without a descriptor is not among them: a connection that waits to be accepted, or

@@ -29,8 +29,8 @@ use crate::plan::{Application, Line};
 pub(crate) const MOST_LINES: usize = 1024;
 
 /// The most entries for single peers, a kibibyte of the kernel's memory each. The classes get theirs
-/// first, then one signature after the other. What has no room keeps wide entries that ask for SAs
-/// ([`asks_strangers`]): peers are protected all the same.
+/// first, then one signature after the other. A class or signature without room keeps wide entries that
+/// ask for SAs ([`asks_strangers`]): peers are protected all the same.
 pub(crate) const MOST_OF_PEERS: usize = 131_072;
 
 /// The first priority of our band; a lower number is looked at first.

@@ -103,7 +103,8 @@ tests! {
         assert_eq!(ipsec.adopt().unwrap(), 0, "the maker's");
         assert_eq!(peer.errno(&connect("10.1.0.2", 80)), 0);
         ipsec.apply(&secure()).unwrap();
-        assert_eq!(ipsec.adopt_later().unwrap(), 1);
+        let mut visit = ipsec.begin_adopting(false).unwrap();
+        assert_eq!(ipsec.go_on(&mut visit, std::time::Duration::MAX).unwrap(), (1, true));
         assert_eq!(ipsec.adopt().unwrap(), 0);
         assert_eq!(peer.in_vain(&connect("10.1.0.2", 80)), libc::ETIMEDOUT);
         assert_eq!(peer.errno(&connect("10.1.0.3", 80)), 0);

@@ -9,7 +9,7 @@ use super::lines::Lines;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// What is not compared.
+/// Printed where a policy has `application` blocks: the limit of the comparison.
 const NOT_BY_PROGRAM: &str = "`application` blocks are compared by peers, ports and class only: which \
      programs of two hosts speak with each other is not known, so see to it that both have a block";
 

@@ -1,5 +1,6 @@
 //! `usher policy explain`: whether a user may use a service, how, and the lines that decide.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -154,12 +155,15 @@ fn how(decision: &Decision) -> String {
     text
 }
 
-/// The program of `usher proxy`, as `programs` lists it.
-const PROXY: &str = "/usr/bin/usher";
+/// The name of the program of `usher proxy`. Where a host has it is not known here.
+const PROXY: &str = "usher";
 
 fn asked(request: &Request) -> String {
     let permitted = match &request.programs {
-        Programs::Listed(paths) => paths.contains(PROXY),
+        Programs::Listed(paths) => {
+            let mut names = paths.iter().filter_map(|path| Path::new(path).file_name());
+            names.any(|name| name == PROXY)
+        }
         Programs::Asking | Programs::Any => true,
     };
     let addresses = request.proxy.iter();

@@ -12,7 +12,6 @@ use usher_daemon::clock::unix_time;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::copy::ConfigurationCopy;
-use usher_local::paths;
 use usher_policy::{Groups, Name, Source};
 
 use crate::commands::log::fingerprint;
@@ -193,11 +192,11 @@ fn copies_in(folder: &Path) -> Result<Vec<HostCopy>, Failure> {
 
 /// This host by the files below /etc/usher, not by the configuration in force.
 fn this_host() -> Result<Read, Failure> {
-    if matches!(Path::new(paths::HOST_PUBLIC_KEY).try_exists(), Ok(false)) {
-        return Err(Failure::refused(
-            "this host is not prepared for Usher; run `usher init`, or use copies of hosts' \
-             policies with --hosts",
-        ));
+    if !configuration::is_prepared() {
+        return Err(Failure::Refused(format!(
+            "{}, or use copies of hosts' policies with --hosts",
+            configuration::NOT_PREPARED
+        )));
     }
     let applied = configuration::collect()?;
     let checked = configuration::check(&applied)?;

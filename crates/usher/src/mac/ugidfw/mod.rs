@@ -289,3 +289,22 @@ fn remove(path: &Path) -> Result<(), Failure> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_rules_the_only_file_stays_and_another_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        write(&path, &[], true).unwrap();
+        let source = Source {
+            name: path.display().to_string(),
+            text: std::fs::read_to_string(&path).unwrap(),
+        };
+        assert_eq!(rules_of_file(&source).unwrap(), [""; 0]);
+        write(&path, &[], false).unwrap();
+        assert!(!path.exists());
+    }
+}

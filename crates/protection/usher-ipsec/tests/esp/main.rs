@@ -1,7 +1,11 @@
 //! Two governed hosts with static SAs: what leaves, and what arrives. Where the kernel has ESP.
 
 #[macro_use]
+#[path = "../world/mod.rs"]
 mod world;
+
+mod datagrams;
+mod services;
 
 use usher_ipsec::Ipsec;
 use usher_protection::{Destination, Level, ProtectedService, Tables};
@@ -48,16 +52,6 @@ fn add_sas() {
     for host in [&[][..], &["-n", "b"]] {
         batch(host, &sas);
     }
-}
-
-/// Whether this kernel has ESP, and accepts the programs that drop plaintext of services. Prints the
-/// reason if not.
-fn can_protect_services() -> bool {
-    if let Err(reason) = Ipsec::probe_services() {
-        println!("skipped: {reason}");
-        return false;
-    }
-    has_esp()
 }
 
 /// Protection and governed programs on both hosts, with captures of what arrives at each.
@@ -217,124 +211,6 @@ tests! {
         assert_eq!(seen, format!("[{}]", ENCRYPTED[0]));
     }
 
-    fn the_first_datagram_and_its_answer_are_protected(world) {
-        let Some(mut hosts) = hosts(world) else { return };
-        for (from, to, port, spis) in [
-            ("10.1.0.1", "10.1.0.2", 21, ENCRYPTED),
-            ("10.1.0.1", "10.1.0.2", 53, AUTHENTICATED),
-            ("fd01::1", "fd01::2", 21, ENCRYPTED),
-            ("fd01::1", "fd01::2", 53, AUTHENTICATED),
-        ] {
-            let family = if to.contains(':') { 6 } else { 4 };
-            hosts.b.run(&format!("u = udp({family}); u.bind(('{to}', {port}))"));
-            hosts.a.run(&format!("s = udp({family}); s.bind(('{from}', 0)); s.sendto(b'question', ('{to}', {port}))"));
-            hosts.b.run("q, peer = u.recvfrom(99); u.sendto(b'answer', peer)");
-            assert_eq!(hosts.a.run("r = s.recv(99)"), "b'answer'", "{to} {port}");
-            hosts.expect(spis, to);
-            // Connected.
-            hosts.a.run(&format!("s = udp({family}); s.connect(('{to}', {port})); s.send(b'question')"));
-            hosts.b.run("q, peer = u.recvfrom(99); u.sendto(b'answer', peer)");
-            assert_eq!(hosts.a.run("r = s.recv(99)"), "b'answer'", "{to} {port}");
-            hosts.expect(spis, to);
-            hosts.b.run("u.close()");
-        }
-    }
-
-    /// The datagram was begun with the mark of the socket's connection.
-    fn what_a_datagram_socket_is_connected_to_decides_nothing(world) {
-        let Some(mut hosts) = hosts(world) else { return };
-        for (family, to) in [(4, "10.1.0.2"), (6, "fd01::2")] {
-            hosts.b.run(&format!("u = udp({family}); u.bind(('{to}', 21)); v = udp({family}); v.bind(('{to}', 9))"));
-            hosts.a.run("import ctypes; libc = ctypes.CDLL(None)");
-            for (what, before) in [
-                ("connected to a port of the other class", "pass"),
-                ("no longer connected", "libc.connect(s.fileno(), bytes(28), 28)"),
-            ] {
-                hosts.a.run(&format!("s = udp({family}); s.connect(('{to}', 9)); s.send(b'x')"));
-                assert_eq!(hosts.b.run("r = v.recv(9)"), "b'x'", "{to}: {what}");
-                assert_eq!(hosts.arrived()[1], [AUTHENTICATED[0]], "{to}: {what}");
-                hosts.a.run(&format!("{before}; s.sendto(b'secret', ('{to}', 21))"));
-                assert_eq!(hosts.b.run("r = u.recv(9)"), "b'secret'", "{to}: {what}");
-                assert_eq!(hosts.arrived()[1], [ENCRYPTED[0]], "{to}: {what}");
-            }
-            // Connected where ports do not matter: it has the mark of that class.
-            let authenticated = |network| (network, mandatory(AUTHENTICATION));
-            let by_ports = To::Protected(vec![
-                (0, 21, ENCRYPTION, Level::Mandatory),
-                (0, 0, AUTHENTICATION, Level::Mandatory),
-            ]);
-            hosts.ipsec[0].apply(&tables(&[(GOVERNED, vec![
-                ("10.1.0.0/24", by_ports.clone()), authenticated("10.1.0.3/32"),
-                ("fd01::/64", by_ports), authenticated("fd01::3/128"),
-            ])])).unwrap();
-            let other = to.replace('2', "3");
-            let before = hosts.ipsec[0].counters().unwrap().kept_class;
-            hosts.a.run(&format!("s = udp({family}); s.connect(('{other}', 9))"));
-            assert_eq!(hosts.a.number("mark(s)"), mark(AUTHENTICATION, Level::Mandatory));
-            assert_eq!(hosts.a.errno(&format!("s.sendto(b'secret', ('{to}', 21))")), libc::EPERM);
-            assert_eq!(hosts.ipsec[0].counters().unwrap().kept_class, before + 1);
-            hosts.a.run(&format!("s.sendto(b'secret', ('{to}', 21))"));
-            assert_eq!(hosts.b.run("r = u.recv(9)"), "b'secret'");
-            assert_eq!(hosts.arrived()[1], [ENCRYPTED[0]], "{to}");
-            hosts.b.run("u.close(); v.close()");
-            hosts.ipsec[0].apply(&fast()).unwrap();
-            hosts.arrived();
-        }
-    }
-
-    fn a_connected_datagram_socket_goes_on_while_its_class_stays(world) {
-        let Some(hosts) = hosts(world) else { return };
-        let Hosts { mut a, mut b, mut at_b, ipsec: [unpinned, _of_b], .. } = hosts;
-        let policy = |port, class| tables(&[(GOVERNED, vec![("10.1.0.0/24", To::Protected(vec![
-            (0, 21, class, Level::Mandatory),
-            (0, port, ENCRYPTION, Level::Mandatory),
-            (0, 0, AUTHENTICATION, Level::Mandatory),
-        ]))])]);
-        let mut left = |spi: u32, what: &str| eventually(what, || {
-            at_b.run("r = list(protocols(seen))") == format!("[{spi}]")
-        });
-        drop(unpinned);
-        let mut pinned = settings(world);
-        pinned.pins = Some("/mnt/bpf/ipsec".into());
-        let mut ipsec = Ipsec::open(&pinned).unwrap();
-        ipsec.apply(&policy(22, ENCRYPTION)).unwrap();
-        b.run("u = udp(); u.bind(('10.1.0.2', 21))");
-        a.run("s = udp(); s.connect(('10.1.0.2', 21)); s.send(b'x')");
-        assert_eq!(b.run("r = u.recv(9)"), "b'x'");
-        left(ENCRYPTED[0], "the first");
-        // A raw socket of a protocol without ports, which passes no hook when it sends.
-        let ping = "p.sendto(b'\\x08' + bytes(7), ('10.1.0.2', 0))";
-        a.run(&format!("p = socket.socket(2, 3, 1); {ping}"));
-        left(AUTHENTICATED[0], "a ping");
-        // Other rules, and so another signature, with the same class for both.
-        ipsec.apply(&policy(23, ENCRYPTION)).unwrap();
-        a.run("s.send(b'y')");
-        assert_eq!(b.run("r = u.recv(9)"), "b'y'");
-        left(ENCRYPTED[0], "by the class that stays");
-        a.run(ping);
-        left(AUTHENTICATED[0], "a ping by the class that stays");
-        // Another process adopts what this one leaves.
-        drop(ipsec);
-        ipsec = Ipsec::open(&pinned).unwrap();
-        ipsec.apply(&policy(23, ENCRYPTION)).unwrap();
-        a.run("s.send(b'y')");
-        assert_eq!(b.run("r = u.recv(9)"), "b'y'");
-        left(ENCRYPTED[0], "after a restart");
-        // To its own peer no call fails; to another port it goes by the policy in force, and what was
-        // begun by the former one is refused.
-        a.run("v = udp(); v.connect(('10.1.0.2', 21))");
-        ipsec.apply(&policy(25, ENCRYPTION)).unwrap();
-        assert_eq!(a.errno("v.sendto(b'y', ('10.1.0.2', 21))"), 0);
-        assert_eq!(b.run("r = u.recv(9)"), "b'y'");
-        assert_eq!(a.errno("s.sendto(b'z', ('10.1.0.2', 24))"), libc::EPERM);
-        left(ENCRYPTED[0], "to its peer");
-        // Another class: until it connects again.
-        ipsec.apply(&policy(26, AUTHENTICATION)).unwrap();
-        assert_eq!(a.errno("s.send(b'z')"), libc::EPERM);
-        a.run("s.connect(('10.1.0.2', 21)); s.send(b'z')");
-        left(AUTHENTICATED[0], "by the new class");
-    }
-
     fn flushed_sas_and_entries_let_nothing_out_in_the_clear(world) {
         let Some(mut hosts) = hosts(world) else { return };
         hosts.b.run("l = tcp(6); l.bind(('', 21)); l.listen()");
@@ -366,87 +242,6 @@ while time.time() < until:
         let arrived = hosts.arrived();
         assert!(!arrived.iter().any(|at| clear(at)), "{arrived:?}");
         assert!(arrived[1].contains(&ENCRYPTED[0]), "{arrived:?}");
-    }
-
-    fn a_flushed_spd_lets_no_service_out_in_the_clear(world) {
-        if !can_protect_services() {
-            return;
-        }
-        add_sas();
-        let destination = |peer: &str| Destination { peer: peer.parse().unwrap(), port: 143, class: ENCRYPTION };
-        let (mut reached, mut served) = (tables(&[]), tables(&[]));
-        reached.add_services(vec![], vec![destination(B), destination(B6)]);
-        served.add_services(vec![ProtectedService { port: 143, classes: [ENCRYPTION].into() }], vec![]);
-        let [mut of_a, mut of_b] = [open(world), open_at_b(world)];
-        of_a.apply(&reached).unwrap();
-        in_b(|| of_b.apply(&served).unwrap());
-        let (mut client, mut server) = (Actor::other(), Actor::peer());
-        let (mut at_a, mut at_b) = (Actor::other(), Actor::peer());
-        for at in [&mut at_a, &mut at_b] {
-            at.run("seen = capture('cable')");
-        }
-        server.run("l = tcp(6); l.bind(('', 143)); l.listen()");
-        for (family, to) in [(4, B), (6, B6)] {
-            client.run(&format!("s = tcp({family}); s.connect(('{to}', 143)); s.setblocking(0)"));
-            server.run("s, _ = l.accept(); s.setblocking(0)");
-            let kept = [of_a.service_counters(), of_b.service_counters()].map(|one| one.unwrap().service_kept);
-            for actor in [&mut client, &mut server] {
-                actor.begin("while not os.path.exists('/mnt/end'):
- try: s.send(b'x'); s.recv(999)
- except OSError: pass
- time.sleep(0.001)");
-            }
-            for _ in 0..3 {
-                run("ip", &["xfrm", "policy", "flush"]);
-                run("ip", &["-n", "b", "xfrm", "policy", "flush"]);
-                eventually("both would send in the clear", || {
-                    of_a.service_counters().unwrap().service_kept > kept[0]
-                        && of_b.service_counters().unwrap().service_kept > kept[1]
-                });
-                of_a.put_back().unwrap();
-                of_b.put_back().unwrap();
-            }
-            std::fs::write("/mnt/end", "").unwrap();
-            assert_eq!((client.end(), server.end()), (0, 0));
-            std::fs::remove_file("/mnt/end").unwrap();
-            // The connection goes on, and nothing was in the clear.
-            client.run("s.setblocking(1); s.settimeout(60); s.sendall(b'end')");
-            server.run("s.setblocking(1); s.settimeout(60); g = b''\nwhile not g.endswith(b'end'): g += s.recv(9999)");
-            for (at, spi) in [(&mut at_a, ENCRYPTED[1]), (&mut at_b, ENCRYPTED[0])] {
-                assert_eq!(at.run("r = list(protocols(seen))"), format!("[{spi}]"), "{to}");
-            }
-        }
-        // The twin: another port.
-        server.run("l = tcp(6); l.bind(('', 144)); l.listen()");
-        client.run(&format!("s = tcp(); s.connect(('{B}', 144))"));
-        assert_eq!(at_b.run(&format!("r = {TCP} in protocols(seen)")), "True");
-    }
-
-    /// Somebody else's entry protects by an SA of another class.
-    fn a_service_is_not_reached_by_another_class(world) {
-        if !can_protect_services() {
-            return;
-        }
-        add_sas();
-        let mut tables = Tables::default();
-        let destination = Destination { peer: B.parse().unwrap(), port: 143, class: ENCRYPTION };
-        tables.add_services(vec![], vec![destination]);
-        let mut ipsec = open(world);
-        ipsec.apply(&tables).unwrap();
-        let (mut client, mut at_b) = (Actor::other(), Actor::peer());
-        at_b.run("seen = capture('cable')");
-        let arrived = "r = list(protocols(seen))";
-        for class in [AUTHENTICATION, ENCRYPTION] {
-            run("ip", &["xfrm", "policy", "update", "dst", B, "dir", "out", "priority", "1", "tmpl", "src", "10.1.0.1", "dst", B,
-                "proto", "esp", "mode", "transport", "reqid", &usher_ipsec::reqid(class).to_string()]);
-            client.in_vain(&format!("s = tcp(); s.connect(('{B}', 143))"));
-            if class == AUTHENTICATION {
-                assert_eq!(at_b.run(arrived), "[]");
-            } else {
-                eventually("it arrives", || at_b.run(arrived) == format!("[{}]", ENCRYPTED[0]));
-            }
-        }
-        assert!(ipsec.service_counters().unwrap().service_kept > 0);
     }
 
     fn plaintext_is_dropped_and_others_are_not_touched(world) {
@@ -559,33 +354,4 @@ while time.time() < until:
         }
     }
 
-    fn a_datagram_does_not_leave_by_another_class(world) {
-        let Some(mut hosts) = hosts(world) else { return };
-        let everything = |class| move |network| (network, mandatory(class));
-        let policy = |class| tables(&[(GOVERNED, ["10.1.0.0/24", "fd01::/64"].map(everything(class)).to_vec())]);
-        for host in &mut hosts.ipsec {
-            host.apply(&policy(ENCRYPTION)).unwrap();
-        }
-        for (family, to) in [(4, "10.1.0.2"), (6, "fd01::2")] {
-            hosts.b.run(&format!("u = udp({family}); u.bind(('{to}', 9))"));
-            hosts.a.run(&format!("s = udp({family}); s.sendto(b'x', ('{to}', 9))"));
-            assert_eq!(hosts.b.run("r = u.recv(9)"), "b'x'");
-            assert_eq!(hosts.arrived()[1], [ENCRYPTED[0]], "{to}");
-        }
-        // Somebody else's entry, before ours, protects them by the other class.
-        for to in ["10.1.0.2", "fd01::2"] {
-            let from = if to.contains(':') { "fd01::1" } else { "10.1.0.1" };
-            run("ip", &["xfrm", "policy", "add", "dst", to, "dir", "out", "priority", "1", "tmpl", "src", from, "dst", to,
-                "proto", "esp", "mode", "transport", "reqid", &usher_ipsec::reqid(AUTHENTICATION).to_string()]);
-        }
-        for (family, to) in [(4, "10.1.0.2"), (6, "fd01::2")] {
-            let before = hosts.ipsec[0].counters().unwrap().kept_class;
-            hosts.a.errno(&format!("s = udp({family}); s.sendto(b'x', ('{to}', 9))"));
-            eventually("it is kept back", || hosts.ipsec[0].counters().unwrap().kept_class > before);
-            assert_eq!(hosts.arrived()[1], [], "{to}");
-            // Another program's datagram leaves by that entry.
-            hosts.at_a.run(&format!("s = udp({family}); s.sendto(b'x', ('{to}', 9))"));
-            eventually("it arrives", || hosts.arrived()[1] == [AUTHENTICATED[0]]);
-        }
-    }
 }
