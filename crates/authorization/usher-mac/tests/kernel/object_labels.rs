@@ -45,7 +45,7 @@ fn an_object_has_the_label_under_which_it_was_made() {
     assert_eq!(act(user, &["many_ipc:20".into()]), ["many_ipc ok"]);
     let tried = ["ipc_as:closed".into(), "ipc_as:other".into()];
     assert_eq!(act(user, &tried), ["ipc_as ok", "ipc_as EACCES"]);
-    assert!(world.labelled() > 0);
+    assert!(!world.labelled().is_empty());
     // The label of a module that was unloaded counts for nothing, and is forgotten.
     world.framework().unload("test").unwrap();
     world.await_none_labelled();
@@ -58,27 +58,31 @@ fn an_object_has_the_label_under_which_it_was_made() {
 }
 
 impl World {
-    /// How many objects of System V IPC and mounted file systems have a label.
-    fn labelled(&self) -> usize {
+    /// The tables of labels of System V IPC objects and of mounted file systems that are not empty.
+    fn labelled(&self) -> Vec<String> {
         let tables = ["ipc_objects", "file_systems"].map(|table| {
             let mut dump = Command::new("bpftool");
             dump.args(["-j", "map", "dump", "pinned"]);
             let dumped = dump.arg(self.pins.join(table)).output().unwrap();
             assert!(dumped.status.success());
-            let dumped = String::from_utf8(dumped.stdout).unwrap();
-            dumped.matches("\"key\"").count()
+            (table, String::from_utf8(dumped.stdout).unwrap())
         });
-        tables.into_iter().sum()
+        let labelled = tables
+            .into_iter()
+            .filter(|(_, dumped)| dumped.contains("\"key\""));
+        labelled
+            .map(|(table, dumped)| format!("{table}: {dumped}"))
+            .collect()
     }
 
     /// Waits until none has one: the kernel ends removed ones a moment later.
     pub(super) fn await_none_labelled(&self) {
         for _ in 0..1000 {
-            if self.labelled() == 0 {
+            if self.labelled().is_empty() {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        panic!("{} objects still have a label", self.labelled());
+        panic!("labels of what has ended: {:#?}", self.labelled());
     }
 }
