@@ -290,6 +290,16 @@ def remove_ipc():
     checked(kernel.semctl(checked(kernel.semget(KEY, 1, 0)), 0, REMOVE))
 
 
+def remove_all_ipc():
+    """Everybody's objects, also those that only `closed` uses."""
+
+    def remove():
+        label("test/closed")
+        told("ipcrm", "-a")
+
+    apart(remove)
+
+
 def many_ipc(rounds):
     """The kernel makes objects where others were that have ended: these have no label of those."""
     for _ in range(int(rounds)):
@@ -353,4 +363,5 @@ OBJECT_ACTS = {
     "many_ipc": many_ipc,
     "ipc_as": ipc_as,
     "remove_ipc": remove_ipc,
+    "remove_all_ipc": remove_all_ipc,
 }
