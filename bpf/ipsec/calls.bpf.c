@@ -74,41 +74,50 @@ static __always_inline int is_as_demanded(const struct in_force *now, __u32 appl
 	       may_be_plain(class, &peer);
 }
 
+/* A use of a socket by a program that a block may govern. */
+struct use {
+	struct caller caller;
+	struct sock___ends *socket;
+	__u32 generation;
+	__u32 family;
+};
+
+#define LEFT_ALONE 0
+#define OWN 1
+#define REFUSED 2
+
 /*
- * A program that a block may govern uses a socket. If no governed program has made it, or only one
- * that is no longer governed, the caller decides how it is treated from now on.
+ * Decides about a use of a socket, whose maker may be NULL. OWN: no governed program has made it,
+ * or only one that is no longer governed, and so the caller is its maker from now on, as `fresh`
+ * says.
+ *
+ * A global function, which the verifier follows once, and not at each hook.
  */
-static __noinline int use_by(const struct caller *caller, struct sock *sk, struct in_force *now)
+__noinline int judge(const struct use *use, struct usher_governed *maker,
+		     struct usher_governed *fresh)
 {
-	struct sock___ends *used = (struct sock___ends *)sk;
-	__u32 family = used->__sk_common.skc_family, protocol;
-	struct usher_governed fresh __aligned = {};
 	struct usher_policy_entry *entry;
-	struct usher_governed *own;
+	struct sock___ends *socket;
+	struct in_force now = {};
+	__u32 protocol;
 	__u8 state;
 
-	if (!find_policy(now, now->generation) || !is_in_reach())
-		return 0;
-	own = is_of_ip(family) ? bpf_sk_storage_get(&sockets, sk, 0, 0) : 0;
-	if (is_governed(now, own, family))
-		return 0;
-	entry = make_caller(now, caller, &fresh);
-	if (!entry || is_daemon(&fresh))
-		return 0;
-	protocol = BPF_CORE_READ(used, sk_protocol);
-	if (!is_of_ip(family) || is_refused(protocol))
-		return refuse_call();
-	govern(now, &fresh, entry, family);
-	state = BPF_CORE_READ(used, __sk_common.skc_state);
+	if (!use || !fresh || !read_state(&now) || !find_policy(&now, use->generation) ||
+	    !is_in_reach() || is_governed(&now, maker, use->family))
+		return LEFT_ALONE;
+	entry = make_caller(&now, &use->caller, fresh);
+	if (!entry || is_daemon(fresh))
+		return LEFT_ALONE;
+	socket = use->socket;
+	protocol = BPF_CORE_READ(socket, sk_protocol);
+	if (!is_of_ip(use->family) || is_refused(protocol))
+		return REFUSED;
+	govern(&now, fresh, entry, use->family);
+	state = BPF_CORE_READ(socket, __sk_common.skc_state);
 	if (protocol == IPPROTO_TCP && state != BPF_TCP_LISTEN && state != BPF_TCP_CLOSE &&
-	    !is_as_demanded(now, entry->number, used))
-		return refuse_call();
-	if (own)
-		replace_maker(own, &fresh);
-	else if (!bpf_sk_storage_get(&sockets, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE))
-		return refuse_call();
-	COUNT(adopted);
-	return 0;
+	    !is_as_demanded(&now, entry->number, socket))
+		return REFUSED;
+	return OWN;
 }
 
 /* Returns 1 if the policy in force governs the socket already, so that its user decides nothing. A
@@ -132,19 +141,34 @@ static __always_inline int has_maker(const struct in_force *now, struct sock *sk
  */
 static __always_inline int use(struct socket *socket)
 {
+	struct usher_governed fresh __aligned = {}, *maker;
 	struct sock *used = socket->sk;
 	struct in_force now = {};
-	struct caller caller;
-	__u32 family;
+	struct use use = {};
 
 	if (!used)
 		return 0;
-	family = ((struct sock___ends *)used)->__sk_common.skc_family;
-	if (!is_of_ip(family) && !passes_beside(family))
+	use.socket = (struct sock___ends *)used;
+	use.family = use.socket->__sk_common.skc_family;
+	if (!is_of_ip(use.family) && !passes_beside(use.family))
 		return 0;
-	if (!read_state(&now) || has_maker(&now, used, family) || !may_be_governed(&now, &caller))
+	if (!read_state(&now) || has_maker(&now, used, use.family) ||
+	    !may_be_governed(&now, &use.caller))
 		return 0;
-	return use_by(&caller, used, &now);
+	use.generation = now.generation;
+	maker = is_of_ip(use.family) ? bpf_sk_storage_get(&sockets, used, 0, 0) : 0;
+	switch (judge(&use, maker, &fresh)) {
+	case LEFT_ALONE:
+		return 0;
+	case REFUSED:
+		return refuse_call();
+	}
+	if (maker)
+		replace_maker(maker, &fresh);
+	else if (!bpf_sk_storage_get(&sockets, used, &fresh, BPF_SK_STORAGE_GET_F_CREATE))
+		return refuse_call();
+	COUNT(adopted);
+	return 0;
 }
 
 /* Defines a program at a hook whose first argument is the socket that the caller uses. */
