@@ -17,8 +17,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use ticket::*;
 use usher_kernel::KernelError;
 use usher_kernel::ticket::{Counters, Limits, TicketError, Tickets};
-use usher_proto::{Token, TokenSlot};
+use usher_proto::TokenSlot;
 use usher_system::privileges;
+use world::token::Token;
 use world::*;
 
 const LEVEL: i32 = 0x5573;

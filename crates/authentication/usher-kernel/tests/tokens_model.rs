@@ -1,5 +1,5 @@
 //! The window of accepted positions against a model, over random sequences of tokens. Keys, salts,
-//! seeds and endpoints are random too, so hash and mask are compared with those of usher-proto.
+//! seeds and endpoints are random too, so hash and mask are compared with those in Rust.
 
 #[macro_use]
 mod world;
@@ -14,7 +14,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use usher_base::ConnectionTuple;
 use usher_kernel::admission::{Admission, Counters, Limits};
-use usher_proto::{SessionId, Token, TokenSlot};
+use usher_proto::{SessionId, TokenSlot};
+use world::token::Token;
 use world::*;
 
 /// The content of a SYN.

@@ -28,7 +28,7 @@ const DOMAIN: &Domain = b"usher-chain-1";
 
 /// Elements that are computed together. A chain keeps one value for each block, and computes the
 /// block's elements from it with as many hashes.
-pub(crate) const BLOCK: u32 = 64;
+const BLOCK: u32 = 64;
 
 type Value = [u8; CHAIN_ELEMENT_SIZE];
 pub(crate) type Domain = [u8; 13];

@@ -77,7 +77,7 @@ pub use sshsig::{MAX_SIGNATURE_SIZE, Signed};
 pub use statement::{
     Expectation, MAX_STATEMENT_SIZE, NONCE_SIZE, STATEMENT_MAGIC, STATEMENT_VERSION, Statement,
 };
-pub use token::{Token, TokenChain, TokenElement, TokenKey, TokenSlot};
+pub use token::{TokenChain, TokenElement, TokenKey, TokenSlot};
 
 // Public functions have its types.
 pub use ssh_key;

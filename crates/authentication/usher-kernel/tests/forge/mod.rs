@@ -14,11 +14,10 @@ use libbpf_rs::{
 };
 use usher_base::ConnectionTuple;
 use usher_kernel::admission::{Admission, Counters, Limits, TokenSession};
-use usher_proto::token::{
-    TOKEN_EXPERIMENT, TOKEN_OPTION_KIND, TOKEN_OPTION_SIZE, TokenChain, TokenElement,
-};
-use usher_proto::{SessionId, Token, TokenSlot};
+use usher_proto::token::{TokenChain, TokenElement};
+use usher_proto::{SessionId, TokenSlot};
 
+use crate::world::token::{TOKEN_EXPERIMENT, TOKEN_OPTION_KIND, TOKEN_OPTION_SIZE, Token};
 use crate::world::{ALICE, Client, HOST, PORT, SERVICE, World, queue};
 
 /// The handle and priority of the project's filters.

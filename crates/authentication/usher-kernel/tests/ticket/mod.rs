@@ -10,10 +10,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Uid;
 use usher_base::ConnectionTuple;
 use usher_kernel::ticket::{Attempt, Counters, Gate, Limits, Ticket, TicketKey, Tickets};
-use usher_proto::token::{TOKEN_BLOCK, TokenElement};
-use usher_proto::{Token, TokenChain, TokenSlot};
+use usher_proto::token::TokenElement;
+use usher_proto::{TokenChain, TokenSlot};
 use zeroize::Zeroizing;
 
+use crate::world::token::{TOKEN_BLOCK, Token};
 use crate::world::{ALICE, PORT, World};
 
 /// The bits of a mark that tell classes of traffic apart.

@@ -7,6 +7,8 @@
     reason = "every test binary uses a part of it"
 )]
 
+pub mod token;
+
 use std::io::{self, Read, Seek, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
