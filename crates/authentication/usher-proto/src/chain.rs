@@ -14,6 +14,8 @@ use subtle::ConstantTimeEq;
 use usher_base::codec::fields;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
+use crate::Refusal;
+
 /// Bytes of a chain element: it fits, with its kind and id, into 20 bytes of TCP option.
 pub const CHAIN_ELEMENT_SIZE: usize = 16;
 
@@ -248,34 +250,6 @@ impl fmt::Debug for Chain {
     }
 }
 
-/// A fault of an element that does not advance its chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum ChainError {
-    /// The position is not after the last accepted one.
-    #[error("the chain element was used before")]
-    Replayed,
-    /// The position is beyond the chain's length.
-    #[error("the chain element lies beyond the end of the chain")]
-    Exhausted,
-    /// The position is more than [`MAX_CHAIN_GAP`] after the last accepted one.
-    #[error("the chain element is more than {MAX_CHAIN_GAP} positions ahead of the last one")]
-    GapTooLarge,
-    /// The value does not hash to the last accepted one.
-    #[error("the chain element does not belong to this chain")]
-    Mismatch,
-}
-
-impl From<ChainError> for crate::Refusal {
-    fn from(error: ChainError) -> Self {
-        match error {
-            ChainError::Replayed => Self::ChainReplayed,
-            ChainError::Exhausted => Self::ChainExhausted,
-            ChainError::GapTooLarge => Self::ChainGap,
-            ChainError::Mismatch => Self::ChainMismatch,
-        }
-    }
-}
-
 /// The server's side of a chain: the last accepted element, at first the anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChainTip {
@@ -301,23 +275,24 @@ impl ChainTip {
     /// Takes at most [`MAX_CHAIN_GAP`] hashes and compares in constant time.
     ///
     /// # Errors
-    /// [`ChainError`], checked in the order [`Replayed`](ChainError::Replayed),
-    /// [`Exhausted`](ChainError::Exhausted), [`GapTooLarge`](ChainError::GapTooLarge),
-    /// [`Mismatch`](ChainError::Mismatch).
+    /// In this order: [`Refusal::ChainReplayed`] for a position that is not after the last accepted
+    /// one, [`Refusal::ChainExhausted`] for one beyond the chain's length, [`Refusal::ChainGap`] for
+    /// one more than [`MAX_CHAIN_GAP`] ahead, [`Refusal::ChainMismatch`] for a value that does not
+    /// hash to the last accepted one.
     pub fn advance(
         &self,
         salt: &[u8; CHAIN_ELEMENT_SIZE],
         length: u32,
         element: &ChainElement,
-    ) -> Result<ChainTip, ChainError> {
+    ) -> Result<ChainTip, Refusal> {
         if element.position <= self.position {
-            return Err(ChainError::Replayed);
+            return Err(Refusal::ChainReplayed);
         }
         if element.position > length {
-            return Err(ChainError::Exhausted);
+            return Err(Refusal::ChainExhausted);
         }
         if element.position - self.position > MAX_CHAIN_GAP {
-            return Err(ChainError::GapTooLarge);
+            return Err(Refusal::ChainGap);
         }
         let mut value = element.value;
         for index in (self.position..element.position).rev() {
@@ -329,7 +304,7 @@ impl ChainTip {
                 value: element.value,
             })
         } else {
-            Err(ChainError::Mismatch)
+            Err(Refusal::ChainMismatch)
         }
     }
 }
@@ -408,7 +383,7 @@ mod tests {
             let next = tip.advance(&SALT, 200, &element).unwrap();
             assert_eq!(
                 next.advance(&SALT, 200, &element),
-                Err(ChainError::Replayed)
+                Err(Refusal::ChainReplayed)
             );
             tip = next;
         }
@@ -423,7 +398,7 @@ mod tests {
         assert_eq!(tip.advance(&SALT, 200, &elements[63]).unwrap().position, 64);
         assert_eq!(
             tip.advance(&SALT, 200, &elements[64]),
-            Err(ChainError::GapTooLarge)
+            Err(Refusal::ChainGap)
         );
     }
 
@@ -437,24 +412,30 @@ mod tests {
         for bit in 0..128 {
             let mut forged = first;
             forged.value[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(tip.advance(&SALT, 20, &forged), Err(ChainError::Mismatch));
+            assert_eq!(tip.advance(&SALT, 20, &forged), Err(Refusal::ChainMismatch));
         }
         let moved = ChainElement {
             position: 2,
             ..first
         };
-        assert_eq!(tip.advance(&SALT, 20, &moved), Err(ChainError::Mismatch));
+        assert_eq!(tip.advance(&SALT, 20, &moved), Err(Refusal::ChainMismatch));
         let zeroth = ChainElement {
             position: 0,
             value: chain.anchor(),
         };
-        assert_eq!(tip.advance(&SALT, 20, &zeroth), Err(ChainError::Replayed));
-        assert_eq!(tip.advance(&[0; 16], 20, &first), Err(ChainError::Mismatch));
-        assert_eq!(tip.advance(&SALT, 0, &first), Err(ChainError::Exhausted));
+        assert_eq!(tip.advance(&SALT, 20, &zeroth), Err(Refusal::ChainReplayed));
+        assert_eq!(
+            tip.advance(&[0; 16], 20, &first),
+            Err(Refusal::ChainMismatch)
+        );
+        assert_eq!(tip.advance(&SALT, 0, &first), Err(Refusal::ChainExhausted));
         let foreign = Chain::generate(20, *b"another byte see", SALT)
             .next()
             .unwrap();
-        assert_eq!(tip.advance(&SALT, 20, &foreign), Err(ChainError::Mismatch));
+        assert_eq!(
+            tip.advance(&SALT, 20, &foreign),
+            Err(Refusal::ChainMismatch)
+        );
     }
 
     #[test]
@@ -469,9 +450,12 @@ mod tests {
         };
         assert_eq!(
             tip.advance(&SALT, u32::MAX, &element),
-            Err(ChainError::Mismatch)
+            Err(Refusal::ChainMismatch)
         );
-        assert_eq!(tip.advance(&SALT, 20, &element), Err(ChainError::Exhausted));
+        assert_eq!(
+            tip.advance(&SALT, 20, &element),
+            Err(Refusal::ChainExhausted)
+        );
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub use certificate::{
     Certificate, Certified, MAX_CERTIFICATE_SIZE, MAX_PRINCIPALS_SIZE, Principals,
 };
 pub use chain::{
-    CHAIN_ELEMENT_SIZE, Chain, ChainElement, ChainError, ChainTip, MAX_CHAIN_GAP, MAX_CHAIN_LENGTH,
+    CHAIN_ELEMENT_SIZE, Chain, ChainElement, ChainTip, MAX_CHAIN_GAP, MAX_CHAIN_LENGTH,
 };
 pub use frame::{ClientBody, ClientFrame, FRAME_LENGTH_SIZE, FrameBuffer, MAX_FRAME, ServerFrame};
 pub use handshake::{HandshakeSide, MAX_HANDSHAKE_MESSAGE, check_handshake_message};

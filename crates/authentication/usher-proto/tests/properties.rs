@@ -6,11 +6,11 @@ mod common;
 use proptest::prelude::*;
 use usher_base::ConnectionTuple;
 use usher_proto::{
-    CallReply, CallRequest, Chain, ChainError, ChainTip, ClientBody, ClientFrame,
-    FRAME_LENGTH_SIZE, FrameBuffer, FromLender, KeeperReply, KeeperRequest, LocalReply,
-    LocalRequest, MAX_CALL_PACKET, MAX_CHAIN_GAP, MAX_FRAME, MAX_LENDING_PACKET, MAX_LOCAL_PACKET,
-    MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_STATEMENT_SIZE, RecorderReply, RecorderRequest,
-    RelayReply, RelayRequest, ServerFrame, Statement, ToLender,
+    CallReply, CallRequest, Chain, ChainTip, ClientBody, ClientFrame, FRAME_LENGTH_SIZE,
+    FrameBuffer, FromLender, KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_CALL_PACKET,
+    MAX_CHAIN_GAP, MAX_FRAME, MAX_LENDING_PACKET, MAX_LOCAL_PACKET, MAX_RECORDER_PACKET,
+    MAX_RELAY_PACKET, MAX_STATEMENT_SIZE, RecorderReply, RecorderRequest, Refusal, RelayReply,
+    RelayRequest, ServerFrame, Statement, ToLender,
 };
 
 /// A round trip, every truncation refused, a byte more refused, and one changed byte either
@@ -256,9 +256,9 @@ proptest! {
             let element = index.get(&elements);
             let result = tip.advance(&salt, length, element);
             if element.position <= tip.position {
-                prop_assert_eq!(result, Err(ChainError::Replayed));
+                prop_assert_eq!(result, Err(Refusal::ChainReplayed));
             } else if element.position - tip.position > MAX_CHAIN_GAP {
-                prop_assert_eq!(result, Err(ChainError::GapTooLarge));
+                prop_assert_eq!(result, Err(Refusal::ChainGap));
             } else {
                 tip = result.unwrap();
                 prop_assert_eq!(tip.position, element.position);

@@ -18,7 +18,7 @@ use usher_daemon::clock::unix_time;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, Ended, SessionError, SessionRecord};
 use usher_proto::Certified;
-use usher_proto::chain::{ChainElement, ChainError};
+use usher_proto::chain::ChainElement;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Notice;
@@ -219,13 +219,7 @@ impl Table {
     ) -> Result<(), Refusal> {
         record.tip = record
             .tip
-            .advance(&record.chain_salt, record.chain_length, element)
-            .map_err(|error| match error {
-                ChainError::Replayed => Refusal::ChainReplayed,
-                ChainError::Exhausted => Refusal::ChainExhausted,
-                ChainError::GapTooLarge => Refusal::ChainGap,
-                ChainError::Mismatch => Refusal::ChainMismatch,
-            })?;
+            .advance(&record.chain_salt, record.chain_length, element)?;
         self.host
             .admission
             .update_session(session, record)
