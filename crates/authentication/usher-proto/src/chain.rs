@@ -231,14 +231,7 @@ impl Iterator for Chain {
             value: self.block[offset as usize],
         })
     }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let remaining = self.remaining() as usize;
-        (remaining, Some(remaining))
-    }
 }
-
-impl ExactSizeIterator for Chain {}
 
 impl fmt::Debug for Chain {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
