@@ -32,9 +32,7 @@ pub fn session_id(statement_bytes: &[u8]) -> SessionId {
 impl fmt::Display for SessionId {
     /// 32 lower-case hexadecimal digits.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .iter()
-            .try_for_each(|byte| write!(formatter, "{byte:02x}"))
+        write!(formatter, "{:x}", base16ct::HexDisplay(&self.0))
     }
 }
 
@@ -49,22 +47,12 @@ impl FromStr for SessionId {
 
     /// Reads what `Display` writes.
     fn from_str(text: &str) -> Result<Self, DecodeError> {
-        const MALFORMED: DecodeError = DecodeError::Malformed { field: "session" };
-        let digits: &[u8; 2 * SESSION_ID_SIZE] =
-            text.as_bytes().try_into().map_err(|_| MALFORMED)?;
         let mut bytes = [0; SESSION_ID_SIZE];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = (digit(pair[0]).ok_or(MALFORMED)? << 4) | digit(pair[1]).ok_or(MALFORMED)?;
+        let length = base16ct::lower::decode(text, &mut bytes).map(<[u8]>::len);
+        match length {
+            Ok(SESSION_ID_SIZE) => Ok(Self(bytes)),
+            _ => Err(DecodeError::Malformed { field: "session" }),
         }
-        Ok(Self(bytes))
-    }
-}
-
-fn digit(character: u8) -> Option<u8> {
-    match character {
-        b'0'..=b'9' => Some(character - b'0'),
-        b'a'..=b'f' => Some(character - b'a' + 10),
-        _ => None,
     }
 }
 
