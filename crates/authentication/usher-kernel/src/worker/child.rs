@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-use super::{Input, Prepared, Stage};
+use super::{Input, Prepared, Stage, label};
 use crate::listener::waiting;
 
 /// A worker's limit of open files unless it asks for more: programs that use select(2) expect this
@@ -99,11 +99,11 @@ impl Child<'_> {
             if let Err(errno) = self.place() {
                 return (Stage::Descriptors, errno);
             }
-            if let Err(errno) = prepared.element.take() {
+            if let Err(errno) = label::take_element(&prepared.element) {
                 return (Stage::Label, errno);
             }
-            if let Some(label) = &prepared.label
-                && let Err(errno) = label.take()
+            if let Some(elements) = &command.label
+                && let Err(errno) = label::take(elements)
             {
                 return (Stage::UserLabel, errno);
             }

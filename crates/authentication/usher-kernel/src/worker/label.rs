@@ -8,48 +8,31 @@ use crate::shared::mac_label::{MAC_DONE, MAC_LSM_ID};
 /// LSM_ATTR_CURRENT of linux/lsm.h.
 const CURRENT: u32 = 100;
 
-/// The text of the element.
-pub(super) struct ServiceElement(String);
+/// The text of a service's element.
+pub(super) fn element(service: &str) -> String {
+    format!("ubns/{service}")
+}
 
-impl ServiceElement {
-    pub(super) fn of(service: &str) -> Self {
-        Self(format!("ubns/{service}"))
-    }
-
-    /// Makes it the calling process's, for good, if the module is in force. It takes CAP_SETUID:
-    /// before the process is the user. Makes one system call, and neither allocates nor locks.
-    ///
-    /// # Errors
-    /// The errno of a module that is in force.
-    pub(super) fn take(&self) -> Result<(), i32> {
-        match set(&self.0) {
-            // Other modules label processes, and not this one.
-            Err(libc::EINVAL) => Ok(()),
-            outcome => outcome,
-        }
+/// Makes a service's element the calling process's, for good, if the module is in force. As
+/// [`take`], before the process is the user.
+///
+/// # Errors
+/// The errno of a module that is in force.
+pub(super) fn take_element(element: &str) -> Result<(), i32> {
+    match take(element) {
+        // Other modules label processes, and not this one.
+        Err(libc::EINVAL) => Ok(()),
+        outcome => outcome,
     }
 }
 
-/// The text of what a user gets at login.
-pub(super) struct UserLabel(String);
-
-impl UserLabel {
-    pub(super) fn of(text: &str) -> Self {
-        Self(text.to_owned())
-    }
-
-    /// Makes its elements the calling process's, for good, if modules in force label processes. As
-    /// [`ServiceElement::take`], before the process is the user.
-    ///
-    /// # Errors
-    /// The errno of a module that is in force; EINVAL if none has such an element.
-    pub(super) fn take(&self) -> Result<(), i32> {
-        set(&self.0)
-    }
-}
-
-/// Sets elements where the kernel has such a call, and a module labels processes.
-fn set(elements: &str) -> Result<(), i32> {
+/// Makes elements of a label the calling process's, for good, where the kernel has such a call, and
+/// modules in force label processes. It takes CAP_SETUID: before the process is the user. Makes one
+/// system call, and neither allocates nor locks.
+///
+/// # Errors
+/// The errno of a module that is in force; EINVAL if none has such an element.
+pub(super) fn take(elements: &str) -> Result<(), i32> {
     let taken = set_self_attribute(MAC_LSM_ID.into(), CURRENT, elements.as_bytes());
     let errno = taken.err().and_then(|error| error.raw_os_error());
     match errno {

@@ -33,7 +33,6 @@ use crate::KernelError;
 use child::{Child, LISTEN_PID, PID_DIGITS};
 use files::Confinement;
 pub use files::FileAccess;
-use label::{ServiceElement, UserLabel};
 pub use message::{Event, MAX_REQUEST, Order, REPORT_SIZE, Report, Request};
 pub use newborn::{Newborn, Progress};
 pub use reaping::{Ended, Ends, block_requests_to_end};
@@ -231,8 +230,8 @@ pub struct Prepared {
     environment: Vec<CString>,
     /// Index of LISTEN_PID in `environment`.
     listen_pid: Option<usize>,
-    element: ServiceElement,
-    label: Option<UserLabel>,
+    /// The text of its service's element of a label.
+    element: String,
     confinement: Option<Confinement>,
 }
 
@@ -272,8 +271,7 @@ impl Prepared {
             arguments,
             environment,
             listen_pid,
-            element: ServiceElement::of(&command.name),
-            label: command.label.as_deref().map(UserLabel::of),
+            element: label::element(&command.name),
             confinement: command
                 .files
                 .as_ref()
