@@ -4,6 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use nix::unistd::{Uid, setfsuid};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
@@ -68,10 +69,11 @@ pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd
 /// A socket owned by `uid`. A socket gets the owner that new files of its maker would have, which
 /// CAP_SETUID may choose per thread; fchown(2) would need CAP_CHOWN, which is equivalent to root.
 fn socket_of(uid: u32) -> rustix::io::Result<OwnedFd> {
-    // SAFETY: two system calls with numbers; they change this thread only and do not fail, but
-    // answer with the former user, so that a second call tells what the first did.
-    let (former, present) = unsafe { (libc::setfsuid(uid), libc::setfsuid(uid)) };
-    let socket = if present as u32 == uid {
+    let user = Uid::from_raw(uid);
+    // Each call changes this thread only and does not fail, but answers with the former user, so that
+    // the second tells what the first did.
+    let (former, present) = (setfsuid(user), setfsuid(user));
+    let socket = if present == user {
         rustix::net::socket_with(
             AddressFamily::INET6,
             SocketType::STREAM,
@@ -81,8 +83,7 @@ fn socket_of(uid: u32) -> rustix::io::Result<OwnedFd> {
     } else {
         Err(Errno::PERM)
     };
-    // SAFETY: as above.
-    unsafe { libc::setfsuid(former as u32) };
+    setfsuid(former);
     socket
 }
 
