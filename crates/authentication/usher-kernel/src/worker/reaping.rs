@@ -1,7 +1,11 @@
 //! Reaping children, and the signals that they inherit.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// A child's exit status or signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +19,7 @@ pub struct Ended {
 /// Reaps all children of this process. The process must have one thread, and no children that other
 /// code waits for.
 #[derive(Debug)]
-pub struct Ends(OwnedFd);
+pub struct Ends(SignalFd);
 
 impl Ends {
     /// Begins to reap: SIGCHLD is blocked from now on. A child made by [`super::Starter`] unblocks
@@ -24,16 +28,10 @@ impl Ends {
     /// # Errors
     /// When the process or the system has no descriptor left.
     pub fn hear() -> io::Result<Self> {
-        let ends = block(libc::SIGCHLD)?;
-        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        // SAFETY: a set of signals that lives until the call returns. The descriptor is new and has
-        // no other owner.
-        unsafe {
-            match libc::signalfd(-1, &raw const ends, flags) {
-                descriptor if descriptor >= 0 => Ok(Self(OwnedFd::from_raw_fd(descriptor))),
-                _ => Err(io::Error::last_os_error()),
-            }
-        }
+        let ends = SigSet::from(Signal::SIGCHLD);
+        ends.thread_block()?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        Ok(Self(SignalFd::with_flags(&ends, flags)?))
     }
 
     /// The next child that has ended; none if there is no other. After none, the descriptor becomes
@@ -47,10 +45,9 @@ impl Ends {
         }
         // One signal may stand for several children. A signal that comes after this read stands for
         // a later one.
-        let mut signal = [0; size_of::<libc::signalfd_siginfo>()];
-        match rustix::io::read(&self.0, &mut signal) {
-            Ok(_) => reap_any(),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+        match self.0.read_signal() {
+            Ok(Some(_)) => reap_any(),
+            Ok(None) | Err(Errno::EINTR) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -66,23 +63,9 @@ impl AsFd for Ends {
 /// child made by [`super::Starter`] unblocks it.
 ///
 /// # Errors
-/// Like sigprocmask(2).
+/// Like pthread_sigmask(3).
 pub fn block_requests_to_end() -> io::Result<()> {
-    block(libc::SIGTERM).map(drop)
-}
-
-/// Blocks a signal. Returns the set that has only this one.
-fn block(signal: libc::c_int) -> io::Result<libc::sigset_t> {
-    // SAFETY: a local set of signals; blocking one runs no code.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, signal);
-        match libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) {
-            0 => Ok(set),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
+    Ok(SigSet::from(Signal::SIGTERM).thread_block()?)
 }
 
 /// Any child that has ended; none if no child has.
