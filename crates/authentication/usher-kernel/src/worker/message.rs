@@ -5,6 +5,7 @@
 //! folder of the cgroup, the listener, and the worker's standard error unless that is /dev/null.
 
 use std::ffi::OsString;
+use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -86,11 +87,11 @@ fields! {
         groups: Vec<u32> as List<u32>,
         directory: PathBuf as Plain,
         name: String as Plain,
-        label: Option<String> as Plain,
+        label: Option<String> as Optional<Plain>,
         umask: u16 as Plain,
         setuid: bool,
         pam_session: bool,
-        files: Option<Vec<(PathBuf, FileAccess)>> as Plain,
+        files: Option<Vec<(PathBuf, FileAccess)>> as Optional<List<Plain>>,
         errors: Option<Arc<OwnedFd>> as Beside,
     }
 }
@@ -174,36 +175,20 @@ impl Codec<(PathBuf, FileAccess)> for Plain {
     }
 }
 
-impl<T> Codec<Option<Vec<T>>> for Plain
-where
-    Self: Codec<T>,
-{
-    fn put(value: &Option<Vec<T>>, out: &mut Vec<u8>) {
+/// A bool, and the value in the form `F` if there is one.
+struct Optional<F>(PhantomData<F>);
+
+impl<T, F: Codec<T>> Codec<Option<T>> for Optional<F> {
+    fn put(value: &Option<T>, out: &mut Vec<u8>) {
         bool::put(&value.is_some(), out);
-        if let Some(list) = value {
-            List::<Self>::put(list, out);
+        if let Some(value) = value {
+            F::put(value, out);
         }
     }
 
-    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Vec<T>>, DecodeError> {
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<T>, DecodeError> {
         let is_some = bool::read(reader, field)?;
-        is_some
-            .then(|| List::<Self>::read(reader, field))
-            .transpose()
-    }
-}
-
-impl Codec<Option<String>> for Plain {
-    fn put(value: &Option<String>, out: &mut Vec<u8>) {
-        bool::put(&value.is_some(), out);
-        if let Some(text) = value {
-            Self::put(text, out);
-        }
-    }
-
-    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<String>, DecodeError> {
-        let is_some = bool::read(reader, field)?;
-        is_some.then(|| Self::read(reader, field)).transpose()
+        is_some.then(|| F::read(reader, field)).transpose()
     }
 }
 
