@@ -59,40 +59,30 @@ fn give_up_what_sessions_need() -> std::io::Result<()> {
 }
 
 fn answer(account: &CString) -> u8 {
-    let (status, reason) = match look(account) {
-        Answer::Permitted => return 0,
-        Answer::Refused(reason) => (REFUSED, reason),
-        Answer::Unknown(reason) => (UNKNOWN, reason),
+    let Err((status, reason)) = look(account) else {
+        return 0;
     };
     println!("{}", one_line(&reason));
     status
 }
 
-enum Answer {
-    Permitted,
-    Refused(String),
-    Unknown(String),
-}
-
-fn look(account: &CString) -> Answer {
-    let locked = account.to_str().map(shadow::is_locked);
-    match locked {
-        Err(_) => return Answer::Refused("its name is not UTF-8".into()),
-        Ok(Err(error)) => return Answer::Unknown(format!("cannot read /etc/shadow: {error}")),
-        Ok(Ok(true)) => {
-            return Answer::Refused("its password is locked (passwd -u unlocks it)".into());
-        }
-        Ok(Ok(false)) => {}
+/// Fails with the exit status and the reason.
+fn look(account: &CString) -> Result<(), (u8, String)> {
+    let name = account
+        .to_str()
+        .map_err(|_| (REFUSED, "its name is not UTF-8".into()))?;
+    let is_locked = shadow::is_locked(name)
+        .map_err(|error| (UNKNOWN, format!("cannot read /etc/shadow: {error}")))?;
+    if is_locked {
+        let reason = "its password is locked (passwd -u unlocks it)";
+        return Err((REFUSED, reason.into()));
     }
-    let mut transaction = match Transaction::start(SERVICE, account) {
-        Ok(transaction) => transaction,
-        Err(error) => return Answer::Unknown(format!("cannot ask PAM: {}", error.text)),
-    };
-    match transaction.account() {
-        Ok(()) => Answer::Permitted,
-        Err(error) if is_about_the_account(error.code) => Answer::Refused(error.text),
-        Err(error) => Answer::Unknown(error.text),
-    }
+    let mut transaction = Transaction::start(SERVICE, account)
+        .map_err(|error| (UNKNOWN, format!("cannot ask PAM: {}", error.text)))?;
+    transaction.account().map_err(|error| {
+        let is_refused = is_about_the_account(error.code);
+        (if is_refused { REFUSED } else { UNKNOWN }, error.text)
+    })
 }
 
 /// Whether PAM refuses the account, rather than having a broken configuration or module.
