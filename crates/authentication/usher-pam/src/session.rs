@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -182,7 +182,8 @@ fn open_and_close(
     watcher: &OwnedFd,
     is_told: &mut bool,
 ) -> Result<(), SessionError> {
-    let starter = Starter::of(given)?;
+    // Everything it needs is looked up before a module runs.
+    let mut starter = starter_of(given)?;
     rustix::stdio::dup2_stderr(File::options().write(true).open("/dev/null")?)
         .map_err(io::Error::from)?;
     let files = rustix::process::getrlimit(Resource::Nofile);
@@ -197,7 +198,7 @@ fn open_and_close(
             return Err(SessionError::Moved);
         }
         let answer = opened(&transaction.environment())?;
-        let mut starter = starter.start()?;
+        let mut starter = starter.spawn()?;
         send(watcher, &answer)?;
         *is_told = true;
         starter.wait()?;
@@ -214,32 +215,23 @@ fn own_group() -> io::Result<String> {
     Ok(own.ok_or(io::ErrorKind::NotFound)?.to_owned())
 }
 
-/// The starter of the session's workers. Everything it needs is looked up before a module runs.
-struct Starter(Command);
-
-impl Starter {
-    /// The starter is the keeper's own program. The one that is installed now may speak another
-    /// version of their messages.
-    fn of(given: &Given) -> io::Result<Self> {
-        let mut command = Command::new(format!("/proc/self/fd/{}", given.usherd.as_raw_fd()));
-        command
-            .arg0("usherd")
-            .args(["starter", "--session"])
-            .env_clear();
-        for name in PASSED_ON {
-            command.envs(std::env::var_os(name).map(|value| (name, value)));
-        }
-        command
-            .current_dir("/")
-            .stdin(given.socket.try_clone()?)
-            .stdout(Stdio::null())
-            .stderr(given.errors.try_clone()?);
-        Ok(Self(command))
+/// The starter of the session's workers: the keeper's own program. The one that is installed now may
+/// speak another version of their messages.
+fn starter_of(given: &Given) -> io::Result<Command> {
+    let mut command = Command::new(format!("/proc/self/fd/{}", given.usherd.as_raw_fd()));
+    command
+        .arg0("usherd")
+        .args(["starter", "--session"])
+        .env_clear();
+    for name in PASSED_ON {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
     }
-
-    fn start(mut self) -> io::Result<Child> {
-        self.0.spawn()
-    }
+    command
+        .current_dir("/")
+        .stdin(given.socket.try_clone()?)
+        .stdout(Stdio::null())
+        .stderr(given.errors.try_clone()?);
+    Ok(command)
 }
 
 fn opened(environment: &[Vec<u8>]) -> Result<Vec<u8>, SessionError> {
