@@ -106,21 +106,7 @@ impl Network {
         let acquaintance = client
             .zip(server)
             .map(|(client, server)| Acquaintance::of(client, server));
-        let entry = client.and_then(|client| {
-            let block = match &acquaintance {
-                Some(acquaintance) => acquaintance.server,
-                None => client.policy.hosts.get(&question.server),
-            };
-            case.ask_client(client, block)
-        });
-        let service = server.and_then(|server| {
-            let block = match &acquaintance {
-                Some(acquaintance) => acquaintance.client,
-                None => server.policy.hosts.get(&question.client),
-            };
-            case.ask_server(server, block)
-        });
-        case.ask_port(entry, service);
+        // The client's block for the server, and the server's for the client.
         let blocks = match &acquaintance {
             Some(acquaintance) => (acquaintance.server, acquaintance.client),
             None => (
@@ -128,6 +114,9 @@ impl Network {
                 server.and_then(|server| server.policy.hosts.get(&question.client)),
             ),
         };
+        let entry = client.and_then(|client| case.ask_client(client, blocks.0));
+        let service = server.and_then(|server| case.ask_server(server, blocks.1));
+        case.ask_port(entry, service);
         if question.client != question.server && needs_sas(entry.map(|(_, entry)| entry), service) {
             let sides = [client.zip(blocks.0), server.zip(blocks.1)];
             let sides: Vec<(&HostPolicy, &Host)> = sides.into_iter().flatten().collect();
