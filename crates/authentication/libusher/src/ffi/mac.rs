@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
 
-use super::fail;
-use super::service::{Failure, answer, opened};
+use super::service::{Failure, answer, invalid, opened};
+use super::{fail, text_of};
 use crate::mac::{
     ElementList, FileLabelError, Label, LabelError, LabelledFile, MAC_CONF, MissingElement,
     ProcessLabelError, ReadError, is_present, read_defaults,
@@ -19,10 +19,6 @@ pub struct Mac {
     wanted: Option<ElementList>,
     /// `None` until a label was got.
     label: Option<Label>,
-}
-
-pub(super) fn invalid(text: impl ToString) -> Failure {
-    Failure(text.to_string(), libc::EINVAL)
 }
 
 impl From<LabelError> for Failure {
@@ -59,23 +55,10 @@ impl From<ReadError> for Failure {
     }
 }
 
-/// The text of a string of C.
-///
-/// # Safety
-/// `text` is null or points to a string that ends in a zero byte and outlives what is returned.
-pub(super) unsafe fn text_of<'a>(text: *const c_char) -> Result<&'a str, Failure> {
-    if text.is_null() {
-        return Err(invalid("the text is a null pointer"));
-    }
-    // SAFETY: not null, and a string by this function's contract.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map_err(|_| invalid("the text is not UTF-8"))
-}
-
 /// A path of C.
 ///
 /// # Safety
-/// As [`text_of`].
+/// `path` is null or points to a string that ends in a zero byte and outlives what is returned.
 pub(super) unsafe fn path_of<'a>(path: *const c_char) -> Result<&'a Path, Failure> {
     if path.is_null() {
         return Err(invalid("the path is a null pointer"));

@@ -2,8 +2,9 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::mac::{Mac, fill, invalid, label_of, text_of};
-use super::service::{Failure, answer};
+use super::mac::{Mac, fill, label_of};
+use super::service::{Failure, answer, invalid};
+use super::text_of;
 use crate::mac::{call_module, label_of_process, set_at_exec, set_own};
 
 /// See mac_get_proc(3).

@@ -10,6 +10,7 @@ use std::os::fd::IntoRawFd;
 use std::str::FromStr;
 
 use crate::connect_by_user;
+use service::{Failure, invalid};
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
@@ -43,14 +44,23 @@ pub extern "C" fn usher_last_error() -> *const c_char {
 /// Parses a name given by C.
 ///
 /// # Safety
-/// `text` is null or points to a string that ends in a zero byte.
+/// As [`text_of`].
 unsafe fn name<T: FromStr>(text: *const c_char) -> Option<T> {
+    // SAFETY: this function's contract.
+    unsafe { text_of(text) }.ok()?.parse().ok()
+}
+
+/// The text of a string of C.
+///
+/// # Safety
+/// `text` is null or points to a string that ends in a zero byte and outlives what is returned.
+unsafe fn text_of<'a>(text: *const c_char) -> Result<&'a str, Failure> {
     if text.is_null() {
-        return None;
+        return Err(invalid("the text is a null pointer"));
     }
-    // SAFETY: not null, and ends in a zero byte by this function's contract.
+    // SAFETY: not null, and a string by this function's contract.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().ok()?.parse().ok()
+    text.to_str().map_err(|_| invalid("the text is not UTF-8"))
 }
 
 fn fail(text: &str, errno: c_int) -> c_int {

@@ -71,9 +71,9 @@ pub(super) fn answer(result: Result<c_int, Failure>) -> c_int {
     result.unwrap_or_else(|Failure(text, errno)| fail(&text, errno))
 }
 
-/// A call that makes no sense in the state of its socket.
-fn invalid(text: &str) -> Failure {
-    Failure(text.to_owned(), libc::EINVAL)
+/// A call that makes no sense: in the state of its socket, or with these arguments.
+pub(super) fn invalid(text: impl ToString) -> Failure {
+    Failure(text.to_string(), libc::EINVAL)
 }
 
 fn not_in_the_mode() -> Failure {
@@ -100,7 +100,7 @@ pub extern "C" fn usher_set_accept_mode(listener: c_int, mode: c_int) -> c_int {
 
 fn set_accept_mode(listener: c_int, mode: c_int) -> Result<(), Failure> {
     if mode != ACCEPT_BY_USER {
-        return Err(invalid(&format!("unknown accept mode {mode}")));
+        return Err(invalid(format!("unknown accept mode {mode}")));
     }
     let by_user = ServicePort::of_socket(opened(listener)?)?;
     with_table(|table| {
