@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use ticket::*;
 use usher_kernel::KernelError;
 use usher_kernel::ticket::{Counters, Limits, TicketError, Tickets};
-use usher_proto::TokenSlot;
+use usher_proto::{TokenKey, TokenSlot};
 use usher_system::privileges;
 use world::token::Token;
 use world::*;
@@ -334,7 +334,7 @@ tests! {
             let (from, to) = (address(0), address(port));
             let alice = key(ALICE, to);
             let mut session = Session::new(number, 1);
-            session.ticket.key = random.bytes().into();
+            session.ticket.key = TokenKey::from_bytes(random.bytes());
             session.ticket.slot = TokenSlot::new(random.next() as u32 >> 8).unwrap();
             session.ticket.next = random.next() as u32 >> 12;
             let elements: [[u8; 11]; 64] = std::array::from_fn(|_| random.bytes());
@@ -350,7 +350,7 @@ tests! {
                 position: (session.ticket.next + 1).to_le_bytes()[0],
                 element: elements[session.ticket.next as usize % 64],
             };
-            let expected = token.encode(&session.ticket.key, &syn.connection);
+            let expected = token.encode(session.ticket.key.as_bytes(), &syn.connection);
             assert_eq!(syn.option, Some(expected), "{syn:?}");
             tickets.remove(&alice).unwrap();
             tickets.drop_block(number, session.ticket.next / 64).unwrap();

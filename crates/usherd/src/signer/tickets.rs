@@ -17,7 +17,6 @@ use usher_local::paths;
 use usher_policy::protection::MarkMask;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
-use zeroize::Zeroizing;
 
 use super::asking::Asking;
 use super::sessions::{Pair, SessionKey};
@@ -207,7 +206,7 @@ impl Tickets {
             number,
             slot: grant.slot,
             next: 0,
-            key: Zeroizing::new(*grant.key.as_bytes()),
+            key: grant.key,
             lifetime: Duration::from_secs(grant.expires.saturating_sub(unix_time())),
         };
         issued.fill(kernel, 0);

@@ -1,12 +1,11 @@
 //! The data that user space and the ticket programs exchange.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use usher_base::address_bytes;
 use usher_bpf::Plain;
-use usher_proto::token::{TOKEN_KEY_SIZE, TokenElement, TokenSlot};
+use usher_proto::token::{TokenElement, TokenKey, TokenSlot};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::KernelError;
@@ -64,7 +63,7 @@ pub struct TicketKey {
 }
 
 /// A ticket: the data for tokens in the SYNs of one user's connections to one server.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Ticket {
     /// Its number, never reused while these tables are open.
     pub number: u32,
@@ -75,19 +74,7 @@ pub struct Ticket {
     /// The time for which it may be drawn from, from now on.
     pub lifetime: Duration,
     /// The session's token key.
-    pub key: Zeroizing<[u8; TOKEN_KEY_SIZE]>,
-}
-
-impl fmt::Debug for Ticket {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Ticket")
-            .field("number", &self.number)
-            .field("slot", &self.slot)
-            .field("next", &self.next)
-            .field("lifetime", &self.lifetime)
-            .finish_non_exhaustive()
-    }
+    pub key: TokenKey,
 }
 
 /// A block that a ticket has reached: it and the next must be filled if they are not.
@@ -160,7 +147,7 @@ impl Entry {
             mark: u64::from(ticket.number) << 32,
             expires_ns: after(now, ticket.lifetime),
             key: [0, 8].map(|at| {
-                let word = ticket.key[at..].first_chunk();
+                let word = ticket.key.as_bytes()[at..].first_chunk();
                 word.map_or(0, |word| u64::from_ne_bytes(*word))
             }),
             slot: ticket.slot.number(),

@@ -11,8 +11,7 @@ use rustix::process::Uid;
 use usher_base::ConnectionTuple;
 use usher_kernel::ticket::{Attempt, Counters, Gate, Limits, Ticket, TicketKey, Tickets};
 use usher_proto::token::TokenElement;
-use usher_proto::{TokenChain, TokenSlot};
-use zeroize::Zeroizing;
+use usher_proto::{TokenChain, TokenKey, TokenSlot};
 
 use crate::world::token::{TOKEN_BLOCK, Token};
 use crate::world::{ALICE, PORT, World};
@@ -66,7 +65,7 @@ impl Session {
                 slot: TokenSlot::new(0x0a_0b00 + number).unwrap(),
                 next: 0,
                 lifetime: Duration::from_secs(60),
-                key: Zeroizing::new([byte; 16]),
+                key: TokenKey::from_bytes([byte; 16]),
             },
             chain: TokenChain::generate(length, [byte ^ 0x55; 11], [byte ^ 0xaa; 16]),
         }
@@ -99,7 +98,7 @@ impl Session {
     /// The position of the token in a SYN, at most 255. All of its bytes must be right.
     pub fn position(&self, syn: &Syn) -> u32 {
         let option = syn.option.expect("the SYN carries a token");
-        let token = Token::decode(&option, &self.ticket.key, &syn.connection)
+        let token = Token::decode(&option, self.ticket.key.as_bytes(), &syn.connection)
             .expect("a token for this connection");
         let position = u32::from(token.position);
         let expected = Token {
@@ -109,7 +108,7 @@ impl Session {
         };
         assert_eq!(token, expected);
         assert_eq!(
-            expected.encode(&self.ticket.key, &syn.connection),
+            expected.encode(self.ticket.key.as_bytes(), &syn.connection),
             option,
             "byte for byte"
         );
