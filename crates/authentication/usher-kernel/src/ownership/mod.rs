@@ -22,7 +22,6 @@ use crate::KernelError;
 use crate::shared::key;
 use crate::shared::ownership::{Identity as Grant, Owner, Settled};
 use guard::Tables;
-use programs::Programs;
 pub(crate) use programs::{load_lsm_program, try_load};
 pub use types::{Identity, MAX_GROUPS, OwnershipError, ProcessState, Reason, Refusals};
 
@@ -61,11 +60,7 @@ impl Ownership {
     pub fn open(pins: &Path) -> Result<Self, OwnershipError> {
         load_lsm_program().map_err(OwnershipError::NotSupported)?;
         let pins = Pins::lock(pins)?;
-        let Programs {
-            fence,
-            connection,
-            objects,
-        } = Programs::open(&pins)?;
+        let [fence, connection, objects, _daemons] = programs::open(&pins)?;
         let keepers: Table<u32, u32> = fence.table("keeper")?;
         let keeper = keepers.get(&0)?.unwrap_or(0).wrapping_add(1);
         keepers.set(&0, &keeper)?;

@@ -21,43 +21,30 @@ static CODE: [Code; 4] = [
 /// Hooks that a kernel may lack: there, their calls pass another hook, or do not exist.
 const DISPENSABLE: [&str; 2] = ["file_ioctl_compat", "perf_event_open"];
 
-/// The objects, attached and pinned.
-pub(super) struct Programs {
-    pub fence: Object,
-    pub connection: Object,
-    pub objects: Object,
-}
-
-impl Programs {
-    pub(super) fn open(pins: &Pins) -> Result<Self, OwnershipError> {
-        pins.require_layout(OWNERSHIP_VERSION)?;
-        let hooks = Hooks::of_kernel().map_err(not_supported)?;
-        let load =
-            |code: &Code| Ok::<_, OwnershipError>(opened(code, &hooks)?.pin(pins, None)?.load()?);
-        let [fence, connection, objects, daemons] = &CODE;
-        let loaded = [
-            load(fence)?,
-            load(connection)?,
-            load(objects)?,
-            load(daemons)?,
-        ];
-        pins.note_layout(&loaded[0], OWNERSHIP_VERSION)?;
-        keep_for_all(&loaded, pins)?;
-        let reason = if !ask(ROLL_CALL_LINK)? {
-            "bpf is not in the list of LSMs in force"
-        } else if !sees_pinned_pages()? {
-            "pages that were pinned are marked otherwise than in the kernels that Usher knows"
-        } else {
-            let [fence, connection, objects, _] = loaded;
-            return Ok(Self {
-                fence,
-                connection,
-                objects,
-            });
-        };
-        let_go(pins)?;
-        Err(not_supported(reason))
-    }
+/// The objects of [`CODE`], attached and pinned.
+pub(super) fn open(pins: &Pins) -> Result<[Object; 4], OwnershipError> {
+    pins.require_layout(OWNERSHIP_VERSION)?;
+    let hooks = Hooks::of_kernel().map_err(not_supported)?;
+    let load =
+        |code: &Code| Ok::<_, OwnershipError>(opened(code, &hooks)?.pin(pins, None)?.load()?);
+    let [fence, connection, objects, daemons] = &CODE;
+    let loaded = [
+        load(fence)?,
+        load(connection)?,
+        load(objects)?,
+        load(daemons)?,
+    ];
+    pins.note_layout(&loaded[0], OWNERSHIP_VERSION)?;
+    keep_for_all(&loaded, pins)?;
+    let reason = if !ask(ROLL_CALL_LINK)? {
+        "bpf is not in the list of LSMs in force"
+    } else if !sees_pinned_pages()? {
+        "pages that were pinned are marked otherwise than in the kernels that Usher knows"
+    } else {
+        return Ok(loaded);
+    };
+    let_go(pins)?;
+    Err(not_supported(reason))
 }
 
 fn not_supported(reason: impl ToString) -> OwnershipError {
