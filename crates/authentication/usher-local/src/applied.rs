@@ -3,7 +3,6 @@
 //! below `/etc/usher` never takes effect, and all daemons see one state.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 
 use base64ct::{Base64, Encoding};
@@ -18,7 +17,7 @@ use crate::checked::Checked;
 use crate::error::ConfigurationError;
 use crate::keys::{self, UserKey, parse_keys};
 use crate::paths;
-use crate::reading::file_error;
+use crate::reading::{file_error, optional};
 use usher_daemon::files::write_atomically;
 
 /// The configuration in force.
@@ -70,14 +69,9 @@ impl Applied {
     /// # Errors
     /// When the file exists and cannot be read or is damaged.
     pub fn load(path: &Path) -> Result<Option<Self>, ConfigurationError> {
-        let text = match std::fs::read(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(file_error(path, error)),
-        };
-        serde_json::from_slice(&text)
-            .map(Some)
-            .map_err(|error| ConfigurationError::Damaged(path.into(), error))
+        let text = present(path)?;
+        let applied = text.map(|text| serde_json::from_slice(&text)).transpose();
+        applied.map_err(|error| ConfigurationError::Damaged(path.into(), error))
     }
 
     /// Looks up every group that the policy names, each once. [`Applied::check`] reports failures.
@@ -191,16 +185,19 @@ impl Applied {
     /// # Errors
     /// When a file cannot be written; the configuration in force is then unchanged.
     pub fn store(&self, path: &Path, previous: &Path) -> Result<(), ConfigurationError> {
-        match std::fs::read(path) {
-            Ok(present) => write_atomically(previous, &present, 0o644)
-                .map_err(|error| file_error(previous, error))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(file_error(path, error)),
+        if let Some(present) = present(path)? {
+            write_atomically(previous, &present, 0o644)
+                .map_err(|error| file_error(previous, error))?;
         }
         let text = serde_json::to_vec_pretty(self)
             .map_err(|error| ConfigurationError::Damaged(path.into(), error))?;
         write_atomically(path, &text, 0o644).map_err(|error| file_error(path, error))
     }
+}
+
+/// The bytes of the stored form, if there is one.
+fn present(path: &Path) -> Result<Option<Vec<u8>>, ConfigurationError> {
+    optional(std::fs::read(path).map_err(|error| file_error(path, error)))
 }
 
 /// All keys of a user.
