@@ -227,20 +227,22 @@ int BPF_PROG(guard_link, int command, union bpf_attr *attributes, unsigned int s
 	return refuse(USHER_REASON_LINK, -EPERM);
 }
 
-/* Whether the caller may touch a folder: it owns the folder, or the folder holds no pins. */
-static __always_inline int may_use(const struct inode *inode)
+/* Refuses a folder that holds pins, unless the caller owns it. */
+static __always_inline int use(const struct inode *inode)
 {
 	const struct super_block *system;
 	struct usher_folder folder = {};
 
 	if (!inode)
-		return 1;
+		return 0;
 	system = inode->i_sb;
 	if (system->s_magic != BPF_FS_MAGIC)
-		return 1;
+		return 0;
 	folder.inode = inode->i_ino;
 	folder.device = system->s_dev;
-	return may_touch(bpf_map_lookup_elem(&own_folders, &folder));
+	if (may_touch(bpf_map_lookup_elem(&own_folders, &folder)))
+		return 0;
+	return refuse(USHER_REASON_PINS, -EPERM);
 }
 
 /*
@@ -250,18 +252,14 @@ static __always_inline int may_use(const struct inode *inode)
 SEC("lsm/inode_permission")
 int BPF_PROG(guard_folder, struct inode *inode, int mask)
 {
-	if (may_use(inode))
-		return 0;
-	return refuse(USHER_REASON_PINS, -EPERM);
+	return use(inode);
 }
 
 /* Hook: inode_rmdir, for the folder itself, whose parent is not Usher's. Kernel 2.6. */
 SEC("lsm/inode_rmdir")
 int BPF_PROG(guard_removal, struct inode *parent, struct dentry *entry)
 {
-	if (may_use(READ_ONLY(entry, struct dentry)->d_inode))
-		return 0;
-	return refuse(USHER_REASON_PINS, -EPERM);
+	return use(READ_ONLY(entry, struct dentry)->d_inode);
 }
 
 /* Hook: inode_rename, for the folder itself, whose parent is not Usher's. Kernel 2.6. */
@@ -270,28 +268,23 @@ int BPF_PROG(guard_renaming, struct inode *parent, struct dentry *entry, struct 
 	     struct dentry *new_entry)
 {
 	const struct inode *replaced = READ_ONLY(new_entry, struct dentry)->d_inode;
+	int refused = use(READ_ONLY(entry, struct dentry)->d_inode);
 
-	if (may_use(READ_ONLY(entry, struct dentry)->d_inode) && may_use(replaced))
-		return 0;
-	return refuse(USHER_REASON_PINS, -EPERM);
+	return refused ? refused : use(replaced);
 }
 
 /* Hook: path_chmod, because the folder's mode is not checked at its parent. Kernel 2.6. */
 SEC("lsm/path_chmod")
 int BPF_PROG(guard_mode, const struct path *path, unsigned short mode)
 {
-	if (may_use(READ_ONLY(path, struct path)->dentry->d_inode))
-		return 0;
-	return refuse(USHER_REASON_PINS, -EPERM);
+	return use(READ_ONLY(path, struct path)->dentry->d_inode);
 }
 
 /* Hook: path_chown, because the folder's owner is not checked at its parent. Kernel 2.6. */
 SEC("lsm/path_chown")
 int BPF_PROG(guard_owner, const struct path *path, unsigned long uid, unsigned long gid)
 {
-	if (may_use(READ_ONLY(path, struct path)->dentry->d_inode))
-		return 0;
-	return refuse(USHER_REASON_PINS, -EPERM);
+	return use(READ_ONLY(path, struct path)->dentry->d_inode);
 }
 
 /*
