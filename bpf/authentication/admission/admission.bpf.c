@@ -141,16 +141,14 @@ int choose_queue(struct bpf_sk_lookup *context)
 		return COUNTED(refused_no_listener, SK_DROP);
 	if (!take_syn(entry, &connection, mark)) {
 		bpf_sk_release(listener);
-		COUNT(refused_state);
-		return SK_DROP;
+		return COUNTED(refused_state, SK_DROP);
 	}
 	/* This listener and never one that shares its address (SO_REUSEPORT). */
 	failed = bpf_sk_assign(context, listener, BPF_SK_LOOKUP_F_NO_REUSEPORT);
 	bpf_sk_release(listener);
 	if (failed)
 		return COUNTED(refused_no_listener, SK_DROP);
-	COUNT(admitted);
-	return SK_PASS;
+	return COUNTED(admitted, SK_PASS);
 }
 
 /* The accepting side's view. The local port comes in host, the remote one in network byte order. */

@@ -410,8 +410,7 @@ static __always_inline int check(const struct usher_connection *connection, stru
 		good = hashes_down(session, position, position - tip.position, option->masked,
 				   tip.value);
 	} else if (is_spent(tip.window, tip.position - position)) {
-		COUNT(token_replayed);
-		return 0;
+		return COUNTED(token_replayed, 0);
 	} else {
 		good = hashes_down(session, tip.position, tip.position - position, tip.value,
 				   option->masked);
@@ -422,11 +421,9 @@ static __always_inline int check(const struct usher_connection *connection, stru
 	case SPENT:
 		break;
 	case WITHDRAWN:
-		COUNT(token_withdrawn);
-		return 0;
+		return COUNTED(token_withdrawn, 0);
 	default:
-		COUNT(token_replayed);
-		return 0;
+		return COUNTED(token_replayed, 0);
 	}
 	PAUSE();
 	return admit(connection, slot, syn->sequence, &tip);

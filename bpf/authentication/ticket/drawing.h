@@ -117,14 +117,11 @@ static __always_inline int draw_for(struct bpf_sock *socket, const struct usher_
 	case 0:
 		break;
 	case -EKEYEXPIRED:
-		COUNT(expired);
-		return outcome;
+		return COUNTED(expired, outcome);
 	case -ESTALE:
-		COUNT(exhausted);
-		return outcome;
+		return COUNTED(exhausted, outcome);
 	default:
-		COUNT(without_ticket);
-		return -ENOENT;
+		return COUNTED(without_ticket, -ENOENT);
 	}
 	fresh.uid = key->uid;
 	fresh.server = key->server;
@@ -133,8 +130,7 @@ static __always_inline int draw_for(struct bpf_sock *socket, const struct usher_
 		return -ENOMEM;
 	/* Replaces an earlier one, if any. */
 	*kept = fresh;
-	COUNT(drawn);
-	return 0;
+	return COUNTED(drawn, 0);
 }
 
 #endif

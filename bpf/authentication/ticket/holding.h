@@ -174,8 +174,7 @@ static __always_inline int may_be_sent(struct __sk_buff *packet, struct bpf_sock
 {
 	if (!bpf_sk_storage_get(&senders, socket, 0, 0) || is_copy(packet, socket->mark))
 		return 1;
-	COUNT(unsent);
-	return 0;
+	return COUNTED(unsent, 0);
 }
 
 #endif
