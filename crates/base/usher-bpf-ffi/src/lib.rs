@@ -7,7 +7,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
 
@@ -23,6 +23,13 @@ fn result(code: i32) -> io::Result<i32> {
     }
 }
 
+/// The descriptor that such a call has made.
+fn descriptor(code: i32) -> io::Result<OwnedFd> {
+    let descriptor = result(code)?;
+    // SAFETY: a descriptor that the kernel has just made for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
 /// bpf(2) with BPF_LINK_GET_FD_BY_ID and these attributes, of which the first is the id. The guard
 /// answers at ids that no link has.
 ///
@@ -31,7 +38,7 @@ fn result(code: i32) -> io::Result<i32> {
 pub fn ask_for_link(attributes: [u32; 3]) -> io::Result<OwnedFd> {
     const LINK_GET_FD_BY_ID: libc::c_int = 30;
     // SAFETY: the attributes live until the call returns and have the given size.
-    let descriptor = unsafe {
+    let made = unsafe {
         libc::syscall(
             libc::SYS_bpf,
             LINK_GET_FD_BY_ID,
@@ -39,12 +46,10 @@ pub fn ask_for_link(attributes: [u32; 3]) -> io::Result<OwnedFd> {
             size_of_val(&attributes),
         )
     };
-    if descriptor < 0 {
+    if made < 0 {
         return Err(io::Error::last_os_error());
     }
-    let descriptor = RawFd::try_from(descriptor).map_err(io::Error::other)?;
-    // SAFETY: a descriptor that the kernel has just made for this process.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    descriptor(i32::try_from(made).map_err(io::Error::other)?)
 }
 
 /// Opens the map, program or link that is pinned at this path.
@@ -54,9 +59,7 @@ pub fn ask_for_link(attributes: [u32; 3]) -> io::Result<OwnedFd> {
 pub fn open(pin: &Path) -> io::Result<OwnedFd> {
     let name = CString::new(pin.as_os_str().as_encoded_bytes())?;
     // SAFETY: a string that lives until the call returns.
-    let descriptor = result(unsafe { libbpf_sys::bpf_obj_get(name.as_ptr()) })?;
-    // SAFETY: a descriptor that the kernel has just made for this process.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    descriptor(unsafe { libbpf_sys::bpf_obj_get(name.as_ptr()) })
 }
 
 /// Attaches a netfilter program without libbpf's messages. The arguments are those of
@@ -81,11 +84,9 @@ pub fn attach_to_netfilter(
     options.__bindgen_anon_1.netfilter.flags = flags;
     // SAFETY: the options live until the call returns and have the given size. For a netfilter program
     // the kernel reads the member `netfilter` of the union.
-    let descriptor = result(unsafe {
+    descriptor(unsafe {
         libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, libbpf_sys::BPF_NETFILTER, &options)
-    })?;
-    // SAFETY: a descriptor that the kernel has just made for this process.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    })
 }
 
 /// Attaches a program for packets that leave to a control group, beside other parties' programs. It stays
@@ -96,16 +97,14 @@ pub fn attach_to_netfilter(
 /// party's program there admits none beside it.
 pub fn attach_at_egress(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: without options, the call takes descriptors only.
-    let descriptor = result(unsafe {
+    descriptor(unsafe {
         libbpf_sys::bpf_link_create(
             program.as_raw_fd(),
             cgroup.as_raw_fd(),
             libbpf_sys::BPF_CGROUP_INET_EGRESS,
             ptr::null(),
         )
-    })?;
-    // SAFETY: a descriptor that the kernel has just made for this process.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    })
 }
 
 /// Where packets meet the programs of an interface (tcx, kernel 6.6).
@@ -144,11 +143,9 @@ pub fn attach_at_interface(
     };
     // SAFETY: the options live until the call returns and have the given size. Their union is zeros: relative to no
     // program.
-    let descriptor = result(unsafe {
+    descriptor(unsafe {
         libbpf_sys::bpf_link_create(program.as_raw_fd(), interface, place.number(), &options)
-    })?;
-    // SAFETY: a descriptor that the kernel has just made for this process.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    })
 }
 
 /// The ids of the programs that an interface has at this place, in their order.
@@ -189,11 +186,7 @@ pub fn pin(object: BorrowedFd<'_>, place: &Path) -> io::Result<()> {
 /// EINVAL if its kind of program has no such place; EBUSY if another one replaces the function.
 pub fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: no name, which these kinds of programs do not have.
-    let descriptor =
-        unsafe { libbpf_sys::bpf_raw_tracepoint_open(ptr::null(), program.as_raw_fd()) };
-    let descriptor = result(descriptor)?;
-    // SAFETY: a descriptor that the kernel has just made for this process.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    descriptor(unsafe { libbpf_sys::bpf_raw_tracepoint_open(ptr::null(), program.as_raw_fd()) })
 }
 
 /// Runs a program once with this context, and with this packet if it takes one. Returns its result.
