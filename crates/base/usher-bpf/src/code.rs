@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject, OpenProgramMut};
 use usher_system::namespace;
 
-use crate::pins::{LINK, unpin};
+use crate::pins::unpin_if_there;
 use crate::{KernelError, Lack, Object, Pins, exists, print};
 
 /// A compiled object of `bpf/`; see [`code!`](crate::code).
@@ -157,11 +157,7 @@ impl Opened {
     /// The kernel's error; some may stay attached.
     pub fn let_go_of_hooks(&mut self, pins: &Pins) -> Result<(), KernelError> {
         for program in self.open.progs_mut() {
-            let name = program.name().to_string_lossy();
-            let place = pins.folder().join(format!("{LINK}{name}"));
-            if exists(&place)? {
-                unpin(&place)?;
-            }
+            unpin_if_there(&pins.link(program.name().display()))?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ pub use usher_bpf_ffi::InterfacePlace;
 
 use crate::ingress::{Unattached, exists, interfaces};
 use crate::object::program_id;
-use crate::pins::{LINK, unpin};
+use crate::pins::{open, pin, unpin};
 use crate::{KernelError, Pins};
 
 /// What [`keep_at_interfaces`] has done.
@@ -53,11 +53,8 @@ pub fn keep_at_interfaces(
         match attach() {
             Ok(None) => {}
             Ok(Some(link)) => {
-                let pin = pins
-                    .folder()
-                    .join(format!("{}{}", prefix(name), number(&link)?));
-                usher_bpf_ffi::pin(link.as_fd(), &pin)
-                    .map_err(KernelError::file("pinning", &pin))?;
+                let place = pins.link(format_args!("{}{}", prefix(name), number(&link)?));
+                pin(link.as_fd(), &place)?;
                 done.is_changed = true;
             }
             // An interface that has vanished meanwhile does not count.
@@ -88,13 +85,13 @@ pub fn is_kept_at_interfaces(name: &str, pins: &Pins) -> Result<bool, KernelErro
     Ok(!links(name, pins)?.is_empty())
 }
 
-/// The beginning of the names of pins, behind which is the number of the link.
+/// The beginning of the names of links, behind which is the number of the link.
 fn prefix(name: &str) -> String {
-    format!("{LINK}{name}_at_")
+    format!("{name}_at_")
 }
 
 fn links(name: &str, pins: &Pins) -> Result<Vec<PathBuf>, KernelError> {
-    pins.links(&format!("{name}_at_"))
+    pins.links(&prefix(name))
 }
 
 fn number(link: &OwnedFd) -> Result<u32, KernelError> {
@@ -104,7 +101,7 @@ fn number(link: &OwnedFd) -> Result<u32, KernelError> {
 
 /// Whether the interface of a pinned link is gone.
 fn is_gone(pin: &Path) -> Result<bool, KernelError> {
-    let link = usher_bpf_ffi::open(pin).map_err(KernelError::file("opening", pin))?;
+    let link = open(pin)?;
     let info = LinkInfo::from_fd(link.as_fd()).map_err(KernelError::bpf("reading a link"))?;
     Ok(matches!(info.info, LinkTypeInfo::Tcx(tcx) if tcx.ifindex == 0))
 }

@@ -11,7 +11,7 @@ use libbpf_rs::{
 
 use usher_system::namespace::in_new_network;
 
-use crate::pins::{LINK, unpin};
+use crate::pins::{self, unpin};
 use crate::place::{is_busy, when_free};
 use crate::{Code, KernelError, Lack, Object, Pins};
 
@@ -113,8 +113,7 @@ impl Object {
             }
             let link = attach(self.program(program)?.as_fd(), &at.options(family, place));
             let link = link.map_err(KernelError::system(ATTACHING))?;
-            usher_bpf_ffi::pin(link.as_fd(), &fresh)
-                .map_err(KernelError::file("pinning", &fresh))?;
+            pins::pin(link.as_fd(), &fresh)?;
             if crate::exists(&former)? {
                 detach(&former)?;
             }
@@ -188,8 +187,7 @@ pub fn leave_netfilter(program: &str, pins: &Pins) -> Result<(), KernelError> {
 
 /// The path of the link of a family at one of the two priorities.
 fn pin(pins: &Pins, program: &str, family: &str, place: usize) -> PathBuf {
-    pins.folder()
-        .join(format!("{LINK}{program}_{family}_{place}"))
+    pins.link(format_args!("{program}_{family}_{place}"))
 }
 
 /// Whether a program has this priority at the hook.

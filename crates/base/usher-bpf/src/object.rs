@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapHandle, Program, ProgramMut};
 
-use crate::pins::{LINK, unpin};
+use crate::pins::{unpin, unpin_if_there};
 use crate::table::clone;
 use crate::{Counted, Counters, KernelError, Objects, Pins, Plain, Ring, Table};
 
@@ -249,7 +249,7 @@ impl Object {
         self.find(program)?
             .attach_cgroup(folder.as_raw_fd())
             .map_err(KernelError::bpf("attaching to the cgroup"))?
-            .pin(pins.folder().join(format!("{LINK}{program}_{id}")))
+            .pin(pins.link(format_args!("{program}_{id}")))
             .map_err(KernelError::bpf("pinning a link"))
     }
 
@@ -264,7 +264,7 @@ impl Object {
         let path = Path::new("/proc/thread-self/ns/net");
         let namespace = File::open(path).map_err(KernelError::file("opening", path))?;
         let inode = inode(&namespace, path)?;
-        let pin = pins.folder().join(format!("{LINK}{program}"));
+        let pin = pins.link(program);
         if crate::exists(&pin)? {
             let (mut link, info) = open_link(&pin)?;
             let LinkTypeInfo::NetNs(info) = info else {
@@ -311,10 +311,8 @@ impl Object {
         for program in self.0.progs_mut().filter(|one| one.autoload()) {
             let name = program.name().to_string_lossy();
             let fresh = pins.folder().join(format!("{FRESH}{name}"));
-            if crate::exists(&fresh)? {
-                unpin(&fresh)?;
-            }
-            let place = pins.folder().join(format!("{LINK}{name}"));
+            unpin_if_there(&fresh)?;
+            let place = pins.link(name);
             program
                 .attach_lsm()
                 .map_err(KernelError::bpf("attaching an LSM program"))?

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use crate::{KernelError, Object, Table, program_id};
 /// Magic number of a BPF file system (statfs(2)).
 const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
 /// Prefix of the names of pinned links.
-pub(crate) const LINK: &str = "link_";
+const LINK: &str = "link_";
 /// The table that holds the layout version of all others.
 const LAYOUT: &str = "layout";
 
@@ -87,6 +88,11 @@ impl Pins {
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// The path of a pinned link.
+    pub(crate) fn link(&self, name: impl Display) -> PathBuf {
+        self.folder.join(format!("{LINK}{name}"))
     }
 
     /// Refuses pins of another layout, before anything is changed. A layout table without a version
@@ -203,8 +209,24 @@ fn starts_with(path: &Path, prefix: &str) -> bool {
     name.is_some_and(|name| name.starts_with(prefix.as_bytes()))
 }
 
+pub(crate) fn pin(object: BorrowedFd<'_>, place: &Path) -> Result<(), KernelError> {
+    usher_bpf_ffi::pin(object, place).map_err(KernelError::file("pinning", place))
+}
+
+pub(crate) fn open(pin: &Path) -> Result<OwnedFd, KernelError> {
+    usher_bpf_ffi::open(pin).map_err(KernelError::file("opening", pin))
+}
+
 pub(crate) fn unpin(path: &Path) -> Result<(), KernelError> {
     fs::remove_file(path).map_err(failed("removing", path))
+}
+
+/// Removes a pin that may be missing. Returns false if it was.
+pub(crate) fn unpin_if_there(path: &Path) -> Result<bool, KernelError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        removed => removed.map(|()| true).map_err(failed("removing", path)),
+    }
 }
 
 /// Ids of pinned objects, and the folders of the pins.
@@ -231,10 +253,7 @@ impl Objects {
             if entry.file_type().map_err(&failed)?.is_dir() {
                 self.collect(&entry.path())?;
             } else {
-                let pin = entry.path();
-                let object =
-                    usher_bpf_ffi::open(&pin).map_err(KernelError::file("opening", &pin))?;
-                self.add_descriptor(&object)?;
+                self.add_descriptor(&open(&entry.path())?)?;
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use std::path::Path;
 use libbpf_rs::{IterOpts, MapIterOpts};
 use rustix::fs::{AtFlags, CWD, Mode, chmodat};
 
-use crate::pins::unpin;
+use crate::pins::{unpin, unpin_if_there};
 use crate::{KernelError, Object};
 
 /// The mode of a shown iterator, the only one that a confined process may set by a path.
@@ -44,7 +44,7 @@ pub fn show(object: &Object, iterators: &[Shown], folder: &Path) -> Result<(), K
     for (program, table, name) in iterators {
         let (fresh, place) = (folder.join(format!("{name}{FRESH}")), folder.join(name));
         // Of a process that ended in between.
-        forget(&fresh)?;
+        unpin_if_there(&fresh)?;
         let table = table.map(|table| object.descriptor(table)).transpose()?;
         pin(object, program, table.as_ref(), &fresh)?;
         let mode = Mode::from_raw_mode(SHOWN_MODE);
@@ -114,14 +114,5 @@ fn add_mode(folder: &Path, bits: u32) -> Result<(), KernelError> {
         false => opened
             .set_permissions(Permissions::from_mode(mode & 0o7777 | bits))
             .map_err(failed),
-    }
-}
-
-fn forget(pin: &Path) -> Result<(), KernelError> {
-    match fs::remove_file(pin) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(KernelError::file("removing", pin)(error))
-        }
-        _ => Ok(()),
     }
 }

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use crate::pins::{LINK, unpin};
+use crate::pins::{open, pin, unpin_if_there};
 use crate::place::when_free;
 use crate::table::clone;
 use crate::{KernelError, Object, Opened, Pins, exists};
@@ -46,8 +46,7 @@ impl Object {
     /// The kernel's error.
     pub fn keep_program(&self, name: &str, pins: &Pins) -> Result<(), KernelError> {
         let place = pins.folder().join(format!("{PROGRAM}{name}"));
-        usher_bpf_ffi::pin(self.program_named(name)?.as_fd(), &place)
-            .map_err(KernelError::file("pinning", &place))
+        pin(self.program_named(name)?.as_fd(), &place)
     }
 
     /// Attaches all programs of this object for good, each at the place for which it was loaded.
@@ -69,7 +68,7 @@ impl Object {
 pub fn keep(name: &str, program: BorrowedFd<'_>, pins: &Pins) -> Result<(), KernelError> {
     let link = when_free(LONGEST_WAIT, || usher_bpf_ffi::attach(program));
     let link = link.map_err(KernelError::system("attaching a program"))?;
-    keep_link(name, &link, pins)
+    pin(link.as_fd(), &pins.link(name))
 }
 
 /// Attaches a program for good, for packets that leave, to a control group and all below it: the link is pinned.
@@ -86,12 +85,7 @@ pub fn keep_at_egress(
     let link = link.map_err(KernelError::system(
         "attaching to the root of control groups, beside what `bpftool cgroup show` has there",
     ))?;
-    keep_link(name, &link, pins)
-}
-
-fn keep_link(name: &str, link: &OwnedFd, pins: &Pins) -> Result<(), KernelError> {
-    let place = pins.folder().join(format!("{LINK}{name}"));
-    usher_bpf_ffi::pin(link.as_fd(), &place).map_err(KernelError::file("pinning", &place))
+    pin(link.as_fd(), &pins.link(name))
 }
 
 /// Detaches a program that [`keep`] or [`keep_at_egress`] has attached. Returns false if it was not.
@@ -99,11 +93,7 @@ fn keep_link(name: &str, link: &OwnedFd, pins: &Pins) -> Result<(), KernelError>
 /// # Errors
 /// The kernel's error.
 pub fn leave(name: &str, pins: &Pins) -> Result<bool, KernelError> {
-    let kept = is_kept(name, pins)?;
-    if kept {
-        unpin(&pins.folder().join(format!("{LINK}{name}")))?;
-    }
-    Ok(kept)
+    unpin_if_there(&pins.link(name))
 }
 
 /// Whether a program is attached by [`keep`].
@@ -111,7 +101,7 @@ pub fn leave(name: &str, pins: &Pins) -> Result<bool, KernelError> {
 /// # Errors
 /// When the check fails.
 pub fn is_kept(name: &str, pins: &Pins) -> Result<bool, KernelError> {
-    exists(&pins.folder().join(format!("{LINK}{name}")))
+    exists(&pins.link(name))
 }
 
 impl Pins {
@@ -124,7 +114,6 @@ impl Pins {
         if !exists(&place)? {
             return Ok(None);
         }
-        let opened = usher_bpf_ffi::open(&place).map_err(KernelError::file("opening", &place));
-        opened.map(Some)
+        open(&place).map(Some)
     }
 }
