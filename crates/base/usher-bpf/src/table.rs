@@ -62,15 +62,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     /// A table for longest-prefix matches that belongs to no object, so no other process changes
     /// it. The first four bytes of `K` are the length of the prefix in bits.
     pub fn of_prefixes(name: &'static str, entries: u32) -> Result<Self, KernelError> {
-        let options = libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
-            map_flags: libbpf_sys::BPF_F_NO_PREALLOC,
-            ..Default::default()
-        };
-        let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
-        let map = MapHandle::create(MapType::LpmTrie, Some(name), key, value, entries, &options)
-            .map_err(KernelError::bpf("making a table"))?;
-        Self::new(name, map)
+        Self::make(name, MapType::LpmTrie, entries)
     }
 
     /// An array of one entry that belongs to no object, so no other process changes it.
@@ -101,6 +93,11 @@ impl<K: Plain, V: Plain> Table<K, V> {
     fn make(name: &'static str, kind: MapType, entries: u32) -> Result<Self, KernelError> {
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+            map_flags: match kind {
+                // The kernel makes these in no other way.
+                MapType::LpmTrie => libbpf_sys::BPF_F_NO_PREALLOC,
+                _ => 0,
+            },
             ..Default::default()
         };
         let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
