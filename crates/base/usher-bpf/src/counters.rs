@@ -1,6 +1,5 @@
 //! Counters of programs, one copy per CPU.
 
-use std::fmt;
 use std::marker::PhantomData;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -41,15 +40,10 @@ impl Counted for u64 {
 }
 
 /// A per-CPU array of counters.
+#[derive(Debug)]
 pub struct Counters<C> {
     map: MapHandle,
     counted: PhantomData<fn() -> C>,
-}
-
-impl<C> fmt::Debug for Counters<C> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Counters").finish_non_exhaustive()
-    }
 }
 
 impl<C: Counted> Counters<C> {
