@@ -14,7 +14,7 @@ pub use files::{LONGEST_HANDLE, group_of_new_files, open_handle, watch_file_syst
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::ioctl::{Getter, Opcode, ioctl};
@@ -66,11 +66,12 @@ pub fn network_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// SIOCATMARK (tcp(7)): whether the next byte to read is urgent.
+/// SIOCATMARK (tcp(7)): whether the next byte to read is urgent: `recv(MSG_OOB)` returns it once it has
+/// come; read(2) and splice(2) do not.
 ///
 /// # Errors
 /// When this is not a TCP connection.
-pub fn is_at_urgent_byte(connection: BorrowedFd<'_>) -> io::Result<bool> {
+pub fn is_at_urgent_byte(connection: impl AsFd) -> io::Result<bool> {
     // SAFETY: SIOCATMARK writes one int to the address that it is given, and reads nothing.
     let answer = unsafe { ioctl(connection, Getter::<SIOCATMARK, libc::c_int>::new()) };
     Ok(answer? != 0)
@@ -80,7 +81,7 @@ pub fn is_at_urgent_byte(connection: BorrowedFd<'_>) -> io::Result<bool> {
 ///
 /// # Errors
 /// When this is not a TCP connection, or it listens.
-pub fn unacknowledged(connection: BorrowedFd<'_>) -> io::Result<usize> {
+pub fn unacknowledged(connection: impl AsFd) -> io::Result<usize> {
     // SAFETY: SIOCOUTQ writes one int to the address that it is given, and reads nothing.
     let answer = unsafe { ioctl(connection, Getter::<SIOCOUTQ, libc::c_int>::new()) };
     Ok(usize::try_from(answer?).unwrap_or(0))

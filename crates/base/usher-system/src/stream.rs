@@ -1,24 +1,6 @@
 //! Queries on a TCP connection besides its bytes (tcp(7)).
 
-use std::io;
-use std::os::fd::AsFd;
-
-/// Whether the next byte to read is urgent: `recv(MSG_OOB)` returns it once it has come; read(2) and
-/// splice(2) do not.
-///
-/// # Errors
-/// When this is not a TCP connection.
-pub fn is_at_urgent_byte(connection: impl AsFd) -> io::Result<bool> {
-    usher_system_ffi::is_at_urgent_byte(connection.as_fd())
-}
-
-/// The number of bytes that the peer's kernel has not acknowledged yet.
-///
-/// # Errors
-/// When this is not a TCP connection, or it listens.
-pub fn unacknowledged(connection: impl AsFd) -> io::Result<usize> {
-    usher_system_ffi::unacknowledged(connection.as_fd())
-}
+pub use usher_system_ffi::{is_at_urgent_byte, unacknowledged};
 
 #[cfg(test)]
 mod tests {
