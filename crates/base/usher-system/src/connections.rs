@@ -59,8 +59,9 @@ pub struct Owner {
 /// # Errors
 /// When the kernel does not answer.
 pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, SystemError> {
-    let found = ask(SOCK_DIAG_BY_FAMILY, local, remote, NO_COOKIE)?;
-    Ok(match found {
+    let (client, server) = (remote, local);
+    let connection = ConnectionTuple { client, server };
+    Ok(match ask(SOCK_DIAG_BY_FAMILY, &connection, NO_COOKIE)? {
         Answer::Socket(socket) if HELD.contains(&socket.state) && socket.owner.inode != 0 => {
             Some(socket.owner)
         }
@@ -75,14 +76,13 @@ pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, Sys
 /// # Errors
 /// When the kernel refuses: without CAP_NET_ADMIN or CONFIG_INET_DIAG_DESTROY (`EOPNOTSUPP`).
 pub fn destroy(connection: &ConnectionTuple) -> Result<bool, SystemError> {
-    let (local, remote) = (connection.server, connection.client);
-    let Answer::Socket(socket) = ask(SOCK_DIAG_BY_FAMILY, local, remote, NO_COOKIE)? else {
+    let Answer::Socket(socket) = ask(SOCK_DIAG_BY_FAMILY, connection, NO_COOKIE)? else {
         return Ok(false);
     };
     if matches!(socket.state, LISTEN | TIME_WAIT) {
         return Ok(false);
     }
-    match ask(SOCK_DESTROY, local, remote, socket.cookie)? {
+    match ask(SOCK_DESTROY, connection, socket.cookie)? {
         Answer::Done => Ok(true),
         Answer::Nothing => Ok(false),
         Answer::Socket(_) => Err(SystemError::Netlink),
@@ -96,7 +96,8 @@ pub fn destroy(connection: &ConnectionTuple) -> Result<bool, SystemError> {
 pub fn can_destroy() -> Result<(), SystemError> {
     // No socket has this cookie, so none can be destroyed.
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
-    ask(SOCK_DESTROY, nobody, nobody, [0; 8]).map(drop)
+    let (client, server) = (nobody, nobody);
+    ask(SOCK_DESTROY, &ConnectionTuple { client, server }, [0; 8]).map(drop)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -115,15 +116,14 @@ enum Answer {
     Nothing,
 }
 
-/// An IPv4 connection of a dual-stack socket is found under its IPv4 addresses.
-fn request(kind: u16, local: SocketAddr, remote: SocketAddr, cookie: Cookie) -> Vec<u8> {
+/// The question about the socket of the connection's server.
+fn request(kind: u16, connection: &ConnectionTuple, cookie: Cookie) -> Vec<u8> {
+    let (local, remote) = (connection.server, connection.client);
     let flags = if kind == SOCK_DESTROY {
         NLM_F_REQUEST | NLM_F_ACK
     } else {
         NLM_F_REQUEST
     };
-    let local = SocketAddr::new(local.ip().to_canonical(), local.port());
-    let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
     let family = if local.is_ipv4() {
         libc::AF_INET
     } else {
@@ -158,17 +158,12 @@ fn address(address: IpAddr) -> [u8; 16] {
     }
 }
 
-fn ask(
-    kind: u16,
-    local: SocketAddr,
-    remote: SocketAddr,
-    cookie: Cookie,
-) -> Result<Answer, SystemError> {
+fn ask(kind: u16, connection: &ConnectionTuple, cookie: Cookie) -> Result<Answer, SystemError> {
     const WHAT: &str = "asking for a connection (sock_diag)";
-    if local.ip().to_canonical().is_ipv4() != remote.ip().to_canonical().is_ipv4() {
-        // The endpoints of a TCP connection have the same family.
+    // An IPv4 connection of a dual-stack socket is found under its IPv4 addresses.
+    let Ok(connection) = ConnectionTuple::new(connection.client, connection.server) else {
         return Ok(Answer::Nothing);
-    }
+    };
     let failed = SystemError::call(WHAT);
     let socket: OwnedFd = rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -178,7 +173,7 @@ fn ask(
     )
     .map_err(failed)?;
     // The kernel has already answered when send(2) returns.
-    let question = request(kind, local, remote, cookie);
+    let question = request(kind, &connection, cookie);
     rustix::net::send(&socket, &question, SendFlags::empty()).map_err(failed)?;
     let mut bytes = [0; 4096];
     let (length, _) =
