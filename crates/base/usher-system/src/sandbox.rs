@@ -131,9 +131,8 @@ pub fn seccomp(abilities: &[Ability]) -> Result<(), SystemError> {
 fn rules(
     abilities: &[Ability],
 ) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        CALLS.iter().map(|call| (*call, Vec::new())).collect();
-    rules.insert(libc::SYS_clone, thread_rules()?);
+    let mut calls = CALLS.to_vec();
+    let mut limited = vec![(libc::SYS_clone, thread_rules()?)];
     let mut sockets = vec![SeccompRule::new(vec![equal(0, libc::AF_UNIX)?])?];
     for ability in abilities {
         match ability {
@@ -141,45 +140,36 @@ fn rules(
             Ability::Datagrams => {
                 sockets.extend(internet_sockets(libc::SOCK_DGRAM)?);
                 // The C library's resolver sends its questions of a name together.
-                rules.insert(libc::SYS_sendmmsg, Vec::new());
+                calls.push(libc::SYS_sendmmsg);
             }
             Ability::Netlink(protocol) => sockets.push(SeccompRule::new(vec![
                 equal(0, libc::AF_NETLINK)?,
                 equal(2, *protocol)?,
             ])?),
-            Ability::Listen => {
-                rules.insert(libc::SYS_listen, Vec::new());
-            }
-            Ability::Splice => {
-                rules.insert(libc::SYS_splice, Vec::new());
-            }
-            Ability::LabelFiles => {
-                rules.extend(LABELLING.iter().map(|call| (*call, Vec::new())));
-            }
-            Ability::ReadAttributes => {
-                rules.extend(READING_ATTRIBUTES.iter().map(|call| (*call, Vec::new())));
-            }
+            Ability::Listen => calls.push(libc::SYS_listen),
+            Ability::Splice => calls.push(libc::SYS_splice),
+            Ability::LabelFiles => calls.extend(LABELLING),
+            Ability::ReadAttributes => calls.extend(READING_ATTRIBUTES),
             Ability::Show => {
                 let mode = vec![equal(2, 0o444)?];
-                rules.insert(libc::SYS_fchmodat, vec![SeccompRule::new(mode)?]);
+                limited.push((libc::SYS_fchmodat, vec![SeccompRule::new(mode)?]));
             }
-            Ability::WriteFiles => rules.extend(WRITING.iter().map(|call| (*call, Vec::new()))),
-            Ability::HeldBpf => {
-                rules.insert(libc::SYS_bpf, bpf_rules(USING_BPF)?);
-            }
+            Ability::WriteFiles => calls.extend(WRITING),
+            Ability::HeldBpf => limited.push((libc::SYS_bpf, bpf_rules(USING_BPF)?)),
             Ability::LoadBpf | Ability::ReplaceBpf => {
                 let replacing = match ability {
                     Ability::ReplaceBpf => REPLACING_BPF,
                     _ => &[],
                 };
                 let commands = [USING_BPF, LOADING_BPF, replacing].concat();
-                rules.insert(libc::SYS_bpf, bpf_rules(&commands)?);
-                rules.extend(LOADING.iter().map(|call| (*call, Vec::new())));
+                limited.push((libc::SYS_bpf, bpf_rules(&commands)?));
+                calls.extend(LOADING);
             }
         }
     }
-    rules.insert(libc::SYS_socket, sockets);
-    Ok(rules)
+    limited.push((libc::SYS_socket, sockets));
+    let all = calls.into_iter().map(|call| (call, Vec::new()));
+    Ok(all.chain(limited).collect())
 }
 
 /// The system call's argument of this number has this value.
