@@ -46,20 +46,17 @@ fn check(
     if text.len() > limit {
         return Err(NameError::TooLong { limit });
     }
-    for (position, character) in text.char_indices() {
-        let allowed = if position == 0 {
-            first(character)
-        } else {
-            following(character)
-        };
-        if !allowed {
-            return Err(NameError::Character {
-                character,
-                position,
-            });
-        }
+    let is_refused = |&(position, character): &(usize, char)| match position {
+        0 => !first(character),
+        _ => !following(character),
+    };
+    match text.char_indices().find(is_refused) {
+        Some((position, character)) => Err(NameError::Character {
+            character,
+            position,
+        }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// One byte of length, and a name, which is never longer than 63 bytes.
@@ -159,15 +156,6 @@ macro_rules! name_type {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = NameError;
-
-            fn try_from(text: String) -> Result<Self, NameError> {
-                check(&text, Self::MAXIMUM_LENGTH, $first, $following)?;
-                Ok(Self(text))
-            }
-        }
-
         impl AsRef<str> for $name {
             fn as_ref(&self) -> &str {
                 &self.0
@@ -237,7 +225,7 @@ mod tests {
             assert_eq!(name.parse::<ServiceName>().unwrap().to_string(), name);
         }
         for name in ["mailhost", "mail.example.org", "10.0.0.1", "A-b"] {
-            assert_eq!(HostName::try_from(name.to_owned()).unwrap().as_ref(), name);
+            assert_eq!(HostName::new(name).unwrap().as_ref(), name);
         }
     }
 
