@@ -130,6 +130,17 @@ fn fill(mut file: File, bytes: &[u8], mode: u32, owner: Option<Owner>) -> io::Re
     file.sync_all()
 }
 
+/// Removes a file, if it is there.
+///
+/// # Errors
+/// As unlink(2).
+pub fn remove_if_there(path: impl AsRef<Path>) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
 /// The file, if it is a regular one or /dev/null.
 ///
 /// # Errors

@@ -15,6 +15,8 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use crate::files::remove_if_there;
+
 /// Limit of descriptors in a received packet. A packet with more is refused.
 pub const MAX_DESCRIPTORS: usize = 2;
 /// Limit of descriptors in a packet that we send.
@@ -141,11 +143,7 @@ pub enum Senders {
 /// # Errors
 /// As bind(2) and listen(2).
 pub fn listen(path: &Path, senders: Senders) -> io::Result<OwnedFd> {
-    match std::fs::remove_file(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
+    remove_if_there(path)?;
     let socket = new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use usher_base::UserName;
 use usher_daemon::control::{ControlError, ask_each};
-use usher_daemon::files::write_atomically;
+use usher_daemon::files::{remove_if_there, write_atomically};
 use usher_local::applied::Applied;
 use usher_local::requests::{Disable, Enable, EndingView};
 use usher_local::roles::ROLES;
@@ -170,9 +170,6 @@ pub fn enable(output: &Output, user: &UserName) -> Result<(), Failure> {
     take_back(user)?;
     let lock = configuration::lock()?;
     let path = known(user)?.join("disabled");
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).at(&path)?,
-        _ => {}
-    }
+    remove_if_there(&path).at(&path)?;
     put_users_in_force(output, &lock)
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use usher_daemon::control::{ControlError, ask};
-use usher_daemon::files::write_atomically;
+use usher_daemon::files::{remove_if_there, write_atomically};
 use usher_local::paths;
 use usher_local::requests::Reload;
 use usher_local::roles;
@@ -64,8 +64,8 @@ pub fn use_next(output: &Output) -> Result<(), Failure> {
         ));
     }
     let line = write_public_key(next, Path::new(paths::NEXT_IKE_PUBLIC_KEY))?;
-    let chosen = HostPublicKey::from_openssh(&line)
-        .map_err(|error| Failure::Refused(format!("{}: {error}", next.display())))?;
+    let chosen =
+        HostPublicKey::from_openssh(&line).map_err(|error| Failure::of_file(next, error))?;
     require_statement(&chosen, &line)?;
     let text = Zeroizing::new(std::fs::read(next).at(next)?);
     exchange(key, former, &text).at(key)?;
@@ -78,7 +78,7 @@ pub fn use_next(output: &Output) -> Result<(), Failure> {
     }
     write_public_key(key, Path::new(paths::IKE_PUBLIC_KEY))?;
     for done in [former, Path::new(paths::NEXT_IKE_PUBLIC_KEY), next] {
-        remove(done).at(done)?;
+        remove_if_there(done).at(done)?;
     }
     let key = without_comment(&line);
     output.print(&serde_json::json!({ "key": key }), || {
@@ -95,10 +95,7 @@ pub fn use_next(output: &Output) -> Result<(), Failure> {
 /// that does not know this host protects nothing.
 fn require_statement(key: &HostPublicKey, line: &str) -> Result<(), Failure> {
     let checked = configuration::check(&configuration::in_force()?)?;
-    let own = std::fs::read_to_string(paths::HOST_PUBLIC_KEY).at(paths::HOST_PUBLIC_KEY)?;
-    let own = HostPublicKey::from_openssh(own.trim())
-        .map_err(|error| Failure::Refused(format!("{}: {error}", paths::HOST_PUBLIC_KEY)))?;
-    let own = checked.policy.host_by_key(&own);
+    let own = checked.policy.host_by_key(&configuration::host_key()?);
     let lacks = |host: &&Host| !host.ike_keys.contains(key);
     match own.filter(lacks) {
         None => Ok(()),
@@ -119,7 +116,7 @@ fn exchange(key: &Path, former: &Path, text: &[u8]) -> io::Result<()> {
         Ok(present) if present.as_slice() == text => return Ok(()),
         Ok(_) => {
             // A hard link, so that there is a key at each moment.
-            remove(former)?;
+            remove_if_there(former)?;
             std::fs::hard_link(key, former)?;
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -141,13 +138,6 @@ fn take_back(key: &Path, former: &Path) {
     // when it starts again.
     if let Err(error) = ask(roles::Protector, &Reload {}) {
         tell(&format!("usher: the former IKE key is back, but {error}\n"));
-    }
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

@@ -5,13 +5,12 @@
 
 mod words;
 
-use std::io;
 use std::path::Path;
 
 use clap::Subcommand;
 use nix::unistd::{Group, User};
 use serde::Serialize;
-use usher_daemon::files::write_atomically;
+use usher_daemon::files::{remove_if_there, write_atomically};
 use usher_local::applied::Applied;
 use usher_local::paths;
 use usher_policy::mac::ModuleSettings;
@@ -270,7 +269,7 @@ fn change(
 /// is not applied.
 fn write(path: &Path, rules: &[String], is_only: bool) -> Result<(), Failure> {
     if rules.is_empty() && !is_only {
-        return remove(path);
+        return remove_if_there(path).at(path);
     }
     let text = text_of(rules);
     write_atomically(path, text.as_bytes(), 0o644).at(path)
@@ -279,14 +278,7 @@ fn write(path: &Path, rules: &[String], is_only: bool) -> Result<(), Failure> {
 fn restore(path: &Path, former: Option<&Source>) -> Result<(), Failure> {
     match former {
         Some(source) => write_atomically(path, source.text.as_bytes(), 0o644).at(path),
-        None => remove(path),
-    }
-}
-
-fn remove(path: &Path) -> Result<(), Failure> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).at(path),
-        _ => Ok(()),
+        None => remove_if_there(path).at(path),
     }
 }
 
