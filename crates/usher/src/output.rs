@@ -1,9 +1,11 @@
 //! Output for people and for programs.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::Write;
 
 use serde::Serialize;
+use usher_policy::joined;
 
 /// The form of the output.
 pub struct Output {
@@ -91,6 +93,16 @@ pub fn first<T: AsRef<str>>(names: &[T], most: usize) -> String {
         0 => shown.join(", "),
         rest => format!("{} and {rest} more", shown.join(", ")),
     }
+}
+
+/// A value that may be missing, as a cell has it.
+pub fn or_dash(value: Option<impl Display>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// All of these; a dash if there are none.
+pub fn some(values: impl IntoIterator<Item = impl Display>) -> String {
+    or_dash(Some(joined(values, ", ")).filter(|text| !text.is_empty()))
 }
 
 /// The cells of a row, from values that can be displayed.

@@ -6,7 +6,7 @@ use usher_local::requests::{Recent, RecentView, Who, WhoView};
 use usher_local::roles;
 
 use crate::failure::Failure;
-use crate::output::{Output, row, table};
+use crate::output::{Output, or_dash, row, table};
 
 /// Prints what is live.
 pub fn run(output: &Output) -> Result<(), Failure> {
@@ -76,7 +76,7 @@ fn sessions_text(view: &WhoView) -> String {
             age(now.saturating_sub(session.opened)),
             age(session.expires.saturating_sub(now)),
             of_chain(session.used),
-            session.tokens.map_or("-".into(), of_chain),
+            or_dash(session.tokens.map(of_chain)),
             session.key,
             session.session,
         ]
@@ -96,9 +96,7 @@ fn connections_text(view: &WhoView) -> String {
                 connection.client,
                 connection.server,
                 connection.state,
-                connection
-                    .seconds
-                    .map_or("-".into(), |seconds| age(seconds as u64)),
+                or_dash(connection.seconds.map(|seconds| age(seconds as u64))),
             ]
         })
     });

@@ -8,8 +8,8 @@ use std::path::Path;
 use serde::Serialize;
 use usher_local::requests::InterfaceView;
 
-use crate::failure::Failure;
-use crate::output::{Output, row, table};
+use crate::failure::{At, Failure};
+use crate::output::{Output, or_dash, row, table};
 
 /// The interfaces of this network namespace, a folder each.
 const FOLDER: &str = "/sys/class/net";
@@ -31,11 +31,7 @@ struct Interface {
 /// When the kernel's list cannot be read.
 pub(super) fn run(output: &Output, labelled: Vec<InterfaceView>) -> Result<(), Failure> {
     let folder = Path::new(FOLDER);
-    let present = present(folder).map_err(|error| Failure::File {
-        path: folder.to_owned(),
-        error,
-    })?;
-    let interfaces = joined(present, labelled);
+    let interfaces = joined(present(folder).at(folder)?, labelled);
     output.print(&interfaces, || text(&interfaces));
     Ok(())
 }
@@ -70,14 +66,13 @@ fn joined(present: BTreeSet<String>, labelled: Vec<InterfaceView>) -> Vec<Interf
 }
 
 fn text(interfaces: &[Interface]) -> String {
-    let or_dash = |label: &Option<String>| label.clone().unwrap_or_else(|| "-".to_owned());
     let rows = interfaces.iter().map(|interface| {
         let is_present = match interface.is_present {
             true => "yes",
             false => "no",
         };
-        let (label, policy) = (or_dash(&interface.label), or_dash(&interface.policy));
-        row![interface.name, is_present, label, policy]
+        let (label, policy) = (interface.label.as_ref(), interface.policy.as_ref());
+        row![interface.name, is_present, or_dash(label), or_dash(policy)]
     });
     table(["INTERFACE", "PRESENT", "LABEL", "POLICY"], rows)
 }

@@ -8,8 +8,8 @@ use usher_login_label::{LoginError, Person, deciding_line, is_group, read, user_
 
 use usher::mac::{ElementKind, Label, LoginLabels, LoginLine, LoginSubject};
 
-use crate::failure::Failure;
-use crate::output::{Output, row, table, warn};
+use crate::failure::{At, Failure};
+use crate::output::{Output, or_dash, row, table, warn};
 
 /// The kinds of values of Usher's own modules, as each declares it (bpf/mac/modules).
 const KINDS: [(&str, ElementKind); 5] = [
@@ -46,10 +46,7 @@ struct User {
 /// # Errors
 /// When the file cannot be used, or the name service does not know a user.
 pub(super) fn run(output: &Output, file: &Path, users: &[String]) -> Result<(), Failure> {
-    let file = std::path::absolute(file).map_err(|error| Failure::File {
-        path: file.to_owned(),
-        error,
-    })?;
+    let file = std::path::absolute(file).at(file)?;
     if file != Path::new(usher_login_label::MAC_LOGIN) && matches!(file.try_exists(), Ok(false)) {
         return Err(Failure::of_file(&file, "there is no such file"));
     }
@@ -142,17 +139,13 @@ fn of_user(labels: &LoginLabels, user: &str) -> Result<User, LoginError> {
     })
 }
 
-fn shown(label: Option<&Label>) -> String {
-    label.map_or_else(|| "-".to_owned(), ToString::to_string)
-}
-
 fn text(users: &[User]) -> String {
     let rows = users.iter().map(|user| {
         let (line, subject) = match (user.line, &user.subject) {
             (Some(line), Some(subject)) => (line.to_string(), subject.clone()),
             _ => ("-".to_owned(), "no line".to_owned()),
         };
-        row![user.user, shown(user.label.as_ref()), line, subject]
+        row![user.user, or_dash(user.label.as_ref()), line, subject]
     });
     table(["USER", "LABEL", "LINE", "BY"], rows)
 }
@@ -160,7 +153,7 @@ fn text(users: &[User]) -> String {
 fn text_of_lines(lines: &[Line]) -> String {
     let rows = lines
         .iter()
-        .map(|line| row![line.line, line.subject, shown(line.label.as_ref())]);
+        .map(|line| row![line.line, line.subject, or_dash(line.label.as_ref())]);
     table(["LINE", "FOR", "LABEL"], rows)
 }
 

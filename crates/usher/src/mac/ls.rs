@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use usher::mac::{Label, LabelledFile};
 
-use crate::failure::Failure;
+use crate::failure::{At, Failure};
 use crate::output::{Output, row, table};
 
 /// A file.
@@ -37,11 +37,7 @@ pub(super) fn run(output: &Output, paths: &[PathBuf], directories: bool) -> Resu
             true => Ok(vec![path.clone()]),
             false => listed(path),
         };
-        let listed = listed.map_err(|error| Failure::File {
-            path: path.clone(),
-            error,
-        })?;
-        files.extend(listed.iter().map(|path| file(path)));
+        files.extend(listed.at(path)?.iter().map(|path| file(path)));
     }
     output.print(&files, || text(&files));
     Ok(())

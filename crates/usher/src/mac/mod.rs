@@ -16,7 +16,7 @@ use usher_local::roles;
 use usher_policy::mac::te;
 
 use crate::failure::Failure;
-use crate::output::{Output, row, table};
+use crate::output::{Output, row, some, table};
 
 /// Commands about modules.
 #[derive(Debug, Subcommand)]
@@ -225,12 +225,8 @@ fn text(view: &MacView) -> String {
     if let Some(lacks) = &view.unsupported {
         text += &format!("{lacks}\n");
     }
-    let names: Vec<&str> = view
-        .modules
-        .iter()
-        .map(|module| module.name.as_str())
-        .collect();
-    text += &format!("modules in force: {}\n", some(&names));
+    let names = view.modules.iter().map(|module| &module.name);
+    text += &format!("modules in force: {}\n", some(names));
     text += &format!("hooks attached: {}\n", some(&view.hooks));
     text += &format!(
         "`mac` blocks that wait for their module: {}\n",
@@ -269,16 +265,6 @@ fn text(view: &MacView) -> String {
         text += &format!("trouble: {trouble}\n");
     }
     text
-}
-
-fn some<T: AsRef<str>>(names: &[T]) -> String {
-    match names {
-        [] => "-".to_owned(),
-        names => {
-            let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-            names.join(", ")
-        }
-    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use usher::mac::{Label, labels_of_processes};
 
-use crate::failure::Failure;
-use crate::output::{Output, row, table};
+use crate::failure::{At, Failure};
+use crate::output::{Output, or_dash, row, table};
 
 /// A process.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -31,10 +31,7 @@ pub(super) fn run(output: &Output) -> Result<(), Failure> {
     let labels = labels_of_processes().map_err(|error| Failure::Refused(error.to_string()))?;
     let labels = labels.into_iter().collect();
     let mut processes = Vec::new();
-    for id in ids(folder).map_err(|error| Failure::File {
-        path: folder.to_owned(),
-        error,
-    })? {
+    for id in ids(folder).at(folder)? {
         let path = folder.join(id.to_string());
         processes.extend(process(id, path, &labels)?);
     }
@@ -88,8 +85,7 @@ fn has_ended(error: &io::Error) -> bool {
 
 fn text(processes: &[Process]) -> String {
     let rows = processes.iter().map(|process| {
-        let label = process.label.as_ref();
-        let label = label.map_or_else(|| "-".to_owned(), ToString::to_string);
+        let label = or_dash(process.label.as_ref());
         row![process.pid, process.uid, label, process.command]
     });
     table(["PID", "UID", "LABEL", "COMMAND"], rows)

@@ -5,7 +5,7 @@ use usher_local::requests::{MacRefusals, RefusalsView};
 use usher_local::roles;
 
 use crate::failure::Failure;
-use crate::output::{Output, row, table};
+use crate::output::{Output, or_dash, row, table};
 
 /// Shows the refusals of a module, or of all.
 pub(super) fn run(output: &Output, module: Option<&str>) -> Result<(), Failure> {
@@ -18,12 +18,11 @@ pub(super) fn run(output: &Output, module: Option<&str>) -> Result<(), Failure> 
 
 fn text(view: &RefusalsView) -> String {
     let rows = view.refusals.iter().map(|refusal| {
-        let element = |element: &Option<String>| element.clone().unwrap_or_else(|| "-".to_owned());
         row![
             refusal.module,
             refusal.entry_point,
-            element(&refusal.subject),
-            element(&refusal.object),
+            or_dash(refusal.subject.as_ref()),
+            or_dash(refusal.object.as_ref()),
             refusal.count,
             refusal.last
         ]

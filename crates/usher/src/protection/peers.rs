@@ -7,7 +7,7 @@ use usher_local::roles;
 use usher_policy::protection::{PeerState, Report};
 
 use crate::failure::Failure;
-use crate::output::{Output, row, table};
+use crate::output::{Output, or_dash, row, table};
 
 /// Prints them.
 ///
@@ -31,11 +31,8 @@ fn text(report: &Report, now: u64) -> String {
             .iter()
             .map(|lacks| format!("lacking: {lacks}\n")),
     );
-    let since = |since: Option<u64>| {
-        since.map_or("-".to_owned(), |since| {
-            format!("{} s", now.saturating_sub(since))
-        })
-    };
+    let since =
+        |since: Option<u64>| or_dash(since.map(|since| format!("{} s", now.saturating_sub(since))));
     let rows = report.peers.iter().flat_map(|peer| {
         let state = match peer.state {
             PeerState::Unreached => "unreached",
@@ -52,7 +49,7 @@ fn text(report: &Report, now: u64) -> String {
                 since(peer.since),
                 class.class,
                 since(class.since),
-                class.algorithms.as_deref().unwrap_or("-"),
+                or_dash(class.algorithms.as_ref()),
                 class.bytes_in,
                 class.bytes_out,
                 match (why_not, class.protected) {

@@ -7,7 +7,7 @@ use usher_local::roles;
 
 use super::sockets::{self, Listed};
 use crate::failure::Failure;
-use crate::output::{Output, row, table};
+use crate::output::{Output, or_dash, row, some, table};
 
 /// Sockets that people see unless they ask for another number.
 const FEW: u64 = 50;
@@ -84,22 +84,14 @@ fn names(views: &[NameView]) -> impl Iterator<Item = [String; 4]> {
             format!("{address} (not answered for {age} s)")
         });
         let answered = view.addresses.iter().map(ToString::to_string);
-        let addresses: Vec<String> = answered.chain(former).collect();
         let age = view.age.map(|age| format!("{age} s ago"));
         row![
             view.name,
-            some(&addresses),
+            some(answered.chain(former)),
             age.unwrap_or_else(|| "never".into()),
-            view.why_not.as_deref().unwrap_or("-"),
+            or_dash(view.why_not.as_ref()),
         ]
     })
-}
-
-fn some(names: &[String]) -> String {
-    match names.is_empty() {
-        true => "-".into(),
-        false => names.join(", "),
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use usher_local::requests::{SaView, SocketView, Sockets, SocketsView, TreatmentV
 use usher_local::roles;
 
 use crate::failure::Failure;
-use crate::output::{row, table};
+use crate::output::{or_dash, row, table};
 
 /// Sockets, and how many there are.
 #[derive(Debug, Default, Serialize)]
@@ -105,8 +105,8 @@ impl Listed {
 
 fn cells(socket: &Socket) -> [String; 12] {
     let view = &socket.view;
-    let spi = |sa: &Option<SaView>| sa.as_ref().map_or("-".into(), |sa| sa.spi.clone());
-    let bytes = |sa: &Option<SaView>| sa.as_ref().map_or("-".into(), |sa| sa.bytes.to_string());
+    let spi = |sa: &Option<SaView>| or_dash(sa.as_ref().map(|sa| &sa.spi));
+    let bytes = |sa: &Option<SaView>| or_dash(sa.as_ref().map(|sa| sa.bytes));
     let process = match view.holders {
         0 | 1 => view.process.to_string(),
         holders => format!("{} and {} more", view.process, holders - 1),
@@ -124,13 +124,13 @@ fn cells(socket: &Socket) -> [String; 12] {
         process,
         kind,
         view.local,
-        view.peer.map_or("-".into(), |peer| peer.to_string()),
+        or_dash(view.peer),
         treatment(&view.treatment),
         spi(&view.sa_out),
         bytes(&view.sa_out),
         spi(&view.sa_in),
         bytes(&view.sa_in),
-        view.line.as_deref().unwrap_or("-"),
+        or_dash(view.line.as_ref()),
     ]
 }
 
