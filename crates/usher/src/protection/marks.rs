@@ -36,64 +36,31 @@ pub struct Found {
     pub unseen: Vec<String>,
 }
 
-/// A tool that lists rules, and the reader of its list.
-struct Tool {
-    words: &'static [&'static str],
-    read: fn(&str) -> Vec<User>,
-}
+/// The words of a command that lists rules, and the reader of its list.
+struct Tool(&'static [&'static str], fn(&str) -> Vec<User>);
 
 const TOOLS: [Tool; 11] = [
-    Tool {
-        words: &["ip", "-json", "rule", "show"],
-        read: routing_rules,
-    },
-    Tool {
-        words: &["ip", "-json", "-6", "rule", "show"],
-        read: routing_rules,
-    },
-    Tool {
-        words: &["ip", "xfrm", "policy"],
-        read: xfrm,
-    },
+    Tool(&["ip", "-json", "rule", "show"], routing_rules),
+    Tool(&["ip", "-json", "-6", "rule", "show"], routing_rules),
+    Tool(&["ip", "xfrm", "policy"], xfrm),
     // Without the keys of the SAs, which this process has no need to know.
-    Tool {
-        words: &["ip", "xfrm", "state", "list", "nokeys"],
-        read: xfrm,
-    },
-    Tool {
-        words: &["nft", "-j", "list", "ruleset"],
-        read: nftables,
-    },
-    Tool {
-        words: &["iptables-save"],
-        read: iptables,
-    },
-    Tool {
-        words: &["ip6tables-save"],
-        read: iptables,
-    },
-    Tool {
-        words: &["iptables-legacy-save"],
-        read: iptables,
-    },
-    Tool {
-        words: &["ip6tables-legacy-save"],
-        read: iptables,
-    },
-    Tool {
-        words: &["wg", "show", "all", "fwmark"],
-        read: wireguard,
-    },
-    Tool {
-        words: &["systemctl", "show", "--property=Id,Mark", "*.socket"],
-        read: units,
-    },
+    Tool(&["ip", "xfrm", "state", "list", "nokeys"], xfrm),
+    Tool(&["nft", "-j", "list", "ruleset"], nftables),
+    Tool(&["iptables-save"], iptables),
+    Tool(&["ip6tables-save"], iptables),
+    Tool(&["iptables-legacy-save"], iptables),
+    Tool(&["ip6tables-legacy-save"], iptables),
+    Tool(&["wg", "show", "all", "fwmark"], wireguard),
+    Tool(
+        &["systemctl", "show", "--property=Id,Mark", "*.socket"],
+        units,
+    ),
 ];
 
 impl Tool {
     /// Refuses a list that should be JSON and is not. An empty text is an empty list.
     fn require_json(&self, text: String) -> Result<String, Unread> {
-        let is_json = self.words.iter().any(|word| ["-j", "-json"].contains(word));
+        let is_json = self.0.iter().any(|word| ["-j", "-json"].contains(word));
         match is_json && !text.trim().is_empty() {
             true => match serde_json::from_str::<IgnoredAny>(&text) {
                 Ok(_) => Ok(text),
@@ -109,11 +76,10 @@ pub fn look() -> Found {
     let mut found = Found::default();
     let deadline = Instant::now() + LIMIT;
     for tool in &TOOLS {
-        match output(tool.words, deadline).and_then(|text| tool.require_json(text)) {
-            Ok(text) => found.users.extend((tool.read)(&text)),
-            Err(reason) => found
-                .unseen
-                .push(format!("{} ({reason})", tool.words.join(" "))),
+        let Tool(words, read) = tool;
+        match output(words, deadline).and_then(|text| tool.require_json(text)) {
+            Ok(text) => found.users.extend(read(&text)),
+            Err(reason) => found.unseen.push(format!("{} ({reason})", words.join(" "))),
         }
     }
     // charon's own sockets; the marks of its connections are in the list of SAs.
