@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use usher::{HostName, ServiceName, connect_by_user};
 use usher_base::NameError;
 
@@ -178,22 +178,12 @@ fn receive(connection: &TcpStream, sending: &Sending) -> Result<(), Stopped> {
 /// Whether the connection has ended in both directions, so that no write to it waits.
 fn is_over(connection: &TcpStream) -> rustix::io::Result<bool> {
     let mut asked = [PollFd::new(connection, PollFlags::empty())];
-    loop {
-        match poll(&mut asked, Some(&Timespec::default())) {
-            Ok(_) => return Ok(asked[0].revents().contains(PollFlags::HUP)),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
+    retry_on_intr(|| poll(&mut asked, Some(&Timespec::default())))?;
+    Ok(asked[0].revents().contains(PollFlags::HUP))
 }
 
 fn wait(waiting: &mut [PollFd<'_>]) -> rustix::io::Result<()> {
-    loop {
-        match poll(waiting, None) {
-            Err(Errno::INTR) => {}
-            result => return result.map(drop),
-        }
-    }
+    retry_on_intr(|| poll(waiting, None)).map(drop)
 }
 
 #[cfg(test)]

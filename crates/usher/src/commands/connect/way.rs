@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FileType;
-use rustix::io::{Errno, Result};
+use rustix::io::{Errno, Result, retry_on_intr};
 use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, splice};
 
 use super::wait;
@@ -48,20 +48,18 @@ impl Way {
     /// # Errors
     /// Those of either side; `EAGAIN` when a side is not ready and nothing was moved.
     pub fn carry(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<usize> {
-        loop {
-            let carried = match self {
-                Self::Splice => {
-                    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-                    splice(from, None, to, None, PIECE, flags)
-                }
-                Self::Memory(bytes) => copy(from, to, bytes),
-            };
-            match (carried, &self) {
-                (Err(Errno::INTR), _) => {}
-                // This kind of file cannot be spliced.
-                (Err(Errno::INVAL), Self::Splice) => *self = Self::memory(),
-                (carried, _) => return carried,
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        let carried = retry_on_intr(|| match self {
+            Self::Splice => splice(from, None, to, None, PIECE, flags),
+            Self::Memory(bytes) => copy(from, to, bytes),
+        });
+        match (carried, &self) {
+            // This kind of file cannot be spliced.
+            (Err(Errno::INVAL), Self::Splice) => {
+                *self = Self::memory();
+                self.carry(from, to)
             }
+            (carried, _) => carried,
         }
     }
 }
@@ -70,10 +68,9 @@ fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<us
     let length = rustix::io::read(from, &mut *bytes)?;
     let mut written = 0;
     while written < length {
-        match rustix::io::write(to, &bytes[written..length]) {
+        match retry_on_intr(|| rustix::io::write(to, &bytes[written..length])) {
             Ok(more) => written += more,
             Err(Errno::AGAIN) => wait(&mut [PollFd::from_borrowed_fd(to, PollFlags::OUT)])?,
-            Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
     }
