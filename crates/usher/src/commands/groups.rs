@@ -59,34 +59,23 @@ pub fn accounts_in_copy(
     let lacks = |what: &str| Failure::Refused(format!("{} {what}", path.display()));
     let text = copy.text("groups")?;
     let text = text.ok_or_else(|| lacks("does not exist"))?;
-    let (gid, members) = lines(&text, name.as_ref())
-        .find_map(|fields| match fields.as_slice() {
-            [_, gid, members] => Some((*gid, *members)),
-            _ => None,
-        })
-        .ok_or_else(|| lacks("has no line for it"))?;
+    let mut groups = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let found = groups.find_map(|fields| match fields[..] {
+        [group, _, gid, members] if group == name.as_ref() => Some((gid, members)),
+        _ => None,
+    });
+    let (gid, members) = found.ok_or_else(|| lacks("has no line for it"))?;
     let members = members.split(',').filter(|member| !member.is_empty());
     let mut accounts: BTreeSet<String> = members.map(str::to_owned).collect();
-    let text = copy.text("passwd")?;
-    let text = text.unwrap_or_default();
-    for line in text.lines() {
+    for line in copy.text("passwd")?.unwrap_or_default().lines() {
         let mut fields = line.split(':');
-        let (account, primary) = (fields.next(), fields.nth(2));
-        if let (Some(account), Some(primary)) = (account, primary)
+        if let (Some(account), Some(primary)) = (fields.next(), fields.nth(2))
             && primary == gid
         {
             accounts.insert(account.to_owned());
         }
     }
     Ok(accounts)
-}
-
-/// The lines that begin with a name, as their other fields, which `:` separates.
-fn lines<'t>(text: &'t str, name: &'t str) -> impl Iterator<Item = Vec<&'t str>> {
-    text.lines().filter_map(move |line| {
-        let rest = line.strip_prefix(name)?.strip_prefix(':')?;
-        Some(rest.split(':').collect())
-    })
 }
 
 #[cfg(test)]
