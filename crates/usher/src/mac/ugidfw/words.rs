@@ -9,11 +9,10 @@
 //! side; both together cancel out. The policy's own reader checks the values, so only what is written
 //! differently is looked at here.
 
-use usher_policy::Quoted;
 use usher_policy::mac::bsdextended::{
-    AccessRule, AccountRange, Membership, OBJECT_CONDITIONS as OBJECT,
-    SUBJECT_CONDITIONS as SUBJECT,
+    AccessRule, Membership, OBJECT_CONDITIONS as OBJECT, SUBJECT_CONDITIONS as SUBJECT,
 };
+use usher_policy::{Quoted, joined};
 
 /// Whose numbers a condition compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,6 +197,7 @@ pub(super) fn text(rule: &AccessRule) -> String {
         mode,
         ..
     } = rule;
+    let flag = |condition: &str, is: Option<bool>| Some(turned(!is?, condition));
     let conditions = [
         Some("subject".to_owned()),
         membership("uid", subject.users.as_ref()),
@@ -209,25 +209,17 @@ pub(super) fn text(rule: &AccessRule) -> String {
             .file_system
             .as_ref()
             .map(|(is, path)| turned(!is, &format!("filesys {path}"))),
-        object.suid.map(|is| turned(!is, "suid")),
-        object.sgid.map(|is| turned(!is, "sgid")),
-        object
-            .uid_of_subject
-            .map(|is| turned(!is, "uid_of_subject")),
-        object
-            .gid_of_subject
-            .map(|is| turned(!is, "gid_of_subject")),
+        flag("suid", object.suid),
+        flag("sgid", object.sgid),
+        flag("uid_of_subject", object.uid_of_subject),
+        flag("gid_of_subject", object.gid_of_subject),
         object
             .types
             .as_ref()
             .map(|(is, types)| turned(!is, &format!("type {}", types.letters()))),
         Some(format!("mode {}", mode.letters())),
     ];
-    conditions
-        .into_iter()
-        .flatten()
-        .collect::<Vec<_>>()
-        .join(" ")
+    joined(conditions.into_iter().flatten(), " ")
 }
 
 fn turned(not: bool, condition: &str) -> String {
@@ -239,12 +231,8 @@ fn turned(not: bool, condition: &str) -> String {
 
 fn membership(condition: &str, members: Option<&Membership>) -> Option<String> {
     let Membership { not, accounts } = members?;
-    let accounts: String = accounts.iter().map(account).collect();
-    Some(turned(*not, &format!("{condition}{accounts}")))
-}
-
-fn account(account: &AccountRange) -> String {
-    format!(" {account}")
+    let condition = format!("{condition} {}", joined(accounts, " "));
+    Some(turned(*not, &condition))
 }
 
 #[cfg(test)]
