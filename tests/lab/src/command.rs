@@ -84,17 +84,10 @@ pub(crate) struct Streams {
 }
 
 impl Command {
-    pub(crate) fn new<I>(host: Host, arguments: I) -> Self
-    where
-        I: IntoIterator,
-        I::Item: AsRef<OsStr>,
-    {
+    pub(crate) fn new(host: Host, arguments: impl IntoIterator<Item: AsRef<OsStr>>) -> Self {
         Self {
             host,
-            arguments: arguments
-                .into_iter()
-                .map(|word| word.as_ref().to_owned())
-                .collect(),
+            arguments: owned(arguments).collect(),
             user: None,
             environment: Vec::new(),
             input: Vec::new(),
@@ -289,6 +282,14 @@ impl Command {
             .collect();
         words.join(" ")
     }
+}
+
+/// Words of a command line.
+pub(crate) fn owned(
+    words: impl IntoIterator<Item: AsRef<OsStr>>,
+) -> impl Iterator<Item = OsString> {
+    let words = words.into_iter();
+    words.map(|word| word.as_ref().to_owned())
 }
 
 fn temporary() -> Result<File, LabError> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::cgroup;
-use crate::command::Streams;
+use crate::command::{Streams, owned};
 use crate::error::{Attempt, LabError};
 use crate::host::Host;
 use crate::notify::Unit;
@@ -85,11 +85,11 @@ impl Host {
     ///
     /// # Errors
     /// As [`Host::start_daemon`].
-    pub fn start_daemon_with<I>(&self, role: Role, more: I) -> Result<Daemon, LabError>
-    where
-        I: IntoIterator,
-        I::Item: AsRef<OsStr>,
-    {
+    pub fn start_daemon_with(
+        &self,
+        role: Role,
+        more: impl IntoIterator<Item: AsRef<OsStr>>,
+    ) -> Result<Daemon, LabError> {
         let program = if role == Role::Proxy {
             "usher"
         } else {
@@ -118,7 +118,7 @@ impl Host {
         if std::env::var_os("USHER_VM").is_none() {
             arguments.extend(without.map(Into::into));
         }
-        arguments.extend(more.into_iter().map(|word| word.as_ref().to_owned()));
+        arguments.extend(owned(more));
         self.supervise_in(group, role.name(), arguments)
     }
 
@@ -127,18 +127,14 @@ impl Host {
     ///
     /// # Errors
     /// [`LabError::NotReady`] with its log.
-    pub fn supervise<I>(&self, name: &str, arguments: I) -> Result<Daemon, LabError>
-    where
-        I: IntoIterator,
-        I::Item: AsRef<OsStr>,
-    {
+    pub fn supervise(
+        &self,
+        name: &str,
+        arguments: impl IntoIterator<Item: AsRef<OsStr>>,
+    ) -> Result<Daemon, LabError> {
         let group = self.cgroup().join(name);
         cgroup::create(&group)?;
-        let arguments = arguments
-            .into_iter()
-            .map(|word| word.as_ref().to_owned())
-            .collect();
-        self.supervise_in(group, name, arguments)
+        self.supervise_in(group, name, owned(arguments).collect())
     }
 
     fn supervise_in(
@@ -175,24 +171,14 @@ impl Daemon {
     }
 
     /// Adds arguments from its next start on.
-    pub fn add_arguments<I>(&mut self, more: I)
-    where
-        I: IntoIterator,
-        I::Item: AsRef<OsStr>,
-    {
-        self.arguments
-            .extend(more.into_iter().map(|word| word.as_ref().to_owned()));
+    pub fn add_arguments(&mut self, more: impl IntoIterator<Item: AsRef<OsStr>>) {
+        self.arguments.extend(owned(more));
     }
 
     /// Has another program execute it, with the daemon's command as arguments, from its next start on;
     /// no words mean no such program.
-    pub fn set_launcher<I>(&mut self, launcher: I)
-    where
-        I: IntoIterator,
-        I::Item: AsRef<OsStr>,
-    {
-        let words = launcher.into_iter();
-        self.launcher = words.map(|word| word.as_ref().to_owned()).collect();
+    pub fn set_launcher(&mut self, launcher: impl IntoIterator<Item: AsRef<OsStr>>) {
+        self.launcher = owned(launcher).collect();
     }
 
     /// Starts it, with its stored descriptors, and waits until it is ready. It must not be running.

@@ -94,11 +94,7 @@ impl Host {
     }
 
     /// A command in this host; see [`Command`] for its settings.
-    pub fn command<I>(&self, arguments: I) -> Command
-    where
-        I: IntoIterator,
-        I::Item: AsRef<OsStr>,
-    {
+    pub fn command(&self, arguments: impl IntoIterator<Item: AsRef<OsStr>>) -> Command {
         Command::new(self.clone(), arguments)
     }
 
@@ -106,11 +102,10 @@ impl Host {
     ///
     /// # Errors
     /// As [`Command::succeed`].
-    pub fn run<I>(&self, arguments: I) -> Result<Output, LabError>
-    where
-        I: IntoIterator,
-        I::Item: AsRef<OsStr>,
-    {
+    pub fn run(
+        &self,
+        arguments: impl IntoIterator<Item: AsRef<OsStr>>,
+    ) -> Result<Output, LabError> {
         self.command(arguments).succeed()
     }
 
@@ -118,11 +113,11 @@ impl Host {
     ///
     /// # Errors
     /// As [`Command::succeed`].
-    pub fn run_as<I>(&self, user: &str, arguments: I) -> Result<Output, LabError>
-    where
-        I: IntoIterator,
-        I::Item: AsRef<OsStr>,
-    {
+    pub fn run_as(
+        &self,
+        user: &str,
+        arguments: impl IntoIterator<Item: AsRef<OsStr>>,
+    ) -> Result<Output, LabError> {
         self.command(arguments).user(user).succeed()
     }
 
@@ -130,11 +125,10 @@ impl Host {
     ///
     /// # Errors
     /// As [`Command::spawn`].
-    pub fn spawn<I>(&self, arguments: I) -> Result<Running, LabError>
-    where
-        I: IntoIterator,
-        I::Item: AsRef<OsStr>,
-    {
+    pub fn spawn(
+        &self,
+        arguments: impl IntoIterator<Item: AsRef<OsStr>>,
+    ) -> Result<Running, LabError> {
         self.command(arguments).spawn()
     }
 
