@@ -37,8 +37,9 @@ impl Host {
         path: impl AsRef<Path>,
     ) -> Result<(), LabError> {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("programs");
-        let mut arguments: Vec<PathBuf> = flags.iter().map(PathBuf::from).collect();
-        arguments.push(folder.join(file));
+        // Libraries stand behind what needs them.
+        let mut arguments = vec![folder.join(file)];
+        arguments.extend(flags.iter().map(PathBuf::from));
         compile(&arguments, &self.path(path))
     }
 
@@ -48,14 +49,8 @@ impl Host {
     /// # Errors
     /// The compiler's output.
     pub fn install_security_key(&self, path: impl AsRef<Path>) -> Result<(), LabError> {
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("programs");
-        let arguments = [
-            "-shared".into(),
-            "-fPIC".into(),
-            folder.join("security_key.c"),
-        ];
-        let arguments = [&arguments[..], &["-lcrypto".into()]].concat();
-        compile(&arguments, &self.path(path))
+        let flags = ["-shared", "-fPIC", "-lcrypto"];
+        self.compile_alone("security_key.c", &flags, path)
     }
 }
 

@@ -299,10 +299,7 @@ impl Daemon {
     /// When the system refuses.
     pub fn end(&mut self) -> Result<(), LabError> {
         if let Some(running) = self.running.as_mut() {
-            match running.kill(Signal::TERM) {
-                Err(LabError::NotRunning { .. }) => {}
-                result => result?,
-            }
+            running.kill_if_running(Signal::TERM)?;
             if running.wait(PATIENCE)?.is_none() {
                 eprintln!(
                     "usher-lab: {} does not end when asked to: killed",

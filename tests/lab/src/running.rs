@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cgroup;
@@ -69,10 +70,7 @@ impl Running {
     pub fn pid(&mut self) -> Result<u32, LabError> {
         loop {
             if self.has_ended()? {
-                return Err(LabError::NotRunning {
-                    host: self.host.name().into(),
-                    what: self.line.clone(),
-                });
+                return Err(self.not_running());
             }
             // nsenter forks after it has entered the PID namespace, which takes a moment.
             if let Some(pid) = child_of(self.child.id())? {
@@ -89,21 +87,33 @@ impl Running {
     pub fn kill(&mut self, signal: Signal) -> Result<(), LabError> {
         let pid = self.pid()?;
         let sent = match i32::try_from(pid).ok().and_then(Pid::from_raw) {
-            None => Err(rustix::io::Errno::SRCH),
+            None => Err(Errno::SRCH),
             Some(raw) => pidfd_open(raw, PidfdFlags::empty()).and_then(|pidfd| {
                 // Unlike the number, the descriptor cannot come to mean another process.
                 match child_of(self.child.id()) {
                     Ok(Some(child)) if child == pid => pidfd_send_signal(&pidfd, signal),
-                    _ => Err(rustix::io::Errno::SRCH),
+                    _ => Err(Errno::SRCH),
                 }
             }),
         };
         match sent {
-            Err(rustix::io::Errno::SRCH) => Err(LabError::NotRunning {
-                host: self.host.name().into(),
-                what: self.line.clone(),
-            }),
+            Err(Errno::SRCH) => Err(self.not_running()),
             result => result.attempt(|| format!("cannot send a signal to `{}`", self.line)),
+        }
+    }
+
+    fn not_running(&self) -> LabError {
+        LabError::NotRunning {
+            host: self.host.name().into(),
+            what: self.line.clone(),
+        }
+    }
+
+    /// Sends the command a signal, if it still runs.
+    pub(crate) fn kill_if_running(&mut self, signal: Signal) -> Result<(), LabError> {
+        match self.kill(signal) {
+            Err(LabError::NotRunning { .. }) => Ok(()),
+            result => result,
         }
     }
 
@@ -203,12 +213,7 @@ impl Running {
     /// When the system cannot.
     pub fn end(&mut self) -> Result<(), LabError> {
         if self.group_stays {
-            if !self.has_ended()? {
-                match self.kill(Signal::KILL) {
-                    Ok(()) | Err(LabError::NotRunning { .. }) => {}
-                    Err(error) => return Err(error),
-                }
-            }
+            self.kill_if_running(Signal::KILL)?;
         } else {
             self.end_group()?;
         }
@@ -227,10 +232,8 @@ impl Running {
         let begin = Instant::now();
         while !self.has_ended()? && !self.group_is_populated()? {
             if begin.elapsed() > PATIENCE {
-                match self.kill(Signal::KILL) {
-                    Ok(()) | Err(LabError::NotRunning { .. }) => break,
-                    Err(error) => return Err(error),
-                }
+                self.kill_if_running(Signal::KILL)?;
+                break;
             }
             sleep(Duration::from_millis(1));
         }
@@ -258,16 +261,13 @@ impl Drop for Running {
 
 /// Waits until `descriptor` is readable or at its end; `false` at the deadline.
 fn readable(descriptor: &impl AsFd, deadline: Instant) -> io::Result<bool> {
-    loop {
+    let mut descriptors = [PollFd::new(descriptor, PollFlags::IN)];
+    let ready = retry_on_intr(|| {
         let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        let mut descriptors = [PollFd::new(descriptor, PollFlags::IN)];
-        match poll(&mut descriptors, Some(&left)) {
-            Ok(count) => return Ok(count > 0),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+        let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
+        poll(&mut descriptors, Some(&left))
+    });
+    Ok(ready? > 0)
 }
 
 fn read_some(from: &mut impl Read, into: &mut Vec<u8>) -> io::Result<()> {

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 use usher_proto::HostPublicKey;
 use usher_proto::ssh_key::PrivateKey;
@@ -60,11 +60,8 @@ impl Identity {
     fn certified(&self) -> Result<CertifiedKey, rustls::Error> {
         let mut pkcs8 = PKCS8_PREFIX.to_vec();
         pkcs8.extend_from_slice(self.0.private.as_ref());
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pkcs8));
-        let key = rustls::crypto::aws_lc_rs::sign::any_eddsa_type(match &key {
-            PrivateKeyDer::Pkcs8(key) => key,
-            _ => return Err(rustls::Error::General("not PKCS #8".into())),
-        })?;
+        let key = PrivatePkcs8KeyDer::from(pkcs8);
+        let key = rustls::crypto::aws_lc_rs::sign::any_eddsa_type(&key)?;
         let der = CertificateDer::from(self.public().to_spki_der().to_vec());
         Ok(CertifiedKey::new(vec![der], key))
     }
