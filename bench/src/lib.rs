@@ -1,6 +1,7 @@
 //! Definitions shared by usher-bench and the programs that it runs.
 #![forbid(unsafe_code)]
 
+pub mod announced;
 pub mod busy;
 pub mod crowd;
 pub mod exchange;

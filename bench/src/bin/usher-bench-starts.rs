@@ -4,16 +4,12 @@
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use usher_base::{HostName, ServiceName};
+use usher_bench::announced::announced;
 use usher_bench::exchange::{exchange_tcp, wait_for};
-use usher_daemon::packet::PacketSocket;
-use usher_local::paths;
-use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
+use usher_proto::local::LocalRequest;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -34,7 +30,7 @@ fn main() -> Outcome<()> {
     let connect = || -> Outcome<TcpStream> {
         match way.as_str() {
             "token" => Ok(usher::connect_by_user(&host, &service)?),
-            "announced" => announced(&request),
+            "announced" => announced(&request, || ()),
             port => Ok(TcpStream::connect((address, port.parse::<u16>()?))?),
         }
     };
@@ -65,24 +61,4 @@ fn main() -> Outcome<()> {
     }
     println!("{} {sum}", sum as f64 / begun.elapsed().as_secs_f64());
     Ok(())
-}
-
-/// A connection that the signer announces, as if there were no ticket.
-fn announced(request: &LocalRequest) -> Outcome<TcpStream> {
-    let signer = PacketSocket::connect(Path::new(paths::SIGNER_APPLICATIONS))?;
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?;
-    rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
-    signer.send(&request.encode(), &[socket.as_fd()])?;
-    let reply = LocalReply::decode(&signer.receive(MAX_LOCAL_PACKET)?.bytes)?;
-    let LocalReply::Ready { server } = reply else {
-        return Err(format!("{reply:?}").into());
-    };
-    let server = match server.ip() {
-        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), server.port()),
-        IpAddr::V6(_) => server,
-    };
-    rustix::net::connect(&socket, &server)?;
-    signer.send(&LocalRequest::Done { connected: true }.encode(), &[])?;
-    Ok(socket.into())
 }

@@ -4,21 +4,16 @@
 
 use std::error::Error;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use usher_bench::announced::announced;
 use usher_bench::exchange::exchange_tcp;
-use usher_daemon::packet::PacketSocket;
-use usher_local::paths;
-use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
+use usher_proto::local::LocalRequest;
 
 /// Rounds that do not count: they warm up caches, sessions and workers.
 const WARM_UP: usize = 50;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [host, service, rounds, pause] = arguments.as_slice() else {
         return Err("usage: HOST SERVICE ROUNDS PAUSE-MICROSECONDS".into());
@@ -34,7 +29,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         std::thread::sleep(pause);
         let times = connection(&request)?;
         if round >= WARM_UP {
-            let words = times.map(|time| time.as_nanos().to_string());
+            let words: Vec<_> = times
+                .iter()
+                .map(|time| time.as_nanos().to_string())
+                .collect();
             writeln!(output, "{}", words.join(" "))?;
         }
     }
@@ -43,35 +41,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Makes one connection; returns the times of the request to the signer, its answer, connecting,
 /// releasing, and the exchange.
-fn connection(request: &LocalRequest) -> Result<[Duration; 5], Box<dyn Error>> {
-    let begun = Instant::now();
-    let signer = PacketSocket::connect(Path::new(paths::SIGNER_APPLICATIONS))?;
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?;
-    rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
-    signer.send(&request.encode(), &[socket.as_fd()])?;
-    let asked = Instant::now();
-    let reply = LocalReply::decode(&signer.receive(MAX_LOCAL_PACKET)?.bytes)?;
-    let LocalReply::Ready { server } = reply else {
-        return Err(format!("{reply:?}").into());
-    };
-    let announced = Instant::now();
-    let server = match server.ip() {
-        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), server.port()),
-        IpAddr::V6(_) => server,
-    };
-    rustix::net::connect(&socket, &server)?;
-    let connected = Instant::now();
-    signer.send(&LocalRequest::Done { connected: true }.encode(), &[])?;
-    drop(signer);
-    let told = Instant::now();
-    exchange_tcp(socket.into())?;
-    let exchanged = Instant::now();
-    Ok([
-        asked - begun,
-        announced - asked,
-        connected - announced,
-        told - connected,
-        exchanged - told,
-    ])
+fn connection(request: &LocalRequest) -> Result<Vec<Duration>, Box<dyn Error + Send + Sync>> {
+    let mut times = vec![Instant::now()];
+    let connection = announced(request, || times.push(Instant::now()))?;
+    exchange_tcp(connection)?;
+    times.push(Instant::now());
+    let steps = times.windows(2).map(|step| step[1] - step[0]);
+    Ok(steps.collect())
 }
