@@ -5,7 +5,7 @@ use std::error::Error;
 use usher_lab::{ALICE, Lab};
 
 use crate::report::Row;
-use crate::{SERVER, apply, columns};
+use crate::{SERVER, columns};
 
 const PLAIN: &str = "7005";
 const MEGABYTES: &str = "256";
@@ -28,7 +28,7 @@ const CLIENT: &str = "client bulk { users mail; service bulk at mailhost port 70
 pub fn measure(rounds: usize) -> Result<Vec<Row>, Box<dyn Error>> {
     eprintln!("making two hosts ...");
     let mail = Lab::mail()?;
-    apply(&mail, "bulk", SERVICE, CLIENT)?;
+    mail.add_policies("bulk", SERVICE, CLIENT)?;
     let _plain = mail.mailhost.spawn([SERVER, "bulk", PLAIN])?;
     let address = mail.mailhost.ipv4().to_string();
     let client = |crowd: &str, rounds: &str| {

@@ -11,7 +11,7 @@ use usher_lab::{Host, Mail};
 use usher_proto::ssh_key::LineEnding;
 
 use crate::report::Row;
-use crate::{PLAIN, apply, columns};
+use crate::{PLAIN, columns};
 
 /// The number of users: more than one, so that a pass takes longer than the change of policies after
 /// it.
@@ -40,7 +40,7 @@ pub fn measure(mail: &Mail, samples: usize, pause: u64) -> Result<Vec<Row>, Box<
     let members: Vec<String> = (0..USERS).map(name).collect();
     let users = format!("users newcomers {{ member {}; }}\n", members.join(", "));
     let (server, client) = (users.clone() + SERVICE, users.clone() + CLIENT);
-    apply(mail, "first", &server, &client)?;
+    mail.add_policies("first", &server, &client)?;
     let laptop_key = mail.laptop.read("/etc/usher/host_key.pub")?;
     let _tls = mail
         .mailhost

@@ -24,7 +24,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use usher_lab::{Lab, Mail};
+use usher_lab::Lab;
 
 /// Usher's figures; writes target/bench/results.json.
 #[derive(Debug, Parser)]
@@ -189,16 +189,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         rows.extend(mac_rows);
     }
     report::write(&rows, Path::new("target/bench/results.json"))
-}
-
-/// Puts a policy in force on both hosts, in addition to the existing one.
-fn apply(mail: &Mail, name: &str, server: &str, client: &str) -> Result<(), Box<dyn Error>> {
-    let path = format!("/etc/usher/policy.d/{name}.policy");
-    for (host, text) in [(&mail.mailhost, server), (&mail.laptop, client)] {
-        host.write(&path, text)?;
-        host.run(["usher", "policy", "apply"])?;
-    }
-    Ok(())
 }
 
 /// Runs a measuring program and reads its columns of nanoseconds as microseconds.

@@ -51,7 +51,7 @@ impl Row {
         }
     }
 
-    /// A row of rates, in this unit: more is better.
+    /// A row of samples in this unit.
     pub fn rate(name: &str, unit: &str, samples: Vec<f64>) -> Self {
         Self {
             unit: unit.into(),
@@ -61,18 +61,12 @@ impl Row {
 
     /// A row of one number of bytes.
     pub fn bytes(name: &str, bytes: f64) -> Self {
-        Self {
-            unit: "bytes".into(),
-            ..Self::new(name, vec![bytes])
-        }
+        Self::rate(name, "bytes", vec![bytes])
     }
 
     /// A row of rates, each measured over about a second.
     pub fn rates(name: &str, rates: Vec<f64>) -> Self {
-        Self {
-            unit: "per second".into(),
-            ..Self::new(name, rates)
-        }
+        Self::rate(name, "per second", rates)
     }
 
     /// Sets each row's ratio to the row `base`.

@@ -7,13 +7,13 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use usher_base::ConnectionTuple;
 use usher_bench::crowd;
 use usher_bench::exchange::exchange;
 use usher_lab::hostile::{Channel, Identity, Port, fresh_user_key};
 use usher_lab::{Daemon, Lab, Mail};
 use usher_proto::Announcement;
+use usher_system::privileges::raise_descriptor_limit;
 
 use crate::report::Row;
 use crate::successive::{CLIENT, SERVICE, connections, start_forking, steps};
@@ -40,6 +40,7 @@ pub struct Size {
 
 /// Measures; pauses are in microseconds.
 pub fn measure(size: &Size, samples: usize, pause: u64) -> Result<Vec<Row>, Box<dyn Error>> {
+    // This process stores all listeners; the keeper raises its own limit.
     raise_descriptor_limit()?;
     let Size { sessions, workers } = *size;
     eprintln!("making two labs; {sessions} sessions of {workers} users in one of them ...");
@@ -69,17 +70,6 @@ pub fn measure(size: &Size, samples: usize, pause: u64) -> Result<Vec<Row>, Box<
         ),
     ]);
     Ok(rows)
-}
-
-/// Raises this process's limit of descriptors, because it stores all listeners; the keeper raises its
-/// own.
-pub fn raise_descriptor_limit() -> Result<(), Box<dyn Error>> {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let descriptors = Rlimit {
-        current: maximum,
-        maximum,
-    };
-    Ok(setrlimit(Resource::Nofile, descriptors)?)
 }
 
 /// Puts the policy in force: the bench's `service` for alice, and another for a crowd that has
@@ -113,7 +103,7 @@ pub fn configure(
             crowd::HOST,
         )?;
     }
-    crate::apply(mail, "bench", &policy, client)
+    Ok(mail.add_policies("bench", &policy, client)?)
 }
 
 /// Restarts the keeper with tables of this size, full or not. Returns the seconds until it was ready,

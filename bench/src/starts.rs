@@ -43,7 +43,8 @@ const WAYS: [(&str, usize, &str); 5] = [
 
 /// Measures.
 pub fn measure(rounds: usize, queues: u32) -> Result<Vec<Row>, Box<dyn Error>> {
-    scale::raise_descriptor_limit()?;
+    // This process stores all listeners.
+    usher_system::privileges::raise_descriptor_limit()?;
     eprintln!("making two labs; {queues} queues in one of them ...");
     let (mut empty, mut full) = (Lab::mail()?, Lab::mail()?);
     let size = Size {

@@ -5,7 +5,7 @@ use std::error::Error;
 use usher_lab::{ALICE, LabError, Mail, Running};
 
 use crate::report::Row;
-use crate::{PLAIN, SERVER, apply, columns};
+use crate::{PLAIN, SERVER, columns};
 
 /// The steps of `connect_by_user`, in the order of usher-bench-steps.
 const STEPS: [&str; 5] = [
@@ -34,7 +34,7 @@ pub const CLIENT: &str = "client bench { users mail; service bench at mailhost p
 
 /// Measures as alice; pauses are in microseconds.
 pub fn measure(mail: &Mail, samples: usize, pause: u64) -> Result<Vec<Row>, Box<dyn Error>> {
-    apply(mail, "bench", SERVICE, CLIENT)?;
+    mail.add_policies("bench", SERVICE, CLIENT)?;
     let _fork = start_forking(mail)?;
     eprintln!("connect, send 128 bytes, receive 128 bytes: {samples} rounds of three ...");
     let [plain, fork, usher] = connections(mail, samples, pause)?;

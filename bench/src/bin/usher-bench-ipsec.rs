@@ -244,14 +244,9 @@ fn measure(server: SocketAddr, cgroup: &Path, rounds: usize) -> Outcome {
         }
         let prefix = format!("ipsec/{live}_sockets");
         all.extend(compare(&prefix, &mut workers, rounds)?);
-        all.push(repeated(format!("{prefix}/adopt"), || {
-            ipsec.adopt()?;
-            Ok(())
-        })?);
-        all.push(repeated(format!("{prefix}/list_page"), || {
-            ipsec.sockets(0, 4096)?;
-            Ok(())
-        })?);
+        all.push(repeated(format!("{prefix}/adopt"), || Ok(ipsec.adopt()?))?);
+        let list = || Ok(ipsec.sockets(0, 4096)?);
+        all.push(repeated(format!("{prefix}/list_page"), list)?);
     }
     drop(crowd);
     for (applications, networks, shared) in POLICIES {
@@ -261,16 +256,13 @@ fn measure(server: SocketAddr, cgroup: &Path, rounds: usize) -> Outcome {
             policy(server.ip(), applications, networks, shared),
             policy(server.ip(), 1, 0, false),
         );
-        all.push(repeated(format!("{prefix}/apply"), || {
-            ipsec.apply(&large)?;
-            Ok(())
-        })?);
+        let apply = || Ok(ipsec.apply(&large)?);
+        all.push(repeated(format!("{prefix}/apply"), apply)?);
         ipsec.apply(&small)?;
         // From nothing: all entries of the SPD are new.
         all.push(repeated(format!("{prefix}/apply_change"), || {
             ipsec.apply(&large)?;
-            ipsec.apply(&small)?;
-            Ok(())
+            Ok(ipsec.apply(&small)?)
         })?);
         ipsec.apply(&large)?;
         all.extend(compare(&prefix, &mut workers, rounds)?);
@@ -299,20 +291,15 @@ fn held(ipsec: &mut Ipsec) -> Outcome<Vec<Samples>> {
         });
         all.push(repeated(format!("{prefix}/hold_and_let_go"), || {
             ipsec.hold(CLASS, peer(number))?;
-            ipsec.let_go(CLASS, peer(number))?;
-            Ok(())
+            Ok(ipsec.let_go(CLASS, peer(number))?)
         })?);
         all.push(repeated(format!("{prefix}/announce"), || {
             Ok(ipsec.announce_sa(CLASS, peer(number - 1))?)
         })?);
-        all.push(repeated(format!("{prefix}/put_back"), || {
-            ipsec.put_back()?;
-            Ok(())
-        })?);
-        all.push(repeated(format!("{prefix}/apply"), || {
-            ipsec.apply(&tables)?;
-            Ok(())
-        })?);
+        let put_back = || Ok(ipsec.put_back()?);
+        all.push(repeated(format!("{prefix}/put_back"), put_back)?);
+        let apply = || Ok(ipsec.apply(&tables)?);
+        all.push(repeated(format!("{prefix}/apply"), apply)?);
     }
     let begun = Instant::now();
     ipsec.retain_held(|_, _| false)?;
@@ -372,7 +359,7 @@ fn compare(
     Ok(all)
 }
 
-fn repeated(name: String, mut act: impl FnMut() -> Outcome) -> Outcome<Samples> {
+fn repeated<T>(name: String, mut act: impl FnMut() -> Outcome<T>) -> Outcome<Samples> {
     let mut samples = Vec::new();
     for _ in 0..TIMES {
         let begun = Instant::now();
