@@ -31,6 +31,18 @@ pub enum RangeFault {
 }
 
 impl AddressRange {
+    /// All addresses of IPv4, and all of IPv6.
+    pub(crate) const EVERYBODY: [Self; 2] = [
+        Self {
+            first: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            last: IpAddr::V4(Ipv4Addr::BROADCAST),
+        },
+        Self {
+            first: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            last: IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
+        },
+    ];
+
     /// From one address to another; none for addresses of two families, backwards, or IPv4-mapped.
     pub fn new(first: IpAddr, last: IpAddr) -> Option<Self> {
         let one_family = first.is_ipv4() == last.is_ipv4();
@@ -50,12 +62,7 @@ impl AddressRange {
 
     /// Whether these are all addresses of their family: `0.0.0.0/0` or `::/0`.
     pub fn is_everybody(self) -> bool {
-        match (self.first, self.last) {
-            (IpAddr::V4(first), IpAddr::V4(last)) => {
-                first == Ipv4Addr::UNSPECIFIED && last == Ipv4Addr::BROADCAST
-            }
-            (first, last) => number(first) == 0 && number(last) == u128::MAX,
-        }
+        Self::EVERYBODY.contains(&self)
     }
 
     /// Whether the address is one of these.

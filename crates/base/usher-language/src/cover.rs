@@ -1,22 +1,20 @@
 //! Exact sets of addresses: what earlier statements cover.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use crate::address::{AddressRange, number};
 
-/// A set of addresses, as ranges that neither overlap nor touch: their ends by their beginnings.
+/// A set of addresses of IPv4 and of IPv6, as ranges that neither overlap nor touch: their ends by their
+/// beginnings.
 #[derive(Debug, Default)]
-pub struct AddressSet {
-    v4: BTreeMap<u128, u128>,
-    v6: BTreeMap<u128, u128>,
-}
+pub struct AddressSet([BTreeMap<u128, u128>; 2]);
 
 impl AddressSet {
     /// Takes a range in.
     pub fn add(&mut self, range: AddressRange) {
         let (mut first, mut last) = numbers(range);
-        let set = self.of_family_mut(range.first());
+        let set = &mut self.0[family(range)];
         // Everything that overlaps or touches becomes one range with it.
         while let Some((&start, &end)) = set.range(..=last.saturating_add(1)).next_back() {
             if end.saturating_add(1) < first {
@@ -31,7 +29,7 @@ impl AddressSet {
     /// Whether all addresses of a range are in the set.
     pub fn covers(&self, range: AddressRange) -> bool {
         let (first, last) = numbers(range);
-        let set = self.of_family(range.first());
+        let set = &self.0[family(range)];
         let before = set.range(..=first).next_back();
         before.is_some_and(|(_, &end)| end >= last)
     }
@@ -39,7 +37,7 @@ impl AddressSet {
     /// The parts of a range that are not in the set.
     pub fn missing(&self, range: AddressRange) -> Vec<AddressRange> {
         let (mut first, last) = numbers(range);
-        let set = self.of_family(range.first());
+        let set = &self.0[family(range)];
         let mut missing = Vec::new();
         let begun_before = set.range(..first).next_back();
         for (&start, &end) in begun_before.into_iter().chain(set.range(first..=last)) {
@@ -57,30 +55,14 @@ impl AddressSet {
 
     /// The lowest address that is missing, IPv4 first.
     pub fn first_missing(&self) -> Option<IpAddr> {
-        let gap = |set: &BTreeMap<u128, u128>, highest: u128| match set.first_key_value() {
-            Some((0, &end)) if end >= highest => None,
-            Some((0, &end)) => Some(end + 1),
-            _ => Some(0),
-        };
-        let v4 = gap(&self.v4, u128::from(u32::MAX));
-        let v4 = v4.and_then(|number| u32::try_from(number).ok());
-        v4.map(|number| Ipv4Addr::from(number).into())
-            .or_else(|| gap(&self.v6, u128::MAX).map(|number| Ipv6Addr::from(number).into()))
+        let all = AddressRange::EVERYBODY.into_iter();
+        let mut missing = all.flat_map(|all| self.missing(all));
+        missing.next().map(AddressRange::first)
     }
+}
 
-    fn of_family(&self, address: IpAddr) -> &BTreeMap<u128, u128> {
-        match address {
-            IpAddr::V4(_) => &self.v4,
-            IpAddr::V6(_) => &self.v6,
-        }
-    }
-
-    fn of_family_mut(&mut self, address: IpAddr) -> &mut BTreeMap<u128, u128> {
-        match address {
-            IpAddr::V4(_) => &mut self.v4,
-            IpAddr::V6(_) => &mut self.v6,
-        }
-    }
+fn family(range: AddressRange) -> usize {
+    usize::from(range.first().is_ipv6())
 }
 
 fn numbers(range: AddressRange) -> (u128, u128) {
