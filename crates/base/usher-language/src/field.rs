@@ -51,12 +51,7 @@ impl<'t> Field<'t> {
         };
         match &self.rule.shape {
             Shape::Own(_) => None,
-            Shape::Nothing => match self
-                .statement
-                .groups
-                .first()
-                .and_then(|group| group.first())
-            {
+            Shape::Nothing => match self.statement.groups.iter().flatten().next() {
                 Some(excess) => self.unexpected(excess),
                 None => None,
             },
@@ -82,12 +77,8 @@ impl<'t> Field<'t> {
                         _ => self.not_alone(any),
                     };
                 }
-                Some(
-                    items
-                        .into_iter()
-                        .filter_map(|item| value(kind, item))
-                        .collect(),
-                )
+                let items = items.into_iter();
+                Some(items.filter_map(|item| value(kind, item)).collect())
             }
             Shape::Phrase(parts) => self.phrase(parts),
         }

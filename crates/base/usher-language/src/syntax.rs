@@ -291,11 +291,7 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
         let (Some(rule), Terminator::Semicolon) = (rule, &terminator) else {
             return (head, terminator, None);
         };
-        let name = head
-            .groups
-            .first()
-            .and_then(|group| group.first())
-            .and_then(Item::word);
+        let name = head.groups.iter().flatten().next().and_then(Item::word);
         let rules = rule.statements_of(name).unwrap_or_default();
         let begins = |item: &Item| {
             let word = item.word();
