@@ -137,18 +137,13 @@ impl Object {
     ) -> Result<bool, KernelError> {
         let descriptor = self.program(program)?;
         for (name, family) in FAMILIES {
-            let mut places = [0, 1].into_iter();
-            let pinned =
-                places.find_map(
-                    |place| match crate::exists(&pin(pins, program, name, place)) {
-                        Ok(false) => None,
-                        found => Some(found.map(|_| place)),
-                    },
-                );
-            let is_in_force = match pinned.transpose()? {
-                Some(place) => is_taken(descriptor.as_fd(), &at.options(family, place))?,
-                None => false,
-            };
+            let mut is_in_force = false;
+            for place in [0, 1] {
+                if crate::exists(&pin(pins, program, name, place))? {
+                    is_in_force = is_taken(descriptor.as_fd(), &at.options(family, place))?;
+                    break;
+                }
+            }
             if !is_in_force {
                 self.keep_at_netfilter(program, at, pins)?;
                 return Ok(true);
