@@ -13,6 +13,7 @@ use usher_policy::{Need, Policy};
 use super::configuration::{self, OnRefusal};
 use super::warning::{Warning, with_places};
 use super::{groups, this_host};
+use crate::accounts;
 use crate::failure::Failure;
 use crate::output::{Output, warn};
 
@@ -184,15 +185,12 @@ fn users_without_accounts(policy: &Policy) -> Vec<Warning> {
         .collect();
     let mut missing = BTreeSet::new();
     for user in named {
-        match nix::unistd::User::from_name(user.as_ref()) {
+        match accounts::look_up(user.as_ref()) {
             Ok(Some(_)) => {}
             Ok(None) => {
                 missing.insert(user);
             }
-            Err(error) => {
-                let text = format!("cannot look up the account {user}: {error}");
-                return vec![text.into()];
-            }
+            Err(failure) => return vec![failure.to_string().into()],
         }
     }
     let clauses = policy.users.values().flat_map(|set| {

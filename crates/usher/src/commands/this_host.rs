@@ -12,6 +12,7 @@ use usher_system::sandbox::confines_files;
 use super::listed_programs::fault_of_program;
 use super::warning::Warning;
 use super::{configuration, governed_scripts, listed_programs};
+use crate::accounts;
 use crate::probe::lacks;
 
 /// Warnings about parts of the policy that this host cannot serve now. [`super::policy::candidate`] adds the fence and the marks.
@@ -199,7 +200,7 @@ pub fn said(service: &Service, keyword: &str) -> Clause {
 }
 
 fn fault_of_account(account: &UserName) -> Option<String> {
-    match nix::unistd::User::from_name(account.as_ref()) {
+    match accounts::look_up(account.as_ref()) {
         Ok(Some(found)) if found.uid.is_root() => Some(format!(
             "the account {account} has user id 0, which no service may use; name another"
         )),
@@ -207,7 +208,7 @@ fn fault_of_account(account: &UserName) -> Option<String> {
         Ok(None) => Some(format!(
             "there is no account {account} on this host yet; create it first"
         )),
-        Err(error) => Some(format!("cannot look up the account {account}: {error}")),
+        Err(failure) => Some(failure.to_string()),
     }
 }
 

@@ -62,7 +62,7 @@ pub struct Addition {
 /// Adds a user, or keys of a user.
 pub fn add(output: &Output, addition: &Addition) -> Result<(), Failure> {
     let (user, purpose) = (&addition.name, addition.key.as_ref());
-    match nix::unistd::User::from_name(user.as_ref()) {
+    match accounts::look_up(user.as_ref()) {
         Ok(Some(account)) if account.uid.is_root() => {
             return Err(Failure::Refused(format!(
                 "{user} has user id 0; root cannot be a user of Usher"
@@ -72,7 +72,7 @@ pub fn add(output: &Output, addition: &Addition) -> Result<(), Failure> {
         Ok(None) => warn(&format!(
             "there is no account {user} on this host yet; create it first"
         )),
-        Err(error) => warn(&format!("cannot look up the account {user}: {error}")),
+        Err(failure) => warn(&failure.to_string()),
     }
     let lock = configuration::lock()?;
     // Everything is read and checked before anything is written.
