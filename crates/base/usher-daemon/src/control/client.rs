@@ -69,21 +69,14 @@ fn ask_role<Q: Request>(role: &'static Role, request: &Q) -> Result<Q::Answer, C
     let path = role.control_socket();
     let limit = role.largest_answer;
     let role = role.name;
-    let broken = |error| ControlError::Broken(role, error);
-    let hangs = |after| ControlError::Hangs(role, after);
     let stream = connect_within(path.as_ref(), HEARING).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             ControlError::NotRunning(role, path)
         }
         io::ErrorKind::PermissionDenied => ControlError::NotPermitted(role),
-        io::ErrorKind::WouldBlock => hangs(HEARING),
-        _ => broken(error),
+        _ => unanswered(role, HEARING)(error),
     })?;
-    let answer =
-        exchange(stream, request, limit, (HEARING, PATIENCE)).map_err(|error| match error {
-            Unanswered::After(after) => hangs(after),
-            Unanswered::Broken(error) => broken(error),
-        })?;
+    let answer = exchange(role, stream, request, limit, (HEARING, PATIENCE))?;
     match serde_json::from_slice(&answer) {
         Ok(Reply::Done(answer)) => Ok(answer),
         Ok(Reply::Failed { reason }) => Err(ControlError::Refused(role, reason)),
@@ -91,41 +84,31 @@ fn ask_role<Q: Request>(role: &'static Role, request: &Q) -> Result<Q::Answer, C
     }
 }
 
-/// A missing answer.
-#[derive(Debug)]
-enum Unanswered {
-    /// The daemon is there, and its answer is not complete after so long.
-    After(Duration),
-    /// The exchange broke off.
-    Broken(io::Error),
-}
-
-impl From<io::Error> for Unanswered {
-    fn from(error: io::Error) -> Self {
-        Self::Broken(error)
+/// An answer that is not complete after so long, or an exchange that broke off.
+fn unanswered(role: &'static str, after: Duration) -> impl Fn(io::Error) -> ControlError {
+    move |error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ControlError::Hangs(role, after),
+        _ => ControlError::Broken(role, error),
     }
 }
 
 /// Sends a request and returns the line of its answer. The daemon has `hearing` to confirm the
 /// request, and `patience` after that for its whole answer.
 fn exchange<Q: Request>(
+    role: &'static str,
     mut stream: UnixStream,
     request: &Q,
     limit: usize,
     (hearing, patience): (Duration, Duration),
-) -> Result<Vec<u8>, Unanswered> {
-    let late = |after| {
-        move |error: io::Error| match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Unanswered::After(after),
-            _ => Unanswered::Broken(error),
-        }
-    };
-    stream.set_write_timeout(Some(hearing))?;
-    let mut line = serde_json::to_value(request).map_err(io::Error::from)?;
+) -> Result<Vec<u8>, ControlError> {
+    let broken = |error| ControlError::Broken(role, error);
+    stream.set_write_timeout(Some(hearing)).map_err(broken)?;
+    let line = serde_json::to_value(request);
+    let mut line = line.map_err(|error| broken(error.into()))?;
     line["request"] = Q::NAME.into();
     let line = format!("{line}\n");
     for part in [line.as_bytes(), request.attached()] {
-        stream.write_all(part).map_err(late(hearing))?;
+        stream.write_all(part).map_err(unanswered(role, hearing))?;
     }
     let (mut answer, mut heard) = (Vec::new(), false);
     let (mut after, mut deadline) = (hearing, Instant::now() + hearing);
@@ -134,14 +117,14 @@ fn exchange<Q: Request>(
         // The limit holds for the whole answer, however many parts it comes in.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Unanswered::After(after));
+            return Err(ControlError::Hangs(role, after));
         }
-        stream.set_read_timeout(Some(left))?;
+        stream.set_read_timeout(Some(left)).map_err(broken)?;
         let mut received = match stream.read(&mut chunk) {
-            Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Ok(0) => return Err(broken(io::ErrorKind::UnexpectedEof.into())),
             Ok(length) => &chunk[..length],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(late(after)(error)),
+            Err(error) => return Err(unanswered(role, after)(error)),
         };
         if !heard {
             heard = true;
@@ -150,7 +133,7 @@ fn exchange<Q: Request>(
         }
         answer.extend_from_slice(received);
         if answer.len() > limit {
-            return Err(io::Error::other("an answer without end").into());
+            return Err(broken(io::Error::other("an answer without end")));
         }
     }
     Ok(answer)
@@ -173,10 +156,10 @@ mod tests {
         answer: &[u8],
         limit: usize,
         times: (Duration, Duration),
-    ) -> Result<Vec<u8>, Unanswered> {
+    ) -> Result<Vec<u8>, ControlError> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(answer).unwrap();
-        let outcome = exchange(ours, &Status {}, limit, times);
+        let outcome = exchange("keeper", ours, &Status {}, limit, times);
         drop(theirs);
         outcome
     }
@@ -185,7 +168,7 @@ mod tests {
     fn a_daemon_that_hangs_differs_from_a_busy_one() {
         let (short, long) = (Duration::from_millis(1), Duration::from_secs(3600));
         let after = |said: &[u8], times| match asked(said, 1 << 10, times) {
-            Err(Unanswered::After(after)) => after,
+            Err(ControlError::Hangs(_, after)) => after,
             other => panic!("{other:?}"),
         };
         assert_eq!(after(b"", (short, long)), short);
@@ -204,8 +187,8 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&ANSWER[..4]).unwrap();
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
-        match exchange(ours, &Status {}, ANSWER.len(), times) {
-            Err(Unanswered::Broken(error)) => {
+        match exchange("keeper", ours, &Status {}, ANSWER.len(), times) {
+            Err(ControlError::Broken(_, error)) => {
                 assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
             }
             other => panic!("{other:?}"),
