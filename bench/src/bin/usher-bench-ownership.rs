@@ -102,16 +102,17 @@ fn measure() -> Result<(), Box<dyn Error>> {
     let own = TcpListener::bind("127.0.0.1:0")?;
     let clock = Spread::new(samples(SAMPLES, || Ok(timed(|| Ok(()))?.0))?).median;
     let mut figures = Vec::new();
-    for operation in [Handshake::Connect, Handshake::Accept] {
+    let measured = |operation: String, own: Spread, given: Option<Spread>| Measured {
+        operation,
+        own: own.less(clock),
+        given: given.map(|given| given.less(clock)),
+    };
+    for (step, name) in STEPS.into_iter().enumerate() {
         let (own, given) = by_turns(
-            || handshake(&own, operation),
-            || handshake(&given, operation),
+            || Ok(handshake(&own)?[step]),
+            || Ok(handshake(&given)?[step]),
         )?;
-        figures.push(Measured {
-            operation: operation.name().into(),
-            own: own.less(clock),
-            given: Some(given.less(clock)),
-        });
+        figures.push(measured(name.into(), own, Some(given)));
     }
     let (own, given) = (Connection::new(&own)?, Connection::new(&given)?);
     for (size, size_name) in MESSAGES {
@@ -123,11 +124,8 @@ fn measure() -> Result<(), Box<dyn Error>> {
                 || several(|| transfer(&own, &mut message)),
                 || several(|| transfer(&given, &mut other)),
             )?;
-            figures.push(Measured {
-                operation: format!("{name}, {size_name}"),
-                own: own.less(clock),
-                given: Some(given.less(clock)),
-            });
+            let operation = format!("{name}, {size_name}");
+            figures.push(measured(operation, own, Some(given)));
         }
     }
     std::fs::write(FILE, "u")?;
@@ -141,11 +139,7 @@ fn measure() -> Result<(), Box<dyn Error>> {
         ("open and close of a file", opens),
         ("start and wait for a program", starts),
     ] {
-        figures.push(Measured {
-            operation: name.into(),
-            own: Spread::new(samples).less(clock),
-            given: None,
-        });
+        figures.push(measured(name.into(), Spread::new(samples), None));
     }
     serde_json::to_writer(io::stdout(), &figures)?;
     Ok(())
@@ -198,24 +192,11 @@ fn by_turns(
     Ok((Spread::new(ones), Spread::new(others)))
 }
 
-#[derive(Clone, Copy)]
-enum Handshake {
-    Connect,
-    Accept,
-}
+/// The steps of a handshake. Over loopback the kernel handles all its packets before connect returns.
+const STEPS: [&str; 2] = ["connect, both ends", "accept"];
 
-impl Handshake {
-    fn name(self) -> &'static str {
-        match self {
-            // Over loopback the kernel handles all packets of the handshake before connect returns.
-            Self::Connect => "connect, both ends",
-            Self::Accept => "accept",
-        }
-    }
-}
-
-/// Makes a connection; returns the time of one of its steps.
-fn handshake(listener: &TcpListener, step: Handshake) -> io::Result<Duration> {
+/// Makes a connection; returns the times of [`STEPS`].
+fn handshake(listener: &TcpListener) -> io::Result<[Duration; STEPS.len()]> {
     let client = socket_to_connect()?;
     let address = listener.local_addr()?;
     let (connecting, ()) = timed(|| Ok(connect(&client, &address)?))?;
@@ -224,10 +205,7 @@ fn handshake(listener: &TcpListener, step: Handshake) -> io::Result<Duration> {
     sockopt::set_socket_linger(&client, Some(Duration::ZERO))?;
     drop(client);
     drop(server);
-    Ok(match step {
-        Handshake::Connect => connecting,
-        Handshake::Accept => accepting,
-    })
+    Ok([connecting, accepting])
 }
 
 fn socket_to_connect() -> io::Result<OwnedFd> {

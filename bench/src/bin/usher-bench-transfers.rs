@@ -96,37 +96,12 @@ const REST: Duration = Duration::from_secs(30);
 /// After this time the protector takes a new policy for settled.
 const SETTLING: Duration = Duration::from_secs(125);
 
-/// A way to transfer.
-struct Way {
-    name: &'static str,
-    programs: &'static Programs,
-    by_hand: bool,
-}
+/// A way to transfer: its name, and the programs.
+type Way = (&'static str, &'static Programs);
 
-const BEFORE: [Way; 2] = [
-    Way {
-        name: "plain",
-        programs: &DEBIAN,
-        by_hand: false,
-    },
-    Way {
-        name: "by_hand",
-        programs: &DEBIAN,
-        by_hand: true,
-    },
-];
-const AFTER: [Way; 2] = [
-    Way {
-        name: "policy",
-        programs: &DEBIAN,
-        by_hand: false,
-    },
-    Way {
-        name: "other",
-        programs: &COPIES,
-        by_hand: false,
-    },
-];
+const BY_HAND: &str = "by_hand";
+const BEFORE: [Way; 2] = [("plain", &DEBIAN), (BY_HAND, &DEBIAN)];
+const AFTER: [Way; 2] = [("policy", &DEBIAN), ("other", &COPIES)];
 
 /// Which bytes are transferred, and by which protocol.
 #[derive(Clone, Copy)]
@@ -341,15 +316,15 @@ impl Bench {
             for round in 0..=self.rounds {
                 for turn in 0..ways.len() {
                     let number = (round + turn) % ways.len();
-                    let taken = self.take(transfer, &ways[number])?;
+                    let taken = self.take(transfer, ways[number])?;
                     if round > 0 {
                         samples[number].push(taken);
                     }
                 }
             }
-            for (way, samples) in ways.iter().zip(samples) {
+            for ((way, _), samples) in ways.iter().zip(samples) {
                 self.figures.push(Figure {
-                    name: format!("ipsec/{}/{}", transfer.name(), way.name),
+                    name: format!("ipsec/{}/{way}", transfer.name()),
                     unit: transfer.unit().into(),
                     samples,
                 });
@@ -359,16 +334,16 @@ impl Bench {
     }
 
     /// The instructions of one transfer, a file or a megabyte.
-    fn take(&self, transfer: Transfer, way: &Way) -> Outcome<f64> {
+    fn take(&self, transfer: Transfer, (way, programs): Way) -> Outcome<f64> {
         let (client, server) = (&self.world.laptop, &self.world.server);
-        if way.by_hand {
+        if way == BY_HAND {
             configure_by_hand(client, server)?;
         }
-        let words = transfer.command(way.programs, server);
+        let words = transfer.command(programs, server);
         let helper = ["usher-bench-transfers".to_owned(), "timed".to_owned()];
         let command = client.command(helper.iter().chain(&words));
         let taken = command.limit(LIMIT).succeed()?.stdout;
-        if way.by_hand {
+        if way == BY_HAND {
             is_protected(server)?;
             for host in [client, server] {
                 host.run(["sh", "-c", "ip xfrm policy flush && ip xfrm state flush"])?;
@@ -382,8 +357,7 @@ impl Bench {
         } as f64;
         let (name, unit) = (transfer.name(), transfer.unit());
         eprintln!(
-            "{name}/{}: {:.0} {unit}; {:.0} ns elapsed",
-            way.name,
+            "{name}/{way}: {:.0} {unit}; {:.0} ns elapsed",
             busy / amount,
             elapsed / amount
         );
