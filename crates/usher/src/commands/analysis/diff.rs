@@ -58,35 +58,23 @@ fn warn_of_hosts((network, called): (&Network, &str), (other, without): (&Networ
 
 /// A change of how a program's traffic is treated, for people.
 pub fn traffic_text(change: &TrafficChange) -> String {
-    let TrafficChange {
-        host,
-        program,
-        before,
-        after,
-    } = change;
-    let text = format!("traffic of {program} on {host}\n");
+    let text = format!("traffic of {} on {}\n", change.program, change.host);
     let gone = "is left alone: no `application` block names it any more";
-    text + &statement_changes(before.as_deref(), after.as_deref(), gone)
+    text + &statement_changes(change.before.as_deref(), change.after.as_deref(), gone)
 }
 
 /// A change of a module's settings, for people.
 pub fn module_text(change: &ModuleChange) -> String {
-    let ModuleChange {
-        host,
-        module,
-        before,
-        after,
-    } = change;
-    let text = format!("module {module} on {host}\n");
+    let text = format!("module {} on {}\n", change.module, change.host);
     let gone = "has its defaults: the policy has no `mac` block of it any more";
-    text + &statement_changes(before.as_deref(), after.as_deref(), gone)
+    text + &statement_changes(change.before.as_deref(), change.after.as_deref(), gone)
 }
 
 /// The statements that have come and gone, and what it means that a block is gone.
 fn statement_changes(before: Option<&[String]>, after: Option<&[String]>, gone: &str) -> String {
     let (had, has) = (before.unwrap_or_default(), after.unwrap_or_default());
     if before.is_some() && after.is_none() {
-        return format!("- {gone}\n") + &signed('-', had);
+        return format!("- {gone}\n") + &lines('-', had, &[]);
     }
     if before.is_none() && has.is_empty() {
         return "+ a block without statements\n".to_owned();
@@ -96,7 +84,7 @@ fn statement_changes(before: Option<&[String]>, after: Option<&[String]>, gone: 
     let mut text = lines('-', own_had, own_has) + &lines('+', own_has, own_had);
     for (head, inner) in &blocks_had {
         match blocks_has.iter().find(|(other, _)| other == head) {
-            None => text += &signed('-', inner),
+            None => text += &lines('-', inner, &[]),
             Some((_, new)) => {
                 let changes = lines('-', inner, new) + &lines('+', new, inner);
                 if !changes.is_empty() {
@@ -110,7 +98,7 @@ fn statement_changes(before: Option<&[String]>, after: Option<&[String]>, gone: 
         blocks_has
             .iter()
             .filter(is_new)
-            .map(|(_, inner)| signed('+', inner)),
+            .map(|(_, inner)| lines('+', inner, &[])),
     );
     match text.is_empty() {
         true => "! the same statements decide in another order\n".to_owned(),
@@ -138,14 +126,6 @@ fn by_block(lines: &[String]) -> (&[String], Vec<Inner<'_>>) {
 fn lines(sign: char, of: &[String], without: &[String]) -> String {
     let lines = of.iter().filter(|line| !without.contains(line));
     lines.map(|line| format!("{sign} {line}\n")).collect()
-}
-
-/// All of them.
-fn signed(sign: char, lines: &[String]) -> String {
-    lines
-        .iter()
-        .map(|line| format!("{sign} {line}\n"))
-        .collect()
 }
 
 /// A change, for people. It names at most `names` users who gain or lose access, and counts the rest.
