@@ -53,7 +53,7 @@ pub fn keep_at_interfaces(
         match attach() {
             Ok(None) => {}
             Ok(Some(link)) => {
-                let place = pins.link(format_args!("{}{}", prefix(name), number(&link)?));
+                let place = pins.link(format_args!("{}{}", prefix(name), info(&link)?.id));
                 pin(link.as_fd(), &place)?;
                 done.is_changed = true;
             }
@@ -94,14 +94,12 @@ fn links(name: &str, pins: &Pins) -> Result<Vec<PathBuf>, KernelError> {
     pins.links(&prefix(name))
 }
 
-fn number(link: &OwnedFd) -> Result<u32, KernelError> {
-    let info = LinkInfo::from_fd(link.as_fd());
-    Ok(info.map_err(KernelError::bpf("reading a link"))?.id)
+fn info(link: &OwnedFd) -> Result<LinkInfo, KernelError> {
+    LinkInfo::from_fd(link.as_fd()).map_err(KernelError::bpf("reading a link"))
 }
 
 /// Whether the interface of a pinned link is gone.
 fn is_gone(pin: &Path) -> Result<bool, KernelError> {
-    let link = open(pin)?;
-    let info = LinkInfo::from_fd(link.as_fd()).map_err(KernelError::bpf("reading a link"))?;
-    Ok(matches!(info.info, LinkTypeInfo::Tcx(tcx) if tcx.ifindex == 0))
+    let info = info(&open(pin)?)?.info;
+    Ok(matches!(info, LinkTypeInfo::Tcx(tcx) if tcx.ifindex == 0))
 }

@@ -176,7 +176,7 @@ impl Object {
 /// # Errors
 /// The kernel's error; the rest is still attached.
 pub fn leave_netfilter(program: &str, pins: &Pins) -> Result<(), KernelError> {
-    let links = netfilter_links(program, pins)?;
+    let links = pins.links(&format!("{program}_ipv"))?;
     links.iter().try_for_each(|link| detach(link))
 }
 
@@ -207,10 +207,6 @@ fn attach_now(program: BorrowedFd<'_>, at: &NetfilterOpts) -> io::Result<OwnedFd
 
 fn attach(program: BorrowedFd<'_>, at: &NetfilterOpts) -> io::Result<OwnedFd> {
     when_free(LONGEST_WAIT, || attach_now(program, at))
-}
-
-fn netfilter_links(program: &str, pins: &Pins) -> Result<Vec<PathBuf>, KernelError> {
-    pins.links(&format!("{program}_ipv"))
 }
 
 /// Removes a link's pin, and detaches the link at once. A link that only loses its pin ends a moment
