@@ -199,11 +199,8 @@ fn kernel(jobs: &Jobs) -> Vec<Finding> {
     let found = match probe(&[]) {
         Ok(found) => found,
         Err(error) => {
-            let (outcome, need) = (
-                (false, error.to_string()),
-                "knowing what this kernel can do",
-            );
-            return vec![Finding::new("kernel", need, outcome)];
+            let need = "knowing what this kernel can do";
+            return vec![Finding::new("kernel", need, (false, error.to_string()))];
         }
     };
     let findings = found.into_iter().map(|found| {

@@ -141,11 +141,9 @@ fn of_user(labels: &LoginLabels, user: &str) -> Result<User, LoginError> {
 
 fn text(users: &[User]) -> String {
     let rows = users.iter().map(|user| {
-        let (line, subject) = match (user.line, &user.subject) {
-            (Some(line), Some(subject)) => (line.to_string(), subject.clone()),
-            _ => ("-".to_owned(), "no line".to_owned()),
-        };
-        row![user.user, or_dash(user.label.as_ref()), line, subject]
+        let (label, subject) = (user.label.as_ref(), user.subject.as_deref());
+        let subject = subject.unwrap_or("no line");
+        row![user.user, or_dash(label), or_dash(user.line), subject]
     });
     table(["USER", "LABEL", "LINE", "BY"], rows)
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use usher::mac::{Label, LabelledFile};
 
 use crate::failure::{At, Failure};
-use crate::output::{Output, row, table};
+use crate::output::{Output, or_dash, row, table};
 
 /// A file.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -78,10 +78,9 @@ fn file(path: &Path) -> File {
 
 fn text(files: &[File]) -> String {
     let rows = files.iter().map(|file| {
-        let label = match (&file.label, &file.error) {
-            (Some(label), _) => label.to_string(),
-            (None, None) => "-".to_owned(),
-            (None, Some(error)) => format!("({error})"),
+        let label = match &file.error {
+            Some(error) => format!("({error})"),
+            None => or_dash(file.label.as_ref()),
         };
         // A line feed in a name must not look like another file.
         row![label, file.path.replace('\n', "\\n").replace('\t', "\\t")]

@@ -107,6 +107,8 @@ fn cells(socket: &Socket) -> [String; 12] {
     let view = &socket.view;
     let spi = |sa: &Option<SaView>| or_dash(sa.as_ref().map(|sa| &sa.spi));
     let bytes = |sa: &Option<SaView>| or_dash(sa.as_ref().map(|sa| sa.bytes));
+    let user = socket.user.clone();
+    let user = user.unwrap_or_else(|| view.uid.to_string());
     let process = match view.holders {
         0 | 1 => view.process.to_string(),
         holders => format!("{} and {} more", view.process, holders - 1),
@@ -117,10 +119,7 @@ fn cells(socket: &Socket) -> [String; 12] {
     };
     row![
         view.program,
-        socket
-            .user
-            .as_deref()
-            .map_or_else(|| view.uid.to_string(), str::to_owned),
+        user,
         process,
         kind,
         view.local,
