@@ -51,6 +51,15 @@ pub struct Figure {
     pub samples: Vec<f64>,
 }
 
+/// The settings of a server of files by FTP at this port.
+pub fn vsftpd_settings(port: u16) -> String {
+    format!(
+        "listen=YES\nlisten_port={port}\nbackground=NO\nanonymous_enable=YES\nlocal_enable=NO\n\
+         anon_root=/var/lib/ftp\nsecure_chroot_dir=/run/empty\nseccomp_sandbox=NO\n\
+         xferlog_enable=NO\n"
+    )
+}
+
 /// A summary of samples.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Spread {

@@ -20,7 +20,6 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
@@ -29,8 +28,8 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketType, ipproto, recv, sendto, socket,
     sockopt,
 };
-use usher_bench::Figure;
 use usher_bench::busy::{Busy, check_clock, load_ciphers};
+use usher_bench::{Figure, vsftpd_settings};
 use usher_lab::protected::{World, can_protect, wait_for_listener};
 use usher_lab::{Host, PATIENCE, Running};
 
@@ -100,11 +99,7 @@ fn record(protocol: u8) -> Outcome {
     println!("ready");
     let mut packet = Vec::with_capacity(1 << 16);
     recv(&raw, spare_capacity(&mut packet), RecvFlags::empty())?;
-    let mut line = String::new();
-    for byte in packet {
-        write!(line, "{byte:02x}")?;
-    }
-    println!("recorded {line}");
+    println!("recorded {}", Recorded(packet).hexadecimal());
     Ok(())
 }
 
@@ -321,14 +316,7 @@ fn serve(world: &World) -> Outcome<Vec<Running>> {
         (OTHER_VSFTPD, OTHER_PORT),
     ] {
         let file = format!("/root/vsftpd-{port}.conf");
-        server.write(
-            &file,
-            format!(
-                "listen=YES\nlisten_port={port}\nbackground=NO\nanonymous_enable=YES\n\
-                 local_enable=NO\nanon_root=/var/lib/ftp\nsecure_chroot_dir=/run/empty\n\
-                 seccomp_sandbox=NO\nxferlog_enable=NO\n"
-            ),
-        )?;
+        server.write(&file, vsftpd_settings(port))?;
         servers.push(server.spawn([program, &file])?);
         wait_for_listener(server, port)?;
     }

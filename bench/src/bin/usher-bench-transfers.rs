@@ -23,8 +23,8 @@ use std::error::Error;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use usher_bench::Figure;
 use usher_bench::busy::{Busy, check_clock, load_ciphers};
+use usher_bench::{Figure, vsftpd_settings};
 use usher_lab::protected::{World, can_protect, wait_for_listener};
 use usher_lab::{Daemon, Host, Running};
 
@@ -58,16 +58,6 @@ const POLICY: &str = "application lftp, curl, vsftpd, ssh, sshd {
   network 0.0.0.0/0 trusted;
   protection Secure { localport=any remoteport=any encryption mandatory; }
 }
-";
-
-const VSFTPD: &str = "listen=YES
-background=NO
-anonymous_enable=YES
-local_enable=NO
-anon_root=/var/lib/ftp
-secure_chroot_dir=/run/empty
-seccomp_sandbox=NO
-xferlog_enable=NO
 ";
 
 const SSHD: &str = "HostKey /root/key
@@ -246,8 +236,8 @@ impl Bench {
                 server.ipv4()
             );
             client.write(format!("/root/files-{port}"), script)?;
-            let settings = format!("{VSFTPD}listen_port={port}\n");
-            server.write(format!("/root/vsftpd-{port}.conf"), settings)?;
+            let file = format!("/root/vsftpd-{port}.conf");
+            server.write(file, vsftpd_settings(port))?;
         }
         server.write("/root/sshd.conf", SSHD)?;
         client.write("/root/files", "get -r /var/lib/ftp/files /root/got\n")?;
