@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject, OpenProgramMut};
+use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject};
 use usher_system::namespace;
 
 use crate::pins::unpin_if_there;
@@ -49,7 +49,7 @@ impl Code {
 /// Programs and tables that are not loaded yet.
 #[derive(Debug)]
 pub struct Opened {
-    open: OpenObject,
+    pub(crate) open: OpenObject,
     limits: Vec<(&'static str, u32)>,
     /// Programs of which functions are replaced: until this is loaded, libbpf has only their numbers.
     pub(crate) replaced: Vec<OwnedFd>,
@@ -162,10 +162,6 @@ impl Opened {
         Ok(())
     }
 
-    pub(crate) fn programs_mut(&mut self) -> impl Iterator<Item = OpenProgramMut<'_>> {
-        self.open.progs_mut()
-    }
-
     /// Sets `own_network`, the only constant of programs that serve one network namespace, to the
     /// caller's.
     ///
@@ -206,7 +202,7 @@ impl Opened {
     pub fn load(self) -> Result<Object, KernelError> {
         let object = self.open.load();
         object
-            .map(Object::new)
+            .map(Object)
             .map_err(KernelError::bpf("loading programs"))
     }
 }

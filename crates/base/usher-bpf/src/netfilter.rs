@@ -111,8 +111,7 @@ impl Object {
             if crate::exists(&fresh)? {
                 detach(&fresh)?;
             }
-            let link = attach(self.program(program)?.as_fd(), &at.options(family, place));
-            let link = link.map_err(KernelError::system(ATTACHING))?;
+            let link = attach(self.program(program)?.as_fd(), &at.options(family, place))?;
             pins::pin(link.as_fd(), &fresh)?;
             if crate::exists(&former)? {
                 detach(&former)?;
@@ -163,11 +162,10 @@ impl Object {
         at: &NetfilterPlace,
     ) -> Result<Vec<OwnedFd>, KernelError> {
         let descriptor = self.program(program)?;
-        let links = FAMILIES.map(|(_, family)| {
-            attach(descriptor.as_fd(), &at.options(family, 0))
-                .map_err(KernelError::system(ATTACHING))
-        });
-        links.into_iter().collect()
+        let links = FAMILIES.into_iter();
+        links
+            .map(|(_, family)| attach(descriptor.as_fd(), &at.options(family, 0)))
+            .collect()
     }
 }
 
@@ -205,8 +203,9 @@ fn attach_now(program: BorrowedFd<'_>, at: &NetfilterOpts) -> io::Result<OwnedFd
     )
 }
 
-fn attach(program: BorrowedFd<'_>, at: &NetfilterOpts) -> io::Result<OwnedFd> {
-    when_free(LONGEST_WAIT, || attach_now(program, at))
+fn attach(program: BorrowedFd<'_>, at: &NetfilterOpts) -> Result<OwnedFd, KernelError> {
+    let link = when_free(LONGEST_WAIT, || attach_now(program, at));
+    link.map_err(KernelError::system(ATTACHING))
 }
 
 /// Removes a link's pin, and detaches the link at once. A link that only loses its pin ends a moment

@@ -67,13 +67,9 @@ impl Iteration {
 /// Loaded programs and tables. Dropping it releases those that are not attached, pinned or
 /// otherwise open.
 #[derive(Debug)]
-pub struct Object(libbpf_rs::Object);
+pub struct Object(pub(crate) libbpf_rs::Object);
 
 impl Object {
-    pub(crate) fn new(object: libbpf_rs::Object) -> Self {
-        Self(object)
-    }
-
     fn map(&self, name: &'static str) -> Result<Map<'_>, KernelError> {
         let map = self.0.maps().find(|map| map.name() == name);
         map.ok_or(KernelError::MissingPart(name))

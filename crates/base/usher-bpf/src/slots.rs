@@ -24,17 +24,15 @@ impl Opened {
         mut self,
         mut target: impl FnMut(&str) -> Result<(BorrowedFd<'a>, String), E>,
     ) -> Result<Self, E> {
-        let mut replaced = Vec::new();
-        for mut program in self.programs_mut() {
+        for mut program in self.open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             let (of, function) = target(&name)?;
             let of = clone(&of)?;
             program
                 .set_attach_target(of.as_raw_fd(), Some(function))
                 .map_err(KernelError::bpf("finding the function to replace"))?;
-            replaced.push(of);
+            self.replaced.push(of);
         }
-        self.replaced.append(&mut replaced);
         Ok(self)
     }
 }
