@@ -17,11 +17,11 @@ use usher_proto::refusal::Refusal;
 const QUEUE: usize = 4096;
 
 /// How a connection to another daemon ended, for the log.
-pub fn how(ended: Option<&io::Error>) -> String {
-    ended.map_or_else(
-        || "it closed the connection".to_owned(),
-        ToString::to_string,
-    )
+pub fn how(ended: &io::Result<()>) -> String {
+    match ended {
+        Ok(()) => "it closed the connection".to_owned(),
+        Err(error) => error.to_string(),
+    }
 }
 
 /// The requests that wait for their verdict: a `T`, or a refusal. Each has a subject of type `S`.
@@ -137,13 +137,16 @@ impl<T, S> Link<T, S> {
     }
 
     /// Sends the requests over a connection, and passes each of its packets, of at most `limit` bytes, to
-    /// `heard`. An error of `heard` ends the connection. Returns the reason of its end, for the log.
+    /// `heard`. An error of `heard` ends the connection.
+    ///
+    /// # Errors
+    /// When it has not been closed by the other side.
     pub async fn serve(
         &self,
         connection: &AsyncPacketSocket,
         limit: usize,
         heard: impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> String {
+    ) -> io::Result<()> {
         let (sender, outgoing) = mpsc::channel(QUEUE);
         self.state.lock().outgoing = Some(sender);
         let end = exchange(connection, outgoing, limit, heard).await;
@@ -172,7 +175,7 @@ impl<T, S> Link<T, S> {
                 Ok(connection) => {
                     tracing::info!("connected to the {role}");
                     let end = self.serve(&connection, limit, &mut heard).await;
-                    tracing::warn!(reason = end, "the {role} has gone; waiting for it");
+                    tracing::warn!(reason = how(&end), "the {role} has gone; waiting for it");
                 }
                 Err(error) => tracing::debug!(%error, "no {role} yet"),
             }
@@ -182,47 +185,47 @@ impl<T, S> Link<T, S> {
 }
 
 /// Sends another daemon the packets of `outgoing`, and passes each of its packets, of at most `limit`
-/// bytes, to `heard`, until one direction fails: then the other side has gone. Returns the reason, for
-/// the log.
+/// bytes, to `heard`, until one direction fails: then the other side has gone.
+///
+/// # Errors
+/// When it has not closed the connection.
 pub async fn exchange(
     connection: &AsyncPacketSocket,
     outgoing: mpsc::Receiver<Vec<u8>>,
     limit: usize,
     heard: impl FnMut(&[u8]) -> io::Result<()>,
-) -> String {
-    let error = tokio::select! {
-        error = read(connection, limit, heard) => error,
-        error = write(connection, outgoing) => error,
-    };
-    how(error.as_ref())
+) -> io::Result<()> {
+    tokio::select! {
+        end = read(connection, limit, heard) => end,
+        end = write(connection, outgoing) => end,
+    }
 }
 
-async fn write(
+/// Sends another daemon the packets of `outgoing`.
+///
+/// # Errors
+/// As sendmsg(2): it has gone.
+pub async fn write(
     connection: &AsyncPacketSocket,
-    mut outgoing: mpsc::Receiver<Vec<u8>>,
-) -> Option<io::Error> {
+    mut outgoing: mpsc::Receiver<impl AsRef<[u8]>>,
+) -> io::Result<()> {
     while let Some(packet) = outgoing.recv().await {
-        if let Err(error) = connection.send(&packet).await {
-            return Some(error);
-        }
+        connection.send(packet.as_ref()).await?;
     }
-    None
+    Ok(())
 }
 
 async fn read(
     connection: &AsyncPacketSocket,
     limit: usize,
     mut heard: impl FnMut(&[u8]) -> io::Result<()>,
-) -> Option<io::Error> {
+) -> io::Result<()> {
     loop {
-        let packet = match connection.receive(limit).await {
-            Ok(packet) if packet.bytes.is_empty() => return None,
-            Ok(packet) => packet,
-            Err(error) => return Some(error),
-        };
-        if let Err(error) = heard(&packet.bytes) {
-            return Some(error);
+        let packet = connection.receive(limit).await?;
+        if packet.bytes.is_empty() {
+            return Ok(());
         }
+        heard(&packet.bytes)?;
     }
 }
 

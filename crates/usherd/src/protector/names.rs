@@ -40,7 +40,7 @@ pub(super) async fn follow(force: &Force) {
                     renewed = Some(Instant::now());
                     renew(force);
                 }
-                let reason = crate::link::how(end.as_ref().err());
+                let reason = crate::link::how(&end);
                 tracing::warn!(reason, "the resolver has gone; waiting for it");
             }
             Err(error) => tracing::debug!(%error, "no resolver yet"),

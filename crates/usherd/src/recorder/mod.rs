@@ -25,7 +25,7 @@ use usher_log::{Log, SigningKey};
 use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
 
-use crate::link::exchange;
+use crate::link::{exchange, how};
 use crate::start::{self, Attempt, Start, StartError};
 use writer::Writer;
 
@@ -114,7 +114,7 @@ async fn serve(writer: Arc<Writer>, listener: OwnedFd, keeper: u32) -> io::Resul
                 Ok(())
             };
             let end = exchange(&connection, queue, MAX_RECORDER_PACKET, keep).await;
-            tracing::warn!(reason = end, "keeper gone");
+            tracing::warn!(reason = how(&end), "keeper gone");
         });
     }
 }

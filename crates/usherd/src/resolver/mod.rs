@@ -71,10 +71,7 @@ async fn serve(listener: OwnedFd, protector: u32) -> io::Result<()> {
         tracing::info!("protector connected");
         look_ups.follow(Vec::new());
         let end = answer(&connection, &mut look_ups).await;
-        tracing::warn!(
-            reason = crate::link::how(end.as_ref().err()),
-            "protector gone"
-        );
+        tracing::warn!(reason = crate::link::how(&end), "protector gone");
         if look_ups.hung().is_some() {
             return end;
         }

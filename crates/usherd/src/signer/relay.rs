@@ -167,7 +167,7 @@ pub async fn serve(
         present = Some(tokio::spawn(async move {
             let hear = |packet: &[u8]| relay.hear(packet, &*heard);
             let end = relay.link.serve(&connection, MAX_RELAY_PACKET, hear).await;
-            tracing::warn!(reason = end, "courier gone");
+            tracing::warn!(reason = link::how(&end), "courier gone");
         }));
     }
 }

@@ -198,7 +198,7 @@ impl Channel {
             outcome = self.read(read) => outcome,
             outcome = write_answers(write, queue) => outcome,
         };
-        tracing::info!(host = %self.host, reason = how(outcome.as_ref().err()), "control channel closed");
+        tracing::info!(host = %self.host, reason = how(&outcome), "control channel closed");
         let mut channels = self.verifier.channels.lock();
         if channels
             .get(&self.host)

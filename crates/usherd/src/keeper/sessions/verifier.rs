@@ -11,15 +11,13 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
-use usher_proto::keeper_record::{
-    KEEPER_RECORD_SIZE, KeeperBody, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
-};
+use usher_proto::keeper_record::{KeeperBody, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_request::Verdict;
 
 use super::Sessions;
 use super::table::Replies;
-use crate::link::how;
+use crate::link::{how, write};
 
 /// Time limit of opening a session. The client keeps the port of the first connection for that
 /// long, and for as long as it stays announced: no announcement follows after that.
@@ -46,47 +44,31 @@ impl Sessions {
             let sessions = Arc::clone(&self);
             // Ends with the connection, and so does all its work except sessions being opened.
             present = Some(tokio::spawn(async move {
-                let error = tokio::select! {
-                    error = read(&sessions, &connection, replies) => error,
-                    error = write(&connection, queue) => error,
+                let end = tokio::select! {
+                    end = read(&sessions, &connection, replies) => end,
+                    end = write(&connection, queue) => end,
                 };
-                tracing::warn!(reason = how(error.as_ref()), "verifier gone");
+                tracing::warn!(reason = how(&end), "verifier gone");
             }));
         }
     }
-}
-
-async fn write(
-    connection: &AsyncPacketSocket,
-    mut queue: mpsc::Receiver<[u8; KEEPER_RECORD_SIZE]>,
-) -> Option<io::Error> {
-    while let Some(record) = queue.recv().await {
-        if let Err(error) = connection.send(&record).await {
-            return Some(error);
-        }
-    }
-    None
 }
 
 async fn read(
     sessions: &Arc<Sessions>,
     connection: &AsyncPacketSocket,
     replies: Replies,
-) -> Option<io::Error> {
+) -> io::Result<()> {
     loop {
-        let packet = match connection.receive(MAX_KEEPER_REQUEST).await {
-            Ok(packet) if packet.bytes.is_empty() => return None,
-            Ok(packet) => packet,
-            Err(error) => return Some(error),
-        };
+        let packet = connection.receive(MAX_KEEPER_REQUEST).await?;
+        if packet.bytes.is_empty() {
+            return Ok(());
+        }
         let KeeperRequest {
             request,
             host,
             body,
-        } = match KeeperRequest::decode(&packet.bytes) {
-            Ok(asked) => asked,
-            Err(error) => return Some(io::Error::other(error)),
-        };
+        } = KeeperRequest::decode(&packet.bytes).map_err(io::Error::other)?;
         let verdict = match body {
             KeeperBody::Open {
                 authentication,
