@@ -142,17 +142,21 @@ impl Role {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let Arguments { role } = Arguments::parse();
     usher_daemon::messages::to_standard_error();
-    if let Err(error) = usher_system::process::end_when_asked() {
-        tracing::error!("{error}");
-        return ExitCode::FAILURE;
+    match run(role) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
     }
-    if let Err(error) = usher_bpf::guard::declare(arguments.role.owns()) {
-        tracing::error!("{error}");
-        return ExitCode::FAILURE;
-    }
-    let result = match arguments.role {
+}
+
+fn run(role: Role) -> Result<(), Box<dyn std::error::Error>> {
+    usher_system::process::end_when_asked()?;
+    usher_bpf::guard::declare(role.owns())?;
+    match role {
         Role::Keeper {
             cgroup,
             users_cgroup,
@@ -167,35 +171,25 @@ fn main() -> ExitCode {
                 listeners,
                 tokens: sessions.min(usher_proto::TokenSlot::COUNT),
             };
-            keeper::run(cgroup, users_cgroup, &limits, !without_ownership)
+            keeper::run(cgroup, users_cgroup, &limits, !without_ownership)?;
         }
-        Role::Starter { session } => starter::run(session),
-        Role::Verifier => verifier::run(),
-        Role::Recorder => recorder::run(),
-        Role::Signer { cgroup } => signer::run(cgroup),
-        Role::Courier => courier::run(),
+        Role::Starter { session } => starter::run(session)?,
+        Role::Verifier => verifier::run()?,
+        Role::Recorder => recorder::run()?,
+        Role::Signer { cgroup } => signer::run(cgroup)?,
+        Role::Courier => courier::run()?,
         Role::Protector {
             cgroup,
             vici,
             without_lsm,
-        } => protector::run(cgroup, vici, !without_lsm),
-        Role::Labeller => labeller::run(),
-        Role::Resolver => resolver::run(),
-        Role::Workers => workers::run(),
-        Role::Release { json } => return report(release::run(json)),
-        Role::Probe { names } => return report(probe::run(&names)),
-    };
-    report(result)
-}
-
-fn report<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error}");
-            ExitCode::FAILURE
-        }
+        } => protector::run(cgroup, vici, !without_lsm)?,
+        Role::Labeller => labeller::run()?,
+        Role::Resolver => resolver::run()?,
+        Role::Workers => workers::run()?,
+        Role::Release { json } => release::run(json)?,
+        Role::Probe { names } => probe::run(&names)?,
     }
+    Ok(())
 }
 
 #[cfg(test)]
