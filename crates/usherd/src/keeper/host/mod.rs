@@ -150,7 +150,7 @@ impl Host {
             found.insert(account.clone(), uid);
         }
         self.fence.set_incomplete(!fenced);
-        self.ports.complete(generation, policy, &found);
+        self.ports.complete(generation, policy, found);
     }
 
     /// The same, with a time limit.

@@ -1,6 +1,6 @@
 //! Reserves TCP ports of this host for its services.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use parking_lot::Mutex;
@@ -26,10 +26,8 @@ struct State {
     generation: u64,
     /// Whether its accounts are being looked up, or the look-up was abandoned.
     pending: bool,
-    /// The user ids of accounts, by the last look-up.
-    known: HashMap<UserName, u32>,
-    /// The accounts that it did not find.
-    missing: BTreeSet<UserName>,
+    /// The accounts, by the last look-up.
+    found: Found,
 }
 
 /// The accounts of a policy's services.
@@ -66,7 +64,7 @@ impl ServicePorts {
 
     /// The same with the results of the look-ups. The port of a missing account is for root only. Changes
     /// nothing if another configuration has come in force meanwhile: its accounts are looked up too.
-    pub fn complete(&self, generation: u64, policy: &Policy, found: &Found) {
+    pub fn complete(&self, generation: u64, policy: &Policy, found: Found) {
         let mut state = self.state.lock();
         if state.take(generation, found) {
             // Tried again if some are missing.
@@ -88,30 +86,25 @@ impl ServicePorts {
 
 impl State {
     /// Whether the results are for the configuration in force.
-    fn take(&mut self, generation: u64, found: &Found) -> bool {
+    fn take(&mut self, generation: u64, found: Found) -> bool {
         if generation != self.generation {
             return false;
         }
         self.pending = false;
-        self.known.clear();
-        let former = std::mem::take(&mut self.missing);
-        for (account, uid) in found {
-            match uid {
-                Ok(uid) => drop(self.known.insert(account.clone(), *uid)),
-                Err(refusal) => {
-                    if !former.contains(account) {
-                        tracing::warn!(%account, reason = refusal.name(), "a service's account is \
-                            not found: it is not fenced yet, and its port is root's alone: {refusal}");
-                    }
-                    self.missing.insert(account.clone());
-                }
+        for (account, uid) in &found {
+            if let Err(refusal) = uid
+                && !matches!(self.found.get(account), Some(Err(_)))
+            {
+                tracing::warn!(%account, reason = refusal.name(), "a service's account is \
+                    not found: it is not fenced yet, and its port is root's alone: {refusal}");
             }
         }
+        self.found = found;
         true
     }
 
     fn is_incomplete(&self) -> bool {
-        self.pending || !self.missing.is_empty()
+        self.pending || self.found.values().any(Result::is_err)
     }
 
     fn ports(&self, policy: &Policy) -> Vec<Reserved> {
@@ -120,7 +113,10 @@ impl State {
             port: service.listen,
             uid: match &service.served_by {
                 ServedBy::Program(_) => 0,
-                ServedBy::Account(account) => self.known.get(account).copied().unwrap_or(0),
+                ServedBy::Account(account) => match self.found.get(account) {
+                    Some(Ok(uid)) => *uid,
+                    _ => 0,
+                },
             },
         });
         ports.collect()
@@ -173,10 +169,10 @@ mod tests {
         ports.begin(1, &policy);
         assert!(ports.is_incomplete());
         assert_eq!(owners(&ports, &policy), [(143, 0), (119, 0)]);
-        ports.complete(1, &policy, &found(&[("imap", Ok(8)), ("news", MISSING)]));
+        ports.complete(1, &policy, found(&[("imap", Ok(8)), ("news", MISSING)]));
         assert!(ports.is_incomplete());
         assert_eq!(owners(&ports, &policy), [(143, 8), (119, 0)]);
-        ports.complete(1, &policy, &found(&[("imap", Ok(8)), ("news", Ok(9))]));
+        ports.complete(1, &policy, found(&[("imap", Ok(8)), ("news", Ok(9))]));
         assert!(!ports.is_incomplete());
         assert_eq!(owners(&ports, &policy), [(143, 8), (119, 9)]);
     }
@@ -185,11 +181,11 @@ mod tests {
     fn known_accounts_keep_their_ports_during_a_new_look_up() {
         let (ports, policy) = (service_ports(), policy(&[("imap", 143)]));
         ports.begin(1, &policy);
-        ports.complete(1, &policy, &found(&[("imap", Ok(8))]));
+        ports.complete(1, &policy, found(&[("imap", Ok(8))]));
         ports.begin(2, &policy);
         assert!(ports.is_incomplete());
         assert_eq!(owners(&ports, &policy), [(143, 8)]);
-        ports.complete(2, &policy, &found(&[("imap", MISSING)]));
+        ports.complete(2, &policy, found(&[("imap", MISSING)]));
         assert_eq!(owners(&ports, &policy), [(143, 0)]);
     }
 
@@ -199,13 +195,13 @@ mod tests {
         let (former, present) = (policy(&[("imap", 143)]), policy(&[("news", 119)]));
         ports.begin(1, &former);
         ports.begin(2, &present);
-        ports.complete(1, &former, &found(&[("imap", Ok(8))]));
+        ports.complete(1, &former, found(&[("imap", Ok(8))]));
         assert!(ports.is_incomplete());
-        assert!(ports.state.lock().known.is_empty());
-        ports.complete(2, &present, &found(&[("news", Ok(9))]));
+        assert!(ports.state.lock().found.is_empty());
+        ports.complete(2, &present, found(&[("news", Ok(9))]));
         assert!(!ports.is_incomplete());
         assert_eq!(owners(&ports, &present), [(119, 9)]);
-        ports.complete(1, &former, &found(&[("imap", MISSING)]));
+        ports.complete(1, &former, found(&[("imap", MISSING)]));
         assert!(!ports.is_incomplete());
         assert_eq!(owners(&ports, &present), [(119, 9)]);
     }
