@@ -7,6 +7,7 @@ mod clocks;
 mod courier;
 mod host_key;
 mod keeper;
+mod kept;
 mod labeller;
 mod link;
 mod local_callers;

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use usher_daemon::files::write_atomically;
 use usher_local::paths;
 
+use crate::kept;
+
 /// Largest file that is read.
 const LARGEST: u64 = 64 << 10;
 
@@ -22,20 +24,12 @@ pub(super) struct Wanted {
 
 /// The modules that are to be loaded after a reboot, in their order; none if none ever was.
 pub(super) fn load() -> io::Result<Vec<Wanted>> {
-    let path = Path::new(paths::LOADED_MODULES);
-    match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-        Ok(found) if found.len() > LARGEST => return Err(io::ErrorKind::FileTooLarge.into()),
-        Ok(_) => {}
-    }
-    Ok(serde_json::from_slice(&fs::read(path)?)?)
+    kept::load(paths::LOADED_MODULES, LARGEST)
 }
 
 /// Keeps the list over a reboot.
 pub(super) fn save(modules: &[Wanted]) -> io::Result<()> {
-    let text = serde_json::to_vec(modules)?;
-    write_atomically(Path::new(paths::LOADED_MODULES), &text, 0o600)
+    kept::save(paths::LOADED_MODULES, &modules)
 }
 
 /// Limit of trials of one module: see [`begin_trial`].
@@ -43,16 +37,7 @@ pub(super) const MOST_TRIALS: u32 = 3;
 
 /// How often each module from a file was begun to be loaded and the labeller ended by it.
 fn trials() -> io::Result<BTreeMap<String, u32>> {
-    match fs::read(paths::MODULE_TRIALS) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
-        Err(error) => Err(error),
-        Ok(text) => Ok(serde_json::from_slice(&text)?),
-    }
-}
-
-fn keep_trials(trials: &BTreeMap<String, u32>) -> io::Result<()> {
-    let text = serde_json::to_vec(trials)?;
-    write_atomically(Path::new(paths::MODULE_TRIALS), &text, 0o600)
+    kept::load(paths::MODULE_TRIALS, LARGEST)
 }
 
 /// Notes that a module from a file is going to be loaded. libbpf reads the file: if the labeller ends by
@@ -64,7 +49,7 @@ pub(super) fn begin_trial(name: &str) -> io::Result<bool> {
         return Ok(false);
     }
     *times += 1;
-    keep_trials(&trials)?;
+    kept::save(paths::MODULE_TRIALS, &trials)?;
     Ok(true)
 }
 
@@ -72,7 +57,7 @@ pub(super) fn begin_trial(name: &str) -> io::Result<bool> {
 pub(super) fn end_trial(name: &str) -> io::Result<()> {
     let mut trials = trials()?;
     match trials.remove(name) {
-        Some(_) => keep_trials(&trials),
+        Some(_) => kept::save(paths::MODULE_TRIALS, &trials),
         None => Ok(()),
     }
 }

@@ -6,17 +6,17 @@
 //! clear. An address stays in force for an hour after the first answer that lacks it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use usher_base::HostName;
-use usher_daemon::files::write_atomically;
 use usher_local::requests::{FormerAddress, NameView};
 use usher_policy::protection::{MAXIMUM_ADDRESSES, Names, ResolverReply};
+
+use crate::kept;
 
 /// Largest file: more than 256 names with 64 addresses take.
 const LARGEST_FILE: u64 = 4 << 20;
@@ -100,7 +100,6 @@ impl LastAnswers {
     pub(super) fn load(path: &Path) -> Self {
         let answers = match read(path) {
             Ok(answers) => answers,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => {
                 tracing::error!(
                     %error,
@@ -126,7 +125,7 @@ impl LastAnswers {
             return Ok(());
         }
         self.save_at = Some(now + SAVING);
-        write_atomically(path, &serde_json::to_vec(&self.answers)?, 0o600)?;
+        kept::save(path, &self.answers)?;
         self.save_at = None;
         Ok(())
     }
@@ -246,14 +245,7 @@ pub(super) fn troubles(views: &[NameView]) -> impl Iterator<Item = String> {
 }
 
 fn read(path: &Path) -> io::Result<BTreeMap<HostName, Answer>> {
-    let mut bytes = Vec::new();
-    let read = File::open(path)?
-        .take(LARGEST_FILE + 1)
-        .read_to_end(&mut bytes)?;
-    if read as u64 > LARGEST_FILE {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    let mut answers: BTreeMap<HostName, Answer> = serde_json::from_slice(&bytes)?;
+    let mut answers: BTreeMap<HostName, Answer> = kept::load(path, LARGEST_FILE)?;
     for answer in answers.values_mut() {
         answer.addresses = canonical(std::mem::take(&mut answer.addresses));
         let room = MAXIMUM_ADDRESSES - answer.addresses.len();

@@ -5,15 +5,14 @@
 //! A host is forgotten when its `host` block, or its `ike-key`, leaves the policy.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::net::IpAddr;
 use std::path::Path;
 
 use usher_base::HostName;
-use usher_daemon::files::write_atomically;
 use usher_ike::Peer;
 use usher_policy::protection::Class;
+
+use crate::kept;
 
 /// Largest file: more than all hosts take that can be held (65,536), with names of any length. A file
 /// that is written must not be too large to be read.
@@ -33,9 +32,8 @@ impl Negotiated {
     /// Reads the file. Without one no host has negotiated yet. A file that cannot be read counts as
     /// none, and is reported as a trouble until it is written again.
     pub(super) fn load(path: &Path) -> Self {
-        let (hosts, trouble) = match read(path) {
+        let (hosts, trouble) = match kept::load(path, LARGEST_FILE) {
             Ok(hosts) => (hosts, None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (BTreeMap::new(), None),
             Err(error) => {
                 let trouble = format!(
                     "{} is unusable ({error}): hosts that have negotiated before are served in the \
@@ -88,9 +86,7 @@ impl Negotiated {
         if !self.is_unsaved {
             return;
         }
-        let written = serde_json::to_vec(&self.hosts)
-            .map_err(io::Error::from)
-            .and_then(|text| write_atomically(path, &text, 0o600));
+        let written = kept::save(path, &self.hosts);
         self.is_unsaved = written.is_err();
         let trouble = written.err().map(|error| {
             format!(
@@ -109,14 +105,6 @@ impl Negotiated {
     pub(super) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
-}
-
-fn read(path: &Path) -> io::Result<BTreeMap<HostName, BTreeSet<String>>> {
-    let mut text = Vec::new();
-    File::open(path)?
-        .take(LARGEST_FILE)
-        .read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
 }
 
 #[cfg(test)]
