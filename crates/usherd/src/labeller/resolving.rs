@@ -2,7 +2,6 @@
 //! systems become numbers.
 
 use std::collections::BTreeMap;
-use std::io;
 
 use nix::unistd::{Group, User};
 use usher_mac::Settings;
@@ -28,16 +27,27 @@ const NETWORK: &str = "/proc/self/ns/net";
 /// Looks names up, each once.
 pub(super) struct Resolver<'f> {
     file_systems: &'f FileSystems,
-    users: BTreeMap<String, u32>,
-    groups: BTreeMap<String, u32>,
+    users: Accounts,
+    groups: Accounts,
+}
+
+/// The users or the groups of this host.
+struct Accounts {
+    noun: &'static str,
+    look_up: fn(&str) -> nix::Result<Option<u32>>,
+    known: BTreeMap<String, u32>,
 }
 
 impl<'f> Resolver<'f> {
     pub(super) fn new(file_systems: &'f FileSystems) -> Self {
         Self {
             file_systems,
-            users: BTreeMap::new(),
-            groups: BTreeMap::new(),
+            users: Accounts::new("user", |name| {
+                Ok(User::from_name(name)?.map(|user| user.uid.as_raw()))
+            }),
+            groups: Accounts::new("group", |name| {
+                Ok(Group::from_name(name)?.map(|group| group.gid.as_raw()))
+            }),
         }
     }
 
@@ -74,7 +84,7 @@ impl<'f> Resolver<'f> {
 
     fn exempt(&mut self, exempt: &SeeOtherUids) -> Result<VisibilitySettings, MacError> {
         let group = exempt.specificgid.as_ref();
-        let group = group.map(|(group, origin)| self.group(group, &origin.place.to_string()));
+        let group = group.map(|(group, origin)| self.groups.one(group, &origin.place.to_string()));
         Ok(VisibilitySettings {
             specificgid: group.transpose()?,
             primarygroup: exempt.primarygroup,
@@ -86,8 +96,8 @@ impl<'f> Resolver<'f> {
         let account = &permit.account;
         Ok(PortRule {
             holder: match permit.is_group {
-                true => PortHolder::Group(self.group(account, place)?),
-                false => PortHolder::User(self.user(account, place)?),
+                true => PortHolder::Group(self.groups.one(account, place)?),
+                false => PortHolder::User(self.users.one(account, place)?),
             },
             protocol: match permit.is_udp {
                 true => PortProtocol::Udp,
@@ -95,20 +105,6 @@ impl<'f> Resolver<'f> {
             },
             port: permit.port,
         })
-    }
-
-    fn user(&mut self, account: &AccountId, place: &str) -> Result<u32, MacError> {
-        match account {
-            AccountId::Number(number) => Ok(*number),
-            AccountId::Name(name) => user(&mut self.users, name, place),
-        }
-    }
-
-    fn group(&mut self, account: &AccountId, place: &str) -> Result<u32, MacError> {
-        match account {
-            AccountId::Number(number) => Ok(*number),
-            AccountId::Name(name) => group(&mut self.groups, name, place),
-        }
     }
 
     /// The services of a policy, for the module `ubns`.
@@ -121,7 +117,7 @@ impl<'f> Resolver<'f> {
                 ServedBy::Program(_) => None,
                 ServedBy::Account(account) => {
                     let place = format!("service {}", service.name);
-                    Some(user(&mut self.users, account.as_ref(), &place)?)
+                    Some(self.users.named(account.as_ref(), &place)?)
                 }
             };
             let connect = service.connect.as_ref().map(|connect| {
@@ -151,8 +147,8 @@ impl<'f> Resolver<'f> {
     fn rule(&mut self, rule: &AccessRule) -> Result<Rule, MacError> {
         let place = rule.origin.place.to_string();
         let subject = Subject {
-            uids: self.users(rule.subject.users.as_ref(), &place)?,
-            gids: self.groups(rule.subject.groups.as_ref(), &place)?,
+            uids: self.users.members(rule.subject.users.as_ref(), &place)?,
+            gids: self.groups.members(rule.subject.groups.as_ref(), &place)?,
         };
         let mode = rule.mode.letters().parse::<Mode>();
         let object = self.object(&rule.object, &place)?;
@@ -179,8 +175,8 @@ impl<'f> Resolver<'f> {
             })
         });
         Ok(Object {
-            uids: self.users(object.users.as_ref(), place)?,
-            gids: self.groups(object.groups.as_ref(), place)?,
+            uids: self.users.members(object.users.as_ref(), place)?,
+            gids: self.groups.members(object.groups.as_ref(), place)?,
             filesystem: file_system.transpose()?,
             suid: object.suid,
             sgid: object.sgid,
@@ -190,22 +186,6 @@ impl<'f> Resolver<'f> {
                 .types
                 .as_ref()
                 .map(|(is, types)| types_of(!is, types)),
-        })
-    }
-
-    fn users(&mut self, users: Option<&Membership>, place: &str) -> Result<Option<Ids>, MacError> {
-        ids(users, &mut self.users, |known, name| {
-            user(known, name, place)
-        })
-    }
-
-    fn groups(
-        &mut self,
-        groups: Option<&Membership>,
-        place: &str,
-    ) -> Result<Option<Ids>, MacError> {
-        ids(groups, &mut self.groups, |known, name| {
-            group(known, name, place)
         })
     }
 }
@@ -232,63 +212,58 @@ fn types_of(not: bool, types: &FileTypes) -> Types {
     }
 }
 
-/// The number of a user, looked up once.
-fn user(known: &mut BTreeMap<String, u32>, name: &str, place: &str) -> Result<u32, MacError> {
-    let look_up = |name: &str| Ok(User::from_name(name)?.map(|user| user.uid.as_raw()));
-    id(known, name, place, "user", look_up)
-}
-
-/// The number of a group, looked up once.
-fn group(known: &mut BTreeMap<String, u32>, name: &str, place: &str) -> Result<u32, MacError> {
-    let look_up = |name: &str| Ok(Group::from_name(name)?.map(|group| group.gid.as_raw()));
-    id(known, name, place, "group", look_up)
-}
-
-fn id(
-    known: &mut BTreeMap<String, u32>,
-    name: &str,
-    place: &str,
-    noun: &'static str,
-    look_up: impl Fn(&str) -> io::Result<Option<u32>>,
-) -> Result<u32, MacError> {
-    if let Some(id) = known.get(name) {
-        return Ok(*id);
-    }
-    let (place, name) = (place.to_owned(), name.to_owned());
-    match look_up(&name) {
-        Ok(Some(id)) => {
-            known.insert(name, id);
-            Ok(id)
-        }
-        Ok(None) => Err(MacError::Unknown { place, noun, name }),
-        Err(error) => Err(MacError::LookUp {
-            place,
+impl Accounts {
+    fn new(noun: &'static str, look_up: fn(&str) -> nix::Result<Option<u32>>) -> Self {
+        let known = BTreeMap::new();
+        Self {
             noun,
-            name,
-            error,
-        }),
+            look_up,
+            known,
+        }
     }
-}
 
-fn ids(
-    membership: Option<&Membership>,
-    known: &mut BTreeMap<String, u32>,
-    id: impl Fn(&mut BTreeMap<String, u32>, &str) -> Result<u32, MacError>,
-) -> Result<Option<Ids>, MacError> {
-    let Some(Membership { not, accounts }) = membership else {
-        return Ok(None);
-    };
-    let mut ranges = Vec::new();
-    for account in accounts {
-        ranges.push(match account {
-            AccountRange::Numbers(first, last) => (*first, *last),
-            AccountRange::Name(name) => {
-                let id = id(known, name)?;
-                (id, id)
+    /// The number of a name, looked up once.
+    fn named(&mut self, name: &str, place: &str) -> Result<u32, MacError> {
+        if let Some(id) = self.known.get(name) {
+            return Ok(*id);
+        }
+        let (place, noun, name) = (place.to_owned(), self.noun, name.to_owned());
+        match (self.look_up)(&name) {
+            Ok(Some(id)) => {
+                self.known.insert(name, id);
+                Ok(id)
             }
-        });
+            Ok(None) => Err(MacError::Unknown { place, noun, name }),
+            Err(error) => Err(MacError::LookUp {
+                place,
+                noun,
+                name,
+                error: error.into(),
+            }),
+        }
     }
-    Ok(Some(Ids { not: *not, ranges }))
+
+    fn one(&mut self, account: &AccountId, place: &str) -> Result<u32, MacError> {
+        match account {
+            AccountId::Number(number) => Ok(*number),
+            AccountId::Name(name) => self.named(name, place),
+        }
+    }
+
+    fn members(&mut self, of: Option<&Membership>, place: &str) -> Result<Option<Ids>, MacError> {
+        let Some(Membership { not, accounts }) = of else {
+            return Ok(None);
+        };
+        let ranges = accounts.iter().map(|account| match account {
+            AccountRange::Numbers(first, last) => Ok((*first, *last)),
+            AccountRange::Name(name) => self.named(name, place).map(|id| (id, id)),
+        });
+        let ranges: Result<_, MacError> = ranges.collect();
+        Ok(Some(Ids {
+            not: *not,
+            ranges: ranges?,
+        }))
+    }
 }
 
 #[cfg(test)]
