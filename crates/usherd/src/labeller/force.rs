@@ -100,25 +100,18 @@ impl Force {
     }
 
     fn watch_new_files(&self, state: &mut State, is_changed: bool) {
-        let found = labels::mounted(state.policy(), &self.file_systems);
-        let wanted = match found {
-            Ok(wanted) => {
-                state.over(labels::TROUBLE);
-                wanted
-            }
-            Err((mut wanted, error)) => {
-                state.trouble(labels::TROUBLE, &error);
-                // A path that cannot be told for a moment does not end what the policy says of it.
-                let former = state.multilabel.iter().flatten();
-                let kept = former.filter(|one| {
-                    labels::is_named(state.policy(), &one.path)
-                        && wanted.iter().all(|other| other.path != one.path)
-                });
-                let kept: Vec<_> = kept.cloned().collect();
-                wanted.extend(kept);
-                wanted
-            }
-        };
+        let (mut wanted, all) = labels::mounted(state.policy(), &self.file_systems);
+        state.note(labels::TROUBLE, &all);
+        if all.is_err() {
+            // A path that cannot be told for a moment does not end what the policy says of it.
+            let former = state.multilabel.iter().flatten();
+            let kept = former.filter(|one| {
+                labels::is_named(state.policy(), &one.path)
+                    && wanted.iter().all(|other| other.path != one.path)
+            });
+            let kept: Vec<_> = kept.cloned().collect();
+            wanted.extend(kept);
+        }
         let unwatched = self.persisting.unwatched();
         let stuck = self.persisting.stuck();
         match stuck.as_ref().or(unwatched.as_ref()) {
@@ -241,9 +234,7 @@ impl Force {
         if let Some(framework) = &self.state.lock().framework {
             framework.check_interfaces(&labels::interfaces(Some(&candidate.checked.policy)))?;
         }
-        labels::mounted(Some(&candidate.checked.policy), &self.file_systems)
-            .map(drop)
-            .map_err(|(_, error)| error)
+        labels::mounted(Some(&candidate.checked.policy), &self.file_systems).1
     }
 
     /// Puts the settings of a configuration in force for all modules that are loaded.
@@ -253,8 +244,7 @@ impl Force {
     /// trouble.
     pub(super) fn put_in_force(&self, fresh: Configuration) -> Result<u64, MacError> {
         let mut state = self.state.lock();
-        let mounted = labels::mounted(Some(&fresh.checked.policy), &self.file_systems);
-        mounted.map_err(|(_, error)| error)?;
+        labels::mounted(Some(&fresh.checked.policy), &self.file_systems).1?;
         let mut wanted = Vec::new();
         // Modules from files have no settings, whatever their names.
         let names = state.names()?.into_iter();

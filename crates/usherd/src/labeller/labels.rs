@@ -15,7 +15,7 @@ use usher_policy::mac::{FrameworkSettings, MacBlock, ModuleSettings};
 
 use super::error::MacError;
 use super::file_systems::FileSystems;
-use super::persisting::{Multilabel, Persisting, Watched};
+use super::persisting::{Multilabel, Persisting};
 
 /// The trouble that a file system of the policy is not mounted.
 pub(super) const TROUBLE: &str = "multilabel";
@@ -41,30 +41,25 @@ const LOOKING: Duration = Duration::from_secs(60);
 /// The trouble that labels are not shown, or new files nowhere labelled.
 pub(super) const UNWRITTEN: &str = "labels of new files";
 
-/// The file systems that the policy calls multilabel.
-///
-/// # Errors
-/// The first one that is not mounted, and beside it all that are.
+/// The file systems that the policy calls multilabel: all that are mounted, and beside them the first one
+/// that is not, as an error.
 pub(super) fn mounted(
     policy: Option<&Policy>,
     file_systems: &FileSystems,
-) -> Result<Vec<Multilabel>, (Vec<Multilabel>, MacError)> {
-    let (mut found, mut fault) = (Vec::new(), None);
+) -> (Vec<Multilabel>, Result<(), MacError>) {
+    let (mut found, mut all) = (Vec::new(), Ok(()));
     for (block, settings) in settings(policy) {
         for path in &settings.multilabel {
             match Multilabel::at(path, |path| file_systems.device(path)) {
                 Ok(file_system) => found.push(file_system),
                 Err(error) => {
                     let (place, path) = (block.origin.place.to_string(), path.clone());
-                    fault.get_or_insert(MacError::NotMounted { place, path, error });
+                    all = all.and(Err(MacError::NotMounted { place, path, error }));
                 }
             }
         }
     }
-    match fault {
-        None => Ok(found),
-        Some(fault) => Err((found, fault)),
-    }
+    (found, all)
 }
 
 /// Whether the policy calls the file system at this path multilabel.
@@ -104,7 +99,7 @@ pub(super) fn framework(
 ) -> Result<Framework, MacError> {
     let mut framework = Framework::open(Path::new(paths::LABELLER_PIN_DIRECTORY))?;
     // The watch reports a file system that is not mounted.
-    let (Ok(found) | Err((found, _))) = mounted(policy, file_systems);
+    let (found, _) = mounted(policy, file_systems);
     let set = framework.set_multilabel(&devices(&found));
     if let Err(error) = set.and_then(|()| framework.set_interfaces(&interfaces(policy))) {
         if let Err(error) = framework.close() {
@@ -213,20 +208,16 @@ pub(super) fn interface_views(
 /// The file systems at work, for an administrator.
 pub(super) fn views(persisting: &Persisting) -> Vec<MultilabelView> {
     let watched = persisting.watched().into_iter();
-    watched.map(|(path, state)| view(path, state)).collect()
-}
-
-fn view(path: String, state: Watched) -> MultilabelView {
-    let counts = state.counts;
-    MultilabelView {
+    let views = watched.map(|(path, state)| MultilabelView {
         path,
-        persisted: counts.persisted,
-        unlabelled: counts.unlabelled,
-        failed: counts.failed,
-        overflows: counts.overflows,
+        persisted: state.counts.persisted,
+        unlabelled: state.counts.unlabelled,
+        failed: state.counts.failed,
+        overflows: state.counts.overflows,
         is_walking: state.is_walking,
-        trouble: state.unwatched.or(counts.failure),
-    }
+        trouble: state.unwatched.or(state.counts.failure),
+    });
+    views.collect()
 }
 
 #[cfg(test)]
