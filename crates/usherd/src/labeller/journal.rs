@@ -27,7 +27,7 @@ const KINDS: usize = 4096;
 type Kind = (String, EntryPoint, Told, Told);
 
 /// The refusals of one kind.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Refusals {
     count: u64,
     /// The last one's number among all.
@@ -69,11 +69,7 @@ impl Journal {
                 self.kinds.remove(&kind);
             }
         }
-        let refusals = self.kinds.entry(kind).or_insert(Refusals {
-            count: 0,
-            number: 0,
-            last: String::new(),
-        });
+        let refusals = self.kinds.entry(kind).or_default();
         refusals.count += 1;
         refusals.number = self.refusals;
         refusals.last = last;
