@@ -96,21 +96,13 @@ pub enum MacError {
         /// The reason.
         error: io::Error,
     },
-    /// The file system of a path is unknown.
-    #[error("{place}: filesys {path}: {error}")]
-    FileSystem {
-        /// The rule.
-        place: String,
-        /// The path.
-        path: String,
-        /// The reason.
-        error: io::Error,
-    },
-    /// A file system that the policy calls multilabel is not mounted, or cannot be told apart.
-    #[error("{place}: multilabel {path}: {error}")]
+    /// A file system that the policy names is not mounted, or cannot be told apart.
+    #[error("{place}: {statement} {path}: {error}")]
     NotMounted {
-        /// The `mac framework` block.
+        /// The rule, or the `mac framework` block.
         place: String,
+        /// `filesys` or `multilabel`.
+        statement: &'static str,
         /// The path.
         path: String,
         /// The reason.

@@ -53,8 +53,12 @@ pub(super) fn mounted(
             match Multilabel::at(path, |path| file_systems.device(path)) {
                 Ok(file_system) => found.push(file_system),
                 Err(error) => {
-                    let (place, path) = (block.origin.place.to_string(), path.clone());
-                    all = all.and(Err(MacError::NotMounted { place, path, error }));
+                    all = all.and(Err(MacError::NotMounted {
+                        place: block.origin.place.to_string(),
+                        statement: "multilabel",
+                        path: path.clone(),
+                        error,
+                    }));
                 }
             }
         }

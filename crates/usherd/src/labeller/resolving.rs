@@ -163,8 +163,9 @@ impl<'f> Resolver<'f> {
     fn object(&mut self, object: &RuleObject, place: &str) -> Result<Object, MacError> {
         let file_system = object.file_system.as_ref().map(|(is, path)| {
             let device = self.file_systems.device(path);
-            let (major, minor) = device.map_err(|error| MacError::FileSystem {
+            let (major, minor) = device.map_err(|error| MacError::NotMounted {
                 place: place.to_owned(),
+                statement: "filesys",
                 path: path.clone(),
                 error,
             })?;
