@@ -203,7 +203,7 @@ impl Keeper {
         let admitted = self.admit_to(&fresh);
         let restricted = admitted.inspect_err(|_| self.retain_protection(&former))?;
         let ended = self.put_in_force(fresh)?;
-        self.sessions.close_stale_tokens();
+        self.sessions.table.close_stale_tokens();
         self.retain_protection(&self.host.configuration.get());
         self.host.destinations.retain(&restricted)?;
         Ok(ended)

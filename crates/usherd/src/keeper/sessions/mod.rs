@@ -80,13 +80,8 @@ impl Sessions {
                 "tokens are read at interfaces: neither under IPsec nor in fragments"
             );
         }
-        self.close_stale_tokens();
-        self.connections.unread.attach(&self.host.admission);
-    }
-
-    /// Accepts no tokens of ended sessions, and of services whose connections must be announced.
-    pub fn close_stale_tokens(&self) {
         self.table.close_stale_tokens();
+        self.connections.unread.attach(&self.host.admission);
     }
 
     /// Does what the clock demands of sessions. Called every second.

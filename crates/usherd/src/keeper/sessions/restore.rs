@@ -24,7 +24,7 @@ impl Sessions {
     pub fn restore(&self, mut stored: Stored) -> Result<(), KernelError> {
         self.remove_unreadable()?;
         // First, so that no token of a session without a record admits a connection that is not read below.
-        self.close_stale_tokens();
+        self.table.close_stale_tokens();
         let mut sessions = self.host.admission.sessions()?;
         let rows = self.host.admission.admissions()?;
         // The former keeper may have ended a session without cutting its connections.
