@@ -42,13 +42,12 @@ impl Configuration {
         Self::check(serde_json::from_slice(json).map_err(ConfigurationError::Unreadable)?)
     }
 
-    /// Reads the candidate of a request. Another thread does it: a large one takes a while, and connections
-    /// and other requests need the daemon's own thread.
+    /// As [`Configuration::read`], for the candidate of a request. Another thread does it: a large one takes
+    /// a while, and connections and other requests need the daemon's own thread.
     ///
     /// # Errors
     /// As [`Configuration::read`].
-    pub async fn candidate(request: Prepare) -> Result<Self, Failed> {
-        let candidate = request.into_candidate();
+    pub async fn candidate(candidate: Vec<u8>) -> Result<Self, Failed> {
         Ok(tokio::task::spawn_blocking(move || Self::read(&candidate)).await??)
     }
 
@@ -57,7 +56,7 @@ impl Configuration {
     /// # Errors
     /// As [`Configuration::read`].
     pub async fn prepare(request: Prepare) -> Result<PreparedView, Failed> {
-        Self::candidate(request).await?;
+        Self::candidate(request.into_candidate()).await?;
         Ok(PreparedView {})
     }
 

@@ -46,14 +46,11 @@ impl Answers<Enable> for Keeper {
 
 impl Answers<Who> for Keeper {
     async fn answer(&self, _: Who) -> Result<WhoView, Failed> {
+        let checked = &self.host.configuration.get().checked;
         Ok(WhoView {
             sessions: self.sessions.views()?,
             workers: self.queues.workers(),
-            troubles: self
-                .queues
-                .common
-                .troubles
-                .view(&self.host.configuration.get().checked),
+            troubles: self.queues.common.troubles.view(checked),
         })
     }
 }
@@ -67,11 +64,8 @@ impl Answers<Recent> for Keeper {
 
 impl Answers<Troubles> for Keeper {
     async fn answer(&self, _: Troubles) -> Result<TroublesView, Failed> {
-        let troubles = self
-            .queues
-            .common
-            .troubles
-            .view(&self.host.configuration.get().checked);
+        let checked = &self.host.configuration.get().checked;
+        let troubles = self.queues.common.troubles.view(checked);
         Ok(TroublesView { troubles })
     }
 }
@@ -121,7 +115,8 @@ impl Answers<Status> for Keeper {
 
 impl Answers<WouldEnd> for Keeper {
     async fn answer(&self, request: WouldEnd) -> Result<WouldEndView, Failed> {
-        let ended = self.would_end(request.into_candidate()).await?;
+        let candidate = Configuration::candidate(request.into_candidate()).await?;
+        let ended = self.sessions.would_end(&candidate)?;
         Ok(WouldEndView { ended })
     }
 }

@@ -246,13 +246,4 @@ impl Keeper {
             unfinished,
         }
     }
-
-    /// The connections that a configuration, given as its bytes, would end if it were put in force.
-    async fn would_end(&self, candidate: Vec<u8>) -> Result<Vec<EndingView>, StartError> {
-        // On another thread, because a large one takes a while and connections wait for this
-        // thread.
-        let read = tokio::task::spawn_blocking(move || Configuration::read(&candidate));
-        let candidate = read.await.attempt("cannot read the configuration")??;
-        Ok(self.sessions.would_end(&candidate)?)
-    }
 }

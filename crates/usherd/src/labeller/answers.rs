@@ -13,7 +13,7 @@ use super::force::Force;
 
 impl Answers<Prepare> for Force {
     async fn answer(&self, request: Prepare) -> Result<PreparedView, Failed> {
-        self.check(&Configuration::candidate(request).await?)?;
+        self.check(&Configuration::candidate(request.into_candidate()).await?)?;
         Ok(PreparedView {})
     }
 }
