@@ -50,7 +50,7 @@ pub(super) fn mounted(
     let (mut found, mut all) = (Vec::new(), Ok(()));
     for (block, settings) in settings(policy) {
         for path in &settings.multilabel {
-            match Multilabel::at(path, |path| file_systems.device(path)) {
+            match Multilabel::at(path, file_systems) {
                 Ok(file_system) => found.push(file_system),
                 Err(error) => {
                     all = all.and(Err(MacError::NotMounted {

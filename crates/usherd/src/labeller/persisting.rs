@@ -24,7 +24,7 @@ use usher_mac::NewFileLabels;
 use usher_system::{SystemError, sandbox};
 
 use super::error::MacError;
-use super::file_systems::mount_at;
+use super::file_systems::{FileSystems, mount_at};
 use super::persist::{Counts, Persister};
 
 /// How long the thread may work on a turn's files before it counts as stuck.
@@ -75,14 +75,11 @@ struct Wanted {
 }
 
 impl Multilabel {
-    /// The file system that is mounted at a path. Its device is that of `device_of`, which gets the path.
+    /// The file system that is mounted at a path.
     ///
     /// # Errors
     /// Nothing is mounted there, so that the path would mean the file system around it.
-    pub(super) fn at(
-        path: &str,
-        device_of: impl Fn(&str) -> io::Result<(u32, u32)>,
-    ) -> io::Result<Self> {
+    pub(super) fn at(path: &str, file_systems: &FileSystems) -> io::Result<Self> {
         let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
         // A user who owns a folder on the way cannot send the labeller elsewhere.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -92,7 +89,7 @@ impl Multilabel {
         Ok(Self {
             path: path.to_owned(),
             mount: mount_at(&found)?,
-            device: device_of(path)?,
+            device: file_systems.device(path)?,
         })
     }
 

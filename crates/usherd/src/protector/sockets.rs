@@ -8,7 +8,7 @@ use usher_daemon::clock::unix_time;
 use usher_ipsec::{Ipsec, IpsecError, LiveSocket, LiveTreatment, Sa, Sas, Visit};
 use usher_local::requests::{SaView, SocketView, SocketsView, TreatmentView};
 use usher_policy::Policy;
-use usher_policy::protection::{Class, Deciding, Level, Names, Traffic};
+use usher_policy::protection::{Deciding, Names, Traffic};
 
 use super::finding::{PART, REST};
 use super::force::Force;
@@ -182,15 +182,14 @@ fn state(number: u8) -> &'static str {
 }
 
 fn treatment_view(treatment: LiveTreatment) -> TreatmentView {
-    let protect = |class: Class, level: Level| TreatmentView::Protect {
-        class: class.name().into(),
-        level: level.to_string(),
-    };
     match treatment {
         LiveTreatment::EachPacket => TreatmentView::EachPacket,
         LiveTreatment::Bypass => TreatmentView::Bypass,
         LiveTreatment::Discard => TreatmentView::Discard,
-        LiveTreatment::Protect(class, level) => protect(class, level),
+        LiveTreatment::Protect(class, level) => TreatmentView::Protect {
+            class: class.name().into(),
+            level: level.to_string(),
+        },
     }
 }
 
