@@ -9,7 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tokio::runtime::Runtime;
-use usher_daemon::control_server::ControlSocket;
+use usher_daemon::control::{Status, StatusView};
+use usher_daemon::control_server::{Answers, ControlSocket, Failed};
 use usher_daemon::packet::{self, Senders};
 use usher_daemon::role::{Connectors, HasRole, RUNTIME_DIRECTORY, Role, Socket};
 use usher_local::error::ConfigurationError;
@@ -153,7 +154,7 @@ pub fn runtime() -> Result<Runtime, StartError> {
         .attempt("cannot start the runtime")
 }
 
-/// A process of the role `R` that has not given up root yet.
+/// A process of the role `R`.
 #[derive(Debug)]
 pub struct Start<R> {
     account: Account,
@@ -220,6 +221,13 @@ impl<R: HasRole> Start<R> {
             Some(sandbox) => Ok(sandbox.enter()?),
             None => Ok(()),
         }
+    }
+}
+
+/// A daemon of which there is nothing to tell but that it runs.
+impl<R: HasRole> Answers<Status> for Start<R> {
+    async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
+        Ok(StatusView::new::<R>(0, [], Vec::new()))
     }
 }
 

@@ -13,8 +13,6 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use usher_base::HostName;
-use usher_daemon::control::{Status, StatusView};
-use usher_daemon::control_server::{Answers, Failed};
 use usher_daemon::packet_async::AsyncPacketSocket;
 use usher_daemon::watchdog::watchdog;
 use usher_local::paths;
@@ -41,7 +39,7 @@ pub fn run() -> Result<(), StartError> {
     start.give_up_root()?;
     start.confine()?;
     start::runtime()?.block_on(async {
-        tokio::spawn(control.serve(Arc::new(Running)));
+        tokio::spawn(control.serve(Arc::new(start)));
         start::ready();
         tracing::info!("courier ready");
         tokio::select! {
@@ -49,15 +47,6 @@ pub fn run() -> Result<(), StartError> {
             () = watchdog() => Ok(()),
         }
     })
-}
-
-/// The courier as the command line sees it.
-struct Running;
-
-impl Answers<Status> for Running {
-    async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
-        Ok(StatusView::new::<roles::Courier>(0, [], Vec::new()))
-    }
 }
 
 /// Connects to the signer, repeatedly, and carries its frames.

@@ -15,8 +15,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use usher_daemon::control::{Status, StatusView};
-use usher_daemon::control_server::{Answers, Failed};
 use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
@@ -39,7 +37,7 @@ pub fn run() -> Result<(), StartError> {
     start.confine()?;
     let runtime = start::runtime()?;
     let end = runtime.block_on(async {
-        let control = control.serve(Arc::new(Running));
+        let control = control.serve(Arc::new(start));
         start::ready();
         tracing::info!("resolver ready");
         tokio::select! {
@@ -51,15 +49,6 @@ pub fn run() -> Result<(), StartError> {
     // Without waiting for a look-up that hangs.
     runtime.shutdown_background();
     end
-}
-
-/// The resolver as the command line sees it.
-struct Running;
-
-impl Answers<Status> for Running {
-    async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
-        Ok(StatusView::new::<roles::Resolver>(0, [], Vec::new()))
-    }
 }
 
 /// Serves the protector. There is one, so its next connection waits for the end of the former.
