@@ -1,12 +1,10 @@
 //! The file mac.login.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use usher_label::LoginLabels;
 use usher_language::{MAXIMUM_SOURCE_BYTES, Source};
-use usher_system::roots_file::{RootsFileError, open_folder, open_in};
+use usher_system::roots_file::{open_folder, read_in, unreadable};
 
 use crate::LoginError;
 
@@ -20,24 +18,17 @@ pub const MAC_LOGIN: &str = "/etc/usher/mac.login";
 /// Others than root can write the file or a folder on the way, it cannot be read, or it has a mistake: then
 /// no line of it counts.
 pub fn read(path: &Path) -> Result<Option<LoginLabels>, LoginError> {
-    let unreadable = |error| RootsFileError::Unreadable {
-        path: path.to_owned(),
-        error,
-    };
     let (Some(above), Some(name)) = (path.parent(), path.file_name().and_then(|one| one.to_str()))
     else {
-        return Err(unreadable(std::io::ErrorKind::InvalidInput.into()).into());
+        return Err(unreadable(path)(std::io::ErrorKind::InvalidInput).into());
     };
     let Some(folder) = open_folder(above)? else {
         return Ok(None);
     };
-    let Some(file) = open_in(&folder, name, path)? else {
+    // One byte too many: the parser refuses a text of this length.
+    let Some(bytes) = read_in(&folder, name, path, MAXIMUM_SOURCE_BYTES + 1)? else {
         return Ok(None);
     };
-    let mut bytes = Vec::new();
-    // One byte too many: the parser refuses a text of this length.
-    let mut limited = File::from(file).take(MAXIMUM_SOURCE_BYTES as u64 + 1);
-    limited.read_to_end(&mut bytes).map_err(unreadable)?;
     let source = Source::from_utf8(path.display().to_string(), bytes);
     let parsed = source
         .map_err(|mistake| vec![*mistake])

@@ -3,7 +3,8 @@
 //! A program that trusts what such a file says opens it from the root on, follows no link, and looks at what
 //! was opened: nobody else has put it there, or can change it.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -90,15 +91,17 @@ pub fn open_folder(path: &Path) -> Result<Option<OwnedFd>, RootsFileError> {
     Ok(folder)
 }
 
-/// Opens a regular file of such a folder for reading; none if it is not there. `path` is for errors.
+/// Reads a regular file of such a folder, and of a longer one only so many bytes; none if it is not there.
+/// `path` is for errors.
 ///
 /// # Errors
 /// It is not root's alone.
-pub fn open_in(
+pub fn read_in(
     folder: &OwnedFd,
     name: &str,
     path: &Path,
-) -> Result<Option<OwnedFd>, RootsFileError> {
+    limit: usize,
+) -> Result<Option<Vec<u8>>, RootsFileError> {
     // Not blocking, in case it is a FIFO.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(folder, name, flags, Mode::empty()) {
@@ -107,11 +110,14 @@ pub fn open_in(
         opened => opened.map_err(unreadable(path))?,
     };
     require(&file, path, FileType::RegularFile)?;
-    Ok(Some(file))
+    let mut bytes = Vec::new();
+    let read = File::from(file).take(limit as u64).read_to_end(&mut bytes);
+    read.map_err(unreadable(path))?;
+    Ok(Some(bytes))
 }
 
 /// An error of the system about a file.
-pub fn unreadable(path: &Path) -> impl Fn(Errno) -> RootsFileError {
+pub fn unreadable<E: Into<io::Error>>(path: &Path) -> impl Fn(E) -> RootsFileError {
     move |error| RootsFileError::Unreadable {
         path: path.into(),
         error: error.into(),

@@ -5,16 +5,13 @@
 //! root only, and is no link. The file is read once; everything that follows gets the bytes that were
 //! checked.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 use usher_mac::{MAX_MODULE_SIZE, Module, NotAModule, is_module_name};
-use usher_system::roots_file::{RootsFileError, open_folder, open_in, unreadable};
+use usher_system::roots_file::{RootsFileError, open_folder, read_in, unreadable};
 
 /// The end of a file's name, after the module's.
 const ENDING: &str = ".bpf.o";
@@ -72,7 +69,7 @@ impl ModuleFolder {
     /// Whether root has put anything at the place of a module's file. In a folder that others can write
     /// nothing counts.
     pub(super) fn has(&self, name: &str) -> Result<bool, FileError> {
-        let Ok(Some(folder)) = self.open() else {
+        let Ok(Some(folder)) = open_folder(&self.path) else {
             return Ok(false);
         };
         match statat(
@@ -88,7 +85,7 @@ impl ModuleFolder {
 
     /// The names by which files can be asked for, in order, up to a limit; the number of other files.
     pub(super) fn names(&self) -> Result<(Vec<String>, usize), FileError> {
-        let Some(folder) = self.open()? else {
+        let Some(folder) = open_folder(&self.path)? else {
             return Ok((Vec::new(), 0));
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -113,20 +110,14 @@ impl ModuleFolder {
     /// Reads the module of this name, which is a possible one; none if it has no file.
     pub(super) fn read(&self, name: &str) -> Result<Option<ModuleFile>, FileError> {
         let path = self.path(name);
-        let Some(folder) = self.open()? else {
+        let Some(folder) = open_folder(&self.path)? else {
             return Ok(None);
         };
-        let Some(file) = open_in(&folder, &format!("{name}{ENDING}"), &path)? else {
-            return Ok(None);
-        };
-        let mut bytes = Vec::new();
+        let file = format!("{name}{ENDING}");
         // One byte more than a module has: that is refused by its size.
-        let mut limited = File::from(file).take(MAX_MODULE_SIZE as u64 + 1);
-        let read = limited.read_to_end(&mut bytes);
-        read.map_err(|error| RootsFileError::Unreadable {
-            path: path.clone(),
-            error,
-        })?;
+        let Some(bytes) = read_in(&folder, &file, &path, MAX_MODULE_SIZE + 1)? else {
+            return Ok(None);
+        };
         let digest = digest(&SHA256, &bytes);
         let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
         let digest = digits.collect();
@@ -139,11 +130,6 @@ impl ModuleFolder {
             return Err(FileError::OtherName { path, declared });
         }
         Ok(Some(ModuleFile { module, digest }))
-    }
-
-    /// Opens the folder, if it is there.
-    fn open(&self) -> Result<Option<OwnedFd>, RootsFileError> {
-        open_folder(&self.path)
     }
 }
 
