@@ -13,12 +13,9 @@ use usher_kernel::ownership::{
 use usher_local::paths;
 use usher_proto::refusal::Refusal;
 
-/// The reason why there is no fence.
-struct NoFence(String);
-
 /// The fence, or the reason why there is none.
 pub struct Fence {
-    ownership: Result<Ownership, NoFence>,
+    ownership: Result<Ownership, String>,
     /// The fence is missing around the account of a service.
     incomplete: AtomicBool,
     /// Programs of the keeper without a pin of their own, which the guard keeps as well.
@@ -42,7 +39,7 @@ impl Fence {
                 "ownership is {reason}: connections are not fenced, and services with an `account` \
                  are refused"
             );
-            return Ok(Self::new(Err(NoFence(reason)), unpinned));
+            return Ok(Self::new(Err(reason), unpinned));
         }
         match Ownership::open(pins) {
             Ok(ownership) => {
@@ -55,13 +52,13 @@ impl Fence {
                     "no LSM programs on this kernel ({reason}): connections are not fenced, and \
                      services with an `account` are refused"
                 );
-                Ok(Self::new(Err(NoFence(reason.to_string())), unpinned))
+                Ok(Self::new(Err(reason.to_string()), unpinned))
             }
             Err(error) => Err(error),
         }
     }
 
-    fn new(ownership: Result<Ownership, NoFence>, unpinned: Vec<u32>) -> Self {
+    fn new(ownership: Result<Ownership, String>, unpinned: Vec<u32>) -> Self {
         Self {
             ownership,
             incomplete: AtomicBool::new(false),
@@ -82,8 +79,7 @@ impl Fence {
 
     /// The reason why there is no fence.
     pub fn missing(&self) -> Option<&str> {
-        let missing = self.ownership.as_ref().err();
-        missing.map(|NoFence(reason)| reason.as_str())
+        self.ownership.as_ref().err().map(String::as_str)
     }
 
     fn up(&self) -> Result<&Ownership, Refusal> {
