@@ -66,18 +66,18 @@ fn main() -> Result<(), Box<dyn Error>> {
                 now: asked.issued,
             };
             let statement = Statement::decode(&authenticator.statement)?;
-            let granted = authenticate(&checked, &claim, &authenticator, &statement)?;
+            let (opening, public_key) = authenticate(&checked, &claim, &authenticator, &statement)?;
             std::hint::black_box(session_id(&authenticator.statement));
             let record = Record::Authentication(AuthenticationRecord {
                 authenticator,
-                public_key: granted.public_key,
+                public_key,
             });
             let open = KeeperRequest {
                 request: 1,
                 host: host.clone(),
                 body: KeeperBody::Open {
                     authentication: Box::new(Authentication {
-                        opening: granted.opening,
+                        opening,
                         record: record.encode(),
                     }),
                     first: None,

@@ -11,15 +11,8 @@ use usher_proto::statement::Statement;
 
 use crate::opening::{Claim, permitted};
 
-/// A valid authenticator.
-pub struct Granted {
-    /// The opening of its session.
-    pub opening: Opening,
-    /// The key that signed, in its wire form (RFC 4253 section 6.6), or its certificate.
-    pub public_key: Vec<u8>,
-}
-
-/// Checks an authenticator, whose statement is decoded already.
+/// Checks an authenticator, whose statement is decoded already. Returns the opening of its session, and the
+/// key that signed, in its wire form (RFC 4253 section 6.6), or its certificate.
 ///
 /// # Errors
 /// The first check that fails.
@@ -28,7 +21,7 @@ pub fn authenticate(
     claim: &Claim<'_>,
     authenticator: &Authenticator,
     statement: &Statement,
-) -> Result<Granted, Refusal> {
+) -> Result<(Opening, Vec<u8>), Refusal> {
     statement.check(&claim.expectation())?;
     let signed = authenticator.verify_signature()?;
     let verified = Verified {
@@ -39,8 +32,5 @@ pub fn authenticate(
     // A certificate's contents are no secret to its holder.
     let opening = Opening::new(verified, claim.now)?;
     permitted(checked, claim, &opening)?;
-    Ok(Granted {
-        opening,
-        public_key: signed.public_key,
-    })
+    Ok((opening, signed.public_key))
 }

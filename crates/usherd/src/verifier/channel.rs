@@ -292,7 +292,7 @@ impl Channel {
         let granted = granted.and_then(|statement| {
             authenticate(&configuration.checked, &claim, &authenticator, statement)
         });
-        let granted = granted.inspect_err(|&refusal| {
+        let (opening, public_key) = granted.inspect_err(|&refusal| {
             // Its contents are unproven. The line counts against the host, not against a user whom it
             // may only claim.
             let statement = statement.as_ref().ok();
@@ -310,10 +310,10 @@ impl Channel {
         }
         let record = Record::Authentication(AuthenticationRecord {
             authenticator,
-            public_key: granted.public_key,
+            public_key,
         });
         let authentication = Box::new(Authentication {
-            opening: granted.opening,
+            opening,
             record: record.encode(),
         });
         let body = KeeperBody::Open {
