@@ -124,18 +124,17 @@ pub(super) fn put_in_force(
     persisting: &Persisting,
     wanted: &[Multilabel],
 ) -> Result<(), MacError> {
-    let labels = match framework {
+    let set = match framework {
         Some(framework) => {
             framework.set_multilabel(&devices(wanted))?;
             framework.show_labels(Path::new(SHOWN))?;
-            Some(framework.new_file_labels()?)
+            persisting.set(Some(framework.new_file_labels()?), wanted.to_vec())
         }
         None => {
             hide()?;
-            None
+            persisting.set(None, Vec::new())
         }
     };
-    let set = persisting.set(labels, wanted.to_vec());
     set.map_err(MacError::NotPersistent)
 }
 

@@ -59,19 +59,13 @@ pub(super) struct Persisting {
 
 #[derive(Debug)]
 struct Shared {
-    /// What the thread does not know yet.
-    wanted: Mutex<Option<Wanted>>,
+    /// What the thread does not know yet: file systems, and the source of their labels.
+    wanted: Mutex<Option<(Option<NewFileLabels>, Vec<Multilabel>)>>,
     watched: Mutex<BTreeMap<String, Watched>>,
     looks_again: AtomicBool,
     /// Since when the thread works on at most so many files; `None`: it waits for new ones.
     busy: Mutex<Option<Instant>>,
     wake: File,
-}
-
-#[derive(Debug)]
-struct Wanted {
-    labels: Option<NewFileLabels>,
-    file_systems: Vec<Multilabel>,
 }
 
 impl Multilabel {
@@ -137,7 +131,7 @@ impl Persisting {
         Ok(Self { shared, thread })
     }
 
-    /// Replaces the file systems and the source of labels. Without one, nothing is watched.
+    /// Replaces the file systems and the source of their labels; there are none without one.
     ///
     /// # Errors
     /// The thread cannot be woken.
@@ -146,10 +140,7 @@ impl Persisting {
         labels: Option<NewFileLabels>,
         file_systems: Vec<Multilabel>,
     ) -> io::Result<()> {
-        *self.shared.wanted.lock() = Some(Wanted {
-            labels,
-            file_systems,
-        });
+        *self.shared.wanted.lock() = Some((labels, file_systems));
         self.wake()
     }
 
@@ -215,12 +206,8 @@ fn run(shared: &Shared) {
             let all = at_work.iter_mut();
             all.for_each(|(_, persister)| persister.look_again());
         }
-        if let Some(wanted) = shared.wanted.lock().take() {
-            labels = wanted.labels;
-            let wanted = match labels {
-                Some(_) => wanted.file_systems,
-                None => Vec::new(),
-            };
+        if let Some((fresh, wanted)) = shared.wanted.lock().take() {
+            labels = fresh;
             at_work = exchange(at_work, wanted, &shared.watched);
         }
         let mut more = false;
