@@ -131,18 +131,6 @@ impl Signer {
     fn stamp(&self, key: &SessionKey, policy: &Policy) -> Option<Stamp> {
         self.keys.stamp(&key.user, purpose(key, policy))
     }
-
-    /// The users who sign by an agent.
-    fn agents(&self) -> std::io::Result<Vec<AgentView>> {
-        let lent = self.loans.users();
-        let agents = self.keys.agents()?.into_iter();
-        let agents = agents.map(|(user, key)| AgentView {
-            key: key.fingerprint(HashAlg::Sha256).to_string(),
-            lent: lent.contains(&user),
-            user,
-        });
-        Ok(agents.collect())
-    }
 }
 
 /// Runs the signer until the process ends.
@@ -280,9 +268,17 @@ impl Answers<Enable> for Signer {
 impl Answers<Agents> for Signer {
     async fn answer(&self, _: Agents) -> Result<AgentsView, Failed> {
         let folder = paths::PRIVATE_KEYS_DIRECTORY;
-        let agents = self.agents();
+        let lent = self.loans.users();
+        let agents = self.keys.agents();
         let agents = agents.map_err(|error| Failed::new(format!("{folder}: {error}")))?;
-        Ok(AgentsView { agents })
+        let agents = agents.into_iter().map(|(user, key)| AgentView {
+            key: key.fingerprint(HashAlg::Sha256).to_string(),
+            lent: lent.contains(&user),
+            user,
+        });
+        Ok(AgentsView {
+            agents: agents.collect(),
+        })
     }
 }
 
