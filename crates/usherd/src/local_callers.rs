@@ -81,9 +81,7 @@ impl LocalCallers {
             return caller;
         }
     }
-}
 
-impl LocalCallers {
     fn closers_of(&self, uid: u32) -> Arc<Semaphore> {
         let mut all = self.closers.lock();
         if let Some(closers) = all.get(&uid).and_then(Weak::upgrade) {

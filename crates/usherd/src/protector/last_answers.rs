@@ -196,17 +196,15 @@ impl LastAnswers {
     pub(super) fn view(&self, now: u64) -> Vec<NameView> {
         let views = self.wanted.iter().map(|name| {
             let answer = self.answers.get(name);
+            let former = answer.into_iter().flat_map(|answer| &answer.former);
+            let former = former.map(|(address, since)| FormerAddress {
+                address: *address,
+                age: now.saturating_sub(*since),
+            });
             NameView {
                 name: name.clone(),
                 addresses: answer.map_or_else(Vec::new, |answer| answer.addresses.clone()),
-                former: answer.map_or_else(Vec::new, |answer| {
-                    let former = answer.former.iter();
-                    let former = former.map(|(address, since)| FormerAddress {
-                        address: *address,
-                        age: now.saturating_sub(*since),
-                    });
-                    former.collect()
-                }),
+                former: former.collect(),
                 is_crowded: self.crowded.contains(name),
                 age: answer.map(|answer| now.saturating_sub(answer.at)),
                 why_not: self.failures.get(name).cloned(),
