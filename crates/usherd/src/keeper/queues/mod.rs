@@ -122,12 +122,8 @@ impl Common {
 
     async fn report_lost(&self, queue: &Arc<Queue>, refusal: Refusal) {
         let queue = Arc::clone(queue);
-        if self
-            .lost
-            .send(LostAccount { queue, refusal })
-            .await
-            .is_err()
-        {
+        let report = LostAccount { queue, refusal };
+        if self.lost.send(report).await.is_err() {
             tracing::error!("the sessions of an account that is gone do not end");
         }
     }

@@ -106,7 +106,6 @@ impl Drop for Session {
 
 /// The environment in an answer.
 fn read(answer: &[u8]) -> Result<Vec<(String, String)>, SessionError> {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec());
     match answer.split_first() {
         None => Err(SessionError::Ended),
         Some((&OPENED, [])) => Ok(Vec::new()),
@@ -115,7 +114,7 @@ fn read(answer: &[u8]) -> Result<Vec<(String, String)>, SessionError> {
             .ok_or(SessionError::Malformed)?
             .split(|byte| *byte == 0)
             .map(|entry| {
-                let entry = text(entry).ok()?;
+                let entry = std::str::from_utf8(entry).ok()?;
                 let (name, value) = entry.split_once('=')?;
                 (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()))
             })
