@@ -43,14 +43,14 @@ impl Answers<Sockets> for Force {
 
 impl Answers<Peers> for Force {
     async fn answer(&self, _: Peers) -> Result<Report, Failed> {
-        Ok(self.ike().report())
+        Ok(self.ike.report())
     }
 }
 
 impl Answers<Status> for Force {
     async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
         let view = self.view()?;
-        let report = self.ike().report();
+        let report = self.ike.report();
         let classes = report.peers.iter().flat_map(|peer| &peer.classes);
         let protected = classes.clone().filter(|class| class.protected).count();
         let numbers = [
@@ -64,11 +64,11 @@ impl Answers<Status> for Force {
             ("peers", report.peers.len()),
             ("sas_wanted", classes.count()),
             ("sas", protected),
-            ("guarded", usize::from(self.is_guarded())),
+            ("guarded", usize::from(self.state.lock().is_guarded)),
         ];
         let numbers = numbers.map(|(name, number)| (name, number as u64));
-        let generation = self.generation();
-        let mut status = StatusView::new::<roles::Protector>(generation, numbers, view.troubles);
+        let mut status =
+            StatusView::new::<roles::Protector>(view.generation, numbers, view.troubles);
         status.numbers.extend(view.counters);
         Ok(status)
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
@@ -43,7 +43,7 @@ pub(super) struct Settings {
 #[derive(Debug)]
 pub(super) struct Force {
     settings: Settings,
-    ike: Ike,
+    pub(super) ike: Ike,
     pub(super) state: Mutex<State>,
     /// The names that the policy in force has looked up.
     wanted: watch::Sender<BTreeSet<HostName>>,
@@ -66,15 +66,6 @@ impl Force {
         }
     }
 
-    /// The state. The lock is held while the value lives.
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
-    pub(super) fn ike(&self) -> &Ike {
-        &self.ike
-    }
-
     /// Checks whether a configuration can be put in force, as far as that shows without a change. Two
     /// errors show only when it is put in force: a failure of the kernel, and two blocks for one file
     /// in the first policy with a block.
@@ -89,7 +80,7 @@ impl Force {
         let mut applications = policy.applications.iter();
         let may_protect = applications.any(|block| !block.protections.is_empty());
         if may_protect || !classes(&tables).is_empty() {
-            self.negotiation(policy, &tables)?;
+            negotiation::configuration(policy, &tables, &self.settings.host_key)?;
         }
         match &state.ipsec {
             Some(ipsec) if !tables.is_empty() => {
@@ -177,7 +168,10 @@ impl Force {
         let classes = classes(&tables);
         let ike = match classes.is_empty() {
             true => None,
-            false => Some(self.negotiation(policy, &tables)?),
+            false => {
+                let host_key = &self.settings.host_key;
+                Some(negotiation::configuration(policy, &tables, host_key)?)
+            }
         };
         let hosts = ike.as_ref().map_or_else(Vec::new, |ike| ike.peers.clone());
         let held = state.negotiated.held(&hosts, &classes);
@@ -222,15 +216,6 @@ impl Force {
         state.tables = tables;
         state.peers = peers;
         Ok(())
-    }
-
-    /// The configuration that charon is to have for these tables.
-    fn negotiation(
-        &self,
-        policy: &Policy,
-        tables: &Tables,
-    ) -> Result<usher_ike::Configuration, ProtectionError> {
-        negotiation::configuration(policy, tables, &self.settings.host_key)
     }
 
     /// The names to look up, and their changes.
@@ -450,18 +435,6 @@ impl Force {
             ),
             Err(error) => tracing::error!(%error, "this host's addresses cannot be listed"),
         }
-    }
-
-    /// Returns whether the guard keeps other processes from the loaded objects.
-    pub(super) fn is_guarded(&self) -> bool {
-        self.state.lock().is_guarded
-    }
-
-    /// The generation in force.
-    pub(super) fn generation(&self) -> u64 {
-        let state = self.state.lock();
-        let configuration = state.configuration.as_ref();
-        configuration.map_or(0, |configuration| configuration.generation())
     }
 }
 

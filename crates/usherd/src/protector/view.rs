@@ -18,7 +18,7 @@ impl Force {
     /// # Errors
     /// When the kernel's state cannot be read.
     pub(super) fn view(&self) -> Result<ProtectionView, IpsecError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mut view = ProtectionView::default();
         let State {
             configuration,
@@ -153,7 +153,7 @@ impl Force {
             ));
         }
         let asks_charon = !tables.classes.is_empty();
-        let report = self.ike().report();
+        let report = self.ike.report();
         let troubles = [report.trouble, report.lacks].into_iter().flatten();
         view.troubles.extend(troubles.filter(|_| asks_charon));
         view.troubles
