@@ -157,7 +157,8 @@ pub fn runtime() -> Result<Runtime, StartError> {
 /// A process of the role `R`.
 #[derive(Debug)]
 pub struct Start<R> {
-    account: Account,
+    /// The role's account.
+    pub account: Account,
     role: PhantomData<R>,
 }
 
@@ -184,11 +185,6 @@ impl<R: HasRole> Start<R> {
             account,
             role: PhantomData,
         })
-    }
-
-    /// The role's account.
-    pub fn account(&self) -> Account {
-        self.account
     }
 
     /// Binds the control socket. Fails for a second daemon of the role.

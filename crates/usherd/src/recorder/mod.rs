@@ -35,7 +35,7 @@ const REPLIES: usize = 4096;
 /// Runs the recorder until the process ends.
 pub fn run() -> Result<(), StartError> {
     let start = Start::<roles::Recorder>::begin()?;
-    let account = start.account();
+    let account = start.account;
     let keeper = start::account_of(roles::Keeper::ROLE)?;
     let directory = Path::new(paths::LOG_DIRECTORY);
     std::fs::create_dir_all(directory)

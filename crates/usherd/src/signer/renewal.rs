@@ -15,7 +15,7 @@ use super::tickets::TokenPermit;
 
 /// Fills tickets as they are used up, and renews their sessions.
 pub async fn keep_filled(signer: Arc<Signer>) -> io::Result<()> {
-    let Some(kernel) = signer.tickets.kernel() else {
+    let Some(kernel) = &signer.tickets.kernel else {
         return std::future::pending().await;
     };
     let renew_all = |wanted| {

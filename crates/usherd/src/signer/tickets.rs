@@ -30,8 +30,8 @@ const BEHIND: u32 = 1;
 /// All tickets of this host.
 #[derive(Default)]
 pub struct Tickets {
-    /// None if the kernel refuses the programs.
-    kernel: Option<ticket::Tickets>,
+    /// The programs; none if the kernel refuses them.
+    pub kernel: Option<ticket::Tickets>,
     state: Arc<Mutex<State>>,
 }
 
@@ -126,11 +126,6 @@ impl Tickets {
             kernel: kernel.ok(),
             state: Arc::default(),
         }
-    }
-
-    /// The programs, if the kernel accepts them.
-    pub fn kernel(&self) -> Option<&ticket::Tickets> {
-        self.kernel.as_ref()
     }
 
     /// Whether the kernel accepts tickets.
