@@ -46,7 +46,7 @@ pub fn measure(rounds: usize) -> Result<Vec<Row>, Box<dyn Error>> {
             ])
             .user(ALICE.name)
     };
-    let rate = |name: &str, samples| Row::rate(name, "MB/s", samples);
+    let rate = |name: &str, samples| Row::in_unit(name, "MB/s", samples);
     eprintln!("{MEGABYTES} MB a connection: {rounds} rounds of four ...");
     let [plain, direct, proxy, connect] = columns(client("1", &rounds.to_string()))?;
     let single = Row::relate(

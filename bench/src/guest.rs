@@ -67,6 +67,6 @@ pub fn rows(
 pub fn row(kernel: &str, figure: Figure) -> Row {
     Row {
         kernel: kernel.into(),
-        ..Row::rate(&figure.name, &figure.unit, figure.samples)
+        ..Row::in_unit(&figure.name, &figure.unit, figure.samples)
     }
 }

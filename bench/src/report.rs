@@ -52,7 +52,7 @@ impl Row {
     }
 
     /// A row of samples in this unit.
-    pub fn rate(name: &str, unit: &str, samples: Vec<f64>) -> Self {
+    pub fn in_unit(name: &str, unit: &str, samples: Vec<f64>) -> Self {
         Self {
             unit: unit.into(),
             ..Self::new(name, samples)
@@ -61,12 +61,12 @@ impl Row {
 
     /// A row of one number of bytes.
     pub fn bytes(name: &str, bytes: f64) -> Self {
-        Self::rate(name, "bytes", vec![bytes])
+        Self::in_unit(name, "bytes", vec![bytes])
     }
 
     /// A row of rates, each measured over about a second.
     pub fn rates(name: &str, rates: Vec<f64>) -> Self {
-        Self::rate(name, "per second", rates)
+        Self::in_unit(name, "per second", rates)
     }
 
     /// Sets each row's ratio to the row `base`.

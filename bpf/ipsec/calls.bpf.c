@@ -75,7 +75,7 @@ static __always_inline int is_as_demanded(const struct in_force *now, __u32 appl
 }
 
 /* A use of a socket by a program that a block may govern. */
-struct use {
+struct socket_use {
 	struct caller caller;
 	struct sock___ends *socket;
 	__u32 generation;
@@ -91,9 +91,10 @@ struct use {
  * or only one that is no longer governed, and so the caller is its maker from now on, as `fresh`
  * says.
  *
- * A global function, which the verifier follows once, and not at each hook.
+ * A global function, because the verifier follows it once a program, and not once for each way to
+ * its call.
  */
-__noinline int judge(const struct use *use, struct usher_governed *maker,
+__noinline int judge(const struct socket_use *use, struct usher_governed *maker,
 		     struct usher_governed *fresh)
 {
 	struct usher_policy_entry *entry;
@@ -139,12 +140,12 @@ static __always_inline int has_maker(const struct in_force *now, struct sock *sk
 /* The calling program uses a socket. Every send and receive of the host passes here, so the calls
  * at sockets with a governed maker leave first, and then those of programs that no block governs.
  */
-static __always_inline int use(struct socket *socket)
+static __always_inline int at_use(struct socket *socket)
 {
 	struct usher_governed fresh __aligned = {}, *maker;
 	struct sock *used = socket->sk;
 	struct in_force now = {};
-	struct use use = {};
+	struct socket_use use = {};
 
 	if (!used)
 		return 0;
@@ -176,7 +177,7 @@ static __always_inline int use(struct socket *socket)
 	SEC("lsm/" hook)                                                                           \
 	int BPF_PROG(name, struct socket *socket)                                                  \
 	{                                                                                          \
-		return use(socket);                                                                \
+		return at_use(socket);                                                             \
 	}
 
 /* Hook: socket_accept, because a program may accept at a listener that another program made. The

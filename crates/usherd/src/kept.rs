@@ -31,3 +31,38 @@ pub fn load<T: DeserializeOwned + Default>(path: impl AsRef<Path>, limit: u64) -
 pub fn save(path: impl AsRef<Path>, kept: &impl Serialize) -> io::Result<()> {
     write_atomically(path.as_ref(), &serde_json::to_vec(kept)?, 0o600)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    type Kept = BTreeMap<String, u32>;
+
+    #[test]
+    fn what_was_kept_is_read_and_a_missing_file_is_the_default() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kept");
+        assert_eq!(load::<Kept>(&path, 64).unwrap(), Kept::new());
+        let kept = Kept::from([("one".to_owned(), 1)]);
+        save(&path, &kept).unwrap();
+        assert_eq!(load::<Kept>(&path, 64).unwrap(), kept);
+        let length = std::fs::metadata(&path).unwrap().len();
+        assert_eq!(load::<Kept>(&path, length).unwrap(), kept);
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_or_cut_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kept");
+        save(&path, &Kept::from([("one".to_owned(), 1)])).unwrap();
+        let length = std::fs::metadata(&path).unwrap().len();
+        let refused = |limit| load::<Kept>(&path, limit).unwrap_err().kind();
+        assert_eq!(refused(length - 1), io::ErrorKind::FileTooLarge);
+        std::fs::write(&path, "{\"one\":").unwrap();
+        assert_eq!(refused(64), io::ErrorKind::UnexpectedEof);
+        std::fs::write(&path, "[]").unwrap();
+        assert_eq!(refused(64), io::ErrorKind::InvalidData);
+    }
+}

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The mask is the first 12 bytes of SipHash-2-4-128 (Aumasson and Bernstein, 2012) under the
-//! session's token key over the connection's endpoints ([`ConnectionTuple::encode`](usher_base::ConnectionTuple::encode)) and the four
-//! bytes before it. So an observer cannot move the element to another connection, and a forgery
+//! session's token key over the connection's endpoints ([`usher_base::ConnectionTuple::encode`]) and
+//! the four bytes before it. So an observer cannot move the element to another connection, and a forgery
 //! without the key fails at the zero byte 255 times in 256, before anything is hashed. Slot and key
 //! come over the control channel when the session is opened. The slot is the server's number for the
 //! session.
@@ -123,8 +123,7 @@ mod tests {
 
     #[test]
     fn fixed_vectors() {
-        // Computed independently, by Python's hashlib:
-        // docs/PROTOCOL.md has the same values.
+        // Computed independently, by Python's hashlib: docs/PROTOCOL.md has the same values.
         let hex = |bytes: &[u8]| {
             bytes
                 .iter()

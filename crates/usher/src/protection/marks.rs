@@ -36,31 +36,38 @@ pub struct Found {
     pub unseen: Vec<String>,
 }
 
-/// The words of a command that lists rules, and the reader of its list.
-struct Tool(&'static [&'static str], fn(&str) -> Vec<User>);
+/// A command that lists rules, and the reader of its list.
+struct Tool {
+    words: &'static [&'static str],
+    read: fn(&str) -> Vec<User>,
+}
 
 const TOOLS: [Tool; 11] = [
-    Tool(&["ip", "-json", "rule", "show"], routing_rules),
-    Tool(&["ip", "-json", "-6", "rule", "show"], routing_rules),
-    Tool(&["ip", "xfrm", "policy"], xfrm),
+    Tool::new(&["ip", "-json", "rule", "show"], routing_rules),
+    Tool::new(&["ip", "-json", "-6", "rule", "show"], routing_rules),
+    Tool::new(&["ip", "xfrm", "policy"], xfrm),
     // Without the keys of the SAs, which this process has no need to know.
-    Tool(&["ip", "xfrm", "state", "list", "nokeys"], xfrm),
-    Tool(&["nft", "-j", "list", "ruleset"], nftables),
-    Tool(&["iptables-save"], iptables),
-    Tool(&["ip6tables-save"], iptables),
-    Tool(&["iptables-legacy-save"], iptables),
-    Tool(&["ip6tables-legacy-save"], iptables),
-    Tool(&["wg", "show", "all", "fwmark"], wireguard),
-    Tool(
+    Tool::new(&["ip", "xfrm", "state", "list", "nokeys"], xfrm),
+    Tool::new(&["nft", "-j", "list", "ruleset"], nftables),
+    Tool::new(&["iptables-save"], iptables),
+    Tool::new(&["ip6tables-save"], iptables),
+    Tool::new(&["iptables-legacy-save"], iptables),
+    Tool::new(&["ip6tables-legacy-save"], iptables),
+    Tool::new(&["wg", "show", "all", "fwmark"], wireguard),
+    Tool::new(
         &["systemctl", "show", "--property=Id,Mark", "*.socket"],
         units,
     ),
 ];
 
 impl Tool {
+    const fn new(words: &'static [&'static str], read: fn(&str) -> Vec<User>) -> Self {
+        Self { words, read }
+    }
+
     /// Refuses a list that should be JSON and is not. An empty text is an empty list.
     fn require_json(&self, text: String) -> Result<String, Unread> {
-        let is_json = self.0.iter().any(|word| ["-j", "-json"].contains(word));
+        let is_json = self.words.iter().any(|word| ["-j", "-json"].contains(word));
         match is_json && !text.trim().is_empty() {
             true => match serde_json::from_str::<IgnoredAny>(&text) {
                 Ok(_) => Ok(text),
@@ -76,7 +83,7 @@ pub fn look() -> Found {
     let mut found = Found::default();
     let deadline = Instant::now() + LIMIT;
     for tool in &TOOLS {
-        let Tool(words, read) = tool;
+        let Tool { words, read } = tool;
         match output(words, deadline).and_then(|text| tool.require_json(text)) {
             Ok(text) => found.users.extend(read(&text)),
             Err(reason) => found.unseen.push(format!("{} ({reason})", words.join(" "))),

@@ -59,7 +59,8 @@ pub(super) struct Persisting {
 
 #[derive(Debug)]
 struct Shared {
-    /// What the thread does not know yet: file systems, and the source of their labels.
+    /// The source of labels and the file systems that are to replace the former ones, until the thread takes them
+    /// over.
     wanted: Mutex<Option<(Option<NewFileLabels>, Vec<Multilabel>)>>,
     watched: Mutex<BTreeMap<String, Watched>>,
     looks_again: AtomicBool,

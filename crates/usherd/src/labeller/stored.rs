@@ -1,12 +1,11 @@
 //! The list of loaded modules: for the next boot, and for programs that ask which modules there are.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use usher_daemon::files::write_atomically;
+use usher_daemon::files::{remove_if_there, write_atomically};
 use usher_local::paths;
 
 use crate::kept;
@@ -70,8 +69,5 @@ pub(super) fn show(names: &[String]) -> io::Result<()> {
 
 /// Shows that there is no framework.
 pub(super) fn forget_shown() -> io::Result<()> {
-    match fs::remove_file(paths::SHOWN_MODULES) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    remove_if_there(paths::SHOWN_MODULES)
 }

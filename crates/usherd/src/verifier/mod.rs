@@ -113,14 +113,16 @@ pub fn run() -> Result<(), StartError> {
         .build()
         .attempt("cannot start the runtime of handshakes")?;
     let shaking = handshakes.handle().clone();
-    start::runtime()?.block_on(async {
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    start::runtime()?
+        .block_on(async {
             let listener = TcpListener::from_std(listener)?;
             let control = tokio::spawn(control.serve(Arc::clone(&verifier)));
             let keeper = tokio::spawn(hear_keeper(Arc::clone(&verifier)));
             start::ready();
             tracing::info!(port, "verifier ready");
             tokio::select! {
-                result = channel::serve(verifier, TlsAcceptor::from(Arc::new(config)), listener, shaking) => result,
+                result = channel::serve(verifier, acceptor, listener, shaking) => result,
                 result = control => result?,
                 result = keeper => result.map_err(std::io::Error::other),
                 () = watchdog() => Ok(()),
