@@ -95,11 +95,10 @@ fn change_after_exec() -> bool {
 
 fn exec_by_a_thread(script: &str) {
     let script = script.to_owned();
-    let _ = std::thread::spawn(move || {
+    in_thread(move || {
         let failed = Command::new("sh").args(["-c", &script]).exec();
         panic!("{failed}");
-    })
-    .join();
+    });
     panic!("the thread came back");
 }
 
@@ -278,7 +277,7 @@ ownership_tests! {
                 expect_refused(own_namespace());
                 in_child(|| expect_refused(setuid(SERVICE)));
             });
-            std::thread::spawn(|| expect_refused(setuid(SERVICE))).join().unwrap();
+            in_thread(|| expect_refused(setuid(SERVICE)));
         });
     }
 

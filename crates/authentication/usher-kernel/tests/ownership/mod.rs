@@ -147,7 +147,9 @@ pub struct Process {
 /// Forks; the child runs `body`, which must return.
 pub fn process(body: impl FnOnce(&mut UnixStream)) -> Process {
     let (line, mut far) = UnixStream::pair().unwrap();
-    // SAFETY: the other threads of the tests hold no lock: they wait for their turn.
+    // SAFETY: the child has a copy of this thread only, while another one may just end a test or start
+    // the next. After a fork, the C library's locks are free; `body` takes none of the standard
+    // library's (`thread`).
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", io::Error::last_os_error());
     if pid == 0 {
@@ -195,6 +197,49 @@ pub fn with_a_grant(world: &World, body: impl FnOnce()) {
 #[track_caller]
 pub fn in_child(body: impl FnOnce()) {
     process(|_| body()).done();
+}
+
+/// Runs `body` in another thread of this process and waits for its end; a panic there is one here.
+///
+/// For children. A thread of the standard library enters itself in a table at its start and end, whose
+/// lock stays taken in a child if another thread of the test held it at the fork. (A process of
+/// [`process_of_its_own`] has no such thread.)
+#[track_caller]
+pub fn in_thread(body: impl FnOnce() + Send + 'static) {
+    let thread = thread(body);
+    thread.join();
+}
+
+/// A thread that [`thread`] has started.
+#[must_use = "its panic is told by `join`"]
+pub struct Thread(libc::pthread_t);
+
+/// Like [`in_thread`], without waiting.
+pub fn thread(body: impl FnOnce() + Send + 'static) -> Thread {
+    type Body = Box<dyn FnOnce() + Send>;
+    extern "C" fn run(body: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: `thread` gives each body to one thread.
+        let body = unsafe { Box::from_raw(body.cast::<Body>()) };
+        let outcome = catch_unwind(AssertUnwindSafe(*body));
+        std::ptr::without_provenance_mut(usize::from(outcome.is_err()))
+    }
+    let body: *mut Body = Box::into_raw(Box::new(Box::new(body)));
+    let mut thread = 0;
+    // SAFETY: `run` takes what `body` points to, and it has the type that `run` expects.
+    let errno =
+        unsafe { libc::pthread_create(&raw mut thread, std::ptr::null(), run, body.cast()) };
+    assert_eq!(errno, 0, "pthread_create");
+    Thread(thread)
+}
+
+impl Thread {
+    #[track_caller]
+    pub fn join(self) {
+        let mut panicked = std::ptr::null_mut();
+        // SAFETY: a thread of this process, which nobody else joins.
+        assert_eq!(unsafe { libc::pthread_join(self.0, &raw mut panicked) }, 0);
+        assert!(panicked.is_null(), "the thread panicked");
+    }
 }
 
 pub fn say(line: &mut UnixStream) {
