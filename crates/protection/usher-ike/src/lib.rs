@@ -30,4 +30,5 @@ pub use configuration::{Configuration, Peer, PeerClass, SetMark};
 pub use driver::{Acquire, Ike, Notice};
 pub use error::IkeError;
 pub use key::{IkeKey, IkePublicKey, KeyError};
+pub use sas::KernelSas;
 pub use usher_protection::{ClassReport, PeerReport, PeerState, Report};

@@ -1,9 +1,12 @@
 //! The SAs that charon lists, by the connections that they belong to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::vici::Section;
+
+/// The SAs that the kernel has: the receiver's address and the SPI of each.
+pub type KernelSas = BTreeSet<(IpAddr, u32)>;
 
 /// All SAs of Usher's connections. There may be thousands, and each path looks for its own.
 #[derive(Debug, Default)]
@@ -14,6 +17,8 @@ pub(crate) struct Sas(BTreeMap<String, Vec<IkeSa>>);
 pub(crate) struct IkeSa {
     /// This host's address; none: charon does not say it.
     pub(crate) local: Option<IpAddr>,
+    /// The peer's.
+    pub(crate) remote: Option<IpAddr>,
     pub(crate) established: bool,
     /// For how long, in seconds.
     pub(crate) age: u64,
@@ -99,8 +104,10 @@ impl IkeSa {
             .inner("child-sas")
             .into_iter()
             .flat_map(Section::sections);
+        let address = |name| sa.text(name).and_then(|text| text.parse().ok());
         Self {
-            local: sa.text("local-host").and_then(|text| text.parse().ok()),
+            local: address("local-host"),
+            remote: address("remote-host"),
             established: sa.text("state").as_deref() == Some("ESTABLISHED"),
             age: sa.number("established").unwrap_or(0),
             algorithms: joined(
@@ -113,6 +120,13 @@ impl IkeSa {
 }
 
 impl ChildSa {
+    /// Returns whether the kernel has the SA by which this host sends.
+    pub(crate) fn is_among(&self, kernel: &KernelSas, receiver: Option<IpAddr>) -> bool {
+        let spi = self.spi_out.as_ref();
+        let spi = spi.and_then(|spi| u32::from_str_radix(spi, 16).ok());
+        receiver.zip(spi).is_some_and(|sa| kernel.contains(&sa))
+    }
+
     fn read(child: &Section) -> Self {
         let state = child.text("state").unwrap_or_default();
         let number = |name| child.number(name).unwrap_or(0);
@@ -162,11 +176,14 @@ mod tests {
             .value("encr-alg", "AES_GCM_16")
             .value("encr-keysize", "256")
             .value("bytes-in", "170")
+            .value("spi-out", "c227e54c")
             .value("install-time", "5")
             .value("rekey-time", "-7");
         Section::new()
             .value("state", "ESTABLISHED")
             .value("established", "4")
+            .value("local-host", "192.0.2.1")
+            .value("remote-host", "192.0.2.2")
             .section("child-sas", Section::new().section("encryption-4", child))
     }
 
@@ -179,6 +196,13 @@ mod tests {
         assert_eq!(child.algorithms, "ESP AES_GCM_16-256");
         assert_eq!((child.age, child.bytes_in), (5, 170));
         assert_eq!(child.rekey_in, Some(-7));
+        let has = |receiver: [u8; 4], spi| {
+            let kernel = KernelSas::from([(receiver.into(), spi)]);
+            child.is_among(&kernel, sa.remote)
+        };
+        assert!(has([192, 0, 2, 2], 0xc227_e54c));
+        assert!(!has([192, 0, 2, 2], 0xc227_e54d));
+        assert!(!has([192, 0, 2, 1], 0xc227_e54c));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! SAs of the classes, as the kernel has them. charon makes them; this only reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use netlink_packet_xfrm::UserSaInfo;
@@ -38,17 +38,7 @@ impl Sas {
     }
 
     fn take(&mut self, info: &UserSaInfo, attributes: &[u16]) {
-        const ALGORITHMS: [u16; 4] = [
-            XFRMA_ALG_AUTH,
-            XFRMA_ALG_CRYPT,
-            XFRMA_ALG_AEAD,
-            XFRMA_ALG_AUTH_TRUNC,
-        ];
-        let is_ours = class_of(info.reqid).is_some();
-        // One that is being negotiated has none.
-        let is_complete = attributes.iter().any(|kind| ALGORITHMS.contains(kind));
-        let ends = address(&info.saddr, info.family).zip(address(&info.id.daddr, info.family));
-        let Some((from, to)) = ends.filter(|_| is_ours && is_complete) else {
+        let Some((from, to)) = ends(info, attributes) else {
             return;
         };
         let sa = Sa {
@@ -64,17 +54,48 @@ impl Sas {
     }
 }
 
+/// The sender and the receiver of an SA of a class. None: it is not one.
+fn ends(info: &UserSaInfo, attributes: &[u16]) -> Option<(IpAddr, IpAddr)> {
+    const ALGORITHMS: [u16; 4] = [
+        XFRMA_ALG_AUTH,
+        XFRMA_ALG_CRYPT,
+        XFRMA_ALG_AEAD,
+        XFRMA_ALG_AUTH_TRUNC,
+    ];
+    let is_ours = class_of(info.reqid).is_some();
+    // One that is being negotiated has none.
+    let is_complete = attributes.iter().any(|kind| ALGORITHMS.contains(kind));
+    let ends = address(&info.saddr, info.family).zip(address(&info.id.daddr, info.family));
+    ends.filter(|_| is_ours && is_complete)
+}
+
 /// The SAs of a network namespace.
 #[derive(Debug)]
-pub(crate) struct Sad(Channel);
+pub struct Sad(Channel);
 
 impl Sad {
     /// Those of the caller's network namespace.
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn open() -> Result<Self, IpsecError> {
         Channel::open().map(Self)
     }
 
-    pub fn list(&mut self) -> Result<Sas, IpsecError> {
+    /// All SAs of the classes: the receiver's address and the SPI of each.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn spis(&mut self) -> Result<BTreeSet<(IpAddr, u32)>, IpsecError> {
+        let mut spis = BTreeSet::new();
+        self.0.sas(|info, kinds| {
+            spis.extend(ends(info, kinds).map(|(_, to)| (to, info.id.spi)));
+        })?;
+        Ok(spis)
+    }
+
+    /// See [`Sas`].
+    pub(crate) fn list(&mut self) -> Result<Sas, IpsecError> {
         let mut sas = Sas::default();
         self.0.sas(|info, kinds| sas.take(info, kinds))?;
         Ok(sas)

@@ -33,6 +33,7 @@ mod state;
 mod view;
 
 use std::fs::{DirBuilder, File};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ use usher_daemon::packet_async::register;
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_ike::{Acquire, Ike, Notice};
-use usher_ipsec::{Event, Watcher};
+use usher_ipsec::{Event, Sad, Watcher};
 use usher_local::configuration::Configuration;
 use usher_local::paths;
 use usher_local::roles;
@@ -98,7 +99,7 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<
     made.attempt(format!("cannot make {}", paths::PROTECTOR_DIRECTORY))?;
     // The same, so that a key that is made later can be read.
     match DirBuilder::new().mode(0o755).create(paths::IKE_DIRECTORY) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             Err(error).attempt(format!("cannot make {}", paths::IKE_DIRECTORY))?;
         }
         _ => {}
@@ -114,7 +115,8 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<
     let had_guard = guard::runs()?;
     start::runtime()?.block_on(async {
         let vici = vici.unwrap_or_else(|| PathBuf::from(paths::CHARON));
-        let (ike, notices) = Ike::start(vici);
+        let mut sad = Sad::open()?;
+        let (ike, notices) = Ike::start(vici, move || sad.spis().map_err(io::Error::other));
         let force = Arc::new(Force::new(settings, ike));
         // First, so that no acquire and no change of the SPD comes between.
         let watcher = Watcher::open()?;
@@ -172,7 +174,7 @@ async fn watch(force: &Force, watcher: Watcher) -> Result<(), StartError> {
     }
 }
 
-fn readable(watcher: &Watcher) -> std::io::Result<AsyncFd<OwnedFd>> {
+fn readable(watcher: &Watcher) -> io::Result<AsyncFd<OwnedFd>> {
     let duplicate = watcher.as_fd().try_clone_to_owned()?;
     register(duplicate, Interest::READABLE)
 }

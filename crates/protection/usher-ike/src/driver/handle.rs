@@ -1,5 +1,6 @@
 //! The owner's side of the task: orders to it, notices from it, and its report.
 
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,12 +8,12 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use usher_base::HostName;
 use usher_protection::Report;
 
-use super::{Driver, Orders, Shared, Wanted};
+use super::{Driver, Shared, Wanted};
 use crate::configuration::Configuration;
+use crate::sas::KernelSas;
 
 /// The kernel asks for SAs: XFRM_MSG_ACQUIRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,21 +37,28 @@ pub struct Notice {
     pub reqid: u32,
 }
 
+/// Lists the SAs of charon's kernel.
+pub(super) type Kernel = Box<dyn FnMut() -> io::Result<KernelSas> + Send>;
+
 /// The task that drives charon. It ends when this is dropped; SAs and connections in charon stay.
 #[derive(Debug)]
 pub struct Ike {
-    orders: Orders,
+    orders: mpsc::Sender<Acquire>,
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
 
 impl Ike {
-    /// Starts the task, for the charon at this socket. The notices say which SAs have come. They must be
-    /// taken: the task waits while 1,024 of them wait.
+    /// Starts the task, for the charon at this socket. `kernel` lists the SAs of the kernel that this
+    /// charon serves; it is called when the kernel asks for SAs that charon has. The notices say which
+    /// SAs have come. They must be taken: the task waits while 1,024 of them wait.
     #[must_use]
-    pub fn start(socket: PathBuf) -> (Self, mpsc::Receiver<Notice>) {
+    pub fn start(
+        socket: PathBuf,
+        kernel: impl FnMut() -> io::Result<KernelSas> + Send + 'static,
+    ) -> (Self, mpsc::Receiver<Notice>) {
         let shared = Arc::new(Shared::default());
-        let (driver, orders, noticed) = Driver::new(socket, Arc::clone(&shared));
+        let (driver, orders, noticed) = Driver::new(socket, Box::new(kernel), Arc::clone(&shared));
         let task = tokio::spawn(driver.run());
         let ike = Self {
             orders,
@@ -75,10 +83,10 @@ impl Ike {
         self.shared.changed.notify_one();
     }
 
-    /// Has the SAs negotiated for which the kernel asks: at once, or five seconds after an attempt that
-    /// failed. Returns at once. If too many acquires wait, this one is dropped.
+    /// Has the SAs negotiated for which the kernel asks: at once, or five seconds after the last attempt.
+    /// Returns at once. If too many acquires wait, this one is dropped.
     pub fn acquire(&self, acquire: Acquire) {
-        if self.orders.try_send((acquire, Instant::now())).is_err() {
+        if self.orders.try_send(acquire).is_err() {
             tracing::warn!(?acquire, "too many acquires wait; this one is dropped");
         }
     }

@@ -23,6 +23,7 @@ use crate::configuration::Configuration;
 use crate::error::IkeError;
 use crate::paths::Paths;
 use crate::sas::{ChildSa, Sas};
+use handle::Kernel;
 pub use handle::{Acquire, Ike, Notice};
 use pairs::{Begins, Pair, Pairs};
 
@@ -45,9 +46,6 @@ const MOST_ATTEMPTS: usize = 16;
 /// Most orders and notices that wait. Further orders are dropped: the kernel repeats an acquire while a
 /// program sends. Notices are never dropped.
 const MOST_WAITING: usize = 1_024;
-
-/// The way of the kernel's acquires, each with the time when it came.
-type Orders = mpsc::Sender<(Acquire, Instant)>;
 
 /// The connections that charon is to have.
 #[derive(Clone, Debug, Default)]
@@ -101,8 +99,9 @@ struct Shared {
 
 struct Driver {
     socket: PathBuf,
+    kernel: Kernel,
     shared: Arc<Shared>,
-    acquires: mpsc::Receiver<(Acquire, Instant)>,
+    acquires: mpsc::Receiver<Acquire>,
     notices: mpsc::Sender<Notice>,
     pairs: Pairs,
     running: JoinSet<(Pair, Result<(), IkeError>)>,
@@ -114,11 +113,16 @@ struct Driver {
 
 impl Driver {
     /// A driver that has done nothing, the way for orders to it, and that of its notices.
-    fn new(socket: PathBuf, shared: Arc<Shared>) -> (Self, Orders, mpsc::Receiver<Notice>) {
+    fn new(
+        socket: PathBuf,
+        kernel: Kernel,
+        shared: Arc<Shared>,
+    ) -> (Self, mpsc::Sender<Acquire>, mpsc::Receiver<Notice>) {
         let (orders, acquires) = mpsc::channel(MOST_WAITING);
         let (notices, noticed) = mpsc::channel(MOST_WAITING);
         let driver = Self {
             socket,
+            kernel,
             shared,
             acquires,
             notices,
@@ -194,8 +198,8 @@ impl Driver {
                     }
                     listing = Instant::now();
                 }
-                Some((acquire, at)) = self.acquires.recv() => {
-                    if self.acquired(&current, acquire, at) {
+                Some(acquire) = self.acquires.recv() => {
+                    if self.acquired(&current, acquire) {
                         listing = listing.min(Instant::now() + GATHERING);
                     }
                 }
@@ -323,25 +327,32 @@ impl Driver {
     }
 
     /// The kernel asks for SAs. Returns whether those that charon has must be looked at.
-    fn acquired(&mut self, current: &Current, acquire: Acquire, at: Instant) -> bool {
+    fn acquired(&mut self, current: &Current, acquire: Acquire) -> bool {
         let Acquire {
             source,
             peer,
             reqid,
         } = acquire;
         let (source, peer) = (source.to_canonical(), peer.to_canonical());
+        let now = Instant::now();
         let mut look = false;
         for path in current.paths.to(peer) {
             let pair = (path.connection.clone(), reqid);
-            look |= self.pairs.acquired(&pair, source, at);
+            look |= self.pairs.acquired(&pair, source, now);
         }
         look
     }
 
     /// The SAs that charon has and the kernel has lost.
     fn lost<'s>(&mut self, current: &Current, sas: &'s Sas) -> Vec<&'s ChildSa> {
-        let now = Instant::now();
-        self.pairs.lost(sas, |reqid| class_of(current, reqid), now)
+        let class_of = |reqid| class_of(current, reqid);
+        let listed = self
+            .pairs
+            .lost(sas, &mut self.kernel, class_of, Instant::now());
+        listed.unwrap_or_else(|error| {
+            tracing::warn!("cannot list the kernel's SAs: {error}");
+            Vec::new()
+        })
     }
 
     /// Takes notice of the SAs that there are. Waits while too many notices wait to be taken: a pair counts
@@ -353,7 +364,7 @@ impl Driver {
                 let pair = (path.connection.clone(), reqid);
                 let name = class.class.name();
                 let is_up = sas.installed(&path.connection, name).is_some();
-                if !self.pairs.set_up(&pair, is_up, Instant::now()) {
+                if !self.pairs.set_up(&pair, is_up) {
                     continue;
                 }
                 let (host, peer) = (path.peer.clone(), path.address);
@@ -443,7 +454,7 @@ mod tests {
     use crate::configuration::Peer;
     use crate::configuration::tests::configuration;
     use crate::key::IkePublicKey;
-    use crate::sas::IkeSa;
+    use crate::sas::{IkeSa, KernelSas};
     use usher_protection::Profile;
 
     /// More than can wait, all in one listing.
@@ -468,6 +479,7 @@ mod tests {
             let child = ChildSa::installed(class.class.name());
             let sa = IkeSa {
                 local: None,
+                remote: None,
                 established: true,
                 age: 1,
                 algorithms: String::new(),
@@ -476,7 +488,9 @@ mod tests {
             sas.add(&path.connection, sa);
             pairs.insert((path.connection.clone(), class.reqid), Begins::Here);
         }
-        let (mut driver, _orders, mut notices) = Driver::new(PathBuf::new(), Arc::default());
+        let kernel = Box::new(|| Ok(KernelSas::new()));
+        let (mut driver, _orders, mut notices) =
+            Driver::new(PathBuf::new(), kernel, Arc::default());
         driver.pairs.retain(pairs, Instant::now());
         let noting = tokio::spawn(async move {
             driver.note(&current, &sas, false).await;

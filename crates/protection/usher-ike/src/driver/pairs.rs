@@ -5,25 +5,24 @@
 //! waits after failures for long, or end SAs that other programs use.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::handle::Kernel;
 use crate::sas::{ChildSa, Sas};
 
 /// First and longest wait after an attempt that failed.
 const RETRYING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// The wait after an attempt that failed, when the kernel asks. The waits of [`RETRYING`] go on growing.
+/// The wait after an attempt when the kernel asks. The waits of [`RETRYING`] go on growing.
 const HURRIED: Duration = Duration::from_secs(5);
 
 /// How long the host with the greater name waits for the other to begin, so that seldom both do. Two
 /// pairs of SAs are no harm.
 const COURTESY: Duration = Duration::from_secs(2);
-
-/// How long a pair's SAs are left alone after they were ended because the kernel had lost them.
-const ENDING: Duration = Duration::from_secs(300);
 
 /// How long an address without SAs is reported after the kernel asked for it last.
 const REPORTING: Duration = Duration::from_secs(600);
@@ -65,12 +64,10 @@ struct State {
     tried: Option<Instant>,
     /// The reason of its failure.
     failed: Option<String>,
-    /// Since when SAs are known.
-    up: Option<Instant>,
+    /// SAs are known.
+    is_up: bool,
     /// The source addresses for which the kernel has asked since.
     asked: BTreeSet<IpAddr>,
-    /// When SAs were last ended because the kernel had lost them.
-    ended: Option<Instant>,
     /// The source addresses that have no SAs, and when the kernel last asked for each.
     bare: BTreeMap<IpAddr, Instant>,
 }
@@ -88,9 +85,8 @@ impl State {
             wait: RETRYING.0,
             tried: None,
             failed: None,
-            up: None,
+            is_up: false,
             asked: BTreeSet::new(),
-            ended: None,
             bare: BTreeMap::new(),
         }
     }
@@ -135,7 +131,7 @@ impl Pairs {
         // Other attempts with their connections wait: one of these may make the IKE SA.
         let busy: BTreeSet<&str> = running.map(|(pair, _)| pair.0.as_str()).collect();
         let wanted = states.filter(|(_, state)| !state.on_demand || state.needed);
-        wanted.filter(move |(pair, state)| state.up.is_none() && !busy.contains(pair.0.as_str()))
+        wanted.filter(move |(pair, state)| !state.is_up && !busy.contains(pair.0.as_str()))
     }
 
     /// An attempt begins.
@@ -162,7 +158,7 @@ impl Pairs {
     /// Returns whether the pair waits for the kernel to ask.
     pub(super) fn is_idle(&self, pair: &Pair) -> bool {
         let state = self.0.get(pair);
-        state.is_some_and(|state| state.on_demand && !state.needed && state.up.is_none())
+        state.is_some_and(|state| state.on_demand && !state.needed && !state.is_up)
     }
 
     /// The reason of the last attempt's failure.
@@ -171,17 +167,13 @@ impl Pairs {
     }
 
     /// The pair has SAs, or has none. Returns whether they have come only now.
-    pub(super) fn set_up(&mut self, pair: &Pair, is_up: bool, now: Instant) -> bool {
+    pub(super) fn set_up(&mut self, pair: &Pair, is_up: bool) -> bool {
         let Some(state) = self.0.get_mut(pair) else {
             return false;
         };
-        if !is_up {
-            state.up = None;
-            return false;
-        }
-        let is_new = state.up.is_none();
+        let is_new = is_up && !state.is_up;
+        state.is_up = is_up;
         if is_new {
-            state.up = Some(now);
             state.needed = false;
             state.wait = RETRYING.0;
             state.failed = None;
@@ -196,64 +188,70 @@ impl Pairs {
         }
     }
 
-    /// At `at` the kernel asked for SAs of the pair from this source address. Makes an attempt due where
-    /// there are none. Returns whether there are some: then they must be looked at.
-    pub(super) fn acquired(&mut self, pair: &Pair, source: IpAddr, at: Instant) -> bool {
+    /// The kernel asks for SAs of the pair from this source address. Makes an attempt due where there are
+    /// none. Returns whether there are some: then they must be looked at.
+    pub(super) fn acquired(&mut self, pair: &Pair, source: IpAddr, now: Instant) -> bool {
         let Some(state) = self.0.get_mut(pair) else {
             return false;
         };
-        match state.up {
-            None => {
-                let earliest = state.tried.map_or(at, |tried| tried + HURRIED);
-                state.next = state.next.min(earliest);
-                state.needed = true;
-                false
-            }
-            // It is older than the SAs, and the reason that they came.
-            Some(up) if at <= up => false,
-            Some(_) => {
-                if state.asked.len() < MOST_SOURCES {
-                    state.asked.insert(source);
-                }
-                true
-            }
+        if !state.is_up {
+            state.next = state.next.min(state.earliest(now));
+            state.needed = true;
+        } else if state.asked.len() < MOST_SOURCES {
+            state.asked.insert(source);
         }
+        state.is_up
     }
 
-    /// The SAs among these that charon has and the kernel has lost: it asked for them, from their own
-    /// source address, after they had come. charon makes no others while it has them. A pair's are ended
-    /// once in [`ENDING`]. `class_of` names the class of a reqid.
+    /// The SAs among these that the kernel has asked for and does not have. charon makes no others while
+    /// it has them. Where SAs have come since the kernel asked, it has them. `class_of` names the class of
+    /// a reqid. The kernel's SAs are listed once, and only if they are needed.
+    ///
+    /// # Errors
+    /// When they cannot be listed. What the kernel has asked for is looked at again the next time.
     pub(super) fn lost<'s>(
         &mut self,
         sas: &'s Sas,
+        kernel: &mut Kernel,
         class_of: impl Fn(u32) -> Option<&'static str>,
         now: Instant,
-    ) -> Vec<&'s ChildSa> {
+    ) -> io::Result<Vec<&'s ChildSa>> {
+        let mut listed = None;
         let mut lost = Vec::new();
         for (pair, state) in &mut self.0 {
-            for source in std::mem::take(&mut state.asked) {
+            for source in state.asked.clone() {
                 let own = sas.of(&pair.0).iter();
                 let own = own.filter(|sa| sa.local == Some(source));
-                let children: Vec<&ChildSa> = own
-                    .flat_map(|sa| &sa.children)
-                    .filter(|child| class_of(pair.1) == Some(child.name.as_str()))
-                    .collect();
-                if children.is_empty() {
+                let children = own.flat_map(|sa| sa.children.iter().map(move |child| (sa, child)));
+                let mut children = children
+                    .filter(|(_, child)| class_of(pair.1) == Some(child.name.as_str()))
+                    .peekable();
+                if children.peek().is_none() {
                     state.miss(pair, source, now);
-                } else if state.ended.is_none_or(|ended| now >= ended + ENDING) {
+                    continue;
+                }
+                let kernel = match &mut listed {
+                    Some(listed) => listed,
+                    none => none.insert(kernel()?),
+                };
+                let (there, gone): (Vec<_>, Vec<_>) = children
+                    .filter(|(_, child)| child.installed)
+                    .partition(|(sa, child)| child.is_among(kernel, sa.remote));
+                if there.is_empty() && !gone.is_empty() {
                     tracing::warn!(
                         connection = pair.0,
                         reqid = pair.1,
-                        "the kernel has lost SAs that charon has; they are negotiated again, at most \
-                         every five minutes"
+                        "the kernel has lost SAs that charon has; they are negotiated again"
                     );
-                    lost.extend(children);
-                    state.up = None;
-                    state.ended = Some(now);
+                    lost.extend(gone.into_iter().map(|(_, child)| child));
+                    state.is_up = false;
+                    state.needed = true;
+                    state.next = state.earliest(now);
                 }
             }
+            state.asked.clear();
         }
-        lost
+        Ok(lost)
     }
 
     /// This host's addresses that programs of the pair send from and that have no SAs.
@@ -266,6 +264,11 @@ impl Pairs {
 }
 
 impl State {
+    /// When the next attempt may begin if the kernel asks.
+    fn earliest(&self, now: Instant) -> Instant {
+        self.tried.map_or(now, |tried| now.max(tried + HURRIED))
+    }
+
     /// The kernel asked for a source address that has no SAs.
     fn miss(&mut self, pair: &Pair, source: IpAddr, now: Instant) {
         self.bare.retain(|_, asked| *asked + REPORTING > now);
@@ -288,7 +291,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sas::IkeSa;
+    use crate::sas::{IkeSa, KernelSas};
 
     const CLASS: &str = "encryption";
     const REQID: u32 = 0x7500;
@@ -305,15 +308,17 @@ mod tests {
     fn pairs(is_up: bool, now: Instant) -> Pairs {
         let mut pairs = Pairs::default();
         pairs.retain(BTreeMap::from([(pair(), Begins::Here)]), now);
-        pairs.set_up(&pair(), is_up, now);
+        pairs.set_up(&pair(), is_up);
         pairs
     }
 
     /// SAs from address 1, as charon lists them.
     fn sas() -> Sas {
-        let child = ChildSa::installed(CLASS);
+        let mut child = ChildSa::installed(CLASS);
+        child.spi_out = Some("c0ffee".into());
         let sa = IkeSa {
             local: Some(address(1)),
+            remote: Some(address(9)),
             established: true,
             age: 1,
             algorithms: String::new(),
@@ -324,26 +329,48 @@ mod tests {
         sas
     }
 
-    /// How many SAs end after the kernel has asked for this source. They are negotiated again.
-    fn ends(pairs: &mut Pairs, source: IpAddr, now: Instant) -> usize {
+    /// How many SAs end after a kernel that has these SPIs has asked for this source.
+    fn ends(pairs: &mut Pairs, source: IpAddr, spis: &[u32], now: Instant) -> usize {
         pairs.acquired(&pair(), source, now);
-        let ended = pairs.lost(&sas(), |_| Some(CLASS), now).len();
-        pairs.set_up(&pair(), true, now);
-        ended
+        let sas = sas();
+        let mut fails: Kernel = Box::new(|| Err(io::ErrorKind::OutOfMemory.into()));
+        let failed = pairs.lost(&sas, &mut fails, |_| Some(CLASS), now);
+        assert_eq!(failed.is_err(), source == address(1));
+        let kernel = spis.iter().map(|spi| (address(9), *spi)).collect();
+        let mut kernel: Kernel = Box::new(move || Ok(KernelSas::clone(&kernel)));
+        let mut ended = || {
+            pairs
+                .lost(&sas, &mut kernel, |_| Some(CLASS), now)
+                .unwrap()
+                .len()
+        };
+        let count = ended();
+        assert_eq!(ended(), 0, "the kernel asks no more");
+        count
     }
 
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn sas_that_the_kernel_has_lost_end_once_in_a_while() {
+    fn sas_end_if_the_kernel_has_lost_them() {
         let mut now = Instant::now();
         let mut pairs = pairs(true, now);
-        now += SECOND;
-        assert_eq!(ends(&mut pairs, address(1), now), 1);
-        now += SECOND;
-        assert_eq!(ends(&mut pairs, address(1), now), 0, "not again and again");
-        now += ENDING;
-        assert_eq!(ends(&mut pairs, address(1), now), 1, "but after a while");
+        // They have come since it asked.
+        assert_eq!(ends(&mut pairs, address(1), &[1, 0x00c0_ffee], now), 0);
+        assert_eq!(pairs.due(now), None);
+        for _ in 0..2 {
+            assert_eq!(ends(&mut pairs, address(1), &[1], now), 1);
+            assert_eq!(pairs.due(now), Some(pair()), "negotiated again at once");
+            pairs.begin(&pair());
+            pairs.end(&pair(), None, now);
+            pairs.set_up(&pair(), true);
+            // Something removes them again and again.
+            assert_eq!(ends(&mut pairs, address(1), &[], now), 1);
+            assert_eq!(pairs.due(now), None);
+            now += HURRIED;
+            assert_eq!(pairs.due(now), Some(pair()));
+            pairs.set_up(&pair(), true);
+        }
     }
 
     /// A program chooses its source address.
@@ -353,26 +380,14 @@ mod tests {
         let mut pairs = pairs(true, now);
         now += SECOND;
         for last in 2..=255 {
-            assert_eq!(ends(&mut pairs, address(last), now), 0);
+            assert_eq!(ends(&mut pairs, address(last), &[], now), 0);
         }
         let bare = pairs.bare(&pair(), now);
         assert_eq!(bare.len(), MOST_SOURCES, "{bare:?}");
         assert!(bare.contains(&address(2)), "{bare:?}");
         now += REPORTING;
         assert!(pairs.bare(&pair(), now).is_empty(), "nothing asks any more");
-        assert_eq!(ends(&mut pairs, address(1), now), 1, "the twin");
-    }
-
-    #[test]
-    fn an_acquire_older_than_the_sas_ends_none() {
-        let asked = Instant::now();
-        let mut pairs = pairs(false, asked);
-        let mut now = asked + SECOND;
-        pairs.set_up(&pair(), true, now);
-        assert!(!pairs.acquired(&pair(), address(1), asked));
-        assert!(pairs.lost(&sas(), |_| Some(CLASS), now).is_empty());
-        now += SECOND;
-        assert_eq!(ends(&mut pairs, address(1), now), 1, "the twin");
+        assert_eq!(ends(&mut pairs, address(1), &[], now), 1, "the twin");
     }
 
     #[test]
@@ -420,8 +435,8 @@ mod tests {
         pairs.acquired(&pair(), address(1), now);
         assert_eq!(pairs.due(now), Some(pair()));
         // The peer's SAs serve it as well, and when they are gone it waits again.
-        pairs.set_up(&pair(), true, now);
-        pairs.set_up(&pair(), false, now);
+        pairs.set_up(&pair(), true);
+        pairs.set_up(&pair(), false);
         assert_eq!(pairs.due(now), None);
         pairs.retain(with(Begins::Here), now);
         assert_eq!(pairs.due(now), Some(pair()));

@@ -16,7 +16,7 @@ fn in_a_runtime(test: impl Future<Output = ()>) {
 fn negotiating(world: &World, change: impl Fn(usize, &mut Configuration)) -> Vec<Ike> {
     (0..world.hosts.len())
         .map(|host| {
-            let (ike, _notices) = Ike::start(world.hosts[host].socket());
+            let (ike, _notices) = world.hosts[host].start_ike();
             let mut configuration = world.configuration(host, &[ENCRYPTION]);
             change(host, &mut configuration);
             ike.configure(configuration);
@@ -159,7 +159,7 @@ fn either_of_two_keys_is_accepted_and_no_third() {
 fn a_peer_without_common_algorithms_is_refused() {
     in_a_runtime(async {
         let world = World::new(&["a", "b"], &[ENCRYPTION]);
-        let (ike, _notices) = Ike::start(world.hosts[0].socket());
+        let (ike, _notices) = world.hosts[0].start_ike();
         // Somebody has configured charon by hand, for all hosts.
         let side = |id: &str| Section::new().value("auth", "psk").value("id", id);
         let by_hand = Section::new()
@@ -174,7 +174,7 @@ fn a_peer_without_common_algorithms_is_refused() {
             says(peer, "no algorithm in common")
         });
         // The twin: with Usher's configuration beside it.
-        let (other, _notices) = Ike::start(world.hosts[1].socket());
+        let (other, _notices) = world.hosts[1].start_ike();
         other.configure(world.configuration(1, &[ENCRYPTION]));
         wait_until_established(&ike);
         let conns = list(&world, 1, "get-conns", "conns").await;
@@ -282,7 +282,7 @@ fn a_former_key_does_not_stay_in_charon() {
         let mut former = Vec::new();
         for seed in [1, 2] {
             // The process before has ended without a word.
-            let (ike, _notices) = Ike::start(world.hosts[0].socket());
+            let (ike, _notices) = world.hosts[0].start_ike();
             let mut configuration = world.configuration(0, &[ENCRYPTION]);
             configuration.key = std::sync::Arc::new(IkeKey::from_seed([seed; 32]));
             configuration.stated = vec![configuration.key.public()];
@@ -296,7 +296,7 @@ fn a_former_key_does_not_stay_in_charon() {
             );
             former = now;
         }
-        let (ike, _notices) = Ike::start(world.hosts[0].socket());
+        let (ike, _notices) = world.hosts[0].start_ike();
         ike.configure(None);
         let end = std::time::Instant::now() + LIMIT;
         while keys().await != [own.clone()] {

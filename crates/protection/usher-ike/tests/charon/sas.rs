@@ -9,7 +9,7 @@ use crate::world::{
     strongswan_with_ml_kem, wait, wait_for,
 };
 use tokio::runtime::Runtime;
-use usher_ike::{Ike, PeerState, Report};
+use usher_ike::{Acquire, Ike, PeerState, Report};
 use usher_protection::Class;
 
 macro_rules! guest_test {
@@ -164,11 +164,20 @@ guest_test! {
         let (mut world, mut ikes, marks) = pair(&[ENCRYPTION]);
         let ike = Arc::new(ikes.remove(0));
         world.hosts[0].watch_acquires(Arc::clone(&ike));
+        // A late acquire, for SAs that have come meanwhile.
+        let address = world.hosts[1].addresses[0];
+        let before = ike.report().peers[0].classes[0].spi_out.clone();
+        ike.acquire(Acquire {
+            source: world.hosts[0].addresses[0],
+            peer: address,
+            reqid: reqid(ENCRYPTION),
+        });
+        world.hosts[0].echo(Some(ENCRYPTION), address).expect("the SAs in force go on");
+        assert_eq!(ike.report().peers[0].classes[0].spi_out, before);
         // charon still believes in them.
         world.hosts[0].ip("xfrm state flush");
-        let address = world.hosts[1].addresses[0];
         world.hosts[0].echo(Some(ENCRYPTION), address).expect("protected again");
-        assert_eq!(*marks.lock(), [mark(ENCRYPTION)]);
+        assert_eq!(*marks.lock(), [mark(ENCRYPTION); 2]);
     }
 
     /// The kernel measures the ages of SAs by the clock.

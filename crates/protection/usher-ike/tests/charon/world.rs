@@ -13,7 +13,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use usher_ike::{Acquire, Configuration, Ike, IkeKey, Peer, PeerClass, Report, SetMark};
+use tokio::sync::mpsc;
+use usher_ike::{
+    Acquire, Configuration, Ike, IkeKey, KernelSas, Notice, Peer, PeerClass, Report, SetMark,
+};
 use usher_protection::{Class, Kind, Level, Profile};
 
 /// Generous: emulated guests are slow.
@@ -142,12 +145,36 @@ impl World {
     pub fn negotiate(&self, classes: &[Class]) -> Vec<Ike> {
         (0..self.hosts.len())
             .map(|host| {
-                let (ike, _notices) = Ike::start(self.hosts[host].socket());
+                let (ike, _notices) = self.hosts[host].start_ike();
                 ike.configure(self.configuration(host, classes));
                 ike
             })
             .collect()
     }
+}
+
+fn ip(namespace: &str, arguments: &str) -> String {
+    let output = Command::new("ip")
+        .args(["-n", namespace])
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("ip");
+    assert!(output.status.success(), "ip {arguments}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The SAs in this output of `ip xfrm state`. Its second word is an address of the sender, its fourth one
+/// of the receiver; the SPI is in the next line.
+fn kernel_sas(output: &str) -> KernelSas {
+    let words: Vec<&str> = output.split_whitespace().collect();
+    let receiver = |part: &[&str]| match part {
+        ["src", _, "dst", receiver, "proto", _, "spi", spi, ..] => {
+            let spi = u32::from_str_radix(spi.trim_start_matches("0x"), 16);
+            Some((receiver.parse().expect("an address"), spi.expect("an SPI")))
+        }
+        _ => None,
+    };
+    words.windows(8).filter_map(receiver).collect()
 }
 
 impl Drop for World {
@@ -226,6 +253,14 @@ impl Host {
 
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("vici")
+    }
+
+    /// Starts the task for this host's charon and kernel.
+    pub fn start_ike(&self) -> (Ike, mpsc::Receiver<Notice>) {
+        let namespace = self.namespace.clone();
+        Ike::start(self.socket(), move || {
+            Ok(kernel_sas(&ip(&namespace, "xfrm state")))
+        })
     }
 
     /// Starts an unmodified charon inside the namespace, with a socket of its own.
@@ -354,13 +389,7 @@ impl Host {
 
     /// The output of `ip` in its namespace.
     pub fn ip(&self, arguments: &str) -> String {
-        let output = Command::new("ip")
-            .args(["-n", &self.namespace])
-            .args(arguments.split_whitespace())
-            .output()
-            .expect("ip");
-        assert!(output.status.success(), "ip {arguments}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        ip(&self.namespace, arguments)
     }
 
     /// charon's log.

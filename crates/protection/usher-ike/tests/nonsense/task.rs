@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use usher_ike::vici::{LARGEST_MESSAGE, Section};
-use usher_ike::{Configuration, Ike, IkeKey, Peer, PeerClass, PeerState, Report, SetMark};
+use usher_ike::{
+    Configuration, Ike, IkeKey, KernelSas, Peer, PeerClass, PeerState, Report, SetMark,
+};
 use usher_protection::{Class, Kind, Profile};
 
 use super::{LONG, SHORT};
@@ -103,7 +105,7 @@ async fn an_impostor_is_named_and_a_charon_after_it_is_used() {
     ];
     let cases = faults.map(|(question, act, expected)| async move {
         let impostor = Impostor::with_fault(question, act);
-        let (ike, _notices) = Ike::start(impostor.path.clone());
+        let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
         ike.configure(configuration());
         let what = format!("\"{expected}\" after a fault at {question}");
         wait_for(&ike, &what, |report| {
@@ -150,7 +152,7 @@ async fn answers_to_other_questions_protect_nothing() {
     ];
     for (question, act) in cases {
         let impostor = Impostor::with_fault(question, act);
-        let (ike, _notices) = Ike::start(impostor.path.clone());
+        let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
         ike.configure(configuration());
         wait_for(&ike, &format!("work in spite of {question}"), is_at_work).await;
     }
@@ -163,7 +165,7 @@ async fn answers_to_other_questions_protect_nothing() {
 async fn with_sas(sa: &Section) -> (Impostor, Ike, impl Sized + use<>) {
     let listed = [event("list-sa", sa), answer(&Section::new())].concat();
     let impostor = Impostor::with_fault("list-sas", Act::Send(listed));
-    let (ike, notices) = Ike::start(impostor.path.clone());
+    let (ike, notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
     ike.configure(configuration());
     wait_for(&ike, "the SAs", |report| {
         report.peers.iter().any(|peer| peer.classes[0].protected)
@@ -202,7 +204,7 @@ async fn sas_that_are_too_old_are_rekeyed() {
 #[tokio::test]
 async fn a_failed_attempt_has_charon_s_words() {
     let impostor = Impostor::plausible();
-    let (ike, _notices) = Ike::start(impostor.path.clone());
+    let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
     ike.configure(configuration());
     wait_for(&ike, "its words", |report| {
         let why_not = report
@@ -227,7 +229,7 @@ async fn what_an_earlier_process_left_is_taken_away() {
     );
     let impostor = Impostor::with_fault("list-conns", Act::Send(listed));
     impostor.fault("get-keys", Act::Send(answer(&keys)));
-    let (ike, _notices) = Ike::start(impostor.path.clone());
+    let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
     // No configuration is set yet: charon is left alone.
     tokio::time::sleep(SHORT).await;
     assert!(impostor.asked().is_empty(), "{:?}", impostor.asked());
@@ -255,7 +257,7 @@ async fn all_connections_of_many_peers_are_taken_away() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     assert!(names.concat().len() > LARGEST_MESSAGE);
     let impostor = Impostor::with_fault("list-conns", Act::Send(conns(&names)));
-    let (ike, _notices) = Ike::start(impostor.path.clone());
+    let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
     ike.configure(None);
     let end = Instant::now() + LONG;
     while !impostor.asked().contains(&"list-sas".to_owned()) {
@@ -280,7 +282,7 @@ async fn a_refused_key_keeps_nothing_that_was_revoked() {
             true => present.peers[0].keys = vec![next],
             false => present.peers[0].keys.push(next),
         }
-        let (ike, _notices) = Ike::start(impostor.path.clone());
+        let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
         ike.configure(present);
         wait_for(&ike, "the refusal", |report| {
             let trouble = report.trouble.as_deref();
@@ -307,7 +309,7 @@ async fn a_former_key_takes_no_other_key_with_it() {
     let keys = Section::new().list("keys", ["ab", &own, "cd"]);
     let impostor = Impostor::with_fault("load-key", loaded("ab"));
     impostor.fault("get-keys", Act::Send(answer(&keys)));
-    let (ike, _notices) = Ike::start(impostor.path.clone());
+    let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
     ike.configure(configuration());
     wait_for(&ike, "the first key", is_at_work).await;
     assert!(impostor.values("unload-key", "id").is_empty());
