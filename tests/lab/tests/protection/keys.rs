@@ -1,4 +1,4 @@
-//! The IKE key of a host is replaced while its traffic is protected.
+//! The IKE key of a host, and its SAs, are replaced while its traffic is protected.
 
 use usher_lab::protected::{
     SERVER, World, can_protect, json, public_key, wait_for_listener, watch_packets, xfrm_counter,
@@ -46,10 +46,8 @@ impl Pair {
         world.wait_for_sas()?;
         let echo = world.server.spawn([SERVER, "-c", ECHO])?;
         wait_for_listener(&world.server, 8000)?;
-        let server = world.server.ipv4().to_string();
-        let beats = world.laptop.spawn([SERVER, "-c", BEAT, &server])?;
         let mut pair = Self {
-            beats,
+            beats: beat(&world)?,
             _echo: echo,
             _daemons: daemons,
             world,
@@ -92,6 +90,12 @@ impl Pair {
         let mut peers = json(&self.world.server, &["protection", "peers"])?;
         Ok(peers["peers"][0].take())
     }
+}
+
+/// Connects the laptop's governed program to the server's.
+fn beat(world: &World) -> Result<Running, Box<dyn std::error::Error>> {
+    let server = world.server.ipv4().to_string();
+    Ok(world.laptop.spawn([SERVER, "-c", BEAT, &server])?)
 }
 
 /// Packets that found no SA, on both hosts.
@@ -164,6 +168,31 @@ fn an_ike_key_is_replaced_under_traffic() -> Outcome {
     let end = format!("tcp {} 9000\n", laptop.ipv4());
     let seen = capture.read_past(&end, PATIENCE)?;
     assert!(seen.contains(&format!("esp {}", laptop.ipv4())), "{seen}");
+    assert!(!seen.contains(" 8000"), "in the clear: {seen}");
+    Ok(())
+}
+
+/// Twice within seconds: what was negotiated lately is negotiated again as well.
+#[test]
+fn flushed_sas_are_negotiated_again() -> Outcome {
+    if !can_protect() {
+        return Ok(());
+    }
+    let mut pair = Pair::new()?;
+    let laptop = pair.world.laptop.clone();
+    let mut capture = watch_packets(&pair.world.server)?;
+    for _ in 0..2 {
+        pair.beats.end()?;
+        laptop.run(["ip", "xfrm", "state", "flush"])?;
+        pair.beats = beat(&pair.world)?;
+        pair.goes_on()?;
+    }
+    let _echo = pair.world.serve_echo()?;
+    assert!(
+        pair.world.gets_an_echo(&laptop)?,
+        "of a program without a block"
+    );
+    let seen = capture.read_past(&format!("tcp {} 9000\n", laptop.ipv4()), PATIENCE)?;
     assert!(!seen.contains(" 8000"), "in the clear: {seen}");
     Ok(())
 }
