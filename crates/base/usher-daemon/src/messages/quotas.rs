@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tracing::Event;
@@ -14,6 +15,10 @@ const LINES: u32 = 100;
 
 /// Of these, lines with the same reason of a refusal, so that one reason does not hide another.
 const LINES_OF_A_REASON: u32 = 20;
+
+/// Lines of one kind about strangers, of whom a line has the address only, within [`WINDOW`]. They may have
+/// as many addresses as they like.
+const LINES_ABOUT_STRANGERS: u32 = 200;
 
 /// Lines of one kind without a user, within [`WINDOW`].
 const LINES_ABOUT_NO_ONE: u32 = 1000;
@@ -29,6 +34,12 @@ const REASON: &str = "reason";
 
 /// Fields that name the user or host of a line; the first of these that a line has counts.
 const ABOUT: [&str; 4] = ["user", "uid", "address", "host"];
+
+/// Of these, the one that strangers have.
+const ADDRESS: usize = 2;
+
+/// In place of a user, for all strangers together.
+const STRANGERS: &str = "of unknown hosts";
 
 /// The decision about a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +72,8 @@ struct Count {
 #[derive(Default)]
 struct Content {
     about: Option<(usize, String)>,
+    /// It names somebody whom the policy knows.
+    is_of_known: bool,
     reason: Option<String>,
     message: String,
 }
@@ -70,11 +83,24 @@ impl Content {
     fn about(&self) -> Option<String> {
         let (rank, value) = self.about.as_ref()?;
         // Without the port, which differs between connections.
-        let value = match ABOUT[*rank] {
-            "address" => value.rsplit_once(':').map_or(&**value, |(host, _)| host),
-            _ => value,
-        };
+        let address = value.parse().ok().filter(|_| *rank == ADDRESS);
+        let value = address.map_or(value.clone(), |address: SocketAddr| {
+            address.ip().to_string()
+        });
         Some(format!("{}={value}", ABOUT[*rank]))
+    }
+
+    /// Takes notice of one of the fields of [`ABOUT`].
+    fn note(&mut self, rank: usize, value: String) {
+        self.is_of_known |= rank != ADDRESS;
+        if self.about.as_ref().is_none_or(|(other, _)| rank < *other) {
+            self.about = Some((rank, value));
+        }
+    }
+
+    /// Whether it is about somebody of whom nothing but an address is known.
+    fn is_about_stranger(&self) -> bool {
+        self.about.is_some() && !self.is_of_known
     }
 }
 
@@ -88,9 +114,7 @@ impl Visit for Content {
         let Some(rank) = ABOUT.iter().position(|name| *name == field.name()) else {
             return;
         };
-        if self.about.as_ref().is_none_or(|(other, _)| rank < *other) {
-            self.about = Some((rank, format!("{value:?}")));
-        }
+        self.note(rank, format!("{value:?}"));
     }
 }
 
@@ -109,14 +133,22 @@ impl Quotas {
         let mut content = Content::default();
         event.record(&mut content);
         let kind = event.metadata().callsite();
-        let (about, reason) = (content.about(), content.reason);
-        self.admit_at(
-            kind,
-            about.as_deref(),
-            reason.as_deref(),
-            &content.message,
-            now,
-        )
+        let (about, is_about_stranger) = (content.about(), content.is_about_stranger());
+        let (reason, message) = (content.reason.as_deref(), &content.message);
+        let fate = self.admit_at(kind.clone(), about.as_deref(), reason, message, now);
+        match fate {
+            Fate::Written | Fate::Last if is_about_stranger => {
+                self.of_strangers(kind, message, now).unwrap_or(fate)
+            }
+            fate => fate,
+        }
+    }
+
+    /// Counts a line about a stranger among those about all. None: there is room.
+    fn of_strangers(&mut self, kind: Identifier, message: &str, now: Instant) -> Option<Fate> {
+        let key = (kind, STRANGERS.to_owned());
+        let fate = self.count(key, LINES_ABOUT_STRANGERS, message, now);
+        (fate != Fate::Written).then_some(fate)
     }
 
     /// Counts a line of a kind about a user, also among those with its reason.
@@ -265,8 +297,32 @@ mod tests {
         };
         assert_eq!(about("uid", "1000"), "uid=1000");
         assert_eq!(about("address", "10.0.0.1:4"), "address=10.0.0.1");
+        assert_eq!(about("address", "[fd00::1]:4"), "address=fd00::1");
+        assert_eq!(about("address", "fd00::1"), "address=fd00::1");
         assert_eq!(refusal_name(&"malformed"), Some("malformed".to_owned()));
         assert_eq!(refusal_name(&"received fatal alert: Unknown(0x80)"), None);
+    }
+
+    #[test]
+    fn strangers_share_a_quota_whatever_their_addresses() {
+        let content = |fields: &[(&str, &str)]| {
+            let mut content = Content::default();
+            for (field, value) in fields {
+                let rank = ABOUT.iter().position(|name| name == field).unwrap();
+                content.note(rank, (*value).to_owned());
+            }
+            content
+        };
+        assert!(content(&[("address", "10.0.0.1")]).is_about_stranger());
+        assert!(!content(&[("address", "10.0.0.1"), ("host", "laptop")]).is_about_stranger());
+        assert!(!content(&[]).is_about_stranger());
+        let (mut quotas, now) = (Quotas::default(), Instant::now());
+        let fates = (0..1_000).map(|_| quotas.of_strangers(place(), "m", now));
+        let written = fates.filter(|fate| *fate != Some(Fate::LeftOut)).count();
+        assert_eq!(written, LINES_ABOUT_STRANGERS as usize);
+        let left_out = 1_000 - LINES_ABOUT_STRANGERS;
+        let summary = (format!("m {STRANGERS}"), left_out);
+        assert_eq!(quotas.summaries(now + WINDOW), [summary]);
     }
 
     #[test]
