@@ -195,8 +195,7 @@ impl Pairs {
             return false;
         };
         if !state.is_up {
-            state.next = state.next.min(state.earliest(now));
-            state.needed = true;
+            state.need_now(now);
         } else if state.asked.len() < MOST_SOURCES {
             state.asked.insert(source);
         }
@@ -219,6 +218,11 @@ impl Pairs {
         let mut listed = None;
         let mut lost = Vec::new();
         for (pair, state) in &mut self.0 {
+            if !state.is_up && !state.asked.is_empty() {
+                // charon has none any more either. The kernel asks once, and waits then.
+                state.asked.clear();
+                state.need_now(now);
+            }
             for source in state.asked.clone() {
                 let own = sas.of(&pair.0).iter();
                 let own = own.filter(|sa| sa.local == Some(source));
@@ -267,6 +271,12 @@ impl State {
     /// When the next attempt may begin if the kernel asks.
     fn earliest(&self, now: Instant) -> Instant {
         self.tried.map_or(now, |tried| now.max(tried + HURRIED))
+    }
+
+    /// The kernel asks, and charon has no SAs.
+    fn need_now(&mut self, now: Instant) {
+        self.next = self.next.min(self.earliest(now));
+        self.needed = true;
     }
 
     /// The kernel asked for a source address that has no SAs.
@@ -388,6 +398,24 @@ mod tests {
         now += REPORTING;
         assert!(pairs.bare(&pair(), now).is_empty(), "nothing asks any more");
         assert_eq!(ends(&mut pairs, address(1), &[], now), 1, "the twin");
+    }
+
+    /// They went at the same time, for another reason.
+    #[test]
+    fn an_acquire_for_sas_that_are_gone_from_charon_too_counts() {
+        let now = Instant::now();
+        let mut pairs = pairs(true, now);
+        let with = BTreeMap::from([(pair(), Begins::OnDemand)]);
+        pairs.retain(with, now);
+        pairs.acquired(&pair(), address(1), now);
+        pairs.set_up(&pair(), false);
+        assert_eq!(pairs.due(now), None);
+        let mut kernel: Kernel = Box::new(|| Err(io::ErrorKind::OutOfMemory.into()));
+        let none = Sas::default();
+        let lost = pairs.lost(&none, &mut kernel, |_| Some(CLASS), now);
+        assert!(lost.unwrap().is_empty());
+        assert_eq!(pairs.due(now), Some(pair()));
+        assert!(pairs.bare(&pair(), now).is_empty());
     }
 
     #[test]
