@@ -13,8 +13,11 @@ import socket
 listener = socket.create_server(('', 8000))
 while True:
     connection, _ = listener.accept()
-    while (data := connection.recv(1)):
-        connection.sendall(data)
+    try:
+        while (data := connection.recv(1)):
+            connection.sendall(data)
+    except ConnectionError:  # a killed client resets it
+        pass
 ";
 
 /// Sends bytes over one connection, one after the other, and prints a line for each answer.
