@@ -139,12 +139,13 @@ struct usher_mac_file_label {
 	__u32 reserved; /* 0 */
 };
 
-/* The modules with labels that are in force. The only entry of the table `labelled`. */
+/* The modules with labels that are in force. */
 struct usher_mac_labelled {
 	__u64 slots; /* one bit each */
 	__u64 order; /* of the one that was loaded last; files are read again when it changes */
 	__u64 last_order; /* the largest one that any module has had: none has it twice */
 	__u64 exempting; /* the slots of those that exempt processes without an element */
+	__u64 by_labels; /* the slots of those that decide by labels: a part of `exempting` */
 };
 
 /* Of the name of a file in an event, with the zero that ends it; a longer one is cut off. */
@@ -251,7 +252,7 @@ _Static_assert(sizeof(struct usher_mac_numbered) == 136, "usher_mac_numbered");
 _Static_assert(sizeof(struct usher_mac_label) == 32, "usher_mac_label");
 _Static_assert(sizeof(struct usher_mac_process) == 152, "usher_mac_process");
 _Static_assert(sizeof(struct usher_mac_file_label) == 56, "usher_mac_file_label");
-_Static_assert(sizeof(struct usher_mac_labelled) == 32, "usher_mac_labelled");
+_Static_assert(sizeof(struct usher_mac_labelled) == 40, "usher_mac_labelled");
 _Static_assert(sizeof(struct usher_mac_event) == 136, "usher_mac_event");
 _Static_assert(sizeof(struct usher_mac_call) == 48, "usher_mac_call");
 _Static_assert(sizeof(struct usher_mac_interface) == 24, "usher_mac_interface");

@@ -38,6 +38,19 @@
  * With .exempts_unlabelled = 1 its checks are asked only about processes, and packets of sockets,
  * that have an element of it. All others are permitted, also where a file's label is not known.
  *
+ * With .decides_by_labels = 1 the framework remembers what it has permitted at the entry points of
+ * most accesses, and does not ask again while both labels are the same:
+ *
+ *     inode_permission, file_open, file_permission   by `access` and the type of the file
+ *     inode_getattr                                  by the type of the file
+ *     mmap_file                                      by `permitted` and the type of the file
+ *     socket_sendmsg, socket_recvmsg                 whatever the request
+ *     socket_deliver, interface_transmit             by whether interface.number is above 1
+ *
+ * There, its permission depends on nothing else but its elements of the two labels: neither on the
+ * subject nor on other parts of the request; of a character device it is always asked. Such a
+ * module exempts processes without an element, and has no settings.
+ *
  * A module that declares no relabel_process has elements of processes that no process changes, and
  * so with relabel_file for files.
  *
@@ -52,7 +65,7 @@
 
 #include "usher_mac_label.h"
 
-#define USHER_MAC_INTERFACE 8
+#define USHER_MAC_INTERFACE 9
 
 /*
  * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION; DEMOTING is of
@@ -292,6 +305,8 @@ struct usher_mac_declaration {
 	char name[USHER_MAC_NAME_SIZE]; /* padded with zeros */
 	__u32 label; /* enum usher_mac_kind: of its elements; USHER_MAC_NONE: it labels nothing */
 	__u32 exempts_unlabelled; /* 1: is not asked about processes without an element */
+	__u32 decides_by_labels; /* 1: what it has permitted by two labels is remembered */
+	__u32 reserved; /* 0 */
 };
 
 struct usher_mac_node {
@@ -436,7 +451,7 @@ struct usher_mac_module_call {
 	__u64 argument;
 };
 
-_Static_assert(sizeof(struct usher_mac_declaration) == 48, "usher_mac_declaration");
+_Static_assert(sizeof(struct usher_mac_declaration) == 56, "usher_mac_declaration");
 _Static_assert(sizeof(struct usher_mac_subject) == 48, "usher_mac_subject");
 _Static_assert(sizeof(struct usher_mac_file) == 32, "usher_mac_file");
 _Static_assert(sizeof(struct usher_mac_file_access) == 40, "usher_mac_file_access");

@@ -11,7 +11,7 @@
 #include "usher_mac_policy.h"
 
 /* Of all that is pinned: tables, dispatchers, modules. */
-#define USHER_MAC_LAYOUT 11
+#define USHER_MAC_LAYOUT 12
 
 /* Words of a set of entry points. */
 #define USHER_MAC_POINT_WORDS 2
@@ -24,6 +24,25 @@ struct usher_mac_module {
 					      */
 	__u32 label; /* enum usher_mac_kind: of its elements */
 	__u32 exempts_unlabelled; /* as in struct usher_mac_declaration */
+	__u32 decides_by_labels; /* as in struct usher_mac_declaration */
+	__u32 reserved; /* 0 */
+};
+
+/* Limit of entry points. */
+#define USHER_MAC_MOST_POINTS 128
+
+/*
+ * Which modules are in force, and what dispatchers ask first of all. The only entry of the table
+ * `in_force`. User space writes it, one word after the other: each is the former or the new one.
+ */
+struct usher_mac_in_force {
+	__u64 enabled; /* bit i: the module in slot i decides; the only word that puts it in force
+			*/
+	struct usher_mac_labelled labelled;
+	__u64 multilabel; /* bit i: a multilabel file system has a device whose number is i modulo
+			   * 64 */
+	/* bit i of word p: the module in slot i declares entry point p (enum mac_point) */
+	__u64 declared[USHER_MAC_MOST_POINTS];
 };
 
 /* Limit of rules. */
@@ -294,7 +313,8 @@ struct usher_mac_test {
 	__u32 errors[128]; /* by entry point: the number of the error; 0: permitted */
 };
 
-_Static_assert(sizeof(struct usher_mac_module) == 64, "usher_mac_module");
+_Static_assert(sizeof(struct usher_mac_in_force) == 1080, "usher_mac_in_force");
+_Static_assert(sizeof(struct usher_mac_module) == 72, "usher_mac_module");
 _Static_assert(sizeof(struct usher_mac_range) == 8, "usher_mac_range");
 _Static_assert(sizeof(struct usher_mac_rule) == 152, "usher_mac_rule");
 _Static_assert(sizeof(struct usher_mac_bsdextended) == 38920, "usher_mac_bsdextended");

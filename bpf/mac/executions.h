@@ -220,14 +220,14 @@ int BPF_PROG(dispatch_bprm_creds_from_file, struct linux_binprm *program, struct
 SEC("lsm/bprm_committed_creds")
 int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
 {
-	struct usher_mac_labelled *in_force = first_of(&labelled);
+	const struct usher_mac_labelled *with_labels = labelled_now();
 	struct usher_mac_process *own;
 	int is_stale;
 	__u64 order;
 
-	if (!in_force || !in_force->slots)
+	if (!with_labels || !with_labels->slots)
 		return 0;
-	order = in_force->order;
+	order = with_labels->order;
 	own = entry_of(bpf_get_current_task_btf(), 0);
 	/* The modules came into force after they would have decided. */
 	if (!own || !own->is_decided)

@@ -35,6 +35,17 @@ static __always_inline __u64 modules_about_sleeper(__u32 point, struct mac_asker
 	return those_about_sleeper(modules_at(point), caller);
 }
 
+/* modules_near_caller in a program that may sleep. */
+static __always_inline __u64 modules_near_sleeper(__u32 point, struct mac_asker *caller)
+{
+	__u64 asked;
+
+	bpf_rcu_read_lock();
+	asked = modules_near_caller(point, caller);
+	bpf_rcu_read_unlock();
+	return asked;
+}
+
 /* The attribute. */
 const char label_attribute[] = "security.bpf.mac";
 
@@ -57,14 +68,14 @@ static __always_inline void store_label(struct usher_mac_file_label *stored,
 static __always_inline int end_attribute(struct usher_mac_file_label *stored,
 					 struct mac_scratch *now, int length, __u32 changes)
 {
-	struct usher_mac_labelled *in_force = first_of(&labelled);
+	const struct usher_mac_labelled *with_labels = labelled_now();
 	__u64 order, slots;
 
-	if (!in_force)
+	if (!with_labels)
 		return 0;
 	/* The order first, because user space writes the slots first. */
-	order = *(volatile __u64 *)&in_force->order;
-	slots = in_force->slots;
+	order = *(volatile __u64 *)&with_labels->order;
+	slots = with_labels->slots;
 	if (length == -ENODATA && stored->state == USHER_MAC_FILE_NEW) {
 		/* The labeller has not come to it; a module has been loaded since. */
 		now->label = stored->label;
@@ -203,14 +214,14 @@ SEC("lsm.s/inode_post_setxattr")
 int BPF_PROG(dispatch_inode_post_setxattr, struct dentry *entry, const char *name,
 	     const void *value, __u64 size, int flags)
 {
-	struct usher_mac_labelled *in_force = first_of(&labelled);
+	const struct usher_mac_labelled *with_labels = labelled_now();
 	struct usher_mac_file_label *stored;
 	struct usher_mac_file file = {};
 	struct mac_scratch *now;
 	__u64 order, slots;
 	int is_read;
 
-	if (!in_force || !in_force->slots || !is_label(name) ||
+	if (!with_labels || !with_labels->slots || !is_label(name) ||
 	    !read_file(&file, inode_of(entry)) || !is_multilabel(file.device))
 		return 0;
 	stored =
@@ -218,8 +229,8 @@ int BPF_PROG(dispatch_inode_post_setxattr, struct dentry *entry, const char *nam
 	/* It has none yet, and is read when it is next needed. */
 	if (!stored)
 		return 0;
-	order = *(volatile __u64 *)&in_force->order;
-	slots = in_force->slots;
+	order = *(volatile __u64 *)&with_labels->order;
+	slots = with_labels->slots;
 	now = take_scratch();
 	is_read = now && !copy_text(now, value, size) && !mac_read_attribute(now, slots);
 	bpf_spin_lock(&stored->lock);
@@ -311,30 +322,30 @@ static long decide_file_slot(__u64 slot, struct new_file_reading *reading)
 static __always_inline int label_new_file(struct inode *inode, struct inode *directory,
 					  struct mac_scratch *now)
 {
-	struct usher_mac_labelled *in_force = first_of(&labelled);
+	const struct usher_mac_labelled *with_labels = labelled_now();
 	struct new_file_reading reading = { .scratch = now };
 	struct usher_mac_creation wanted = {};
 	struct usher_mac_file_label *stored;
 	struct mac_labels labels = {};
 	__u64 order;
 
-	if (!in_force || !read_file(&wanted.directory, directory))
+	if (!with_labels || !read_file(&wanted.directory, directory))
 		return 0;
-	order = *(volatile __u64 *)&in_force->order;
+	order = *(volatile __u64 *)&with_labels->order;
 	wanted.mode = bpf_core_cast(inode, struct inode___mac)->i_mode;
 	stored = bpf_inode_storage_get(&files, inode, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!stored)
 		return -ENOMEM;
 	read_subject(&now->subject);
 	read_own_label(&now->own);
-	labels.slots = asked_about(in_force->slots, &now->own);
+	labels.slots = asked_about(with_labels->slots, &now->own);
 	labels.unknown = read_file_label(&labels.directory, directory, wanted.directory.device);
 	if (refuses_unknown(&now->subject, &labels))
 		return -EACCES;
 	now->label = now->own;
 	reading.wanted = &wanted;
 	reading.directory = &labels.directory;
-	reading.asked = modules_at(MAC_POINT_new_file) & in_force->slots;
+	reading.asked = modules_at(MAC_POINT_new_file) & with_labels->slots;
 	bpf_loop(USHER_MAC_MODULES, decide_file_slot, &reading, 0);
 	if (reading.error)
 		return reading.error;

@@ -55,28 +55,26 @@ SEC("lsm/inode_permission")
 int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_inode_permission, &caller);
+	__u64 asked = modules_near_caller(MAC_POINT_inode_permission, &caller);
 	struct usher_mac_file_access wanted = { .access = mask & ACCESS_KINDS };
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
-	int has_labels;
 
 	/* access(2) with F_OK. */
 	if (!asked || !wanted.access || !read_own_file(&wanted.file, inode))
 		return 0;
+	asked = begin_file_labels(
+	    &labels, asked, &caller, inode, wanted.file.device,
+	    access_to_file(MAC_POINT_inode_permission, wanted.file.mode, wanted.access));
+	if (!asked)
+		return 0;
 	read_subject(&subject);
-	has_labels = begin_labels(&labels, asked, &caller);
-	labels.told = (__u64)inode;
-	if (has_labels) {
-		labels.unknown |= read_file_label(&labels.object, inode, wanted.file.device);
-		if (is_unknown(&labels) &&
-		    (mask & (MAY_OPEN | MAY_ACCESS) ||
-		     (wanted.access == USHER_MAC_READ && reads_attribute()))) {
-			asked &= ~labels.slots;
-			labels.slots = 0;
-		} else if (refuses_unknown(&subject, &labels)) {
-			return -EACCES;
-		}
+	if (is_unknown(&labels) && (mask & (MAY_OPEN | MAY_ACCESS) ||
+				    (wanted.access == USHER_MAC_READ && reads_attribute()))) {
+		asked &= ~labels.slots;
+		labels.slots = 0;
+	} else if (refuses_unknown(&subject, &labels)) {
+		return -EACCES;
 	}
 	return mac_ask_inode_permission(asked, &subject, &wanted, &labels);
 }
@@ -88,8 +86,13 @@ static __always_inline int ask_file_open(__u64 asked, const struct mac_asker *ca
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
+	asked = begin_file_labels(
+	    &labels, asked, caller, inode, wanted->file.device,
+	    access_to_file(MAC_POINT_file_open, wanted->file.mode, wanted->access));
+	if (!asked)
+		return 0;
 	read_subject(&subject);
-	if (read_labels(&labels, asked, caller, &subject, inode, wanted->file.device, NULL))
+	if (refuses_unknown(&subject, &labels))
 		return -EACCES;
 	return mac_ask_file_open(asked, &subject, wanted, &labels);
 }
@@ -99,7 +102,7 @@ SEC("lsm.s/file_open")
 int BPF_PROG(dispatch_file_open, struct file *file)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_sleeper(MAC_POINT_file_open, &caller);
+	__u64 asked = modules_near_sleeper(MAC_POINT_file_open, &caller);
 	const struct file___mac *opened = (const struct file___mac *)file;
 	struct usher_mac_file_access wanted = {};
 	struct inode *inode = file->f_inode;
@@ -130,16 +133,19 @@ SEC("lsm/inode_getattr")
 int BPF_PROG(dispatch_inode_getattr, const struct path *path)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_inode_getattr, &caller);
+	__u64 asked = modules_near_caller(MAC_POINT_inode_getattr, &caller);
 	struct usher_mac_subject subject;
 	struct usher_mac_file wanted = {};
 	struct mac_labels labels;
 
 	if (!asked || !read_file(&wanted, inode_at(path)))
 		return 0;
+	asked = begin_file_labels(&labels, asked, &caller, path->dentry->d_inode, wanted.device,
+				  access_to_file(MAC_POINT_inode_getattr, wanted.mode, 0));
+	if (!asked)
+		return 0;
 	read_subject(&subject);
-	if (read_labels(&labels, asked, &caller, &subject, path->dentry->d_inode, wanted.device,
-			NULL))
+	if (refuses_unknown(&subject, &labels))
 		return -EACCES;
 	return mac_ask_inode_getattr(asked, &subject, &wanted, &labels);
 }
@@ -218,37 +224,44 @@ DISPATCH_REMOVAL(inode_unlink)
 /* Hook: inode_rmdir, because inode_unlink is not called for directories. It reads labels. */
 DISPATCH_REMOVAL(inode_rmdir)
 
+/* Reads what they ask about themselves, so that only one of both is on the stack. */
 static __always_inline int ask_inode_rename(__u64 asked, const struct mac_asker *caller,
-					    struct inode *directory, struct inode *inode,
-					    const struct usher_mac_naming *wanted)
+					    struct inode *directory, struct inode *inode)
 {
+	struct usher_mac_naming wanted = {};
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
+	if (!read_file(&wanted.file, inode) || !read_file(&wanted.directory, directory))
+		return 0;
 	read_subject(&subject);
-	if (read_labels(&labels, asked, caller, &subject, inode, wanted->file.device, directory))
+	if (read_labels(&labels, asked, caller, &subject, inode, wanted.file.device, directory))
 		return -EACCES;
-	return mac_ask_inode_rename(asked, &subject, wanted, &labels);
+	return mac_ask_inode_rename(asked, &subject, &wanted, &labels);
 }
 
+/* `inode` is NULL where nothing is replaced. */
 static __always_inline int ask_inode_rename_to(__u64 asked, const struct mac_asker *caller,
-					       struct inode *directory, struct inode *inode,
-					       const struct usher_mac_replacing *wanted)
+					       struct inode *directory, struct inode *inode)
 {
+	struct usher_mac_replacing wanted = {};
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
+	if (!read_file(&wanted.directory, directory))
+		return 0;
+	wanted.replaces = read_file(&wanted.replaced, inode);
 	read_subject(&subject);
 	if (begin_labels(&labels, asked, caller)) {
 		labels.unknown |=
-		    read_file_label(&labels.directory, directory, wanted->directory.device);
-		if (wanted->replaces)
+		    read_file_label(&labels.directory, directory, wanted.directory.device);
+		if (wanted.replaces)
 			labels.unknown |=
-			    read_file_label(&labels.object, inode, wanted->replaced.device);
+			    read_file_label(&labels.object, inode, wanted.replaced.device);
 		if (refuses_unknown(&subject, &labels))
 			return -EACCES;
 	}
-	return mac_ask_inode_rename_to(asked, &subject, wanted, &labels);
+	return mac_ask_inode_rename_to(asked, &subject, &wanted, &labels);
 }
 
 /*
@@ -261,28 +274,24 @@ int BPF_PROG(dispatch_inode_rename, struct inode *directory, struct dentry *entr
 {
 	__u64 from = modules_at(MAC_POINT_inode_rename), to = modules_at(MAC_POINT_inode_rename_to),
 	      asked;
+	const struct inode *replaced = inode_of(new_entry);
 	struct mac_asker caller;
-	struct usher_mac_naming former = {};
-	struct usher_mac_replacing wanted = {};
 	int error;
 
 	asked = those_about_sleeper(from | to, &caller);
 	from &= asked;
 	to &= asked;
-	if (!(from | to) || !read_file(&former.file, inode_of(entry)) ||
-	    !read_file(&former.directory, directory) ||
-	    !read_file(&wanted.directory, new_directory))
+	if (!(from | to))
 		return 0;
-	wanted.replaces = read_file(&wanted.replaced, inode_of(new_entry));
-	read_label(NULL, entry, former.file.device);
-	if (wanted.replaces)
-		read_label(NULL, new_entry, wanted.replaced.device);
+	read_label(NULL, entry, device_of(inode_of(entry)));
+	if (replaced)
+		read_label(NULL, new_entry, device_of(replaced));
 	bpf_rcu_read_lock();
 	/* Again, because there is no room to keep it meanwhile. */
 	look_up_caller(from | to, &caller);
-	error = ask_inode_rename(from, &caller, directory, entry->d_inode, &former);
-	error = mac_both(
-	    error, ask_inode_rename_to(to, &caller, new_directory, new_entry->d_inode, &wanted));
+	error = ask_inode_rename(from, &caller, directory, entry->d_inode);
+	error =
+	    mac_both(error, ask_inode_rename_to(to, &caller, new_directory, new_entry->d_inode));
 	bpf_rcu_read_unlock();
 	return mac_bounded(error);
 }

@@ -16,8 +16,16 @@
 /* The modules in their slots, for user space. Key: the slot. Full: user space refuses the ninth. */
 ARRAY_TABLE(modules, USHER_MAC_MODULES, struct usher_mac_module);
 
-/* The modules with labels that are in force. Key: 0. */
-ARRAY_TABLE(labelled, 1, struct usher_mac_labelled);
+/* Which modules are in force. Key: 0. */
+ARRAY_TABLE(in_force, 1, struct usher_mac_in_force);
+
+/* Those with labels. */
+static __always_inline const struct usher_mac_labelled *labelled_now(void)
+{
+	const struct usher_mac_in_force *now = first_of(&in_force);
+
+	return now ? &now->labelled : NULL;
+}
 
 /*
  * Elements. Key: the number. Full, as the next two: see number_of. An entry never changes; user
@@ -100,20 +108,26 @@ CPU_TABLE(unknown_refusals, 1, __u64);
 static struct usher_mac_element absent[2] = { [1] = { .kind = USHER_MAC_UNKNOWN } };
 #define nothing absent[0]
 
-/* The labels of an access. Where no module with labels is asked, all but `told` and `slots` is
- * undefined. */
+/* The labels of an access. Where no module with labels is asked, the labels, `slot` and `by_labels`
+ * are undefined. */
 struct mac_labels {
 	__u64 slots; /* of the modules with labels that are asked */
 	__u64 slot; /* that is asked: see slots.h */
+	__u32 unknown; /* the slots whose elements of a file are not known */
+	__u32 by_labels; /* the slots of the modules whose permission is remembered */
 	__u64
 	    told; /* of a refusal: the address of the file's inode, for its name; 0: none; UNTOLD */
-	__u64 unknown; /* the slots whose elements of a file are not known */
+	__u64 access; /* as in remembered.h; 0: it is not remembered */
 	struct usher_mac_label subject;
 	struct usher_mac_label object;
 	struct usher_mac_label directory;
 };
 
 static const struct usher_mac_label no_label;
+
+/* The same for pointers to labels: the kernel passes a global function no constant. Never written.
+ */
+struct usher_mac_label blank_label;
 
 /* The element with a number, for the module in a slot. The number may be of a former module there.
  * All that are absent are one result for the verifier, which follows each on its own from here on.
@@ -219,7 +233,7 @@ static __always_inline __u64 exempted(const struct usher_mac_label *label, __u64
  * one. */
 static __always_inline __u64 asked_about(__u64 asked, const struct usher_mac_label *label)
 {
-	struct usher_mac_labelled *now = first_of(&labelled);
+	const struct usher_mac_labelled *now = labelled_now();
 
 	return now ? asked & ~exempted(label, now->exempting & asked) : asked;
 }
@@ -227,32 +241,42 @@ static __always_inline __u64 asked_about(__u64 asked, const struct usher_mac_lab
 /* Whom modules are asked about: the calling process, or the owner of a socket. Looked up once, and
  * only where a module with labels is asked. */
 struct mac_asker {
-	__u64 slots; /* of the modules with labels among those that are asked */
+	__u32 slots; /* of the modules with labels among those that are asked */
+	__u16 by_labels; /* of these, the slots of those that decide by labels */
+	__u16 exempting; /* of these, the slots of those that may still exempt it: those_left */
 	const struct usher_mac_label *label; /* NULL: it has none, or `slots` is 0 */
 };
 
 /* Before its label is looked up. Returns the modules that exempt those without an element. */
-static __always_inline __u64 begin_asker(struct mac_asker *asker, __u64 asked)
+static __always_inline __u64 begin_asker(const struct usher_mac_in_force *now, __u64 asked,
+					 struct mac_asker *asker)
 {
-	struct usher_mac_labelled *now = first_of(&labelled);
-
 	asker->label = NULL;
-	asker->slots = now ? now->slots & asked : 0;
+	asker->exempting = 0;
+	asker->slots = now ? now->labelled.slots & asked : 0;
+	asker->by_labels = now ? now->labelled.by_labels & asked : 0;
 	/* All of these have labels. */
-	return now ? now->exempting & asked : 0;
+	return now ? now->labelled.exempting & asked : 0;
 }
 
 /* The modules with labels among these. */
 static __always_inline __u64 labelled_of(__u64 asked)
 {
-	struct usher_mac_labelled *now = first_of(&labelled);
+	const struct usher_mac_labelled *now = labelled_now();
 
 	return now ? now->slots & asked : 0;
 }
 
+/* Most devices are told by one bit. */
+static __always_inline int is_multilabel_now(const struct usher_mac_in_force *now, __u32 device)
+{
+	return now && now->multilabel >> device % 64 & 1 &&
+	       bpf_map_lookup_elem(&multilabel, &device);
+}
+
 static __always_inline int is_multilabel(__u32 device)
 {
-	return bpf_map_lookup_elem(&multilabel, &device) != NULL;
+	return is_multilabel_now(first_of(&in_force), device);
 }
 
 /* The number of a slot's element. */
@@ -331,7 +355,7 @@ static __always_inline void read_system_label(struct usher_mac_label *label,
 /* Whether this is the label of the file as it is now. */
 static __always_inline int is_known(const struct usher_mac_file_label *stored)
 {
-	struct usher_mac_labelled *now = first_of(&labelled);
+	const struct usher_mac_labelled *now = labelled_now();
 
 	return now && stored->state != USHER_MAC_FILE_COLD && stored->order == now->order;
 }
@@ -361,10 +385,10 @@ static __always_inline __u64 read_file_label(struct usher_mac_label *label, stru
 					     __u32 device)
 {
 	struct usher_mac_file_label *stored = bpf_inode_storage_get(&files, inode, NULL, 0);
-	struct usher_mac_labelled *now = first_of(&labelled);
+	const struct usher_mac_in_force *now = first_of(&in_force);
 	__u64 order;
 
-	if (!is_multilabel(device)) {
+	if (!is_multilabel_now(now, device)) {
 		*label = stored && stored->state == USHER_MAC_FILE_HELD ? stored->label : no_label;
 		return 0;
 	}
@@ -376,7 +400,26 @@ static __always_inline __u64 read_file_label(struct usher_mac_label *label, stru
 	order = *(volatile __u64 *)&stored->order;
 	asm volatile("" : "+r"(order) : : "memory");
 	*label = stored->label;
-	return now && order == now->order ? 0 : mac_mark_younger(label, order);
+	return now && order == now->labelled.order ? 0 : mac_mark_younger(label, order);
+}
+
+/* The label of a file where all of its elements are known; NULL elsewhere. */
+static __always_inline const struct usher_mac_label *known_file_label(struct inode *inode,
+								      __u32 device)
+{
+	const struct usher_mac_file_label *stored = bpf_inode_storage_get(&files, inode, NULL, 0);
+	const struct usher_mac_in_force *now = first_of(&in_force);
+	__u64 order;
+
+	if (!is_multilabel_now(now, device))
+		return stored && stored->state == USHER_MAC_FILE_HELD ? &stored->label
+								      : &blank_label;
+	if (!stored || stored->state == USHER_MAC_FILE_COLD)
+		return NULL;
+	/* First, as in read_file_label. */
+	order = *(volatile __u64 *)&stored->order;
+	asm volatile("" : "+r"(order) : : "memory");
+	return now && order == now->labelled.order ? &stored->label : NULL;
 }
 
 #endif

@@ -14,6 +14,7 @@
 #define S_IFMT 0170000
 #define S_IFSOCK 0140000
 #define S_IFDIR 0040000
+#define S_IFCHR 0020000
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -110,9 +111,10 @@ static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked,
 	asm volatile("" : : "r"(labels) : "memory");
 	labels->slots = asker->slots & asked;
 	labels->told = 0;
+	labels->access = 0;
+	labels->unknown = 0;
 	if (!labels->slots)
 		return 0;
-	labels->unknown = 0;
 	labels->subject = asker->label ? *asker->label : no_label;
 	labels->object = no_label;
 	labels->directory = no_label;
@@ -148,6 +150,12 @@ static __always_inline int read_file(struct usher_mac_file *file, const void *of
 static __always_inline int read_own_file(struct usher_mac_file *file, const struct inode *inode)
 {
 	return read_inode(file, (const struct inode___mac *)inode);
+}
+
+/* The device of a file's file system. */
+static __always_inline __u32 device_of(const struct inode *inode)
+{
+	return bpf_core_cast(inode, struct inode___mac)->i_sb->s_dev;
 }
 
 /* In i_flags: a file of the kernel's own, such as shared memory of System V. */
@@ -209,6 +217,94 @@ static __always_inline int refuses_unknown(const struct usher_mac_subject *subje
 		return 0;
 	count_up(first_of(&unknown_refusals));
 	return 1;
+}
+
+/* An access to a file as it is remembered: by its type and what is wanted of it, at most seven
+ * bits. 0, which is not remembered, for a character device: which one it is has no room. */
+static __always_inline __u64 access_to_file(__u32 point, __u32 mode, __u32 wanted)
+{
+	__u32 type = mode & S_IFMT;
+
+	return type == S_IFCHR ? 0 : access_at(point, wanted << 4 | type >> 12);
+}
+
+/* The modules that are still asked about an access which is remembered, when the label of the
+ * object is known (else NULL): not those that have permitted it before, nor those that exempt the
+ * asker.
+ */
+static __always_inline __u64 those_left(__u64 asked, const struct mac_asker *asker,
+					const struct usher_mac_label *object, __u64 access)
+{
+	__u64 by_labels = asker->by_labels & asked, exempting;
+
+	if (!asker->label)
+		return asked;
+	if (access && by_labels && object)
+		asked &= ~mac_remembered(asker->label, object, by_labels, access);
+	exempting = asker->exempting & asked;
+	return exempting ? asked & ~mac_lacking(asker->label, exempting) : asked;
+}
+
+/* Begins the labels of such an access. Returns as begin_labels. */
+static __always_inline int begin_remembered(struct mac_labels *labels, __u64 asked,
+					    const struct mac_asker *asker, __u64 access)
+{
+	if (!begin_labels(labels, asked, asker))
+		return 0;
+	labels->access = access;
+	labels->by_labels = asker->by_labels & asked;
+	return 1;
+}
+
+/* Begins the labels of an access to a file that is remembered. Returns the modules that are asked.
+ */
+static __always_inline __u64 begin_file_labels(struct mac_labels *labels, __u64 asked,
+					       const struct mac_asker *caller, struct inode *inode,
+					       __u32 device, __u64 access)
+{
+	const struct usher_mac_label *known = NULL;
+
+	if (caller->by_labels & asked)
+		known = known_file_label(inode, device);
+	asked = those_left(asked, caller, known, access);
+	if (!asked)
+		return 0;
+	if (begin_remembered(labels, asked, caller, access))
+		labels->unknown = read_file_label(&labels->object, inode, device);
+	labels->told = (__u64)inode;
+	return asked;
+}
+
+/* The same of a socket, which may be NULL. */
+static __always_inline __u64 begin_socket_labels(struct mac_labels *labels, __u64 asked,
+						 const struct mac_asker *caller,
+						 struct sock *socket, __u64 access)
+{
+	const struct usher_mac_label *stored = NULL;
+
+	if (caller->slots & asked && socket)
+		stored = bpf_sk_storage_get(&sockets, socket, NULL, 0);
+	if (!stored)
+		stored = &blank_label;
+	asked = those_left(asked, caller, stored, access);
+	if (asked && begin_remembered(labels, asked, caller, access))
+		labels->object = *stored;
+	return asked;
+}
+
+/* The same of an open file. A socket has its own label, not that of its inode. */
+static __always_inline __u64 begin_open_labels(struct mac_labels *labels, __u64 asked,
+					       const struct mac_asker *caller, struct file *file,
+					       struct inode *inode, const struct usher_mac_file *of,
+					       __u64 access)
+{
+	struct socket *socket = NULL;
+
+	if ((of->mode & S_IFMT) == S_IFSOCK)
+		socket = bpf_sock_from_file(file);
+	if (socket)
+		return begin_socket_labels(labels, asked, caller, socket->sk, access);
+	return begin_file_labels(labels, asked, caller, inode, of->device, access);
 }
 
 /* Begins the labels of an access to a file, and to a directory beside it or NULL. Returns 0, or an

@@ -86,14 +86,23 @@ SEC("lsm/file_permission")
 int BPF_PROG(dispatch_file_permission, struct file *file, int mask)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_file_permission, &caller);
+	__u64 asked = modules_near_caller(MAC_POINT_file_permission, &caller);
 	struct usher_mac_file_access wanted = { .access = mask & ACCESS_KINDS };
 	struct inode *inode = file->f_inode;
+	struct usher_mac_subject subject;
+	struct mac_labels labels;
 
 	if (!asked || !wanted.access || !read_own_file(&wanted.file, inode))
 		return 0;
-	return MAC_ASK_ABOUT_FILE(file_permission, asked, &caller, &wanted, file, inode,
-				  &wanted.file);
+	asked = begin_open_labels(
+	    &labels, asked, &caller, file, inode, &wanted.file,
+	    access_to_file(MAC_POINT_file_permission, wanted.file.mode, wanted.access));
+	if (!asked)
+		return 0;
+	read_subject(&subject);
+	if (refuses_unknown(&subject, &labels))
+		return -EACCES;
+	return mac_ask_file_permission(asked, &subject, &wanted, &labels);
 }
 
 /* Hook: file_mprotect, because memory becomes executable after mmap_file there. */

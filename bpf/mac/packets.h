@@ -71,21 +71,23 @@ struct task_struct___mac_network {
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 
 /* The label of a network interface, which may be NULL, or of `lo` beside it. */
-static __always_inline void read_interface_label(struct usher_mac_label *label,
-						 const struct net_device___mac *device,
-						 int is_loopback)
+static __always_inline const struct usher_mac_label *
+label_of_interface(const struct net_device___mac *device, int is_loopback)
 {
-	struct usher_mac_interface wanted = { .network = device->nd_net.net->net_cookie };
+	struct usher_mac_interface wanted = {};
 	void *labels = first_of(&interfaces);
-	struct usher_mac_label *found = NULL;
+	const struct usher_mac_label *found;
 
+	/* No interface has one. */
+	if (!labels)
+		return &blank_label;
+	wanted.network = device->nd_net.net->net_cookie;
 	if (is_loopback)
 		__builtin_memcpy(wanted.name, "lo", 2);
 	else
 		copy_device_name(wanted.name, device);
-	if (labels)
-		found = bpf_map_lookup_elem(labels, &wanted);
-	*label = found ? *found : no_label;
+	found = bpf_map_lookup_elem(labels, &wanted);
+	return found ? found : &blank_label;
 }
 
 /* Makes an interface the `lo` beside it. */
@@ -118,50 +120,70 @@ static __always_inline int is_sent_now(__u32 family, const struct sk_buff___mac 
 	return bpf_core_cast(packet->cb, struct netlink_skb_parms)->portid != 0;
 }
 
-/* Reads a packet at a socket. Returns 0 for a socket of the kernel, such as the one for ICMP and
- * neighbours: modules are not asked about these. */
-static __always_inline int read_packet(struct usher_mac_packet *wanted,
-				       const struct sock___mac_call *socket,
-				       const struct net_device___mac *device)
+/* Reads a packet at a socket. */
+static __always_inline void read_packet(struct usher_mac_packet *wanted,
+					const struct sock___mac_call *socket,
+					const struct net_device___mac *device)
 {
-	if (is_of_kernel(socket))
-		return 0;
 	wanted->family = socket->__sk_common.skc_family;
 	wanted->kind = socket->sk_type;
 	wanted->protocol = socket->sk_protocol;
 	wanted->uid = socket->sk_uid.val;
 	read_device(&wanted->interface, device);
-	return 1;
 }
 
-/* Hook: socket_sock_rcv_skb, because packets of all families pass it before a socket's queue. */
+/* A packet as it is remembered: whether its interface is another one than `lo`. */
+static __always_inline __u64 access_of_packet(__u32 point, __u32 interface)
+{
+	return access_at(point, interface > LOOPBACK_INTERFACE);
+}
+
+/* Whose label a packet has that is delivered. */
+static __always_inline const struct usher_mac_label *
+label_of_packet(__u32 family, const struct sk_buff___mac *packet, int is_loopback)
+{
+	const struct usher_mac_process *process;
+
+	if (!is_sent_now(family, packet))
+		return label_of_interface(packet->dev, is_loopback);
+	process =
+	    bpf_task_storage_get(&processes, bpf_get_current_task_btf()->group_leader, NULL, 0);
+	return process ? &process->label : &blank_label;
+}
+
+/* Hook: socket_sock_rcv_skb, because packets of all families pass it before a socket's queue.
+ * Modules are not asked about sockets of the kernel, such as the one for ICMP and neighbours. */
 SEC("lsm/socket_sock_rcv_skb")
 int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *packet)
 {
 	struct mac_asker owner;
-	__u64 asked = modules_about_socket(MAC_POINT_socket_deliver, socket, &owner);
+	__u64 asked = modules_near_socket(MAC_POINT_socket_deliver, socket, &owner), access;
 	const struct sk_buff___mac *arrived = bpf_core_cast(packet, struct sk_buff___mac);
+	const struct sock___mac_call *own = (const struct sock___mac_call *)socket;
+	const struct usher_mac_label *label = &blank_label;
 	struct usher_mac_subject subject;
 	struct usher_mac_packet wanted;
 	struct mac_labels labels;
 	int is_loopback;
 
-	if (!asked)
-		return 0;
-	if (!read_packet(&wanted, (const struct sock___mac_call *)socket, arrived->dev))
+	if (!asked || is_of_kernel(own))
 		return 0;
 	/* The kernel says that the copy came by the interface by which the packet leaves. */
 	is_loopback = BPF_CORE_READ_BITFIELD((const struct sk_buff___mac *)packet, pkt_type) ==
 		      PACKET_LOOPBACK;
+	if (owner.slots & asked)
+		label = label_of_packet(own->__sk_common.skc_family, arrived, is_loopback);
+	access = access_of_packet(MAC_POINT_socket_deliver,
+				  is_loopback ? LOOPBACK_INTERFACE : arrived->dev->ifindex);
+	asked = those_left(asked, &owner, label, access);
+	if (!asked)
+		return 0;
+	read_packet(&wanted, own, arrived->dev);
 	if (is_loopback)
 		be_loopback(&wanted.interface);
 	be_nobody(&subject);
-	if (begin_labels(&labels, asked, &owner)) {
-		if (is_sent_now(wanted.family, arrived))
-			read_own_label(&labels.object);
-		else
-			read_interface_label(&labels.object, arrived->dev, is_loopback);
-	}
+	if (begin_remembered(&labels, asked, &owner, access))
+		labels.object = *label;
 	return mac_ask_socket_deliver(asked, &subject, &wanted, &labels);
 }
 
@@ -171,21 +193,29 @@ SEC("cgroup_skb/egress")
 int dispatch_cgroup_egress(struct __sk_buff *packet)
 {
 	struct mac_asker owner;
-	__u64 asked =
-	    modules_about_socket(MAC_POINT_interface_transmit, (void *)packet->sk, &owner);
+	__u64 asked = modules_near_socket(MAC_POINT_interface_transmit, (void *)packet->sk, &owner);
+	const struct usher_mac_label *label = &blank_label;
 	const struct sk_buff___mac *leaves;
 	struct usher_mac_subject subject;
 	struct usher_mac_packet wanted;
 	struct mac_labels labels;
+	__u64 access;
 
 	if (!asked)
 		return 1;
 	leaves = bpf_core_cast(bpf_cast_to_kern_ctx(packet), struct sk_buff___mac);
-	if (!read_packet(&wanted, leaves->sk, leaves->dev))
+	if (is_of_kernel(leaves->sk))
 		return 1;
+	if (owner.slots & asked)
+		label = label_of_interface(leaves->dev, 0);
+	access = access_of_packet(MAC_POINT_interface_transmit, packet->ifindex);
+	asked = those_left(asked, &owner, label, access);
+	if (!asked)
+		return 1;
+	read_packet(&wanted, leaves->sk, leaves->dev);
 	be_nobody(&subject);
-	if (begin_labels(&labels, asked, &owner))
-		read_interface_label(&labels.object, leaves->dev, 0);
+	if (begin_remembered(&labels, asked, &owner, access))
+		labels.object = *label;
 	return !mac_ask_interface_transmit(asked, &subject, &wanted, &labels);
 }
 
@@ -202,7 +232,7 @@ static __always_inline void read_passing(struct usher_mac_packet *wanted,
 	read_device(&wanted->interface, passing->dev);
 	be_nobody(subject);
 	if (begin_labels(labels, asked, nobody))
-		read_interface_label(&labels->object, passing->dev, 0);
+		labels->object = *label_of_interface(passing->dev, 0);
 }
 
 /* At tcx of each interface (kernel 6.6), before its other programs, because packets of all senders

@@ -262,28 +262,37 @@ static __always_inline int set_own(struct lsm_ctx *context, struct mac_scratch *
 	return at_exec ? set_at_exec(now, leader) : set_now(now, leader);
 }
 
-/* A call of a module. */
-static __always_inline int call_module(struct lsm_ctx *context)
+/* Reads a call of a module. Returns its slot, or an error. On its own, so that the name is off the
+ * stack before a module is asked. */
+static __always_inline int read_call(struct usher_mac_module_call *wanted, struct lsm_ctx *context,
+				     __u64 asked)
 {
-	struct usher_mac_module_call wanted = {};
-	struct usher_mac_subject subject;
 	struct usher_mac_call call;
-	struct mac_asker caller;
-	struct mac_labels labels;
-	__u64 asked;
 	__u32 slot;
 
 	if (bpf_core_cast(context, struct lsm_ctx)->ctx_len != sizeof(call) ||
 	    bpf_probe_read_kernel(&call, sizeof(call), context->ctx) || call.reserved)
 		return -EINVAL;
-	asked = modules_at(MAC_POINT_syscall);
+	wanted->call = call.call;
+	wanted->argument = call.argument;
 	slot = mac_slot_of((const void *)call.module, asked);
-	if (slot >= USHER_MAC_MODULES)
-		return -ENOSYS;
+	return slot < USHER_MAC_MODULES ? (int)slot : -ENOSYS;
+}
+
+/* A call of a module. */
+static __always_inline int call_module(struct lsm_ctx *context)
+{
+	struct usher_mac_module_call wanted = {};
+	__u64 asked = modules_at(MAC_POINT_syscall);
+	int slot = read_call(&wanted, context, asked);
+	struct usher_mac_subject subject;
+	struct mac_asker caller;
+	struct mac_labels labels;
+
+	if (slot < 0)
+		return slot;
 	asked &= 1ULL << slot;
 	look_up_caller(asked, &caller);
-	wanted.call = call.call;
-	wanted.argument = call.argument;
 	read_subject(&subject);
 	begin_labels(&labels, asked, &caller);
 	return mac_ask_syscall(asked, &subject, &wanted, &labels);

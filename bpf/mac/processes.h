@@ -87,15 +87,20 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 	if (flags & MAP_SHARED && (!file || permitted_of(file, flags) & PROT_WRITE) &&
 	    mac_note_sharing())
 		return -EACCES;
-	asked = modules_about_caller(MAC_POINT_mmap_file, &caller);
+	asked = modules_near_caller(MAC_POINT_mmap_file, &caller);
 	if (!asked || !file)
 		return 0;
 	inode = bpf_core_cast(file, struct file)->f_inode;
 	if (is_kernels(inode) || !read_file(&wanted.file, inode))
 		return 0;
 	wanted.permitted = permitted_of(file, flags);
+	asked = begin_open_labels(
+	    &labels, asked, &caller, file, file->f_inode, &wanted.file,
+	    access_to_file(MAC_POINT_mmap_file, wanted.file.mode, wanted.permitted));
+	if (!asked)
+		return 0;
 	read_subject(&subject);
-	if (read_open_labels(&labels, asked, &caller, &subject, file, file->f_inode, &wanted.file))
+	if (refuses_unknown(&subject, &labels))
 		return -EACCES;
 	return mac_ask_mmap_file(asked, &subject, &wanted, &labels);
 }

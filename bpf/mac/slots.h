@@ -11,17 +11,13 @@
 #include "usher_layout.h"
 #include "events.h"
 #include "labels.h"
+#include "remembered.h"
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
 #include "precedence.h"
 
 _Static_assert(MAC_POINTS <= 64 * USHER_MAC_POINT_WORDS, "entry points");
-
-/* Bit i: the module in slot i decides. Key: 0. The only word that puts a module in force. */
-ARRAY_TABLE(enabled, 1, __u64);
-
-/* Bit i: the module in slot i declares this entry point. Key: enum mac_point. */
-ARRAY_TABLE(declared, MAC_POINTS, __u64);
+_Static_assert(MAC_POINTS <= USHER_MAC_MOST_POINTS, "entry points");
 
 /* Refusals, one copy per CPU. Key: entry point * USHER_MAC_MODULES + slot. */
 CPU_TABLE(refusals, MAC_POINTS *USHER_MAC_MODULES, __u64);
@@ -29,10 +25,9 @@ CPU_TABLE(refusals, MAC_POINTS *USHER_MAC_MODULES, __u64);
 /* The modules to ask at an entry point, one bit each. */
 static __always_inline __u64 modules_at(__u32 point)
 {
-	__u64 *in_force = first_of(&enabled);
-	__u64 *asked = bpf_map_lookup_elem(&declared, &point);
+	const struct usher_mac_in_force *now = first_of(&in_force);
 
-	return in_force && asked ? *in_force & *asked : 0;
+	return now ? now->enabled & now->declared[point] : 0;
 }
 
 /* Looks up the label of a process, from its main thread. Of the modules in `exempting`, returns
@@ -47,14 +42,21 @@ static __always_inline __u64 look_up_process(struct mac_asker *asker, __u64 exem
 	return exempted(asker->label, exempting);
 }
 
-/* Looks up the calling process, for these modules. Returns those that exempt it. */
-static __always_inline __u64 look_up_caller(__u64 asked, struct mac_asker *caller)
+/* As look_up_caller, with what is in force. */
+static __always_inline __u64 look_up_caller_now(const struct usher_mac_in_force *now, __u64 asked,
+						struct mac_asker *caller)
 {
-	__u64 exempting = begin_asker(caller, asked);
+	__u64 exempting = begin_asker(now, asked, caller);
 
 	if (!caller->slots)
 		return 0;
 	return look_up_process(caller, exempting, bpf_get_current_task_btf()->group_leader);
+}
+
+/* Looks up the calling process, for these modules. Returns those that exempt it. */
+static __always_inline __u64 look_up_caller(__u64 asked, struct mac_asker *caller)
+{
+	return look_up_caller_now(first_of(&in_force), asked, caller);
 }
 
 /* Of the modules in `asked`, those that are asked about the calling process. First of all, because
@@ -66,14 +68,45 @@ static __always_inline __u64 those_about_caller(__u64 asked, struct mac_asker *c
 
 static __always_inline __u64 modules_about_caller(__u32 point, struct mac_asker *caller)
 {
-	return those_about_caller(modules_at(point), caller);
+	const struct usher_mac_in_force *now = first_of(&in_force);
+	__u64 asked = now ? now->enabled & now->declared[point] : 0;
+
+	return asked & ~look_up_caller_now(now, asked, caller);
+}
+
+/* Begins with a label: of the modules in `asked`, those that do not exempt everybody without an
+ * element. Of somebody with one `those_left` says which are asked. */
+static __always_inline __u64 those_near(__u64 asked, struct mac_asker *asker, __u64 exempting)
+{
+	if (!asker->label || is_blank(asker->label))
+		return asked & ~exempting;
+	asker->exempting = exempting;
+	return asked;
+}
+
+/* As modules_about_caller, for accesses that are remembered: of a process with elements it says
+ * later which modules exempt it, in `those_left`. */
+static __always_inline __u64 modules_near_caller(__u32 point, struct mac_asker *caller)
+{
+	const struct usher_mac_in_force *now = first_of(&in_force);
+	__u64 asked = now ? now->enabled & now->declared[point] : 0;
+	__u64 exempting = begin_asker(now, asked, caller);
+	struct usher_mac_process *process;
+
+	if (!caller->slots)
+		return asked;
+	process =
+	    bpf_task_storage_get(&processes, bpf_get_current_task_btf()->group_leader, NULL, 0);
+	if (process)
+		caller->label = &process->label;
+	return those_near(asked, caller, exempting);
 }
 
 /* The same about the process of another thread. */
 static __always_inline __u64 those_about(__u64 asked, struct task_struct *thread,
 					 struct mac_asker *process)
 {
-	__u64 exempting = begin_asker(process, asked);
+	__u64 exempting = begin_asker(first_of(&in_force), asked, process);
 
 	if (!process->slots)
 		return asked;
@@ -83,18 +116,20 @@ static __always_inline __u64 those_about(__u64 asked, struct task_struct *thread
 /* The same where no process acts. */
 static __always_inline __u64 those_about_nobody(__u64 asked, struct mac_asker *nobody)
 {
-	return asked & ~begin_asker(nobody, asked);
+	return asked & ~begin_asker(first_of(&in_force), asked, nobody);
 }
 
-/* The same about a socket, which may be NULL. */
-static __always_inline __u64 modules_about_socket(__u32 point, struct sock *socket,
-						  struct mac_asker *owner)
+/* As modules_near_caller, about the owner of a socket, which may be NULL. */
+static __always_inline __u64 modules_near_socket(__u32 point, struct sock *socket,
+						 struct mac_asker *owner)
 {
-	__u64 asked = modules_at(point), exempting = begin_asker(owner, asked);
+	const struct usher_mac_in_force *now = first_of(&in_force);
+	__u64 asked = now ? now->enabled & now->declared[point] : 0;
+	__u64 exempting = begin_asker(now, asked, owner);
 
 	if (owner->slots && socket)
 		owner->label = bpf_sk_storage_get(&sockets, socket, NULL, 0);
-	return asked & ~exempted(owner->label, exempting);
+	return those_near(asked, owner, exempting);
 }
 
 /*
@@ -286,8 +321,11 @@ static struct usher_mac_element ignored;
 			answer =                                                                   \
 			    MAC_ANSWER_IN(name, slot, subject, wanted, &nothing, &nothing, last);  \
 		}                                                                                  \
-		if (!answer)                                                                       \
+		if (!answer) {                                                                     \
+			if (has_remembered(MAC_POINT_##name) && labels->access)                    \
+				mac_remember(labels);                                              \
 			return before;                                                             \
+		}                                                                                  \
 		slot = labels->slot;                                                               \
 		if (can_lower && answer == MAC_DEMOTES && labels->slots >> slot & 1)               \
 			return before < 0 ? before : before | 1 << (slot & 7);                     \

@@ -96,16 +96,24 @@ SEC("lsm/socket_sendmsg")
 int BPF_PROG(dispatch_socket_sendmsg, struct socket *socket, struct msghdr *message, int size)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_socket_sendmsg, &caller);
+	__u64 asked = modules_near_caller(MAC_POINT_socket_sendmsg, &caller);
 	const struct msghdr___mac *sent = (const struct msghdr___mac *)message;
-	struct usher_mac_socket_address wanted = {};
+	struct usher_mac_socket_address wanted;
+	struct usher_mac_subject subject;
+	struct mac_labels labels;
 	struct sock *own;
 
 	if (!asked)
 		return 0;
 	own = socket->sk;
+	asked = begin_socket_labels(&labels, asked, &caller, own,
+				    access_at(MAC_POINT_socket_sendmsg, 0));
+	if (!asked)
+		return 0;
+	read_subject(&subject);
+	__builtin_memset(&wanted, 0, sizeof(wanted));
 	read_address(&wanted, socket, own, sent->msg_name, sent->msg_name ? sent->msg_namelen : 0);
-	return MAC_ASK_ABOUT_SOCKET(socket_sendmsg, asked, &caller, &wanted, own);
+	return mac_ask_socket_sendmsg(asked, &subject, &wanted, &labels);
 }
 
 /* Hook: socket_recvmsg, because all ways of receiving pass it but
@@ -115,15 +123,24 @@ int BPF_PROG(dispatch_socket_recvmsg, struct socket *socket, struct msghdr *mess
 	     int flags)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_socket_recvmsg, &caller);
-	struct usher_mac_socket_call wanted = { .argument = flags };
+	__u64 asked = modules_near_caller(MAC_POINT_socket_recvmsg, &caller);
+	struct usher_mac_socket_call wanted;
+	struct usher_mac_subject subject;
+	struct mac_labels labels;
 	struct sock *own;
 
 	if (!asked)
 		return 0;
 	own = socket->sk;
+	asked = begin_socket_labels(&labels, asked, &caller, own,
+				    access_at(MAC_POINT_socket_recvmsg, 0));
+	if (!asked)
+		return 0;
+	read_subject(&subject);
+	__builtin_memset(&wanted, 0, sizeof(wanted));
+	wanted.argument = flags;
 	read_socket(&wanted, socket, own);
-	return MAC_ASK_ABOUT_SOCKET(socket_recvmsg, asked, &caller, &wanted, own);
+	return mac_ask_socket_recvmsg(asked, &subject, &wanted, &labels);
 }
 
 /* Hook: socket_getsockname, because it tells a process the address. */

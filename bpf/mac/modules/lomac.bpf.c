@@ -11,7 +11,7 @@
 #include "usher_mac_levels.h"
 #include "usher_mac_policy.h"
 
-MAC_POLICY(lomac, .label = USHER_MAC_AUXILIARY, .exempts_unlabelled = 1);
+MAC_POLICY(lomac, .label = USHER_MAC_AUXILIARY, .exempts_unlabelled = 1, .decides_by_labels = 1);
 
 #define KIND USHER_MAC_AUXILIARY
 #define MAY_FLOW(from, to) usher_mac_dominates(from, to)

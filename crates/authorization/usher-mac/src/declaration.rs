@@ -11,7 +11,7 @@ use usher_bpf::Plain;
 
 use crate::EntryPoint;
 use crate::module::{CHECK, SETTINGS};
-use crate::shared::{MAC_INTERFACE, MAC_NAME, MAC_NAME_SIZE, MacDeclaration};
+use crate::shared::{MAC_INTERFACE, MAC_NAME, MAC_NAME_SIZE, MAC_NONE, MacDeclaration};
 
 /// Largest object file of a module, in bytes.
 pub const MAX_MODULE_SIZE: usize = 1 << 20;
@@ -111,6 +111,11 @@ pub enum NotAModule {
     /// No types.
     #[error("it has no type information (section .BTF); compile it with -g")]
     NoTypes,
+    /// A module of which permissions are remembered that depend on more than labels.
+    #[error(
+        "it decides by labels (.decides_by_labels = 1) and {0}; what it permits cannot be remembered"
+    )]
+    NotByLabels(&'static str),
     /// Settings, which only the built-in modules have.
     #[error("it has settings (MAC_SETTINGS), which no policy can fill; make them constants")]
     Settings,
@@ -128,6 +133,8 @@ pub struct Declaration {
     pub label: u32,
     /// Whether processes without an element are not asked about.
     pub exempts_unlabelled: bool,
+    /// Whether what it permits by two labels is remembered.
+    pub decides_by_labels: bool,
     /// Whether it has a place for settings.
     pub has_settings: bool,
 }
@@ -164,8 +171,30 @@ impl Declaration {
         if elf.section(TYPES)?.is_none() {
             return Err(NotAModule::NoTypes);
         }
+        declaration.require_labels()?;
         declaration.entry_points.sort_unstable();
         Ok(declaration)
+    }
+
+    /// Requires that what depends on labels alone does.
+    fn require_labels(&self) -> Result<(), NotAModule> {
+        let reason = match self {
+            Self {
+                label: MAC_NONE, ..
+            } => "labels nothing",
+            Self {
+                exempts_unlabelled: false,
+                ..
+            } => "does not exempt processes without an element (.exempts_unlabelled = 1)",
+            Self {
+                has_settings: true, ..
+            } => "has settings",
+            _ => return Ok(()),
+        };
+        match self.decides_by_labels {
+            true => Err(NotAModule::NotByLabels(reason)),
+            false => Ok(()),
+        }
     }
 
     fn add(
@@ -316,7 +345,10 @@ impl<'b> Elf<'b> {
         }
         let declared = MacDeclaration::read(bytes).filter(|declared| {
             let sizes = [declared.size as usize, bytes.len()];
-            sizes == [size_of::<MacDeclaration>(); 2] && declared.exempts_unlabelled <= 1
+            let switches = [declared.exempts_unlabelled, declared.decides_by_labels];
+            sizes == [size_of::<MacDeclaration>(); 2]
+                && switches.iter().all(|switch| *switch <= 1)
+                && declared.reserved == 0
         });
         let declared = declared.ok_or(NotAModule::UnreadableDeclaration)?;
         let [name @ .., 0] = &declared.name else {
@@ -334,6 +366,7 @@ impl<'b> Elf<'b> {
             name: name.to_owned(),
             label: declared.label,
             exempts_unlabelled: declared.exempts_unlabelled == 1,
+            decides_by_labels: declared.decides_by_labels == 1,
             entry_points: Vec::new(),
             has_settings: false,
         })

@@ -10,14 +10,14 @@ use usher_bpf::{Code, Hooks, InterfacePlace, KernelError, Object, Opened, code};
 use crate::module::CHECK;
 use crate::shared::MAC_NONE;
 use crate::{EntryPoint, Error, Module, Unsupported};
-use crate::{events, labels};
+use crate::{events, in_force, labels};
 
 /// The dispatchers; the tables are theirs.
 pub(crate) static CODE: Code = code!("usher_mac", "framework");
 /// Prefix of the dispatchers' names.
 const DISPATCH: &str = "dispatch_";
 /// The tables that outlive the process, beside those of labels.
-const TABLES: [&str; 5] = ["layout", "modules", "enabled", "declared", "refusals"];
+const TABLES: [&str; 4] = ["layout", "modules", in_force::TABLE, "refusals"];
 /// The place of the dispatcher at the root of control groups, which is no hook of an LSM.
 pub(crate) const EGRESS: &str = "cgroup_egress";
 /// The places of the dispatchers at interfaces, which are no hooks of an LSM either.

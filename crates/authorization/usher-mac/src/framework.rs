@@ -16,10 +16,13 @@ use crate::dispatchers::{
     require_hooks, tables,
 };
 use crate::events::Events;
+use crate::in_force::InForce;
 use crate::interfaces::Interfaces;
 use crate::labels::{self, Labels};
 use crate::module::{SETTINGS, SettingsTable, exchange};
-use crate::shared::{MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacModule, MacTe};
+use crate::shared::{
+    MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacLabelled, MacModule, MacTe,
+};
 use crate::{
     EntryPoint, Error, Loaded, MAX_MODULES, Module, ModuleEvent, NewFileLabels, Settings,
     Unsupported,
@@ -32,8 +35,7 @@ const SLOT: &str = "slot_";
 /// The framework below one folder of pins. Dropping it changes nothing that is in force.
 pub struct Framework {
     modules: Table<u32, MacModule>,
-    enabled: Table<u32, u64>,
-    declared: Table<u32, u64>,
+    in_force: InForce,
     refusals: Counters<u64>,
     lowered: Counters<u64>,
     events: Events,
@@ -121,8 +123,7 @@ impl Framework {
         }
         let mut framework = Self {
             modules: object.table("modules")?,
-            enabled: object.table("enabled")?,
-            declared: object.table("declared")?,
+            in_force: InForce::of(&object)?,
             refusals: object.counters("refusals")?,
             lowered: object.counters("lowered")?,
             events: Events::of(&object, &pins)?,
@@ -155,7 +156,7 @@ impl Framework {
         let free = (0..MAC_MODULES).find(|slot| loaded.iter().all(|(taken, _)| taken != slot));
         let slot = free.ok_or_else(|| Error::NoSlot(module.name().into()))?;
         self.require_dispatchers(&hooks_of(module)?)?;
-        let order = self.labels.next_order()?;
+        let order = self.in_force.next_order()?;
         let descriptor = settings.as_ref().map(|settings| &settings.descriptor);
         let put = self.put(module, descriptor, slot, order);
         let put = put.and_then(|entry| self.label_interfaces(loaded, (slot, entry)));
@@ -164,9 +165,9 @@ impl Framework {
             return put;
         }
         // In force from here on: the labels first, which it needs to decide.
-        let enabled = self.enabled()? | bit(slot);
+        let enabled = self.in_force.enabled()? | bit(slot);
         self.set_labelled(enabled)?;
-        self.enabled.set(&0, &enabled)?;
+        self.in_force.enable(enabled)?;
         self.keep_notes(settings);
         Ok(())
     }
@@ -196,16 +197,17 @@ impl Framework {
 
     /// Puts the labels of the modules in these slots in force.
     fn set_labelled(&self, among: u64) -> Result<(), Error> {
-        let (mut slots, mut exempting, mut youngest) = (0, 0, 0);
+        let mut labelled = MacLabelled::zeroed();
         for slot in (0..MAC_MODULES).filter(|slot| among & bit(*slot) != 0) {
             let module = self.modules.get(&slot)?.unwrap_or(MacModule::zeroed());
             if module.label != MAC_NONE {
-                slots |= bit(slot);
-                exempting |= u64::from(module.exempts_unlabelled) << slot;
-                youngest = youngest.max(module.order);
+                labelled.slots |= bit(slot);
+                labelled.exempting |= u64::from(module.exempts_unlabelled) << slot;
+                labelled.by_labels |= u64::from(module.decides_by_labels) << slot;
+                labelled.order = labelled.order.max(module.order);
             }
         }
-        Ok(self.labels.set_labelled(slots, exempting, youngest)?)
+        Ok(self.in_force.label(labelled)?)
     }
 
     /// All of a module but its bit.
@@ -222,6 +224,7 @@ impl Framework {
         let declared = module.declaration()?;
         entry.label = declared.label;
         entry.exempts_unlabelled = declared.exempts_unlabelled.into();
+        entry.decides_by_labels = declared.decides_by_labels.into();
         let pins = Pins::lock(&self.folder(slot))?;
         let (opened, points) = replacing(module, slot, &self.dispatchers)?;
         for point in &points {
@@ -239,10 +242,9 @@ impl Framework {
         object.keep_all(&pins)?;
         self.modules.set(&slot, &entry)?;
         self.lowered.reset_at(slot)?;
+        self.in_force.declare(&points, bit(slot))?;
         for point in points {
             self.refusals.reset_at(place(point, slot))?;
-            let declared = self.declared_at(point)? | bit(slot);
-            self.declared.set(&(point as u32), &declared)?;
             self.attach(point.hook())?;
         }
         if entry.label != MAC_NONE {
@@ -279,8 +281,8 @@ impl Framework {
     /// [`Framework::open`] releases the rest of it.
     pub fn unload(&mut self, name: &str) -> Result<(), Error> {
         let slot = self.slot_of(name)?;
-        let enabled = self.enabled()? & !bit(slot);
-        self.enabled.set(&0, &enabled)?;
+        let enabled = self.in_force.enabled()? & !bit(slot);
+        self.in_force.enable(enabled)?;
         self.set_labelled(enabled)?;
         self.release(slot)
     }
@@ -292,19 +294,12 @@ impl Framework {
             self.labels.forget(slot)?;
         }
         let mut unused = hooks();
-        let keeps_labels = self.labels.slots()? != 0;
+        let keeps_labels = self.in_force.labelled()?.slots != 0;
         if keeps_labels {
             unused.retain(|hook| !labels::HOOKS.contains(hook));
         }
-        for point in EntryPoint::all() {
-            let former = self.declared_at(point)?;
-            let declared = former & !bit(slot);
-            if declared != former {
-                self.declared.set(&(point as u32), &declared)?;
-            }
-            if declared != 0 {
-                unused.remove(point.hook());
-            }
+        for point in self.in_force.withdraw(bit(slot))? {
+            unused.remove(point.hook());
         }
         for hook in unused {
             self.detach(hook)?;
@@ -323,7 +318,7 @@ impl Framework {
 
     /// Releases modules that an earlier process has half loaded or half unloaded.
     fn undo_halves(&self) -> Result<(), Error> {
-        let enabled = self.enabled()?;
+        let enabled = self.in_force.enabled()?;
         self.set_labelled(enabled)?;
         let mut halves = (0..MAC_MODULES).filter(|slot| enabled & bit(*slot) == 0);
         halves.try_for_each(|slot| self.release(slot))
@@ -407,7 +402,7 @@ impl Framework {
     /// # Errors
     /// The kernel's error; some may have them then.
     pub fn set_multilabel(&self, devices: &BTreeSet<(u32, u32)>) -> Result<(), Error> {
-        multilabel::set(&self.pins, devices)
+        multilabel::set(&self.pins, &self.in_force, devices)
     }
 
     /// Requires that new files on multilabel file systems get labels from this kernel.
@@ -432,7 +427,7 @@ impl Framework {
     /// # Errors
     /// The kernel's error.
     pub fn label_order(&self) -> Result<u64, Error> {
-        Ok(self.labels.order()?)
+        Ok(self.in_force.labelled()?.order)
     }
 
     /// Shows the labels of processes to every process, in a folder of the BPF file system
@@ -449,7 +444,7 @@ impl Framework {
     /// # Errors
     /// The kernel's error; some may be in force then.
     pub fn close(self) -> Result<(), Error> {
-        self.enabled.set(&0, &0)?;
+        self.in_force.enable(0)?;
         // No module is enabled, so this releases all of them.
         self.undo_halves()?;
         self.pins.remove()?;
@@ -460,17 +455,9 @@ impl Framework {
         self.pins.folder().join(format!("{SLOT}{slot}"))
     }
 
-    fn enabled(&self) -> Result<u64, Error> {
-        Ok(self.enabled.get(&0)?.unwrap_or(0))
-    }
-
-    fn declared_at(&self, point: EntryPoint) -> Result<u64, Error> {
-        Ok(self.declared.get(&(point as u32))?.unwrap_or(0))
-    }
-
     /// The modules in force, by their slots.
     fn in_slots(&self) -> Result<Vec<(u32, MacModule)>, Error> {
-        let enabled = self.enabled()?;
+        let enabled = self.in_force.enabled()?;
         let slots = (0..MAC_MODULES).filter(|slot| enabled & bit(*slot) != 0);
         let modules = slots.map(|slot| {
             let module = self.modules.get(&slot)?;

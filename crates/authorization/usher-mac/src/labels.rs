@@ -1,15 +1,14 @@
-//! The tables of labels: which modules label, and their elements.
+//! The tables of labels.
 
 use std::collections::BTreeMap;
 
-use usher_bpf::{Counters, KernelError, Object, Plain, Table};
+use usher_bpf::{Counters, KernelError, Object, Table};
 
 use crate::interfaces;
-use crate::shared::{MAC_ELEMENTS_OF_USERS, MacLabel, MacLabelled, MacNumbered};
+use crate::shared::{MAC_ELEMENTS_OF_USERS, MacLabel, MacNumbered};
 
 /// The tables of labels that outlive the process.
 pub(crate) const TABLES: [&str; 15] = [
-    "labelled",
     "elements",
     "element_numbers",
     "element_counts",
@@ -23,6 +22,7 @@ pub(crate) const TABLES: [&str; 15] = [
     "unknown_refusals",
     "scratch",
     "demotions",
+    "remembered",
     interfaces::TABLE,
 ];
 
@@ -58,7 +58,6 @@ pub const MAX_ELEMENTS_OF_USERS: usize = MAC_ELEMENTS_OF_USERS as usize;
 
 /// The tables of labels.
 pub(crate) struct Labels {
-    labelled: Table<u32, MacLabelled>,
     elements: Table<u32, MacNumbered>,
     numbers: Table<MacNumbered, u32>,
     counts: Table<u32, u64>,
@@ -70,56 +69,12 @@ pub(crate) struct Labels {
 impl Labels {
     pub(crate) fn of(object: &Object) -> Result<Self, KernelError> {
         Ok(Self {
-            labelled: object.table("labelled")?,
             elements: object.table("elements")?,
             numbers: object.table("element_numbers")?,
             counts: object.table("element_counts")?,
             by_address: [object.table("ipc_objects")?, object.table("file_systems")?],
             unknown_refusals: object.counters("unknown_refusals")?,
         })
-    }
-
-    fn labelled(&self) -> Result<MacLabelled, KernelError> {
-        Ok(self.labelled.get(&0)?.unwrap_or(MacLabelled::zeroed()))
-    }
-
-    /// An order that no module has had.
-    pub(crate) fn next_order(&self) -> Result<u64, KernelError> {
-        let mut labelled = self.labelled()?;
-        labelled.last_order += 1;
-        self.labelled.set(&0, &labelled)?;
-        Ok(labelled.last_order)
-    }
-
-    /// The order of the youngest module with labels in force; 0 for none.
-    pub(crate) fn order(&self) -> Result<u64, KernelError> {
-        Ok(self.labelled()?.order)
-    }
-
-    /// The slots of the modules with labels that are in force, one bit each.
-    pub(crate) fn slots(&self) -> Result<u64, KernelError> {
-        Ok(self.labelled()?.slots)
-    }
-
-    /// Sets which slots have modules with labels that are in force, which of these exempt processes without an
-    /// element, and the order of the youngest one.
-    pub(crate) fn set_labelled(
-        &self,
-        slots: u64,
-        exempting: u64,
-        order: u64,
-    ) -> Result<(), KernelError> {
-        let former = self.labelled()?;
-        let labelled = MacLabelled {
-            slots,
-            exempting,
-            order,
-            ..former
-        };
-        if labelled == former {
-            return Ok(());
-        }
-        self.labelled.set(&0, &labelled)
     }
 
     /// Removes the elements of a module that is no longer in force. Labels with their numbers stay, and count

@@ -31,6 +31,7 @@ mod error;
 mod events;
 mod framework;
 pub mod ifoff;
+mod in_force;
 mod interfaces;
 mod labels;
 mod module;

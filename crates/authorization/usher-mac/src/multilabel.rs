@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use usher_bpf::Pins;
 
 use crate::Error;
+use crate::in_force::InForce;
 
 /// The table of their devices.
 const TABLE: &str = "multilabel";
@@ -13,11 +14,15 @@ const TABLE: &str = "multilabel";
 ///
 /// # Errors
 /// The kernel's error; some may have them then.
-pub(crate) fn set(pins: &Pins, devices: &BTreeSet<(u32, u32)>) -> Result<(), Error> {
+pub(crate) fn set(
+    pins: &Pins,
+    in_force: &InForce,
+    devices: &BTreeSet<(u32, u32)>,
+) -> Result<(), Error> {
     let table = pins.required_table::<u32, u32>(TABLE)?;
     // The kernel's own numbers of devices, which have 12 bits for the major one.
-    let wanted = devices
-        .iter()
-        .map(|(major, minor)| (major << 20 | minor, 1));
-    Ok(table.assign(&wanted.collect())?)
+    let devices = devices.iter().map(|(major, minor)| major << 20 | minor);
+    in_force.note_devices(devices.clone())?;
+    table.assign(&devices.clone().map(|device| (device, 1)).collect())?;
+    Ok(in_force.keep_devices(devices)?)
 }

@@ -138,6 +138,18 @@ fn what_a_module_must_not_have_is_refused_by_name() {
             reason
         );
     }
+    let by_labels = |more: &str| {
+        refused(&format!(
+            "MAC_POLICY(sample, .decides_by_labels = 1{more});\n{check}"
+        ))
+    };
+    assert_eq!(by_labels(""), NotAModule::NotByLabels("labels nothing"));
+    assert_eq!(
+        by_labels(", .label = USHER_MAC_NUMBER"),
+        NotAModule::NotByLabels(
+            "does not exempt processes without an element (.exempts_unlabelled = 1)"
+        )
+    );
     assert_eq!(refused(check), NotAModule::NothingDeclared);
     assert_eq!(refused("MAC_POLICY(sample);\n"), NotAModule::NoCheck);
     assert_eq!(
@@ -148,8 +160,14 @@ fn what_a_module_must_not_have_is_refused_by_name() {
         refused(&format!("MAC_POLICY(sample, .label = 4096);\n{check}")),
         NotAModule::UnknownLabel(4096)
     );
-    // The twin of all.
-    Module::from_object(compiled(&format!("MAC_POLICY(sample);\n{check}"), &BPF)).unwrap();
+    // The twins.
+    for more in [
+        "",
+        ", .label = USHER_MAC_NUMBER, .exempts_unlabelled = 1, .decides_by_labels = 1",
+    ] {
+        let text = format!("MAC_POLICY(sample{more});\n{check}");
+        Module::from_object(compiled(&text, &BPF)).unwrap();
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ import array
 import os
 import signal
 import socket
+import threading
 import time
 
 
@@ -24,6 +25,42 @@ def become(element, uid):
     os.setgroups([])
     os.setresgid(int(uid), int(uid), int(uid))
     os.setresuid(int(uid), int(uid), int(uid))
+
+
+def writes_on(element, uid, path, change):
+    """A process writes a file that it has open, twice, then once more after the change, which gets what
+    the process waits with."""
+    before, after = os.pipe(), os.pipe()
+
+    def run():
+        become(element, uid)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.write(file, b"x")
+        os.write(file, b"x")
+        change(lambda: (os.write(before[1], b"x"), os.read(after[0], 1)))
+        os.write(file, b"x")
+
+    def answer(act):
+        os.read(before[0], 1)
+        act()
+        os.write(after[1], b"x")
+
+    return run, answer
+
+
+def write_relabelled(element, uid, path, next):
+    """The process changes its element in between."""
+    run, _ = writes_on(element, uid, path, lambda _: label(next))
+    apart(run)
+
+
+def write_file_relabelled(element, uid, path, next):
+    """Root labels the file in between."""
+    run, answer = writes_on(element, uid, path, lambda wait: wait())
+    relabels = threading.Thread(target=answer, args=(lambda: label_file(path, next),))
+    relabels.start()
+    apart(run)
+    relabels.join()
 
 
 def connect_mapped(port):
@@ -169,6 +206,8 @@ def traces(traced, element, uid):
 SERVICE_ACTS = {
     "set_clock": set_clock,
     "serve": serve,
+    "write_relabelled": write_relabelled,
+    "write_file_relabelled": write_file_relabelled,
     "connect_mapped": connect_mapped,
     "fast_open": fast_open,
     "send_to": send_to,

@@ -176,3 +176,68 @@ fn information_flows_between_levels_one_way() {
     let ended = Command::new("umount").arg("-l").arg(&mounted).status();
     assert!(ended.unwrap().success());
 }
+
+/// What a module has permitted is not asked again, so each change of a label is tried after accesses that are
+/// remembered: each act reads or writes twice, and each is tried twice.
+#[test]
+fn what_was_permitted_is_not_permitted_by_other_labels() {
+    let Some(mut world) = World::new("remembered", 82) else {
+        return;
+    };
+    let user = world.user;
+    let mounted = world.mount_multilabel();
+    let biba = Module::named("biba").unwrap();
+    world.framework().load(&biba).unwrap();
+    set_label(&mounted, "biba/equal");
+    let file = mounted.join("file");
+    fs::write(&file, "text").unwrap();
+    chown(&file, Some(user), Some(user)).unwrap();
+    let path = file.display();
+    let by = |element: &str, act: &str| format!("serve:{element}:{user}:{act}:{path}");
+    let twice = |acts: &[(String, &'static str)]| {
+        for _ in 0..2 {
+            expect(acts);
+        }
+    };
+    // The file goes from one level to another and back.
+    for (label, read, write) in [
+        ("biba/10", "ok", "ok"),
+        ("biba/high", "ok", "EACCES"),
+        ("biba/low", "EACCES", "ok"),
+        ("biba/10", "ok", "ok"),
+    ] {
+        set_label(&file, label);
+        twice(&[
+            (by(TEN, "read"), read),
+            (by(TEN, "write"), write),
+            (by("none", "read"), "ok"),
+            (by("none", "write"), "ok"),
+        ]);
+    }
+    // While it is open.
+    let relabelled = |next: &str| format!("write_file_relabelled:{TEN}:{user}:{path}:{next}");
+    for (next, answer) in [("biba/5", "ok"), ("biba/11", "EACCES")] {
+        set_label(&file, "biba/10");
+        expect(&[(relabelled(next), answer)]);
+    }
+    set_label(&file, "biba/10");
+    // So does the process.
+    let relabelled = |next: &str| format!("write_relabelled:{TEN}:{user}:{path}:{next}");
+    twice(&[
+        (relabelled("biba/10"), "ok"),
+        (relabelled("biba/9"), "EACCES"),
+    ]);
+    // The module goes and comes back: its elements have other numbers.
+    world.framework().unload("biba").unwrap();
+    twice(&[(by("none", "write"), "ok")]);
+    world.framework().load(&biba).unwrap();
+    fs::read_dir(&mounted).unwrap();
+    fs::read(&file).unwrap();
+    twice(&[
+        (by(TEN, "write"), "ok"),
+        (by("biba/9", "write"), "EACCES"),
+        (by("biba/high", "read"), "EACCES"),
+    ]);
+    let ended = Command::new("umount").arg("-l").arg(&mounted).status();
+    assert!(ended.unwrap().success());
+}

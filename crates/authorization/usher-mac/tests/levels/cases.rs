@@ -43,13 +43,25 @@ pub struct Case {
     pub argument: u32,
     pub interface: u32,
     pub capability: u32,
+    /// For all that must not count: what modules that decide by labels may not look at.
+    pub noise: u32,
 }
 
 impl Case {
     /// The file as the framework hands it on, with what follows it.
     pub fn file(&self, rest: &[u32]) -> Vec<u8> {
-        let special = self.special.0 << 20 | self.special.1;
-        let mut bytes = words(&[7, 0, 9, 0, 0, self.kind << 12 | 0o777, special, 0]);
+        let (special, noise) = (self.special.0 << 20 | self.special.1, self.noise);
+        let mode = self.kind << 12 | noise & 0o7777;
+        let mut bytes = words(&[
+            noise,
+            0,
+            noise >> 3,
+            noise >> 5,
+            noise >> 7,
+            mode,
+            special,
+            0,
+        ]);
         bytes.extend(words(rest));
         bytes
     }
@@ -155,11 +167,11 @@ pub fn case() -> impl Strategy<Value = Case> {
             (0, 0),
         ]),
     );
-    let numbers = (0u32..19, 0u32..4, 0u32..4, 0u32..48);
+    let numbers = (0u32..19, 0u32..4, 0u32..4, 0u32..48, any::<u32>());
     (elements, file, numbers, any::<bool>()).prop_map(
         |(elements, (kind, special), numbers, read_only)| {
             let (own, object, last) = elements;
-            let (access, permitted, interface, capability) = numbers;
+            let (access, permitted, interface, capability, noise) = numbers;
             let argument = match read_only {
                 true => 0o10000,
                 false => access,
@@ -175,6 +187,7 @@ pub fn case() -> impl Strategy<Value = Case> {
                 argument,
                 interface,
                 capability,
+                noise,
             }
         },
     )

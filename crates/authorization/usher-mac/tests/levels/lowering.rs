@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use usher_label::{Auxiliary, Level, Levels, Range, TypedValue};
 use usher_mac::EntryPoint;
 
-use crate::asked::{Process, Question, ask, words};
+use crate::asked::{Question, ask, words};
 use crate::cases::{Case, Element, case};
 use crate::model::{BOTH, Module, READS, WRITES, Ways};
-use crate::{EACCES, EINVAL, EPERM, compiled, packet, privileged};
+use crate::{EACCES, EINVAL, EPERM, at_socket, compiled, packet, privileged, process};
 
 /// MAC_DEMOTES.
 const DEMOTES: i32 = 0x4d44;
@@ -183,10 +183,14 @@ fn element() -> impl Strategy<Value = Own> {
 }
 
 /// The module's answers, each with the last element as the module left it.
-fn asked(labels: &[&Own; 3], questions: &[(EntryPoint, Vec<u8>)]) -> Vec<(i32, Vec<u8>)> {
+fn asked(
+    noise: u32,
+    labels: &[&Own; 3],
+    questions: &[(EntryPoint, Vec<u8>)],
+) -> Vec<(i32, Vec<u8>)> {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| compiled::compile("levels/lomac.c"));
-    let process = Process::default();
+    let process = process(noise);
     let questions: Vec<_> = questions
         .iter()
         .map(|(point, request)| Question {
@@ -317,12 +321,12 @@ fn questions([own, object, last]: &[&Own; 3], case: &Case) -> Vec<(EntryPoint, V
         (TaskPrlimit, trace, plain(limits)),
         (
             SocketSendmsg,
-            Vec::new(),
+            at_socket(case),
             plain(on(object, &Level::Equal, WRITES)),
         ),
         (
             SocketRecvmsg,
-            Vec::new(),
+            at_socket(case),
             own.takes(object, &Level::Equal, READS),
         ),
         (SocketGetsockopt, Vec::new(), plain(0)),
@@ -375,7 +379,7 @@ proptest! {
         let labels = [&own, &object, &last];
         let expected = questions(&labels, &case);
         let wanted: Vec<_> = expected.iter().map(|(point, request, _)| (*point, request.clone())).collect();
-        for ((point, _, (wanted, element)), (answer, left)) in expected.iter().zip(asked(&labels, &wanted)) {
+        for ((point, _, (wanted, element)), (answer, left)) in expected.iter().zip(asked(case.noise, &labels, &wanted)) {
             prop_assert_eq!(answer, *wanted, "{}", point);
             let element = element.as_ref().unwrap_or(&last);
             prop_assert_eq!(left, element.encode(), "{}", point);
@@ -383,10 +387,10 @@ proptest! {
     }
 
     #[test]
-    fn programs_and_new_files_are_as_low_as_they_must(own in element(), object in element(), last in element()) {
+    fn programs_and_new_files_are_as_low_as_they_must(own in element(), object in element(), last in element(), noise in any::<u32>()) {
         let labels = [&own, &object, &last];
         let questions = [(EntryPoint::NewFile, Vec::new()), (EntryPoint::NewProgram, Vec::new())];
-        let answers = asked(&labels, &questions);
+        let answers = asked(noise, &labels, &questions);
         prop_assert_eq!(&answers[0], &(0, own.making_in(&object).encode()));
         let (answer, next) = last.executing(&object);
         prop_assert_eq!(&answers[1], &(answer, next.encode()));
@@ -399,7 +403,7 @@ proptest! {
     #[test]
     fn a_lowered_process_has_the_privileges_of_its_level(own in element(), object in element(), case in case(), is_initial in any::<bool>()) {
         let request = words(&[case.capability, is_initial.into(), 0, 0]);
-        let answer = asked(&[&own, &object, &object], &[(EntryPoint::Capable, request)])[0].0;
+        let answer = asked(case.noise, &[&own, &object, &object], &[(EntryPoint::Capable, request)])[0].0;
         let expected = privileged(&own.plain(), case.capability, is_initial);
         prop_assert!(answer == expected && [0, EPERM].contains(&answer));
     }

@@ -39,7 +39,7 @@ fn program(module: Module) -> &'static PathBuf {
 
 /// The module's answers at these entry points, each with the last element as the module left it.
 fn asked(module: Module, case: &Case, questions: &[(EntryPoint, Vec<u8>)]) -> Vec<(i32, Vec<u8>)> {
-    let process = Process::default();
+    let process = process(case.noise);
     let labels = [&case.own, &case.object, &case.last].map(Element::encode);
     let questions: Vec<_> = questions
         .iter()
@@ -54,8 +54,36 @@ fn asked(module: Module, case: &Case, questions: &[(EntryPoint, Vec<u8>)]) -> Ve
     ask(program(module), &[0; 8], &questions)
 }
 
+/// A process of any user.
+fn process(noise: u32) -> Process {
+    Process {
+        uids: [noise >> 9; 4],
+        gids: [noise >> 11; 4],
+        capabilities: noise.into(),
+        ..Process::default()
+    }
+}
+
+/// An address at a socket, or another thing that is done with it.
+fn at_socket(case: &Case) -> Vec<u8> {
+    words(&[
+        case.noise & 63,
+        case.noise & 7,
+        case.noise >> 9,
+        case.noise >> 3,
+    ])
+}
+
 fn packet(case: &Case) -> Vec<u8> {
-    words(&[2, 1, 0, 1000, case.interface, 0])
+    let noise = case.noise;
+    words(&[
+        noise & 63,
+        noise & 7,
+        noise >> 9,
+        noise,
+        case.interface,
+        noise >> 5,
+    ])
 }
 
 /// Each question, with the model's answer.
@@ -126,8 +154,16 @@ fn questions(module: Module, case: &Case) -> Vec<(EntryPoint, Vec<u8>, i32)> {
         (TaskKill, words(&[0, 0, 1, 9]), on(object, &usual, WRITES)),
         (PtraceAccessCheck, trace.clone(), on(object, &usual, traced)),
         (PtraceTraceme, trace.clone(), on(object, &usual, BOTH)),
-        (SocketSendmsg, Vec::new(), on(object, &Level::Equal, WRITES)),
-        (SocketRecvmsg, Vec::new(), on(object, &Level::Equal, READS)),
+        (
+            SocketSendmsg,
+            at_socket(case),
+            on(object, &Level::Equal, WRITES),
+        ),
+        (
+            SocketRecvmsg,
+            at_socket(case),
+            on(object, &Level::Equal, READS),
+        ),
         (
             UnixStreamConnect,
             Vec::new(),

@@ -169,7 +169,7 @@ fn labels_change_only_as_permitted(labels: &Labels, root: &mut Actor) {
     owner.does("label_in_a_namespace:test/plain", "ok");
     // Its own file system is not multilabel.
     owner.does("own_file_system:test/closed", "ok");
-    let pin = labels.world.pins.join("enabled");
+    let pin = labels.world.pins.join("in_force");
     root.does(&on("pinned", &pin), "ok");
     owner.does(&on("pinned", &pin), "EACCES");
     owner.does(&on("pinned_in_a_namespace", &pin), "EACCES");

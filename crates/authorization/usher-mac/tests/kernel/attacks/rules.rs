@@ -5,6 +5,9 @@ use crate::*;
 
 use usher_bpf::Pins;
 
+/// Of the table `in_force`, whose first word says which modules decide.
+const IN_FORCE_WORDS: usize = 135;
+
 /// Each act on this path.
 fn each(acts: &[&str], path: &Path) -> Vec<String> {
     acts.iter().map(|act| on(act, path)).collect()
@@ -147,8 +150,11 @@ fn a_module_without_its_bit_is_undone_by_the_next_one() {
     // As a process leaves it that is killed when all is attached, and the bit is not yet set.
     drop(world.framework.take());
     let pins = Pins::lock(&world.pins).unwrap();
-    let enabled = pins.table::<u32, u64>("enabled").unwrap().unwrap();
-    enabled.set(&0, &0).unwrap();
+    let table = pins.table::<u32, [u64; IN_FORCE_WORDS]>("in_force");
+    let table = table.unwrap().unwrap();
+    let mut now = table.get(&0).unwrap().unwrap();
+    now[0] = 0;
+    table.set(&0, &now).unwrap();
     drop(pins);
     assert_eq!(act(world.user, &acts), ["read ok"]);
     world.framework = Some(Framework::open(&world.pins).unwrap());
