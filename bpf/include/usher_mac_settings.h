@@ -33,7 +33,8 @@ struct usher_mac_module {
 
 /*
  * Which modules are in force, and what dispatchers ask first of all. The only entry of the table
- * `in_force`. User space writes it, one word after the other: each is the former or the new one.
+ * `in_force`. User space writes all of it at once, and the words appear in any order: what must
+ * come first is written before the rest.
  */
 struct usher_mac_in_force {
 	__u64 enabled; /* bit i: the module in slot i decides; the only word that puts it in force

@@ -34,7 +34,8 @@ struct inode___mac_names {
 
 struct dentry___mac_names {
 	struct qstr d_name;
-	struct hlist_node d_u;
+	struct hlist_node d_u; /* a union with a name, in 6.18 */
+	struct hlist_node d_alias; /* in a union without one, in 7.3 */
 };
 
 #pragma clang attribute pop
@@ -58,7 +59,9 @@ static __always_inline void read_a_name(char *name, __u64 inode)
 	    (void *)(inode + bpf_core_field_offset(struct inode___mac_names, i_dentry)));
 	if (!first)
 		return;
-	first -= bpf_core_field_offset(struct dentry___mac_names, d_u);
+	first -= bpf_core_field_exists(struct dentry___mac_names, d_u)
+		     ? bpf_core_field_offset(struct dentry___mac_names, d_u)
+		     : bpf_core_field_offset(struct dentry___mac_names, d_alias);
 	first += bpf_core_field_offset(struct dentry___mac_names, d_name.name);
 	bpf_probe_read_kernel(&text, sizeof(text), first);
 	bpf_probe_read_kernel_str(name, USHER_MAC_EVENT_NAME, text);

@@ -35,17 +35,6 @@ static __always_inline __u64 modules_about_sleeper(__u32 point, struct mac_asker
 	return those_about_sleeper(modules_at(point), caller);
 }
 
-/* modules_near_caller in a program that may sleep. */
-static __always_inline __u64 modules_near_sleeper(__u32 point, struct mac_asker *caller)
-{
-	__u64 asked;
-
-	bpf_rcu_read_lock();
-	asked = modules_near_caller(point, caller);
-	bpf_rcu_read_unlock();
-	return asked;
-}
-
 /* The attribute. */
 const char label_attribute[] = "security.bpf.mac";
 

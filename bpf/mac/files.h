@@ -79,15 +79,19 @@ int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
 	return mac_ask_inode_permission(asked, &subject, &wanted, &labels);
 }
 
-static __always_inline int ask_file_open(__u64 asked, const struct mac_asker *caller,
-					 struct inode *inode,
+/* The modules that are in force now: the caller has slept. */
+static __always_inline int ask_file_open(struct inode *inode,
 					 const struct usher_mac_file_access *wanted)
 {
+	struct mac_asker caller;
+	__u64 asked = modules_near_caller(MAC_POINT_file_open, &caller);
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
+	if (!asked)
+		return 0;
 	asked = begin_file_labels(
-	    &labels, asked, caller, inode, wanted->file.device,
+	    &labels, asked, &caller, inode, wanted->file.device,
 	    access_to_file(MAC_POINT_file_open, wanted->file.mode, wanted->access));
 	if (!asked)
 		return 0;
@@ -101,10 +105,9 @@ static __always_inline int ask_file_open(__u64 asked, const struct mac_asker *ca
 SEC("lsm.s/file_open")
 int BPF_PROG(dispatch_file_open, struct file *file)
 {
-	struct mac_asker caller;
-	__u64 asked = modules_near_sleeper(MAC_POINT_file_open, &caller);
 	const struct file___mac *opened = (const struct file___mac *)file;
 	struct usher_mac_file_access wanted = {};
+	__u64 asked = modules_at(MAC_POINT_file_open);
 	struct inode *inode = file->f_inode;
 	int error;
 
@@ -123,7 +126,7 @@ int BPF_PROG(dispatch_file_open, struct file *file)
 	if (opened->f_flags & O_APPEND)
 		wanted.access |= USHER_MAC_APPEND;
 	bpf_rcu_read_lock();
-	error = ask_file_open(asked, &caller, inode, &wanted);
+	error = ask_file_open(inode, &wanted);
 	bpf_rcu_read_unlock();
 	return mac_bounded(error);
 }

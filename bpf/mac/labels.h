@@ -115,6 +115,8 @@ struct mac_labels {
 	__u64 slot; /* that is asked: see slots.h */
 	__u32 unknown; /* the slots whose elements of a file are not known */
 	__u32 by_labels; /* the slots of the modules whose permission is remembered */
+	__u32 remembered; /* the slots of those that are not asked, because it is */
+	__u32 reserved;
 	__u64
 	    told; /* of a refusal: the address of the file's inode, for its name; 0: none; UNTOLD */
 	__u64 access; /* as in remembered.h; 0: it is not remembered */

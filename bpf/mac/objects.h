@@ -113,6 +113,7 @@ static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked,
 	labels->told = 0;
 	labels->access = 0;
 	labels->unknown = 0;
+	labels->remembered = 0;
 	if (!labels->slots)
 		return 0;
 	labels->subject = asker->label ? *asker->label : no_label;
@@ -228,32 +229,49 @@ static __always_inline __u64 access_to_file(__u32 point, __u32 mode, __u32 wante
 	return type == S_IFCHR ? 0 : access_at(point, wanted << 4 | type >> 12);
 }
 
-/* The modules that are still asked about an access which is remembered, when the label of the
+/*
+ * The modules that are still asked about an access which is remembered, when the label of the
  * object is known (else NULL): not those that have permitted it before, nor those that exempt the
- * asker.
+ * asker. `remembered` gets the slots of the former.
  */
 static __always_inline __u64 those_left(__u64 asked, const struct mac_asker *asker,
-					const struct usher_mac_label *object, __u64 access)
+					const struct usher_mac_label *object, __u64 access,
+					__u64 *remembered)
 {
 	__u64 by_labels = asker->by_labels & asked, exempting;
 
+	*remembered = 0;
 	if (!asker->label)
 		return asked;
-	if (access && by_labels && object)
-		asked &= ~mac_remembered(asker->label, object, by_labels, access);
+	if (access && by_labels && object) {
+		*remembered = mac_remembered(asker->label, object, by_labels, access);
+		asked &= ~*remembered;
+	}
 	exempting = asker->exempting & asked;
 	return exempting ? asked & ~mac_lacking(asker->label, exempting) : asked;
 }
 
-/* Begins the labels of such an access. Returns as begin_labels. */
-static __always_inline int begin_remembered(struct mac_labels *labels, __u64 asked,
-					    const struct mac_asker *asker, __u64 access)
+/*
+ * Ends the labels of such an access, of which a module with labels is asked. The others were found
+ * by labels that may have changed since: all modules decide by the same ones. Returns the modules
+ * that are asked.
+ */
+static __always_inline __u64 end_labels(struct mac_labels *labels, __u64 asked,
+					const struct mac_asker *asker, __u64 access,
+					__u64 remembered)
 {
-	if (!begin_labels(labels, asked, asker))
-		return 0;
+	__u64 again;
+
+	if (remembered) {
+		again = remembered &
+			~mac_remembered(&labels->subject, &labels->object, remembered, access);
+		asked |= again;
+		labels->slots |= again;
+	}
 	labels->access = access;
-	labels->by_labels = asker->by_labels & asked;
-	return 1;
+	labels->by_labels = asker->by_labels & labels->slots;
+	labels->remembered = remembered & ~labels->slots;
+	return asked;
 }
 
 /* Begins the labels of an access to a file that is remembered. Returns the modules that are asked.
@@ -263,16 +281,33 @@ static __always_inline __u64 begin_file_labels(struct mac_labels *labels, __u64 
 					       __u32 device, __u64 access)
 {
 	const struct usher_mac_label *known = NULL;
+	__u64 remembered;
 
 	if (caller->by_labels & asked)
 		known = known_file_label(inode, device);
-	asked = those_left(asked, caller, known, access);
+	asked = those_left(asked, caller, known, access, &remembered);
 	if (!asked)
 		return 0;
-	if (begin_remembered(labels, asked, caller, access))
+	if (begin_labels(labels, asked, caller)) {
 		labels->unknown = read_file_label(&labels->object, inode, device);
+		asked = end_labels(labels, asked, caller, access, remembered);
+	}
 	labels->told = (__u64)inode;
 	return asked;
+}
+
+/* The same where the label of the object is there. */
+static __always_inline __u64 begin_known_labels(struct mac_labels *labels, __u64 asked,
+						const struct mac_asker *asker,
+						const struct usher_mac_label *object, __u64 access)
+{
+	__u64 remembered;
+
+	asked = those_left(asked, asker, object, access, &remembered);
+	if (!asked || !begin_labels(labels, asked, asker))
+		return asked;
+	labels->object = *object;
+	return end_labels(labels, asked, asker, access, remembered);
 }
 
 /* The same of a socket, which may be NULL. */
@@ -284,12 +319,7 @@ static __always_inline __u64 begin_socket_labels(struct mac_labels *labels, __u6
 
 	if (caller->slots & asked && socket)
 		stored = bpf_sk_storage_get(&sockets, socket, NULL, 0);
-	if (!stored)
-		stored = &blank_label;
-	asked = those_left(asked, caller, stored, access);
-	if (asked && begin_remembered(labels, asked, caller, access))
-		labels->object = *stored;
-	return asked;
+	return begin_known_labels(labels, asked, caller, stored ? stored : &blank_label, access);
 }
 
 /* The same of an open file. A socket has its own label, not that of its inode. */

@@ -175,15 +175,13 @@ int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *
 		label = label_of_packet(own->__sk_common.skc_family, arrived, is_loopback);
 	access = access_of_packet(MAC_POINT_socket_deliver,
 				  is_loopback ? LOOPBACK_INTERFACE : arrived->dev->ifindex);
-	asked = those_left(asked, &owner, label, access);
+	asked = begin_known_labels(&labels, asked, &owner, label, access);
 	if (!asked)
 		return 0;
 	read_packet(&wanted, own, arrived->dev);
 	if (is_loopback)
 		be_loopback(&wanted.interface);
 	be_nobody(&subject);
-	if (begin_remembered(&labels, asked, &owner, access))
-		labels.object = *label;
 	return mac_ask_socket_deliver(asked, &subject, &wanted, &labels);
 }
 
@@ -209,13 +207,11 @@ int dispatch_cgroup_egress(struct __sk_buff *packet)
 	if (owner.slots & asked)
 		label = label_of_interface(leaves->dev, 0);
 	access = access_of_packet(MAC_POINT_interface_transmit, packet->ifindex);
-	asked = those_left(asked, &owner, label, access);
+	asked = begin_known_labels(&labels, asked, &owner, label, access);
 	if (!asked)
 		return 1;
 	read_packet(&wanted, leaves->sk, leaves->dev);
 	be_nobody(&subject);
-	if (begin_remembered(&labels, asked, &owner, access))
-		labels.object = *label;
 	return !mac_ask_interface_transmit(asked, &subject, &wanted, &labels);
 }
 

@@ -4,7 +4,7 @@
  * look-ups of labels and one of this table.
  *
  * Only of modules that decide by labels: their permission depends on their elements of the two
- * labels, the entry point, and the parts of the request that USHER_MAC_BY_LABELS names. All of that
+ * labels, the entry point, and the parts of the request that usher_mac_policy.h names. All of that
  * is in one word, so what is found was permitted in exactly this case. Words are read and written
  * whole, by all processors. Nothing ever has to be forgotten: the number of an element is given
  * once and means the same for ever, its module has no settings, and a process with elements of

@@ -389,6 +389,10 @@ static struct usher_mac_element ignored;
 					   MAC_FILE_OF(wanted));                                   \
 			if (answer <= 0)                                                           \
 				break;                                                             \
+			/* About the label that it has now, all of them. */                        \
+			asked |= labels->remembered;                                               \
+			labels->slots |= labels->remembered;                                       \
+			labels->remembered = 0;                                                    \
 			mac_unsee(&asked);                                                         \
 		}                                                                                  \
 		return mac_bounded(answer);                                                        \

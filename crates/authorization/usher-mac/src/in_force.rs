@@ -20,7 +20,7 @@ impl InForce {
         Ok(self.0.get(&0)?.unwrap_or(MacInForce::zeroed()))
     }
 
-    /// Changes some of it. Programs see each word as before or as afterwards, in no order.
+    /// Changes some of it. Programs see each word as before or as afterwards, in any order.
     fn change(&self, change: impl FnOnce(&mut MacInForce)) -> Result<(), KernelError> {
         let former = self.now()?;
         let mut next = former;
@@ -74,14 +74,17 @@ impl InForce {
         Ok(self.labelled()?.last_order)
     }
 
-    /// Sets which modules with labels are in force: all but their last order.
+    /// Sets which modules with labels are in force: all but their last order. A file's label that is read by the
+    /// new order has the elements of all of them, so the order comes last.
     pub(crate) fn label(&self, labelled: MacLabelled) -> Result<(), KernelError> {
         self.change(|now| {
             now.labelled = MacLabelled {
+                order: now.labelled.order,
                 last_order: now.labelled.last_order,
                 ..labelled
             };
-        })
+        })?;
+        self.change(|now| now.labelled.order = labelled.order)
     }
 
     /// Notes which devices may be multilabel, before they are.
