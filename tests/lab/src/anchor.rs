@@ -1,19 +1,24 @@
 //! An anchor is the first process of a set of namespaces and keeps them alive.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use crate::command::PROGRAM_PATH;
+use crate::command::{PROGRAM_PATH, temporary};
 use crate::error::{Attempt, LabError};
 
 /// Sets up a host's private mounts, accounts and names, then waits for the end of the lab.
 ///
-/// Arguments: name, folder of Usher's programs. bash, because as the first process of a PID
-/// namespace it also reaps the processes that lose their parents.
-const HOST: &str = concat!(include_str!("copy.bash"), include_str!("host.bash"));
+/// Arguments: name, folder of Usher's programs, archive of its /etc. bash, because as the first
+/// process of a PID namespace it also reaps the processes that lose their parents.
+const HOST: &str = include_str!("host.bash");
+
+/// Archives what hosts have in common in /etc.
+const ETC: &str = concat!(include_str!("archive.bash"), include_str!("etc.bash"));
 
 /// The switch has only a network namespace.
 const SWITCH: &str = include_str!("switch.bash");
@@ -30,15 +35,15 @@ pub(crate) struct Anchor {
 impl Anchor {
     /// Makes the namespaces of a host.
     pub(crate) fn host(name: &str, binaries: &Path) -> Result<Self, LabError> {
-        Self::start(name, HOST, binaries)
+        Self::start(name, HOST, &[binaries, &archive_of_etc()?])
     }
 
     /// Makes the switch's namespaces.
     pub(crate) fn switch() -> Result<Self, LabError> {
-        Self::start("switch", SWITCH, Path::new("/"))
+        Self::start("switch", SWITCH, &[])
     }
 
-    fn start(name: &str, script: &str, binaries: &Path) -> Result<Self, LabError> {
+    fn start(name: &str, script: &str, more: &[&Path]) -> Result<Self, LabError> {
         let mut unshare = Command::new("unshare")
             .args([
                 "--net",
@@ -50,7 +55,7 @@ impl Anchor {
                 "--kill-child",
             ])
             .args(["bash", "-c", script, "bash", name])
-            .arg(binaries)
+            .args(more)
             .env_clear()
             .env("PATH", PROGRAM_PATH)
             .env("LANG", "C.UTF-8")
@@ -119,6 +124,47 @@ impl Anchor {
     }
 }
 
+/// The archive of what hosts have in common in /etc, made for this process's first host: a path that is
+/// valid outside of hosts while this process runs.
+fn archive_of_etc() -> Result<PathBuf, LabError> {
+    static MADE: Mutex<Option<File>> = Mutex::new(None);
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let archive = match made.take() {
+        Some(archive) => archive,
+        None => {
+            let archive = temporary()?;
+            let folder = tempfile::tempdir().attempt(|| "cannot make a folder".into())?;
+            let output = Command::new("bash")
+                .args(["-c", ETC, "bash"])
+                .args([folder.path(), &path_of(&archive)])
+                .env_clear()
+                .env("PATH", PROGRAM_PATH)
+                .env("LANG", "C.UTF-8")
+                .output()
+                .attempt(|| "cannot start bash".into())?;
+            if !output.status.success() {
+                let reason = String::from_utf8_lossy(&output.stderr);
+                return Err(LabError::Etc {
+                    reason: reason.trim().into(),
+                });
+            }
+            archive
+        }
+    };
+    let path = path_of(&archive);
+    *made = Some(archive);
+    Ok(path)
+}
+
+/// A path of a file that has no name, or none any longer.
+fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!(
+        "/proc/{}/fd/{}",
+        std::process::id(),
+        file.as_raw_fd()
+    ))
+}
+
 impl Drop for Anchor {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
@@ -134,20 +180,22 @@ mod tests {
     use std::process::Command;
 
     /// Copies a folder in the way a host's `/etc` is copied. tar reads in the order of the names, and
-    /// removes the file `vanishing` after its second record. The tar that extracts does so too, before
-    /// it reads its second record: not earlier than the other one has listed the folder.
+    /// removes the file `vanishing` after its second record.
     fn copy(from: &Path, to: &Path) -> std::process::Output {
         let script = concat!(
-            include_str!("copy.bash"),
-            "set -eu\ncopy_what_is_there \"$1\" \"$2\"\n"
+            include_str!("archive.bash"),
+            "set -eu\narchive_what_is_there \"$1\" \"$3\"\n",
+            "unset TAR_OPTIONS\ntar -C \"$2\" --numeric-owner -xpf \"$3\"\n"
         );
+        let archive = tempfile::NamedTempFile::new().unwrap();
         let vanishing = from.join("z");
         let options = format!(
             "--sort=name --checkpoint=2 --checkpoint-action=exec=rm\\ -f\\ {}",
             vanishing.display()
         );
         let mut bash = Command::new("bash");
-        bash.args(["-c", script, "bash"]).args([from, to]);
+        bash.args(["-c", script, "bash"])
+            .args([from, to, archive.path()]);
         bash.env("LANG", "C").env("TAR_OPTIONS", options);
         bash.output().expect("bash runs")
     }

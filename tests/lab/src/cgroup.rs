@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use crate::error::{Attempt, LabError};
 
 const PREFIX: &str = "usher-lab-";
@@ -72,6 +74,14 @@ pub(crate) fn hand_down(path: &Path) -> Result<(), LabError> {
 /// Makes a group.
 pub(crate) fn create(path: &Path) -> Result<(), LabError> {
     fs::create_dir(path).attempt(|| format!("cannot make the cgroup {}", path.display()))
+}
+
+/// Moves a process into the group; none that has ended and was not waited for.
+pub(crate) fn enter(path: &Path, process: u32) -> Result<(), LabError> {
+    match fs::write(path.join("cgroup.procs"), process.to_string()) {
+        Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(()),
+        result => result.attempt(|| format!("cannot enter the cgroup {}", path.display())),
+    }
 }
 
 /// Kills every process in the group and below (`cgroup.kill`, Linux 5.14).

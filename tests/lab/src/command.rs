@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
 
+use crate::cgroup;
 use crate::error::{Attempt, LabError};
 use crate::host::Host;
 use crate::running::Running;
@@ -22,14 +23,6 @@ pub(crate) const PROGRAM_PATH: &str =
 
 /// The folder of Usher's programs, as seen inside a host.
 pub(crate) const BINARIES: &str = "/run/lab/bin";
-
-/// Runs outside before `nsenter`, in the same process: enters the lab's cgroup for `nsenter`
-/// processes, whose end a lab's removal waits for.
-const ENTER: &str = r#"
-echo $$ >"$1/cgroup.procs" || exit 125
-shift
-exec "$@"
-"#;
 
 /// Runs inside the host before the command, in the process that becomes the command: enters the
 /// command's cgroup, and sets the owner of passed descriptors (`sd_listen_fds(3)`), which only
@@ -205,17 +198,8 @@ impl Command {
 
     /// Starts it in the cgroup `group`, which exists.
     pub(crate) fn start(&self, group: PathBuf, streams: Streams) -> Result<Running, LabError> {
-        let mut command = std::process::Command::new("sh");
-        command
-            .args(["-c", ENTER, "sh"])
-            .arg(self.host.entering_group());
-        command.args([
-            "nsenter",
-            "--target",
-            &self.host.anchor().to_string(),
-            "--all",
-            "--",
-        ]);
+        let mut command = std::process::Command::new("nsenter");
+        command.args(["--target", &self.host.anchor().to_string(), "--all", "--"]);
         command.args(["sh", "-c", BEGIN, "sh"]).arg(&group);
         let (user, home, shell) = match self.user.as_deref() {
             None => ("root", PathBuf::from("/root"), "/bin/bash"),
@@ -269,7 +253,9 @@ impl Command {
                 what: "cannot pass descriptors".into(),
                 error: std::io::Error::other(error),
             })?;
-        let child = command.spawn().attempt(|| "cannot start sh".into())?;
+        let child = command.spawn().attempt(|| "cannot start nsenter".into())?;
+        // A lab's removal waits for the end of its `nsenter` processes, so they have a group.
+        cgroup::enter(&self.host.entering_group(), child.id())?;
         Ok(Running::new(self.host.clone(), self.line(), child, group))
     }
 
@@ -292,7 +278,8 @@ pub(crate) fn owned(
     words.map(|word| word.as_ref().to_owned())
 }
 
-fn temporary() -> Result<File, LabError> {
+/// A file without a name.
+pub(crate) fn temporary() -> Result<File, LabError> {
     tempfile::tempfile().attempt(|| "cannot make a temporary file".into())
 }
 

@@ -52,6 +52,12 @@ pub enum LabError {
         /// The message of its first process.
         reason: String,
     },
+    /// The machine's /etc cannot be read.
+    #[error("cannot archive /etc for hosts: {reason}")]
+    Etc {
+        /// The message of the program that reads it.
+        reason: String,
+    },
     /// A host's interface does not come up.
     #[error("host {host}: {reason}")]
     Link {

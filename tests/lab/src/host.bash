@@ -1,7 +1,7 @@
-# The first process of a host. $1: its name, $2: folder of Usher's programs.
+# The first process of a host. $1: its name, $2: folder of Usher's programs, $3: archive of its /etc.
 # Output: one line, its process id as seen from outside, when the host is set up.
 set -eu
-name=$1 programs=$2
+name=$1 programs=$2 etc=$3
 umask 022
 # /proc is still the machine's, where this process has the number that it has outside.
 read -r pid _ </proc/self/stat
@@ -10,20 +10,10 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/lab/bin /run/lab/notify /run/lab/etc /run/lock /run/user
 # Bound before the folders that may hold it are covered.
 mount --bind "$programs" /run/lab/bin
-copy_what_is_there /etc /run/lab/etc
+tar -C /run/lab/etc --numeric-owner -xpf "$etc"
 cd /run/lab/etc
-
-# The machine's own users and its own Usher are not this host's.
-rm -rf usher
-awk -F: '$3 < 1000 || $3 >= 60000' /etc/passwd >passwd
-awk -F: '$3 < 1000 || $3 >= 60000' /etc/group >group
-awk -F: 'NR == FNR { kept[$1]; next } $1 in kept' passwd /etc/shadow >shadow
-if [ -e /etc/gshadow ]; then
-    awk -F: 'NR == FNR { kept[$1]; next } $1 in kept' group /etc/gshadow >gshadow
-fi
 echo "$name" >hostname
 printf '127.0.0.1 localhost\n::1 localhost\n' >hosts
-rm -f resolv.conf nologin
 cd /
 
 mount --bind /run/lab/etc /etc

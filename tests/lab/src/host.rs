@@ -1,9 +1,10 @@
 //! A host: namespaces, accounts, files, commands.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -132,22 +133,54 @@ impl Host {
         self.command(arguments).spawn()
     }
 
-    /// Makes an account with a home folder. The machine's own accounts stay untouched.
+    /// Makes an account with a group of its own and a home folder, as `useradd` does, which takes twenty
+    /// times as long. The machine's own accounts stay untouched.
     ///
     /// # Errors
-    /// As [`Command::succeed`], when `useradd` refuses.
+    /// When the host has such an account or home folder, or the system refuses.
     pub fn add_account(&self, name: &str, uid: u32) -> Result<(), LabError> {
-        let uid = uid.to_string();
-        self.run([
-            "useradd",
-            "--create-home",
-            "--shell",
-            "/bin/sh",
-            "--uid",
-            &uid,
-            name,
-        ])?;
-        Ok(())
+        let home = self.path("/home").join(name);
+        let add = || {
+            let accounts = fs::read_to_string(self.path("/etc/passwd"))?;
+            let is_taken = |line: &str| {
+                let mut fields = line.split(':');
+                fields.next() == Some(name) || fields.nth(1) == Some(uid.to_string().as_str())
+            };
+            if accounts.lines().any(is_taken) {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            for (file, line) in [
+                ("group", format!("{name}:x:{uid}:")),
+                ("gshadow", format!("{name}:!::")),
+                ("shadow", format!("{name}:!:19000:0:99999:7:::")),
+                (
+                    "passwd",
+                    format!("{name}:x:{uid}:{uid}::/home/{name}:/bin/sh"),
+                ),
+            ] {
+                let mut file = match File::options()
+                    .append(true)
+                    .open(self.path("/etc").join(file))
+                {
+                    // Not every system has it.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound && file == "gshadow" => {
+                        continue;
+                    }
+                    result => result?,
+                };
+                file.write_all(format!("{line}\n").as_bytes())?;
+            }
+            fs::create_dir(&home)?;
+            for entry in fs::read_dir(self.path("/etc/skel"))? {
+                let entry = entry?;
+                let copy = home.join(entry.file_name());
+                fs::copy(entry.path(), &copy)?;
+                chown(&copy, Some(uid), Some(uid))?;
+            }
+            fs::set_permissions(&home, fs::Permissions::from_mode(0o755))?;
+            chown(&home, Some(uid), Some(uid))
+        };
+        add().attempt(|| format!("host {}: cannot make the account {name}", self.name()))
     }
 
     /// The path of a host's file as seen from outside. A symbolic link in an absolute path would be
@@ -222,7 +255,7 @@ impl Host {
         let text = self.read(&path)?;
         if !text.contains(part) {
             let path = path.as_ref().display();
-            return Err(std::io::Error::from(std::io::ErrorKind::NotFound))
+            return Err(io::Error::from(io::ErrorKind::NotFound))
                 .attempt(|| format!("host {}: no {part:?} in {path}:\n{text}", self.name()));
         }
         self.write(path, text.replace(part, with))
