@@ -30,11 +30,15 @@
 /* The control group of the monitor. Key: 0. User space sets it before the programs are attached. */
 USHER_MAP(reach, CGROUP_ARRAY, 0, 1, __u32, __u32);
 
+/* 1: that control group is the root, so every program is in it, and the programs do not ask. User
+ * space sets it before it loads them. */
+const volatile __u64 reaches_all = 0;
+
 /* Returns 1 if the calling program is in the control group or below it, or if the kernel cannot
  * tell. */
 static __always_inline int is_in_reach(void)
 {
-	return bpf_current_task_under_cgroup(&reach, 0) != 0;
+	return reaches_all || bpf_current_task_under_cgroup(&reach, 0) != 0;
 }
 
 /* Returns 1 if sockets of the family make traffic that no hook of the control group sees: all but
@@ -104,7 +108,7 @@ __noinline int judge(const struct socket_use *use, struct usher_governed *maker,
 	__u8 state;
 
 	if (!use || !fresh || !read_state(&now) || !find_policy(&now, use->generation) ||
-	    !is_in_reach() || is_governed(&now, maker, use->family))
+	    is_governed(&now, maker, use->family))
 		return LEFT_ALONE;
 	entry = make_caller(&now, &use->caller, fresh);
 	if (!entry || is_daemon(fresh))
@@ -137,15 +141,15 @@ static __always_inline int has_maker(const struct in_force *now, struct sock *sk
 	return IS_CURRENT(now, application) && (__u32)application != USHER_UNGOVERNED;
 }
 
-/* The calling program uses a socket. Every send and receive of the host passes here, so the calls
- * at sockets with a governed maker leave first, and then those of programs that no block governs.
- */
+/* The calling program uses a socket. Every send and receive of the kernel passes here, so the calls
+ * of programs outside the control group leave first, then those at sockets with a governed maker,
+ * and then those of programs that no block governs. */
 static __always_inline int at_use(struct socket *socket)
 {
-	struct usher_governed fresh __aligned = {}, *maker;
+	struct usher_governed fresh __aligned, *maker;
 	struct sock *used = socket->sk;
-	struct in_force now = {};
-	struct socket_use use = {};
+	struct in_force now;
+	struct socket_use use;
 
 	if (!used)
 		return 0;
@@ -153,10 +157,12 @@ static __always_inline int at_use(struct socket *socket)
 	use.family = use.socket->__sk_common.skc_family;
 	if (!is_of_ip(use.family) && !passes_beside(use.family))
 		return 0;
-	if (!read_state(&now) || has_maker(&now, used, use.family) ||
+	if (!read_state(&now) || !is_in_reach() || has_maker(&now, used, use.family) ||
 	    !may_be_governed(&now, &use.caller))
 		return 0;
 	use.generation = now.generation;
+	/* Cleared here, because few calls come so far. */
+	fresh = (struct usher_governed){};
 	maker = is_of_ip(use.family) ? bpf_sk_storage_get(&sockets, used, 0, 0) : 0;
 	switch (judge(&use, maker, &fresh)) {
 	case LEFT_ALONE:

@@ -167,13 +167,22 @@ impl Opened {
     ///
     /// # Errors
     /// When the kernel does not report the namespace, or the programs have no such constant.
-    pub fn in_own_network(mut self) -> Result<Self, KernelError> {
-        let own = namespace::own_network()?.to_ne_bytes();
+    pub fn in_own_network(self) -> Result<Self, KernelError> {
+        self.set_constant("own_network", namespace::own_network()?)
+    }
+
+    /// Sets the only constant of programs, `name`, before they are loaded: what it excludes is not part of
+    /// the loaded programs.
+    ///
+    /// # Errors
+    /// [`KernelError::MissingPart`] when they have no constant, or of another size.
+    pub fn set_constant(mut self, name: &'static str, value: u64) -> Result<Self, KernelError> {
+        let value = value.to_ne_bytes();
         let written = self.open.maps_mut().any(|mut map| {
             let constants = map.name().to_string_lossy().ends_with(".rodata");
             match map.initial_value_mut() {
-                Some(value) if constants && value.len() == own.len() => {
-                    value.copy_from_slice(&own);
+                Some(place) if constants && place.len() == value.len() => {
+                    place.copy_from_slice(&value);
                     true
                 }
                 _ => false,
@@ -182,7 +191,7 @@ impl Opened {
         if written {
             Ok(self)
         } else {
-            Err(KernelError::MissingPart("own_network"))
+            Err(KernelError::MissingPart(name))
         }
     }
 

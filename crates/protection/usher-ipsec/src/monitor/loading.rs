@@ -55,6 +55,10 @@ pub(super) static CALLS: Code = code!("usher_calls", "calls");
 pub const SWITCHED_OFF: &str = "switched off by --without-lsm";
 /// Their table of the control group below which they act.
 const REACH: &str = "reach";
+/// Their constant: 1 if that control group is the root.
+const REACHES_ALL: &str = "reaches_all";
+/// The kernel's number of the root of control groups.
+const ROOT_GROUP: u64 = 1;
 
 /// The programs at calls, in the order of attaching.
 pub(super) const AT_CALLS: [&str; 11] = [
@@ -93,6 +97,8 @@ pub(super) fn load_calls(monitor: &Object, cgroup: &Path) -> Result<Object, Kern
     let hooks = Hooks::of_kernel()?;
     let only_hooks = |_: &str, hook: &str| Ok::<_, KernelError>(hooks.has(hook));
     let opened = CALLS.open()?.choose(only_hooks)?;
+    let reaches_all = cgroup_number(cgroup)? == ROOT_GROUP;
+    let opened = opened.set_constant(REACHES_ALL, reaches_all.into())?;
     let shared = opened.share(monitor, &SHARED)?;
     let calls = shared.share(monitor, &OF_SOCKETS)?.load()?;
     calls.enter_cgroup(REACH, cgroup)?;
