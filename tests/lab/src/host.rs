@@ -133,8 +133,8 @@ impl Host {
         self.command(arguments).spawn()
     }
 
-    /// Makes an account with a group of its own and a home folder, as `useradd` does, which takes twenty
-    /// times as long. The machine's own accounts stay untouched.
+    /// Makes an account with a group of its own and a home folder, as `useradd` does, which takes much
+    /// longer. The machine's own accounts stay untouched.
     ///
     /// # Errors
     /// When the host has such an account or home folder, or the system refuses.
