@@ -157,4 +157,27 @@ tests! {
         assert_eq!(peer.run("c, _ = l.accept(); r = c.recv(9)"), "b'question'");
         assert_eq!(ipsec.counters().unwrap().calls_refused, 5);
     }
+
+    fn at_the_root_calls_of_all_control_groups_are_seen(world) {
+        // The root is the machine's.
+        if !is_emulated() {
+            eprintln!("skipped: needs a machine of its own");
+            return;
+        }
+        let mut ipsec = open_at_root(world);
+        if !sees_calls(&ipsec) {
+            return;
+        }
+        ipsec.apply(&secure()).unwrap();
+        let (mut governed, mut outside) = (Actor::governed(), Actor::outside(world));
+        let (mut maker, mut peer) = (Actor::other(), Actor::peer());
+        maker.run(LISTEN);
+        peer.run("kept = []");
+        for to in [&mut governed, &mut outside] {
+            assert_eq!(to.errno("s = socket.socket(17, 3, 0)"), EPERM);
+            pass_connection("10.1.0.2", &mut peer, &mut maker, to);
+            uses(&mut peer, to, "10.1.0.2", EPERM);
+        }
+        assert_eq!(ipsec.counters().unwrap().calls_refused, 6);
+    }
 }

@@ -394,6 +394,15 @@ pub fn open(world: &World) -> Ipsec {
     Ipsec::open(&settings(world)).unwrap()
 }
 
+/// Protection of all control groups, for the same program.
+pub fn open_at_root(world: &World) -> Ipsec {
+    let settings = Settings {
+        cgroup: cgroups(),
+        ..settings(world)
+    };
+    Ipsec::open(&settings).unwrap()
+}
+
 /// Protection on host B, for the same program.
 pub fn open_at_b(world: &World) -> Ipsec {
     let settings = Settings {
