@@ -8,10 +8,10 @@
 //! elements of other chains or positions help. The 49 bytes of input take one compression of
 //! SHA-256.
 
-use sha2::{Digest, Sha256};
 use std::fmt;
 use subtle::ConstantTimeEq;
 use usher_base::codec::fields;
+use usher_base::sha256;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::Refusal;
@@ -43,12 +43,7 @@ pub(crate) fn step<const N: usize>(
     next: &[u8; N],
 ) -> [u8; N] {
     const { assert!(N <= CHAIN_ELEMENT_SIZE) };
-    let digest = Sha256::new()
-        .chain_update(domain)
-        .chain_update(salt)
-        .chain_update(index.to_be_bytes())
-        .chain_update(next)
-        .finalize();
+    let digest = sha256(&[domain, salt, &index.to_be_bytes(), next]);
     let mut value = [0; N];
     value.copy_from_slice(&digest[..N]);
     value
@@ -304,6 +299,8 @@ impl ChainTip {
 
 #[cfg(test)]
 mod tests {
+    use sha2::{Digest, Sha256};
+
     use super::*;
 
     const SEED: Value = *b"sixteen byte see";

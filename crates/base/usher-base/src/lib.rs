@@ -1,4 +1,4 @@
-//! Names, connections' endpoints, and the codec in which all formats of Usher are written.
+//! Names, connections' endpoints, the codec in which all formats of Usher are written, and a hash.
 //!
 //! No I/O, no clock, no randomness, no unsafe code. Knows no message of any system.
 //!
@@ -8,10 +8,12 @@
 pub mod codec;
 mod connection;
 mod error;
+mod hash;
 mod name;
 pub mod serde_text;
 
 pub use codec::address_bytes;
 pub use connection::{CONNECTION_TUPLE_SIZE, ConnectionTuple, MixedFamilies};
 pub use error::DecodeError;
+pub use hash::sha256;
 pub use name::{HostName, Name, NameError, Padded, ServiceName, UserName};
