@@ -91,7 +91,7 @@ fn put(object: &Object, map: &str, key: &[u8], value: &[u8]) {
 }
 
 fn module(object: &Object, slot: u32, name: &str, order: u64) {
-    let mut module = [0; 64];
+    let mut module = [0; 72];
     module[..name.len()].copy_from_slice(name.as_bytes());
     module[32..40].copy_from_slice(&order.to_ne_bytes());
     put(object, "modules", &slot.to_ne_bytes(), &module);
