@@ -137,7 +137,7 @@ install-library:
 	[ -n "$(DESTDIR)" ] || ldconfig
 
 # For policy modules in C: docs/writing-a-module.md.
-MODULE_HEADERS = usher_mac_policy.h usher_mac_label.h usher_mac_levels.h usher_kernel.h usher_maps.h
+MODULE_HEADERS = usher_mac_policy.h usher_mac_requests.h usher_mac_label.h usher_mac_levels.h usher_kernel.h usher_maps.h
 install-module-headers: ## install the headers for writers of policy modules below PREFIX
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include/usher-module $(addprefix bpf/include/,$(MODULE_HEADERS))
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig

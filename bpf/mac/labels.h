@@ -115,8 +115,7 @@ struct mac_labels {
 	__u64 slot; /* that is asked: see slots.h */
 	__u32 unknown; /* the slots whose elements of a file are not known */
 	__u32 by_labels; /* the slots of the modules whose permission is remembered */
-	__u32 remembered; /* the slots of those that are not asked, because it is */
-	__u32 reserved;
+	__u64 remembered; /* the slots of those that are not asked, because it is */
 	__u64
 	    told; /* of a refusal: the address of the file's inode, for its name; 0: none; UNTOLD */
 	__u64 access; /* as in remembered.h; 0: it is not remembered */
@@ -269,7 +268,7 @@ static __always_inline __u64 labelled_of(__u64 asked)
 	return now ? now->slots & asked : 0;
 }
 
-/* Most devices are told by one bit. */
+/* One bit tells of most devices that they are not multilabel: only others are looked up. */
 static __always_inline int is_multilabel_now(const struct usher_mac_in_force *now, __u32 device)
 {
 	return now && now->multilabel >> device % 64 & 1 &&

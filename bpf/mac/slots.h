@@ -22,23 +22,31 @@ _Static_assert(MAC_POINTS <= USHER_MAC_MOST_POINTS, "entry points");
 /* Refusals, one copy per CPU. Key: entry point * USHER_MAC_MODULES + slot. */
 CPU_TABLE(refusals, MAC_POINTS *USHER_MAC_MODULES, __u64);
 
-/* The modules to ask at an entry point, one bit each. */
-static __always_inline __u64 modules_at(__u32 point)
+/* The modules to ask at an entry point, one bit each, by what is in force. */
+static __always_inline __u64 modules_of(const struct usher_mac_in_force *now, __u32 point)
 {
-	const struct usher_mac_in_force *now = first_of(&in_force);
-
 	return now ? now->enabled & now->declared[point] : 0;
 }
 
-/* Looks up the label of a process, from its main thread. Of the modules in `exempting`, returns
- * those that exempt it. */
-static __always_inline __u64 look_up_process(struct mac_asker *asker, __u64 exempting,
-					     struct task_struct *leader)
+static __always_inline __u64 modules_at(__u32 point)
+{
+	return modules_of(first_of(&in_force), point);
+}
+
+/* Looks up the label of a process, from its main thread. */
+static __always_inline void find_label(struct mac_asker *asker, struct task_struct *leader)
 {
 	struct usher_mac_process *process = bpf_task_storage_get(&processes, leader, NULL, 0);
 
 	if (process)
 		asker->label = &process->label;
+}
+
+/* The same. Of the modules in `exempting`, returns those that exempt the process. */
+static __always_inline __u64 look_up_process(struct mac_asker *asker, __u64 exempting,
+					     struct task_struct *leader)
+{
+	find_label(asker, leader);
 	return exempted(asker->label, exempting);
 }
 
@@ -69,7 +77,7 @@ static __always_inline __u64 those_about_caller(__u64 asked, struct mac_asker *c
 static __always_inline __u64 modules_about_caller(__u32 point, struct mac_asker *caller)
 {
 	const struct usher_mac_in_force *now = first_of(&in_force);
-	__u64 asked = now ? now->enabled & now->declared[point] : 0;
+	__u64 asked = modules_of(now, point);
 
 	return asked & ~look_up_caller_now(now, asked, caller);
 }
@@ -89,16 +97,11 @@ static __always_inline __u64 those_near(__u64 asked, struct mac_asker *asker, __
 static __always_inline __u64 modules_near_caller(__u32 point, struct mac_asker *caller)
 {
 	const struct usher_mac_in_force *now = first_of(&in_force);
-	__u64 asked = now ? now->enabled & now->declared[point] : 0;
-	__u64 exempting = begin_asker(now, asked, caller);
-	struct usher_mac_process *process;
+	__u64 asked = modules_of(now, point), exempting = begin_asker(now, asked, caller);
 
 	if (!caller->slots)
 		return asked;
-	process =
-	    bpf_task_storage_get(&processes, bpf_get_current_task_btf()->group_leader, NULL, 0);
-	if (process)
-		caller->label = &process->label;
+	find_label(caller, bpf_get_current_task_btf()->group_leader);
 	return those_near(asked, caller, exempting);
 }
 
@@ -124,8 +127,7 @@ static __always_inline __u64 modules_near_socket(__u32 point, struct sock *socke
 						 struct mac_asker *owner)
 {
 	const struct usher_mac_in_force *now = first_of(&in_force);
-	__u64 asked = now ? now->enabled & now->declared[point] : 0;
-	__u64 exempting = begin_asker(now, asked, owner);
+	__u64 asked = modules_of(now, point), exempting = begin_asker(now, asked, owner);
 
 	if (owner->slots && socket)
 		owner->label = bpf_sk_storage_get(&sockets, socket, NULL, 0);

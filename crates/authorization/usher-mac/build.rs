@@ -12,6 +12,7 @@ fn main() -> Result<(), Failure> {
     let build = Build::new("../../../bpf")?;
     let mut declarations = Declarations::default();
     build.declare(&mut declarations, "usher_mac_label")?;
+    build.declare(&mut declarations, "usher_mac_requests")?;
     build.declare(&mut declarations, "usher_mac_policy")?;
     build.declare(&mut declarations, "usher_mac_settings")?;
     build.compile("mac", "framework", "framework", &[])?;

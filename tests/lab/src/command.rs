@@ -253,9 +253,14 @@ impl Command {
                 what: "cannot pass descriptors".into(),
                 error: std::io::Error::other(error),
             })?;
-        let child = command.spawn().attempt(|| "cannot start nsenter".into())?;
+        let mut child = command.spawn().attempt(|| "cannot start nsenter".into())?;
         // A lab's removal waits for the end of its `nsenter` processes, so they have a group.
-        cgroup::enter(&self.host.entering_group(), child.id())?;
+        if let Err(error) = cgroup::enter(&self.host.entering_group(), child.id()) {
+            // Nobody would wait for it.
+            let ended = child.kill().and_then(|()| child.wait());
+            ended.attempt(|| "cannot end nsenter".into())?;
+            return Err(error);
+        }
         Ok(Running::new(self.host.clone(), self.line(), child, group))
     }
 

@@ -113,7 +113,8 @@ pub enum NotAModule {
     NoTypes,
     /// A module of which permissions are remembered that depend on more than labels.
     #[error(
-        "it decides by labels (.decides_by_labels = 1) and {0}; what it permits cannot be remembered"
+        "it decides by labels (.decides_by_labels = 1) and {0}, so what it permits cannot be remembered; \
+         leave .decides_by_labels out"
     )]
     NotByLabels(&'static str),
     /// Settings, which only the built-in modules have.
@@ -176,7 +177,7 @@ impl Declaration {
         Ok(declaration)
     }
 
-    /// Requires that what depends on labels alone does.
+    /// Requires that a module whose permissions are remembered has what that rests on.
     fn require_labels(&self) -> Result<(), NotAModule> {
         let reason = match self {
             Self {

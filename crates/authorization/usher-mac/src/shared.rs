@@ -7,5 +7,6 @@
 )]
 
 include!(concat!(env!("OUT_DIR"), "/usher_mac_label.rs"));
+include!(concat!(env!("OUT_DIR"), "/usher_mac_requests.rs"));
 include!(concat!(env!("OUT_DIR"), "/usher_mac_policy.rs"));
 include!(concat!(env!("OUT_DIR"), "/usher_mac_settings.rs"));

@@ -150,6 +150,25 @@ fn what_a_module_must_not_have_is_refused_by_name() {
             "does not exempt processes without an element (.exempts_unlabelled = 1)"
         )
     );
+    assert_eq!(
+        refused(&format!(
+            "MAC_POLICY(sample, .label = USHER_MAC_NUMBER, .exempts_unlabelled = 1,\n\
+             .decides_by_labels = 1);\nMAC_SETTINGS(struct usher_mac_file);\n{check}\
+             MAC_CHECK(task_kill) {{ return mac_settings() ? 0 : -EPERM; }}\n"
+        )),
+        NotAModule::NotByLabels("has settings")
+    );
+    for member in [
+        "exempts_unlabelled = 2",
+        "decides_by_labels = 2",
+        "reserved = 1",
+    ] {
+        assert_eq!(
+            refused(&format!("MAC_POLICY(sample, .{member});\n{check}")),
+            NotAModule::UnreadableDeclaration,
+            "{member}"
+        );
+    }
     assert_eq!(refused(check), NotAModule::NothingDeclared);
     assert_eq!(refused("MAC_POLICY(sample);\n"), NotAModule::NoCheck);
     assert_eq!(

@@ -177,8 +177,8 @@ fn information_flows_between_levels_one_way() {
     assert!(ended.unwrap().success());
 }
 
-/// What a module has permitted is not asked again, so each change of a label is tried after accesses that are
-/// remembered: each act reads or writes twice, and each is tried twice.
+/// A module is not asked again about what it has permitted. So labels are changed after accesses that are
+/// remembered: each access is made twice under every pair of labels.
 #[test]
 fn what_was_permitted_is_not_permitted_by_other_labels() {
     let Some(mut world) = World::new("remembered", 82) else {
