@@ -20,6 +20,8 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
+use std::fs::File;
+use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -219,12 +221,18 @@ impl Bench {
             server.write(file, client.read(file)?)?;
         }
         server.run(["chmod", "600", "/root/key"])?;
-        let make = "mkdir -p /var/lib/ftp/files && cd /var/lib/ftp/files && \
-                    for n in $(seq $0); do head -c 2048 /dev/urandom >$n; done && \
-                    head -c ${1}M /dev/urandom >../large";
-        let numbers = [self.files.to_string(), self.megabytes.to_string()];
-        let words = ["sh", "-c", make, &numbers[0], &numbers[1]];
-        server.command(words).limit(LIMIT).succeed()?;
+        let mut random = File::open("/dev/urandom")?;
+        let mut file = [0; 2048];
+        for number in 1..=self.files {
+            random.read_exact(&mut file)?;
+            server.write(format!("/var/lib/ftp/files/{number}"), file)?;
+        }
+        let make = "head -c ${0}M /dev/urandom >/var/lib/ftp/large";
+        let megabytes = self.megabytes.to_string();
+        server
+            .command(["sh", "-c", make, &megabytes])
+            .limit(LIMIT)
+            .succeed()?;
         for programs in [&DEBIAN, &COPIES] {
             let port = programs.ftp_port;
             let files: String = (1..=self.files)
