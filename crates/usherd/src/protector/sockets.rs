@@ -63,7 +63,8 @@ impl Force {
             let (Some(ipsec), Some(present)) = (ipsec, present) else {
                 return Ok(SocketsView::default());
             };
-            if Arc::ptr_eq(&configuration, present) && ipsec.is_of_policy(&visit)? {
+            // Applications are numbered by the policy. Names that got other addresses change no number.
+            if Arc::ptr_eq(&configuration, present) {
                 let names = answers.names(unix_time());
                 return page(ipsec, &present.checked.policy, &names, visit);
             }

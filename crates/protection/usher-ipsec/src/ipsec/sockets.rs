@@ -122,11 +122,8 @@ impl Ipsec {
         Ok((adopted + std::mem::take(&mut self.prepared), is_complete))
     }
 
-    /// Returns whether the policy in force is that of the beginning of the visit.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn is_of_policy(&self, visit: &Visit) -> Result<bool, IpsecError> {
+    /// Returns whether the tables in force are those of the beginning of the visit.
+    fn is_of_policy(&self, visit: &Visit) -> Result<bool, IpsecError> {
         Ok(self.monitor.generation()? == visit.generation)
     }
 
