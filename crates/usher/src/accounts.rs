@@ -1,6 +1,6 @@
-//! The system accounts of the roles.
+//! Accounts of this host: those of the roles, and those that a policy names.
 
-use nix::unistd::User;
+use nix::unistd::{Group, User};
 use usher_daemon::role::Role;
 
 use crate::failure::Failure;
@@ -16,4 +16,10 @@ pub fn of(role: &Role) -> Result<User, Failure> {
 pub fn look_up(name: &str) -> Result<Option<User>, Failure> {
     User::from_name(name)
         .map_err(|error| Failure::Refused(format!("cannot look up the account {name}: {error}")))
+}
+
+/// A group, if there is one.
+pub fn look_up_group(name: &str) -> Result<Option<Group>, Failure> {
+    Group::from_name(name)
+        .map_err(|error| Failure::Refused(format!("cannot look up the group {name}: {error}")))
 }

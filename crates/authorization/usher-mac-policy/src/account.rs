@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use usher_language::{Field, Found, Item, digits};
+use usher_language::{Field, Found, Item, Origin, digits};
 
 use crate::mistake::MacMistake;
 
@@ -40,6 +40,31 @@ impl AccountId {
                 let found = Found::from(word);
                 field.refuse(item, MacMistake::NoAccount { found, noun })
             }
+        }
+    }
+}
+
+/// A user or a group that a statement names. Only the host knows whether it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedAccount<'p> {
+    /// It is a group, or else a user.
+    pub is_group: bool,
+    /// Its name.
+    pub name: &'p str,
+    /// The statement.
+    pub origin: &'p Origin,
+}
+
+impl<'p> NamedAccount<'p> {
+    /// The account, unless it has a number, which every host knows.
+    pub(crate) fn of(account: &'p AccountId, is_group: bool, origin: &'p Origin) -> Option<Self> {
+        match account {
+            AccountId::Name(name) => Some(Self {
+                is_group,
+                name,
+                origin,
+            }),
+            AccountId::Number(_) => None,
         }
     }
 }

@@ -4,6 +4,7 @@ use usher_language::{
     BlockText, Fields, Name, NameRule, Origin, Reporter, Tree, declared, module_settings,
 };
 
+use crate::account::NamedAccount;
 use crate::bsdextended::{self, AccessRule};
 use crate::dialect::MAC;
 use crate::framework::{self, FRAMEWORK_BLOCK, FrameworkSettings};
@@ -112,6 +113,21 @@ impl MacBlock {
     /// block of the framework itself.
     pub fn is_of_module(&self) -> bool {
         !matches!(self.settings, ModuleSettings::Framework(_))
+    }
+
+    /// The users and groups that its statements name, in their order; one may stand several times.
+    pub fn accounts(&self) -> Vec<NamedAccount<'_>> {
+        match &self.settings {
+            ModuleSettings::Bsdextended(rules) => {
+                rules.iter().flat_map(AccessRule::accounts).collect()
+            }
+            ModuleSettings::Portacl(ports) => ports.accounts().collect(),
+            ModuleSettings::Seeotheruids(exempt) => exempt.accounts().collect(),
+            ModuleSettings::Nothing
+            | ModuleSettings::Ifoff(_)
+            | ModuleSettings::Te(_)
+            | ModuleSettings::Framework(_) => Vec::new(),
+        }
     }
 
     /// The block in its canonical form: reads as the same block.

@@ -22,7 +22,7 @@ pub mod seeotheruids;
 pub mod te;
 mod words;
 
-pub use account::AccountId;
+pub use account::{AccountId, NamedAccount};
 pub use block::{MacBlock, ModuleSettings, check};
 pub use dialect::{FRAMEWORK, MAC, MODULES, UBNS, dialect};
 pub use framework::{

@@ -16,7 +16,7 @@ use usher_language::{
     Field, Fields, Kind, Occurrence, Origin, Part, Reporter, Shape, StatementRule, Unique,
 };
 
-use crate::account::AccountId;
+use crate::account::{AccountId, NamedAccount};
 use crate::mistake::MacMistake;
 use crate::words::{choice, is_yes, yes_or_no};
 
@@ -161,6 +161,14 @@ fn permit(
 }
 
 impl PortAcl {
+    /// The users and groups that it names.
+    pub(crate) fn accounts(&self) -> impl Iterator<Item = NamedAccount<'_>> {
+        let permits = self.permits.iter();
+        permits.filter_map(|(permit, origin)| {
+            NamedAccount::of(&permit.account, permit.is_group, origin)
+        })
+    }
+
     /// The statements in their canonical form, without `;`.
     pub(crate) fn lines(&self) -> Vec<String> {
         let default = Self::default();

@@ -9,7 +9,7 @@
 
 use usher_language::{Fields, Kind, Occurrence, Origin, Shape, StatementRule};
 
-use crate::account::AccountId;
+use crate::account::{AccountId, NamedAccount};
 use crate::words::{is_yes, yes_or_no};
 
 /// The module's name.
@@ -81,6 +81,12 @@ pub(crate) fn settings(fields: &Fields<'_>) -> SeeOtherUids {
 }
 
 impl SeeOtherUids {
+    /// The group that it names.
+    pub(crate) fn accounts(&self) -> impl Iterator<Item = NamedAccount<'_>> {
+        let group = self.specificgid.iter();
+        group.filter_map(|(group, origin)| NamedAccount::of(group, true, origin))
+    }
+
     /// The statements in their canonical form, without `;`.
     pub(crate) fn lines(&self) -> Vec<String> {
         let group = self.specificgid.iter();

@@ -51,6 +51,7 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
     if files.is_empty() {
         warnings.extend(this_host::warnings(policy));
         warnings.extend(users_without_accounts(policy));
+        warnings.extend(this_host::unknown_accounts(policy));
         // Only the whole configuration has the users' keys.
         warnings.extend(principals_of_no_authority(&checked, now));
         warnings.extend(users_without_keys(&checked, now));

@@ -1,5 +1,7 @@
 //! Warnings about parts of a policy that this host cannot serve now.
 
+use std::collections::BTreeMap;
+
 use usher_base::UserName;
 use usher_daemon::control::ask;
 use usher_local::requests::Mac;
@@ -149,6 +151,37 @@ fn ports_that_are_reserved(policy: &Policy) -> Vec<Warning> {
         .collect()
 }
 
+/// Users and groups that `mac` blocks name and this host does not know: the labeller refuses the policy.
+pub fn unknown_accounts(policy: &Policy) -> Vec<Warning> {
+    // Each once, at the first statement that names it.
+    let mut named = BTreeMap::new();
+    for block in &policy.mac {
+        for account in block.accounts() {
+            named
+                .entry((account.is_group, account.name))
+                .or_insert(account.origin);
+        }
+    }
+    let unknown = named.into_iter().filter_map(|((is_group, name), origin)| {
+        let found = match is_group {
+            true => accounts::look_up_group(name).map(|group| group.is_some()),
+            false => accounts::look_up(name).map(|user| user.is_some()),
+        };
+        let noun = if is_group { "group" } else { "user" };
+        let text = match found {
+            Ok(true) => return None,
+            Ok(false) => format!(
+                "{}: this host has no {noun} {name}, so `usher policy apply` refuses this block; create \
+                 it, or correct the name",
+                origin.place
+            ),
+            Err(failure) => format!("{}: {failure}", origin.place),
+        };
+        Some(text.into())
+    });
+    unknown.collect()
+}
+
 /// Other users of the bits of marks that are Usher's, where the policy has something protected.
 pub fn marks_of_others(policy: &Policy) -> Vec<Warning> {
     match policy.has_protection() {
@@ -255,6 +288,32 @@ mod tests {
                 .all(|&port| given_out(port, reserved))
         );
         assert!(!is_given_out(40000, "nonsense", ""));
+    }
+
+    #[test]
+    fn accounts_of_mac_blocks_that_this_host_lacks_are_named_once() {
+        let text = "mac bsdextended {
+               rule subject uid root nobody object gid no-such-group mode r;
+               rule subject uid no-such-user not gid no-such-group mode r;
+             }
+             mac portacl { permit user no-such-user tcp 80; permit group 7 tcp 81; }
+             mac seeotheruids { specificgid no-such-user; }";
+        let name = "test.policy".into();
+        let text = text.into();
+        let policy = usher_policy::parse(&[Source { name, text }]).expect("a correct policy");
+        let warnings = with_places(unknown_accounts(&policy), &Applied::default());
+        let said = |place: &str, account: &str| {
+            format!(
+                "test.policy:{place}: this host has no {account}, so `usher policy apply` refuses this \
+                 block; create it, or correct the name"
+            )
+        };
+        let expected = [
+            said("3:16", "user no-such-user"),
+            said("2:16", "group no-such-group"),
+            said("6:33", "group no-such-user"),
+        ];
+        assert_eq!(warnings, expected);
     }
 
     #[test]

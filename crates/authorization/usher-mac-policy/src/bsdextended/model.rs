@@ -3,6 +3,8 @@
 use serde::Serialize;
 use usher_language::Origin;
 
+use crate::account::NamedAccount;
+
 /// A rule: which processes may do what with which files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessRule {
@@ -72,6 +74,30 @@ pub struct FileTypes(String);
 /// Kinds of access: letters of `arswx` in this order, each at most once, or `n` for none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AccessMode(String);
+
+impl AccessRule {
+    /// The users and groups that it names.
+    pub(crate) fn accounts(&self) -> impl Iterator<Item = NamedAccount<'_>> {
+        let memberships = [
+            (&self.subject.users, false),
+            (&self.subject.groups, true),
+            (&self.object.users, false),
+            (&self.object.groups, true),
+        ];
+        let named = memberships.into_iter().flat_map(|(membership, is_group)| {
+            let accounts = membership.iter().flat_map(|members| &members.accounts);
+            accounts.map(move |account| (account, is_group))
+        });
+        named.filter_map(|(account, is_group)| match account {
+            AccountRange::Name(name) => Some(NamedAccount {
+                is_group,
+                name,
+                origin: &self.origin,
+            }),
+            AccountRange::Numbers(..) => None,
+        })
+    }
+}
 
 impl Membership {
     /// Whether root is one of the named accounts.
