@@ -47,7 +47,8 @@ pub(super) fn configuration(
         reqid: reqid(class),
         mark: SetMark {
             value: mask.class_mark(class, Level::Mandatory),
-            mask: mask.bits(),
+            // The signature stays: by it the program at egress knows that the SPD has compared ports.
+            mask: mask.class_bits(),
         },
     });
     Ok(usher_ike::Configuration {

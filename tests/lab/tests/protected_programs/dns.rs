@@ -19,10 +19,12 @@ const QUESTIONS: (usize, usize) = (2, 1);
 /// The forwarder's addresses on its own host, for the server's IPv4 and IPv6 address.
 const FORWARDERS: [&str; 2] = ["127.0.0.4", "127.0.0.6"];
 
+/// The statements name ports, so the SPD tells the classes of one program's datagrams apart.
 pub fn policy() -> String {
     let published = "application dnsmasq, dig {\n  network 192.168.1.0/24 protected Names;\n  \
-                     network 0.0.0.0/0 trusted;\n  protection Names { localport=any remoteport=any \
-                     encryption mandatory; }\n}\n";
+                     network 0.0.0.0/0 trusted;\n  protection Names {\n    localport=53 \
+                     remoteport=any encryption mandatory;\n    localport=any remoteport=53 encryption \
+                     mandatory;\n    localport=any remoteport=any authentication mandatory;\n  }\n}\n";
     here(published, "Names")
 }
 
