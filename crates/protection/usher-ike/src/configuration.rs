@@ -63,7 +63,7 @@ pub struct PeerClass {
     pub class: Class,
     /// The `reqid` of its SAs and of the templates of the SPD's entries.
     pub reqid: u32,
-    /// The mark that its inbound SAs set on packets.
+    /// The mark that its SAs set on packets.
     pub mark: SetMark,
 }
 

@@ -120,11 +120,14 @@ impl IkeSa {
 }
 
 impl ChildSa {
-    /// Returns whether the kernel has the SA by which this host sends.
-    pub(crate) fn is_among(&self, kernel: &KernelSas, receiver: Option<IpAddr>) -> bool {
-        let spi = self.spi_out.as_ref();
-        let spi = spi.and_then(|spi| u32::from_str_radix(spi, 16).ok());
-        receiver.zip(spi).is_some_and(|sa| kernel.contains(&sa))
+    /// Returns whether the kernel has the SA by which this host sends to the peer at this address.
+    pub(crate) fn sends(&self, kernel: &KernelSas, peer: Option<IpAddr>) -> bool {
+        has(kernel, peer, self.spi_out.as_deref())
+    }
+
+    /// Returns whether the kernel has the SA by which this host receives at this address of its own.
+    pub(crate) fn receives(&self, kernel: &KernelSas, own: Option<IpAddr>) -> bool {
+        has(kernel, own, self.spi_in.as_deref())
     }
 
     fn read(child: &Section) -> Self {
@@ -148,6 +151,11 @@ impl ChildSa {
             bytes_out: number("bytes-out"),
         }
     }
+}
+
+fn has(kernel: &KernelSas, receiver: Option<IpAddr>, spi: Option<&str>) -> bool {
+    let spi = spi.and_then(|spi| u32::from_str_radix(spi, 16).ok());
+    receiver.zip(spi).is_some_and(|sa| kernel.contains(&sa))
 }
 
 /// The algorithms of an SA: `AES_GCM_16-256/CURVE_25519`.
@@ -176,6 +184,7 @@ mod tests {
             .value("encr-alg", "AES_GCM_16")
             .value("encr-keysize", "256")
             .value("bytes-in", "170")
+            .value("spi-in", "c227e54a")
             .value("spi-out", "c227e54c")
             .value("install-time", "5")
             .value("rekey-time", "-7");
@@ -196,13 +205,17 @@ mod tests {
         assert_eq!(child.algorithms, "ESP AES_GCM_16-256");
         assert_eq!((child.age, child.bytes_in), (5, 170));
         assert_eq!(child.rekey_in, Some(-7));
-        let has = |receiver: [u8; 4], spi| {
-            let kernel = KernelSas::from([(receiver.into(), spi)]);
-            child.is_among(&kernel, sa.remote)
+        let (own, peer) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        let with = |receiver: IpAddr, spi| {
+            let kernel = KernelSas::from([(receiver, spi)]);
+            let receives = child.receives(&kernel, sa.local);
+            (child.sends(&kernel, sa.remote), receives)
         };
-        assert!(has([192, 0, 2, 2], 0xc227_e54c));
-        assert!(!has([192, 0, 2, 2], 0xc227_e54d));
-        assert!(!has([192, 0, 2, 1], 0xc227_e54c));
+        assert_eq!(with(peer, 0xc227_e54c), (true, false));
+        assert_eq!(with(own, 0xc227_e54a), (false, true));
+        for (receiver, spi) in [(peer, 0xc227_e54a), (own, 0xc227_e54c), (peer, 0xc227_e54d)] {
+            assert_eq!(with(receiver, spi), (false, false));
+        }
     }
 
     #[test]

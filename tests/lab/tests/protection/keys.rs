@@ -199,3 +199,56 @@ fn flushed_sas_are_negotiated_again() -> Outcome {
     assert!(!seen.contains(" 8000"), "in the clear: {seen}");
     Ok(())
 }
+
+/// Answers each datagram.
+const ANSWERS: &str = "
+import socket
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(('', 8001))
+while True:
+    server.sendto(*server.recvfrom(1))
+";
+
+/// Sends datagrams, and prints a line for each answer.
+const ASKS: &str = "
+import socket, sys
+client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+client.connect((sys.argv[1], 8001))
+client.settimeout(0.5)
+while True:
+    client.send(b'x')
+    try:
+        client.recv(1)
+        print('beat', flush=True)
+    except TimeoutError:
+        pass
+";
+
+/// It sends nothing for which its kernel would ask for SAs, and its peer's kernel has them.
+#[test]
+fn sas_flushed_where_datagrams_are_only_answered_are_negotiated_again() -> Outcome {
+    if !can_protect() {
+        return Ok(());
+    }
+    let pair = Pair::new()?;
+    let (laptop, server) = (&pair.world.laptop, &pair.world.server);
+    let _answers = server.spawn([SERVER, "-c", ANSWERS])?;
+    eventually("the server of datagrams listens", || {
+        let listening = server.run(["ss", "-lunH", "sport = 8001"])?.stdout;
+        Ok(!listening.is_empty())
+    })?;
+    let address = server.ipv4().to_string();
+    let ask = || laptop.spawn([SERVER, "-c", ASKS, &address]);
+    let mut asks = ask()?;
+    asks.read_past("beat\n", PATIENCE)?;
+    asks.end()?;
+    // The connection would ask.
+    let mut beats = pair.beats;
+    beats.end()?;
+    server.run(["ip", "xfrm", "state", "flush"])?;
+    let mut asks = ask()?;
+    for _ in 0..3 {
+        asks.read_past("beat\n", PATIENCE)?;
+    }
+    Ok(())
+}

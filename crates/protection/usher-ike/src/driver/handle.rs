@@ -50,8 +50,8 @@ pub struct Ike {
 
 impl Ike {
     /// Starts the task, for the charon at this socket. `kernel` lists the SAs of the kernel that this
-    /// charon serves; it is called when the kernel asks for SAs that charon has. The notices say which
-    /// SAs have come. They must be taken: the task waits while 1,024 of them wait.
+    /// charon serves; it is called when the kernel asks for SAs that charon has, and every ten seconds. The
+    /// notices say which SAs have come. They must be taken: the task waits while 1,024 of them wait.
     #[must_use]
     pub fn start(
         socket: PathBuf,

@@ -105,6 +105,8 @@ struct Driver {
     notices: mpsc::Sender<Notice>,
     pairs: Pairs,
     running: JoinSet<(Pair, Result<(), IkeError>)>,
+    /// The SAs that the kernel did not have when it was asked last, by charon's number.
+    missing: BTreeSet<String>,
     /// charon's reasons against connections that it does not take.
     refused: BTreeMap<String, String>,
     /// True if charon may have something of Usher's although nothing is wanted.
@@ -128,6 +130,7 @@ impl Driver {
             notices,
             pairs: Pairs::default(),
             running: JoinSet::new(),
+            missing: BTreeSet::new(),
             refused: BTreeMap::new(),
             may_have_left: true,
         };
@@ -186,6 +189,8 @@ impl Driver {
             return Ok(());
         };
         let mut listing = Instant::now();
+        let mut comparing = listing + LISTING;
+        self.missing.clear();
         loop {
             let next = self
                 .next_attempt()
@@ -221,7 +226,12 @@ impl Driver {
                         for child in superfluous(&current, &sas, charon.hybrid) {
                             charon.end_child(child).await?;
                         }
-                        for child in self.lost(&current, &sas) {
+                        let mut gone = self.lost(&current, &sas);
+                        if Instant::now() >= comparing {
+                            comparing = Instant::now() + LISTING;
+                            gone.extend(self.vanished(&current, &sas));
+                        }
+                        for child in gone {
                             charon.end_child_now(child).await?;
                         }
                         for (connection, child) in overdue(&sas) {
@@ -343,16 +353,21 @@ impl Driver {
         look
     }
 
-    /// The SAs that charon has and the kernel has lost.
+    /// The SAs that charon has and the kernel has lost, as far as the kernel has asked for them.
     fn lost<'s>(&mut self, current: &Current, sas: &'s Sas) -> Vec<&'s ChildSa> {
         let class_of = |reqid| class_of(current, reqid);
-        let listed = self
+        let lost = self
             .pairs
             .lost(sas, &mut self.kernel, class_of, Instant::now());
-        listed.unwrap_or_else(|error| {
-            tracing::warn!("cannot list the kernel's SAs: {error}");
-            Vec::new()
-        })
+        told(lost)
+    }
+
+    /// The SAs that charon has and the kernel has lost, whether it has asked for them or not.
+    fn vanished<'s>(&mut self, current: &Current, sas: &'s Sas) -> Vec<&'s ChildSa> {
+        let class_of = |reqid| class_of(current, reqid);
+        let (pairs, missing) = (&mut self.pairs, &mut self.missing);
+        let listed = (self.kernel)();
+        told(listed.map(|kernel| pairs.vanished(sas, &kernel, missing, class_of, Instant::now())))
     }
 
     /// Takes notice of the SAs that there are. Waits while too many notices wait to be taken: a pair counts
@@ -414,6 +429,14 @@ impl Driver {
         }
         report.trouble = Some(text);
     }
+}
+
+/// What was found out by the kernel's list of SAs; nothing, with a warning, if there was none.
+fn told<T: Default>(found: std::io::Result<T>) -> T {
+    found.unwrap_or_else(|error| {
+        tracing::warn!("cannot list the kernel's SAs: {error}");
+        T::default()
+    })
 }
 
 /// Returns whether nothing listens at charon's socket.

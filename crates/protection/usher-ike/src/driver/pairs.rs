@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::handle::Kernel;
-use crate::sas::{ChildSa, Sas};
+use crate::sas::{ChildSa, KernelSas, Sas};
 
 /// First and longest wait after an attempt that failed.
 const RETRYING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -240,7 +240,7 @@ impl Pairs {
                 };
                 let (there, gone): (Vec<_>, Vec<_>) = children
                     .filter(|(_, child)| child.installed)
-                    .partition(|(sa, child)| child.is_among(kernel, sa.remote));
+                    .partition(|(sa, child)| child.sends(kernel, sa.remote));
                 if there.is_empty() && !gone.is_empty() {
                     tracing::warn!(
                         connection = pair.0,
@@ -248,14 +248,55 @@ impl Pairs {
                         "the kernel has lost SAs that charon has; they are negotiated again"
                     );
                     lost.extend(gone.into_iter().map(|(_, child)| child));
-                    state.is_up = false;
-                    state.needed = true;
-                    state.next = state.earliest(now);
+                    state.lose(now);
                 }
             }
             state.asked.clear();
         }
         Ok(lost)
+    }
+
+    /// The SAs among these by which the kernel has not received for a while, because it does not have them:
+    /// a host that only answers, over UDP, sends nothing for which the kernel would ask. `missing` has those
+    /// that it did not have the last time, by charon's number, and gets those that it does not have now. Only
+    /// those that it lacks twice have ended: SAs that come or go are in one of the lists alone for a moment.
+    pub(super) fn vanished<'s>(
+        &mut self,
+        sas: &'s Sas,
+        kernel: &KernelSas,
+        missing: &mut BTreeSet<String>,
+        class_of: impl Fn(u32) -> Option<&'static str>,
+        now: Instant,
+    ) -> Vec<&'s ChildSa> {
+        let mut vanished = Vec::new();
+        let before = std::mem::take(missing);
+        let up = self.0.iter_mut().filter(|(_, state)| state.is_up);
+        for (pair, state) in up {
+            let own = sas.of(&pair.0).iter();
+            let children = own.flat_map(|sa| sa.children.iter().map(move |child| (sa, child)));
+            let children = children.filter(|(_, child)| {
+                child.installed && class_of(pair.1) == Some(child.name.as_str())
+            });
+            let (there, gone): (Vec<_>, Vec<_>) =
+                children.partition(|(sa, child)| child.receives(kernel, sa.local));
+            missing.extend(gone.iter().map(|(_, child)| child.id.clone()));
+            let (ended, lately): (Vec<_>, Vec<_>) = gone
+                .into_iter()
+                .partition(|(_, child)| before.contains(&child.id));
+            if ended.is_empty() {
+                continue;
+            }
+            tracing::warn!(
+                connection = pair.0,
+                reqid = pair.1,
+                "somebody has removed SAs from the kernel; charon ends them, and they are negotiated again"
+            );
+            vanished.extend(ended.into_iter().map(|(_, child)| child));
+            if there.is_empty() && lately.is_empty() {
+                state.lose(now);
+            }
+        }
+        vanished
     }
 
     /// This host's addresses that programs of the pair send from and that have no SAs.
@@ -271,6 +312,13 @@ impl State {
     /// When the next attempt may begin if the kernel asks.
     fn earliest(&self, now: Instant) -> Instant {
         self.tried.map_or(now, |tried| now.max(tried + HURRIED))
+    }
+
+    /// The SAs are gone, and are negotiated again.
+    fn lose(&mut self, now: Instant) {
+        self.is_up = false;
+        self.needed = true;
+        self.next = self.earliest(now);
     }
 
     /// The kernel asks, and charon has no SAs.
@@ -301,7 +349,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sas::{IkeSa, KernelSas};
+    use crate::sas::IkeSa;
 
     const CLASS: &str = "encryption";
     const REQID: u32 = 0x7500;
@@ -325,6 +373,7 @@ mod tests {
     /// SAs from address 1, as charon lists them.
     fn sas() -> Sas {
         let mut child = ChildSa::installed(CLASS);
+        child.spi_in = Some("beef".into());
         child.spi_out = Some("c0ffee".into());
         let sa = IkeSa {
             local: Some(address(1)),
@@ -381,6 +430,32 @@ mod tests {
             assert_eq!(pairs.due(now), Some(pair()));
             pairs.set_up(&pair(), true);
         }
+    }
+
+    #[test]
+    fn sas_that_the_kernel_lacks_twice_are_negotiated_again() {
+        let now = Instant::now();
+        let mut pairs = pairs(true, now);
+        let (sas, mut missing) = (sas(), BTreeSet::new());
+        let mut vanished = |pairs: &mut Pairs, spis: &[u32]| {
+            let kernel = spis.iter().map(|spi| (address(1), *spi)).collect();
+            pairs
+                .vanished(&sas, &kernel, &mut missing, |_| Some(CLASS), now)
+                .len()
+        };
+        // They come and go.
+        for spis in [&[0xbeef][..], &[1], &[1, 0xbeef], &[], &[0xbeef]] {
+            assert_eq!(vanished(&mut pairs, spis), 0);
+            assert_eq!(pairs.due(now), None);
+        }
+        assert_eq!(vanished(&mut pairs, &[1]), 0);
+        assert_eq!(vanished(&mut pairs, &[1]), 1);
+        assert_eq!(pairs.due(now), Some(pair()));
+        assert_eq!(vanished(&mut pairs, &[1]), 0, "known already");
+        // A class that waits for the kernel to ask was in use.
+        let with = BTreeMap::from([(pair(), Begins::OnDemand)]);
+        pairs.retain(with, now);
+        assert_eq!(pairs.due(now), Some(pair()));
     }
 
     /// A program chooses its source address.
