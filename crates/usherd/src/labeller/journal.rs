@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use usher_local::requests::{RefusalView, RefusalsView};
 use usher_mac::{EntryPoint, ModuleEvent, Outcome, Told};
 
@@ -156,7 +157,7 @@ fn line(event: &ModuleEvent) -> String {
             format!("{module}: {who} was at {own}, and is at {next}: {did} {object}")
         }
         Outcome::Refused(error) => {
-            let error = std::io::Error::from_raw_os_error(error);
+            let error = Errno::from_raw(error).desc();
             format!("{module} refused {who}, with {own}: {object} {at}: {error}")
         }
         Outcome::NotLowered(reason) => format!(
@@ -258,7 +259,7 @@ mod tests {
     fn a_line_says_who_was_refused_what_and_why() {
         let refused = event(Outcome::Refused(13));
         let expected = "lomac refused cat (pid 4711), with lomac/high: notes (inode 33 of 8:1) at \
-                        file_permission, with lomac/10: Permission denied (os error 13)";
+                        file_permission, with lomac/10: Permission denied";
         assert_eq!(line(&refused), expected);
         let kept = line(&event(Outcome::NotLowered(NotLowered::IsTraced)));
         assert!(
