@@ -122,12 +122,12 @@ impl IkeSa {
 impl ChildSa {
     /// Returns whether the kernel has the SA by which this host sends to the peer at this address.
     pub(crate) fn sends(&self, kernel: &KernelSas, peer: Option<IpAddr>) -> bool {
-        has(kernel, peer, self.spi_out.as_deref())
+        peer.is_some_and(|peer| is_there(kernel, peer, self.spi_out.as_deref()))
     }
 
     /// Returns whether the kernel has the SA by which this host receives at this address of its own.
     pub(crate) fn receives(&self, kernel: &KernelSas, own: Option<IpAddr>) -> bool {
-        has(kernel, own, self.spi_in.as_deref())
+        own.is_some_and(|own| is_there(kernel, own, self.spi_in.as_deref()))
     }
 
     fn read(child: &Section) -> Self {
@@ -153,9 +153,10 @@ impl ChildSa {
     }
 }
 
-fn has(kernel: &KernelSas, receiver: Option<IpAddr>, spi: Option<&str>) -> bool {
+/// Returns whether the kernel has the SA with this SPI, as charon writes it, for this receiver.
+pub(crate) fn is_there(kernel: &KernelSas, receiver: IpAddr, spi: Option<&str>) -> bool {
     let spi = spi.and_then(|spi| u32::from_str_radix(spi, 16).ok());
-    receiver.zip(spi).is_some_and(|sa| kernel.contains(&sa))
+    spi.is_some_and(|spi| kernel.contains(&(receiver, spi)))
 }
 
 /// The algorithms of an SA: `AES_GCM_16-256/CURVE_25519`.

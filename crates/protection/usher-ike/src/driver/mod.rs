@@ -164,6 +164,7 @@ impl Driver {
                 }
                 Err(error) => self.set_trouble(&error),
             }
+            self.note_ended();
             if began.elapsed() > longest {
                 wait = RECONNECTING.0;
             }
@@ -419,12 +420,26 @@ impl Driver {
         matches!(*self.shared.wanted.lock(), Wanted::Nothing)
     }
 
+    /// Takes the SAs out of the view of the peers that the kernel does not have, while charon says nothing: one
+    /// that was stopped has ended its SAs, and one that was killed has not.
+    fn note_ended(&mut self) {
+        let kernel = match (self.kernel)() {
+            Ok(kernel) => kernel,
+            Err(error) => {
+                tracing::warn!("cannot list the kernel's SAs: {error}");
+                return;
+            }
+        };
+        let mut report = self.shared.report.lock();
+        report::take_out(&mut report.peers, &kernel);
+    }
+
     fn set_trouble(&mut self, error: &IkeError) {
         let text = error.to_string();
         let mut report = self.shared.report.lock();
         if report.trouble.as_ref() != Some(&text) {
             tracing::error!(
-                "{text}; SAs in force stay, nothing new is negotiated, and Usher tries again"
+                "{text}; SAs that the kernel has stay, nothing new is negotiated, and Usher tries again"
             );
         }
         report.trouble = Some(text);

@@ -8,7 +8,7 @@ use usher_protection::{ClassReport, PeerReport, PeerState};
 use super::{Current, Driver};
 use crate::configuration::{Configuration, PeerClass};
 use crate::paths::Path;
-use crate::sas::{ChildSa, Sas};
+use crate::sas::{ChildSa, KernelSas, Sas, is_there};
 
 /// Classes that need what a charon does not have, in plain words; none: it has all.
 pub(super) fn lacking(current: &Configuration, charon: &str, hybrid: bool) -> Option<String> {
@@ -31,6 +31,31 @@ pub(super) fn lacking(current: &Configuration, charon: &str, hybrid: bool) -> Op
         names.join(" and ")
     ))
 }
+
+/// Takes SAs out of the view that the kernel does not have.
+pub(super) fn take_out(peers: &mut [PeerReport], kernel: &KernelSas) {
+    for peer in peers {
+        let mut has_ended = false;
+        for class in peer.classes.iter_mut().filter(|class| class.protected) {
+            if is_there(kernel, peer.address, class.spi_out.as_deref()) {
+                continue;
+            }
+            has_ended = true;
+            class.protected = false;
+            (class.since, class.algorithms) = (None, None);
+            (class.spi_in, class.spi_out) = (None, None);
+            class.why_not = Some(ENDED.to_owned());
+        }
+        if has_ended && !peer.classes.iter().any(|class| class.protected) {
+            peer.state = PeerState::Unreached;
+            (peer.since, peer.algorithms) = (None, None);
+            peer.why_not = Some(ENDED.to_owned());
+        }
+    }
+}
+
+/// The reason that a peer has no SAs any more.
+const ENDED: &str = "charon has ended, and its SAs with it";
 
 impl Driver {
     /// The view of all peers.
@@ -120,5 +145,59 @@ impl Driver {
             why_not: refused.or_else(|| classes.iter().find_map(|class| class.why_not.clone())),
             classes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn only_sas_that_the_kernel_has_are_shown_when_charon_has_ended() {
+        let class = |class: &str, spi: &str| ClassReport {
+            class: class.into(),
+            protected: true,
+            since: Some(1),
+            algorithms: Some("ESP".into()),
+            spi_in: Some("1".into()),
+            spi_out: Some(spi.into()),
+            bytes_in: 0,
+            bytes_out: 7,
+            why_not: None,
+            sources_without: Vec::new(),
+        };
+        let peer = |last: u8, classes| PeerReport {
+            name: "mailhost".parse().expect("a name"),
+            address: IpAddr::from([192, 0, 2, last]),
+            state: PeerState::Established,
+            since: Some(1),
+            algorithms: Some("AES".into()),
+            why_not: None,
+            classes,
+        };
+        let before = [
+            peer(
+                1,
+                vec![class("encryption", "a1"), class("authentication", "a2")],
+            ),
+            peer(2, vec![class("encryption", "a1")]),
+        ];
+        let mut peers = before.clone();
+        let kernel = KernelSas::from([
+            (peers[0].address, 0xa1),
+            (peers[0].address, 0xa2),
+            (peers[1].address, 0xa1),
+        ]);
+        take_out(&mut peers, &kernel);
+        assert_eq!(peers, before, "charon was killed");
+        let kernel = KernelSas::from([(peers[0].address, 0xa1)]);
+        take_out(&mut peers, &kernel);
+        assert_eq!(peers[0].state, PeerState::Established);
+        assert_eq!(peers[0].classes[0], before[0].classes[0]);
+        assert!(!peers[0].classes[1].protected && peers[0].classes[1].spi_out.is_none());
+        assert_eq!(peers[1].state, PeerState::Unreached);
+        assert_eq!(peers[1].why_not.as_deref(), Some(ENDED));
     }
 }
