@@ -91,9 +91,10 @@ struct socket_use {
 #define REFUSED 2
 
 /*
- * Decides about a use of a socket, whose maker may be NULL. OWN: no governed program has made it,
- * or only one that is no longer governed, and so the caller is its maker from now on, as `fresh`
- * says.
+ * Decides about a use of a socket, whose maker may be NULL. Sockets of the kernel's own, by which
+ * it sends in the name of a caller (a file system of the network), are left alone. OWN: no governed
+ * program has made it, or only one that is no longer governed, and so the caller is its maker from
+ * now on, as `fresh` says.
  *
  * A global function, because the verifier follows it once a program, and not once for each way to
  * its call.
@@ -114,6 +115,8 @@ __noinline int judge(const struct socket_use *use, struct usher_governed *maker,
 	if (!entry || is_daemon(fresh))
 		return LEFT_ALONE;
 	socket = use->socket;
+	if (BPF_CORE_READ_BITFIELD_PROBED(socket, sk_kern_sock))
+		return LEFT_ALONE;
 	protocol = BPF_CORE_READ(socket, sk_protocol);
 	if (!is_of_ip(use->family) || is_refused(protocol))
 		return REFUSED;

@@ -30,6 +30,7 @@ struct sock___ends {
 	__u16 sk_protocol;
 	__u32 sk_mark;
 	kuid_t sk_uid;
+	__u8 sk_kern_sock : 1;
 };
 
 #pragma clang attribute pop
