@@ -38,7 +38,7 @@ pub fn that_count_for_nothing(policy: &Policy) -> Vec<Warning> {
 }
 
 /// The files that a block's program may be.
-fn files(program: &ProgramName) -> Vec<String> {
+pub(super) fn files(program: &ProgramName) -> Vec<String> {
     match program {
         ProgramName::Path(path) => vec![path.clone()],
         ProgramName::Name(name) => {

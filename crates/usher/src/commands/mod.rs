@@ -12,6 +12,7 @@ pub mod dry_run;
 pub mod ending;
 pub mod format;
 mod governed_scripts;
+mod governed_sockets;
 pub mod groups;
 pub mod host;
 pub mod init;

@@ -13,7 +13,7 @@ use usher_system::sandbox::confines_files;
 
 use super::listed_programs::fault_of_program;
 use super::warning::Warning;
-use super::{configuration, governed_scripts, listed_programs};
+use super::{configuration, governed_scripts, governed_sockets, listed_programs};
 use crate::accounts;
 use crate::probe::lacks;
 
@@ -27,6 +27,7 @@ pub fn warnings(policy: &Policy) -> Vec<Warning> {
     warnings.extend(modules_that_wait(policy));
     warnings.extend(ports_that_are_reserved(policy));
     warnings.extend(governed_scripts::that_count_for_nothing(policy));
+    warnings.extend(governed_sockets::that_cannot_be_protected(policy));
     warnings
 }
 
