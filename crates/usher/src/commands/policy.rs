@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
+use usher_daemon::control::ask;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
-use usher_local::{paths, writers};
+use usher_local::requests::Protection;
+use usher_local::{paths, roles, writers};
 use usher_policy::{Need, Policy};
 
 use super::configuration::{self, OnRefusal};
@@ -110,10 +112,25 @@ fn summary(policy: &Policy) -> Option<String> {
 /// Puts the policy folder in force.
 pub fn apply(output: &Output) -> Result<(), Failure> {
     let lock = configuration::lock()?;
-    let (fresh, _) = candidate()?;
+    let (fresh, checked) = candidate()?;
     let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)?;
     output.print(&outcome, || configuration::describe(&outcome));
+    for trouble in troubles_of_protection(&checked.policy) {
+        warn(&trouble);
+    }
     Ok(())
+}
+
+/// What keeps traffic from being protected as a policy says that has just come in force: programs that
+/// the protector has not found, for instance.
+fn troubles_of_protection(policy: &Policy) -> Vec<String> {
+    if !policy.has_protection() {
+        return Vec::new();
+    }
+    match ask(roles::Protector, &Protection {}) {
+        Ok(view) => view.troubles,
+        Err(error) => vec![error.to_string()],
+    }
 }
 
 /// The configuration below /etc/usher, checked and ready to be put in force. Prints its warnings.

@@ -64,6 +64,17 @@ fn applications_need_a_running_protector() -> Outcome {
         serde_json::json!([SERVER, CLIENT])
     );
     assert!(shown["spd_entries"].as_u64() > Some(0), "{shown}");
+    let waiting = "/etc/usher/policy.d/waiting.policy";
+    host.write(
+        waiting,
+        "application no-such-program { network 0.0.0.0/0 trusted; }\n",
+    )?;
+    let told = host.run(["usher", "policy", "apply"])?.stderr;
+    let trouble = "warning: no-such-program: there is no such file";
+    assert!(told.contains(trouble), "{told}");
+    host.run(["rm", waiting])?;
+    let told = host.run(["usher", "policy", "apply"])?.stderr;
+    assert!(!told.contains(trouble), "{told}");
     // Its death changes nothing in force.
     let entries = host.run(["ip", "xfrm", "policy"])?.stdout;
     protector.crash()?;
