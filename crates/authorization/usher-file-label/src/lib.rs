@@ -82,6 +82,12 @@ pub enum FileLabelError {
          `te` are declared, and put in force by `usher policy apply`)"
     )]
     Invalid,
+    /// There is no room for the attribute or for a new element.
+    #[error(
+        "the file system has no room for its label, or a module has as many elements as the kernel keeps: use \
+         labels that are there"
+    )]
+    NoRoom,
     /// The kernel refused otherwise.
     #[error("{0}")]
     Kernel(Errno),
@@ -94,7 +100,7 @@ impl FileLabelError {
             Self::NotSupported => Errno::OPNOTSUPP,
             Self::Malformed(_) => Errno::BADMSG,
             Self::Empty | Self::Invalid => Errno::INVAL,
-            Self::TooLarge(_) => Errno::NOSPC,
+            Self::TooLarge(_) | Self::NoRoom => Errno::NOSPC,
             Self::NotPermitted => Errno::PERM,
             Self::Contended => Errno::AGAIN,
             Self::Kernel(errno) => *errno,
@@ -106,6 +112,7 @@ impl FileLabelError {
             Errno::OPNOTSUPP => Self::NotSupported,
             Errno::PERM => Self::NotPermitted,
             Errno::INVAL => Self::Invalid,
+            Errno::NOSPC => Self::NoRoom,
             errno => Self::Kernel(errno),
         }
     }

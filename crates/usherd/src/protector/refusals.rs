@@ -29,8 +29,8 @@ const REASONS: [(&str, &str); 17] = [
     ),
     (
         "kept_plain",
-        "packets would have left in the clear and were dropped: see `usher protection peers` for the \
-         reason that there are no SAs",
+        "packets would have left in the clear and were dropped: `usher protection peers` says why there \
+         are no SAs; where there are, the policy, the SPD or the socket's peer had just changed",
     ),
     (
         "kept_class",
@@ -54,7 +54,8 @@ const REASONS: [(&str, &str); 17] = [
     ),
     (
         "sockets_refused",
-        "sockets that cannot be protected were refused: MPTCP or SCTP, or there was no memory",
+        "sockets that cannot be protected were refused: MPTCP, SCTP or SMC, or there was no memory; a \
+         program that takes TCP in place of MPTCP, as servers in Go do, goes on",
     ),
     (
         "options_refused",
