@@ -35,8 +35,10 @@ pub(super) const UNASKED: &str = "packets of interfaces";
 /// The trouble that the search for forgotten labels does not work.
 pub(super) const FORGOTTEN: &str = "forgotten labels";
 
-/// The least time between two walks over all files that refusals cause.
-const LOOKING: Duration = Duration::from_secs(60);
+/// The least time between two walks over all files that refusals cause: between these, and so many times as long
+/// as the last walk took. Any user can cause refusals.
+const LOOKING: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(60));
+const REST: u32 = 10;
 
 /// The trouble that labels are not shown, or new files nowhere labelled.
 pub(super) const UNWRITTEN: &str = "labels of new files";
@@ -164,17 +166,18 @@ impl Looked {
             refusals: framework.unknown_refusals()?,
             at: Some(Instant::now()),
         };
-        if self.is_outdated(&now) {
+        if self.is_outdated(&now, persisting.walked()) {
             persisting.look_again().map_err(MacError::NotPersistent)?;
             *self = now;
         }
         Ok(())
     }
 
-    /// Whether a walk would help. Any user can cause refusals, so these start at most one walk a minute.
-    fn is_outdated(&self, now: &Self) -> bool {
+    /// Whether a walk would help. `walked` is how long the last one took.
+    fn is_outdated(&self, now: &Self, walked: Duration) -> bool {
         let age = now.at.zip(self.at).map(|(now, at)| now - at);
-        let is_old = age.is_none_or(|age| age >= LOOKING);
+        let rest = walked.saturating_mul(REST).clamp(LOOKING.0, LOOKING.1);
+        let is_old = age.is_none_or(|age| age >= rest);
         // Without modules with labels (0), no file is refused for lack of one.
         let has_changed = now.order != 0 && now.order != self.order;
         has_changed || (now.refusals != self.refusals && is_old)
@@ -235,14 +238,19 @@ mod tests {
             refusals,
             at: Some(begin + Duration::from_secs(seconds)),
         };
-        let looked = at(1, 5, 0);
-        assert!(looked.is_outdated(&at(2, 5, 1)));
-        assert!(looked.is_outdated(&at(1, 6, 60)));
-        assert!(!looked.is_outdated(&at(1, 6, 59)));
-        assert!(!looked.is_outdated(&at(1, 5, 600)));
-        assert!(!looked.is_outdated(&at(0, 5, 1)));
+        let second = Duration::from_secs(1);
+        let (looked, new) = (at(1, 5, 0), Looked::default());
+        assert!(looked.is_outdated(&at(2, 5, 1), second));
+        assert!(looked.is_outdated(&at(1, 6, 10), second));
+        assert!(!looked.is_outdated(&at(1, 6, 9), second));
+        assert!(looked.is_outdated(&at(1, 6, 4), Duration::ZERO));
+        assert!(!looked.is_outdated(&at(1, 6, 3), Duration::ZERO));
+        assert!(looked.is_outdated(&at(1, 6, 60), Duration::MAX));
+        assert!(!looked.is_outdated(&at(1, 6, 59), Duration::MAX));
+        assert!(!looked.is_outdated(&at(1, 5, 600), second));
+        assert!(!looked.is_outdated(&at(0, 5, 1), second));
         // Nothing has happened in a new framework.
-        assert!(!Looked::default().is_outdated(&at(0, 0, 0)));
-        assert!(Looked::default().is_outdated(&at(1, 0, 0)));
+        assert!(!new.is_outdated(&at(0, 0, 0), second));
+        assert!(new.is_outdated(&at(1, 0, 0), second));
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Persister {
     new_files: NewFiles,
     root: OwnedFd,
     walk: Option<Walk>,
+    /// When it began, or the last one.
+    began: Instant,
     /// Another walk follows the one under way. It does not end that: somebody who makes files all the time
     /// would keep it from ever reaching the last file.
     walks_again: bool,
@@ -57,6 +59,8 @@ pub(super) struct Counts {
     pub(super) overflows: u64,
     /// The reason of the last failure.
     pub(super) failure: Option<String>,
+    /// How long the last walk over all files took.
+    pub(super) walked: Duration,
 }
 
 impl Persister {
@@ -69,6 +73,7 @@ impl Persister {
             new_files: NewFiles::watch(root.try_clone()?)?,
             root,
             walk: None,
+            began: Instant::now(),
             walks_again: true,
             retry: None,
             wait: FIRST_WAIT,
@@ -136,6 +141,7 @@ impl Persister {
     fn begin_walk(&mut self) {
         self.counts.unlabelled = 0;
         self.walks_again = false;
+        self.began = Instant::now();
         match Walk::begin(&self.root) {
             Ok(walk) => self.walk = Some(walk),
             Err(error) => self.failed(&error),
@@ -144,6 +150,7 @@ impl Persister {
 
     fn end_walk(&mut self) {
         self.walk = None;
+        self.counts.walked = self.began.elapsed();
         if self.retry.is_none() {
             self.wait = FIRST_WAIT;
         }

@@ -154,6 +154,12 @@ impl Persisting {
         self.wake()
     }
 
+    /// How long the last walks over all files took, one for each file system.
+    pub(super) fn walked(&self) -> Duration {
+        let watched = self.shared.watched.lock();
+        watched.values().map(|state| state.counts.walked).sum()
+    }
+
     fn wake(&self) -> io::Result<()> {
         (&self.shared.wake).write_all(&1_u64.to_ne_bytes())
     }
