@@ -33,6 +33,9 @@ pub enum Failure {
     /// The configuration is wrong.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
+    /// A configuration could not be stored, and is not in force.
+    #[error("{0}; nothing has changed")]
+    Unstored(ConfigurationError),
     /// A daemon did not answer or refused.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -226,6 +229,7 @@ impl Failure {
             | Self::Connect(usher::ConnectError::NoSigner(_)) => 3,
             Self::File { .. }
             | Self::Configuration(ConfigurationError::File { .. })
+            | Self::Unstored(_)
             | Self::Log(LogError::File { .. })
             | Self::Kernel(_) => 4,
             _ => 1,

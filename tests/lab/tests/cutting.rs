@@ -84,6 +84,12 @@ fn a_full_disk_keeps_nobody_from_being_cut_off() -> Result {
         let said = refused(&mail, "alice", "mailhost:imap")?;
         assert!(said.contains("disabled"), "{full:?}: {said}");
         lives(&mut bob)?;
+        if full.contains(&"/var/lib/usher") {
+            let refused = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
+            assert_eq!(refused.status.code(), Some(4), "{refused:?}");
+            let said = "nothing has changed";
+            assert!(refused.stderr.contains(said), "{refused:?}");
+        }
 
         // There is room again, and something else is applied.
         for folder in full {

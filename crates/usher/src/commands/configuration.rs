@@ -175,7 +175,10 @@ pub fn put_in_force(
     if on_refusal == OnRefusal::RollBack {
         prepare(&fresh, &needed)?;
     }
-    store(&fresh)?;
+    store(&fresh).map_err(|error| match on_refusal {
+        OnRefusal::RollBack => Failure::Unstored(error),
+        OnRefusal::GoOn => error.into(),
+    })?;
     let mut outcome = Outcome {
         generation: fresh.generation,
         ..Outcome::default()
