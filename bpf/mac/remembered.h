@@ -8,8 +8,8 @@
  * is in one word, so what is found was permitted in exactly this case. Words are read and written
  * whole, by all processors. Nothing ever has to be forgotten: the number of an element is given
  * once and means the same for ever, its module has no settings, and a process with elements of
- * former modules is exempt. Refusals are not remembered, because
- * each of them is counted and reported.
+ * former modules is exempt. Refusals are not remembered, because each of them is counted and
+ * reported.
  *
  * Bits of a word, from the lowest: 20 of the number of the object's element, 20 of that of the
  * process, 11 of the parts of the request, 8 of the entry point, and a one. Elements with larger

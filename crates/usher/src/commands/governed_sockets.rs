@@ -34,8 +34,13 @@ pub fn that_cannot_be_protected(policy: &Policy) -> Vec<Warning> {
             }
         }
     }
+    // Without a block nobody is looked for.
+    let processes = match named.is_empty() {
+        true => Vec::new(),
+        false => processes(),
+    };
     let mut warnings = Vec::new();
-    for (process, file) in processes(&named) {
+    for (process, file) in processes {
         let Some((place, path)) = named.get(&file) else {
             continue;
         };
@@ -53,19 +58,15 @@ pub fn that_cannot_be_protected(policy: &Policy) -> Vec<Warning> {
     warnings
 }
 
-/// The processes that execute one of these files.
-fn processes<T>(named: &BTreeMap<File, T>) -> Vec<(i32, File)> {
-    // Without a block nobody is looked for.
-    let listed = (!named.is_empty()).then(|| fs::read_dir("/proc").ok());
-    let entries = listed.flatten().into_iter().flatten().flatten();
+/// All processes, each with the file that it executes.
+fn processes() -> Vec<(i32, File)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = entries.filter_map(|entry| {
         let process = entry.file_name().to_str()?.parse().ok()?;
         let executed = fs::metadata(format!("/proc/{process}/exe")).ok()?;
         Some((process, (executed.dev(), executed.ino())))
     });
-    processes
-        .filter(|(_, file)| named.contains_key(file))
-        .collect()
+    processes.collect()
 }
 
 /// The protocols of the process's sockets that cannot be protected.

@@ -121,8 +121,8 @@ pub fn apply(output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What keeps traffic from being protected as a policy says that has just come in force: programs that
-/// the protector has not found, for instance.
+/// The reasons that traffic is not protected as the new policy says, for instance programs that the
+/// protector has not found.
 fn troubles_of_protection(policy: &Policy) -> Vec<String> {
     if !policy.has_protection() {
         return Vec::new();

@@ -35,10 +35,10 @@ pub(super) const UNASKED: &str = "packets of interfaces";
 /// The trouble that the search for forgotten labels does not work.
 pub(super) const FORGOTTEN: &str = "forgotten labels";
 
-/// The least time between two walks over all files that refusals cause: between these, and so many times as long
-/// as the last walk took. Any user can cause refusals.
-const LOOKING: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(60));
+/// Any user can cause refusals. So those cause a walk over all files only so many times as long after the last one
+/// as that took, within these bounds.
 const REST: u32 = 10;
+const LOOKING: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(60));
 
 /// The trouble that labels are not shown, or new files nowhere labelled.
 pub(super) const UNWRITTEN: &str = "labels of new files";

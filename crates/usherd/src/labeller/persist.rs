@@ -35,8 +35,6 @@ pub(super) struct Persister {
     new_files: NewFiles,
     root: OwnedFd,
     walk: Option<Walk>,
-    /// When it began, or the last one.
-    began: Instant,
     /// Another walk follows the one under way. It does not end that: somebody who makes files all the time
     /// would keep it from ever reaching the last file.
     walks_again: bool,
@@ -73,7 +71,6 @@ impl Persister {
             new_files: NewFiles::watch(root.try_clone()?)?,
             root,
             walk: None,
-            began: Instant::now(),
             walks_again: true,
             retry: None,
             wait: FIRST_WAIT,
@@ -141,7 +138,6 @@ impl Persister {
     fn begin_walk(&mut self) {
         self.counts.unlabelled = 0;
         self.walks_again = false;
-        self.began = Instant::now();
         match Walk::begin(&self.root) {
             Ok(walk) => self.walk = Some(walk),
             Err(error) => self.failed(&error),
@@ -149,8 +145,8 @@ impl Persister {
     }
 
     fn end_walk(&mut self) {
-        self.walk = None;
-        self.counts.walked = self.began.elapsed();
+        let walk = self.walk.take();
+        self.counts.walked = walk.map_or(Duration::ZERO, |walk| walk.age());
         if self.retry.is_none() {
             self.wait = FIRST_WAIT;
         }

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::io::Errno;
@@ -24,6 +25,7 @@ pub(super) struct Walk {
     root: Option<OwnedFd>,
     /// From the root to the directory that is read.
     directories: Vec<Dir>,
+    began: Instant,
 }
 
 /// One step of a walk.
@@ -44,7 +46,13 @@ impl Walk {
         Ok(Self {
             directories: vec![opened(&root)?],
             root: Some(openat(&root, c".", handle, Mode::empty())?),
+            began: Instant::now(),
         })
+    }
+
+    /// For how long it is under way.
+    pub(super) fn age(&self) -> Duration {
+        self.began.elapsed()
     }
 
     fn enter(&mut self, file: &OwnedFd) -> io::Result<()> {

@@ -105,8 +105,6 @@ struct Driver {
     notices: mpsc::Sender<Notice>,
     pairs: Pairs,
     running: JoinSet<(Pair, Result<(), IkeError>)>,
-    /// The SAs that the kernel did not have when it was asked last, by charon's number.
-    missing: BTreeSet<String>,
     /// charon's reasons against connections that it does not take.
     refused: BTreeMap<String, String>,
     /// True if charon may have something of Usher's although nothing is wanted.
@@ -130,7 +128,6 @@ impl Driver {
             notices,
             pairs: Pairs::default(),
             running: JoinSet::new(),
-            missing: BTreeSet::new(),
             refused: BTreeMap::new(),
             may_have_left: true,
         };
@@ -191,7 +188,6 @@ impl Driver {
         };
         let mut listing = Instant::now();
         let mut comparing = listing + LISTING;
-        self.missing.clear();
         loop {
             let next = self
                 .next_attempt()
@@ -360,15 +356,15 @@ impl Driver {
         let lost = self
             .pairs
             .lost(sas, &mut self.kernel, class_of, Instant::now());
-        told(lost)
+        by_list(lost)
     }
 
     /// The SAs that charon has and the kernel has lost, whether it has asked for them or not.
     fn vanished<'s>(&mut self, current: &Current, sas: &'s Sas) -> Vec<&'s ChildSa> {
         let class_of = |reqid| class_of(current, reqid);
-        let (pairs, missing) = (&mut self.pairs, &mut self.missing);
         let listed = (self.kernel)();
-        told(listed.map(|kernel| pairs.vanished(sas, &kernel, missing, class_of, Instant::now())))
+        let pairs = &mut self.pairs;
+        by_list(listed.map(|kernel| pairs.vanished(sas, &kernel, class_of, Instant::now())))
     }
 
     /// Takes notice of the SAs that there are. Waits while too many notices wait to be taken: a pair counts
@@ -420,18 +416,12 @@ impl Driver {
         matches!(*self.shared.wanted.lock(), Wanted::Nothing)
     }
 
-    /// Takes the SAs out of the view of the peers that the kernel does not have, while charon says nothing: one
-    /// that was stopped has ended its SAs, and one that was killed has not.
+    /// Corrects the view of the peers by the kernel's SAs, as charon says nothing: if it was stopped it has ended
+    /// its SAs, and if it was killed it has not.
     fn note_ended(&mut self) {
-        let kernel = match (self.kernel)() {
-            Ok(kernel) => kernel,
-            Err(error) => {
-                tracing::warn!("cannot list the kernel's SAs: {error}");
-                return;
-            }
-        };
+        let listed = (self.kernel)();
         let mut report = self.shared.report.lock();
-        report::take_out(&mut report.peers, &kernel);
+        by_list(listed.map(|kernel| report::take_out(&mut report.peers, &kernel)));
     }
 
     fn set_trouble(&mut self, error: &IkeError) {
@@ -446,8 +436,8 @@ impl Driver {
     }
 }
 
-/// What was found out by the kernel's list of SAs; nothing, with a warning, if there was none.
-fn told<T: Default>(found: std::io::Result<T>) -> T {
+/// What the kernel's list of SAs has shown. If it cannot be had, that is nothing, with a warning.
+fn by_list<T: Default>(found: std::io::Result<T>) -> T {
     found.unwrap_or_else(|error| {
         tracing::warn!("cannot list the kernel's SAs: {error}");
         T::default()

@@ -4,15 +4,13 @@
 //! Programs cause acquires, by the addresses that they send from and to. So no acquire may shorten the
 //! waits after failures for long, or end SAs that other programs use.
 
+mod lost;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
-
-use super::handle::Kernel;
-use crate::sas::{ChildSa, KernelSas, Sas};
 
 /// First and longest wait after an attempt that failed.
 const RETRYING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -70,6 +68,8 @@ struct State {
     asked: BTreeSet<IpAddr>,
     /// The source addresses that have no SAs, and when the kernel last asked for each.
     bare: BTreeMap<IpAddr, Instant>,
+    /// The SAs that the kernel did not have when it was asked last, by charon's number.
+    missing: BTreeSet<String>,
 }
 
 impl State {
@@ -88,6 +88,7 @@ impl State {
             is_up: false,
             asked: BTreeSet::new(),
             bare: BTreeMap::new(),
+            missing: BTreeSet::new(),
         }
     }
 }
@@ -107,6 +108,7 @@ impl Pairs {
     pub(super) fn begin_again(&mut self, now: Instant) {
         for state in self.0.values_mut() {
             state.running = false;
+            state.missing.clear();
             state.next = now;
             state.wait = RETRYING.0;
             state.failed = None;
@@ -202,103 +204,6 @@ impl Pairs {
         state.is_up
     }
 
-    /// The SAs among these that the kernel has asked for and does not have. charon makes no others while
-    /// it has them. Where SAs have come since the kernel asked, it has them. `class_of` names the class of
-    /// a reqid. The kernel's SAs are listed once, and only if they are needed.
-    ///
-    /// # Errors
-    /// When they cannot be listed. What the kernel has asked for is looked at again the next time.
-    pub(super) fn lost<'s>(
-        &mut self,
-        sas: &'s Sas,
-        kernel: &mut Kernel,
-        class_of: impl Fn(u32) -> Option<&'static str>,
-        now: Instant,
-    ) -> io::Result<Vec<&'s ChildSa>> {
-        let mut listed = None;
-        let mut lost = Vec::new();
-        for (pair, state) in &mut self.0 {
-            if !state.is_up && !state.asked.is_empty() {
-                // charon has none any more either. The kernel asks once, and waits then.
-                state.asked.clear();
-                state.need_now(now);
-            }
-            for source in state.asked.clone() {
-                let own = sas.of(&pair.0).iter();
-                let own = own.filter(|sa| sa.local == Some(source));
-                let children = own.flat_map(|sa| sa.children.iter().map(move |child| (sa, child)));
-                let mut children = children
-                    .filter(|(_, child)| class_of(pair.1) == Some(child.name.as_str()))
-                    .peekable();
-                if children.peek().is_none() {
-                    state.miss(pair, source, now);
-                    continue;
-                }
-                let kernel = match &mut listed {
-                    Some(listed) => listed,
-                    none => none.insert(kernel()?),
-                };
-                let (there, gone): (Vec<_>, Vec<_>) = children
-                    .filter(|(_, child)| child.installed)
-                    .partition(|(sa, child)| child.sends(kernel, sa.remote));
-                if there.is_empty() && !gone.is_empty() {
-                    tracing::warn!(
-                        connection = pair.0,
-                        reqid = pair.1,
-                        "the kernel has lost SAs that charon has; they are negotiated again"
-                    );
-                    lost.extend(gone.into_iter().map(|(_, child)| child));
-                    state.lose(now);
-                }
-            }
-            state.asked.clear();
-        }
-        Ok(lost)
-    }
-
-    /// The SAs among these by which the kernel has not received for a while, because it does not have them:
-    /// a host that only answers, over UDP, sends nothing for which the kernel would ask. `missing` has those
-    /// that it did not have the last time, by charon's number, and gets those that it does not have now. Only
-    /// those that it lacks twice have ended: SAs that come or go are in one of the lists alone for a moment.
-    pub(super) fn vanished<'s>(
-        &mut self,
-        sas: &'s Sas,
-        kernel: &KernelSas,
-        missing: &mut BTreeSet<String>,
-        class_of: impl Fn(u32) -> Option<&'static str>,
-        now: Instant,
-    ) -> Vec<&'s ChildSa> {
-        let mut vanished = Vec::new();
-        let before = std::mem::take(missing);
-        let up = self.0.iter_mut().filter(|(_, state)| state.is_up);
-        for (pair, state) in up {
-            let own = sas.of(&pair.0).iter();
-            let children = own.flat_map(|sa| sa.children.iter().map(move |child| (sa, child)));
-            let children = children.filter(|(_, child)| {
-                child.installed && class_of(pair.1) == Some(child.name.as_str())
-            });
-            let (there, gone): (Vec<_>, Vec<_>) =
-                children.partition(|(sa, child)| child.receives(kernel, sa.local));
-            missing.extend(gone.iter().map(|(_, child)| child.id.clone()));
-            let (ended, lately): (Vec<_>, Vec<_>) = gone
-                .into_iter()
-                .partition(|(_, child)| before.contains(&child.id));
-            if ended.is_empty() {
-                continue;
-            }
-            tracing::warn!(
-                connection = pair.0,
-                reqid = pair.1,
-                "somebody has removed SAs from the kernel; charon ends them, and they are negotiated again"
-            );
-            vanished.extend(ended.into_iter().map(|(_, child)| child));
-            if there.is_empty() && lately.is_empty() {
-                state.lose(now);
-            }
-        }
-        vanished
-    }
-
     /// This host's addresses that programs of the pair send from and that have no SAs.
     pub(super) fn bare(&self, pair: &Pair, now: Instant) -> Vec<IpAddr> {
         let state = self.0.get(pair);
@@ -349,149 +254,26 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sas::IkeSa;
 
-    const CLASS: &str = "encryption";
     const REQID: u32 = 0x7500;
 
-    fn pair() -> Pair {
+    pub(super) fn pair() -> Pair {
         ("usher-mailhost".to_owned(), REQID)
     }
 
-    fn address(last: u8) -> IpAddr {
+    pub(super) fn address(last: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, last])
     }
 
     /// The only pair, which has SAs or not.
-    fn pairs(is_up: bool, now: Instant) -> Pairs {
+    pub(super) fn pairs(is_up: bool, now: Instant) -> Pairs {
         let mut pairs = Pairs::default();
         pairs.retain(BTreeMap::from([(pair(), Begins::Here)]), now);
         pairs.set_up(&pair(), is_up);
         pairs
     }
 
-    /// SAs from address 1, as charon lists them.
-    fn sas() -> Sas {
-        let mut child = ChildSa::installed(CLASS);
-        child.spi_in = Some("beef".into());
-        child.spi_out = Some("c0ffee".into());
-        let sa = IkeSa {
-            local: Some(address(1)),
-            remote: Some(address(9)),
-            established: true,
-            age: 1,
-            algorithms: String::new(),
-            children: vec![child],
-        };
-        let mut sas = Sas::default();
-        sas.add(&pair().0, sa);
-        sas
-    }
-
-    /// How many SAs end after a kernel that has these SPIs has asked for this source.
-    fn ends(pairs: &mut Pairs, source: IpAddr, spis: &[u32], now: Instant) -> usize {
-        pairs.acquired(&pair(), source, now);
-        let sas = sas();
-        let mut fails: Kernel = Box::new(|| Err(io::ErrorKind::OutOfMemory.into()));
-        let failed = pairs.lost(&sas, &mut fails, |_| Some(CLASS), now);
-        assert_eq!(failed.is_err(), source == address(1));
-        let kernel = spis.iter().map(|spi| (address(9), *spi)).collect();
-        let mut kernel: Kernel = Box::new(move || Ok(KernelSas::clone(&kernel)));
-        let mut ended = || {
-            pairs
-                .lost(&sas, &mut kernel, |_| Some(CLASS), now)
-                .unwrap()
-                .len()
-        };
-        let count = ended();
-        assert_eq!(ended(), 0, "the kernel asks no more");
-        count
-    }
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    #[test]
-    fn sas_end_if_the_kernel_has_lost_them() {
-        let mut now = Instant::now();
-        let mut pairs = pairs(true, now);
-        // They have come since it asked.
-        assert_eq!(ends(&mut pairs, address(1), &[1, 0x00c0_ffee], now), 0);
-        assert_eq!(pairs.due(now), None);
-        for _ in 0..2 {
-            assert_eq!(ends(&mut pairs, address(1), &[1], now), 1);
-            assert_eq!(pairs.due(now), Some(pair()), "negotiated again at once");
-            pairs.begin(&pair());
-            pairs.end(&pair(), None, now);
-            pairs.set_up(&pair(), true);
-            // Something removes them again and again.
-            assert_eq!(ends(&mut pairs, address(1), &[], now), 1);
-            assert_eq!(pairs.due(now), None);
-            now += HURRIED;
-            assert_eq!(pairs.due(now), Some(pair()));
-            pairs.set_up(&pair(), true);
-        }
-    }
-
-    #[test]
-    fn sas_that_the_kernel_lacks_twice_are_negotiated_again() {
-        let now = Instant::now();
-        let mut pairs = pairs(true, now);
-        let (sas, mut missing) = (sas(), BTreeSet::new());
-        let mut vanished = |pairs: &mut Pairs, spis: &[u32]| {
-            let kernel = spis.iter().map(|spi| (address(1), *spi)).collect();
-            pairs
-                .vanished(&sas, &kernel, &mut missing, |_| Some(CLASS), now)
-                .len()
-        };
-        // They come and go.
-        for spis in [&[0xbeef][..], &[1], &[1, 0xbeef], &[], &[0xbeef]] {
-            assert_eq!(vanished(&mut pairs, spis), 0);
-            assert_eq!(pairs.due(now), None);
-        }
-        assert_eq!(vanished(&mut pairs, &[1]), 0);
-        assert_eq!(vanished(&mut pairs, &[1]), 1);
-        assert_eq!(pairs.due(now), Some(pair()));
-        assert_eq!(vanished(&mut pairs, &[1]), 0, "known already");
-        // A class that waits for the kernel to ask was in use.
-        let with = BTreeMap::from([(pair(), Begins::OnDemand)]);
-        pairs.retain(with, now);
-        assert_eq!(pairs.due(now), Some(pair()));
-    }
-
-    /// A program chooses its source address.
-    #[test]
-    fn another_source_address_ends_no_sas() {
-        let mut now = Instant::now();
-        let mut pairs = pairs(true, now);
-        now += SECOND;
-        for last in 2..=255 {
-            assert_eq!(ends(&mut pairs, address(last), &[], now), 0);
-        }
-        let bare = pairs.bare(&pair(), now);
-        assert_eq!(bare.len(), MOST_SOURCES, "{bare:?}");
-        assert!(bare.contains(&address(2)), "{bare:?}");
-        now += REPORTING;
-        assert!(pairs.bare(&pair(), now).is_empty(), "nothing asks any more");
-        assert_eq!(ends(&mut pairs, address(1), &[], now), 1, "the twin");
-    }
-
-    /// They went at the same time, for another reason.
-    #[test]
-    fn an_acquire_for_sas_that_are_gone_from_charon_too_counts() {
-        let now = Instant::now();
-        let mut pairs = pairs(true, now);
-        let with = BTreeMap::from([(pair(), Begins::OnDemand)]);
-        pairs.retain(with, now);
-        pairs.acquired(&pair(), address(1), now);
-        pairs.set_up(&pair(), false);
-        assert_eq!(pairs.due(now), None);
-        let mut kernel: Kernel = Box::new(|| Err(io::ErrorKind::OutOfMemory.into()));
-        let none = Sas::default();
-        let lost = pairs.lost(&none, &mut kernel, |_| Some(CLASS), now);
-        assert!(lost.unwrap().is_empty());
-        assert_eq!(pairs.due(now), Some(pair()));
-        assert!(pairs.bare(&pair(), now).is_empty());
-    }
+    pub(super) const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn acquires_do_not_keep_the_waits_short() {

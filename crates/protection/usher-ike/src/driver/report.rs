@@ -32,7 +32,7 @@ pub(super) fn lacking(current: &Configuration, charon: &str, hybrid: bool) -> Op
     ))
 }
 
-/// Takes SAs out of the view that the kernel does not have.
+/// Takes SAs out of the view if the kernel does not have them.
 pub(super) fn take_out(peers: &mut [PeerReport], kernel: &KernelSas) {
     for peer in peers {
         let mut has_ended = false;
