@@ -62,6 +62,8 @@ class Outcome:
     boot_seconds: float
     seconds: float
     console: str
+    # What the kernel has warned of while the job ran, as tests/vm/init finds it; empty: nothing.
+    warnings: str
     # Processor seconds of this machine: in all, and by the time each file of the results appeared.
     processor_seconds: float
     used_by: dict[str, float]
@@ -306,11 +308,16 @@ class _Running:
             timed_out=timed_out,
             boot_seconds=(booted or now) - self.started,
             seconds=now - self.started,
+            warnings=self.warnings(),
             console=self.console.read_text(errors="replace") if self.console.exists() else "",
             processor_seconds=used,
             used_by=used_by,
             emulator_died_of=signal.Signals(-code) if code is not None and code < 0 else None,
         )
+
+    def warnings(self):
+        found = self.share / "warnings"
+        return found.read_text(errors="replace").strip() if found.exists() else ""
 
     def used(self):
         """The processor seconds that the guest has used."""
