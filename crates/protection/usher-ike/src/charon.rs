@@ -44,6 +44,21 @@ pub(crate) struct Charon {
     loaded: BTreeMap<String, Section>,
 }
 
+/// What this process has loaded into charon and somebody else has taken out of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unloaded {
+    /// How many connections.
+    pub(crate) connections: usize,
+    /// This host's key.
+    pub(crate) key: bool,
+}
+
+impl Unloaded {
+    pub(crate) fn is_nothing(self) -> bool {
+        self == Self::default()
+    }
+}
+
 impl Charon {
     /// Connects to it and asks what it is.
     pub(crate) async fn open(socket: &FilePath) -> Result<Self, IkeError> {
@@ -194,6 +209,24 @@ impl Charon {
             true => Ok(names),
             false => Err(MessageError::TooMany.into()),
         }
+    }
+
+    /// Finds what this process has loaded and charon no longer has: `swanctl --load-all` unloads all
+    /// connections and keys that its own files lack. The next [`Self::configure`] loads them again.
+    pub(crate) async fn find_unloaded(&mut self) -> Result<Unloaded, IkeError> {
+        let present = self.connections().await?;
+        let before = self.loaded.len();
+        self.loaded.retain(|name, _| present.contains(name));
+        let mut unloaded = Unloaded {
+            connections: before - self.loaded.len(),
+            key: false,
+        };
+        if !self.keys.is_empty() {
+            let answer = self.commands.command("get-keys", &Section::new()).await?;
+            let present = answer.texts("keys");
+            unloaded.key = self.keys.values().any(|id| !present.contains(id));
+        }
+        Ok(unloaded)
     }
 
     /// Removes the private keys whose fingerprints begin with one of these, which are the digits in names

@@ -14,6 +14,9 @@ pub struct Report {
     pub trouble: Option<String>,
     /// Classes of the policy that this charon cannot negotiate at all, and what it lacks for them.
     pub lacks: Option<String>,
+    /// What another program has lately taken out of charon, and Usher has loaded again.
+    #[serde(default)]
+    pub unloaded: Option<String>,
     /// One entry for each address of each peer.
     pub peers: Vec<PeerReport>,
 }

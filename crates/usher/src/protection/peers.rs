@@ -31,6 +31,8 @@ fn text(report: &Report, now: u64) -> String {
             .iter()
             .map(|lacks| format!("lacking: {lacks}\n")),
     );
+    let unloaded = report.unloaded.iter();
+    text.extend(unloaded.map(|unloaded| format!("trouble: {unloaded}\n")));
     let since =
         |since: Option<u64>| or_dash(since.map(|since| format!("{} s", now.saturating_sub(since))));
     let rows = report.peers.iter().flat_map(|peer| {
@@ -109,6 +111,7 @@ mod tests {
             charon: Some("charon-systemd 5.9.8".into()),
             trouble: None,
             lacks: None,
+            unloaded: None,
             peers: vec![PeerReport {
                 name: "mailhost".parse().unwrap(),
                 address: "192.0.2.1".parse().unwrap(),
@@ -151,6 +154,15 @@ mod tests {
             told.lines().nth(1),
             Some("lacking: charon-systemd 5.9.8 has no ML-KEM")
         );
+    }
+
+    #[test]
+    fn what_was_taken_out_of_charon_is_a_trouble() {
+        let mut report = report(true);
+        assert!(!text(&report, 100).contains("trouble"));
+        report.unloaded = Some("another program has taken it out".into());
+        let told = text(&report, 100);
+        assert!(told.contains("\ntrouble: another program"), "{told}");
     }
 
     #[test]

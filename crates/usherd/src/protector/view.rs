@@ -154,7 +154,8 @@ impl Force {
         }
         let asks_charon = !tables.classes.is_empty();
         let report = self.ike.report();
-        let troubles = [report.trouble, report.lacks].into_iter().flatten();
+        let troubles = [report.trouble, report.lacks, report.unloaded];
+        let troubles = troubles.into_iter().flatten();
         view.troubles.extend(troubles.filter(|_| asks_charon));
         view.troubles
             .extend(negotiated.trouble().map(str::to_owned));

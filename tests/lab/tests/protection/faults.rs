@@ -1,6 +1,7 @@
 //! Faults: parts that are missing, or die.
 
 use super::*;
+use usher_lab::protected::start_charon;
 
 /// Prints a line when there are packets of TCP or UDP of the host, in the clear and not of IKE, and one
 /// for each line that it reads.
@@ -310,6 +311,51 @@ fn the_doctor_names_what_charon_lacks_for_strong() -> Outcome {
     eventually("nothing is missing without the word", || Ok(!doctor()?))?;
     eventually("nor in the peers", || Ok(!peers()?.contains("ML-KEM")))?;
     Ok(())
+}
+
+/// `swanctl --load-all` unloads everything that its files lack. Debian's unit runs it after each start, which
+/// is no trouble, and at each reload, which is one.
+#[test]
+fn what_swanctl_unloads_is_loaded_again_and_told() -> Outcome {
+    let world = World::new()?;
+    let host = &world.laptop;
+    let _charon = start_charon(host)?;
+    let protector = host.start_daemon(Role::Protector)?;
+    world.write_secure()?;
+    host.run(["usher", "policy", "apply"])?;
+    let tellers: [&[&str]; 3] = [
+        &["protection", "show"],
+        &["protection", "peers"],
+        &["doctor"],
+    ];
+    let told = || -> Result<[bool; 4], Box<dyn std::error::Error>> {
+        let words = "another program has taken";
+        let mut told = [protector.log()?.contains(&format!("WARN {words}")); 4];
+        for (told, words_of) in told[1..].iter_mut().zip(tellers) {
+            let command = ["usher"].iter().chain(words_of);
+            *told = host.command(command).run()?.stdout.contains(words);
+        }
+        Ok(told)
+    };
+    for _ in ["the start", "a reload"] {
+        eventually("charon has the connection", || {
+            Ok(host
+                .run(["swanctl", "--list-conns"])?
+                .stdout
+                .contains("usher-server"))
+        })?;
+        assert_eq!(told()?, [false; 4]);
+        host.run(["swanctl", "--load-all", "--noprompt"])?;
+        let left = host.run(["swanctl", "--list-conns"])?.stdout;
+        assert!(!left.contains("usher-server"), "{left}");
+    }
+    eventually("it is told", || Ok(told()? == [true; 4]))?;
+    eventually("charon has the connection", || {
+        Ok(host
+            .run(["swanctl", "--list-conns"])?
+            .stdout
+            .contains("usher-server"))
+    })
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod handle;
 mod pairs;
 mod report;
+mod unloaded;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -26,6 +27,7 @@ use crate::sas::{ChildSa, Sas};
 use handle::Kernel;
 pub use handle::{Acquire, Ike, Notice};
 use pairs::{Begins, Pair, Pairs};
+use unloaded::Looking;
 
 /// First and longest wait before charon is connected to again.
 const RECONNECTING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
@@ -109,6 +111,7 @@ struct Driver {
     refused: BTreeMap<String, String>,
     /// True if charon may have something of Usher's although nothing is wanted.
     may_have_left: bool,
+    looking: Looking,
 }
 
 impl Driver {
@@ -130,6 +133,7 @@ impl Driver {
             running: JoinSet::new(),
             refused: BTreeMap::new(),
             may_have_left: true,
+            looking: Looking::default(),
         };
         (driver, orders, noticed)
     }
@@ -179,6 +183,7 @@ impl Driver {
             let mut report = self.shared.report.lock();
             report.charon = Some(charon.version.clone());
             report.trouble = None;
+            report.unloaded = None;
         }
         self.may_have_left = true;
         self.running.shutdown().await;
@@ -188,10 +193,10 @@ impl Driver {
         };
         let mut listing = Instant::now();
         let mut comparing = listing + LISTING;
+        self.looking.begin(listing);
         loop {
-            let next = self
-                .next_attempt()
-                .map_or(listing, |next| next.min(listing));
+            let due = listing.min(self.looking.next());
+            let next = self.next_attempt().map_or(due, |next| next.min(due));
             tokio::select! {
                 () = self.shared.changed.notified() => {
                     match self.configure(&mut charon).await? {
@@ -214,6 +219,13 @@ impl Driver {
                     listing = Instant::now();
                 }
                 () = sleep_until(next) => {
+                    if self.looking.is_due(Instant::now()) && self.is_unloaded(&mut charon).await? {
+                        match self.configure(&mut charon).await? {
+                            Some(wanted) => current = wanted,
+                            None => return Ok(()),
+                        }
+                        self.pairs.hurry(Instant::now());
+                    }
                     if Instant::now() >= listing {
                         let sas = charon.sas().await?;
                         self.note(&current, &sas, charon.hybrid).await;
@@ -327,6 +339,9 @@ impl Driver {
             other => other.to_string(),
         });
         let reason = failed.clone().unwrap_or_default();
+        if unloaded::may_explain(&reason) {
+            self.looking.at_once(Instant::now());
+        }
         if self.pairs.end(&pair, failed, Instant::now()) {
             let (connection, reqid) = pair;
             tracing::warn!(connection, reqid, reason, "nothing was negotiated");

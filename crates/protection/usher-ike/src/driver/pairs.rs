@@ -115,6 +115,14 @@ impl Pairs {
         }
     }
 
+    /// What made attempts fail is over: those that wait may begin.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        for state in self.0.values_mut().filter(|state| state.failed.is_some()) {
+            state.next = state.next.min(now);
+            state.wait = RETRYING.0;
+        }
+    }
+
     /// When the next attempt may begin; none: each pair has SAs, or waits for an attempt.
     pub(super) fn next(&self) -> Option<Instant> {
         self.missing().map(|(_, state)| state.next).min()

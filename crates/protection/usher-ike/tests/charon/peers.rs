@@ -264,6 +264,35 @@ fn strong_hosts_have_a_hybrid_exchange() {
     });
 }
 
+/// Debian's unit does it at each start and at each reload.
+#[test]
+fn what_swanctl_unloads_is_loaded_again() {
+    in_a_runtime(async {
+        let world = World::new(&["a", "b"], &[ENCRYPTION]);
+        let ikes = negotiating(&world, |_, _| {});
+        wait_until_established(&ikes[0]);
+        let is_there = async || {
+            let conns = list(&world, 0, "get-conns", "conns").await;
+            let keys = list(&world, 0, "get-keys", "keys").await;
+            conns.len() == 2 && keys.len() == 1
+        };
+        assert!(is_there().await);
+        for is_reported in [false, true] {
+            world.hosts[0].load_all();
+            assert!(!is_there().await, "everything of Usher's is gone");
+            let end = std::time::Instant::now() + LIMIT;
+            while !is_there().await {
+                assert!(std::time::Instant::now() < end, "loaded again in vain");
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+            let told = ikes[0].report().unloaded.unwrap_or_default();
+            let is_told = told.contains("2 of Usher's connections and this host's IKE key");
+            assert_eq!(is_told, is_reported, "{told}");
+        }
+        assert_eq!(ikes[1].report().unloaded, None);
+    });
+}
+
 /// A private key leaves charon when it changes and when protection ends, whichever process loaded it.
 #[test]
 fn a_former_key_does_not_stay_in_charon() {

@@ -180,6 +180,22 @@ guest_test! {
         assert_eq!(*marks.lock(), [mark(ENCRYPTION); 2]);
     }
 
+    /// SAs that are in force hide for a while that nothing can be negotiated any more.
+    fn what_swanctl_unloads_is_negotiated_again() {
+        let (mut world, mut ikes, marks) = pair(&[ENCRYPTION]);
+        let ike = Arc::new(ikes.remove(0));
+        world.hosts[0].watch_acquires(Arc::clone(&ike));
+        let address = world.hosts[1].addresses[0];
+        for _ in 0..2 {
+            for host in &world.hosts {
+                host.load_all();
+            }
+            world.hosts[0].terminate();
+            world.hosts[0].echo(Some(ENCRYPTION), address).expect("protected again");
+        }
+        assert_eq!(*marks.lock(), [mark(ENCRYPTION); 2], "never in the clear");
+    }
+
     /// The kernel measures the ages of SAs by the clock.
     fn a_clock_set_by_days_opens_no_hole() {
         let mut world = World::new(&["a", "b"], &[ENCRYPTION]);

@@ -328,6 +328,39 @@ impl Host {
         nix::sys::signal::kill(id, signal).expect("kill");
     }
 
+    /// `swanctl --load-all`, with files that have nothing.
+    pub fn load_all(&self) {
+        self.swanctl(&["--load-all", "--noprompt"]);
+    }
+
+    /// Ends all IKE SAs, with their SAs on both hosts.
+    pub fn terminate(&self) {
+        let listed = self.swanctl(&["--list-sas", "--raw"]);
+        let names = listed
+            .split(['{', ' '])
+            .filter(|word| word.starts_with("usher-"));
+        let names: BTreeSet<&str> = names.collect();
+        assert!(!names.is_empty(), "{listed}");
+        for name in names {
+            self.swanctl(&["--terminate", "--ike", name]);
+        }
+    }
+
+    /// The output of an administrator's command for charon, whose own files have nothing.
+    pub fn swanctl(&self, arguments: &[&str]) -> String {
+        let files = self.folder.path().join("swanctl");
+        std::fs::create_dir_all(&files).expect("a folder");
+        let output = Command::new("swanctl")
+            .args(arguments)
+            .arg("--uri")
+            .arg(format!("unix://{}", self.socket().display()))
+            .env("SWANCTL_DIR", files)
+            .output()
+            .expect("swanctl");
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     /// Hands the kernel's acquires to the task, as the protector does.
     pub fn watch_acquires(&mut self, ike: Arc<Ike>) {
         let mut monitor = Command::new("ip")

@@ -1,6 +1,6 @@
 //! A program in place of charon: it answers like one that has no SAs, until the test says otherwise.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -26,11 +26,19 @@ type Asked = Arc<Mutex<Vec<(String, Section)>>>;
 
 type Faults = Arc<Mutex<BTreeMap<&'static str, Act>>>;
 
+/// The connections and keys that were loaded, beside a connection of the administrator's.
+#[derive(Default)]
+struct Loaded {
+    conns: BTreeSet<String>,
+    keys: Vec<String>,
+}
+
 pub struct Impostor {
     _folder: TempDir,
     pub path: PathBuf,
     faults: Faults,
     asked: Asked,
+    loaded: Arc<Mutex<Loaded>>,
 }
 
 impl Impostor {
@@ -56,11 +64,14 @@ impl Impostor {
             path,
             faults: Faults::default(),
             asked: Arc::default(),
+            loaded: Arc::default(),
         };
         let (faults, asked) = (Arc::clone(&impostor.faults), Arc::clone(&impostor.asked));
+        let loaded = Arc::clone(&impostor.loaded);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&faults), Arc::clone(&asked)));
+                let (faults, asked) = (Arc::clone(&faults), Arc::clone(&asked));
+                tokio::spawn(serve(stream, faults, asked, Arc::clone(&loaded)));
             }
         });
         impostor
@@ -69,6 +80,11 @@ impl Impostor {
     /// From now on it answers all like charon.
     pub fn repent(&self) {
         self.faults.lock().clear();
+    }
+
+    /// Forgets what was loaded.
+    pub fn unload(&self) {
+        *self.loaded.lock() = Loaded::default();
     }
 
     /// The questions so far.
@@ -86,12 +102,15 @@ impl Impostor {
 }
 
 /// Until the other side leaves.
-async fn serve(mut stream: UnixStream, faults: Faults, asked: Asked) {
+async fn serve(mut stream: UnixStream, faults: Faults, asked: Asked, loaded: Arc<Mutex<Loaded>>) {
     while let Some((kind, name, said)) = question(&mut stream).await {
-        asked.lock().push((name.clone(), said));
+        asked.lock().push((name.clone(), said.clone()));
         let act = faults.lock().get(name.as_str()).cloned();
         let sent = match act {
-            None => stream.write_all(&plausible(kind, &name)).await,
+            None => {
+                let answer = plausible(kind, &name, &said, &mut loaded.lock());
+                stream.write_all(&answer).await
+            }
             Some(Act::Send(bytes)) => stream.write_all(&bytes).await,
             Some(Act::Repeat(bytes)) => loop {
                 if let Err(error) = stream.write_all(&bytes).await {
@@ -124,7 +143,7 @@ async fn question(stream: &mut UnixStream) -> Option<(u8, String, Section)> {
 }
 
 /// The answers of a charon without SAs.
-fn plausible(kind: u8, name: &str) -> Vec<u8> {
+fn plausible(kind: u8, name: &str, asked: &Section, loaded: &mut Loaded) -> Vec<u8> {
     const REGISTER: u8 = 3;
     let said = match name {
         _ if kind == REGISTER => return packet(b"\x05"),
@@ -134,8 +153,34 @@ fn plausible(kind: u8, name: &str) -> Vec<u8> {
         "initiate" => Section::new()
             .value("success", "no")
             .value("errmsg", "it has no network"),
-        "list-conns" => return conns(&["home"]),
-        "get-algorithms" | "get-keys" | "list-sas" => Section::new(),
+        "load-conn" => {
+            let names = asked.sections().map(|(name, _)| name.to_owned());
+            loaded.conns.extend(names);
+            Section::new().value("success", "yes")
+        }
+        "load-key" => {
+            let id = format!("{:040x}", loaded.keys.len());
+            loaded.keys.push(id.clone());
+            Section::new().value("success", "yes").value("id", id)
+        }
+        "unload-conn" => {
+            loaded
+                .conns
+                .retain(|own| Some(own) != asked.text("name").as_ref());
+            Section::new().value("success", "yes")
+        }
+        "unload-key" => {
+            loaded
+                .keys
+                .retain(|own| Some(own) != asked.text("id").as_ref());
+            Section::new().value("success", "yes")
+        }
+        "list-conns" => {
+            let own = loaded.conns.iter().map(String::as_str);
+            return conns(&[&["home"], own.collect::<Vec<_>>().as_slice()].concat());
+        }
+        "get-keys" => Section::new().list("keys", &loaded.keys),
+        "get-algorithms" | "list-sas" => Section::new(),
         _ => Section::new().value("success", "yes"),
     };
     answer(&said)

@@ -361,6 +361,33 @@ async fn no_sas_outlast_a_moment_without_a_configuration() {
     }
 }
 
+/// `swanctl --load-all` unloads what its files lack. The first time after charon's start it is what
+/// charon's unit does; later it is reported.
+#[tokio::test]
+async fn what_others_unload_is_loaded_again() {
+    let impostor = Impostor::plausible();
+    let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
+    ike.configure(configuration());
+    let count = |question: &str| {
+        let asked = impostor.asked();
+        asked.iter().filter(|name| *name == question).count()
+    };
+    for times in 1..=3 {
+        wait_for(&ike, "the connection and the key", |_| {
+            count("load-conn") >= times && count("load-key") >= times
+        })
+        .await;
+        if times < 3 {
+            assert_eq!(ike.report().unloaded, None);
+            impostor.unload();
+        }
+    }
+    let told = ike.report().unloaded.expect("a report");
+    let both = "a connection of Usher's and this host's IKE key out of charon";
+    assert!(told.contains(both), "{told}");
+    assert_eq!(count("load-conn"), 3, "only what is missing");
+}
+
 /// The connection of [`configuration`]: `usher-` NAME `-` ADDRESS `-` KEYS.
 fn connection() -> String {
     // The beginnings of SHA-1 of this host's public key and of the peer's public key.

@@ -1,0 +1,140 @@
+//! What other programs take out of charon.
+//!
+//! `swanctl --load-all` unloads every connection and key that its files lack, whoever has loaded them.
+//! strongSwan's unit runs it after each start, and when it is reloaded. SAs in force hide that until they
+//! end; then nothing could be negotiated any more. So the task compares charon's lists with what it has
+//! loaded, and loads again what is missing.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Driver;
+use crate::charon::{Charon, Unloaded};
+use crate::error::IkeError;
+
+/// How often charon's lists are compared.
+const COMPARING: Duration = Duration::from_secs(10);
+
+/// How often while charon is young: its unit runs `swanctl --load-all` when charon has started, which may
+/// come after Usher's connections.
+const COMPARING_YOUNG: Duration = Duration::from_secs(1);
+
+/// How long charon counts as young.
+const YOUNG: Duration = Duration::from_secs(60);
+
+/// How long it is reported that something was taken out.
+const REPORTING: Duration = Duration::from_secs(600);
+
+/// When charon's lists are compared, and what the comparisons have shown.
+#[derive(Debug)]
+pub(super) struct Looking {
+    /// When charon was connected to.
+    since: Instant,
+    next: Instant,
+    /// How often something was missing since then.
+    times: u64,
+    /// When it was missing last, if that is reported.
+    last: Option<Instant>,
+}
+
+impl Default for Looking {
+    fn default() -> Self {
+        let now = Instant::now();
+        Self {
+            since: now,
+            next: now,
+            times: 0,
+            last: None,
+        }
+    }
+}
+
+impl Looking {
+    /// Another charon is there.
+    pub(super) fn begin(&mut self, now: Instant) {
+        *self = Self {
+            since: now,
+            next: now + COMPARING_YOUNG,
+            times: 0,
+            last: None,
+        };
+    }
+
+    pub(super) fn next(&self) -> Instant {
+        self.next
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.next <= now
+    }
+
+    pub(super) fn at_once(&mut self, now: Instant) {
+        self.next = self.next.min(now);
+    }
+
+    /// The lists were compared. Returns whether what they lack is to be reported: the start of charon's
+    /// unit takes everything out once.
+    fn compared(&mut self, is_missing: bool, now: Instant) -> bool {
+        let is_young = now < self.since + YOUNG;
+        self.next = match is_young {
+            true => now + COMPARING_YOUNG,
+            false => now + COMPARING,
+        };
+        self.times += u64::from(is_missing);
+        let is_reported = is_missing && !(is_young && self.times == 1);
+        if is_reported {
+            self.last = Some(now);
+        }
+        is_reported
+    }
+
+    fn is_reporting(&self, now: Instant) -> bool {
+        self.last.is_some_and(|last| now < last + REPORTING)
+    }
+}
+
+impl Driver {
+    /// Compares what charon has with what it was given. Returns whether something is missing.
+    pub(super) async fn is_unloaded(&mut self, charon: &mut Charon) -> Result<bool, IkeError> {
+        let unloaded = charon.find_unloaded().await?;
+        let now = Instant::now();
+        let is_reported = self.looking.compared(!unloaded.is_nothing(), now);
+        let text = describe(unloaded, self.looking.times);
+        if is_reported {
+            tracing::warn!("{text}");
+        } else if !unloaded.is_nothing() {
+            tracing::info!("{text}");
+        }
+        let mut report = self.shared.report.lock();
+        if is_reported {
+            report.unloaded = Some(text);
+        } else if !self.looking.is_reporting(now) {
+            report.unloaded = None;
+        }
+        Ok(!unloaded.is_nothing())
+    }
+}
+
+fn describe(unloaded: Unloaded, times: u64) -> String {
+    let connections = match unloaded.connections {
+        0 => None,
+        1 => Some("a connection of Usher's".to_owned()),
+        number => Some(format!("{number} of Usher's connections")),
+    };
+    let key = unloaded.key.then(|| "this host's IKE key".to_owned());
+    let what: Vec<String> = connections.into_iter().chain(key).collect();
+    format!(
+        "another program has taken {} out of charon ({times} times since Usher connected to it); Usher has \
+         loaded them again. `swanctl --load-all`, and with it `systemctl reload strongswan`, unloads \
+         everything that its files lack",
+        what.join(" and ")
+    )
+}
+
+/// Returns whether an attempt may have failed for this reason because something was taken out.
+pub(super) fn may_explain(reason: &str) -> bool {
+    ["not found", "does not have this host's IKE key"]
+        .iter()
+        .any(|words| reason.contains(words))
+}
