@@ -69,12 +69,6 @@ struct usher_ipsec_state {
 	__u32 reserved; /* 0 */
 };
 
-/* The executable of Usher's daemons. */
-struct usher_daemons_program {
-	__u64 program; /* its identity */
-	__u64 place; /* the identity of its place */
-};
-
 /* A script. Zeros: none. */
 struct usher_script {
 	__u64 script; /* its identity */
@@ -137,8 +131,14 @@ struct usher_live_socket {
 	__u16 protocol;
 	__u8 state;
 	__u8 adopted; /* 1: just now, because it is older than the policy */
-	__u32 reserved; /* 0 */
+	__u32 unheld; /* one of USHER_UNHELD; 0: it is treated as the policy says */
 };
+
+/* Reasons that a governed program's socket is not treated as the policy says. */
+#define USHER_UNHELD_KIND 1 /* no program sees what a socket of its family or protocol carries */
+#define USHER_UNHELD_FULL 2 /* there is no room for its entry */
+#define USHER_UNHELD_MARK 3 /* of datagrams, connected before; it lacks the mark of its class */
+#define USHER_UNHELD_SEGMENTS 4 /* UDP_SEGMENT is set, which IPsec does not take (EIO) */
 
 /* A service that is reached over protected connections only. */
 struct usher_ipsec_service {
@@ -223,7 +223,6 @@ struct usher_ipsec_counters {
 _Static_assert(sizeof(struct usher_policy_key) == 32, "usher_policy_key");
 _Static_assert(sizeof(struct usher_policy_entry) == 20, "usher_policy_entry");
 _Static_assert(sizeof(struct usher_ipsec_state) == 16, "usher_ipsec_state");
-_Static_assert(sizeof(struct usher_daemons_program) == 16, "usher_daemons_program");
 _Static_assert(sizeof(struct usher_script) == 16, "usher_script");
 _Static_assert(sizeof(struct usher_execution) == 40, "usher_execution");
 _Static_assert(sizeof(struct usher_governed) == 56, "usher_governed");

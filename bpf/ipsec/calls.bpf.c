@@ -19,14 +19,6 @@
 #include "connections.h"
 #include "sockets.h"
 
-#include <linux/socket.h>
-
-#define AF_UNIX 1
-#define AF_KEY 15
-#define AF_NETLINK 16
-#define AF_ALG 38
-#define AF_VSOCK 40
-
 /* The control group of the monitor. Key: 0. User space sets it before the programs are attached. */
 USHER_MAP(reach, CGROUP_ARRAY, 0, 1, __u32, __u32);
 
@@ -39,14 +31,6 @@ const volatile __u64 reaches_all = 0;
 static __always_inline int is_in_reach(void)
 {
 	return reaches_all || bpf_current_task_under_cgroup(&reach, 0) != 0;
-}
-
-/* Returns 1 if sockets of the family make traffic that no hook of the control group sees: all but
- * those of IP, and those that reach this host and its virtual machines only. */
-static __always_inline int passes_beside(int family)
-{
-	return !is_of_ip(family) && family != AF_UNIX && family != AF_NETLINK && family != AF_KEY &&
-	       family != AF_ALG && family != AF_VSOCK;
 }
 
 static __always_inline int refuse_call(void)
@@ -112,7 +96,7 @@ __noinline int judge(const struct socket_use *use, struct usher_governed *maker,
 	    is_governed(&now, maker, use->family))
 		return LEFT_ALONE;
 	entry = make_caller(&now, &use->caller, fresh);
-	if (!entry || is_daemon(fresh))
+	if (!entry)
 		return LEFT_ALONE;
 	socket = use->socket;
 	if (BPF_CORE_READ_BITFIELD_PROBED(socket, sk_kern_sock))

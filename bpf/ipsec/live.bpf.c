@@ -44,6 +44,10 @@ struct bpf_iter__tcp {
 
 struct tcp_sock;
 
+struct udp_sock {
+	__u16 gso_size;
+};
+
 struct kernfs_node {
 	__u64 id;
 };
@@ -120,6 +124,30 @@ static __always_inline int is_protectable(struct sock *socket, __u32 *family)
 	return is_of_ip(*family) && !is_refused(protocol);
 }
 
+/*
+ * The reason that the datagrams of a governed socket fail where they are to be protected; 0: none.
+ * No program can set the mark of a socket that is connected: it has the former one until its
+ * program connects it again. By a signature the SPD compares each datagram.
+ */
+static __always_inline __u32 failing(const struct in_force *now, __u32 application,
+				     struct sock___ends *socket)
+{
+	__u32 protocol = BPF_CORE_READ(socket, sk_protocol), class = USHER_CLASS_NONE, mark;
+	struct peer peer;
+
+	if (protocol != IPPROTO_UDP && protocol != IPPROTO_UDPLITE)
+		return 0;
+	if (BPF_CORE_READ(socket, __sk_common.skc_state) == BPF_TCP_ESTABLISHED) {
+		class = class_of_connection(now, application, &socket->__sk_common, &peer);
+		if (class == USHER_CLASS_BYPASS || class == USHER_CLASS_DISCARD)
+			return 0;
+		mark = BPF_CORE_READ(socket, sk_mark);
+		if (!signature_in(now, mark) && !leaves_as(class_in(now, mark), class))
+			return USHER_UNHELD_MARK;
+	}
+	return BPF_CORE_READ((struct udp_sock *)socket, gso_size) ? USHER_UNHELD_SEGMENTS : 0;
+}
+
 /* The process whose descriptors are visited. */
 struct holder {
 	__u64 number; /* of the process, its program and the run of the iterator */
@@ -175,7 +203,7 @@ static __always_inline struct holder *holder_of(const struct in_force *policy,
 	number = number_of_holder(policy, task, session, key);
 	if (holder->number == number)
 		return holder;
-	governed = set_user(policy, &maker, task) && is_in_reach(task);
+	governed = set_maker(policy, &maker, task) && is_in_reach(task);
 	if (governed && present && maker_entry(present, &maker))
 		governed = 0;
 	holder->number = number;
@@ -242,9 +270,25 @@ int prepares(struct bpf_iter__task_file *context)
 	return 0;
 }
 
+/* Reports a socket that no entry makes the holder's program's, and why. */
+static __always_inline int unheld(struct bpf_iter__task_file *context, const struct holder *holder,
+				  const struct task_struct *task, __u32 reason)
+{
+	struct usher_live_socket row __aligned = { .application = USHER_UNGOVERNED };
+
+	row.unheld = reason;
+	row.program = holder->maker.program;
+	row.place = holder->maker.place;
+	row.script = holder->maker.script;
+	row.process = task->tgid;
+	bpf_seq_write(context->meta->seq, &row, sizeof(row));
+	return 0;
+}
+
 /*
  * Run by user space, which reads a struct usher_live_socket for each socket of a process, also for
- * sockets with a mark of ours whose maker is no longer governed (USHER_UNGOVERNED). Kernel 5.12.
+ * sockets with a mark of ours whose maker is no longer governed, and for those that cannot be made
+ * a governed holder's (USHER_UNGOVERNED). Kernel 5.12.
  */
 SEC("iter/task_file")
 int lists(struct bpf_iter__task_file *context)
@@ -270,9 +314,13 @@ int lists(struct bpf_iter__task_file *context)
 	if (!holder)
 		return 0;
 	own = bpf_sk_storage_get(&sockets, socket, 0, 0);
-	if ((!own && !holder->is_governed) || is_judged(socket, holder) ||
-	    !is_protectable(socket, &family))
+	if ((!own && !holder->is_governed) || is_judged(socket, holder))
 		return 0;
+	if (!is_protectable(socket, &family)) {
+		if (holder->is_governed && (is_of_ip(family) || passes_beside(family)))
+			return unheld(context, holder, task, USHER_UNHELD_KIND);
+		return 0;
+	}
 	if (!is_governed(&now, own, family)) {
 		struct usher_governed fresh __aligned = holder->maker;
 
@@ -286,7 +334,7 @@ int lists(struct bpf_iter__task_file *context)
 				own = bpf_sk_storage_get(&sockets, socket, &fresh,
 							 BPF_SK_STORAGE_GET_F_CREATE);
 			if (!own)
-				return 0;
+				return unheld(context, holder, task, USHER_UNHELD_FULL);
 			row.adopted = 1;
 			COUNT(adopted);
 		} else if (!own ||
@@ -302,6 +350,8 @@ int lists(struct bpf_iter__task_file *context)
 	row.process = task->tgid;
 	if (IS_CURRENT(&now, own->class))
 		row.class = own->class & ~USHER_CLASS_ONLY_SHOWN;
+	if (row.application != USHER_UNGOVERNED)
+		row.unheld = failing(&now, row.application, (struct sock___ends *)socket);
 	list_ends(&row, (struct sock___ends *)socket);
 	bpf_seq_write(context->meta->seq, &row, sizeof(row));
 	return 0;

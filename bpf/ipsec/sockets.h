@@ -7,6 +7,12 @@
 
 #include "callers.h"
 
+#define AF_UNIX 1
+#define AF_KEY 15
+#define AF_NETLINK 16
+#define AF_ALG 38
+#define AF_VSOCK 40
+
 #define SOL_SOCKET 1
 #define SO_MARK 36
 
@@ -19,9 +25,6 @@ struct {
 	__type(key, int);
 	__type(value, struct usher_governed);
 } sockets SEC(".maps");
-
-/* The program of Usher's daemons. Key: 0. User space sets it before the programs are attached. */
-ARRAY_TABLE(daemons_program, 1, struct usher_daemons_program);
 
 #define STAMPED(now, value) ((__u64)(now)->generation << 32 | (__u32)(value))
 #define IS_CURRENT(now, stamped) ((__u32)((stamped) >> 32) == (now)->generation)
@@ -86,37 +89,6 @@ static __always_inline struct usher_policy_entry *set_caller(const struct in_for
 	return may_be_governed(now, &caller) ? make_caller(now, &caller, socket) : 0;
 }
 
-/* Returns 1 if a maker is one of Usher's daemons. */
-static __always_inline int is_daemon(const struct usher_governed *maker)
-{
-	struct usher_daemons_program *daemons = first_of(&daemons_program);
-
-	return daemons && daemons->program &&
-	       (maker->program == daemons->program || maker->place == daemons->place);
-}
-
-/*
- * Like set_maker, for a process that uses or holds a socket which it has not made under this
- * policy. Usher's daemons never become the makers: they hold copies of other programs' sockets, to
- * manage their connections.
- */
-static __always_inline struct usher_policy_entry *
-set_user(const struct in_force *now, struct usher_governed *socket, struct task_struct *task)
-{
-	struct usher_policy_entry *entry = set_maker(now, socket, task);
-
-	return entry && !is_daemon(socket) ? entry : 0;
-}
-
-/* Like set_user, for the calling process. */
-static __always_inline struct usher_policy_entry *set_using(const struct in_force *now,
-							    struct usher_governed *socket)
-{
-	struct usher_policy_entry *entry = set_caller(now, socket);
-
-	return entry && !is_daemon(socket) ? entry : 0;
-}
-
 static __always_inline __u32 creation_mark(const struct usher_policy_entry *entry, __u32 family)
 {
 	return family == AF_INET ? entry->mark_ipv4 : entry->mark_ipv6;
@@ -175,6 +147,14 @@ static __always_inline int is_of_ip(__u32 family)
 	return family == AF_INET || family == AF_INET6;
 }
 
+/* Returns 1 if sockets of the family make traffic that no hook of the control group sees: all but
+ * those of IP, and those that reach this host and its virtual machines only. */
+static __always_inline int passes_beside(int family)
+{
+	return !is_of_ip(family) && family != AF_UNIX && family != AF_NETLINK && family != AF_KEY &&
+	       family != AF_ALG && family != AF_VSOCK;
+}
+
 /* Returns 1 if a socket has a maker that the policy in force governs. */
 static __always_inline int is_governed(const struct in_force *now, struct usher_governed *socket,
 				       __u32 family)
@@ -197,9 +177,10 @@ static __always_inline void replace_maker(struct usher_governed *socket,
 
 /*
  * The storage of a socket that a program is about to use. If the policy in force governs the
- * calling program and no longer the maker, the calling program becomes the maker. 0: the socket has
- * no storage, because it is not governed, or (`*full`: 1) because there is no room. A macro,
- * because the type of `sk` differs between contexts.
+ * calling program and no longer the maker, the calling program becomes the maker. That is never one
+ * of Usher's daemons, which no policy names: they hold copies of other programs' sockets. 0: the
+ * socket has no storage, because it is not governed, or (`*full`: 1) because there is no room. A
+ * macro, because the type of `sk` differs between contexts.
  */
 #define GOVERNED_BY_CALLER(now, sk, family, full)                                                  \
 	({                                                                                         \
@@ -207,7 +188,7 @@ static __always_inline void replace_maker(struct usher_governed *socket,
 		*(full) = 0;                                                                       \
 		if (!is_governed(now, found, family)) {                                            \
 			struct usher_governed fresh __aligned = {};                                \
-			struct usher_policy_entry *entry = set_using(now, &fresh);                 \
+			struct usher_policy_entry *entry = set_caller(now, &fresh);                \
 			if (entry) {                                                               \
 				govern(now, &fresh, entry, family);                                \
 				if (found)                                                         \

@@ -44,10 +44,23 @@ pub fn start_charon(host: &Host) -> Result<Daemon, Box<dyn Error>> {
 /// # Errors
 /// When it does not start.
 pub fn watch_packets(host: &Host) -> Result<Running, LabError> {
+    watch(host, &[])
+}
+
+/// Like [`watch_packets`], for packets that leave only.
+///
+/// # Errors
+/// As [`watch_packets`].
+pub fn watch_leaving(host: &Host) -> Result<Running, LabError> {
+    watch(host, &["leaving"])
+}
+
+fn watch(host: &Host, which: &[&str]) -> Result<Running, LabError> {
     const WATCHER: &str = "/srv/watcher";
     host.run(["cp", SERVER, WATCHER])?;
     let own = host.ipv4().to_string();
-    let mut watcher = host.spawn([WATCHER, "-c", include_str!("packets.py"), &own])?;
+    let words = [WATCHER, "-c", include_str!("packets.py"), &own];
+    let mut watcher = host.spawn(words.iter().chain(which))?;
     watcher.read_past("ready\n", PATIENCE)?;
     Ok(watcher)
 }

@@ -52,6 +52,14 @@ pub enum IpsecError {
         /// The other block's.
         other: ProgramName,
     },
+    /// A block claims the executable of Usher's daemons. They hold copies of other programs' sockets,
+    /// and the sockets of services that they have made serve other programs.
+    #[error(
+        "{0} is the executable of Usher's daemons, links followed, and no `application` block governs \
+         them; write `protection encryption;` into the `service` blocks of this host and the `client` \
+         blocks of the others, and take the program out of this block"
+    )]
+    OfDaemons(ProgramName),
     /// A list of items is longer than the SPD has priorities for.
     #[error("a protection has {asked} items; at most {room} are possible")]
     Items {

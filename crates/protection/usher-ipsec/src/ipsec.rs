@@ -14,6 +14,7 @@ use usher_bpf::{KernelError, Lack, Objects};
 use usher_protection::{Class, ProgramName, Tables};
 
 use crate::error::IpsecError;
+use crate::live::Unheld;
 use crate::marks::{MarkMask, reqid};
 use crate::monitor::{Counters, Monitor};
 use crate::netlink::Ours;
@@ -40,8 +41,7 @@ pub struct Settings {
     /// Loads LSM programs, where the kernel runs them. They run for the whole host, and leave programs
     /// outside the control group alone.
     pub lsm: bool,
-    /// The executable of Usher's daemons, which is running. Daemons hold copies of other programs'
-    /// sockets and never become their makers.
+    /// The executable of Usher's daemons, which is running. No block may name it.
     pub daemons: PathBuf,
     /// The file for the former values of sysctls. None: sysctls stay as they are.
     pub sysctls: Option<PathBuf>,
@@ -80,6 +80,7 @@ pub struct Ipsec {
     now: InForce,
     /// Sockets that were adopted before a policy came in force, and not yet counted.
     prepared: usize,
+    unheld: Vec<Unheld>,
 }
 
 /// One policy, and everything that follows from it.
@@ -145,6 +146,7 @@ impl Ipsec {
             monitor,
             mask: settings.mask,
             prepared: 0,
+            unheld: Vec::new(),
             now: InForce {
                 signatures,
                 stale,

@@ -9,6 +9,7 @@ use usher_protection::{Class, Level, ProgramName};
 use crate::marks::{BYPASS, DISCARD};
 use crate::programs::Maker;
 pub(crate) use crate::shared::LiveSocket as Row;
+use crate::shared::{UNHELD_FULL, UNHELD_KIND, UNHELD_MARK, UNHELD_SEGMENTS};
 
 /// How the packets of a socket are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +56,79 @@ pub struct LiveSocket {
     pub treatment: LiveTreatment,
     /// The socket's mark.
     pub mark: u32,
+}
+
+/// The reason that sockets are not treated as the policy says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum UnheldReason {
+    /// Sockets of MPTCP, SCTP or SMC, packet sockets, and others whose packets no program of a control
+    /// group sees. Where LSM programs run, calls on them are refused.
+    Kind,
+    /// The kernel has no room for an entry.
+    Full,
+    /// Datagram sockets that were connected before, and have another mark than that of their class. What
+    /// must not be plain is refused.
+    Mark,
+    /// Datagram sockets with UDP_SEGMENT, by which protected datagrams cannot leave.
+    Segments,
+}
+
+/// Sockets of a process of a governed program that are not treated as the policy says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unheld {
+    /// The process, in the initial namespace.
+    pub process: u32,
+    /// Its program, as the policy names it; none: see [`LiveSocket::program`].
+    pub program: Option<ProgramName>,
+    /// The reason.
+    pub reason: UnheldReason,
+    /// The number of these sockets.
+    pub sockets: usize,
+}
+
+/// The most processes whose sockets are named. Users choose how many there are.
+const MOST_UNHELD: usize = 64;
+
+/// Gathers sockets that are not treated as the policy says, by process and reason.
+#[derive(Default)]
+pub(crate) struct GatheringUnheld(BTreeMap<(u32, UnheldReason), (Maker, usize)>);
+
+impl GatheringUnheld {
+    /// Takes what the kernel reports of one process that holds a socket.
+    pub fn take(&mut self, row: &Row) {
+        let reason = match row.unheld {
+            UNHELD_KIND => UnheldReason::Kind,
+            UNHELD_FULL => UnheldReason::Full,
+            UNHELD_MARK => UnheldReason::Mark,
+            UNHELD_SEGMENTS => UnheldReason::Segments,
+            _ => return,
+        };
+        let key = (row.process, reason);
+        if self.0.len() < MOST_UNHELD || self.0.contains_key(&key) {
+            self.0.entry(key).or_insert((maker(row), 0)).1 += 1;
+        }
+    }
+
+    /// The processes. `name` names makers.
+    pub fn named(self, name: impl Fn(Maker) -> Option<ProgramName>) -> Vec<Unheld> {
+        let gathered = self.0.into_iter();
+        let named = gathered.map(|((process, reason), (maker, sockets))| Unheld {
+            process,
+            program: name(maker),
+            reason,
+            sockets,
+        });
+        named.collect()
+    }
+}
+
+fn maker(row: &Row) -> Maker {
+    Maker {
+        script: ScriptId::new(row.script.script),
+        place_of_script: PlaceId::new(row.script.place),
+        program: ProgramId::new(row.program),
+        place: PlaceId::new(row.place),
+    }
 }
 
 /// A part of the live sockets.
@@ -116,12 +190,7 @@ impl Gathering {
     pub fn page(self, name: impl Fn(Maker) -> Option<ProgramName>) -> LivePage {
         let last = self.found.keys().next_back().copied();
         let sockets = self.found.into_values().map(|(row, holders, _)| {
-            let program = name(Maker {
-                script: ScriptId::new(row.script.script),
-                place_of_script: PlaceId::new(row.script.place),
-                program: ProgramId::new(row.program),
-                place: PlaceId::new(row.place),
-            });
+            let program = name(maker(&row));
             socket(row, holders, program)
         });
         LivePage {
@@ -187,6 +256,22 @@ mod tests {
             after = page.next;
         }
         pages
+    }
+
+    #[test]
+    fn sockets_that_are_not_held_are_counted_by_process() {
+        let mut gathering = GatheringUnheld::default();
+        for process in 1..100 {
+            for unheld in [0, UNHELD_KIND, UNHELD_KIND] {
+                let mut row = row(1, process);
+                row.unheld = unheld;
+                gathering.take(&row);
+            }
+        }
+        let unheld = gathering.named(|_| None);
+        assert_eq!(unheld.len(), MOST_UNHELD);
+        let is_counted = |one: &Unheld| (one.reason, one.sockets) == (UnheldReason::Kind, 2);
+        assert!(unheld.iter().all(is_counted), "{unheld:?}");
     }
 
     #[test]

@@ -4,7 +4,6 @@ mod loading;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -21,7 +20,7 @@ use crate::ipsec::Settings;
 use crate::live::Row;
 use crate::marks::MarkMask;
 use crate::plan::{Application, Digest};
-use crate::programs::{Identities, Kernel};
+use crate::programs::{Daemons, Identities, Kernel};
 use crate::release::{end_monitor, mask_in_force};
 pub use crate::shared::IpsecCounters as Counters;
 use crate::shared::{Held, IPSEC_LAYOUT, IpsecState, POLICY_PLACES};
@@ -30,8 +29,8 @@ pub use loading::SWITCHED_OFF;
 
 use loading::{
     AT_CALLS, AT_PACKETS, AtHooks, CALLS, CODE, LISTS, LIVE, MARKS, NEXT_GENERATION, OF_SOCKETS,
-    PACKETS, PINNED, PREPARES, SCRIPTS, SHARED, at_hooks, attach, forget_scripts, load_calls,
-    load_live, load_scripts, note_daemons,
+    PACKETS, PINNED, PREPARES, SCRIPTS, SHARED, at_hooks, attach, daemons, forget_scripts,
+    load_calls, load_live, load_scripts,
 };
 
 /// How long sockets are looked for before a policy comes in force.
@@ -63,8 +62,7 @@ pub struct Monitor {
     /// Programs and tables, links without a pin.
     objects: Objects,
     _links: Vec<OwnedFd>,
-    /// Open, so that no other file gets its identity.
-    _daemons: File,
+    daemons: Daemons,
 }
 
 impl fmt::Debug for Monitor {
@@ -119,7 +117,7 @@ impl Monitor {
         let former = state.get(&0)?.map_or(0, |state| state.generation);
         state.set(&0, &in_force(former, mask))?;
         let identifier = Identifier::of(&object)?;
-        let daemons = note_daemons(&object, &identifier, &settings.daemons)?;
+        let daemons = daemons(&identifier, &settings.daemons)?;
         let packets = PACKETS.open()?.share(&object, &SHARED)?;
         let packets = packets.share(&object, &OF_SOCKETS)?.load()?;
         let mut links = attach(&object, &AT_CALLS, cgroup, pins.as_ref())?;
@@ -154,7 +152,7 @@ impl Monitor {
             counters: object.counters("counters")?,
             decide: packets.program("decide")?,
             identifier,
-            _daemons: daemons,
+            daemons,
             mask,
             pins,
             live,
@@ -173,6 +171,7 @@ impl Monitor {
     pub(crate) fn kernel(&self) -> Kernel<'_> {
         Kernel {
             identifier: &self.identifier,
+            daemons: &self.daemons,
             tells_scripts_apart: self.unseen_scripts.is_none(),
         }
     }

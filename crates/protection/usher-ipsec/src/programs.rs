@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs::File;
 use std::mem::discriminant;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -79,10 +80,31 @@ fn limit(known: &mut Vec<Known>) {
     });
 }
 
+/// The executable of Usher's daemons, which no block may name: see [`IpsecError::OfDaemons`].
+#[derive(Debug)]
+pub(crate) struct Daemons {
+    pub program: Option<ProgramId>,
+    pub place: Option<PlaceId>,
+    /// Open, so that no other file gets its identity.
+    pub _open: File,
+}
+
+impl Daemons {
+    /// Returns whether a file is theirs, or takes their file's place.
+    fn are(&self, id: Identity) -> bool {
+        match id {
+            Identity::File(id) => self.program == Some(id),
+            Identity::Place(id) => self.place == Some(id),
+            Identity::Script(_) => false,
+        }
+    }
+}
+
 /// The kernel, as far as it identifies files.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kernel<'a> {
     pub identifier: &'a Identifier,
+    pub daemons: &'a Daemons,
     /// Whether scripts count; otherwise only their interpreters do.
     pub tells_scripts_apart: bool,
 }
@@ -133,6 +155,8 @@ pub enum Reason {
     Script,
     /// It counts for another `application` block, or two blocks have come to name it at once.
     OfAnotherBlock,
+    /// It is the executable of Usher's daemons, to which the name has come to lead.
+    OfDaemons,
 }
 
 impl fmt::Display for Refused {
@@ -175,6 +199,11 @@ impl fmt::Display for Refused {
                 "{path}: links lead to an executable of another `application` block, which stays \
                  that block's; remove the link, or name the program in one block"
             ),
+            Reason::OfDaemons => write!(
+                formatter,
+                "{path}: links lead to the executable of Usher's daemons, which no block governs; remove \
+                 the link"
+            ),
         }
     }
 }
@@ -215,7 +244,8 @@ impl Programs {
     /// The programs of these blocks, looked up again; others are forgotten.
     ///
     /// # Errors
-    /// [`IpsecError::TwoBlocks`], at [`Occasion::Apply`] only; or the kernel's error.
+    /// [`IpsecError::TwoBlocks`] or [`IpsecError::OfDaemons`], at [`Occasion::Apply`] only; or the kernel's
+    /// error.
     pub fn look_up(
         &self,
         blocks: &[Rules],
@@ -235,7 +265,7 @@ impl Programs {
         for (block, rules) in blocks.iter().enumerate() {
             for program in &rules.programs {
                 let known = self.known(block, program, occasion);
-                let named = found.claims(block, program, &answers, kernel)?;
+                let named = found.claims(block, program, &answers, occasion, kernel)?;
                 for claim in known.chain(named) {
                     order.push((program, claim.known.clone()));
                     claims.entry(claim.known.id).or_default().push(claim);
@@ -319,6 +349,7 @@ impl Programs {
         block: usize,
         program: &'a ProgramName,
         answers: &BTreeMap<PathBuf, Answer>,
+        occasion: Occasion,
         kernel: Kernel<'_>,
     ) -> Result<Vec<Claim<'a>>, IpsecError> {
         let mut claims = Vec::new();
@@ -380,6 +411,14 @@ impl Programs {
                 (script.map(Identity::Script), found.file),
                 (place.map(Identity::Place), found.folder),
             ];
+            let mut ids = identities.iter().filter_map(|(id, _)| *id);
+            if ids.any(|id| kernel.daemons.are(id)) {
+                if occasion == Occasion::Apply {
+                    return Err(IpsecError::OfDaemons(program.clone()));
+                }
+                refuse(&path, Reason::OfDaemons);
+                continue;
+            }
             claims.extend(identities.into_iter().filter_map(|(id, open)| {
                 Some(Claim {
                     block,

@@ -16,7 +16,7 @@ use crate::dialect::{APPLICATION, LOCAL_PORT, PROTECTION, REMOTE_PORT};
 use crate::limits::{MAXIMUM_APPLICATIONS, MAXIMUM_ITEMS, MAXIMUM_NAMES, MAXIMUM_PROGRAMS};
 use crate::mistake::ProtectionMistake;
 use crate::model::{Application, Network, NetworkType, Peers, Protection, ProtectionItem};
-use crate::program::ProgramName;
+use crate::program::{DAEMONS, ProgramName};
 
 const BLOCK: NameRule = NameRule {
     noun: "block",
@@ -88,6 +88,10 @@ impl<H: Fn(&HostName) -> Option<Vec<IpAddr>>> Checker<'_, H> {
             let mistake = ProtectionMistake::InvalidProgram { found };
             return self.reporter.refuse(item.location, mistake);
         };
+        if program.file_name() == DAEMONS {
+            let mistake = ProtectionMistake::OwnDaemons { found };
+            return self.reporter.refuse(item.location, mistake);
+        }
         let taken = |first| ProtectionMistake::DuplicateProgram { found, first };
         self.programs
             .take(program.clone(), item, self.reporter, taken)?;

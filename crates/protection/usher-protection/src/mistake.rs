@@ -17,6 +17,12 @@ mistakes! {
         DuplicateProgram { found: Found, first: Place }
             => "`{found}` already has a policy at {first}";
             "write all of a program's policy in one `application` block";
+        /// The program of Usher's daemons. The keeper's listeners would be governed only if it made them
+        /// after the policy, and it holds copies of other programs' sockets.
+        OwnDaemons { found: Found }
+            => "`{found}` is the program of Usher's daemons, which no `application` block governs";
+            "to protect connections with services, write `protection encryption;` into their `service` \
+             blocks, and into the `client` blocks of their users' hosts";
         /// A protection that the `application` block does not define.
         UnknownProtection { found: Name, nearest: Option<String> }
             => "no `protection` block of this application is called `{found}`";

@@ -15,6 +15,9 @@ pub const SYSTEM_FOLDERS: [&str; 6] = [
     "/bin",
 ];
 
+/// The file name of Usher's daemons.
+pub(crate) const DAEMONS: &str = "usherd";
+
 /// A program, as an `application` block names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -40,12 +43,18 @@ impl ProgramName {
 }
 
 impl ProgramName {
+    /// The name of its file, without folders.
+    pub(crate) fn file_name(&self) -> &str {
+        let (Self::Name(text) | Self::Path(text)) = self;
+        text.rsplit('/').next().unwrap_or(text)
+    }
+
     /// Returns whether both can be the same file, as far as names tell: a name without folders can be
     /// that of a file in any folder.
     pub fn may_be(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Name(name), Self::Path(path)) | (Self::Path(path), Self::Name(name)) => {
-                path.rsplit('/').next() == Some(name)
+            (Self::Name(_), Self::Path(_)) | (Self::Path(_), Self::Name(_)) => {
+                other.file_name() == self.file_name()
             }
             _ => self == other,
         }

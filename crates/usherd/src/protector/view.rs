@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use usher_daemon::clock::unix_time;
-use usher_ipsec::IpsecError;
+use usher_ipsec::{IpsecError, Unheld, UnheldReason};
 use usher_local::requests::{ApplicationView, ProtectionView};
 use usher_policy::Policy;
 use usher_policy::protection::Tables;
@@ -101,6 +101,10 @@ impl Force {
                      them ({reason}); they need Linux 6.6 or later"
                 )
             }));
+            let seen = ipsec.monitor().unseen_calls().is_none();
+            let unheld = ipsec.unheld().iter();
+            view.troubles
+                .extend(unheld.map(|unheld| of_unheld(unheld, seen)));
             for sysctl in ipsec.changed_sysctls()? {
                 view.troubles.push(format!(
                     "the sysctl {sysctl} was changed: answers may leave without protection, or be \
@@ -161,6 +165,39 @@ impl Force {
             .extend(negotiated.trouble().map(str::to_owned));
         Ok(view)
     }
+}
+
+/// The trouble with sockets that are not treated as the policy says. `seen`: LSM programs see calls.
+fn of_unheld(unheld: &Unheld, seen: bool) -> String {
+    let (process, sockets) = (unheld.process, unheld.sockets);
+    let program = match &unheld.program {
+        Some(program) => program.to_string(),
+        None => "a program whose file has been replaced".into(),
+    };
+    let why = match (unheld.reason, seen) {
+        (UnheldReason::Kind, true) => {
+            "which cannot be protected (MPTCP, SCTP, SMC, packet sockets and the like): its calls on them \
+             fail (EPERM); restart it, so that it takes others"
+        }
+        (UnheldReason::Kind, false) => {
+            "which cannot be protected (MPTCP, SCTP, SMC, packet sockets and the like): what they carry is \
+             NOT treated as the policy says, because without LSM programs this kernel cannot refuse it; \
+             restart the program if it has made them before the policy, or else run it without them"
+        }
+        (UnheldReason::Full, _) => {
+            "for which the kernel has no room: what they carry is NOT treated as the policy says; raise \
+             net.core.optmem_max, and restart it"
+        }
+        (UnheldReason::Mark, _) => {
+            "of datagrams, that it has connected before this policy: once their traffic is protected each \
+             send on them fails (EPERM) until the program connects them again; restart it"
+        }
+        (UnheldReason::Segments, _) => {
+            "of datagrams, for which it has set UDP_SEGMENT: IPsec does not take it, so sends that are to \
+             be protected fail (EIO); switch off segmentation (GSO) in its settings"
+        }
+    };
+    format!("{program} (process {process}) holds {sockets} socket(s), {why}")
 }
 
 /// The connections that are protected whichever program has them, for an administrator.

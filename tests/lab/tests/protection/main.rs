@@ -6,6 +6,7 @@ mod held;
 mod keys;
 mod marks;
 mod names;
+mod orders;
 mod services;
 
 use usher_lab::protected::{

@@ -8,7 +8,7 @@ use usher_bpf::Iteration;
 
 use super::Ipsec;
 use crate::error::IpsecError;
-use crate::live::{Gathering, LivePage, Row};
+use crate::live::{Gathering, GatheringUnheld, LivePage, Row, Unheld};
 use crate::shared::UNGOVERNED;
 
 /// A visit of all descriptors of the host, which [`Ipsec::go_on`] continues. Users choose how long it
@@ -24,6 +24,7 @@ pub struct Visit {
     /// The marks that sockets carry.
     carried: BTreeSet<u32>,
     page: Option<Gathering>,
+    unheld: GatheringUnheld,
 }
 
 impl fmt::Debug for Visit {
@@ -64,6 +65,7 @@ impl Ipsec {
             adopted: 0,
             carried: BTreeSet::new(),
             page: None,
+            unheld: GatheringUnheld::default(),
         })
     }
 
@@ -99,11 +101,13 @@ impl Ipsec {
             adopted,
             carried,
             page,
+            unheld,
             ..
         } = visit;
         let is_complete = rows.go_on(limit, |row: Row| {
             *adopted += usize::from(row.adopted != 0);
             carried.insert(row.mark & mask);
+            unheld.take(&row);
             if let Some(page) = page.as_mut().filter(|_| row.application != UNGOVERNED) {
                 page.take(row);
             }
@@ -111,6 +115,10 @@ impl Ipsec {
         let adopted = std::mem::take(adopted);
         if adopted > 0 || is_complete && visit.marks_always {
             self.monitor.mark_connections()?;
+        }
+        if is_complete && self.is_of_policy(visit)? {
+            let unheld = std::mem::take(&mut visit.unheld);
+            self.unheld = unheld.named(|maker| self.now.programs.name(maker));
         }
         // The marks of another policy may have come to sockets that were visited before. A page may end
         // at the same time as another visit, so it is none of two in a row. Before the first tables the
@@ -120,6 +128,13 @@ impl Ipsec {
             self.forget_stale(&visit.carried);
         }
         Ok((adopted + std::mem::take(&mut self.prepared), is_complete))
+    }
+
+    /// The processes of governed programs with sockets that are not treated as the policy says, as the
+    /// last complete visit has found them; at most 64 are named.
+    #[must_use]
+    pub fn unheld(&self) -> &[Unheld] {
+        &self.unheld
     }
 
     /// Returns whether the tables in force are those of the beginning of the visit.

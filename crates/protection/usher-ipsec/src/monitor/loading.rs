@@ -1,6 +1,6 @@
 //! The programs of the monitor and their tables by name: loading and attaching them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -10,7 +10,8 @@ use usher_bpf::executables::{self, Identifier};
 use usher_bpf::{Code, Hooks, KernelError, Object, Pins, Table, cgroup_number, code};
 
 use crate::error::IpsecError;
-use crate::shared::{DaemonsProgram, Execution};
+use crate::programs::Daemons;
+use crate::shared::Execution;
 
 /// The programs at calls; the tables are theirs.
 pub(super) static CODE: Code = code!("usher_ipsec", "monitor");
@@ -41,10 +42,8 @@ pub(super) const NEXT_GENERATION: &str = "next_generation";
 /// The scripts that processes execute, and their number.
 const EXECUTIONS: &str = "executions";
 const EXECUTION_COUNT: &str = "execution_count";
-/// The executable of Usher's daemons.
-const DAEMONS_PROGRAM: &str = "daemons_program";
 /// The tables that all but [`SCRIPTS`] have.
-pub(super) const OF_SOCKETS: [&str; 4] = ["sockets", DAEMONS_PROGRAM, "ungoverned", "known_makers"];
+pub(super) const OF_SOCKETS: [&str; 3] = ["sockets", "ungoverned", "known_makers"];
 
 /// LSM programs that tell scripts apart, where the kernel runs them.
 pub(super) static SCRIPTS: Code = code!("usher_scripts", "scripts");
@@ -149,22 +148,17 @@ pub(super) fn forget_scripts(object: &Object, pins: Option<&Pins>) -> Result<(),
     object.table::<u32, u64>(EXECUTION_COUNT)?.set(&0, &0)
 }
 
-/// Enters the executable of Usher's daemons, for the programs. Keep it open while they compare it.
-pub(super) fn note_daemons(
-    object: &Object,
-    identifier: &Identifier,
-    path: &Path,
-) -> Result<File, KernelError> {
+/// The executable of Usher's daemons.
+pub(super) fn daemons(identifier: &Identifier, path: &Path) -> Result<Daemons, KernelError> {
     let flags = OFlags::PATH.bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = opened.map_err(KernelError::file("opening", path))?;
     let (program, place) = identifier.executed(file.as_fd())?;
-    let daemons = DaemonsProgram {
-        program: program.map_or(0, |id| id.get()),
-        place: place.map_or(0, |id| id.get()),
-    };
-    object.table(DAEMONS_PROGRAM)?.set(&0, &daemons)?;
-    Ok(file)
+    Ok(Daemons {
+        program,
+        place,
+        _open: file,
+    })
 }
 
 pub(super) fn load_live(monitor: &Object, cgroup: &Path) -> Result<Object, KernelError> {

@@ -67,36 +67,35 @@ tests! {
         }
     }
 
-    fn a_copy_that_usher_s_daemons_hold_stays_its_maker_s(world) {
+    fn no_block_names_usher_s_daemons(world) {
         std::fs::copy(OTHER, "/mnt/daemon").unwrap();
+        std::os::unix::fs::symlink("/mnt/daemon", "/mnt/link").unwrap();
         let settings = usher_ipsec::Settings { daemons: "/mnt/daemon".into(), ..settings(world) };
         let mut ipsec = usher_ipsec::Ipsec::open(&settings).unwrap();
-        sees_calls(&ipsec);
-        let mut policy = secure();
-        let networks = policy.applications[0].networks.clone();
-        add(&mut policy, "/mnt/daemon", networks);
-        ipsec.apply(&policy).unwrap();
-        let (mut governed, mut maker) = (Actor::governed(), Actor::other());
-        let (mut daemon, mut peer) = (Actor::at("/mnt/daemon"), Actor::peer());
-        peer.run("l = tcp(); l.bind(('10.1.0.2', 80)); l.listen()");
-        let ask = "r = libc.getpeername(f, bytes(64), struct.pack('I', 64))";
-        for (holder, is_daemon) in [(&mut daemon, true), (&mut governed, false)] {
-            maker.run("s = tcp(); s.connect(('10.1.0.2', 80))");
-            peer.run("c, _ = l.accept()");
-            pass(&mut maker, "s", holder);
-            let adopted = ipsec.adopt().unwrap();
-            holder.run(ask);
-            holder.errno("libc.setsockopt(f, 1, 9, struct.pack('I', 1), 4)");
-            assert_eq!((adopted == 0, maker.number("mark(s)") == 0), (is_daemon, is_daemon));
-            if is_daemon {
-                maker.run("s.send(b'question')");
-                assert_eq!(peer.run("r = c.recv(9)"), "b'question'");
+        let named = |path: &str| {
+            let mut policy = secure();
+            let networks = policy.applications[0].networks.clone();
+            add(&mut policy, path, networks);
+            policy
+        };
+        for path in ["/mnt/daemon", "/mnt/link"] {
+            let policy = named(path);
+            for outcome in [ipsec.check(&policy), ipsec.apply(&policy).map(drop)] {
+                let refused = outcome.unwrap_err().to_string();
+                assert!(refused.contains(path) && refused.contains("`service` blocks"), "{refused}");
             }
-            maker.run("s.close()");
-            holder.run("os.close(f)");
         }
-        // Its own sockets are governed.
-        assert_ne!(daemon.number("mark(udp())"), 0);
-        assert_eq!(daemon.errno("udp().sendto(b'x', ('10.9.0.1', 9))"), EPERM);
+        // A link that comes to lead there.
+        std::fs::remove_file("/mnt/link").unwrap();
+        assert_eq!(ipsec.apply(&named("/mnt/link")).unwrap().missing.len(), 1);
+        std::os::unix::fs::symlink("/mnt/daemon", "/mnt/link").unwrap();
+        let refused = ipsec.follow_programs().unwrap().unwrap().refused;
+        assert_eq!(refused[0].reason, usher_ipsec::Reason::OfDaemons);
+        assert_eq!(Actor::at("/mnt/daemon").number("mark(udp())"), 0);
+        // The twin: another file there.
+        std::fs::remove_file("/mnt/link").unwrap();
+        std::fs::copy(OTHER, "/mnt/link").unwrap();
+        assert_eq!(ipsec.follow_programs().unwrap().unwrap().refused, []);
+        assert_ne!(Actor::at("/mnt/link").number("mark(udp())"), 0);
     }
 }

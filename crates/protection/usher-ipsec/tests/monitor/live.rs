@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use usher_ipsec::LiveTreatment;
+use usher_ipsec::{LiveTreatment, UnheldReason};
 use usher_protection::Level;
 
 use super::*;
@@ -46,6 +46,41 @@ tests! {
         assert_eq!(connection.mark, mark(ENCRYPTION, Level::Mandatory));
         assert_eq!(connection.remote.unwrap().to_string(), "10.1.0.2:21");
         assert_eq!(connection.protocol, 6);
+    }
+
+    fn sockets_that_cannot_be_held_are_named(world) {
+        let mut ipsec = open(world);
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        for actor in [&mut governed, &mut other] {
+            actor.run("p = [socket.socket(17, 3, 0) for _ in range(2)]");
+            actor.run("u = udp(); u.connect(('10.1.0.2', 9))");
+            // What can be held: a trusted peer, a datagram socket without one, a listener.
+            actor.run("t = udp(); t.connect(('10.1.0.3', 9)); n = udp(); l = tcp(); l.listen()");
+        }
+        ipsec.apply(&secure()).unwrap();
+        ipsec.adopt().unwrap();
+        let reasons = |ipsec: &usher_ipsec::Ipsec| -> Vec<_> {
+            let unheld = ipsec.unheld().iter();
+            unheld.map(|one| (one.program.as_ref().unwrap().to_string(), one.reason, one.sockets)).collect()
+        };
+        let named = |reason, sockets| (GOVERNED.to_owned(), reason, sockets);
+        let all = [named(UnheldReason::Kind, 2), named(UnheldReason::Mark, 1)];
+        assert_eq!(reasons(&ipsec), all);
+        assert_eq!(governed.errno("u.send(b'x')"), EPERM);
+        // Connected again, it has its mark; and so do those that are made now.
+        governed.run("u.connect(('10.1.0.2', 9)); v = udp(); v.connect(('10.1.0.2', 9))");
+        ipsec.adopt().unwrap();
+        assert_eq!(reasons(&ipsec), all[..1]);
+        governed.run("[one.close() for one in p]");
+        ipsec.adopt().unwrap();
+        assert_eq!(reasons(&ipsec), []);
+        // Where the peer is trusted, the kernel cuts datagrams (UDP_SEGMENT), and nowhere else.
+        governed.run("t.setsockopt(17, 103, 500)");
+        ipsec.adopt().unwrap();
+        assert_eq!(reasons(&ipsec), []);
+        governed.run("v.setsockopt(17, 103, 500)");
+        ipsec.adopt().unwrap();
+        assert_eq!(reasons(&ipsec), [named(UnheldReason::Segments, 1)]);
     }
 
     fn established_connections_get_the_mark_of_their_class(world) {

@@ -1,8 +1,8 @@
 //! The demo's last part: the same mail, protected by IPsec.
 
 use serde_json::Value;
-use usher_lab::protected::watch_packets;
-use usher_lab::{ALICE, Daemon, Host, LabError, Mail, PATIENCE, Role, eventually};
+use usher_lab::protected::{watch_leaving, watch_packets};
+use usher_lab::{ALICE, Daemon, LabError, Mail, PATIENCE, Role, eventually};
 
 use crate::DemoError;
 use crate::steps::{PLAIN, connect};
@@ -12,13 +12,25 @@ type Done = Result<(), DemoError>;
 
 const POLICY: &str = "/etc/usher/policy.d/protection.policy";
 
+/// The policy of the mail service and its users.
+const MAIL: &str = "/etc/usher/policy.d/mail.policy";
+
+/// The service's demand, and the statement in its block after which it stands.
+const DEMAND: &str = "protection encryption;";
+const BEFORE: &str = "hosts laptop;";
+
 /// The time that a connection in the clear tries; its SYNs are dropped, so it ends without an answer.
 const SECONDS: &str = "5";
 
 /// Shows it, or says what the kernel lacks.
 pub(crate) fn shown(teller: &Teller, mail: &Mail) -> Done {
     teller.heading("Protection: the mail crosses the network by IPsec only");
-    let needed = ["protection", "IPsec", "listing sockets"];
+    let needed = [
+        "protection",
+        "IPsec",
+        "listing sockets",
+        "protected services",
+    ];
     let lacking = mail.mailhost.lacking(&needed)?;
     if !lacking.is_empty() {
         for finding in lacking {
@@ -42,11 +54,12 @@ fn in_force(teller: &Teller, mail: &Mail) -> Result<Vec<Daemon>, DemoError> {
         let found = mail.mailhost.run(["sh", "-c", "command -v $0", name])?;
         Ok(found.stdout.trim().to_owned())
     };
-    let policy = policy(&program("usherd")?, &program("usher")?);
+    demand_protection(teller, mail)?;
+    let policy = policy(&program("usher")?);
     teller.command(
         "root",
         "mailhost",
-        &format!("cat {POLICY}   # the same on laptop"),
+        &format!("cat {POLICY}   # the same on laptop, for its programs"),
     );
     teller.quote(&policy);
     for host in [&mail.laptop, &mail.mailhost] {
@@ -63,13 +76,27 @@ fn in_force(teller: &Teller, mail: &Mail) -> Result<Vec<Daemon>, DemoError> {
     Ok(daemons)
 }
 
-/// Mail is encrypted, everything else that these programs send to other hosts is authenticated.
-fn policy(daemons: &str, command: &str) -> String {
+/// mailhost's service demands encryption, whichever program serves it.
+fn demand_protection(teller: &Teller, mail: &Mail) -> Done {
+    let service = mail.mailhost.read(MAIL)?;
+    let demanding = service.replace(BEFORE, &format!("{BEFORE}\n  {DEMAND}"));
+    mail.mailhost.write(MAIL, &demanding)?;
+    teller.command("root", "mailhost", &format!("cat {MAIL}"));
+    teller.quote(&demanding);
+    teller.demand(
+        "the service demands encryption of everybody",
+        demanding.contains(DEMAND),
+        None,
+        || service,
+    )
+}
+
+/// Mail is encrypted, everything else that the program sends to other hosts is authenticated.
+fn policy(command: &str) -> String {
     format!(
-        "application {daemons}, {command} {{
+        "application {command} {{
   network 0.0.0.0/0 protected Mail;
   protection Mail {{
-    localport=143 remoteport=any encryption mandatory;
     localport=any remoteport=143 encryption mandatory;
     localport=any remoteport=any authentication optional;
   }}
@@ -145,33 +172,39 @@ fn plaintext(teller: &Teller, mail: &Mail) -> Done {
     );
     mail.laptop.run(["rm", POLICY])?;
     mail.laptop.run(["usher", "policy", "apply"])?;
-    let before = refused(&mail.mailhost)?;
+    let refused = || mail.mailhost.number(Role::Keeper, "packets_refused");
+    let before = refused()?;
+    let mut leaving = watch_leaving(&mail.mailhost)?;
     teller.command(ALICE.name, "laptop", "usher connect mailhost:imap");
     let output = mail
         .laptop
         .command(["timeout", SECONDS, "usher", "connect", "mailhost:imap"])
         .user(ALICE.name)
         .run()?;
-    let now = refused(&mail.mailhost)?;
+    let now = refused()?;
     teller.demand(
         "no answer: mailhost's kernel drops what laptop sends in the clear",
         output.stdout.is_empty() && now > before,
         None,
         || {
             format!(
-                "{}{}refused_plain: {before}, then {now}",
+                "{}{}packets_refused: {before}, then {now}",
                 output.stdout, output.stderr
             )
         },
     )?;
+    let stranger = mail.stranger.ipv4();
+    let server = mail.mailhost.ipv4().to_string();
+    let ssh = ["bash", "-c", PLAIN, "bash", &server, "22"];
+    mail.stranger.command(ssh).run()?;
+    let seen = leaving.read_past(&format!("tcp {stranger} 22\n"), PATIENCE)?;
+    teller.demand(
+        "mailhost has sent no packet of TCP from port 143 to laptop in the clear",
+        !seen.contains(&format!("tcp {} 143\n", mail.laptop.ipv4())),
+        None,
+        || seen.clone(),
+    )?;
     teller.command("root", "mailhost", "usher protection show");
     teller.quote(&mail.mailhost.run(["usher", "protection", "show"])?.stdout);
     Ok(())
-}
-
-/// The packets in the clear that this host's monitor has dropped.
-fn refused(host: &Host) -> Result<u64, DemoError> {
-    let told = host.run(["usher", "--json", "protection", "show"])?.stdout;
-    let shown: Value = serde_json::from_str(&told)?;
-    Ok(shown["counters"]["refused_plain"].as_u64().unwrap_or(0))
 }
