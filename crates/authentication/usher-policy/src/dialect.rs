@@ -106,6 +106,7 @@ fn host() -> BlockRule {
         "address", Once, Shape::List(word("ADDRESS")), "where other hosts reach it";
         "key", Once, Shape::One(text("\"ssh-ed25519 AAAA...\"")), "the line of its .pub file";
         "ike-key", AtMostOnce, Shape::List(text("\"ssh-ed25519 AAAA...\"")), "the public key by which its IKE daemon authenticates itself";
+        "hold", AtMostOnce, Shape::One(choice(["yes", "no"])), "whether it is held to an `optional` class once it has had SAs";
         "control", AtMostOnce, Shape::One(Kind::Port), "the TCP port of its control channel";
         "loopback", AtMostOnce, Shape::List(word("127.X.Y.Z")), "where the local proxy stands for it";
     };

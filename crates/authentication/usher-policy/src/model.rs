@@ -168,6 +168,9 @@ pub struct Host {
     /// host's [`key`](Self::key), which signs TLS handshakes only. While a key is replaced there are
     /// two, and either is accepted. Without one the host has no IPsec.
     pub ike_keys: Vec<HostPublicKey>,
+    /// Whether it is held to a class that is `optional` once it has had SAs of it: then it is not served in
+    /// the clear again.
+    pub is_held: bool,
     /// TCP port of the host's control channel.
     pub control: u16,
     /// Addresses of 127.0.0.0/8 on which the local proxy stands for this host; may be empty.

@@ -67,6 +67,9 @@ impl Host {
         block.statement("key", Quoted(&self.key.to_openssh()));
         let ike_keys: Vec<String> = self.ike_keys.iter().map(|key| key.to_openssh()).collect();
         block.list("ike-key", ike_keys.iter().map(|key| Quoted(key)));
+        if !self.is_held {
+            block.statement("hold", "no");
+        }
         block.unless(DEFAULT_CONTROL_PORT, "control", self.control);
         block.list("loopback", &self.loopback);
         block.end()

@@ -37,6 +37,13 @@ impl Sas {
         self.0.get(&(from, to, reqid(class))).copied()
     }
 
+    /// Returns whether some address sends to this one by a class.
+    #[must_use]
+    pub fn is_with(&self, to: IpAddr, class: Class) -> bool {
+        let mut keys = self.0.keys();
+        keys.any(|(_, receiver, number)| (*receiver, *number) == (to, reqid(class)))
+    }
+
     fn take(&mut self, info: &UserSaInfo, attributes: &[u16]) {
         let Some((from, to)) = ends(info, attributes) else {
             return;

@@ -73,6 +73,10 @@ pub struct ClassReport {
     pub bytes_out: u64,
     /// The reason that it cannot be negotiated.
     pub why_not: Option<String>,
+    /// Since when the peer is held to it where the policy says `optional`, in seconds since 1970; none: it
+    /// is not, and is served in the clear while there are no SAs.
+    #[serde(default)]
+    pub held_since: Option<u64>,
     /// This host's addresses from which programs sent in the last ten minutes and that have no SAs.
     pub sources_without: Vec<IpAddr>,
 }

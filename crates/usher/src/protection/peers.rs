@@ -6,6 +6,7 @@ use usher_local::requests::Peers;
 use usher_local::roles;
 use usher_policy::protection::{PeerState, Report};
 
+use crate::commands::log::utc;
 use crate::failure::Failure;
 use crate::output::{Output, or_dash, row, table};
 
@@ -51,6 +52,7 @@ fn text(report: &Report, now: u64) -> String {
                 since(peer.since),
                 class.class,
                 since(class.since),
+                or_dash(class.held_since.map(utc)),
                 or_dash(class.algorithms.as_ref()),
                 class.bytes_in,
                 class.bytes_out,
@@ -69,6 +71,7 @@ fn text(report: &Report, now: u64) -> String {
         "FOR",
         "CLASS",
         "PROTECTED FOR",
+        "HELD SINCE",
         "ALGORITHMS",
         "BYTES IN",
         "BYTES OUT",
@@ -105,6 +108,7 @@ mod tests {
             bytes_in: 0,
             bytes_out: 0,
             why_not: (!protected).then(|| "it does not answer".into()),
+            held_since: protected.then_some(86_400),
             sources_without: Vec::new(),
         };
         Report {
@@ -127,7 +131,10 @@ mod tests {
     #[test]
     fn a_protected_class_shows_its_algorithms() {
         let told = text(&report(true), 100);
-        assert!(told.contains("10 s           ESP AES_GCM_16-256"), "{told}");
+        assert!(
+            told.contains("10 s           1970-01-02T00:00:00Z  ESP AES_GCM_16-256"),
+            "{told}"
+        );
         assert!(!told.contains("does not answer"), "{told}");
     }
 

@@ -43,7 +43,7 @@ impl Answers<Sockets> for Force {
 
 impl Answers<Peers> for Force {
     async fn answer(&self, _: Peers) -> Result<Report, Failed> {
-        Ok(self.ike.report())
+        Ok(self.peers())
     }
 }
 

@@ -24,7 +24,7 @@ use super::finding::PART;
 use super::last_answers::LastAnswers;
 use super::negotiated::Negotiated;
 use super::negotiation::{self, classes};
-use super::state::State;
+use super::state::{State, optional};
 
 /// The reach of protection, and the identity of this host.
 #[derive(Debug)]
@@ -173,8 +173,14 @@ impl Force {
                 Some(negotiation::configuration(policy, &tables, host_key)?)
             }
         };
-        let hosts = ike.as_ref().map_or_else(Vec::new, |ike| ike.peers.clone());
-        let held = state.negotiated.held(&hosts, &classes);
+        let mut hosts = ike.as_ref().map_or_else(Vec::new, |ike| ike.peers.clone());
+        hosts.retain(|host| {
+            policy
+                .hosts
+                .get(&host.name)
+                .is_some_and(|host| host.is_held)
+        });
+        let optional = optional(&tables);
         let peers = hosts
             .iter()
             .map(|host| (host.name.clone(), canonical(&host.addresses).collect()));
@@ -188,15 +194,22 @@ impl Force {
                 };
                 require_mask(ipsec, mask)?;
                 self.set_own_addresses(ipsec);
+                match ipsec.sas() {
+                    Ok(sas) => state.negotiated.note_present(&sas, &hosts, &optional),
+                    Err(error) => {
+                        tracing::error!(%error, "peers that have SAs are held once they have new ones");
+                    }
+                }
+                let held = state.negotiated.held(&hosts, &optional);
                 // Before the tables, so that nothing passes in the clear meanwhile.
                 state.not_held = match ipsec.hold_all(held) {
                     Err(IpsecError::HeldFull(_)) => true,
                     outcome => outcome.map(|()| false)?,
                 };
                 let applied = ipsec.apply(&tables)?;
-                // With a class, at any level, its SAs stay, and no notice comes again.
+                let may_be_held: BTreeSet<IpAddr> = peers.values().flatten().copied().collect();
                 let let_go = ipsec.retain_held(|class, peer| {
-                    classes.contains(&class) && tables.peers.contains(&peer)
+                    optional.contains(&class) && may_be_held.contains(&peer)
                 });
                 // The tables are in force all the same, and the next policy tries again.
                 super::report(
@@ -208,10 +221,11 @@ impl Force {
         };
         self.settle(state);
         state.guard();
-        if ike.is_some() {
-            state.negotiated.keep_only(&hosts);
-            state.negotiated.save(Path::new(paths::NEGOTIATED));
-        }
+        let own = policy.host_by_key(&self.settings.host_key);
+        let known = negotiation::peers(policy, own).filter(|host| host.is_held);
+        let known = known.map(|host| host.name.clone()).collect();
+        state.negotiated.keep_only(&known);
+        state.negotiated.save(Path::new(paths::NEGOTIATED));
         self.ike.configure(ike);
         state.tables = tables;
         state.peers = peers;

@@ -1,27 +1,43 @@
-//! The hosts that have negotiated SAs, by class, in memory and in a file. Where the policy says
-//! `optional` such a host is held to its protection, also after a reboot: an attacker on the path who
-//! drops IKE from the start must not bring its traffic back into the clear.
+//! The hosts that have negotiated SAs while the policy said `optional`, by class, in memory and in a
+//! file. Where it says so again such a host is held to its protection, also after a reboot: an attacker
+//! on the path who drops IKE from the start must not bring its traffic back into the clear.
 //!
-//! A host is forgotten when its `host` block, or its `ike-key`, leaves the policy.
+//! A host is forgotten when its `host` block, or its `ike-key`, leaves the policy, or when its block says
+//! `hold no`, whether or not that policy protects anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
+use serde::Deserialize;
 use usher_base::HostName;
+use usher_daemon::clock::unix_time;
 use usher_ike::Peer;
+use usher_ipsec::Sas;
 use usher_policy::protection::Class;
 
 use crate::kept;
 
 /// Largest file: more than all hosts take that can be held (65,536), with names of any length. A file
 /// that is written must not be too large to be read.
-const LARGEST_FILE: u64 = 32 << 20;
+const LARGEST_FILE: u64 = 64 << 20;
 
-/// The hosts, with the names of the classes that each has negotiated.
+/// The names of classes, each with the time since when a host is held to it, in seconds since 1970.
+type Classes = BTreeMap<String, u64>;
+
+/// The classes of a host in the file.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Stored {
+    Since(Classes),
+    /// As earlier versions have written them.
+    Named(BTreeSet<String>),
+}
+
+/// The hosts, with the classes that each has negotiated.
 #[derive(Debug, Default)]
 pub(super) struct Negotiated {
-    hosts: BTreeMap<HostName, BTreeSet<String>>,
+    hosts: BTreeMap<HostName, Classes>,
     /// The file does not have them yet.
     is_unsaved: bool,
     /// The reason that the file could not be read or written.
@@ -32,8 +48,18 @@ impl Negotiated {
     /// Reads the file. Without one no host has negotiated yet. A file that cannot be read counts as
     /// none, and is reported as a trouble until it is written again.
     pub(super) fn load(path: &Path) -> Self {
-        let (hosts, trouble) = match kept::load(path, LARGEST_FILE) {
-            Ok(hosts) => (hosts, None),
+        let stored = kept::load::<BTreeMap<HostName, Stored>>(path, LARGEST_FILE);
+        let now = unix_time();
+        let (hosts, trouble) = match stored {
+            Ok(stored) => {
+                let hosts = stored.into_iter().map(|(name, stored)| match stored {
+                    Stored::Since(classes) => (name, classes),
+                    Stored::Named(names) => {
+                        (name, names.into_iter().map(|class| (class, now)).collect())
+                    }
+                });
+                (hosts.collect(), None)
+            }
             Err(error) => {
                 let trouble = format!(
                     "{} is unusable ({error}): hosts that have negotiated before are served in the \
@@ -52,17 +78,36 @@ impl Negotiated {
     }
 
     /// Forgets all hosts but these.
-    pub(super) fn keep_only(&mut self, peers: &[Peer]) {
+    pub(super) fn keep_only(&mut self, names: &BTreeSet<HostName>) {
         let before = self.hosts.len();
-        let names: BTreeSet<&HostName> = peers.iter().map(|peer| &peer.name).collect();
         self.hosts.retain(|name, _| names.contains(name));
         self.is_unsaved |= self.hosts.len() < before;
     }
 
-    /// A host has negotiated a class.
+    /// A host has negotiated a class that the policy has as `optional`.
     pub(super) fn insert(&mut self, host: HostName, class: Class) {
         let classes = self.hosts.entry(host).or_default();
-        self.is_unsaved |= classes.insert(class.name().to_owned());
+        classes.entry(class.name().to_owned()).or_insert_with(|| {
+            self.is_unsaved = true;
+            unix_time()
+        });
+    }
+
+    /// Notes hosts that have SAs of classes that the policy has as `optional`: no notice comes again.
+    pub(super) fn note_present(&mut self, sas: &Sas, hosts: &[Peer], classes: &[Class]) {
+        for host in hosts {
+            for class in classes {
+                let mut addresses = host.addresses.iter().map(IpAddr::to_canonical);
+                if addresses.any(|address| sas.is_with(address, *class)) {
+                    self.insert(host.name.clone(), *class);
+                }
+            }
+        }
+    }
+
+    /// Since when a host is held to a class, in seconds since 1970.
+    pub(super) fn since(&self, host: &HostName, class: &str) -> Option<u64> {
+        self.hosts.get(host)?.get(class).copied()
     }
 
     /// The peers to hold, by class: all addresses of these peers that have negotiated it.
@@ -73,7 +118,7 @@ impl Negotiated {
                 continue;
             };
             let classes = classes.iter();
-            for class in classes.filter(|class| negotiated.contains(class.name())) {
+            for class in classes.filter(|class| negotiated.contains_key(class.name())) {
                 let addresses = peer.addresses.iter().map(IpAddr::to_canonical);
                 held.extend(addresses.map(|address| (*class, address)));
             }
@@ -141,15 +186,38 @@ mod tests {
         );
         assert!(next.held(&peers, &[AUTHENTICATION]).is_empty());
         // Gone with its block, for good.
-        next.keep_only(&peers[1..]);
+        next.keep_only(&BTreeSet::from([peers[1].name.clone()]));
         next.save(&path);
         assert!(Negotiated::load(&path).held(&peers, &all).is_empty());
     }
 
     #[test]
+    fn the_file_of_an_earlier_version_is_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("negotiated.json");
+        std::fs::write(&path, r#"{"a":["encryption"]}"#).expect("a file");
+        let mut negotiated = Negotiated::load(&path);
+        assert_eq!(negotiated.trouble(), None);
+        let peers = [peer("a", 1), peer("b", 2)];
+        let held = [(ENCRYPTION, peers[0].addresses[0])];
+        assert_eq!(negotiated.held(&peers, &Class::ALL), held);
+        assert!(negotiated.since(&peers[0].name, "encryption") > Some(0));
+        negotiated.insert(peers[1].name.clone(), AUTHENTICATION);
+        negotiated.save(&path);
+        let next = Negotiated::load(&path);
+        assert_eq!(
+            next.held(&peers, &Class::ALL),
+            negotiated.held(&peers, &Class::ALL)
+        );
+        assert_eq!(next.since(&peers[1].name, "encryption"), None);
+    }
+
+    #[test]
     fn the_file_of_as_many_hosts_as_can_be_held_is_read() {
         const HELD: usize = 65_536;
-        let all: BTreeSet<String> = Class::ALL.map(|class| class.name().to_owned()).into();
+        let all: Classes = Class::ALL
+            .map(|class| (class.name().to_owned(), u64::MAX))
+            .into();
         let longest: HostName = "a"
             .repeat(HostName::MAXIMUM_LENGTH)
             .parse()

@@ -11,7 +11,7 @@ use usher_bpf::guard::Claims;
 use usher_ike::Notice;
 use usher_ipsec::{Applied, Ipsec, IpsecError};
 use usher_local::configuration::Configuration;
-use usher_policy::protection::{Class, Tables};
+use usher_policy::protection::{Class, Level, Tables};
 
 use super::contest::Contest;
 use super::finding::Finding;
@@ -41,7 +41,7 @@ pub(super) struct State {
     pub(super) contest: Contest,
     /// Peers that could not be held, because the table was full.
     pub(super) not_held: bool,
-    /// The hosts with which SAs are negotiated, each with its addresses.
+    /// The hosts with which SAs are negotiated and that may be held, each with its addresses.
     pub(super) peers: BTreeMap<HostName, BTreeSet<IpAddr>>,
     pub(super) claims: Claims,
     /// True if the guard keeps other processes from the loaded objects.
@@ -59,12 +59,14 @@ impl State {
     /// drops IKE at one of them must not get the traffic with it in the clear. Returns whether an address
     /// is held only from now on, and the first error; further addresses are held all the same.
     pub(super) fn hold(&mut self, class: Class, notice: &Notice) -> (bool, Result<(), IpsecError>) {
+        if !optional(&self.tables).contains(&class) {
+            return (false, Ok(()));
+        }
         let addresses = self.addresses_to_hold(notice);
         let (mut is_new, mut outcome) = (false, Ok(()));
         let Some(ipsec) = self.ipsec.as_mut().filter(|_| !addresses.is_empty()) else {
             return (is_new, outcome);
         };
-        // At every level: a later policy may make it optional, and no notice comes then.
         self.negotiated.insert(notice.host.clone(), class);
         for address in addresses {
             match ipsec.hold(class, address) {
@@ -124,6 +126,17 @@ impl State {
     }
 }
 
+/// The classes that the tables have as optional. Plaintext of mandatory ones never passes, so that a host
+/// has negotiated one says nothing about what it can do when it is optional.
+pub(super) fn optional(tables: &Tables) -> Vec<Class> {
+    let classes = tables.classes.iter();
+    let optional = classes.filter(|(_, level)| *level == Level::Optional);
+    let mut optional: Vec<Class> = optional.map(|(class, _)| *class).collect();
+    optional.sort_unstable();
+    optional.dedup();
+    optional
+}
+
 #[cfg(test)]
 mod tests {
     use usher_ike::{IkePublicKey, Peer};
@@ -153,8 +166,23 @@ mod tests {
             held
         );
         // The twin: its `host` block has left the policy.
-        negotiated.keep_only(&[]);
+        negotiated.keep_only(&BTreeSet::new());
         assert_eq!(negotiated.held(&[peer], &[ENCRYPTION]), []);
+    }
+
+    #[test]
+    fn only_optional_classes_are_held() {
+        let authentication = Class::new(Kind::Authentication, Profile::Standard);
+        let tables = Tables {
+            classes: vec![
+                (ENCRYPTION, Level::Mandatory),
+                (authentication, Level::Optional),
+                (authentication, Level::Mandatory),
+            ],
+            ..Tables::default()
+        };
+        assert_eq!(optional(&tables), [authentication]);
+        assert!(optional(&Tables::default()).is_empty());
     }
 
     #[test]

@@ -1,18 +1,37 @@
 //! The protection in force, for an administrator: the answer to `usher protection show`.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Instant;
 
+use usher_base::HostName;
 use usher_daemon::clock::unix_time;
-use usher_ipsec::{IpsecError, Unheld, UnheldReason};
+use usher_ipsec::{IpsecError, Sas, Unheld, UnheldReason};
 use usher_local::requests::{ApplicationView, ProtectionView};
 use usher_policy::Policy;
-use usher_policy::protection::Tables;
+use usher_policy::protection::{Report, Tables};
 
 use super::force::Force;
 use super::last_answers;
-use super::state::State;
+use super::negotiated::Negotiated;
+use super::state::{State, optional};
 
 impl Force {
+    /// How far the negotiation with each peer is, and since when peers are held.
+    pub(super) fn peers(&self) -> Report {
+        let mut report = self.ike.report();
+        let state = self.state.lock();
+        let optional = optional(&state.tables);
+        for peer in &mut report.peers {
+            for class in &mut peer.classes {
+                let is_optional = optional.iter().any(|own| own.name() == class.class);
+                let since = state.negotiated.since(&peer.name, &class.class);
+                class.held_since = since.filter(|_| is_optional);
+            }
+        }
+        report
+    }
+
     /// The protection in force, for an administrator.
     ///
     /// # Errors
@@ -33,6 +52,7 @@ impl Force {
             unrenewed,
             negotiated,
             contest,
+            peers: hosts,
             ..
         } = &mut *state;
         let Some(configuration) = configuration else {
@@ -105,6 +125,8 @@ impl Force {
             let unheld = ipsec.unheld().iter();
             view.troubles
                 .extend(unheld.map(|unheld| of_unheld(unheld, seen)));
+            view.troubles
+                .extend(of_held(hosts, tables, negotiated, &ipsec.sas()?));
             for sysctl in ipsec.changed_sysctls()? {
                 view.troubles.push(format!(
                     "the sysctl {sysctl} was changed: answers may leave without protection, or be \
@@ -165,6 +187,49 @@ impl Force {
             .extend(negotiated.trouble().map(str::to_owned));
         Ok(view)
     }
+}
+
+/// The most hosts without SAs that are named.
+const MOST_HELD: usize = 16;
+
+/// The troubles with hosts that are held to an `optional` class, and have no SAs.
+fn of_held(
+    peers: &BTreeMap<HostName, BTreeSet<IpAddr>>,
+    tables: &Tables,
+    negotiated: &Negotiated,
+    sas: &Sas,
+) -> Vec<String> {
+    let optional = optional(tables);
+    let pairs = peers
+        .iter()
+        .flat_map(|host| optional.iter().map(move |class| (host, *class)));
+    let without = pairs.filter(|((host, addresses), class)| {
+        let is_held = negotiated.since(host, class.name()).is_some();
+        is_held
+            && !addresses
+                .iter()
+                .any(|address| sas.is_with(*address, *class))
+    });
+    let without: Vec<_> = without.collect();
+    let named = without.iter().take(MOST_HELD).map(|((host, _), class)| {
+        format!(
+            "{host} is held to {}, which it has had before, and has no SAs now: until it has, traffic with \
+             it that the policy has as `optional` is refused in the clear, too; if it cannot negotiate, \
+             let it go by `hold no;` in its `host` block",
+            class.name()
+        )
+    });
+    let mut troubles: Vec<String> = named.collect();
+    if let Some(more) = without
+        .len()
+        .checked_sub(MOST_HELD)
+        .filter(|more| *more > 0)
+    {
+        troubles.push(format!(
+            "{more} more are held without SAs: see `usher protection peers`"
+        ));
+    }
+    troubles
 }
 
 /// The trouble with sockets that are not treated as the policy says. `seen`: LSM programs see calls.

@@ -144,6 +144,7 @@ mod tests {
             addresses: addresses.to_vec(),
             key: usher_proto::host_key::HostPublicKey::from_bytes([1; 32]),
             ike_keys: Vec::new(),
+            is_held: true,
             control: 3440,
             loopback: Vec::new(),
         }

@@ -185,6 +185,7 @@ pub(super) mod tests {
             addresses: vec![[10, 77, 0, 2].into()],
             key: HostPublicKey::from_bytes([1; _]),
             ike_keys: Vec::new(),
+            is_held: true,
             control: 3440,
             loopback: Vec::new(),
         }

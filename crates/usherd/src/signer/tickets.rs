@@ -397,6 +397,7 @@ mod tests {
             addresses: vec![KEY.server.ip()],
             key: host_key,
             ike_keys: Vec::new(),
+            is_held: true,
             control: 3440,
             loopback: Vec::new(),
         };

@@ -56,6 +56,7 @@ impl HostChecker {
             addresses: addresses?,
             key: key?,
             ike_keys: ike_keys.unwrap_or_default(),
+            is_held: fields.word("hold") != Some("no"),
             control: port,
             loopback: loopback.unwrap_or_default(),
         })

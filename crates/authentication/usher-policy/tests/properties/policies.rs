@@ -140,6 +140,7 @@ fn host(name: HostName, number: usize, choices: &Choices) -> Host {
                 HostPublicKey::from_bytes(ike_key)
             })
             .collect(),
+        is_held: choices.flags[0] || choices.flags[1],
         control,
         loopback,
     }

@@ -127,6 +127,7 @@ impl Driver {
                 bytes_in: sum(|child| child.bytes_in),
                 bytes_out: sum(|child| child.bytes_out),
                 why_not: why_not.filter(|_| present.is_none()),
+                held_since: None,
                 sources_without: self.pairs.bare(&pair, Instant::now()),
             }
         };
@@ -166,6 +167,7 @@ mod tests {
             bytes_in: 0,
             bytes_out: 7,
             why_not: None,
+            held_since: None,
             sources_without: Vec::new(),
         };
         let peer = |last: u8, classes| PeerReport {
