@@ -9,8 +9,12 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#ifndef NF_DROP
 #define NF_DROP 0
+#endif
+#ifndef NF_ACCEPT
 #define NF_ACCEPT 1
+#endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

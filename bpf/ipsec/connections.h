@@ -7,7 +7,7 @@
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-struct in6_addr {
+struct in6_addr___ends {
 	union {
 		__u32 u6_addr32[4];
 	} in6_u;
@@ -21,8 +21,8 @@ struct sock_common___ends {
 	__u16 skc_num;
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
-	struct in6_addr skc_v6_daddr;
-	struct in6_addr skc_v6_rcv_saddr;
+	struct in6_addr___ends skc_v6_daddr;
+	struct in6_addr___ends skc_v6_rcv_saddr;
 };
 
 struct sock___ends {

@@ -18,14 +18,30 @@
 #include "packets.h"
 #include "sockets.h"
 
+#ifndef SOL_IP
 #define SOL_IP 0
+#endif
+#ifndef IP_HDRINCL
 #define IP_HDRINCL 3
+#endif
+#ifndef IP_IPSEC_POLICY
 #define IP_IPSEC_POLICY 16
+#endif
+#ifndef IP_XFRM_POLICY
 #define IP_XFRM_POLICY 17
+#endif
+#ifndef SOL_IPV6
 #define SOL_IPV6 41
+#endif
+#ifndef IPV6_IPSEC_POLICY
 #define IPV6_IPSEC_POLICY 34
+#endif
+#ifndef IPV6_XFRM_POLICY
 #define IPV6_XFRM_POLICY 35
+#endif
+#ifndef IPV6_HDRINCL
 #define IPV6_HDRINCL 36
+#endif
 
 /* The most that a setsockopt program sees of a value, on machines with the smallest pages. */
 #define PAGE 4096

@@ -10,8 +10,12 @@
 
 /* Of a program that is executed, in `unsafe`: another process has the same working directory, root
  * and umask (CLONE_FS); another process traces it. */
+#ifndef LSM_UNSAFE_SHARE
 #define LSM_UNSAFE_SHARE 1
+#endif
+#ifndef LSM_UNSAFE_PTRACE
 #define LSM_UNSAFE_PTRACE 2
+#endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

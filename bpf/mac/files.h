@@ -9,19 +9,37 @@
 #define ACCESS_KINDS 15
 
 /* Modes of an open file. */
+#ifndef FMODE_READ
 #define FMODE_READ 1
+#endif
+#ifndef FMODE_WRITE
 #define FMODE_WRITE 2
+#endif
 /* Of f_flags. No process can pass the second one to open(2) and its kind. */
+#ifndef O_APPEND
 #define O_APPEND 02000
+#endif
 #define OPENED_TO_EXECUTE (1 << 5)
 
 /* Bits of struct iattr. */
+#ifndef ATTR_MODE
 #define ATTR_MODE (1 << 0)
+#endif
+#ifndef ATTR_UID
 #define ATTR_UID (1 << 1)
+#endif
+#ifndef ATTR_GID
 #define ATTR_GID (1 << 2)
+#endif
+#ifndef ATTR_SIZE
 #define ATTR_SIZE (1 << 3)
+#endif
+#ifndef ATTR_ATIME_SET
 #define ATTR_ATIME_SET (1 << 7)
+#endif
+#ifndef ATTR_MTIME_SET
 #define ATTR_MTIME_SET (1 << 8)
+#endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -41,8 +59,12 @@ struct iattr {
 #pragma clang attribute pop
 
 /* Modes of inode_permission: access(2); an opening or an execution, which file_open follows. */
+#ifndef MAY_ACCESS
 #define MAY_ACCESS 16
+#endif
+#ifndef MAY_OPEN
 #define MAY_OPEN 32
+#endif
 
 /*
  * Hook: inode_permission, because every look-up of a name and every opening passes it. It cannot

@@ -7,14 +7,26 @@
 
 #include <linux/magic.h>
 
+#ifndef CAP_SYS_ADMIN
 #define CAP_SYS_ADMIN 21
+#endif
+#ifndef SIGKILL
 #define SIGKILL 9
+#endif
 
 /* The type of a file, in its mode. */
+#ifndef S_IFMT
 #define S_IFMT 0170000
+#endif
+#ifndef S_IFSOCK
 #define S_IFSOCK 0140000
+#endif
+#ifndef S_IFDIR
 #define S_IFDIR 0040000
+#endif
+#ifndef S_IFCHR
 #define S_IFCHR 0020000
+#endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -160,7 +172,9 @@ static __always_inline __u32 device_of(const struct inode *inode)
 }
 
 /* In i_flags: a file of the kernel's own, such as shared memory of System V. */
+#ifndef S_PRIVATE
 #define S_PRIVATE (1 << 9)
+#endif
 
 static __always_inline int is_kernels(const void *of)
 {
@@ -190,7 +204,9 @@ static __always_inline int may_label(const struct usher_mac_subject *subject)
 	return (subject->capabilities & capabilities_of(task->real_cred)) >> CAP_SYS_ADMIN & 1;
 }
 
+#ifndef CAP_SETUID
 #define CAP_SETUID 7
+#endif
 
 /* How many elements a module may have before this process makes another one. Users leave half to
  * those who label files, and to those who begin users' processes. */

@@ -18,11 +18,19 @@
 #include "socket_calls.h"
 #include "usher_ends.h"
 
+#ifndef AF_UNIX
 #define AF_UNIX 1
+#endif
+#ifndef AF_NETLINK
 #define AF_NETLINK 16
+#endif
+#ifndef IPPROTO_TCP
 #define IPPROTO_TCP 6
+#endif
 /* linux/if_packet.h */
+#ifndef PACKET_LOOPBACK
 #define PACKET_LOOPBACK 5
+#endif
 /* The number of `lo` in each network namespace. */
 #define LOOPBACK_INTERFACE 1
 

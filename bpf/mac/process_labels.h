@@ -14,13 +14,25 @@
 #include "label_text.h"
 #include "usher_prepared.h"
 
+#ifndef CLONE_VM
 #define CLONE_VM 0x00000100
+#endif
+#ifndef CLONE_VFORK
 #define CLONE_VFORK 0x00004000
+#endif
+#ifndef CLONE_PARENT
 #define CLONE_PARENT 0x00008000
+#endif
+#ifndef CLONE_THREAD
 #define CLONE_THREAD 0x00010000
+#endif
 
+#ifndef LSM_ATTR_CURRENT
 #define LSM_ATTR_CURRENT 100
+#endif
+#ifndef LSM_ATTR_EXEC
 #define LSM_ATTR_EXEC 101
+#endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -32,7 +44,7 @@ struct task_struct___mac_tracees {
 	struct list_head___mac ptraced;
 };
 
-struct lsm_ctx {
+struct lsm_ctx___mac {
 	__u64 flags;
 	__u64 ctx_len;
 	__u8 ctx[0];
@@ -234,10 +246,11 @@ static __always_inline int set_at_exec(struct mac_scratch *now, struct usher_mac
 	return is_same ? 0 : -EAGAIN;
 }
 
-static __always_inline int set_own(struct lsm_ctx *context, struct mac_scratch *now, int at_exec)
+static __always_inline int set_own(struct lsm_ctx___mac *context, struct mac_scratch *now,
+				   int at_exec)
 {
 	struct label_reading reading = { .scratch = now, .at_exec = at_exec };
-	__u64 length = bpf_core_cast(context, struct lsm_ctx)->ctx_len;
+	__u64 length = bpf_core_cast(context, struct lsm_ctx___mac)->ctx_len;
 	struct usher_mac_process *leader;
 	int error;
 
@@ -264,13 +277,13 @@ static __always_inline int set_own(struct lsm_ctx *context, struct mac_scratch *
 
 /* Reads a call of a module. Returns its slot, or an error. On its own, so that the name is off the
  * stack before a module is asked. */
-static __always_inline int read_call(struct usher_mac_module_call *wanted, struct lsm_ctx *context,
-				     __u64 asked)
+static __always_inline int read_call(struct usher_mac_module_call *wanted,
+				     struct lsm_ctx___mac *context, __u64 asked)
 {
 	struct usher_mac_call call;
 	__u32 slot;
 
-	if (bpf_core_cast(context, struct lsm_ctx)->ctx_len != sizeof(call) ||
+	if (bpf_core_cast(context, struct lsm_ctx___mac)->ctx_len != sizeof(call) ||
 	    bpf_probe_read_kernel(&call, sizeof(call), context->ctx) || call.reserved)
 		return -EINVAL;
 	wanted->call = call.call;
@@ -280,7 +293,7 @@ static __always_inline int read_call(struct usher_mac_module_call *wanted, struc
 }
 
 /* A call of a module. */
-static __always_inline int call_module(struct lsm_ctx *context)
+static __always_inline int call_module(struct lsm_ctx___mac *context)
 {
 	struct usher_mac_module_call wanted = {};
 	__u64 asked = modules_at(MAC_POINT_syscall);
@@ -309,15 +322,15 @@ static __always_inline int answer_of(int error)
 /* Hook: setselfattr, because lsm_set_self_attr(2) needs no privilege. 0: the attribute is not
  * known. */
 SEC("lsm/setselfattr")
-int BPF_PROG(dispatch_setselfattr, unsigned int attribute, struct lsm_ctx *context, __u32 size,
-	     __u32 flags)
+int BPF_PROG(dispatch_setselfattr, unsigned int attribute, struct lsm_ctx___mac *context,
+	     __u32 size, __u32 flags)
 {
 	struct mac_scratch *now;
 
 	if (attribute != USHER_MAC_ATTR_CALL && attribute != LSM_ATTR_CURRENT &&
 	    attribute != LSM_ATTR_EXEC)
 		return 0;
-	if (flags || bpf_core_cast(context, struct lsm_ctx)->flags)
+	if (flags || bpf_core_cast(context, struct lsm_ctx___mac)->flags)
 		return -EINVAL;
 	if (attribute == USHER_MAC_ATTR_CALL)
 		return answer_of(call_module(context));

@@ -34,9 +34,15 @@ int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 }
 
 /* Of mmap(2). */
+#ifndef PROT_READ
 #define PROT_READ 1
+#endif
+#ifndef PROT_WRITE
 #define PROT_WRITE 2
+#endif
+#ifndef MAP_SHARED
 #define MAP_SHARED 1
+#endif
 
 /* How a mapping of an open file may be protected later on. A private one does not change the file.
  */

@@ -5,10 +5,16 @@
 
 #include "devices.h"
 
+#ifndef AF_SMC
 #define AF_SMC 43
+#endif
 
+#ifndef AF_INET
 #define AF_INET 2
+#endif
+#ifndef AF_INET6
 #define AF_INET6 10
+#endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

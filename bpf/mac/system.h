@@ -16,7 +16,9 @@ struct timespec64 {
 struct timezone;
 
 /* Of `capable`: each time that memory is mapped, for instance. */
+#ifndef CAP_OPT_NOAUDIT
 #define CAP_OPT_NOAUDIT 2
+#endif
 
 /* Hook: capable, because every use of a privilege passes it. */
 SEC("lsm/capable")

@@ -6,7 +6,9 @@
 #include "objects.h"
 
 /* A mode of ptrace_access_check: by ps(1), for instance, for each process. */
+#ifndef PTRACE_MODE_NOAUDIT
 #define PTRACE_MODE_NOAUDIT 4
+#endif
 
 /* Reads another process. */
 static __always_inline void read_process(struct usher_mac_process_access *wanted,

@@ -3,7 +3,9 @@
 
 MAC_POLICY(project, .label = USHER_MAC_NUMBER);
 
+#ifndef CAP_SYS_ADMIN
 #define CAP_SYS_ADMIN 21
+#endif
 
 static __always_inline int may_label(const struct usher_mac_subject *subject)
 {

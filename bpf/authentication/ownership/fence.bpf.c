@@ -57,7 +57,9 @@
 #include "usher_refusals.h"
 
 /* Set if a call of the set*id family needs the capability (include/linux/security.h). */
+#ifndef CAP_OPT_INSETID
 #define CAP_OPT_INSETID 4
+#endif
 
 /*
  * Accounts under the fence. Key: uid. Entries are only added until the next boot: removing one

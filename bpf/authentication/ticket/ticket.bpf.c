@@ -28,8 +28,8 @@
 #include "drawing.h"
 #include "holding.h"
 
-#define TCP_FLAG_SYN 0x02
-#define TCP_FLAG_ACK 0x10
+#define SYN_FLAG 0x02
+#define ACK_FLAG 0x10
 
 /* The most that a setsockopt program sees of a value, on machines with the smallest pages. */
 #define PAGE 4096
@@ -224,7 +224,7 @@ static __always_inline void begin(struct bpf_sock_ops *context, struct bpf_sock 
 
 static __always_inline int is_syn(struct bpf_sock_ops *context)
 {
-	return (context->skb_tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) == TCP_FLAG_SYN;
+	return (context->skb_tcp_flags & (SYN_FLAG | ACK_FLAG)) == SYN_FLAG;
 }
 
 static __always_inline void reserve(struct bpf_sock_ops *context, struct bpf_sock *socket,

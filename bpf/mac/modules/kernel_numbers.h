@@ -23,12 +23,26 @@
 #define ATTACH 2
 
 /* Commands and flags of System V IPC. */
+#ifndef IPC_RMID
 #define IPC_RMID 0
+#endif
+#ifndef IPC_SET
 #define IPC_SET 1
+#endif
+#ifndef SHM_LOCK
 #define SHM_LOCK 11
+#endif
+#ifndef SHM_UNLOCK
 #define SHM_UNLOCK 12
+#endif
+#ifndef SETVAL
 #define SETVAL 16
+#endif
+#ifndef SETALL
 #define SETALL 17
+#endif
+#ifndef SHM_RDONLY
 #define SHM_RDONLY 010000
+#endif
 
 #endif

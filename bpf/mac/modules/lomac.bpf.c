@@ -22,8 +22,12 @@ MAC_POLICY(lomac, .label = USHER_MAC_AUXILIARY, .exempts_unlabelled = 1, .decide
 #include "privileges.h"
 
 /* An option of a TCP socket that receives what was sent. */
+#ifndef IPPROTO_TCP
 #define IPPROTO_TCP 6
+#endif
+#ifndef TCP_ZEROCOPY_RECEIVE
 #define TCP_ZEROCOPY_RECEIVE 35
+#endif
 
 /* The auxiliary level of an object. Its kind is USHER_MAC_LEVEL_NONE if it has none. */
 static __always_inline struct usher_mac_level auxiliary_of(const struct usher_mac_element *object)

@@ -14,10 +14,18 @@
 MAC_POLICY(seeotheruids);
 MAC_SETTINGS(struct usher_mac_seeotheruids);
 
+#ifndef CAP_KILL
 #define CAP_KILL 5
+#endif
+#ifndef CAP_SYS_PTRACE
 #define CAP_SYS_PTRACE 19
+#endif
+#ifndef CAP_SYS_NICE
 #define CAP_SYS_NICE 23
+#endif
+#ifndef CAP_SYS_RESOURCE
 #define CAP_SYS_RESOURCE 24
+#endif
 
 #define CONTINUE 18 /* SIGCONT */
 

@@ -20,8 +20,12 @@
 MAC_POLICY(ubns, .label = USHER_MAC_NAME);
 MAC_SETTINGS(struct usher_mac_ubns);
 
+#ifndef CAP_SETUID
 #define CAP_SETUID 7
+#endif
+#ifndef CAP_SYS_ADMIN
 #define CAP_SYS_ADMIN 21
+#endif
 
 #define INTERNET 2 /* AF_INET */
 #define INTERNET_6 10 /* AF_INET6 */

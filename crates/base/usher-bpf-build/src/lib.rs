@@ -52,14 +52,9 @@ impl Build {
         definitions: &[&str],
     ) -> Result<(), Failure> {
         let include = format!("-I{}", self.root.join("include").display());
-        let common = [
-            "-mcpu=v3",
-            "-Wall",
-            "-Werror",
-            &include,
-            "-idirafter",
-            &self.headers,
-        ];
+        // A newer clang or newer headers may bring warnings, which are no reason to refuse a user's
+        // build: tests/warnings.rs refuses them.
+        let common = ["-mcpu=v3", &include, "-idirafter", &self.headers];
         let source = Path::new(folder).join(format!("{program}.bpf.c"));
         SkeletonBuilder::new()
             .source(self.root.join(&source))
@@ -67,12 +62,8 @@ impl Build {
             .clang_args(common.iter().chain(definitions))
             .build()
             .map_err(|error| {
-                let source = source.display();
-                format!(
-                    "bpf/{source}: {error:#}; clang and linux-libc-dev are needed (scripts/setup \
-                     installs them)"
-                )
-                .into()
+                let (source, error) = (source.display(), format!("{error:#}"));
+                format!("bpf/{source}: {error}{}", remedy(&error)).into()
             })
     }
 
@@ -85,5 +76,61 @@ impl Build {
         let path = self.root.join("include").join(format!("{header}.h"));
         let text = declarations.read(&std::fs::read_to_string(&path)?)?;
         Ok(std::fs::write(self.out.join(format!("{header}.rs")), text)?)
+    }
+}
+
+/// What to do about an error of compiling; empty where clang's words are all that there is to say.
+fn remedy(error: &str) -> &'static str {
+    if error.contains("failed to execute") {
+        "; clang is needed: `scripts/setup build` installs it"
+    } else if error.contains("file not found") {
+        "; the kernel's headers are needed (Debian: linux-libc-dev): `scripts/setup build` installs them"
+    } else {
+        ""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes of compiling this program.
+    fn compiled(name: &str, program: &str) -> Result<(), String> {
+        let folder = env::temp_dir().join(format!("usher-bpf-build-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("program.bpf.c"), program).unwrap();
+        let build = Build {
+            root: folder.clone(),
+            out: folder.clone(),
+            headers: format!("/usr/include/{}-linux-gnu", env::consts::ARCH),
+        };
+        let result = build.compile("", "program", "program", &[]);
+        std::fs::remove_dir_all(folder).unwrap();
+        result.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_warning_is_no_error_of_a_build() {
+        let redefined = "#define ONE 1\n#define ONE (1)\nint one = ONE;\n";
+        assert_eq!(compiled("warning", redefined), Ok(()));
+    }
+
+    #[test]
+    fn a_mistake_is_not_blamed_on_packages() {
+        let error = compiled("mistake", "int one = two;\n").unwrap_err();
+        assert!(error.contains("undeclared identifier 'two'"), "{error}");
+        assert!(!error.contains("needed"), "{error}");
+    }
+
+    #[test]
+    fn an_absent_header_names_its_package() {
+        let error = compiled("header", "#include <linux/usher_absent.h>\n").unwrap_err();
+        assert!(error.contains("linux-libc-dev"), "{error}");
+    }
+
+    #[test]
+    fn an_absent_compiler_names_its_package() {
+        let missing = "failed to execute `clang`: No such file or directory (os error 2)";
+        assert!(remedy(missing).contains("clang is needed"));
     }
 }

@@ -1,0 +1,201 @@
+//! No C of the repository compiles with a warning, today or with kernel headers that define more names.
+//! Builds take warnings: see `Build::compile`.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libbpf_rs::libbpf_sys::API_HEADERS;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// The folders of kernel programs, from the root of the repository.
+const FOLDERS: [&str; 3] = ["bpf", "bench/modules", "examples/module"];
+/// How names begin that headers of the kernel define, or may define one day.
+const OF_THE_KERNEL: [&str; 28] = [
+    "AF_", "ATTR_", "CAP_", "CLONE_", "FMODE_", "IPC_", "IPPROTO_", "IPV6_", "IP_", "LINK_",
+    "LSM_", "MAP_", "MAY_", "MQUEUE_", "NF_", "O_", "PACKET_", "PROT_", "PTRACE_", "SB_", "SET",
+    "SHM_", "SIG", "SOCK_", "SOL_", "SO_", "S_", "TCP_",
+];
+/// Names that begin like these and are Usher's.
+const OWN: [&str; 10] = [
+    "IPV6_FRAGMENT",
+    "IPV6_FRAGMENT_OFFSET",
+    "IPV6_VERSION",
+    "MAY_ENTER",
+    "MAY_FLOW",
+    "SETTINGS",
+    "SET_ADDRESSES",
+    "SET_GID",
+    "SET_UID",
+    "SOCKET",
+];
+/// Headers that have some of the names already, and a structure of linux/lsm.h, which not all have.
+const PRESENT: &str =
+    "#include <linux/in.h>\n#include <linux/in6.h>\nstruct lsm_ctx {\n\t__u64 id;\n};\n";
+
+/// A folder that is removed in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    /// With libbpf's headers, as builds have them.
+    fn new(name: &str) -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("usher-{name}-{}", std::process::id()));
+        let headers = folder.join("bpf");
+        fs::create_dir_all(&headers)?;
+        for (name, text) in API_HEADERS {
+            fs::write(headers.join(name), text)?;
+        }
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+/// The files below a folder whose names end like this, sorted.
+fn files(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(files(&path, end)?);
+        } else if path.to_string_lossy().ends_with(end) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Whether clang takes all kernel programs with every warning as an error; else its words.
+fn take_all(scratch: &Scratch, more: &[&str]) -> Result {
+    let root = root();
+    let mut complaints = String::new();
+    let mut count = 0;
+    for folder in FOLDERS {
+        for program in files(&root.join(folder), ".bpf.c")? {
+            count += 1;
+            let output = Command::new("clang")
+                .args([
+                    "-target",
+                    "bpf",
+                    "-mcpu=v3",
+                    "-O2",
+                    "-fsyntax-only",
+                    "-Wall",
+                    "-Werror",
+                ])
+                .arg(format!("-D__TARGET_ARCH_{}", target()))
+                .arg("-I")
+                .arg(root.join("bpf/include"))
+                .arg("-isystem")
+                .arg(&scratch.0)
+                .arg("-idirafter")
+                .arg(format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH))
+                .args(more)
+                .arg(&program)
+                .output()?;
+            if !output.status.success() {
+                complaints += &String::from_utf8_lossy(&output.stderr);
+            }
+        }
+    }
+    assert!(count > 30, "only {count} kernel programs were found");
+    if complaints.is_empty() {
+        Ok(())
+    } else {
+        Err(complaints.into())
+    }
+}
+
+/// libbpf's word for this machine.
+fn target() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "x86",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// The kernel's names that our sources define, with their values.
+fn names() -> Result<BTreeMap<String, String>> {
+    let mut names = BTreeMap::new();
+    for folder in FOLDERS {
+        for end in [".c", ".h"] {
+            for file in files(&root().join(folder), end)? {
+                for line in fs::read_to_string(&file)?.lines() {
+                    let definition = line.strip_prefix("#define ");
+                    let Some((name, value)) = definition.and_then(|text| text.split_once(' '))
+                    else {
+                        continue;
+                    };
+                    let value = value.split("/*").next().unwrap_or_default().trim();
+                    if !OF_THE_KERNEL.iter().any(|begin| name.starts_with(begin))
+                        || OWN.contains(&name)
+                        || name.contains('(')
+                    {
+                        continue;
+                    }
+                    let former = names.insert(name.to_owned(), value.to_owned());
+                    if former.is_some_and(|former| former != value) {
+                        return Err(format!("{}: {name} has two values", file.display()).into());
+                    }
+                }
+            }
+        }
+    }
+    Ok(names)
+}
+
+#[test]
+fn no_kernel_program_has_a_warning() -> Result {
+    take_all(&Scratch::new("warnings")?, &[])
+}
+
+/// linux-libc-dev 6.12 has brought `IPPROTO_SMC`, as a member of an enumeration with a definition.
+#[test]
+fn headers_may_define_the_kernels_names_one_day() -> Result {
+    let scratch = Scratch::new("names")?;
+    let names = names()?;
+    assert!(names.contains_key("IPPROTO_SMC"), "{names:?}");
+    let mut header = String::from(PRESENT);
+    for (name, value) in names {
+        header += &format!(
+            "#ifndef {name}\nenum {{ {name} = {value} }};\n#define {name} {name}\n#endif\n"
+        );
+    }
+    let path = scratch.0.join("later.h");
+    fs::write(&path, header)?;
+    take_all(&scratch, &["-include", path.to_str().ok_or("no text")?])
+}
+
+#[test]
+fn no_program_of_the_measurements_has_a_warning() -> Result {
+    for program in files(&root().join("bench/servers"), ".c")? {
+        let status = Command::new("cc")
+            .args([
+                "-O2",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-c",
+                "-o",
+                "/dev/null",
+            ])
+            .arg(&program)
+            .status()?;
+        assert!(status.success(), "{}", program.display());
+    }
+    Ok(())
+}
