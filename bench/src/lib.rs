@@ -5,6 +5,7 @@ pub mod announced;
 pub mod busy;
 pub mod crowd;
 pub mod exchange;
+pub mod sources;
 pub mod tls;
 
 use serde::{Deserialize, Serialize};

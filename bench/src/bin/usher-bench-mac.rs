@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use usher_bench::Figure;
 use usher_bench::busy::{Busy, check_clock};
+use usher_bench::sources::zlib;
 use usher_bpf::{Code, code};
 use usher_kernel_label::set_own;
 use usher_mac::{Framework, Module};
@@ -29,8 +30,6 @@ const LSMS: &str = "/sys/kernel/security/lsm";
 /// In memory: a guest waits for a disk, and that time would count.
 const ACTS: &str = "/dev/shm/usher-bench-acts";
 static ACTS_BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/usher-bench-acts"));
-/// The sources of a C project.
-const ZLIB: &str = env!("USHER_BENCH_ZLIB");
 /// In memory, as the acts are.
 const PROJECT: &str = "/dev/shm/usher-bench-zlib";
 /// Compiles it: a driver, a compiler and an assembler for each of its 15 files.
@@ -188,7 +187,8 @@ fn measure(state: &str, samples: &mut Samples) -> Result<(), Box<dyn Error>> {
 fn copy_project() -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(PROJECT)?;
     let mut copied = 0;
-    for entry in fs::read_dir(ZLIB)? {
+    let sources = zlib()?;
+    for entry in fs::read_dir(&sources)? {
         let path = entry?.path();
         if path
             .extension()
@@ -200,7 +200,7 @@ fn copy_project() -> Result<(), Box<dyn Error>> {
         }
     }
     if copied == 0 {
-        return Err(format!("{ZLIB} has no source files").into());
+        return Err(format!("{} has no source files", sources.display()).into());
     }
     Ok(())
 }
