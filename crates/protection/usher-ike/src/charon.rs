@@ -328,11 +328,16 @@ pub(crate) async fn negotiate(
         .value("ike", connection)
         .value("child", child)
         .value("timeout", milliseconds)
-        .value("loglevel", "1");
+        .value("loglevel", "2");
     charon.set_limit(NEGOTIATION_LIMIT + ANSWER_LIMIT);
     let mut lines = Vec::new();
     let take = |event: Section| {
-        let line = event.text("msg").filter(|_| lines.len() < MOST_LINES);
+        // Of the second level only what charon compares with its configuration, labels for instance.
+        let is_of_first = event.number("level").is_none_or(|level| level <= 1);
+        let is_kept = is_of_first || event.text("group").as_deref() == Some("CFG");
+        let line = event
+            .text("msg")
+            .filter(|_| is_kept && lines.len() < MOST_LINES);
         lines.extend(line);
     };
     match charon.listing("initiate", &message, take).await {

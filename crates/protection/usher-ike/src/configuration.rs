@@ -20,8 +20,9 @@ const IKE_PROPOSALS: [&str; 2] = [
 /// How charon names the post-quantum part of a hybrid key exchange, from version 6.0 on.
 pub(crate) const HYBRID_ALGORITHM: &str = "ML_KEM_768";
 
-/// After this long without a packet charon asks a peer whether it is still there.
-const IDLE_BEFORE_ASKING: &str = "15s";
+/// After this long without a packet charon asks a peer whether it is still there, and logs some lines. It
+/// gives a peer up 165 seconds after the first question, so asking sooner would gain little.
+const IDLE_BEFORE_ASKING: &str = "60s";
 
 /// SAs are rekeyed after this many packets, too: their sequence numbers end at 2³², and the kernel's clock
 /// may be set back.

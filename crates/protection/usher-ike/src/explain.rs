@@ -7,7 +7,13 @@ pub(crate) fn has_duplicate(lines: &[String]) -> bool {
 
 /// The reason of a failed attempt, in plain words where charon's log has a known one.
 pub(crate) fn explain(lines: &[String]) -> Option<String> {
-    const KNOWN: [(&str, &str); 11] = [
+    const KNOWN: [(&str, &str); 12] = [
+        (
+            "propose any security labels",
+            "it answers without the security label of the class: a peer without Usher must support labels \
+             (RFC 9478), and have this class's name as the label of its child; docs/protection.md says \
+             what else it needs",
+        ),
         (
             "constraint check failed",
             "its IKE key is not the `ike-key` of its `host` block",
@@ -40,7 +46,8 @@ pub(crate) fn explain(lines: &[String]) -> Option<String> {
         (
             "TS_UNACCEPTABLE",
             "it has no such class, or does not accept this host's address: apply the policy there, and \
-             compare `address` of this host in it",
+             compare `address` of this host in it; a peer without Usher needs a child with the class's \
+             name as its security label (docs/protection.md)",
         ),
         (
             "retransmit",

@@ -185,6 +185,54 @@ fn a_peer_without_common_algorithms_is_refused() {
     });
 }
 
+/// As an appliance's may be: its keys and names are right, and its child has no label.
+#[test]
+fn a_peer_without_labels_is_named() {
+    in_a_runtime(async {
+        let world = World::new(&["a", "b"], &[ENCRYPTION]);
+        let (ike, _notices) = world.hosts[0].start_ike();
+        let [a, b] = [0, 1].map(|host| &world.hosts[host].key);
+        let key = Section::new()
+            .value("type", "any")
+            .value("data", b.to_pkcs8().as_slice());
+        ask(&world, 1, "load-key", &key).await;
+        let load = async |label: Option<&str>| {
+            let side = |id: &str, key: &IkeKey| {
+                let side = Section::new().value("auth", "pubkey").value("id", id);
+                side.list("pubkeys", [key.public().to_spki()])
+            };
+            let mut child = Section::new()
+                .value("mode", "transport")
+                .value("policies", "no")
+                .list("esp_proposals", ["aes256gcm16-x25519"]);
+            if let Some(label) = label {
+                child = child.value("label", label).value("label_mode", "simple");
+            }
+            let connection = Section::new()
+                .value("version", "2")
+                .list("proposals", ["aes256gcm16-prfsha384-x25519"])
+                .section("local", side("b", b))
+                .section("remote", side("a", a))
+                .section("children", Section::new().section("any", child));
+            ask(
+                &world,
+                1,
+                "load-conn",
+                &Section::new().section("by-hand", connection),
+            )
+            .await;
+        };
+        load(None).await;
+        ike.configure(world.configuration(0, &[ENCRYPTION]));
+        wait_for_peer(&ike, "the reason", |peer| says(peer, "security label"));
+        // The twin: whether this kernel then takes the SAs or not, the label is there.
+        load(Some("encryption")).await;
+        wait_for_peer(&ike, "no such reason", |peer| {
+            peer.state == PeerState::Established && !says(peer, "security label")
+        });
+    });
+}
+
 #[test]
 fn a_class_that_the_peer_does_not_have_is_named() {
     in_a_runtime(async {
