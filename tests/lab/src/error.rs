@@ -19,6 +19,12 @@ pub enum LabError {
         /// Its name.
         program: String,
     },
+    /// The lab has no settings for this dovecot.
+    #[error("dovecot is 2.3 or 2.4 here, not {version}: tests/lab/src/dovecot.rs")]
+    Dovecot {
+        /// What `dovecot --version` prints.
+        version: String,
+    },
     /// One of Usher's own programs has not been built.
     #[error("{} is missing: build it with `make build`", .path.display())]
     NotBuilt {

@@ -28,6 +28,7 @@ mod c_program;
 mod cgroup;
 mod command;
 mod daemon;
+mod dovecot;
 mod error;
 mod host;
 pub mod hostile;

@@ -45,17 +45,21 @@ pub const CAROL: User = User {
 /// The address on laptop at which the proxy serves mailhost; `/etc/hosts` there calls it `mailhost`.
 const LOOPBACK: &str = "127.0.1.1";
 
-const MAILHOST_POLICY: &str = r#"users mail { member alice, bob; }
+const MAILHOST_POLICY: &str = concat!(
+    r#"users mail { member alice, bob; }
 
 service imap {
   # Debian's, unmodified: no dovecot master, auth or login process runs.
-  program "/usr/lib/dovecot/imap" "-o" "mail_location=maildir:~/Maildir";
+  program "#,
+    crate::imap!(),
+    r#";
   listen 143;
   style connection;
   users mail;
   hosts laptop;
 }
-"#;
+"#
+);
 
 const LAPTOP_POLICY: &str = r#"users mail { member alice, bob, carol; }
 

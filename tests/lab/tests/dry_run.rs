@@ -15,11 +15,15 @@ const VAULT: &str = "/etc/usher/policy.d/vault.policy";
 const APPLIED: &str = "/var/lib/usher/applied.json";
 
 /// A second service on mailhost, and that laptop uses it.
-const SECOND_SERVICE: &str = r#"service vault {
-  program "/usr/lib/dovecot/imap" "-o" "mail_location=maildir:~/Maildir";
+const SECOND_SERVICE: &str = concat!(
+    r#"service vault {
+  program "#,
+    usher_lab::imap!(),
+    r#";
   listen 144; style connection; users mail; hosts laptop;
 }
-"#;
+"#
+);
 const SECOND_CLIENT: &str = "client vault { users mail; service vault at mailhost port 144; }\n";
 
 fn two_services() -> Result<Mail, Box<dyn std::error::Error>> {

@@ -20,21 +20,29 @@ const COPIES: &str = "/root/copies";
 
 /// Beside imap: a service for fewer users than the client thinks, one for another host, one at
 /// another port than the client thinks.
-const MAILHOST: &str = r#"
+const MAILHOST: &str = concat!(
+    r#"
 users few { member alice, bob; }
 service vault {
-  program "/usr/lib/dovecot/imap" "-o" "mail_location=maildir:~/Maildir";
+  program "#,
+    usher_lab::imap!(),
+    r#";
   listen 144; style connection; users few; hosts laptop;
 }
 service elsewhere {
-  program "/usr/lib/dovecot/imap" "-o" "mail_location=maildir:~/Maildir";
+  program "#,
+    usher_lab::imap!(),
+    r#";
   listen 145; style connection; users mail; hosts mailhost;
 }
 service moved {
-  program "/usr/lib/dovecot/imap" "-o" "mail_location=maildir:~/Maildir";
+  program "#,
+    usher_lab::imap!(),
+    r#";
   listen 146; style connection; users mail; hosts any;
 }
-"#;
+"#
+);
 const LAPTOP: &str = "
 users few { member alice, carol; }
 client few { users few; service vault at mailhost port 144; }

@@ -7,12 +7,16 @@ use crate::users::{add, keygen, refused};
 use usher_lab::{Host, Mail, Running};
 
 const POLICY: &str = "/etc/usher/policy.d/duty.policy";
-const DUTY: &str = r#"users duty { principal ops, night@example.org; }
+const DUTY: &str = concat!(
+    r#"users duty { principal ops, night@example.org; }
 service duty {
-  program "/usr/lib/dovecot/imap" "-o" "mail_location=maildir:~/Maildir";
+  program "#,
+    usher_lab::imap!(),
+    r#";
   listen 145; style connection; users duty; hosts laptop;
 }
-"#;
+"#
+);
 const CLIENT: &str = "client duty { users mail; service duty at mailhost port 145; }\n";
 const NOT_PERMITTED: &str = "does not permit the service to this user";
 

@@ -25,7 +25,7 @@ fn services(port: u16) -> String {
         "mac ubns {{ }}
          users mail {{ member alice; }}
          service imap {{
-           program \"/usr/lib/dovecot/imap\" \"-o\" \"mail_location=maildir:~/Maildir\";
+           program {imap};
            listen 143; users mail; hosts server; style connection;
          }}
          service label {{
@@ -34,7 +34,8 @@ fn services(port: u16) -> String {
          }}
          client mail {{
            users mail; service imap at server port 143; service label at server port {port};
-         }}\n"
+         }}\n",
+        imap = usher_lab::imap!()
     )
 }
 

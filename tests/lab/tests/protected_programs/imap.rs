@@ -21,6 +21,15 @@ const SETTINGS: &str = "protocols = imap\nlisten = *, ::\nssl = no\nbase_dir = /
                         passdb {\n  driver = static\n  args = password=quince17jelly\n}\n\
                         userdb {\n  driver = passwd\n}\n";
 
+/// The same in dovecot 2.4's words.
+const SETTINGS_2_4: &str = "dovecot_config_version = 2.4.0\ndovecot_storage_version = 2.4.0\n\
+                            protocols = imap\nlisten = *, ::\nssl = no\n\
+                            base_dir = /run/dovecot\nauth_allow_cleartext = yes\n\
+                            log_path = /dev/stderr\nmail_driver = maildir\n\
+                            mail_path = ~/Maildir\n\
+                            passdb static {\n  password = quince17jelly\n}\n\
+                            userdb passwd {\n}\n";
+
 pub fn policy() -> String {
     let published = "application dovecot, mbsync {\n  network 192.168.1.0/24 protected Mail;\n  \
                      network 0.0.0.0/0 trusted;\n  protection Mail { localport=any remoteport=any \
@@ -62,7 +71,8 @@ fn imap_is_encrypted_from_handshake_to_close() -> Outcome {
         let world = &hosts.world;
         let server = &world.server;
         deliver(server)?;
-        server.write("/etc/dovecot-lab.conf", SETTINGS)?;
+        let settings = server.dovecot_settings(SETTINGS, SETTINGS_2_4)?;
+        server.write("/etc/dovecot-lab.conf", settings)?;
         let _dovecot = server.spawn(["/usr/sbin/dovecot", "-F", "-c", "/etc/dovecot-lab.conf"])?;
         wait_for_listener(server, PORT)?;
 

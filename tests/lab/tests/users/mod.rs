@@ -7,12 +7,16 @@ use serde_json::Value;
 use usher_lab::{Host, Mail};
 
 /// A service at port 144 for users with the key for banking.
-pub const VAULT: &str = r#"service vault {
-  program "/usr/lib/dovecot/imap" "-o" "mail_location=maildir:~/Maildir";
+pub const VAULT: &str = concat!(
+    r#"service vault {
+  program "#,
+    usher_lab::imap!(),
+    r#";
   listen 144; style connection; users mail; hosts laptop;
   keys banking;
 }
-"#;
+"#
+);
 
 /// Makes a key pair in /root of a host and returns its public line.
 pub fn keygen(host: &Host, name: &str) -> Result<String, Box<dyn Error>> {

@@ -34,6 +34,37 @@ userdb {
 }
 ";
 
+/// The same in dovecot 2.4's words.
+const DOVECOT_2_4: &str = "dovecot_config_version = 2.4.0
+dovecot_storage_version = 2.4.0
+protocols = imap
+listen = *
+ssl = no
+base_dir = /run/dovecot
+auth_allow_cleartext = yes
+log_path = /var/log/dovecot.log
+verbose_proctitle = yes
+mail_driver = maildir
+mail_path = /srv/mail/%{user}
+mail_plugin_dir = /srv/lib
+protocol imap {
+  mail_plugins {
+    planted = yes
+  }
+}
+passdb passwd-file {
+  passwd_file_path = /etc/dovecot-users
+  default_password_scheme = plain
+}
+userdb static {
+  fields {
+    uid = vmail
+    gid = vmail
+    home = /home/vmail
+  }
+}
+";
+
 /// The rules for the accounts that serve mail: alice and bob, and 5000, which is `vmail` of the usual
 /// server. They have what is theirs, use what is root's as everyone may, run no set-user-ID program,
 /// write no file of root's, and see nothing of anybody else.
@@ -94,7 +125,8 @@ impl World {
                     ln -s /srv/mail/$user /home/$user/Maildir; done";
         mail.mailhost.run(["sh", "-e", "-c", link])?;
         usual.add_account(VMAIL, 5000)?;
-        usual.write("/etc/dovecot.conf", DOVECOT)?;
+        let settings = usual.dovecot_settings(DOVECOT, DOVECOT_2_4)?;
+        usual.write("/etc/dovecot.conf", settings)?;
         usual.write("/etc/dovecot-users", PASSWORDS)?;
         let _dovecot = usual.spawn(["/usr/sbin/dovecot", "-F", "-c", "/etc/dovecot.conf"])?;
         wait_for_listener(&usual, 143)?;
@@ -238,8 +270,8 @@ fn server_policy(protection: &str) -> String {
         "users mail {{ member alice, bob; }}
 
 service imap {{
-  program \"/usr/lib/dovecot/imap\" \"-o\" \"mail_location=maildir:~/Maildir\"
-    \"-o\" \"mail_plugins=planted\" \"-o\" \"mail_plugin_dir=/srv/lib\";
+  program {imap}
+    \"-o\" \"mail_plugins=planted\" \"-o\" \"mail_plugins/planted=yes\" \"-o\" \"mail_plugin_dir=/srv/lib\";
   listen 143;
   style connection;
   users mail;
@@ -247,7 +279,8 @@ service imap {{
   connect none;
   {protection}
 }}
-"
+",
+        imap = usher_lab::imap!()
     )
 }
 
