@@ -1,4 +1,4 @@
-# Usher. `make help` lists the targets. All of them run as root on Debian 12 and expect a Rust
+# Usher. `make help` lists the targets. All of them run as root on Debian 12 or 13 and expect a Rust
 # toolchain; scripts/setup installs the rest.
 
 CARGO ?= cargo
@@ -7,9 +7,10 @@ PREFIX ?= /usr/local
 # Seconds each fuzz target runs.
 FUZZ_SECONDS ?= 60
 
-# rustup's default place, for shells that have not read its environment file.
+# rustup's default place comes first, for shells that have not read its environment file: Debian's own
+# cargo may be installed as well.
 CARGO_HOME ?= $(HOME)/.cargo
-export PATH := $(PATH):$(CARGO_HOME)/bin
+export PATH := $(CARGO_HOME)/bin:$(PATH)
 
 # The kernel on which `make bench` counts instructions, unless KERNEL names another one.
 BENCH_KERNEL = $(or $(KERNEL),6.12)
@@ -17,6 +18,9 @@ BENCH_KERNEL = $(or $(KERNEL),6.12)
 BENCH_MAC_KERNEL = 6.18
 
 CARGO_TARGET_DIR ?= target
+# As tests/vm/suites builds programs: other targets would give crates other features, and everything would
+# be built twice.
+BUILD_PROGRAMS = $(CARGO) build --quiet --workspace --lib --bins --examples
 C_SOURCES = $(shell find bpf crates include bench tests examples -name "*.[ch]" 2>/dev/null)
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
@@ -37,7 +41,8 @@ build: setup ## build everything
 
 demo: setup ## show the main job: two hosts, two users, unmodified mail programs (KERNEL=6.12: in a guest, with IPsec)
 	@$(if $(KERNEL),scripts/setup-vm $(KERNEL))
-	$(CARGO) build --quiet --workspace --bins
+	@echo "building; the first time this takes some minutes"
+	$(BUILD_PROGRAMS)
 	@$(if $(KERNEL),echo "booting kernel $(KERNEL) under QEMU; without KVM the demo takes some minutes there")
 	@$(if $(KERNEL),tests/vm/run --kernel $(KERNEL) --timeout 1800 --) $(CARGO_TARGET_DIR)/debug/usher-demo
 
@@ -45,7 +50,7 @@ demo: setup ## show the main job: two hosts, two users, unmodified mail programs
 DEMO_ATTACK_KERNEL = $(or $(KERNEL),6.18)
 demo-attack: setup ## attack a mail service with and without each part of Usher, in a guest (KERNEL=6.18), and print what was reached (JSON=1: as JSON)
 	@scripts/setup-vm $(DEMO_ATTACK_KERNEL) >&2
-	@$(CARGO) build --quiet --workspace --bins
+	@$(BUILD_PROGRAMS)
 	@echo "booting kernel $(DEMO_ATTACK_KERNEL) under QEMU; without KVM this takes about ten minutes" >&2
 	@tests/vm/run --kernel $(DEMO_ATTACK_KERNEL) --processors 1 --timeout 3600 -- \
 	  $(CARGO_TARGET_DIR)/debug/usher-demo-attack $(if $(JSON),--json)
