@@ -10,7 +10,8 @@ use usher_language::{Found, Mistake, Span};
 use crate::element::{ElementName, ElementValue};
 use crate::limits::{MAXIMUM_ELEMENTS, MAXIMUM_TEXT};
 use crate::list::ElementList;
-use crate::mistake::LabelMistake;
+use crate::mistake::{LabelMistake, ValueMistake};
+use crate::value::ElementKind;
 use crate::words::parts;
 
 /// The label of an object, or the part of one that a program sets. Displays in the canonical form:
@@ -84,6 +85,21 @@ impl Label {
     /// The value of an element.
     pub fn value(&self, name: &str) -> Option<&ElementValue> {
         self.elements.get(name)
+    }
+
+    /// Checks the values of Usher's own modules, which the kernel refuses only while the module is in force.
+    ///
+    /// # Errors
+    ///
+    /// The first element that no module takes, and its mistake.
+    pub fn check_values(&self) -> Result<(), (String, ValueMistake)> {
+        for (name, value) in &self.elements {
+            let kind = ElementKind::of_module(name.as_ref());
+            if let Some(Err(mistake)) = kind.map(|kind| kind.read(value)) {
+                return Err((format!("{name}/{value}"), mistake));
+            }
+        }
+        Ok(())
     }
 
     /// This label after `partial` was set: its elements replace those of the same name, and the others

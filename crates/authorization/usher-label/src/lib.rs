@@ -25,6 +25,7 @@ mod limits;
 mod list;
 mod login;
 mod mistake;
+mod posix;
 mod specification;
 mod value;
 mod words;

@@ -125,20 +125,17 @@ mistakes! {
         /// A control character, which a reader cannot see.
         Invisible { code: u32 }
             => "the line has the invisible character U+{code:04X}";
-            "remove it; in a pattern, write it as `\\x{{...}}`";
+            "remove it; in a pattern, `[[:cntrl:]]` matches control characters";
         /// The pattern is not a regular expression.
         InvalidPattern { reason: String }
             => "the pattern is not a regular expression: {reason}";
-            "write an extended regular expression that matches whole paths, such as `/home/[^/]+/mail(/.*)?`";
+            "write a POSIX extended regular expression (regex(7)) that matches whole paths, such as `/home/[^/]+/mail(/.*)?`";
         /// One pattern, or all together, would take too much memory.
         PatternTooLarge => "the pattern, or all patterns together, would take too much memory";
             "use smaller numbers in braces, or divide the file";
         /// More than [`MAXIMUM_SPECIFICATIONS`].
         TooMany => "there are more than {MAXIMUM_SPECIFICATIONS} specifications";
             "divide the file, and name each part with an option of its own";
-        /// Nothing in the file.
-        NoSpecification => "the file has no specification";
-            "write at least one line `PATTERN LABEL`";
     }
 }
 

@@ -1,6 +1,6 @@
 //! Files of setfsmac: which label which path gets.
 //!
-//! A line is `PATTERN [KIND] LABEL`. A pattern is an extended regular expression for a whole path. The
+//! A line is `PATTERN [KIND] LABEL`. A pattern is a POSIX extended regular expression for a whole path. The
 //! last line of a file that matches decides; where several files are given, each decides for itself,
 //! and their labels are merged in the order of the files, as setfsmac(8) of FreeBSD has it.
 //!
@@ -20,15 +20,19 @@ use crate::limits::{
     MAXIMUM_ELEMENTS, MAXIMUM_PATTERN_MEMORY, MAXIMUM_SPECIFICATIONS, MAXIMUM_TEXT,
 };
 use crate::mistake::{LabelMistake, SpecificationMistake};
+use crate::posix::{self, PatternMistake};
 use crate::words::{lines, words};
+
+/// Longest reason of a mistake in a pattern, in characters.
+const MOST_OF_REASON: usize = 200;
 
 /// The form of a file's labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// Whole labels: `biba/high,mls/low` (`setfsmac -f`).
     Labels,
-    /// SELinux's contexts, which become values of the element `sebsd`; `<<none>>` leaves a file as it
-    /// is (`setfsmac -s`).
+    /// SELinux's contexts, which become values of the element `sebsd`, with `+` for commas; `<<none>>` leaves a
+    /// file as it is (`setfsmac -s`).
     Contexts,
 }
 
@@ -73,10 +77,24 @@ pub struct Entry {
     pub line: usize,
     /// The pattern, as it was written.
     pub pattern: String,
+    /// The same in the syntax of `regex`.
+    translated: String,
     /// Matches this kind of file only.
     pub kind: Option<FileKind>,
     /// `None` for `<<none>>`: a file that matches keeps what it has.
     pub label: Option<Label>,
+}
+
+impl Entry {
+    /// The only path that the pattern matches, where no character of it is special but escaped dots.
+    pub fn literal(&self) -> Option<String> {
+        let plain = self.pattern.replace("\\.", "");
+        let is_plain = |one: char| !"\\.[]()*+?{}|^$".contains(one);
+        plain
+            .chars()
+            .all(is_plain)
+            .then(|| self.pattern.replace("\\.", "."))
+    }
 }
 
 /// A file of specifications.
@@ -221,9 +239,6 @@ fn read(text: &str, flavour: Flavour, reporter: &Reporter<'_>) -> Option<Vec<Ent
             return None;
         }
     }
-    if count == 0 {
-        return reporter.refuse(begin(), SpecificationMistake::NoSpecification);
-    }
     Some(entries)
 }
 
@@ -258,31 +273,46 @@ fn read_line(
     };
     let label = match (flavour, label) {
         (Flavour::Contexts, (_, "<<none>>")) => None,
-        (Flavour::Contexts, (span, context)) => match format!("sebsd/{context}").parse::<Label>() {
-            Ok(label) => Some(label),
-            Err(error) => return reporter.refuse(at(span), error.mistake),
-        },
+        // Commas divide the elements of a label.
+        (Flavour::Contexts, (span, context)) => {
+            match format!("sebsd/{}", context.replace(',', "+")).parse::<Label>() {
+                Ok(label) => Some(label),
+                Err(error) => return reporter.refuse(at(span), error.mistake),
+            }
+        }
         (Flavour::Labels, (span, text)) => match text.parse::<Label>() {
-            Ok(label) => Some(label),
+            Ok(label) => match label.check_values() {
+                Ok(()) => Some(label),
+                Err((_, mistake)) => return reporter.refuse(at(span), mistake),
+            },
             Err(error) => return reporter.refuse(within(span, error.span), error.mistake),
         },
     };
-    check(pattern, reporter)?;
+    let translated = check(pattern, reporter)?;
     Some(Entry {
         line: number,
         pattern: pattern.1.to_owned(),
+        translated,
         kind,
         label,
     })
 }
 
-/// Refuses a pattern that is none by itself. In the set it stands between `^(?:` and `)$`, which it must
-/// not be able to close.
-fn check((span, pattern): (Span, &str), reporter: &Reporter<'_>) -> Option<()> {
-    let mut alone = RegexBuilder::new(pattern);
+/// A pattern in the syntax of `regex`. Refuses one that is none, or is too large by itself.
+fn check((span, pattern): (Span, &str), reporter: &Reporter<'_>) -> Option<String> {
+    let translated = match posix::translated(pattern) {
+        Ok(translated) => translated,
+        Err(PatternMistake { offset, reason }) => {
+            let reason = shown(MOST_OF_REASON, &reason);
+            let (offset, length) = (span.offset + offset, 1);
+            let mistake = SpecificationMistake::InvalidPattern { reason };
+            return reporter.refuse(at(Span { offset, length }), mistake);
+        }
+    };
+    let mut alone = RegexBuilder::new(&translated);
     alone.unicode(false).size_limit(MAXIMUM_PATTERN_MEMORY / 64);
     match alone.build() {
-        Ok(_) => Some(()),
+        Ok(_) => Some(translated),
         Err(error) => reporter.refuse(at(span), pattern_mistake(&error)),
     }
 }
@@ -290,7 +320,7 @@ fn check((span, pattern): (Span, &str), reporter: &Reporter<'_>) -> Option<()> {
 fn compile(entries: &[Entry], reporter: &Reporter<'_>) -> Option<RegexSet> {
     let whole = entries
         .iter()
-        .map(|entry| format!("^(?:{})$", entry.pattern));
+        .map(|entry| format!("^(?:{})$", entry.translated));
     let mut set = RegexSetBuilder::new(whole);
     set.unicode(false)
         .dot_matches_new_line(true)
@@ -308,7 +338,7 @@ fn pattern_mistake(error: &regex::Error) -> SpecificationMistake {
             // Before its last line it shows the pattern, which the place shows, too.
             let text = error.to_string();
             let last = text.lines().last().unwrap_or_default();
-            let reason = shown(100, last.trim_start_matches("error: "));
+            let reason = shown(MOST_OF_REASON, last.trim_start_matches("error: "));
             SpecificationMistake::InvalidPattern { reason }
         }
     }
@@ -389,7 +419,42 @@ mod tests {
         let expected = "sebsd/system_u:object_r:etc_t:s0-s0:c0.c1023";
         assert_eq!(label(b"/etc/motd").unwrap().to_string(), expected);
         assert_eq!(label(b"/etc/x"), None);
+        // Commas divide the elements of a label.
+        let file = parse("/srv system_u:object_r:srv_t:s0:c1,c2\n", Flavour::Contexts).unwrap();
+        let label = file.entries()[0].label.clone().unwrap().to_string();
+        assert_eq!(label, "sebsd/system_u:object_r:srv_t:s0:c1+c2");
         assert!(parse("/etc/x <<none>>\n", Flavour::Labels).is_err());
+    }
+
+    #[test]
+    fn a_file_without_a_specification_matches_nothing() {
+        for text in ["", "# nothing\n\n"] {
+            for flavour in [Flavour::Labels, Flavour::Contexts] {
+                let file = parse(text, flavour).unwrap();
+                assert_eq!(found(&file, b"/"), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_pattern_without_special_characters_is_a_path() {
+        let paths = [
+            r"/usr/sbin/nginx",
+            r"/lib/a\.so\.1",
+            "/a.b",
+            "/a(/.*)?",
+            r"/a\+",
+        ];
+        let literal = |path: &str| labels(&format!("{path} a/x\n")).entries()[0].literal();
+        let found = paths.map(literal);
+        let expected = [
+            Some("/usr/sbin/nginx"),
+            Some("/lib/a.so.1"),
+            None,
+            None,
+            None,
+        ];
+        assert_eq!(found, expected.map(|path| path.map(str::to_owned)));
     }
 
     #[test]
@@ -434,23 +499,23 @@ mod tests {
                 "\n/a biba/low,mls\n",
                 "specs:2:13: the element `mls` has no value",
             ),
+            ("/a biba/65536\n", "specs:1:4: `65536` is not a grade"),
             (
                 "/a( biba/low\n",
-                "specs:1:1: the pattern is not a regular expression: unclosed group",
+                "specs:1:3: the pattern is not a regular expression: the group is not closed",
             ),
             (
                 "/a)|(?:b biba/low\n",
-                "specs:1:1: the pattern is not a regular expression: unopened group",
+                "specs:1:3: the pattern is not a regular expression: `)` closes no group",
             ),
             (
                 "/a\u{7f} biba/low\n",
                 "specs:1:3: the line has the invisible character U+007F",
             ),
             (
-                "(((a{1000}){1000}){1000}) biba/low\n",
+                "(((a{250}){250}){250}) biba/low\n",
                 "specs:1:1: the pattern, or all patterns",
             ),
-            ("# nothing\n", "specs:1:1: the file has no specification"),
         ] {
             let found = parse(text, Flavour::Labels).unwrap_err();
             assert_eq!(found.len(), 1, "{found:?}");

@@ -68,6 +68,22 @@ pub enum TypedValue {
 }
 
 impl ElementKind {
+    /// The kinds of values of Usher's own modules, as each declares it (bpf/mac/modules).
+    pub const OF_MODULES: [(&str, Self); 5] = [
+        ("biba", Self::Levels),
+        ("mls", Self::Levels),
+        ("lomac", Self::Auxiliary),
+        ("partition", Self::Number),
+        ("te", Self::Name),
+    ];
+
+    /// The kind of the values of one of Usher's own modules; none for others, which the kernel knows while they are in
+    /// force.
+    pub fn of_module(name: &str) -> Option<Self> {
+        let known = Self::OF_MODULES.iter().find(|(module, _)| *module == name);
+        known.map(|(_, kind)| *kind)
+    }
+
     /// Reads a value of this kind.
     ///
     /// # Errors
