@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr, getxattr, lgetxattr, lsetxattr, setxattr};
 use rustix::io::Errno;
-use usher_label::{Label, LabelError, LabelMistake, MAXIMUM_TEXT};
+use usher_label::{Label, LabelError, LabelMistake, MAXIMUM_TEXT, ValueMistake};
+use usher_language::Mistake;
 
 /// The name of the attribute. Kernel programs may read `security.bpf.*` (Linux 6.13).
 pub const ATTRIBUTE: &str = "security.bpf.mac";
@@ -82,6 +83,14 @@ pub enum FileLabelError {
          `te` are declared, and put in force by `usher policy apply`)"
     )]
     Invalid,
+    /// No module takes the value, whether it is in force or not.
+    #[error("the label `{element}`: {mistake}; {remedy}", remedy = .mistake.remedy())]
+    Value {
+        /// The element.
+        element: String,
+        /// The mistake in its value.
+        mistake: ValueMistake,
+    },
     /// There is no room for the attribute or for a new element.
     #[error(
         "the file system has no room for its label, or a module has as many elements as the kernel keeps: use \
@@ -99,7 +108,7 @@ impl FileLabelError {
         match self {
             Self::NotSupported => Errno::OPNOTSUPP,
             Self::Malformed(_) => Errno::BADMSG,
-            Self::Empty | Self::Invalid => Errno::INVAL,
+            Self::Empty | Self::Invalid | Self::Value { .. } => Errno::INVAL,
             Self::TooLarge(_) | Self::NoRoom => Errno::NOSPC,
             Self::NotPermitted => Errno::PERM,
             Self::Contended => Errno::AGAIN,
@@ -141,9 +150,7 @@ impl LabelledFile<'_> {
     ///
     /// The file has its old label then.
     pub fn set(&self, partial: &Label) -> Result<Change, FileLabelError> {
-        if partial.is_empty() {
-            return Err(FileLabelError::Empty);
-        }
+        require_sound(partial)?;
         for _ in 0..TRIES {
             let before = self.label()?;
             let whole = before.as_ref().unwrap_or(&Label::default()).with(partial);
@@ -170,9 +177,7 @@ impl LabelledFile<'_> {
     ///
     /// The file has its old label then.
     pub fn replace(&self, whole: &Label) -> Result<Change, FileLabelError> {
-        if whole.is_empty() {
-            return Err(FileLabelError::Empty);
-        }
+        require_sound(whole)?;
         let change = match self.label() {
             Ok(Some(before)) if before == *whole => return Ok(Change::Unchanged),
             Ok(Some(before)) => Change::Changed(before),
@@ -189,9 +194,7 @@ impl LabelledFile<'_> {
     ///
     /// The file has no label then.
     pub fn set_first(&self, whole: &Label) -> Result<bool, FileLabelError> {
-        if whole.is_empty() {
-            return Err(FileLabelError::Empty);
-        }
+        require_sound(whole)?;
         match self.write(whole, XattrFlags::CREATE) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
@@ -239,6 +242,15 @@ impl LabelledFile<'_> {
             Self::Handle(file) => setxattr(of_handle(file), ATTRIBUTE, text, flags),
         }
     }
+}
+
+/// Requires elements, and values that their modules take, also while those are not in force.
+fn require_sound(label: &Label) -> Result<(), FileLabelError> {
+    if label.is_empty() {
+        return Err(FileLabelError::Empty);
+    }
+    let checked = label.check_values();
+    checked.map_err(|(element, mistake)| FileLabelError::Value { element, mistake })
 }
 
 /// A path to the file of a descriptor, even if that file is a symbolic link.

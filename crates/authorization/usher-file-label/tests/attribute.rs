@@ -63,6 +63,29 @@ fn a_link_has_a_label_of_its_own() {
 }
 
 #[test]
+fn a_value_that_its_module_does_not_take_is_refused() {
+    for folder in folders() {
+        let path = folder.path().join("file");
+        File::create(&path).unwrap();
+        let file = LabelledFile::Path(&path);
+        for refused in [
+            file.set(&label("biba/65536")),
+            file.replace(&label("mls/low,biba/65536")),
+        ] {
+            let error = refused.unwrap_err();
+            assert_eq!(error.errno(), Errno::INVAL);
+            let told = error.to_string();
+            assert!(
+                told.starts_with("the label `biba/65536`: `65536` is not a grade"),
+                "{told}"
+            );
+        }
+        assert_eq!(file.label(), Ok(None));
+        assert_eq!(file.set(&label("biba/65535,own/65536")), Ok(Change::First));
+    }
+}
+
+#[test]
 fn a_dangling_link_is_labelled_and_not_followed() {
     for folder in folders() {
         let link = folder.path().join("link");

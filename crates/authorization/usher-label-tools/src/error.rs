@@ -35,6 +35,9 @@ pub(crate) enum ToolError {
     Detour(String),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// Labels of what was opened are reached by it.
+    #[error("/proc/self/fd: {0}; labels are reached by it: mount -t proc proc /proc")]
+    NoProc(io::Error),
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
     /// The path is as for a terminal.

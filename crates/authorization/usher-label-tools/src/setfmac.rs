@@ -11,7 +11,7 @@ use usher_file_label::{Change, FileLabelError, LabelledFile};
 use usher_label::Label;
 
 use crate::output::{Output, of_path};
-use crate::walk::{Manner, Onward, handle_of, walk};
+use crate::walk::{Manner, Onward, handle_of, require_proc, walk};
 
 /// Set the label of files.
 ///
@@ -60,6 +60,14 @@ impl Arguments {
                 return ExitCode::FAILURE;
             }
         };
+        if let Err((element, mistake)) = label.check_values() {
+            output.complain(&FileLabelError::Value { element, mistake });
+            return ExitCode::FAILURE;
+        }
+        if let Err(error) = require_proc() {
+            output.complain(&error);
+            return ExitCode::FAILURE;
+        }
         let mut failures = 0_u64;
         for path in &self.files {
             let onward = match self.recursive {

@@ -17,7 +17,7 @@ use usher_label::{Flavour, Label, Match, Specification, SpecificationSet};
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::error::ToolError;
 use crate::output::{Output, hexadecimal, of_path, shown};
-use crate::walk::{Manner, Onward, Step, Visited, walk};
+use crate::walk::{Manner, Onward, Step, Visited, require_proc, walk};
 
 /// How many files may pass before the checkpoint is written again.
 const FILES_OF_A_CHECKPOINT: u64 = 4096;
@@ -170,6 +170,7 @@ impl Arguments {
             check_path(tree)?;
         }
         let (set, run) = self.specifications()?;
+        require_proc()?;
         let (checkpoint, position) = match &self.checkpoint {
             None => (None, None),
             Some(file) => {

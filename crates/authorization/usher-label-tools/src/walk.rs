@@ -11,7 +11,24 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use usher_label::FileKind;
 
+use crate::error::ToolError;
+
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Where the descriptors of a process have names, by which the attributes of what O_PATH opened are reached.
+const DESCRIPTORS: &str = "/proc/self/fd";
+
+/// Requires /proc, without which every file would be blamed.
+///
+/// # Errors
+/// It is not mounted.
+pub(crate) fn require_proc() -> Result<(), ToolError> {
+    match Path::new(DESCRIPTORS).try_exists() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(ToolError::NoProc(Errno::NOENT.into())),
+        Err(error) => Err(ToolError::NoProc(error)),
+    }
+}
 
 /// A file of the tree.
 #[derive(Debug)]
