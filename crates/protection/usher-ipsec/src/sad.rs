@@ -37,11 +37,12 @@ impl Sas {
         self.0.get(&(from, to, reqid(class))).copied()
     }
 
-    /// Returns whether some address sends to this one by a class.
+    /// The receivers of all SAs, each with the class.
     #[must_use]
-    pub fn is_with(&self, to: IpAddr, class: Class) -> bool {
-        let mut keys = self.0.keys();
-        keys.any(|(_, receiver, number)| (*receiver, *number) == (to, reqid(class)))
+    pub fn receivers(&self) -> BTreeSet<(Class, IpAddr)> {
+        let keys = self.0.keys();
+        keys.filter_map(|(_, to, number)| Some((class_of(*number)?, *to)))
+            .collect()
     }
 
     fn take(&mut self, info: &UserSaInfo, attributes: &[u16]) {
@@ -143,6 +144,10 @@ mod tests {
         ] {
             sas.take(&info, attributes);
         }
+        assert_eq!(
+            sas.receivers(),
+            BTreeSet::from([(CLASS, b.parse().unwrap())])
+        );
         let between =
             |from: &str, to: &str| sas.between(from.parse().unwrap(), to.parse().unwrap(), CLASS);
         let expected = Sa {

@@ -195,7 +195,10 @@ impl Force {
                 require_mask(ipsec, mask)?;
                 self.set_own_addresses(ipsec);
                 match ipsec.sas() {
-                    Ok(sas) => state.negotiated.note_present(&sas, &hosts, &optional),
+                    Ok(sas) => {
+                        let receivers = sas.receivers();
+                        state.negotiated.note_present(&receivers, &hosts, &optional);
+                    }
                     Err(error) => {
                         tracing::error!(%error, "peers that have SAs are held once they have new ones");
                     }

@@ -13,7 +13,6 @@ use serde::Deserialize;
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_ike::Peer;
-use usher_ipsec::Sas;
 use usher_policy::protection::Class;
 
 use crate::kept;
@@ -94,11 +93,17 @@ impl Negotiated {
     }
 
     /// Notes hosts that have SAs of classes that the policy has as `optional`: no notice comes again.
-    pub(super) fn note_present(&mut self, sas: &Sas, hosts: &[Peer], classes: &[Class]) {
+    /// `receivers` are those of the SAs.
+    pub(super) fn note_present(
+        &mut self,
+        receivers: &BTreeSet<(Class, IpAddr)>,
+        hosts: &[Peer],
+        classes: &[Class],
+    ) {
         for host in hosts {
             for class in classes {
                 let mut addresses = host.addresses.iter().map(IpAddr::to_canonical);
-                if addresses.any(|address| sas.is_with(address, *class)) {
+                if addresses.any(|address| receivers.contains(&(*class, address))) {
                     self.insert(host.name.clone(), *class);
                 }
             }
@@ -189,6 +194,19 @@ mod tests {
         next.keep_only(&BTreeSet::from([peers[1].name.clone()]));
         next.save(&path);
         assert!(Negotiated::load(&path).held(&peers, &all).is_empty());
+    }
+
+    #[test]
+    fn hosts_that_have_sas_already_are_noted() {
+        let peers = [peer("a", 1), peer("b", 2)];
+        let mut negotiated = Negotiated::default();
+        let receivers = BTreeSet::from([
+            (ENCRYPTION, peers[0].addresses[0]),
+            (AUTHENTICATION, peers[1].addresses[0]),
+        ]);
+        negotiated.note_present(&receivers, &peers, &[ENCRYPTION]);
+        let held = [(ENCRYPTION, peers[0].addresses[0])];
+        assert_eq!(negotiated.held(&peers, &Class::ALL), held);
     }
 
     #[test]

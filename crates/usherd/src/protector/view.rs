@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
-use usher_ipsec::{IpsecError, Sas, Unheld, UnheldReason};
+use usher_ipsec::{IpsecError, Unheld, UnheldReason};
 use usher_local::requests::{ApplicationView, ProtectionView};
 use usher_policy::Policy;
-use usher_policy::protection::{Report, Tables};
+use usher_policy::protection::{Class, Report, Tables};
 
 use super::force::Force;
 use super::last_answers;
@@ -125,8 +125,12 @@ impl Force {
             let unheld = ipsec.unheld().iter();
             view.troubles
                 .extend(unheld.map(|unheld| of_unheld(unheld, seen)));
-            view.troubles
-                .extend(of_held(hosts, tables, negotiated, &ipsec.sas()?));
+            view.troubles.extend(of_held(
+                hosts,
+                tables,
+                negotiated,
+                &ipsec.sas()?.receivers(),
+            ));
             for sysctl in ipsec.changed_sysctls()? {
                 view.troubles.push(format!(
                     "the sysctl {sysctl} was changed: answers may leave without protection, or be \
@@ -197,7 +201,7 @@ fn of_held(
     peers: &BTreeMap<HostName, BTreeSet<IpAddr>>,
     tables: &Tables,
     negotiated: &Negotiated,
-    sas: &Sas,
+    receivers: &BTreeSet<(Class, IpAddr)>,
 ) -> Vec<String> {
     let optional = optional(tables);
     let pairs = peers
@@ -208,7 +212,7 @@ fn of_held(
         is_held
             && !addresses
                 .iter()
-                .any(|address| sas.is_with(*address, *class))
+                .any(|address| receivers.contains(&(*class, *address)))
     });
     let without: Vec<_> = without.collect();
     let named = without.iter().take(MOST_HELD).map(|((host, _), class)| {
