@@ -147,6 +147,9 @@ pub enum Failure {
 
 fn needs_root(error: &io::Error) -> &'static str {
     match error.kind() {
+        io::ErrorKind::PermissionDenied if rustix::process::geteuid().is_root() => {
+            "; root itself is refused: by the file system, or by a security module"
+        }
         io::ErrorKind::PermissionDenied => "; run this as root",
         _ => "",
     }

@@ -58,7 +58,10 @@ fn remedy(error: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "; make room: until then nothing new is logged, and the log keeps its records"
         }
-        io::ErrorKind::PermissionDenied => "; run this as root",
+        io::ErrorKind::PermissionDenied => {
+            "; only root and the recorder's account may use the log. If the recorder is refused, the log \
+             belongs to another account, as after a restore: `usher init` gives it back"
+        }
         _ => "",
     }
 }

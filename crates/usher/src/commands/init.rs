@@ -1,4 +1,5 @@
-//! `usher init`: prepares a host. It keeps what exists, and may run again.
+//! `usher init`: prepares a host. It keeps what exists, and may run again, also to put the owners of
+//! restored files right.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -12,13 +13,15 @@ use usher_local::paths;
 use usher_local::roles::{self, ROLES};
 use zeroize::Zeroizing;
 
+use super::owners;
 use crate::accounts;
 use crate::failure::{At, Failure};
 use crate::output::Output;
 
 const EXAMPLE: &str = include_str!("example.policy");
 
-/// Makes folders, accounts, the host key, the IKE key and the log's key.
+/// Makes folders, accounts, the host key, the IKE key and the log's key. Gives the log and the users' keys
+/// to their accounts.
 ///
 /// # Errors
 /// When something cannot be made. The next run continues with the rest.
@@ -49,9 +52,14 @@ pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
     let public = make_host_key(&name)?;
     let ike = make_ike_key(&name)?;
     make_log_key(&name)?;
-    let value = serde_json::json!({ "host": name, "public_key": public, "ike_key": ike });
+    let repaired = owners::repair()?;
+    let value = serde_json::json!({
+        "host": name, "public_key": public, "ike_key": ike, "repaired": repaired,
+    });
     output.print(&value, || {
-        format!(
+        let given = repaired.iter();
+        let given = given.map(|path| format!("given to its account: {}\n", path.display()));
+        given.collect::<String>() + &format!(
             "This host is ready. Its public key:\n\n{public}\n\nIts IKE key, for its `host` block \
              (`application` blocks need it):\n\nike-key \"{ike}\";\n\nNext: make this host and the \
              others known (usher host add), write the policy ({}),\nmake users known (usher user \

@@ -19,6 +19,7 @@ pub mod init;
 pub mod key_list;
 mod listed_programs;
 pub mod log;
+mod owners;
 pub mod policy;
 pub mod removal;
 pub mod show;

@@ -4,6 +4,7 @@ mod policies;
 #[path = "../reading/mod.rs"]
 mod reading;
 mod removing;
+mod restoring;
 #[path = "../users/mod.rs"]
 mod users;
 
