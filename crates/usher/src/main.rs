@@ -124,6 +124,9 @@ enum PolicyCommand {
         /// Change nothing; print who would gain or lose access, and which live connections would end
         #[arg(long)]
         dry_run: bool,
+        /// Also if a service takes the port of an SSH server, or the one of this session
+        #[arg(long)]
+        take_ssh_port: bool,
     },
     /// Print the policy in force, in its canonical form
     Show,
@@ -165,11 +168,15 @@ fn main() -> ExitCode {
         Command::Host(HostCommand::Remove { name }) => commands::host::remove(&output, &name),
         Command::Host(HostCommand::List) => commands::host::show(&output),
         Command::Policy(PolicyCommand::Check { files }) => commands::policy::check(&output, &files),
-        Command::Policy(PolicyCommand::Apply { dry_run: false }) => {
-            commands::policy::apply(&output)
-        }
-        Command::Policy(PolicyCommand::Apply { dry_run: true }) => {
-            let told = commands::dry_run::run(&output).map(ExitCode::from);
+        Command::Policy(PolicyCommand::Apply {
+            dry_run: false,
+            take_ssh_port,
+        }) => commands::policy::apply(&output, take_ssh_port),
+        Command::Policy(PolicyCommand::Apply {
+            dry_run: true,
+            take_ssh_port,
+        }) => {
+            let told = commands::dry_run::run(&output, take_ssh_port).map(ExitCode::from);
             return told.unwrap_or_else(|failure| failure.report_unanswered(json));
         }
         Command::Policy(PolicyCommand::Show) => commands::show::run(&output),

@@ -2,8 +2,8 @@
 
 mod greeter;
 
-use greeter::{Result, topology};
-use usher_lab::{Host, Role};
+use greeter::{Result, topology, topology_for};
+use usher_lab::{Host, Mail, PATIENCE, Role, Running};
 
 /// The result of binding each of these, in one word.
 fn binds(host: &Host, user: &str, places: &[(&str, u16)]) -> Result<Vec<String>> {
@@ -85,5 +85,136 @@ fn no_process_replaces_the_proxy_while_it_does_not_run() -> Result {
         .user("alice")
         .run()?;
     assert_eq!(greeted.stdout.trim(), "2001", "{}", greeted.stderr);
+    Ok(())
+}
+
+/// The greeter at port 7000, for `usher connect`.
+fn greeting() -> Result<Mail> {
+    topology_for("client greeter { users mail; service greeter at mailhost port 7000; }\n")
+}
+
+/// Listens, and answers each connection with a shell of root if it is told so.
+const SERVER: &str = r#"
+import os, socket, sys
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("0.0.0.0", int(sys.argv[1])))
+listener.listen()
+print("listening", flush=True)
+connection, _ = listener.accept()
+listener.close()
+for number in 0, 1, 2:
+    os.dup2(connection.fileno(), number)
+os.execv("/bin/sh", ["sh"])
+"#;
+
+/// Starts a server of mailhost under a program name of its own.
+fn serve(mail: &Mail, program: &str, port: u16) -> Result<Running> {
+    let path = format!("/var/lib/{program}");
+    mail.mailhost.run(["cp", "/usr/bin/python3", &path])?;
+    let command = mail
+        .mailhost
+        .command([&path, "-c", SERVER, &port.to_string()]);
+    let mut server = command.spawn()?;
+    server.read_past("listening", PATIENCE)?;
+    Ok(server)
+}
+
+/// Moves the greeter to a port, and returns the exit status and the messages of a command.
+fn at_port(mail: &Mail, port: u16, command: &[&str]) -> Result<(Option<i32>, String)> {
+    let policy = format!(
+        "service greeter {{ program \"/usr/bin/python3\" \"/var/lib/greeter.py\"; listen {port}; \
+         style user; users mail; hosts laptop; }}\n"
+    );
+    let path = "/etc/usher/policy.d/greeter.policy";
+    mail.mailhost.write(path, policy)?;
+    let output = mail.mailhost.command(command).run()?;
+    Ok((output.status.code(), output.stderr))
+}
+
+const CHECK: &[&str] = &["usher", "policy", "check"];
+const APPLY: &[&str] = &["usher", "policy", "apply"];
+const TAKE: &[&str] = &["usher", "policy", "apply", "--take-ssh-port"];
+const DRY_RUN: &[&str] = &["usher", "policy", "apply", "--dry-run"];
+
+#[test]
+fn a_server_whose_port_a_service_takes_is_named() -> Result {
+    let mail = greeting()?;
+    let mut server = serve(&mail, "mailer", 7500)?;
+    let named = "/var/lib/mailer (pid ";
+    let said = "listens at port 7500 already";
+    for command in [CHECK, APPLY] {
+        let (code, warnings) = at_port(&mail, 7500, command)?;
+        assert_eq!(code, Some(0), "{warnings}");
+        assert!(
+            warnings.contains(named) && warnings.contains(said),
+            "{warnings}"
+        );
+        assert!(warnings.contains("greeter.policy:1:"), "{warnings}");
+    }
+    server.end()?;
+    // The service's own listeners, of the keeper and of a worker, are no other server.
+    let greeted = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:greeter"]);
+    drop(greeted.user("alice").run()?);
+    for (port, command) in [(7500, CHECK), (7501, APPLY), (7501, CHECK)] {
+        let (code, warnings) = at_port(&mail, port, command)?;
+        assert_eq!(code, Some(0), "{warnings}");
+        assert!(!warnings.contains("already"), "{warnings}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_port_of_ssh_is_taken_only_if_that_is_said() -> Result {
+    let mail = greeting()?;
+    let mut server = serve(&mail, "sshd", 7600)?;
+    for (command, code) in [(APPLY, 1), (DRY_RUN, 2)] {
+        let (status, said) = at_port(&mail, 7600, command)?;
+        assert_eq!(status, Some(code), "{said}");
+        if command == APPLY {
+            assert!(said.contains("would take port 7600"), "{said}");
+            assert!(said.contains("/var/lib/sshd (pid "), "{said}");
+            assert!(said.contains("--take-ssh-port"), "{said}");
+        }
+        let shown = mail.mailhost.run(["usher", "policy", "show"])?.stdout;
+        assert!(shown.contains("listen 7000"), "{shown}");
+    }
+    // Another port is free.
+    assert_eq!(at_port(&mail, 7601, APPLY)?.0, Some(0));
+    let (code, warnings) = at_port(&mail, 7600, TAKE)?;
+    assert_eq!(code, Some(0), "{warnings}");
+    assert!(
+        warnings.contains("listens at port 7600 already"),
+        "{warnings}"
+    );
+    // It is taken already.
+    let (code, warnings) = at_port(&mail, 7600, APPLY)?;
+    assert_eq!(code, Some(0), "{warnings}");
+    server.end()?;
+    Ok(())
+}
+
+#[test]
+fn the_port_of_the_administrators_session_is_not_taken() -> Result {
+    let mail = greeting()?;
+    let _server = serve(&mail, "telnetd", 7600)?;
+    let address = format!("TCP:{}:7600", mail.mailhost.ipv4());
+    let mut session = mail.laptop.command(["socat", "STDIO", &address]).spawn()?;
+    // In the session: the same command succeeds for another port.
+    for (port, line) in [(7600, "7600: 1"), (7601, "7601: 0")] {
+        let text = format!(
+            "sed -i 's/listen [0-9]*/listen {port}/' /etc/usher/policy.d/greeter.policy; \
+             (sh -c 'usher policy apply'; echo \"{port}: $?\")\n"
+        );
+        session.write(text)?;
+        let said = session.read_past(line, PATIENCE)?;
+        if port == 7600 {
+            assert!(said.contains("this session is connected by it"), "{said}");
+        }
+    }
+    // Outside of it nothing stands against the port.
+    assert_eq!(at_port(&mail, 7600, APPLY)?.0, Some(0));
     Ok(())
 }

@@ -50,17 +50,21 @@ struct Forecast {
     refusal: Option<Failure>,
 }
 
-/// Prints the forecast. The exit code says whether an apply would be refused, a user gains or loses
+/// Prints the forecast of an apply with the same `take_ssh_port`. The exit code says whether an apply would be refused, a user gains or loses
 /// access, or a session would end.
 ///
 /// # Errors
 /// As [`policy::candidate`]; when the keeper runs and does not answer.
-pub fn run(output: &Output) -> Result<u8, Failure> {
+pub fn run(output: &Output, take_ssh_port: bool) -> Result<u8, Failure> {
     let lock = configuration::lock()?;
     let (mut candidate, checked) = policy::candidate()?;
     let present = configuration::in_force()?;
     candidate.generation = present.generation + 1;
-    let refusal = configuration::refusal(&candidate, &checked.policy);
+    let ssh = match take_ssh_port {
+        true => None,
+        false => policy::spare_ssh(&checked).err(),
+    };
+    let refusal = ssh.or_else(|| configuration::refusal(&candidate, &checked.policy));
     let (would_end, keeper_runs) = would_end(&candidate)?;
     drop(lock);
     let differs = differs(&present, &candidate);

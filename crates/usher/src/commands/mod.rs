@@ -21,6 +21,7 @@ mod listed_programs;
 pub mod log;
 mod owners;
 pub mod policy;
+mod ports_in_use;
 pub mod removal;
 pub mod show;
 mod this_host;

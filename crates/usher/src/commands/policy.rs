@@ -14,7 +14,7 @@ use usher_policy::{Need, Policy};
 
 use super::configuration::{self, OnRefusal};
 use super::warning::{Warning, with_places};
-use super::{groups, this_host};
+use super::{groups, ports_in_use, this_host};
 use crate::accounts;
 use crate::failure::Failure;
 use crate::output::{Output, warn};
@@ -109,10 +109,13 @@ fn summary(policy: &Policy) -> Option<String> {
     (!counts.is_empty()).then(|| counts.join(", "))
 }
 
-/// Puts the policy folder in force.
-pub fn apply(output: &Output) -> Result<(), Failure> {
+/// Puts the policy folder in force. `take_ssh_port`: also if a service has the port of an SSH server.
+pub fn apply(output: &Output, take_ssh_port: bool) -> Result<(), Failure> {
     let lock = configuration::lock()?;
     let (fresh, checked) = candidate()?;
+    if !take_ssh_port {
+        spare_ssh(&checked)?;
+    }
     let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)?;
     output.print(&outcome, || configuration::describe(&outcome));
     for trouble in troubles_of_protection(&checked.policy) {
@@ -161,6 +164,20 @@ pub fn candidate() -> Result<(Applied, Checked), Failure> {
         warn(&warning);
     }
     Ok((fresh, checked.enforceable()?))
+}
+
+/// Refuses a configuration that would take the port by which administrators log in, unless the one in force
+/// has it already.
+///
+/// # Errors
+/// As [`ports_in_use::spare_ssh`], or when the configuration in force cannot be read.
+pub fn spare_ssh(checked: &Checked) -> Result<(), Failure> {
+    // A configuration that this version cannot read has taken nothing.
+    let in_force = configuration::in_force()?.check().ok();
+    ports_in_use::spare_ssh(
+        &checked.policy,
+        in_force.as_ref().map(|present| &present.policy),
+    )
 }
 
 /// Warnings about the policy itself, at this time.

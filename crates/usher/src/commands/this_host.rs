@@ -13,7 +13,7 @@ use usher_system::sandbox::confines_files;
 
 use super::listed_programs::fault_of_program;
 use super::warning::Warning;
-use super::{configuration, governed_scripts, governed_sockets, listed_programs};
+use super::{configuration, governed_scripts, governed_sockets, listed_programs, ports_in_use};
 use crate::accounts;
 use crate::probe::lacks;
 
@@ -22,6 +22,7 @@ pub fn warnings(policy: &Policy) -> Vec<Warning> {
     let mut warnings: Vec<Warning> = without_this_host(policy).into_iter().collect();
     warnings.extend(services_that_cannot_run(policy));
     warnings.extend(services_at_ports_given_out(policy));
+    warnings.extend(ports_in_use::warnings(policy));
     warnings.extend(services_without_connect(policy));
     warnings.extend(listed_programs::of_no_use(policy));
     warnings.extend(modules_that_wait(policy));

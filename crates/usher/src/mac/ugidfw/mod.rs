@@ -243,8 +243,10 @@ fn change(
         &rules,
         former.sources.iter().all(|source| is_own(&source)),
     )?;
-    let outcome = policy::candidate()
-        .and_then(|(fresh, _)| configuration::put_in_force(&lock, fresh, OnRefusal::RollBack));
+    let outcome = policy::candidate().and_then(|(fresh, checked)| {
+        policy::spare_ssh(&checked)?;
+        configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)
+    });
     let outcome = match outcome {
         Ok(outcome) => outcome,
         // It is in force all the same.
