@@ -219,6 +219,7 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	int sk_err;
+	kuid_t sk_uid;
 	struct bpf_local_storage *sk_bpf_storage;
 };
 

@@ -109,6 +109,12 @@ struct usher_asker {
 	__u64 program;
 };
 
+/* The user who made a connection's socket. */
+struct usher_owner {
+	__u32 uid; /* in the initial user namespace */
+	__u32 known; /* 0: sockets of two users have tried to connect with these endpoints */
+};
+
 enum usher_event {
 	USHER_EVENT_HELD = 1,
 	USHER_EVENT_OVER = 2, /* established or abandoned */
@@ -196,5 +202,6 @@ _Static_assert(sizeof(struct usher_hold) == 48, "usher_hold");
 _Static_assert(sizeof(struct usher_report) == 216, "usher_report");
 _Static_assert(sizeof(struct usher_listed_key) == 16, "usher_listed_key");
 _Static_assert(sizeof(struct usher_asker) == 8, "usher_asker");
+_Static_assert(sizeof(struct usher_owner) == 8, "usher_owner");
 
 #endif

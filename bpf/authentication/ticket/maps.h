@@ -77,6 +77,22 @@ USHER_MAP(told, LRU_HASH, 0, 1, struct usher_connection, __u32);
  * space keeps no descriptor of the table once they are entered. */
 SOCKET_TABLE(senders, __u32);
 
+/*
+ * The addresses at which the client proxy listens (owners.h). The value is unused. Limit: set
+ * before loading. Full: user space gets the error, and connections to the rest have no noted owner.
+ */
+HASH_TABLE(relayed, 1, struct usher_destination, __u32);
+
+/*
+ * Owners of connections that are being made to an address in `relayed`. Key: the endpoints. Limit:
+ * as `gates`. Full: the oldest entry makes room, and that connection has no noted owner.
+ */
+USHER_MAP(connecting_owners, LRU_HASH, 0, 1, struct usher_connection, struct usher_owner);
+
+/* The owner of the other end. Key: the proxy's socket, whose end removes the entry. Limit: the
+ * memory for options of the socket. Full: the connection has no noted owner. */
+SOCKET_TABLE(owners, struct usher_owner);
+
 /* Counters of events, one copy per CPU. Key: 0. */
 CPU_TABLE(counters, 1, struct usher_ticket_counters);
 

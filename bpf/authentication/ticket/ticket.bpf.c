@@ -10,6 +10,7 @@
  *     connect_plain  does the same at connect() to destinations in `plain`, and marks the socket;
  *     write_token    writes the option into the SYN and all copies of it, masked for this
  *                    connection, and forgets it when the handshake is over;
+ *     write_token    also notes whose a connection to the client proxy is (owners.h);
  *     hold_syn       holds back a marked socket's SYN that carries no token (holding.h);
  *     identify       returns the number that identifies an open file as a program
  *                    (usher_executable.h).
@@ -43,6 +44,8 @@
 /* The network namespace whose sockets may draw: that of the holder of the tickets, set before
  * loading. A container with its own network is another host. */
 const volatile __u64 own_network = 0;
+
+#include "owners.h"
 
 static __always_inline int draw_as_asked(struct bpf_sockopt *context)
 {
@@ -191,6 +194,17 @@ static __always_inline int connecting(struct bpf_sock_ops *context,
 		return 0;
 	connection->client_port = bpf_htons(context->local_port);
 	connection->server_port = bpf_htons(bpf_ntohl(context->remote_port));
+	return 1;
+}
+
+/* The accepting side's view, as the connecting one has it. */
+static __always_inline int accepting(struct bpf_sock_ops *context,
+				     struct usher_connection *connection)
+{
+	if (!SET_ADDRESSES(connection, context, remote, local))
+		return 0;
+	connection->client_port = bpf_htons(bpf_ntohl(context->remote_port));
+	connection->server_port = bpf_htons(context->local_port);
 	return 1;
 }
 
@@ -353,12 +367,15 @@ static __always_inline void change_state(struct bpf_sock_ops *context, struct bp
 }
 
 /*
- * Hook: sockops of the cgroup, the only place that may write into a SYN. A socket without token and
- * mark costs two look-ups when it connects; callbacks are set per connection. Kernel 5.10.
+ * Hook: sockops of the cgroup, the only place that may write into a SYN, and the one that sees both
+ * ends of a connection to the proxy as it is made. A socket without token and mark costs three
+ * look-ups when it connects, and one when it is accepted; callbacks are set per connection. Kernel
+ * 5.10 (bpf_get_netns_cookie 5.15).
  */
 SEC("sockops")
 int write_token(struct bpf_sock_ops *context)
 {
+	struct usher_connection connection __aligned = {};
 	struct usher_hold *hold;
 	struct bpf_sock *socket;
 	struct drawn *token;
@@ -371,6 +388,7 @@ int write_token(struct bpf_sock_ops *context)
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
 	case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:
 	case BPF_SOCK_OPS_STATE_CB:
+	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
 		break;
 	default:
 		return 1;
@@ -378,10 +396,17 @@ int write_token(struct bpf_sock_ops *context)
 	socket = context->sk;
 	if (!socket)
 		return 1;
+	if (context->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
+		if (accepting(context, &connection))
+			note_owner(context, socket, &connection);
+		return 1;
+	}
 	token = bpf_sk_storage_get(&drawn, socket, 0, 0);
 	hold = bpf_sk_storage_get(&holds, socket, 0, 0);
 	switch (context->op) {
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
+		if (connecting(context, &connection))
+			note_connecting(context, socket, &connection);
 		/* First, so that forgetting the token does not reset the callbacks requested here.
 		 */
 		if (hold)

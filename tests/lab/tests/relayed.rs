@@ -268,3 +268,43 @@ fn one_user_does_not_keep_the_others_from_the_proxy() -> Outcome {
     many.read_past(&format!("{}\n", 3 * OPENING_OF_USER), PATIENCE)?;
     is_served(&mail)
 }
+
+/// Greets, and keeps what it receives.
+const COLLECTOR: &str = "#!/bin/sh\necho welcome\nexec cat >>\"$HOME/collected\"\n";
+
+#[test]
+fn programs_that_send_and_close_at_once_are_served() -> Outcome {
+    let mail = Lab::mail()?;
+    mail.mailhost.write_program("/var/lib/collect", COLLECTOR)?;
+    let server = "service collect { program \"/var/lib/collect\"; listen 7400; \
+        style connection; users mail; hosts laptop; }\n";
+    let client = "client collect { users mail; service collect at mailhost port 7400; }\n";
+    mail.add_policies("collect", server, client)?;
+    let send = "for i in 1 2 3 4 5 6 7 8 9 10 11; do
+            echo $USER echo $i >/dev/tcp/127.0.1.1/7400
+        done
+        logger --tcp --server 127.0.1.1 --port 7400 --rfc3164 \"$USER logger\"";
+    for user in ["alice", "bob", "carol"] {
+        let send = format!("USER={user}\n{send}");
+        mail.laptop.run_as(user, ["bash", "-c", &send])?;
+    }
+    for (user, other) in [("alice", "bob"), ("bob", "alice")] {
+        let mut collected = String::new();
+        let outcome = eventually("all of a user's lines arrive", || {
+            let path = format!("/home/{user}/collected");
+            collected = mail.mailhost.read(&path).unwrap_or_default();
+            let count = |what| collected.matches(&format!("{user} {what}")).count();
+            Ok((count("echo"), count("logger")) == (11, 1))
+        });
+        assert!(outcome.is_ok(), "{user}: {collected}");
+        assert!(!collected.contains(other), "{collected}");
+        // The server does not permit carol.
+        assert!(!collected.contains("carol"), "{collected}");
+    }
+    let proxy = mail.proxy.log()?;
+    let refused = proxy
+        .lines()
+        .filter(|line| line.contains("refused") && line.contains("user=carol"));
+    assert_eq!(refused.count(), 12, "{proxy}");
+    Ok(())
+}

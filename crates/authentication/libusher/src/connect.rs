@@ -161,6 +161,32 @@ pub fn connect_on_behalf(
     finish(&signer, socket, answer)
 }
 
+/// The uid of the user at the other end of `local`, a loopback connection that this process has accepted for
+/// a service; that end may be closed already. For the client proxy: the signer answers only its account.
+///
+/// # Errors
+/// [`ConnectError::Refused`] when the kernel does not know, or the caller is not the proxy; as
+/// [`connect_by_user`] when the signer is unavailable.
+pub fn owner_at_the_proxy(
+    local: BorrowedFd<'_>,
+    host: &HostName,
+    service: &ServiceName,
+) -> Result<u32, ConnectError> {
+    let request = LocalRequest::OwnerAtProxy {
+        host: host.clone(),
+        service: service.clone(),
+    };
+    let signer = signer()?;
+    signer
+        .send(&request.encode(), &[local])
+        .map_err(ConnectError::NoSigner)?;
+    match receive(&signer)? {
+        LocalReply::Owner { uid } => Ok(uid),
+        LocalReply::Refused(refusal) => Err(ConnectError::Refused(refusal)),
+        _ => Err(ConnectError::Protocol),
+    }
+}
+
 fn signer() -> Result<PacketSocket, ConnectError> {
     let signer = PacketSocket::connect(Path::new(paths::SIGNER_APPLICATIONS))
         .map_err(ConnectError::NoSigner)?;
@@ -193,7 +219,9 @@ fn finish(
     let server = match answer {
         LocalReply::Ready { server } => server,
         LocalReply::Refused(refusal) => return Err(ConnectError::Refused(refusal)),
-        LocalReply::Finished | LocalReply::Ticket { .. } => return Err(ConnectError::Protocol),
+        LocalReply::Finished | LocalReply::Ticket { .. } | LocalReply::Owner { .. } => {
+            return Err(ConnectError::Protocol);
+        }
     };
     // Sent in either case: the signer then releases the port.
     let connected = reachable_by(&socket, server)

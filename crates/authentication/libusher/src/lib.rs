@@ -32,7 +32,7 @@ mod service_error;
 mod table;
 mod token;
 
-pub use connect::{ConnectError, connect_by_user, connect_on_behalf};
+pub use connect::{ConnectError, connect_by_user, connect_on_behalf, owner_at_the_proxy};
 pub use service::{ByUserListener, ConnectionInfo, Reservation, UserListener, connection_info};
 pub use service_error::ServiceError;
 pub use token::draw_token;

@@ -83,6 +83,20 @@ impl Random {
     }
 }
 
+/// Makes a socket, and connects it from an address.
+fn attempt(to: SocketAddr, from: Option<SocketAddr>) -> std::io::Result<OwnedFd> {
+    let socket = socket_for(to);
+    if let Some(from) = from {
+        rustix::net::bind(&socket, &from)?;
+    }
+    rustix::net::connect(&socket, &to)?;
+    Ok(socket)
+}
+
+fn connected(to: SocketAddr, from: Option<SocketAddr>) -> OwnedFd {
+    attempt(to, from).unwrap()
+}
+
 tests! {
     fn options_of_other_levels_are_what_they_were(world) {
         std::fs::write("/proc/sys/net/ipv4/igmp_max_msf", "4000").unwrap();
@@ -312,6 +326,60 @@ tests! {
         assert_eq!(tickets.next(&key(0, v4(PORT))).unwrap(), Some(0));
         run("python3", &["-c", &format!("{draw}s.connect(('10.9.0.1', {PORT}))\n")]);
         assert_eq!(session.position(&server.syn()), 1);
+    }
+
+    fn a_closed_connections_owner_is_known_to_who_accepts_it(world) {
+        let tickets = open(world);
+        let server = Server::new();
+        let owner = |uid, to| {
+            as_user(uid, || drop(connected(to, None)));
+            let (accepted, from) = server.listener.accept().unwrap();
+            let noted = tickets.relayed().owner(accepted.as_fd()).unwrap();
+            // The kernel itself does not know any more.
+            let asked = usher_system::connections::owner(from, accepted.local_addr().unwrap());
+            assert_eq!(asked.unwrap(), None);
+            noted
+        };
+        tickets.relayed().set([v4(PORT)]).unwrap();
+        for uid in [ALICE, BOB, 0] {
+            assert_eq!(owner(uid, v4(PORT)), Some(uid));
+        }
+        // Other addresses are not the proxy's.
+        assert_eq!(owner(ALICE, v6(PORT)), None);
+        tickets.relayed().set([v6(PORT)]).unwrap();
+        assert_eq!(owner(ALICE, v6(PORT)), Some(ALICE));
+        assert_eq!(owner(ALICE, v4(PORT)), None);
+    }
+
+    fn endpoints_of_two_users_in_a_row_have_no_owner(world) {
+        let tickets = open(world);
+        tickets.relayed().set([v4(PORT)]).unwrap();
+        // Bob's connection is refused, so nobody accepts it.
+        let refused = as_user(BOB, || attempt(v4(PORT), Some(v4(40_000))).unwrap_err());
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+        as_user(ALICE, || attempt(v4(PORT), Some(v4(40_001))).unwrap_err());
+        let server = Server::new();
+        for (port, owner) in [(40_000, None), (40_001, Some(ALICE)), (40_002, Some(ALICE))] {
+            as_user(ALICE, || drop(connected(v4(PORT), Some(v4(port)))));
+            let (accepted, _) = server.listener.accept().unwrap();
+            assert_eq!(tickets.relayed().owner(accepted.as_fd()).unwrap(), owner, "{port}");
+        }
+    }
+
+    fn another_networks_connection_does_not_touch_an_owner(world) {
+        let tickets = open(world);
+        tickets.relayed().set([v4(PORT)]).unwrap();
+        let elsewhere = format!(
+            "ip link set lo up && ip address add 10.9.0.1/32 dev lo && python3 -c \
+             'import socket; s = socket.socket(); s.bind((\"10.9.0.1\", 40000)); \
+             print(s.connect_ex((\"10.9.0.1\", {PORT})))'"
+        );
+        let output = Command::new("unshare").args(["--net", "sh", "-c", &elsewhere]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "111\n", "{output:?}");
+        let server = Server::new();
+        as_user(ALICE, || drop(connected(v4(PORT), Some(v4(40_000)))));
+        let (accepted, _) = server.listener.accept().unwrap();
+        assert_eq!(tickets.relayed().owner(accepted.as_fd()).unwrap(), Some(ALICE));
     }
 
     fn the_option_is_what_the_protocol_says_for_any_connection(world) {

@@ -50,6 +50,14 @@ messages! {
         /// Lends the user's ssh-agent through the asking process while the conversation lasts: see
         /// [`crate::lending`].
         5 => Lend,
+        /// Name the user at the other end of the accompanying loopback connection, which the proxy has
+        /// accepted; the other end may be closed already. Only the proxy's account may ask this.
+        8 => OwnerAtProxy {
+            /// The host that the connection is for.
+            host: HostName,
+            /// Its service.
+            service: ServiceName,
+        },
     }
 }
 
@@ -70,6 +78,11 @@ messages! {
         132 => Ticket {
             /// Address and port of the service.
             server: SocketAddr,
+        },
+        /// The answer to [`LocalRequest::OwnerAtProxy`].
+        136 => Owner {
+            /// The user's number, in the initial user namespace.
+            uid: u32,
         },
     }
 }

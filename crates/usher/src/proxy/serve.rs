@@ -9,7 +9,7 @@ use rustix::net::sockopt;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
-use usher::connect_on_behalf;
+use usher::{connect_on_behalf, owner_at_the_proxy};
 use usher_daemon::quota::{Exhausted, Quota, Taken};
 use usher_policy::{Protocol, ProxyListener};
 
@@ -90,7 +90,7 @@ struct User {
 
 async fn serve(local: TcpStream, served: &ProxyListener, server: &Server) -> io::Result<()> {
     local.set_nodelay(true)?;
-    let user = match user_of(&local).await {
+    let user = match user_of(&local, served).await {
         Ok(user) => user,
         Err(error) => {
             abort(&local);
@@ -113,13 +113,19 @@ async fn serve(local: TcpStream, served: &ProxyListener, server: &Server) -> io:
     }
 }
 
-/// The user whose process holds the other end. Only for messages, quotas and LOGIN: the signer asks the
-/// kernel the same, and decides which user the server sees.
-async fn user_of(local: &TcpStream) -> io::Result<User> {
+/// The user whose process made the other end. Only for messages, quotas and LOGIN: the signer asks the
+/// kernel the same, and decides which user the server sees. A program that has closed its end already is
+/// known to the signer only.
+async fn user_of(local: &TcpStream, served: &ProxyListener) -> io::Result<User> {
     let (ours, theirs) = (local.local_addr()?, local.peer_addr()?);
+    let (host, service) = (served.host.clone(), served.service.clone());
+    let handle = local.as_fd().try_clone_to_owned()?;
     let found = tokio::task::spawn_blocking(move || {
         let owner = usher_system::connections::owner(theirs, ours).map_err(io::Error::other)?;
-        let uid = owner.ok_or(io::ErrorKind::NotConnected)?.uid;
+        let uid = match owner {
+            Some(owner) => owner.uid,
+            None => owner_at_the_proxy(handle.as_fd(), &host, &service).map_err(io::Error::other)?,
+        };
         nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid))?
             .map(|user| User {
                 uid,

@@ -65,6 +65,9 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
         if ticket.is_none() && LocalRequest::decode(&bytes) == Ok(LocalRequest::Lend) {
             return loans::serve(signer, caller).await;
         }
+        if let Ok(LocalRequest::OwnerAtProxy { host, service }) = LocalRequest::decode(&bytes) {
+            return tell_owner(signer, &caller, &host, &service).await;
+        }
         let descriptors = &caller.descriptors()[former_descriptors..];
         let (asked, socket) = match admit(signer, peer, &bytes, descriptors).await {
             Ok(asked) => asked,
@@ -157,7 +160,9 @@ async fn admit<'a>(
             let uid = owner_at_the_proxy(signer, peer, local, &host, &service)?;
             (uid, host, service)
         }
-        LocalRequest::Done { .. } | LocalRequest::Lend => return Err(Refusal::Malformed),
+        LocalRequest::Done { .. } | LocalRequest::Lend | LocalRequest::OwnerAtProxy { .. } => {
+            return Err(Refusal::Malformed);
+        }
     };
     let user = signer.names.of(uid).await?;
     let configuration = signer.configuration.get();
@@ -197,9 +202,27 @@ async fn admit<'a>(
     ))
 }
 
+/// Answers the proxy's question whose a connection is.
+async fn tell_owner(signer: &Signer, caller: &LocalCaller, host: &HostName, service: &ServiceName) {
+    let accepted = caller.descriptors().first().ok_or(Refusal::Malformed);
+    let owner =
+        accepted.and_then(|local| owner_at_the_proxy(signer, caller.peer, local, host, service));
+    let answer = match owner {
+        Ok(uid) => LocalReply::Owner { uid },
+        Err(refusal) => {
+            caller.log_refusal(refusal);
+            LocalReply::Refused(refusal)
+        }
+    };
+    reply(caller, &answer).await;
+}
+
 /// The user at the other end of a connection that the proxy has accepted. Accepted only from the proxy,
 /// for an address that the policy maps to that host, and only as the kernel reports it: a subverted
 /// proxy can speak only for users who are connected to it.
+///
+/// The kernel's programs have noted the owner when the connection was made. Where they have not, as on a
+/// kernel that refuses them, only an owner who still holds the other end is known.
 fn owner_at_the_proxy(
     signer: &Signer,
     peer: Peer,
@@ -234,6 +257,9 @@ fn owner_at_the_proxy(
         });
     if !mapped {
         return Err(Refusal::ClientPolicy);
+    }
+    if let Some(uid) = signer.tickets.noted_owner(local.as_fd())? {
+        return Ok(uid);
     }
     match usher_system::connections::owner(theirs, ours) {
         Ok(Some(owner)) => Ok(owner.uid),

@@ -146,6 +146,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     usher_system::privileges::raise_descriptor_limit()?;
     let cgroup = cgroup.map_or_else(usher_kernel::cgroup::mount, Ok)?;
     let tickets = Tickets::open(&cgroup, configuration.checked.policy.marks);
+    tickets.set_relayed(&configuration.checked.policy);
     let otherwise = "while the proxy does not run, a local user can bind one of its ports from 1024 on \
         and be taken for another host";
     let ports = ReservedPorts::open(&cgroup, otherwise);
@@ -219,6 +220,7 @@ impl Signer {
         let fresh = self.configuration.put(fresh);
         let proxy = self.proxy_uid.unwrap_or(0);
         self.ports.reserve(of_proxy(&fresh.checked.policy, proxy));
+        self.tickets.set_relayed(&fresh.checked.policy);
         self.names.forget();
         self.leases.check_all(&fresh.checked, &self.programs);
         let kept = |key: &_| {

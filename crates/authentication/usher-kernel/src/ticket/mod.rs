@@ -10,6 +10,7 @@ pub(crate) mod gates;
 mod holding;
 mod listing;
 mod programs;
+mod relayed;
 mod syn;
 mod types;
 
@@ -31,6 +32,7 @@ pub use holding::{Event, Holding, Report};
 pub use listing::{Listed, Listing, ProgramId};
 pub(crate) use programs::CODE;
 use programs::Programs;
+pub use relayed::Relayed;
 pub use syn::{Syn, SynSender};
 pub use types::{Limits, Ticket, TicketError, TicketKey, Wanted};
 
@@ -45,6 +47,7 @@ pub struct Tickets {
     wanted: Ring<Wanted>,
     holding: Holding,
     listing: Listing,
+    relayed: Relayed,
     objects: Objects,
     _links: Vec<OwnedFd>,
 }
@@ -89,6 +92,7 @@ impl Tickets {
             wanted: object.ring("wanted", "reading wanted blocks", wanted)?,
             holding: Holding::open(&object, gates, limits.class_bits)?,
             listing: Listing::open(&object, identify)?,
+            relayed: Relayed::open(&object)?,
             _links: links,
         })
     }
@@ -166,6 +170,11 @@ impl Tickets {
     /// Listed programs.
     pub fn listing(&self) -> &Listing {
         &self.listing
+    }
+
+    /// Owners of connections to the proxy.
+    pub fn relayed(&self) -> &Relayed {
+        &self.relayed
     }
 
     /// Programs, tables, links and pins, for the guard.

@@ -68,6 +68,8 @@ fn load(gate: &gates::Loaded, limits: &Limits, identifying: bool) -> Result<Obje
             ("plain", limits.destinations),
             ("listed", limits.listed),
             ("told", limits.gates),
+            ("relayed", limits.destinations),
+            ("connecting_owners", limits.gates),
         ])?
         .share(gate.object(), &gates::SHARED)?
         .load()

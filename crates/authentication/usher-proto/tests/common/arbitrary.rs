@@ -251,6 +251,8 @@ pub fn local_request() -> impl Strategy<Value = LocalRequest> {
             .prop_map(|(host, service)| LocalRequest::ConnectOnBehalf { host, service }),
         (host_name(), service_name())
             .prop_map(|(host, service)| LocalRequest::ConnectWithTicket { host, service }),
+        (host_name(), service_name())
+            .prop_map(|(host, service)| LocalRequest::OwnerAtProxy { host, service }),
         any::<bool>().prop_map(|connected| LocalRequest::Done { connected }),
         Just(LocalRequest::Lend),
     ]
@@ -284,6 +286,7 @@ pub fn local_reply() -> impl Strategy<Value = LocalReply> {
         refusal().prop_map(LocalReply::Refused),
         Just(LocalReply::Finished),
         socket_address().prop_map(|server| LocalReply::Ticket { server }),
+        any::<u32>().prop_map(|uid| LocalReply::Owner { uid }),
     ]
 }
 

@@ -21,6 +21,7 @@ pub fn local() -> Inputs {
             ("type", 1, 77),
             ("on-behalf", 1, 2),
             ("with-ticket", 1, 4),
+            ("owner", 1, 8),
             ("host-length-zero", 2, 0),
             ("host-length-huge", 2, 255),
             ("host-character", 3, b'/'),

@@ -28,6 +28,13 @@ fn local_packets_are_as_documented() {
     );
     assert_eq!(LocalReply::Finished.encode(), [1, 131]);
     assert_eq!(LocalRequest::Lend.encode(), [1, 5]);
+    let owner = LocalRequest::OwnerAtProxy {
+        host: "mailhost".parse().unwrap(),
+        service: "imap".parse().unwrap(),
+    };
+    assert_eq!(owner.encode(), b"\x01\x08\x08mailhost\x04imap");
+    let uid = LocalReply::Owner { uid: 1000 };
+    assert_eq!(uid.encode(), [1, 136, 0, 0, 3, 232]);
     let ready = LocalReply::Ready {
         server: connection().server,
     }

@@ -1,11 +1,12 @@
 //! The ticket programs' settings besides tickets: the destinations at which plain connections are
-//! authenticated, the permitted programs, and the announced sockets.
+//! authenticated, the permitted programs, the announced sockets, and the proxy's addresses.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 
 use usher_kernel::ticket::{self, Gates, Holding, Listing, ProgramId, TicketError};
+use usher_policy::Policy;
 use usher_proto::refusal::Refusal;
 
 use super::Tickets;
@@ -29,6 +30,32 @@ impl Tickets {
     /// Listed programs, if the kernel accepts the programs.
     pub fn listing(&self) -> Option<&Listing> {
         self.kernel.as_ref().map(ticket::Tickets::listing)
+    }
+
+    /// Has the owners of connections to the proxy noted, at these addresses. Without the programs, and
+    /// if the kernel refuses, only owners who hold their connections still are known.
+    pub fn set_relayed(&self, policy: &Policy) {
+        let listeners = policy.proxy_listeners().into_iter();
+        let addresses = listeners.map(|listener| SocketAddr::V4(listener.address));
+        if let Some(kernel) = &self.kernel
+            && let Err(error) = kernel.relayed().set(addresses)
+        {
+            tracing::error!(%error, "cannot note who connects to the proxy: programs that send and \
+                close at once may be refused there");
+        }
+    }
+
+    /// The noted owner at the other end of a connection that the proxy has accepted.
+    ///
+    /// # Errors
+    /// [`Refusal::Malformed`] if it is not a socket.
+    pub fn noted_owner(&self, accepted: BorrowedFd<'_>) -> Result<Option<u32>, Refusal> {
+        let relayed = self.kernel.as_ref().map(ticket::Tickets::relayed);
+        let owner = relayed.map(|relayed| relayed.owner(accepted));
+        owner.unwrap_or(Ok(None)).map_err(|error| {
+            tracing::debug!(%error, "whose connection the proxy has");
+            Refusal::Malformed
+        })
     }
 
     /// Sets the addresses to which plain connections are authenticated, from the programs of a list
