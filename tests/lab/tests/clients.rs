@@ -136,6 +136,39 @@ fn a_password_reaches_neither_the_server_nor_a_log() -> Outcome {
     Ok(())
 }
 
+/// What Python's imaplib, which asks for capabilities before the login only, thinks the server can do; and
+/// the server's own list after the login.
+const CAPABILITIES: &str = r#"
+import imaplib
+mail = imaplib.IMAP4("127.0.1.1", 143)
+before = set(mail.capabilities)
+typ, answer = mail.login("alice", "any")
+mail.enable("CONDSTORE")
+mail.select("INBOX")
+typ, data = mail.capability()
+after = set(data[-1].decode().upper().split())
+print(sorted(before - after), sorted(after - before))
+print("IDLE" in before, answer[-1].decode().split("]")[0])
+print(mail.untagged_responses.get("ENABLED"))
+mail.logout()
+"#;
+
+#[test]
+fn imaplib_uses_what_the_server_offers() -> Outcome {
+    let mail = Lab::mail()?;
+    let script = ["python3", "-c", CAPABILITIES];
+    let output = mail.laptop.run_as("alice", script)?.stdout;
+    let lines: Vec<&str> = output.lines().collect();
+    // Logging in is the proxy's part; the rest is dovecot's.
+    assert_eq!(lines[0], "['AUTH=PLAIN'] []", "{output}");
+    assert!(
+        lines[1].starts_with("True [CAPABILITY IMAP4rev1 "),
+        "{output}"
+    );
+    assert!(lines[1].contains(" ENABLE IDLE "), "{output}");
+    Ok(())
+}
+
 #[test]
 fn each_refusal_has_its_own_reason() -> Outcome {
     let mail = Lab::mail()?;

@@ -14,7 +14,7 @@ use usher_daemon::quota::{Exhausted, Quota, Taken};
 use usher_policy::{Protocol, ProxyListener};
 
 use super::carrier::{Carriers, PIPES};
-use super::imap::{LoginFilter, MAX_GREETING, MAX_PIECE, Progress, is_preauth};
+use super::imap::{Capabilities, LoginFilter, MAX_GREETING, MAX_PIECE, Progress, is_preauth};
 use super::relay::{abort, relay};
 
 /// Limit of connections; more are refused.
@@ -124,7 +124,9 @@ async fn user_of(local: &TcpStream, served: &ProxyListener) -> io::Result<User> 
         let owner = usher_system::connections::owner(theirs, ours).map_err(io::Error::other)?;
         let uid = match owner {
             Some(owner) => owner.uid,
-            None => owner_at_the_proxy(handle.as_fd(), &host, &service).map_err(io::Error::other)?,
+            None => {
+                owner_at_the_proxy(handle.as_fd(), &host, &service).map_err(io::Error::other)?
+            }
         };
         nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid))?
             .map(|user| User {
@@ -269,13 +271,29 @@ async fn begin(
         Ok(Ok(0) | Err(_)) => return Ok(Begun::Refused(ENDED.into())),
         Err(_) => return Ok(Begun::Refused("the server sends no greeting".into())),
     }
+    let mut others = Vec::new();
     if !is_preauth(&greeting) {
         // A server that wants a login itself, or refuses: the client must see that.
         local.write_all(&greeting).await?;
     } else {
-        local.write_all(&LoginFilter::greeting()).await?;
+        let capabilities = match Capabilities::in_greeting(&greeting) {
+            Some(capabilities) => capabilities,
+            None => {
+                let asking = capabilities_of(remote, &mut others);
+                match tokio::time::timeout(patience.greeting, asking).await {
+                    Ok(Ok(capabilities)) => capabilities,
+                    Ok(Err(_)) => return Ok(Begun::Refused(ENDED.into())),
+                    Err(_) => {
+                        let reason = "the server does not answer CAPABILITY";
+                        return Ok(Begun::Refused(reason.into()));
+                    }
+                }
+            }
+        };
+        let filter = LoginFilter::new(user, capabilities);
+        local.write_all(&filter.greeting()).await?;
         let logged_in = tokio::select! {
-            logged_in = tokio::time::timeout(patience.login, log_in(local, user)) => logged_in,
+            logged_in = tokio::time::timeout(patience.login, log_in(local, filter)) => logged_in,
             () = ended(remote) => return Ok(Begun::Refused(ENDED.into())),
         };
         match logged_in {
@@ -289,9 +307,36 @@ async fn begin(
             }
         }
     }
-    let waiting = remote.buffer().to_vec();
-    local.write_all(&waiting).await?;
+    others.extend_from_slice(remote.buffer());
+    local.write_all(&others).await?;
     Ok(Begun::Served)
+}
+
+/// Asks a server for the capabilities that its greeting lacks. Its other responses go into `others`.
+///
+/// # Errors
+/// When the connection breaks or ends, or the server says more than [`MAX_GREETING`] before its answer.
+async fn capabilities_of(
+    remote: &mut BufReader<TcpStream>,
+    others: &mut Vec<u8>,
+) -> io::Result<Capabilities> {
+    remote.write_all(b"usher CAPABILITY\r\n").await?;
+    let mut answer = remote.take(MAX_GREETING as u64);
+    let mut found = Capabilities::default();
+    loop {
+        let mut line = Vec::new();
+        answer.read_until(b'\n', &mut line).await?;
+        if !line.ends_with(b"\n") {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if line.starts_with(b"usher ") {
+            return Ok(found);
+        }
+        match Capabilities::in_response(&line) {
+            Some(capabilities) => found = capabilities,
+            None => others.extend_from_slice(&line),
+        }
+    }
 }
 
 /// Returns when the server has ended the connection, as for a disabled user: a client that has not logged
@@ -303,8 +348,7 @@ async fn ended(remote: &mut BufReader<TcpStream>) {
 }
 
 /// Speaks with the client until it has logged in. Returns the bytes that it already sent for the server.
-async fn log_in(local: &mut TcpStream, user: &str) -> io::Result<Option<Vec<u8>>> {
-    let mut filter = LoginFilter::new(user);
+async fn log_in(local: &mut TcpStream, mut filter: LoginFilter) -> io::Result<Option<Vec<u8>>> {
     let mut input = zeroize::Zeroizing::new(vec![0; MAX_PIECE]);
     loop {
         let length = local.read(&mut input).await?;

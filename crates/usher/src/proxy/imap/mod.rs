@@ -6,23 +6,24 @@
 //! AUTHENTICATE PLAIN itself, discards the password, and then passes the bytes on. It passes a program that
 //! sends any other command on at once.
 //!
+//! The capabilities that it announces before the login are the server's, because many clients ask only once.
+//!
 //! The name in LOGIN must be the user's: a program that is set up for another account must not see this
 //! user's mail. No I/O here.
 
+mod capabilities;
 mod command;
 
 use base64ct::{Base64, Encoding};
 use zeroize::Zeroizing;
 
+pub use capabilities::Capabilities;
 use command::{Command, MAX_COMMAND, Read, read};
 
 /// Limit of bytes that [`LoginFilter::push`] takes at once.
 pub const MAX_PIECE: usize = 4 * 1024;
 /// Longest greeting of a server.
 pub const MAX_GREETING: usize = 8 * 1024;
-
-/// Capabilities before the login. Afterwards the client asks the server for its own.
-const CAPABILITY: &str = "IMAP4rev1 AUTH=PLAIN SASL-IR LITERAL+ ID";
 
 /// The progress by some input.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,6 +39,7 @@ pub enum Progress {
 /// The filter between one client and one server.
 pub struct LoginFilter {
     user: String,
+    capabilities: Capabilities,
     input: Zeroizing<Vec<u8>>,
     /// Tag of an AUTHENTICATE PLAIN that still lacks its response.
     authenticating: Option<String>,
@@ -60,10 +62,11 @@ enum Step {
 }
 
 impl LoginFilter {
-    /// A filter for a client of `user`.
-    pub fn new(user: &str) -> Self {
+    /// A filter for a client of `user`, at a server with these capabilities.
+    pub fn new(user: &str, capabilities: Capabilities) -> Self {
         Self {
             user: user.into(),
+            capabilities,
             // Its largest size, so that it never moves and leaves no password behind.
             input: Zeroizing::new(Vec::with_capacity(MAX_COMMAND + MAX_PIECE)),
             authenticating: None,
@@ -72,9 +75,12 @@ impl LoginFilter {
     }
 
     /// The greeting for the client.
-    pub fn greeting() -> Vec<u8> {
-        format!("* OK [CAPABILITY {CAPABILITY}] Usher knows who you are; any password will do\r\n")
-            .into_bytes()
+    pub fn greeting(&self) -> Vec<u8> {
+        let capabilities = self.capabilities.before_login();
+        format!(
+            "* OK [CAPABILITY {capabilities}] Usher knows who you are; any password will do\r\n"
+        )
+        .into_bytes()
     }
 
     /// Takes bytes from the client, [`MAX_PIECE`] at most, and appends the answers to `output`.
@@ -139,7 +145,10 @@ impl LoginFilter {
 
     fn answer(&mut self, tag: String, command: &Command, output: &mut Vec<u8>) -> Step {
         let text = match command {
-            Command::Capability => format!("* CAPABILITY {CAPABILITY}\r\n{tag} OK done\r\n"),
+            Command::Capability => {
+                let capabilities = self.capabilities.before_login();
+                format!("* CAPABILITY {capabilities}\r\n{tag} OK done\r\n")
+            }
             Command::Noop => format!("{tag} OK done\r\n"),
             Command::Id => format!("* ID NIL\r\n{tag} OK done\r\n"),
             Command::Logout => {
@@ -211,7 +220,12 @@ impl LoginFilter {
 
     fn log_in(&mut self, tag: &str, name: &[u8], output: &mut Vec<u8>) -> Step {
         if name == self.user.as_bytes() {
-            say(output, &format!("{tag} OK you are {}\r\n", self.user));
+            let capabilities = self.capabilities.after_login();
+            let text = format!(
+                "{tag} OK [CAPABILITY {capabilities}] you are {}\r\n",
+                self.user
+            );
+            say(output, &text);
             return self.let_through();
         }
         let text = format!(
@@ -235,7 +249,7 @@ mod tests {
 
     /// Feeds `input` in pieces of `size` bytes.
     fn feed(input: &[u8], size: usize) -> (String, Progress) {
-        let mut filter = LoginFilter::new("alice");
+        let mut filter = LoginFilter::new("alice", Capabilities::default());
         let mut output = Vec::new();
         let mut pieces = input.chunks(size);
         while let Some(piece) = pieces.next() {
@@ -259,7 +273,7 @@ mod tests {
         for size in [1, 7, 1000] {
             let input = b"a LOGIN alice \"secret word\"\r\nb SELECT INBOX\r\n";
             let (output, progress) = feed(input, size);
-            assert_eq!(output, "a OK you are alice\r\n");
+            assert_eq!(output, "a OK [CAPABILITY IMAP4rev1] you are alice\r\n");
             assert_eq!(
                 progress,
                 Progress::LetThrough(b"b SELECT INBOX\r\n".to_vec())
@@ -268,16 +282,37 @@ mod tests {
     }
 
     #[test]
+    fn the_capabilities_are_the_servers() {
+        let capabilities = "* PREAUTH [CAPABILITY IMAP4rev1 IDLE ENABLE] hello\r\n";
+        let capabilities = Capabilities::in_greeting(capabilities.as_bytes()).unwrap();
+        let mut filter = LoginFilter::new("alice", capabilities);
+        let before = "CAPABILITY IMAP4rev1 IDLE ENABLE AUTH=PLAIN SASL-IR";
+        let greeting = String::from_utf8(filter.greeting()).unwrap();
+        assert!(
+            greeting.starts_with(&format!("* OK [{before}] ")),
+            "{greeting}"
+        );
+        let mut output = Vec::new();
+        filter.push(b"a CAPABILITY\r\nb LOGIN alice x\r\n", &mut output);
+        let output = String::from_utf8(output).unwrap();
+        let after = "b OK [CAPABILITY IMAP4rev1 IDLE ENABLE] you are alice\r\n";
+        assert_eq!(output, format!("* {before}\r\na OK done\r\n{after}"));
+    }
+
+    #[test]
     fn another_users_name_is_refused_before_the_right_one() {
         let (output, progress) = feed(b"a LOGIN bob x\r\nb LOGIN alice x\r\n", 1000);
         assert!(output.starts_with("a NO [AUTHORIZATIONFAILED]"), "{output}");
-        assert!(output.ends_with("b OK you are alice\r\n"), "{output}");
+        assert!(
+            output.ends_with("b OK [CAPABILITY IMAP4rev1] you are alice\r\n"),
+            "{output}"
+        );
         assert_eq!(progress, Progress::LetThrough(Vec::new()));
     }
 
     #[test]
     fn literals_are_asked_for_once_each() {
-        let mut filter = LoginFilter::new("alice");
+        let mut filter = LoginFilter::new("alice", Capabilities::default());
         let mut output = Vec::new();
         assert_eq!(
             filter.push(b"a LOGIN {5}\r\n", &mut output),
@@ -292,7 +327,7 @@ mod tests {
             filter.push(b"abc\r\n", &mut output),
             Progress::LetThrough(Vec::new())
         );
-        assert_eq!(output, b"a OK you are alice\r\n");
+        assert_eq!(output, b"a OK [CAPABILITY IMAP4rev1] you are alice\r\n");
     }
 
     #[test]
@@ -301,10 +336,16 @@ mod tests {
         let (output, progress) = feed(b"a AUTHENTICATE PLAIN AGFsaWNlAHg=\r\n", 5);
         assert_eq!(
             (output.as_str(), progress),
-            ("a OK you are alice\r\n", Progress::LetThrough(vec![]))
+            (
+                "a OK [CAPABILITY IMAP4rev1] you are alice\r\n",
+                Progress::LetThrough(vec![])
+            )
         );
         let (output, progress) = feed(b"a AUTHENTICATE PLAIN\r\nAGFsaWNlAHg=\r\nb NOOP\r\n", 1000);
-        assert_eq!(output, "+ \r\na OK you are alice\r\n");
+        assert_eq!(
+            output,
+            "+ \r\na OK [CAPABILITY IMAP4rev1] you are alice\r\n"
+        );
         assert_eq!(progress, Progress::LetThrough(b"b NOOP\r\n".to_vec()));
         let (output, progress) = feed(b"a AUTHENTICATE PLAIN AGJvYgB4\r\n", 1000);
         assert!(output.starts_with("a NO"), "{output}");
@@ -353,7 +394,10 @@ mod tests {
                 let (output, progress) = feed(input.as_bytes(), size);
                 let answer = output.strip_prefix("+ \r\n").unwrap_or(&output);
                 assert!(answer.starts_with("a BAD "), "{wrong}: {output}");
-                assert!(answer.ends_with("\r\nb OK you are alice\r\n"), "{output}");
+                assert!(
+                    answer.ends_with("\r\nb OK [CAPABILITY IMAP4rev1] you are alice\r\n"),
+                    "{output}"
+                );
                 assert_eq!(progress, Progress::LetThrough(Vec::new()), "{wrong}");
             }
         }
@@ -399,7 +443,7 @@ mod tests {
                 format!("a AUTHENTICATE PLAIN\r\n{}\r\n", Base64::encode_string(&message)).into(),
             ] {
                 let (output, progress) = feed(&input, 100);
-                proptest::prop_assert!(output.ends_with("a OK you are alice\r\n"), "{}", output);
+                proptest::prop_assert!(output.ends_with("a OK [CAPABILITY IMAP4rev1] you are alice\r\n"), "{}", output);
                 proptest::prop_assert_eq!(progress, Progress::LetThrough(Vec::new()));
             }
         }

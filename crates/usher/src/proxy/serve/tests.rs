@@ -36,7 +36,12 @@ async fn the_end_of_patience_is_told_in_the_protocols_words() {
         greeting,
         login: short,
     };
-    let told_late = told("a NOOP\r\n", "* PREAUTH hello\r\n", &patience).await;
+    let told_late = told(
+        "a NOOP\r\n",
+        "* PREAUTH [CAPABILITY IMAP4rev1] hello\r\n",
+        &patience,
+    )
+    .await;
     let (_, last) = told_late.trim_end().rsplit_once("\r\n").unwrap();
     assert!(last.starts_with("* BYE Usher: the login "), "{told_late}");
     let patience = Patience {
@@ -48,13 +53,18 @@ async fn the_end_of_patience_is_told_in_the_protocols_words() {
         "* BYE Usher: the server sends no greeting\r\n"
     );
     // With patience.
-    let served = told("a LOGOUT\r\n", "* PREAUTH hello\r\n", &PATIENCE).await;
+    let served = told(
+        "a LOGOUT\r\n",
+        "* PREAUTH [CAPABILITY IMAP4rev1] hello\r\n",
+        &PATIENCE,
+    )
+    .await;
     assert!(served.ends_with("a OK done\r\n"), "{served}");
 }
 
 #[tokio::test]
 async fn a_server_that_is_gone_before_the_login_is_told() {
-    for said in ["", "* PREAUTH hello\r\n"] {
+    for said in ["", "* PREAUTH [CAPABILITY IMAP4rev1] hello\r\n"] {
         let [mut client, local, remote, mut server] = ends().await;
         server.write_all(said.as_bytes()).await.unwrap();
         abort(&server);
@@ -70,4 +80,34 @@ async fn a_server_that_is_gone_before_the_login_is_told() {
             "{told}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_server_whose_greeting_lacks_capabilities_is_asked() {
+    let said = "* PREAUTH hello\r\n* 3 EXISTS\r\n* CAPABILITY IMAP4rev1 IDLE\r\nusher OK done\r\n";
+    let [mut client, local, remote, mut server] = ends().await;
+    server.write_all(said.as_bytes()).await.unwrap();
+    client.write_all(b"a LOGIN alice x\r\n").await.unwrap();
+    let (mut told, mut asked) = (String::new(), String::new());
+    let carriers = Carriers::new(1);
+    let ending = async {
+        let mut question = [0; 18];
+        server.read_exact(&mut question).await.unwrap();
+        asked = String::from_utf8_lossy(&question).into();
+        server.shutdown().await.unwrap();
+        client.read_to_string(&mut told).await.unwrap();
+        client.shutdown().await.unwrap();
+    };
+    let (served, ()) = tokio::join!(imap(local, remote, "alice", &carriers, &PATIENCE), ending);
+    served.unwrap();
+    assert_eq!(asked, "usher CAPABILITY\r\n");
+    let (greeting, rest) = told.split_once("\r\n").unwrap();
+    assert!(
+        greeting.starts_with("* OK [CAPABILITY IMAP4rev1 IDLE AUTH=PLAIN SASL-IR] "),
+        "{told}"
+    );
+    assert_eq!(
+        rest,
+        "a OK [CAPABILITY IMAP4rev1 IDLE] you are alice\r\n* 3 EXISTS\r\n"
+    );
 }
