@@ -50,11 +50,16 @@ enum Command {
     /// Show, verify and export this host's signed log of authentications
     #[command(subcommand)]
     Log(LogCommand),
+    /// List the services of this host
+    #[command(subcommand)]
+    Service(ServiceCommand),
     /// List live sessions, connections and workers on this host
     Who {
         /// List the sessions that ended last, and why they ended
         #[arg(long)]
         recent: bool,
+        #[command(flatten)]
+        filter: commands::who::Filter,
     },
     /// Show how the traffic of programs is protected
     #[command(subcommand)]
@@ -93,6 +98,13 @@ enum UserCommand {
         /// The user
         name: UserName,
     },
+    /// Give a user's keys to another name; in force at once
+    Rename {
+        /// The user's name until now
+        name: UserName,
+        /// The user's new name
+        new: UserName,
+    },
     /// Remove a user, or some of the user's keys; in force at once
     Remove(commands::removal::Request),
     /// List the users of this host
@@ -108,7 +120,20 @@ enum HostCommand {
         /// Name of the host
         name: HostName,
     },
+    /// Rename a host in all files of the policy folder; `usher policy apply` puts it in force
+    Rename {
+        /// Name of the host until now
+        name: HostName,
+        /// Its new name
+        new: HostName,
+    },
     /// List the hosts of the policy folder
+    List,
+}
+
+#[derive(Debug, Subcommand)]
+enum ServiceCommand {
+    /// List the services of the policy in force, and how many sessions each has
     List,
 }
 
@@ -130,6 +155,19 @@ enum PolicyCommand {
     },
     /// Print the policy in force, in its canonical form
     Show,
+    /// List the policies that were in force, or print one of them
+    History {
+        /// Print the files of the policy of this generation
+        generation: Option<u64>,
+    },
+    /// Put an earlier policy in force, all of it or nothing; users, keys and files stay as they are
+    Revert {
+        /// Its generation, as `usher policy history` lists it [default: the last other policy]
+        generation: Option<u64>,
+        /// Also if a service takes the port of an SSH server, or the one of this session
+        #[arg(long)]
+        take_ssh_port: bool,
+    },
     /// Rewrite policy files in their canonical form, and print the names of changed files
     Fmt {
         /// Files to rewrite instead of those of the policy folder
@@ -162,10 +200,17 @@ fn main() -> ExitCode {
             commands::disable::disable(&output, &name, &reason)
         }
         Command::User(UserCommand::Enable { name }) => commands::disable::enable(&output, &name),
+        Command::User(UserCommand::Rename { name, new }) => {
+            commands::rename::user(&output, &name, &new)
+        }
         Command::User(UserCommand::Remove(request)) => commands::removal::remove(&output, &request),
         Command::User(UserCommand::List) => commands::user::list(&output),
         Command::Host(HostCommand::Add(host)) => commands::host::add(&output, &host),
         Command::Host(HostCommand::Remove { name }) => commands::host::remove(&output, &name),
+        Command::Host(HostCommand::Rename { name, new }) => {
+            commands::rename::host(&output, &name, &new)
+        }
+        Command::Service(ServiceCommand::List) => commands::service::list(&output),
         Command::Host(HostCommand::List) => commands::host::show(&output),
         Command::Policy(PolicyCommand::Check { files }) => commands::policy::check(&output, &files),
         Command::Policy(PolicyCommand::Apply {
@@ -180,6 +225,16 @@ fn main() -> ExitCode {
             return told.unwrap_or_else(|failure| failure.report_unanswered(json));
         }
         Command::Policy(PolicyCommand::Show) => commands::show::run(&output),
+        Command::Policy(PolicyCommand::History { generation: None }) => {
+            commands::history::list(&output)
+        }
+        Command::Policy(PolicyCommand::History {
+            generation: Some(generation),
+        }) => commands::history::show(&output, generation),
+        Command::Policy(PolicyCommand::Revert {
+            generation,
+            take_ssh_port,
+        }) => commands::history::revert(&output, generation, take_ssh_port),
         Command::Policy(PolicyCommand::Fmt { files, check }) => {
             commands::format::run(&output, &files, check)
         }
@@ -190,8 +245,14 @@ fn main() -> ExitCode {
         Command::Log(LogCommand::Show(selection)) => commands::log::show(&output, &selection),
         Command::Log(LogCommand::Verify(request)) => commands::log::verify(&output, &request),
         Command::Log(LogCommand::Export(request)) => commands::log::export(&output, &request),
-        Command::Who { recent: false } => commands::who::run(&output),
-        Command::Who { recent: true } => commands::who::recent(&output),
+        Command::Who {
+            recent: false,
+            filter,
+        } => commands::who::run(&output, &filter),
+        Command::Who {
+            recent: true,
+            filter,
+        } => commands::who::recent(&output, &filter),
         Command::Protection(command) => protection::run(&output, &command),
         Command::Mac(command) => mac::run(&output, &command),
         Command::Doctor => commands::doctor::run(&output),

@@ -40,6 +40,8 @@ pub const STATE_DIRECTORY: &str = "/var/lib/usher";
 pub const APPLIED: &str = "/var/lib/usher/applied.json";
 /// The configuration that was in force before the last apply.
 pub const APPLIED_PREVIOUS: &str = "/var/lib/usher/applied.previous.json";
+/// The policies that were in force, one a file, for `usher policy history` and `revert`.
+pub const HISTORY_DIRECTORY: &str = "/var/lib/usher/history";
 /// The users' signing keys, one file a user, readable by the signer only: see [`crate::signing_key`].
 pub const PRIVATE_KEYS_DIRECTORY: &str = "/var/lib/usher/keys";
 /// The signed log, written by the recorder: see `usher_log`.

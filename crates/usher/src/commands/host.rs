@@ -85,12 +85,7 @@ pub fn remove(output: &Output, name: &HostName) -> Result<(), Failure> {
     let path = file_of(name);
     let shown = path.display().to_string();
     let mut whole = configuration::collect()?;
-    let Some(file) = whole.sources.iter().find(|file| file.name == shown) else {
-        return Err(elsewhere(&whole, name)?);
-    };
-    if !is_alone(file, name) {
-        return Err(elsewhere(&whole, name)?);
-    }
+    block_file(&whole, name)?;
     whole.sources.retain(|file| file.name != shown);
     configuration::check(&whole).map_err(|failure| still_named(failure, name))?;
     std::fs::remove_file(&path).at(&path)?;
@@ -100,7 +95,20 @@ pub fn remove(output: &Output, name: &HostName) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The reason why `usher host remove` does not remove the block of a host.
+/// The file that `usher host add` wrote for a host.
+///
+/// # Errors
+/// When the block is in another file, or this file has more.
+pub(super) fn block_file<'w>(whole: &'w Applied, name: &HostName) -> Result<&'w Source, Failure> {
+    let path = file_of(name).display().to_string();
+    let file = whole.sources.iter().find(|file| file.name == path);
+    match file.filter(|file| is_alone(file, name)) {
+        Some(file) => Ok(file),
+        None => Err(elsewhere(whole, name)?),
+    }
+}
+
+/// The reason why `usher host` does not change the block of a host.
 fn elsewhere(whole: &Applied, name: &HostName) -> Result<Failure, Failure> {
     configuration::check(whole)?;
     let block = Clause::block(BlockKind::Host, name);
@@ -110,7 +118,7 @@ fn elsewhere(whole: &Applied, name: &HostName) -> Result<Failure, Failure> {
     Ok(Failure::Refused(match place {
         Some(place) => format!(
             "{place}: the block of {name} is not alone in its file, or `usher host add` did not write \
-             the file; remove the block there"
+             the file; change the block there"
         ),
         None => format!("the policy folder has no host {name}; `usher host list` lists its hosts"),
     }))
@@ -143,7 +151,7 @@ fn still_named(failure: Failure, name: &HostName) -> Failure {
 }
 
 /// The file in which `usher host add` writes the block of a host.
-fn file_of(name: &HostName) -> PathBuf {
+pub(super) fn file_of(name: &HostName) -> PathBuf {
     Path::new(paths::POLICY_DIRECTORY).join(format!("host-{name}.policy"))
 }
 

@@ -11,6 +11,7 @@ use usher_local::key_options;
 use usher_local::keys::{self, Fingerprint, LIST, UserKey, parse_keys};
 use usher_local::paths;
 use usher_local::reading::{optional, read_bounded};
+use usher_policy::Moment;
 use usher_proto::RevokedKeys;
 
 use crate::failure::{At, Failure};
@@ -24,10 +25,12 @@ impl FromStr for Expiry {
 
     fn from_str(text: &str) -> Result<Self, Failure> {
         let form = "not a time: give a length from now, a whole number with s, m, h, d or w, or a \
-                    date, YYYYMMDD or YYYYMMDDHHMM[SS], with Z at its end for UTC";
+                    date and time in UTC, 2026-12-31T18:00Z, or as OpenSSH writes them, YYYYMMDD or \
+                    YYYYMMDDHHMM[SS], with Z at its end for UTC";
         let now = unix_time();
         let seconds = length(text)
             .map(|length| now.saturating_add(length))
+            .or_else(|| text.parse::<Moment>().ok().map(Moment::unix_time))
             .or_else(|| key_options::seconds(text))
             .filter(|seconds| key_options::expiry_time(*seconds).is_some())
             .ok_or_else(|| Failure::refused(form))?;
@@ -222,7 +225,10 @@ mod tests {
         let now = unix_time();
         let Expiry(two_days) = "2d".parse().unwrap();
         assert!((now + 2 * 86_400..now + 2 * 86_400 + 60).contains(&two_days));
-        assert_eq!("29990102Z".parse::<Expiry>().unwrap().0, 32_472_230_400);
+        // As the policy and all output have it, and as OpenSSH has it.
+        for date in ["2999-01-02T00:00Z", "2999-01-02T00:00:00Z", "29990102Z"] {
+            assert_eq!(date.parse::<Expiry>().unwrap().0, 32_472_230_400, "{date}");
+        }
         for wrong in [
             "20200101Z",
             "0s",

@@ -14,7 +14,7 @@ use usher_policy::{Need, Policy};
 
 use super::configuration::{self, OnRefusal};
 use super::warning::{Warning, with_places};
-use super::{groups, ports_in_use, this_host};
+use super::{groups, history, ports_in_use, this_host};
 use crate::accounts;
 use crate::failure::Failure;
 use crate::output::{Output, warn};
@@ -116,7 +116,9 @@ pub fn apply(output: &Output, take_ssh_port: bool) -> Result<(), Failure> {
     if !take_ssh_port {
         spare_ssh(&checked)?;
     }
+    let (former, sources) = (configuration::in_force()?, fresh.sources.clone());
     let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)?;
+    history::keep(&former, &sources, outcome.generation);
     output.print(&outcome, || configuration::describe(&outcome));
     for trouble in troubles_of_protection(&checked.policy) {
         warn(&trouble);
@@ -153,6 +155,14 @@ pub fn candidate() -> Result<(Applied, Checked), Failure> {
             paths::POLICY_DIRECTORY
         )));
     }
+    checked(fresh)
+}
+
+/// A configuration that is about to be put in force, checked. Prints its warnings.
+///
+/// # Errors
+/// When the configuration is wrong, or this version cannot enforce it.
+pub fn checked(fresh: Applied) -> Result<(Applied, Checked), Failure> {
     let checked = configuration::check(&fresh)?;
     let policy = &checked.policy;
     let mut warnings = warnings_of(policy, unix_time());

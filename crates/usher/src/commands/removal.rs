@@ -45,10 +45,20 @@ pub struct Request {
 
 /// The parts of the configuration that still name or admit a removed user.
 #[derive(Debug, Serialize)]
-struct Remains {
+pub(super) struct Remains {
     /// Its place, if it is in a policy file.
     place: Option<Place>,
     text: String,
+}
+
+impl Remains {
+    /// A line for people.
+    pub(super) fn line(&self) -> String {
+        match &self.place {
+            Some(place) => format!("remains: {place}: {}\n", self.text),
+            None => format!("remains: {}\n", self.text),
+        }
+    }
 }
 
 /// Reads a fingerprint as `usher who` and `ssh-keygen -l` show it.
@@ -197,7 +207,7 @@ fn lists(folder: &Path, purpose: Option<&Name>) -> Result<Vec<PathBuf>, Failure>
 }
 
 /// The files with a user's signing keys, of all purposes.
-fn signing_keys(user: &UserName) -> Result<Vec<PathBuf>, Failure> {
+pub(super) fn signing_keys(user: &UserName) -> Result<Vec<PathBuf>, Failure> {
     let folder = Path::new(paths::PRIVATE_KEYS_DIRECTORY);
     let names = names_in(folder)?.into_iter();
     // No user's name has an `@`.
@@ -246,7 +256,7 @@ fn admitted_by_certificate(
 
 /// The places where the policy names the user: the written policy, or the one in force if the written
 /// one has mistakes.
-fn references(user: &UserName) -> Vec<Remains> {
+pub(super) fn references(user: &UserName) -> Vec<Remains> {
     let written = configuration::collect();
     let of = |applied: Result<usher_local::applied::Applied, Failure>| {
         let applied = applied.ok()?;
@@ -382,12 +392,7 @@ fn tell_removed(output: &Output, removed: &[String], outcome: &Outcome, remains:
     output.print(&view, || {
         let removed = removed.iter().map(|what| format!("removed: {what}\n"));
         let mut text = removed.collect::<String>() + &configuration::describe(outcome);
-        for Remains { place, text: what } in remains {
-            text += &match place {
-                Some(place) => format!("remains: {place}: {what}\n"),
-                None => format!("remains: {what}\n"),
-            };
-        }
+        text.extend(remains.iter().map(Remains::line));
         if remains.iter().any(|left| left.place.is_some()) {
             text += "the policy has not changed: remove these places, then `usher policy apply`\n";
         }

@@ -41,7 +41,7 @@ pub struct Addition {
     /// Public key that identifies the user here (server side)
     #[arg(long, value_name = "FILE")]
     public_key: Option<PathBuf>,
-    /// When the public key expires: 2d, 8h, YYYYMMDD[Z] or YYYYMMDDHHMM[SS][Z]
+    /// When the public key expires: 2d, 8h, 2026-12-31T18:00Z, or OpenSSH's YYYYMMDD[HHMM[SS]][Z]
     #[arg(long, value_name = "TIME", requires = "public_key")]
     expires: Option<Expiry>,
     /// Private key for the signer to copy (client side); the file is not changed

@@ -1,5 +1,6 @@
 //! `usher who`: live sessions, connections and workers, or the sessions that ended last.
 
+use usher_base::{HostName, ServiceName, UserName};
 use usher_daemon::clock::unix_time;
 use usher_daemon::control::ask;
 use usher_local::requests::{Recent, RecentView, Who, WhoView};
@@ -8,16 +9,54 @@ use usher_local::roles;
 use crate::failure::Failure;
 use crate::output::{Output, or_dash, row, table};
 
+/// Options of `usher who` that choose what is printed.
+#[derive(Debug, clap::Args)]
+pub struct Filter {
+    /// Only of this user
+    #[arg(long, value_name = "NAME")]
+    user: Option<UserName>,
+    /// Only from this client host; workers belong to no host
+    #[arg(long, value_name = "NAME")]
+    host: Option<HostName>,
+    /// Only at this service
+    #[arg(long, value_name = "NAME")]
+    service: Option<ServiceName>,
+}
+
+impl Filter {
+    fn has(&self, user: &UserName, host: Option<&HostName>, service: &ServiceName) -> bool {
+        self.user.as_ref().is_none_or(|wanted| wanted == user)
+            && self.host.as_ref().is_none_or(|wanted| Some(wanted) == host)
+            && self.service.as_ref().is_none_or(|wanted| wanted == service)
+    }
+
+    fn of_live(&self, view: &mut WhoView) {
+        view.sessions
+            .retain(|one| self.has(&one.user, Some(&one.host), &one.service));
+        view.workers
+            .retain(|one| self.has(&one.user, None, &one.service));
+        view.troubles
+            .retain(|one| self.has(&one.user, None, &one.service));
+    }
+
+    fn of_recent(&self, view: &mut RecentView) {
+        view.ended
+            .retain(|one| self.has(&one.user, Some(&one.host), &one.service));
+    }
+}
+
 /// Prints what is live.
-pub fn run(output: &Output) -> Result<(), Failure> {
-    let view = ask(roles::Keeper, &Who {})?;
+pub fn run(output: &Output, filter: &Filter) -> Result<(), Failure> {
+    let mut view = ask(roles::Keeper, &Who {})?;
+    filter.of_live(&mut view);
     output.print(&view, || text(&view));
     Ok(())
 }
 
 /// Prints the sessions that ended last.
-pub fn recent(output: &Output) -> Result<(), Failure> {
-    let view = ask(roles::Keeper, &Recent {})?;
+pub fn recent(output: &Output, filter: &Filter) -> Result<(), Failure> {
+    let mut view = ask(roles::Keeper, &Recent {})?;
+    filter.of_recent(&mut view);
     output.print(&view, || recent_text(&view));
     Ok(())
 }

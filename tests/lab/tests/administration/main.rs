@@ -1,5 +1,6 @@
 //! The administrator's commands on running daemons.
 
+mod commands;
 mod policies;
 #[path = "../reading/mod.rs"]
 mod reading;

@@ -29,10 +29,19 @@ pub const NO: u8 = 1;
 /// decides.
 pub const NOT_KNOWN: u8 = 5;
 
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  permitted
+  1  refused
+  2  the command line or a policy is wrong
+  4  a file cannot be read
+  5  not refused here, but a policy that is not known here, or a certificate, decides";
+
 /// Questions about policies.
 #[derive(Debug, Subcommand)]
 pub enum AnalysisCommand {
     /// Explain whether and how a user may use a service, and which lines decide
+    #[command(after_help = EXIT_STATUS)]
     Explain {
         /// The user, and the host that the user comes from
         #[arg(value_name = "USER@CLIENT", value_parser = at::<UserName>)]

@@ -18,7 +18,7 @@ use usher_policy::mac::bsdextended::{AccessRule, MODULE};
 use usher_policy::{Policy, Source};
 
 use crate::commands::configuration::{self, OnRefusal};
-use crate::commands::policy;
+use crate::commands::{history, policy};
 use crate::failure::{At, Failure};
 use crate::output::{Output, row, table, warn};
 use words::Account;
@@ -245,7 +245,10 @@ fn change(
     )?;
     let outcome = policy::candidate().and_then(|(fresh, checked)| {
         policy::spare_ssh(&checked)?;
-        configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)
+        let sources = fresh.sources.clone();
+        let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)?;
+        history::keep(&in_force, &sources, outcome.generation);
+        Ok(outcome)
     });
     let outcome = match outcome {
         Ok(outcome) => outcome,

@@ -1,0 +1,327 @@
+//! `usher user rename` and `usher host rename`: all of it, or nothing.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use usher_base::{HostName, UserName};
+use usher_daemon::files::write_atomically;
+use usher_local::applied::Applied;
+use usher_policy::{Place, PolicyMistake, Source};
+
+use super::configuration::{self, OnRefusal};
+use super::host::{self, file_of};
+use super::removal::{references, signing_keys};
+use super::user::{known, user_folder};
+use crate::accounts;
+use crate::failure::{At, Failure};
+use crate::output::{Output, warn};
+
+/// Gives a user's keys, and the mark of a disabled user, to another name. In force at once: the sessions
+/// under the former name end. The policy does not change; the places that name the user are printed.
+///
+/// # Errors
+/// When the former name is not known, or the new one is. When the change cannot be put in force; nothing
+/// has changed then.
+pub fn user(output: &Output, former: &UserName, fresh: &UserName) -> Result<(), Failure> {
+    let lock = configuration::lock()?;
+    let folder = known(former)?;
+    let target = user_folder(fresh);
+    match accounts::look_up(fresh.as_ref())? {
+        Some(account) if account.uid.is_root() => {
+            return Err(Failure::Refused(format!(
+                "{fresh} has user id 0; root cannot be a user of Usher"
+            )));
+        }
+        Some(_) => {}
+        None => warn(&format!(
+            "there is no account {fresh} on this host yet; create it first"
+        )),
+    }
+    let mut applied = configuration::in_force()?;
+    let keys_of_fresh = signing_keys(fresh)?;
+    if target.symlink_metadata().is_ok()
+        || applied.users.contains_key(fresh)
+        || !keys_of_fresh.is_empty()
+    {
+        return Err(Failure::Refused(format!(
+            "this host knows a user {fresh} already; `usher user remove {fresh}` first, if that is meant"
+        )));
+    }
+    if let Some(entry) = applied.users.remove(former) {
+        applied.users.insert(fresh.clone(), entry);
+    }
+    let mut moves = vec![(folder, target)];
+    for key in signing_keys(former)? {
+        let name = key.file_name().unwrap_or_default().to_string_lossy();
+        let purpose = name.strip_prefix(former.as_ref()).unwrap_or_default();
+        let to = key.with_file_name(format!("{fresh}{purpose}"));
+        moves.push((key, to));
+    }
+    let generation = applied.generation;
+    move_all(&moves)?;
+    let outcome = match configuration::put_in_force(&lock, applied, OnRefusal::RollBack) {
+        Ok(outcome) => outcome,
+        Err(failure) => {
+            // It may be in force all the same.
+            let is_stored = matches!(failure, Failure::KeeperUnreached(now, _) if now > generation);
+            if !is_stored {
+                let back: Vec<_> = moves.into_iter().map(|(from, to)| (to, from)).collect();
+                move_all(&back)?;
+            }
+            return Err(failure);
+        }
+    };
+    let remains = references(former);
+    let mut view = json!(outcome);
+    view["renamed"] = json!(moves.iter().map(|(_, to)| to).collect::<Vec<_>>());
+    view["remains"] = json!(remains);
+    output.print(&view, || {
+        let renamed = moves.iter();
+        let renamed = renamed.map(|(from, to)| format!("{} is now {}\n", from.display(), to.display()));
+        let mut text = renamed.collect::<String>() + &configuration::describe(&outcome);
+        for left in &remains {
+            text += &left.line();
+        }
+        if !remains.is_empty() {
+            text += &format!(
+                "the policy has not changed: write {fresh} in these places, then `usher policy apply`\n"
+            );
+        }
+        text
+    });
+    Ok(())
+}
+
+/// Renames all of these, or none.
+fn move_all(moves: &[(PathBuf, PathBuf)]) -> Result<(), Failure> {
+    for (done, (from, to)) in moves.iter().enumerate() {
+        if let Err(failure) = std::fs::rename(from, to).at(from) {
+            for (from, to) in moves[..done].iter().rev() {
+                std::fs::rename(to, from).at(to)?;
+            }
+            return Err(failure);
+        }
+    }
+    Ok(())
+}
+
+/// Renames a host in its block and in every place of the policy folder that names it. `usher policy apply`
+/// puts it in force.
+///
+/// # Errors
+/// When `usher host add` did not write the block; when the new name is taken. When a file cannot be written;
+/// all are as before then.
+pub fn host(output: &Output, former: &HostName, fresh: &HostName) -> Result<(), Failure> {
+    let _lock = configuration::lock()?;
+    let (path, target) = (file_of(former), file_of(fresh));
+    if target.symlink_metadata().is_ok() {
+        return Err(Failure::HostExists(target));
+    }
+    let whole = configuration::collect()?;
+    if configuration::check(&whole)?
+        .policy
+        .hosts
+        .contains_key(fresh)
+    {
+        return Err(Failure::Refused(format!(
+            "the policy has a host {fresh} already"
+        )));
+    }
+    let file = host::block_file(&whole, former)?;
+    let mut renamed = whole.clone();
+    let sources = &mut renamed.sources;
+    if let Some(source) = sources.iter_mut().find(|source| source.name == file.name) {
+        source.text = rename_block(&source.text, former, fresh).ok_or_else(|| {
+            Failure::Refused(format!(
+                "{}: cannot find the name in the block",
+                source.name
+            ))
+        })?;
+    }
+    rename_references(&mut renamed, former, fresh)?;
+    let changed = whole.sources.iter().zip(&renamed.sources);
+    let changed: Vec<_> = changed
+        .filter(|(before, after)| before.text != after.text)
+        .collect();
+    write(&changed, &path, &target)?;
+    let files: Vec<PathBuf> = changed
+        .iter()
+        .map(|(before, _)| Path::new(&before.name))
+        .map(|name| {
+            if name == path {
+                target.clone()
+            } else {
+                name.into()
+            }
+        })
+        .collect();
+    output.print(&json!({ "files": files }), || {
+        let wrote = files.iter().map(|file| format!("wrote {}\n", file.display()));
+        wrote.collect::<String>()
+            + "`usher policy apply` puts it in force and ends the host's sessions under its former name\n"
+    });
+    Ok(())
+}
+
+/// Writes the changed files, and the host's own under its new name: all, or none.
+fn write(changed: &[(&Source, &Source)], path: &Path, target: &Path) -> Result<(), Failure> {
+    let written = || -> Result<(), Failure> {
+        for (_, after) in changed {
+            let name = Path::new(&after.name);
+            let to = if name == path { target } else { name };
+            write_atomically(to, after.text.as_bytes(), 0o644).at(to)?;
+        }
+        std::fs::remove_file(path).at(path)
+    };
+    written().or_else(|failure| {
+        for (before, _) in changed {
+            let name = Path::new(&before.name);
+            write_atomically(name, before.text.as_bytes(), 0o644).at(name)?;
+        }
+        match std::fs::remove_file(target) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::File {
+                path: target.into(),
+                error,
+            }),
+            _ => Err(failure),
+        }
+    })
+}
+
+/// The text of a file that has only this host's block, with another name.
+fn rename_block(text: &str, former: &HostName, fresh: &HostName) -> Option<String> {
+    let mut line = 0;
+    for part in text.split_inclusive('\n') {
+        let indented = part.trim_start();
+        if let Some(rest) = indented.strip_prefix("host")
+            && rest.starts_with([' ', '\t'])
+            && let Some(after) = rest.trim_start().strip_prefix(former.as_ref())
+            && !after.starts_with(|next: char| next.is_ascii_alphanumeric() || "._-".contains(next))
+        {
+            let begin = line + part.len() - after.len() - former.as_ref().len();
+            let end = begin + former.as_ref().len();
+            return Some(format!("{}{fresh}{}", &text[..begin], &text[end..]));
+        }
+        line += part.len();
+    }
+    None
+}
+
+/// Replaces the former name wherever the policy misses its block.
+fn rename_references(
+    whole: &mut Applied,
+    former: &HostName,
+    fresh: &HostName,
+) -> Result<(), Failure> {
+    loop {
+        let failure = match configuration::check(whole) {
+            Ok(_) => return Ok(()),
+            Err(failure) => failure,
+        };
+        let Failure::Policy { errors, .. } = &failure else {
+            return Err(failure);
+        };
+        let is_reference = |mistake: Option<&PolicyMistake>| matches!(mistake, Some(PolicyMistake::UnknownHost { found, .. }) if found == former);
+        let places: BTreeSet<(String, usize, usize)> = errors
+            .iter()
+            .filter(|error| is_reference(error.is()))
+            .map(|error| {
+                let Place { file, line, column } = &error.place;
+                (file.clone(), *line, *column)
+            })
+            .collect();
+        if places.is_empty() {
+            return Err(failure);
+        }
+        // From the end of each file, so that earlier places stay where they are.
+        for (file, line, column) in places.into_iter().rev() {
+            let source = whole.sources.iter_mut().find(|source| source.name == file);
+            let replaced = source.and_then(|source| {
+                source.text = replace_at(&source.text, (line, column), former, fresh)?;
+                Some(())
+            });
+            if replaced.is_none() {
+                return Err(Failure::Refused(format!(
+                    "{file}:{line}:{column}: names {former}; write {fresh} there first"
+                )));
+            }
+        }
+    }
+}
+
+/// A text with a name replaced at a line and a column, both from 1. None if it does not stand there.
+fn replace_at(
+    text: &str,
+    (line, column): (usize, usize),
+    former: &HostName,
+    fresh: &HostName,
+) -> Option<String> {
+    let lines = text.split_inclusive('\n');
+    let before: usize = lines.clone().take(line - 1).map(str::len).sum();
+    let found = lines.clone().nth(line - 1)?;
+    let inside = found.char_indices().nth(column - 1)?.0;
+    let begin = before + inside;
+    let after = text[begin..].strip_prefix(former.as_ref())?;
+    Some(format!("{}{fresh}{after}", &text[..begin]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t";
+
+    fn names() -> (HostName, HostName) {
+        ("laptop".parse().unwrap(), "notebook".parse().unwrap())
+    }
+
+    #[test]
+    fn a_blocks_name_is_replaced_and_nothing_else() {
+        let (former, fresh) = names();
+        let text = "# host laptop\n  host  laptop { address 192.0.2.1; }\n";
+        assert_eq!(
+            rename_block(text, &former, &fresh).unwrap(),
+            "# host laptop\n  host  notebook { address 192.0.2.1; }\n"
+        );
+        for other in ["host laptop2 {}", "hosts laptop;", "host lap {}"] {
+            assert_eq!(rename_block(other, &former, &fresh), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn every_place_that_names_a_host_is_found() {
+        let (former, fresh) = names();
+        let source = |name: &str, text: String| Source {
+            name: name.into(),
+            text,
+        };
+        let mut whole = Applied::default();
+        let block = format!("host notebook {{ address 192.0.2.1; key \"{KEY}\"; }}\n");
+        let policy = "# \u{fc}ber laptop\nusers u { member laptop; }\n\
+            service s { program \"/bin/sh\"; listen 7000; style user; users u; hosts laptop; }\n\
+            service t { program \"/bin/laptop\"; listen 7001; style user; users u; hosts \
+            laptop; }\nclient c { users u; service s at laptop port 7000; }\n";
+        whole.sources.push(source("a.policy", block));
+        whole.sources.push(source("b.policy", policy.into()));
+        rename_references(&mut whole, &former, &fresh).unwrap();
+        let expected = policy
+            .replace("hosts laptop", "hosts notebook")
+            .replace("at laptop", "at notebook");
+        assert_eq!(whole.sources[1].text, expected);
+        assert!(configuration::check(&whole).is_ok());
+    }
+
+    #[test]
+    fn several_files_move_or_none_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("a"), "a").unwrap();
+        let moves = [(path("a"), path("b")), (path("missing"), path("c"))];
+        assert!(move_all(&moves).is_err());
+        assert!(path("a").exists() && !path("b").exists());
+        move_all(&moves[..1]).unwrap();
+        assert!(path("b").exists() && !path("a").exists());
+    }
+}

@@ -1,0 +1,88 @@
+//! `usher service list`: the services of the policy in force, and who is live at each.
+
+use serde_json::json;
+use usher_daemon::control::ask;
+use usher_local::requests::Who;
+use usher_local::roles;
+use usher_policy::{ServedBy, Service, Style, joined};
+
+use super::configuration;
+use crate::failure::Failure;
+use crate::output::{Output, or_dash, row, table};
+
+/// Prints the services that this host offers by the policy in force.
+///
+/// # Errors
+/// When the configuration in force cannot be read.
+pub fn list(output: &Output) -> Result<(), Failure> {
+    let policy = configuration::check(&configuration::in_force()?)?.policy;
+    // An error: the keeper does not run, or the caller is not root.
+    let live = ask(roles::Keeper, &Who {}).ok();
+    let services: Vec<_> = policy
+        .services
+        .values()
+        .map(|service| {
+            let of_it = |view: &&usher_local::requests::SessionView| view.service == service.name;
+            let sessions = live
+                .as_ref()
+                .map(|view| view.sessions.iter().filter(of_it).count());
+            (service, sessions)
+        })
+        .collect();
+    let views = services.iter().map(|(service, sessions)| {
+        let (program, account) = match &service.served_by {
+            ServedBy::Program(program) => (Some(&program.path), None),
+            ServedBy::Account(account) => (None, Some(account)),
+        };
+        json!({
+            "service": service.name, "port": service.listen, "style": style(service),
+            "program": program, "account": account, "users": service.user_blocks,
+            "hosts": (!service.any_host).then_some(&service.hosts), "any_host": service.any_host,
+            "sessions": sessions,
+        })
+    });
+    output.print(&views.collect::<Vec<_>>(), || {
+        let rows = services.iter().map(|(service, sessions)| {
+            row![
+                service.name,
+                service.listen,
+                style(service),
+                served_by(service),
+                joined(&service.user_blocks, ", "),
+                match service.any_host {
+                    true => "any".to_owned(),
+                    false => joined(&service.hosts, ", "),
+                },
+                or_dash(*sessions),
+            ]
+        });
+        let heading = [
+            "SERVICE",
+            "PORT",
+            "STYLE",
+            "SERVED BY",
+            "USERS",
+            "HOSTS",
+            "SESSIONS",
+        ];
+        match services.is_empty() {
+            true => "no services\n".to_owned(),
+            false => table(heading, rows),
+        }
+    });
+    Ok(())
+}
+
+fn style(service: &Service) -> &'static str {
+    match service.style {
+        Style::User => "user",
+        Style::Connection => "connection",
+    }
+}
+
+fn served_by(service: &Service) -> String {
+    match &service.served_by {
+        ServedBy::Program(program) => program.path.clone(),
+        ServedBy::Account(account) => format!("account {account}"),
+    }
+}

@@ -1,0 +1,176 @@
+//! Renaming, filters, lists, and the way back to an earlier policy.
+
+use super::{Outcome, POLICY, connect, is_cut, is_served, lives};
+use usher_lab::{Host, Lab};
+
+fn json(host: &Host, command: &[&str]) -> Result<serde_json::Value, Box<dyn std::error::Error>> {
+    let arguments = ["usher", "--json"].iter().chain(command);
+    Ok(serde_json::from_str(&host.run(arguments)?.stdout)?)
+}
+
+/// Runs a command that must fail, and returns what it says.
+fn fails(host: &Host, command: &[&str], status: i32) -> Result<String, Box<dyn std::error::Error>> {
+    let output = host.command(command).run()?;
+    assert_eq!(
+        output.status.code(),
+        Some(status),
+        "{command:?}: {output:?}"
+    );
+    Ok(output.stderr)
+}
+
+#[test]
+fn who_and_service_list_show_what_was_asked_for() -> Outcome {
+    let mail = Lab::mail()?;
+    let (_alice, _bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    let users = |filter: &[&str]| {
+        let view = json(&mail.mailhost, &[&["who"], filter].concat())?;
+        let sessions = view["sessions"].as_array().ok_or("no sessions")?;
+        let mut users: Vec<_> = sessions
+            .iter()
+            .filter_map(|one| one["user"].as_str().map(str::to_owned))
+            .collect();
+        users.sort();
+        let workers = view["workers"].as_array().ok_or("no workers")?.len();
+        Ok::<_, Box<dyn std::error::Error>>((users.join(","), workers))
+    };
+    let found = |users: &str, workers| (users.to_owned(), workers);
+    assert_eq!(users(&[])?, found("alice,bob", 2));
+    assert_eq!(users(&["--user", "alice"])?, found("alice", 1));
+    assert_eq!(users(&["--service", "imap"])?, found("alice,bob", 2));
+    assert_eq!(users(&["--service", "smtp"])?, found("", 0));
+    assert_eq!(users(&["--host", "mailhost"])?, found("", 0));
+    let both = ["--host", "laptop", "--user", "bob"];
+    assert_eq!(users(&both)?, found("bob", 0));
+    let text = mail.mailhost.run(["usher", "who", "--user", "bob"])?.stdout;
+    assert!(text.contains("bob") && !text.contains("alice"), "{text}");
+
+    let services = json(&mail.mailhost, &["service", "list"])?;
+    let service = &services[0];
+    assert_eq!(service["service"], "imap", "{services}");
+    assert_eq!(service["port"], 143);
+    assert_eq!(service["sessions"], 2);
+    assert_eq!(service["hosts"], serde_json::json!(["laptop"]));
+    let text = mail.mailhost.run(["usher", "service", "list"])?.stdout;
+    assert!(text.contains("/usr/lib/dovecot/imap"), "{text}");
+    let none = mail.laptop.run(["usher", "service", "list"])?.stdout;
+    assert_eq!(none, "no services\n");
+    Ok(())
+}
+
+#[test]
+fn a_reverted_policy_readmits_nobody_who_was_disabled() -> Outcome {
+    let mail = Lab::mail()?;
+    let host = &mail.mailhost;
+    let generation = |entry: &serde_json::Value| entry["generation"].as_u64();
+    let history = || json(host, &["policy", "history"]);
+    let first = history()?;
+    assert_eq!(first.as_array().map(Vec::len), Some(1), "{first}");
+    assert_eq!(first[0]["in_force"], true);
+    fails(host, &["usher", "policy", "revert"], 1)?;
+    // The same policy once more is no other one.
+    host.run(["usher", "policy", "apply"])?;
+    assert_eq!(history()?, first);
+
+    let mut alice = connect(&mail, "alice")?;
+    host.replace(POLICY, "member alice, bob;", "member bob;")?;
+    host.run(["usher", "policy", "apply"])?;
+    is_cut(&mut alice)?;
+    host.run(["usher", "user", "disable", "bob"])?;
+    let second = history()?;
+    assert_eq!(second.as_array().map(Vec::len), Some(2), "{second}");
+    assert_eq!(second[0]["in_force"], true);
+    let old = generation(&first[0]).ok_or("no number")?.to_string();
+    let printed = host.run(["usher", "policy", "history", &old])?.stdout;
+    assert!(printed.contains("member alice, bob;"), "{printed}");
+    let unknown = fails(host, &["usher", "policy", "revert", "999"], 1)?;
+    assert!(unknown.contains("usher policy history"), "{unknown}");
+
+    let said = host.run(["usher", "policy", "revert"])?.stdout;
+    assert!(
+        said.contains(&format!("the policy of generation {old}\n")),
+        "{said}"
+    );
+    let differs = format!("differs from the configuration in force: {POLICY}\n");
+    assert!(said.contains(&differs), "{said}");
+    assert!(is_served(&mail, "alice", "imap")?);
+    assert!(!is_served(&mail, "bob", "imap")?);
+    let third = history()?;
+    assert!(generation(&third[0]) > generation(&second[0]), "{third}");
+    assert_eq!(third[0]["in_force"], true);
+    // The files have stayed, and the same command goes forth again.
+    assert!(host.read(POLICY)?.contains("member bob;"));
+    host.run(["usher", "policy", "revert"])?;
+    assert!(!is_served(&mail, "alice", "imap")?);
+    Ok(())
+}
+
+#[test]
+fn a_renamed_user_has_the_keys_and_only_the_new_name() -> Outcome {
+    let mail = Lab::mail()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    for host in [&mail.laptop, &mail.mailhost] {
+        host.add_account("alina", 2900)?;
+        let taken = fails(host, &["usher", "user", "rename", "alice", "bob"], 1)?;
+        assert!(taken.contains("knows a user bob already"), "{taken}");
+        fails(
+            host,
+            &["usher", "user", "rename", "nobody-known", "alina"],
+            1,
+        )?;
+        assert!(
+            json(host, &["user", "list"])?
+                .to_string()
+                .contains("\"alice\"")
+        );
+    }
+    lives(&mut alice)?;
+    for host in [&mail.laptop, &mail.mailhost] {
+        let said = host
+            .run(["usher", "user", "rename", "alice", "alina"])?
+            .stdout;
+        assert!(said.contains(&format!("remains: {POLICY}:1:")), "{said}");
+        host.replace(POLICY, "alice", "alina")?;
+        host.run(["usher", "policy", "apply"])?;
+        let users = json(host, &["user", "list"])?.to_string();
+        assert!(
+            users.contains("\"alina\"") && !users.contains("\"alice\""),
+            "{users}"
+        );
+    }
+    is_cut(&mut alice)?;
+    lives(&mut bob)?;
+    assert!(!is_served(&mail, "alice", "imap")?);
+    let output = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
+    let output = output.user("alina").input("a LOGOUT\r\n").succeed()?;
+    assert!(output.stdout.contains("Logged in as alina"), "{output:?}");
+    Ok(())
+}
+
+#[test]
+fn a_renamed_host_has_its_new_name_in_every_file() -> Outcome {
+    let mail = Lab::mail()?;
+    let host = &mail.mailhost;
+    let taken = fails(host, &["usher", "host", "rename", "laptop", "mailhost"], 1)?;
+    assert!(taken.contains("already"), "{taken}");
+    assert!(host.read(POLICY)?.contains("hosts laptop;"));
+    let mut alice = connect(&mail, "alice")?;
+    let said = host
+        .run(["usher", "host", "rename", "laptop", "notebook"])?
+        .stdout;
+    let file = "/etc/usher/policy.d/host-notebook.policy";
+    assert!(said.contains(&format!("wrote {file}\n")), "{said}");
+    assert!(said.contains(&format!("wrote {POLICY}\n")), "{said}");
+    assert!(host.read(POLICY)?.contains("hosts notebook;"));
+    assert!(host.read(file)?.starts_with("host notebook {"));
+    assert!(host.read("/etc/usher/policy.d/host-laptop.policy").is_err());
+    // Only an apply puts it in force.
+    lives(&mut alice)?;
+    host.run(["usher", "policy", "apply"])?;
+    is_cut(&mut alice)?;
+    assert!(is_served(&mail, "alice", "imap")?);
+    let _alice = connect(&mail, "alice")?;
+    let who = host.run(["usher", "who", "--host", "notebook"])?.stdout;
+    assert!(who.contains("alice"), "{who}");
+    Ok(())
+}
