@@ -90,7 +90,8 @@ pub enum Failure {
     /// A user is disabled, and the keeper has not ended the user's sessions.
     #[error(
         "{user} is disabled (configuration {generation}), but live sessions and connections of \
-         {user} on this host have NOT been ended: {error}. The next keeper ends them when it starts"
+         {user} on this host have NOT been ended: {error}. The keeper ends them when it goes on, or the \
+         next one when it starts"
     )]
     NotCut {
         user: UserName,

@@ -7,13 +7,15 @@ use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, ControlSocket, Failed};
 use usher_daemon::packet::{self, Senders};
 use usher_daemon::role::{Connectors, HasRole, RUNTIME_DIRECTORY, Role, Socket};
 use usher_local::error::ConfigurationError;
+use usher_local::following::Following;
 use usher_local::paths;
 use usher_proto::host_key::HostPublicKey;
 use usher_system::privileges;
@@ -147,11 +149,27 @@ pub fn private_key(path: &Path, wanted: &'static str) -> Result<ssh_key::Private
 /// The runtime of a daemon: one thread for all its tasks, because each hand-over to another one costs a
 /// connection time.
 pub fn runtime() -> Result<Runtime, StartError> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder
-        .enable_all()
-        .build()
-        .attempt("cannot start the runtime")
+    build(Builder::new_current_thread().enable_all())
+}
+
+/// The same, for a daemon that has a configuration in force: when its thread wakes after a stall, it takes
+/// what is stored before it runs a task.
+pub fn runtime_following(following: &Arc<Following>) -> Result<Runtime, StartError> {
+    let mut builder = Builder::new_current_thread();
+    build(look_after_stalls(builder.enable_all(), following))
+}
+
+/// Makes the threads of a runtime look at what is stored when they wake after a stall.
+pub fn look_after_stalls<'b>(
+    builder: &'b mut Builder,
+    following: &Arc<Following>,
+) -> &'b mut Builder {
+    let following = Arc::clone(following);
+    builder.on_thread_unpark(move || following.after_stall())
+}
+
+fn build(builder: &mut Builder) -> Result<Runtime, StartError> {
+    builder.build().attempt("cannot start the runtime")
 }
 
 /// A process of the role `R`.

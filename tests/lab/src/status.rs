@@ -15,8 +15,32 @@ impl Host {
     /// # Errors
     /// When the daemon does not answer, or has no such number.
     pub fn number(&self, role: Role, name: &str) -> Result<u64, LabError> {
+        let status = self.status(role)?;
+        let number = status["numbers"][name].as_u64();
+        number
+            .ok_or_else(|| io::Error::other(format!("no {name} in {status}")))
+            .attempt(|| self.place(role))
+    }
+
+    /// The generation of the configuration that a daemon has in force.
+    ///
+    /// # Errors
+    /// When the daemon does not answer.
+    pub fn generation(&self, role: Role) -> Result<u64, LabError> {
+        let status = self.status(role)?;
+        let number = status["generation"].as_u64();
+        number
+            .ok_or_else(|| io::Error::other(format!("no generation in {status}")))
+            .attempt(|| self.place(role))
+    }
+
+    fn place(&self, role: Role) -> String {
+        format!("host {}: the status of its {}", self.name(), role.name())
+    }
+
+    fn status(&self, role: Role) -> Result<serde_json::Value, LabError> {
         let socket = format!("/run/usher/{}/control.sock", role.name());
-        let ask = || {
+        let ask = || -> io::Result<serde_json::Value> {
             let mut stream = UnixStream::connect(self.path(socket))?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.write_all(b"{\"request\":\"status\"}\n")?;
@@ -28,12 +52,9 @@ impl Host {
                     break;
                 }
             }
-            let status: serde_json::Value = serde_json::from_str(&answer)?;
-            status["numbers"][name]
-                .as_u64()
-                .ok_or_else(|| io::Error::other(format!("no {name} in {answer}")))
+            Ok(serde_json::from_str(&answer)?)
         };
-        ask().attempt(|| format!("host {}: the status of its {}", self.name(), role.name()))
+        ask().attempt(|| self.place(role))
     }
 
     /// Those of the named findings of `usher doctor` that do not work here, with its words.

@@ -14,7 +14,7 @@ use attack::{Attack, Result};
 use reading::{connect, is_cut, lives};
 use users::{json, refused};
 use usher_lab::hostile::{Asked, Channel, Port, id_of};
-use usher_lab::{ALICE, Lab, Mail, Signal, eventually};
+use usher_lab::{ALICE, Host, Lab, Mail, Role, Signal, eventually};
 use usher_proto::SessionId;
 use usher_proto::ssh_key::PrivateKey;
 
@@ -171,6 +171,136 @@ fn a_keeper_that_hangs_is_told_and_the_next_one_cuts() -> Result {
     lives(&mut bob)?;
     mail.mailhost.run(["usher", "who"])?;
     Ok(())
+}
+
+/// A keeper that is stopped misses the order. What waits in its socket meanwhile is refused, too.
+#[test]
+fn a_keeper_that_goes_on_takes_the_disable_that_it_missed() -> Result {
+    let mut mail = Lab::mail()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    mail.keeper.kill(Signal::STOP)?;
+    let again = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
+    let mut waiting = again.user("bob").spawn()?;
+    let disable = ["usher", "user", "disable", "bob"];
+    let disabled = mail.mailhost.command(disable).run()?;
+    assert_eq!(disabled.status.code(), Some(3), "{disabled:?}");
+    let said = "ends them when it goes on";
+    assert!(disabled.stderr.contains(said), "{disabled:?}");
+    lives(&mut alice)?;
+    lives(&mut bob)?;
+
+    mail.keeper.kill(Signal::CONT)?;
+    is_cut(&mut bob)?;
+    is_cut(&mut waiting)?;
+    let greeted = waiting.read_past("PREAUTH", std::time::Duration::ZERO);
+    assert!(greeted.is_err(), "{greeted:?}");
+    let said = refused(&mail, "bob", "mailhost:imap")?;
+    assert!(said.contains("disabled"), "{said}");
+    lives(&mut alice)?;
+    lives(&mut connect(&mail, "alice")?)?;
+    let ended = users::recent(&mail)?;
+    assert!(!ended.is_empty(), "{ended:?}");
+    let bobs = |(user, reason): &(String, String)| user == "bob" && reason == "disabled_user";
+    assert!(ended.iter().all(bobs), "{ended:?}");
+    Ok(())
+}
+
+/// No request reaches a daemon of these hosts.
+const DEAF: &str = "for s in /run/usher/*/control.sock; do mv $s $s.away; done";
+const HEARS: &str = "for s in /run/usher/*/control.sock.away; do mv $s ${s%.away}; done";
+
+fn shell(host: &Host, script: &str) -> Result {
+    host.run(["sh", "-e", "-c", script])?;
+    Ok(())
+}
+
+/// Applies what is written on mailhost, whose keeper does not hear of it.
+fn apply_unheard(mail: &Mail) -> Result {
+    let applied = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
+    assert_eq!(applied.status.code(), Some(3), "{applied:?}");
+    Ok(())
+}
+
+#[test]
+fn every_daemon_takes_what_was_stored_without_asking_it() -> Result {
+    let mail = Lab::mail()?;
+    let _protector = mail.mailhost.start_daemon(Role::Protector)?;
+    let _labeller = mail.mailhost.start_daemon(Role::Labeller)?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    for host in [&mail.laptop, &mail.mailhost] {
+        shell(host, DEAF)?;
+    }
+    mail.mailhost
+        .run(["rm", "/etc/usher/users/bob/authorized_keys"])?;
+    apply_unheard(&mail)?;
+    mail.laptop.run(["usher", "policy", "apply"])?;
+    is_cut(&mut bob)?;
+    lives(&mut alice)?;
+    for host in [&mail.laptop, &mail.mailhost] {
+        shell(host, HEARS)?;
+    }
+    for (host, role) in [
+        (&mail.mailhost, Role::Keeper),
+        (&mail.mailhost, Role::Verifier),
+        (&mail.mailhost, Role::Protector),
+        (&mail.mailhost, Role::Labeller),
+        (&mail.laptop, Role::Signer),
+        (&mail.laptop, Role::Proxy),
+    ] {
+        let stored = host.read("/var/lib/usher/applied.json")?;
+        let stored: serde_json::Value = serde_json::from_str(&stored)?;
+        eventually(&format!("the {} has taken it", role.name()), || {
+            Ok(stored["generation"] == host.generation(role)?)
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn revoked_keys_and_hosts_end_without_an_order() -> Result {
+    let mail = Lab::mail()?;
+    let host = &mail.mailhost;
+    shell(host, DEAF)?;
+    let krl = "ssh-keygen -q -k -f /etc/usher/revoked_keys /etc/usher/users/bob/authorized_keys";
+    // An order that is missed and the one that takes it back, by which alice is served throughout or not.
+    for (order, back, spares_alice) in [
+        (krl, "rm /etc/usher/revoked_keys", true),
+        (
+            "cp -a /etc/usher /root; ssh-keygen -q -t ed25519 -N '' -f /root/other; \
+             key=$(cut -d' ' -f2 /root/other.pub); old=$(cut -d' ' -f2 /root/laptop.pub); \
+             grep -rl \"$old\" /etc/usher/policy.d | xargs sed -i \"s|$old|$key|\"",
+            "rm -r /etc/usher; cp -a /root/usher /etc",
+            false,
+        ),
+    ] {
+        host.write(
+            "/root/laptop.pub",
+            mail.laptop.read("/etc/usher/host_key.pub")?,
+        )?;
+        let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+        shell(host, order)?;
+        apply_unheard(&mail)?;
+        is_cut(&mut bob)?;
+        match spares_alice {
+            true => lives(&mut alice)?,
+            false => is_cut(&mut alice)?,
+        }
+        let connect_again = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
+        let refused = connect_again.user("bob").input("").run()?;
+        assert!(!refused.stdout.contains("PREAUTH"), "{refused:?}");
+        shell(host, back)?;
+        apply_unheard(&mail)?;
+        eventually("both are served again", || {
+            Ok(serves(&mail, "alice")? && serves(&mail, "bob")?)
+        })?;
+    }
+    Ok(())
+}
+
+fn serves(mail: &Mail, user: &str) -> Result<bool> {
+    let connect = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
+    let output = connect.user(user).input("x LOGOUT\r\n").run()?;
+    Ok(output.stdout.contains(&format!("Logged in as {user}")))
 }
 
 /// A session of alice's, on the one channel that a pair of hosts has.

@@ -1,6 +1,9 @@
 //! The configuration in force in a daemon.
 
 use std::collections::BTreeSet;
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +15,7 @@ use crate::applied::Applied;
 use crate::checked::Checked;
 use crate::error::ConfigurationError;
 use crate::paths;
+use crate::reading::{file_error, optional};
 use crate::requests::{Prepare, PreparedView};
 
 /// A configuration whose check found no mistake, and nothing that this version cannot enforce.
@@ -21,6 +25,24 @@ pub struct Configuration {
     pub applied: Applied,
     /// The checked form.
     pub checked: Checked,
+    stamp: Stamp,
+}
+
+/// A state of the file of the applied configuration. The default: there is none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stamp(Option<(u64, u64, i64, i64, u64)>);
+
+impl From<&Metadata> for Stamp {
+    fn from(file: &Metadata) -> Self {
+        let (device, inode) = (file.dev(), file.ino());
+        Self(Some((
+            device,
+            inode,
+            file.ctime(),
+            file.ctime_nsec(),
+            file.size(),
+        )))
+    }
 }
 
 impl Configuration {
@@ -31,7 +53,27 @@ impl Configuration {
     /// When the file is there and cannot be read, is damaged, fails its check, or has what this
     /// version cannot enforce.
     pub fn load() -> Result<Self, ConfigurationError> {
-        Self::check(Applied::load(Path::new(paths::APPLIED))?.unwrap_or_default())
+        Self::load_from(Path::new(paths::APPLIED))
+    }
+
+    /// The same, from this file.
+    pub(crate) fn load_from(path: &Path) -> Result<Self, ConfigurationError> {
+        let read = || {
+            let mut file = File::open(path)?;
+            // Of the file that is read, whichever replaces it meanwhile.
+            let stamp = Stamp::from(&file.metadata()?);
+            let mut text = Vec::new();
+            file.read_to_end(&mut text)?;
+            Ok((stamp, text))
+        };
+        let found = optional(read().map_err(|error| file_error(path, error)))?;
+        let Some((stamp, text)) = found else {
+            return Self::check(Applied::default());
+        };
+        let applied = serde_json::from_slice(&text)
+            .map_err(|error| ConfigurationError::Damaged(path.into(), error))?;
+        let checked = Self::check(applied)?;
+        Ok(Self { stamp, ..checked })
     }
 
     /// Reads and checks a configuration that is not stored, from the JSON of an [`Applied`].
@@ -62,7 +104,17 @@ impl Configuration {
 
     fn check(applied: Applied) -> Result<Self, ConfigurationError> {
         let checked = applied.check()?.enforceable()?;
-        Ok(Self { applied, checked })
+        Ok(Self {
+            applied,
+            checked,
+            stamp: Stamp::default(),
+        })
+    }
+
+    /// The state of the file from which it was loaded; the default for one that was not.
+    #[must_use]
+    pub fn stamp(&self) -> Stamp {
+        self.stamp
     }
 
     /// Its number: each apply counts up by one.

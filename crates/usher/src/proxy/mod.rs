@@ -20,17 +20,20 @@ use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, ControlSocket, Failed};
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
-use usher_local::configuration::Configuration;
+use usher_local::configuration::{Configuration, Stamp};
+use usher_local::following::{Follower, Following};
 use usher_local::requests::{Prepare, PreparedView, Reload, ReloadedView};
 use usher_local::roles;
-use usher_policy::{Policy, ProxyListener};
+use usher_policy::ProxyListener;
 
 use crate::accounts;
 use crate::failure::{At, Failure};
 use serve::Server;
 
 struct Proxy {
-    generation: std::sync::atomic::AtomicU64,
+    following: Arc<Following>,
+    /// Of the configuration in force: its generation, and its file.
+    in_force: Mutex<(u64, Stamp)>,
     listeners: Mutex<BTreeMap<SocketAddrV4, (ProxyListener, tokio::task::AbortHandle)>>,
     server: Arc<Server>,
 }
@@ -66,21 +69,23 @@ pub fn run() -> Result<(), Failure> {
         .enable_all()
         .build()
         .at("runtime")?;
+    let following = Following::new();
     runtime.block_on(async {
         let proxy = Arc::new(Proxy {
-            generation: 0.into(),
+            following: Arc::clone(&following),
+            in_force: Mutex::default(),
             listeners: Mutex::default(),
             server: Arc::new(Server::new()),
         });
-        proxy
-            .take(configuration.generation(), &configuration.checked.policy)
-            .at("listening")?;
+        proxy.listen(&configuration).at("listening")?;
+        following.begin(Arc::clone(&proxy) as Arc<dyn Follower>);
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
             tracing::warn!(%error, "cannot tell the service manager that the proxy is ready");
         }
         tracing::info!("proxy ready");
         tokio::select! {
             result = control.serve(proxy) => result.at("control socket"),
+            () = following.keep() => Ok(()),
             () = watchdog() => Ok(()),
         }
     })
@@ -89,7 +94,8 @@ pub fn run() -> Result<(), Failure> {
 impl Proxy {
     /// Listens at the addresses of the policy only. All new listeners are made before an old one is
     /// closed; if one cannot be made nothing changes.
-    fn take(&self, generation: u64, policy: &Policy) -> io::Result<()> {
+    fn listen(&self, configuration: &Configuration) -> io::Result<()> {
+        let policy = &configuration.checked.policy;
         let wanted: BTreeMap<SocketAddrV4, ProxyListener> = policy
             .proxy_listeners()
             .into_iter()
@@ -125,9 +131,19 @@ impl Proxy {
             ));
             present.insert(listener.address, (listener, task.abort_handle()));
         }
-        self.generation
-            .store(generation, std::sync::atomic::Ordering::Relaxed);
+        *self.in_force.lock() = (configuration.generation(), configuration.stamp());
         Ok(())
+    }
+}
+
+impl Follower for Proxy {
+    fn in_force(&self) -> Stamp {
+        self.in_force.lock().1
+    }
+
+    fn take(&self, stored: Configuration) -> Result<(), String> {
+        self.listen(&stored)
+            .map_err(|error| format!("cannot listen: {error}"))
     }
 }
 
@@ -141,7 +157,7 @@ impl Answers<Reload> for Proxy {
     async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
         let fresh = Configuration::load()?;
         let generation = fresh.generation();
-        self.take(generation, &fresh.checked.policy)
+        self.listen(&fresh)
             .map_err(|error| Failed::new(format!("cannot listen: {error}")))?;
         Ok(ReloadedView {
             generation,
@@ -156,11 +172,11 @@ impl Answers<Status> for Proxy {
             ("listeners", self.listeners.lock().len() as u64),
             ("connections", self.server.connections() as u64),
         ];
-        let generation = self.generation.load(std::sync::atomic::Ordering::Relaxed);
+        let generation = self.in_force.lock().0;
         Ok(StatusView::new::<roles::Proxy>(
             generation,
             numbers,
-            Vec::new(),
+            self.following.trouble().into_iter().collect(),
         ))
     }
 }

@@ -124,7 +124,7 @@ impl Answers<WouldEnd> for Keeper {
 impl Keeper {
     /// The reasons that sessions cannot be opened.
     fn troubles(&self) -> Vec<String> {
-        let mut troubles = Vec::new();
+        let mut troubles: Vec<String> = self.following.trouble().into_iter().collect();
         if !self.recording.is_connected() {
             troubles.push("not connected to the recorder, so no session is opened".to_owned());
         }

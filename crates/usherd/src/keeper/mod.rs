@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use usher_daemon::role::HasRole;
@@ -32,7 +33,8 @@ use usher_daemon::watchdog::watchdog;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, Limits};
 use usher_kernel::ownership::OwnershipError;
-use usher_local::configuration::Configuration;
+use usher_local::configuration::{Configuration, Stamp};
+use usher_local::following::{Follower, Following};
 use usher_local::paths;
 use usher_local::requests::{EndingView, ReloadedView};
 use usher_local::roles;
@@ -56,6 +58,10 @@ struct Keeper {
     recording: Arc<Recording>,
     sessions: Arc<Sessions>,
     calls: Arc<Calls>,
+    following: Arc<Following>,
+    /// The generation that the keeper has taken by itself, and what that ended: the next request to take the
+    /// same one returns it.
+    taken: Mutex<(u64, Vec<EndingView>)>,
 }
 
 /// Runs the keeper until the process ends.
@@ -90,7 +96,8 @@ pub fn run(
     usher_system::privileges::keep_and_pass_on(role.capabilities, role.passes_on)?;
     usher_system::privileges::no_core_dumps()?;
 
-    start::runtime()?.block_on(async {
+    let following = Arc::clone(&keeper.following);
+    start::runtime_following(&following)?.block_on(async {
         let configuration = keeper.host.configuration.get();
         keeper.queues.put_in_force(&configuration.checked);
         keeper.host.look_accounts_up_in_time().await;
@@ -104,6 +111,7 @@ pub fn run(
         let control = control.serve(Arc::clone(&keeper));
         let records = Arc::clone(&keeper.sessions).serve(records, verifier.uid);
         let calls = Arc::clone(&keeper.calls).serve(calls);
+        following.begin(Arc::clone(&keeper) as Arc<dyn Follower>);
         start::ready();
         tracing::info!("keeper ready");
         let result = tokio::select! {
@@ -117,6 +125,7 @@ pub fn run(
             () = keeper.queues.watch_accounts() => Ok(()),
             () = keeper.queues.common.starter.keep_running() => Ok(()),
             () = keeper.sessions.end_lost_accounts(lost) => Ok(()),
+            () = following.keep() => Ok(()),
             () = watchdog() => Ok(()),
         };
         result.attempt("a local socket failed")
@@ -182,6 +191,8 @@ impl Keeper {
             recording,
             sessions,
             calls: Arc::new(calls),
+            following: Following::new(),
+            taken: Mutex::default(),
         };
         (Arc::new(keeper), lost)
     }
@@ -198,7 +209,17 @@ impl Keeper {
 
     /// Puts the applied configuration in force and ends what it no longer permits, which it returns.
     fn reload(&self) -> Result<Vec<EndingView>, StartError> {
-        let fresh = Configuration::load()?;
+        let ended = self.take_up(Configuration::load()?)?;
+        let generation = self.host.configuration.get().generation();
+        let (taken, mut all) = std::mem::take(&mut *self.taken.lock());
+        if taken != generation {
+            return Ok(ended);
+        }
+        all.extend(ended);
+        Ok(all)
+    }
+
+    fn take_up(&self, fresh: Configuration) -> Result<Vec<EndingView>, StartError> {
         let former = self.host.configuration.get();
         let admitted = self.admit_to(&fresh);
         let restricted = admitted.inspect_err(|_| self.retain_protection(&former))?;
@@ -235,15 +256,49 @@ impl Keeper {
         Ok(ended)
     }
 
+    /// Waits until nothing runs or is accepted any more that the configuration in force forbids. Returns
+    /// what is left.
+    async fn settle(queues: &Queues, sessions: &Sessions) -> Vec<String> {
+        let unfinished = queues.all_gone().await;
+        sessions.connections.cut_left();
+        unfinished
+    }
+
     /// The answer, once nothing runs or is accepted any more that the configuration in force
     /// forbids.
     async fn settled(&self, ended: Vec<EndingView>) -> ReloadedView {
-        let unfinished = self.queues.all_gone().await;
-        self.sessions.connections.cut_left();
+        let unfinished = Self::settle(&self.queues, &self.sessions).await;
         ReloadedView {
             generation: self.host.configuration.get().generation(),
             ended,
             unfinished,
         }
+    }
+}
+
+impl Follower for Keeper {
+    fn in_force(&self) -> Stamp {
+        self.host.configuration.get().stamp()
+    }
+
+    fn take(&self, stored: Configuration) -> Result<(), String> {
+        let generation = stored.generation();
+        let ended = self.take_up(stored).map_err(|error| error.to_string())?;
+        for ending in &ended {
+            let session = &ending.session;
+            tracing::warn!(user = %session.user, service = %session.service, host = %session.host,
+                connections = session.connections.len(), reason = ending.reason,
+                "a session is ended that the stored configuration forbids");
+        }
+        *self.taken.lock() = (generation, ended);
+        let (host, queues) = (Arc::clone(&self.host), Arc::clone(&self.queues));
+        let sessions = Arc::clone(&self.sessions);
+        tokio::spawn(async move {
+            host.look_accounts_up_in_time().await;
+            for left in Self::settle(&queues, &sessions).await {
+                tracing::warn!(left, "a session has not ended whole");
+            }
+        });
+        Ok(())
     }
 }

@@ -67,7 +67,9 @@ impl Answers<Status> for Force {
             ("refusals", refusals.sum()),
             ("guarded", u64::from(view.is_guarded)),
         ];
-        let status = StatusView::new::<roles::Labeller>(view.generation, numbers, view.troubles);
+        let mut status =
+            StatusView::new::<roles::Labeller>(view.generation, numbers, view.troubles);
+        status.troubles.extend(self.following.trouble());
         Ok(status)
     }
 }

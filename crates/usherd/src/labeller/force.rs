@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use usher_local::configuration::Configuration;
+use usher_local::configuration::{Configuration, Stamp};
+use usher_local::following::{Follower, Following};
 use usher_local::paths;
 use usher_mac::{Framework, Module, Settings, Unsupported, is_module_name};
 use usher_policy::Policy;
@@ -24,6 +25,7 @@ use super::stored::{self, Wanted};
 #[derive(Debug)]
 pub(super) struct Force {
     file_systems: FileSystems,
+    pub(super) following: Arc<Following>,
     pub(super) files: ModuleFolder,
     pub(super) persisting: Persisting,
     /// The parts that this kernel lacks, which do not change while this process runs.
@@ -31,6 +33,20 @@ pub(super) struct Force {
     pub(super) state: Mutex<State>,
     /// Locked after the state, or without it.
     pub(super) journal: Mutex<Journal>,
+}
+
+impl Follower for Force {
+    fn in_force(&self) -> Stamp {
+        let state = self.state.lock();
+        let configuration = state.configuration.as_ref();
+        configuration.map_or_else(Stamp::default, Configuration::stamp)
+    }
+
+    fn take(&self, stored: Configuration) -> Result<(), String> {
+        self.put_in_force(stored)
+            .map(drop)
+            .map_err(|error| error.to_string())
+    }
 }
 
 impl Force {
@@ -41,6 +57,7 @@ impl Force {
     pub(super) fn adopt(
         file_systems: FileSystems,
         persisting: Persisting,
+        following: Arc<Following>,
     ) -> Result<Self, MacError> {
         let mut state = State::default();
         let pins = Path::new(paths::LABELLER_PIN_DIRECTORY);
@@ -49,6 +66,7 @@ impl Force {
         }
         Ok(Self {
             file_systems,
+            following,
             files: ModuleFolder::new(Path::new(paths::MODULE_DIRECTORY)),
             persisting,
             support: OnceLock::new(),

@@ -42,6 +42,7 @@ use usher_bpf::guard;
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_local::configuration::Configuration;
+use usher_local::following::{Follower, Following};
 use usher_local::paths;
 use usher_local::roles;
 use usher_mac::Framework;
@@ -80,9 +81,13 @@ pub fn run() -> Result<(), StartError> {
         Persisting::start().attempt("cannot start the thread for labels of new files")?;
     start.confine()?;
     let had_guard = guard::runs()?;
-    start::runtime()?.block_on(async {
-        let force = Arc::new(Force::adopt(FileSystems::new(mounts), persisting)?);
+    let following = Following::new();
+    start::runtime_following(&following)?.block_on(async {
+        let file_systems = FileSystems::new(mounts);
+        let force = Force::adopt(file_systems, persisting, Arc::clone(&following))?;
+        let force = Arc::new(force);
         force.begin(configuration);
+        following.begin(Arc::clone(&force) as Arc<dyn Follower>);
         let control = control.serve(Arc::clone(&force));
         start::ready();
         tracing::info!("labeller ready");
@@ -90,6 +95,7 @@ pub fn run() -> Result<(), StartError> {
             result = control => result.attempt("the control socket failed"),
             result = look(&force, had_guard) => result,
             () = read_events(&force) => Ok(()),
+            () = following.keep() => Ok(()),
             () = watchdog() => Ok(()),
         }
     })

@@ -70,6 +70,7 @@ impl Answers<Status> for Force {
         let mut status =
             StatusView::new::<roles::Protector>(view.generation, numbers, view.troubles);
         status.numbers.extend(view.counters);
+        status.troubles.extend(self.following.trouble());
         Ok(status)
     }
 }

@@ -12,7 +12,8 @@ use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_ike::{Acquire, Ike, Notice};
 use usher_ipsec::{Ipsec, IpsecError, MarkMask, Ours, Released, SWITCHED_OFF, class_of};
-use usher_local::configuration::Configuration;
+use usher_local::configuration::{Configuration, Stamp};
+use usher_local::following::{Follower, Following};
 use usher_local::paths;
 use usher_policy::Policy;
 use usher_policy::protection::{Application, Class, ResolverReply, Tables, compile};
@@ -44,6 +45,7 @@ pub(super) struct Settings {
 pub(super) struct Force {
     settings: Settings,
     pub(super) ike: Ike,
+    pub(super) following: Arc<Following>,
     pub(super) state: Mutex<State>,
     /// The names that the policy in force has looked up.
     wanted: watch::Sender<BTreeSet<HostName>>,
@@ -51,11 +53,26 @@ pub(super) struct Force {
     unfound: Notify,
 }
 
+impl Follower for Force {
+    fn in_force(&self) -> Stamp {
+        let state = self.state.lock();
+        let configuration = state.configuration.as_ref();
+        configuration.map_or_else(Stamp::default, |configuration| configuration.stamp())
+    }
+
+    fn take(&self, stored: Configuration) -> Result<(), String> {
+        self.put_in_force(stored)
+            .map(drop)
+            .map_err(|error| error.to_string())
+    }
+}
+
 impl Force {
-    pub(super) fn new(settings: Settings, ike: Ike) -> Self {
+    pub(super) fn new(settings: Settings, ike: Ike, following: Arc<Following>) -> Self {
         Self {
             settings,
             ike,
+            following,
             state: Mutex::new(State {
                 answers: LastAnswers::load(Path::new(paths::LAST_ANSWERS)),
                 negotiated: Negotiated::load(Path::new(paths::NEGOTIATED)),

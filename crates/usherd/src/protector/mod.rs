@@ -50,6 +50,7 @@ use usher_daemon::watchdog::watchdog;
 use usher_ike::{Acquire, Ike, Notice};
 use usher_ipsec::{Event, Sad, Watcher};
 use usher_local::configuration::Configuration;
+use usher_local::following::{Follower, Following};
 use usher_local::paths;
 use usher_local::roles;
 use usher_system::privileges;
@@ -113,14 +114,16 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<
         addresses,
     };
     let had_guard = guard::runs()?;
-    start::runtime()?.block_on(async {
+    let following = Following::new();
+    start::runtime_following(&following)?.block_on(async {
         let vici = vici.unwrap_or_else(|| PathBuf::from(paths::CHARON));
         let mut sad = Sad::open()?;
         let (ike, notices) = Ike::start(vici, move || sad.spis().map_err(io::Error::other));
-        let force = Arc::new(Force::new(settings, ike));
+        let force = Arc::new(Force::new(settings, ike, Arc::clone(&following)));
         // First, so that no acquire and no change of the SPD comes between.
         let watcher = Watcher::open()?;
         force.put_in_force(configuration)?;
+        following.begin(Arc::clone(&force) as Arc<dyn Follower>);
         let control = control.serve(Arc::clone(&force));
         start::ready();
         tracing::info!("protector ready");
@@ -131,6 +134,7 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<
             result = look(&force, had_guard) => result,
             () = find_sockets(&force) => Ok(()),
             () = names::follow(&force) => Ok(()),
+            () = following.keep() => Ok(()),
             () = watchdog() => Ok(()),
         }
     })

@@ -37,7 +37,8 @@ use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
-use usher_local::configuration::{Configuration, InForce};
+use usher_local::configuration::{Configuration, InForce, Stamp as StoredStamp};
+use usher_local::following::{Follower, Following};
 use usher_local::paths;
 use usher_local::requests::{
     AgentView, Agents, AgentsView, Disable, Enable, Prepare, PreparedView, Reload, ReloadedView,
@@ -71,15 +72,16 @@ struct Signer {
     /// Cookie of the signer's network namespace, which never changes.
     network: u64,
     configuration: InForce,
+    following: Arc<Following>,
     keys: Keys,
     leases: Leases,
     sessions: Sessions,
-    tickets: Tickets,
+    tickets: Arc<Tickets>,
     /// The proxy's ports.
     ports: ReservedPorts,
     chains: Chains,
     plain: Plain,
-    programs: ListedPrograms,
+    programs: Arc<ListedPrograms>,
     loans: Loans,
     names: Names,
     clocks: Clocks,
@@ -103,14 +105,15 @@ impl Signer {
             host_key,
             network: namespace::own_network()?,
             configuration: InForce::new(configuration),
+            following: Following::new(),
             keys,
             leases: Leases::default(),
             sessions: Sessions::default(),
-            tickets,
+            tickets: Arc::new(tickets),
             ports,
             chains: Chains::default(),
             plain: Plain::default(),
-            programs: ListedPrograms::default(),
+            programs: Arc::default(),
             loans: Loans::default(),
             names: Names::default(),
             clocks: Clocks::default(),
@@ -164,11 +167,14 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         ports,
         proxy_uid,
     )?);
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let following = Arc::clone(&signer.following);
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime
         .enable_all()
         // A request may block a thread until its user ends it. This leaves room for several users
         // at their limits.
-        .max_blocking_threads(4096)
+        .max_blocking_threads(4096);
+    let runtime = start::look_after_stalls(&mut runtime, &following)
         .build()
         .attempt("cannot start the runtime")?;
     runtime
@@ -195,6 +201,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
                 .programs
                 .set(&signer.tickets, &configuration.checked.policy);
             programs.await.map_err(io::Error::other)?;
+            following.begin(Arc::clone(&signer) as Arc<dyn Follower>);
             start::ready();
             tracing::info!("signer ready");
             tokio::select! {
@@ -206,6 +213,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
                 () = keys => Ok(()),
                 () = chains => Ok(()),
                 result = plain => result,
+                () = following.keep() => Ok(()),
                 () = watchdog() => Ok(()),
             }
         })
@@ -237,6 +245,26 @@ impl Signer {
             generation,
             ..ReloadedView::default()
         }
+    }
+}
+
+impl Follower for Signer {
+    fn in_force(&self) -> StoredStamp {
+        self.configuration.get().stamp()
+    }
+
+    /// Puts it in force at once, and its lists of `programs` soon after: until then a program that only the
+    /// new lists have is refused.
+    fn take(&self, stored: Configuration) -> Result<(), String> {
+        let (programs, tickets) = (Arc::clone(&self.programs), Arc::clone(&self.tickets));
+        let policy = stored.checked.policy.clone();
+        self.put_in_force(stored);
+        tokio::spawn(async move {
+            if let Err(error) = programs.set(&tickets, &policy).await {
+                tracing::error!(%error, "the lists of programs are those of the former configuration");
+            }
+        });
+        Ok(())
     }
 }
 
@@ -303,7 +331,11 @@ impl Answers<Status> for Signer {
         let mut status = StatusView::new::<roles::Signer>(
             self.configuration.get().generation(),
             numbers.chain(self.programs.numbers()),
-            missing.into_iter().chain(clocks).collect(),
+            missing
+                .into_iter()
+                .chain(clocks)
+                .chain(self.following.trouble())
+                .collect(),
         );
         status.numbers.extend(self.ports.numbers());
         Ok(status)

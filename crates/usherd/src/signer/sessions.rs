@@ -248,8 +248,7 @@ pub(super) mod tests {
             users: [("alice".parse().unwrap(), alice)].into(),
             ..Applied::default()
         };
-        let checked = applied.check().unwrap();
-        Configuration { applied, checked }
+        Configuration::read(&serde_json::to_vec(&applied).unwrap()).unwrap()
     }
 
     /// Alice and the service.

@@ -23,7 +23,8 @@ use usher_daemon::clock::unix_time;
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
 use usher_daemon::watchdog::watchdog;
-use usher_local::configuration::{Configuration, InForce};
+use usher_local::configuration::{Configuration, InForce, Stamp};
+use usher_local::following::{Follower, Following};
 use usher_local::paths;
 use usher_local::requests::{Disable, Enable, Prepare, PreparedView, Reload, ReloadedView};
 use usher_local::roles;
@@ -49,6 +50,7 @@ const BACKLOG: i32 = 4096;
 struct Verifier {
     host_key: HostPublicKey,
     configuration: InForce,
+    following: Arc<Following>,
     /// Grants a slot for requested tokens.
     keeper: Link<Option<TokenSlot>>,
     half_open: HalfOpen,
@@ -93,6 +95,7 @@ pub fn run() -> Result<(), StartError> {
     let verifier = Arc::new(Verifier {
         host_key,
         configuration: InForce::new(configuration),
+        following: Following::new(),
         keeper: Link::new(Refusal::KeeperUnavailable),
         half_open: HalfOpen::default(),
         clocks: Clocks::default(),
@@ -106,15 +109,19 @@ pub fn run() -> Result<(), StartError> {
     };
     let config = tls::server_config(&host_key, handle, Arc::new(is_known))?;
     // A thread that waits for the keeper's signatures, beside the one for all channels.
-    let handshakes = tokio::runtime::Builder::new_multi_thread()
+    let mut handshakes = tokio::runtime::Builder::new_multi_thread();
+    handshakes
         .worker_threads(1)
         .thread_name("handshakes")
-        .enable_time()
+        .enable_time();
+    let following = Arc::clone(&verifier.following);
+    let handshakes = start::look_after_stalls(&mut handshakes, &following)
         .build()
         .attempt("cannot start the runtime of handshakes")?;
     let shaking = handshakes.handle().clone();
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    start::runtime()?
+    following.begin(Arc::clone(&verifier) as Arc<dyn Follower>);
+    start::runtime_following(&following)?
         .block_on(async {
             let listener = TcpListener::from_std(listener)?;
             let control = tokio::spawn(control.serve(Arc::clone(&verifier)));
@@ -125,6 +132,7 @@ pub fn run() -> Result<(), StartError> {
                 result = channel::serve(verifier, acceptor, listener, shaking) => result,
                 result = control => result?,
                 result = keeper => result.map_err(std::io::Error::other),
+                () = following.keep() => Ok(()),
                 () = watchdog() => Ok(()),
             }
         })
@@ -194,6 +202,17 @@ impl Verifier {
     }
 }
 
+impl Follower for Verifier {
+    fn in_force(&self) -> Stamp {
+        self.configuration.get().stamp()
+    }
+
+    fn take(&self, stored: Configuration) -> Result<(), String> {
+        self.put_in_force(stored);
+        Ok(())
+    }
+}
+
 impl Answers<Prepare> for Verifier {
     async fn answer(&self, request: Prepare) -> Result<PreparedView, Failed> {
         Configuration::prepare(request).await
@@ -233,7 +252,11 @@ impl Answers<Status> for Verifier {
         Ok(StatusView::new::<roles::Verifier>(
             self.configuration.get().generation(),
             numbers,
-            missing.into_iter().chain(clocks).collect(),
+            missing
+                .into_iter()
+                .chain(clocks)
+                .chain(self.following.trouble())
+                .collect(),
         ))
     }
 }
