@@ -5,8 +5,8 @@ mod reading;
 
 use std::collections::BTreeMap;
 
-use reading::{Outcome, connect, is_served, lives, who};
-use usher_lab::{Lab, Mail, PATIENCE, Running, eventually};
+use reading::{Outcome, connect, is_gone, is_served, lives, who};
+use usher_lab::{ALICE, BOB, Lab, Mail, PATIENCE, Running, eventually};
 
 /// How an account is closed, how it is opened again, and whether only alice's is.
 const WAYS: [(&str, &str, bool); 5] = [
@@ -59,6 +59,77 @@ fn a_closed_account_is_refused_until_it_is_opened_again() -> Outcome {
         assert!(gets_in(&mail, "bob")?, "{open}");
     }
     Ok(())
+}
+
+/// Has alice's account in a directory that is asked after the local file (programs/directory.c).
+const DIRECTORY: &str = "grep ^alice: /etc/passwd | sed s/:x:/:*:/ >/etc/directory
+    sed -i /^alice:/d /etc/passwd
+    sed -i '/^passwd:/d' /etc/nsswitch.conf
+    echo 'passwd: files hesiod' >>/etc/nsswitch.conf
+    mkdir /etc/directory.hangs
+    mount --bind /var/lib/directory.so /usr/lib/*/libnss_hesiod.so.2";
+
+fn mail_with_directory() -> Result<Mail, Box<dyn std::error::Error>> {
+    let mut mail = Lab::mail()?;
+    let host = &mail.mailhost;
+    let flags = ["-shared", "-fPIC"];
+    host.compile_alone("directory.c", &flags, "/var/lib/directory.so")?;
+    host.run(["sh", "-e", "-c", DIRECTORY])?;
+    mail.keeper.restart()?;
+    Ok(mail)
+}
+
+/// Has all accounts looked up, as any change of the local ones does, and waits until the directory was asked
+/// about alice's.
+fn ask_about_alice(mail: &Mail) -> Outcome {
+    let host = &mail.mailhost;
+    host.run(["sh", "-e", "-c", ": >/var/lib/asked; touch /etc/passwd"])?;
+    eventually("the directory is asked about alice", || {
+        Ok(host.read("/var/lib/asked")?.contains("alice\n"))
+    })
+}
+
+#[test]
+fn a_directory_that_is_away_or_hangs_ends_no_session() -> Outcome {
+    let mail = mail_with_directory()?;
+    let host = &mail.mailhost;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    host.run(["touch", "/etc/directory.fails"])?;
+    // By the third time an account that was missing twice would be gone.
+    for _ in 0..3 {
+        ask_about_alice(&mail)?;
+        lives(&mut alice)?;
+    }
+    host.run(["rm", "/etc/directory.fails"])?;
+    // The twin, which the directory knows not, while it does not answer about alice.
+    host.run(["touch", "/etc/directory.hangs/alice"])?;
+    ask_about_alice(&mail)?;
+    host.run(["sed", "-i", "/^bob:/d", "/etc/passwd"])?;
+    is_gone(&mail, &mut bob, BOB)?;
+    lives(&mut alice)?;
+    eventually("doctor says so", || {
+        let doctor = host.command(["usher", "doctor"]).run()?.stdout;
+        Ok(doctor.contains("the name service does not answer about 1 account"))
+    })?;
+    host.run(["rm", "/etc/directory.hangs/alice"])?;
+    eventually("alice is served", || gets_in(&mail, "alice"))?;
+    lives(&mut alice)
+}
+
+#[test]
+fn an_account_gone_from_a_directory_is_gone_not_closed() -> Outcome {
+    let mail = mail_with_directory()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    mail.mailhost.run(["cp", "/dev/null", "/etc/directory"])?;
+    // Until the keeper no longer believes its last answer she may be served.
+    eventually("alice is refused", || {
+        let again = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
+        let said = again.user("alice").input("x LOGOUT\r\n").run()?;
+        assert!(!said.stderr.contains("closed"), "{said:?}");
+        Ok(said.stderr.contains("did not accept"))
+    })?;
+    is_gone(&mail, &mut alice, ALICE)?;
+    lives(&mut bob)
 }
 
 #[test]

@@ -128,6 +128,13 @@ impl Keeper {
         if !self.recording.is_connected() {
             troubles.push("not connected to the recorder, so no session is opened".to_owned());
         }
+        let unanswered = self.queues.unanswered();
+        if unanswered > 0 {
+            troubles.push(format!(
+                "the name service does not answer about {unanswered} account(s) that have sessions: those of \
+                 them that are removed keep their sessions until it does (look at nsswitch.conf(5))"
+            ));
+        }
         let configuration = self.host.configuration.get();
         for service in configuration.checked.policy.services.values() {
             let name = &service.name;

@@ -195,7 +195,7 @@ impl Calls {
         self.check_account(service, peer.uid).await?;
         let identity = match identity(&queue).await {
             Err(refusal @ Refusal::NoLocalAccount) => {
-                self.sessions.end_account(queue.key, refusal);
+                self.queues.suspect(&queue.account.name);
                 return Err(refusal);
             }
             found => found?,

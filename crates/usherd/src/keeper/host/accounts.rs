@@ -4,7 +4,6 @@ use std::ffi::CString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::unistd::{Gid, User, getgrouplist};
 use usher_base::UserName;
 use usher_label::Label;
@@ -19,6 +18,17 @@ pub struct Account {
     pub name: UserName,
     /// User id; never 0.
     pub uid: u32,
+}
+
+/// What has become of an account whose user was authenticated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It is the same.
+    Stands,
+    /// There is none of this name.
+    Missing,
+    /// The name is another account's now, for this reason not the user's.
+    Another(Refusal),
 }
 
 /// The attributes with which a process of an account is started, besides the user id.
@@ -40,7 +50,8 @@ impl Account {
     ///
     /// # Errors
     /// [`Refusal::NoLocalAccount`], also when the name now has another number: the processes would not
-    /// belong to that one. [`Refusal::LoginLabelUnknown`], which is logged.
+    /// belong to that one. [`Refusal::KeeperUnavailable`] when the name service cannot tell, and
+    /// [`Refusal::LoginLabelUnknown`], both of which are logged.
     pub fn identity(&self) -> Result<Identity, Refusal> {
         let user = find(&self.name)?;
         if user.uid.as_raw() != self.uid {
@@ -50,7 +61,7 @@ impl Account {
         let c_name = CString::new(name.as_ref()).map_err(|_| Refusal::NoLocalAccount)?;
         let groups = getgrouplist(&c_name, user.gid).map_err(|error| {
             tracing::error!(%name, %error, "looking up groups");
-            Refusal::NoLocalAccount
+            Refusal::KeeperUnavailable
         })?;
         let person = Person {
             name: user.name,
@@ -72,6 +83,8 @@ impl Account {
 
 /// The time for which a user id is cached.
 const BELIEVED: Duration = Duration::from_secs(1);
+/// The time limit of a look-up.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Most cached names.
 const KEPT: usize = 4096;
 
@@ -85,7 +98,9 @@ type Known = (Instant, Result<u32, Refusal>);
 impl Accounts {
     /// No account is known yet.
     pub fn new() -> Self {
-        Self(Cache::new(KEPT, |(at, _)| at.elapsed() < BELIEVED))
+        Self(Cache::new(KEPT, PATIENCE, |(at, _)| {
+            at.elapsed() < BELIEVED
+        }))
     }
 
     /// The account of this name. A missing account is looked up again, so that a new one is found.
@@ -101,6 +116,17 @@ impl Accounts {
     /// cached as well.
     pub async fn asked_freely(&self, name: &UserName) -> Result<Account, Refusal> {
         self.find(name, |_| true).await
+    }
+
+    /// Whether an account is still what it was. None: that cannot be found out now.
+    pub async fn standing(&self, account: &Account) -> Option<Standing> {
+        match self.by_name(&account.name).await {
+            Ok(found) if found.uid == account.uid => Some(Standing::Stands),
+            Ok(_) => Some(Standing::Another(Refusal::NoLocalAccount)),
+            Err(Refusal::NoLocalAccount) => Some(Standing::Missing),
+            Err(refusal @ Refusal::PrivilegedAccount) => Some(Standing::Another(refusal)),
+            Err(_) => None,
+        }
     }
 
     async fn find(
@@ -123,12 +149,12 @@ impl Accounts {
     }
 }
 
-/// A failing name service does not mean that there is no such account, except for the errors that it
-/// returns for a missing one (getpwnam_r(3)).
+/// A failing name service does not mean that there is no such account. All its errors are failures: for a
+/// missing account the C library returns none, and ENOENT or ESRCH for a source that is away
+/// (glibc's nss/getXXbyYY_r.c).
 fn find(name: &UserName) -> Result<User, Refusal> {
     let user = match User::from_name(name.as_ref()) {
         Ok(found) => found.ok_or(Refusal::NoLocalAccount)?,
-        Err(Errno::ENOENT | Errno::ESRCH) => return Err(Refusal::NoLocalAccount),
         Err(error) => {
             tracing::error!(%name, %error, "looking up an account");
             return Err(Refusal::KeeperUnavailable);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use usher_base::UserName;
@@ -12,6 +13,8 @@ pub struct Cache<T> {
     answers: Mutex<HashMap<UserName, Arc<Answer<T>>>>,
     /// Most cached accounts; beyond this, old answers are dropped, or all.
     most: usize,
+    /// The time limit of an answer.
+    limit: Duration,
     is_recent: fn(&T) -> bool,
 }
 
@@ -19,11 +22,12 @@ pub struct Cache<T> {
 pub type Answer<T> = tokio::sync::Mutex<Option<T>>;
 
 impl<T: Clone + Send + 'static> Cache<T> {
-    /// An empty cache. An answer counts as long as it `is_recent`.
-    pub fn new(most: usize, is_recent: fn(&T) -> bool) -> Self {
+    /// An empty cache. An answer must come within the `limit`, and counts as long as it `is_recent`.
+    pub fn new(most: usize, limit: Duration, is_recent: fn(&T) -> bool) -> Self {
         Self {
             answers: Mutex::default(),
             most,
+            limit,
             is_recent,
         }
     }
@@ -33,8 +37,21 @@ impl<T: Clone + Send + 'static> Cache<T> {
     /// even if no caller waits any longer: the next caller finds the answer.
     ///
     /// # Errors
-    /// [`Refusal::NoLocalAccount`] when the look-up fails.
+    /// [`Refusal::KeeperUnavailable`] when the look-up fails, or has not ended in time.
     pub async fn find(
+        &self,
+        name: &UserName,
+        counts: impl FnOnce(&T) -> bool,
+        look_up: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let answered = tokio::time::timeout(self.limit, self.find_in_time(name, counts, look_up));
+        answered.await.unwrap_or_else(|_| {
+            tracing::error!(%name, limit = ?self.limit, "the name service has not answered in time");
+            Err(Refusal::KeeperUnavailable)
+        })
+    }
+
+    async fn find_in_time(
         &self,
         name: &UserName,
         counts: impl FnOnce(&T) -> bool,
@@ -50,7 +67,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
         let looked_up = tokio::task::spawn_blocking(move || answer.insert(look_up()).clone());
         looked_up.await.map_err(|error| {
             tracing::error!(%error, "looking up an account");
-            Refusal::NoLocalAccount
+            Refusal::KeeperUnavailable
         })
     }
 
@@ -74,9 +91,27 @@ impl<T: Clone + Send + 'static> Cache<T> {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn a_look_up_that_hangs_has_a_limit_and_others_have_answers() {
+        let cache = Cache::<u8>::new(100, Duration::from_millis(50), |_| true);
+        let [slow, other] = ["slow", "other"].map(|name| name.parse().unwrap());
+        let (go_on, waiting) = std::sync::mpsc::channel::<()>();
+        let hangs = move || waiting.recv().map_or(1, |()| 2);
+        let answer = cache.find(&slow, |_| true, hangs).await;
+        assert_eq!(answer, Err(Refusal::KeeperUnavailable));
+        assert_eq!(cache.find(&other, |_| true, || 3).await, Ok(3));
+        go_on.send(()).unwrap();
+        // The answer that came late counts.
+        let cache = Cache {
+            limit: Duration::from_secs(600),
+            ..cache
+        };
+        assert_eq!(cache.find(&slow, |_| true, || 4).await, Ok(2));
+    }
+
     #[test]
     fn no_more_accounts_are_kept_than_there_is_room_for() {
-        let cache = Cache::<()>::new(100, |()| true);
+        let cache = Cache::<()>::new(100, Duration::MAX, |()| true);
         for number in 0..=100 {
             cache.answer(&format!("user{number}").parse().unwrap());
         }

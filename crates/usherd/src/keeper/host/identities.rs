@@ -24,6 +24,8 @@ use super::cache::Cache;
 const BELIEVED: Duration = Duration::from_secs(4);
 /// The time for which a refusal or a missing account is cached.
 const REFUSED: Duration = Duration::from_secs(1);
+/// The time limit of an answer: PAM's modules have one of their own, beside which the name service is asked.
+const PATIENCE: Duration = Duration::from_secs(14);
 /// Most cached users.
 const KEPT: usize = 16_384;
 /// The files that determine the answers. The list of modules in force changes when mac.login begins to count.
@@ -72,7 +74,7 @@ impl Identities {
     pub fn new(check: Check) -> Self {
         Self {
             check,
-            known: Cache::new(KEPT, CachedIdentity::is_recent),
+            known: Cache::new(KEPT, PATIENCE, CachedIdentity::is_recent),
             age: Arc::default(),
         }
     }
@@ -80,7 +82,7 @@ impl Identities {
     /// The identity of an account's processes.
     ///
     /// # Errors
-    /// See [`Account::identity`]; those of the check.
+    /// See [`Account::identity`]; those of the check; [`Refusal::KeeperUnavailable`] without an answer in time.
     pub async fn of(&self, account: &Account) -> Result<Arc<Identity>, Refusal> {
         let counts = |found: &CachedIdentity| {
             let age = self.age.load(Ordering::Relaxed);
@@ -93,9 +95,11 @@ impl Identities {
             asked: Instant::now(),
             age: age.load(Ordering::Relaxed),
             files: files(),
-            answer: check(&account.name)
-                .and_then(|()| account.identity())
-                .map(Arc::new),
+            // In this order: PAM calls an account closed that does not exist.
+            answer: account.identity().and_then(|identity| {
+                check(&account.name)?;
+                Ok(Arc::new(identity))
+            }),
         };
         self.known.find(&name, counts, look_up).await?.answer
     }

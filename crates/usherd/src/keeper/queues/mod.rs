@@ -18,14 +18,16 @@ mod starter;
 mod stored;
 mod troubles;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
+use usher_base::UserName;
 use usher_kernel::KernelError;
 use usher_kernel::admission::AdmissionState;
 use usher_kernel::cgroup::Group;
@@ -80,6 +82,10 @@ pub struct Common {
     all: Mutex<HashMap<Key, Arc<Queue>>>,
     leaving: Leaving,
     lost: mpsc::Sender<LostAccount>,
+    /// Users whose accounts were missing when they were needed.
+    suspects: Mutex<HashSet<UserName>>,
+    /// The number of accounts about which the name service does not answer.
+    unanswered: AtomicUsize,
 }
 
 /// A report that the account of a queue's user is gone, or is another by now: everything of the user at
@@ -118,6 +124,11 @@ impl Common {
             Ok(id) => self.host.destinations.forget(id),
             Err(error) => tracing::debug!(%error, "a group stays for its user's next queue"),
         }
+    }
+
+    /// Has the watch of accounts look at this user's, which was missing when it was needed.
+    fn suspect(&self, user: &UserName) {
+        self.suspects.lock().insert(user.clone());
     }
 
     async fn report_lost(&self, queue: &Arc<Queue>, refusal: Refusal) {
@@ -170,6 +181,8 @@ impl Queues {
             all: Mutex::default(),
             leaving: Leaving::default(),
             lost,
+            suspects: Mutex::default(),
+            unanswered: AtomicUsize::new(0),
         };
         let queues = Self {
             common: Arc::new(common),

@@ -54,7 +54,13 @@ impl Sessions {
         if let Some(announcement) = &first {
             self.may_announce(permitted.0, host, &announcement.connection)?;
         }
-        let account = self.host.accounts.by_name(user).await?;
+        let account = self.host.accounts.by_name(user).await;
+        let account = account.inspect_err(|refusal| {
+            // The sessions that the user still has.
+            if *refusal == Refusal::NoLocalAccount {
+                self.queues.suspect(user);
+            }
+        })?;
         // A closed account opens no session at any service.
         timeout_at(until, self.host.identities.of(&account))
             .await

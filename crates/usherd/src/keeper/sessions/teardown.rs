@@ -60,7 +60,7 @@ impl Sessions {
     }
 
     /// Ends everything of a user at a service, because the account is gone or is another by now.
-    pub fn end_account(&self, key: Key, reason: Refusal) {
+    fn end_account(&self, key: Key, reason: Refusal) {
         let admission = &self.host.admission;
         let mut ending: Vec<Ending> = Vec::new();
         match admission

@@ -131,17 +131,16 @@ pub(super) async fn serve(queue: Arc<Queue>) {
                 starterless = None;
                 continue;
             }
-            Err(StartError::Account(
-                refusal @ (Refusal::NoLocalAccount | Refusal::PrivilegedAccount),
-            )) => {
-                queue.common.report_lost(&queue, refusal).await;
-                return;
-            }
             // The administrator may reopen the account or repair the modules at any moment, so
             // there is no pause.
             Err(error @ (StartError::Account(_) | StartError::Session(_))) => {
                 let reason = match error {
-                    StartError::Account(refusal) => refusal.to_string(),
+                    StartError::Account(refusal) => {
+                        if let Refusal::NoLocalAccount | Refusal::PrivilegedAccount = refusal {
+                            queue.common.suspect(&queue.account.name);
+                        }
+                        refusal.to_string()
+                    }
                     error => error.to_string(),
                 };
                 queue.common.troubles.failed(&queue, &reason);
