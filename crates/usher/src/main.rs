@@ -193,6 +193,13 @@ enum LogCommand {
 fn main() -> ExitCode {
     let Arguments { json, command } = Arguments::parse();
     let output = output::Output { json };
+    usher_daemon::control::tell_of_waiting(|role, time| {
+        output::tell(&format!(
+            "usher: the {role} is still at work after {} s (a busy machine takes minutes to load programs); \
+             waiting\n",
+            time.as_secs()
+        ));
+    });
     let result = match command {
         Command::Init { name } => commands::init::run(&output, name),
         Command::User(UserCommand::Add(addition)) => commands::user::add(&output, &addition),

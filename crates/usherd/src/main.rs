@@ -29,7 +29,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use usher_bpf::Step;
 use usher_bpf::guard::Role as Owner;
+use usher_daemon::watchdog;
 
 /// Usher's daemons. See usherd(8).
 #[derive(Debug, Parser)]
@@ -145,6 +147,10 @@ impl Role {
 fn main() -> ExitCode {
     let Arguments { role } = Arguments::parse();
     usher_daemon::messages::to_standard_error();
+    usher_bpf::tell_progress(|step| match step {
+        Step::Begins => watchdog::long_work_begins(),
+        Step::Ends => watchdog::long_work_ends(),
+    });
     match run(role) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

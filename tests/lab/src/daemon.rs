@@ -359,6 +359,17 @@ impl Daemon {
         self.unit.status()
     }
 
+    /// How many times the daemon has asked the service manager for more time since it was started
+    /// (`EXTEND_TIMEOUT_USEC=`).
+    ///
+    /// # Errors
+    /// When its notification socket cannot be reached.
+    pub fn extensions(&self) -> Result<usize, LabError> {
+        self.unit
+            .extensions()
+            .attempt(|| format!("the messages of {}", self.name))
+    }
+
     /// The number of watchdog messages since its start: 0, unless it has a watchdog (`WATCHDOG_USEC`
     /// in its environment). Counts every message that it sent before the call.
     ///

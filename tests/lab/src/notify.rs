@@ -38,6 +38,8 @@ pub(crate) struct Told {
     pub(crate) status: Option<String>,
     /// The number of `WATCHDOG=1` since [`Unit::begin`].
     beats: usize,
+    /// The number of `EXTEND_TIMEOUT_USEC=` since [`Unit::begin`].
+    extensions: usize,
     stored: Vec<Stored>,
 }
 
@@ -98,6 +100,7 @@ impl Unit {
         told.ready = false;
         told.status = None;
         told.beats = 0;
+        told.extensions = 0;
     }
 
     /// Waits for a change, at most for `limit`, and returns whether the daemon is ready.
@@ -120,6 +123,12 @@ impl Unit {
     pub(crate) fn beats(&self) -> io::Result<usize> {
         self.catch_up()?;
         Ok(self.shared.told().beats)
+    }
+
+    /// How many times the daemon has asked for more time.
+    pub(crate) fn extensions(&self) -> io::Result<usize> {
+        self.catch_up()?;
+        Ok(self.shared.told().extensions)
     }
 
     /// Waits until every message sent before has been received: `sd_notify_barrier(3)`.
@@ -178,6 +187,9 @@ impl Told {
         };
         if value("READY") == Some("1") {
             self.ready = true;
+        }
+        if value("EXTEND_TIMEOUT_USEC").is_some() {
+            self.extensions += 1;
         }
         if value("WATCHDOG") == Some("1") {
             self.beats += 1;

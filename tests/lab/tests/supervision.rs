@@ -170,6 +170,17 @@ fn stop(daemon: &mut Daemon) -> Result {
 }
 
 #[test]
+fn a_daemon_that_loads_programs_has_more_time_to_start() -> Result {
+    let mail = Lab::mail()?;
+    // The keeper loads several objects.
+    assert!(mail.keeper.extensions()? > 2);
+    for daemon in [&mail.recorder, &mail.verifier, &mail.courier] {
+        assert_eq!(daemon.extensions()?, 0, "{}", daemon.name());
+    }
+    Ok(())
+}
+
+#[test]
 fn every_daemon_tells_its_watchdog_that_it_is_alive() -> Result {
     let mut mail = Lab::mail()?;
     let mut daemons = [

@@ -6,6 +6,7 @@ use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject};
 use usher_system::namespace;
 
 use crate::pins::unpin_if_there;
+use crate::progress::step;
 use crate::{KernelError, Lack, Object, Pins, exists, print};
 
 /// A compiled object of `bpf/`; see [`code!`](crate::code).
@@ -200,7 +201,7 @@ impl Opened {
     /// # Errors
     /// The reason why this kernel refuses them. libbpf prints nothing.
     pub fn try_load(self) -> Result<(), Lack> {
-        print::quietly(|| self.open.load())?;
+        step(|| print::quietly(|| self.open.load()))?;
         Ok(())
     }
 
@@ -209,7 +210,7 @@ impl Opened {
     /// # Errors
     /// The kernel's error. Objects pinned by then stay.
     pub fn load(self) -> Result<Object, KernelError> {
-        let object = self.open.load();
+        let object = step(|| self.open.load());
         object
             .map(Object)
             .map_err(KernelError::bpf("loading programs"))

@@ -39,6 +39,7 @@ mod pins;
 mod place;
 mod plain;
 mod print;
+mod progress;
 mod ring;
 mod shown;
 mod slots;
@@ -60,6 +61,7 @@ pub use object::{
 };
 pub use pins::{Objects, Pins, exists};
 pub use plain::Plain;
+pub use progress::{Step, tell_progress};
 pub use ring::{Batch, Ring};
 pub use shown::{SHOWN_MODE, Shown, hide, show};
 pub use slots::{is_kept, keep, keep_at_egress, leave};

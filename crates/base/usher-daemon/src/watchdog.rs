@@ -1,5 +1,7 @@
 //! The service manager's watchdog (`WatchdogSec=` of a unit, systemd.service(5)): it ends a daemon that
-//! hangs, and starts it again.
+//! hangs, and starts it again. Work that the daemon cannot interrupt has a limit of its own.
+
+use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::time::MissedTickBehavior;
@@ -18,5 +20,35 @@ pub async fn watchdog() {
         if let Err(error) = sd_notify::notify(&[NotifyState::Watchdog]) {
             tracing::warn!(%error, "cannot tell the service manager that the daemon is alive");
         }
+    }
+}
+
+/// The time limit of one piece of work that cannot be interrupted: the kernel checks a large object for most
+/// of a minute in an emulated machine with others beside it.
+const WORK: Duration = Duration::from_secs(240);
+
+/// Tells the service manager that a long piece of work begins: it may take four minutes, whatever limits the
+/// unit has for the start (`TimeoutStartSec=`) and for signs of life. Belongs before each piece, so that only
+/// progress puts an end off.
+pub fn long_work_begins() {
+    allow(WORK, WORK);
+}
+
+/// Tells that it is over: the limits are the unit's again, from now on.
+pub fn long_work_ends() {
+    if let Some(limit) = sd_notify::watchdog_enabled() {
+        allow(WORK, limit);
+    }
+}
+
+fn allow(start: Duration, sign_of_life: Duration) {
+    let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+    let mut states = vec![NotifyState::ExtendTimeoutUsec(micros(start))];
+    if sd_notify::watchdog_enabled().is_some() {
+        states.push(NotifyState::WatchdogUsec(micros(sign_of_life)));
+        states.push(NotifyState::Watchdog);
+    }
+    if let Err(error) = sd_notify::notify(&states) {
+        tracing::warn!(%error, "cannot tell the service manager that the daemon is at work");
     }
 }

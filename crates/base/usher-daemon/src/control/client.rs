@@ -1,11 +1,13 @@
 //! The command line's side of control requests.
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use super::{AnsweredBy, HEARD, Reply, Request};
-use crate::packet::connect_within;
+use crate::packet::{connect_within, peer};
 use crate::role::{HasRole, Role};
 
 /// How long a daemon may take to confirm a request: it does one thing after the other, and the
@@ -14,6 +16,20 @@ const HEARING: Duration = Duration::from_secs(10);
 /// How long its whole answer may take after that. Most take a second; the first load of a module takes more
 /// than a minute in an emulated machine with others beside it.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A daemon that has used this much processor time since it was last looked at is at work, in hundredths of a
+/// second (USER_HZ of proc(5)).
+const AT_WORK: u64 = 10;
+/// How long a request waits for a daemon that is at work, at most.
+const AT_WORK_FOR: Duration = Duration::from_secs(1200);
+
+static WAITING: OnceLock<fn(&'static str, Duration)> = OnceLock::new();
+
+/// Has this called when a request goes on waiting, because its daemon is at work: with the role, and the time
+/// that the request has waited.
+pub fn tell_of_waiting(tell: fn(&'static str, Duration)) {
+    let _ = WAITING.set(tell);
+}
 
 /// A failed request to a daemon. The first field is its role.
 #[derive(Debug, thiserror::Error)]
@@ -76,12 +92,24 @@ fn ask_role<Q: Request>(role: &'static Role, request: &Q) -> Result<Q::Answer, C
         io::ErrorKind::PermissionDenied => ControlError::NotPermitted(role),
         _ => unanswered(role, HEARING)(error),
     })?;
-    let answer = exchange(role, stream, request, limit, (HEARING, PATIENCE))?;
+    let daemon = peer(stream.as_fd()).ok();
+    let work = || processor_time(daemon.as_ref()?.pid);
+    let answer = exchange(role, stream, request, limit, (HEARING, PATIENCE), work)?;
     match serde_json::from_slice(&answer) {
         Ok(Reply::Done(answer)) => Ok(answer),
         Ok(Reply::Failed { reason }) => Err(ControlError::Refused(role, reason)),
         Err(error) => Err(ControlError::NotUnderstood(role, error)),
     }
+}
+
+/// The processor time that a process has used, in hundredths of a second; none if that cannot be read.
+fn processor_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before them may have anything in it.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
 }
 
 /// An answer that is not complete after so long, or an exchange that broke off.
@@ -93,13 +121,15 @@ fn unanswered(role: &'static str, after: Duration) -> impl Fn(io::Error) -> Cont
 }
 
 /// Sends a request and returns the line of its answer. The daemon has `hearing` to confirm the
-/// request, and `patience` after that for its whole answer.
+/// request, and `patience` after that for its whole answer, and then for as long as it is at work, by the
+/// processor time that it has used: loading a module takes minutes on a busy machine.
 fn exchange<Q: Request>(
     role: &'static str,
     mut stream: UnixStream,
     request: &Q,
     limit: usize,
     (hearing, patience): (Duration, Duration),
+    work: impl Fn() -> Option<u64>,
 ) -> Result<Vec<u8>, ControlError> {
     let broken = |error| ControlError::Broken(role, error);
     stream.set_write_timeout(Some(hearing)).map_err(broken)?;
@@ -111,24 +141,49 @@ fn exchange<Q: Request>(
         stream.write_all(part).map_err(unanswered(role, hearing))?;
     }
     let (mut answer, mut heard) = (Vec::new(), false);
-    let (mut after, mut deadline) = (hearing, Instant::now() + hearing);
+    let begun = Instant::now();
+    let (mut after, mut deadline) = (hearing, begun + hearing);
+    let mut worked = work();
     let mut chunk = vec![0; 64 * 1024];
     while answer.last() != Some(&b'\n') {
         // The limit holds for the whole answer, however many parts it comes in.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(ControlError::Hangs(role, after));
+            let now = work();
+            let is_at_work = worked
+                .zip(now)
+                .is_some_and(|(before, now)| now >= before + AT_WORK);
+            if !is_at_work || begun.elapsed() >= AT_WORK_FOR {
+                return Err(ControlError::Hangs(role, after));
+            }
+            worked = now;
+            after += hearing;
+            deadline = Instant::now() + hearing;
+            if let Some(tell) = WAITING.get() {
+                tell(role, begun.elapsed());
+            }
+            continue;
         }
         stream.set_read_timeout(Some(left)).map_err(broken)?;
         let mut received = match stream.read(&mut chunk) {
             Ok(0) => return Err(broken(io::ErrorKind::UnexpectedEof.into())),
             Ok(length) => &chunk[..length],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            // The deadline has come.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                ) =>
+            {
+                continue;
+            }
             Err(error) => return Err(unanswered(role, after)(error)),
         };
         if !heard {
             heard = true;
             (after, deadline) = (patience, Instant::now() + patience);
+            worked = work();
             received = received.strip_prefix(&[HEARD]).unwrap_or(received);
         }
         answer.extend_from_slice(received);
@@ -159,7 +214,7 @@ mod tests {
     ) -> Result<Vec<u8>, ControlError> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(answer).unwrap();
-        let outcome = exchange("keeper", ours, &Status {}, limit, times);
+        let outcome = exchange("keeper", ours, &Status {}, limit, times, || None);
         drop(theirs);
         outcome
     }
@@ -179,6 +234,34 @@ mod tests {
     }
 
     #[test]
+    fn a_daemon_at_work_is_waited_for_and_a_stopped_one_is_not() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        let times = (Duration::from_millis(1), Duration::from_secs(3600));
+        let looks = AtomicU64::new(0);
+        // It answers once it has been found at work three times.
+        let asked = |is_at_work: bool| {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            looks.store(0, Ordering::Relaxed);
+            let work = || {
+                let look = looks.fetch_add(1, Ordering::Relaxed);
+                if look == 3 {
+                    (&theirs).write_all(&[&[HEARD], ANSWER].concat()).unwrap();
+                }
+                Some(look * if is_at_work { AT_WORK } else { AT_WORK - 1 })
+            };
+            let outcome = exchange("labeller", ours, &Status {}, 1 << 10, times, work);
+            theirs.flush().unwrap();
+            outcome
+        };
+        assert_eq!(asked(true).unwrap(), ANSWER);
+        assert!(looks.load(Ordering::Relaxed) > 3);
+        assert!(matches!(asked(false), Err(ControlError::Hangs(..))));
+        assert_eq!(looks.load(Ordering::Relaxed), 2);
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(processor_time(own).is_some());
+    }
+
+    #[test]
     fn an_answer_has_a_limit_and_up_to_it_is_taken() {
         let times = (HEARING, PATIENCE);
         assert_eq!(asked(ANSWER, ANSWER.len(), times).unwrap(), ANSWER);
@@ -187,7 +270,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&ANSWER[..4]).unwrap();
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
-        match exchange("keeper", ours, &Status {}, ANSWER.len(), times) {
+        match exchange("keeper", ours, &Status {}, ANSWER.len(), times, || None) {
             Err(ControlError::Broken(_, error)) => {
                 assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
             }

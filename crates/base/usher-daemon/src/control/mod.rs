@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::role::HasRole;
 
-pub use client::{ControlError, ask, ask_each};
+pub use client::{ControlError, ask, ask_each, tell_of_waiting};
 pub use status::StatusView;
 
 /// Largest request line, in bytes.
