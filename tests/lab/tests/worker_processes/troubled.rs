@@ -31,6 +31,18 @@ service family {
   program "/var/lib/family.py";
   listen 7108; style user; idle 1s; users mail; hosts laptop;
 }
+service wrong {
+  program "/bin/sh" "-c" "exit 89";
+  listen 7110; style connection; users mail; hosts laptop;
+}
+service brief {
+  program "/bin/true";
+  listen 7111; style connection; users mail; hosts laptop;
+}
+service wrongs {
+  program "/bin/sh" "-c" "exit 89";
+  listen 7112; style user; users mail; hosts laptop;
+}
 "#;
 
 /// Ends at once when it is asked to. Its child takes its time and writes down that it had it, but for
@@ -62,7 +74,8 @@ pub fn troubled() -> Result<Mail, Box<dyn std::error::Error>> {
     let client = "client troubled { users mail; service later at mailhost port 7104; \
         service quits at mailhost port 7105; service crowded at mailhost port 7106; \
         service single at mailhost port 7107; service family at mailhost port 7108; \
-        service helped at mailhost port 7109; }\n";
+        service helped at mailhost port 7109; service wrong at mailhost port 7110; \
+        service brief at mailhost port 7111; service wrongs at mailhost port 7112; }\n";
     mail.add_policies("troubled", TROUBLED, client)?;
     Ok(mail)
 }
@@ -76,6 +89,34 @@ fn trouble(mail: &Mail, service: &str) -> Result<Option<Value>, Box<dyn std::err
         .iter()
         .find(|trouble| trouble["service"] == service);
     Ok(found.cloned())
+}
+
+#[test]
+fn the_status_of_a_program_that_ends_at_once_is_shown() -> Outcome {
+    let mail = troubled()?;
+    for (service, reason) in [
+        (
+            "wrong",
+            "the service's program ended at once with status 89",
+        ),
+        (
+            "wrongs",
+            "it ends with status 89 without accepting the connections that wait",
+        ),
+    ] {
+        let mut refused = open(&mail, "alice", service)?;
+        assert!(refused.wait(PATIENCE)?.is_some(), "{service} waits");
+        let shown = eventual("its end is shown", || trouble(&mail, service))?;
+        let said = shown["reason"].as_str().unwrap_or_default();
+        assert!(said.contains(reason), "{shown}");
+    }
+    // The twin, whose connection is as short.
+    let mut served = open(&mail, "alice", "brief")?;
+    assert!(served.wait(PATIENCE)?.is_some(), "brief waits");
+    let ended = "worker ended service=brief";
+    assert!(mail.keeper.wait_log(ended, PATIENCE)?);
+    assert_eq!(trouble(&mail, "brief")?, None);
+    Ok(())
 }
 
 #[test]

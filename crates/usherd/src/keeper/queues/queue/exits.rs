@@ -18,6 +18,8 @@ use super::{GRACE, Queue, State};
 use crate::keeper::host::process::Process;
 use crate::keeper::queues::starter::WorkersEnd;
 
+/// A worker that ends with a failure within this time has not served its connection.
+const AT_ONCE: Duration = Duration::from_secs(2);
 /// The time that left-over processes of an ended one may take to exit after SIGTERM.
 const GRACE_OF_REST: Duration = Duration::from_secs(5);
 /// Most searches for processes in the group that have no SIGTERM yet. A process with a
@@ -178,9 +180,19 @@ impl Queue {
     }
 }
 
+/// How a program has failed, as far as its end says; none: it has not.
+pub(super) fn failure(end: Ended) -> Option<String> {
+    match (end.code, end.signal) {
+        (Some(0), _) | (None, None) => None,
+        (Some(code), _) => Some(format!("with status {code}")),
+        (None, Some(signal)) => Some(format!("by signal {signal}")),
+    }
+}
+
 /// Waits for a worker's end, and ends its left-over processes if it was the user's last.
 pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: Exit) {
-    match end.wait(&queue, pid).await {
+    let ended = end.wait(&queue, pid).await;
+    match &ended {
         Ok(status) => {
             let (code, signal) = status.map_or((None, None), |ended| (ended.code, ended.signal));
             tracing::info!(service = %queue.service, user = %queue.account.name, pid, code, signal,
@@ -189,8 +201,22 @@ pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: Exit) {
         Err(error) => tracing::error!(%error, pid, "cannot wait for a worker"),
     }
     let mut state = queue.state.lock();
+    let running = state.workers.iter().find(|running| running.pid == pid);
+    let ran = running.map(|running| running.since.elapsed());
+    state.last_end = ended.ok().flatten();
+    // What serves the whole queue is judged by what it leaves waiting there.
+    let is_judged_here = !state.one_for_all && !state.stopped;
+    let end = state.last_end.filter(|_| is_judged_here);
     state.workers.retain(|running| running.pid != pid);
     queue.end_left(&mut state);
     drop(state);
+    if ran.is_some_and(|ran| ran < AT_ONCE)
+        && let Some(how) = end.and_then(failure)
+    {
+        let reason = format!("the service's program ended at once {how}");
+        tracing::warn!(service = %queue.service, user = %queue.account.name, reason,
+            "a connection was not served");
+        queue.common.troubles.failed(&queue, &reason);
+    }
     queue.ended.notify_waiters();
 }

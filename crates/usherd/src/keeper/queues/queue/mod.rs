@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use usher_base::ServiceName;
 use usher_kernel::cgroup::Group;
-use usher_kernel::worker::{self, Command, Order, SpawnError};
+use usher_kernel::worker::{self, Command, Ended, Order, SpawnError};
 use usher_policy::{FileAccess, Program, Service, Style};
 use usher_proto::refusal::Refusal;
 
@@ -67,6 +67,8 @@ struct State {
     task: Option<tokio::task::AbortHandle>,
     /// The queue was removed.
     stopped: bool,
+    /// How the last worker ended of which that is known.
+    last_end: Option<Ended>,
     /// The starters of PAM sessions, which live until all processes of their sessions have ended.
     sessions: Vec<Weak<Starter>>,
     /// Orders and guests under way, whose processes may be in the group already and are not in `workers`

@@ -14,6 +14,7 @@ use usher_kernel::worker::SpawnError;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
+use super::exits::failure;
 use super::{Queue, StartError};
 use crate::keeper::queues::BACKLOG;
 use crate::keeper::queues::desk::Outcome;
@@ -122,7 +123,14 @@ pub(super) async fn serve(queue: Arc<Queue>) {
                 // A worker that served the waiting connections and ended counts as success.
                 match queue.has_accepted(before, begun) {
                     true => None,
-                    false => Some("it ends without accepting the connections that wait".into()),
+                    false => {
+                        let end = queue.state.lock().last_end;
+                        let how = end.and_then(failure);
+                        let how = how.map_or_else(String::new, |how| format!(" {how}"));
+                        Some(format!(
+                            "it ends{how} without accepting the connections that wait"
+                        ))
+                    }
                 }
             }
             Ok(()) => None,
