@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use attack::{Attack, Result};
-use reading::{connect, is_cut, lives};
+use reading::{connect, connect_to, is_cut, lives};
 use users::{json, refused};
 use usher_lab::hostile::{Asked, Channel, Port, id_of};
 use usher_lab::{ALICE, Host, Lab, Mail, Role, Signal, eventually};
@@ -203,6 +203,39 @@ fn a_keeper_that_goes_on_takes_the_disable_that_it_missed() -> Result {
     let bobs = |(user, reason): &(String, String)| user == "bob" && reason == "disabled_user";
     assert!(ended.iter().all(bobs), "{ended:?}");
     Ok(())
+}
+
+/// A service that gives each user one place, and a client host half a minute to answer.
+const PLACE: &str = concat!(
+    "service place { program ",
+    usher_lab::imap!(),
+    "; listen 1201; style connection; connections 1; keepalive 30s; users mail; hosts laptop; }\n"
+);
+const PLACE_CLIENT: &str = "client place { users mail; service place at mailhost port 1201; }\n";
+
+#[test]
+fn a_host_that_vanished_holds_no_place_of_its_user() -> Result {
+    let mail = Lab::mail()?;
+    mail.add_policies("place", PLACE, PLACE_CLIENT)?;
+    let _alice = connect_to(&mail, "alice", "mailhost:place")?;
+    let _bob = connect(&mail, "bob")?;
+    mail.laptop.run(["ip", "link", "set", "eth0", "down"])?;
+    let said = "connections have ended because their client host has not answered";
+    assert!(mail.keeper.wait_log(said, usher_lab::PATIENCE)?);
+    let users = || -> Result<Vec<String>> {
+        let view = json(&mail.mailhost, &["who"])?;
+        let workers = view["workers"].as_array().ok_or("no list")?;
+        let users = workers.iter().filter_map(|worker| worker["user"].as_str());
+        Ok(users.map(str::to_owned).collect())
+    };
+    // The twin has fifteen minutes.
+    eventually("alice's process has ended", || Ok(users()? == ["bob"]))?;
+    mail.laptop.run(["ip", "link", "set", "eth0", "up"])?;
+    eventually("alice has her place again", || {
+        let again = mail.laptop.command(["usher", "connect", "mailhost:place"]);
+        let said = again.user("alice").input("x LOGOUT\r\n").run()?;
+        Ok(said.stdout.contains("Logged in as alice"))
+    })
 }
 
 /// No request reaches a daemon of these hosts.

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use nix::unistd::{Uid, setfsuid};
 use rustix::event::{PollFd, PollFlags};
@@ -85,6 +86,24 @@ fn socket_of(uid: u32) -> rustix::io::Result<OwnedFd> {
     };
     setfsuid(former);
     socket
+}
+
+/// The probes that a silent peer gets before its connection ends.
+pub const PROBES: u8 = 5;
+
+/// Lets connections of this listener end whose peer has answered nothing for `silence`: half of it idle, then
+/// [`PROBES`] probes. Accepted connections inherit it (tcp(7)); those that exist keep what they have.
+///
+/// # Errors
+/// As setsockopt(2): `EINVAL` for a time of more than 18 h.
+pub fn keep_alive(listener: BorrowedFd<'_>, silence: Duration) -> Result<(), KernelError> {
+    let interval = Duration::from_secs((silence.as_secs() / 2 / u64::from(PROBES)).max(1));
+    let idle = silence.saturating_sub(interval * u32::from(PROBES));
+    sockopt::set_tcp_keepidle(listener, idle)
+        .and_then(|()| sockopt::set_tcp_keepintvl(listener, interval))
+        .and_then(|()| sockopt::set_tcp_keepcnt(listener, PROBES.into()))
+        .and_then(|()| sockopt::set_socket_keepalive(listener, true))
+        .map_err(KernelError::system("setting keepalive"))
 }
 
 /// Whether a connection waits.

@@ -9,8 +9,8 @@ use usher_language::{BlockRule, Dialect, Kind, Part, Shape, StatementRule, words
 
 use crate::client::Protocol;
 use crate::limits::{
-    MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_MEMORY, MAXIMUM_PROCESSES,
-    MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION,
+    MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_KEEPALIVE, MAXIMUM_MEMORY,
+    MAXIMUM_PROCESSES, MINIMUM_KEEPALIVE, MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION,
 };
 use crate::model::Style;
 
@@ -89,6 +89,12 @@ pub(crate) const PERCENT: Kind = Kind::Percent {
     most: MAXIMUM_CPU as u64,
 };
 
+/// How long a client host may be silent.
+const KEEPALIVE: Kind = Kind::Duration {
+    least: MINIMUM_KEEPALIVE.as_secs(),
+    most: MAXIMUM_KEEPALIVE.as_secs(),
+};
+
 fn own(form: &str) -> Shape {
     Shape::Own(form.to_owned())
 }
@@ -146,6 +152,7 @@ fn service() -> BlockRule {
         "session", AtMostOnce, duration(1), "the longest session";
         "keys", AtMostOnce, Shape::One(word("NAME")), "it admits keys that are for this";
         "reauthenticate", AtMostOnce, duration(again), "how often users are authenticated again";
+        "keepalive", AtMostOnce, Shape::One(KEEPALIVE), "how long a client host may be silent before its connections end";
         "connections", AtMostOnce, number(MAXIMUM_CONNECTIONS), "most processes of one user at once", beside "style connection";
         "processes", AtMostOnce, number(MAXIMUM_PROCESSES), "most processes and threads of one user";
         "memory", AtMostOnce, Shape::One(SIZE), "most memory of one user's processes";

@@ -44,6 +44,16 @@ pub const MAXIMUM_CPU: u32 = 100_000;
 /// it, so it is kept short enough that a stolen one ends by itself.
 pub const MAXIMUM_DURATION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
+/// A client host may be silent for this long, unless policy says otherwise. For as long the kernel sends data
+/// again that no one acknowledges (tcp_retries2 of tcp(7)).
+pub const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(15 * 60);
+
+/// Lower end of `keepalive`: several probes may be lost, and the keeper must see the last ones unanswered.
+pub const MINIMUM_KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// Upper end of `keepalive`: half of it must be within the kernel's limit of TCP_KEEPIDLE, 32,767 s.
+pub const MAXIMUM_KEEPALIVE: Duration = Duration::from_secs(18 * 60 * 60);
+
 /// Most addresses of one host: what a request to the courier carries (docs/PROTOCOL.md).
 pub const MAXIMUM_HOST_ADDRESSES: usize = usher_proto::MAX_CONTROL_ADDRESSES;
 

@@ -228,6 +228,10 @@ pub struct Service {
     /// A user is authenticated again at least this often, or ends. Whole seconds,
     /// [`MINIMUM_REAUTHENTICATION`] to [`MAXIMUM_DURATION`].
     pub reauthenticate: Option<Duration>,
+    /// A connection whose client host has answered nothing for this long ends. Whole seconds,
+    /// [`MINIMUM_KEEPALIVE`](crate::MINIMUM_KEEPALIVE) to
+    /// [`MAXIMUM_KEEPALIVE`](crate::MAXIMUM_KEEPALIVE).
+    pub keepalive: Duration,
     /// [`Style::Connection`]: most processes of one user at once.
     pub connections: u32,
     /// Most processes and threads of one user at once, with all that they start (pids.max of

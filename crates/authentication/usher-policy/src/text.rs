@@ -9,7 +9,7 @@ use crate::dialect::BlockKind;
 use crate::expectation::Expectation;
 use crate::limits::{
     DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES, DEFAULT_IDLE,
-    DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK,
+    DEFAULT_KEEPALIVE, DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK,
 };
 use crate::members::Users;
 use crate::model::{Host, Policy, ProcessLimits, Program, ServedBy, Service};
@@ -116,6 +116,7 @@ impl Service {
         block.unless(Units(DEFAULT_SESSION), "session", Units(self.session));
         block.optional("keys", self.keys.as_ref());
         block.optional("reauthenticate", self.reauthenticate.map(Units));
+        block.unless(Units(DEFAULT_KEEPALIVE), "keepalive", Units(self.keepalive));
         block.unless(DEFAULT_PROCESSES, "processes", self.processes);
         block.optional("memory", self.memory.map(Size));
         block.optional("cpu", self.cpu.map(|percent| format!("{percent}%")));

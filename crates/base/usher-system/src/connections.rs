@@ -35,9 +35,14 @@ const BEFORE_SOCKET_ID: usize = 8;
 const MESSAGE: usize = 72;
 /// Offsets in struct inet_diag_msg.
 const STATE_AT: usize = 1;
+const TIMER_AT: usize = 2;
+const RETRIES_AT: usize = 3;
 const COOKIE_AT: usize = 44;
 const UID_AT: usize = 64;
 const INODE_AT: usize = 68;
+
+/// The timer of keepalive (idiag_timer of struct inet_diag_msg, sock_diag(7)).
+const KEEPALIVE_TIMER: u8 = 2;
 
 type Cookie = [u8; 8];
 /// Matches any socket with these addresses (INET_DIAG_NOCOOKIE).
@@ -65,6 +70,18 @@ pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, Sys
         Answer::Socket(socket) if HELD.contains(&socket.state) && socket.owner.inode != 0 => {
             Some(socket.owner)
         }
+        _ => None,
+    })
+}
+
+/// How many probes the server's side of a connection has sent since its peer answered last; none if there is
+/// no such connection. 0 while the peer owes no answer, or owes one to data.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn unanswered_probes(connection: &ConnectionTuple) -> Result<Option<u8>, SystemError> {
+    Ok(match ask(SOCK_DIAG_BY_FAMILY, connection, NO_COOKIE)? {
+        Answer::Socket(socket) if HELD.contains(&socket.state) => Some(socket.unanswered_probes),
         _ => None,
     })
 }
@@ -103,6 +120,7 @@ pub fn can_destroy() -> Result<(), SystemError> {
 #[derive(Debug, Clone, Copy)]
 struct Socket {
     state: u8,
+    unanswered_probes: u8,
     cookie: Cookie,
     owner: Owner,
 }
@@ -200,8 +218,11 @@ fn decode(bytes: &[u8]) -> Option<Result<Answer, SystemError>> {
                     .copied()
                     .map(u32::from_ne_bytes)
             };
+            let retries = *message.get(RETRIES_AT)?;
+            let is_probing = *message.get(TIMER_AT)? == KEEPALIVE_TIMER;
             Ok(Answer::Socket(Socket {
                 state: *message.get(STATE_AT)?,
+                unanswered_probes: if is_probing { retries } else { 0 },
                 cookie: *message.get(COOKIE_AT..)?.first_chunk()?,
                 owner: Owner {
                     uid: number(UID_AT)?,

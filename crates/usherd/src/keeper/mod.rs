@@ -156,6 +156,7 @@ async fn upkeep(keeper: &Arc<Keeper>) {
                 looking_up = Some(tokio::spawn(look_up));
             }
             keeper.sessions.remove_unused_queues();
+            keeper.sessions.look_for_silence();
         }
         count += 1;
     }

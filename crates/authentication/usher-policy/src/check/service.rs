@@ -8,7 +8,9 @@ use usher_language::{Declared, Field, Fields, Name, Unique};
 
 use super::host::ControlPort;
 use super::{Names, connect, served_by, users};
-use crate::limits::{DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION};
+use crate::limits::{
+    DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_KEEPALIVE, DEFAULT_PROCESSES, DEFAULT_SESSION,
+};
 use crate::mistake::PolicyMistake;
 use crate::model::{RequiredProtection, Service, Style, service_id};
 use crate::names::{HOST, KEY};
@@ -73,6 +75,7 @@ impl ServiceChecker {
             session: seconds("session").unwrap_or(DEFAULT_SESSION),
             keys,
             reauthenticate: seconds("reauthenticate"),
+            keepalive: seconds("keepalive").unwrap_or(DEFAULT_KEEPALIVE),
             connections: fields.number("connections").unwrap_or(DEFAULT_CONNECTIONS),
             processes: fields.number("processes").unwrap_or(DEFAULT_PROCESSES),
             memory: fields.number("memory"),

@@ -128,6 +128,7 @@ fn pieces() -> impl Strategy<Value = String> {
         "write",
         "session",
         "reauthenticate",
+        "keepalive",
         "keys",
         "key",
         "connections",

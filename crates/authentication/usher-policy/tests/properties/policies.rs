@@ -11,9 +11,9 @@ use usher_base::{HostName, ServiceName, UserName};
 use usher_policy::{
     AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_UMASK,
     Destination, Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host,
-    MAXIMUM_CPU, MINIMUM_REAUTHENTICATION, Members, Moment, Name, Origin, Peers, Policy, PortRange,
-    Principal, ProcessLimits, Program, Programs, Protocol, RequiredProtection, ServedBy, Service,
-    Style, Users, protection::Kind, service_id,
+    MAXIMUM_CPU, MAXIMUM_KEEPALIVE, MINIMUM_KEEPALIVE, MINIMUM_REAUTHENTICATION, Members, Moment,
+    Name, Origin, Peers, Policy, PortRange, Principal, ProcessLimits, Program, Programs, Protocol,
+    RequiredProtection, ServedBy, Service, Style, Users, protection::Kind, service_id,
 };
 use usher_proto::HostPublicKey;
 
@@ -207,6 +207,10 @@ fn service(
         keys: any_host.then(|| "banking".parse().expect("a name")),
         reauthenticate: Some(choices.durations.0)
             .filter(|interval| *interval >= MINIMUM_REAUTHENTICATION),
+        keepalive: choices
+            .durations
+            .1
+            .clamp(MINIMUM_KEEPALIVE, MAXIMUM_KEEPALIVE),
         connections: if by_user {
             DEFAULT_CONNECTIONS
         } else {

@@ -203,6 +203,9 @@ impl Queues {
                 tracing::error!(%error, service = %service.name, user = %queue.account.name,
                     "cannot limit what a user's processes take");
             }
+            if let Some(service) = policy.service(queue.key.0) {
+                keep_alive(&queue.listener, service);
+            }
         }
     }
 
@@ -294,6 +297,7 @@ impl Queues {
         listener: OwnedFd,
     ) -> Result<(), Refusal> {
         let key = (service.id, account.uid);
+        keep_alive(&listener, service);
         let group = self
             .equip(service, account, &listener)
             .inspect_err(|_| stored::forget(key))?;
@@ -432,5 +436,13 @@ fn port(service: &Service) -> u16 {
     match service.served_by {
         ServedBy::Program(_) => service.listen,
         ServedBy::Account(_) => 0,
+    }
+}
+
+/// Connections to come of this listener end when their client host is silent for as long as the policy says.
+fn keep_alive(listener: &OwnedFd, service: &Service) {
+    if let Err(error) = usher_kernel::listener::keep_alive(listener.as_fd(), service.keepalive) {
+        tracing::error!(%error, service = %service.name,
+            "connections of hosts that have vanished do not end");
     }
 }

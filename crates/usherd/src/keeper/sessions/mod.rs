@@ -11,6 +11,7 @@ mod open;
 mod requests;
 mod restore;
 mod revocation;
+mod silence;
 mod table;
 mod teardown;
 mod verifier;
@@ -18,6 +19,7 @@ mod views;
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use usher_kernel::KernelError;
 use usher_policy::Policy;
 use usher_proto::host_key::HostPublicKey;
@@ -26,6 +28,7 @@ use super::host::Host;
 use super::queues::Queues;
 use super::recording::Recording;
 use connections::Connections;
+use silence::Silent;
 use table::Table;
 
 /// The sessions.
@@ -37,6 +40,7 @@ pub struct Sessions {
     recording: Arc<Recording>,
     pub table: Table,
     pub connections: Connections,
+    silent: Mutex<Silent>,
 }
 
 impl Sessions {
@@ -55,6 +59,7 @@ impl Sessions {
             own_key,
             queues,
             recording,
+            silent: Mutex::default(),
         }
     }
 
