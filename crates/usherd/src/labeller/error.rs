@@ -108,6 +108,9 @@ pub enum MacError {
         /// The reason.
         error: io::Error,
     },
+    /// A rule is about a file system that is not mounted now.
+    #[error("{0}; the rule waits, and is about no file until a file system is mounted there")]
+    Waits(Box<MacError>),
     /// New files of a file system are not watched.
     #[error("{path}: labels of new files are not written: {reason}")]
     NotWatched {

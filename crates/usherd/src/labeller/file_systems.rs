@@ -6,6 +6,14 @@ use std::io::{self, Read, Seek};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Statx, StatxAttributes, StatxFlags, statx};
 
+/// What is mounted at a path now: nothing is mounted for the question, and no server is asked.
+const HERE: AtFlags = AtFlags::SYMLINK_NOFOLLOW
+    .union(AtFlags::NO_AUTOMOUNT)
+    .union(AtFlags::STATX_DONT_SYNC);
+
+/// No file system has this device: the kernel's numbers begin with 0:1.
+pub(super) const NOWHERE: (u32, u32) = (0, 0);
+
 /// The mounted file systems, as the kernel lists them.
 #[derive(Debug)]
 pub(super) struct FileSystems(Mutex<File>);
@@ -22,7 +30,7 @@ impl FileSystems {
     /// # Errors
     /// Nothing is mounted there: the path would mean the whole file system around it.
     pub(super) fn device(&self, path: &str) -> io::Result<(u32, u32)> {
-        let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?;
+        let found = statx(CWD, path, HERE, StatxFlags::MNT_ID)?;
         let mount = mount_at(&found)?;
         let mut text = String::new();
         let mut mounts = self.0.lock();

@@ -10,6 +10,7 @@ use usher_local::following::{Follower, Following};
 use usher_local::paths;
 use usher_mac::{Framework, Module, Settings, Unsupported, is_module_name};
 use usher_policy::Policy;
+use usher_policy::mac::ModuleSettings;
 
 use super::error::MacError;
 use super::file_systems::FileSystems;
@@ -17,7 +18,7 @@ use super::files::{ModuleFile, ModuleFolder};
 use super::journal::Journal;
 use super::labels;
 use super::persisting::Persisting;
-use super::resolving::Resolver;
+use super::resolving::{self, Resolver};
 use super::state::{State, block};
 use super::stored::{self, Wanted};
 
@@ -84,6 +85,7 @@ impl Force {
         // Before a module is loaded, which gets its elements of them.
         state.label_interfaces();
         self.renew(&mut state);
+        self.follow_rules(&mut state);
         self.watch(&mut state, true);
         state.guard();
     }
@@ -99,7 +101,41 @@ impl Force {
         let is_changed = is_due && self.renew(&mut state);
         state.follow_interfaces();
         // A file system may have been mounted or unmounted since.
+        self.follow_rules(&mut state);
         self.watch(&mut state, is_changed);
+    }
+
+    /// Follows file systems that have been mounted or unmounted.
+    pub(super) fn follow_mounts(&self) {
+        let mut state = self.state.lock();
+        self.follow_rules(&mut state);
+        self.watch(&mut state, false);
+    }
+
+    /// Has rules of `bsdextended` be about the file systems that are mounted at their paths now.
+    fn follow_rules(&self, state: &mut State) {
+        const MODULE: &str = usher_policy::mac::bsdextended::MODULE;
+        let block = state.policy().and_then(|policy| block(policy, MODULE));
+        let followed = match (block.map(|of| &of.settings), state.settings.get(MODULE)) {
+            (Some(ModuleSettings::Bsdextended(wanted)), Some(Settings::Bsdextended(rules)))
+                if !state.outdated.contains(MODULE) =>
+            {
+                let mut rules = rules.clone();
+                let all = resolving::follow_mounts(&self.file_systems, wanted, &mut rules);
+                Some((rules, all))
+            }
+            _ => None,
+        };
+        let followed = followed.map_or(Ok(()), |(rules, all)| {
+            let is_changed = state.configure(MODULE, Some(Settings::Bsdextended(rules)))?;
+            if is_changed {
+                tracing::info!("rules of filesys have followed their paths to other file systems");
+                // New settings are new tables.
+                state.guard();
+            }
+            all
+        });
+        state.note(labels::WAITING, &followed);
     }
 
     /// Keeps files of the policy's multilabel file systems labelled, and their directories known to the kernel.
@@ -181,7 +217,7 @@ impl Force {
                 .wanted(state, &name)
                 .and_then(|fresh| state.configure(&name, fresh))
             {
-                Ok(()) => state.over(&name),
+                Ok(_) => state.over(&name),
                 Err(error) => {
                     state.trouble(&name, &error);
                     state.outdated.insert(name);
@@ -197,14 +233,16 @@ impl Force {
         if state.digests.contains_key(name) {
             return Ok(None);
         }
-        self.settings_of(state.policy(), name)
+        self.settings_of(state.policy(), state.policy(), name)
     }
 
     /// The settings of a built-in module by a policy: those of its block or its default, or for `ubns` the
-    /// services.
+    /// services. A rule about a file system that is not mounted waits, if a rule of the former policy has named it:
+    /// anything else is probably a mistake in the path.
     fn settings_of(
         &self,
         policy: Option<&Policy>,
+        former: Option<&Policy>,
         name: &str,
     ) -> Result<Option<Settings>, MacError> {
         let mut resolver = Resolver::new(&self.file_systems);
@@ -214,9 +252,14 @@ impl Force {
                 None => Ok(Some(Settings::Ubns(Vec::new()))),
             };
         }
-        match policy.and_then(|policy| block(policy, name)) {
-            Some(block) => resolver.settings(block),
-            None => Ok(Module::named(name).and_then(|module| module.settings().cloned())),
+        let settings = match policy.and_then(|policy| block(policy, name)) {
+            Some(block) => resolver.settings(block)?,
+            None => Module::named(name).and_then(|module| module.settings().cloned()),
+        };
+        let mut unmounted = resolver.unmounted.into_iter();
+        match unmounted.find(|(path, _)| !resolving::names_file_system(former, path)) {
+            Some((_, error)) => Err(error),
+            None => Ok(settings),
         }
     }
 
@@ -236,23 +279,24 @@ impl Force {
         let policy = &candidate.checked.policy;
         let mut names: BTreeSet<String> =
             policy.mac.iter().map(|of| of.module.to_string()).collect();
-        {
+        let former = {
             let state = self.state.lock();
             if !names.is_empty() {
                 self.require_support(&state)?;
             }
             let loaded = state.names()?.into_iter();
             names.extend(loaded.filter(|name| !state.digests.contains_key(name)));
-        }
+            state.policy().cloned()
+        };
         for name in names {
-            if let Some(settings) = self.settings_of(Some(policy), &name)? {
+            if let Some(settings) = self.settings_of(Some(policy), former.as_ref(), &name)? {
                 settings.encode()?;
             }
         }
         if let Some(framework) = &self.state.lock().framework {
-            framework.check_interfaces(&labels::interfaces(Some(&candidate.checked.policy)))?;
+            framework.check_interfaces(&labels::interfaces(Some(policy)))?;
         }
-        labels::mounted(Some(&candidate.checked.policy), &self.file_systems).1
+        labels::require_mounted(policy, former.as_ref(), &self.file_systems)
     }
 
     /// Puts the settings of a configuration in force for all modules that are loaded.
@@ -262,12 +306,12 @@ impl Force {
     /// trouble.
     pub(super) fn put_in_force(&self, fresh: Configuration) -> Result<u64, MacError> {
         let mut state = self.state.lock();
-        labels::mounted(Some(&fresh.checked.policy), &self.file_systems).1?;
+        labels::require_mounted(&fresh.checked.policy, state.policy(), &self.file_systems)?;
         let mut wanted = Vec::new();
         // Modules from files have no settings, whatever their names.
         let names = state.names()?.into_iter();
         for name in names.filter(|name| !state.digests.contains_key(name)) {
-            let settings = self.settings_of(Some(&fresh.checked.policy), &name)?;
+            let settings = self.settings_of(Some(&fresh.checked.policy), state.policy(), &name)?;
             wanted.push((name, settings));
         }
         state.set_interfaces(Some(&fresh.checked.policy))?;
@@ -280,7 +324,7 @@ impl Force {
                     let back = match former.get(name) {
                         // Of a former labeller, which this one could not renew.
                         None if state.settings.contains_key(name) => Err(MacError::FormerUnknown),
-                        former => state.configure(name, former.cloned()),
+                        former => state.configure(name, former.cloned()).map(drop),
                     };
                     if let Err(error) = back {
                         state.trouble(name, &error);
@@ -306,6 +350,7 @@ impl Force {
             "settings in force"
         );
         state.configuration = Some(fresh);
+        self.follow_rules(&mut state);
         self.watch(&mut state, true);
         Ok(generation)
     }
@@ -338,6 +383,7 @@ impl Force {
             return Err(MacError::NotStored(error));
         }
         state.over(name);
+        self.follow_rules(&mut state);
         self.watch(&mut state, true);
         state.show();
         tracing::info!(module = name, "module in force");
@@ -459,6 +505,7 @@ impl Force {
         state.outdated.remove(name);
         state.over(name);
         state.end_if_empty()?;
+        self.follow_rules(&mut state);
         self.watch(&mut state, true);
         state.guard();
         state.show();

@@ -20,6 +20,9 @@ use super::persisting::{Multilabel, Persisting};
 /// The trouble that a file system of the policy is not mounted.
 pub(super) const TROUBLE: &str = "multilabel";
 
+/// The trouble that a file system of a rule is not mounted.
+pub(super) const WAITING: &str = "filesys";
+
 /// The trouble that one file system is not watched.
 pub(super) const UNWATCHED: &str = "new files";
 
@@ -66,6 +69,26 @@ pub(super) fn mounted(
         }
     }
     (found, all)
+}
+
+/// Requires that the file systems are mounted that a policy calls multilabel and the former one did not: anything
+/// else is probably a mistake in the path.
+///
+/// # Errors
+/// The first one that is not.
+pub(super) fn require_mounted(
+    policy: &Policy,
+    former: Option<&Policy>,
+    file_systems: &FileSystems,
+) -> Result<(), MacError> {
+    let (found, all) = mounted(Some(policy), file_systems);
+    let is_found = |path: &String| found.iter().any(|one| one.path == *path);
+    let paths = settings(Some(policy)).flat_map(|(_, settings)| &settings.multilabel);
+    let mut missing = paths.filter(|path| !is_found(path));
+    match missing.all(|path| is_named(former, path)) {
+        true => Ok(()),
+        false => all,
+    }
 }
 
 /// Whether the policy calls the file system at this path multilabel.

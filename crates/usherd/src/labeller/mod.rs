@@ -38,6 +38,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use tokio::sync::mpsc::error::TrySendError;
 use usher_bpf::guard;
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
@@ -77,6 +80,8 @@ pub fn run() -> Result<(), StartError> {
         .create(paths::LABELLER_DIRECTORY);
     made.attempt(format!("cannot make {}", paths::LABELLER_DIRECTORY))?;
     let mounts = File::open(paths::MOUNTS).attempt(format!("cannot open {}", paths::MOUNTS))?;
+    // Another description than the one that is read: each notes which changes it has shown.
+    let changes = File::open(paths::MOUNTS).attempt(format!("cannot open {}", paths::MOUNTS))?;
     let persisting =
         Persisting::start().attempt("cannot start the thread for labels of new files")?;
     start.confine()?;
@@ -96,6 +101,7 @@ pub fn run() -> Result<(), StartError> {
             result = look(&force, had_guard) => result,
             () = read_events(&force) => Ok(()),
             () = following.keep() => Ok(()),
+            result = follow_mounts(&force, changes) => result.attempt("mounts cannot be watched"),
             () = watchdog() => Ok(()),
         }
     })
@@ -117,6 +123,36 @@ async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
             return Ok(());
         }
     }
+}
+
+/// Follows file systems that are mounted or unmounted, as long as this process runs. The kernel says so of mountinfo
+/// by an exceptional condition (proc_pid_mountinfo(5)), for which a thread waits.
+async fn follow_mounts(force: &Force, changes: File) -> std::io::Result<()> {
+    // One that waits to be taken stands for all since.
+    let (tell, mut told) = tokio::sync::mpsc::channel::<std::io::Result<()>>(1);
+    let waiting = std::thread::Builder::new().name("mounts".to_owned());
+    waiting.spawn(move || {
+        let mut ended = false;
+        while !ended && !tell.is_closed() {
+            let mut changed = [PollFd::new(&changes, PollFlags::PRI)];
+            let outcome = match poll(&mut changed, None) {
+                Ok(_) | Err(Errno::INTR) => Ok(()),
+                Err(errno) => Err(errno.into()),
+            };
+            ended = outcome.is_err();
+            if ended {
+                // The receiver has ended otherwise, too.
+                drop(tell.blocking_send(outcome));
+            } else if let Err(TrySendError::Closed(_)) = tell.try_send(outcome) {
+                return;
+            }
+        }
+    })?;
+    while let Some(outcome) = told.recv().await {
+        outcome?;
+        force.follow_mounts();
+    }
+    Err(std::io::Error::other("its thread has ended"))
 }
 
 /// Reads what modules do, as long as this process runs.

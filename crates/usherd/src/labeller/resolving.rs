@@ -18,7 +18,7 @@ use usher_policy::mac::{AccountId, MacBlock, ModuleSettings};
 use usher_policy::{Policy, ServedBy};
 
 use super::error::MacError;
-use super::file_systems::FileSystems;
+use super::file_systems::{FileSystems, NOWHERE};
 use super::typing;
 
 /// This process's network namespace.
@@ -27,6 +27,8 @@ const NETWORK: &str = "/proc/self/ns/net";
 /// Looks names up, each once.
 pub(super) struct Resolver<'f> {
     file_systems: &'f FileSystems,
+    /// The paths of `filesys` where nothing is mounted, whose rules wait.
+    pub(super) unmounted: Vec<(String, MacError)>,
     users: Accounts,
     groups: Accounts,
 }
@@ -42,6 +44,7 @@ impl<'f> Resolver<'f> {
     pub(super) fn new(file_systems: &'f FileSystems) -> Self {
         Self {
             file_systems,
+            unmounted: Vec::new(),
             users: Accounts::new("user", |name| {
                 Ok(User::from_name(name)?.map(|user| user.uid.as_raw()))
             }),
@@ -162,23 +165,16 @@ impl<'f> Resolver<'f> {
 
     fn object(&mut self, object: &RuleObject, place: &str) -> Result<Object, MacError> {
         let file_system = object.file_system.as_ref().map(|(is, path)| {
-            let device = self.file_systems.device(path);
-            let (major, minor) = device.map_err(|error| MacError::NotMounted {
-                place: place.to_owned(),
-                statement: "filesys",
-                path: path.clone(),
-                error,
-            })?;
-            Ok::<_, MacError>(FileSystem {
-                not: !is,
-                major,
-                minor,
-            })
+            let (found, mounted) = file_system(self.file_systems, *is, path, place);
+            if let Err(error) = mounted {
+                self.unmounted.push((path.clone(), error));
+            }
+            found
         });
         Ok(Object {
             uids: self.users.members(object.users.as_ref(), place)?,
             gids: self.groups.members(object.groups.as_ref(), place)?,
-            filesystem: file_system.transpose()?,
+            filesystem: file_system,
             suid: object.suid,
             sgid: object.sgid,
             uid_of_subject: object.uid_of_subject,
@@ -189,6 +185,58 @@ impl<'f> Resolver<'f> {
                 .map(|(is, types)| types_of(!is, types)),
         })
     }
+}
+
+/// The file system that is mounted at the path of a rule. Where none is, it is one that no file is on, and the reason
+/// comes with it.
+fn file_system(
+    file_systems: &FileSystems,
+    is: bool,
+    path: &str,
+    place: &str,
+) -> (FileSystem, Result<(), MacError>) {
+    let device = file_systems.device(path);
+    let (major, minor) = *device.as_ref().unwrap_or(&NOWHERE);
+    let mounted = device.map(drop).map_err(|error| MacError::NotMounted {
+        place: place.to_owned(),
+        statement: "filesys",
+        path: path.to_owned(),
+        error,
+    });
+    let not = !is;
+    (FileSystem { not, major, minor }, mounted)
+}
+
+/// Has rules be about the file systems that are mounted at their paths now. Users and groups are not looked up again.
+///
+/// # Errors
+/// The first path where nothing is mounted: its rules wait.
+pub(super) fn follow_mounts(
+    file_systems: &FileSystems,
+    wanted: &[AccessRule],
+    rules: &mut [Rule],
+) -> Result<(), MacError> {
+    let mut all = Ok(());
+    for (wanted, rule) in wanted.iter().zip(rules) {
+        if let Some((is, path)) = &wanted.object.file_system {
+            let place = wanted.origin.place.to_string();
+            let (found, mounted) = file_system(file_systems, *is, path, &place);
+            rule.object.filesystem = Some(found);
+            all = all.and(mounted);
+        }
+    }
+    all.map_err(|error| MacError::Waits(Box::new(error)))
+}
+
+/// Whether a rule of the policy names this file system.
+pub(super) fn names_file_system(policy: Option<&Policy>, path: &str) -> bool {
+    let blocks = policy.into_iter().flat_map(|policy| &policy.mac);
+    let rules = blocks.flat_map(|block| match &block.settings {
+        ModuleSettings::Bsdextended(rules) => rules.as_slice(),
+        _ => &[],
+    });
+    let mut named = rules.filter_map(|rule| rule.object.file_system.as_ref());
+    named.any(|(_, named)| named == path)
 }
 
 /// Interfaces are those of this process's network namespace.
@@ -320,11 +368,48 @@ mod tests {
             refused.to_string().contains("no group no-such-group"),
             "{refused}"
         );
-        let refused = resolved("rule object filesys \"/no/such/path\" mode r;").unwrap_err();
-        assert!(
-            refused.to_string().contains("filesys /no/such/path: "),
-            "{refused}"
-        );
+    }
+
+    #[test]
+    fn a_rule_waits_where_nothing_is_mounted_and_moves_when_something_is() {
+        let text = "mac bsdextended {
+            rule object not filesys \"/no/such/path\" mode r;
+            rule object filesys \"/proc\" uid root mode r;
+        }";
+        let name = "a.policy".into();
+        let text = text.into();
+        let policy = usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap();
+        let file_systems = file_systems();
+        let mut resolver = Resolver::new(&file_systems);
+        let settings = resolver.settings(&policy.mac[0]).unwrap();
+        let Some(Settings::Bsdextended(mut rules)) = settings else {
+            panic!("rules");
+        };
+        let (path, reason) = &resolver.unmounted[0];
+        let said = format!("a.policy:2:13: filesys {path}: ");
+        assert!(reason.to_string().starts_with(&said), "{reason}");
+        let is_at = |rule: &Rule| {
+            let at = rule.object.filesystem.unwrap();
+            (at.not, (at.major, at.minor))
+        };
+        let proc = file_systems.device("/proc").unwrap();
+        assert_eq!(is_at(&rules[0]), (true, NOWHERE));
+        assert_eq!(is_at(&rules[1]), (false, proc));
+        assert_eq!(rules[1].object.uids.as_ref().unwrap().ranges, [(0, 0)]);
+
+        // As the rules were before another file system got the number of the former one.
+        let now = rules.clone();
+        rules[0].object.filesystem.as_mut().unwrap().minor = proc.1;
+        rules[1].object.filesystem.as_mut().unwrap().minor = proc.1 + 1;
+        let ModuleSettings::Bsdextended(wanted) = &policy.mac[0].settings else {
+            panic!("rules");
+        };
+        let waits = follow_mounts(&file_systems, wanted, &mut rules).unwrap_err();
+        assert!(waits.to_string().contains("; the rule waits"), "{waits}");
+        assert_eq!(rules, now);
+        assert!(follow_mounts(&file_systems, &wanted[1..], &mut rules[1..]).is_ok());
+        assert!(names_file_system(Some(&policy), "/proc"));
+        assert!(!names_file_system(Some(&policy), "/pro") && !names_file_system(None, "/proc"));
     }
 
     #[test]

@@ -120,22 +120,23 @@ impl State {
         }
     }
 
+    /// Puts settings of a module in force. Returns whether others were.
     pub(super) fn configure(
         &mut self,
         name: &str,
         settings: Option<Settings>,
-    ) -> Result<(), MacError> {
+    ) -> Result<bool, MacError> {
         let Some(settings) = settings else {
-            return Ok(());
+            return Ok(false);
         };
         if self.settings.get(name) == Some(&settings) {
-            return Ok(());
+            return Ok(false);
         }
         if let Some(framework) = &mut self.framework {
             framework.configure(name, &settings)?;
         }
         self.settings.insert(name.to_owned(), settings);
-        Ok(())
+        Ok(true)
     }
 
     /// Gives network interfaces the labels that a policy has.

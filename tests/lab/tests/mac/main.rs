@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod login;
+mod mounts;
 mod ports;
 mod services;
 mod silence;
