@@ -70,7 +70,10 @@ fn compare() -> Result<(), Box<dyn Error>> {
     let pins = Path::new(paths::OWNERSHIP_PIN_DIRECTORY);
     std::fs::create_dir_all(paths::PIN_DIRECTORY)?;
     let programs = ownership::Ownership::open(pins)?;
-    programs.guard(Path::new(paths::PIN_DIRECTORY), &[])?;
+    programs.guard(
+        Path::new(paths::PIN_DIRECTORY),
+        &usher_bpf::Objects::default(),
+    )?;
     programs.own_listener(listener.as_fd(), USER)?;
     let figures = Ownership {
         kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")?

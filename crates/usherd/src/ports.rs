@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use usher_bpf::{Counted, or_zeros};
+use usher_bpf::{Counted, Objects, or_zeros};
 use usher_kernel::ports::{Ports, Reserved};
 use usher_policy::Policy;
 
@@ -30,6 +30,12 @@ impl ReservedPorts {
             return false;
         }
         true
+    }
+
+    /// The kernel's objects that reserve them, for the guard.
+    pub fn objects(&self) -> Objects {
+        let objects = self.0.as_ref().map(Ports::objects);
+        objects.cloned().unwrap_or_default()
     }
 
     /// The programs' counters.

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 use usher_base::address_bytes;
-use usher_bpf::{Code, Mirrored, code};
+use usher_bpf::{Code, Mirrored, Objects, code};
 
 use crate::KernelError;
 pub use crate::shared::ports::PortCounters as Counters;
@@ -41,6 +41,7 @@ pub struct Ports {
     addresses: Mutex<Mirrored<Bound, u32>>,
     counters: usher_bpf::Counters<Counters>,
     _links: Vec<OwnedFd>,
+    objects: Objects,
 }
 
 impl Ports {
@@ -51,12 +52,25 @@ impl Ports {
     /// The kernel's error; nothing is then attached.
     pub fn open(cgroup: &Path) -> Result<Self, KernelError> {
         let object = CODE.open()?.in_own_network()?.load()?;
+        let links = object.attach_to_cgroup(&PROGRAMS, cgroup)?;
+        let mut objects = Objects::default();
+        object.collect(&mut objects)?;
+        for link in &links {
+            objects.add_descriptor(link)?;
+        }
         Ok(Self {
             ports: Mutex::new(Mirrored::new(object.table("ports")?)),
             addresses: Mutex::new(Mirrored::new(object.table("addresses")?)),
             counters: object.counters("refused")?,
-            _links: object.attach_to_cgroup(&PROGRAMS, cgroup)?,
+            _links: links,
+            objects,
         })
+    }
+
+    /// The maps, programs and links, which no pin names, for the guard.
+    #[must_use]
+    pub fn objects(&self) -> &Objects {
+        &self.objects
     }
 
     /// Reserves these ports and no others. Bound sockets stay bound.

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use guard::*;
 use ownership::*;
+use usher_bpf::Objects;
 use usher_kernel::ownership::OwnershipError;
 
 /// Not a test by itself: the tests start it as a second process of the daemons' program.
@@ -34,7 +35,9 @@ fn a_daemon_with_own_mounts_is_not_traced_and_owns_nothing() {
         };
         // Before the guard, its parent may trace it, and it sees the pins.
         assert!(!aside("has mounts of its own").status.success());
-        ownership.guard(Path::new(USHER), &[]).unwrap();
+        ownership
+            .guard(Path::new(USHER), &Objects::default())
+            .unwrap();
         let output = aside("has mounts of its own");
         assert!(output.status.success(), "{output:?}");
     });
@@ -44,7 +47,9 @@ fn a_daemon_with_own_mounts_is_not_traced_and_owns_nothing() {
 fn a_traced_program_is_no_daemon() {
     process_of_its_own("a_traced_program_is_no_daemon", |pins| {
         let ownership = load(pins);
-        ownership.guard(Path::new(USHER), &[]).unwrap();
+        ownership
+            .guard(Path::new(USHER), &Objects::default())
+            .unwrap();
         in_child(|| refused(&touch(pins)));
         drop(ownership);
         // A daemon's forked child is not traced until it executes another program.
@@ -111,7 +116,9 @@ fn a_program_at_the_path_under_another_root_is_no_keeper() {
     let name = "a_program_at_the_path_under_another_root_is_no_keeper";
     process_of_its_own(name, |pins| {
         let ownership = load(pins);
-        ownership.guard(Path::new(USHER), &[]).unwrap();
+        ownership
+            .guard(Path::new(USHER), &Objects::default())
+            .unwrap();
         in_child(|| refused(&touch(pins)));
         drop(ownership);
         make_jail();
@@ -129,7 +136,9 @@ fn a_program_at_the_path_under_another_root_is_no_keeper() {
 fn a_program_mounted_at_the_path_is_no_keeper() {
     process_of_its_own("a_program_mounted_at_the_path_is_no_keeper", |pins| {
         let ownership = load(pins);
-        ownership.guard(Path::new(USHER), &[]).unwrap();
+        ownership
+            .guard(Path::new(USHER), &Objects::default())
+            .unwrap();
         in_child(|| refused(&touch(pins)));
         drop(ownership);
         let own = std::env::current_exe().unwrap();
@@ -168,7 +177,9 @@ fn a_keeper_reads_no_loader_settings_of_its_environment() {
     let name = "a_keeper_reads_no_loader_settings_of_its_environment";
     process_of_its_own(name, |pins| {
         let ownership = load(pins);
-        ownership.guard(Path::new(USHER), &[]).unwrap();
+        ownership
+            .guard(Path::new(USHER), &Objects::default())
+            .unwrap();
         in_child(|| refused(&touch(pins)));
         drop(ownership);
         std::fs::write(
@@ -205,7 +216,9 @@ fn a_keeper_reads_no_loader_settings_of_its_environment() {
 fn what_was_prepared_before_exec_makes_no_keeper() {
     process_of_its_own("what_was_prepared_before_exec_makes_no_keeper", |pins| {
         let ownership = load(pins);
-        ownership.guard(Path::new(USHER), &[]).unwrap();
+        ownership
+            .guard(Path::new(USHER), &Objects::default())
+            .unwrap();
         in_child(|| refused(&touch(pins)));
         drop(ownership);
         const NEW_LISTENER: i64 = 1 << 3;
@@ -226,10 +239,14 @@ fn a_program_that_others_may_write_is_no_keeper() {
         };
         let ownership = load(pins);
         mode(0o775);
-        let error = ownership.guard(Path::new(USHER), &[]).unwrap_err();
+        let error = ownership
+            .guard(Path::new(USHER), &Objects::default())
+            .unwrap_err();
         assert!(matches!(error, OwnershipError::OpenProgram(_)), "{error}");
         mode(0o755);
-        ownership.guard(Path::new(USHER), &[]).unwrap();
+        ownership
+            .guard(Path::new(USHER), &Objects::default())
+            .unwrap();
         in_child(|| refused(&touch(pins)));
         drop(ownership);
         mode(0o775);

@@ -9,8 +9,10 @@ use std::process::{Command, Stdio};
 
 use guard::*;
 use ownership::*;
-use usher_kernel::KernelError;
+use usher_bpf::Objects;
 use usher_kernel::ownership::{Ownership, OwnershipError, ProcessState, Reason};
+use usher_kernel::ports::Ports;
+use usher_kernel::{KernelError, cgroup};
 
 /// Not a test by itself: the tests start it as a second process of the daemons' program.
 #[test]
@@ -35,7 +37,7 @@ fn what_is_guarded_is_the_daemons_alone() {
         let own = std::process::id();
         assert!(matches!(
             std::thread::scope(|scope| scope
-                .spawn(|| ownership.guard(Path::new(USHER), &[]))
+                .spawn(|| ownership.guard(Path::new(USHER), &Objects::default()))
                 .join()
                 .unwrap()),
             Err(OwnershipError::SeveralThreads)
@@ -51,7 +53,9 @@ fn what_is_guarded_is_the_daemons_alone() {
             take_descriptor(own).unwrap();
         });
 
-        ownership.guard(Path::new(USHER), &[]).unwrap();
+        ownership
+            .guard(Path::new(USHER), &Objects::default())
+            .unwrap();
 
         // This process is not affected.
         assert_eq!(reach_all(), [maps, programs, links]);
@@ -94,6 +98,28 @@ fn what_is_guarded_is_the_daemons_alone() {
 }
 
 #[test]
+fn reserved_ports_are_the_daemons_alone() {
+    process_of_its_own("reserved_ports_are_the_daemons_alone", |pins| {
+        let ownership = load(pins);
+        let ports = Ports::open(&cgroup::mount().unwrap()).unwrap();
+        let objects = ports.objects();
+        assert_eq!([objects.programs.len(), objects.links.len()], [4; 2]);
+        assert!(objects.maps.len() >= 3, "{objects:?}");
+        let opened = || {
+            let of = |command: i64| move |id: &u32| bpf(command, *id).map(drop);
+            let maps = objects.maps.iter().map(of(MAP_BY_ID));
+            let programs = objects.programs.iter().map(of(PROGRAM_BY_ID));
+            let links = objects.links.iter().map(of(LINK_BY_ID));
+            maps.chain(programs).chain(links).collect::<Vec<_>>()
+        };
+        in_child(|| opened().into_iter().for_each(|one| one.unwrap()));
+        ownership.guard(Path::new(USHER), objects).unwrap();
+        in_child(|| opened().into_iter().for_each(expect_refused));
+        opened().into_iter().for_each(|one| one.unwrap());
+    });
+}
+
+#[test]
 fn a_later_keeper_adopts_and_nobody_else_does() {
     process_of_its_own("a_later_keeper_adopts_and_nobody_else_does", |pins| {
         // Made before the keeper: otherwise they would hold its lock of the pins, too.
@@ -121,7 +147,9 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
             assert!(count > 0);
         });
         let ownership = load(pins);
-        ownership.guard(Path::new(USHER), &[]).unwrap();
+        ownership
+            .guard(Path::new(USHER), &Objects::default())
+            .unwrap();
         assert!(
             another_keeper("finds a keeper there")
                 .status()
@@ -297,7 +325,9 @@ fn only_owner_and_keeper_may_set_a_listeners_options() {
         let ownership = load(pins);
         let fd = std::os::fd::AsFd::as_fd(&listener);
         ownership.own_listener(fd, ALICE).unwrap();
-        ownership.guard(Path::new(USHER), &[]).unwrap();
+        ownership
+            .guard(Path::new(USHER), &Objects::default())
+            .unwrap();
         say(&mut root.line);
         root.done();
         assert_eq!(ownership.refusals().unwrap().of(Reason::Listener), 7);

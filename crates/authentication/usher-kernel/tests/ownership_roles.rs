@@ -288,7 +288,9 @@ fn elsewhere(told: &str) -> Command {
 
 fn guarded(pins: &Path) -> Ownership {
     let ownership = load(pins);
-    ownership.guard(Path::new(USHER), &[]).unwrap();
+    ownership
+        .guard(Path::new(USHER), &Objects::default())
+        .unwrap();
     ownership
 }
 
@@ -324,7 +326,9 @@ fn no_daemon_claims_another_ones_objects() {
     process_of_its_own("no_daemon_claims_another_ones_objects", |pins| {
         let ownership = guarded(pins);
         finds_it_so(another("claims", ""));
-        ownership.guard(Path::new(USHER), &[]).unwrap();
+        ownership
+            .guard(Path::new(USHER), &Objects::default())
+            .unwrap();
         permitted(&touch(pins));
     });
 }

@@ -229,7 +229,7 @@ pub(crate) fn unpin_if_there(path: &Path) -> Result<bool, KernelError> {
     }
 }
 
-/// Ids of pinned objects, and the folders of the pins.
+/// Ids of objects, and the folders of the pins.
 #[derive(Debug, Default, Clone)]
 pub struct Objects {
     /// Folders: inode, and device in user space's numbering.
@@ -257,6 +257,14 @@ impl Objects {
             }
         }
         Ok(())
+    }
+
+    /// Adds all of these.
+    pub fn add(&mut self, others: &Self) {
+        self.folders.extend(&others.folders);
+        self.maps.extend(&others.maps);
+        self.programs.extend(&others.programs);
+        self.links.extend(&others.links);
     }
 
     /// Adds a map, a program or a link by its descriptor.

@@ -157,6 +157,9 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         &configuration.checked.policy,
         proxy_uid.unwrap_or(0),
     ));
+    if let Err(error) = usher_bpf::guard::claim(&ports.objects()) {
+        tracing::warn!(%error, "root's processes can touch the reservation of the proxy's ports");
+    }
     start.give_up_root()?;
     start.confine()?;
     let signer = Arc::new(Signer::new(

@@ -41,14 +41,10 @@ impl Tables {
         })
     }
 
-    pub(super) fn guard(
-        &self,
-        directory: &Path,
-        unpinned_programs: &[u32],
-    ) -> Result<(), OwnershipError> {
+    pub(super) fn guard(&self, directory: &Path, unpinned: &Objects) -> Result<(), OwnershipError> {
         let mut objects = Objects::default();
-        objects.programs.extend(unpinned_programs);
         objects.collect(directory)?;
+        objects.add(unpinned);
         let folders = objects.folders.iter().map(|&(inode, device)| Folder {
             inode,
             device: numbered(device),

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use usher_bpf::{Counters, Pins, Table};
+use usher_bpf::{Counters, Objects, Pins, Table};
 
 use crate::KernelError;
 use crate::shared::key;
@@ -165,7 +165,7 @@ impl Ownership {
     }
 
     /// Guards everything pinned in `directory` and its subfolders, the folders themselves, and
-    /// these programs, which have no pins (by id). Marks the calling process as a daemon. From then
+    /// these objects, which have no pins. Marks the calling process as a daemon. From then
     /// on only this process and others of its program (the file at the path of /proc/self/exe, in
     /// this mount, mount namespace and root, executed securely, and started by PID 1 if this one
     /// was) may touch them, and no process may trace a daemon. Another call updates the list. The
@@ -175,8 +175,8 @@ impl Ownership {
     /// [`OwnershipError::SeveralThreads`], [`OwnershipError::LongPath`],
     /// [`OwnershipError::OpenProgram`]: nothing has changed. Otherwise the kernel's error: a part
     /// may be guarded.
-    pub fn guard(&self, directory: &Path, unpinned_programs: &[u32]) -> Result<(), OwnershipError> {
-        self.guard.guard(directory, unpinned_programs)
+    pub fn guard(&self, directory: &Path, unpinned: &Objects) -> Result<(), OwnershipError> {
+        self.guard.guard(directory, unpinned)
     }
 
     /// The programs' refusals since the tables were made.

@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use usher_bpf::Objects;
 use usher_bpf::guard::{Role, declare};
 use usher_kernel::KernelError;
 use usher_kernel::ownership::{Ownership, OwnershipError, Reason};
@@ -168,7 +169,9 @@ pub fn play() {
             assert!(declare(&[Role::Keeper]).unwrap());
             let ownership = Ownership::open(&pins).unwrap();
             assert!(ownership.refusals().unwrap().of(Reason::Pins) > 0);
-            ownership.guard(Path::new(USHER), &[]).unwrap();
+            ownership
+                .guard(Path::new(USHER), &Objects::default())
+                .unwrap();
             in_child(|| {
                 become_service(SERVICE);
                 expect_refused(setuid(ALICE));

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use usher_bpf::Objects;
 use usher_kernel::KernelError;
 use usher_kernel::ownership::{
     Identity, Ownership, OwnershipError, ProcessState, Reason, Refusals,
@@ -18,8 +19,8 @@ pub struct Fence {
     ownership: Result<Ownership, String>,
     /// The fence is missing around the account of a service.
     incomplete: AtomicBool,
-    /// Programs of the keeper without a pin of their own, which the guard keeps as well.
-    unpinned: Vec<u32>,
+    /// Objects of the keeper without a pin of their own, which the guard keeps as well.
+    unpinned: Objects,
 }
 
 impl Fence {
@@ -30,7 +31,7 @@ impl Fence {
     ///
     /// # Errors
     /// When the kernel runs LSM programs and these failed anyway.
-    pub fn open(unpinned: Vec<u32>, wanted: bool) -> Result<Self, OwnershipError> {
+    pub fn open(unpinned: Objects, wanted: bool) -> Result<Self, OwnershipError> {
         let pins = Path::new(paths::OWNERSHIP_PIN_DIRECTORY);
         // If the check fails, adopting the fence reports the error.
         if !wanted && !pins.try_exists().unwrap_or(true) {
@@ -58,7 +59,7 @@ impl Fence {
         }
     }
 
-    fn new(ownership: Result<Ownership, String>, unpinned: Vec<u32>) -> Self {
+    fn new(ownership: Result<Ownership, String>, unpinned: Objects) -> Self {
         Self {
             ownership,
             incomplete: AtomicBool::new(false),
@@ -66,7 +67,7 @@ impl Fence {
         }
     }
 
-    /// Guards what the keeper has pinned by now, and its programs, if the kernel runs LSM programs.
+    /// Guards what the keeper has pinned by now, and what it has not pinned, if the kernel runs LSM programs.
     ///
     /// # Errors
     /// The kernel's error.

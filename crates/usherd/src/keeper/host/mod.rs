@@ -69,15 +69,17 @@ impl Host {
         let protected = ProtectedPorts::open();
         // The links that it makes are guarded with the rest.
         protected.demand(&configuration.checked.policy)?;
-        let mut unpinned = admission.unpinned_programs()?;
-        unpinned.extend(protected.programs()?);
+        let ports = ServicePorts::open(users);
+        let mut unpinned = ports.objects();
+        unpinned.programs.extend(admission.unpinned_programs()?);
+        unpinned.programs.extend(protected.programs()?);
         Ok(Self {
             destinations,
             protected,
             fence: Fence::open(unpinned, ownership)?,
             admission,
             configuration: InForce::new(configuration),
-            ports: ServicePorts::open(users),
+            ports,
             accounts: Accounts::new(),
             identities: Identities::new(pam::permitted),
         })

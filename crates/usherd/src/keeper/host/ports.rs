@@ -5,6 +5,7 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 use usher_base::UserName;
+use usher_bpf::Objects;
 use usher_kernel::ports::Reserved;
 use usher_policy::{Policy, ServedBy};
 use usher_proto::refusal::Refusal;
@@ -49,6 +50,11 @@ impl ServicePorts {
             reserved: ReservedPorts::open(cgroup, otherwise),
             state: Mutex::default(),
         }
+    }
+
+    /// The kernel's objects that reserve them, for the guard.
+    pub fn objects(&self) -> Objects {
+        self.reserved.objects()
     }
 
     /// Reserves the ports of a policy's services at once, before the account look-ups, which may take
