@@ -117,7 +117,8 @@ struct usher_mac_process {
 	 * What that module's hooks note is known of the process from then on. */
 	__u64 began;
 	__u32 shares_memory; /* 1: it has mapped a file or memory that it shares, and can write */
-	__u32 reserved; /* 0 */
+	__u32 may_hold_ring; /* 1: it, or a process from which it has got its open files, has made
+			      * an io_uring */
 };
 
 /* States of a file's label. */
@@ -159,7 +160,8 @@ enum usher_mac_reason {
 	USHER_MAC_BY_MODULE = 0, /* the module refuses it; or nothing was refused */
 	/* The module permits it if the process gets another element, and it cannot get that: */
 	USHER_MAC_IS_TRACED = 1, /* another one traces it, or answers its calls; or it traces one */
-	USHER_MAC_SHARES_MEMORY = 2, /* it has memory that it shares, and can write */
+	USHER_MAC_SHARES_MEMORY = 2, /* it has memory that it shares, and can write, or may hold an
+				      * io_uring that another process has, too */
 	USHER_MAC_IS_OLDER = 3, /* its program began before the module came into force */
 	USHER_MAC_CHANGES = 4, /* its label changes again and again */
 	USHER_MAC_NO_ROOM = 5, /* no room, or the module wrote an element of another kind */

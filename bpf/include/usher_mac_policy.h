@@ -66,7 +66,7 @@
 #include "usher_mac_label.h"
 #include "usher_mac_requests.h"
 
-#define USHER_MAC_INTERFACE 9
+#define USHER_MAC_INTERFACE 10
 
 /*
  * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION; DEMOTING is of

@@ -47,15 +47,26 @@ struct usher_mac_subject {
 	__u32 reserved; /* 0 */
 };
 
+/* Bits of `flags`. */
+enum usher_mac_file_flags {
+	/* whatever is in it, every process has it for itself: the name of another thread of the
+	 * process (/proc/self/task/N/comm), the directory of POSIX message queues */
+	USHER_MAC_FOR_EVERYBODY = 1,
+	/* on a BPF file system: a pin or a directory of pins. Modules that ask about processes
+	 * without an element are asked about those without CAP_SYS_ADMIN only */
+	USHER_MAC_ON_BPF_FS = 2,
+};
+
 /* A file. */
 struct usher_mac_file {
 	__u64 inode;
 	__u32 device; /* of its file system: major << 20 | minor */
 	__u32 uid;
 	__u32 gid;
-	__u32 mode; /* type and permissions, as in stat(2) */
+	__u32 mode; /* type and permissions, as in stat(2): eventfd(2), pidfd_open(2) and their
+		     * kind have no type */
 	__u32 special; /* of a device's file: the device, major << 20 | minor; else 0 */
-	__u32 reserved; /* 0 */
+	__u32 flags; /* enum usher_mac_file_flags */
 };
 
 struct usher_mac_file_access {
@@ -196,7 +207,9 @@ struct usher_mac_socket_call {
 	__u32 family; /* AF_INET, ... */
 	__u32 kind; /* SOCK_STREAM, ... */
 	__u32 protocol;
-	__u32 argument; /* listen(2): backlog; recvmsg(2): flags; shutdown(2): how */
+	/* listen(2): backlog; recvmsg(2): flags; shutdown(2): how; socket(2): 1 if the policy
+	 * permits the family to processes with a level */
+	__u32 argument;
 	__u32 level; /* of an option */
 	__u32 option;
 	struct usher_mac_device interface; /* to which a packet socket (AF_PACKET) is bound */

@@ -11,7 +11,7 @@
 #include "usher_mac_policy.h"
 
 /* Of all that is pinned: tables, dispatchers, modules. */
-#define USHER_MAC_LAYOUT 12
+#define USHER_MAC_LAYOUT 13
 
 /* Words of a set of entry points. */
 #define USHER_MAC_POINT_WORDS 2
@@ -42,6 +42,8 @@ struct usher_mac_in_force {
 	struct usher_mac_labelled labelled;
 	__u64 multilabel; /* bit i: a multilabel file system has a device whose number is i modulo
 			   * 64 */
+	__u64 families; /* bit i: the policy permits sockets of family i to processes with a level
+			 */
 	/* bit i of word p: the module in slot i declares entry point p (enum mac_point) */
 	__u64 declared[USHER_MAC_MOST_POINTS];
 };
@@ -314,7 +316,7 @@ struct usher_mac_test {
 	__u32 errors[128]; /* by entry point: the number of the error; 0: permitted */
 };
 
-_Static_assert(sizeof(struct usher_mac_in_force) == 1080, "usher_mac_in_force");
+_Static_assert(sizeof(struct usher_mac_in_force) == 1088, "usher_mac_in_force");
 _Static_assert(sizeof(struct usher_mac_module) == 72, "usher_mac_module");
 _Static_assert(sizeof(struct usher_mac_range) == 8, "usher_mac_range");
 _Static_assert(sizeof(struct usher_mac_rule) == 152, "usher_mac_rule");

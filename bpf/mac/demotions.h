@@ -6,7 +6,8 @@
  * asked about at each use. What it has mapped is not, and Linux takes no mapping away: a process
  * that has mapped a file or memory which it shares, and can write, is not lowered. mmap_file notes
  * that, under the lock of the label, before it asks: so the mapping is noted before the label is
- * looked at here, or the modules are asked about it with the new label.
+ * looked at here, or the modules are asked about it with the new label. Nor is one that may hold an
+ * io_uring which another process has as well: rings.h.
  */
 #ifndef USHER_MAC_DEMOTIONS_H
 #define USHER_MAC_DEMOTIONS_H
@@ -82,7 +83,7 @@ static __always_inline int lower(struct task_struct *main, struct mac_demotion *
 		answer = -EAGAIN;
 	} else if (process->began < youngest) {
 		answer = USHER_MAC_IS_OLDER;
-	} else if (process->shares_memory) {
+	} else if (process->shares_memory || process->may_hold_ring) {
 		answer = USHER_MAC_SHARES_MEMORY;
 	} else {
 		process->label = room->label;

@@ -49,8 +49,8 @@ struct mac_outcome {
 	__u32 element; /* as in struct usher_mac_event */
 };
 
-/* A name of a file: the first of those that the kernel remembers. */
-static __always_inline void read_a_name(char *name, __u64 inode)
+/* A name of a file: the first of those that the kernel remembers. A longer one is cut off. */
+static __always_inline void read_a_name(char *name, __u32 size, __u64 inode)
 {
 	void *first = NULL, *text = NULL;
 
@@ -64,7 +64,7 @@ static __always_inline void read_a_name(char *name, __u64 inode)
 		     : bpf_core_field_offset(struct dentry___mac_names, d_alias);
 	first += bpf_core_field_offset(struct dentry___mac_names, d_name.name);
 	bpf_probe_read_kernel(&text, sizeof(text), first);
-	bpf_probe_read_kernel_str(name, USHER_MAC_EVENT_NAME, text);
+	bpf_probe_read_kernel_str(name, size, text);
 }
 
 /*
@@ -116,7 +116,7 @@ __attribute__((noinline)) int mac_tell(const struct usher_mac_subject *subject,
 			event->object = element_of(&labels->object, slot);
 		}
 		if (file && labels->told)
-			read_a_name(event->name, labels->told);
+			read_a_name(event->name, sizeof(event->name), labels->told);
 	}
 	/* The reader looks once a second. */
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);

@@ -81,7 +81,7 @@ static __always_inline __u64 deciding(void)
 }
 
 /* Reads a file of an execution into the room, at its place there. Returns 0 where modules are not
- * asked about it: files of BPF file systems, which are no programs. */
+ * asked about it. */
 static __always_inline int read_program(struct mac_scratch *now, __u32 place, struct inode *inode)
 {
 	struct mac_labels labels = {};
@@ -161,6 +161,7 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 	bpf_spin_lock(&leader->lock);
 	own->label = leader->label;
 	own->from = own->label;
+	own->may_hold_ring |= leader->may_hold_ring;
 	bpf_spin_unlock(&leader->lock);
 	now->own = own->from;
 	now->label = own->from;
@@ -180,11 +181,11 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 	}
 	/* Others control it that were permitted to control its former label, and no other one; it
 	 * controls others that its former label was permitted to control. Its filter of system
-	 * calls may have somebody answer them. */
+	 * calls may have somebody answer them. It may have a ring that stays open. */
 	if (!reading.error && !are_equal(&now->label, &now->own) &&
 	    (bpf_core_cast(program, struct linux_binprm___mac)->unsafe &
 		 (LSM_UNSAFE_SHARE | LSM_UNSAFE_PTRACE) ||
-	     traces(task) || has_listener(task)))
+	     traces(task) || has_listener(task) || (own->may_hold_ring && mac_keeps_ring())))
 		reading.error = -EPERM;
 	own->to = now->label;
 	own->is_decided = !reading.error;
@@ -219,14 +220,14 @@ int BPF_PROG(dispatch_bprm_creds_from_file, struct linux_binprm *program, struct
 /*
  * Hook: bprm_committed_creds, because the process has one thread again, and runs nothing of the new
  * program yet. If another thread has changed the label since, no module has decided about that
- * one: the process is killed.
+ * one: the process is killed. So it is if a thread has made a ring that stays open.
  */
 SEC("lsm/bprm_committed_creds")
 int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
 {
 	const struct usher_mac_labelled *with_labels = labelled_now();
 	struct usher_mac_process *own;
-	int is_stale;
+	int is_stale, keeps_ring;
 	__u64 order;
 
 	if (!with_labels || !with_labels->slots)
@@ -237,14 +238,18 @@ int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
 	if (!own || !own->is_decided)
 		return 0;
 	own->is_decided = 0;
+	/* Those that end with the former program are closed. */
+	keeps_ring = own->may_hold_ring && mac_keeps_ring();
 	bpf_spin_lock(&own->lock);
-	is_stale = !are_equal(&own->label, &own->from);
+	is_stale =
+	    !are_equal(&own->label, &own->from) || (keeps_ring && !are_equal(&own->from, &own->to));
 	if (!is_stale)
 		own->label = own->to;
 	own->at_exec = no_label;
 	/* It has no mappings yet. */
 	own->began = order;
 	own->shares_memory = 0;
+	own->may_hold_ring = keeps_ring;
 	bpf_spin_unlock(&own->lock);
 	if (is_stale)
 		bpf_send_signal(SIGKILL);

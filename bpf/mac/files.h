@@ -87,7 +87,7 @@ int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
 		return 0;
 	asked = begin_file_labels(
 	    &labels, asked, &caller, inode, wanted.file.device,
-	    access_to_file(MAC_POINT_inode_permission, wanted.file.mode, wanted.access));
+	    access_to_file(MAC_POINT_inode_permission, &wanted.file, wanted.access));
 	if (!asked)
 		return 0;
 	read_subject(&subject);
@@ -112,9 +112,9 @@ static __always_inline int ask_file_open(struct inode *inode,
 
 	if (!asked)
 		return 0;
-	asked = begin_file_labels(
-	    &labels, asked, &caller, inode, wanted->file.device,
-	    access_to_file(MAC_POINT_file_open, wanted->file.mode, wanted->access));
+	asked =
+	    begin_file_labels(&labels, asked, &caller, inode, wanted->file.device,
+			      access_to_file(MAC_POINT_file_open, &wanted->file, wanted->access));
 	if (!asked)
 		return 0;
 	read_subject(&subject);
@@ -166,7 +166,7 @@ int BPF_PROG(dispatch_inode_getattr, const struct path *path)
 	if (!asked || !read_file(&wanted, inode_at(path)))
 		return 0;
 	asked = begin_file_labels(&labels, asked, &caller, path->dentry->d_inode, wanted.device,
-				  access_to_file(MAC_POINT_inode_getattr, wanted.mode, 0));
+				  access_to_file(MAC_POINT_inode_getattr, &wanted, 0));
 	if (!asked)
 		return 0;
 	read_subject(&subject);

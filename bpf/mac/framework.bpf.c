@@ -5,8 +5,9 @@
  * only while a loaded module needs it: declares its entry point, or has labels that it keeps.
  *
  * A dispatcher reads the calling process and the objects of the hook into plain numbers before it
- * asks. It asks no module about files of BPF file systems: their only files are pins, which
- * bpf/guard and root guard, and a module in force must not keep its own daemon from them.
+ * asks. About files of BPF file systems it asks those modules about a process with CAP_SYS_ADMIN
+ * that exempt processes without an element: their only files are pins, and a module in force must
+ * not keep its own daemon from them.
  *
  * Structures of the kernel are read through bpf_core_cast. A pointer that may be NULL (of a name
  * without a file, of a mapping without one) yields 0 there, and may be compared: of an argument

@@ -12,10 +12,6 @@
 
 #include "objects.h"
 
-/* Of the file system of POSIX message queues (ipc/mqueue.c). */
-#ifndef MQUEUE_MAGIC
-#define MQUEUE_MAGIC 0x19800202
-#endif
 /* A file system that no process mounts, in s_flags. */
 #ifndef SB_KERNMOUNT
 #define SB_KERNMOUNT (1 << 22)

@@ -45,6 +45,23 @@ struct task_struct___mac {
 	const struct cred___mac *real_cred;
 };
 
+struct pid___mac {
+	struct hlist_head tasks[4];
+};
+
+struct task_struct___mac_ids {
+	struct hlist_node pid_links[4];
+};
+
+struct inode___mac_of_proc {
+	unsigned short i_mode;
+};
+
+struct proc_inode___mac {
+	struct pid___mac *pid;
+	struct inode___mac_of_proc vfs_inode;
+};
+
 struct inode___mac {
 	unsigned short i_mode;
 	kuid_t i_uid;
@@ -134,22 +151,104 @@ static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked,
 	return 1;
 }
 
+/* Of magic.h: file systems of what has a descriptor only, and of POSIX message queues
+ * (ipc/mqueue.c). */
+#ifndef MQUEUE_MAGIC
+#define MQUEUE_MAGIC 0x19800202
+#endif
+#ifndef PIDFS_MAGIC
+#define PIDFS_MAGIC 0x50494446
+#endif
+
+/* The results of mac_kind_of, beside the bits of `flags` of a file. */
+#define KIND_HAS_NO_TYPE 4
+
+/* Whether an inode of /proc is the name of a thread of the calling process: any other file there
+ * with this name is not of a process. Nothing holds what is read here, so each step may fail. */
+static __always_inline int is_own_name(__u64 inode)
+{
+	const struct proc_inode___mac *of_proc = bpf_core_cast(
+	    (void *)(inode - bpf_core_field_offset(struct proc_inode___mac, vfs_inode)),
+	    struct proc_inode___mac);
+	const struct pid___mac *pid = bpf_core_cast(of_proc->pid, struct pid___mac);
+	/* With room for one more, so that a longer name is another one. */
+	char name[sizeof("comm") + 1] = {};
+	const struct task_struct *thread;
+	__u64 first;
+
+	first = (__u64)pid->tasks[0].first;
+	if (!of_proc->pid || !first)
+		return 0;
+	first -= bpf_core_field_offset(struct task_struct___mac_ids, pid_links);
+	thread = bpf_core_cast((void *)first, struct task_struct);
+	if (thread->tgid != (int)(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	read_a_name(name, sizeof(name), inode);
+	return name[0] == 'c' && name[1] == 'o' && name[2] == 'm' && name[3] == 'm' && !name[4];
+}
+
 /*
- * Reads a file by a pointer of a hook's own, which is never NULL, or by one of bpf_core_cast, which
- * may be. Returns 0 for none, and for one of a BPF file system: no module is asked about either.
+ * What is to be known of a file by its file system: bits of `flags`, and KIND_HAS_NO_TYPE. Global,
+ * so that the verifier goes through it once. `at`: the address of an inode, which has a superblock.
  */
+__attribute__((noinline)) __u32 mac_kind_of(const __u64 *at __arg_nonnull)
+{
+	__u64 address = *at;
+	const struct inode___mac *inode = bpf_core_cast((void *)address, struct inode___mac);
+	unsigned long magic = inode->i_sb->s_magic;
+
+	switch (magic) {
+	case BPF_FS_MAGIC:
+		return USHER_MAC_ON_BPF_FS;
+	case ANON_INODE_FS_MAGIC:
+	case PIDFS_MAGIC:
+		/* The kernel has them be regular files, and hides that from stat(2). */
+		return KIND_HAS_NO_TYPE;
+	case MQUEUE_MAGIC:
+		return (inode->i_mode & S_IFMT) == S_IFDIR ? USHER_MAC_FOR_EVERYBODY : 0;
+	case PROC_SUPER_MAGIC:
+		return is_own_name(address) ? USHER_MAC_FOR_EVERYBODY : 0;
+	}
+	return 0;
+}
+
+/*
+ * The modules that are asked about a file, of those in `asked`. A module that asks about processes
+ * without an element must not keep its own daemon from the pins, which bpf/guard guards: it is not
+ * asked about them where the process has CAP_SYS_ADMIN. Global, so that the verifier goes through
+ * it once.
+ */
+__attribute__((noinline)) __u64 mac_about_file(__u64 asked, const struct usher_mac_file *file,
+					       const struct usher_mac_subject *subject)
+{
+	const struct usher_mac_labelled *now;
+
+	if (!file || !subject || !(file->flags & USHER_MAC_ON_BPF_FS) ||
+	    !(subject->capabilities >> CAP_SYS_ADMIN & 1))
+		return asked;
+	now = labelled_now();
+	return now ? asked & now->exempting : 0;
+}
+
+/* Reads a file by a pointer of a hook's own, which is never NULL, or by one of bpf_core_cast, which
+ * may be. Returns 0 for none: no module is asked about it. */
 static __always_inline int read_inode(struct usher_mac_file *file, const struct inode___mac *inode)
 {
 	const struct super_block *system = bpf_core_cast(inode, struct inode___mac)->i_sb;
+	__u64 address = (__u64)inode;
+	__u32 kind;
 
-	if (!system || system->s_magic == BPF_FS_MAGIC)
+	if (!system)
 		return 0;
+	kind = mac_kind_of(&address);
 	file->inode = inode->i_ino;
 	file->device = system->s_dev;
 	file->uid = inode->i_uid.val;
 	file->gid = inode->i_gid.val;
-	file->mode = inode->i_mode;
+	/* Without a branch, which the verifier would follow on every path. */
+	file->mode = inode->i_mode & ~((kind / KIND_HAS_NO_TYPE & 1) * S_IFMT);
 	file->special = inode->i_rdev;
+	file->flags = kind & (USHER_MAC_FOR_EVERYBODY | USHER_MAC_ON_BPF_FS);
 	return 1;
 }
 
@@ -237,12 +336,16 @@ static __always_inline int refuses_unknown(const struct usher_mac_subject *subje
 }
 
 /* An access to a file as it is remembered: by its type and what is wanted of it, at most seven
- * bits. 0, which is not remembered, for a character device: which one it is has no room. */
-static __always_inline __u64 access_to_file(__u32 point, __u32 mode, __u32 wanted)
+ * bits. 0, which is not remembered, for a character device: which one it is has no room; and for
+ * what is everybody's, because others with these labels are not. */
+static __always_inline __u64 access_to_file(__u32 point, const struct usher_mac_file *file,
+					    __u32 wanted)
 {
-	__u32 type = mode & S_IFMT;
+	__u32 type = file->mode & S_IFMT;
 
-	return type == S_IFCHR ? 0 : access_at(point, wanted << 4 | type >> 12);
+	if (type == S_IFCHR || file->flags & USHER_MAC_FOR_EVERYBODY)
+		return 0;
+	return access_at(point, wanted << 4 | type >> 12);
 }
 
 /*

@@ -96,7 +96,7 @@ int BPF_PROG(dispatch_file_permission, struct file *file, int mask)
 		return 0;
 	asked = begin_open_labels(
 	    &labels, asked, &caller, file, inode, &wanted.file,
-	    access_to_file(MAC_POINT_file_permission, wanted.file.mode, wanted.access));
+	    access_to_file(MAC_POINT_file_permission, &wanted.file, wanted.access));
 	if (!asked)
 		return 0;
 	read_subject(&subject);

@@ -7,15 +7,23 @@
  * program, that storage ends with the main thread, and the executing one takes its place. So it
  * copies the label before, and a change of the label reaches all copies. Entries of all threads are
  * written under the lock of the main thread's.
+ *
+ * Buffers that are registered with an io_uring are read and written by whoever submits to it, and
+ * no hook sees that. So a process that may hold one which another process has made, or has made one
+ * that another process may hold, keeps its label until it executes a program: see rings.h.
  */
 #ifndef USHER_MAC_PROCESS_LABELS_H
 #define USHER_MAC_PROCESS_LABELS_H
 
 #include "label_text.h"
+#include "rings.h"
 #include "usher_prepared.h"
 
 #ifndef CLONE_VM
 #define CLONE_VM 0x00000100
+#endif
+#ifndef CLONE_FILES
+#define CLONE_FILES 0x00000400
 #endif
 #ifndef CLONE_VFORK
 #define CLONE_VFORK 0x00004000
@@ -123,6 +131,53 @@ static __always_inline int begins_sharing(struct task_struct *parent, __u64 flag
 	return 1;
 }
 
+/*
+ * Notes that the calling process may hold a ring that another one has as well: in the entries of
+ * all threads, because a thread that executes a program goes on with its own. Global, so that the
+ * verifier goes through it once. Returns an error if there is no room.
+ */
+__attribute__((noinline)) int mac_note_ring(void)
+{
+	struct task_struct *main = bpf_task_acquire(bpf_get_current_task_btf()->group_leader);
+	struct usher_mac_process *leader, *entry;
+	struct bpf_iter_task threads;
+	struct task_struct *thread;
+
+	if (!main)
+		return -ENOMEM;
+	leader = entry_of(main, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!leader) {
+		bpf_task_release(main);
+		return -ENOMEM;
+	}
+	bpf_spin_lock(&leader->lock);
+	leader->may_hold_ring = 1;
+	bpf_spin_unlock(&leader->lock);
+	bpf_iter_task_new(&threads, main, THREADS_OF_PROCESS);
+	while ((thread = bpf_iter_task_next(&threads))) {
+		entry = entry_of(thread, 0);
+		if (!entry)
+			continue;
+		bpf_spin_lock(&leader->lock);
+		entry->may_hold_ring = 1;
+		bpf_spin_unlock(&leader->lock);
+	}
+	bpf_iter_task_destroy(&threads);
+	bpf_task_release(main);
+	return 0;
+}
+
+/* Hook: inode_init_security_anon, because each io_uring passes it, before a process has it. */
+SEC("lsm/inode_init_security_anon")
+int BPF_PROG(dispatch_inode_init_security_anon, struct inode *inode, const struct qstr *name,
+	     const struct inode *context)
+{
+	char found[sizeof(ring_name)] = {};
+
+	bpf_probe_read_kernel_str(found, sizeof(found), bpf_core_cast(name, struct qstr)->name);
+	return is_ring(found) && mac_note_ring() ? -ENOMEM : 0;
+}
+
 /* Hook: task_alloc, because the new process runs nothing yet. */
 SEC("lsm/task_alloc")
 int BPF_PROG(dispatch_task_alloc, struct task_struct *task, __u64 flags)
@@ -134,6 +189,9 @@ int BPF_PROG(dispatch_task_alloc, struct task_struct *task, __u64 flags)
 	if (!labelled_of(~0ULL) || flags & CLONE_THREAD)
 		return 0;
 	is_sharing = begins_sharing(caller, flags);
+	/* Rings that either of them makes from now on are the other one's, too. */
+	if (flags & CLONE_FILES)
+		mac_note_ring();
 	parent = entry_of(caller->group_leader, 0);
 	if (!parent)
 		return 0;
@@ -144,6 +202,7 @@ int BPF_PROG(dispatch_task_alloc, struct task_struct *task, __u64 flags)
 	child->label = parent->label;
 	child->began = parent->began;
 	child->shares_memory = parent->shares_memory | is_sharing;
+	child->may_hold_ring = parent->may_hold_ring;
 	bpf_spin_unlock(&parent->lock);
 	return 0;
 }
@@ -194,6 +253,8 @@ static __always_inline int set_all(struct mac_scratch *now, struct usher_mac_pro
 
 	if (are_equal(&former, &label))
 		return 0;
+	if (leader->may_hold_ring)
+		return -EPERM;
 	/* A tracer was permitted to control the former label, and no other one; so was this process
 	 * to control what it traces. */
 	if (is_in_trace(main))

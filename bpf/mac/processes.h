@@ -100,9 +100,9 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 	if (is_kernels(inode) || !read_file(&wanted.file, inode))
 		return 0;
 	wanted.permitted = permitted_of(file, flags);
-	asked = begin_open_labels(
-	    &labels, asked, &caller, file, file->f_inode, &wanted.file,
-	    access_to_file(MAC_POINT_mmap_file, wanted.file.mode, wanted.permitted));
+	asked =
+	    begin_open_labels(&labels, asked, &caller, file, file->f_inode, &wanted.file,
+			      access_to_file(MAC_POINT_mmap_file, &wanted.file, wanted.permitted));
 	if (!asked)
 		return 0;
 	read_subject(&subject);

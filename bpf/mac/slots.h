@@ -355,6 +355,14 @@ static struct usher_mac_element ignored;
 		return error;                                                                      \
 	}
 
+/* Defined in objects.h. */
+__u64 mac_about_file(__u64 asked, const struct usher_mac_file *file,
+		     const struct usher_mac_subject *subject);
+
+/* Of the modules in `asked`, those that are asked about what is wanted. */
+#define MAC_ABOUT(asked, wanted, subject)                                                          \
+	(MAC_FILE_OF(wanted) ? mac_about_file(asked, MAC_FILE_OF(wanted), subject) : (asked))
+
 #define MAC_ASK_CHECK(name)                                                                        \
 	MAC_ANSWER_CHECK(name)                                                                     \
 	MAC_ONE(name, 0, &nothing)                                                                 \
@@ -363,6 +371,7 @@ static struct usher_mac_element ignored;
 	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted,    \
 	    struct mac_labels *labels)                                                             \
 	{                                                                                          \
+		asked = MAC_ABOUT(asked, wanted, subject);                                         \
 		return mac_bounded(mac_all_##name(asked, subject, wanted, labels));                \
 	}
 
@@ -381,6 +390,7 @@ static struct usher_mac_element ignored;
 	{                                                                                          \
 		int answer = 0;                                                                    \
                                                                                                    \
+		asked = MAC_ABOUT(asked, wanted, subject);                                         \
 		for (int i = 0; i < MAC_LOWERINGS; i++) {                                          \
 			answer = mac_all_##name(asked, subject, wanted, labels);                   \
 			if (answer <= 0)                                                           \

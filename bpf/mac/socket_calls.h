@@ -41,6 +41,21 @@ static __always_inline void read_socket(struct usher_mac_socket_call *wanted,
 		mac_read_bound_device(&wanted->interface, &address);
 }
 
+#ifndef IPPROTO_SMC
+#define IPPROTO_SMC 256
+#endif
+
+/* Whether the policy permits a family to processes with a level. SMC is a protocol of IP, too. */
+static __always_inline int is_permitted_family(int family, int protocol)
+{
+	const struct usher_mac_in_force *now = first_of(&in_force);
+	__u32 number = family;
+
+	if ((number == AF_INET || number == AF_INET6) && protocol == IPPROTO_SMC)
+		number = AF_SMC;
+	return now && number < 64 && now->families >> number & 1;
+}
+
 /* Hook: socket_create, because no socket is there without it. Modules are not asked about the
  * kernel's. */
 SEC("lsm/socket_create")
@@ -56,6 +71,7 @@ int BPF_PROG(dispatch_socket_create, int family, int kind, int protocol, int is_
 
 	if (!asked || is_kernels)
 		return 0;
+	wanted.argument = is_permitted_family(family, protocol);
 	return MAC_ASK_CALLER(socket_create, asked, &caller, &wanted);
 }
 

@@ -7,6 +7,7 @@
 #define USHER_MAC_MODULE_FIXED_LEVELS_H
 
 #define KIND USHER_MAC_LEVELS
+#define ATTRIBUTES READS
 
 #include "levels.h"
 
@@ -51,7 +52,8 @@ MAC_CHECK(inode_getattr)
 #define MAKES_NAME(point)                                                                          \
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \
-		return may(subject_label, directory_label, USUAL, WRITES);                         \
+		return may(subject_label, directory_label,                                         \
+			   usual_of_directory(&request->directory), WRITES);                       \
 	}
 
 MAKES_NAME(inode_create)

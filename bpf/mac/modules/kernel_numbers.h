@@ -9,6 +9,7 @@
 #define CHARACTER 2
 #define DIRECTORY 4
 #define BLOCK 6
+#define REGULAR 8
 #define LINK 10
 #define SOCKET 12
 
@@ -21,6 +22,13 @@
 
 /* PTRACE_MODE_ATTACH: more than reading what a process shows of itself. */
 #define ATTACH 2
+
+/* Families of sockets about which there are checks, and a protocol of IP that has its own ways. */
+#define FAMILY_UNIX 1
+#define FAMILY_INET 2
+#define FAMILY_INET6 10
+#define FAMILY_NETLINK 16
+#define PROTOCOL_SMC 256
 
 /* Commands and flags of System V IPC. */
 #ifndef IPC_RMID

@@ -6,6 +6,7 @@
  *   KIND                the kind of its elements
  *   MAY_FLOW(from, to)  whether information may flow from one level to another
  *   USUAL               the kind of the level of files, processes and System V IPC without one
+ *   ATTRIBUTES          READS, or 0: what reading the attributes of a file counts as
  *
  * Reading is a flow from the object to the process, writing the other way round. A process without
  * an element, and one whose level is `equal`, is exempt: it may do everything, as far as this
@@ -14,6 +15,7 @@
 #ifndef USHER_MAC_MODULE_LEVELS_H
 #define USHER_MAC_MODULE_LEVELS_H
 
+#include "ioctls.h"
 #include "kernel_numbers.h"
 #include "usher_mac_levels.h"
 #include "usher_mac_policy.h"
@@ -93,12 +95,17 @@ static __always_inline int is_for_everybody(__u32 device)
 
 static __always_inline __u32 usual_of(const struct usher_mac_file *file)
 {
-	/* eventfd(2) and its kind have no type. */
-	if (!TYPE(file->mode))
+	/* eventfd(2), pidfd_open(2) and their kind have no type. */
+	if (!TYPE(file->mode) || file->flags & USHER_MAC_FOR_EVERYBODY)
 		return USHER_MAC_LEVEL_EQUAL;
 	if (TYPE(file->mode) == CHARACTER && is_for_everybody(file->special))
 		return USHER_MAC_LEVEL_EQUAL;
 	return USUAL;
+}
+
+static __always_inline __u32 usual_of_directory(const struct usher_mac_file *directory)
+{
+	return directory->flags & USHER_MAC_FOR_EVERYBODY ? USHER_MAC_LEVEL_EQUAL : USUAL;
 }
 
 static __always_inline __u32 ways_of(__u32 access)
@@ -115,7 +122,8 @@ static __always_inline __u32 ways_of(__u32 access)
 #define CHANGES_NAME(point)                                                                        \
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \
-		int refused = may(subject_label, directory_label, USUAL, WRITES);                  \
+		int refused = may(subject_label, directory_label,                                  \
+				  usual_of_directory(&request->directory), WRITES);                \
                                                                                                    \
 		return refused                                                                     \
 			   ? refused                                                               \
@@ -129,7 +137,8 @@ CHANGES_NAME(inode_rename)
 
 MAC_CHECK(inode_rename_to)
 {
-	int refused = may(subject_label, directory_label, USUAL, WRITES);
+	int refused =
+	    may(subject_label, directory_label, usual_of_directory(&request->directory), WRITES);
 
 	if (!refused && request->replaces)
 		refused = may(subject_label, object_label, usual_of(&request->replaced), WRITES);
@@ -151,6 +160,46 @@ MAC_CHECK(inode_remove_acl)
 	return may(subject_label, object_label, usual_of(&request->file), WRITES);
 }
 
+/* Whether a process is at the top: with biba and lomac it changes the system as a whole. */
+static __always_inline int is_high(const struct usher_mac_element *own)
+{
+	return has_level(own) && levels_of(own)->effective.kind == USHER_MAC_LEVEL_HIGH;
+}
+
+/* With what counts for the highest level on its own, as with a privilege of the system's. */
+#define PROTECTS_INTEGRITY (USUAL == USHER_MAC_LEVEL_HIGH)
+
+/* ioctl(2), by what it does. */
+static __always_inline int controls(const struct usher_mac_element *own,
+				    const struct usher_mac_element *object,
+				    const struct usher_mac_file *file, __u32 command)
+{
+	__u32 usual = usual_of(file);
+
+	switch (effect_of(command, file)) {
+	case IOCTL_NOTHING:
+		return 0;
+	case IOCTL_ASKS:
+		return may(own, object, usual, ATTRIBUTES);
+	case IOCTL_CHANGES:
+		return may(own, object, usual, WRITES);
+	case IOCTL_CHANGES_SYSTEM:
+		break;
+	}
+	if (PROTECTS_INTEGRITY && !is_exempt(own) && !is_high(own))
+		return -EACCES;
+	return may(own, object, usual, READS | WRITES);
+}
+
+#define CONTROLS(point)                                                                            \
+	MAC_CHECK(point)                                                                           \
+	{                                                                                          \
+		return controls(subject_label, object_label, &request->file, request->command);    \
+	}
+
+CONTROLS(file_ioctl)
+CONTROLS(file_ioctl_compat)
+
 #define WRITES_PROCESS(point)                                                                      \
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \
@@ -171,6 +220,27 @@ MAC_CHECK(task_prlimit)
 MAC_CHECK(ptrace_traceme)
 {
 	return may(subject_label, object_label, USUAL, READS | WRITES);
+}
+
+/* Whether all that a socket carries is decided about. SMC has a family, and is a protocol of IP. */
+static __always_inline int is_decided(const struct usher_mac_socket_call *socket)
+{
+	switch (socket->family) {
+	case FAMILY_UNIX:
+	case FAMILY_NETLINK:
+		return 1;
+	case FAMILY_INET:
+	case FAMILY_INET6:
+		return socket->protocol != PROTOCOL_SMC;
+	}
+	return 0;
+}
+
+/* What else carries data past every check (TIPC, RDS, vsock, packet sockets) is not for processes
+ * with a level, unless the policy says so. */
+MAC_CHECK(socket_create)
+{
+	return is_exempt(subject_label) || is_decided(request) || request->argument ? 0 : -EACCES;
 }
 
 /* Everybody may use the sockets that exempt processes have made. */

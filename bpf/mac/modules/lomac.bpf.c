@@ -16,6 +16,7 @@ MAC_POLICY(lomac, .label = USHER_MAC_AUXILIARY, .exempts_unlabelled = 1, .decide
 #define KIND USHER_MAC_AUXILIARY
 #define MAY_FLOW(from, to) usher_mac_dominates(from, to)
 #define USUAL USHER_MAC_LEVEL_HIGH
+#define ATTRIBUTES 0
 
 #include "levels.h"
 
@@ -143,7 +144,8 @@ MAC_CHECK(socket_getsockopt)
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \
 		struct usher_mac_level level = auxiliary_of(directory_label);                      \
-		int refused = may(subject_label, directory_label, USUAL, WRITES);                  \
+		int refused = may(subject_label, directory_label,                                  \
+				  usual_of_directory(&request->directory), WRITES);                \
                                                                                                    \
 		if (refused || !level.kind || is_exempt(subject_label))                            \
 			return refused;                                                            \

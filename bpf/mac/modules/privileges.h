@@ -20,10 +20,7 @@
 /* In a user namespace of its own a process has privileges about what is there only. */
 MAC_CHECK(capable)
 {
-	if (is_exempt(subject_label) || !request->argument)
-		return 0;
-	if (has_level(subject_label) &&
-	    levels_of(subject_label)->effective.kind == USHER_MAC_LEVEL_HIGH)
+	if (is_exempt(subject_label) || !request->argument || is_high(subject_label))
 		return 0;
 	return request->command < 64 && OWN_CAPABILITIES >> request->command & 1 ? 0 : -EPERM;
 }

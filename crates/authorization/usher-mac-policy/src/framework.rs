@@ -4,6 +4,7 @@
 //! mac framework {
 //!   multilabel "/srv", "/home";
 //!   interface "eth0" label "biba/high,mls/low";
+//!   families vsock, packet;
 //! }
 //! ```
 
@@ -16,6 +17,7 @@ use usher_language::{
 };
 
 use crate::mistake::MacMistake;
+use crate::words::choice;
 
 /// The name of the framework's block. No module has it.
 pub const FRAMEWORK_BLOCK: &str = "framework";
@@ -31,6 +33,42 @@ pub const MAXIMUM_INTERFACE_NAME: usize = 15;
 
 const MULTILABEL: &str = "multilabel";
 
+const FAMILIES: &str = "families";
+
+/// The families of sockets about which modules of levels do not decide, with the kernel's numbers.
+const UNDECIDED: &[(&str, u32)] = &[
+    ("alg", 38),
+    ("appletalk", 5),
+    ("atmpvc", 8),
+    ("atmsvc", 20),
+    ("ax25", 3),
+    ("bluetooth", 31),
+    ("caif", 37),
+    ("can", 29),
+    ("ib", 27),
+    ("ieee802154", 36),
+    ("isdn", 34),
+    ("kcm", 41),
+    ("key", 15),
+    ("llc", 26),
+    ("mctp", 45),
+    ("mpls", 28),
+    ("netrom", 6),
+    ("nfc", 39),
+    ("packet", 17),
+    ("phonet", 35),
+    ("pppox", 24),
+    ("qipcrtr", 42),
+    ("rds", 21),
+    ("rose", 11),
+    ("rxrpc", 33),
+    ("smc", 43),
+    ("tipc", 30),
+    ("vsock", 40),
+    ("x25", 9),
+    ("xdp", 44),
+];
+
 const INTERFACE: &str = "interface";
 const LABEL: &str = "label";
 
@@ -42,11 +80,15 @@ pub struct FrameworkSettings {
     pub multilabel: BTreeSet<String>,
     /// Labels of network interfaces, by name.
     pub interfaces: BTreeMap<String, Label>,
+    /// Families of sockets, by name, that processes with a level may make although no module of levels decides
+    /// about what they carry.
+    pub families: BTreeSet<String>,
 }
 
 /// The statements of its block.
 pub(crate) fn statements() -> Vec<StatementRule> {
     let text = |form: &str| Kind::Text(form.to_owned());
+    let names: Vec<_> = UNDECIDED.iter().map(|(name, _)| *name).collect();
     let interface = vec![
         Part::Value(text("\"NAME\"")),
         Part::Word(LABEL.to_owned()),
@@ -65,6 +107,12 @@ pub(crate) fn statements() -> Vec<StatementRule> {
             Shape::Phrase(interface),
             "the label of a network interface, and of the packets that arrive by it",
         ),
+        StatementRule::new(
+            FAMILIES,
+            Occurrence::AtMostOnce,
+            Shape::List(choice(&names)),
+            "families of sockets that processes with a level may make, unchecked",
+        ),
     ]
 }
 
@@ -73,7 +121,16 @@ pub(crate) fn settings(fields: &Fields<'_>, reporter: &Reporter<'_>) -> Framewor
     FrameworkSettings {
         multilabel: file_systems(fields, reporter),
         interfaces: interfaces(fields, reporter),
+        families: families(fields, reporter),
     }
+}
+
+fn families(fields: &Fields<'_>, reporter: &Reporter<'_>) -> BTreeSet<String> {
+    let mut listed = Unique::default();
+    for (name, item) in fields.all(FAMILIES).flat_map(Field::words) {
+        listed.list(name.to_owned(), item, reporter);
+    }
+    listed.into_keys()
 }
 
 fn file_systems(fields: &Fields<'_>, reporter: &Reporter<'_>) -> BTreeSet<String> {
@@ -144,6 +201,13 @@ pub(crate) fn is_interface_name(text: &str) -> bool {
 }
 
 impl FrameworkSettings {
+    /// The kernel's numbers of the families.
+    pub fn family_numbers(&self) -> BTreeSet<u32> {
+        let named = UNDECIDED.iter();
+        let named = named.filter(|(name, _)| self.families.contains(*name));
+        named.map(|(_, number)| *number).collect()
+    }
+
     /// The statements in their canonical form, without `;`.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -155,6 +219,9 @@ impl FrameworkSettings {
             let (name, label) = (Quoted(name), label.to_string());
             format!("{INTERFACE} {name} {LABEL} {}", Quoted(&label))
         }));
+        if !self.families.is_empty() {
+            lines.push(format!("{FAMILIES} {}", joined(self.families.iter(), ", ")));
+        }
         lines
     }
 }

@@ -38,6 +38,18 @@ fn labels_of_interfaces_are_read_and_printed_in_order() {
 }
 
 #[test]
+fn families_of_sockets_are_read_and_printed_in_order() {
+    let blocks = read("mac framework {\n  families vsock, packet;\n}\n").unwrap();
+    let ModuleSettings::Framework(settings) = &blocks[0].settings else {
+        panic!("{blocks:?}");
+    };
+    assert_eq!(settings.family_numbers(), [17, 40].into());
+    let text = "mac framework {\n  families packet, vsock;\n}\n";
+    assert_eq!(blocks[0].to_text(), text);
+    assert_eq!(read(text).unwrap()[0].settings, blocks[0].settings);
+}
+
+#[test]
 fn sixty_four_interfaces_are_permitted_and_no_more() {
     let of = |count: usize| {
         let lines = (0..count).map(|number| format!("interface \"eth{number}\" label \"a/x\";\n"));
@@ -108,6 +120,8 @@ fn each_mistake_of_the_framework_has_its_place() {
             "2:41",
             "listed",
         ),
+        ("families unix;", "2:10", "unix"),
+        ("families vsock, vsock;", "2:17", "listed"),
         (&many, "2:1", "17"),
     ] {
         let found = read(&format!("mac framework {{\n{statement}\n}}\n")).unwrap_err();

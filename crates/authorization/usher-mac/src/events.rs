@@ -50,7 +50,9 @@ impl fmt::Display for NotLowered {
             Self::IsTraced => {
                 "another process traces it or may answer its system calls, or it traces one"
             }
-            Self::SharesMemory => "it has memory that it shares and can write",
+            Self::SharesMemory => {
+                "it has memory that it shares and can write, or may hold an io_uring of another process"
+            }
             Self::IsOlder => "it runs since before the module was loaded",
             Self::Changes => "its label changed again and again meanwhile",
             Self::NoRoom => "there is no room for another element",

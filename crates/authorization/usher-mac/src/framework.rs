@@ -405,6 +405,15 @@ impl Framework {
         multilabel::set(&self.pins, &self.in_force, devices)
     }
 
+    /// Permits sockets of these families (`AF_VSOCK`, ...) to processes with a level, and of no others but those
+    /// about which the modules of levels decide.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn permit_families(&self, families: &BTreeSet<u32>) -> Result<(), Error> {
+        Ok(self.in_force.permit_families(families)?)
+    }
+
     /// Requires that new files on multilabel file systems get labels from this kernel.
     ///
     /// # Errors

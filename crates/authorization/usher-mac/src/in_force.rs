@@ -1,5 +1,7 @@
 //! The table that says which modules are in force: what dispatchers ask first of all.
 
+use std::collections::BTreeSet;
+
 use usher_bpf::{KernelError, Object, Plain, Table};
 
 use crate::EntryPoint;
@@ -102,6 +104,17 @@ impl InForce {
     ) -> Result<(), KernelError> {
         self.change(|now| now.multilabel = bits(devices))
     }
+
+    /// Permits sockets of these families to processes with a level.
+    pub(crate) fn permit_families(&self, families: &BTreeSet<u32>) -> Result<(), KernelError> {
+        self.change(|now| now.families = family_bits(families))
+    }
+}
+
+/// The bits of families of sockets, as in `families` of [`MacInForce`].
+fn family_bits(families: &BTreeSet<u32>) -> u64 {
+    let known = families.iter().filter(|family| **family < u64::BITS);
+    known.fold(0, |bits, family| bits | 1 << family)
 }
 
 /// The bits of devices, as in `multilabel` of [`MacInForce`].
@@ -112,6 +125,14 @@ fn bits(devices: impl Iterator<Item = u32>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_family_has_the_bit_of_its_number() {
+        assert_eq!(
+            family_bits(&BTreeSet::from([0, 17, 63, 64])),
+            1 << 63 | 1 << 17 | 1
+        );
+    }
 
     #[test]
     fn a_device_has_the_bit_of_its_number_modulo_64() {

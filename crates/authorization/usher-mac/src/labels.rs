@@ -27,8 +27,9 @@ pub(crate) const TABLES: [&str; 15] = [
 ];
 
 /// The hooks whose dispatchers keep labels. They are attached while a module with labels is loaded.
-pub(crate) const HOOKS: [&str; 23] = [
+pub(crate) const HOOKS: [&str; 24] = [
     "task_alloc",
+    "inode_init_security_anon",
     "bprm_check_security",
     "bprm_creds_from_file",
     "bprm_committed_creds",

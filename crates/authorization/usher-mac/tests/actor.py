@@ -372,6 +372,7 @@ ACTS = {
     **ATTACK_ACTS,
     **PROCESS_ACTS,
     **SERVICE_ACTS,
+    **PASSING_ACTS,
     **HOST_ACTS,
 }
 

@@ -21,6 +21,8 @@ mod lomac;
 mod object_labels;
 #[path = "kernel/partition.rs"]
 mod partition;
+#[path = "kernel/passing.rs"]
+mod passing;
 #[path = "kernel/portacl.rs"]
 mod portacl;
 #[path = "kernel/reached.rs"]
@@ -185,6 +187,7 @@ impl Drop for World {
         // The next file system may have the number of one that was here.
         framework.set_multilabel(&BTreeSet::new()).unwrap();
         framework.set_interfaces(&BTreeMap::new()).unwrap();
+        framework.permit_families(&BTreeSet::new()).unwrap();
         assert!(framework.attached().unwrap().is_empty());
         *self.kept = Some(framework);
     }

@@ -1,5 +1,6 @@
-//! Which file systems have files with labels of their own, and the labels of network interfaces: from the policy
-//! to the kernel and to the thread that keeps labels of new files.
+//! Which file systems have files with labels of their own, the labels of network interfaces, and the families of
+//! sockets that processes with a level may make: from the policy to the kernel and to the thread that keeps labels
+//! of new files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -31,6 +32,9 @@ pub(super) const UNLABELLED: &str = "multilabel file systems";
 
 /// The trouble that interfaces have other labels than the policy says.
 pub(super) const INTERFACES: &str = "network interfaces";
+
+/// The trouble that other families of sockets are permitted than the policy says.
+pub(super) const FAMILIES: &str = "families of sockets";
 
 /// The trouble that modules are not asked about the packets of an interface.
 pub(super) const UNASKED: &str = "packets of interfaces";
@@ -96,6 +100,12 @@ pub(super) fn is_named(policy: Option<&Policy>, path: &str) -> bool {
     settings(policy).any(|(_, settings)| settings.multilabel.contains(path))
 }
 
+/// The families of sockets that processes with a level may make, by the kernel's numbers.
+pub(super) fn families(policy: Option<&Policy>) -> BTreeSet<u32> {
+    let families = settings(policy).flat_map(|(_, settings)| settings.family_numbers());
+    families.collect()
+}
+
 /// The labels of network interfaces.
 pub(super) fn interfaces(policy: Option<&Policy>) -> BTreeMap<String, Label> {
     let labels = settings(policy).flat_map(|(_, settings)| &settings.interfaces);
@@ -118,7 +128,8 @@ fn devices(of: &[Multilabel]) -> BTreeSet<(u32, u32)> {
     of.iter().map(|one| one.device).collect()
 }
 
-/// Makes the framework. No module decides before the kernel knows which files and interfaces have labels.
+/// Makes the framework. No module decides before the kernel knows which files and interfaces have labels, and
+/// which families of sockets are permitted.
 ///
 /// # Errors
 /// The kernel's: there is none then.
@@ -130,6 +141,7 @@ pub(super) fn framework(
     // The watch reports a file system that is not mounted.
     let (found, _) = mounted(policy, file_systems);
     let set = framework.set_multilabel(&devices(&found));
+    let set = set.and_then(|()| framework.permit_families(&families(policy)));
     if let Err(error) = set.and_then(|()| framework.set_interfaces(&interfaces(policy))) {
         if let Err(error) = framework.close() {
             tracing::error!(%error, "the framework stays in the kernel without a module");

@@ -139,15 +139,17 @@ impl State {
         Ok(true)
     }
 
-    /// Gives network interfaces the labels that a policy has.
+    /// Gives network interfaces the labels that a policy has, and permits its families of sockets.
     pub(super) fn set_interfaces(&mut self, policy: Option<&Policy>) -> Result<(), MacError> {
-        match &mut self.framework {
-            Some(framework) => Ok(framework.set_interfaces(&labels::interfaces(policy))?),
-            None => Ok(()),
-        }
+        let Some(framework) = &mut self.framework else {
+            return Ok(());
+        };
+        framework.set_interfaces(&labels::interfaces(policy))?;
+        Ok(framework.permit_families(&labels::families(policy))?)
     }
 
-    /// Gives network interfaces the labels of the policy in force. A failure is tried again.
+    /// Gives network interfaces the labels of the policy in force, and permits its families of sockets. A failure is
+    /// tried again.
     pub(super) fn label_interfaces(&mut self) {
         let wanted = labels::interfaces(self.policy());
         let set = match &mut self.framework {
@@ -155,6 +157,12 @@ impl State {
             None => Ok(()),
         };
         self.note(labels::INTERFACES, &set);
+        let families = labels::families(self.policy());
+        let permitted = match &self.framework {
+            Some(framework) => framework.permit_families(&families).map_err(MacError::from),
+            None => Ok(()),
+        };
+        self.note(labels::FAMILIES, &permitted);
     }
 
     /// Has modules asked about the packets of interfaces that have come. A failure is tried again.

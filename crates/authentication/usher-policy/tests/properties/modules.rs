@@ -34,6 +34,7 @@ pub fn mac(choices: &Choices) -> Vec<MacBlock> {
             "biba/high,mls/low".parse().expect("a label"),
         )]
         .into(),
+        families: ["vsock".to_owned()].into(),
     };
     let permit = PortPermit {
         port: number as u16,

@@ -18,6 +18,7 @@ fn acting() -> &'static Path {
         include_str!("../attack_acts.py"),
         include_str!("../process_acts.py"),
         include_str!("../service_acts.py"),
+        include_str!("../passing_acts.py"),
         include_str!("../host_acts.py"),
         include_str!("../actor.py")
     );

@@ -24,6 +24,9 @@
 	ASK(msg_queue_msgctl)                                                                      \
 	ASK(sem_semctl)                                                                            \
 	ASK(shm_shmctl)                                                                            \
+	ASK(file_ioctl)                                                                            \
+	ASK(file_ioctl_compat)                                                                     \
+	ASK(socket_create)                                                                         \
 	ASK(inode_mkdir)                                                                           \
 	ASK(inode_symlink)                                                                         \
 	ASK(inode_mknod)                                                                           \

@@ -9,6 +9,7 @@ use usher_mac::EntryPoint;
 
 use crate::asked::{Question, ask, words};
 use crate::cases::{Case, Element, case};
+use crate::commands::{self, command, made_socket, makes_socket};
 use crate::model::{BOTH, Module, READS, WRITES, Ways};
 use crate::{EACCES, EINVAL, EPERM, at_socket, compiled, packet, privileged, process};
 
@@ -270,6 +271,21 @@ fn questions([own, object, last]: &[&Own; 3], case: &Case) -> Vec<(EntryPoint, V
     };
     vec![
         (InodePermission, access.clone(), plain(opened)),
+        (
+            FileIoctl,
+            case.file(&[command(case), 0]),
+            plain(commands::controls(
+                Module::Biba,
+                [&own.plain(), &object.plain()],
+                case,
+                Ways::default(),
+            )),
+        ),
+        (
+            SocketCreate,
+            made_socket(case),
+            plain(makes_socket(&own.plain(), case)),
+        ),
         (FileOpen, access.clone(), plain(opened)),
         (FilePermission, access, own.takes(object, &of_open, used)),
         (

@@ -4,6 +4,7 @@
 #[path = "../shared/asked.rs"]
 mod asked;
 mod cases;
+mod commands;
 #[path = "../shared/compiled.rs"]
 mod compiled;
 mod lowering;
@@ -14,6 +15,7 @@ use std::sync::OnceLock;
 
 use asked::{Process, Question, ask, words};
 use cases::{Case, Element, case};
+use commands::{command, controls, made_socket, makes_socket};
 use model::{BOTH, Module, READS, WRITES};
 use proptest::prelude::*;
 use usher_label::Level;
@@ -113,7 +115,7 @@ fn questions(module: Module, case: &Case) -> Vec<(EntryPoint, Vec<u8>, i32)> {
         READS
     };
     // The command is in the low byte.
-    let controls = |changing: &[u32]| {
+    let commanded = |changing: &[u32]| {
         let changes = changing.contains(&(case.argument & 0xff));
         on(object, &usual, if changes { BOTH } else { READS })
     };
@@ -151,6 +153,17 @@ fn questions(module: Module, case: &Case) -> Vec<(EntryPoint, Vec<u8>, i32)> {
         (InodeSetAcl, case.file(&[]), on(object, &of_file, WRITES)),
         (InodeRemoveAcl, case.file(&[]), on(object, &of_file, WRITES)),
         (BprmCheckSecurity, case.file(&[]), on(object, &usual, READS)),
+        (
+            FileIoctl,
+            case.file(&[command(case), 0]),
+            controls(module, [own, object], case, READS),
+        ),
+        (
+            FileIoctlCompat,
+            case.file(&[command(case), 0]),
+            controls(module, [own, object], case, READS),
+        ),
+        (SocketCreate, made_socket(case), makes_socket(own, case)),
         (TaskKill, words(&[0, 0, 1, 9]), on(object, &usual, WRITES)),
         (PtraceAccessCheck, trace.clone(), on(object, &usual, traced)),
         (PtraceTraceme, trace.clone(), on(object, &usual, BOTH)),
@@ -176,9 +189,9 @@ fn questions(module: Module, case: &Case) -> Vec<(EntryPoint, Vec<u8>, i32)> {
         ),
         (InterfaceTransmit, packet(case), module.transmits(case)),
         (TaskPrlimit, trace, limits),
-        (MsgQueueMsgctl, ipc.clone(), controls(&[0, 1])),
-        (SemSemctl, ipc.clone(), controls(&[0, 1, 16, 17])),
-        (ShmShmctl, ipc.clone(), controls(&[0, 1, 11, 12])),
+        (MsgQueueMsgctl, ipc.clone(), commanded(&[0, 1])),
+        (SemSemctl, ipc.clone(), commanded(&[0, 1, 16, 17])),
+        (ShmShmctl, ipc.clone(), commanded(&[0, 1, 11, 12])),
         (InodeMkdir, case.file(&[]), in_directory),
         (InodeSymlink, case.file(&[]), in_directory),
         (InodeMknod, case.file(&[]), in_directory),

@@ -1,0 +1,168 @@
+"""Acts that no check of reading and writing sees, for actor.py, which comes after this text."""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import signal
+import socket
+import struct
+import threading
+
+COMMANDS = {
+    "loop_set": 0x4C00,
+    "loop_clear": 0x4C01,
+    "loop_status": 0x4C05,
+    "loop_change": 0x4C06,
+    "loop_free": 0x4C82,
+    "size": 0x80081272,
+    # FS_IOC_SETFLAGS
+    "flags": 0x40086602,
+}
+
+REGISTER_BUFFERS, READ_FIXED = 0, 4
+
+
+def control(path, command, other=""):
+    """ioctl(2) of a descriptor that is open to read; with another one, or with a room that begins with the
+    flag FS_NODUMP_FL."""
+    file = os.open(path, os.O_RDONLY)
+    argument = bytearray(struct.pack("I256x", 0x40))
+    try:
+        fcntl.ioctl(file, COMMANDS[command], os.open(other, os.O_RDONLY) if other else argument)
+    finally:
+        os.close(file)
+
+
+def makes_socket(family, kind, protocol="0"):
+    """A kernel without the family says so after it has asked."""
+    try:
+        socket.socket(int(family), int(kind), int(protocol)).close()
+    except OSError as error:
+        if error.errno not in (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT):
+            raise
+
+
+def reaches_by_ring(element, path):
+    """A child has its parent's io_uring, takes an element, and reads a file into the memory that its parent
+    has registered. EXDEV: it is in the parent's memory."""
+    memory = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    own = Ring()
+    system_call(427, own.file, REGISTER_BUFFERS, words(address, mmap.PAGESIZE), 1)
+
+    def run():
+        label(element)
+        file = os.open(path, os.O_RDONLY)
+        # The number of the buffer is 0.
+        assert own.submit(entry(READ_FIXED, file, address=address, length=4)) == 4
+
+    apart(run)
+    if memory[0]:
+        raise OSError(errno.EXDEV, "the child writes its parent's memory")
+
+
+def executes_with_ring(element, stays):
+    """A program gets an element, and the ring, if that stays open."""
+
+    def run():
+        own = Ring()
+        os.set_inheritable(own.file, stays == "yes")
+        label_at_exec(element)
+        os.execv("/bin/true", ["true"])
+
+    apart(run)
+
+
+def observes_processes():
+    """Makes descriptors of itself and of a child, signals the child by one, and counts with eventfd(2)."""
+    os.close(os.pidfd_open(os.getpid()))
+    child = os.fork()
+    if child == 0:
+        while True:
+            threading.Event().wait()
+    process = os.pidfd_open(child)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    finally:
+        os.close(process)
+        os.waitpid(child, 0)
+    counter = os.eventfd(0)
+    os.eventfd_write(counter, 1)
+    assert os.eventfd_read(counter) == 1
+
+
+def names_thread():
+    """Names another thread of this process."""
+    dumpable()
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait)
+    thread.start()
+    try:
+        with open(f"/proc/self/task/{thread.native_id}/comm", "w") as file:
+            file.write("named")
+        with open(f"/proc/self/task/{thread.native_id}/comm") as file:
+            assert file.read() == "named\n"
+    finally:
+        ends.set()
+        thread.join()
+
+
+def names_child():
+    """Opens the name of another process, to write it."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        dumpable()
+        os.write(writer, b"x")
+        while True:
+            threading.Event().wait()
+    try:
+        assert os.read(reader, 1)
+        write(f"/proc/{child}/comm")
+    finally:
+        os.close(reader)
+        os.close(writer)
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+def uses_queue(maker, element, way):
+    """A process with an element opens a message queue of one with another element, or removes its name."""
+    name = ("/" + fresh_name("queue")).encode()
+
+    def make():
+        if maker != "none":
+            label(maker)
+        queue = checked(kernel.mq_open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600, None))
+        checked(kernel.mq_send(queue, b"some of it", 10, 0))
+
+    def use():
+        if element != "none":
+            label(element)
+        if way == "removes":
+            checked(kernel.mq_unlink(name))
+        else:
+            flags = {"reads": os.O_RDONLY, "writes": os.O_WRONLY}[way]
+            os.close(checked(kernel.mq_open(name, flags)))
+
+    apart(make)
+    try:
+        apart(use)
+    finally:
+        kernel.mq_unlink(name)
+
+
+PASSING_ACTS = {
+    act.__name__: act
+    for act in (
+        control,
+        makes_socket,
+        reaches_by_ring,
+        executes_with_ring,
+        observes_processes,
+        names_thread,
+        names_child,
+        uses_queue,
+    )
+}
