@@ -125,7 +125,9 @@ refusals! {
         ChainExhausted = 100 "chain_exhausted": "the session's hash chain is used up";
         ChainGap = 101 "chain_gap": "the chain element is too far ahead of the last one accepted";
         ForeignAddress = 102 "foreign_address":
-            "the announced client address does not belong to the announcing host";
+            "the announced client address does not belong to the announcing host",
+            "compare it with the client's `host` block on the server; a plain connection may come \
+             from a temporary IPv6 address (sysctl net.ipv6.conf.*.use_tempaddr=1 on the client)";
         AlreadyAnnounced = 103 "already_announced": "this connection is already announced";
         NotAuthenticatedAgain = 104 "not_authenticated_again":
             "the user was not authenticated again in the time that the service's policy gives";
@@ -217,6 +219,9 @@ refusals! {
         LoginLabelUnknown = 138 "login_label_unknown":
             "the server does not know which label the user's processes get",
             "its log says why, and `usher mac login` there checks the file";
+        AccountUnknown = 139 "account_unknown":
+            "the server could not find out in time whether the user's account may be used now",
+            "its PAM modules or what they ask are slow or fail; its log says which; try again later";
         VerifierUnavailable = 160 "verifier_unavailable": "the server's verifier cannot be reached";
         SignerUnavailable = 161 "signer_unavailable": "the local signer does not answer";
         AgentUnavailable = 165 "agent_unavailable":
@@ -225,8 +230,9 @@ refusals! {
              (systemctl --user enable --now usher-agent)";
         AgentRefused = 166 "agent_refused":
             "the user's ssh-agent did not sign",
-            "`ssh-add -l` has to list the registered key, and a security key has to be \
-             touched within 25 seconds";
+            "`ssh-add -l` has to list the registered key, without destination constraints \
+             (`ssh-add -h`), and a security key has to be touched within 25 seconds; \
+             `usher agent` says which";
         CourierUnavailable = 168 "courier_unavailable":
             "this machine's courier, which connects to other hosts, does not answer",
             "start usher-courier.service";
