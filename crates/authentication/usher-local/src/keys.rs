@@ -6,7 +6,7 @@ use usher_base::UserName;
 use usher_policy::Name;
 use usher_proto::Principals;
 use usher_proto::key::KEY_FINGERPRINT_SIZE;
-use usher_proto::key::{is_security_key, is_supported};
+use usher_proto::key::{self, is_security_key, is_supported};
 use usher_proto::ssh_key::{self, HashAlg, PublicKey};
 
 use crate::error::{ConfigurationError, KeyProblem};
@@ -124,11 +124,11 @@ pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 fn parse_line(line: &str) -> Result<(PublicKey, KeyOptions), KeyProblem> {
-    let (key, options) = match PublicKey::from_openssh(line) {
+    let (key, options) = match key::parse_line(line) {
         Ok(key) => (key, KeyOptions::default()),
         Err(error) => {
             let (options, key) = key_options::split(line);
-            let key = PublicKey::from_openssh(key).map_err(|_| KeyProblem::NotAKey(error))?;
+            let key = key::parse_line(key).map_err(|_| KeyProblem::NotAKey(error))?;
             (key, KeyOptions::parse(options)?)
         }
     };
@@ -152,7 +152,7 @@ pub fn parse_authorities(
     for (number, line) in lines(text) {
         let wrong = |reason| (number, reason);
         let (key, _) = parse_line(line).map_err(wrong)?;
-        if PublicKey::from_openssh(line).is_err() {
+        if key::parse_line(line).is_err() {
             return Err(wrong(KeyProblem::OptionsOfAnAuthority));
         }
         if is_security_key(&key.algorithm()) {
@@ -180,6 +180,22 @@ mod tests {
         match parse_keys(&alice, None, &bad) {
             Err(ConfigurationError::Line { line: 4, .. }) => {}
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn blanks_before_a_key_are_not_counted() {
+        let alice = "alice".parse().unwrap();
+        let (kind, key) = KEY.split_once(' ').unwrap();
+        let listed = |line: &str| parse_keys(&alice, None, line).map(|mut keys| keys.remove(0));
+        let plain = listed(KEY).unwrap();
+        for blanks in ["  ", "\t", "\t  "] {
+            let line = format!("{kind}{blanks}{key}{blanks}");
+            assert_eq!(listed(&line).unwrap(), plain, "{line:?}");
+            assert_eq!(parse_authorities(&line).unwrap().len(), 1);
+            let ends = listed(&format!("expiry-time=\"19700102Z\"{blanks}{line}")).unwrap();
+            assert_eq!(ends.fingerprint, plain.fingerprint);
+            assert_eq!(ends.options.expires, Some(86_400));
         }
     }
 

@@ -1,7 +1,7 @@
 //! The users' signing keys: the files below [`crate::paths::PRIVATE_KEYS_DIRECTORY`].
 
-use usher_proto::certificate::TYPE_SUFFIX;
-use usher_proto::key::{is_security_key, is_supported};
+use usher_proto::certificate::{Excess, TYPE_SUFFIX, excess};
+use usher_proto::key::{self, is_security_key, is_supported};
 use usher_proto::ssh_key::{Algorithm, Error, PrivateKey, PublicKey};
 use usher_proto::{Certificate, Refusal};
 
@@ -38,6 +38,9 @@ pub enum SigningKeyError {
     /// The line after the key is no certificate.
     #[error("not a certificate that verifiers accept: {0}")]
     Certificate(Refusal),
+    /// The certificate, or its list of principals, is too long.
+    #[error(transparent)]
+    Excess(Excess),
     /// The certificate belongs to another key.
     #[error("a certificate for another key")]
     OtherKey,
@@ -78,9 +81,12 @@ pub fn split(text: &str) -> (&str, Option<&str>) {
 /// Reads the line of a certificate for this key.
 ///
 /// # Errors
-/// [`SigningKeyError::Certificate`], [`SigningKeyError::OtherKey`].
+/// [`SigningKeyError::Certificate`], [`SigningKeyError::Excess`], [`SigningKeyError::OtherKey`].
 pub fn certificate_of(key: &SigningKey, line: &str) -> Result<Box<Certificate>, SigningKeyError> {
-    let certificate = Certificate::parse(line).map_err(SigningKeyError::Certificate)?;
+    let certificate = Certificate::parse(line).map_err(|refusal| match excess(line) {
+        Some(excess) if refusal == Refusal::Oversized => SigningKeyError::Excess(excess),
+        _ => SigningKeyError::Certificate(refusal),
+    })?;
     certificate.verify().map_err(SigningKeyError::Certificate)?;
     let key = match key {
         SigningKey::Private(key) => key.public_key(),
@@ -105,7 +111,7 @@ impl SigningKey {
             }
             (Self::Private(Box::new(key)), algorithm)
         } else {
-            let key = PublicKey::from_openssh(text.trim()).map_err(SigningKeyError::NotAKey)?;
+            let key = key::parse_line(text).map_err(SigningKeyError::NotAKey)?;
             let algorithm = key.algorithm();
             (Self::Agent(key), algorithm)
         };

@@ -206,6 +206,63 @@ pub struct Certificate {
     signature: Signature,
 }
 
+/// The field of a certificate that exceeds its limit, with its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Excess {
+    /// The whole certificate.
+    #[error("the certificate has {0} bytes, at most {MAX_CERTIFICATE_SIZE} are possible")]
+    Certificate(usize),
+    /// The number of principals.
+    #[error(
+        "the certificate has {0} principals, at most {MAX_PRINCIPALS} are possible: get one with \
+         those only that policies name (ssh-keygen -n)"
+    )]
+    Principals(usize),
+    /// The principals, commas between them.
+    #[error(
+        "the certificate's {count} principals have {bytes} bytes with commas between them, at most \
+         {MAX_PRINCIPALS_SIZE} are possible: get one with those only that policies name \
+         (ssh-keygen -n)"
+    )]
+    PrincipalsSize {
+        /// Their number.
+        count: usize,
+        /// Their bytes.
+        bytes: usize,
+    },
+}
+
+/// The field of a line in a `-cert.pub` file that exceeds its limit, if [`Certificate::parse`] refuses it
+/// as [`Refusal::Oversized`] for one of these.
+#[must_use]
+pub fn excess(line: &str) -> Option<Excess> {
+    let blob = Base64::decode_vec(line.split_ascii_whitespace().nth(1)?).ok()?;
+    let most = blob.len();
+    let mut reader = Reader::new(&blob);
+    let name = reader.string(most).ok()?;
+    let (.., fields) = KINDS.iter().find(|(kind, ..)| kind.as_bytes() == name)?;
+    // The nonce and the key; number and type; the authority's name for it.
+    for _ in 0..=*fields {
+        reader.string(most).ok()?;
+    }
+    reader.u64().ok()?;
+    reader.u32().ok()?;
+    reader.string(most).ok()?;
+    let mut principals = Reader::new(reader.string(most).ok()?);
+    let (mut count, mut bytes) = (0, 0);
+    while !principals.is_empty() {
+        bytes += principals.string(most).ok()?.len() + usize::from(count > 0);
+        count += 1;
+    }
+    if count > MAX_PRINCIPALS {
+        return Some(Excess::Principals(count));
+    }
+    if bytes > MAX_PRINCIPALS_SIZE {
+        return Some(Excess::PrincipalsSize { count, bytes });
+    }
+    (blob.len() > MAX_CERTIFICATE_SIZE).then_some(Excess::Certificate(blob.len()))
+}
+
 /// Whether a public key in its wire form is a certificate, by its type.
 #[must_use]
 pub fn is_certificate(blob: &[u8]) -> bool {

@@ -49,7 +49,7 @@ impl HostPublicKey {
     /// # Errors
     /// [`HostKeyError`] when the text is no such line or the key is not Ed25519.
     pub fn from_openssh(text: &str) -> Result<Self, HostKeyError> {
-        let key = PublicKey::from_openssh(text.trim()).map_err(HostKeyError::NotOpenSsh)?;
+        let key = crate::key::parse_line(text).map_err(HostKeyError::NotOpenSsh)?;
         match key.key_data() {
             KeyData::Ed25519(key) => Ok(Self(key.0)),
             other => Err(HostKeyError::NotEd25519(other.algorithm())),

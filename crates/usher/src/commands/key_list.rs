@@ -131,7 +131,7 @@ pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec
                 let reason = "says when the key expires; give only one of that and --expires";
                 return Err(Failure::of_file(path, reason));
             }
-            let has_options = ssh_key::PublicKey::from_openssh(line).is_err();
+            let has_options = usher_proto::key::parse_line(line).is_err();
             let separator = if has_options { ',' } else { ' ' };
             let text = format!("expiry-time=\"{time}\"{separator}{line}");
             Ok(Line { text, key })

@@ -104,6 +104,33 @@ fn a_certified_record_needs_its_certificate_to_verify() -> Result {
 }
 
 #[test]
+fn a_certificate_that_is_too_long_is_told_with_its_field() -> Result {
+    let mail = certified()?;
+    let add = |names: &str| -> Result<usher_lab::Output> {
+        let options = ["-I", "alice", "-n", names, "-V", "-1m:+1h"];
+        let path = certify(&mail.laptop, "ca", "alice", &options)?;
+        let command = ["usher", "user", "add", "alice", "--certificate", &path];
+        Ok(mail.laptop.command(command).run()?)
+    };
+    let names = |count: usize, width: usize| -> String {
+        let names = (0..count).map(|number| format!("{number:0width$}"));
+        names.collect::<Vec<_>>().join(",")
+    };
+    for (names, text) in [
+        (names(60, 8), "60 principals have 539 bytes"),
+        (names(256, 1), "256 principals have 913 bytes"),
+    ] {
+        let output = add(&names)?;
+        assert!(!output.status.success(), "{output:?}");
+        assert!(output.stderr.contains(text), "{output:?}");
+        assert!(output.stderr.contains("at most 511"), "{output:?}");
+    }
+    let output = add(&format!("alice,{}", names(50, 8)))?;
+    assert!(output.status.success(), "{output:?}");
+    connect(&mail, "alice").map(drop)
+}
+
+#[test]
 fn a_certificate_that_is_nobodys_is_not_taken() -> Result {
     let mail = certified()?;
     let path = certify(

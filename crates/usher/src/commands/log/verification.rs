@@ -10,7 +10,6 @@ use usher_daemon::files::write_atomically;
 use usher_local::keys;
 use usher_local::reading::read_bounded;
 use usher_log::{Damage, Reader, Says, Verified, VerifyingKey};
-use usher_proto::ssh_key::PublicKey;
 use usher_proto::ssh_key::public::KeyData;
 use usher_proto::{Principals, SessionId};
 
@@ -213,7 +212,7 @@ fn signers(path: &Path) -> Result<Signers, Failure> {
             Some(key) => (true, key.trim_start()),
             None => (false, key),
         };
-        let key = PublicKey::from_openssh(key)
+        let key = usher_proto::key::parse_line(key)
             .map_err(|_| refused("not a public key, or other options stand before it"))?;
         if authority {
             let names = users.split(',').map(str::to_owned).collect();
