@@ -259,6 +259,39 @@ fn string(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn a_key_with_destination_constraints_is_told_as_the_cause() -> Result {
+    let mail = topology()?;
+    let _agent = ssh_agent(&mail, "alice", &[])?;
+    let key = mail.laptop.read("/etc/usher/host_key.pub")?;
+    mail.laptop
+        .write("/home/alice/known_hosts", format!("mailhost {key}"))?;
+    let add = |options: &[&str]| {
+        let command = [&["ssh-add", "-q"], options, &[KEY]].concat();
+        let command = mail.laptop.command(command);
+        let command = command.environment("SSH_AUTH_SOCK", socket("alice"));
+        command.user("alice").succeed()
+    };
+    add(&["-H", "/home/alice/known_hosts", "-h", "mailhost"])?;
+    let mut lender = lend(&mail, "alice")?;
+    let told = refused(&mail, "alice", "agent_refused")?;
+    assert!(told.contains("destination constraints"), "{told}");
+    let cause = "the agent has the key and refuses to sign with it";
+    eventually("the agent's user learns the cause", || {
+        Ok(lender.stderr()?.contains(cause))
+    })?;
+    // Without the key it is another cause; and added without constraints, it signs.
+    let remove = mail.laptop.command(["ssh-add", "-q", "-D"]);
+    let remove = remove.environment("SSH_AUTH_SOCK", socket("alice"));
+    remove.user("alice").succeed()?;
+    refused(&mail, "alice", "agent_refused")?;
+    eventually("the agent's user learns the cause", || {
+        Ok(lender.stderr()?.contains("the agent does not have the key"))
+    })?;
+    add(&[])?;
+    served(&mail, "alice")
+}
+
+#[test]
 fn an_agents_wrong_answer_is_no_signature() -> Result {
     let mail = topology()?;
     let _agent = fake_agent(&mail)?;

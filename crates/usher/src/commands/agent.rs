@@ -11,7 +11,10 @@ use usher::ConnectError;
 use usher_base::UserName;
 use usher_daemon::packet::{PacketSocket, connect_within};
 use usher_local::paths;
-use usher_proto::agent::{AgentAnswer, answer_length, sign_request};
+use usher_proto::agent::{
+    AgentAnswer, MAX_AGENT_ANSWER, MAX_IDENTITIES_ANSWER, answer_length, identities_request, lists,
+    sign_request,
+};
 use usher_proto::authenticator::Authenticator;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::lending::{FromLender, MAX_LENDING_PACKET, ToLender};
@@ -181,10 +184,7 @@ fn sign(agent: &Path, own: &Own, public_key: &[u8], statement: &[u8]) -> Result<
     let request = sign_request(public_key, &data);
     match ask(agent, &request, Instant::now() + PATIENCE) {
         Ok(AgentAnswer::Signature(signature)) => Ok(signature),
-        Ok(AgentAnswer::Failure) => Err(Failure::refused(
-            "the agent refuses: `ssh-add -l` must list the key that `usher user add --agent-key` \
-             registered",
-        )),
+        Ok(AgentAnswer::Failure) => Err(Failure::refused(why_not(agent, public_key))),
         Err(error) if is_timeout(&error) => {
             let seconds = PATIENCE.as_secs();
             Err(Failure::Refused(format!(
@@ -195,16 +195,47 @@ fn sign(agent: &Path, own: &Own, public_key: &[u8], statement: &[u8]) -> Result<
     }
 }
 
-/// Asks over a new connection, so that the late answer to one question is never taken for the answer to
+/// The cause of an agent's refusal, as far as its list of keys tells it.
+fn why_not(agent: &Path, public_key: &[u8]) -> &'static str {
+    let list = exchange(
+        agent,
+        &identities_request(),
+        MAX_IDENTITIES_ANSWER,
+        Instant::now() + PATIENCE,
+    );
+    match list.map(|list| lists(&list, public_key)) {
+        Ok(Ok(true)) => {
+            "the agent has the key and refuses to sign with it: if it was added with destination \
+             constraints (ssh-add -h), it signs for ssh(1) only: remove it and add it without -h; \
+             otherwise the touch or the confirmation (ssh-add -c) was denied, or the agent is locked"
+        }
+        Ok(Ok(false)) => {
+            "the agent does not have the key that `usher user add --agent-key` registered: add it \
+             (`ssh-add -l` lists the keys; a locked agent lists none)"
+        }
+        Ok(Err(_)) | Err(_) => {
+            "the agent refuses: `ssh-add -l` must list the key that `usher user add --agent-key` \
+             registered"
+        }
+    }
+}
+
+/// Asks for a signature over a new connection, so that the late answer to one question is never taken for the answer to
 /// the next.
 fn ask(agent: &Path, request: &[u8], until: Instant) -> io::Result<AgentAnswer> {
+    let answer = exchange(agent, request, MAX_AGENT_ANSWER, until)?;
+    AgentAnswer::decode(&answer).map_err(io::Error::other)
+}
+
+/// Sends a request over a new connection, and returns an answer of at most `most` bytes.
+fn exchange(agent: &Path, request: &[u8], most: usize, until: Instant) -> io::Result<Vec<u8>> {
     let mut agent = connect_within(agent, PATIENCE)?;
     agent.write_all(request)?;
     let mut prefix = [0; 4];
     read(&mut agent, &mut prefix, until)?;
-    let mut answer = vec![0; answer_length(prefix).map_err(io::Error::other)?];
+    let mut answer = vec![0; answer_length(prefix, most).map_err(io::Error::other)?];
     read(&mut agent, &mut answer, until)?;
-    AgentAnswer::decode(&answer).map_err(io::Error::other)
+    Ok(answer)
 }
 
 /// Fills the buffer before the time limit.

@@ -87,9 +87,15 @@ fn an_agents_request_follows_its_protocol_with_bounded_answers() {
         agent::sign_request(&[7, 7], &[8]),
         [0, 0, 0, 16, 13, 0, 0, 0, 2, 7, 7, 0, 0, 0, 1, 8, 0, 0, 0, 0]
     );
-    assert_eq!(agent::answer_length([0, 0, 16, 0]), Ok(4096));
+    assert_eq!(
+        agent::answer_length([0, 0, 16, 0], agent::MAX_AGENT_ANSWER),
+        Ok(4096)
+    );
     for longer in [[0, 0, 16, 1], [0xff; 4]] {
-        assert_eq!(agent::answer_length(longer), Err(DecodeError::Oversized));
+        assert_eq!(
+            agent::answer_length(longer, agent::MAX_AGENT_ANSWER),
+            Err(DecodeError::Oversized)
+        );
     }
     assert_eq!(
         AgentAnswer::decode(&[14, 0, 0, 0, 1, 9]),
