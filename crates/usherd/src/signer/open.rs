@@ -48,7 +48,7 @@ pub async fn open(
     let signed_by = signer.keys.stamp(&key.user, purpose);
     // Before the statement is dated, because an agent may take its time.
     let user_key = ReadyKey::take(signer, pair, purpose).await?;
-    let by_agent = user_key.is_agent();
+    let (by_agent, unused) = (user_key.is_agent(), user_key.unused());
     let (mut chain, tokens) = signer.chains.take()?;
     let now = unix_time();
     let statement = Statement {
@@ -93,6 +93,7 @@ pub async fn open(
     let pending = signer.relay.send(&pair.host, pair.uid, asked)?;
     opening.opened = Some(id);
     let answered = pending.verdict().await;
+    let answered = answered.map_err(|refusal| ReadyKey::reason(unused, refusal));
     let outcome = answered.as_ref().map(drop).map_err(|refusal| *refusal);
     signer.clocks.note(&key.host, outcome, None, unix_time());
     answered?;

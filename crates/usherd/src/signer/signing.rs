@@ -18,6 +18,8 @@ use super::sessions::Pair;
 pub struct ReadyKey {
     kind: Kind,
     certificate: Option<Box<Certificate>>,
+    /// The fault of a certificate that is not used: the server may know the key itself.
+    unused: Option<Refusal>,
 }
 
 enum Kind {
@@ -31,22 +33,48 @@ impl ReadyKey {
     /// The key of the user of `pair` for `purpose`. Waits for an agent.
     ///
     /// # Errors
-    /// [`Refusal::NoPrivateKey`], [`Refusal::AgentUnavailable`], [`Refusal::Overloaded`]; those of
-    /// [`Certificate::check`] for a certificate that the server would refuse.
+    /// [`Refusal::NoPrivateKey`], [`Refusal::AgentUnavailable`], [`Refusal::Overloaded`].
     pub async fn take(
         signer: &Signer,
         pair: &Pair,
         purpose: Option<&Name>,
     ) -> Result<Self, Refusal> {
         let Credential { key, certificate } = signer.keys.load(&pair.key.user, purpose)?;
-        if let Some(certificate) = &certificate {
-            certificate.check(unix_time())?;
+        // As ssh(1) does, which tries the key after its certificate.
+        let checked = certificate.as_ref().map(|found| found.check(unix_time()));
+        let unused = checked.and_then(Result::err);
+        if let Some(refusal) = unused {
+            tracing::info!(user = %pair.key.user, reason = refusal.name(),
+                "the user's certificate is not used, only the key: {refusal}");
         }
+        let certificate = certificate.filter(|_| unused.is_none());
         let kind = match key {
             SigningKey::Private(key) => Kind::Key(key),
             SigningKey::Agent(key) => Kind::Agent(key, signer.loans.permit(pair.uid).await?),
         };
-        Ok(Self { kind, certificate })
+        Ok(Self {
+            kind,
+            certificate,
+            unused,
+        })
+    }
+
+    /// The reason that the user learns when the server refuses to open a session: the fault of the
+    /// certificate, if the server would have needed one.
+    pub fn reason(unused: Option<Refusal>, refusal: Refusal) -> Refusal {
+        match (unused, refusal) {
+            // Which of these a server tells depends on its policy: see Refusal::disclosed.
+            (
+                Some(fault),
+                Refusal::UnknownKey | Refusal::UnknownUser | Refusal::NotAuthenticated,
+            ) => fault,
+            _ => refusal,
+        }
+    }
+
+    /// The fault of the user's certificate, which is then not used.
+    pub fn unused(&self) -> Option<Refusal> {
+        self.unused
     }
 
     /// The latest end of a session that it opens, which would otherwise end at `end`.

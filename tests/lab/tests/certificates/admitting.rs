@@ -254,3 +254,30 @@ fn an_agents_signature_gets_the_certificate_beside_it() -> Result {
     assert!(shown.contains("(serial 11, \"alice-11\")"), "{shown}");
     Ok(())
 }
+
+#[test]
+fn a_certificate_out_of_its_time_leaves_the_listed_key() -> Result {
+    let mail = certified()?;
+    let laptop = &mail.laptop;
+    let path = certify(
+        laptop,
+        "ca",
+        "alice",
+        &["-I", "old", "-n", "alice", "-V", "-2h:-1h"],
+    )?;
+    // As the file is when its certificate has expired: `usher user add` takes no such one.
+    let replace = "f=/var/lib/usher/keys/alice; grep -v cert-v01 $f >$f.x; cat $1 >>$f.x; cat $f.x >$f; rm $f.x";
+    laptop.run(["sh", "-e", "-c", replace, "sh", &path])?;
+    // The server knows alice by certificates only.
+    let told = refused(&mail, "alice", "mailhost:imap")?;
+    assert!(told.contains("the certificate has expired"), "{told}");
+    let public = laptop.read("/home/alice/.ssh/id_ed25519.pub")?;
+    mail.mailhost.write("/root/alice.pub", public)?;
+    add(
+        &mail.mailhost,
+        "alice",
+        &["--public-key", "/root/alice.pub"],
+    )?;
+    apply(&mail)?;
+    connect(&mail, "alice").map(drop)
+}
