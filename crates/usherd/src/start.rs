@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, ControlSocket, Failed};
-use usher_daemon::packet::{self, Senders};
+use usher_daemon::packet::{self, Connectable, Senders};
 use usher_daemon::role::{Connectors, HasRole, RUNTIME_DIRECTORY, Role, Socket};
 use usher_local::error::ConfigurationError;
 use usher_local::following::Following;
@@ -249,17 +249,13 @@ impl<R: HasRole> Answers<Status> for Start<R> {
 /// credentials.
 fn listen(socket: &Socket) -> Result<OwnedFd, StartError> {
     let Socket { path, connectors } = *socket;
-    let (owner, mode, senders) = match connectors {
-        Connectors::Account(name) => (Some(account(name)?.uid), 0o600, Senders::Untold),
-        Connectors::Everybody => (None, 0o666, Senders::Untold),
-        Connectors::Processes => (None, 0o666, Senders::Told),
+    let (connectable, senders) = match connectors {
+        Connectors::Account(name) => (Connectable::By(account(name)?.uid), Senders::Untold),
+        Connectors::Everybody => (Connectable::ByEverybody, Senders::Untold),
+        Connectors::Processes => (Connectable::ByEverybody, Senders::Told),
     };
-    let listener =
-        packet::listen(Path::new(path), senders).attempt(format!("cannot listen at {path}"))?;
-    std::os::unix::fs::chown(path, owner, None).attempt(format!("cannot give away {path}"))?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-        .attempt(format!("cannot set the mode of {path}"))?;
-    Ok(listener)
+    packet::listen(Path::new(path), senders, connectable)
+        .attempt(format!("cannot listen at {path}"))
 }
 
 /// Fails without root's rights.

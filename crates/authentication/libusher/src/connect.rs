@@ -15,7 +15,7 @@ use usher_local::paths;
 use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 use usher_proto::refusal::Refusal;
 
-use crate::token::{draw_token, tell_program};
+use crate::token::{draw_token, prefer_lasting_source, tell_program};
 
 mod tickets;
 
@@ -25,6 +25,10 @@ const DECISION: Duration = Duration::from_secs(60);
 /// How long a connection with a token may take before it is announced instead: a router on the way may drop
 /// SYNs with options that it does not know.
 const TOKEN: Duration = Duration::from_secs(3);
+
+/// How long a signer is waited for that is being restarted, and how often it is tried.
+const RESTART: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(20);
 
 /// How long an announced connection may take: as long as its announcement lives on the server, which
 /// refuses it afterwards.
@@ -56,7 +60,16 @@ impl ConnectError {
         match self {
             Self::Refused(refusal) => match refusal {
                 Refusal::UnknownHost => libc::EHOSTUNREACH,
-                Refusal::Overloaded => libc::EAGAIN,
+                // Over in seconds: nothing that a policy, a key or an account decides.
+                Refusal::Overloaded
+                | Refusal::SessionTableFull
+                | Refusal::AdmissionTableFull
+                | Refusal::ListenerTableFull
+                | Refusal::ListenerFailed
+                | Refusal::AccountUnknown
+                | Refusal::RecorderUnavailable
+                | Refusal::SessionEnded
+                | Refusal::AlreadyAnnounced => libc::EAGAIN,
                 Refusal::VerifierUnavailable
                 | Refusal::CourierUnavailable
                 | Refusal::KeeperUnavailable
@@ -188,8 +201,18 @@ pub fn owner_at_the_proxy(
 }
 
 fn signer() -> Result<PacketSocket, ConnectError> {
-    let signer = PacketSocket::connect(Path::new(paths::SIGNER_APPLICATIONS))
-        .map_err(ConnectError::NoSigner)?;
+    let until = Instant::now() + RESTART;
+    let signer = loop {
+        match PacketSocket::connect(Path::new(paths::SIGNER_APPLICATIONS)) {
+            // Its socket is there, and it is not: another one replaces it.
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < until =>
+            {
+                std::thread::sleep(RETRY);
+            }
+            outcome => break outcome.map_err(ConnectError::NoSigner)?,
+        }
+    };
     set_socket_timeout(&signer, Timeout::Recv, Some(DECISION))
         .map_err(|error| ConnectError::NoSigner(error.into()))?;
     Ok(signer)
@@ -291,6 +314,9 @@ enum TokenError {
 /// of its family.
 fn establish_with_token(server: SocketAddr) -> Result<TcpStream, TokenError> {
     let socket = socket_of(family_of(server)).map_err(|_| TokenError::Draw)?;
+    if server.is_ipv6() {
+        prefer_lasting_source(socket.as_fd()).map_err(|_| TokenError::Draw)?;
+    }
     draw_token(socket.as_fd(), server).map_err(|_| TokenError::Draw)?;
     establish_within(&socket, server, TOKEN).map_err(|_| TokenError::Connect)?;
     Ok(socket.into())

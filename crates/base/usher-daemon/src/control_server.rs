@@ -14,8 +14,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Mutex;
 
 use crate::control::{HEARD, MAX_CANDIDATE, MAX_REQUEST, Reply, Request};
-use crate::files::remove_if_there;
 use crate::lock_file;
+use crate::packet::in_place;
 use crate::packet_async::{SHORTAGE, is_shortage};
 use crate::role::{HasRole, RUNTIME_DIRECTORY, Role};
 
@@ -82,9 +82,11 @@ impl<R: HasRole> ControlSocket<R> {
         let folder = format!("{}/{}", RUNTIME_DIRECTORY, R::ROLE.name);
         std::fs::create_dir_all(&folder)?;
         let lock = claim(R::ROLE.name, &format!("{folder}/lock"))?;
-        remove_if_there(&path)?;
-        let listener = std::os::unix::net::UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let listener = in_place(std::path::Path::new(&path), |path| {
+            let listener = std::os::unix::net::UnixListener::bind(path)?;
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+            Ok(listener)
+        })?;
         listener.set_nonblocking(true)?;
         Ok(Self {
             listener,

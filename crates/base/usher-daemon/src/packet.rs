@@ -137,20 +137,55 @@ pub enum Senders {
     Untold,
 }
 
-/// Makes a listening packet socket at `path`, replacing what a dead daemon left there.
-/// Mode 0600: the caller widens it where others may connect.
+/// The programs that may connect to a socket, by the mode and the owner of its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connectable {
+    /// Root's.
+    ByRoot,
+    /// Those of root and of this user id.
+    By(u32),
+    /// All.
+    ByEverybody,
+}
+
+/// Makes a listening packet socket at `path`, replacing what a dead daemon left there. It is made under
+/// another name, and has its mode and owner and listens when it gets this one. So the programs that may
+/// connect reach either the former daemon's socket or this one, and are never refused for its mode.
 ///
 /// # Errors
-/// As bind(2) and listen(2).
-pub fn listen(path: &Path, senders: Senders) -> io::Result<OwnedFd> {
-    remove_if_there(path)?;
+/// As bind(2), listen(2), chown(2) and rename(2).
+pub fn listen(path: &Path, senders: Senders, connectable: Connectable) -> io::Result<OwnedFd> {
     let socket = new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    // Before the first connection, which inherits it.
-    rustix::net::sockopt::set_socket_passcred(&socket, senders == Senders::Told)?;
-    rustix::net::listen(&socket, 1024)?;
+    in_place(path, |path| {
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        let mode = if connectable == Connectable::ByEverybody {
+            0o666
+        } else {
+            0o600
+        };
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))?;
+        if let Connectable::By(uid) = connectable {
+            std::os::unix::fs::chown(path, Some(uid), None)?;
+        }
+        // Before the first connection, which inherits it.
+        rustix::net::sockopt::set_socket_passcred(&socket, senders == Senders::Told)?;
+        Ok(rustix::net::listen(&socket, 1024)?)
+    })?;
     Ok(socket)
+}
+
+/// Makes a socket's file by `make`, under another name in the same folder, and then renames it to `path`.
+///
+/// # Errors
+/// Those of `make` and of rename(2). A file under the other name is left, and replaced at the next call.
+pub fn in_place<T>(path: &Path, make: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+    let making = path.with_file_name(name);
+    remove_if_there(&making)?;
+    let made = make(&making)?;
+    std::fs::rename(&making, path)?;
+    Ok(made)
 }
 
 /// Connects to the stream socket at `path`. Neither this nor writing takes longer than `limit`.
@@ -281,7 +316,7 @@ mod tests {
     fn a_packet_arrives_whole_with_its_descriptor_and_its_sender() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let listener = listen(&path, Senders::Told).unwrap();
+        let listener = listen(&path, Senders::Told, Connectable::ByRoot).unwrap();
         let client = PacketSocket::connect(&path).unwrap();
         // Before the connection is accepted, too.
         client.send(b"one", &[]).unwrap();
@@ -304,6 +339,31 @@ mod tests {
             server.peer().unwrap().uid,
             rustix::process::getuid().as_raw()
         );
+    }
+
+    #[test]
+    fn a_socket_gets_its_name_when_it_may_be_connected_to() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+        let _former = listen(&path, Senders::Untold, Connectable::ByEverybody).unwrap();
+        assert_eq!(mode(&path), 0o666);
+        // While another one is made, the former one answers; twice, as after a daemon that died meanwhile.
+        for _ in 0..2 {
+            in_place(&path, |making| {
+                std::fs::write(making, "")?;
+                assert_eq!(making.parent(), path.parent());
+                PacketSocket::connect(&path).map(drop)?;
+                Err::<(), _>(io::ErrorKind::Interrupted.into())
+            })
+            .unwrap_err();
+        }
+        let own = rustix::process::getuid().as_raw();
+        let _next = listen(&path, Senders::Untold, Connectable::By(own)).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        PacketSocket::connect(&path).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -230,7 +230,10 @@ mod tests {
     async fn a_sender_waits_until_there_is_room_and_no_packet_is_lost() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let listener = PacketListener::new(packet::listen(&path, Senders::Told).unwrap()).unwrap();
+        let listener = PacketListener::new(
+            packet::listen(&path, Senders::Told, packet::Connectable::ByRoot).unwrap(),
+        )
+        .unwrap();
         let sender = AsyncPacketSocket::connect(&path).unwrap();
         let (receiver, _) = listener.accept().await.unwrap();
         const PACKETS: u32 = 2000;
@@ -258,7 +261,10 @@ mod tests {
         const PACKETS: u32 = 250;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let listener = PacketListener::new(packet::listen(&path, Senders::Told).unwrap()).unwrap();
+        let listener = PacketListener::new(
+            packet::listen(&path, Senders::Told, packet::Connectable::ByRoot).unwrap(),
+        )
+        .unwrap();
         let sender = AsyncPacketSocket::connect(&path).unwrap();
         let (receiver, _) = listener.accept().await.unwrap();
         for _ in 0..PACKETS {

@@ -14,11 +14,13 @@ use usher_system::namespace;
 const PORTS_TRIED: usize = 16;
 
 /// Binds the socket, which has to be in this `network`, to the address it will come from and to a port
-/// that no other socket has. `is_taken`: these endpoints are announced already, or may be.
+/// that no other socket has. `own`: this host's addresses by its policy, one of which the other host
+/// expects; none if the policy does not have this host. `is_taken`: these endpoints are announced already, or may be.
 pub fn bind(
     network: u64,
     socket: &OwnedFd,
     host: &Host,
+    own: &[IpAddr],
     port: u16,
     is_taken: &impl Fn(&ConnectionTuple) -> bool,
 ) -> Result<ConnectionTuple, Refusal> {
@@ -47,7 +49,7 @@ pub fn bind(
             continue;
         }
         let server = SocketAddr::new(*ip, port);
-        match bind_towards(socket.as_fd(), server, dual_stack, is_taken) {
+        match bind_towards(socket.as_fd(), server, own, dual_stack, is_taken) {
             Ok(client) => return Ok(ConnectionTuple { client, server }),
             Err(error) => last = error,
         }
@@ -78,12 +80,13 @@ fn is_of_this_network(network: u64, socket: &OwnedFd) -> Result<bool, Refusal> {
 fn bind_towards(
     socket: BorrowedFd<'_>,
     server: SocketAddr,
+    own: &[IpAddr],
     dual_stack: bool,
     is_taken: &impl Fn(&ConnectionTuple) -> bool,
 ) -> io::Result<SocketAddr> {
     let is_taken = |client| is_taken(&ConnectionTuple { client, server });
     for _ in 0..PORTS_TRIED {
-        let source = source_for(server)?;
+        let source = source_for(server, own)?;
         if is_taken(source) {
             continue;
         }
@@ -93,7 +96,7 @@ fn bind_towards(
         }
     }
     // Nearly all are taken: let the kernel find a free one.
-    let source = SocketAddr::new(source_for(server)?.ip(), 0);
+    let source = SocketAddr::new(source_for(server, own)?.ip(), 0);
     let client = bind_to(socket, source, dual_stack)?;
     if is_taken(client) {
         return Err(io::ErrorKind::AddrInUse.into());
@@ -101,15 +104,33 @@ fn bind_towards(
     Ok(client)
 }
 
-/// The source address by the kernel's routing, and a port from its range: connect(2) on a datagram
-/// socket sends nothing and determines both.
-fn source_for(server: SocketAddr) -> io::Result<SocketAddr> {
+/// The source address by the kernel's routing, and a port from its range. If that address is none of this
+/// host's `own` (a temporary IPv6 address, RFC 8981), it is the first of these that has a route there. If
+/// none has, the policy may have the address that a translator on the way gives this host.
+fn source_for(server: SocketAddr, own: &[IpAddr]) -> io::Result<SocketAddr> {
+    let by_kernel = source_from(None, server)?;
+    if own.contains(&by_kernel.ip()) {
+        return Ok(by_kernel);
+    }
+    let mut others = own
+        .iter()
+        .filter(|address| address.is_ipv4() == server.is_ipv4());
+    // Those of this host only: others cannot be bound to.
+    let other = others.find_map(|address| source_from(Some(*address), server).ok());
+    Ok(other.unwrap_or(by_kernel))
+}
+
+/// connect(2) on a datagram socket sends nothing, and determines address and port.
+fn source_from(own: Option<IpAddr>, server: SocketAddr) -> io::Result<SocketAddr> {
     let family = if server.is_ipv4() {
         AddressFamily::INET
     } else {
         AddressFamily::INET6
     };
     let probe = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    if let Some(own) = own {
+        rustix::net::bind(&probe, &SocketAddr::new(own, 0))?;
+    }
     rustix::net::connect(&probe, &server)?;
     let local = SocketAddr::try_from(rustix::net::getsockname(&probe)?)?;
     Ok(SocketAddr::new(local.ip(), local.port()))
@@ -163,7 +184,7 @@ mod tests {
         let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
         for family in [AddressFamily::INET, AddressFamily::INET6] {
             let socket = tcp(family);
-            let connection = bind(own_network(), &socket, &v4, 143, &|_| false).unwrap();
+            let connection = bind(own_network(), &socket, &v4, &[], 143, &|_| false).unwrap();
             assert_eq!(connection.client.ip(), Ipv4Addr::LOCALHOST);
             assert_ne!(connection.client.port(), 0);
             assert_eq!(connection.server, SocketAddr::from(([127, 0, 0, 1], 143)));
@@ -171,11 +192,32 @@ mod tests {
     }
 
     #[test]
+    fn the_policys_own_address_is_preferred_to_the_kernels() {
+        // All of 127.0.0.0/8 is this host's; the kernel chooses 127.0.0.1.
+        let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
+        let (second, foreign) = ([127, 0, 0, 2].into(), [192, 0, 2, 1].into());
+        let from = |own: &[IpAddr]| {
+            let socket = tcp(AddressFamily::INET6);
+            let bound = bind(own_network(), &socket, &v4, own, 143, &|_| false);
+            bound.unwrap().client.ip()
+        };
+        assert_eq!(from(&[foreign, second]), second);
+        assert_eq!(
+            from(&[second, Ipv4Addr::LOCALHOST.into()]),
+            Ipv4Addr::LOCALHOST
+        );
+        assert_eq!(
+            from(&[foreign, Ipv6Addr::LOCALHOST.into()]),
+            Ipv4Addr::LOCALHOST
+        );
+    }
+
+    #[test]
     fn a_duplicate_holds_the_port_after_a_failed_connect() {
         let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
         for family in [AddressFamily::INET, AddressFamily::INET6] {
             let socket = tcp(family);
-            let bound = bind(own_network(), &socket, &v4, 1, &|_| false)
+            let bound = bind(own_network(), &socket, &v4, &[], 1, &|_| false)
                 .unwrap()
                 .client;
             let duplicate = socket.try_clone().unwrap();
@@ -196,21 +238,26 @@ mod tests {
     fn a_socket_whose_port_could_be_shared_is_refused() {
         let v6 = host(&[Ipv6Addr::LOCALHOST.into()]);
         assert!(
-            bind(own_network(), &tcp(AddressFamily::INET6), &v6, 143, &|_| {
-                false
-            })
+            bind(
+                own_network(),
+                &tcp(AddressFamily::INET6),
+                &v6,
+                &[],
+                143,
+                &|_| { false }
+            )
             .is_ok()
         );
         let shared = tcp(AddressFamily::INET6);
         sockopt::set_socket_reuseport(&shared, true).unwrap();
         assert_eq!(
-            bind(own_network(), &shared, &v6, 143, &|_| false),
+            bind(own_network(), &shared, &v6, &[], 143, &|_| false),
             Err(Refusal::Malformed)
         );
         let shared = tcp(AddressFamily::INET6);
         sockopt::set_socket_reuseaddr(&shared, true).unwrap();
         assert_eq!(
-            bind(own_network(), &shared, &v6, 143, &|_| false),
+            bind(own_network(), &shared, &v6, &[], 143, &|_| false),
             Err(Refusal::Malformed)
         );
     }
@@ -226,11 +273,11 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            bind(own_network(), &datagram, &v4, 143, &|_| false),
+            bind(own_network(), &datagram, &v4, &[], 143, &|_| false),
             Err(Refusal::Malformed)
         );
         let bound = tcp(AddressFamily::INET);
         rustix::net::bind(&bound, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        assert!(bind(own_network(), &bound, &v4, 143, &|_| false).is_err());
+        assert!(bind(own_network(), &bound, &v4, &[], 143, &|_| false).is_err());
     }
 }

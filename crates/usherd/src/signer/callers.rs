@@ -274,7 +274,11 @@ fn owner_at_the_proxy(
 /// Gives the caller's socket its address.
 fn gated(signer: &Signer, asked: &PermittedRequest, socket: &OwnedFd) -> Result<Gated, Refusal> {
     let is_taken = |connection: &ConnectionTuple| gates::stands(signer, connection);
-    let connection = bind(signer.network, socket, &asked.host, asked.port, &is_taken)?;
+    let configuration = signer.configuration.get();
+    let own = configuration.checked.policy.host_by_key(&signer.host_key);
+    let own = own.map_or(&[][..], |own| &own.addresses);
+    let (host, port) = (&asked.host, asked.port);
+    let connection = bind(signer.network, socket, host, own, port, &is_taken)?;
     Gated::of_socket(connection, socket.as_fd())
 }
 
