@@ -61,6 +61,13 @@ mistakes! {
             => "the members of the group `{name}` are not known: {}", shown(300, reason);
             "see to it that `getent group {name}` finds it and ask again; in a copy of /etc/usher \
              the file `groups` has the lines that it prints on that host";
+        /// A member in a form that directories have: `USER@DOMAIN`, `DOMAIN\USER`, or with capitals.
+        NameOfDirectory { found: Found, short: UserName }
+            => "`{found}` is a directory's name, and a user has the short one of an account: `{short}`";
+            "write `{short}`, and have the name service know the account by it, so that `getent passwd \
+             {short}` finds it and prints the same name: use_fully_qualified_names = False and \
+             case_sensitive = False (sssd.conf), or winbind use default domain = yes (smb.conf); a group \
+             of the directory may be named as it is";
         /// root among the members.
         RootAsMember
             => "root cannot be a user of a service";

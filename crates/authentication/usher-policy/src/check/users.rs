@@ -49,6 +49,10 @@ pub(super) fn check(
 
 /// A user who stands in the block once.
 fn user(item: &Item, field: &Field<'_>, listed: &mut Unique<UserName>) -> Option<UserName> {
+    if let Some((found, short)) = item.word().and_then(name_of_directory) {
+        let found = found.into();
+        return field.refuse(item, PolicyMistake::NameOfDirectory { found, short });
+    }
     let user = field.name_of::<UserName>(item, &USER)?;
     // The keeper refuses every account with uid 0 when it starts a worker. This name is refused
     // here, where the mistake is visible.
@@ -60,6 +64,14 @@ fn user(item: &Item, field: &Field<'_>, listed: &mut Unique<UserName>) -> Option
     }
     listed.list(user.clone(), item, field.reporter)?;
     Some(user)
+}
+
+/// A name as a directory has it, with the name of the account that is most likely meant.
+fn name_of_directory(found: &str) -> Option<(&str, UserName)> {
+    let name = found.rsplit('\\').next()?;
+    let name = name.split('@').next()?.to_ascii_lowercase();
+    (name != found).then_some(())?;
+    Some((found, name.parse().ok()?))
 }
 
 /// `guest USER until TIME;`
