@@ -26,6 +26,8 @@ fn order(number: u64) -> Vec<u8> {
         setuid: false,
         pam_session: false,
         files: None,
+        refused: Vec::new(),
+        only: None,
         errors: None,
     };
     let order = Request::Order(Box::new(Order {
@@ -33,6 +35,7 @@ fn order(number: u64) -> Vec<u8> {
         entry: Entry::Made,
         accepts: true,
         most: 1,
+        total: None,
         accounts: 0,
         command,
     }));

@@ -245,6 +245,14 @@ impl Host {
         self.run(["usher", "policy", "apply"])?;
         Ok(())
     }
+
+    /// Makes another host known here, with its keys and both its addresses. No policy is applied.
+    ///
+    /// # Errors
+    /// When a command refuses.
+    pub fn know(&self, other: &Self) -> Result<(), LabError> {
+        add_host(self, other)
+    }
 }
 
 /// Makes the host `known` known on `here`.

@@ -7,7 +7,7 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -45,6 +45,8 @@ fn script(text: &str) -> Command {
         umask: 0o077,
         setuid: false,
         pam_session: false,
+        refused: Vec::new(),
+        only: None,
         errors: None,
     }
 }
@@ -86,6 +88,44 @@ fn told(connection: TcpStream) -> BTreeMap<String, String> {
 }
 
 tests! {
+    fn refused_clients_are_reset_and_the_next_one_is_served(world) {
+        let group = leaf(world);
+        let (near, far) = (IpAddr::from([10, 9, 0, 1]), IpAddr::from([127, 0, 0, 1]));
+        let echo = script("echo served");
+        let rules = [
+            Command { refused: vec![far], ..echo.clone() },
+            Command { only: Some(near), ..echo.clone() },
+        ];
+        for family in ["10.9.0.1:8025", "[::ffff:10.9.0.1]:8026"] {
+            let listener = TcpListener::bind(family).unwrap();
+            let server = SocketAddr::from(([10, 9, 0, 1], listener.local_addr().unwrap().port()));
+            let connect = |from: IpAddr| {
+                let client = Client::bound(SocketAddr::new(from, 0), server);
+                client.connect().unwrap()
+            };
+            for rule in &rules {
+                let (mut refused, mut served) = (connect(far), connect(near));
+                let worker = spawn(rule, Input::AcceptOne(listener.as_fd()), &group).unwrap();
+                let mut answer = String::new();
+                served.read_to_string(&mut answer).unwrap();
+                assert_eq!(answer, "served\n");
+                assert_eq!(wait(&worker), 0);
+                let error = refused.read(&mut [0]).unwrap_err();
+                assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+                // Alone, it leaves nothing to serve.
+                let _refused = connect(far);
+                let none = spawn(rule, Input::AcceptOne(listener.as_fd()), &group);
+                assert!(matches!(none, Err(SpawnError::NothingWaiting)), "{none:?}");
+            }
+            // Without a rule both are served.
+            let mut served = connect(far);
+            let worker = spawn(&echo, Input::AcceptOne(listener.as_fd()), &group).unwrap();
+            let mut answer = String::new();
+            served.read_to_string(&mut answer).unwrap();
+            assert_eq!((answer.as_str(), wait(&worker)), ("served\n", 0));
+        }
+    }
+
     fn a_worker_is_its_user_and_nothing_else(world) {
         let group = leaf(world);
         privileges::raise_descriptor_limit().unwrap();

@@ -1,6 +1,7 @@
 //! Whether an account may be served now.
 
 use std::ffi::CString;
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::ffi::Transaction;
 use crate::modules::{self, Modules};
-use crate::{SERVICE, one_line, shadow};
+use crate::{Origin, SERVICE, one_line, shadow};
 
 /// Time limit for all modules together: half of the time that opening a session of Usher may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,9 +29,10 @@ const FOR_SESSIONS: [CapabilitySet; 4] = [
 ];
 
 /// Answers with the exit status, and with the reason on standard output.
-pub fn ask(account: &CString) -> ExitCode {
+pub fn ask(account: &CString, origin: &Origin) -> ExitCode {
     let outcome = give_up_what_sessions_need()
-        .and_then(|()| Modules::start(|| answer(account)))
+        .and_then(|()| origin.address())
+        .and_then(|address| Modules::start(|| answer(account, address)))
         .and_then(|modules| {
             if modules.wait(Some(PATIENCE))? {
                 return modules.status();
@@ -58,16 +60,17 @@ fn give_up_what_sessions_need() -> std::io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-fn answer(account: &CString) -> u8 {
-    let Err((status, reason)) = look(account) else {
-        return 0;
+fn answer(account: &CString, address: IpAddr) -> u8 {
+    let (status, text) = match look(account, address) {
+        Ok(messages) => (0, messages),
+        Err(refused) => refused,
     };
-    println!("{}", one_line(&reason));
+    println!("{}", one_line(&text));
     status
 }
 
-/// Fails with the exit status and the reason.
-fn look(account: &CString) -> Result<(), (u8, String)> {
+/// Returns what the modules have said; fails with the exit status and the reason.
+fn look(account: &CString, address: IpAddr) -> Result<String, (u8, String)> {
     let name = account
         .to_str()
         .map_err(|_| (REFUSED, "its name is not UTF-8".into()))?;
@@ -77,12 +80,13 @@ fn look(account: &CString) -> Result<(), (u8, String)> {
         let reason = "its password is locked (passwd -u unlocks it)";
         return Err((REFUSED, reason.into()));
     }
-    let mut transaction = Transaction::start(SERVICE, account)
+    let mut transaction = Transaction::start(SERVICE, account, address)
         .map_err(|error| (UNKNOWN, format!("cannot ask PAM: {}", error.text)))?;
     transaction.account().map_err(|error| {
         let is_refused = is_about_the_account(error.code);
         (if is_refused { REFUSED } else { UNKNOWN }, error.text)
-    })
+    })?;
+    Ok(transaction.messages())
 }
 
 /// Whether PAM refuses the account, rather than having a broken configuration or module.

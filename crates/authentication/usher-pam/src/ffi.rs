@@ -1,12 +1,16 @@
 //! The part of libpam that this program needs. The declarations come from the crate libpam-sys.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::net::IpAddr;
 use std::ptr;
 
 use libpam_sys::{pam_conv, pam_handle, pam_message, pam_response};
 
 /// Limit of the modules' messages together, in bytes; the rest is dropped.
 const MOST_TEXT: usize = 512;
+
+/// The terminal that modules see. There is none, but pam_time and pam_lastlog want a name.
+const TERMINAL: &CStr = c"usher";
 
 /// A PAM transaction of one account.
 pub struct Transaction {
@@ -28,11 +32,15 @@ pub struct PamError {
 }
 
 impl Transaction {
-    /// Starts a transaction (pam_start(3)) for a service, which names the file below `/etc/pam.d`.
+    /// Starts a transaction (pam_start(3)) for a service, which names the file below `/etc/pam.d`, and
+    /// for a client at an address (PAM_RHOST; an address, as sshd's is with `UseDNS no`).
+    ///
+    /// PAM_TTY is `usher`, as sshd's is `ssh`. PAM_RUSER stays unset, as under sshd: the client's user
+    /// has the account's name.
     ///
     /// # Errors
     /// When libpam cannot start it, for example without memory.
-    pub fn start(service: &CStr, account: &CStr) -> Result<Self, PamError> {
+    pub fn start(service: &CStr, account: &CStr, client: IpAddr) -> Result<Self, PamError> {
         let messages = Box::into_raw(Box::<Vec<u8>>::default());
         let conversation = pam_conv {
             conv: listen,
@@ -54,7 +62,21 @@ impl Transaction {
             )
         };
         transaction.result(code)?;
+        let host = CString::new(client.to_canonical().to_string()).map_err(|_| PamError {
+            code: libpam_sys::PAM_SYSTEM_ERR,
+            text: "the client's address has a zero byte".into(),
+        })?;
+        transaction.set(libpam_sys::PAM_RHOST, &host)?;
+        transaction.set(libpam_sys::PAM_TTY, TERMINAL)?;
         Ok(transaction)
+    }
+
+    /// Sets an item that is a text (pam_set_item(3)).
+    fn set(&mut self, item: c_int, text: &CStr) -> Result<(), PamError> {
+        // SAFETY: the handle is that of a transaction that has been started and has not ended. libpam
+        // copies the text.
+        let code = unsafe { libpam_sys::pam_set_item(self.handle, item, text.as_ptr().cast()) };
+        self.result(code)
     }
 
     /// Asks whether the account may be used now (pam_acct_mgmt(3)).
@@ -109,6 +131,14 @@ impl Transaction {
         entries
     }
 
+    /// What the modules have said so far, with blanks between their messages.
+    pub fn messages(&self) -> String {
+        // SAFETY: the pointer comes from Box::into_raw, and only `drop` frees it. libpam uses it
+        // only during its calls, and none is under way.
+        let messages = unsafe { &*self.messages };
+        String::from_utf8_lossy(messages).trim().to_owned()
+    }
+
     fn result(&mut self, code: c_int) -> Result<(), PamError> {
         self.status = code;
         if code == libpam_sys::PAM_SUCCESS {
@@ -124,12 +154,10 @@ impl Transaction {
                 .to_string_lossy()
                 .into_owned()
         };
-        // SAFETY: the pointer comes from Box::into_raw, and only `drop` frees it. libpam uses it
-        // only during its calls, and none is under way.
-        let messages = unsafe { &*self.messages };
+        let messages = self.messages();
         if !messages.is_empty() {
             text.push_str(": ");
-            text.push_str(String::from_utf8_lossy(messages).trim());
+            text.push_str(&messages);
         }
         Err(PamError { code, text })
     }

@@ -18,6 +18,7 @@ mod session;
 mod shadow;
 
 use std::ffi::CString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -37,9 +38,11 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Checks whether an account may be served now: by PAM's account phase of the service `usher`, and
-    /// by whether its password is locked. Prints the reason. Exit status: 0 yes, 3 no, 4 the modules
+    /// by whether its password is locked. Prints the reason, or what the modules say. Exit status: 0 yes, 3 no, 4 the modules
     /// took too long, 1 unknown
     Account {
+        #[command(flatten)]
+        origin: Origin,
         /// Name of the account
         account: CString,
     },
@@ -50,15 +53,45 @@ enum Task {
         /// cgroup v2 folder for this process and the modules
         #[arg(long, value_name = "DIRECTORY")]
         group: PathBuf,
+        #[command(flatten)]
+        origin: Origin,
         /// Name of the account
         account: CString,
     },
 }
 
+/// Where the user's connection comes from.
+#[derive(Debug, clap::Args)]
+struct Origin {
+    /// Address of the client, which the modules see as PAM_RHOST
+    // Not `required`: a keeper from before an upgrade names none, and learns why it is not served.
+    #[arg(long, value_name = "ADDRESS")]
+    rhost: Option<IpAddr>,
+}
+
+impl Origin {
+    /// The address.
+    ///
+    /// # Errors
+    /// Without an address PAM would take the user for a local one, so there is no answer.
+    fn address(&self) -> std::io::Result<IpAddr> {
+        self.rhost.ok_or_else(|| {
+            std::io::Error::other(
+                "the client's address is missing: the keeper is of another version, restart it \
+                 (systemctl restart usher-keeper)",
+            )
+        })
+    }
+}
+
 fn main() -> ExitCode {
     match Arguments::parse().task {
-        Task::Account { account } => account::ask(&account),
-        Task::Session { group, account } => session::hold(&group, &account),
+        Task::Account { origin, account } => account::ask(&account, &origin),
+        Task::Session {
+            group,
+            origin,
+            account,
+        } => session::hold(&group, &account, &origin),
     }
 }
 
@@ -69,4 +102,28 @@ fn one_line(text: &str) -> String {
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
     line.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(more: &[&str]) -> Origin {
+        let words = ["usher-pam", "account"].into_iter();
+        let words = words.chain(more.iter().copied()).chain(["alice"]);
+        match Arguments::parse_from(words).task {
+            Task::Account { origin, .. } | Task::Session { origin, .. } => origin,
+        }
+    }
+
+    #[test]
+    fn a_keeper_that_names_no_client_is_told_to_restart() {
+        let refused = origin(&[]).address().unwrap_err().to_string();
+        assert!(
+            refused.contains("systemctl restart usher-keeper"),
+            "{refused}"
+        );
+        let client = origin(&["--rhost", "2001:db8::1"]).address().unwrap();
+        assert_eq!(client.to_string(), "2001:db8::1");
+    }
 }

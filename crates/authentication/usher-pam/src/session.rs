@@ -13,6 +13,7 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -25,7 +26,7 @@ use rustix::process::{Resource, Rlimit};
 use crate::ffi::{PamError, Transaction};
 use crate::fork::outlast_requests_to_end;
 use crate::modules::{Heard, Modules, end_all, send};
-use crate::{SERVICE, one_line};
+use crate::{Origin, SERVICE, one_line};
 
 /// The variables that control messages: the only ones that a starter inherits from the keeper's
 /// environment.
@@ -64,10 +65,13 @@ struct Given {
 
 /// Holds a session open for the workers that are made over the socket at standard input, by the
 /// program at standard output.
-pub fn hold(group: &Path, account: &CString) -> ExitCode {
+pub fn hold(group: &Path, account: &CString, origin: &Origin) -> ExitCode {
     outlast_requests_to_end();
     let mut given = None;
-    let outcome = take().and_then(|taken| watch(group, account, given.insert(taken)));
+    let outcome = take().and_then(|taken| {
+        let given = given.insert(taken);
+        watch(group, account, origin.address()?, given)
+    });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -99,7 +103,7 @@ fn take() -> io::Result<Given> {
 }
 
 /// Holds a session open from the outside.
-fn watch(group: &Path, account: &CString, given: &Given) -> io::Result<()> {
+fn watch(group: &Path, account: &CString, client: IpAddr, given: &Given) -> io::Result<()> {
     // A keeper from before an upgrade may pass something else.
     if !File::from(given.usherd.try_clone()?).metadata()?.is_file() {
         let text = "standard output is not the keeper's program: the keeper is of another version, \
@@ -113,7 +117,7 @@ fn watch(group: &Path, account: &CString, given: &Given) -> io::Result<()> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    let modules = Modules::start(|| inside(account, given, &theirs))?;
+    let modules = Modules::start(|| inside(account, client, given, &theirs))?;
     drop(theirs);
     let answer = match modules.hear(&ours, MOST_ENVIRONMENT, Some(OPENING))? {
         Heard::Packet(answer) => answer,
@@ -164,9 +168,9 @@ enum SessionError {
 }
 
 /// The work of the modules' process.
-fn inside(account: &CString, given: &Given, watcher: &OwnedFd) -> u8 {
+fn inside(account: &CString, client: IpAddr, given: &Given, watcher: &OwnedFd) -> u8 {
     let mut is_told = false;
-    let Err(error) = open_and_close(account, given, watcher, &mut is_told) else {
+    let Err(error) = open_and_close(account, client, given, watcher, &mut is_told) else {
         return 0;
     };
     let text = one_line(&error.to_string());
@@ -178,6 +182,7 @@ fn inside(account: &CString, given: &Given, watcher: &OwnedFd) -> u8 {
 
 fn open_and_close(
     account: &CString,
+    client: IpAddr,
     given: &Given,
     watcher: &OwnedFd,
     is_told: &mut bool,
@@ -191,7 +196,8 @@ fn open_and_close(
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current, ..files })
         .map_err(io::Error::from)?;
     let group = own_group()?;
-    let mut transaction = Transaction::start(SERVICE, account).map_err(SessionError::Pam)?;
+    let mut transaction =
+        Transaction::start(SERVICE, account, client).map_err(SessionError::Pam)?;
     transaction.open_session().map_err(SessionError::Pam)?;
     let outcome = (|| {
         if own_group()? != group {
@@ -275,8 +281,8 @@ mod tests {
                 usherd: open(program),
                 errors: open("/dev/null"),
             };
-            let error = watch(Path::new("/no/group"), &c"alice".to_owned(), &given);
-            error.unwrap_err()
+            let (group, account) = (Path::new("/no/group"), c"alice".to_owned());
+            watch(group, &account, [10, 0, 0, 1].into(), &given).unwrap_err()
         };
         let told = watch("/dev/null").to_string();
         assert!(told.contains("the keeper is of another version"), "{told}");

@@ -23,6 +23,8 @@ const SOCK_DESTROY: u16 = 21;
 // net/tcp_states.h
 /// Established, and after one side has closed: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT.
 const HELD: [u8; 4] = [1, 4, 5, 8];
+/// Of these, those in which no process can have closed it: ESTABLISHED, CLOSE_WAIT.
+const OPEN: [u8; 2] = [1, 8];
 const TIME_WAIT: u8 = 6;
 const LISTEN: u8 = 10;
 
@@ -83,6 +85,17 @@ pub fn unanswered_probes(connection: &ConnectionTuple) -> Result<Option<u8>, Sys
     Ok(match ask(SOCK_DIAG_BY_FAMILY, connection, NO_COOKIE)? {
         Answer::Socket(socket) if HELD.contains(&socket.state) => Some(socket.unanswered_probes),
         _ => None,
+    })
+}
+
+/// Whether the server's side of a connection waits to be accepted: it is open, and no process holds it.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn is_unaccepted(connection: &ConnectionTuple) -> Result<bool, SystemError> {
+    Ok(match ask(SOCK_DIAG_BY_FAMILY, connection, NO_COOKIE)? {
+        Answer::Socket(socket) => OPEN.contains(&socket.state) && socket.owner.inode == 0,
+        Answer::Done | Answer::Nothing => false,
     })
 }
 
@@ -246,6 +259,28 @@ fn decode(bytes: &[u8]) -> Option<Result<Answer, SystemError>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_is_unaccepted_until_it_is_accepted() {
+        use std::net::{TcpListener, TcpStream};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(server).unwrap();
+        let client = stream.local_addr().unwrap();
+        let connection = ConnectionTuple { client, server };
+        assert!(is_unaccepted(&connection).unwrap());
+        // The client's half is closed: it still waits.
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(is_unaccepted(&connection).unwrap());
+        let _accepted = listener.accept().unwrap();
+        assert!(!is_unaccepted(&connection).unwrap());
+        // The query finds the listener.
+        let other = ConnectionTuple {
+            client: ([127, 0, 0, 1], 1).into(),
+            server,
+        };
+        assert!(!is_unaccepted(&other).unwrap());
+    }
 
     #[test]
     fn answers_cut_short_are_none() {

@@ -56,6 +56,8 @@ pub struct StandingOrder {
     pub accepts: bool,
     entry: Entry,
     most: usize,
+    /// The number of children that may still be made, if that is limited.
+    left: Option<usize>,
     accounts: u64,
     /// Children that have not executed their program.
     pub coming: Vec<u32>,
@@ -94,6 +96,7 @@ impl StandingOrder {
             accepts: order.accepts,
             entry: order.entry,
             most: order.most as usize,
+            left: order.total.map(|total| total as usize),
             accounts: order.accounts,
             coming: Vec::new(),
             unaccepted: 0,
@@ -117,7 +120,8 @@ impl StandingOrder {
         }
         let room = self.most.saturating_sub(self.alive);
         let places = SIDE_BY_SIDE.saturating_sub(self.coming.len());
-        self.unmet.min(room).min(places)
+        let left = self.left.unwrap_or(usize::MAX);
+        self.unmet.min(room).min(places).min(left)
     }
 
     /// Whether the accounts are unchanged since the user was looked up.
@@ -144,6 +148,7 @@ impl StandingOrder {
             Event::NotMade(errno.unwrap_or(Errno::INVAL.raw_os_error()))
         })?;
         self.unmet -= 1;
+        self.left = self.left.map(|left| left - 1);
         self.unaccepted += 1;
         self.alive += 1;
         self.last = Instant::now();
@@ -184,6 +189,7 @@ impl StandingOrder {
             return false;
         }
         self.unmet += 1;
+        self.left = self.left.map(|left| left + 1);
         true
     }
 
@@ -215,6 +221,7 @@ impl StandingOrder {
         let until = linger.min(self.begun + SPAN);
         match self.outcome {
             Some(outcome) if self.coming.is_empty() => Ok(outcome),
+            None if self.coming.is_empty() && self.left == Some(0) => Ok(Event::Over),
             None if self.coming.is_empty() && self.accepts && until <= now => Ok(Event::Over),
             // Check children under way in between.
             _ if until <= now => Err(now + LINGER),
@@ -235,6 +242,7 @@ pub mod tests {
             entry: Entry::Made,
             accepts: true,
             most: 1,
+            total: None,
             accounts: 0,
             command: Command {
                 program: "/bin/true".into(),
@@ -250,6 +258,8 @@ pub mod tests {
                 setuid: false,
                 pam_session: false,
                 files: None,
+                refused: Vec::new(),
+                only: None,
                 errors: None,
             },
         }

@@ -144,10 +144,9 @@ impl Child<'_> {
                 return (Stage::NoNewPrivileges, errno());
             }
             if let Input::AcceptOne(_) = self.input {
-                let connection = accept(LISTENER);
-                if connection < 0 {
+                let Some(connection) = self.take_connection() else {
                     return (Stage::Accept, errno());
-                }
+                };
                 // The starter may have ended: the child still serves the connection.
                 let waiting = waiting(BorrowedFd::borrow_raw(LISTENER))
                     .unwrap_or(0)
@@ -187,6 +186,48 @@ impl Child<'_> {
                 self.environment.as_ptr(),
             );
             (Stage::Execute, errno())
+        }
+    }
+
+    /// Accepts the first waiting connection from an address that the worker serves, and resets those
+    /// before it; none with errno if none waits.
+    unsafe fn take_connection(&self) -> Option<RawFd> {
+        // SAFETY: system calls on this process's descriptors, with pointers to local variables.
+        unsafe {
+            loop {
+                let mut peer: libc::sockaddr_storage = std::mem::zeroed();
+                let connection = accept(LISTENER, &mut peer);
+                if connection < 0 {
+                    return None;
+                }
+                if self.serves(address_of(&peer)) {
+                    return Some(connection);
+                }
+                // The reset tells the client that it is refused; an orderly end would look like an answer.
+                let reset = libc::linger {
+                    l_onoff: 1,
+                    l_linger: 0,
+                };
+                libc::setsockopt(
+                    connection,
+                    libc::SOL_SOCKET,
+                    libc::SO_LINGER,
+                    (&raw const reset).cast(),
+                    size_of::<libc::linger>() as libc::socklen_t,
+                );
+                libc::close(connection);
+            }
+        }
+    }
+
+    /// Whether the worker serves clients at this address.
+    fn serves(&self, client: Option<[u8; 16]>) -> bool {
+        let Prepared { refused, only, .. } = self.prepared;
+        match client {
+            Some(client) => {
+                !refused.contains(&client) && only.as_ref().is_none_or(|only| *only == client)
+            }
+            None => refused.is_empty() && only.is_none(),
         }
     }
 
@@ -309,7 +350,29 @@ unsafe fn drop_capabilities() -> bool {
     }
 }
 
-/// Accepts a waiting connection; EAGAIN if there is none.
+/// The address of a socket's peer as an IPv6 address, IPv4-mapped for IPv4; none for other families.
+fn address_of(peer: &libc::sockaddr_storage) -> Option<[u8; 16]> {
+    let place = (&raw const *peer).cast::<u8>();
+    match i32::from(peer.ss_family) {
+        libc::AF_INET6 => {
+            // SAFETY: the storage is large and aligned enough for every family's structure, and this
+            // family's is in it.
+            let peer = unsafe { place.cast::<libc::sockaddr_in6>().read() };
+            Some(peer.sin6_addr.s6_addr)
+        }
+        libc::AF_INET => {
+            // SAFETY: as above.
+            let peer = unsafe { place.cast::<libc::sockaddr_in>().read() };
+            let mut mapped = [0; 16];
+            mapped[10..12].fill(0xff);
+            mapped[12..].copy_from_slice(&peer.sin_addr.s_addr.to_ne_bytes());
+            Some(mapped)
+        }
+        _ => None,
+    }
+}
+
+/// Accepts a waiting connection, and stores its peer's address; EAGAIN if there is none.
 ///
 /// The listener must block, for the sake of workers that accept from it themselves, so poll(2)
 /// tells whether a connection is waiting. If another process takes it in between, the alarm ends
@@ -317,7 +380,7 @@ unsafe fn drop_capabilities() -> bool {
 ///
 /// # Safety
 /// Only in the child of a fork: it takes SIGALRM and the interval timer.
-unsafe fn accept(listener: RawFd) -> i32 {
+unsafe fn accept(listener: RawFd, peer: &mut libc::sockaddr_storage) -> i32 {
     const SECOND: libc::timeval = libc::timeval {
         tv_sec: 1,
         tv_usec: 0,
@@ -350,10 +413,11 @@ unsafe fn accept(listener: RawFd) -> i32 {
         {
             return -1;
         }
+        let mut size = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
         let connection = libc::accept4(
             listener,
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
+            (&raw mut *peer).cast(),
+            &raw mut size,
             libc::SOCK_CLOEXEC,
         );
         let outcome = if connection < 0 && errno() == libc::EINTR {

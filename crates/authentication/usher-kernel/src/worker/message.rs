@@ -6,13 +6,14 @@
 
 use std::ffi::OsString;
 use std::marker::PhantomData;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use usher_base::DecodeError;
-use usher_base::codec::{self, Codec, List, Reader, fields, messages, put_string};
+use usher_base::codec::{self, Codec, List, Reader, address_bytes, fields, messages, put_string};
 
 use super::reaping::Ended;
 use super::{Command, Entry, FileAccess, Stage};
@@ -47,6 +48,8 @@ pub struct Order {
     pub accepts: bool,
     /// The limit of this order's living workers.
     pub most: u32,
+    /// The limit of all workers that it makes: then it is over, even if more connections come.
+    pub total: Option<u32>,
     /// The state of the accounts when the user was looked up. The order ends when it changes.
     pub accounts: u64,
     /// The command to start.
@@ -72,6 +75,7 @@ fields! {
         entry: Entry,
         accepts: bool,
         most: u32,
+        total: Option<u32> as Optional<u32>,
         accounts: u64,
         command: Command,
     }
@@ -92,6 +96,8 @@ fields! {
         setuid: bool,
         pam_session: bool,
         files: Option<Vec<(PathBuf, FileAccess)>> as Optional<List<Plain>>,
+        refused: Vec<IpAddr> as List<Plain>,
+        only: Option<IpAddr> as Optional<Plain>,
         errors: Option<Arc<OwnedFd>> as Beside,
     }
 }
@@ -128,6 +134,18 @@ impl Codec<PathBuf> for Plain {
 
     fn read(reader: &mut Reader<'_>, _: &'static str) -> Result<PathBuf, DecodeError> {
         Ok(OsString::from_vec(reader.string(MAX_REQUEST)?.to_vec()).into())
+    }
+}
+
+/// IPv4 addresses as IPv4-mapped ones.
+impl Codec<IpAddr> for Plain {
+    fn put(value: &IpAddr, out: &mut Vec<u8>) {
+        out.extend(address_bytes(*value));
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<IpAddr, DecodeError> {
+        let bytes = <[u8; 16]>::read(reader, field)?;
+        Ok(IpAddr::from(bytes).to_canonical())
     }
 }
 
@@ -318,6 +336,7 @@ mod tests {
             entry: Entry::Enters,
             accepts: true,
             most: 64,
+            total: Some(2),
             accounts: 1 << 50,
             command: Command {
                 program: "/bin/sh".into(),
@@ -333,6 +352,11 @@ mod tests {
                 setuid: true,
                 pam_session: true,
                 files,
+                refused: vec![
+                    [192, 0, 2, 1].into(),
+                    [0x2001_u16, 0xdb8, 0, 0, 0, 0, 0, 1].into(),
+                ],
+                only: Some([10, 0, 0, 1].into()),
                 errors: None,
             },
         }))

@@ -16,6 +16,7 @@ mod reaping;
 
 use std::ffi::{CString, NulError};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
+use usher_base::codec::address_bytes;
 use usher_system::privileges::{self, Capabilities};
 
 use crate::KernelError;
@@ -75,6 +77,10 @@ pub struct Command {
     /// starter's limit of open files, and the session keyring if it is the user's. Otherwise both
     /// belong to the keeper, and the worker gets its own.
     pub pam_session: bool,
+    /// A worker that accepts a connection resets those from these addresses, and takes the next one.
+    pub refused: Vec<IpAddr>,
+    /// It does the same with those from all other addresses than this one.
+    pub only: Option<IpAddr>,
     /// Standard error; none: /dev/null. Never the caller's: a worker's output would stand among the
     /// caller's messages as if the caller had written it.
     pub errors: Option<Arc<OwnedFd>>,
@@ -232,6 +238,9 @@ pub struct Prepared {
     listen_pid: Option<usize>,
     /// The text of its service's element of a label.
     element: String,
+    /// [`Command::refused`] and [`Command::only`], as IPv6 addresses.
+    refused: Vec<[u8; 16]>,
+    only: Option<[u8; 16]>,
     confinement: Option<Confinement>,
 }
 
@@ -272,6 +281,8 @@ impl Prepared {
             environment,
             listen_pid,
             element: label::element(&command.name),
+            refused: command.refused.iter().copied().map(address_bytes).collect(),
+            only: command.only.map(address_bytes),
             confinement: command
                 .files
                 .as_ref()

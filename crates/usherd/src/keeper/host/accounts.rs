@@ -90,7 +90,7 @@ const KEPT: usize = 4096;
 
 /// The user ids of accounts. Each is looked up at most once a second, because every local process
 /// and every client host can cause a look-up.
-pub struct Accounts(Cache<Known>);
+pub struct Accounts(Cache<UserName, Known>);
 
 /// The time of a look-up, and its result.
 type Known = (Instant, Result<u32, Refusal>);

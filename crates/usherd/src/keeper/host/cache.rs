@@ -1,17 +1,18 @@
 //! Answers about accounts, which take longer to look up than a process to start.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use usher_base::UserName;
 use usher_proto::refusal::Refusal;
 
 /// Cached answers. A slow look-up occupies one thread, and delays only the callers that wait for it.
-pub struct Cache<T> {
-    answers: Mutex<HashMap<UserName, Arc<Answer<T>>>>,
-    /// Most cached accounts; beyond this, old answers are dropped, or all.
+pub struct Cache<K, T> {
+    answers: Mutex<HashMap<K, Arc<Answer<T>>>>,
+    /// Most cached answers; beyond this, old answers are dropped, or all.
     most: usize,
     /// The time limit of an answer.
     limit: Duration,
@@ -21,7 +22,7 @@ pub struct Cache<T> {
 /// Locked by the caller that looks it up, and by those that wait for it.
 pub type Answer<T> = tokio::sync::Mutex<Option<T>>;
 
-impl<T: Clone + Send + 'static> Cache<T> {
+impl<K: Clone + Debug + Eq + Hash, T: Clone + Send + 'static> Cache<K, T> {
     /// An empty cache. An answer must come within the `limit`, and counts as long as it `is_recent`.
     pub fn new(most: usize, limit: Duration, is_recent: fn(&T) -> bool) -> Self {
         Self {
@@ -32,7 +33,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
         }
     }
 
-    /// The recent answer about an account, if it `counts`, or else the result of `look_up`. That asks
+    /// The recent answer about an account (`key`), if it `counts`, or else the result of `look_up`. That asks
     /// the name service (NSS), not on the reactor's thread, because it may ask other hosts. It continues
     /// even if no caller waits any longer: the next caller finds the answer.
     ///
@@ -40,24 +41,24 @@ impl<T: Clone + Send + 'static> Cache<T> {
     /// [`Refusal::KeeperUnavailable`] when the look-up fails, or has not ended in time.
     pub async fn find(
         &self,
-        name: &UserName,
+        key: &K,
         counts: impl FnOnce(&T) -> bool,
         look_up: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
-        let answered = tokio::time::timeout(self.limit, self.find_in_time(name, counts, look_up));
+        let answered = tokio::time::timeout(self.limit, self.find_in_time(key, counts, look_up));
         answered.await.unwrap_or_else(|_| {
-            tracing::error!(%name, limit = ?self.limit, "the name service has not answered in time");
+            tracing::error!(?key, limit = ?self.limit, "the name service has not answered in time");
             Err(Refusal::KeeperUnavailable)
         })
     }
 
     async fn find_in_time(
         &self,
-        name: &UserName,
+        key: &K,
         counts: impl FnOnce(&T) -> bool,
         look_up: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
-        let mut answer = self.answer(name).lock_owned().await;
+        let mut answer = self.answer(key).lock_owned().await;
         if let Some(known) = answer.as_ref()
             && (self.is_recent)(known)
             && counts(known)
@@ -71,10 +72,10 @@ impl<T: Clone + Send + 'static> Cache<T> {
         })
     }
 
-    /// The place of an account's answer.
-    pub fn answer(&self, name: &UserName) -> Arc<Answer<T>> {
+    /// The place of an answer.
+    pub fn answer(&self, key: &K) -> Arc<Answer<T>> {
         let mut all = self.answers.lock();
-        if all.len() >= self.most && !all.contains_key(name) {
+        if all.len() >= self.most && !all.contains_key(key) {
             all.retain(|_, answer| {
                 let answer = answer.try_lock();
                 answer.map_or(true, |answer| answer.as_ref().is_some_and(self.is_recent))
@@ -83,7 +84,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
                 all.clear();
             }
         }
-        Arc::clone(all.entry(name.clone()).or_default())
+        Arc::clone(all.entry(key.clone()).or_default())
     }
 }
 
@@ -93,8 +94,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_look_up_that_hangs_has_a_limit_and_others_have_answers() {
-        let cache = Cache::<u8>::new(100, Duration::from_millis(50), |_| true);
-        let [slow, other] = ["slow", "other"].map(|name| name.parse().unwrap());
+        let cache = Cache::<String, u8>::new(100, Duration::from_millis(50), |_| true);
+        let [slow, other] = ["slow", "other"].map(str::to_owned);
         let (go_on, waiting) = std::sync::mpsc::channel::<()>();
         let hangs = move || waiting.recv().map_or(1, |()| 2);
         let answer = cache.find(&slow, |_| true, hangs).await;
@@ -111,9 +112,9 @@ mod tests {
 
     #[test]
     fn no_more_accounts_are_kept_than_there_is_room_for() {
-        let cache = Cache::<()>::new(100, Duration::MAX, |()| true);
+        let cache = Cache::<String, ()>::new(100, Duration::MAX, |()| true);
         for number in 0..=100 {
-            cache.answer(&format!("user{number}").parse().unwrap());
+            cache.answer(&format!("user{number}"));
         }
         assert!(cache.answers.lock().len() <= 100);
     }

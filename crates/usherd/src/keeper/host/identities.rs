@@ -1,11 +1,13 @@
-//! Whether a user's processes may be started, and with which identity. It is looked up once and
-//! cached as long as is safe, because a look-up takes longer than starting the process.
+//! Whether a user's processes may be started, and with which identity. It is looked up once for each
+//! address of a client, because PAM's answer may depend on it, and cached as long as is safe, because a
+//! look-up takes longer than starting the process.
 //!
 //! An answer is valid while the files that PAM and the name service read are unchanged, and at most
 //! for [`BELIEVED`], because other sources (LDAP, SSSD) change without a file of this host. An
 //! apply drops all answers at once.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +28,7 @@ const BELIEVED: Duration = Duration::from_secs(4);
 const REFUSED: Duration = Duration::from_secs(1);
 /// The time limit of an answer: PAM's modules have one of their own, beside which the name service is asked.
 const PATIENCE: Duration = Duration::from_secs(14);
-/// Most cached users.
+/// Most cached answers.
 const KEPT: usize = 16_384;
 /// The files that determine the answers. The list of modules in force changes when mac.login begins to count.
 const FILES: [&str; 12] = [
@@ -48,12 +50,12 @@ const FILES: [&str; 12] = [
 pub struct Identities {
     /// Checks whether an account may be served; see [`super::pam::permitted`].
     check: Check,
-    known: Cache<CachedIdentity>,
+    known: Cache<(UserName, IpAddr), CachedIdentity>,
     /// Incremented to drop all answers.
     age: Arc<AtomicU64>,
 }
 
-type Check = fn(&UserName) -> Result<(), Refusal>;
+type Check = fn(&UserName, IpAddr) -> Result<(), Refusal>;
 
 #[derive(Clone)]
 struct CachedIdentity {
@@ -79,17 +81,17 @@ impl Identities {
         }
     }
 
-    /// The identity of an account's processes.
+    /// The identity of an account's processes that serve clients at an address.
     ///
     /// # Errors
     /// See [`Account::identity`]; those of the check; [`Refusal::KeeperUnavailable`] without an answer in time.
-    pub async fn of(&self, account: &Account) -> Result<Arc<Identity>, Refusal> {
+    pub async fn of(&self, account: &Account, client: IpAddr) -> Result<Arc<Identity>, Refusal> {
         let counts = |found: &CachedIdentity| {
             let age = self.age.load(Ordering::Relaxed);
             (found.uid, found.age) == (account.uid, age) && found.files == files()
         };
         let (check, account, age) = (self.check, account.clone(), Arc::clone(&self.age));
-        let name = account.name.clone();
+        let key = (account.name.clone(), client);
         let look_up = move || CachedIdentity {
             uid: account.uid,
             asked: Instant::now(),
@@ -97,11 +99,31 @@ impl Identities {
             files: files(),
             // In this order: PAM calls an account closed that does not exist.
             answer: account.identity().and_then(|identity| {
-                check(&account.name)?;
+                check(&account.name, client)?;
                 Ok(Arc::new(identity))
             }),
         };
-        self.known.find(&name, counts, look_up).await?.answer
+        self.known.find(&key, counts, look_up).await?.answer
+    }
+
+    /// The same for each of these addresses, two at a time: most hosts have one or two.
+    pub async fn of_each(
+        &self,
+        account: &Account,
+        clients: &[IpAddr],
+    ) -> Vec<(IpAddr, Result<Arc<Identity>, Refusal>)> {
+        let mut answers = Vec::new();
+        for pair in clients.chunks(2) {
+            match *pair {
+                [first, second] => {
+                    let both = tokio::join!(self.of(account, first), self.of(account, second));
+                    answers.extend([(first, both.0), (second, both.1)]);
+                }
+                [only] => answers.push((only, self.of(account, only).await)),
+                _ => {}
+            }
+        }
+        answers
     }
 
     /// Drops all answers.
@@ -144,14 +166,21 @@ fn files() -> Files {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     fn identities() -> Identities {
-        Identities::new(|name| match name.as_ref() {
-            "bin" => Err(Refusal::AccountClosed),
+        Identities::new(|name, client| match (name.as_ref(), client) {
+            ("bin", _) | (_, FAR) => Err(Refusal::AccountClosed),
             _ => Ok(()),
         })
     }
+
+    /// Addresses at which accounts are served, and are not.
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+    const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
     fn daemon(uid: u32) -> Account {
         Account {
@@ -164,7 +193,7 @@ mod tests {
     const MARK: u32 = 0x7fff_fff0;
 
     async fn mark(identities: &Identities, asked: Instant) {
-        let known = identities.known.answer(&daemon(0).name);
+        let known = identities.known.answer(&(daemon(0).name, HERE));
         let mut known = known.lock().await;
         let found = known.as_mut().unwrap();
         found.asked = asked;
@@ -174,7 +203,7 @@ mod tests {
     }
 
     async fn is_marked(identities: &Identities, account: &Account) -> bool {
-        let found = identities.of(account).await.unwrap();
+        let found = identities.of(account, HERE).await.unwrap();
         found.groups.contains(&MARK)
     }
 
@@ -191,7 +220,7 @@ mod tests {
         assert!(!is_marked(&identities, &daemon).await);
         mark(&identities, Instant::now()).await;
         // The file has changed since the answer.
-        let known = identities.known.answer(&daemon.name);
+        let known = identities.known.answer(&(daemon.name.clone(), HERE));
         known.lock().await.as_mut().unwrap().files[0] = None;
         assert!(!is_marked(&identities, &daemon).await);
     }
@@ -199,10 +228,10 @@ mod tests {
     #[tokio::test]
     async fn what_was_found_of_one_account_is_not_anothers_of_that_name() {
         let identities = identities();
-        identities.of(&daemon(1)).await.unwrap();
-        let other = identities.of(&daemon(2)).await;
+        identities.of(&daemon(1), HERE).await.unwrap();
+        let other = identities.of(&daemon(2), HERE).await;
         assert_eq!(other.unwrap_err(), Refusal::NoLocalAccount);
-        identities.of(&daemon(1)).await.unwrap();
+        identities.of(&daemon(1), HERE).await.unwrap();
     }
 
     #[tokio::test]
@@ -212,8 +241,26 @@ mod tests {
             name: "bin".parse().unwrap(),
             uid: 2,
         };
-        let refused = identities.of(&bin).await;
+        let refused = identities.of(&bin, HERE).await;
         assert_eq!(refused.unwrap_err(), Refusal::AccountClosed);
-        identities.of(&daemon(1)).await.unwrap();
+        identities.of(&daemon(1), HERE).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_answer_for_one_address_is_not_anothers() {
+        let identities = identities();
+        let daemon = daemon(1);
+        mark_after_asking(&identities, &daemon).await;
+        assert!(is_marked(&identities, &daemon).await);
+        let answers = identities.of_each(&daemon, &[HERE, THERE, FAR]).await;
+        let groups = |place: usize| answers[place].1.as_ref().map(|found| &found.groups);
+        assert!(groups(0).unwrap().contains(&MARK));
+        assert!(!groups(1).unwrap().contains(&MARK));
+        assert_eq!(groups(2).unwrap_err(), &Refusal::AccountClosed);
+    }
+
+    async fn mark_after_asking(identities: &Identities, account: &Account) {
+        identities.of(account, HERE).await.unwrap();
+        mark(identities, Instant::now()).await;
     }
 }

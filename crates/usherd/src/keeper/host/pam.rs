@@ -2,11 +2,14 @@
 //! asks PAM: so an administrator's modules are not loaded beside the keeper's tables, and a module
 //! that hangs delays only its own user.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use usher_base::UserName;
@@ -22,33 +25,69 @@ const REFUSED: i32 = 3;
 /// usher-pam's exit status when the modules took too long.
 const TOO_LONG: i32 = 4;
 
-/// Asks whether the account may be served. Takes two processes, and up to 5 s for the modules:
+/// Asks whether the account may be served at a client's address. Takes two processes, and up to 5 s for the modules:
 /// never call it on the reactor's thread.
 ///
 /// # Errors
-/// [`Refusal::AccountClosed`] when PAM refuses the account; [`Refusal::ListenerFailed`] when there
+/// [`Refusal::AccountClosed`] when PAM refuses the account; [`Refusal::AccountUnknown`] when there
 /// is no answer, which is logged.
-pub fn permitted(name: &UserName) -> Result<(), Refusal> {
-    match ask(name) {
-        Ok(None) => Ok(()),
-        Ok(Some(reason)) => {
-            tracing::warn!(user = %name, reason, "the account is not served");
+pub fn permitted(name: &UserName, client: IpAddr) -> Result<(), Refusal> {
+    match ask(name, client) {
+        Ok(Answer::Permitted(warning)) => {
+            if !warning.is_empty() && is_new(name, &warning) {
+                tracing::warn!(user = %name, warning,
+                    "PAM warns about the account, which is still served");
+            }
+            Ok(())
+        }
+        Ok(Answer::Refused(reason)) => {
+            tracing::warn!(user = %name, %client, reason, "the account is not served");
             Err(Refusal::AccountClosed)
         }
         Err(error) => {
-            tracing::error!(user = %name, %error,
+            tracing::error!(user = %name, %client, %error,
                 "whether the account may be served is unknown, so it is not");
-            Err(Refusal::ListenerFailed)
+            Err(Refusal::AccountUnknown)
         }
     }
 }
 
-/// PAM's reason to refuse an account; none if it may be served.
-fn ask(name: &UserName) -> io::Result<Option<String>> {
+/// What PAM says.
+enum Answer {
+    /// The account may be served, with the modules' messages: pam_unix warns before a password ages out.
+    Permitted(String),
+    /// It may not, for this reason.
+    Refused(String),
+}
+
+/// The last warnings about accounts, and when they were logged.
+static WARNED: Mutex<BTreeMap<UserName, (String, Instant)>> = Mutex::new(BTreeMap::new());
+/// The time after which the same warning is logged again.
+const AGAIN: Duration = Duration::from_secs(12 * 3600);
+/// Most accounts whose last warnings are kept; beyond this, all are forgotten, and logged again.
+const MOST_WARNED: usize = 4096;
+
+/// Whether this warning about the account has not been logged lately.
+fn is_new(name: &UserName, warning: &str) -> bool {
+    let mut warned = WARNED.lock();
+    if let Some((former, at)) = warned.get(name)
+        && former == warning
+        && at.elapsed() < AGAIN
+    {
+        return false;
+    }
+    if warned.len() >= MOST_WARNED {
+        warned.clear();
+    }
+    warned.insert(name.clone(), (warning.to_owned(), Instant::now()));
+    true
+}
+
+fn ask(name: &UserName, client: IpAddr) -> io::Result<Answer> {
     let failed = |error| io::Error::other(format!("cannot ask usher-pam: {error}"));
     let mut child = Command::new(program().map_err(failed)?)
-        .args(["account", "--"])
-        .arg(name.as_ref())
+        .args(["account", "--rhost", &client.to_string()])
+        .args(["--", name.as_ref()])
         .env_clear()
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -67,8 +106,8 @@ fn ask(name: &UserName) -> io::Result<Option<String>> {
     let status = child.wait()?;
     let reason = reason(&mut child).map_err(failed)?;
     match status.code() {
-        Some(0) => Ok(None),
-        Some(REFUSED) => Ok(Some(reason)),
+        Some(0) => Ok(Answer::Permitted(reason)),
+        Some(REFUSED) => Ok(Answer::Refused(reason)),
         Some(TOO_LONG) => Err(too_long()),
         Some(_) => Err(io::Error::other(format!("PAM cannot tell: {reason}"))),
         None => Err(io::Error::other(format!(

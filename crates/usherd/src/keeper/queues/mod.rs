@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
-use usher_base::UserName;
+use usher_base::{HostName, UserName};
 use usher_kernel::KernelError;
 use usher_kernel::admission::AdmissionState;
 use usher_kernel::cgroup::Group;
@@ -248,13 +248,18 @@ impl Queues {
             .take(key, |key| all.contains_key(&key), all.len(), self.most)
     }
 
-    /// Makes sure that the user's connections to the service have a queue.
+    /// Makes sure that the user's connections from a host to the service have a queue.
     ///
     /// # Errors
     /// [`Refusal::ListenerFailed`] when the port is taken or the worker's group cannot be made,
     /// [`Refusal::ListenerTableFull`].
-    pub fn ensure(&self, service: &Service, account: &Account) -> Result<(), Refusal> {
-        if self.has((service.id, account.uid)) {
+    pub fn ensure(
+        &self,
+        service: &Service,
+        account: &Account,
+        host: &HostName,
+    ) -> Result<(), Refusal> {
+        if self.note_host((service.id, account.uid), host) {
             return Ok(());
         }
         let listener =
@@ -265,7 +270,16 @@ impl Queues {
                     Refusal::ListenerFailed
                 })?;
         stored::store(&listener, (service.id, account.uid));
-        self.adopt(service, account, listener)
+        self.adopt(service, account, host, listener)
+    }
+
+    /// Notes that connections of a queue may come from a host. Returns whether there is this queue.
+    pub fn note_host(&self, key: Key, host: &HostName) -> bool {
+        let queue = self.common.all.lock().get(&key).cloned();
+        queue.is_some_and(|queue| {
+            queue.note_host(host);
+            true
+        })
     }
 
     /// Takes a queue of an earlier keeper up again: with its listener, if that was stored.
@@ -276,17 +290,18 @@ impl Queues {
         &self,
         service: &Service,
         account: &Account,
+        host: &HostName,
         listener: Option<OwnedFd>,
     ) -> Result<(), Refusal> {
         let Some(listener) = listener else {
             self.end_unreachable(service, account);
-            return self.ensure(service, account);
+            return self.ensure(service, account, host);
         };
         // The former keeper may have ended while it was refusing waiting connections.
         if let Err(error) = usher_kernel::listener::reopen(listener.as_fd(), BACKLOG) {
             tracing::error!(%error, "a stored listener does not listen");
         }
-        self.adopt(service, account, listener)
+        self.adopt(service, account, host, listener)
     }
 
     /// Makes a queue with this listener.
@@ -294,6 +309,7 @@ impl Queues {
         &self,
         service: &Service,
         account: &Account,
+        host: &HostName,
         listener: OwnedFd,
     ) -> Result<(), Refusal> {
         let key = (service.id, account.uid);
@@ -306,6 +322,7 @@ impl Queues {
             &self.common,
             service,
             account.clone(),
+            host,
             listener,
             group,
             left,

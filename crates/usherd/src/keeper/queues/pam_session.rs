@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -64,7 +65,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session for an account. usher-pam and the modules live in the control group `group`.
+    /// Opens a session for an account, whose client is at this address. usher-pam and the modules live in the control group `group`.
     /// Orders to the session's starter end together with those to the starter `outside`.
     ///
     /// # Errors
@@ -72,6 +73,7 @@ impl Session {
     /// then.
     pub async fn open(
         account: &UserName,
+        client: IpAddr,
         group: &Path,
         outside: &Starter,
     ) -> Result<Self, SessionError> {
@@ -81,6 +83,7 @@ impl Session {
         program
             .args(["session", "--group"])
             .arg(group)
+            .args(["--rhost", &client.to_string()])
             .args(["--", account.as_ref()])
             .stdout(own_program);
         let (mut child, socket) = starter::spawn(program)?;

@@ -62,7 +62,7 @@ impl Sessions {
             }
         })?;
         // A closed account opens no session at any service.
-        timeout_at(until, self.host.identities.of(&account))
+        timeout_at(until, self.may_be_served(&account, host, first.as_ref()))
             .await
             .unwrap_or(Err(Refusal::KeeperUnavailable))?;
         let known = self.table.session(&session)?;
@@ -74,7 +74,7 @@ impl Sessions {
         let _permit = self.queues.permit((record.service, record.uid))?;
         let (kept, ()) = tokio::join!(
             self.recording.keep(authentication),
-            self.prepare_queue(opening, &account)
+            self.prepare_queue(host, opening, &account)
         );
         kept?;
         // Both took time, so the present account and policy count. Nothing after this waits.
@@ -94,6 +94,32 @@ impl Sessions {
             self.abandon(&session, host);
         }
         announced
+    }
+
+    /// Asks whether PAM permits the account for the host's first connection. Without one, for any of its
+    /// addresses: before a process is started, PAM is asked about each of them.
+    async fn may_be_served(
+        &self,
+        account: &Account,
+        host: &HostName,
+        first: Option<&Announcement>,
+    ) -> Result<(), Refusal> {
+        let configuration = self.host.configuration.get();
+        let known = &configuration.checked.policy.hosts;
+        let addresses = match first {
+            Some(announcement) => vec![announcement.connection.client.ip()],
+            None => known
+                .get(host)
+                .map_or_else(Vec::new, |host| host.addresses.clone()),
+        };
+        let mut refusal = Refusal::HostNotPermitted;
+        for (_, answer) in self.host.identities.of_each(account, &addresses).await {
+            match answer {
+                Ok(_) => return Ok(()),
+                Err(reason) => refusal = reason,
+            }
+        }
+        Err(refusal)
     }
 
     /// Enters a session whose authentication is on record.
@@ -117,7 +143,7 @@ impl Sessions {
             .checked
             .service(record.service)
             .ok_or(Refusal::UnknownService)
-            .and_then(|service| self.queues.ensure(service, account))
+            .and_then(|service| self.queues.ensure(service, account, host))
             .and_then(|()| self.table.make_room(&record));
         if let Err(refusal) = ready {
             self.host
@@ -134,13 +160,13 @@ impl Sessions {
 
     /// Makes the user's queue while the recorder works, because both take about as long. The queue
     /// admits no connection without a session. If it fails, opening the session reports it.
-    async fn prepare_queue(&self, opening: &Opening, account: &Account) {
+    async fn prepare_queue(&self, host: &HostName, opening: &Opening, account: &Account) {
         // Send the record first.
         tokio::task::yield_now().await;
         let configuration = self.host.configuration.get();
         let services = &configuration.checked.policy.services;
         if let Some(service) = services.get(&opening.statement.service)
-            && let Err(refusal) = self.queues.ensure(service, account)
+            && let Err(refusal) = self.queues.ensure(service, account, host)
         {
             tracing::debug!(reason = refusal.name(), "no queue yet");
         }

@@ -39,7 +39,7 @@ impl Sessions {
             let is_live = self.table.take_up(session, &record);
             // The connections of a closed session continue, and so does the worker that serves them.
             let continues = is_closed(&record) && connected.contains(&session);
-            if !(is_live || continues) || self.queues.has(key) {
+            if !(is_live || continues) || self.queues.note_host(key, &record.host) {
                 continue;
             }
             let restored = match (configuration.checked.service(key.0), stored.take(key)) {
@@ -51,7 +51,8 @@ impl Sessions {
                         name: record.user.clone(),
                         uid: record.uid,
                     };
-                    self.queues.restore(service, &account, listener)
+                    self.queues
+                        .restore(service, &account, &record.host, listener)
                 }
             };
             match restored {

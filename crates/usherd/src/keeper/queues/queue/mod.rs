@@ -3,15 +3,17 @@
 
 mod adoption;
 mod exits;
+mod origins;
 mod serving;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use usher_base::ServiceName;
+use usher_base::{HostName, ServiceName};
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{self, Command, Ended, Order, SpawnError};
 use usher_policy::{FileAccess, Program, Service, Style};
@@ -24,6 +26,7 @@ use super::{Common, Key};
 use crate::keeper::host::accounts::{Account, Identity};
 use crate::keeper::host::identities;
 use exits::{Exit, reap};
+use origins::Admitted;
 use serving::serve;
 
 /// Search path of a worker; the service's `environment` does not change it.
@@ -48,6 +51,8 @@ pub struct Queue {
     pub listener: Arc<OwnedFd>,
     /// The group of the user's processes at this service.
     pub group: Group,
+    /// The hosts from which the user has opened sessions.
+    hosts: Mutex<BTreeSet<HostName>>,
     common: Arc<Common>,
     output: Output,
     state: Mutex<State>,
@@ -109,6 +114,7 @@ impl Queue {
         common: &Arc<Common>,
         service: &Service,
         account: Account,
+        host: &HostName,
         listener: OwnedFd,
         group: Group,
         left: bool,
@@ -119,6 +125,7 @@ impl Queue {
             account,
             listener: Arc::new(listener),
             group,
+            hosts: Mutex::new(BTreeSet::from([host.clone()])),
             common: Arc::clone(common),
             output: Output::default(),
             state: Mutex::default(),
@@ -199,15 +206,38 @@ impl Queue {
         room: usize,
         epoch: u64,
     ) -> Result<(), StartError> {
+        // Taken first: any later change ends the order.
+        let accounts = identities::stamp();
+        let admitted = self.ask_pam(style, program.pam_session).await;
+        let mut admitted = admitted.map_err(StartError::Account)?;
         // Before this counts as starting, so that removing the queue does not wait for it.
         let session = match program.pam_session {
-            true => Some(self.open_session(room).await?),
+            true => {
+                let session = self.open_session(room, admitted.client).await?;
+                // That may have taken seconds.
+                let identities = &self.common.host.identities;
+                let present = identities.of(&self.account, admitted.client).await;
+                admitted.identity = present.map_err(StartError::Account)?;
+                Some(session)
+            }
             false => None,
         };
         if !self.begin() {
             return Err(StartError::Stopped);
         }
-        let order = self.order(&program, style, room, epoch, session.as_ref());
+        let environment = session
+            .as_ref()
+            .map_or(&[][..], |session| &session.environment);
+        let order = Order {
+            number: 0,
+            entry: self.group.entry(),
+            accepts: style == Style::Connection,
+            most: u32::try_from(room).unwrap_or(u32::MAX),
+            total: admitted.total,
+            accounts,
+            command: self.command(&program, admitted, environment),
+        };
+        let order = self.order(order, epoch, session.as_ref());
         let outcome = order.await;
         if let Err(StartError::Spawn(SpawnError::StarterGone)) = outcome {
             self.follow_strays().await;
@@ -218,24 +248,10 @@ impl Queue {
 
     async fn order(
         self: &Arc<Self>,
-        program: &Program,
-        style: Style,
-        room: usize,
+        order: Order,
         epoch: u64,
         session: Option<&Session>,
     ) -> Result<(), StartError> {
-        // Taken first: any later change ends the order.
-        let accounts = identities::stamp();
-        let identity = self.identity().await.map_err(StartError::Account)?;
-        let environment = session.map_or(&[][..], |session| &session.environment);
-        let order = Order {
-            number: 0,
-            entry: self.group.entry(),
-            accepts: style == Style::Connection,
-            most: u32::try_from(room).unwrap_or(u32::MAX),
-            accounts,
-            command: self.command(program, &identity, environment),
-        };
         let begun = |pid, end| {
             tracing::info!(service = %self.service, user = %self.account.name,
                 uid = self.account.uid, pid, "worker started");
@@ -246,10 +262,9 @@ impl Queue {
         Ok(starter.start(order, epoch, group, listener, begun).await?)
     }
 
-    /// Opens a PAM session for at most `room` more processes of the user, whose account is looked up
-    /// before.
-    async fn open_session(&self, room: usize) -> Result<Session, StartError> {
-        self.identity().await.map_err(StartError::Account)?;
+    /// Opens a PAM session for at most `room` more processes of the user, whose account PAM has permitted
+    /// for this client's address.
+    async fn open_session(&self, room: usize, client: IpAddr) -> Result<Session, StartError> {
         let most = self.running() + room + CLOSING;
         {
             let mut state = self.state.lock();
@@ -264,7 +279,7 @@ impl Queue {
             .of_sessions()
             .map_err(SessionError::from)?;
         let outside = &self.common.starter;
-        let session = Session::open(&self.account.name, group.path(), outside).await?;
+        let session = Session::open(&self.account.name, client, group.path(), outside).await?;
         let starter = Arc::downgrade(&session.starter);
         self.state.lock().sessions.push(starter);
         Ok(session)
@@ -301,19 +316,23 @@ impl Queue {
         !stopped
     }
 
-    /// The identity of the user's processes.
+    /// The identity of a process of the service that becomes the user, and accepts by itself.
+    ///
+    /// # Errors
+    /// When PAM refuses, or the account has gone.
     pub async fn identity(&self) -> Result<Arc<Identity>, Refusal> {
-        self.common.host.identities.of(&self.account).await
+        Ok(self.ask_pam(Style::User, false).await?.identity)
     }
 
     /// Variables set by Usher and the policy take precedence over those of PAM modules.
     fn command(
         &self,
         program: &Program,
-        identity: &Identity,
+        admitted: Admitted,
         from_pam: &[(String, String)],
     ) -> Command {
         let account = &self.account;
+        let identity = &admitted.identity;
         let mut environment: Vec<(String, String)> = vec![
             ("HOME".into(), identity.home.display().to_string()),
             ("USER".into(), account.name.to_string()),
@@ -351,6 +370,8 @@ impl Queue {
             name: self.service.to_string(),
             label: identity.label.as_ref().map(ToString::to_string),
             errors: self.output.stream(&self.service),
+            refused: admitted.refused,
+            only: admitted.only,
         }
     }
 }

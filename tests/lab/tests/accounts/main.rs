@@ -1,6 +1,8 @@
 //! Accounts that the administrator has closed are not served, whatever Usher's own policy says. Real
 //! PAM decides, by the stock file for the service `usher`, and opens sessions where policy says so.
 
+mod origin;
+#[path = "../reading/mod.rs"]
 mod reading;
 
 use std::collections::BTreeMap;
@@ -150,6 +152,31 @@ fn the_reason_of_a_closed_account_is_told() -> Outcome {
 }
 
 #[test]
+fn a_password_that_ages_out_is_told_before() -> Outcome {
+    let mail = Lab::mail()?;
+    let shell = |command: &str| mail.mailhost.run(["sh", "-e", "-c", command]);
+    for user in ["alice", "bob"] {
+        shell(&format!("echo {user}:secret | chpasswd"))?;
+    }
+    // Three days are left, and it is warned about from five on.
+    shell("chage --lastday $(date -d '-7 days' +%F) --maxdays 10 --warndays 5 alice")?;
+    assert!(gets_in(&mail, "bob")? && gets_in(&mail, "alice")?);
+    assert!(mail.keeper.wait_log("will expire in", PATIENCE)?);
+    assert!(gets_in(&mail, "alice")?);
+    let log = mail.keeper.log()?;
+    let warnings: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("PAM warns"))
+        .collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    assert!(warnings[0].contains("user=alice"), "{warnings:?}");
+    // As announced.
+    shell("chage --lastday $(date -d '-11 days' +%F) alice")?;
+    assert!(!gets_in(&mail, "alice")? && gets_in(&mail, "bob")?);
+    Ok(())
+}
+
+#[test]
 fn a_module_that_hangs_holds_up_its_user_only() -> Outcome {
     let mail = Lab::mail()?;
     let service = "account [success=done default=ignore] pam_succeed_if.so quiet user = bob\n\
@@ -166,7 +193,13 @@ fn a_module_that_hangs_holds_up_its_user_only() -> Outcome {
     })?;
     assert!(is_served(&mail, "bob", "imap")?);
     drop(waiting);
-    assert!(!is_served(&mail, "alice", "imap")?);
+    let refused = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("alice")
+        .run()?;
+    let text = "could not find out in time whether the user's account may be used";
+    assert!(refused.stderr.contains(text), "{refused:?}");
     eventually("nothing of the module is left", || runs(&mail, "sleep", 0))
 }
 

@@ -1,0 +1,215 @@
+//! Where the connections of a queue may come from, and what PAM says about each of these addresses.
+//!
+//! Neither the keeper nor the starter ever holds a connection, so its address is not known before a
+//! worker has accepted it. PAM is therefore asked about all addresses from which the user may connect:
+//! those of the hosts that have opened sessions. The worker resets connections from refused ones. If
+//! there are many addresses, or a PAM session needs exactly one, the connections that wait are looked up
+//! in the kernel, and the order is for these only.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use usher_base::HostName;
+use usher_kernel::admission::AdmissionState;
+use usher_policy::Style;
+use usher_proto::refusal::Refusal;
+
+use super::Queue;
+use crate::keeper::host::accounts::Identity;
+
+/// Most addresses about which PAM is asked before it is known which of them have connections.
+const FEW: usize = 8;
+/// Most waiting connections that are looked up.
+const LOOKED_UP: usize = 256;
+
+/// What PAM permits.
+pub struct Admitted {
+    /// The identity of the user's processes.
+    pub identity: Arc<Identity>,
+    /// The address for which PAM permits it: of the first waiting connection, as far as that is known.
+    pub client: IpAddr,
+    /// Addresses for which it does not.
+    pub refused: Vec<IpAddr>,
+    /// The only address from which connections are taken.
+    pub only: Option<IpAddr>,
+    /// The number of connections that the order is for; none: also for those to come.
+    pub total: Option<u32>,
+}
+
+/// The connections of which an order makes processes.
+struct Choice {
+    client: IpAddr,
+    total: u32,
+}
+
+impl Queue {
+    /// Notes that the user has opened a session from a host.
+    pub fn note_host(&self, host: &HostName) {
+        let mut hosts = self.hosts.lock();
+        if !hosts.contains(host) {
+            hosts.insert(host.clone());
+        }
+    }
+
+    /// Asks whether the user's processes may be started, for the connections that wait or come soon. With
+    /// `one_client`, for those from one address, because a PAM session is opened for it.
+    ///
+    /// # Errors
+    /// When PAM refuses all addresses, or the account has gone.
+    pub(super) async fn ask_pam(
+        &self,
+        style: Style,
+        one_client: bool,
+    ) -> Result<Admitted, Refusal> {
+        let possible = self.addresses();
+        let is_exact = possible.len() > if one_client { 1 } else { FEW };
+        let waiting = match is_exact {
+            true => self.waiting_clients(),
+            false => Vec::new(),
+        };
+        let asked = match waiting.is_empty() {
+            // What waited may have been reset by its client, which still takes a process to find out.
+            true => possible.iter().copied().take(FEW).collect(),
+            false => distinct(&waiting),
+        };
+        let answers = self.common.host.identities.of_each(&self.account, &asked);
+        let (mut permitted, mut refused) = (Vec::new(), Vec::new());
+        let mut refusal = Refusal::HostNotPermitted;
+        for (client, answer) in answers.await {
+            match answer {
+                Ok(identity) => permitted.push((client, identity)),
+                Err(reason) => {
+                    refusal = reason;
+                    refused.push(client);
+                }
+            }
+        }
+        // Such a process accepts by itself.
+        if style == Style::User && !refused.is_empty() && !permitted.is_empty() {
+            let left = self.reset_waiting(&refused);
+            permitted.retain(|(client, _)| left.contains(client));
+        }
+        let Some((first, identity)) = permitted.first() else {
+            return Err(refusal);
+        };
+        let choice = choose(&waiting, &refused, one_client).unwrap_or(Choice {
+            client: *first,
+            total: 1,
+        });
+        let identity = permitted
+            .iter()
+            .find(|(client, _)| *client == choice.client)
+            .map_or(identity, |(_, identity)| identity);
+        Ok(Admitted {
+            identity: Arc::clone(identity),
+            client: choice.client,
+            only: (is_exact && one_client).then_some(choice.client),
+            total: is_exact.then_some(choice.total),
+            refused,
+        })
+    }
+
+    /// The addresses, by the policy in force, of the hosts that have opened sessions.
+    fn addresses(&self) -> Vec<IpAddr> {
+        let configuration = self.common.host.configuration.get();
+        let known = &configuration.checked.policy.hosts;
+        let hosts = self.hosts.lock();
+        let addresses = hosts.iter().filter_map(|host| known.get(host));
+        let addresses: Vec<IpAddr> = addresses
+            .flat_map(|host| host.addresses.iter().copied())
+            .collect();
+        distinct(&addresses)
+    }
+
+    /// The addresses of the connections that wait, oldest first.
+    fn waiting_clients(&self) -> Vec<IpAddr> {
+        self.waiting_connections()
+            .iter()
+            .map(|connection| connection.client.ip())
+            .collect()
+    }
+
+    /// Resets waiting connections from these addresses. Returns the addresses of all others.
+    fn reset_waiting(&self, refused: &[IpAddr]) -> Vec<IpAddr> {
+        let (out, left): (Vec<_>, Vec<_>) = self
+            .waiting_connections()
+            .into_iter()
+            .partition(|connection| refused.contains(&connection.client.ip()));
+        for connection in out {
+            if let Err(error) = usher_system::connections::destroy(&connection) {
+                tracing::error!(client = %connection.client, %error,
+                    "cannot reset a connection that PAM refuses");
+            }
+        }
+        left.iter()
+            .map(|connection| connection.client.ip())
+            .collect()
+    }
+
+    /// The connections that wait, oldest first.
+    fn waiting_connections(&self) -> Vec<usher_base::ConnectionTuple> {
+        let mut rows = match self.common.host.admission.admissions() {
+            Ok(rows) => rows,
+            Err(error) => {
+                tracing::error!(%error, "reading the admission table");
+                return Vec::new();
+            }
+        };
+        rows.retain(|row| {
+            (row.service, row.uid) == self.key && row.state == AdmissionState::Established
+        });
+        rows.sort_by_key(|row| std::cmp::Reverse(row.established));
+        let connections = rows.into_iter().map(|row| row.connection);
+        connections
+            .filter(|connection| {
+                usher_system::connections::is_unaccepted(connection).unwrap_or_else(|error| {
+                    tracing::error!(%error, "looking for connections that wait");
+                    false
+                })
+            })
+            .take(LOOKED_UP)
+            .collect()
+    }
+}
+
+/// The connections for an order among those that wait, oldest first: those at the front of the queue
+/// that PAM permits, and with `one_client`, that come from one address. None if there is none.
+fn choose(waiting: &[IpAddr], refused: &[IpAddr], one_client: bool) -> Option<Choice> {
+    let mut permitted = waiting.iter().filter(|client| !refused.contains(client));
+    let client = *permitted.next()?;
+    let more = permitted.take_while(|other| !one_client || **other == client);
+    Some(Choice {
+        client,
+        total: u32::try_from(more.count() + 1).unwrap_or(u32::MAX),
+    })
+}
+
+fn distinct(addresses: &[IpAddr]) -> Vec<IpAddr> {
+    let mut seen = Vec::new();
+    for address in addresses {
+        if !seen.contains(address) {
+            seen.push(*address);
+        }
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_for_the_front_of_the_queue() {
+        let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
+        let chosen = |waiting: &[IpAddr], refused: &[IpAddr], one_client| {
+            choose(waiting, refused, one_client).map(|choice| (choice.client, choice.total))
+        };
+        let waiting = [a, a, b, a];
+        assert_eq!(chosen(&waiting, &[], false), Some((a, 4)));
+        assert_eq!(chosen(&waiting, &[], true), Some((a, 2)));
+        assert_eq!(chosen(&waiting, &[b], true), Some((a, 3)));
+        assert_eq!(chosen(&waiting, &[a, c], true), Some((b, 1)));
+        assert_eq!(chosen(&waiting, &[a, b], false), None);
+        assert_eq!(distinct(&waiting), [a, b]);
+    }
+}
