@@ -6,7 +6,7 @@ use crate::*;
 use usher_bpf::Pins;
 
 /// Of the table `in_force`, whose first word says which modules decide.
-const IN_FORCE_WORDS: usize = 135;
+const IN_FORCE_WORDS: usize = 136;
 
 /// Each act on this path.
 fn each(acts: &[&str], path: &Path) -> Vec<String> {
