@@ -179,8 +179,6 @@ fn a_keeper_that_goes_on_takes_the_disable_that_it_missed() -> Result {
     let mut mail = Lab::mail()?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
     mail.keeper.kill(Signal::STOP)?;
-    let again = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
-    let mut waiting = again.user("bob").spawn()?;
     let disable = ["usher", "user", "disable", "bob"];
     let disabled = mail.mailhost.command(disable).run()?;
     assert_eq!(disabled.status.code(), Some(3), "{disabled:?}");
@@ -189,6 +187,8 @@ fn a_keeper_that_goes_on_takes_the_disable_that_it_missed() -> Result {
     lives(&mut alice)?;
     lives(&mut bob)?;
 
+    let again = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
+    let mut waiting = again.user("bob").spawn()?;
     mail.keeper.kill(Signal::CONT)?;
     is_cut(&mut bob)?;
     is_cut(&mut waiting)?;

@@ -374,7 +374,7 @@ mod tests {
                 faults.push(refusal.fault());
             }
         }
-        assert_eq!(codes.len(), 73);
+        assert_eq!(codes.len(), 74);
     }
 
     #[test]

@@ -8,6 +8,7 @@ text."""
 
 import ctypes
 import errno
+import functools
 import mmap
 import os
 import socket
@@ -375,6 +376,17 @@ ACTS = {
     **PASSING_ACTS,
     **HOST_ACTS,
 }
+
+# A process that has made a ring keeps its label. So a child makes it, and later acts may change theirs.
+for name in (
+    "by_ring",
+    "by_polled_ring",
+    "stat_by_ring",
+    "label_by_ring",
+    "received_by_ring",
+    "connect_by_ring",
+):
+    ACTS[name] = functools.partial(apart, ACTS[name])
 
 
 def main():
