@@ -65,6 +65,8 @@ struct State {
     hanging: BTreeMap<PathBuf, Thread>,
     /// Paths that took longer than [`SLOW`] when they were followed last.
     slow: BTreeMap<PathBuf, Duration>,
+    /// How many look-ups in a row had no time left for a path.
+    passed_over: BTreeMap<PathBuf, u64>,
 }
 
 #[derive(Debug)]
@@ -96,14 +98,15 @@ impl Patience {
     }
 
     /// Follows each of these paths as [`way::follow`] does, within the budget. Paths in folders of the
-    /// system come first, then the others, those that were slow last time at the end.
+    /// system come first, then the others, those that were slow last time at the end. Among each of these come
+    /// first those for which the look-ups before had no time left, so that each has its turn.
     pub fn follow_all(&self, paths: BTreeSet<PathBuf>) -> Answers {
         let state = &mut *self.state.lock();
         let number = u32::try_from(paths.len()).unwrap_or(u32::MAX);
         let deadline = Instant::now() + BUDGET + EACH * number;
         state.slow.retain(|path, _| paths.contains(path));
-        let mut paths: Vec<PathBuf> = paths.into_iter().collect();
-        paths.sort_by_key(|path| (Reverse(is_of_system(path)), state.slow.get(path).copied()));
+        state.passed_over.retain(|path, _| paths.contains(path));
+        let paths = state.in_turn(paths);
         let mut all = BTreeMap::new();
         let mut waiting = Vec::new();
         for path in paths {
@@ -122,6 +125,7 @@ impl Patience {
             }
         }
         state.wait_for(&mut waiting, deadline, &mut all);
+        state.note_turns(&all);
         let mut answers = Answers::default();
         let mut whole = Some(Trail::default());
         for (path, (answer, trail)) in all {
@@ -199,6 +203,32 @@ impl State {
             }
             Err(RecvTimeoutError::Timeout) => Err(Slow { thread, since }),
             Err(RecvTimeoutError::Disconnected) => Ok((Err(Errno::AGAIN), None)),
+        }
+    }
+
+    /// The paths in the order in which they are followed.
+    fn in_turn(&self, paths: BTreeSet<PathBuf>) -> Vec<PathBuf> {
+        let mut paths: Vec<PathBuf> = paths.into_iter().collect();
+        paths.sort_by_key(|path| {
+            let slow = self.slow.get(path).copied();
+            let passed_over = self.passed_over.get(path).copied().unwrap_or_default();
+            (
+                Reverse(is_of_system(path)),
+                slow.is_some(),
+                Reverse(passed_over),
+                slow,
+            )
+        });
+        paths
+    }
+
+    /// Notes for which paths there was no time.
+    fn note_turns(&mut self, all: &BTreeMap<PathBuf, Followed>) {
+        for (path, (answer, _)) in all {
+            match answer {
+                Err(Errno::AGAIN) => *self.passed_over.entry(path.clone()).or_default() += 1,
+                _ => drop(self.passed_over.remove(path)),
+            }
         }
     }
 
@@ -333,6 +363,27 @@ mod tests {
             assert_eq!(answered(&answers, "/usr"), 20);
         }
         assert!(began.elapsed() < BUDGET * 100, "not a second for each");
+    }
+
+    #[test]
+    fn each_path_has_its_turn_when_the_time_is_not_enough_for_all() {
+        let mut state = State::default();
+        let all: BTreeSet<PathBuf> = paths("/home", 30).chain(paths("/usr", 1)).collect();
+        let mut followed = BTreeSet::new();
+        for _ in 0..3 {
+            let order = state.in_turn(all.clone());
+            assert!(order[0].starts_with("/usr"), "{order:?}");
+            let (now, later) = order.split_at(11);
+            let answers = now
+                .iter()
+                .map(|path| (path.clone(), (Err(Errno::NOENT), None)));
+            let others = later
+                .iter()
+                .map(|path| (path.clone(), (Err(Errno::AGAIN), None)));
+            state.note_turns(&answers.chain(others).collect());
+            followed.extend(now.to_vec());
+        }
+        assert_eq!(followed, all);
     }
 
     #[test]

@@ -290,12 +290,13 @@ fn put_in_force(
     let former = fresh.generation;
     let outcome = configuration::put_in_force(lock, fresh, OnRefusal::GoOn);
     let is_stored = configuration::in_force().is_ok_and(|now| now.generation != former);
-    if outcome.is_err() && !is_stored {
-        aside.put_back()?;
-    } else {
-        aside.discard()?;
+    match outcome {
+        Err(failure) if !is_stored => Err(aside.undo(failure)),
+        outcome => {
+            aside.discard()?;
+            outcome
+        }
     }
-    outcome
 }
 
 /// Files that have been moved aside and can be put back.
@@ -325,8 +326,7 @@ impl Aside {
             // A `usher user remove` that was killed may have left one.
             let moved = delete(&away).and_then(|()| std::fs::rename(path, &away).at(path));
             if let Err(error) = moved {
-                aside.put_back()?;
-                return Err(error);
+                return Err(aside.undo(error));
             }
             aside.moved.push((path.clone(), away));
         }
@@ -338,22 +338,38 @@ impl Aside {
         for (path, former, text) in files {
             let written = write_atomically(&path, text.as_bytes(), 0o644).at(&path);
             if let Err(error) = written {
-                std::mem::take(self).put_back()?;
-                return Err(error);
+                return Err(std::mem::take(self).undo(error));
             }
             self.rewritten.push((path, former));
         }
         Ok(())
     }
 
-    fn put_back(self) -> Result<(), Failure> {
+    /// Puts everything back, and returns the failure for which it is; where something stays as it is, with that and
+    /// the way to mend it.
+    fn undo(self, failure: Failure) -> Failure {
+        let mut left = Vec::new();
         for (path, away) in self.moved {
-            std::fs::rename(&away, &path).at(&away)?;
+            if let Err(error) = std::fs::rename(&away, &path) {
+                let (away, path) = (away.display(), path.display());
+                left.push(format!("{path} is at {away} ({error}): mv {away} {path}"));
+            }
         }
         for (path, text) in self.rewritten {
-            write_atomically(&path, text.as_bytes(), 0o644).at(&path)?;
+            if let Err(error) = write_atomically(&path, text.as_bytes(), 0o644) {
+                left.push(format!(
+                    "{} lacks keys that are in force ({error})",
+                    path.display()
+                ));
+            }
         }
-        Ok(())
+        match left.is_empty() {
+            true => failure,
+            false => Failure::Refused(format!(
+                "{failure}; not everything is as it was: {}",
+                left.join("; ")
+            )),
+        }
     }
 
     fn discard(self) -> Result<(), Failure> {
@@ -418,6 +434,22 @@ mod tests {
         // The second of two is missing: the first one is as it was.
         assert!(Aside::take(&[path("alice"), path("missing")]).is_err());
         assert_eq!(names(), ["alice", "bob"]);
+
+        // What stands in the way of one does not keep the others from coming back, nor hides the first reason.
+        let aside = Aside::take(&[path("alice"), path("bob")]).unwrap();
+        std::fs::create_dir(path("alice")).unwrap();
+        std::fs::write(path("alice/other"), "").unwrap();
+        let told = aside
+            .undo(Failure::refused("the keeper refuses"))
+            .to_string();
+        assert!(
+            told.starts_with("the keeper refuses; not everything is as it was"),
+            "{told}"
+        );
+        assert!(told.contains("/.removed-alice "), "{told}");
+        assert_eq!(names(), [".removed-alice", "alice", "bob"]);
+        std::fs::remove_dir_all(path("alice")).unwrap();
+        std::fs::rename(path(".removed-alice"), path("alice")).unwrap();
 
         let mut aside = Aside::take(&[path("alice")]).unwrap();
         let rewritten = |name: &str| (path(name), "former".to_owned(), "new".to_owned());

@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use usher_local::key_options;
@@ -12,7 +12,7 @@ use usher_proto::{NAMESPACE, SESSION_END_NAMESPACE};
 use super::Folder;
 use super::openssh;
 use crate::failure::{At, Failure};
-use crate::output::Output;
+use crate::output::{Output, warn};
 
 /// The identity for **ssh-keygen** that signs the ends of sessions. No user has such a name.
 const LOG: &str = "log@usher";
@@ -86,13 +86,7 @@ pub fn export(output: &Output, request: &Export) -> Result<(), Failure> {
         ("record", bytes),
         ("record.tlog-proof", proof.into_bytes()),
     ];
-    fs::create_dir_all(target).at(target)?;
-    for (name, bytes) in &files {
-        let path = target.join(name);
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).open(&path);
-        file.and_then(|mut file| file.write_all(bytes)).at(&path)?;
-    }
+    write_all(target, &files)?;
     let time = signed.time.map_or_else(String::new, |time| {
         format!("-O verify-time={} ", verify_time(time))
     });
@@ -112,6 +106,32 @@ pub fn export(output: &Output, request: &Export) -> Result<(), Failure> {
             target.display()
         )
     });
+    Ok(())
+}
+
+/// Writes new files, all or none, so that the next attempt finds none of them.
+fn write_all(target: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), Failure> {
+    fs::create_dir_all(target).at(target)?;
+    let mut made = Vec::new();
+    for (name, bytes) in files {
+        let path = target.join(name);
+        let file = OpenOptions::new().write(true).create_new(true).open(&path);
+        let written = file.and_then(|mut file| {
+            made.push(path.clone());
+            file.write_all(bytes)
+        });
+        if let Err(error) = written {
+            for made in made {
+                if let Err(error) = fs::remove_file(&made) {
+                    warn(&format!(
+                        "{}: {error}; remove it before the next export",
+                        made.display()
+                    ));
+                }
+            }
+            return Err(error).at(&path);
+        }
+    }
     Ok(())
 }
 
@@ -207,6 +227,21 @@ fn verify_time(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failed_export_leaves_nothing_in_the_way_of_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let files = [("statement", b"a".to_vec()), ("record", b"b".to_vec())];
+        fs::write(path("record"), "of somebody").unwrap();
+        let told = write_all(folder.path(), &files).unwrap_err().to_string();
+        assert!(told.contains("/record: "), "{told}");
+        assert!(!path("statement").exists());
+        assert_eq!(fs::read(path("record")).unwrap(), b"of somebody");
+        fs::remove_file(path("record")).unwrap();
+        write_all(folder.path(), &files).unwrap();
+        assert_eq!(fs::read(path("statement")).unwrap(), b"a");
+    }
 
     #[test]
     fn an_identity_has_no_character_special_to_shells_or_patterns() {

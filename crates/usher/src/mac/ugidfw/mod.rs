@@ -39,7 +39,7 @@ pub enum Command {
         #[arg(required = true, trailing_var_arg = true)]
         rule: Vec<String>,
     },
-    /// Put a rule in the place of another one
+    /// Put a rule in the place of another one, or behind the last one by the next number
     Set {
         /// The number of the other one
         number: usize,
@@ -93,17 +93,30 @@ pub(super) fn run(output: &Output, command: &Command) -> Result<(), Failure> {
         }
         Command::Set { number, rule } => {
             let rule = statement(rule)?;
-            change(output, |rules| {
-                let index = index(*number, rules)?;
-                rules[index] = rule;
-                Ok(*number)
-            })
+            change(output, |rules| set(rules, *number, rule))
         }
         Command::Remove { number } => change(output, |rules| {
             rules.remove(index(*number, rules)?);
             Ok(*number)
         }),
     }
+}
+
+/// Puts a rule in the place of the one with this number, or behind the last one if that is the next number.
+fn set(rules: &mut Vec<String>, number: usize, rule: String) -> Result<usize, Failure> {
+    let next = rules.len() + 1;
+    if number == next {
+        rules.push(rule);
+    } else if number > next {
+        return Err(Failure::Refused(format!(
+            "there is no rule {number}: numbers have no gaps here, and {next} is the next one; `usher mac ugidfw set {next}`, \
+             or `add`, puts the rule behind the others"
+        )));
+    } else {
+        let index = index(number, rules)?;
+        rules[index] = rule;
+    }
+    Ok(number)
 }
 
 /// The place of the rule with this number.
@@ -290,6 +303,18 @@ fn restore(path: &Path, former: Option<&Source>) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_is_set_in_a_place_or_behind_the_last_one() {
+        let mut rules = Vec::new();
+        let told = |failed: Result<usize, Failure>| failed.unwrap_err().to_string();
+        assert!(told(set(&mut rules, 2, "a".into())).contains("set 1`"));
+        assert!(told(set(&mut rules, 0, "a".into())).contains("there is no rule 0"));
+        assert_eq!(set(&mut rules, 1, "a".into()).unwrap(), 1);
+        assert_eq!(set(&mut rules, 2, "b".into()).unwrap(), 2);
+        assert_eq!(set(&mut rules, 1, "c".into()).unwrap(), 1);
+        assert_eq!(rules, ["c", "b"]);
+    }
 
     #[test]
     fn without_rules_the_only_file_stays_and_another_goes() {

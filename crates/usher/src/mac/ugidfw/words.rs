@@ -39,6 +39,11 @@ pub(super) enum Mistake {
     },
     #[error("Linux has no jails: leave `jailid` out")]
     Jail,
+    #[error(
+        "`new` stands before `object`: FreeBSD's Handbook has it there by mistake, and ugidfw(8) does not know it \
+         either; leave it out"
+    )]
+    New,
     #[error("no condition stands behind this `!`: write one, or leave it out")]
     Nothing,
     #[error("no file has none of all types: leave `! type a` out, and the rule with it")]
@@ -69,6 +74,13 @@ pub(super) fn statement(rule: &str, number_of: NumberOf<'_>) -> Result<String, M
     let object = words.iter().position(|word| *word == "object");
     let object = object.ok_or(Mistake::Missing("object"))?;
     let (subject, object) = (&words[..object], &words[object + 1..]);
+    // Behind another value it would be one more user.
+    if let [.., before, "new"] = subject
+        && !["uid", "gid"].contains(before)
+        && number_of(Account::User, "new").is_none()
+    {
+        return Err(Mistake::New);
+    }
     let mode = object.iter().position(|word| *word == "mode");
     let mode = mode.ok_or(Mistake::Missing("mode"))?;
     let (object, mode) = (&object[..mode], &object[mode + 1..]);
@@ -277,6 +289,18 @@ mod tests {
 
     fn mistake(text: &str) -> Mistake {
         statement(text, &number_of).expect_err(text)
+    }
+
+    #[test]
+    fn the_word_new_of_freebsds_handbook_is_named() {
+        let text = "subject not uid root new object not uid root mode n";
+        assert_eq!(mistake(text), Mistake::New);
+        let statement = |text: &str| statement(text, &number_of).unwrap();
+        assert_eq!(
+            statement(&text.replace(" new", "")),
+            "rule subject not uid root object not uid root mode n"
+        );
+        assert!(statement("subject uid new object mode n").contains("uid new"));
     }
 
     /// The kinds of rules that FreeBSD's own test of its library reads and prints.
