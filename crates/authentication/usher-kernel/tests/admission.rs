@@ -7,11 +7,13 @@ mod forge;
 use std::io::{Read, Write};
 use std::net::{SocketAddrV6, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use rustix::net::getsockname;
+use usher_bpf::Pins;
 use usher_kernel::admission::{AdmissionState, Announced, Limits};
-use usher_kernel::listener;
+use usher_kernel::{KernelError, listener};
 use world::*;
 
 tests! {
@@ -404,5 +406,23 @@ tests! {
         let file = tempfile::NamedTempFile::new().unwrap();
         use std::os::unix::fs::MetadataExt;
         assert_eq!(file.as_file().metadata().unwrap().uid(), 0);
+    }
+
+    /// A killed process may leave a child that holds its locks until it executes its program.
+    fn pins_that_are_locked_for_a_moment_are_waited_for(world) {
+        let (locked, is_locked) = channel();
+        let holder = std::thread::spawn({
+            let pins = Pins::lock(&world.pins).unwrap();
+            move || {
+                locked.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(300));
+                drop(pins);
+            }
+        });
+        is_locked.recv().unwrap();
+        let _held = Pins::lock(&world.pins).unwrap();
+        holder.join().unwrap();
+        let refused = Pins::lock(&world.pins).unwrap_err();
+        assert!(matches!(refused, KernelError::InUse(_)), "{refused}");
     }
 }

@@ -8,6 +8,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use libbpf_rs::query::LinkInfo;
 use libbpf_rs::{MapHandle, MapInfo};
@@ -20,6 +22,12 @@ const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
 const LINK: &str = "link_";
 /// The table that holds the layout version of all others.
 const LAYOUT: &str = "layout";
+
+/// How long a lock is waited for. A process that has ended may have left a child that has not executed its
+/// program yet, and which holds the lock until then.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A folder of pins, locked against a second process.
 #[derive(Debug)]
@@ -54,10 +62,11 @@ fn failed(what: &'static str, pins: &Path) -> impl Fn(io::Error) -> KernelError 
 }
 
 impl Pins {
-    /// Locks a folder of a BPF file system, and makes it if it is missing.
+    /// Locks a folder of a BPF file system, and makes it if it is missing. Waits for at most three seconds
+    /// while another process holds it.
     ///
     /// # Errors
-    /// [`KernelError::NoBpfFileSystem`]; [`KernelError::InUse`] while another process holds it;
+    /// [`KernelError::NoBpfFileSystem`]; [`KernelError::InUse`] if another process still holds it then;
     /// [`KernelError::Guarded`]; or the kernel's error.
     pub fn lock(folder: &Path) -> Result<Self, KernelError> {
         let parent = folder.parent().unwrap_or(Path::new("/"));
@@ -74,13 +83,21 @@ impl Pins {
             .create(folder)
             .map_err(failed("making", folder))?;
         let lock = File::open(folder).map_err(failed("opening", folder))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self {
-                folder: folder.into(),
-                _lock: lock,
-            }),
-            Err(fs::TryLockError::WouldBlock) => Err(KernelError::InUse(folder.into())),
-            Err(fs::TryLockError::Error(error)) => Err(KernelError::file("locking", folder)(error)),
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => {
+                    return Ok(Self {
+                        folder: folder.into(),
+                        _lock: lock,
+                    });
+                }
+                Err(fs::TryLockError::WouldBlock) if Instant::now() < until => sleep(PAUSE),
+                Err(fs::TryLockError::WouldBlock) => return Err(KernelError::InUse(folder.into())),
+                Err(fs::TryLockError::Error(error)) => {
+                    return Err(KernelError::file("locking", folder)(error));
+                }
+            }
         }
     }
 

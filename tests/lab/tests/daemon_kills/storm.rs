@@ -1,8 +1,9 @@
 //! Four users connect in every possible way, and abandon connections, while daemons are killed at
-//! random instants. No connection ever reaches another user, and no established one is lost.
+//! random instants, or stopped for a while and continued. No connection ever reaches another user, and
+//! no established one is lost.
 //!
 //! USHER_STORM_SECONDS: the duration (40). USHER_STORM_DAEMONS: the daemons to kill, separated by
-//! commas (all of them).
+//! commas (all of them). USHER_STORM_STALL: how many seconds a stall may last (3).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -61,9 +62,16 @@ fn counts(mut running: Running) -> Result<BTreeMap<String, u64>> {
     Ok(counts)
 }
 
-/// Kills the named daemons one by one, and sometimes two at once, until the time is over; returns the
-/// number of kills.
-fn kill(mail: &mut Mail, names: &[String], time: Duration) -> Result<u32> {
+/// What happened to daemons.
+#[derive(Debug, Default)]
+struct Deaths {
+    kills: u32,
+    stalls: u32,
+}
+
+/// Kills the named daemons one by one, and sometimes two at once, or stops one for at most `stall`,
+/// until the time is over.
+fn kill(mail: &mut Mail, names: &[String], time: Duration, stall: Duration) -> Result<Deaths> {
     let seed = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)?
         .as_secs();
@@ -90,30 +98,39 @@ fn kill(mail: &mut Mail, names: &[String], time: Duration) -> Result<u32> {
             daemons.push(daemon);
         }
     }
-    let (begun, mut kills) = (Instant::now(), 0);
+    let (begun, mut deaths) = (Instant::now(), Deaths::default());
     while begun.elapsed() < time {
         std::thread::sleep(Duration::from_millis(50 + next(1000) as u64));
         let (one, other) = (next(daemons.len()), next(daemons.len()));
         let first = daemons[one];
-        if next(4) == 0 && one != other {
+        let act = next(8);
+        if act == 0 && !stall.is_zero() {
+            first(mail).kill(Signal::STOP)?;
+            std::thread::sleep(Duration::from_millis(
+                next(stall.as_millis() as usize) as u64
+            ));
+            first(mail).kill(Signal::CONT)?;
+            deaths.stalls += 1;
+        } else if act < 3 && one != other {
             // It stays away while another one dies.
             first(mail).kill(Signal::KILL)?;
             first(mail).wait(PATIENCE)?;
             daemons[other](mail).crash()?;
             first(mail).start()?;
-            kills += 1;
+            deaths.kills += 2;
         } else {
             first(mail).crash()?;
+            deaths.kills += 1;
         }
-        kills += 1;
     }
-    Ok(kills)
+    Ok(deaths)
 }
 
 #[test]
 fn in_a_storm_of_deaths_each_connection_is_its_users() -> Result {
     let setting = |name| std::env::var(name).unwrap_or_default();
     let seconds = setting("USHER_STORM_SECONDS").parse().unwrap_or(40);
+    let stall = setting("USHER_STORM_STALL").parse().unwrap_or(3);
     let names: Vec<_> = setting("USHER_STORM_DAEMONS")
         .split(',')
         .filter(|name| !name.is_empty())
@@ -124,7 +141,12 @@ fn in_a_storm_of_deaths_each_connection_is_its_users() -> Result {
     mail.laptop
         .run(["sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 41023"])?;
     let running = start(&mail)?;
-    let kills = kill(&mut mail, &names, Duration::from_secs(seconds))?;
+    let deaths = kill(
+        &mut mail,
+        &names,
+        Duration::from_secs(seconds),
+        Duration::from_secs(stall),
+    )?;
     let mut sums = BTreeMap::<String, u64>::new();
     let mut served = BTreeMap::<String, u64>::new();
     for (who, running) in running {
@@ -138,7 +160,7 @@ fn in_a_storm_of_deaths_each_connection_is_its_users() -> Result {
             *sums.entry(name).or_default() += count;
         }
     }
-    println!("{kills} kills in {seconds} s: {sums:?}");
+    println!("{deaths:?} in {seconds} s: {sums:?}");
     assert_eq!(sums["wrong"], 0, "{sums:?}");
     assert_eq!(sums["lost"], 0, "{sums:?}");
     assert!(served.values().all(|right| *right > 0), "{served:?}");
