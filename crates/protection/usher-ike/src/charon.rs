@@ -21,6 +21,10 @@ const NEGOTIATION_LIMIT: Duration = Duration::from_secs(10);
 /// Events after which the list of SAs has changed.
 const EVENTS: [&str; 4] = ["ike-updown", "child-updown", "ike-rekey", "child-rekey"];
 
+/// The level of charon's log that an attempt reports. From the second level on the thread that serves the
+/// sockets of VICI reports, too, and charon may hang for ever (5.9.8; strongSwan issue 566).
+const LOG_LEVEL: &str = "1";
+
 /// Most lines of charon's log that are kept of an attempt.
 const MOST_LINES: usize = 64;
 
@@ -328,16 +332,11 @@ pub(crate) async fn negotiate(
         .value("ike", connection)
         .value("child", child)
         .value("timeout", milliseconds)
-        .value("loglevel", "2");
+        .value("loglevel", LOG_LEVEL);
     charon.set_limit(NEGOTIATION_LIMIT + ANSWER_LIMIT);
     let mut lines = Vec::new();
     let take = |event: Section| {
-        // Of the second level only what charon compares with its configuration, labels for instance.
-        let is_of_first = event.number("level").is_none_or(|level| level <= 1);
-        let is_kept = is_of_first || event.text("group").as_deref() == Some("CFG");
-        let line = event
-            .text("msg")
-            .filter(|_| is_kept && lines.len() < MOST_LINES);
+        let line = event.text("msg").filter(|_| lines.len() < MOST_LINES);
         lines.extend(line);
     };
     match charon.listing("initiate", &message, take).await {

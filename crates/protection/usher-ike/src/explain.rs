@@ -9,12 +9,6 @@ pub(crate) fn has_duplicate(lines: &[String]) -> bool {
 pub(crate) fn explain(lines: &[String]) -> Option<String> {
     const KNOWN: [(&str, &str); 12] = [
         (
-            "propose any security labels",
-            "it answers without the security label of the class: a peer without Usher must support labels \
-             (RFC 9478), and have this class's name as the label of its child; docs/protection.md says \
-             what else it needs",
-        ),
-        (
             "constraint check failed",
             "its IKE key is not the `ike-key` of its `host` block",
         ),
@@ -61,6 +55,12 @@ pub(crate) fn explain(lines: &[String]) -> Option<String> {
         (
             "no private key found",
             "charon does not have this host's IKE key: restart the protector",
+        ),
+        // The last: charon says no more here where an answer lacks the label.
+        (
+            "failed to establish CHILD_SA",
+            "charon does not take its answer, and the journal of charon says why: a peer without Usher must \
+             support security labels (RFC 9478) and answer with this class's name (docs/protection.md)",
         ),
     ];
     let said = |part: &str| lines.iter().any(|line| line.contains(part));
