@@ -25,7 +25,7 @@ C_SOURCES = $(shell find bpf crates include bench tests examples -name "*.[ch]" 
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-build build demo demo-attack test test-vm bench check fuzz man install install-library install-module-headers install-man uninstall
+.PHONY: help setup setup-build build demo demo-attack test test-here test-vm bench check fuzz man install install-library install-module-headers install-man uninstall
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -59,6 +59,9 @@ demo-attack: setup ## attack a mail service with and without each part of Usher,
 test: setup ## run all tests, here and on stock kernels
 	@scripts/setup-vm
 	@tests/vm/suites --here --spread
+
+test-here: setup ## run the tests that need no virtual machine; of the others it prints that they are skipped
+	@tests/vm/suites --only-here
 
 test-vm: setup ## boot stock kernels, run all suites in each (KERNEL=6.12: only in that one)
 	@scripts/setup-vm $(KERNEL)
