@@ -141,10 +141,25 @@ impl Running {
         }
         let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
             .attempt(|| "cannot open a pidfd".into())?;
-        readable(&pidfd, Instant::now() + limit)
-            .attempt(|| format!("cannot wait for `{}`", self.line))?;
-        self.has_ended()?;
-        Ok(self.ended)
+        let deadline = Instant::now() + limit;
+        loop {
+            let now = Instant::now();
+            readable(&pidfd, deadline.min(now + AWAKE))
+                .attempt(|| format!("cannot wait for `{}`", self.line))?;
+            if self.has_ended()? || now >= deadline {
+                return Ok(self.ended);
+            }
+            // nsenter stops when its command is stopped, and a command that is continued does not wake it.
+            if command_is_over(self.child.id())? {
+                self.wake()?;
+            }
+        }
+    }
+
+    fn wake(&self) -> Result<(), LabError> {
+        pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
+            .and_then(|pidfd| pidfd_send_signal(&pidfd, Signal::CONT))
+            .attempt(|| "cannot wake nsenter".into())
     }
 
     /// Writes to its standard input.
@@ -217,11 +232,9 @@ impl Running {
         } else {
             self.end_group()?;
         }
-        // nsenter stops when its command is stopped, and would not see its end.
+        // It may have been stopped with its command.
         while self.wait(AWAKE)?.is_none() {
-            pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
-                .and_then(|pidfd| pidfd_send_signal(&pidfd, Signal::CONT))
-                .attempt(|| "cannot wake nsenter".into())?;
+            self.wake()?;
         }
         Ok(())
     }
@@ -314,6 +327,18 @@ fn child_of(parent: u32) -> Result<Option<u32>, LabError> {
         }
     }
     Ok(None)
+}
+
+/// Returns whether the only child of a process has ended and waits to be taken notice of.
+fn command_is_over(parent: u32) -> Result<bool, LabError> {
+    let Some(child) = child_of(parent)? else {
+        return Ok(false);
+    };
+    // Gone: its parent has taken notice.
+    let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+    Ok(stat
+        .rsplit_once(')')
+        .is_some_and(|(_, rest)| rest.starts_with(" Z")))
 }
 
 /// The parent's number in the text of `/proc/PID/stat`: the second word after the name, which is in
