@@ -14,8 +14,8 @@ use crate::waiting::{PATIENCE, eventually};
 
 /// The web client that [`World::write_secure`] governs.
 pub const CLIENT: &str = "/usr/bin/curl";
-/// The web server that [`World::write_secure`] governs.
-pub const SERVER: &str = "/usr/bin/python3.11";
+/// The web server that [`World::write_secure`] governs, in Debian's Python.
+pub const SERVER: &str = env!("USHER_LAB_PYTHON");
 
 /// The port of the echo that no policy governs.
 const ECHO: u16 = 9000;
