@@ -11,17 +11,7 @@ pub const KEY_FINGERPRINT_SIZE: usize = 32;
 /// # Errors
 /// When it is no public key, for instance because options stand before it.
 pub fn parse_line(line: &str) -> Result<PublicKey, ssh_key::Error> {
-    let blank = [' ', '\t'];
-    let cut = |text| -> (&str, &str) {
-        let text: &str = text;
-        text.split_once(blank).map_or((text, ""), |(word, rest)| {
-            (word, rest.trim_start_matches(blank))
-        })
-    };
-    let (kind, rest) = cut(line.trim());
-    let (key, comment) = cut(rest);
-    // Its reader takes one space only.
-    PublicKey::from_openssh(format!("{kind} {key} {comment}").trim_end())
+    PublicKey::from_openssh(&usher_base::with_single_blanks(line))
 }
 
 /// Whether a user's key may be of this kind: Ed25519, ECDSA P-256 and P-384, and Ed25519 and ECDSA

@@ -96,7 +96,8 @@ impl FromStr for IkePublicKey {
     type Err = KeyError;
 
     fn from_str(line: &str) -> Result<Self, KeyError> {
-        let key = PublicKey::from_openssh(line.trim()).map_err(|_| KeyError::NotAPublicKey)?;
+        let key = PublicKey::from_openssh(&usher_base::with_single_blanks(line))
+            .map_err(|_| KeyError::NotAPublicKey)?;
         match key.key_data() {
             KeyData::Ed25519(key) => Ok(Self(key.0)),
             _ => Err(KeyError::NotAPublicKey),
@@ -163,5 +164,27 @@ impl IkeKey {
 impl fmt::Debug for IkeKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "IkeKey({})", self.public)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blanks_between_the_parts_of_a_line_do_not_count() {
+        let plain = IkeKey::from_seed([7; 32]).public();
+        let line = plain.to_string();
+        for blanks in [" ", "  ", "\t", " \t"] {
+            let line = line.replace(' ', blanks) + blanks + "root@mailhost\n";
+            assert_eq!(line.parse::<IkePublicKey>().ok(), Some(plain), "{line:?}");
+        }
+        for wrong in [
+            line.replace(' ', ""),
+            format!("restrict {line}"),
+            "ssh-ed25519\t".into(),
+        ] {
+            assert!(wrong.parse::<IkePublicKey>().is_err(), "{wrong:?}");
+        }
     }
 }
