@@ -11,7 +11,7 @@ use usher_policy::{Place, PolicyMistake, Source};
 
 use super::configuration::{self, OnRefusal};
 use super::host::{self, file_of};
-use super::removal::{references, signing_keys};
+use super::removal::{admitted_by_certificate, mentions, references, signing_keys};
 use super::user::{known, user_folder};
 use crate::accounts;
 use crate::failure::{At, Failure};
@@ -21,7 +21,8 @@ use crate::output::{Output, warn};
 /// under the former name end. The policy does not change; the places that name the user are printed.
 ///
 /// # Errors
-/// When the former name is not known, or the new one is. When the change cannot be put in force; nothing
+/// When the former name is not known, or the new one is; when the user is disabled and certificates would
+/// admit the former name. When the change cannot be put in force; nothing
 /// has changed then.
 pub fn user(output: &Output, former: &UserName, fresh: &UserName) -> Result<(), Failure> {
     let lock = configuration::lock()?;
@@ -48,8 +49,19 @@ pub fn user(output: &Output, former: &UserName, fresh: &UserName) -> Result<(), 
             "this host knows a user {fresh} already; `usher user remove {fresh}` first, if that is meant"
         )));
     }
+    let is_disabled = applied
+        .users
+        .get(former)
+        .is_some_and(|entry| entry.disabled.is_some())
+        || folder.join("disabled").exists();
     if let Some(entry) = applied.users.remove(former) {
         applied.users.insert(fresh.clone(), entry);
+    }
+    if is_disabled && let Some(services) = admitted_by_certificate(&applied, former)? {
+        return Err(Failure::Refused(format!(
+            "{former} is disabled, and the mark would go to {fresh}, while {services}. Remove {former} from \
+             the policy first"
+        )));
     }
     let mut moves = vec![(folder, target)];
     for key in signing_keys(former)? {
@@ -72,7 +84,8 @@ pub fn user(output: &Output, former: &UserName, fresh: &UserName) -> Result<(), 
             return Err(failure);
         }
     };
-    let remains = references(former);
+    let mut remains = references(former);
+    remains.extend(mentions(former, &remains));
     let mut view = json!(outcome);
     view["renamed"] = json!(moves.iter().map(|(_, to)| to).collect::<Vec<_>>());
     view["remains"] = json!(remains);

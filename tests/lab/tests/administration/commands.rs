@@ -125,11 +125,18 @@ fn a_renamed_user_has_the_keys_and_only_the_new_name() -> Outcome {
         );
     }
     lives(&mut alice)?;
+    let module = "/etc/usher/policy.d/module.policy";
     for host in [&mail.laptop, &mail.mailhost] {
+        host.write(module, "mac portacl { permit user alice tcp 80; }\n")?;
         let said = host
             .run(["usher", "user", "rename", "alice", "alina"])?
             .stdout;
         assert!(said.contains(&format!("remains: {POLICY}:1:")), "{said}");
+        assert!(
+            said.contains(&format!("remains: {module}:1:27: ")),
+            "{said}"
+        );
+        host.run(["rm", module])?;
         host.replace(POLICY, "alice", "alina")?;
         host.run(["usher", "policy", "apply"])?;
         let users = json(host, &["user", "list"])?.to_string();

@@ -114,7 +114,7 @@ fn a_removal_that_cannot_be_stored_changes_nothing() -> Outcome {
 }
 
 #[test]
-fn a_disabled_user_whom_certificates_would_admit_is_not_removed() -> Outcome {
+fn a_disabled_user_whom_certificates_would_admit_stays() -> Outcome {
     let mail = Lab::mail()?;
     let authority = mail.mailhost.read("/root/bob.pub")?;
     let authorities = "/etc/usher/user_ca_keys";
@@ -128,8 +128,16 @@ fn a_disabled_user_whom_certificates_would_admit_is_not_removed() -> Outcome {
         told.contains(reason) && told.contains("`service imap`"),
         "{told}"
     );
+    let rename = ["usher", "user", "rename", "alice", "alina"];
+    let told = is_refused(&mail.mailhost, &rename)?;
+    let reason = "alice is disabled, and the mark would go to alina";
+    assert!(told.contains(reason), "{told}");
     let listed = mail.mailhost.run(["usher", "user", "list"])?.stdout;
     assert!(listed.contains("no: disabled"), "{listed}");
+    assert!(
+        listed.contains("alice") && !listed.contains("alina"),
+        "{listed}"
+    );
     // Of one who is not disabled it is told; without the authority there is nothing to tell.
     let said = mail
         .mailhost
@@ -141,6 +149,9 @@ fn a_disabled_user_whom_certificates_would_admit_is_not_removed() -> Outcome {
     );
     mail.mailhost.run(["rm", authorities])?;
     mail.mailhost.run(["usher", "policy", "apply"])?;
+    mail.mailhost.run(rename)?;
+    let back = ["usher", "user", "rename", "alina", "alice"];
+    mail.mailhost.run(back)?;
     let said = mail.mailhost.run(remove)?.stdout;
     assert!(!said.contains("certificates"), "{said}");
     Ok(())
