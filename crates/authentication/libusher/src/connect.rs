@@ -26,9 +26,10 @@ const DECISION: Duration = Duration::from_secs(60);
 /// SYNs with options that it does not know.
 const TOKEN: Duration = Duration::from_secs(3);
 
-/// How long a signer is waited for that is being restarted, and how often it is tried.
+/// How long a daemon is waited for that is being restarted, and the pauses between attempts: doubled from the
+/// first to the longest, because an attempt at another host takes an element of the user's hash chain.
 const RESTART: Duration = Duration::from_secs(5);
-const RETRY: Duration = Duration::from_millis(20);
+const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(640));
 
 /// How long an announced connection may take: as long as its announcement lives on the server, which
 /// refuses it afterwards.
@@ -48,6 +49,13 @@ pub enum ConnectError {
         "cannot understand the signer's answer; are the library and the daemon of one version?"
     )]
     Protocol,
+    /// The server has admitted the connection and resets it: its keeper is being restarted and does not listen,
+    /// or another program on the way resets. Nothing was sent.
+    #[error(
+        "the server has admitted the connection and resets it; try again: its keeper may be restarting \
+         (`usher doctor` there), or a packet filter on the way resets connections to the service's port"
+    )]
+    NotListening,
     /// The connection itself failed although it was admitted.
     #[error("connecting: {0}")]
     Connect(io::Error),
@@ -77,6 +85,7 @@ impl ConnectError {
                 Refusal::NoPrivateKey | Refusal::AgentUnavailable => libc::ENOKEY,
                 _ => libc::EACCES,
             },
+            Self::NotListening => libc::EAGAIN,
             Self::NoSigner(_) => libc::ENETDOWN,
             Self::Protocol => libc::EPROTO,
             Self::Connect(error) => error.raw_os_error().unwrap_or(libc::EIO),
@@ -95,15 +104,56 @@ impl ConnectError {
 pub fn connect_by_user(host: &HostName, service: &ServiceName) -> Result<TcpStream, ConnectError> {
     // The kernel draws tokens for the real user, the signer answers the effective one.
     let draws = rustix::process::getuid() == rustix::process::geteuid();
+    let announced = || connect_announced(host.clone(), service.clone());
     if !draws {
-        return connect_announced(host.clone(), service.clone());
+        return outlast_restart(announced(), announced, patience(RESTART));
     }
     let failed = match tickets::connect(host, service) {
         Ok(connected) => return Ok(connected),
         Err(TokenError::Connect) => true,
         Err(TokenError::Draw) => false,
     };
-    connect_with_ticket(host.clone(), service.clone(), failed)
+    let first = connect_with_ticket(host.clone(), service.clone(), failed);
+    outlast_restart(first, announced, patience(RESTART))
+}
+
+/// Waits for a listener of the server that is being restarted: a granted connection that is refused is
+/// announced and tried again. connect(2) has failed then, so nothing was sent. `pause` waits, and returns
+/// whether there may be another attempt.
+fn outlast_restart(
+    first: Result<TcpStream, ConnectError>,
+    again: impl Fn() -> Result<TcpStream, ConnectError>,
+    mut pause: impl FnMut() -> bool,
+) -> Result<TcpStream, ConnectError> {
+    let mut outcome = first;
+    loop {
+        match outcome {
+            Err(ConnectError::Connect(error)) if is_refused(&error) => {}
+            outcome => return outcome,
+        }
+        if !pause() {
+            return Err(ConnectError::NotListening);
+        }
+        outcome = again();
+    }
+}
+
+fn is_refused(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionRefused
+}
+
+/// Pauses between attempts, for this long in all.
+fn patience(limit: Duration) -> impl FnMut() -> bool {
+    let until = Instant::now() + limit;
+    let mut next = RETRY.0;
+    move || {
+        let has_time = Instant::now() + next < until;
+        if has_time {
+            std::thread::sleep(next);
+            next = (next * 2).min(RETRY.1);
+        }
+        has_time
+    }
 }
 
 /// Asks the signer for an announcement.
@@ -169,9 +219,12 @@ pub fn connect_on_behalf(
         host: host.clone(),
         service: service.clone(),
     };
-    let signer = signer()?;
-    let (socket, answer) = announce(&signer, &request, Some(local))?;
-    finish(&signer, socket, answer)
+    let announced = || {
+        let signer = signer()?;
+        let (socket, answer) = announce(&signer, &request, Some(local))?;
+        finish(&signer, socket, answer)
+    };
+    outlast_restart(announced(), announced, patience(RESTART))
 }
 
 /// The uid of the user at the other end of `local`, a loopback connection that this process has accepted for
@@ -201,21 +254,22 @@ pub fn owner_at_the_proxy(
 }
 
 fn signer() -> Result<PacketSocket, ConnectError> {
-    let until = Instant::now() + RESTART;
-    let signer = loop {
-        match PacketSocket::connect(Path::new(paths::SIGNER_APPLICATIONS)) {
-            // Its socket is there, and it is not: another one replaces it.
-            Err(error)
-                if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < until =>
-            {
-                std::thread::sleep(RETRY);
-            }
-            outcome => break outcome.map_err(ConnectError::NoSigner)?,
-        }
-    };
+    let signer = connect_to(Path::new(paths::SIGNER_APPLICATIONS), patience(RESTART))
+        .map_err(ConnectError::NoSigner)?;
     set_socket_timeout(&signer, Timeout::Recv, Some(DECISION))
         .map_err(|error| ConnectError::NoSigner(error.into()))?;
     Ok(signer)
+}
+
+/// Connects to a daemon. If its socket is there and the daemon is not, another one replaces it: that is waited
+/// for.
+fn connect_to(path: &Path, mut pause: impl FnMut() -> bool) -> io::Result<PacketSocket> {
+    loop {
+        match PacketSocket::connect(path) {
+            Err(error) if is_refused(&error) && pause() => {}
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Makes a socket and asks the signer to announce it, for the user of a local connection if there is one.
@@ -370,6 +424,8 @@ fn wait_until_connected(socket: &OwnedFd, until: Instant) -> io::Result<()> {
 mod tests {
     use std::net::TcpListener;
 
+    use usher_daemon::packet::{Connectable, Senders, listen};
+
     use super::*;
 
     /// A connection to `server` that is under way.
@@ -414,6 +470,70 @@ mod tests {
         let _waiting: Vec<OwnedFd> = (0..3).map(|_| begin(server)).collect();
         let over = within(Duration::from_millis(1)).unwrap_err();
         assert_eq!(over.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn a_daemon_that_is_being_restarted_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("signer.sock");
+        let bind = || {
+            let (senders, connectable) = (Senders::Untold, Connectable::ByEverybody);
+            listen(&path, senders, connectable).unwrap()
+        };
+        // The socket of one that has ended.
+        drop(bind());
+        let gone = connect_to(&path, || false).unwrap_err();
+        assert!(is_refused(&gone), "{gone}");
+        let mut pauses = 0;
+        let mut next = None;
+        connect_to(&path, || {
+            pauses += 1;
+            if pauses == 3 {
+                next = Some(bind());
+            }
+            true
+        })
+        .unwrap();
+        drop(next);
+        assert_eq!(pauses, 3);
+        // One that never ran is not waited for.
+        let never = connect_to(&folder.path().join("other"), || panic!("waits"));
+        assert_eq!(never.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_granted_connection_that_is_refused_is_tried_again() {
+        // Bound and not listening: no other process can take the port meanwhile.
+        let server = socket_of(AddressFamily::INET).unwrap();
+        rustix::net::bind(&server, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = rustix::net::getsockname(&server).unwrap();
+        let address = SocketAddr::try_from(address).unwrap();
+        let attempts = std::cell::Cell::new(0);
+        let attempt = || {
+            attempts.set(attempts.get() + 1);
+            TcpStream::connect(address).map_err(ConnectError::Connect)
+        };
+        let mut pauses = 0;
+        let over = outlast_restart(attempt(), attempt, || {
+            pauses += 1;
+            pauses < 3
+        });
+        assert!(matches!(over, Err(ConnectError::NotListening)), "{over:?}");
+        assert_eq!((attempts.take(), pauses), (3, 3));
+        assert_eq!(ConnectError::NotListening.errno(), libc::EAGAIN);
+        let listens = || rustix::net::listen(&server, 1).is_ok();
+        outlast_restart(attempt(), attempt, listens).unwrap();
+        assert_eq!(attempts.take(), 2);
+        // Other failures and refusals are final.
+        let refused = || Err(ConnectError::Refused(Refusal::ClientPolicy));
+        let over = outlast_restart(refused(), attempt, || panic!("waits"));
+        assert!(matches!(over, Err(ConnectError::Refused(_))), "{over:?}");
+    }
+
+    #[test]
+    fn patience_ends() {
+        assert!(!patience(Duration::ZERO)());
+        assert!(patience(Duration::from_secs(3600))());
     }
 
     #[test]
