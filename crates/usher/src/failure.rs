@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use usher_base::UserName;
+use usher_base::{HostName, ServiceName, UserName};
 use usher_daemon::control::ControlError;
 use usher_local::error::ConfigurationError;
 use usher_local::requests::EndingView;
@@ -120,6 +120,17 @@ pub enum Failure {
          server)"
     )]
     Broken(io::Error),
+    /// The service's program has failed before it has sent anything.
+    #[error(
+        "the service's program ended {end} at once, before it sent anything. The administrator of \
+         {host} finds the reason in the journal there, and the failure in `usher who`: the program of \
+         the service {service}, its arguments and its environment in the policy of {host} may be wrong"
+    )]
+    ProgramFailed {
+        host: HostName,
+        service: ServiceName,
+        end: usher::ProgramEnd,
+    },
     /// The kernel refused something.
     #[error(transparent)]
     Kernel(#[from] usher_system::SystemError),

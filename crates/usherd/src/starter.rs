@@ -322,25 +322,32 @@ impl Office {
         });
         let mut event = None;
         if !birth.has_accepted
-            && let Some(waiting) = birth.newborn.accepted()
+            && let Some(accepted) = birth.newborn.accepted()
         {
             birth.has_accepted = true;
-            order.accepted(waiting);
-            event = Some(Event::Begun);
+            order.accepted(accepted.waiting);
+        }
+        let client = birth
+            .newborn
+            .accepted()
+            .and_then(|accepted| accepted.client);
+        let begun = Some(Event::Begun(client));
+        if birth.has_accepted {
+            event = begun;
         }
         let is_over = match progress {
             Progress::Made | Progress::Accepted if !is_late => false,
             Progress::Made | Progress::Accepted => {
                 birth.newborn.kill()?;
                 order.end(Event::Late);
-                event = Some(Event::Begun);
+                event = begun;
                 true
             }
             Progress::Executed => {
                 if !order.accepts {
                     order.end(Event::Over);
                 }
-                event = Some(Event::Begun);
+                event = begun;
                 true
             }
             Progress::Stillborn => {
@@ -361,7 +368,8 @@ impl Office {
             order.is_born(pid, birth.has_accepted);
             child.birth = None;
         }
-        if event == Some(Event::Begun) && std::mem::replace(&mut child.is_reported, true) {
+        if matches!(event, Some(Event::Begun(_))) && std::mem::replace(&mut child.is_reported, true)
+        {
             event = None;
         }
         let number = child.order;

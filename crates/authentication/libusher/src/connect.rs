@@ -13,6 +13,7 @@ use usher_base::{HostName, ServiceName};
 use usher_daemon::packet::PacketSocket;
 use usher_local::paths;
 use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
+use usher_proto::program_end::ProgramEnd;
 use usher_proto::refusal::Refusal;
 
 use crate::token::{draw_token, prefer_lasting_source, tell_program};
@@ -30,6 +31,9 @@ const TOKEN: Duration = Duration::from_secs(3);
 /// first to the longest, because an attempt at another host takes an element of the user's hash chain.
 const RESTART: Duration = Duration::from_secs(5);
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(640));
+
+/// How long the signer may take to say how a program has ended. It waits for a second itself.
+const REPORT: Duration = Duration::from_secs(3);
 
 /// How long an announced connection may take: as long as its announcement lives on the server, which
 /// refuses it afterwards.
@@ -253,10 +257,42 @@ pub fn owner_at_the_proxy(
     }
 }
 
-fn signer() -> Result<PacketSocket, ConnectError> {
-    let signer = connect_to(Path::new(paths::SIGNER_APPLICATIONS), patience(RESTART))
+/// How the service's program for a connection of the calling user has ended, if it ended at once and has
+/// failed, and the server says so. For a connection that has ended before anything has come from it; `client`
+/// is this host's end. The signer waits for the server's report for up to a second.
+///
+/// # Errors
+/// As [`connect_by_user`] when the signer is unavailable.
+pub fn how_ended(
+    host: &HostName,
+    service: &ServiceName,
+    client: SocketAddr,
+) -> Result<Option<ProgramEnd>, ConnectError> {
+    let request = LocalRequest::HowEnded {
+        host: host.clone(),
+        service: service.clone(),
+        client: SocketAddr::new(client.ip().to_canonical(), client.port()),
+    };
+    let signer = signer_within(REPORT, REPORT)?;
+    signer
+        .send(&request.encode(), &[])
         .map_err(ConnectError::NoSigner)?;
-    set_socket_timeout(&signer, Timeout::Recv, Some(DECISION))
+    match receive(&signer)? {
+        LocalReply::Ended(end) => Ok(end),
+        LocalReply::Refused(refusal) => Err(ConnectError::Refused(refusal)),
+        _ => Err(ConnectError::Protocol),
+    }
+}
+
+fn signer() -> Result<PacketSocket, ConnectError> {
+    signer_within(RESTART, DECISION)
+}
+
+/// The signer, which is waited for as long as `restart` and may take as long as `decision`.
+fn signer_within(restart: Duration, decision: Duration) -> Result<PacketSocket, ConnectError> {
+    let signer = connect_to(Path::new(paths::SIGNER_APPLICATIONS), patience(restart))
+        .map_err(ConnectError::NoSigner)?;
+    set_socket_timeout(&signer, Timeout::Recv, Some(decision))
         .map_err(|error| ConnectError::NoSigner(error.into()))?;
     Ok(signer)
 }
@@ -296,7 +332,10 @@ fn finish(
     let server = match answer {
         LocalReply::Ready { server } => server,
         LocalReply::Refused(refusal) => return Err(ConnectError::Refused(refusal)),
-        LocalReply::Finished | LocalReply::Ticket { .. } | LocalReply::Owner { .. } => {
+        LocalReply::Finished
+        | LocalReply::Ticket { .. }
+        | LocalReply::Owner { .. }
+        | LocalReply::Ended(_) => {
             return Err(ConnectError::Protocol);
         }
     };

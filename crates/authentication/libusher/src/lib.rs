@@ -32,9 +32,12 @@ mod service_error;
 mod table;
 mod token;
 
-pub use connect::{ConnectError, connect_by_user, connect_on_behalf, owner_at_the_proxy};
+pub use connect::{
+    ConnectError, connect_by_user, connect_on_behalf, how_ended, owner_at_the_proxy,
+};
 pub use service::{ByUserListener, ConnectionInfo, Reservation, UserListener, connection_info};
 pub use service_error::ServiceError;
 pub use token::draw_token;
 pub use usher_base::{HostName, ServiceName, UserName};
+pub use usher_proto::program_end::ProgramEnd;
 pub use usher_proto::refusal::Refusal;

@@ -20,8 +20,8 @@ use usher_system::sandbox::{Ability, NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_X
 
 use crate::paths;
 use crate::requests::{
-    Agents, Disable, Enable, Mac, MacLoad, MacRefusals, MacUnload, Peers, Prepare, Protection,
-    Recent, Reload, Sockets, Troubles, Who, WouldEnd,
+    Agents, Disable, Enable, Failures, Mac, MacLoad, MacRefusals, MacUnload, Peers, Prepare,
+    Protection, Recent, Reload, Sockets, Troubles, Who, WouldEnd,
 };
 use usher_daemon::control::Status;
 use usher_daemon::role::{Connectors, Duty, Role, Sandbox, Socket};
@@ -151,7 +151,7 @@ usher_daemon::roles! {
     }
 
     /// Keeps the users' keys and signs for them.
-    Signer answers [Status, Prepare, Reload, Disable, Enable, Agents] {
+    Signer answers [Status, Prepare, Reload, Disable, Enable, Agents, Failures] {
         name: "signer",
         account: Some("usher-signer"),
         sockets: &[

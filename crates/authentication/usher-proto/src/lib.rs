@@ -32,6 +32,7 @@ pub mod lending;
 pub mod local;
 pub mod log_record;
 pub mod opening;
+pub mod program_end;
 pub mod recorder;
 pub mod refusal;
 pub mod relay;
@@ -65,6 +66,7 @@ pub use lending::{FromLender, MAX_LENDING_PACKET, ToLender};
 pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 pub use log_record::{MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE};
 pub use opening::{Authentication, Opening};
+pub use program_end::ProgramEnd;
 pub use recorder::{
     Keep, MAX_RECORDER_PACKET, RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest,
 };

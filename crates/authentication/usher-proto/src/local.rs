@@ -3,7 +3,7 @@
 //! The kernel identifies the caller (SO_PEERCRED), never the packet. The socket to be bound and
 //! announced travels beside the request as a descriptor (SCM_RIGHTS).
 
-use crate::Refusal;
+use crate::{ProgramEnd, Refusal};
 use std::net::SocketAddr;
 use usher_base::codec::{messages, packets};
 use usher_base::{HostName, ServiceName};
@@ -58,6 +58,16 @@ messages! {
             /// Its service.
             service: ServiceName,
         },
+        /// How has the service's program for a connection ended, from which nothing has come? Answered
+        /// by [`LocalReply::Ended`], for connections of the asking user.
+        9 => HowEnded {
+            /// The service's host.
+            host: HostName,
+            /// The service.
+            service: ServiceName,
+            /// This host's end of the connection.
+            client: SocketAddr,
+        },
     }
 }
 
@@ -84,6 +94,8 @@ messages! {
             /// The user's number, in the initial user namespace.
             uid: u32,
         },
+        /// The answer to [`LocalRequest::HowEnded`]: none if the server has not said that it failed.
+        137 => Ended(end: Option<ProgramEnd>),
     }
 }
 

@@ -2,9 +2,11 @@
 //! and between the daemons of the server's host.
 
 use crate::chain::ChainElement;
+use crate::program_end::ProgramEnd;
 use crate::refusal::Granted;
 use crate::token::TokenKey;
 use crate::{CHAIN_ELEMENT_SIZE, Refusal, SessionId, TokenSlot};
+use std::net::SocketAddr;
 use usher_base::codec::{fields, messages};
 use usher_base::{CONNECTION_TUPLE_SIZE, ConnectionTuple};
 
@@ -90,6 +92,15 @@ messages! {
         133 => Reauthenticate {
             /// The session.
             session: SessionId,
+        },
+        /// The program for a connection of the session's user has ended at once, and has failed.
+        134 => ProgramEnded {
+            /// A session of the user at the service, from that host.
+            session: SessionId,
+            /// The client's end of the connection.
+            client: SocketAddr,
+            /// How it has ended.
+            end: ProgramEnd,
         },
     }
 }

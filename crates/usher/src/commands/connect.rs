@@ -1,7 +1,7 @@
 //! `usher connect HOST:SERVICE`: a pipe for scripts, tunnels and ProxyCommand.
 
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::str::FromStr;
 
@@ -49,6 +49,7 @@ pub fn name<N: FromStr<Err = NameError>>(text: &str) -> Result<N, Failure> {
 /// When the connection is refused or breaks; the received data may then be incomplete.
 pub fn run(destination: &Destination) -> Result<(), Failure> {
     let connection = connect_by_user(&destination.host, &destination.service)?;
+    let client = connection.local_addr().at("connection")?;
     connection.set_nonblocking(true).at("connection")?;
     rustix::net::sockopt::set_socket_oobinline(&connection, true)
         .map_err(io::Error::from)
@@ -59,7 +60,13 @@ pub fn run(destination: &Destination) -> Result<(), Failure> {
         // The other direction ends the program.
         let _ = send(&outgoing, sending);
     });
-    match receive(&connection, sending) {
+    let mut received = false;
+    let outcome = receive(&connection, sending, &mut received);
+    let stopped_unread = matches!(outcome, Err(Stopped::Unread));
+    if !received && !stopped_unread {
+        failed_at_once(destination, client)?;
+    }
+    match outcome {
         Ok(()) => Ok(()),
         Err(Stopped::Unread) => {
             // As if the reader had been connected itself, the server learns that there is no reader. A
@@ -68,6 +75,20 @@ pub fn run(destination: &Destination) -> Result<(), Failure> {
             Ok(())
         }
         Err(Stopped::Broken(error)) => Err(Failure::Broken(error.into())),
+    }
+}
+
+/// Fails if the server says that the service's program has ended at once, and has failed. A signer that does
+/// not answer changes nothing: then the connection's end is all that is known.
+fn failed_at_once(destination: &Destination, client: SocketAddr) -> Result<(), Failure> {
+    let Destination { host, service } = destination;
+    match usher::how_ended(host, service, client) {
+        Ok(Some(end)) => Err(Failure::ProgramFailed {
+            host: host.clone(),
+            service: service.clone(),
+            end,
+        }),
+        Ok(None) | Err(_) => Ok(()),
     }
 }
 
@@ -135,7 +156,7 @@ enum Stopped {
 }
 
 /// Copies received data to standard output until the end.
-fn receive(connection: &TcpStream, sending: &Sending) -> Result<(), Stopped> {
+fn receive(connection: &TcpStream, sending: &Sending, received: &mut bool) -> Result<(), Stopped> {
     let output = io::stdout();
     let output = output.as_fd();
     let mut way = Way::of(output);
@@ -156,7 +177,7 @@ fn receive(connection: &TcpStream, sending: &Sending) -> Result<(), Stopped> {
         };
         match carried {
             Ok(0) => break,
-            Ok(_) => {}
+            Ok(_) => *received = true,
             Err(Errno::AGAIN) => {
                 let mut full = [PollFd::from_borrowed_fd(output, PollFlags::OUT)];
                 wait(&mut full).map_err(Stopped::Broken)?;

@@ -159,6 +159,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     findings.extend(jobs.has(OFFERS).then(log::room));
     findings.extend(daemons::agents());
     findings.extend(daemons::services());
+    findings.extend(daemons::services_of_others());
     let runs_lsm = |finding: &Finding| finding.name == "LSM programs" && finding.works;
     let runs_lsm = findings.iter().any(runs_lsm);
     findings.extend(daemons::calls_of_governed_programs(runs_lsm));

@@ -1,9 +1,11 @@
-//! `usher who`: live sessions, connections and workers, or the sessions that ended last.
+//! `usher who`: live sessions, connections and workers, and failures of services, here and at other hosts; or
+//! the sessions that ended last.
 
+use serde::Serialize;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_daemon::clock::unix_time;
 use usher_daemon::control::ask;
-use usher_local::requests::{Recent, RecentView, Who, WhoView};
+use usher_local::requests::{FailureView, Failures, Recent, RecentView, Who, WhoView};
 use usher_local::roles;
 
 use crate::failure::Failure;
@@ -15,7 +17,7 @@ pub struct Filter {
     /// Only of this user
     #[arg(long, value_name = "NAME")]
     user: Option<UserName>,
-    /// Only from this client host; workers belong to no host
+    /// Only from this client host, or failures at this host; workers belong to no host
     #[arg(long, value_name = "NAME")]
     host: Option<HostName>,
     /// Only at this service
@@ -39,18 +41,51 @@ impl Filter {
             .retain(|one| self.has(&one.user, None, &one.service));
     }
 
+    fn of_failures(&self, failures: &mut Vec<FailureView>) {
+        failures.retain(|one| self.has(&one.user, Some(&one.host), &one.service));
+    }
+
     fn of_recent(&self, view: &mut RecentView) {
         view.ended
             .retain(|one| self.has(&one.user, Some(&one.host), &one.service));
     }
 }
 
+/// What the keeper says about this host's services, and the signer about those of others.
+#[derive(Serialize)]
+struct Both {
+    #[serde(flatten)]
+    live: Option<WhoView>,
+    failures: Vec<FailureView>,
+}
+
 /// Prints what is live.
+///
+/// # Errors
+/// When the keeper does not answer. Failures at other hosts are printed nevertheless.
 pub fn run(output: &Output, filter: &Filter) -> Result<(), Failure> {
-    let mut view = ask(roles::Keeper, &Who {})?;
-    filter.of_live(&mut view);
-    output.print(&view, || text(&view));
-    Ok(())
+    // A host that offers services only has no signer.
+    let of_others = ask(roles::Signer, &Failures {}).unwrap_or_default();
+    let mut failures = of_others.failures;
+    filter.of_failures(&mut failures);
+    let live = ask(roles::Keeper, &Who {}).map(|mut view| {
+        filter.of_live(&mut view);
+        view
+    });
+    let (live, failed) = match live {
+        Ok(live) => (Some(live), None),
+        Err(error) => (None, Some(error)),
+    };
+    let view = Both { live, failures };
+    if view.live.is_some() || !view.failures.is_empty() {
+        output.print(&view, || {
+            let live = view.live.as_ref().map(text);
+            let tables = live.into_iter().chain([failures_text(&view.failures)]);
+            let tables: Vec<String> = tables.filter(|table| !table.is_empty()).collect();
+            tables.join("\n")
+        });
+    }
+    failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// Prints the sessions that ended last.
@@ -179,6 +214,21 @@ fn troubles_text(view: &WhoView) -> String {
         "REASON",
     ];
     table(heading, rows)
+}
+
+/// The services of other hosts whose program has failed for users of this host.
+fn failures_text(failures: &[FailureView]) -> String {
+    let now = unix_time();
+    let rows = failures.iter().map(|failure| {
+        row![
+            failure.user,
+            failure.host,
+            failure.service,
+            format!("{} ago", age(now.saturating_sub(failure.at))),
+            format!("its program ended {} at once", failure.ended),
+        ]
+    });
+    table(["USER", "AT HOST", "SERVICE", "LAST", "NOT SERVED"], rows)
 }
 
 /// A duration, for people.

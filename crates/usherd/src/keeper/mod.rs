@@ -4,7 +4,8 @@
 //!
 //! Each of its rooms uses only those before it in this list:
 //! - `host`: this host's accounts and processes, and what its kernel enforces besides admission;
-//! - `queues`: listeners, and the workers that serve them. It reports accounts that are gone;
+//! - `queues`: listeners, and the workers that serve them. It reports accounts that are gone, and failed
+//!   connections;
 //! - `recording`: the way to the recorder;
 //! - `sessions`: opening, announcements, the clock, revocation, teardown;
 //! - `calls`: services' own processes become users.
@@ -26,7 +27,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
@@ -47,7 +47,7 @@ use calls::Calls;
 use host::Host;
 use host::destinations::Prepared;
 use queues::groups::{Groups, Layout};
-use queues::{LostAccount, Queues, Stored};
+use queues::{Queues, Reports, Stored};
 use recording::Recording;
 use sessions::Sessions;
 
@@ -90,7 +90,7 @@ pub fn run(
     let control = start.control()?;
     let [records, calls, handle] = start.sockets()?;
     let own_key = host_key.public();
-    let (keeper, lost) = Keeper::new(host, groups, own_key, limits);
+    let (keeper, reports) = Keeper::new(host, groups, own_key, limits);
     let restricted = keeper.admit_to(&keeper.host.configuration.get())?;
     let role = roles::Keeper::ROLE;
     usher_system::privileges::keep_and_pass_on(role.capabilities, role.passes_on)?;
@@ -124,7 +124,8 @@ pub fn run(
             () = upkeep(&keeper) => Ok(()),
             () = keeper.queues.watch_accounts() => Ok(()),
             () = keeper.queues.common.starter.keep_running() => Ok(()),
-            () = keeper.sessions.end_lost_accounts(lost) => Ok(()),
+            () = keeper.sessions.end_lost_accounts(reports.lost) => Ok(()),
+            () = keeper.sessions.tell_of_failures(reports.failed) => Ok(()),
             () = following.keep() => Ok(()),
             () = watchdog() => Ok(()),
         };
@@ -163,15 +164,15 @@ async fn upkeep(keeper: &Arc<Keeper>) {
 }
 
 impl Keeper {
-    /// Makes the rooms. Also returns the reports of lost accounts.
+    /// Makes the rooms. Also returns the reports of the queues.
     fn new(
         host: Host,
         groups: Groups,
         own_key: HostPublicKey,
         limits: &Limits,
-    ) -> (Arc<Self>, mpsc::Receiver<LostAccount>) {
+    ) -> (Arc<Self>, Reports) {
         let host = Arc::new(host);
-        let (queues, lost) = Queues::new(Arc::clone(&host), groups, limits.listeners);
+        let (queues, reports) = Queues::new(Arc::clone(&host), groups, limits.listeners);
         let queues = Arc::new(queues);
         let recording = Arc::new(Recording::new());
         let sessions = Arc::new(Sessions::new(
@@ -195,7 +196,7 @@ impl Keeper {
             following: Following::new(),
             taken: Mutex::default(),
         };
-        (Arc::new(keeper), lost)
+        (Arc::new(keeper), reports)
     }
 
     /// Sets a configuration in the kernel's tables. Returns the services that it restricts, for

@@ -20,6 +20,7 @@ use super::Signer;
 use super::announcement::{announce, withdraw};
 use super::binding::{address, bind};
 use super::closing::suspend;
+use super::failures::Subject;
 use super::gates::{self, Gated};
 use super::lease::{Lease, Use};
 use super::loans;
@@ -65,8 +66,26 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
         if ticket.is_none() && LocalRequest::decode(&bytes) == Ok(LocalRequest::Lend) {
             return loans::serve(signer, caller).await;
         }
-        if let Ok(LocalRequest::OwnerAtProxy { host, service }) = LocalRequest::decode(&bytes) {
-            return tell_owner(signer, &caller, &host, &service).await;
+        match LocalRequest::decode(&bytes) {
+            Ok(LocalRequest::OwnerAtProxy { host, service }) => {
+                return tell_owner(signer, &caller, &host, &service).await;
+            }
+            Ok(LocalRequest::HowEnded {
+                host,
+                service,
+                client,
+            }) => {
+                let uid = peer.uid;
+                let subject = Subject {
+                    uid,
+                    host,
+                    service,
+                    client,
+                };
+                let end = signer.failures.of(&subject).await;
+                return reply(&caller, &LocalReply::Ended(end)).await;
+            }
+            _ => {}
         }
         let descriptors = &caller.descriptors()[former_descriptors..];
         let (asked, socket) = match admit(signer, peer, &bytes, descriptors).await {
@@ -160,7 +179,10 @@ async fn admit<'a>(
             let uid = owner_at_the_proxy(signer, peer, local, &host, &service)?;
             (uid, host, service)
         }
-        LocalRequest::Done { .. } | LocalRequest::Lend | LocalRequest::OwnerAtProxy { .. } => {
+        LocalRequest::Done { .. }
+        | LocalRequest::Lend
+        | LocalRequest::OwnerAtProxy { .. }
+        | LocalRequest::HowEnded { .. } => {
             return Err(Refusal::Malformed);
         }
     };

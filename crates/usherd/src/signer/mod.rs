@@ -12,6 +12,7 @@ mod binding;
 mod callers;
 mod chains;
 mod closing;
+mod failures;
 mod gates;
 mod keys;
 mod lease;
@@ -39,11 +40,12 @@ use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_local::configuration::{Configuration, InForce, Stamp as StoredStamp};
 use usher_local::following::{Follower, Following};
-use usher_local::paths;
 use usher_local::requests::{
-    AgentView, Agents, AgentsView, Disable, Enable, Prepare, PreparedView, Reload, ReloadedView,
+    AgentView, Agents, AgentsView, Disable, Enable, FailuresView, Prepare, PreparedView, Reload,
+    ReloadedView,
 };
 use usher_local::roles;
+use usher_local::{paths, requests};
 use usher_policy::Policy;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
@@ -56,6 +58,7 @@ use crate::host_key::HostKey;
 use crate::ports::{ReservedPorts, of_proxy};
 use crate::start::{self, Attempt, Start, StartError};
 use chains::Chains;
+use failures::Failures;
 use keys::{Keys, Stamp};
 use lease::{Lease, Leases, Use};
 use loans::Loans;
@@ -86,6 +89,7 @@ struct Signer {
     names: Names,
     clocks: Clocks,
     relay: Arc<Relay>,
+    failures: Failures,
     /// Notified of every configuration that comes in force.
     reloaded: tokio::sync::Notify,
     /// The proxy's account, the only one that may ask on behalf of others.
@@ -118,6 +122,7 @@ impl Signer {
             names: Names::default(),
             clocks: Clocks::default(),
             relay: Arc::default(),
+            failures: Failures::default(),
             reloaded: tokio::sync::Notify::new(),
             proxy_uid,
         })
@@ -312,6 +317,13 @@ impl Answers<Agents> for Signer {
         Ok(AgentsView {
             agents: agents.collect(),
         })
+    }
+}
+
+impl Answers<requests::Failures> for Signer {
+    async fn answer(&self, _: requests::Failures) -> Result<FailuresView, Failed> {
+        let failures = self.failures.view();
+        Ok(FailuresView { failures })
     }
 }
 

@@ -1,12 +1,14 @@
-//! Authenticates users again when a server asks: sends another element of the session's chain, if
-//! the configuration in force still permits the session. Otherwise it does not answer, and the
+//! Notices of servers. Authenticates users again when a server asks: sends another element of the session's
+//! chain, if the configuration in force still permits the session. Otherwise it does not answer, and the
 //! server ends the session.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use usher_base::HostName;
 use usher_policy::Host;
+use usher_proto::program_end::ProgramEnd;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::{Notice, SessionRequest};
@@ -34,7 +36,31 @@ pub fn hear(signer: &Arc<Signer>, host: &HostName, notice: Notice) {
             signer.tickets.ended(session);
         }
         Notice::Reauthenticate { session } => reauthenticate(signer, host, session),
+        Notice::ProgramEnded {
+            session,
+            client,
+            end,
+        } => note_failure(signer, host, session, (client, end)),
     }
+}
+
+/// Notes that the program for a connection has failed, if the session is one of this host's users with the
+/// server.
+fn note_failure(
+    signer: &Arc<Signer>,
+    host: &HostName,
+    id: SessionId,
+    (client, end): (SocketAddr, ProgramEnd),
+) {
+    if let Some(pair) = signer.tickets.pair_of(host, id) {
+        return signer.failures.note(&pair.key, pair.uid, client, end);
+    }
+    let noting = Arc::clone(signer);
+    signer.sessions.for_each_of(host, move |key, session| {
+        if let Some(session) = session.as_ref().filter(|session| session.id == id) {
+            noting.failures.note(key, session.uid, client, end);
+        }
+    });
 }
 
 /// Answers a server that wants an element of this session. Does not wait for a session whose slot

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_kernel::ticket::{self, Ticket, TicketKey, Wanted};
 use usher_local::paths;
@@ -146,6 +147,15 @@ impl Tickets {
             .issued
             .get(&key)
             .map(|issued| issued.number)
+    }
+
+    /// The user and the service of a ticket's session with a host.
+    pub fn pair_of(&self, host: &HostName, session: SessionId) -> Option<Pair> {
+        let state = self.state.lock();
+        let mut issued = state.issued.values();
+        let found =
+            issued.find(|issued| issued.session == session && issued.pair.key.host == *host)?;
+        Some(found.pair.clone())
     }
 
     /// The right to request tokens now, if there is no ticket or one that could not be renewed, and

@@ -43,6 +43,14 @@ service wrongs {
   program "/bin/sh" "-c" "exit 89";
   listen 7112; style user; users mail; hosts laptop;
 }
+service killed {
+  program "/bin/sh" "-c" "kill -KILL $$";
+  listen 7113; style connection; users mail; hosts laptop;
+}
+service says {
+  program "/bin/sh" "-c" "echo served; exit 89";
+  listen 7114; style connection; users mail; hosts laptop;
+}
 "#;
 
 /// Ends at once when it is asked to. Its child takes its time and writes down that it had it, but for
@@ -75,7 +83,8 @@ pub fn troubled() -> Result<Mail, Box<dyn std::error::Error>> {
         service quits at mailhost port 7105; service crowded at mailhost port 7106; \
         service single at mailhost port 7107; service family at mailhost port 7108; \
         service helped at mailhost port 7109; service wrong at mailhost port 7110; \
-        service brief at mailhost port 7111; service wrongs at mailhost port 7112; }\n";
+        service brief at mailhost port 7111; service wrongs at mailhost port 7112; \
+        service killed at mailhost port 7113; service says at mailhost port 7114; }\n";
     mail.add_policies("troubled", TROUBLED, client)?;
     Ok(mail)
 }
@@ -116,6 +125,60 @@ fn the_status_of_a_program_that_ends_at_once_is_shown() -> Outcome {
     let ended = "worker ended service=brief";
     assert!(mail.keeper.wait_log(ended, PATIENCE)?);
     assert_eq!(trouble(&mail, "brief")?, None);
+    Ok(())
+}
+
+#[test]
+fn a_client_learns_how_its_program_has_ended_at_once() -> Outcome {
+    let mail = troubled()?;
+    let connect = |user: &str, service: &str| {
+        let destination = format!("mailhost:{service}");
+        let connect = mail.laptop.command(["usher", "connect", &destination]);
+        connect.user(user).run()
+    };
+    // Announced, and by a token; orderly ends, and resets of connections that wait.
+    for (service, ended) in [
+        ("wrong", "with status 89"),
+        ("wrong", "with status 89"),
+        ("killed", "by signal 9"),
+        ("wrongs", "with status 89"),
+    ] {
+        for user in ["alice", "bob"] {
+            let failed = connect(user, service)?;
+            assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+            let said = format!("the service's program ended {ended} at once");
+            assert!(failed.stderr.contains(&said), "{failed:?}");
+            let logged = format!("service={service} user={user}");
+            assert!(mail.signer.wait_log(&logged, PATIENCE)?, "{logged}");
+        }
+    }
+    // The twins: one that succeeds without a word, and one that fails after having served.
+    for (service, stdout) in [("brief", ""), ("says", "served\n")] {
+        let served = connect("alice", service)?;
+        let found = (served.status.code(), &*served.stdout, &*served.stderr);
+        assert_eq!(found, (Some(0), stdout, ""), "{service}");
+    }
+    let who = mail
+        .laptop
+        .command(["usher", "--json", "who", "--user", "bob"])
+        .run()?;
+    let who: Value = serde_json::from_str(&who.stdout)?;
+    let failures = who["failures"].as_array().ok_or("no list")?;
+    let shown: Vec<_> = failures
+        .iter()
+        .map(|one| (one["service"].as_str(), one["ended"].as_str()))
+        .collect();
+    let expected = [
+        ("wrong", "with status 89"),
+        ("killed", "by signal 9"),
+        ("wrongs", "with status 89"),
+    ]
+    .map(|(service, ended)| (Some(service), Some(ended)));
+    assert_eq!(shown, expected);
+    let doctor = mail.laptop.command(["usher", "doctor"]).run()?.stdout;
+    let said = "wrong of mailhost for bob: its program ended with status 89 at once";
+    assert!(doctor.contains(said), "{doctor}");
+    assert!(!doctor.contains("brief of mailhost"), "{doctor}");
     Ok(())
 }
 

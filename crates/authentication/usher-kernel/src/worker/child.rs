@@ -16,8 +16,12 @@ pub(super) const LISTEN_PID: &[u8] = b"LISTEN_PID=";
 /// First report of a child that takes the listener.
 pub(super) const ALIVE: u8 = 0xff;
 /// First report of a child that accepts a connection, once it has. The number of waiting
-/// connections follows.
+/// connections follows, and the client's [`Endpoint`].
 pub(super) const ACCEPTED: u8 = 0xfe;
+/// Bytes of an IPv6 address, IPv4-mapped for IPv4, and of a port; zeros for other families.
+pub(super) const ENDPOINT: usize = 18;
+/// The address and the port of a client.
+type Endpoint = [u8; ENDPOINT];
 /// Digits that the child may write there.
 pub(super) const PID_DIGITS: usize = 10;
 
@@ -144,14 +148,17 @@ impl Child<'_> {
                 return (Stage::NoNewPrivileges, errno());
             }
             if let Input::AcceptOne(_) = self.input {
-                let Some(connection) = self.take_connection() else {
+                let Some((connection, client)) = self.take_connection() else {
                     return (Stage::Accept, errno());
                 };
                 // The starter may have ended: the child still serves the connection.
                 let waiting = waiting(BorrowedFd::borrow_raw(LISTENER))
                     .unwrap_or(0)
                     .min(255) as u8;
-                if self.say(&[ACCEPTED, waiting]) && waiting > 0 {
+                let mut said = [0; 2 + ENDPOINT];
+                (said[0], said[1]) = (ACCEPTED, waiting);
+                said[2..].copy_from_slice(&client);
+                if self.say(&said) && waiting > 0 {
                     let one = 1_u64;
                     libc::write(BELL, (&raw const one).cast(), size_of::<u64>());
                 }
@@ -191,7 +198,7 @@ impl Child<'_> {
 
     /// Accepts the first waiting connection from an address that the worker serves, and resets those
     /// before it; none with errno if none waits.
-    unsafe fn take_connection(&self) -> Option<RawFd> {
+    unsafe fn take_connection(&self) -> Option<(RawFd, Endpoint)> {
         // SAFETY: system calls on this process's descriptors, with pointers to local variables.
         unsafe {
             loop {
@@ -200,8 +207,10 @@ impl Child<'_> {
                 if connection < 0 {
                     return None;
                 }
-                if self.serves(address_of(&peer)) {
-                    return Some(connection);
+                let client = endpoint_of(&peer);
+                let address = client.and_then(|client| client.first_chunk().copied());
+                if self.serves(address) {
+                    return Some((connection, client.unwrap_or([0; ENDPOINT])));
                 }
                 // The reset tells the client that it is refused; an orderly end would look like an answer.
                 let reset = libc::linger {
@@ -350,26 +359,28 @@ unsafe fn drop_capabilities() -> bool {
     }
 }
 
-/// The address of a socket's peer as an IPv6 address, IPv4-mapped for IPv4; none for other families.
-fn address_of(peer: &libc::sockaddr_storage) -> Option<[u8; 16]> {
+/// The endpoint of a socket's peer; none for other families than IPv6 and IPv4.
+fn endpoint_of(peer: &libc::sockaddr_storage) -> Option<Endpoint> {
     let place = (&raw const *peer).cast::<u8>();
+    let mut endpoint = [0; ENDPOINT];
     match i32::from(peer.ss_family) {
         libc::AF_INET6 => {
             // SAFETY: the storage is large and aligned enough for every family's structure, and this
             // family's is in it.
             let peer = unsafe { place.cast::<libc::sockaddr_in6>().read() };
-            Some(peer.sin6_addr.s6_addr)
+            endpoint[..16].copy_from_slice(&peer.sin6_addr.s6_addr);
+            endpoint[16..].copy_from_slice(&peer.sin6_port.to_ne_bytes());
         }
         libc::AF_INET => {
             // SAFETY: as above.
             let peer = unsafe { place.cast::<libc::sockaddr_in>().read() };
-            let mut mapped = [0; 16];
-            mapped[10..12].fill(0xff);
-            mapped[12..].copy_from_slice(&peer.sin_addr.s_addr.to_ne_bytes());
-            Some(mapped)
+            endpoint[10..12].fill(0xff);
+            endpoint[12..16].copy_from_slice(&peer.sin_addr.s_addr.to_ne_bytes());
+            endpoint[16..].copy_from_slice(&peer.sin_port.to_ne_bytes());
         }
-        _ => None,
+        _ => return None,
     }
+    Some(endpoint)
 }
 
 /// Accepts a waiting connection, and stores its peer's address; EAGAIN if there is none.

@@ -6,14 +6,16 @@
 
 use std::ffi::OsString;
 use std::marker::PhantomData;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use usher_base::DecodeError;
-use usher_base::codec::{self, Codec, List, Reader, address_bytes, fields, messages, put_string};
+use usher_base::codec::{
+    self, Codec, List, Reader, address_bytes, fields, messages, put_string, socket_address,
+};
 
 use super::reaping::Ended;
 use super::{Command, Entry, FileAccess, Stage};
@@ -21,7 +23,7 @@ use super::{Command, Entry, FileAccess, Stage};
 /// Largest request in bytes: the default limit of a packet socket, less its overhead.
 pub const MAX_REQUEST: usize = 180 * 1024;
 /// Size of a report in bytes.
-pub const REPORT_SIZE: usize = 24;
+pub const REPORT_SIZE: usize = 42;
 
 messages! {
     /// A message from the keeper.
@@ -235,9 +237,9 @@ pub struct Report {
 /// The content of a [`Report`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A worker exists: it is the user and has accepted its connection, or has executed its
-    /// program.
-    Begun,
+    /// A worker exists: it is the user and has accepted its connection, whose client's end this is, or
+    /// has executed its program.
+    Begun(Option<SocketAddr>),
     /// See [`super::Progress::Stillborn`]: workers of this order enter their cgroup themselves from
     /// now on.
     Stillborn,
@@ -263,7 +265,7 @@ impl Event {
     pub fn is_last(self) -> bool {
         !matches!(
             self,
-            Self::Begun | Self::Stillborn | Self::Ended(_) | Self::Pong
+            Self::Begun(_) | Self::Stillborn | Self::Ended(_) | Self::Pong
         )
     }
 }
@@ -273,7 +275,7 @@ impl Report {
     #[must_use]
     pub fn encode(&self) -> [u8; REPORT_SIZE] {
         let (kind, first, second) = match self.event {
-            Event::Begun => (1, 0, 0),
+            Event::Begun(_) => (1, 0, 0),
             Event::Over => (2, 0, 0),
             Event::Stillborn => (3, 0, 0),
             Event::Failed(stage, errno) => (4, stage as i32, errno),
@@ -291,7 +293,11 @@ impl Report {
         out[8..12].copy_from_slice(&self.pid.to_be_bytes());
         out[12..16].copy_from_slice(&i32::to_be_bytes(kind));
         out[16..20].copy_from_slice(&i32::to_be_bytes(first));
-        out[20..].copy_from_slice(&i32::to_be_bytes(second));
+        out[20..24].copy_from_slice(&i32::to_be_bytes(second));
+        if let Event::Begun(Some(client)) = self.event {
+            out[24..40].copy_from_slice(&address_bytes(client.ip()));
+            out[40..].copy_from_slice(&client.port().to_be_bytes());
+        }
         out
     }
 
@@ -303,10 +309,11 @@ impl Report {
         let kind = i32::read(&mut reader, "kind")?;
         let first = i32::read(&mut reader, "first")?;
         let second = i32::read(&mut reader, "second")?;
+        let (address, port) = (reader.array()?, reader.u16()?);
         reader.finish()?;
         let ended = |code, signal| Event::Ended(Ended { code, signal });
         let event = match kind {
-            1 => Event::Begun,
+            1 => Event::Begun(socket_address(address, port)),
             2 => Event::Over,
             3 => Event::Stillborn,
             4 => {
@@ -385,7 +392,8 @@ mod tests {
     fn reports_come_back_as_they_were_and_no_part_of_one_does() {
         let ended = |code, signal| Event::Ended(Ended { code, signal });
         for event in [
-            Event::Begun,
+            Event::Begun(None),
+            Event::Begun(Some(([192, 0, 2, 1], 40_000).into())),
             Event::Stillborn,
             Event::Pong,
             Event::Over,

@@ -36,7 +36,7 @@ use child::{Child, LISTEN_PID, PID_DIGITS};
 use files::Confinement;
 pub use files::FileAccess;
 pub use message::{Event, MAX_REQUEST, Order, REPORT_SIZE, Report, Request};
-pub use newborn::{Newborn, Progress};
+pub use newborn::{Accepted, Newborn, Progress};
 pub use reaping::{Ended, Ends, block_requests_to_end};
 
 /// Limit of the time that a child takes to execute its program.

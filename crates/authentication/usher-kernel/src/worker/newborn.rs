@@ -1,13 +1,15 @@
 //! A child that is becoming a worker, as its starter sees it.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
+use usher_base::codec::socket_address;
 
 use super::Stage;
-use super::child::{ACCEPTED, ALIVE};
+use super::child::{ACCEPTED, ALIVE, ENDPOINT};
 
 /// A child that has not executed its program.
 #[derive(Debug)]
@@ -16,6 +18,16 @@ pub struct Newborn {
     pub pid: u32,
     report: OwnedFd,
     said: Vec<u8>,
+}
+
+/// What a child says when it has accepted its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accepted {
+    /// The number of connections that wait besides, at most 255.
+    pub waiting: u8,
+    /// The client's end of its own, if that is one of IPv6 or IPv4. The child has said it as its user: to
+    /// be believed about this user only.
+    pub client: Option<SocketAddr>,
 }
 
 /// The progress of a child.
@@ -53,7 +65,7 @@ impl Newborn {
     /// # Errors
     /// Like read(2); `InvalidData` when the report is invalid.
     pub fn progress(&mut self) -> io::Result<Progress> {
-        let mut part = [0; 16];
+        let mut part = [0; 32];
         let over = loop {
             match rustix::io::read(&self.report, &mut part) {
                 Ok(0) => break true,
@@ -64,7 +76,8 @@ impl Newborn {
             }
         };
         let rest = match self.said.as_slice() {
-            [ACCEPTED, _, rest @ ..] | [ALIVE, rest @ ..] => rest,
+            [ACCEPTED, rest @ ..] => rest.get(1 + ENDPOINT..).ok_or(io::ErrorKind::InvalidData)?,
+            [ALIVE, rest @ ..] => rest,
             rest => rest,
         };
         Ok(match (rest.split_first(), over) {
@@ -79,14 +92,19 @@ impl Newborn {
         })
     }
 
-    /// The number of waiting connections, at most 255, when the child had accepted its own; none if
-    /// [`Newborn::progress`] has not seen it accept.
+    /// What the child had to say when it had accepted its connection; none if [`Newborn::progress`] has
+    /// not seen it accept.
     #[must_use]
-    pub fn accepted(&self) -> Option<u8> {
-        match self.said.as_slice() {
-            [ACCEPTED, waiting, ..] => Some(*waiting),
-            _ => None,
-        }
+    pub fn accepted(&self) -> Option<Accepted> {
+        let [ACCEPTED, waiting, rest @ ..] = self.said.as_slice() else {
+            return None;
+        };
+        let (address, rest) = rest.split_first_chunk()?;
+        let client = socket_address(*address, u16::from_be_bytes(*rest.first_chunk()?));
+        Some(Accepted {
+            waiting: *waiting,
+            client,
+        })
     }
 
     /// Kills a child that takes too long, for example because its user has stopped it, or because

@@ -74,7 +74,7 @@ fn attempt(command: &Command, input: Input<'_>, group: &Group) -> Result<Worker,
         }
     };
     let error = match report.event {
-        Event::Begun => return Ok(worker()),
+        Event::Begun(_) => return Ok(worker()),
         Event::NotMade(errno) => {
             return Err(SpawnError::Parent(io::Error::from_raw_os_error(errno)));
         }
@@ -113,7 +113,7 @@ fn make(
         rustix::event::poll(&mut ready, None).unwrap();
         let outcome = match newborn.progress().unwrap() {
             Progress::Made | Progress::Accepted => continue,
-            Progress::Executed => Event::Begun,
+            Progress::Executed => Event::Begun(None),
             Progress::Stillborn => Event::Stillborn,
             Progress::Failed(stage, errno) => Event::Failed(stage, errno),
         };

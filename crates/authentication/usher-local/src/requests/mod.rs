@@ -22,9 +22,9 @@ pub use protection::{
     TreatmentView,
 };
 pub use views::{
-    AgentView, AgentsView, CertificateView, ConnectionView, EndedView, EndingView, PreparedView,
-    RecentView, ReloadedView, SessionView, TroubleView, TroublesView, WhoView, WorkerView,
-    WouldEndView,
+    AgentView, AgentsView, CertificateView, ConnectionView, EndedView, EndingView, FailureView,
+    FailuresView, PreparedView, RecentView, ReloadedView, SessionView, TroubleView, TroublesView,
+    WhoView, WorkerView, WouldEndView,
 };
 
 usher_daemon::requests! {
@@ -45,6 +45,8 @@ usher_daemon::requests! {
     Who {} "who" -> WhoView,
     /// Asks for the users who sign by an ssh-agent.
     Agents {} "agents" -> AgentsView,
+    /// Asks for connections of this host's users whose program on the server has failed at once.
+    Failures {} "failures" -> FailuresView,
     /// Asks for the sessions that have ended last.
     Recent {} "recent" -> RecentView,
     /// Asks what keeps services from serving their users.

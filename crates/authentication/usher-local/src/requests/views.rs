@@ -73,6 +73,28 @@ pub struct TroubleView {
     pub over: bool,
 }
 
+/// The answer to [`super::Failures`].
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct FailuresView {
+    /// The last failure of each user at each service, oldest first.
+    pub failures: Vec<FailureView>,
+}
+
+/// A connection of a user of this host whose program on the server has ended at once, and has failed.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct FailureView {
+    /// The user.
+    pub user: UserName,
+    /// The server's host.
+    pub host: HostName,
+    /// The service.
+    pub service: ServiceName,
+    /// How the program has ended: "with status 89", "by signal 11".
+    pub ended: String,
+    /// When this host learned it, in seconds since 1970.
+    pub at: u64,
+}
+
 /// A user who signs by an ssh-agent.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct AgentView {

@@ -7,7 +7,7 @@ use usher_proto::{
     Announcement, Authentication, Authenticator, CallReply, CallRequest, Certified, ChainElement,
     ClientBody, ClientFrame, ConnectionInfo, FromLender, HostPublicKey, Keep, KeeperBody,
     KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_GROUPS, MAX_PUBLIC_KEY_SIZE,
-    MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Notice, Opening, Principals, RecorderReply,
+    MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Notice, Opening, Principals, ProgramEnd, RecorderReply,
     RecorderRequest, Refusal, RelayReply, RelayRequest, ReservationId, ServerFrame, SessionEnd,
     SessionId, SessionRequest, Statement, ToLender, TokenKey, TokenSlot, Verdict,
 };
@@ -156,11 +156,22 @@ fn answer() -> impl Strategy<Value = Verdict> {
     ]
 }
 
+fn program_end() -> impl Strategy<Value = ProgramEnd> {
+    any::<(bool, u8)>().prop_map(|(by_signal, number)| ProgramEnd { by_signal, number })
+}
+
 fn notice() -> impl Strategy<Value = Notice> {
     prop_oneof![
         (session(), refusal())
             .prop_map(|(session, reason)| Notice::SessionEnded { session, reason }),
         session().prop_map(|session| Notice::Reauthenticate { session }),
+        (session(), socket_address(), program_end()).prop_map(|(session, client, end)| {
+            Notice::ProgramEnded {
+                session,
+                client,
+                end,
+            }
+        }),
     ]
 }
 
@@ -254,6 +265,13 @@ pub fn local_request() -> impl Strategy<Value = LocalRequest> {
         (host_name(), service_name())
             .prop_map(|(host, service)| LocalRequest::OwnerAtProxy { host, service }),
         any::<bool>().prop_map(|connected| LocalRequest::Done { connected }),
+        (host_name(), service_name(), socket_address()).prop_map(|(host, service, client)| {
+            LocalRequest::HowEnded {
+                host,
+                service,
+                client,
+            }
+        }),
         Just(LocalRequest::Lend),
     ]
 }
@@ -287,6 +305,7 @@ pub fn local_reply() -> impl Strategy<Value = LocalReply> {
         Just(LocalReply::Finished),
         socket_address().prop_map(|server| LocalReply::Ticket { server }),
         any::<u32>().prop_map(|uid| LocalReply::Owner { uid }),
+        prop::option::of(program_end()).prop_map(LocalReply::Ended),
     ]
 }
 

@@ -4,8 +4,8 @@ use crate::common::{NOW, SESSION, announcement, connection, statement};
 use crate::inputs::{Inputs, common_to_all, variations};
 use usher_proto::{
     Authentication, Certified, KEEPER_RECORD_SIZE, Keep, KeeperBody, KeeperReply, KeeperRequest,
-    MAX_KEEPER_REQUEST, Notice, Opening, RecorderReply, RecorderRequest, Refusal, SessionEnd,
-    SessionId, SessionRequest, TokenKey, TokenSlot,
+    MAX_KEEPER_REQUEST, Notice, Opening, ProgramEnd, RecorderReply, RecorderRequest, Refusal,
+    SessionEnd, SessionId, SessionRequest, TokenKey, TokenSlot,
 };
 
 fn authentication(certificate: Option<Certified>) -> Box<Authentication> {
@@ -113,6 +113,17 @@ pub fn keeper() -> Inputs {
         (
             "reauthenticate-wanted",
             notice(Notice::Reauthenticate { session }),
+        ),
+        (
+            "program-ended",
+            notice(Notice::ProgramEnded {
+                session,
+                client: connection().client,
+                end: ProgramEnd {
+                    by_signal: true,
+                    number: 11,
+                },
+            }),
         ),
     ] {
         inputs.extend(variations(

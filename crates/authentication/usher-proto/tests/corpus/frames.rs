@@ -2,7 +2,7 @@
 
 use crate::common::{SESSION, client_frames, connection, server_key};
 use crate::inputs::{Inputs, common_to_all, variations};
-use usher_proto::{Notice, Refusal, RelayReply, RelayRequest, ServerFrame, TokenSlot};
+use usher_proto::{Notice, ProgramEnd, Refusal, RelayReply, RelayRequest, ServerFrame, TokenSlot};
 
 pub fn client() -> Inputs {
     let mut inputs = common_to_all(8192);
@@ -77,6 +77,19 @@ pub fn server() -> Inputs {
         "reauthenticate",
         reauthenticate.encode()[4..].to_vec(),
         &[("with-request", 8, 1)],
+    ));
+    let ended = ServerFrame::Notice(Notice::ProgramEnded {
+        session: SESSION,
+        client: connection().client,
+        end: ProgramEnd {
+            by_signal: false,
+            number: 89,
+        },
+    });
+    inputs.extend(variations(
+        "program-ended",
+        ended.encode()[4..].to_vec(),
+        &[("with-request", 8, 1), ("neither", 43, 2)],
     ));
     inputs
 }

@@ -3,8 +3,8 @@
 use crate::common::{NOW, connection, statement, user_key};
 use crate::inputs::{Inputs, common_to_all, variations};
 use usher_proto::{
-    CallReply, CallRequest, ConnectionInfo, FromLender, LocalReply, LocalRequest, Refusal,
-    ReservationId, ToLender,
+    CallReply, CallRequest, ConnectionInfo, FromLender, LocalReply, LocalRequest, ProgramEnd,
+    Refusal, ReservationId, ToLender,
 };
 
 pub fn local() -> Inputs {
@@ -53,6 +53,29 @@ pub fn local() -> Inputs {
         ticket.encode(),
         &[("port-zero", 19, 0)],
     ));
+    let how = LocalRequest::HowEnded {
+        host: "mailhost".parse().unwrap(),
+        service: "imap".parse().unwrap(),
+        client: connection().client,
+    };
+    inputs.extend(variations(
+        "how-ended",
+        how.encode(),
+        &[("service-length-huge", 11, 255)],
+    ));
+    for (name, end) in [
+        (
+            "ended",
+            Some(ProgramEnd {
+                by_signal: false,
+                number: 89,
+            }),
+        ),
+        ("ended-unknown", None),
+    ] {
+        let ended = LocalReply::Ended(end).encode();
+        inputs.extend(variations(name, ended, &[]));
+    }
     inputs
 }
 

@@ -4,8 +4,8 @@ use usher_base::DecodeError;
 use usher_proto::{
     AgentAnswer, Authentication, FromLender, Keep, LocalReply, LocalRequest, MAX_FRAME,
     MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_SIGNATURE_SIZE,
-    MAX_STATEMENT_SIZE, Opening, RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest, Refusal,
-    RelayReply, RelayRequest, SessionEnd, SessionId, ToLender, agent,
+    MAX_STATEMENT_SIZE, Opening, ProgramEnd, RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest,
+    Refusal, RelayReply, RelayRequest, SessionEnd, SessionId, ToLender, agent,
 };
 
 use crate::common::{self, connection};
@@ -35,6 +35,17 @@ fn local_packets_are_as_documented() {
     assert_eq!(owner.encode(), b"\x01\x08\x08mailhost\x04imap");
     let uid = LocalReply::Owner { uid: 1000 };
     assert_eq!(uid.encode(), [1, 136, 0, 0, 3, 232]);
+    let how = LocalRequest::HowEnded {
+        host: "mailhost".parse().unwrap(),
+        service: "imap".parse().unwrap(),
+        client: connection().client,
+    };
+    let how = how.encode();
+    assert_eq!(how[..16], b"\x01\x09\x08mailhost\x04imap"[..]);
+    assert_eq!(LocalReply::Ended(None).encode(), [1, 137, 0]);
+    let (by_signal, number) = (true, 11);
+    let end = ProgramEnd { by_signal, number };
+    assert_eq!(LocalReply::Ended(Some(end)).encode(), [1, 137, 1, 1, 11]);
     let ready = LocalReply::Ready {
         server: connection().server,
     }

@@ -1,11 +1,15 @@
 //! The daemons: whether they run and can do their work.
 
+use usher_daemon::clock::unix_time;
 use usher_daemon::control::{self, Status, StatusView, ask, ask_each};
 use usher_daemon::role::Role;
 use usher_local::requests::{self, ProtectionView};
 use usher_local::roles::{self, OFFERS, PROTECTS, REACHES, ROLES};
 
 use super::{Finding, Jobs};
+
+/// How long a failure at another host is shown, in seconds.
+const SHOWN: u64 = 3600;
 
 /// The state of every daemon that a host may run.
 pub fn all(jobs: &Jobs) -> Vec<Finding> {
@@ -78,6 +82,31 @@ pub fn services() -> Option<Finding> {
     (!told.is_empty()).then(|| {
         let need = "serving the users of these services";
         Finding::optional("services", Some(OFFERS), need, (false, told.join("; ")))
+    })
+}
+
+/// Services of other hosts whose program has failed for users of this host within the last hour; none if there
+/// are none, or the signer does not run.
+pub fn services_of_others() -> Option<Finding> {
+    let failures = ask(roles::Signer, &requests::Failures {}).ok()?.failures;
+    let from = unix_time().saturating_sub(SHOWN);
+    let told: Vec<String> = failures
+        .iter()
+        .filter(|failure| failure.at >= from)
+        .map(|failure| {
+            format!(
+                "{} of {} for {}: its program ended {} at once",
+                failure.service, failure.host, failure.user, failure.ended
+            )
+        })
+        .collect();
+    (!told.is_empty()).then(|| {
+        let outcome = (
+            false,
+            format!("{} (`usher who` there says more)", told.join("; ")),
+        );
+        let need = "users of this host to be served";
+        Finding::optional("services of other hosts", Some(REACHES), need, outcome)
     })
 }
 

@@ -19,6 +19,7 @@ mod stored;
 mod troubles;
 
 use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -34,6 +35,7 @@ use usher_kernel::cgroup::Group;
 use usher_local::checked::Checked;
 use usher_local::requests::WorkerView;
 use usher_policy::{ServedBy, Service};
+use usher_proto::program_end::ProgramEnd;
 use usher_proto::refusal::Refusal;
 
 use super::host::Host;
@@ -56,7 +58,7 @@ const GONE: Duration = Duration::from_secs(10);
 /// The key of a queue: service id and user id.
 pub type Key = (u32, u32);
 
-/// Accounts that may be reported as lost before the first report is read.
+/// Accounts that may be reported as lost, and connections as failed, before the first report is read.
 const REPORTS: usize = 64;
 
 /// The queues.
@@ -82,6 +84,7 @@ pub struct Common {
     all: Mutex<HashMap<Key, Arc<Queue>>>,
     leaving: Leaving,
     lost: mpsc::Sender<LostAccount>,
+    failed: mpsc::Sender<FailedConnection>,
     /// Users whose accounts were missing when they were needed.
     suspects: Mutex<HashSet<UserName>>,
     /// The number of accounts about which the name service does not answer.
@@ -96,7 +99,32 @@ pub struct LostAccount {
     pub refusal: Refusal,
 }
 
+/// A report that the program for a user's connection has ended at once, and has failed.
+pub struct FailedConnection {
+    /// The user at the service.
+    pub key: Key,
+    /// The client's end of the connection.
+    pub client: SocketAddr,
+    /// How the program has ended.
+    pub end: ProgramEnd,
+}
+
+/// The reports of the queues, each to be read for ever.
+pub struct Reports {
+    pub lost: mpsc::Receiver<LostAccount>,
+    pub failed: mpsc::Receiver<FailedConnection>,
+}
+
 impl Common {
+    /// Reports a failed connection, unless too many are reported already: a client that does not learn the
+    /// reason sees the connection's end, as always.
+    fn report_failed(&self, key: Key, client: SocketAddr, end: ProgramEnd) {
+        let report = FailedConnection { key, client, end };
+        if self.failed.try_send(report).is_err() {
+            tracing::debug!(%client, "a client does not learn how its program has ended");
+        }
+    }
+
     /// Forgets a removed queue without processes, and its group, unless another queue of the user at the
     /// service has it.
     fn forget_left(&self, queue: &Arc<Queue>) {
@@ -168,10 +196,14 @@ impl Leaving {
 }
 
 impl Queues {
-    /// No queues yet, and never more than `most`; workers live in `groups`. Also returns the reports of
-    /// lost accounts.
-    pub fn new(host: Arc<Host>, groups: Groups, most: u32) -> (Self, mpsc::Receiver<LostAccount>) {
-        let (lost, reports) = mpsc::channel(REPORTS);
+    /// No queues yet, and never more than `most`; workers live in `groups`. Also returns their reports.
+    pub fn new(host: Arc<Host>, groups: Groups, most: u32) -> (Self, Reports) {
+        let (lost, of_lost) = mpsc::channel(REPORTS);
+        let (failed, of_failed) = mpsc::channel(REPORTS);
+        let reports = Reports {
+            lost: of_lost,
+            failed: of_failed,
+        };
         let common = Common {
             host,
             groups,
@@ -181,6 +213,7 @@ impl Queues {
             all: Mutex::default(),
             leaving: Leaving::default(),
             lost,
+            failed,
             suspects: Mutex::default(),
             unanswered: AtomicUsize::new(0),
         };

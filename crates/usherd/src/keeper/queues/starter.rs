@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command as Program, Stdio};
@@ -206,7 +207,7 @@ impl Starter {
                 }
                 return;
             }
-            Event::Begun => {
+            Event::Begun(_) => {
                 let (sender, receiver) = oneshot::channel();
                 state.ends.insert(report.pid, sender);
                 end = Some(receiver);
@@ -252,7 +253,7 @@ impl Starter {
     }
 
     /// Starts workers in a group, to serve a listener. Calls `begun` for each as soon as it is the user
-    /// and has accepted its connection, or has executed its program. Returns when the order is over.
+    /// and has accepted its connection, whose client's end is passed on, or has executed its program. Returns when the order is over.
     /// `epoch` is the [`Starter::epoch`] from before the policy was read that the order follows; the
     /// order gets its number here.
     ///
@@ -265,7 +266,7 @@ impl Starter {
         epoch: u64,
         group: &Group,
         listener: BorrowedFd<'_>,
-        mut begun: impl FnMut(u32, WorkersEnd),
+        mut begun: impl FnMut(u32, Option<SocketAddr>, WorkersEnd),
     ) -> Result<(), SpawnError> {
         order.command.check()?;
         let parent = |error| SpawnError::Parent(io::Error::other(error));
@@ -309,9 +310,10 @@ impl Starter {
         let mut workers = 0_u64;
         while let Some((report, end)) = steps.recv().await {
             match report.event {
-                Event::Begun => {
+                Event::Begun(client) => {
                     workers += 1;
-                    end.into_iter().for_each(|end| begun(report.pid, end));
+                    end.into_iter()
+                        .for_each(|end| begun(report.pid, client, end));
                 }
                 Event::Stillborn => group.note_killed_newborn(),
                 Event::Over if workers == 0 => return Err(SpawnError::NothingWaiting),
@@ -401,14 +403,20 @@ mod tests {
         starter.end_orders();
         let next = || Request::decode(&theirs.receive(MAX_REQUEST).unwrap().bytes).unwrap();
         assert!(matches!(next(), Request::End));
-        let refused = starter.start(example(2001), former, &group, listener.as_fd(), |_, _| {});
+        let refused = starter.start(
+            example(2001),
+            former,
+            &group,
+            listener.as_fd(),
+            |_, _, _| {},
+        );
         assert!(matches!(refused.await, Err(SpawnError::NothingWaiting)));
         let present = starter.start(
             example(2001),
             former + 1,
             &group,
             listener.as_fd(),
-            |_, _| {},
+            |_, _, _| {},
         );
         let replied = async {
             tokio::task::yield_now().await;

@@ -6,6 +6,7 @@
 
 mod announced;
 mod connections;
+mod failures;
 mod info;
 mod open;
 mod requests;

@@ -73,7 +73,7 @@ impl Queue {
     pub fn take_in(self: &Arc<Self>, pid: u32, pidfd: OwnedFd) -> Result<(), Refusal> {
         tracing::info!(service = %self.service, user = %self.account.name,
             uid = self.account.uid, pid, "process has become the user");
-        let is_worker = self.enlist(pid, Exit::Other(pidfd));
+        let is_worker = self.enlist(pid, None, Exit::Other(pidfd));
         let mut state = self.state.lock();
         state.starting = state.starting.saturating_sub(1);
         if is_worker {
@@ -135,7 +135,11 @@ impl Queue {
                     "worker of an earlier starter goes on");
                 // A worker of an earlier keeper has run for longer than this one.
                 let since = process.since();
-                self.state.lock().workers.push(Running { pid, since });
+                self.state.lock().workers.push(Running {
+                    pid,
+                    since,
+                    client: None,
+                });
                 tokio::spawn(reap(Arc::clone(self), pid, Exit::Other(process.pidfd)));
             }
         }

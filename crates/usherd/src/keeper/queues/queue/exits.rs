@@ -12,6 +12,7 @@ use usher_daemon::packet_async::register;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::Ended;
 use usher_policy::{Service, Style};
+use usher_proto::program_end::ProgramEnd;
 
 use super::adoption::processes;
 use super::{GRACE, Queue, State};
@@ -181,12 +182,8 @@ impl Queue {
 }
 
 /// How a program has failed, as far as its end says; none: it has not.
-pub(super) fn failure(end: Ended) -> Option<String> {
-    match (end.code, end.signal) {
-        (Some(0), _) | (None, None) => None,
-        (Some(code), _) => Some(format!("with status {code}")),
-        (None, Some(signal)) => Some(format!("by signal {signal}")),
-    }
+pub(super) fn failure(end: Ended) -> Option<ProgramEnd> {
+    ProgramEnd::failure(end.code, end.signal)
 }
 
 /// Waits for a worker's end, and ends its left-over processes if it was the user's last.
@@ -203,6 +200,7 @@ pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: Exit) {
     let mut state = queue.state.lock();
     let running = state.workers.iter().find(|running| running.pid == pid);
     let ran = running.map(|running| running.since.elapsed());
+    let client = running.and_then(|running| running.client);
     state.last_end = ended.ok().flatten();
     // What serves the whole queue is judged by what it leaves waiting there.
     let is_judged_here = !state.one_for_all && !state.stopped;
@@ -217,6 +215,9 @@ pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: Exit) {
         tracing::warn!(service = %queue.service, user = %queue.account.name, reason,
             "a connection was not served");
         queue.common.troubles.failed(&queue, &reason);
+        if let Some(client) = client {
+            queue.common.report_failed(queue.key, client, how);
+        }
     }
     queue.ended.notify_waiters();
 }

@@ -7,7 +7,7 @@ mod origins;
 mod serving;
 
 use std::collections::{BTreeSet, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -86,6 +86,8 @@ struct State {
 pub struct Running {
     pub pid: u32,
     pub since: Instant,
+    /// The client's end of its connection, if it has one and this keeper's starter has made it.
+    pub client: Option<SocketAddr>,
 }
 
 /// The reason why no worker was started.
@@ -252,10 +254,10 @@ impl Queue {
         epoch: u64,
         session: Option<&Session>,
     ) -> Result<(), StartError> {
-        let begun = |pid, end| {
+        let begun = |pid, client, end| {
             tracing::info!(service = %self.service, user = %self.account.name,
                 uid = self.account.uid, pid, "worker started");
-            self.enlist(pid, Exit::Worker(end));
+            self.enlist(pid, client, Exit::Worker(end));
         };
         let starter = session.map_or(&self.common.starter, |session| &session.starter);
         let (group, listener) = (&self.group, self.listener.as_fd());
@@ -300,11 +302,12 @@ impl Queue {
 
     /// Counts a worker until it ends. Returns false if the queue was removed meanwhile and its
     /// processes are killed.
-    fn enlist(self: &Arc<Self>, pid: u32, end: Exit) -> bool {
+    fn enlist(self: &Arc<Self>, pid: u32, client: Option<SocketAddr>, end: Exit) -> bool {
         let mut state = self.state.lock();
         state.workers.push(Running {
             pid,
             since: Instant::now(),
+            client,
         });
         state.last_used = Some(Instant::now());
         let stopped = state.stopped;

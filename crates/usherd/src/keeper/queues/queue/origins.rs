@@ -147,7 +147,7 @@ impl Queue {
     }
 
     /// The connections that wait, oldest first.
-    fn waiting_connections(&self) -> Vec<usher_base::ConnectionTuple> {
+    pub(super) fn waiting_connections(&self) -> Vec<usher_base::ConnectionTuple> {
         let mut rows = match self.common.host.admission.admissions() {
             Ok(rows) => rows,
             Err(error) => {

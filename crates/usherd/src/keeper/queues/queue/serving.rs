@@ -12,6 +12,7 @@ use usher_daemon::packet_async::register;
 use usher_kernel::listener;
 use usher_kernel::worker::SpawnError;
 use usher_policy::{ServedBy, Service, Style};
+use usher_proto::program_end::ProgramEnd;
 use usher_proto::refusal::Refusal;
 
 use super::exits::failure;
@@ -34,12 +35,15 @@ const LOOK: Duration = Duration::from_millis(500);
 struct Failures {
     count: u32,
     reason: String,
+    /// How the program has ended, if that was the last one.
+    end: Option<ProgramEnd>,
 }
 
 impl Failures {
-    fn add(&mut self, reason: String) {
+    fn add(&mut self, reason: String, end: Option<ProgramEnd>) {
         self.count = self.count.saturating_add(1);
         self.reason = reason;
+        self.end = end;
     }
 
     /// The time until the next attempt.
@@ -79,7 +83,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
             return;
         }
         if let Err(error) = queue.connection_waits().await {
-            failures.add(format!("waiting for connections: {error}"));
+            failures.add(format!("waiting for connections: {error}"), None);
             tracing::error!(service = %queue.service, user = %queue.account.name, %error,
                 "cannot wait for connections");
             continue;
@@ -117,6 +121,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
                 }
             }
         };
+        let mut end = None;
         let failed = match outcome {
             Ok(()) if service.style == Style::User => {
                 queue.see_through(&mut failures).await;
@@ -124,9 +129,8 @@ pub(super) async fn serve(queue: Arc<Queue>) {
                 match queue.has_accepted(before, begun) {
                     true => None,
                     false => {
-                        let end = queue.state.lock().last_end;
-                        let how = end.and_then(failure);
-                        let how = how.map_or_else(String::new, |how| format!(" {how}"));
+                        end = queue.state.lock().last_end.and_then(failure);
+                        let how = end.map_or_else(String::new, |how| format!(" {how}"));
                         Some(format!(
                             "it ends{how} without accepting the connections that wait"
                         ))
@@ -172,7 +176,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
             }
             Some(reason) => {
                 queue.common.troubles.failed(&queue, &reason);
-                failures.add(reason);
+                failures.add(reason, end);
                 let pause = failures.pause();
                 tracing::error!(service = %queue.service, user = %queue.account.name,
                     error = failures.reason, ?pause, "cannot start a worker");
@@ -227,6 +231,9 @@ async fn rest(queue: &Queue, failures: &Failures) {
     let until = Instant::now() + failures.pause();
     loop {
         if failures.refuse() && queue.has_waiting() {
+            if let Some(end) = failures.end {
+                queue.report_waiting(end);
+            }
             queue.refuse_waiting(&failures.reason);
         }
         let left = until.saturating_duration_since(Instant::now());
@@ -312,6 +319,14 @@ impl Queue {
         since.get_or_insert_with(Instant::now).elapsed() < WAITING
     }
 
+    /// Reports to the clients of the connections that wait how the program has failed that did not take
+    /// them.
+    fn report_waiting(&self, end: ProgramEnd) {
+        for connection in self.waiting_connections() {
+            self.common.report_failed(self.key, connection.client, end);
+        }
+    }
+
     /// Resets all connections that wait.
     fn refuse_waiting(&self, reason: &str) {
         let connections = self.waiting();
@@ -338,12 +353,12 @@ mod tests {
         let mut waited = Duration::ZERO;
         while !failures.refuse() {
             waited += failures.pause();
-            failures.add(String::new());
+            failures.add(String::new(), None);
         }
         assert!(waited < Duration::from_secs(1), "{waited:?}");
         for _ in 0..40 {
             let before = failures.pause();
-            failures.add(String::new());
+            failures.add(String::new(), None);
             assert!(failures.pause() >= before);
         }
         assert_eq!(failures.pause(), PAUSE.1);

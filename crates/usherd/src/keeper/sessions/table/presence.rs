@@ -108,6 +108,12 @@ impl Presences {
         })
     }
 
+    /// The newest live session of a user at a service from a host.
+    pub fn newest(&self, key: Key, host: &HostName) -> Option<SessionId> {
+        let all = self.all.lock();
+        all.get(&key)?.get(host)?.live.back().copied()
+    }
+
     /// Whether a user has a live session at a service, from any host.
     pub fn has_live(&self, key: Key) -> bool {
         let all = self.all.lock();
@@ -210,7 +216,10 @@ mod tests {
         let [first, second] = [1, 2].map(|number| SessionId::from_bytes([number; _]));
         presences.enter(first, &here, 1);
         presences.enter(second, &there, 2);
+        assert_eq!(presences.newest((1, 1000), &here.host), Some(first));
         presences.leave(&first, &here);
+        assert_eq!(presences.newest((1, 1000), &here.host), None);
+        assert_eq!(presences.newest((1, 1000), &there.host), Some(second));
         assert!(presences.has_live((1, 1000)) && !presences.has_live((1, 1001)));
         presences.leave(&second, &there);
         assert!(!presences.has_live((1, 1000)));
