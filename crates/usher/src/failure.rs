@@ -102,7 +102,10 @@ pub enum Failure {
     #[error("{path}: {error}{}", needs_root(.error))]
     File { path: PathBuf, error: io::Error },
     /// This host does not know the user.
-    #[error("this host does not know the user {0}; add one with `usher user add {0}`")]
+    #[error(
+        "this host does not know the user {0}; `usher user list` shows whom it knows, and `usher user add \
+         {0}` adds one"
+    )]
     UnknownUser(UserName),
     /// A host with this name already exists.
     #[error("{0} already exists; edit it, or remove it first")]

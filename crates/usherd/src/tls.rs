@@ -1,6 +1,7 @@
 //! TLS 1.3 between hosts with raw public keys (RFC 7250): a host *is* its Ed25519 key, as in
 //! OpenSSH's known_hosts; no certificate authority, no names to check, no resumption.
 
+use std::io;
 use std::sync::Arc;
 
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
@@ -13,8 +14,8 @@ use rustls::server::AlwaysResolvesServerRawPublicKeys;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
-    SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName,
+    Error, ServerConfig, SignatureScheme,
 };
 use usher_proto::host_key::HostPublicKey;
 
@@ -78,6 +79,25 @@ pub fn client_config(
 pub fn peer_key(certificates: Option<&[CertificateDer<'_>]>) -> Option<HostPublicKey> {
     let [key] = certificates? else { return None };
     HostPublicKey::from_spki_der(key.as_ref()).ok()
+}
+
+/// A failed handshake, for people: most fail because a policy lacks a key.
+#[must_use]
+pub fn explained(error: &io::Error) -> String {
+    let cause = error
+        .get_ref()
+        .and_then(|cause| cause.downcast_ref::<Error>());
+    match cause {
+        Some(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)) => {
+            "its key is not the `key` of a `host` block of that host in the policy here".into()
+        }
+        Some(Error::AlertReceived(AlertDescription::AccessDenied)) => {
+            "it refuses this host's key, which is not the `key` of a `host` block of this host in the \
+             policy there"
+                .into()
+        }
+        _ => error.to_string(),
+    }
 }
 
 fn provider() -> Arc<CryptoProvider> {

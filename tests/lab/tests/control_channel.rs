@@ -61,7 +61,8 @@ fn who_is_no_known_host_gets_no_channel() -> Result {
         let outcome = Channel::connect(from, mailhost, &Identity::fresh());
         assert!(outcome.is_err(), "an unknown key is let in");
         let address = format!("address={}", from.ipv4());
-        heard.line(verifier, &["refused a control connection", &address])?;
+        let why = "its key is not the `key` of a `host` block";
+        heard.line(verifier, &["refused a control connection", &address, why])?;
     }
     // A known key, another protocol.
     for protocol in [b"usher/2".as_slice(), b"http/1.1", b"imap"] {

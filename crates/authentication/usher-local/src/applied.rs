@@ -180,12 +180,14 @@ impl Applied {
     }
 
     /// Puts this configuration in force for the daemons' next reload: the present one becomes
-    /// the previous one, then the file is replaced. Durable when it returns.
+    /// the previous one, unless it is damaged, then the file is replaced. Durable when it returns.
     ///
     /// # Errors
     /// When a file cannot be written; the configuration in force is then unchanged.
     pub fn store(&self, path: &Path, previous: &Path) -> Result<(), ConfigurationError> {
-        if let Some(present) = present(path)? {
+        if let Some(present) = present(path)?
+            && serde_json::from_slice::<Self>(&present).is_ok()
+        {
             write_atomically(previous, &present, 0o644)
                 .map_err(|error| file_error(previous, error))?;
         }
@@ -345,6 +347,11 @@ mod tests {
             ..Applied::default()
         };
         first.store(&path, &previous).unwrap();
+        second.store(&path, &previous).unwrap();
+        assert_eq!(Applied::load(&path).unwrap(), Some(second.clone()));
+        assert_eq!(Applied::load(&previous).unwrap(), Some(first.clone()));
+        // A damaged one is none that anybody can go back to.
+        std::fs::write(&path, "{").unwrap();
         second.store(&path, &previous).unwrap();
         assert_eq!(Applied::load(&path).unwrap(), Some(second));
         assert_eq!(Applied::load(&previous).unwrap(), Some(first));

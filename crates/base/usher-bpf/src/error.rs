@@ -71,7 +71,7 @@ pub enum KernelError {
     )]
     Guarded(PathBuf),
     /// Another process works on these pins.
-    #[error("another process holds {0}")]
+    #[error("another process holds {0}: this daemon runs already; stop that one first")]
     InUse(PathBuf),
     /// A table has no room for a new entry.
     #[error("the table {0} is full")]

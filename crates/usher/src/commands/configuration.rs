@@ -26,7 +26,7 @@ use usher_policy::mac::UBNS;
 use usher_policy::{Policy, PolicyWarning};
 use usher_proto::HostPublicKey;
 
-use super::{ending, groups};
+use super::{ending, groups, history};
 use crate::failure::{At, Failure};
 use crate::output::tell;
 
@@ -130,6 +130,41 @@ pub fn in_force() -> Result<Applied, Failure> {
     Ok(Applied::load(Path::new(paths::APPLIED))?.unwrap_or_default())
 }
 
+/// What a new configuration takes the place of.
+#[derive(Debug, Default)]
+pub struct Former {
+    /// The configuration in force. Where its file is damaged, one that permits nothing, with the highest
+    /// number that is still known.
+    pub applied: Applied,
+    /// The damage to its file.
+    pub damage: Option<ConfigurationError>,
+}
+
+/// The configuration that the next one takes the place of. A damaged file is no error: the next one is
+/// written in its place.
+pub fn former() -> Result<Former, Failure> {
+    match Applied::load(Path::new(paths::APPLIED)) {
+        Ok(applied) => Ok(Former {
+            applied: applied.unwrap_or_default(),
+            damage: None,
+        }),
+        Err(damage @ ConfigurationError::Damaged(..)) => {
+            // The one before was kept when the damaged one was stored.
+            let before = Applied::load(Path::new(paths::APPLIED_PREVIOUS));
+            let before = before.ok().flatten().unwrap_or_default().generation;
+            let generation = history::newest().max(before + 1);
+            Ok(Former {
+                applied: Applied {
+                    generation,
+                    ..Applied::default()
+                },
+                damage: Some(damage),
+            })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Checks a configuration; a policy's errors come with the texts they point into.
 pub fn check(applied: &Applied) -> Result<Checked, Failure> {
     applied.check().map_err(|error| match error {
@@ -166,7 +201,10 @@ pub fn put_in_force(
     on_refusal: OnRefusal,
 ) -> Result<Outcome, Failure> {
     let checked = check(&fresh)?.enforceable()?;
-    let mut former = in_force()?;
+    let Former {
+        applied: mut former,
+        damage,
+    } = former()?;
     fresh.generation = former.generation + 1;
     let needed = match on_refusal {
         OnRefusal::RollBack => needed(&checked.policy),
@@ -199,6 +237,10 @@ pub fn put_in_force(
             // It will read the file when it starts.
             Err(ControlError::NotRunning { .. }) if !needed.contains(&role.name) => {}
             Err(error) if on_refusal == OnRefusal::GoOn => not_taken.push(error.to_string()),
+            Err(error) if damage.is_some() => {
+                let reason = format!("{} was damaged", paths::APPLIED);
+                return Err(Failure::NotRolledBack(error, reason, outcome.ended));
+            }
             Err(error) => {
                 former.generation = fresh.generation + 1;
                 return Err(roll_back(&former, error, outcome.ended));

@@ -155,6 +155,11 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     let mut findings = kernel(&jobs);
     findings.push(host_key());
     findings.push(configuration());
+    findings.extend(
+        checked
+            .as_ref()
+            .and_then(|checked| policy::host_block(checked, &jobs)),
+    );
     findings.extend(daemons::all(&jobs));
     findings.extend(jobs.has(OFFERS).then(log::room));
     findings.extend(daemons::agents());

@@ -124,6 +124,12 @@ fn entries() -> Result<Vec<Entry>, Failure> {
     Ok(entries)
 }
 
+/// The highest number in the history, as far as it can be read; 0 without one.
+pub fn newest() -> u64 {
+    let entries = entries().unwrap_or_default();
+    entries.last().map_or(0, |entry| entry.generation)
+}
+
 /// Lists the policies that were in force, the newest first.
 ///
 /// # Errors

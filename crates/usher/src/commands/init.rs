@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use super::owners;
 use crate::accounts;
 use crate::failure::{At, Failure};
-use crate::output::Output;
+use crate::output::{Output, warn};
 
 const EXAMPLE: &str = include_str!("example.policy");
 
@@ -45,11 +45,21 @@ pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode)).at(folder)?;
     }
     make_example()?;
+    let given = name.is_some();
     let name = match name {
         Some(name) => name,
         None => host_name()?,
     };
     let public = make_host_key(&name)?;
+    if let Some(other) = public.splitn(3, ' ').nth(2)
+        && given
+        && other != name.as_ref()
+    {
+        warn(&format!(
+            "--name {name} counts only for keys that are made now: this host's key is there already, and \
+             its name is {other}"
+        ));
+    }
     let ike = make_ike_key(&name)?;
     make_log_key(&name)?;
     let repaired = owners::repair()?;
@@ -61,7 +71,7 @@ pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
         let given = given.map(|path| format!("given to its account: {}\n", path.display()));
         given.collect::<String>() + &format!(
             "This host is ready. Its public key:\n\n{public}\n\nIts IKE key, for its `host` block \
-             (`application` blocks need it):\n\nike-key \"{ike}\";\n\nNext: make this host and the \
+             (`application` blocks and `protection` need it):\n\nike-key \"{ike}\";\n\nNext: make this host and the \
              others known (usher host add), write the policy ({}),\nmake users known (usher user \
              add), then put it in force (usher policy apply) and start the daemons.\n",
             paths::POLICY_DIRECTORY

@@ -116,9 +116,15 @@ pub fn apply(output: &Output, take_ssh_port: bool) -> Result<(), Failure> {
     if !take_ssh_port {
         spare_ssh(&checked)?;
     }
-    let (former, sources) = (configuration::in_force()?, fresh.sources.clone());
+    let (former, sources) = (configuration::former()?, fresh.sources.clone());
     let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)?;
-    history::keep(&former, &sources, outcome.generation);
+    if former.damage.is_some() {
+        warn(&format!(
+            "{} was damaged, and has been written anew: who gains and who loses by this is unknown",
+            paths::APPLIED
+        ));
+    }
+    history::keep(&former.applied, &sources, outcome.generation);
     output.print(&outcome, || configuration::describe(&outcome));
     for trouble in troubles_of_protection(&checked.policy) {
         warn(&trouble);
@@ -183,7 +189,7 @@ pub fn checked(fresh: Applied) -> Result<(Applied, Checked), Failure> {
 /// As [`ports_in_use::spare_ssh`], or when the configuration in force cannot be read.
 pub fn spare_ssh(checked: &Checked) -> Result<(), Failure> {
     // A configuration that this version cannot read has taken nothing.
-    let in_force = configuration::in_force()?.check().ok();
+    let in_force = configuration::former()?.applied.check().ok();
     ports_in_use::spare_ssh(
         &checked.policy,
         in_force.as_ref().map(|present| &present.policy),

@@ -261,6 +261,11 @@ fn with_certificate(key: &str, path: &Path) -> Result<Zeroizing<String>, Failure
 fn read_private_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let text = Zeroizing::new(read_bounded(path)?);
     let key = ssh_key::PrivateKey::from_openssh(text.as_bytes()).map_err(|error| {
+        if ssh_key::PublicKey::from_openssh(&text).is_ok() {
+            let reason = "a public key; give the private key, which ssh-keygen has written beside it, in \
+                          the file without .pub at its end";
+            return Failure::of_file(path, reason);
+        }
         let reason = format!("not a private key in OpenSSH's format ({error})");
         Failure::of_file(path, reason + "; make one with ssh-keygen -t ed25519")
     })?;

@@ -69,6 +69,7 @@ impl Channel {
         };
         frames.close();
         if let Err(error) = outcome {
+            let error = tls::explained(&error);
             tracing::warn!(host = %self.host, %error, "control channel lost");
             super::report_lost(&self.signer, &self.host, Refusal::VerifierUnavailable).await;
         }
@@ -93,7 +94,8 @@ impl Channel {
                 Ok(Err(error)) => last = error,
                 Err(_) => last = io::ErrorKind::TimedOut.into(),
             }
-            tracing::warn!(host = %self.host, %address, error = %last, "cannot reach the verifier");
+            let error = tls::explained(&last);
+            tracing::warn!(host = %self.host, %address, %error, "cannot reach the verifier");
         }
         Err(last)
     }

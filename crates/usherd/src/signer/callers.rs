@@ -91,7 +91,7 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
         let (asked, socket) = match admit(signer, peer, &bytes, descriptors).await {
             Ok(asked) => asked,
             Err(refusal) => {
-                caller.log_refusal(refusal);
+                log_refusal(&caller, &bytes, refusal);
                 return reply(&caller, &LocalReply::Refused(refusal)).await;
             }
         };
@@ -129,6 +129,20 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
     // A refused connection may be announced nonetheless: no other socket gets the port until that
     // is over.
     gated.lift(signer).await;
+}
+
+/// Logs that a request is not admitted, with the service that it names.
+fn log_refusal(caller: &LocalCaller, bytes: &[u8], refusal: Refusal) {
+    let Ok(
+        LocalRequest::Connect { host, service }
+        | LocalRequest::ConnectWithTicket { host, service }
+        | LocalRequest::ConnectOnBehalf { host, service },
+    ) = LocalRequest::decode(bytes)
+    else {
+        return caller.log_refusal(refusal);
+    };
+    let Peer { uid, pid } = caller.peer;
+    tracing::info!(uid, pid, %host, %service, reason = refusal.name(), "refused a process: {refusal}");
 }
 
 async fn refuse(caller: &LocalCaller, asked: &PermittedRequest, refusal: Refusal) {

@@ -128,6 +128,7 @@ async fn handshake(
     let stream = match outcome {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
+            let error = tls::explained(&error);
             return tracing::info!(%address, %error, "refused a control connection");
         }
         Err(_) => {

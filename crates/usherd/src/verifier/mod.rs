@@ -88,7 +88,9 @@ pub fn run() -> Result<(), StartError> {
         .host_by_key(&host_key)
         .map_or(DEFAULT_PORT, |host| host.control);
     let control = start.control()?;
-    let listener = listen(port).attempt(format!("cannot listen at port {port}"))?;
+    let listener = listen(port).attempt(format!(
+        "cannot listen at port {port}, where other hosts ask (`ss -ltnp` shows whose it is)"
+    ))?;
     usher_system::privileges::raise_descriptor_limit()?;
     start.give_up_root()?;
     start.confine()?;

@@ -8,11 +8,31 @@ use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::keys::private_key_name;
 use usher_local::paths;
-use usher_local::roles::REACHES;
+use usher_local::roles::{OFFERS, REACHES};
 use usher_policy::joined;
 
-use super::{Finding, some};
-use crate::commands::groups;
+use super::{Finding, Jobs, some};
+use crate::commands::{configuration, groups};
+
+/// Whether the policy in force has a `host` block with this host's key; none if nothing depends on it, or
+/// this host has no key.
+pub fn host_block(checked: &Checked, jobs: &Jobs) -> Option<Finding> {
+    if !jobs.has(OFFERS) && !jobs.has(REACHES) {
+        return None;
+    }
+    let outcome = match checked.policy.host_by_key(&configuration::host_key().ok()?) {
+        Some(host) => (true, format!("by its key this host is {}", host.name)),
+        None => (
+            false,
+            format!(
+                "{}, or correct its `key`, then run `usher policy apply`",
+                configuration::NO_HOST
+            ),
+        ),
+    };
+    let need = "sessions with other hosts, which know each other by these keys";
+    Some(Finding::new("host block", need, outcome))
+}
 
 /// Whether each user of a `client` block has a key to sign with; none if no block names a user, or the
 /// caller may not read the folder.
