@@ -187,3 +187,44 @@ fn no_apply_takes_everything_away_unasked() -> Outcome {
     host.run(["usher", "policy", "apply"])?;
     is_cut(&mut alice)
 }
+
+#[test]
+fn an_apply_writes_a_damaged_configuration_anew() -> Outcome {
+    const APPLIED: &str = "/var/lib/usher/applied.json";
+    let mail = Lab::mail()?;
+    let host = &mail.mailhost;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    let number = || -> Result<u64, Box<dyn std::error::Error>> {
+        let shown = host.run(["usher", "--json", "policy", "show"])?.stdout;
+        let shown: serde_json::Value = serde_json::from_str(&shown)?;
+        Ok(shown["generation"].as_u64().ok_or("no number")?)
+    };
+    let before = number()?;
+    let whole = host.read(APPLIED)?;
+    let half = whole.get(..whole.len() / 2).ok_or("not ASCII")?;
+    host.write(APPLIED, half)?;
+    let shown = host.command(["usher", "policy", "show"]).run()?;
+    assert_eq!(shown.status.code(), Some(1), "{shown:?}");
+    let remedy = "run `usher policy apply` to rewrite it";
+    assert!(shown.stderr.contains(remedy), "{shown:?}");
+    lives(&mut alice)?;
+
+    host.replace(
+        "/etc/usher/policy.d/mail.policy",
+        "member alice, bob;",
+        "member alice;",
+    )?;
+    let applied = host.command(["usher", "policy", "apply"]).run()?;
+    assert!(applied.status.success(), "{applied:?}");
+    assert!(applied.stderr.contains("was damaged"), "{applied:?}");
+    assert!(applied.stdout.contains("ended: bob"), "{applied:?}");
+    assert!(number()? > before);
+    is_cut(&mut bob)?;
+    lives(&mut alice)?;
+    // The one before is still the last that could be read.
+    let previous = host.read("/var/lib/usher/applied.previous.json")?;
+    serde_json::from_str::<serde_json::Value>(&previous)?;
+    let again = host.command(["usher", "policy", "apply"]).run()?;
+    assert!(!again.stderr.contains("damaged"), "{again:?}");
+    Ok(())
+}
