@@ -36,8 +36,6 @@ const MOST_SAS: usize = 65_536;
 #[derive(Debug)]
 pub(crate) struct Charon {
     commands: Connection,
-    /// Of its own, so that commands and events do not wait for each other.
-    pub(crate) events: Connection,
     /// As it says: `charon-systemd 5.9.8`.
     pub(crate) version: String,
     /// True if it can do hybrid key exchanges.
@@ -64,8 +62,9 @@ impl Unloaded {
 }
 
 impl Charon {
-    /// Connects to it and asks what it is.
-    pub(crate) async fn open(socket: &FilePath) -> Result<Self, IkeError> {
+    /// Connects to it and asks what it is. The second connection is that of its events, which do not wait for
+    /// its answers.
+    pub(crate) async fn open(socket: &FilePath) -> Result<(Self, Connection), IkeError> {
         let mut commands = Connection::open(socket, ANSWER_LIMIT).await?;
         let said = commands.command("version", &Section::new()).await?;
         let [daemon, version] = ["daemon", "version"].map(|name| said.text(name));
@@ -80,9 +79,8 @@ impl Charon {
         for event in EVENTS {
             events.register(event).await?;
         }
-        Ok(Self {
+        let charon = Self {
             commands,
-            events,
             version: format!(
                 "{} {}",
                 daemon.as_deref().unwrap_or("charon"),
@@ -91,7 +89,8 @@ impl Charon {
             hybrid,
             keys: BTreeMap::new(),
             loaded: BTreeMap::new(),
-        })
+        };
+        Ok((charon, events))
     }
 
     /// Makes charon's connections equal to the configuration: removes what the policy has revoked, loads
@@ -266,6 +265,12 @@ impl Charon {
     /// Ends all SAs of a connection.
     pub(crate) async fn end_connection(&mut self, name: &str) -> Result<(), IkeError> {
         self.terminate(Section::new().value("ike", name), "-1")
+            .await
+    }
+
+    /// Ends an IKE SA.
+    pub(crate) async fn end_ike_sa(&mut self, sa: &IkeSa) -> Result<(), IkeError> {
+        self.terminate(Section::new().value("ike-id", &sa.id), "-1")
             .await
     }
 

@@ -27,8 +27,8 @@ mod sas;
 pub mod vici;
 
 pub use configuration::{Configuration, Peer, PeerClass, SetMark};
-pub use driver::{Acquire, Ike, Notice};
+pub use driver::{Acquire, Ike, KernelSad, Notice};
 pub use error::IkeError;
 pub use key::{IkeKey, IkePublicKey, KeyError};
-pub use sas::KernelSas;
+pub use sas::{KernelSas, Placed};
 pub use usher_protection::{ClassReport, PeerReport, PeerState, Report};

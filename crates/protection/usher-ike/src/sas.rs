@@ -3,10 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use crate::paths::is_ours;
 use crate::vici::Section;
 
 /// The SAs that the kernel has: the receiver's address and the SPI of each.
 pub type KernelSas = BTreeSet<(IpAddr, u32)>;
+
+/// An SA by which this host sends, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its receiver.
+    pub to: IpAddr,
+    /// Its number there.
+    pub spi: u32,
+    /// Its protocol is AH. Else: ESP.
+    pub is_ah: bool,
+}
 
 /// All SAs of Usher's connections. There may be thousands, and each path looks for its own.
 #[derive(Debug, Default)]
@@ -15,6 +27,7 @@ pub(crate) struct Sas(BTreeMap<String, Vec<IkeSa>>);
 /// An IKE SA of one of Usher's connections.
 #[derive(Clone, Debug)]
 pub(crate) struct IkeSa {
+    pub(crate) id: String,
     /// This host's address; none: charon does not say it.
     pub(crate) local: Option<IpAddr>,
     /// The peer's.
@@ -32,6 +45,9 @@ pub(crate) struct ChildSa {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) installed: bool,
+    /// It is in force, and nothing replaces it at present.
+    pub(crate) is_settled: bool,
+    pub(crate) is_ah: bool,
     pub(crate) age: u64,
     /// Seconds until it is to be rekeyed, negative if it is overdue. None: it is being rekeyed, or never
     /// will be.
@@ -51,6 +67,8 @@ impl ChildSa {
             id: "1".into(),
             name: class.into(),
             installed: true,
+            is_settled: true,
+            is_ah: false,
             age: 1,
             rekey_in: None,
             algorithms: String::new(),
@@ -89,6 +107,37 @@ impl Sas {
         installed.min_by_key(|child| child.age)
     }
 
+    /// The SAs by which this host sends, those of each class with a peer together. Some may be gone: charon
+    /// keeps replaced pairs for a while.
+    pub(crate) fn placed(&self) -> Vec<Vec<Placed>> {
+        let mut placed: BTreeMap<(&str, &str), Vec<Placed>> = BTreeMap::new();
+        for (connection, sas) in &self.0 {
+            for sa in sas {
+                for child in &sa.children {
+                    let own = sa.remote.and_then(|remote| child.placed(remote));
+                    let class = (connection.as_str(), child.name.as_str());
+                    placed.entry(class).or_default().extend(own);
+                }
+            }
+        }
+        placed.into_values().collect()
+    }
+
+    /// All SAs of both directions, whatever their state.
+    pub(crate) fn spis(&self) -> KernelSas {
+        let mut spis = KernelSas::new();
+        for sa in self.0.values().flatten() {
+            for child in &sa.children {
+                let ends = [(sa.local, &child.spi_in), (sa.remote, &child.spi_out)];
+                let ends = ends
+                    .into_iter()
+                    .filter_map(|(to, spi)| Some((to?, number(spi.as_deref())?)));
+                spis.extend(ends);
+            }
+        }
+        spis
+    }
+
     /// All pairs of SAs, each with its connection.
     pub(crate) fn children(&self) -> impl Iterator<Item = (&str, &ChildSa)> {
         self.0.iter().flat_map(|(connection, sas)| {
@@ -106,6 +155,7 @@ impl IkeSa {
             .flat_map(Section::sections);
         let address = |name| sa.text(name).and_then(|text| text.parse().ok());
         Self {
+            id: sa.text("uniqueid").unwrap_or_default(),
             local: address("local-host"),
             remote: address("remote-host"),
             established: sa.text("state").as_deref() == Some("ESTABLISHED"),
@@ -120,6 +170,13 @@ impl IkeSa {
 }
 
 impl ChildSa {
+    /// The SA by which this host sends to the peer at this address.
+    pub(crate) fn placed(&self, to: IpAddr) -> Option<Placed> {
+        let spi = number(self.spi_out.as_deref())?;
+        let is_ah = self.is_ah;
+        Some(Placed { to, spi, is_ah })
+    }
+
     /// Returns whether the kernel has the SA by which this host sends to the peer at this address.
     pub(crate) fn sends(&self, kernel: &KernelSas, peer: Option<IpAddr>) -> bool {
         peer.is_some_and(|peer| is_there(kernel, peer, self.spi_out.as_deref()))
@@ -138,6 +195,8 @@ impl ChildSa {
             id: child.text("uniqueid").unwrap_or_default(),
             name: child.text("name").unwrap_or_default(),
             installed: ["INSTALLED", "UPDATING", "REKEYING"].contains(&state.as_str()),
+            is_settled: state == "INSTALLED",
+            is_ah: child.text("protocol").as_deref() == Some("AH"),
             age: number("install-time"),
             rekey_in: rekey_in.and_then(|text| text.parse().ok()),
             algorithms: format!(
@@ -155,8 +214,53 @@ impl ChildSa {
 
 /// Returns whether the kernel has the SA with this SPI, as charon writes it, for this receiver.
 pub(crate) fn is_there(kernel: &KernelSas, receiver: IpAddr, spi: Option<&str>) -> bool {
-    let spi = spi.and_then(|spi| u32::from_str_radix(spi, 16).ok());
-    spi.is_some_and(|spi| kernel.contains(&(receiver, spi)))
+    number(spi).is_some_and(|spi| kernel.contains(&(receiver, spi)))
+}
+
+/// An SPI as charon writes it.
+pub(crate) fn number(spi: Option<&str>) -> Option<u32> {
+    spi.and_then(|spi| u32::from_str_radix(spi, 16).ok())
+}
+
+/// An SA by which this host sends, and that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Come {
+    /// It replaces none.
+    First(Placed),
+    /// By a rekeying that this host has begun. The other host has it.
+    Asked { former: Placed, new: Placed },
+    /// By one that the other host has begun. That one may not have it yet.
+    Granted { former: Placed, new: Placed },
+    /// The same, while this host has begun one as well: perhaps of the same former SA.
+    Contested { former: Placed, new: Placed },
+}
+
+/// The SAs that have come by an event of charon's.
+pub(crate) fn come(event: &Section) -> Vec<Come> {
+    let ours = event.sections().filter(|(name, _)| is_ours(name));
+    let come = ours.flat_map(|(_, sa)| {
+        let to: Option<IpAddr> = sa.text("remote-host").and_then(|text| text.parse().ok());
+        // What charon does while the event is sent: for the other host, and for this one.
+        let [granting, asking] = ["tasks-passive", "tasks-active"].map(|name| {
+            let tasks = sa.texts(name);
+            tasks.iter().any(|task| task == "CHILD_REKEY")
+        });
+        let children = sa.inner("child-sas").into_iter();
+        let children = children.flat_map(Section::sections);
+        children.filter_map(move |(_, child)| {
+            let placed = |child| ChildSa::read(child).placed(to?);
+            let (Some(former), Some(new)) = (child.inner("old"), child.inner("new")) else {
+                return placed(child).map(Come::First);
+            };
+            let (former, new) = (placed(former)?, placed(new)?);
+            Some(match (granting, asking) {
+                (true, true) => Come::Contested { former, new },
+                (true, false) => Come::Granted { former, new },
+                (false, _) => Come::Asked { former, new },
+            })
+        })
+    });
+    come.collect()
 }
 
 /// The algorithms of an SA: `AES_GCM_16-256/CURVE_25519`.
@@ -227,6 +331,46 @@ mod tests {
         };
         assert_eq!(child("REKEYING"), None);
         assert_eq!(child("INSTALLED"), Some(-7));
+    }
+
+    #[test]
+    fn what_has_come_by_an_event_is_read() {
+        let child = |spi| Section::new().value("spi-out", spi).value("protocol", "AH");
+        let rekeyed = Section::new()
+            .section("old", child("1"))
+            .section("new", child("a"));
+        let rekeyed = Section::new().section("encryption", rekeyed);
+        let event = |name, active: &[&str], passive: &[&str], children: &Section| {
+            let sa = Section::new().value("remote-host", "192.0.2.2");
+            let sa = sa
+                .list("tasks-active", active)
+                .list("tasks-passive", passive);
+            Section::new().section(name, sa.section("child-sas", children.clone()))
+        };
+        let placed = |spi| Placed {
+            to: [192, 0, 2, 2].into(),
+            spi,
+            is_ah: true,
+        };
+        let (former, new) = (placed(1), placed(10));
+        let here = ["CHILD_REKEY"];
+        let rekeying = |active, passive| come(&event("usher-x", active, passive, &rekeyed));
+        assert_eq!(rekeying(&here, &[]), [Come::Asked { former, new }]);
+        assert_eq!(rekeying(&[], &here), [Come::Granted { former, new }]);
+        assert_eq!(rekeying(&here, &here), [Come::Contested { former, new }]);
+        // As later charons say it, when the former one is deleted.
+        assert_eq!(
+            rekeying(&[], &["CHILD_DELETE"]),
+            [Come::Asked { former, new }]
+        );
+        let first = Section::new().section("encryption-1", child("b"));
+        let first = come(&event("usher-x", &[], &["CHILD_CREATE"], &first));
+        assert_eq!(first, [Come::First(placed(11))]);
+        assert!(
+            come(&event("home", &[], &[], &rekeyed)).is_empty(),
+            "not Usher's"
+        );
+        assert!(come(&Section::new().value("usher-x", "1")).is_empty());
     }
 
     #[test]

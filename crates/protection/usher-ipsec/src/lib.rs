@@ -47,7 +47,7 @@ pub use monitor::{Counters, Monitor, SWITCHED_OFF};
 pub use netlink::{Event, Ours, Taken, Watcher};
 pub use programs::{Reason, Refused};
 pub use release::{Released, release};
-pub use sad::{Sa, Sad, Sas};
+pub use sad::{OutboundSa, Sa, Sad, Sas};
 pub use services::ServiceCounters;
 pub use spd::{Action, Entries, Entry, Selected, Spd, asks_strangers};
 pub use sysctls::Sysctls;

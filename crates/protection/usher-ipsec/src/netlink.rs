@@ -5,16 +5,19 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{
-    DecodeError, ErrorBuffer, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload, NlasIterator,
+    DecodeError, ErrorBuffer, NLM_F_ACK, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkBuffer,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator,
 };
 use netlink_packet_xfrm::constants::{
-    AF_INET, AF_INET6, XFRM_MSG_ACQUIRE, XFRM_MSG_DELPOLICY, XFRM_MSG_NEWPOLICY, XFRM_MSG_NEWSA,
-    XFRM_MSG_UPDPOLICY, XFRMNLGRP_ACQUIRE, XFRMNLGRP_POLICY,
+    AF_INET, AF_INET6, XFRM_MSG_ACQUIRE, XFRM_MSG_DELPOLICY, XFRM_MSG_NEWAE, XFRM_MSG_NEWPOLICY,
+    XFRM_MSG_NEWSA, XFRM_MSG_UPDPOLICY, XFRMNLGRP_ACQUIRE, XFRMNLGRP_POLICY,
 };
 use netlink_packet_xfrm::policy::{DelGetMessage, GetSpdInfoMessage, NewSpdInfoMessage};
 use netlink_packet_xfrm::state::GetDumpMessage;
-use netlink_packet_xfrm::{Address, UserSaInfo, XFRM_USER_SA_INFO_LEN, XfrmAttrs, XfrmMessage};
+use netlink_packet_xfrm::{
+    Address, AsyncEventId, GetAsyncEventMessage, Lifetime, NewAsyncEventMessage, UserSaId,
+    UserSaInfo, XFRM_USER_SA_INFO_LEN, XfrmAttrs, XfrmMessage,
+};
 use netlink_sys::protocols::NETLINK_XFRM;
 use netlink_sys::{Socket, SocketAddr};
 use rustix::net::{RecvFlags, recv};
@@ -157,6 +160,68 @@ impl Channel {
         }
     }
 
+    /// The present lifetime of one SA, its sender and its reqid, without its keys (XFRM_MSG_GETAE). None:
+    /// there is no such SA.
+    pub fn lifetime(&mut self, id: UserSaId) -> Result<Option<SaLifetime>, IpsecError> {
+        let what = "asking for the lifetime of an SA";
+        let asked = AsyncEventId {
+            sa_id: id,
+            ..AsyncEventId::default()
+        };
+        let get = XfrmMessage::GetAsyncEvent(GetAsyncEventMessage { id: asked });
+        self.send(what, get, NLM_F_REQUEST)?;
+        let mut found = None;
+        self.receive(what, |payload| match payload {
+            NetlinkPayload::InnerMessage(XfrmMessage::NewAsyncEvent(event)) => {
+                let lifetime = event.nlas.iter().find_map(|attribute| match attribute {
+                    XfrmAttrs::LifetimeBytes(lifetime) => Some(*lifetime),
+                    _ => None,
+                });
+                let from = address(&event.id.saddr, id.family);
+                found = from.zip(lifetime).map(|(from, lifetime)| SaLifetime {
+                    from,
+                    reqid: event.id.reqid,
+                    lifetime,
+                });
+                Ok(true)
+            }
+            NetlinkPayload::Error(answer) if is_gone(&answer.to_io()) => Ok(true),
+            NetlinkPayload::Error(answer) if answer.code.is_some() => {
+                Err(IpsecError::netlink(what)(answer.to_io()))
+            }
+            _ => Ok(false),
+        })?;
+        Ok(found)
+    }
+
+    /// Sets it (XFRM_MSG_NEWAE). Returns false if there is no such SA.
+    pub fn set_lifetime(&mut self, id: UserSaId, lifetime: Lifetime) -> Result<bool, IpsecError> {
+        let what = "setting the lifetime of an SA";
+        let set = XfrmMessage::NewAsyncEvent(NewAsyncEventMessage {
+            id: AsyncEventId {
+                sa_id: id,
+                ..AsyncEventId::default()
+            },
+            nlas: vec![XfrmAttrs::LifetimeBytes(lifetime)],
+        });
+        self.send(what, set, NLM_F_REQUEST | NLM_F_ACK | NLM_F_REPLACE)?;
+        let mut outcome = Ok(true);
+        self.receive(what, |payload| match payload {
+            NetlinkPayload::Error(answer) => {
+                if answer.code.is_some() {
+                    let error = answer.to_io();
+                    outcome = match is_gone(&error) {
+                        true => Ok(false),
+                        false => Err(IpsecError::netlink(what)(error)),
+                    };
+                }
+                Ok(true)
+            }
+            _ => Ok(false),
+        })?;
+        outcome
+    }
+
     fn send(
         &mut self,
         what: &'static str,
@@ -197,6 +262,22 @@ impl Channel {
     }
 }
 
+/// What the kernel says of the lifetime of one SA.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SaLifetime {
+    /// Its sender.
+    pub from: IpAddr,
+    /// Its request id.
+    pub reqid: u32,
+    /// What it has carried, and since when it is there.
+    pub lifetime: Lifetime,
+}
+
+/// Returns whether the kernel has no SA that was named.
+fn is_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
 /// The kernel puts at most 32 KiB of an answer into one.
 const LARGEST_DATAGRAM: usize = 64 * 1024;
 
@@ -216,6 +297,7 @@ fn whole(bytes: &[u8]) -> Result<(), DecodeError> {
         XFRM_MSG_ACQUIRE => 280,
         XFRM_MSG_NEWPOLICY | XFRM_MSG_UPDPOLICY => 168,
         XFRM_MSG_DELPOLICY => 64,
+        XFRM_MSG_NEWAE => 48,
         _ => 0,
     };
     match message.payload().len() < fixed {

@@ -1,12 +1,17 @@
-//! SAs of the classes, as the kernel has them. charon makes them; this only reads.
+//! SAs of the classes, as the kernel has them. charon makes them; this reads them, and orders those by which
+//! this host sends.
+
+mod order;
+
+pub use order::OutboundSa;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use netlink_packet_xfrm::UserSaInfo;
 use netlink_packet_xfrm::constants::{
     XFRMA_ALG_AEAD, XFRMA_ALG_AUTH, XFRMA_ALG_AUTH_TRUNC, XFRMA_ALG_CRYPT,
 };
+use netlink_packet_xfrm::{Lifetime, UserSaInfo};
 use usher_protection::Class;
 
 use crate::error::IpsecError;
@@ -20,21 +25,29 @@ pub struct Sa {
     pub spi: u32,
     /// The bytes that it has carried.
     pub bytes: u64,
-    /// When it was made, in seconds since 1970.
+    /// When it was made, in seconds since 1970; when it was first used, if it has a place ([`Sad::place`]).
     pub since: u64,
 }
 
-/// The SAs of all classes: for each sender, receiver and class the youngest that has carried traffic, or
-/// the youngest when none has. There may be several, because two hosts may negotiate at the same time;
-/// then the kernel of the sender chooses one, and the others stay empty.
+/// The SAs of all classes: for each sender, receiver and class the first, by the kernel's order, that has
+/// carried traffic, or the first when none has. There may be several for a while: when they are rekeyed, and
+/// when two hosts negotiate at the same time.
 #[derive(Debug, Default)]
-pub struct Sas(BTreeMap<(IpAddr, IpAddr, u32), Sa>);
+pub struct Sas(BTreeMap<(IpAddr, IpAddr, u32), Ordered>);
+
+/// An SA, and its place in the kernel's order: the greater is taken first.
+#[derive(Debug, Clone, Copy)]
+struct Ordered {
+    sa: Sa,
+    place: u64,
+}
 
 impl Sas {
     /// The SA by which one address sends to another.
     #[must_use]
     pub fn between(&self, from: IpAddr, to: IpAddr, class: Class) -> Option<Sa> {
-        self.0.get(&(from, to, reqid(class))).copied()
+        let listed = self.0.get(&(from, to, reqid(class)));
+        listed.map(|listed| listed.sa)
     }
 
     /// The receivers of all SAs, each with the class.
@@ -49,15 +62,25 @@ impl Sas {
         let Some((from, to)) = ends(info, attributes) else {
             return;
         };
+        let Lifetime {
+            bytes,
+            add_time,
+            use_time,
+            ..
+        } = info.lifetime_cur;
         let sa = Sa {
             spi: info.id.spi,
-            bytes: info.lifetime_cur.bytes,
-            since: info.lifetime_cur.add_time,
+            bytes,
+            since: order::since(add_time, use_time),
         };
-        let known = self.0.entry((from, to, info.reqid)).or_insert(sa);
-        let rank = |sa: &Sa| (sa.bytes > 0, sa.since);
-        if rank(known) <= rank(&sa) {
-            *known = sa;
+        let listed = Ordered {
+            sa,
+            place: add_time,
+        };
+        let known = self.0.entry((from, to, info.reqid)).or_insert(listed);
+        let rank = |listed: &Ordered| (listed.sa.bytes > 0, listed.place);
+        if rank(known) <= rank(&listed) {
+            *known = listed;
         }
     }
 }
@@ -79,7 +102,10 @@ fn ends(info: &UserSaInfo, attributes: &[u16]) -> Option<(IpAddr, IpAddr)> {
 
 /// The SAs of a network namespace.
 #[derive(Debug)]
-pub struct Sad(Channel);
+pub struct Sad {
+    channel: Channel,
+    places: order::KnownPlaces,
+}
 
 impl Sad {
     /// Those of the caller's network namespace.
@@ -87,7 +113,10 @@ impl Sad {
     /// # Errors
     /// The kernel's error.
     pub fn open() -> Result<Self, IpsecError> {
-        Channel::open().map(Self)
+        Ok(Self {
+            channel: Channel::open()?,
+            places: order::KnownPlaces::default(),
+        })
     }
 
     /// All SAs of the classes: the receiver's address and the SPI of each.
@@ -96,7 +125,7 @@ impl Sad {
     /// The kernel's error.
     pub fn spis(&mut self) -> Result<BTreeSet<(IpAddr, u32)>, IpsecError> {
         let mut spis = BTreeSet::new();
-        self.0.sas(|info, kinds| {
+        self.channel.sas(|info, kinds| {
             spis.extend(ends(info, kinds).map(|(_, to)| (to, info.id.spi)));
         })?;
         Ok(spis)
@@ -105,7 +134,7 @@ impl Sad {
     /// See [`Sas`].
     pub(crate) fn list(&mut self) -> Result<Sas, IpsecError> {
         let mut sas = Sas::default();
-        self.0.sas(|info, kinds| sas.take(info, kinds))?;
+        self.channel.sas(|info, kinds| sas.take(info, kinds))?;
         Ok(sas)
     }
 }

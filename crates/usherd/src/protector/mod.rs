@@ -27,6 +27,7 @@ mod last_answers;
 mod names;
 mod negotiated;
 mod negotiation;
+mod own_sad;
 mod refusals;
 mod sockets;
 mod state;
@@ -61,6 +62,7 @@ use contest::Pace;
 pub use error::ProtectionError;
 pub use force::release;
 use force::{Force, Settings};
+use own_sad::OwnSad;
 
 /// How often the files of programs, their sockets, this host's addresses and the sysctls are looked at.
 const LOOKING: Duration = Duration::from_secs(5);
@@ -117,8 +119,7 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<
     let following = Following::new();
     start::runtime_following(&following)?.block_on(async {
         let vici = vici.unwrap_or_else(|| PathBuf::from(paths::CHARON));
-        let mut sad = Sad::open()?;
-        let (ike, notices) = Ike::start(vici, move || sad.spis().map_err(io::Error::other));
+        let (ike, notices) = Ike::start(vici, OwnSad(Sad::open()?));
         let force = Arc::new(Force::new(settings, ike, Arc::clone(&following)));
         // First, so that no acquire and no change of the SPD comes between.
         let watcher = Watcher::open()?;

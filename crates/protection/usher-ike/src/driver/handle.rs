@@ -13,7 +13,7 @@ use usher_protection::Report;
 
 use super::{Driver, Shared, Wanted};
 use crate::configuration::Configuration;
-use crate::sas::KernelSas;
+use crate::sas::{KernelSas, Placed};
 
 /// The kernel asks for SAs: XFRM_MSG_ACQUIRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,45 @@ pub struct Notice {
     pub reqid: u32,
 }
 
-/// Lists the SAs of charon's kernel.
-pub(super) type Kernel = Box<dyn FnMut() -> io::Result<KernelSas> + Send>;
+/// The kernel whose SAs charon makes.
+pub trait KernelSad: Send + 'static {
+    /// Lists its SAs.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn list(&mut self) -> io::Result<KernelSas>;
+
+    /// Returns whether it has this SA.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn has(&mut self, sa: Placed) -> io::Result<bool>;
+
+    /// Places an SA, unless another one of its class with the same peer has a place: the kernel must then
+    /// send by it as long as it is there.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn place(&mut self, sa: Placed) -> io::Result<()>;
+
+    /// Places an SA behind all others of its class with the same peer, unless it has a place.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn place_last(&mut self, sa: Placed) -> io::Result<()>;
+
+    /// Places an SA before all others of its class with the same peer.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn place_first(&mut self, sa: Placed) -> io::Result<()>;
+
+    /// Takes the places away from all SAs but these.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn keep_places(&mut self, known: &KernelSas) -> io::Result<()>;
+}
 
 /// The task that drives charon. It ends when this is dropped; SAs and connections in charon stay.
 #[derive(Debug)]
@@ -49,14 +86,12 @@ pub struct Ike {
 }
 
 impl Ike {
-    /// Starts the task, for the charon at this socket. `kernel` lists the SAs of the kernel that this
-    /// charon serves; it is called when the kernel asks for SAs that charon has, and every ten seconds. The
-    /// notices say which SAs have come. They must be taken: the task waits while 1,024 of them wait.
+    /// Starts the task, for the charon at this socket. `kernel` is the one that this charon serves; its SAs
+    /// are listed when it asks for some that charon has, and every ten seconds. The notices say which SAs
+    /// have come, or are to be used in place of others. They must be taken: the task waits while 1,024 of
+    /// them wait.
     #[must_use]
-    pub fn start(
-        socket: PathBuf,
-        kernel: impl FnMut() -> io::Result<KernelSas> + Send + 'static,
-    ) -> (Self, mpsc::Receiver<Notice>) {
+    pub fn start(socket: PathBuf, kernel: impl KernelSad) -> (Self, mpsc::Receiver<Notice>) {
         let shared = Arc::new(Shared::default());
         let (driver, orders, noticed) = Driver::new(socket, Box::new(kernel), Arc::clone(&shared));
         let task = tokio::spawn(driver.run());

@@ -1,7 +1,9 @@
 //! The task that keeps charon at its configuration and the SAs in place.
 
+mod doubles;
 mod handle;
 mod pairs;
+mod places;
 mod report;
 mod unloaded;
 
@@ -24,9 +26,10 @@ use crate::configuration::Configuration;
 use crate::error::IkeError;
 use crate::paths::Paths;
 use crate::sas::{ChildSa, Sas};
-use handle::Kernel;
-pub use handle::{Acquire, Ike, Notice};
+use doubles::{Doubles, left_over};
+pub use handle::{Acquire, Ike, KernelSad, Notice};
 use pairs::{Begins, Pair, Pairs};
+use places::{Events, Kernel};
 use unloaded::Looking;
 
 /// First and longest wait before charon is connected to again.
@@ -37,6 +40,9 @@ const LISTING: Duration = Duration::from_secs(10);
 
 /// How long events are gathered before the SAs are listed.
 const GATHERING: Duration = Duration::from_millis(50);
+
+/// How long SAs stay that others have replaced, after this host has begun to send by those.
+const REPLACING: Duration = Duration::from_secs(1);
 
 /// How many seconds SAs may be overdue before this task rekeys them in place of the kernel. The kernel
 /// measures their age by the wall clock: if the clock is set back by a day, SAs live a day longer.
@@ -112,20 +118,23 @@ struct Driver {
     /// True if charon may have something of Usher's although nothing is wanted.
     may_have_left: bool,
     looking: Looking,
+    doubles: Doubles,
+    /// The connections whose SAs others have replaced: the kernel does not send by them any more.
+    replaced: BTreeSet<String>,
 }
 
 impl Driver {
     /// A driver that has done nothing, the way for orders to it, and that of its notices.
     fn new(
         socket: PathBuf,
-        kernel: Kernel,
+        kernel: Box<dyn KernelSad>,
         shared: Arc<Shared>,
     ) -> (Self, mpsc::Sender<Acquire>, mpsc::Receiver<Notice>) {
         let (orders, acquires) = mpsc::channel(MOST_WAITING);
         let (notices, noticed) = mpsc::channel(MOST_WAITING);
         let driver = Self {
             socket,
-            kernel,
+            kernel: Arc::new(Mutex::new(kernel)),
             shared,
             acquires,
             notices,
@@ -134,6 +143,8 @@ impl Driver {
             refused: BTreeMap::new(),
             may_have_left: true,
             looking: Looking::default(),
+            doubles: Doubles::default(),
+            replaced: BTreeSet::new(),
         };
         (driver, orders, noticed)
     }
@@ -177,7 +188,7 @@ impl Driver {
 
     /// Serves one charon until something fails, or nothing is wanted any more.
     async fn serve(&mut self) -> Result<(), IkeError> {
-        let mut charon = Charon::open(&self.socket).await?;
+        let (mut charon, events) = Charon::open(&self.socket).await?;
         tracing::info!(charon = charon.version, "connected to charon");
         {
             let mut report = self.shared.report.lock();
@@ -188,11 +199,18 @@ impl Driver {
         self.may_have_left = true;
         self.running.shutdown().await;
         self.pairs.begin_again(Instant::now());
+        // Before new SAs come: those of a charon that was killed come behind them.
+        if !self.wants_nothing() {
+            let known = charon.sas().await?.spis();
+            by_list(self.kernel.lock().keep_places(&known));
+        }
+        let mut events = Events::take(events, Arc::clone(&self.kernel));
+        self.doubles = Doubles::default();
         let Some(mut current) = self.configure(&mut charon).await? else {
             return Ok(());
         };
         let mut listing = Instant::now();
-        let mut comparing = listing + LISTING;
+        let mut comparing = listing;
         self.looking.begin(listing);
         loop {
             let due = listing.min(self.looking.next());
@@ -210,8 +228,8 @@ impl Driver {
                         listing = listing.min(Instant::now() + GATHERING);
                     }
                 }
-                event = charon.events.event() => {
-                    event?;
+                outcome = events.have_come() => {
+                    outcome?;
                     listing = listing.min(Instant::now() + GATHERING);
                 }
                 Some(ended) = self.running.join_next() => {
@@ -227,10 +245,12 @@ impl Driver {
                         self.pairs.hurry(Instant::now());
                     }
                     if Instant::now() >= listing {
+                        let listed_at = events.taken();
                         let sas = charon.sas().await?;
                         self.note(&current, &sas, charon.hybrid).await;
-                        for connection in self.replaced(&current, &sas, charon.hybrid) {
-                            charon.end_connection(connection).await?;
+                        let replaced = self.replaced(&current, &sas, charon.hybrid);
+                        for connection in self.prefer_new(&current, &sas, replaced).await {
+                            charon.end_connection(&connection).await?;
                         }
                         for child in superfluous(&current, &sas, charon.hybrid) {
                             charon.end_child(child).await?;
@@ -239,6 +259,11 @@ impl Driver {
                         if Instant::now() >= comparing {
                             comparing = Instant::now() + LISTING;
                             gone.extend(self.vanished(&current, &sas));
+                            self.place(&sas, listed_at, &events);
+                            gone.extend(self.doubles(&current, &sas, charon.hybrid).await);
+                            for sa in left_over(&sas) {
+                                charon.end_ike_sa(sa).await?;
+                            }
                         }
                         for child in gone {
                             charon.end_child_now(child).await?;
@@ -249,6 +274,9 @@ impl Driver {
                             charon.rekey_child(child).await?;
                         }
                         listing = Instant::now() + LISTING;
+                        if !self.replaced.is_empty() {
+                            listing = Instant::now() + REPLACING;
+                        }
                     }
                     self.begin_attempts(&current);
                 }
@@ -368,16 +396,17 @@ impl Driver {
     /// The SAs that charon has and the kernel has lost, as far as the kernel has asked for them.
     fn lost<'s>(&mut self, current: &Current, sas: &'s Sas) -> Vec<&'s ChildSa> {
         let class_of = |reqid| class_of(current, reqid);
+        let kernel = &self.kernel;
         let lost = self
             .pairs
-            .lost(sas, &mut self.kernel, class_of, Instant::now());
+            .lost(sas, &mut || kernel.lock().list(), class_of, Instant::now());
         by_list(lost)
     }
 
     /// The SAs that charon has and the kernel has lost, whether it has asked for them or not.
     fn vanished<'s>(&mut self, current: &Current, sas: &'s Sas) -> Vec<&'s ChildSa> {
         let class_of = |reqid| class_of(current, reqid);
-        let listed = (self.kernel)();
+        let listed = self.kernel.lock().list();
         let pairs = &mut self.pairs;
         by_list(listed.map(|kernel| pairs.vanished(sas, &kernel, class_of, Instant::now())))
     }
@@ -396,14 +425,18 @@ impl Driver {
                 }
                 let (host, peer) = (path.peer.clone(), path.address);
                 tracing::info!(%host, %peer, class = name, "protected");
-                let sent = self.notices.send(Notice { host, peer, reqid }).await;
-                if sent.is_err() {
-                    tracing::warn!(%peer, reqid, "nothing takes notice of SAs that have come");
-                }
+                self.notify(Notice { host, peer, reqid }).await;
             }
         }
         let peers = self.peers(current, sas, hybrid);
         self.shared.report.lock().peers = peers;
+    }
+
+    async fn notify(&mut self, notice: Notice) {
+        let Notice { peer, reqid, .. } = notice;
+        if self.notices.send(notice).await.is_err() {
+            tracing::warn!(%peer, reqid, "nothing takes notice of SAs that have come");
+        }
     }
 
     /// The connections whose SAs were kept until new ones came, if they have now come for all classes.
@@ -434,7 +467,7 @@ impl Driver {
     /// Corrects the view of the peers by the kernel's SAs, as charon says nothing: if it was stopped it has ended
     /// its SAs, and if it was killed it has not.
     fn note_ended(&mut self) {
-        let listed = (self.kernel)();
+        let listed = self.kernel.lock().list();
         let mut report = self.shared.report.lock();
         by_list(listed.map(|kernel| report::take_out(&mut report.peers, &kernel)));
     }
@@ -454,7 +487,7 @@ impl Driver {
 /// What the kernel's list of SAs has shown. If it cannot be had, that is nothing, with a warning.
 fn by_list<T: Default>(found: std::io::Result<T>) -> T {
     found.unwrap_or_else(|error| {
-        tracing::warn!("cannot list the kernel's SAs: {error}");
+        tracing::warn!("the kernel's SAs cannot be listed or put in order: {error}");
         T::default()
     })
 }
@@ -497,8 +530,37 @@ mod tests {
     use crate::configuration::Peer;
     use crate::configuration::tests::configuration;
     use crate::key::IkePublicKey;
-    use crate::sas::{IkeSa, KernelSas};
+    use crate::sas::{IkeSa, KernelSas, Placed};
     use usher_protection::Profile;
+
+    /// A kernel without SAs.
+    pub(super) struct NoSas;
+
+    impl KernelSad for NoSas {
+        fn list(&mut self) -> std::io::Result<KernelSas> {
+            Ok(KernelSas::new())
+        }
+
+        fn has(&mut self, _: Placed) -> std::io::Result<bool> {
+            Ok(false)
+        }
+
+        fn place(&mut self, _: Placed) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn place_last(&mut self, _: Placed) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn place_first(&mut self, _: Placed) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn keep_places(&mut self, _: &KernelSas) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
 
     /// More than can wait, all in one listing.
     #[tokio::test]
@@ -521,6 +583,7 @@ mod tests {
         for path in current.paths.iter() {
             let child = ChildSa::installed(class.class.name());
             let sa = IkeSa {
+                id: String::new(),
                 local: None,
                 remote: None,
                 established: true,
@@ -531,7 +594,7 @@ mod tests {
             sas.add(&path.connection, sa);
             pairs.insert((path.connection.clone(), class.reqid), Begins::Here);
         }
-        let kernel = Box::new(|| Ok(KernelSas::new()));
+        let kernel = Box::new(NoSas);
         let (mut driver, _orders, mut notices) =
             Driver::new(PathBuf::new(), kernel, Arc::default());
         driver.pairs.retain(pairs, Instant::now());

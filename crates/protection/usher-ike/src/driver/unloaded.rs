@@ -125,7 +125,7 @@ fn describe(unloaded: Unloaded, times: u64) -> String {
     let key = unloaded.key.then(|| "this host's IKE key".to_owned());
     let what: Vec<String> = connections.into_iter().chain(key).collect();
     format!(
-        "another program has taken {} out of charon ({times} times since Usher connected to it); Usher has \
+        "another program has taken {} out of charon (times since Usher connected to it: {times}); Usher has \
          loaded them again. `swanctl --load-all`, and with it `systemctl reload strongswan`, unloads \
          everything that its files lack",
         what.join(" and ")

@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::world::{
-    AH, AUTHENTICATION, ENCRYPTION, STRONG, World, all_protected, mark, reqid,
+    AH, AUTHENTICATION, Counting, ENCRYPTION, STRONG, World, all_protected, mark, reqid,
     strongswan_with_ml_kem, wait, wait_for,
 };
 use tokio::runtime::Runtime;
@@ -71,6 +73,85 @@ fn rekey(socket: &Path) {
         .stdout(Stdio::null())
         .status();
     assert!(status.expect("swanctl").success());
+}
+
+/// What the other host does while one rekeys its SAs.
+#[derive(Clone, Copy)]
+enum Second {
+    None,
+    /// It rekeys the same SAs, before it has heard of it.
+    AtOnce,
+    /// It rekeys the new SAs when it has granted them, while the first one has no keys of them.
+    ThatIsNew,
+}
+
+/// Says that it is over when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Rekeys the SAs of two hosts while other programs send as much as they can. The network has this delay.
+fn rekey_without_loss(delay: Option<Duration>, rekeyings: &[(usize, Second)]) {
+    let (world, _ikes, _marks) = pair(&[ENCRYPTION]);
+    let hosts = [&world.hosts[0], &world.hosts[1]];
+    let other = |host: usize| hosts[1 - host];
+    let is_quiet = |host: usize, former: &[String]| {
+        let spis = hosts[host].spis_to(other(host));
+        spis.len() == 1 && spis != former && hosts[host].is_placed_to(other(host))
+    };
+    for host in [0, 1] {
+        wait("the SAs", || is_quiet(host, &[]));
+    }
+    let _accepted = world.hosts[0].serve();
+    if let Some(delay) = delay {
+        for host in hosts {
+            host.delay(delay);
+        }
+    }
+    let counting = Counting::begin(hosts, ENCRYPTION);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Also when something fails: the others would go on for ever.
+        let _over = Over(&is_over);
+        for host in [0, 1] {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Ordering::SeqCst) {
+                    let address = other(host).addresses[0];
+                    let outcome = hosts[host].converse(ENCRYPTION, address, 20, |_| {});
+                    outcome.expect("every byte comes back");
+                }
+            });
+        }
+        for &(first, second) in rekeyings {
+            let former = [0, 1].map(|host| hosts[host].spis_to(other(host)));
+            std::thread::scope(|scope| {
+                let rekey = |host: usize| {
+                    let socket = hosts[host].socket();
+                    scope.spawn(move || rekey(&socket))
+                };
+                rekey(first);
+                match second {
+                    Second::None => {}
+                    Second::AtOnce => drop(rekey(1 - first)),
+                    Second::ThatIsNew => {
+                        let is_new =
+                            || hosts[1 - first].spis_to(other(1 - first)) != former[1 - first];
+                        wait("the new SAs", is_new);
+                        rekey(1 - first);
+                    }
+                }
+            });
+            for host in [0, 1] {
+                wait("the new SAs alone", || is_quiet(host, &former[host]));
+            }
+        }
+    });
+    counting.end_without_loss();
 }
 
 guest_test! {
@@ -280,6 +361,62 @@ guest_test! {
         assert_eq!(*marks.lock(), [mark(ENCRYPTION); 4]);
         let after: Vec<u64> = world.hosts.iter().map(|host| host.packets_without_sa()).collect();
         assert_eq!(after, before, "no packet was lost for want of an SA");
+    }
+
+    fn no_datagram_is_lost_by_rekeyings() {
+        rekey_without_loss(None, &[
+            (0, Second::None),
+            (1, Second::None),
+            (1, Second::None),
+            (0, Second::None),
+        ]);
+    }
+
+    /// So slow that either host begins before it hears of the other one, and that new SAs have their places
+    /// before anything more happens.
+    fn no_datagram_is_lost_by_rekeyings_over_a_slow_network() {
+        rekey_without_loss(Some(Duration::from_millis(500)), &[
+            (0, Second::AtOnce),
+            (1, Second::ThatIsNew),
+            (1, Second::AtOnce),
+            (0, Second::ThatIsNew),
+            (1, Second::None),
+        ]);
+    }
+
+    /// Both hosts have begun at once, and one rekeys both pairs. Before one of them ends, nothing uses it.
+    fn of_two_pairs_of_sas_one_stays() {
+        let world = World::new(&["a", "b"], &[ENCRYPTION]);
+        let hosts = [&world.hosts[0], &world.hosts[1]];
+        hosts[0].cut_off(true);
+        let ikes = [0, 1].map(|host| {
+            let (ike, mut notices) = hosts[host].start_ike();
+            ike.configure(world.configuration(host, &[ENCRYPTION]));
+            let announce = hosts[host].announcer(ENCRYPTION);
+            std::thread::spawn(move || {
+                while notices.blocking_recv().is_some() {
+                    announce();
+                }
+            });
+            ike
+        });
+        for host in hosts {
+            wait("an attempt", || host.log().contains("initiating IKE_SA usher-"));
+        }
+        hosts[0].cut_off(false);
+        for ike in &ikes {
+            wait_for(ike, "SAs", all_protected);
+        }
+        wait("two pairs", || hosts[0].spis_to(hosts[1]).len() == 2);
+        let counting = Counting::begin(hosts, ENCRYPTION);
+        rekey(&hosts[1].socket());
+        for host in [0, 1] {
+            wait("one of them", || hosts[host].spis_to(hosts[1 - host]).len() == 1);
+        }
+        counting.end_without_loss();
+        for ike in &ikes {
+            wait_for(ike, "SAs", all_protected);
+        }
     }
 
     fn an_interface_that_was_down_is_protected_again() {

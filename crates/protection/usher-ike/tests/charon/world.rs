@@ -3,8 +3,10 @@
 
 mod traffic;
 
+pub use traffic::Counting;
+
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -15,8 +17,10 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use usher_ike::{
-    Acquire, Configuration, Ike, IkeKey, KernelSas, Notice, Peer, PeerClass, Report, SetMark,
+    Acquire, Configuration, Ike, IkeKey, KernelSad, KernelSas, Notice, Peer, PeerClass, Placed,
+    Report, SetMark,
 };
+use usher_ipsec::{OutboundSa, Sad};
 use usher_protection::{Class, Kind, Level, Profile};
 
 /// Generous: emulated guests are slow.
@@ -38,7 +42,15 @@ pub fn reason_to_skip() -> Option<&'static str> {
     match std::env::var_os("USHER_VM") {
         None => Some("needs ESP and kernel modules of a virtual machine"),
         Some(_) => {
-            for module in ["esp4", "esp6", "ah4", "ah6", "xfrm_user", "veth"] {
+            for module in [
+                "esp4",
+                "esp6",
+                "ah4",
+                "ah6",
+                "xfrm_user",
+                "veth",
+                "sch_netem",
+            ] {
                 // Built in, or loaded already, in some kernels: what is missing shows in the test.
                 let _status = Command::new("modprobe").args(["-q", module]).status();
             }
@@ -69,6 +81,8 @@ pub struct World {
 
 pub struct Host {
     pub name: String,
+    number: u8,
+    bridge: String,
     namespace: String,
     pub addresses: [IpAddr; 2],
     pub key: Arc<IkeKey>,
@@ -153,6 +167,22 @@ impl World {
     }
 }
 
+/// The entries of the SPD for a class.
+fn entries(class: Class) -> [String; 2] {
+    let protocol = match class.profile {
+        Profile::Ah => "ah",
+        Profile::Standard | Profile::Strong => "esp",
+    };
+    ["0.0.0.0/0", "::/0"].map(|network| {
+        format!(
+            "src {network} dst {network} dir out priority 1000 mark {:#x} mask 0xf00000 tmpl proto \
+             {protocol} mode transport reqid {}",
+            mark(class),
+            reqid(class)
+        )
+    })
+}
+
 fn ip(namespace: &str, arguments: &str) -> String {
     let output = Command::new("ip")
         .args(["-n", namespace])
@@ -163,18 +193,39 @@ fn ip(namespace: &str, arguments: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The SAs in this output of `ip xfrm state`. Its second word is an address of the sender, its fourth one
-/// of the receiver; the SPI is in the next line.
-fn kernel_sas(output: &str) -> KernelSas {
-    let words: Vec<&str> = output.split_whitespace().collect();
-    let receiver = |part: &[&str]| match part {
-        ["src", _, "dst", receiver, "proto", _, "spi", spi, ..] => {
-            let spi = u32::from_str_radix(spi.trim_start_matches("0x"), 16);
-            Some((receiver.parse().expect("an address"), spi.expect("an SPI")))
-        }
-        _ => None,
-    };
-    words.windows(8).filter_map(receiver).collect()
+/// The SAs of a host's kernel, as the protector has them.
+struct HostSad(Sad);
+
+impl KernelSad for HostSad {
+    fn list(&mut self) -> io::Result<KernelSas> {
+        self.0.spis().map_err(io::Error::other)
+    }
+
+    fn has(&mut self, sa: Placed) -> io::Result<bool> {
+        self.0.has(outbound(sa)).map_err(io::Error::other)
+    }
+
+    fn place(&mut self, sa: Placed) -> io::Result<()> {
+        self.0.place(outbound(sa)).map_err(io::Error::other)
+    }
+
+    fn place_last(&mut self, sa: Placed) -> io::Result<()> {
+        self.0.place_last(outbound(sa)).map_err(io::Error::other)
+    }
+
+    fn place_first(&mut self, sa: Placed) -> io::Result<()> {
+        self.0.place_first(outbound(sa)).map_err(io::Error::other)
+    }
+
+    fn keep_places(&mut self, known: &KernelSas) -> io::Result<()> {
+        let is_known = |to, spi| known.contains(&(to, spi));
+        self.0.keep_places(is_known).map_err(io::Error::other)
+    }
+}
+
+fn outbound(sa: Placed) -> OutboundSa {
+    let Placed { to, spi, is_ah } = sa;
+    OutboundSa { to, spi, is_ah }
 }
 
 impl Drop for World {
@@ -223,22 +274,13 @@ impl Host {
             let arguments = ["netns", "exec", &namespace, "sysctl", "-qw", setting];
             run("ip", &arguments);
         }
-        for class in classes {
-            let protocol = match class.profile {
-                Profile::Ah => "ah",
-                Profile::Standard | Profile::Strong => "esp",
-            };
-            for network in ["0.0.0.0/0", "::/0"] {
-                ip(&format!(
-                    "xfrm policy add src {network} dst {network} dir out priority 1000 \
-                     mark {:#x} mask 0xf00000 tmpl proto {protocol} mode transport reqid {}",
-                    mark(*class),
-                    reqid(*class)
-                ));
-            }
+        for entry in classes.iter().flat_map(|class| entries(*class)) {
+            ip(&format!("xfrm policy add {entry}"));
         }
         let mut host = Self {
             name: name.to_owned(),
+            number: last,
+            bridge: bridge.to_owned(),
             namespace,
             addresses,
             key: Arc::new(IkeKey::from_seed([last; 32])),
@@ -251,16 +293,25 @@ impl Host {
         host
     }
 
+    /// Puts the entries of a class into the SPD again, as the protector does when SAs have come: sockets
+    /// look for their SA again.
+    pub fn announcer(&self, class: Class) -> impl Fn() + Send + use<> {
+        let namespace = self.namespace.clone();
+        move || {
+            for entry in entries(class) {
+                ip(&namespace, &format!("xfrm policy update {entry}"));
+            }
+        }
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("vici")
     }
 
     /// Starts the task for this host's charon and kernel.
     pub fn start_ike(&self) -> (Ike, mpsc::Receiver<Notice>) {
-        let namespace = self.namespace.clone();
-        Ike::start(self.socket(), move || {
-            Ok(kernel_sas(&ip(&namespace, "xfrm state")))
-        })
+        let sad = self.inside(Sad::open).join().expect("no panic");
+        Ike::start(self.socket(), HostSad(sad.expect("netlink")))
     }
 
     /// Starts an unmodified charon inside the namespace, with a socket of its own.
@@ -418,6 +469,52 @@ impl Host {
                 }
             }
         });
+    }
+
+    /// The SPIs by which the kernel may send to the other host's first address.
+    pub fn spis_to(&self, other: &Self) -> Vec<String> {
+        let (from, to) = (self.addresses[0], other.addresses[0]);
+        let listed = self.ip(&format!("xfrm state list src {from} dst {to}"));
+        let words: Vec<&str> = listed.split_whitespace().collect();
+        let spis = words.windows(2).filter(|pair| pair[0] == "spi");
+        spis.map(|pair| pair[1].trim_start_matches("0x").to_owned())
+            .collect()
+    }
+
+    /// Returns whether the only SA by which the kernel may send to the other host's first address is placed
+    /// before those that may come.
+    pub fn is_placed_to(&self, other: &Self) -> bool {
+        let (from, to) = (self.addresses[0], other.addresses[0]);
+        let listed = self.ip(&format!("-s xfrm state list src {from} dst {to}"));
+        let soon = Command::new("date")
+            .args(["-d", "+1 hour", "+%F %T"])
+            .output();
+        let soon = String::from_utf8(soon.expect("date").stdout).expect("text");
+        let made: Vec<&str> = listed
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("add "))
+            .collect();
+        made.len() == 1 && made[0] > soon.trim()
+    }
+
+    /// Cuts the host off from the others, or connects it again. Its interface stays up.
+    pub fn cut_off(&self, is_cut: bool) {
+        let port = format!("p{}", self.number);
+        let master: &[&str] = match is_cut {
+            true => &["nomaster"],
+            false => &["master", "switch"],
+        };
+        let set = ["-n", &self.bridge, "link", "set", &port];
+        run("ip", &[&set[..], master].concat());
+    }
+
+    /// Delays what reaches the host.
+    pub fn delay(&self, delay: Duration) {
+        let port = format!("p{}", self.number);
+        let delay = format!("{}ms", delay.as_millis());
+        let add = ["-n", &self.bridge, "qdisc", "add", "dev", &port, "root"];
+        let netem = ["netem", "delay", &delay, "limit", "100000"];
+        run("tc", &[&add[..], &netem].concat());
     }
 
     /// The output of `ip` in its namespace.

@@ -5,12 +5,42 @@ use std::time::{Duration, Instant};
 
 use usher_ike::vici::{LARGEST_MESSAGE, Section};
 use usher_ike::{
-    Configuration, Ike, IkeKey, KernelSas, Peer, PeerClass, PeerState, Report, SetMark,
+    Configuration, Ike, IkeKey, KernelSad, KernelSas, Peer, PeerClass, PeerState, Placed, Report,
+    SetMark,
 };
 use usher_protection::{Class, Kind, Profile};
 
 use super::{LONG, SHORT};
 use crate::impostor::{Act, Impostor, answer, conns, event, packet};
+
+/// A kernel without SAs.
+struct NoSas;
+
+impl KernelSad for NoSas {
+    fn list(&mut self) -> std::io::Result<KernelSas> {
+        Ok(KernelSas::new())
+    }
+
+    fn has(&mut self, _: Placed) -> std::io::Result<bool> {
+        Ok(false)
+    }
+
+    fn place(&mut self, _: Placed) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn place_last(&mut self, _: Placed) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn place_first(&mut self, _: Placed) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn keep_places(&mut self, _: &KernelSas) -> std::io::Result<()> {
+        Ok(())
+    }
+}
 
 fn configuration() -> Configuration {
     Configuration {
@@ -105,7 +135,7 @@ async fn an_impostor_is_named_and_a_charon_after_it_is_used() {
     ];
     let cases = faults.map(|(question, act, expected)| async move {
         let impostor = Impostor::with_fault(question, act);
-        let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
+        let (ike, _notices) = Ike::start(impostor.path.clone(), NoSas);
         ike.configure(configuration());
         let what = format!("\"{expected}\" after a fault at {question}");
         wait_for(&ike, &what, |report| {
@@ -152,7 +182,7 @@ async fn answers_to_other_questions_protect_nothing() {
     ];
     for (question, act) in cases {
         let impostor = Impostor::with_fault(question, act);
-        let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
+        let (ike, _notices) = Ike::start(impostor.path.clone(), NoSas);
         ike.configure(configuration());
         wait_for(&ike, &format!("work in spite of {question}"), is_at_work).await;
     }
@@ -165,7 +195,7 @@ async fn answers_to_other_questions_protect_nothing() {
 async fn with_sas(sa: &Section) -> (Impostor, Ike, impl Sized + use<>) {
     let listed = [event("list-sa", sa), answer(&Section::new())].concat();
     let impostor = Impostor::with_fault("list-sas", Act::Send(listed));
-    let (ike, notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
+    let (ike, notices) = Ike::start(impostor.path.clone(), NoSas);
     ike.configure(configuration());
     wait_for(&ike, "the SAs", |report| {
         report.peers.iter().any(|peer| peer.classes[0].protected)
@@ -204,7 +234,7 @@ async fn sas_that_are_too_old_are_rekeyed() {
 #[tokio::test]
 async fn a_failed_attempt_has_charon_s_words() {
     let impostor = Impostor::plausible();
-    let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
+    let (ike, _notices) = Ike::start(impostor.path.clone(), NoSas);
     ike.configure(configuration());
     wait_for(&ike, "its words", |report| {
         let why_not = report
@@ -229,7 +259,7 @@ async fn what_an_earlier_process_left_is_taken_away() {
     );
     let impostor = Impostor::with_fault("list-conns", Act::Send(listed));
     impostor.fault("get-keys", Act::Send(answer(&keys)));
-    let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
+    let (ike, _notices) = Ike::start(impostor.path.clone(), NoSas);
     // No configuration is set yet: charon is left alone.
     tokio::time::sleep(SHORT).await;
     assert!(impostor.asked().is_empty(), "{:?}", impostor.asked());
@@ -257,7 +287,7 @@ async fn all_connections_of_many_peers_are_taken_away() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     assert!(names.concat().len() > LARGEST_MESSAGE);
     let impostor = Impostor::with_fault("list-conns", Act::Send(conns(&names)));
-    let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
+    let (ike, _notices) = Ike::start(impostor.path.clone(), NoSas);
     ike.configure(None);
     let end = Instant::now() + LONG;
     while !impostor.asked().contains(&"list-sas".to_owned()) {
@@ -282,7 +312,7 @@ async fn a_refused_key_keeps_nothing_that_was_revoked() {
             true => present.peers[0].keys = vec![next],
             false => present.peers[0].keys.push(next),
         }
-        let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
+        let (ike, _notices) = Ike::start(impostor.path.clone(), NoSas);
         ike.configure(present);
         wait_for(&ike, "the refusal", |report| {
             let trouble = report.trouble.as_deref();
@@ -309,7 +339,7 @@ async fn a_former_key_takes_no_other_key_with_it() {
     let keys = Section::new().list("keys", ["ab", &own, "cd"]);
     let impostor = Impostor::with_fault("load-key", loaded("ab"));
     impostor.fault("get-keys", Act::Send(answer(&keys)));
-    let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
+    let (ike, _notices) = Ike::start(impostor.path.clone(), NoSas);
     ike.configure(configuration());
     wait_for(&ike, "the first key", is_at_work).await;
     assert!(impostor.values("unload-key", "id").is_empty());
@@ -366,7 +396,7 @@ async fn no_sas_outlast_a_moment_without_a_configuration() {
 #[tokio::test]
 async fn what_others_unload_is_loaded_again() {
     let impostor = Impostor::plausible();
-    let (ike, _notices) = Ike::start(impostor.path.clone(), || Ok(KernelSas::new()));
+    let (ike, _notices) = Ike::start(impostor.path.clone(), NoSas);
     ike.configure(configuration());
     let count = |question: &str| {
         let asked = impostor.asked();

@@ -8,7 +8,6 @@ use std::io;
 use tokio::time::Instant;
 
 use super::Pairs;
-use crate::driver::handle::Kernel;
 use crate::sas::{ChildSa, KernelSas, Sas};
 
 impl Pairs {
@@ -21,7 +20,7 @@ impl Pairs {
     pub(in super::super) fn lost<'s>(
         &mut self,
         sas: &'s Sas,
-        kernel: &mut Kernel,
+        list: &mut dyn FnMut() -> io::Result<KernelSas>,
         class_of: impl Fn(u32) -> Option<&'static str>,
         now: Instant,
     ) -> io::Result<Vec<&'s ChildSa>> {
@@ -46,7 +45,7 @@ impl Pairs {
                 }
                 let kernel = match &mut listed {
                     Some(listed) => listed,
-                    none => none.insert(kernel()?),
+                    none => none.insert(list()?),
                 };
                 let (there, gone): (Vec<_>, Vec<_>) = children
                     .filter(|(_, child)| child.installed)
@@ -123,6 +122,8 @@ mod tests {
     use super::*;
     use crate::sas::IkeSa;
 
+    type List = Box<dyn FnMut() -> io::Result<KernelSas>>;
+
     const CLASS: &str = "encryption";
 
     /// SAs from address 1, as charon lists them.
@@ -131,6 +132,7 @@ mod tests {
         child.spi_in = Some("beef".into());
         child.spi_out = Some("c0ffee".into());
         let sa = IkeSa {
+            id: String::new(),
             local: Some(address(1)),
             remote: Some(address(9)),
             established: true,
@@ -147,11 +149,11 @@ mod tests {
     fn ends(pairs: &mut Pairs, source: IpAddr, spis: &[u32], now: Instant) -> usize {
         pairs.acquired(&pair(), source, now);
         let sas = sas();
-        let mut fails: Kernel = Box::new(|| Err(io::ErrorKind::OutOfMemory.into()));
+        let mut fails: List = Box::new(|| Err(io::ErrorKind::OutOfMemory.into()));
         let failed = pairs.lost(&sas, &mut fails, |_| Some(CLASS), now);
         assert_eq!(failed.is_err(), source == address(1));
         let kernel = spis.iter().map(|spi| (address(9), *spi)).collect();
-        let mut kernel: Kernel = Box::new(move || Ok(KernelSas::clone(&kernel)));
+        let mut kernel: List = Box::new(move || Ok(KernelSas::clone(&kernel)));
         let mut ended = || {
             pairs
                 .lost(&sas, &mut kernel, |_| Some(CLASS), now)
@@ -236,7 +238,7 @@ mod tests {
         pairs.acquired(&pair(), address(1), now);
         pairs.set_up(&pair(), false);
         assert_eq!(pairs.due(now), None);
-        let mut kernel: Kernel = Box::new(|| Err(io::ErrorKind::OutOfMemory.into()));
+        let mut kernel: List = Box::new(|| Err(io::ErrorKind::OutOfMemory.into()));
         let none = Sas::default();
         let lost = pairs.lost(&none, &mut kernel, |_| Some(CLASS), now);
         assert!(lost.unwrap().is_empty());

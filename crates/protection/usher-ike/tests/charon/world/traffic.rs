@@ -1,10 +1,13 @@
 //! Traffic of a host's programs, by sockets with the marks of classes.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{
@@ -16,6 +19,11 @@ use usher_protection::Class;
 use super::{Host, LIMIT, mark};
 
 const PORT: u16 = 7000;
+
+/// The port of numbered datagrams, the time between two of them, and how late one may arrive.
+const COUNTED: u16 = 7001;
+const BETWEEN: Duration = Duration::from_millis(4);
+const LATEST: Duration = Duration::from_secs(2);
 
 impl Host {
     /// Runs in a thread that is in the host's namespace.
@@ -108,6 +116,108 @@ impl Host {
             Ok(())
         };
         self.inside(work).join().expect("no panic")
+    }
+}
+
+/// Datagrams that two hosts send each other, all numbered.
+pub struct Counting {
+    stop: Arc<AtomicBool>,
+    /// Of each direction: the thread that sends, and the one that receives.
+    threads: Vec<(JoinHandle<Sent>, JoinHandle<BTreeSet<u64>>)>,
+}
+
+/// How many datagrams the kernel took, and how many calls it refused.
+type Sent = (u64, u64);
+
+/// What has become of the datagrams of one direction.
+#[derive(Debug)]
+struct Counted {
+    /// How many the kernel took.
+    sent: u64,
+    /// How many calls it refused, because an SA ended after it had chosen it. They were repeated.
+    refused: u64,
+    /// Those that were sent and have not arrived.
+    lost: Vec<u64>,
+}
+
+impl Counting {
+    /// Begins to send datagrams of the class between two hosts, both ways.
+    pub fn begin(hosts: [&Host; 2], class: Class) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = [[0, 1], [1, 0]].map(|[from, to]| {
+            let (from, to) = (hosts[from], hosts[to]);
+            let server = SocketAddr::new(to.addresses[0], COUNTED);
+            let (ready, is_ready) = std::sync::mpsc::channel();
+            let ended = Arc::clone(&stop);
+            let receiving = to.inside(move || {
+                let socket = UdpSocket::bind(server).expect("the host's address");
+                socket.set_read_timeout(Some(LATEST)).expect("a limit");
+                ready.send(()).expect("the test waits");
+                let mut received = BTreeSet::new();
+                let mut number = [0; 8];
+                loop {
+                    match socket.recv(&mut number) {
+                        Ok(_) => {
+                            received.insert(u64::from_be_bytes(number));
+                        }
+                        Err(_) if ended.load(Ordering::SeqCst) => return received,
+                        Err(_) => {}
+                    }
+                }
+            });
+            is_ready.recv().expect("the receiver");
+            let ended = Arc::clone(&stop);
+            let sending = from.inside(move || {
+                let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+                setsockopt(&socket, sockopt::Mark, &mark(class)).expect("SO_MARK");
+                let (mut number, mut refused): (u64, u64) = (0, 0);
+                while !ended.load(Ordering::SeqCst) {
+                    match socket.send_to(&number.to_be_bytes(), server) {
+                        Ok(_) => number += 1,
+                        // The SA ended after the kernel had chosen it: the caller knows, and sends again.
+                        Err(error) => {
+                            assert_eq!(error.raw_os_error(), Some(nix::libc::EINVAL));
+                            refused += 1;
+                        }
+                    }
+                    std::thread::sleep(BETWEEN);
+                }
+                (number, refused)
+            });
+            (sending, receiving)
+        });
+        Self {
+            stop,
+            threads: threads.into(),
+        }
+    }
+
+    /// Ends it. Checks that datagrams were sent each way, and that all have arrived.
+    pub fn end_without_loss(self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let ways = self.threads.into_iter().map(|(sending, receiving)| {
+            let (sent, refused) = sending.join().expect("no panic");
+            let received = receiving.join().expect("no panic");
+            let lost = (0..sent).filter(|number| !received.contains(number));
+            Counted {
+                sent,
+                refused,
+                lost: lost.collect(),
+            }
+        });
+        let ways: Vec<Counted> = ways.collect();
+        for Counted {
+            sent,
+            refused,
+            lost,
+        } in &ways
+        {
+            println!("{sent} datagrams, {} lost, {refused} refused", lost.len());
+        }
+        assert!(
+            ways.iter().all(|way| way.sent > 100 && way.lost.is_empty()),
+            "{ways:?}"
+        );
     }
 }
 

@@ -1,0 +1,219 @@
+//! The SA by which the kernel sends, where there are several of a class with a peer.
+//!
+//! The entries of the SPD name only the class, and of its SAs the kernel takes the one that was made last, by
+//! the time that it keeps with each (`xfrm_state_look_at`, `add_time`). While charon rekeys, that is wrong on
+//! the host that answers: charon puts its new SA into the kernel before the other host has the keys, and
+//! what is sent by it until then is lost. With policies of its own, charon names the SA in them. Here the SA
+//! by which this host sends has a *place*, a time ahead of the clock. So the kernel sends by it until charon
+//! removes it, which charon does when the other host has the next one; no moment is left between the two.
+//!
+//! Of the SAs that come, one that this host has asked for is placed before all others, because the other host
+//! has it by then, and one that it has granted behind all others. If both hosts rekey at once, two come. The
+//! host whose own one stays has that one last, so the kernel takes it as the younger one in any case; the
+//! other host may send by both, and the SA that is granted gets its place when the former one is gone.
+//!
+//! The time is set with XFRM_MSG_NEWAE (Linux 2.6.17), which needs no keys. The kernel also reckons from it when an
+//! SA is to be rekeyed and when it ends, so both come later for SAs with a place; charon is reminded by the
+//! SA of the other direction, whose time stays, and ends both.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use netlink_packet_xfrm::constants::{IPPROTO_AH, IPPROTO_ESP};
+use netlink_packet_xfrm::{Lifetime, UserSaId};
+
+use super::{Sad, ends};
+use crate::error::IpsecError;
+
+/// How many seconds the first place is ahead of the clock: more than an SA lives (66 minutes by charon's
+/// default), so that an SA that is made meanwhile is behind.
+const AHEAD: u64 = 2 * 3600;
+
+/// Sender, receiver and reqid.
+type Stream = (IpAddr, IpAddr, u32);
+
+/// The places that are known: times by SPI.
+#[derive(Debug, Default)]
+pub(super) struct KnownPlaces(BTreeMap<Stream, BTreeMap<u32, u64>>);
+
+/// An SA by which this host sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutboundSa {
+    /// Its receiver.
+    pub to: IpAddr,
+    /// Its number there.
+    pub spi: u32,
+    /// Its protocol is AH. Else: ESP.
+    pub is_ah: bool,
+}
+
+impl OutboundSa {
+    fn id(&self) -> UserSaId {
+        let mut id = UserSaId {
+            spi: self.spi,
+            proto: if self.is_ah { IPPROTO_AH } else { IPPROTO_ESP },
+            ..UserSaId::default()
+        };
+        id.destination(&self.to);
+        id
+    }
+}
+
+impl Sad {
+    /// Returns whether the kernel has this SA.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn has(&mut self, sa: OutboundSa) -> Result<bool, IpsecError> {
+        Ok(self.channel.lifetime(sa.id())?.is_some())
+    }
+
+    /// Places an SA, unless another one of its class with the same peer has a place.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn place(&mut self, sa: OutboundSa) -> Result<(), IpsecError> {
+        let now = now();
+        let Some(found) = self.channel.lifetime(sa.id())? else {
+            return Ok(());
+        };
+        let stream = (found.from, sa.to, found.reqid);
+        let place = found.lifetime.add_time;
+        let is_alone = self.others(stream, sa, now)?.is_empty();
+        // In time: an SA that is made when the place is over comes before it.
+        if is_alone && place <= now + AHEAD / 2 {
+            return self.set(stream, sa, found.lifetime, now + AHEAD);
+        }
+        if place > now {
+            let places = self.places.0.entry(stream).or_default();
+            places.insert(sa.spi, place);
+        }
+        Ok(())
+    }
+
+    /// Places an SA behind all others of its class with the same peer.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn place_last(&mut self, sa: OutboundSa) -> Result<(), IpsecError> {
+        let now = now();
+        let Some(found) = self.channel.lifetime(sa.id())? else {
+            return Ok(());
+        };
+        let stream = (found.from, sa.to, found.reqid);
+        if found.lifetime.add_time <= now {
+            let others = self.others(stream, sa, now)?;
+            let time = others
+                .into_iter()
+                .min()
+                .map_or(now + AHEAD, |first| first - 1);
+            self.set(stream, sa, found.lifetime, time)?;
+        }
+        Ok(())
+    }
+
+    /// Places an SA before all others of its class with the same peer. Sockets look for their SA again when
+    /// the SPD changes: see [`Ipsec::announce_sa`](crate::Ipsec::announce_sa).
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn place_first(&mut self, sa: OutboundSa) -> Result<(), IpsecError> {
+        let now = now();
+        let Some(found) = self.channel.lifetime(sa.id())? else {
+            return Ok(());
+        };
+        let stream = (found.from, sa.to, found.reqid);
+        let others = self.others(stream, sa, now)?;
+        let last = others.into_iter().max();
+        let own = found.lifetime.add_time;
+        if own > now && last.is_none_or(|last| own > last) {
+            return Ok(());
+        }
+        let time = last.map_or(now + AHEAD, |last| last + 1);
+        self.set(stream, sa, found.lifetime, time)
+    }
+
+    /// Takes the places away from all SAs of the classes but these, by receiver and SPI. A charon that was
+    /// killed leaves its SAs in the kernel; those that the next one makes must come before them.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn keep_places(&mut self, known: impl Fn(IpAddr, u32) -> bool) -> Result<(), IpsecError> {
+        let now = now();
+        let mut left = Vec::new();
+        self.channel.sas(|info, kinds| {
+            let of_class = ends(info, kinds).filter(|_| info.lifetime_cur.add_time > now);
+            let left_behind = of_class.filter(|(_, to)| !known(*to, info.id.spi));
+            left.extend(left_behind.map(|(from, to)| {
+                let sa = OutboundSa {
+                    to,
+                    spi: info.id.spi,
+                    is_ah: info.id.proto == IPPROTO_AH,
+                };
+                ((from, to, info.reqid), sa, info.lifetime_cur)
+            }));
+        })?;
+        for (stream, sa, lifetime) in left {
+            self.set(stream, sa, lifetime, now)?;
+            if let Some(places) = self.places.0.get_mut(&stream) {
+                places.remove(&sa.spi);
+            }
+        }
+        self.places.0.retain(|(_, to, _), places| {
+            places.retain(|spi, _| known(*to, *spi));
+            !places.is_empty()
+        });
+        Ok(())
+    }
+
+    /// The places of the other SAs of a stream that the kernel still has.
+    fn others(&mut self, stream: Stream, sa: OutboundSa, now: u64) -> Result<Vec<u64>, IpsecError> {
+        let known = self.places.0.remove(&stream).unwrap_or_default();
+        let mut there = BTreeMap::new();
+        for (spi, place) in known.into_iter().filter(|(_, place)| *place > now) {
+            let other = OutboundSa { spi, ..sa };
+            if spi == sa.spi || self.channel.lifetime(other.id())?.is_some() {
+                there.insert(spi, place);
+            }
+        }
+        let others = there.iter().filter(|(spi, _)| **spi != sa.spi);
+        let places = others.map(|(_, place)| *place).collect();
+        self.places.0.insert(stream, there);
+        Ok(places)
+    }
+
+    fn set(
+        &mut self,
+        stream: Stream,
+        sa: OutboundSa,
+        lifetime: Lifetime,
+        time: u64,
+    ) -> Result<(), IpsecError> {
+        let placed = Lifetime {
+            add_time: time,
+            ..lifetime
+        };
+        if self.channel.set_lifetime(sa.id(), placed)? {
+            let places = self.places.0.entry(stream).or_default();
+            places.insert(sa.spi, time);
+        }
+        Ok(())
+    }
+}
+
+/// Since when there is an SA with these times: one with a place has lost the time when it was made.
+pub(super) fn since(add_time: u64, use_time: u64) -> u64 {
+    let now = now();
+    match add_time > now {
+        true if use_time > 0 => use_time,
+        true => now,
+        false => add_time,
+    }
+}
+
+/// As the kernel reckons: in seconds since 1970.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs())
+}
