@@ -80,14 +80,9 @@ static __always_inline __u64 capabilities_of(const struct cred___mac *cred)
 	return cred->user_ns->level == 0 ? *(const __u64 *)&cred->cap_effective : 0;
 }
 
-/* Reads credentials. Leaves the subject as it is if there are none: NULL. */
-static __always_inline void read_credentials(struct usher_mac_subject *subject,
-					     const struct cred *credentials)
+static __always_inline void copy_credentials(struct usher_mac_subject *subject,
+					     const struct cred___mac *cred)
 {
-	const struct cred___mac *cred = bpf_core_cast(credentials, struct cred___mac);
-
-	if (!cred)
-		return;
 	subject->uid = cred->uid.val;
 	subject->euid = cred->euid.val;
 	subject->suid = cred->suid.val;
@@ -97,6 +92,16 @@ static __always_inline void read_credentials(struct usher_mac_subject *subject,
 	subject->sgid = cred->sgid.val;
 	subject->fsgid = cred->fsgid.val;
 	subject->capabilities = capabilities_of(cred);
+}
+
+/* Reads credentials. Leaves the subject as it is if there are none: NULL. */
+static __always_inline void read_credentials(struct usher_mac_subject *subject,
+					     const struct cred *credentials)
+{
+	const struct cred___mac *cred = bpf_core_cast(credentials, struct cred___mac);
+
+	if (cred)
+		copy_credentials(subject, cred);
 }
 
 /* A process, which is read. */
@@ -110,7 +115,11 @@ static __always_inline void read_subject(struct usher_mac_subject *subject)
 {
 	const struct task_struct *task = bpf_get_current_task_btf();
 
-	read_credentials(subject, task_of(task)->cred);
+	/*
+	 * A process always has some, so nothing compares them with NULL: of a subject that was left
+	 * without values clang 19 takes what a register holds, which the verifier refuses.
+	 */
+	copy_credentials(subject, bpf_core_cast(task_of(task)->cred, struct cred___mac));
 	subject->process = task->tgid;
 	subject->reserved = 0;
 }
