@@ -3,6 +3,7 @@
 //! ```text
 //! mac framework {
 //!   multilabel "/srv", "/home";
+//!   specification "/etc/usher/files.mac";
 //!   interface "eth0" label "biba/high,mls/low";
 //!   families vsock, packet;
 //! }
@@ -12,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use usher_label::Label;
 use usher_language::{
-    Field, Fields, Found, Kind, Occurrence, Part, Quoted, Reporter, Shape, StatementRule, Unique,
-    is_plain_path, joined,
+    Field, Fields, Found, Kind, Occurrence, Origin, Part, Quoted, Reporter, Shape, StatementRule,
+    Unique, is_plain_path, joined,
 };
 
 use crate::mistake::MacMistake;
@@ -69,6 +70,11 @@ const UNDECIDED: &[(&str, u32)] = &[
     ("xdp", 44),
 ];
 
+const SPECIFICATION: &str = "specification";
+
+/// The folder of specifications: only files of the configuration decide.
+const CONFIGURATION: &str = "/etc/";
+
 const INTERFACE: &str = "interface";
 const LABEL: &str = "label";
 
@@ -78,6 +84,8 @@ pub struct FrameworkSettings {
     /// Mount points of the file systems whose files have labels of their own, in their attributes.
     /// Attributes on other file systems are ignored.
     pub multilabel: BTreeSet<String>,
+    /// The file of setfsmac(8) that has the labels of files, with its place in the text.
+    pub specification: Option<(String, Origin)>,
     /// Labels of network interfaces, by name.
     pub interfaces: BTreeMap<String, Label>,
     /// Families of sockets, by name, that processes with a level may make although no module of levels decides
@@ -102,6 +110,12 @@ pub(crate) fn statements() -> Vec<StatementRule> {
             "file systems whose files have labels of their own",
         ),
         StatementRule::new(
+            SPECIFICATION,
+            Occurrence::AtMostOnce,
+            Shape::One(text("\"/etc/PATH\"")),
+            "the file of setfsmac(8) that has the labels of files",
+        ),
+        StatementRule::new(
             INTERFACE,
             Occurrence::Any,
             Shape::Phrase(interface),
@@ -120,6 +134,7 @@ pub(crate) fn statements() -> Vec<StatementRule> {
 pub(crate) fn settings(fields: &Fields<'_>, reporter: &Reporter<'_>) -> FrameworkSettings {
     FrameworkSettings {
         multilabel: file_systems(fields, reporter),
+        specification: fields.one(SPECIFICATION).and_then(specification),
         interfaces: interfaces(fields, reporter),
         families: families(fields, reporter),
     }
@@ -152,6 +167,19 @@ fn file_systems(fields: &Fields<'_>, reporter: &Reporter<'_>) -> BTreeSet<String
     listed.into_keys()
 }
 
+fn specification(field: &Field<'_>) -> Option<(String, Origin)> {
+    let item = field.items().next()?;
+    match item.text() {
+        Some(path) if is_plain_path(path) && path.starts_with(CONFIGURATION) => {
+            Some((path.to_owned(), field.origin()))
+        }
+        _ => {
+            let found = Found(item.shown());
+            field.refuse(item, MacMistake::InvalidSpecification { found })
+        }
+    }
+}
+
 fn interfaces(fields: &Fields<'_>, reporter: &Reporter<'_>) -> BTreeMap<String, Label> {
     let mut listed = Unique::default();
     let mut found = BTreeMap::new();
@@ -182,7 +210,12 @@ fn interface(
     }
     listed.list(name.to_owned(), named, reporter)?;
     match labelled.text()?.parse::<Label>() {
-        Ok(label) => Some((name.to_owned(), label)),
+        Ok(label) => match label.check_values() {
+            Ok(()) => Some((name.to_owned(), label)),
+            Err((element, mistake)) => {
+                field.refuse(labelled, MacMistake::InvalidValue { element, mistake })
+            }
+        },
         Err(error) => {
             let (byte, mistake) = (error.span.offset + 1, error.mistake);
             field.refuse(labelled, MacMistake::InvalidLabel { byte, mistake })
@@ -214,6 +247,9 @@ impl FrameworkSettings {
         if !self.multilabel.is_empty() {
             let paths = self.multilabel.iter().map(|path| Quoted(path));
             lines.push(format!("{MULTILABEL} {}", joined(paths, ", ")));
+        }
+        if let Some((path, _)) = &self.specification {
+            lines.push(format!("{SPECIFICATION} {}", Quoted(path)));
         }
         lines.extend(self.interfaces.iter().map(|(name, label)| {
             let (name, label) = (Quoted(name), label.to_string());

@@ -1,6 +1,6 @@
 //! Mistakes in `mac` blocks besides those of form, each with its text and its remedy.
 
-use usher_label::LabelMistake;
+use usher_label::{LabelMistake, ValueMistake};
 use usher_language::{Found, Place, mistakes};
 
 use crate::bsdextended::{MAXIMUM_RANGES, MAXIMUM_RULES};
@@ -48,6 +48,10 @@ mistakes! {
         InvalidFileSystem { found: Found }
             => "`{found}` is no plain absolute path";
             "write a path on the file system, such as \"/home\", without `.`, `..`, `//` and `/` at its end";
+        /// No file of the configuration.
+        InvalidSpecification { found: Found }
+            => "`{found}` is no plain path below /etc";
+            "put the file below /etc, where only root writes, and write its path, such as \"/etc/usher/files.mac\"";
         /// No name of a network interface.
         InvalidInterface { found: Found }
             => "`{found}` is no name of a network interface";
@@ -60,6 +64,9 @@ mistakes! {
         /// No label.
         InvalidLabel { byte: usize, mistake: LabelMistake }
             => "at byte {byte} of the label: {mistake}"; "{}", mistake.remedy();
+        /// A value that its module does not take.
+        InvalidValue { element: String, mistake: ValueMistake }
+            => "`{element}`: {mistake}"; "{}", mistake.remedy();
         /// Letters that are no types of files.
         InvalidTypes { found: Found }
             => "`{found}` are no types of files";

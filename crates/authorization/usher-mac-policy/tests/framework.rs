@@ -21,6 +21,38 @@ fn file_systems_are_read_and_printed_in_order() {
 }
 
 #[test]
+fn the_specification_is_a_file_of_the_configuration() {
+    let text = "mac framework {\n  specification \"/etc/usher/files.mac\";\n}\n";
+    let blocks = read(text).unwrap();
+    assert_eq!(blocks[0].to_text(), text);
+    for path in [
+        "/home/a/files.mac",
+        "/etc/../home/a",
+        "/etcetera",
+        "files.mac",
+    ] {
+        let text = format!("mac framework {{ specification \"{path}\"; }}");
+        let shown = read(&text).unwrap_err()[0].to_string();
+        assert!(shown.contains("is no plain path below /etc"), "{shown}");
+    }
+}
+
+#[test]
+fn values_are_checked_while_their_module_is_not_in_force() {
+    let read = |label: &str| {
+        read(&format!(
+            "mac framework {{ interface \"eth0\" label \"{label}\"; }}"
+        ))
+    };
+    assert!(read("biba/65535,own/65536").is_ok());
+    let shown = read("biba/65536").unwrap_err()[0].to_string();
+    assert!(
+        shown.contains("`biba/65536`: `65536` is not a grade"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn labels_of_interfaces_are_read_and_printed_in_order() {
     let text = "mac framework {\n  interface \"wg-home.7\" label \"test/b\";\n  interface \"eth0\" \
                 label \"mls/low,biba/high\";\n  multilabel \"/srv\";\n}\n";

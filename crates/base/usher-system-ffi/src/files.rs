@@ -39,7 +39,7 @@ pub fn group_of_new_files() -> io::Result<OwnedFd> {
     descriptor(unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) })
 }
 
-/// Has a group of [`group_of_new_files`] report every new name on the file system of an open file.
+/// Has a group of [`group_of_new_files`] report every new name, that of a moved file included, on the file system of an open file.
 ///
 /// # Errors
 /// As fanotify_mark(2); EOPNOTSUPP where the file system has no handles.
@@ -49,7 +49,7 @@ pub fn watch_file_system(group: BorrowedFd<'_>, on: BorrowedFd<'_>) -> io::Resul
         libc::fanotify_mark(
             group.as_raw_fd(),
             libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM,
-            libc::FAN_CREATE | libc::FAN_ONDIR,
+            libc::FAN_CREATE | libc::FAN_MOVED_TO | libc::FAN_ONDIR,
             on.as_raw_fd(),
             std::ptr::null(),
         )

@@ -1,7 +1,7 @@
 //! New files on a file system, as fanotify(7) reports them.
 //!
 //! Each new name is an event with the handle of its file: a file, directory, symbolic link, device, pipe or
-//! socket, a further name, and the first name of a file that O_TMPFILE made. A file that gets no name is no
+//! socket, a further name, the name to which a file is moved, and the first name of a file that O_TMPFILE made. A file that gets no name is no
 //! event. Tried on 6.18: tmpfs and ext4; on overlayfs, marks of the upper file system see all of it, and the
 //! overlay itself takes none (EOPNOTSUPP).
 
@@ -44,6 +44,8 @@ pub struct NewFiles {
 pub enum NewFile {
     /// A file has got a name: opened as O_PATH does, a symbolic link itself.
     Named(OwnedFd),
+    /// A file has got a name, and cannot be opened.
+    Unreachable(io::Error),
     /// The file was gone when its event was read.
     Gone,
     /// Events are lost. The caller must look for files itself.
@@ -97,7 +99,7 @@ impl NewFiles {
     /// The next event; none when none waits. Does not wait itself.
     ///
     /// # Errors
-    /// As read(2) and open_by_handle_at(2); the event is lost then.
+    /// As read(2). The next call may fail in the same way.
     pub fn take(&mut self) -> io::Result<Option<NewFile>> {
         if self.waiting.is_empty() {
             let length = match read(&self.group, &mut self.buffer[..]) {
@@ -119,7 +121,7 @@ impl NewFiles {
         match open_handle(self.mount.as_fd(), kind, handle) {
             Ok(file) => Ok(Some(NewFile::Named(file))),
             Err(error) if error.raw_os_error() == Some(libc::ESTALE) => Ok(Some(NewFile::Gone)),
-            Err(error) => Err(error),
+            Err(error) => Ok(Some(NewFile::Unreachable(error))),
         }
     }
 }

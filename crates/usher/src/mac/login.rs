@@ -11,15 +11,6 @@ use usher::mac::{ElementKind, Label, LoginLabels, LoginLine, LoginSubject};
 use crate::failure::{At, Failure};
 use crate::output::{Output, or_dash, row, table, warn};
 
-/// The kinds of values of Usher's own modules, as each declares it (bpf/mac/modules).
-const KINDS: [(&str, ElementKind); 5] = [
-    ("biba", ElementKind::Levels),
-    ("mls", ElementKind::Levels),
-    ("lomac", ElementKind::Auxiliary),
-    ("partition", ElementKind::Number),
-    ("te", ElementKind::Name),
-];
-
 /// A line of the file.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Line {
@@ -79,8 +70,8 @@ fn check_values(file: &Path, labels: &LoginLabels) -> Result<(), Failure> {
     let mut mistakes = Vec::new();
     for line in labels.lines() {
         for (name, value) in line.label.iter().flat_map(Label::elements) {
-            let kind = KINDS.iter().find(|(module, _)| *module == name.as_ref());
-            if let Some(Err(mistake)) = kind.map(|(_, kind)| kind.read(value)) {
+            let kind = ElementKind::of_module(name.as_ref());
+            if let Some(Err(mistake)) = kind.map(|kind| kind.read(value)) {
                 mistakes.push(format!(
                     "{}:{}: `{name}/{value}`: {mistake}; {}",
                     file.display(),
@@ -163,7 +154,7 @@ mod tests {
     #[test]
     fn kinds_are_those_that_the_modules_declare() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf/mac/modules");
-        for (module, kind) in KINDS {
+        for (module, kind) in ElementKind::OF_MODULES {
             let source = folder.join(format!("{module}.bpf.c"));
             let source = std::fs::read_to_string(source).unwrap();
             let declared = match kind {

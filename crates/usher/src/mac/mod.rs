@@ -5,6 +5,7 @@ mod login;
 mod ls;
 mod ps;
 mod refusals;
+mod relabel;
 mod ugidfw;
 
 use std::path::PathBuf;
@@ -63,6 +64,8 @@ pub enum Command {
         #[command(subcommand)]
         command: ugidfw::Command,
     },
+    /// Give files the labels that the specification of the policy in force has for them
+    Relabel(relabel::Request),
     /// List files with their labels
     Ls {
         /// Files, and directories whose files are listed
@@ -125,6 +128,7 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
         Command::If => interfaces::run(output, status()?.interfaces)?,
         Command::Login { users, file } => login::run(output, file, users)?,
         Command::Ugidfw { command } => ugidfw::run(output, command)?,
+        Command::Relabel(request) => relabel::run(output, request)?,
         Command::Ls { paths, directory } => ls::run(output, paths, *directory)?,
         Command::Status => {
             let view = status()?;

@@ -111,6 +111,31 @@ pub enum MacError {
     /// A rule is about a file system that is not mounted now.
     #[error("{0}; the rule waits, and is about no file until a file system is mounted there")]
     Waits(Box<MacError>),
+    /// The specification of the policy is not used.
+    #[error("{place}: specification {path}: {reason}")]
+    Specification {
+        /// The statement.
+        place: String,
+        /// The file.
+        path: String,
+        /// The reason.
+        reason: String,
+    },
+    /// A program does not have the type by which a domain is entered.
+    #[error(
+        "{path} has the type {found}, and {specification} says {wanted}: what executes it starts without its domain; \
+         `usher mac relabel` gives files their labels, then restart the service", path = .path.display()
+    )]
+    EntryPoint {
+        /// The program.
+        path: PathBuf,
+        /// Its type.
+        found: String,
+        /// The type that it should have.
+        wanted: String,
+        /// The file that says so.
+        specification: String,
+    },
     /// New files of a file system are not watched.
     #[error("{path}: labels of new files are not written: {reason}")]
     NotWatched {

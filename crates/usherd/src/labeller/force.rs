@@ -15,6 +15,7 @@ use usher_policy::mac::ModuleSettings;
 use super::error::MacError;
 use super::file_systems::FileSystems;
 use super::files::{ModuleFile, ModuleFolder};
+use super::filing::Filing;
 use super::journal::Journal;
 use super::labels;
 use super::persisting::Persisting;
@@ -151,9 +152,11 @@ impl Force {
         state.note(labels::FORGOTTEN, &looked);
         // Last, because all files of a file system that is new are looked at anyway.
         self.watch_new_files(state, is_changed);
+        state.look_at_entry_points();
     }
 
     fn watch_new_files(&self, state: &mut State, is_changed: bool) {
+        let is_changed = state.specify() || is_changed;
         let (mut wanted, all) = labels::mounted(state.policy(), &self.file_systems);
         state.note(labels::TROUBLE, &all);
         if all.is_err() {
@@ -182,7 +185,12 @@ impl Force {
         if !is_changed && is_known {
             return;
         }
-        let put = labels::put_in_force(state.framework.as_ref(), &self.persisting, &wanted);
+        let put = labels::put_in_force(
+            state.framework.as_ref(),
+            &self.persisting,
+            &wanted,
+            state.filing.as_ref(),
+        );
         state.note(labels::UNWRITTEN, &put);
         state.multilabel = put.is_ok().then_some(wanted);
     }
@@ -296,6 +304,7 @@ impl Force {
         if let Some(framework) = &self.state.lock().framework {
             framework.check_interfaces(&labels::interfaces(Some(policy)))?;
         }
+        Filing::read(Some(policy))?;
         labels::require_mounted(policy, former.as_ref(), &self.file_systems)
     }
 
@@ -307,6 +316,7 @@ impl Force {
     pub(super) fn put_in_force(&self, fresh: Configuration) -> Result<u64, MacError> {
         let mut state = self.state.lock();
         labels::require_mounted(&fresh.checked.policy, state.policy(), &self.file_systems)?;
+        Filing::read(Some(&fresh.checked.policy))?;
         let mut wanted = Vec::new();
         // Modules from files have no settings, whatever their names.
         let names = state.names()?.into_iter();
@@ -350,6 +360,8 @@ impl Force {
             "settings in force"
         );
         state.configuration = Some(fresh);
+        // Read just now, and once more: the file of the former policy may be another one.
+        state.filing = None;
         self.follow_rules(&mut state);
         self.watch(&mut state, true);
         Ok(generation)

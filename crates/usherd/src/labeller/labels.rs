@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use usher_kernel_label::SHOWN;
@@ -16,6 +17,8 @@ use usher_policy::mac::{FrameworkSettings, MacBlock, ModuleSettings};
 
 use super::error::MacError;
 use super::file_systems::FileSystems;
+use super::filing::Filing;
+use super::persist_walk::DEEPEST;
 use super::persisting::{Multilabel, Persisting};
 
 /// The trouble that a file system of the policy is not mounted.
@@ -23,6 +26,12 @@ pub(super) const TROUBLE: &str = "multilabel";
 
 /// The trouble that a file system of a rule is not mounted.
 pub(super) const WAITING: &str = "filesys";
+
+/// The trouble that the specification of the policy is not in force.
+pub(super) const UNSPECIFIED: &str = "specification";
+
+/// The trouble that a program has lost the type by which a domain is entered.
+pub(super) const ENTRY_POINTS: &str = "entry points";
 
 /// The trouble that one file system is not watched.
 pub(super) const UNWATCHED: &str = "new files";
@@ -106,6 +115,13 @@ pub(super) fn families(policy: Option<&Policy>) -> BTreeSet<u32> {
     families.collect()
 }
 
+/// The file with the labels of files, and the place where the policy names it.
+pub(super) fn specification(policy: Option<&Policy>) -> Option<(String, &str)> {
+    let mut named = settings(policy).filter_map(|(_, settings)| settings.specification.as_ref());
+    let (path, origin) = named.next()?;
+    Some((origin.place.to_string(), path))
+}
+
 /// The labels of network interfaces.
 pub(super) fn interfaces(policy: Option<&Policy>) -> BTreeMap<String, Label> {
     let labels = settings(policy).flat_map(|(_, settings)| &settings.interfaces);
@@ -160,16 +176,21 @@ pub(super) fn put_in_force(
     framework: Option<&Framework>,
     persisting: &Persisting,
     wanted: &[Multilabel],
+    filing: Option<&Arc<Filing>>,
 ) -> Result<(), MacError> {
     let set = match framework {
         Some(framework) => {
             framework.set_multilabel(&devices(wanted))?;
             framework.show_labels(Path::new(SHOWN))?;
-            persisting.set(Some(framework.new_file_labels()?), wanted.to_vec())
+            persisting.set(
+                Some(framework.new_file_labels()?),
+                wanted.to_vec(),
+                filing.cloned(),
+            )
         }
         None => {
             hide()?;
-            persisting.set(None, Vec::new())
+            persisting.set(None, Vec::new(), None)
         }
     };
     set.map_err(MacError::NotPersistent)
@@ -256,9 +277,22 @@ pub(super) fn views(persisting: &Persisting) -> Vec<MultilabelView> {
         failed: state.counts.failed,
         overflows: state.counts.overflows,
         is_walking: state.is_walking,
-        trouble: state.unwatched.or(state.counts.failure),
+        trouble: state
+            .unwatched
+            .or(state.counts.failure)
+            .or_else(|| too_deep(state.counts.too_deep)),
     });
     views.collect()
+}
+
+/// What is not looked at, because it lies too deep.
+fn too_deep(directories: u64) -> Option<String> {
+    (directories > 0).then(|| {
+        format!(
+            "{directories} directories lie deeper than {DEEPEST} below the root: files below them are left alone; label \
+             them with setfsmac, or move them up"
+        )
+    })
 }
 
 #[cfg(test)]

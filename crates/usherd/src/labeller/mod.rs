@@ -20,6 +20,7 @@ mod answers;
 mod error;
 mod file_systems;
 mod files;
+mod filing;
 mod force;
 mod journal;
 mod labels;

@@ -12,12 +12,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use usher_file_label::{FileLabelError, LabelledFile};
+use usher_file_label::{Change, FileLabelError, LabelledFile};
 use usher_label::Label;
 use usher_system::new_files::{NewFile, NewFiles};
 
+use super::filing::{Filing, Tree};
 use super::persist_walk::{Step, Walk};
 
 /// Most events of one turn, and most files of a walk in one turn: so no file system waits long for another.
@@ -33,7 +35,12 @@ pub(super) type LabelOf<'l> = &'l dyn Fn(BorrowedFd<'_>) -> io::Result<Option<La
 /// The persistence of one file system.
 pub(super) struct Persister {
     new_files: NewFiles,
+    /// The events could not be read, and are not until all files are looked at again.
+    is_deaf: bool,
     root: OwnedFd,
+    tree: Tree,
+    /// The specification of the policy.
+    filing: Option<Arc<Filing>>,
     walk: Option<Walk>,
     /// Another walk follows the one under way. It does not end that: somebody who makes files all the time
     /// would keep it from ever reaching the last file.
@@ -51,6 +58,8 @@ pub(super) struct Counts {
     pub(super) persisted: u64,
     /// Files without an attribute whose label the kernel does not know, at the last walk and since.
     pub(super) unlabelled: u64,
+    /// Directories that the last walk left alone, because they lie too deep. No later walk would do more.
+    pub(super) too_deep: u64,
     /// Attributes that could not be written, and files that could not be opened.
     pub(super) failed: u64,
     /// How often events were lost, and all files looked at again.
@@ -69,7 +78,10 @@ impl Persister {
     pub(super) fn watch(root: OwnedFd) -> io::Result<Self> {
         let mut persister = Self {
             new_files: NewFiles::watch(root.try_clone()?)?,
+            is_deaf: false,
+            tree: Tree::new(root.try_clone()?)?,
             root,
+            filing: None,
             walk: None,
             walks_again: true,
             retry: None,
@@ -81,26 +93,24 @@ impl Persister {
         Ok(persister)
     }
 
+    /// Replaces the specification. All files are looked at by another one.
+    pub(super) fn specify(&mut self, filing: Option<Arc<Filing>>) {
+        let is_known = match (&self.filing, &filing) {
+            (Some(known), Some(filing)) => Arc::ptr_eq(known, filing),
+            (known, filing) => known.is_none() && filing.is_none(),
+        };
+        self.walks_again |= !is_known && filing.is_some();
+        self.filing = filing;
+    }
+
     /// Does some of the work that waits. Returns true if more can be done at once.
     pub(super) fn turn(&mut self, label_of: LabelOf<'_>) -> bool {
-        let mut more = false;
-        for left in (0..TURN).rev() {
-            match self.new_files.take() {
-                Ok(None) => break,
-                Ok(Some(NewFile::Named(file))) => self.persist(&file, label_of),
-                Ok(Some(NewFile::Gone)) => {}
-                Ok(Some(NewFile::Lost)) => {
-                    self.counts.overflows += 1;
-                    self.walks_again = true;
-                }
-                Err(error) => self.failed(&error),
-            }
-            more = left == 0;
-        }
         if self.retry.is_some_and(|retry| retry <= Instant::now()) {
             self.retry = None;
             self.walks_again = true;
+            self.watch_again();
         }
+        let more = self.take_all(label_of, NewFiles::take);
         for _ in 0..TURN {
             if self.walk.is_none() && self.walks_again {
                 self.begin_walk();
@@ -109,10 +119,62 @@ impl Persister {
                 None => return more,
                 Some(None) => self.end_walk(),
                 Some(Some(Step::File(file))) => self.persist(&file, label_of),
+                Some(Some(Step::TooDeep(directory))) => {
+                    self.persist(&directory, label_of);
+                    self.counts.too_deep += 1;
+                }
                 Some(Some(Step::Unreachable(error))) => self.failed(&error),
             }
         }
         true
+    }
+
+    /// Takes events, at most those of a turn. Returns true if more may wait. After a failure none is taken before the
+    /// next attempt: the same failure would follow at once, for ever.
+    fn take_all(
+        &mut self,
+        label_of: LabelOf<'_>,
+        mut take: impl FnMut(&mut NewFiles) -> io::Result<Option<NewFile>>,
+    ) -> bool {
+        for _ in 0..TURN {
+            if self.is_deaf {
+                return false;
+            }
+            match take(&mut self.new_files) {
+                Ok(None) => return false,
+                Ok(Some(NewFile::Named(file))) => self.persist(&file, label_of),
+                Ok(Some(NewFile::Gone)) => {}
+                Ok(Some(NewFile::Unreachable(error))) => self.failed(&error),
+                Ok(Some(NewFile::Lost)) => {
+                    self.counts.overflows += 1;
+                    self.walks_again = true;
+                }
+                Err(error) => {
+                    self.is_deaf = true;
+                    self.failed(&error);
+                }
+            }
+        }
+        true
+    }
+
+    /// Watches new files anew where their events could not be read. The walk that follows finds what was missed.
+    fn watch_again(&mut self) {
+        if !self.is_deaf {
+            return;
+        }
+        match self.root.try_clone().and_then(NewFiles::watch) {
+            Ok(new_files) => {
+                self.new_files = new_files;
+                self.is_deaf = false;
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// Readable when new files wait; none while their events cannot be read.
+    pub(super) fn events(&self) -> Option<BorrowedFd<'_>> {
+        (!self.is_deaf).then(|| self.new_files.as_fd())
     }
 
     /// Starts another walk over all files, which opens all directories.
@@ -137,6 +199,7 @@ impl Persister {
 
     fn begin_walk(&mut self) {
         self.counts.unlabelled = 0;
+        self.counts.too_deep = 0;
         self.walks_again = false;
         match Walk::begin(&self.root) {
             Ok(walk) => self.walk = Some(walk),
@@ -154,18 +217,60 @@ impl Persister {
 
     fn persist(&mut self, file: &OwnedFd, label_of: LabelOf<'_>) {
         let attribute = LabelledFile::Handle(file.as_fd());
-        let persisted = match attribute.has_attribute() {
-            Ok(true) => return,
+        let has_attribute = match attribute.has_attribute() {
+            Ok(true) => true,
             Ok(false) => match label_of(file.as_fd()) {
-                Ok(Some(label)) => attribute.set_first(&label),
-                Ok(None) => {
-                    self.counts.unlabelled += 1;
-                    return;
+                Ok(Some(label)) => {
+                    let set = attribute.set_first(&label);
+                    self.note(set);
+                    true
                 }
+                Ok(None) => false,
                 Err(error) => return self.failed(&error),
             },
-            Err(error) => Err(error),
+            Err(error) => return self.note(Err(error)),
         };
+        let is_filed = self.file(file, attribute);
+        if !has_attribute && !is_filed {
+            self.counts.unlabelled += 1;
+        }
+    }
+
+    /// Gives a file what it lacks by the specification. Returns whether it has a label then.
+    fn file(&mut self, file: &OwnedFd, attribute: LabelledFile<'_>) -> bool {
+        let Some(filing) = self.filing.clone() else {
+            return false;
+        };
+        let has = match attribute.label() {
+            Ok(has) => has,
+            // An attribute that is no label stays for an administrator to see.
+            Err(FileLabelError::Malformed(_)) => return false,
+            Err(error) => {
+                self.note(Err(error));
+                return false;
+            }
+        };
+        match filing.missing(&self.tree, file.as_fd(), has.as_ref()) {
+            Ok(None) => has.is_some(),
+            Ok(Some(missing)) => {
+                let set = attribute
+                    .set(&missing)
+                    .map(|change| change != Change::Unchanged);
+                let is_set = set.is_ok();
+                self.note(set);
+                is_set
+            }
+            // It is gone.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => has.is_some(),
+            Err(error) => {
+                self.failed(&error);
+                false
+            }
+        }
+    }
+
+    /// Notes whether an attribute was written.
+    fn note(&mut self, persisted: Result<bool, FileLabelError>) {
         match persisted {
             Ok(true) => self.counts.persisted += 1,
             // Another process has labelled it since, or it is gone.
@@ -183,13 +288,6 @@ impl Persister {
             self.retry = Some(Instant::now() + self.wait);
             self.wait = LONGEST_WAIT.min(self.wait * 2);
         }
-    }
-}
-
-impl AsFd for Persister {
-    /// Readable when new files wait.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.new_files.as_fd()
     }
 }
 
@@ -385,6 +483,43 @@ mod tests {
         scene.persister.look_again();
         scene.work();
         assert_eq!(scene.label("file").as_deref(), Some("biba/low"));
+    }
+
+    #[test]
+    fn events_that_cannot_be_read_are_not_asked_for_at_once_again() {
+        let mut scene = Scene::new(|_| {});
+        scene.work();
+        let (mut asked, nothing) = (0, |_: BorrowedFd<'_>| Ok(None));
+        let mut fails = |_: &mut NewFiles| {
+            asked += 1;
+            Err(io::ErrorKind::Other.into())
+        };
+        assert!(!scene.persister.take_all(&nothing, &mut fails));
+        assert!(!scene.persister.take_all(&nothing, &mut fails));
+        assert_eq!(asked, 1);
+        assert!(scene.persister.events().is_none());
+        fs::write(scene.path("file"), "").unwrap();
+        scene.work();
+        assert_eq!(scene.label("file"), None, "not before its time");
+        scene.persister.retry = Some(Instant::now());
+        scene.work();
+        assert_eq!(scene.label("file").as_deref(), Some("biba/low"));
+        assert!(scene.persister.events().is_some());
+        fs::write(scene.path("next"), "").unwrap();
+        scene.work();
+        assert_eq!(scene.label("next").as_deref(), Some("biba/low"));
+    }
+
+    #[test]
+    fn a_directory_that_lies_too_deep_is_no_reason_to_look_again() {
+        let mut scene = Scene::new(|folder| {
+            let deep = vec!["d"; super::super::persist_walk::DEEPEST + 1].join("/");
+            fs::create_dir_all(folder.join(deep)).unwrap();
+        });
+        scene.work();
+        assert_eq!(scene.persister.retry(), None);
+        assert!(scene.persister.counts().too_deep > 0);
+        assert_eq!(scene.persister.counts().failure, None);
     }
 
     #[test]

@@ -32,7 +32,9 @@ pub(super) struct Walk {
 pub(super) enum Step {
     /// A file, opened as O_PATH does, a symbolic link itself.
     File(OwnedFd),
-    /// A file or directory cannot be opened, or lies too deep.
+    /// A directory lies too deep, and nothing below it is looked at.
+    TooDeep(OwnedFd),
+    /// A file or directory cannot be opened.
     Unreachable(io::Error),
 }
 
@@ -53,15 +55,6 @@ impl Walk {
     /// For how long it is under way.
     pub(super) fn age(&self) -> Duration {
         self.began.elapsed()
-    }
-
-    fn enter(&mut self, file: &OwnedFd) -> io::Result<()> {
-        if self.directories.len() > DEEPEST {
-            let text = format!("a directory lies deeper than {DEEPEST} below the root");
-            return Err(io::Error::other(text));
-        }
-        self.directories.push(opened(file)?);
-        Ok(())
     }
 }
 
@@ -108,12 +101,19 @@ impl Iterator for Walk {
                 Err(Errno::NOENT | Errno::XDEV) => continue,
                 Err(errno) => return Some(Step::Unreachable(errno.into())),
             };
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory
-                && let Err(error) = self.enter(&file)
-            {
-                return Some(Step::Unreachable(error));
+            if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+                return Some(Step::File(file));
             }
-            return Some(Step::File(file));
+            if self.directories.len() > DEEPEST {
+                return Some(Step::TooDeep(file));
+            }
+            return Some(match self::opened(&file) {
+                Ok(directory) => {
+                    self.directories.push(directory);
+                    Step::File(file)
+                }
+                Err(error) => Step::Unreachable(error),
+            });
         }
     }
 }
@@ -133,7 +133,7 @@ mod tests {
         for step in Walk::begin(&root).unwrap() {
             match step {
                 Step::File(file) => assert!(found.insert(fstat(&file).unwrap().st_ino)),
-                Step::Unreachable(_) => unreachable += 1,
+                Step::TooDeep(_) | Step::Unreachable(_) => unreachable += 1,
             }
         }
         (found, unreachable)

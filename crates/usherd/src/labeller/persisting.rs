@@ -25,6 +25,7 @@ use usher_system::{SystemError, sandbox};
 
 use super::error::MacError;
 use super::file_systems::{FileSystems, mount_at};
+use super::filing::Filing;
 use super::persist::{Counts, Persister};
 
 /// How long the thread may work on a turn's files before it counts as stuck.
@@ -57,11 +58,14 @@ pub(super) struct Persisting {
     thread: JoinHandle<()>,
 }
 
+/// The source of labels, the file systems, and the specification.
+type WantedFiles = (Option<NewFileLabels>, Vec<Multilabel>, Option<Arc<Filing>>);
+
 #[derive(Debug)]
 struct Shared {
     /// The source of labels and the file systems that are to replace the former ones, until the thread takes them
     /// over.
-    wanted: Mutex<Option<(Option<NewFileLabels>, Vec<Multilabel>)>>,
+    wanted: Mutex<Option<WantedFiles>>,
     watched: Mutex<BTreeMap<String, Watched>>,
     looks_again: AtomicBool,
     /// Since when the thread works on at most so many files; `None`: it waits for new ones.
@@ -132,7 +136,7 @@ impl Persisting {
         Ok(Self { shared, thread })
     }
 
-    /// Replaces the file systems and the source of their labels; there are none without one.
+    /// Replaces the file systems, the source of their labels, without which there are none, and the specification.
     ///
     /// # Errors
     /// The thread cannot be woken.
@@ -140,8 +144,9 @@ impl Persisting {
         &self,
         labels: Option<NewFileLabels>,
         file_systems: Vec<Multilabel>,
+        filing: Option<Arc<Filing>>,
     ) -> io::Result<()> {
-        *self.shared.wanted.lock() = Some((labels, file_systems));
+        *self.shared.wanted.lock() = Some((labels, file_systems, filing));
         self.wake()
     }
 
@@ -213,9 +218,12 @@ fn run(shared: &Shared) {
             let all = at_work.iter_mut();
             all.for_each(|(_, persister)| persister.look_again());
         }
-        if let Some((fresh, wanted)) = shared.wanted.lock().take() {
+        if let Some((fresh, wanted, filing)) = shared.wanted.lock().take() {
             labels = fresh;
             at_work = exchange(at_work, wanted, &shared.watched);
+            for (_, persister) in &mut at_work {
+                persister.specify(filing.clone());
+            }
         }
         let mut more = false;
         if let Some(labels) = &labels {
@@ -274,7 +282,9 @@ fn show(at_work: &[(Multilabel, Persister)], watched: &Mutex<BTreeMap<String, Wa
 
 /// Waits for new files, or for a change of what is wanted.
 fn wait(at_work: &[(Multilabel, Persister)], mut wake: &File) {
-    let persisters = at_work.iter().map(|(_, persister)| persister.as_fd());
+    let persisters = at_work
+        .iter()
+        .filter_map(|(_, persister)| persister.events());
     let mut descriptors: Vec<_> = persisters
         .chain([wake.as_fd()])
         .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))

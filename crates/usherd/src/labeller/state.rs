@@ -1,15 +1,17 @@
 //! The labeller's state: modules and settings in force, and troubles.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use usher_bpf::guard::Claims;
 use usher_local::configuration::Configuration;
 use usher_local::paths;
 use usher_mac::{Framework, Module, Settings};
-use usher_policy::mac::MacBlock;
+use usher_policy::mac::{MacBlock, te};
 use usher_policy::{Policy, ServedBy, Service};
 
 use super::error::MacError;
+use super::filing::Filing;
 use super::labels;
 use super::persisting::Multilabel;
 use super::stored::{self, Wanted};
@@ -32,6 +34,8 @@ pub(super) struct State {
     pub(super) outdated: BTreeSet<String>,
     /// The file systems whose new files get labels: all that are mounted of those that the policy calls so.
     pub(super) multilabel: Option<Vec<Multilabel>>,
+    /// The specification of the policy, where it names one that could be read.
+    pub(super) filing: Option<Arc<Filing>>,
     pub(super) looked: labels::Looked,
     pub(super) claims: Claims,
     pub(super) is_guarded: bool,
@@ -146,6 +150,33 @@ impl State {
         };
         framework.set_interfaces(&labels::interfaces(policy))?;
         Ok(framework.permit_families(&labels::families(policy))?)
+    }
+
+    /// Reads the specification that the policy in force names, if it has not been read. Returns whether it has now.
+    pub(super) fn specify(&mut self) -> bool {
+        if self.filing.is_some() {
+            return false;
+        }
+        let read = Filing::read(self.policy());
+        let (filing, read) = match read {
+            Ok(filing) => (filing, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        self.note(labels::UNSPECIFIED, &read);
+        self.filing = filing.map(Arc::new);
+        self.filing.is_some()
+    }
+
+    /// Looks whether programs have the types by which domains are entered.
+    pub(super) fn look_at_entry_points(&mut self) {
+        let is_te = self
+            .names()
+            .is_ok_and(|names| names.iter().any(|name| name == te::MODULE));
+        let looked = match &self.filing {
+            Some(filing) if is_te => filing.require_entry_points(),
+            _ => Ok(()),
+        };
+        self.note(labels::ENTRY_POINTS, &looked);
     }
 
     /// Gives network interfaces the labels of the policy in force, and permits its families of sockets. A failure is

@@ -6,6 +6,7 @@ mod mounts;
 mod ports;
 mod services;
 mod silence;
+mod specification;
 mod types;
 mod ugidfw;
 

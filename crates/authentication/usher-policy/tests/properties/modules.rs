@@ -29,6 +29,8 @@ pub fn mac(choices: &Choices) -> Vec<MacBlock> {
     };
     let framework = FrameworkSettings {
         multilabel: ["/srv".to_owned(), format!("/home/{number}")].into(),
+        specification: choices.flags[0]
+            .then(|| (format!("/etc/usher/{number}.mac"), Origin::default())),
         interfaces: [(
             format!("eth{}", number % 100),
             "biba/high,mls/low".parse().expect("a label"),

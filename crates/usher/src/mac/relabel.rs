@@ -1,0 +1,86 @@
+//! `usher mac relabel`: labels files by the specification of the policy in force, as setfsmac(8) does.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use label_tools::setfsmac;
+use usher_policy::mac::ModuleSettings;
+
+use crate::commands::configuration;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Options of `usher mac relabel`.
+#[derive(Debug, clap::Args)]
+pub struct Request {
+    /// The trees, absolute paths on multilabel file systems; otherwise all of these file systems
+    trees: Vec<PathBuf>,
+    /// Set nothing; report what would be set
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Print each file that the specification matches, with the line that decides
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print no warnings and no summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// Do nothing where the policy in force names no specification (for hooks of package managers)
+    #[arg(long)]
+    if_specified: bool,
+}
+
+/// Labels the files.
+///
+/// # Errors
+/// The policy in force names no specification, or a file could not be labelled.
+pub(super) fn run(output: &Output, request: &Request) -> Result<(), Failure> {
+    let checked = configuration::check(&configuration::in_force()?)?;
+    let mut blocks = checked.policy.mac.iter();
+    let framework = blocks.find_map(|block| match &block.settings {
+        ModuleSettings::Framework(framework) => Some(framework),
+        _ => None,
+    });
+    let named =
+        framework.and_then(|framework| Some((framework, framework.specification.as_ref()?)));
+    let Some((framework, (specification, _))) = named else {
+        if request.if_specified {
+            return Ok(());
+        }
+        let reason = "the policy in force names no specification: write one (setfsmac(8)), name it in `mac \
+                      framework { specification \"/etc/usher/files.mac\"; }`, then `usher policy apply`";
+        return Err(Failure::refused(reason));
+    };
+    let mut trees = request.trees.clone();
+    if trees.is_empty() {
+        trees.extend(framework.multilabel.iter().map(PathBuf::from));
+    }
+    if trees.is_empty() {
+        let reason = "the policy in force calls no file system multilabel, so no file has labels";
+        return Err(Failure::refused(reason));
+    }
+    let options = [
+        (request.dry_run, "-n"),
+        (request.verbose, "-v"),
+        (request.quiet, "-q"),
+        (output.json, "--json"),
+    ];
+    let chosen = options.into_iter().filter(|(is_chosen, _)| *is_chosen);
+    let mut words = vec![
+        "setfsmac".into(),
+        "-x".into(),
+        "-f".into(),
+        specification.into(),
+    ];
+    words.extend(chosen.map(|(_, option)| PathBuf::from(option)));
+    words.push("--".into());
+    words.extend(trees);
+    let arguments = setfsmac::Arguments::try_parse_from(words);
+    let arguments = arguments.map_err(|error| Failure::Refused(error.to_string()))?;
+    match arguments.run() == ExitCode::SUCCESS {
+        true => Ok(()),
+        false => Err(Failure::refused(
+            "some files do not have their labels: see above",
+        )),
+    }
+}

@@ -1,0 +1,551 @@
+//! The specification of the policy: which label a file should have, and which part of that the labeller sets unasked.
+//!
+//! Everyday tools lose labels: they write a new file and rename it over the labelled one. The labeller gives the new
+//! file what the specification has for its path, where the maker cannot have been held to anything else:
+//!
+//! - the level of `mls`, where the file has `low` or none and its directory a level that dominates the new one: a process
+//!   of a lower level does not get into that directory, so an exempt process has made the file;
+//! - another element, where the file has none and root alone can make names there;
+//! - the type of `te` in place of the one that the file has from its directory, where root alone can make names
+//!   there, and no domain can in directories of that type.
+//!
+//! All else is for `usher mac relabel`, which an administrator runs.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, readlinkat,
+    statat,
+};
+use usher_file_label::{LabelledFile, first_of};
+use usher_label::{
+    ElementKind, ElementValue, FileKind, Flavour, Label, Level, Specification, SpecificationSet,
+    TypedValue,
+};
+use usher_policy::Policy;
+use usher_policy::mac::ModuleSettings;
+use usher_policy::mac::te::{Class, MODULE as TE, Permissive, TypeEnforcement};
+use usher_system::roots_file;
+
+use super::error::MacError;
+use super::labels;
+
+/// The module of secrecy.
+const MLS: &str = "mls";
+
+/// The type of what has none.
+const UNLABELLED: &str = "unlabelled";
+
+/// Bits of a file's mode: its group and all users may write it.
+const WRITE_BY_OTHERS: u32 = 0o022;
+
+/// Limit of entry points that are looked at.
+const MOST_ENTRY_POINTS: usize = 256;
+
+/// Longest specification file, and one byte more, which is too long.
+const LIMIT: usize = (1 << 20) + 1;
+
+/// A specification in force.
+#[derive(Debug)]
+pub(super) struct Filing {
+    path: String,
+    set: SpecificationSet,
+    /// The types of directories in which domains make names. `None`: those of all, because a domain is permissive.
+    shared: Option<BTreeSet<String>>,
+    /// Paths of programs by which domains are entered, with the type of each.
+    entry_points: Vec<(PathBuf, String)>,
+}
+
+/// A file system, or a part of it, as far as paths in it go.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: OwnedFd,
+    /// The path of its root.
+    path: PathBuf,
+    /// Root alone can make names in the directories above it.
+    is_roots: bool,
+}
+
+impl Filing {
+    /// Reads the specification that a policy names; none if it names none.
+    ///
+    /// # Errors
+    /// The file is missing, not root's alone, or has a mistake.
+    pub(super) fn read(policy: Option<&Policy>) -> Result<Option<Self>, MacError> {
+        let Some((place, path)) = labels::specification(policy) else {
+            return Ok(None);
+        };
+        let refused = |reason: String| MacError::Specification {
+            place: place.clone(),
+            path: path.to_owned(),
+            reason,
+        };
+        let text = contents(Path::new(path)).map_err(refused)?;
+        let source = usher_policy::Source {
+            name: path.to_owned(),
+            text,
+        };
+        let read = Specification::parse(source, Flavour::Labels);
+        let read = read.map_err(|found| refused(first_of(found).to_string()))?;
+        let te = type_enforcement(policy);
+        let entry_points = te.map_or_else(Vec::new, |te| entry_points(&read, te));
+        let set = SpecificationSet::new(vec![read]);
+        Ok(Some(Self {
+            path: path.to_owned(),
+            set: set.map_err(|mistake| refused(mistake.to_string()))?,
+            shared: te.map_or_else(|| Some(BTreeSet::new()), shared),
+            entry_points,
+        }))
+    }
+
+    /// The elements that a file of a tree gets unasked, which has this label; none where it keeps what it has.
+    ///
+    /// # Errors
+    /// The file, or a directory on the way to it, cannot be looked at.
+    pub(super) fn missing(
+        &self,
+        tree: &Tree,
+        file: BorrowedFd<'_>,
+        has: Option<&Label>,
+    ) -> io::Result<Option<Label>> {
+        let Some((path, stat)) = tree.only_path(file)? else {
+            return Ok(None);
+        };
+        let whole = tree.path.join(&path);
+        let found = self
+            .set
+            .decide(whole.as_os_str().as_bytes(), kind(&stat))
+            .label;
+        let Some(wanted) = found else {
+            return Ok(None);
+        };
+        let mut is_roots = None;
+        let mut set = Vec::new();
+        for (name, value) in wanted.elements() {
+            let of_file = has.and_then(|label| label.value(name.as_ref()));
+            let differs = of_file.is_none_or(|of_file| of_file.as_ref() != value.as_ref());
+            if !differs {
+                continue;
+            }
+            let mut by_root = || -> io::Result<bool> {
+                match is_roots {
+                    Some(known) => Ok(known),
+                    None => Ok(*is_roots.insert(tree.is_roots_alone(&path, &stat)?)),
+                }
+            };
+            let gets = match (name.as_ref(), of_file) {
+                (MLS, of_file) => is_secret(tree, &path, of_file, value)?,
+                (TE, Some(of_file)) => {
+                    by_root()? && self.is_inherited(tree, &path, of_file.as_ref())?
+                }
+                (_, None) => by_root()?,
+                (_, Some(_)) => false,
+            };
+            if gets {
+                set.push(format!("{}/{}", name.as_ref(), value.as_ref()));
+            }
+        }
+        if set.is_empty() {
+            return Ok(None);
+        }
+        set.join(",").parse().map(Some).map_err(io::Error::other)
+    }
+
+    /// Whether a file has its type from its directory, and no domain makes names in directories of that type.
+    fn is_inherited(&self, tree: &Tree, path: &Path, of_file: &str) -> io::Result<bool> {
+        let (Some(shared), Some(directory)) = (&self.shared, path.parent()) else {
+            return Ok(false);
+        };
+        let directory = type_of(&tree.open(directory)?)?;
+        let directory = directory.as_deref().unwrap_or(UNLABELLED);
+        Ok(directory == of_file && !shared.contains(directory))
+    }
+
+    /// The first program by which a domain is entered, and which does not have its type.
+    ///
+    /// # Errors
+    /// There is one.
+    pub(super) fn require_entry_points(&self) -> Result<(), MacError> {
+        for (path, wanted) in &self.entry_points {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let opened = openat(CWD, path, flags, Mode::empty()).map_err(io::Error::from);
+            let found = match opened.and_then(|file| type_of(&file)) {
+                Ok(found) => found.unwrap_or_else(|| UNLABELLED.to_owned()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => error.to_string(),
+            };
+            if found != *wanted {
+                return Err(MacError::EntryPoint {
+                    path: path.clone(),
+                    found,
+                    wanted: wanted.clone(),
+                    specification: self.path.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file gets a level of `mls`. A process of a lower level that had mapped it would read on what others write
+/// into it, so it must have come into being where no such process gets.
+fn is_secret(
+    tree: &Tree,
+    path: &Path,
+    of_file: Option<&ElementValue>,
+    wanted: &ElementValue,
+) -> io::Result<bool> {
+    let of_file = of_file.map(level);
+    if !matches!(of_file, None | Some(Some(Level::Low))) {
+        return Ok(false);
+    }
+    let (Some(wanted), Some(directory)) = (level(wanted), path.parent()) else {
+        return Ok(false);
+    };
+    if wanted == Level::Low {
+        return Ok(of_file.is_none());
+    }
+    let directory = LabelledFile::Handle(tree.open(directory)?.as_fd()).label();
+    let directory = directory.map_err(io::Error::other)?;
+    let directory = directory.and_then(|label| level(label.value(MLS)?));
+    let dominates = |directory: Level| directory != Level::Equal && directory.dominates(&wanted);
+    Ok(wanted != Level::Equal && directory.is_some_and(dominates))
+}
+
+/// The level of a file.
+fn level(value: &ElementValue) -> Option<Level> {
+    match ElementKind::Levels.read(value).ok()? {
+        TypedValue::Levels(levels) => levels.effective().cloned(),
+        _ => None,
+    }
+}
+
+/// The contents of a file of root's.
+fn contents(path: &Path) -> Result<String, String> {
+    let missing = || "there is no such file; write it, or leave the statement out".to_owned();
+    let (Some(folder), Some(name)) = (
+        path.parent(),
+        path.file_name().and_then(|name| name.to_str()),
+    ) else {
+        return Err(missing());
+    };
+    let folder = roots_file::open_folder(folder).map_err(|error| error.to_string())?;
+    let folder = folder.ok_or_else(missing)?;
+    let read = roots_file::read_in(&folder, name, path, LIMIT);
+    let read = read.map_err(|error| error.to_string())?;
+    String::from_utf8(read.ok_or_else(missing)?).map_err(|error| error.to_string())
+}
+
+fn type_enforcement(policy: Option<&Policy>) -> Option<&TypeEnforcement> {
+    let mut blocks = policy?.mac.iter();
+    blocks.find_map(|block| match &block.settings {
+        ModuleSettings::Te(te) => Some(te),
+        _ => None,
+    })
+}
+
+/// The types of directories in which domains make names; none where a domain is permissive.
+fn shared(te: &TypeEnforcement) -> Option<BTreeSet<String>> {
+    match &te.permissive {
+        Permissive::Domains(domains) if domains.is_empty() => {}
+        Permissive::Any | Permissive::Domains(_) => return None,
+    }
+    let making = te.allow.iter().filter(|(what, (permissions, _))| {
+        what.class == Class::Directory && permissions.contains("add_name")
+    });
+    let places = making.flat_map(|(what, _)| te.expand(what));
+    Some(places.map(|place| place.object.to_string()).collect())
+}
+
+/// The paths that lines without special characters give the type of a program of a transition.
+fn entry_points(of: &Specification, te: &TypeEnforcement) -> Vec<(PathBuf, String)> {
+    let programs: BTreeSet<String> = te
+        .transitions
+        .keys()
+        .map(|(_, program)| program.to_string())
+        .collect();
+    let lines = of.entries().iter().filter_map(|entry| {
+        let path = entry.literal()?;
+        // A later line may decide.
+        let decides = of.find(path.as_bytes(), FileKind::Regular)?.line == entry.line;
+        let wanted = entry.label.as_ref()?.value(TE)?.as_ref().to_owned();
+        (decides && programs.contains(&wanted)).then(|| (path.into(), wanted))
+    });
+    lines.take(MOST_ENTRY_POINTS).collect()
+}
+
+impl Tree {
+    /// The tree of a directory, which is where its path says.
+    ///
+    /// # Errors
+    /// The directory, or one above it, cannot be looked at.
+    pub(super) fn new(root: OwnedFd) -> io::Result<Self> {
+        let path = path_of(root.as_fd())?;
+        let mut is_roots = true;
+        // From above, and not beyond a directory of others: they decide what is mounted there, and who answers.
+        let above: Vec<_> = path.ancestors().skip(1).collect();
+        for directory in above.into_iter().rev() {
+            is_roots =
+                is_roots && is_roots_directory(&statat(CWD, directory, AtFlags::SYMLINK_NOFOLLOW)?);
+        }
+        Ok(Self {
+            root,
+            path,
+            is_roots,
+        })
+    }
+
+    /// Opens what is at a path below the root as O_PATH does. No other mount is entered, which could be a user's own
+    /// and not answer, and no link followed.
+    fn open(&self, path: &Path) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let here = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
+        let path = match path.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => path,
+        };
+        Ok(openat2(&self.root, path, flags, Mode::empty(), here)?)
+    }
+
+    /// The path of an open file below the root and its state, if it is the only one.
+    fn only_path(&self, file: BorrowedFd<'_>) -> io::Result<Option<(PathBuf, Stat)>> {
+        let stat = fstat(file)?;
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if !is_directory && stat.st_nlink != 1 {
+            return Ok(None);
+        }
+        let path = path_of(file)?;
+        let Ok(path) = path.strip_prefix(&self.path) else {
+            return Ok(None);
+        };
+        // The kernel may have forgotten the names above it, somebody has moved it since, or something is mounted there.
+        let is_there = self
+            .open(path)
+            .and_then(|found| Ok(fstat(&found)?))
+            .is_ok_and(|found| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino));
+        Ok(is_there.then(|| (path.to_owned(), stat)))
+    }
+
+    /// Whether a file is root's, and root alone can put another one into its place.
+    fn is_roots_alone(&self, path: &Path, stat: &Stat) -> io::Result<bool> {
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        if !self.is_roots || stat.st_uid != 0 || (!is_link && stat.st_mode & WRITE_BY_OTHERS != 0) {
+            return Ok(false);
+        }
+        for above in path.ancestors().skip(1) {
+            if !is_roots_directory(&fstat(&self.open(above)?)?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Whether root alone can make names in it.
+fn is_roots_directory(stat: &Stat) -> bool {
+    let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    is_directory && stat.st_uid == 0 && stat.st_mode & WRITE_BY_OTHERS == 0
+}
+
+/// The path of an open file, as the kernel has it.
+fn path_of(file: BorrowedFd<'_>) -> io::Result<PathBuf> {
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let path = readlinkat(CWD, link, Vec::new())?;
+    Ok(std::ffi::OsString::from_vec(path.into_bytes()).into())
+}
+
+/// The type of an open file.
+fn type_of(file: &OwnedFd) -> io::Result<Option<String>> {
+    let label = LabelledFile::Handle(file.as_fd()).label();
+    let label = label.map_err(io::Error::other)?;
+    Ok(label.and_then(|label| Some(label.value(TE)?.as_ref().to_owned())))
+}
+
+fn kind(stat: &Stat) -> FileKind {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Link,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::CharacterDevice => FileKind::CharacterDevice,
+        FileType::Fifo => FileKind::Pipe,
+        FileType::Socket => FileKind::Socket,
+        FileType::RegularFile | FileType::Unknown => FileKind::Regular,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A folder of root's, where root alone can make names.
+    fn folder() -> tempfile::TempDir {
+        // Without a point in its name, which a pattern would take for any byte.
+        let folder = tempfile::Builder::new()
+            .prefix("filing")
+            .tempdir_in("/run")
+            .unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        level_of(folder.path(), "mls/high");
+        folder
+    }
+
+    fn level_of(path: &Path, level: &str) {
+        let label = level.parse().unwrap();
+        LabelledFile::Path(path).set(&label).unwrap();
+    }
+
+    fn policy(specification: &Path, te: &str) -> Policy {
+        let text = format!(
+            "mac framework {{ multilabel \"/run\"; specification \"{}\"; }}\nmac te {{ domain d; type program, plain; \
+             transition unconfined program d; {te} }}",
+            specification.display()
+        );
+        let name = "a.policy".into();
+        usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap()
+    }
+
+    /// The specification of these lines, whose paths are in the folder.
+    fn filing(folder: &Path, lines: &str, te: &str) -> Filing {
+        let policy = policy(Path::new("/etc/a"), te);
+        let source = usher_policy::Source {
+            name: "a".into(),
+            text: lines.replace('@', folder.to_str().unwrap()),
+        };
+        let read = Specification::parse(source, Flavour::Labels).unwrap();
+        let te = type_enforcement(Some(&policy)).unwrap();
+        Filing {
+            path: "/etc/a".into(),
+            entry_points: entry_points(&read, te),
+            set: SpecificationSet::new(vec![read]).unwrap(),
+            shared: shared(te),
+        }
+    }
+
+    fn gets(filing: &Filing, path: &Path, has: &str) -> Option<String> {
+        let file = File::open(path).unwrap();
+        let tree = Tree::new(File::open(path.parent().unwrap()).unwrap().into()).unwrap();
+        let has = (!has.is_empty()).then(|| has.parse().unwrap());
+        let missing = filing.missing(&tree, file.as_fd(), has.as_ref()).unwrap();
+        missing.map(|label| label.to_string())
+    }
+
+    const LINES: &str = "@/.* mls/high,biba/high\n@/program -- te/program,mls/high\n";
+
+    #[test]
+    fn what_a_file_of_root_lacks_is_set_and_what_it_has_stays() {
+        let folder = folder();
+        let filing = filing(folder.path(), LINES, "");
+        let [plain, program] = ["plain", "program"].map(|name| folder.path().join(name));
+        for file in [&plain, &program] {
+            fs::write(file, "").unwrap();
+        }
+        assert_eq!(
+            gets(&filing, &plain, "").as_deref(),
+            Some("biba/high,mls/high")
+        );
+        assert_eq!(
+            gets(&filing, &plain, "biba/low").as_deref(),
+            Some("mls/high")
+        );
+        assert_eq!(gets(&filing, &plain, "biba/low,mls/5"), None);
+        // Its directory has no type, so neither is inherited from there but the last.
+        assert_eq!(gets(&filing, &program, "te/plain,mls/high"), None);
+        let inherited = "te/unlabelled,mls/high";
+        assert_eq!(
+            gets(&filing, &program, inherited).as_deref(),
+            Some("te/program")
+        );
+        assert_eq!(gets(&filing, Path::new("/etc/passwd"), ""), None);
+    }
+
+    #[test]
+    fn a_file_becomes_secret_only_where_no_lower_process_gets() {
+        let folder = folder();
+        let lines = "@/file mls/5:1\n@/low mls/low\n@/equal mls/equal\n";
+        let filing = filing(folder.path(), lines, "");
+        let [file, low, equal] = ["file", "low", "equal"].map(|name| folder.path().join(name));
+        for file in [&file, &low, &equal] {
+            fs::write(file, "").unwrap();
+        }
+        for (directory, gets_it) in [
+            ("mls/high", true),
+            ("mls/5:1+2", true),
+            ("mls/5", false),
+            ("mls/equal", false),
+            ("mls/low", false),
+        ] {
+            level_of(folder.path(), directory);
+            for has in ["", "mls/low"] {
+                assert_eq!(gets(&filing, &file, has).is_some(), gets_it, "{directory}");
+            }
+            assert_eq!(gets(&filing, &file, "mls/equal"), None);
+            assert_eq!(gets(&filing, &equal, ""), None);
+            assert_eq!(gets(&filing, &low, "").as_deref(), Some("mls/low"));
+        }
+    }
+
+    #[test]
+    fn where_others_make_names_only_secrecy_is_set() {
+        let folder = folder();
+        let filing = filing(folder.path(), LINES, "");
+        let program = folder.path().join("program");
+        fs::write(&program, "").unwrap();
+        let inherited = "te/unlabelled";
+        let all = Some("mls/high,te/program".to_owned());
+        assert_eq!(gets(&filing, &program, inherited), all);
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(
+            gets(&filing, &program, inherited).as_deref(),
+            Some("mls/high")
+        );
+        // A user could link a file of others below a path of theirs.
+        fs::hard_link(&program, folder.path().join("other")).unwrap();
+        assert_eq!(gets(&filing, &program, inherited), None);
+    }
+
+    #[test]
+    fn a_type_stays_where_a_domain_could_have_made_the_name() {
+        let folder = folder();
+        let program = folder.path().join("program");
+        fs::write(&program, "").unwrap();
+        let has = "te/unlabelled,mls/high";
+        for (te, gets_it) in [
+            ("", true),
+            ("allow d plain directory add_name;", true),
+            ("allow d unlabelled directory add_name;", false),
+            ("permissive d;", false),
+        ] {
+            let filing = filing(folder.path(), LINES, te);
+            assert_eq!(gets(&filing, &program, has).is_some(), gets_it, "{te}");
+        }
+    }
+
+    #[test]
+    fn an_entry_point_without_its_type_is_named() {
+        let folder = folder();
+        let lines = "@/program te/program\n@/[p]rogram te/program\n@/gone te/program\n";
+        let program = folder.path().join("program");
+        fs::write(&program, "").unwrap();
+        // The second line decides, and is no path.
+        let others = filing(folder.path(), lines, "");
+        assert!(others.require_entry_points().is_ok());
+        let filing = filing(
+            folder.path(),
+            "@/program te/program\n@/gone te/program\n",
+            "",
+        );
+        let said = filing.require_entry_points().unwrap_err().to_string();
+        assert!(said.contains("/program has the type unlabelled"), "{said}");
+        assert!(said.contains("usher mac relabel"), "{said}");
+        let label = "te/program".parse().unwrap();
+        LabelledFile::Path(&program).set(&label).unwrap();
+        assert!(filing.require_entry_points().is_ok());
+    }
+}

@@ -1,0 +1,113 @@
+//! The specification of the policy: labels that everyday tools lose come back, unasked or by `usher mac relabel`.
+
+use usher_lab::{Host, Role, eventually};
+
+use super::{Outcome, POLICY, answer, host_with_modules, kill, refused};
+
+const FILE: &str = "/etc/usher/files.mac";
+const SPECIFICATION: &str = "\
+/srv/labelled(/.*)?               te/plain,mls/low
+/srv/labelled/sbin/daemon   --    te/daemon_exec,mls/low
+/srv/labelled/secret(/.*)?        te/plain,mls/high
+/srv/labelled/low                 te/plain,mls/high
+";
+
+fn label(host: &Host, path: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let labels = host.command(["getfmac", path]).run()?;
+    Ok(labels.stdout.trim().replace(&format!("{path}: "), ""))
+}
+
+/// Waits for the label of a file.
+fn gets(host: &Host, path: &str, wanted: &str) -> Outcome {
+    eventually(&format!("{path} has {wanted}"), || {
+        Ok(label(host, path)? == wanted)
+    })
+}
+
+#[test]
+fn labels_that_tools_lose_come_back_by_the_specification() -> Outcome {
+    let Some((_lab, host)) = host_with_modules()? else {
+        return Ok(());
+    };
+    let [daemon, secret] =
+        ["sbin/daemon", "secret/file"].map(|name| format!("/srv/labelled/{name}"));
+    let folder = "mkdir -p /srv/labelled && mount -t tmpfs -o mode=755 none /srv/labelled && cd /srv/labelled && \
+                  mkdir sbin secret && cp /bin/true sbin/daemon && echo text > secret/file";
+    host.run(["sh", "-c", folder])?;
+    let policy = |specification: &str| {
+        let te = "mac te { domain daemon; type plain, other, daemon_exec; transition unconfined daemon_exec daemon; }";
+        format!("mac framework {{ multilabel \"/srv/labelled\"; {specification} }}\n{te}\n")
+    };
+    let mut labeller = host.start_daemon(Role::Labeller)?;
+    host.write(POLICY, policy(&format!("specification \"{FILE}\";")))?;
+    let told = refused(&host, &["usher", "policy", "apply"])?;
+    assert!(told.contains("there is no such file"), "{told}");
+    host.write(FILE, SPECIFICATION.replace("mls/high", "mls/65536"))?;
+    let told = refused(&host, &["usher", "policy", "apply"])?;
+    assert!(
+        told.contains("files.mac:3:35: `65536` is not a grade"),
+        "{told}"
+    );
+    host.write(FILE, SPECIFICATION)?;
+    host.run(["usher", "policy", "apply"])?;
+    host.run(["usher", "mac", "relabel"])?;
+    for module in ["te", "mls"] {
+        host.run(["usher", "mac", "load", module])?;
+    }
+    assert_eq!(label(&host, &daemon)?, "mls/low,te/daemon_exec");
+    assert_eq!(label(&host, &secret)?, "mls/high,te/plain");
+
+    // A package manager renames a new file over the program, and sed over the secret.
+    let upgrade = "cd /srv/labelled/sbin && cp /bin/false daemon.new && mv daemon.new daemon";
+    host.run(["sh", "-c", upgrade])?;
+    gets(&host, &daemon, "mls/low,te/daemon_exec")?;
+    host.run(["sed", "-i", "s/text/other/", &secret])?;
+    gets(&host, &secret, "mls/high,te/plain")?;
+    assert_eq!(host.read(&secret)?, "other\n");
+    // What a process of a lower level makes keeps its level: it was not exempt.
+    let low = "/srv/labelled/low";
+    host.run([
+        "setpmac",
+        "mls/low",
+        "sh",
+        "-c",
+        &format!("echo text > {low}"),
+    ])?;
+    gets(&host, low, "mls/low,te/plain")?;
+
+    // Without a labeller nothing comes back, and the next one does what it may; the rest is said.
+    kill(&mut labeller)?;
+    host.run(["sh", "-c", upgrade])?;
+    host.run(["setfmac", "te/other", &daemon])?;
+    labeller.start()?;
+    eventually("the entry point is missed", || {
+        let status = answer(&host, &["status"])?.to_string();
+        Ok(status.contains("daemon has the type other"))
+    })?;
+    let doctor = host.command(["usher", "doctor"]).run()?.stdout;
+    assert!(
+        doctor.contains("/sbin/daemon has the type other"),
+        "{doctor}"
+    );
+    let relabelled = host.run(["usher", "mac", "relabel", "-v"])?.stdout;
+    assert!(
+        relabelled.contains("/srv/labelled/low: mls/high,te/plain by"),
+        "{relabelled}"
+    );
+    assert_eq!(label(&host, &daemon)?, "mls/low,te/daemon_exec");
+    assert_eq!(label(&host, low)?, "mls/high,te/plain");
+    eventually("the entry point is back", || {
+        let status = answer(&host, &["status"])?.to_string();
+        Ok(!status.contains("daemon has the type"))
+    })?;
+
+    // The twin: without a specification what tools lose stays lost.
+    host.write(POLICY, policy(""))?;
+    host.run(["usher", "policy", "apply"])?;
+    let told = refused(&host, &["usher", "mac", "relabel"])?;
+    assert!(told.contains("names no specification"), "{told}");
+    host.run(["usher", "mac", "relabel", "--if-specified"])?;
+    host.run(["sh", "-c", upgrade])?;
+    gets(&host, &daemon, "mls/low,te/plain")?;
+    Ok(())
+}
