@@ -136,6 +136,14 @@ pub enum MacError {
         /// The file that says so.
         specification: String,
     },
+    /// It is not known whether a program has the type by which a domain is entered.
+    #[error("{path}: its type cannot be read: {error}", path = .path.display())]
+    EntryPointUnread {
+        /// The program.
+        path: PathBuf,
+        /// The reason.
+        error: io::Error,
+    },
     /// New files of a file system are not watched.
     #[error("{path}: labels of new files are not written: {reason}")]
     NotWatched {
@@ -144,11 +152,15 @@ pub enum MacError {
         /// The reason.
         reason: String,
     },
-    /// The thread that writes labels does not come on.
+    /// The thread that writes the labels of a file system does not come on.
     #[error(
-        "labels of new files are not written since {0} s: a multilabel file system does not answer (frozen?)"
+        "{path} does not answer (is it frozen, or does its server hang?): labels of its new files are not written until \
+         it does; other file systems do not wait for it"
     )]
-    Stuck(u64),
+    Stuck {
+        /// Its mount point.
+        path: String,
+    },
     /// Labels of new files are not written.
     #[error("labels of new files are not persistent: {0}")]
     NotPersistent(io::Error),
@@ -158,4 +170,11 @@ pub enum MacError {
     /// The list of loaded modules cannot be kept.
     #[error("{path}: {0}; nothing has changed", path = paths::LOADED_MODULES)]
     NotStored(io::Error),
+}
+
+impl MacError {
+    /// Whether the reason is a file system that does not answer.
+    pub(super) fn is_unanswered(&self) -> bool {
+        matches!(self, Self::NotMounted { error, .. } if error.kind() == io::ErrorKind::TimedOut)
+    }
 }

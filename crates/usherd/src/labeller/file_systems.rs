@@ -6,37 +6,65 @@ use std::io::{self, Read, Seek};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Statx, StatxAttributes, StatxFlags, statx};
 
-/// What is mounted at a path now: nothing is mounted for the question, and no server is asked.
-const HERE: AtFlags = AtFlags::SYMLINK_NOFOLLOW
-    .union(AtFlags::NO_AUTOMOUNT)
-    .union(AtFlags::STATX_DONT_SYNC);
+use super::patience::Patience;
+
+/// Nothing is mounted for the question, and no server is asked for a state that is known.
+pub(super) const QUIETLY: AtFlags = AtFlags::NO_AUTOMOUNT.union(AtFlags::STATX_DONT_SYNC);
+
+/// What is mounted at a path now.
+const HERE: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(QUIETLY);
 
 /// No file system has this device: the kernel's numbers begin with 0:1.
 pub(super) const NOWHERE: (u32, u32) = (0, 0);
 
-/// The mounted file systems, as the kernel lists them.
+/// The mounted file systems, as the kernel lists them. A path leads over file systems that may not answer, such as a
+/// user's own (FUSE): those are given up.
 #[derive(Debug)]
-pub(super) struct FileSystems(Mutex<File>);
+pub(super) struct FileSystems {
+    mounts: Mutex<File>,
+    patience: Patience<io::Result<Statx>>,
+}
 
 impl FileSystems {
     /// Those of an opened mountinfo file (proc_pid_mountinfo(5)).
     pub(super) fn new(mounts: File) -> Self {
-        Self(Mutex::new(mounts))
+        Self {
+            mounts: Mutex::new(mounts),
+            patience: Patience::default(),
+        }
     }
 
     /// The device of the file system that is mounted at a path, as its superblock has it. The device in
     /// stat(2) is another one where a file system has several trees (btrfs).
     ///
     /// # Errors
-    /// Nothing is mounted there: the path would mean the whole file system around it.
+    /// Nothing is mounted there: the path would mean the whole file system around it. [`io::ErrorKind::TimedOut`]
+    /// when a file system on the way does not answer.
     pub(super) fn device(&self, path: &str) -> io::Result<(u32, u32)> {
-        let found = statx(CWD, path, HERE, StatxFlags::MNT_ID)?;
+        let found = self.mounted(path, |path| Ok(statx(CWD, path, HERE, StatxFlags::MNT_ID)?));
+        found.map(|(_, device)| device)
+    }
+
+    /// The number of the mount at a path, and the device of its file system, by what a function finds of the path.
+    ///
+    /// # Errors
+    /// As [`Self::device`].
+    pub(super) fn mounted(
+        &self,
+        path: &str,
+        look: fn(&str) -> io::Result<Statx>,
+    ) -> io::Result<(u64, (u32, u32))> {
+        let found = self.patience.ask(path, {
+            let path = path.to_owned();
+            move || look(&path)
+        })??;
         let mount = mount_at(&found)?;
         let mut text = String::new();
-        let mut mounts = self.0.lock();
+        let mut mounts = self.mounts.lock();
         mounts.rewind()?;
         mounts.read_to_string(&mut text)?;
-        device_of(&text, mount).ok_or_else(|| io::ErrorKind::NotFound.into())
+        let device = device_of(&text, mount).ok_or(io::ErrorKind::NotFound)?;
+        Ok((mount, device))
     }
 }
 
@@ -44,7 +72,7 @@ impl FileSystems {
 ///
 /// # Errors
 /// Nothing is mounted there.
-pub(super) fn mount_at(found: &Statx) -> io::Result<u64> {
+fn mount_at(found: &Statx) -> io::Result<u64> {
     let mount_root = StatxAttributes::MOUNT_ROOT;
     let has_number = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
     if !found.stx_attributes_mask.contains(mount_root) || !has_number {

@@ -33,6 +33,7 @@ use usher_system::roots_file;
 
 use super::error::MacError;
 use super::labels;
+use super::patience::Patience;
 
 /// The module of secrecy.
 const MLS: &str = "mls";
@@ -48,6 +49,9 @@ const MOST_ENTRY_POINTS: usize = 256;
 
 /// Longest specification file, and one byte more, which is too long.
 const LIMIT: usize = (1 << 20) + 1;
+
+/// Questions about types of files.
+pub(super) type Types = Patience<io::Result<Option<String>>>;
 
 /// A specification in force.
 #[derive(Debug)]
@@ -168,15 +172,20 @@ impl Filing {
     /// The first program by which a domain is entered, and which does not have its type.
     ///
     /// # Errors
-    /// There is one.
-    pub(super) fn require_entry_points(&self) -> Result<(), MacError> {
+    /// There is one, or one whose type cannot be read.
+    pub(super) fn require_entry_points(&self, patience: &Types) -> Result<(), MacError> {
         for (path, wanted) in &self.entry_points {
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let opened = openat(CWD, path, flags, Mode::empty()).map_err(io::Error::from);
-            let found = match opened.and_then(|file| type_of(&file)) {
+            let found = patience.ask(&path.to_string_lossy(), {
+                let path = path.clone();
+                move || type_at(&path)
+            });
+            let found = match found.and_then(|found| found) {
                 Ok(found) => found.unwrap_or_else(|| UNLABELLED.to_owned()),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => error.to_string(),
+                Err(error) => {
+                    let path = path.clone();
+                    return Err(MacError::EntryPointUnread { path, error });
+                }
             };
             if found != *wanted {
                 return Err(MacError::EntryPoint {
@@ -358,6 +367,12 @@ fn path_of(file: BorrowedFd<'_>) -> io::Result<PathBuf> {
     Ok(std::ffi::OsString::from_vec(path.into_bytes()).into())
 }
 
+/// The type of the file at a path.
+fn type_at(path: &Path) -> io::Result<Option<String>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    type_of(&openat(CWD, path, flags, Mode::empty())?)
+}
+
 /// The type of an open file.
 fn type_of(file: &OwnedFd) -> io::Result<Option<String>> {
     let label = LabelledFile::Handle(file.as_fd()).label();
@@ -533,19 +548,20 @@ mod tests {
         let lines = "@/program te/program\n@/[p]rogram te/program\n@/gone te/program\n";
         let program = folder.path().join("program");
         fs::write(&program, "").unwrap();
+        let types = Types::default();
         // The second line decides, and is no path.
         let others = filing(folder.path(), lines, "");
-        assert!(others.require_entry_points().is_ok());
+        assert!(others.require_entry_points(&types).is_ok());
         let filing = filing(
             folder.path(),
             "@/program te/program\n@/gone te/program\n",
             "",
         );
-        let said = filing.require_entry_points().unwrap_err().to_string();
+        let said = filing.require_entry_points(&types).unwrap_err().to_string();
         assert!(said.contains("/program has the type unlabelled"), "{said}");
         assert!(said.contains("usher mac relabel"), "{said}");
         let label = "te/program".parse().unwrap();
         LabelledFile::Path(&program).set(&label).unwrap();
-        assert!(filing.require_entry_points().is_ok());
+        assert!(filing.require_entry_points(&types).is_ok());
     }
 }

@@ -244,9 +244,22 @@ impl Force {
         self.settings_of(state.policy(), state.policy(), name)
     }
 
+    /// The settings of a module that is about to be loaded. A rule whose path gets no answer waits as one whose file
+    /// system is not mounted: the module's other rules do not wait for a user's file system.
+    fn first_settings(&self, state: &State, name: &str) -> Result<Option<Settings>, MacError> {
+        match self.wanted(state, name) {
+            Err(error) if error.is_unanswered() => {
+                let block = state.policy().and_then(|policy| block(policy, name));
+                let settings = block.map(|block| Resolver::new(&self.file_systems).settings(block));
+                settings.transpose().map(Option::flatten)
+            }
+            settings => settings,
+        }
+    }
+
     /// The settings of a built-in module by a policy: those of its block or its default, or for `ubns` the
     /// services. A rule about a file system that is not mounted waits, if a rule of the former policy has named it:
-    /// anything else is probably a mistake in the path.
+    /// anything else is probably a mistake in the path. Where a path gets no answer, what is in force stays.
     fn settings_of(
         &self,
         policy: Option<&Policy>,
@@ -265,7 +278,10 @@ impl Force {
             None => Module::named(name).and_then(|module| module.settings().cloned()),
         };
         let mut unmounted = resolver.unmounted.into_iter();
-        match unmounted.find(|(path, _)| !resolving::names_file_system(former, path)) {
+        let refused = unmounted.find(|(path, error)| {
+            error.is_unanswered() || !resolving::names_file_system(former, path)
+        });
+        match refused {
             Some((_, error)) => Err(error),
             None => Ok(settings),
         }
@@ -449,7 +465,7 @@ impl Force {
             return self.try_file(state, &module);
         }
         let name = module.name().to_owned();
-        let settings = self.wanted(state, &name)?;
+        let settings = self.first_settings(state, &name)?;
         let module = settings.clone().map_or(module, Module::with);
         self.put(state, &module)?;
         if let Some(settings) = settings {

@@ -11,7 +11,7 @@
 //!
 //! What modules refuse, and which processes they lower, it writes to the journal (`journal`).
 //!
-//! A thread of its own writes the labels of new files into their attributes (`persist`).
+//! Threads of their own, one for each file system, write the labels of new files into their attributes (`persist`).
 //!
 //! Room: the BPF objects of `bpf/mac`, its folder, and labels of files on the file systems that the policy
 //! calls multilabel. Only root's requests reach it.
@@ -24,6 +24,7 @@ mod filing;
 mod force;
 mod journal;
 mod labels;
+mod patience;
 mod persist;
 mod persist_walk;
 mod persisting;

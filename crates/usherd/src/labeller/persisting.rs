@@ -1,18 +1,20 @@
-//! The thread that keeps labels of new files persistent, on all file systems that the policy calls
-//! multilabel. Loading a module takes seconds, in which new files must not wait.
+//! The threads that keep labels of new files persistent, one for each file system that the policy calls
+//! multilabel: loading a module takes seconds, in which new files must not wait, and a file system that does not
+//! answer keeps its thread for as long, and no other.
 //!
-//! The thread lists directories anywhere and opens no file otherwise, by rules of Landlock of its own; the
-//! labeller's other threads list none of these. It reads and sets attributes through descriptors of O_PATH.
+//! The first thread starts the others, and asks no file system. All of them list directories anywhere and open no
+//! file otherwise, by rules of Landlock of their own; the labeller's other threads list none of these. They read and
+//! set attributes through descriptors of O_PATH.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -24,7 +26,7 @@ use usher_mac::NewFileLabels;
 use usher_system::{SystemError, sandbox};
 
 use super::error::MacError;
-use super::file_systems::{FileSystems, mount_at};
+use super::file_systems::{FileSystems, QUIETLY};
 use super::filing::Filing;
 use super::persist::{Counts, Persister};
 
@@ -51,27 +53,49 @@ pub(super) struct Watched {
     pub(super) unwatched: Option<String>,
 }
 
-/// The thread, for the rest of the labeller.
+/// The threads, for the rest of the labeller.
 #[derive(Debug)]
 pub(super) struct Persisting {
     shared: Arc<Shared>,
+    /// The one that starts the others.
     thread: JoinHandle<()>,
 }
 
-/// The source of labels, the file systems, and the specification.
-type WantedFiles = (Option<NewFileLabels>, Vec<Multilabel>, Option<Arc<Filing>>);
+/// What the threads work with: the source of labels, and the specification.
+#[derive(Debug, Clone)]
+struct Means {
+    labels: Arc<NewFileLabels>,
+    filing: Option<Arc<Filing>>,
+}
 
 #[derive(Debug)]
 struct Shared {
-    /// The source of labels and the file systems that are to replace the former ones, until the thread takes them
-    /// over.
-    wanted: Mutex<Option<WantedFiles>>,
-    watched: Mutex<BTreeMap<String, Watched>>,
+    /// The file systems that are to replace the former ones, until the first thread takes them over.
+    wanted: Mutex<Option<(Option<Means>, Vec<Multilabel>)>>,
+    /// The file systems at work, by their mount points.
+    lanes: Mutex<BTreeMap<String, Arc<Lane>>>,
+    wake: Wake,
+}
+
+/// The thread of one file system, for others.
+#[derive(Debug)]
+struct Lane {
+    file_system: Multilabel,
+    /// What replaces the means it has, until it takes them over.
+    fresh: Mutex<Option<Means>>,
+    state: Mutex<Watched>,
     looks_again: AtomicBool,
+    /// Nobody wants it to work any more.
+    is_over: AtomicBool,
     /// Since when the thread works on at most so many files; `None`: it waits for new ones.
     busy: Mutex<Option<Instant>>,
-    wake: File,
+    thread: OnceLock<JoinHandle<()>>,
+    wake: Wake,
 }
+
+/// Wakes a thread that waits for files.
+#[derive(Debug)]
+struct Wake(File);
 
 impl Multilabel {
     /// The file system that is mounted at a path.
@@ -79,16 +103,18 @@ impl Multilabel {
     /// # Errors
     /// Nothing is mounted there, so that the path would mean the file system around it.
     pub(super) fn at(path: &str, file_systems: &FileSystems) -> io::Result<Self> {
-        let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-        // A user who owns a folder on the way cannot send the labeller elsewhere.
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let root = openat2(CWD, path, flags, Mode::empty(), resolve)?;
-        let found = statx(&root, c"", AtFlags::EMPTY_PATH, mask)?;
+        let (mount, device) = file_systems.mounted(path, |path| {
+            let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+            // A user who owns a folder on the way cannot send the labeller elsewhere.
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            let root = openat2(CWD, path, flags, Mode::empty(), resolve)?;
+            Ok(statx(&root, c"", AtFlags::EMPTY_PATH | QUIETLY, mask)?)
+        })?;
         Ok(Self {
             path: path.to_owned(),
-            mount: mount_at(&found)?,
-            device: file_systems.device(path)?,
+            mount,
+            device,
         })
     }
 
@@ -111,19 +137,16 @@ impl Multilabel {
 }
 
 impl Persisting {
-    /// Starts the thread, which watches nothing yet. Call it before this process is confined: the thread
+    /// Starts the first thread, which watches nothing yet. Call it before this process is confined: the thread
     /// confines itself otherwise.
     ///
     /// # Errors
     /// When the kernel makes no thread or no descriptor, or refuses the rules of Landlock.
     pub(super) fn start() -> io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared {
             wanted: Mutex::default(),
-            watched: Mutex::default(),
-            looks_again: AtomicBool::default(),
-            busy: Mutex::default(),
-            wake: File::from(wake),
+            lanes: Mutex::default(),
+            wake: Wake::new()?,
         });
         let thread = thread::Builder::new().name("persisting".to_owned());
         let (confined, outcome) = sync_channel(1);
@@ -146,56 +169,175 @@ impl Persisting {
         file_systems: Vec<Multilabel>,
         filing: Option<Arc<Filing>>,
     ) -> io::Result<()> {
-        *self.shared.wanted.lock() = Some((labels, file_systems, filing));
-        self.wake()
+        let means = labels.map(|labels| Means {
+            labels: Arc::new(labels),
+            filing,
+        });
+        *self.shared.wanted.lock() = Some((means, file_systems));
+        self.shared.wake.wake()
     }
 
     /// Has all files of what is watched looked at again.
     ///
     /// # Errors
-    /// The thread cannot be woken.
+    /// A thread cannot be woken.
     pub(super) fn look_again(&self) -> io::Result<()> {
-        self.shared.looks_again.store(true, Ordering::Relaxed);
-        self.wake()
+        for lane in self.shared.lanes.lock().values() {
+            lane.looks_again.store(true, Ordering::Relaxed);
+            lane.wake.wake()?;
+        }
+        Ok(())
     }
 
     /// How long the last walks over all files took, one for each file system.
     pub(super) fn walked(&self) -> Duration {
-        let watched = self.shared.watched.lock();
-        watched.values().map(|state| state.counts.walked).sum()
-    }
-
-    fn wake(&self) -> io::Result<()> {
-        (&self.shared.wake).write_all(&1_u64.to_ne_bytes())
+        let lanes = self.shared.lanes.lock();
+        let walked = lanes.values().map(|lane| lane.state.lock().counts.walked);
+        walked.sum()
     }
 
     /// The file systems that are watched, or should be, by their mount points.
     pub(super) fn watched(&self) -> BTreeMap<String, Watched> {
-        self.shared.watched.lock().clone()
+        let lanes = self.shared.lanes.lock();
+        let states = lanes.iter().map(|(path, lane)| {
+            let mut state = lane.state.lock().clone();
+            if let Some(stuck) = lane.stuck() {
+                state.unwatched = Some(stuck.to_string());
+            }
+            (path.clone(), state)
+        });
+        states.collect()
     }
 
     /// The first file system that should be watched and is not, with the reason.
     pub(super) fn unwatched(&self) -> Option<MacError> {
-        let watched = self.shared.watched.lock();
-        let (path, reason) = watched
-            .iter()
-            .find_map(|(path, state)| Some((path, state.unwatched.as_ref()?)))?;
-        Some(MacError::NotWatched {
-            path: path.clone(),
-            reason: reason.clone(),
+        let lanes = self.shared.lanes.lock();
+        lanes.iter().find_map(|(path, lane)| {
+            let reason = lane.state.lock().unwatched.clone()?;
+            Some(MacError::NotWatched {
+                path: path.clone(),
+                reason,
+            })
         })
     }
 
-    /// The reason that nothing gets a label: a file system that does not answer holds the thread up.
+    /// The first file system that does not answer, so that its new files get no label.
     pub(super) fn stuck(&self) -> Option<MacError> {
-        let since = (*self.shared.busy.lock())?;
-        let seconds = since.elapsed().as_secs();
-        (seconds >= STUCK.as_secs()).then_some(MacError::Stuck(seconds))
+        self.shared
+            .lanes
+            .lock()
+            .values()
+            .find_map(|lane| lane.stuck())
     }
 
-    /// True when the thread has ended, which it never does by itself.
+    /// True when a thread has ended that never does by itself.
     pub(super) fn has_ended(&self) -> bool {
-        self.thread.is_finished()
+        let lanes = self.shared.lanes.lock();
+        self.thread.is_finished() || lanes.values().any(|lane| lane.has_failed())
+    }
+}
+
+impl Lane {
+    /// Starts a thread for a file system.
+    fn start(file_system: Multilabel, means: Means) -> io::Result<Arc<Self>> {
+        let lane = Arc::new(Self {
+            file_system,
+            fresh: Mutex::new(Some(means)),
+            state: Mutex::default(),
+            looks_again: AtomicBool::default(),
+            is_over: AtomicBool::default(),
+            busy: Mutex::new(Some(Instant::now())),
+            thread: OnceLock::new(),
+            wake: Wake::new()?,
+        });
+        let thread = thread::Builder::new().name("file system".to_owned());
+        let of_thread = Arc::clone(&lane);
+        let thread = thread.spawn(move || of_thread.run())?;
+        // It is the only one that sets it.
+        drop(lane.thread.set(thread));
+        Ok(lane)
+    }
+
+    /// Keeps labels persistent until nobody wants that, or the file system cannot be watched.
+    fn run(&self) {
+        let mut persister = match self.file_system.watch() {
+            Ok(persister) => persister,
+            Err(error) => {
+                self.state.lock().unwatched = Some(error.to_string());
+                *self.busy.lock() = None;
+                return;
+            }
+        };
+        let mut means = None;
+        while !self.is_over.load(Ordering::Relaxed) {
+            *self.busy.lock() = Some(Instant::now());
+            if self.looks_again.swap(false, Ordering::Relaxed) {
+                persister.look_again();
+            }
+            if let Some(fresh) = self.fresh.lock().take() {
+                persister.specify(fresh.filing.clone());
+                means = Some(fresh);
+            }
+            let more = means.as_ref().is_some_and(|Means { labels, .. }| {
+                persister.turn(&|file| labels.of(file).map_err(io::Error::other))
+            });
+            *self.state.lock() = Watched {
+                counts: persister.counts().clone(),
+                is_walking: persister.is_walking(),
+                unwatched: None,
+            };
+            if !more {
+                *self.busy.lock() = None;
+                self.wake.wait(persister.events(), persister.retry());
+            }
+        }
+    }
+
+    /// The reason that nothing gets a label: the file system does not answer.
+    fn stuck(&self) -> Option<MacError> {
+        let since = (*self.busy.lock())?.elapsed();
+        (since >= STUCK).then(|| MacError::Stuck {
+            path: self.file_system.path.clone(),
+        })
+    }
+
+    /// Its thread has ended, and not for a reason that it has told.
+    fn has_failed(&self) -> bool {
+        let has_ended = self.thread.get().is_none_or(JoinHandle::is_finished);
+        has_ended && self.state.lock().unwatched.is_none()
+    }
+
+    fn end(&self) -> io::Result<()> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.wake.wake()
+    }
+}
+
+impl Wake {
+    fn new() -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self(File::from(wake)))
+    }
+
+    fn wake(&self) -> io::Result<()> {
+        (&self.0).write_all(&1_u64.to_ne_bytes())
+    }
+
+    /// Waits to be woken, for new files, or for a time.
+    fn wait(&self, files: Option<BorrowedFd<'_>>, until: Option<Instant>) {
+        let mut descriptors: Vec<_> = files
+            .into_iter()
+            .chain([self.0.as_fd()])
+            .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
+            .collect();
+        let wait = until.map(|until| {
+            let wait = until.saturating_duration_since(Instant::now());
+            Timespec::try_from(wait).unwrap_or_default()
+        });
+        // An interruption is as good as an event: the caller looks for itself.
+        let _interrupted = poll(&mut descriptors, wait.as_ref());
+        // As many changes as there are: all are taken at once.
+        let _none = (&self.0).read(&mut [0; 8]);
     }
 }
 
@@ -208,96 +350,45 @@ fn begin(shared: &Shared, confined: &SyncSender<Result<(), SystemError>>) {
     }
 }
 
+/// Starts and ends the threads of file systems, which inherit the rules of Landlock. Ends itself when it cannot.
 fn run(shared: &Shared) {
-    let mut labels = None;
-    let mut at_work: Vec<(Multilabel, Persister)> = Vec::new();
     loop {
-        *shared.busy.lock() = Some(Instant::now());
-        // Before new ones come, which look at all files anyway.
-        if shared.looks_again.swap(false, Ordering::Relaxed) {
-            let all = at_work.iter_mut();
-            all.for_each(|(_, persister)| persister.look_again());
-        }
-        if let Some((fresh, wanted, filing)) = shared.wanted.lock().take() {
-            labels = fresh;
-            at_work = exchange(at_work, wanted, &shared.watched);
-            for (_, persister) in &mut at_work {
-                persister.specify(filing.clone());
-            }
-        }
-        let mut more = false;
-        if let Some(labels) = &labels {
-            for (_, persister) in &mut at_work {
-                more |= persister.turn(&|file| labels.of(file).map_err(io::Error::other));
-            }
-        }
-        show(&at_work, &shared.watched);
-        if !more {
-            *shared.busy.lock() = None;
-            wait(&at_work, &shared.wake);
-        }
-    }
-}
-
-/// Watches what is wanted; what was watched already goes on.
-fn exchange(
-    mut at_work: Vec<(Multilabel, Persister)>,
-    wanted: Vec<Multilabel>,
-    watched: &Mutex<BTreeMap<String, Watched>>,
-) -> Vec<(Multilabel, Persister)> {
-    let mut unwatched = BTreeMap::new();
-    let mut next = Vec::new();
-    for file_system in wanted {
-        let known = at_work.iter().position(|(known, _)| *known == file_system);
-        if let Some(known) = known {
-            next.push(at_work.swap_remove(known));
+        shared.wake.wait(None, None);
+        let Some((means, wanted)) = shared.wanted.lock().take() else {
             continue;
-        }
-        match file_system.watch() {
-            Ok(persister) => next.push((file_system, persister)),
-            Err(error) => {
-                let state = Watched {
-                    unwatched: Some(error.to_string()),
-                    ..Watched::default()
-                };
-                unwatched.insert(file_system.path, state);
-            }
-        }
-    }
-    *watched.lock() = unwatched;
-    next
-}
-
-fn show(at_work: &[(Multilabel, Persister)], watched: &Mutex<BTreeMap<String, Watched>>) {
-    let mut watched = watched.lock();
-    for (file_system, persister) in at_work {
-        let state = Watched {
-            counts: persister.counts().clone(),
-            is_walking: persister.is_walking(),
-            unwatched: None,
         };
-        watched.insert(file_system.path.clone(), state);
+        if let Err(error) = exchange(&mut shared.lanes.lock(), means, wanted) {
+            tracing::error!(%error, "labels of new files cannot be written");
+            return;
+        }
     }
 }
 
-/// Waits for new files, or for a change of what is wanted.
-fn wait(at_work: &[(Multilabel, Persister)], mut wake: &File) {
-    let persisters = at_work
-        .iter()
-        .filter_map(|(_, persister)| persister.events());
-    let mut descriptors: Vec<_> = persisters
-        .chain([wake.as_fd()])
-        .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
-        .collect();
-    let retries = at_work
-        .iter()
-        .filter_map(|(_, persister)| persister.retry());
-    let wait = retries.min().map(|retry| {
-        let wait = retry.saturating_duration_since(Instant::now());
-        Timespec::try_from(wait).unwrap_or_default()
-    });
-    // An interruption is as good as an event: the caller looks for itself.
-    let _interrupted = poll(&mut descriptors, wait.as_ref());
-    // As many changes as there are: all are taken at once.
-    let _none = wake.read(&mut [0; 8]);
+/// Watches what is wanted; what was watched already goes on. A thread that is not wanted ends as soon as its file
+/// system answers.
+fn exchange(
+    lanes: &mut BTreeMap<String, Arc<Lane>>,
+    means: Option<Means>,
+    wanted: Vec<Multilabel>,
+) -> io::Result<()> {
+    let mut former = std::mem::take(lanes);
+    if let Some(means) = means {
+        for file_system in wanted {
+            let is_known = former.get(&file_system.path).is_some_and(|lane| {
+                lane.file_system == file_system && lane.state.lock().unwatched.is_none()
+            });
+            let path = file_system.path.clone();
+            let known = is_known.then(|| former.remove(&path)).flatten();
+            let lane = match known {
+                Some(lane) => {
+                    *lane.fresh.lock() = Some(means.clone());
+                    lane.wake.wake()?;
+                    lane
+                }
+                None => Lane::start(file_system, means.clone())?,
+            };
+            lanes.insert(path, lane);
+        }
+    }
+    former.values().try_for_each(|lane| lane.end())
 }

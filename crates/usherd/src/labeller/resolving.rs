@@ -210,7 +210,8 @@ fn file_system(
 /// Has rules be about the file systems that are mounted at their paths now. Users and groups are not looked up again.
 ///
 /// # Errors
-/// The first path where nothing is mounted: its rules wait.
+/// The first path where nothing is mounted: its rules wait. Or the first one that gets no answer: its rules stay as
+/// they are.
 pub(super) fn follow_mounts(
     file_systems: &FileSystems,
     wanted: &[AccessRule],
@@ -221,11 +222,17 @@ pub(super) fn follow_mounts(
         if let Some((is, path)) = &wanted.object.file_system {
             let place = wanted.origin.place.to_string();
             let (found, mounted) = file_system(file_systems, *is, path, &place);
-            rule.object.filesystem = Some(found);
-            all = all.and(mounted);
+            match mounted {
+                // A user could take the rule away otherwise, by a file system that does not answer.
+                Err(error) if error.is_unanswered() => all = all.and(Err(error)),
+                mounted => {
+                    rule.object.filesystem = Some(found);
+                    all = all.and(mounted.map_err(|error| MacError::Waits(Box::new(error))));
+                }
+            }
         }
     }
-    all.map_err(|error| MacError::Waits(Box::new(error)))
+    all
 }
 
 /// Whether a rule of the policy names this file system.
@@ -410,6 +417,30 @@ mod tests {
         assert!(follow_mounts(&file_systems, &wanted[1..], &mut rules[1..]).is_ok());
         assert!(names_file_system(Some(&policy), "/proc"));
         assert!(!names_file_system(Some(&policy), "/pro") && !names_file_system(None, "/proc"));
+    }
+
+    #[test]
+    fn a_rule_stays_where_its_path_gets_no_answer() {
+        let text = "mac bsdextended { rule object filesys \"/proc\" mode r; }";
+        let (name, text) = ("a.policy".into(), text.into());
+        let policy = usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap();
+        let file_systems = file_systems();
+        let settings = Resolver::new(&file_systems).settings(&policy.mac[0]);
+        let (Ok(Some(Settings::Bsdextended(mut rules))), ModuleSettings::Bsdextended(wanted)) =
+            (settings, &policy.mac[0].settings)
+        else {
+            panic!("rules");
+        };
+        let before = rules.clone();
+        let hangs = file_systems.mounted("/proc", |_| {
+            loop {
+                std::thread::park();
+            }
+        });
+        assert_eq!(hangs.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+        let said = follow_mounts(&file_systems, wanted, &mut rules).unwrap_err();
+        assert!(said.is_unanswered(), "{said}");
+        assert_eq!(rules, before);
     }
 
     #[test]

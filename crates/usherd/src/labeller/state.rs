@@ -11,7 +11,7 @@ use usher_policy::mac::{MacBlock, te};
 use usher_policy::{Policy, ServedBy, Service};
 
 use super::error::MacError;
-use super::filing::Filing;
+use super::filing::{Filing, Types};
 use super::labels;
 use super::persisting::Multilabel;
 use super::stored::{self, Wanted};
@@ -36,6 +36,7 @@ pub(super) struct State {
     pub(super) multilabel: Option<Vec<Multilabel>>,
     /// The specification of the policy, where it names one that could be read.
     pub(super) filing: Option<Arc<Filing>>,
+    pub(super) types: Types,
     pub(super) looked: labels::Looked,
     pub(super) claims: Claims,
     pub(super) is_guarded: bool,
@@ -173,7 +174,7 @@ impl State {
             .names()
             .is_ok_and(|names| names.iter().any(|name| name == te::MODULE));
         let looked = match &self.filing {
-            Some(filing) if is_te => filing.require_entry_points(),
+            Some(filing) if is_te => filing.require_entry_points(&self.types),
             _ => Ok(()),
         };
         self.note(labels::ENTRY_POINTS, &looked);

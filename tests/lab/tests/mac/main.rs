@@ -1,6 +1,7 @@
 //! Modules of mandatory access control, by the labeller and the command line.
 #![forbid(unsafe_code)]
 
+mod hanging;
 mod login;
 mod mounts;
 mod ports;

@@ -2,7 +2,7 @@
 
 use usher_lab::{Host, Role, eventually};
 
-use super::{Outcome, POLICY, answer, host_with_modules, kill, refused};
+use super::{Outcome, POLICY, answer, hanging, host_with_modules, kill, refused};
 
 const FILE: &str = "/etc/usher/files.mac";
 const SPECIFICATION: &str = "\
@@ -18,7 +18,7 @@ fn label(host: &Host, path: &str) -> Result<String, Box<dyn std::error::Error>> 
 }
 
 /// Waits for the label of a file.
-fn gets(host: &Host, path: &str, wanted: &str) -> Outcome {
+pub fn gets(host: &Host, path: &str, wanted: &str) -> Outcome {
     eventually(&format!("{path} has {wanted}"), || {
         Ok(label(host, path)? == wanted)
     })
@@ -34,8 +34,8 @@ fn labels_that_tools_lose_come_back_by_the_specification() -> Outcome {
     let folder = "mkdir -p /srv/labelled && mount -t tmpfs -o mode=755 none /srv/labelled && cd /srv/labelled && \
                   mkdir sbin secret && cp /bin/true sbin/daemon && echo text > secret/file";
     host.run(["sh", "-c", folder])?;
+    let te = "mac te { domain daemon; type plain, other, daemon_exec; transition unconfined daemon_exec daemon; }";
     let policy = |specification: &str| {
-        let te = "mac te { domain daemon; type plain, other, daemon_exec; transition unconfined daemon_exec daemon; }";
         format!("mac framework {{ multilabel \"/srv/labelled\"; {specification} }}\n{te}\n")
     };
     let mut labeller = host.start_daemon(Role::Labeller)?;
@@ -109,5 +109,5 @@ fn labels_that_tools_lose_come_back_by_the_specification() -> Outcome {
     host.run(["usher", "mac", "relabel", "--if-specified"])?;
     host.run(["sh", "-c", upgrade])?;
     gets(&host, &daemon, "mls/low,te/plain")?;
-    Ok(())
+    hanging::file_systems_that_hang_delay_no_others(&host, te)
 }
