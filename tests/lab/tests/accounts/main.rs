@@ -134,18 +134,23 @@ fn an_account_gone_from_a_directory_is_gone_not_closed() -> Outcome {
     lives(&mut bob)
 }
 
-#[test]
-fn the_reason_of_a_closed_account_is_told() -> Outcome {
-    let mail = Lab::mail()?;
-    mail.mailhost
-        .run(["sh", "-c", "echo 'back at five' >/etc/nologin"])?;
+/// Alice is refused, and told this.
+fn is_told(mail: &Mail, text: &str) -> Outcome {
     let refused = mail
         .laptop
         .command(["usher", "connect", "mailhost:imap"])
         .user("alice")
         .run()?;
-    let text = "the user's account on this server is closed";
     assert!(refused.stderr.contains(text), "{refused:?}");
+    Ok(())
+}
+
+#[test]
+fn the_reason_of_a_closed_account_is_told() -> Outcome {
+    let mail = Lab::mail()?;
+    mail.mailhost
+        .run(["sh", "-c", "echo 'back at five' >/etc/nologin"])?;
+    is_told(&mail, "the user's account on this server is closed")?;
     eventually("the journal has the reason", || {
         Ok(mail.keeper.log()?.contains("back at five"))
     })
@@ -193,13 +198,10 @@ fn a_module_that_hangs_holds_up_its_user_only() -> Outcome {
     })?;
     assert!(is_served(&mail, "bob", "imap")?);
     drop(waiting);
-    let refused = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user("alice")
-        .run()?;
-    let text = "could not find out in time whether the user's account may be used";
-    assert!(refused.stderr.contains(text), "{refused:?}");
+    is_told(
+        &mail,
+        "could not find out in time whether the user's account may be used",
+    )?;
     eventually("nothing of the module is left", || runs(&mail, "sleep", 0))
 }
 
