@@ -138,3 +138,26 @@ pub(super) fn may_explain(reason: &str) -> bool {
         .iter()
         .any(|words| reason.contains(words))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_start_of_charon_takes_out_once_is_not_reported() {
+        let began = Instant::now();
+        let mut looking = Looking::default();
+        looking.begin(began);
+        let at = |seconds| began + Duration::from_secs(seconds);
+        assert!(!looking.compared(false, at(1)));
+        assert!(!looking.compared(true, at(2)));
+        assert_eq!(looking.next(), at(3));
+        assert!(looking.compared(true, at(4)));
+        assert!(!looking.compared(false, at(70)));
+        assert_eq!(looking.next(), at(80));
+        assert!(looking.is_reporting(at(603)) && !looking.is_reporting(at(605)));
+        // Later the first time is reported, too.
+        looking.begin(began);
+        assert!(!looking.is_reporting(at(5)) && looking.compared(true, at(61)));
+    }
+}
