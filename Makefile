@@ -175,7 +175,7 @@ INSTALLED = bin/usher sbin/usherd sbin/usher-pam sbin/getfmac sbin/setfmac sbin/
 uninstall: ## remove what `make install` has put there; keeps /etc/usher and /var/lib/usher
 	@if [ -z "$(DESTDIR)" ] && systemctl --quiet is-active 'usher-*.service' 2>/dev/null; then \
 	  echo 'uninstall: Usher runs. First disable and stop its units, and start usher-release:' \
-	    'README, step 9' >&2; \
+	    'docs/start.md, step 9' >&2; \
 	  exit 1; \
 	fi
 	@if [ -z "$(DESTDIR)" ] && grep -qrs '^[^#]*pam_usher\.so' /etc/pam.d /etc/pam.conf; then \

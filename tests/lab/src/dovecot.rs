@@ -3,7 +3,7 @@
 use crate::error::LabError;
 use crate::host::Host;
 
-/// dovecot's imap as README has it in a `program` statement, for users with a Maildir: dovecot 2.3 reads
+/// dovecot's imap as docs/start.md has it in a `program` statement, for users with a Maildir: dovecot 2.3 reads
 /// `mail_location` and ignores the three settings behind it, which 2.4 reads; 2.4 ends at once without
 /// `-k`.
 #[macro_export]

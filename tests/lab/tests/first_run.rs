@@ -23,6 +23,7 @@ fn documents_start_imap_as_the_demo_does() -> Result {
     }
     for document in [
         "README.md",
+        "docs/start.md",
         "docs/policy.md",
         "docs/writing-a-service.md",
         "crates/usher/src/commands/example.policy",
