@@ -7,7 +7,7 @@
 //!   of a lower level does not get into that directory, so an exempt process has made the file;
 //! - another element, where the file has none and root alone can make names there;
 //! - the type of `te` in place of the one that the file has from its directory, where root alone can make names
-//!   there, and no domain can in directories of that type.
+//!   there, and no domain can in directories of that type or write files of it.
 //!
 //! All else is for `usher mac relabel`, which an administrator runs.
 
@@ -21,6 +21,7 @@ use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, readlinkat,
     statat,
 };
+use rustix::io::Errno;
 use usher_file_label::{LabelledFile, first_of};
 use usher_label::{
     ElementKind, ElementValue, FileKind, Flavour, Label, Level, Specification, SpecificationSet,
@@ -58,7 +59,8 @@ pub(super) type Types = Patience<io::Result<Option<String>>>;
 pub(super) struct Filing {
     path: String,
     set: SpecificationSet,
-    /// The types of directories in which domains make names. `None`: those of all, because a domain is permissive.
+    /// The types of directories in which domains make names, and of files that they write. `None`: all, because a domain is
+    /// permissive.
     shared: Option<BTreeSet<String>>,
     /// Paths of programs by which domains are entered, with the type of each.
     entry_points: Vec<(PathBuf, String)>,
@@ -72,6 +74,14 @@ pub(super) struct Tree {
     path: PathBuf,
     /// Root alone can make names in the directories above it.
     is_roots: bool,
+}
+
+/// A file at its only path.
+struct Found {
+    path: PathBuf,
+    stat: Stat,
+    /// The directory that has its name; none: it is the root of the tree.
+    directory: Option<OwnedFd>,
 }
 
 impl Filing {
@@ -116,15 +126,16 @@ impl Filing {
         file: BorrowedFd<'_>,
         has: Option<&Label>,
     ) -> io::Result<Option<Label>> {
-        let Some((path, stat)) = tree.only_path(file)? else {
+        let Some(found) = tree.only_path(file)? else {
             return Ok(None);
         };
+        let (path, stat, directory) = (found.path, found.stat, found.directory.as_ref());
         let whole = tree.path.join(&path);
-        let found = self
+        let decided = self
             .set
             .decide(whole.as_os_str().as_bytes(), kind(&stat))
             .label;
-        let Some(wanted) = found else {
+        let Some(wanted) = decided else {
             return Ok(None);
         };
         let mut is_roots = None;
@@ -142,9 +153,10 @@ impl Filing {
                 }
             };
             let gets = match (name.as_ref(), of_file) {
-                (MLS, of_file) => is_secret(tree, &path, of_file, value)?,
+                (MLS, None) if level(value) == Some(Level::Low) => by_root()?,
+                (MLS, of_file) => is_secret(directory, of_file, value)?,
                 (TE, Some(of_file)) => {
-                    by_root()? && self.is_inherited(tree, &path, of_file.as_ref())?
+                    by_root()? && self.is_inherited(directory, of_file.as_ref())?
                 }
                 (_, None) => by_root()?,
                 (_, Some(_)) => false,
@@ -159,12 +171,13 @@ impl Filing {
         set.join(",").parse().map(Some).map_err(io::Error::other)
     }
 
-    /// Whether a file has its type from its directory, and no domain makes names in directories of that type.
-    fn is_inherited(&self, tree: &Tree, path: &Path, of_file: &str) -> io::Result<bool> {
-        let (Some(shared), Some(directory)) = (&self.shared, path.parent()) else {
+    /// Whether a file has its type from its directory, and no domain makes names in directories of that type or writes
+    /// files of it.
+    fn is_inherited(&self, directory: Option<&OwnedFd>, of_file: &str) -> io::Result<bool> {
+        let (Some(shared), Some(directory)) = (&self.shared, directory) else {
             return Ok(false);
         };
-        let directory = type_of(&tree.open(directory)?)?;
+        let directory = type_of(directory)?;
         let directory = directory.as_deref().unwrap_or(UNLABELLED);
         Ok(directory == of_file && !shared.contains(directory))
     }
@@ -203,8 +216,7 @@ impl Filing {
 /// Whether a file gets a level of `mls`. A process of a lower level that had mapped it would read on what others write
 /// into it, so it must have come into being where no such process gets.
 fn is_secret(
-    tree: &Tree,
-    path: &Path,
+    directory: Option<&OwnedFd>,
     of_file: Option<&ElementValue>,
     wanted: &ElementValue,
 ) -> io::Result<bool> {
@@ -212,17 +224,15 @@ fn is_secret(
     if !matches!(of_file, None | Some(Some(Level::Low))) {
         return Ok(false);
     }
-    let (Some(wanted), Some(directory)) = (level(wanted), path.parent()) else {
+    let (Some(wanted), Some(directory)) = (level(wanted), directory) else {
         return Ok(false);
     };
-    if wanted == Level::Low {
-        return Ok(of_file.is_none());
-    }
-    let directory = LabelledFile::Handle(tree.open(directory)?.as_fd()).label();
+    let directory = LabelledFile::Handle(directory.as_fd()).label();
     let directory = directory.map_err(io::Error::other)?;
     let directory = directory.and_then(|label| level(label.value(MLS)?));
     let dominates = |directory: Level| directory != Level::Equal && directory.dominates(&wanted);
-    Ok(wanted != Level::Equal && directory.is_some_and(dominates))
+    let is_one = !matches!(wanted, Level::Low | Level::Equal);
+    Ok(is_one && directory.is_some_and(dominates))
 }
 
 /// The level of a file.
@@ -257,14 +267,20 @@ fn type_enforcement(policy: Option<&Policy>) -> Option<&TypeEnforcement> {
     })
 }
 
-/// The types of directories in which domains make names; none where a domain is permissive.
+/// The types of directories in which domains make names, and of files that domains write; none where a domain is
+/// permissive.
 fn shared(te: &TypeEnforcement) -> Option<BTreeSet<String>> {
     match &te.permissive {
         Permissive::Domains(domains) if domains.is_empty() => {}
         Permissive::Any | Permissive::Domains(_) => return None,
     }
     let making = te.allow.iter().filter(|(what, (permissions, _))| {
-        what.class == Class::Directory && permissions.contains("add_name")
+        let has = |permission| permissions.contains(permission);
+        match what.class {
+            Class::Directory => has("add_name"),
+            Class::File => has("write") || has("append"),
+            _ => false,
+        }
     });
     let places = making.flat_map(|(what, _)| te.expand(what));
     Some(places.map(|place| place.object.to_string()).collect())
@@ -311,32 +327,48 @@ impl Tree {
     /// Opens what is at a path below the root as O_PATH does. No other mount is entered, which could be a user's own
     /// and not answer, and no link followed.
     fn open(&self, path: &Path) -> io::Result<OwnedFd> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let here = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
-        let path = match path.as_os_str().is_empty() {
-            true => Path::new("."),
-            false => path,
-        };
-        Ok(openat2(&self.root, path, flags, Mode::empty(), here)?)
+        open_below(&self.root, path)
     }
 
-    /// The path of an open file below the root and its state, if it is the only one.
-    fn only_path(&self, file: BorrowedFd<'_>) -> io::Result<Option<(PathBuf, Stat)>> {
+    /// An open file at its path below the root, if it has that one only.
+    fn only_path(&self, file: BorrowedFd<'_>) -> io::Result<Option<Found>> {
         let stat = fstat(file)?;
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if !is_directory && stat.st_nlink != 1 {
             return Ok(None);
         }
-        let path = path_of(file)?;
+        let path = match path_of(file) {
+            // It lies too deep for a path.
+            Err(error) if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => {
+                return Ok(None);
+            }
+            path => path?,
+        };
         let Ok(path) = path.strip_prefix(&self.path) else {
             return Ok(None);
         };
         // The kernel may have forgotten the names above it, somebody has moved it since, or something is mounted there.
-        let is_there = self
-            .open(path)
-            .and_then(|found| Ok(fstat(&found)?))
-            .is_ok_and(|found| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino));
-        Ok(is_there.then(|| (path.to_owned(), stat)))
+        let Ok((directory, there)) = self.find(path) else {
+            return Ok(None);
+        };
+        let there = fstat(&there)?;
+        let is_there = (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino);
+        Ok(is_there.then(|| Found {
+            path: path.to_owned(),
+            stat,
+            directory,
+        }))
+    }
+
+    /// The directory of a path, and what has its name in that directory: whoever moves directories meanwhile does not
+    /// bring together a file and a directory that never had it.
+    fn find(&self, path: &Path) -> io::Result<(Option<OwnedFd>, OwnedFd)> {
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+            return Ok((None, self.open(path)?));
+        };
+        let directory = self.open(directory)?;
+        let there = open_below(&directory, Path::new(name))?;
+        Ok((Some(directory), there))
     }
 
     /// Whether a file is root's, and root alone can put another one into its place.
@@ -352,6 +384,16 @@ impl Tree {
         }
         Ok(true)
     }
+}
+
+fn open_below(directory: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let here = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
+    let path = match path.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => path,
+    };
+    Ok(openat2(directory, path, flags, Mode::empty(), here)?)
 }
 
 /// Whether root alone can make names in it.
@@ -504,6 +546,24 @@ mod tests {
             assert_eq!(gets(&filing, &equal, ""), None);
             assert_eq!(gets(&filing, &low, "").as_deref(), Some("mls/low"));
         }
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(gets(&filing, &low, ""), None);
+    }
+
+    #[test]
+    fn what_lies_too_deep_for_a_path_keeps_its_label() {
+        let folder = folder();
+        let filing = filing(folder.path(), "@/.* mls/high\n", "");
+        let mut directory: OwnedFd = File::open(folder.path()).unwrap().into();
+        let tree = Tree::new(directory.try_clone().unwrap()).unwrap();
+        let name = "d".repeat(255);
+        for depth in 0..17 {
+            rustix::fs::mkdirat(&directory, &name, Mode::RWXU).unwrap();
+            let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+            directory = openat(&directory, &name, flags, Mode::empty()).unwrap();
+            let missing = filing.missing(&tree, directory.as_fd(), None).unwrap();
+            assert_eq!(missing.is_some(), depth == 0, "{depth}");
+        }
     }
 
     #[test]
@@ -535,6 +595,9 @@ mod tests {
             ("", true),
             ("allow d plain directory add_name;", true),
             ("allow d unlabelled directory add_name;", false),
+            ("allow d plain file write, append;", true),
+            ("allow d unlabelled file write;", false),
+            ("allow d unlabelled file append;", false),
             ("permissive d;", false),
         ] {
             let filing = filing(folder.path(), LINES, te);

@@ -51,7 +51,7 @@ struct Failure {
 
 impl Failures {
     /// Notes that the program for a connection of this session has failed. The server may report it more than
-    /// once.
+    /// once. The journal has at most one line in [`FRESH`] for a user at a service: servers say how many there are.
     pub fn note(&self, key: &SessionKey, uid: u32, client: SocketAddr, end: ProgramEnd) {
         let subject = Subject {
             uid,
@@ -60,6 +60,11 @@ impl Failures {
             client,
         };
         let mut known = self.known.lock();
+        let is_told = known.iter().any(|known| {
+            let of = &known.subject;
+            let is_same = of.uid == uid && of.host == key.host && of.service == key.service;
+            is_same && known.since.elapsed() < FRESH
+        });
         let is_of_user = |failure: &Failure| failure.subject.uid == uid;
         let place = match known.iter().position(|known| known.subject == subject) {
             Some(same) => Some(same),
@@ -69,8 +74,10 @@ impl Failures {
             None => (known.len() >= MOST).then_some(0),
         };
         place.and_then(|place| known.remove(place));
-        tracing::warn!(host = %key.host, service = %key.service, user = %key.user, %client, %end,
-            "the service's program for a connection has ended at once");
+        if !is_told {
+            tracing::warn!(host = %key.host, service = %key.service, user = %key.user, %client, %end,
+                "the service's program for a connection has ended at once");
+        }
         known.push_back(Failure {
             subject,
             user: key.user.clone(),

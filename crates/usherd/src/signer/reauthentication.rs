@@ -55,12 +55,13 @@ fn note_failure(
     if let Some(pair) = signer.tickets.pair_of(host, id) {
         return signer.failures.note(&pair.key, pair.uid, client, end);
     }
-    let noting = Arc::clone(signer);
-    signer.sessions.for_each_of(host, move |key, session| {
-        if let Some(session) = session.as_ref().filter(|session| session.id == id) {
-            noting.failures.note(key, session.uid, client, end);
-        }
-    });
+    // A notice about a session in use is dropped: nothing waits here at a server's word.
+    let Some(mut held) = signer.sessions.hold(host, id) else {
+        return;
+    };
+    if let Some(uid) = held.session().map(|session| session.uid) {
+        signer.failures.note(&held.key, uid, client, end);
+    }
 }
 
 /// Answers a server that wants an element of this session. Does not wait for a session whose slot

@@ -204,22 +204,7 @@ impl Sessions {
     where
         A: Fn(&SessionKey, &mut Option<Session>) + Clone + Send + 'static,
     {
-        self.for_each_if(|_| true, act);
-    }
-
-    /// The same for the sessions with one host.
-    pub fn for_each_of<A>(&self, host: &HostName, act: A)
-    where
-        A: Fn(&SessionKey, &mut Option<Session>) + Clone + Send + 'static,
-    {
-        self.for_each_if(|key| key.host == *host, act);
-    }
-
-    fn for_each_if<A>(&self, is_meant: impl Fn(&SessionKey) -> bool, act: A)
-    where
-        A: Fn(&SessionKey, &mut Option<Session>) + Clone + Send + 'static,
-    {
-        for (key, slot) in self.0.lock().iter().filter(|(key, _)| is_meant(key)) {
+        for (key, slot) in self.0.lock().iter() {
             let (key, slot, act) = (key.clone(), Arc::clone(slot), act.clone());
             tokio::spawn(async move {
                 let mut session = slot.lock().await;

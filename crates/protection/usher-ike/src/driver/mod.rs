@@ -48,6 +48,9 @@ const REPLACING: Duration = Duration::from_secs(1);
 /// measures their age by the wall clock: if the clock is set back by a day, SAs live a day longer.
 const OVERDUE: i64 = 60;
 
+/// Most pairs of SAs beside others, and most IKE SAs without SAs, that are ended at one visit.
+const MOST_DOUBLES: usize = 16;
+
 /// Most attempts at one time; one a peer.
 const MOST_ATTEMPTS: usize = 16;
 
@@ -199,16 +202,15 @@ impl Driver {
         self.may_have_left = true;
         self.running.shutdown().await;
         self.pairs.begin_again(Instant::now());
-        // Before new SAs come: those of a charon that was killed come behind them.
-        if !self.wants_nothing() {
-            let known = charon.sas().await?.spis();
-            by_list(self.kernel.lock().keep_places(&known));
-        }
         let mut events = Events::take(events, Arc::clone(&self.kernel));
         self.doubles = Doubles::default();
+        // First of all, because a peer that the policy has revoked may make the list of SAs as long as it wants.
         let Some(mut current) = self.configure(&mut charon).await? else {
             return Ok(());
         };
+        // SAs of a charon that was killed come behind those of this one.
+        let known = charon.sas().await?.spis();
+        by_list(self.kernel.lock().keep_places(&known));
         let mut listing = Instant::now();
         let mut comparing = listing;
         self.looking.begin(listing);
@@ -260,8 +262,12 @@ impl Driver {
                             comparing = Instant::now() + LISTING;
                             gone.extend(self.vanished(&current, &sas));
                             self.place(&sas, listed_at, &events);
-                            gone.extend(self.doubles(&current, &sas, charon.hybrid).await);
-                            for sa in left_over(&sas) {
+                            let doubles = self.doubles(&current, &sas, charon.hybrid).await;
+                            // Peers decide how many there are, and how long each takes to end.
+                            for child in doubles.into_iter().take(MOST_DOUBLES) {
+                                charon.end_child(child).await?;
+                            }
+                            for sa in left_over(&sas).into_iter().take(MOST_DOUBLES) {
                                 charon.end_ike_sa(sa).await?;
                             }
                         }
