@@ -595,7 +595,7 @@ mod tests {
             ("", true),
             ("allow d plain directory add_name;", true),
             ("allow d unlabelled directory add_name;", false),
-            ("allow d plain file write, append;", true),
+            ("allow d plain file write append;", true),
             ("allow d unlabelled file write;", false),
             ("allow d unlabelled file append;", false),
             ("permissive d;", false),

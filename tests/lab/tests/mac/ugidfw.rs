@@ -74,7 +74,7 @@ fn rules_change_one_by_one_and_come_into_force() -> Outcome {
         ),
         ("add subject uid alice object mode q", "`q` is no mode"),
         ("add subject jailid 1 object mode n", "Linux has no jails"),
-        ("set 2 subject object mode n", "there is no rule 2"),
+        ("set 3 subject object mode n", "there is no rule 3"),
         ("remove 0", "there is no rule 0"),
     ] {
         let told = refused_ugidfw(&host, words)?;
