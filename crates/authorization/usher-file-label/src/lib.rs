@@ -18,10 +18,26 @@ pub use defaults::{MAC_CONF, ReadError, first_of, read_defaults, read_source};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{XattrFlags, fgetxattr, fsetxattr, getxattr, lgetxattr, lsetxattr, setxattr};
+use rustix::fs::{
+    FileType, XattrFlags, fgetxattr, fsetxattr, getxattr, lgetxattr, lsetxattr, setxattr,
+};
 use rustix::io::Errno;
-use usher_label::{Label, LabelError, LabelMistake, MAXIMUM_TEXT, ValueMistake};
+use usher_label::{FileKind, Label, LabelError, LabelMistake, MAXIMUM_TEXT, ValueMistake};
 use usher_language::Mistake;
+
+/// The kind of a file, by its type in stat(2).
+#[must_use]
+pub const fn kind_of(file_type: FileType) -> FileKind {
+    match file_type {
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Link,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::CharacterDevice => FileKind::CharacterDevice,
+        FileType::Fifo => FileKind::Pipe,
+        FileType::Socket => FileKind::Socket,
+        FileType::RegularFile | FileType::Unknown => FileKind::Regular,
+    }
+}
 
 /// The name of the attribute. Kernel programs may read `security.bpf.*` (Linux 6.13).
 pub const ATTRIBUTE: &str = "security.bpf.mac";

@@ -9,6 +9,7 @@ use std::path::Path;
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstat, open, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use usher_file_label::kind_of;
 use usher_label::FileKind;
 
 use crate::error::ToolError;
@@ -174,15 +175,7 @@ fn arrive(
         Ok(stat) => stat,
         Err(errno) => return visit(Err((path, errno))),
     };
-    let kind = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => FileKind::Directory,
-        FileType::Symlink => FileKind::Link,
-        FileType::BlockDevice => FileKind::BlockDevice,
-        FileType::CharacterDevice => FileKind::CharacterDevice,
-        FileType::Fifo => FileKind::Pipe,
-        FileType::Socket => FileKind::Socket,
-        _ => FileKind::Regular,
-    };
+    let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
     let is_foreign = *device.get_or_insert(stat.st_dev) != stat.st_dev;
     if is_foreign && manner.one_file_system {
         return Onward::Past;

@@ -39,7 +39,8 @@ pub fn group_of_new_files() -> io::Result<OwnedFd> {
     descriptor(unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) })
 }
 
-/// Has a group of [`group_of_new_files`] report every new name, that of a moved file included, on the file system of an open file.
+/// Has a group of [`group_of_new_files`] report every new name on the file system of an open file, that of a
+/// moved file included.
 ///
 /// # Errors
 /// As fanotify_mark(2); EOPNOTSUPP where the file system has no handles.

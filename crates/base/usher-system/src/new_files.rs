@@ -1,8 +1,8 @@
 //! New files on a file system, as fanotify(7) reports them.
 //!
 //! Each new name is an event with the handle of its file: a file, directory, symbolic link, device, pipe or
-//! socket, a further name, the name to which a file is moved, and the first name of a file that O_TMPFILE made. A file that gets no name is no
-//! event. Tried on 6.18: tmpfs and ext4; on overlayfs, marks of the upper file system see all of it, and the
+//! socket, a further name, the name to which a file is moved, and the first name of a file that O_TMPFILE
+//! made. A file that gets no name is no event. Tried on 6.18: tmpfs and ext4; on overlayfs, marks of the upper file system see all of it, and the
 //! overlay itself takes none (EOPNOTSUPP).
 
 use std::io;

@@ -240,7 +240,7 @@ pub(crate) fn come(event: &Section) -> Vec<Come> {
     let ours = event.sections().filter(|(name, _)| is_ours(name));
     let come = ours.flat_map(|(_, sa)| {
         let to: Option<IpAddr> = sa.text("remote-host").and_then(|text| text.parse().ok());
-        // What charon does while the event is sent: for the other host, and for this one.
+        // The tasks of charon while it sends the event: those of the other host, and those of this one.
         let [granting, asking] = ["tasks-passive", "tasks-active"].map(|name| {
             let tasks = sa.texts(name);
             tasks.iter().any(|task| task == "CHILD_REKEY")

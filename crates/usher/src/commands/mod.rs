@@ -20,6 +20,7 @@ pub mod init;
 pub mod key_list;
 mod listed_programs;
 pub mod log;
+mod mentions;
 mod owners;
 pub mod policy;
 mod ports_in_use;

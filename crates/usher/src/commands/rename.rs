@@ -11,7 +11,8 @@ use usher_policy::{Place, PolicyMistake, Source};
 
 use super::configuration::{self, OnRefusal};
 use super::host::{self, file_of};
-use super::removal::{admitted_by_certificate, mentions, references, signing_keys};
+use super::mentions::mentions;
+use super::removal::{admitted_by_certificate, references, signing_keys};
 use super::user::{known, user_folder};
 use crate::accounts;
 use crate::failure::{At, Failure};

@@ -13,16 +13,12 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, readlinkat,
-    statat,
-};
-use rustix::io::Errno;
-use usher_file_label::{LabelledFile, first_of};
+use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
+use usher_file_label::{LabelledFile, first_of, kind_of};
 use usher_label::{
     ElementKind, ElementValue, FileKind, Flavour, Label, Level, Specification, SpecificationSet,
     TypedValue,
@@ -35,15 +31,13 @@ use usher_system::roots_file;
 use super::error::MacError;
 use super::labels;
 use super::patience::Patience;
+use super::tree::Tree;
 
 /// The module of secrecy.
 const MLS: &str = "mls";
 
 /// The type of what has none.
 const UNLABELLED: &str = "unlabelled";
-
-/// Bits of a file's mode: its group and all users may write it.
-const WRITE_BY_OTHERS: u32 = 0o022;
 
 /// Limit of entry points that are looked at.
 const MOST_ENTRY_POINTS: usize = 256;
@@ -64,24 +58,6 @@ pub(super) struct Filing {
     shared: Option<BTreeSet<String>>,
     /// Paths of programs by which domains are entered, with the type of each.
     entry_points: Vec<(PathBuf, String)>,
-}
-
-/// A file system, or a part of it, as far as paths in it go.
-#[derive(Debug)]
-pub(super) struct Tree {
-    root: OwnedFd,
-    /// The path of its root.
-    path: PathBuf,
-    /// Root alone can make names in the directories above it.
-    is_roots: bool,
-}
-
-/// A file at its only path.
-struct Found {
-    path: PathBuf,
-    stat: Stat,
-    /// The directory that has its name; none: it is the root of the tree.
-    directory: Option<OwnedFd>,
 }
 
 impl Filing {
@@ -130,10 +106,13 @@ impl Filing {
             return Ok(None);
         };
         let (path, stat, directory) = (found.path, found.stat, found.directory.as_ref());
-        let whole = tree.path.join(&path);
+        let whole = tree.whole(&path);
         let decided = self
             .set
-            .decide(whole.as_os_str().as_bytes(), kind(&stat))
+            .decide(
+                whole.as_os_str().as_bytes(),
+                kind_of(FileType::from_raw_mode(stat.st_mode)),
+            )
             .label;
         let Some(wanted) = decided else {
             return Ok(None);
@@ -303,112 +282,6 @@ fn entry_points(of: &Specification, te: &TypeEnforcement) -> Vec<(PathBuf, Strin
     lines.take(MOST_ENTRY_POINTS).collect()
 }
 
-impl Tree {
-    /// The tree of a directory, which is where its path says.
-    ///
-    /// # Errors
-    /// The directory, or one above it, cannot be looked at.
-    pub(super) fn new(root: OwnedFd) -> io::Result<Self> {
-        let path = path_of(root.as_fd())?;
-        let mut is_roots = true;
-        // From above, and not beyond a directory of others: they decide what is mounted there, and who answers.
-        let above: Vec<_> = path.ancestors().skip(1).collect();
-        for directory in above.into_iter().rev() {
-            is_roots =
-                is_roots && is_roots_directory(&statat(CWD, directory, AtFlags::SYMLINK_NOFOLLOW)?);
-        }
-        Ok(Self {
-            root,
-            path,
-            is_roots,
-        })
-    }
-
-    /// Opens what is at a path below the root as O_PATH does. No other mount is entered, which could be a user's own
-    /// and not answer, and no link followed.
-    fn open(&self, path: &Path) -> io::Result<OwnedFd> {
-        open_below(&self.root, path)
-    }
-
-    /// An open file at its path below the root, if it has that one only.
-    fn only_path(&self, file: BorrowedFd<'_>) -> io::Result<Option<Found>> {
-        let stat = fstat(file)?;
-        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        if !is_directory && stat.st_nlink != 1 {
-            return Ok(None);
-        }
-        let path = match path_of(file) {
-            // It lies too deep for a path.
-            Err(error) if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => {
-                return Ok(None);
-            }
-            path => path?,
-        };
-        let Ok(path) = path.strip_prefix(&self.path) else {
-            return Ok(None);
-        };
-        // The kernel may have forgotten the names above it, somebody has moved it since, or something is mounted there.
-        let Ok((directory, there)) = self.find(path) else {
-            return Ok(None);
-        };
-        let there = fstat(&there)?;
-        let is_there = (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino);
-        Ok(is_there.then(|| Found {
-            path: path.to_owned(),
-            stat,
-            directory,
-        }))
-    }
-
-    /// The directory of a path, and what has its name in that directory: whoever moves directories meanwhile does not
-    /// bring together a file and a directory that never had it.
-    fn find(&self, path: &Path) -> io::Result<(Option<OwnedFd>, OwnedFd)> {
-        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Ok((None, self.open(path)?));
-        };
-        let directory = self.open(directory)?;
-        let there = open_below(&directory, Path::new(name))?;
-        Ok((Some(directory), there))
-    }
-
-    /// Whether a file is root's, and root alone can put another one into its place.
-    fn is_roots_alone(&self, path: &Path, stat: &Stat) -> io::Result<bool> {
-        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
-        if !self.is_roots || stat.st_uid != 0 || (!is_link && stat.st_mode & WRITE_BY_OTHERS != 0) {
-            return Ok(false);
-        }
-        for above in path.ancestors().skip(1) {
-            if !is_roots_directory(&fstat(&self.open(above)?)?) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-}
-
-fn open_below(directory: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let here = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
-    let path = match path.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => path,
-    };
-    Ok(openat2(directory, path, flags, Mode::empty(), here)?)
-}
-
-/// Whether root alone can make names in it.
-fn is_roots_directory(stat: &Stat) -> bool {
-    let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-    is_directory && stat.st_uid == 0 && stat.st_mode & WRITE_BY_OTHERS == 0
-}
-
-/// The path of an open file, as the kernel has it.
-fn path_of(file: BorrowedFd<'_>) -> io::Result<PathBuf> {
-    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let path = readlinkat(CWD, link, Vec::new())?;
-    Ok(std::ffi::OsString::from_vec(path.into_bytes()).into())
-}
-
 /// The type of the file at a path.
 fn type_at(path: &Path) -> io::Result<Option<String>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -420,18 +293,6 @@ fn type_of(file: &OwnedFd) -> io::Result<Option<String>> {
     let label = LabelledFile::Handle(file.as_fd()).label();
     let label = label.map_err(io::Error::other)?;
     Ok(label.and_then(|label| Some(label.value(TE)?.as_ref().to_owned())))
-}
-
-fn kind(stat: &Stat) -> FileKind {
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => FileKind::Directory,
-        FileType::Symlink => FileKind::Link,
-        FileType::BlockDevice => FileKind::BlockDevice,
-        FileType::CharacterDevice => FileKind::CharacterDevice,
-        FileType::Fifo => FileKind::Pipe,
-        FileType::Socket => FileKind::Socket,
-        FileType::RegularFile | FileType::Unknown => FileKind::Regular,
-    }
 }
 
 #[cfg(test)]

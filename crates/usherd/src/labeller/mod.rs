@@ -31,6 +31,7 @@ mod persisting;
 mod resolving;
 mod state;
 mod stored;
+mod tree;
 mod typing;
 mod view;
 

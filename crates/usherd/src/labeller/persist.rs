@@ -19,8 +19,9 @@ use usher_file_label::{Change, FileLabelError, LabelledFile};
 use usher_label::Label;
 use usher_system::new_files::{NewFile, NewFiles};
 
-use super::filing::{Filing, Tree};
+use super::filing::Filing;
 use super::persist_walk::{Step, Walk};
+use super::tree::Tree;
 
 /// Most events of one turn, and most files of a walk in one turn: so no file system waits long for another.
 const TURN: usize = 256;

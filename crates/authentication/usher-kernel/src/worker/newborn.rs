@@ -20,7 +20,7 @@ pub struct Newborn {
     said: Vec<u8>,
 }
 
-/// What a child says when it has accepted its connection.
+/// The report of a child that has accepted its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accepted {
     /// The number of connections that wait besides, at most 255.
@@ -92,8 +92,8 @@ impl Newborn {
         })
     }
 
-    /// What the child had to say when it had accepted its connection; none if [`Newborn::progress`] has
-    /// not seen it accept.
+    /// The child's report that it has accepted its connection; none if [`Newborn::progress`] has not read
+    /// it.
     #[must_use]
     pub fn accepted(&self) -> Option<Accepted> {
         let [ACCEPTED, waiting, rest @ ..] = self.said.as_slice() else {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Current, Driver, Notice, by_list};
+use super::{Current, Driver, by_list};
 use crate::sas::{ChildSa, IkeSa, Sas, number};
 
 /// How old, in seconds, pairs are that are compared: both hosts have them, and what has come by the younger
@@ -61,13 +61,7 @@ impl Driver {
                         class = class.class.name(),
                         "there are two pairs of SAs; one ends when nothing uses it"
                     );
-                    // Sockets look for their SA again.
-                    let notice = Notice {
-                        host: path.peer.clone(),
-                        peer: path.address,
-                        reqid: class.reqid,
-                    };
-                    self.notify(notice).await;
+                    self.notify(path, class.reqid).await;
                 }
             }
         }
@@ -100,12 +94,7 @@ impl Driver {
                     continue;
                 };
                 by_list(self.kernel.lock().place_first(placed));
-                let notice = Notice {
-                    host: path.peer.clone(),
-                    peer: path.address,
-                    reqid: class.reqid,
-                };
-                self.notify(notice).await;
+                self.notify(path, class.reqid).await;
             }
         }
         ending

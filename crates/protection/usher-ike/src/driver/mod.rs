@@ -24,7 +24,7 @@ use usher_protection::Report;
 use crate::charon::{Charon, negotiate};
 use crate::configuration::Configuration;
 use crate::error::IkeError;
-use crate::paths::Paths;
+use crate::paths::{Path, Paths};
 use crate::sas::{ChildSa, Sas};
 use doubles::{Doubles, left_over};
 pub use handle::{Acquire, Ike, KernelSad, Notice};
@@ -429,18 +429,23 @@ impl Driver {
                 if !self.pairs.set_up(&pair, is_up) {
                     continue;
                 }
-                let (host, peer) = (path.peer.clone(), path.address);
-                tracing::info!(%host, %peer, class = name, "protected");
-                self.notify(Notice { host, peer, reqid }).await;
+                tracing::info!(host = %path.peer, peer = %path.address, class = name, "protected");
+                self.notify(path, reqid).await;
             }
         }
         let peers = self.peers(current, sas, hybrid);
         self.shared.report.lock().peers = peers;
     }
 
-    async fn notify(&mut self, notice: Notice) {
-        let Notice { peer, reqid, .. } = notice;
-        if self.notices.send(notice).await.is_err() {
+    /// Tells that a path has got SAs of a class, or has others first: sockets look for theirs again.
+    async fn notify(&mut self, path: &Path, reqid: u32) {
+        let (host, peer) = (path.peer.clone(), path.address);
+        if self
+            .notices
+            .send(Notice { host, peer, reqid })
+            .await
+            .is_err()
+        {
             tracing::warn!(%peer, reqid, "nothing takes notice of SAs that have come");
         }
     }

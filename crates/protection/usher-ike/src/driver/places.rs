@@ -1,7 +1,7 @@
 //! The places of the SAs that come: by which the kernel sends. See `order.rs` of `usher-ipsec`.
 //!
-//! charon says of each SA whether it has come by a rekeying of this host, and then the other host has its keys,
-//! or by one of the other host, which may not have them yet. If both have asked at once there are two new
+//! charon reports whether this host has rekeyed an SA, and then the other host has its keys, or the other
+//! host, which may not have them yet. If both have asked at once there are two new
 //! SAs. The charon of the host whose own one stays says so, after it has said that it has granted one; that
 //! of the other host says nothing of its own one, which ends. So what is granted while this host asks
 //! waits. Until then the kernel takes the younger of both, which the other host has in either case.
@@ -27,6 +27,9 @@ const LOOKING: Duration = Duration::from_millis(50);
 
 /// How long it has been gone when one of the others is placed: this host would have heard of its own one.
 const GONE: Duration = Duration::from_millis(250);
+
+/// Most SAs that wait for their place. Further ones get none, as without this task: their rekeying may lose packets.
+const MOST_CONTESTED: usize = 1_024;
 
 /// The kernel whose SAs are placed.
 pub(super) type Kernel = Arc<Mutex<Box<dyn KernelSad>>>;
@@ -121,10 +124,12 @@ struct Contested(Vec<(Placed, Placed, Option<Instant>)>);
 impl Contested {
     fn come(&mut self, come: Come) {
         match come {
-            Come::Contested { former, new } => self.0.push((former, new, None)),
+            Come::Contested { former, new } if self.0.len() < MOST_CONTESTED => {
+                self.0.push((former, new, None));
+            }
             // This host's own one stays.
             Come::Asked { former: own, .. } => self.0.retain(|(former, ..)| *former != own),
-            Come::First(_) | Come::Granted { .. } => {}
+            Come::First(_) | Come::Granted { .. } | Come::Contested { .. } => {}
         }
     }
 

@@ -75,7 +75,7 @@ fn rekey(socket: &Path) {
     assert!(status.expect("swanctl").success());
 }
 
-/// What the other host does while one rekeys its SAs.
+/// The other host, while one rekeys its SAs.
 #[derive(Clone, Copy)]
 enum Second {
     None,

@@ -75,15 +75,14 @@ impl Sad {
     /// The kernel's error.
     pub fn place(&mut self, sa: OutboundSa) -> Result<(), IpsecError> {
         let now = now();
-        let Some(found) = self.channel.lifetime(sa.id())? else {
+        let Some((stream, lifetime)) = self.find(sa)? else {
             return Ok(());
         };
-        let stream = (found.from, sa.to, found.reqid);
-        let place = found.lifetime.add_time;
+        let place = lifetime.add_time;
         let is_alone = self.others(stream, sa, now)?.is_empty();
         // In time: an SA that is made when the place is over comes before it.
         if is_alone && place <= now + AHEAD / 2 {
-            return self.set(stream, sa, found.lifetime, now + AHEAD);
+            return self.set(stream, sa, lifetime, now + AHEAD);
         }
         if place > now {
             let places = self.places.0.entry(stream).or_default();
@@ -98,17 +97,16 @@ impl Sad {
     /// The kernel's error.
     pub fn place_last(&mut self, sa: OutboundSa) -> Result<(), IpsecError> {
         let now = now();
-        let Some(found) = self.channel.lifetime(sa.id())? else {
+        let Some((stream, lifetime)) = self.find(sa)? else {
             return Ok(());
         };
-        let stream = (found.from, sa.to, found.reqid);
-        if found.lifetime.add_time <= now {
+        if lifetime.add_time <= now {
             let others = self.others(stream, sa, now)?;
             let time = others
                 .into_iter()
                 .min()
                 .map_or(now + AHEAD, |first| first - 1);
-            self.set(stream, sa, found.lifetime, time)?;
+            self.set(stream, sa, lifetime, time)?;
         }
         Ok(())
     }
@@ -120,18 +118,17 @@ impl Sad {
     /// The kernel's error.
     pub fn place_first(&mut self, sa: OutboundSa) -> Result<(), IpsecError> {
         let now = now();
-        let Some(found) = self.channel.lifetime(sa.id())? else {
+        let Some((stream, lifetime)) = self.find(sa)? else {
             return Ok(());
         };
-        let stream = (found.from, sa.to, found.reqid);
         let others = self.others(stream, sa, now)?;
         let last = others.into_iter().max();
-        let own = found.lifetime.add_time;
+        let own = lifetime.add_time;
         if own > now && last.is_none_or(|last| own > last) {
             return Ok(());
         }
         let time = last.map_or(now + AHEAD, |last| last + 1);
-        self.set(stream, sa, found.lifetime, time)
+        self.set(stream, sa, lifetime, time)
     }
 
     /// Takes the places away from all SAs of the classes but these, by receiver and SPI. A charon that was
@@ -165,6 +162,12 @@ impl Sad {
             !places.is_empty()
         });
         Ok(())
+    }
+
+    /// The stream of an SA, and its present lifetime; none: the kernel does not have it.
+    fn find(&mut self, sa: OutboundSa) -> Result<Option<(Stream, Lifetime)>, IpsecError> {
+        let found = self.channel.lifetime(sa.id())?;
+        Ok(found.map(|found| ((found.from, sa.to, found.reqid), found.lifetime)))
     }
 
     /// The places of the other SAs of a stream that the kernel still has.

@@ -253,7 +253,8 @@ impl Starter {
     }
 
     /// Starts workers in a group, to serve a listener. Calls `begun` for each as soon as it is the user
-    /// and has accepted its connection, whose client's end is passed on, or has executed its program. Returns when the order is over.
+    /// and has accepted its connection, whose client's end is passed on, or has executed its program. Returns
+    /// when the order is over.
     /// `epoch` is the [`Starter::epoch`] from before the policy was read that the order follows; the
     /// order gets its number here.
     ///

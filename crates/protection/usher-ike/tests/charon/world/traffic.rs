@@ -129,7 +129,7 @@ pub struct Counting {
 /// How many datagrams the kernel took, and how many calls it refused.
 type Sent = (u64, u64);
 
-/// What has become of the datagrams of one direction.
+/// The fate of the datagrams of one direction.
 #[derive(Debug)]
 struct Counted {
     /// How many the kernel took.
