@@ -4,7 +4,7 @@
  * asks no other hook about most of them, and carries out many of those that change something
  * through a descriptor that is open to read only.
  *
- * This is the only table of them, and docs/man/usher-mac-biba.7.md tells what is in it. Commands
+ * This is the only table of them, and docs/man/usher-mac-levels.7.md lists what is in it. Commands
  * are known by their type and number, the lower 16 bits, so that those of 32-bit programs are the
  * same. What is not named does nothing, but
  *   - of a block device it changes the system: the drivers have hundreds of commands;

@@ -1,4 +1,4 @@
-//! What commands of ioctl(2) do, and sockets of which families are decided about, as usher-mac-biba(7) has it.
+//! What commands of ioctl(2) do, and sockets of which families are decided about, as usher-mac-levels(7) has it.
 
 use usher_label::Level;
 
