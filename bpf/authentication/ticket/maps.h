@@ -14,7 +14,8 @@ HASH_TABLE(tickets, 1, struct usher_ticket_key, struct usher_ticket);
 /*
  * Elements that may be drawn. Key: number of the ticket, and block of its chain; each is filled
  * once. Limit: set before loading; a block takes memory when it is filled. Full: user space gets
- * the error, and the ticket ends at the missing block.
+ * the error, and the ticket ends at the missing block. The kernel does not wipe the memory of
+ * removed elements.
  */
 SPARSE_TABLE(blocks, 1, struct usher_block_key, struct usher_block);
 

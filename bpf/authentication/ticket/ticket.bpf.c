@@ -91,7 +91,8 @@ static __always_inline int say_program(struct bpf_sockopt *context)
  * Hook: setsockopt of the cgroup, because there a process can make a request about a socket without
  * another descriptor or a privilege, and the caller is known. Options of other levels do not
  * change; values longer than a page, of which the program sees only the first page, are left to the
- * kernel. Kernel 5.3.
+ * kernel. A 32-bit program on a 64-bit kernel does not reach this hook: it gets ENOPROTOOPT, and
+ * its connection is announced. Kernel 5.3.
  */
 SEC("cgroup/setsockopt")
 int draw(struct bpf_sockopt *context)
@@ -208,7 +209,11 @@ static __always_inline int accepting(struct bpf_sock_ops *context,
 	return 1;
 }
 
-/* Resets the callbacks, and wipes and forgets the token. */
+/*
+ * Resets the callbacks, and wipes and forgets the token. A connection has one set of callbacks for
+ * all sockops programs. Another program that requests one of ours at TCP_CONNECT, after `begin`,
+ * loses it here.
+ */
 static __always_inline void finish(struct bpf_sock_ops *context, struct bpf_sock *socket,
 				   struct drawn *token)
 {
