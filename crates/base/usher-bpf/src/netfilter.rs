@@ -92,8 +92,8 @@ impl Code {
 
 impl Object {
     /// Attaches a netfilter program for good to the packets of IPv4 and IPv6 at a hook, in the caller's
-    /// network namespace: the links are pinned. A program that an earlier process attached is in force
-    /// until the new one is.
+    /// network namespace: the links are pinned, and keep the namespace alive. A program that an earlier
+    /// process attached is in force until the new one is.
     ///
     /// # Errors
     /// The kernel's error; what was in force stays.
