@@ -99,6 +99,7 @@ fn an_agents_unit_restarts_only_for_a_missing_signer() -> Result {
     Ok(())
 }
 
+// Threat model: A60
 #[test]
 fn nobodys_loan_signs_for_another_user() -> Result {
     let mail = topology()?;
@@ -294,6 +295,7 @@ fn a_key_with_destination_constraints_is_told_as_the_cause() -> Result {
     served(&mail, "alice")
 }
 
+// Threat model: A62
 #[test]
 fn an_agents_wrong_answer_is_no_signature() -> Result {
     let mail = topology()?;
@@ -351,6 +353,7 @@ fn an_agents_wrong_answer_is_no_signature() -> Result {
     served(&mail, "alice")
 }
 
+// Threat model: A62
 #[test]
 fn an_agent_that_does_not_answer_keeps_nobody_else_waiting() -> Result {
     let mail = topology()?;
@@ -414,6 +417,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+// Threat model: A62
 #[test]
 fn a_lender_that_breaks_the_rules_loses_only_its_loan() -> Result {
     let mail = topology()?;

@@ -96,6 +96,7 @@ fn everything_goes_over_ipv6_as_well() -> Outcome {
 const RECORDER: &str =
     "#!/bin/sh\nprintf '* PREAUTH ready\\r\\n'\nexec tee -a \"$HOME/received\"\n";
 
+// Threat model: A59
 #[test]
 fn a_password_reaches_neither_the_server_nor_a_log() -> Outcome {
     let mail = Lab::mail()?;
@@ -224,6 +225,7 @@ while True:
     connection.close()
 "#;
 
+// Threat model: A1
 #[test]
 fn a_stranger_never_reaches_a_service_that_accepts_anybody() -> Outcome {
     let mail = Lab::mail()?;

@@ -47,6 +47,7 @@ fn closed(stream: &mut TcpStream) -> bool {
     }
 }
 
+// Threat model: A5
 #[test]
 fn who_is_no_known_host_gets_no_channel() -> Result {
     let attack = Attack::new()?;
@@ -96,6 +97,7 @@ fn who_is_no_known_host_gets_no_channel() -> Result {
     alice_reads(&attack.mail)
 }
 
+// Threat model: A7
 #[test]
 fn slow_handshakes_end_and_slow_frames_delay_no_one() -> Result {
     let attack = Attack::new()?;
@@ -221,6 +223,7 @@ fn resident(pid: u32) -> Result<u64> {
     Ok(number.ok_or("no VmRSS")?)
 }
 
+// Threat model: A7
 #[test]
 fn ten_thousand_idle_connections_disturb_no_one() -> Result {
     many_descriptors()?;
@@ -273,6 +276,7 @@ fn ten_thousand_idle_connections_disturb_no_one() -> Result {
     Ok(())
 }
 
+// Threat model: A34
 #[test]
 fn a_host_that_reads_no_answers_loses_only_its_channel() -> Result {
     let attack = Attack::new()?;

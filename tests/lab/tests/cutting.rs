@@ -59,6 +59,7 @@ fn with_small_disks(folders: &[&str]) -> Result<Mail> {
 const FOLDERS: [&str; 2] = ["/etc/usher", "/var/lib/usher"];
 const DISABLE: [&str; 4] = ["usher", "user", "disable", "alice"];
 
+// Threat model: A84
 #[test]
 fn a_full_disk_keeps_nobody_from_being_cut_off() -> Result {
     for full in [&FOLDERS[..], &FOLDERS[..1], &FOLDERS[1..]] {
@@ -142,6 +143,7 @@ fn a_user_who_is_not_known_is_not_disabled_in_memory_either() -> Result {
     Ok(())
 }
 
+// Threat model: A85
 #[test]
 fn a_keeper_that_hangs_is_told_and_the_next_one_cuts() -> Result {
     let mut mail = Lab::mail()?;
@@ -174,6 +176,7 @@ fn a_keeper_that_hangs_is_told_and_the_next_one_cuts() -> Result {
 }
 
 /// A keeper that is stopped misses the order. What waits in its socket meanwhile is refused, too.
+// Threat model: A85
 #[test]
 fn a_keeper_that_goes_on_takes_the_disable_that_it_missed() -> Result {
     let mut mail = Lab::mail()?;
@@ -213,6 +216,7 @@ const PLACE: &str = concat!(
 );
 const PLACE_CLIENT: &str = "client place { users mail; service place at mailhost port 1201; }\n";
 
+// Threat model: A82
 #[test]
 fn a_host_that_vanished_holds_no_place_of_its_user() -> Result {
     let mail = Lab::mail()?;
@@ -254,6 +258,7 @@ fn apply_unheard(mail: &Mail) -> Result {
     Ok(())
 }
 
+// Threat model: A85
 #[test]
 fn every_daemon_takes_what_was_stored_without_asking_it() -> Result {
     let mail = Lab::mail()?;
@@ -289,6 +294,7 @@ fn every_daemon_takes_what_was_stored_without_asking_it() -> Result {
     Ok(())
 }
 
+// Threat model: A85
 #[test]
 fn revoked_keys_and_hosts_end_without_an_order() -> Result {
     let mail = Lab::mail()?;
@@ -407,6 +413,7 @@ fn connects_after(
     Ok(false)
 }
 
+// Threat model: A86
 #[test]
 fn when_disable_returns_nothing_of_the_user_runs_or_is_accepted() -> Result {
     let attack = Attack::new()?;

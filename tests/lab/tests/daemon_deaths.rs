@@ -1,5 +1,7 @@
 //! Killing daemons: established connections stay, unannounced ones are refused, and waiting ones are
 //! served afterwards.
+//!
+//! Threat model: A146
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -200,6 +202,7 @@ fn what_waits_in_a_queue_survives_the_keeper_and_the_worker() -> Outcome {
     Ok(())
 }
 
+// Threat model: A4
 #[test]
 fn no_death_at_any_instant_drops_or_admits_a_connection() -> Outcome {
     let mut mail = mail_with_echo()?;

@@ -111,6 +111,7 @@ fn addresses(host: &Host) -> [String; 2] {
     [host.ipv4().to_string(), host.ipv6().to_string()]
 }
 
+// Threat model: A70
 #[test]
 fn a_service_reaches_what_the_policy_says_and_nothing_else() -> Outcome {
     let world = world("connect laptop port 9100;")?;
@@ -178,6 +179,7 @@ fn a_change_governs_processes_that_run() -> Outcome {
     Ok(())
 }
 
+// Threat model: A70
 #[test]
 fn what_is_refused_stays_so_without_the_keeper() -> Outcome {
     let mut world = world("connect laptop;")?;

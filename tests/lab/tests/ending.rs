@@ -79,6 +79,7 @@ fn a_sessions_connections_end_when_it_expires() -> Result {
     lives(&mut again)
 }
 
+// Threat model: A30
 #[test]
 fn only_users_disabled_on_the_server_lose_their_session() -> Result {
     let mail = Lab::mail()?;
@@ -102,6 +103,7 @@ fn only_users_disabled_on_the_server_lose_their_session() -> Result {
     lives(&mut bob)
 }
 
+// Threat model: A30
 #[test]
 fn users_of_a_removed_host_are_cut_until_it_is_back() -> Result {
     let mut mail = Lab::mail()?;
@@ -137,6 +139,7 @@ fn answer(
     Ok(channel.ask_about(session, SessionRequest::Reauthenticate(element))?)
 }
 
+// Threat model: A30
 #[test]
 fn an_element_authenticates_its_own_session_once() -> Result {
     let attack = Attack::new()?;
@@ -426,6 +429,7 @@ fn change_account(mail: &Mail, edit: &str) -> Result {
     Ok(())
 }
 
+// Threat model: A87
 #[test]
 fn sessions_of_a_deleted_account_end_and_its_user_is_refused() -> Result {
     let mail = Lab::mail()?;
@@ -456,6 +460,7 @@ fn sessions_of_a_deleted_account_end_and_its_user_is_refused() -> Result {
     lives(&mut connect(&mail, "alice")?)
 }
 
+// Threat model: A87
 #[test]
 fn a_recreated_account_with_another_uid_is_another_account() -> Result {
     let mail = Lab::mail()?;

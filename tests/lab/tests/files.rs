@@ -58,6 +58,7 @@ fn deed(
     Ok(said.trim_end_matches("end\n").trim_end().to_owned())
 }
 
+// Threat model: A69
 #[test]
 fn a_service_touches_its_files_of_each_user_and_no_others() -> Outcome {
     let mail = mail()?;

@@ -54,6 +54,7 @@ fn entries(host: &Host, matches: &[&str]) -> Result<Vec<serde_json::Value>, ushe
     Ok(entries.flatten().collect())
 }
 
+// Threat model: A96
 #[test]
 fn a_worker_writes_under_its_own_name_and_user() -> Outcome {
     let mail = mail()?;
@@ -95,6 +96,7 @@ fn without_a_journal_a_workers_lines_are_lost() -> Outcome {
     Ok(())
 }
 
+// Threat model: A96, A116
 #[test]
 fn one_users_lines_end_with_the_quota_and_others_go_on() -> Outcome {
     let mail = mail()?;

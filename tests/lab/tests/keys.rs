@@ -31,6 +31,7 @@ fn admit_for(mail: &Mail, time: &str) -> Result<String, Box<dyn std::error::Erro
     add(&mail.mailhost, "alice", &options)
 }
 
+// Threat model: A20
 #[test]
 fn a_key_is_rotated_and_only_what_the_former_one_opened_is_cut() -> Outcome {
     let mail = Lab::mail()?;
@@ -97,6 +98,7 @@ fn the_next_keeper_ends_sessions_of_a_removed_key() -> Outcome {
     lives(&mut bob)
 }
 
+// Threat model: A20
 #[test]
 fn a_guest_is_gone_when_the_keys_time_is_over() -> Outcome {
     let mail = Lab::mail()?;
@@ -185,6 +187,7 @@ fn options_of_a_key_mean_what_they_do_for_sshd_or_are_refused() -> Outcome {
     lives(&mut connect(&mail, "alice")?)
 }
 
+// Threat model: A20
 #[test]
 fn a_revoked_key_ends_its_sessions_at_once_and_opens_no_other() -> Outcome {
     let mail = Lab::mail()?;
@@ -242,6 +245,7 @@ fn a_revoked_key_ends_its_sessions_at_once_and_opens_no_other() -> Outcome {
 const CLIENT: &str =
     "client banking { users mail; service vault at mailhost port 144; key banking; }\n";
 
+// Threat model: A20
 #[test]
 fn a_key_for_one_purpose_opens_only_that() -> Outcome {
     let mail = Lab::mail()?;

@@ -160,6 +160,7 @@ fn a_listed_path_counts_by_its_present_file() -> Result {
     Ok(())
 }
 
+// Threat model: A45
 #[test]
 fn a_users_own_mount_namespace_makes_no_program_a_listed_one() -> Result {
     let mail = topology_of_curl()?;

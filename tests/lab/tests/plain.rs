@@ -59,6 +59,7 @@ fn a_plain_connect_is_the_users_and_the_next_ones_carry_tokens() -> Result {
     Ok(())
 }
 
+// Threat model: A44
 #[test]
 fn who_is_not_permitted_is_refused_at_once() -> Result {
     let mail = topology()?;
@@ -281,6 +282,7 @@ for uid in range(50000, 50003):
 sys.stdin.readline()
 ";
 
+// Threat model: A47
 #[test]
 fn uids_without_an_account_share_one_quota() -> Result {
     let mail = topology()?;

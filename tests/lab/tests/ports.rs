@@ -29,6 +29,7 @@ for address, port in [{}]:
     Ok(output.stdout.lines().map(str::to_owned).collect())
 }
 
+// Threat model: A78
 #[test]
 fn a_services_port_is_the_services_while_policy_has_it() -> Result {
     let mail = topology()?;
@@ -58,6 +59,7 @@ fn a_services_port_is_the_services_while_policy_has_it() -> Result {
     Ok(())
 }
 
+// Threat model: A80
 #[test]
 fn no_process_replaces_the_proxy_while_it_does_not_run() -> Result {
     let mut mail = topology()?;

@@ -84,6 +84,7 @@ fn outcomes(mail: &Mail) -> String {
         .unwrap_or_default()
 }
 
+// Threat model: A65
 #[test]
 fn an_aborted_transfer_does_not_look_whole() -> Outcome {
     let mail = mail()?;
@@ -106,6 +107,7 @@ fn an_aborted_transfer_does_not_look_whole() -> Outcome {
     Ok(())
 }
 
+// Threat model: A65
 #[test]
 fn a_revoked_transfer_is_reset_and_another_users_is_not() -> Outcome {
     let mail = mail()?;
@@ -236,6 +238,7 @@ fn a_client_is_answered_when_the_signer_is_away() -> Outcome {
 /// The number of one user's connections that may be under way at once.
 const OPENING_OF_USER: usize = 112;
 
+// Threat model: A63
 #[test]
 fn one_user_does_not_keep_the_others_from_the_proxy() -> Outcome {
     let mut mail = mail()?;

@@ -65,6 +65,7 @@ fn begin(mail: &Mail, user: &str) -> Result<Running> {
     Ok(connection)
 }
 
+// Threat model: A62
 #[test]
 fn a_touch_opens_the_session_and_nobody_else_waits_for_it() -> Result {
     let mut mail = Lab::mail()?;
@@ -156,6 +157,7 @@ fn a_security_key_that_nobody_touches_signs_nothing_that_counts() -> Result {
     served(&mail, "alice")
 }
 
+// Threat model: A61
 #[test]
 fn the_server_refuses_what_a_security_key_has_signed_untouched() -> Result {
     let attack = Attack::new()?;
@@ -215,6 +217,7 @@ fn nobody_is_asked_again_for_a_server_that_is_not_there() -> Result {
     Ok(())
 }
 
+// Threat model: A61
 #[test]
 fn nobody_is_asked_to_touch_anything_ahead_of_need() -> Result {
     let mail = greeter::topology()?;

@@ -180,6 +180,7 @@ fn a_daemon_that_loads_programs_has_more_time_to_start() -> Result {
     Ok(())
 }
 
+// Threat model: A85
 #[test]
 fn every_daemon_tells_its_watchdog_that_it_is_alive() -> Result {
     let mut mail = Lab::mail()?;

@@ -1,5 +1,7 @@
 //! Full tables: further entries are refused with their own reason, existing ones continue, and there is
 //! room again when one has ended.
+//!
+//! Threat model: A148
 #![forbid(unsafe_code)]
 
 mod attack;
@@ -84,6 +86,7 @@ fn a_full_table_of_connections_refuses_until_one_ends() -> Result {
     still_works(&mut working)
 }
 
+// Threat model: A35
 #[test]
 fn a_full_table_of_sessions_refuses_and_keeps_what_it_has() -> Result {
     let attack = with_table("--sessions", "2")?;

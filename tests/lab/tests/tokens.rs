@@ -60,6 +60,7 @@ fn after_the_first_connection_nothing_is_announced() -> Result {
     Ok(())
 }
 
+// Threat model: A55
 #[test]
 fn two_users_of_one_host_are_told_apart() -> Result {
     let mail = topology()?;
@@ -220,6 +221,7 @@ fn tokens_are_read(mail: &Mail) -> Result<String> {
     Ok(found)
 }
 
+// Threat model: A17
 #[test]
 fn connections_are_announced_while_the_filter_is_missing() -> Result {
     let mut mail = topology()?;

@@ -204,6 +204,7 @@ fn without_numbers_a_late_ack_is_anothers() {
 }
 
 /// A gap that remains: docs/threat-model.md names it.
+// Threat model: A49
 #[test]
 fn copies_that_outlive_a_cookies_connection_open_it_anew() {
     let plans = [plan(ALICE, Kind::Token), plan(BOB, Kind::Announced)];

@@ -51,6 +51,7 @@ tests! {
         assert_eq!(counters.untracked, 0);
     }
 
+    // Threat model: A1
     fn a_stranger_is_reset_and_never_reaches_a_queue(world) {
         let (admission, alice, bob) = world.serve();
         let announced_client = Client::v4();
@@ -66,6 +67,7 @@ tests! {
         accept(&alice);
     }
 
+    // Threat model: A2
     fn the_listener_itself_cannot_be_addressed(world) {
         let (_admission, alice, _bob) = world.serve();
         let own = listener::address(SERVICE, ALICE, 0);
@@ -102,6 +104,7 @@ tests! {
         listener::create(SERVICE, ALICE, 144, 16).unwrap();
     }
 
+    // Threat model: A2
     fn a_listener_without_admission_is_out_of_reach(world) {
         // The programs are not loaded at all, as if they had been detached.
         let queue = listener::create(SERVICE, ALICE, PORT, 16).unwrap();
@@ -376,6 +379,7 @@ tests! {
         admission.set_services(&[(PORT, SERVICE)]).unwrap();
     }
 
+    // Threat model: A10
     fn syn_cookies_are_admitted(world) {
         std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2").unwrap();
         let (admission, alice, bob) = world.serve();

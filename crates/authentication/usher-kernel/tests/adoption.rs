@@ -324,6 +324,7 @@ tests! {
         assert_eq!(admission.drain_untracked().unwrap(), []);
     }
 
+    // Threat model: A66
     fn one_users_connection_never_lands_in_anothers_queue(world) {
         // Announcements, SYNs, withdrawals and recycled entries, as fast as two threads can, in a
         // table with hardly any room.

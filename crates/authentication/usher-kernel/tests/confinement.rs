@@ -187,6 +187,7 @@ fn confine<R: HasRole>(_: R) {
 }
 
 tests! {
+    // Threat model: A132
     fn the_verifier_is_confined(world) {
         let _ = world;
         confine(roles::Verifier);
@@ -195,6 +196,7 @@ tests! {
         denied("diagnosis", socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG));
     }
 
+    // Threat model: A137
     fn the_signer_is_confined(world) {
         let _ = world;
         let server = TcpListener::bind("10.9.0.1:8026").unwrap();
@@ -211,6 +213,7 @@ tests! {
         drop(server);
     }
 
+    // Threat model: A139
     fn the_protector_is_confined(world) {
         let _ = world;
         confine(roles::Protector);
@@ -238,6 +241,7 @@ tests! {
         assert!(!left.into_iter().any(|name| name.to_string_lossy().contains("require")));
     }
 
+    // Threat model: A139
     fn the_protector_reads_its_own_files_only(world) {
         let _ = world;
         let sandbox = roles::Protector::ROLE.sandbox.unwrap();
@@ -259,6 +263,7 @@ tests! {
         denied("a control group", std::fs::create_dir("/sys/fs/cgroup/usher-test"));
     }
 
+    // Threat model: A135
     fn the_courier_is_confined(world) {
         let _ = world;
         let server = TcpListener::bind("10.9.0.1:8026").unwrap();
@@ -281,6 +286,7 @@ tests! {
         denied("UDP", socket(libc::AF_INET, libc::SOCK_DGRAM, 0));
     }
 
+    // Threat model: A141
     fn the_resolver_is_confined(world) {
         let _ = world;
         // The calls that `confine` tests, but route netlink, which the C library asks.

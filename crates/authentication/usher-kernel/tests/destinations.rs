@@ -1,4 +1,6 @@
 //! The destinations to which the processes of services may connect.
+//!
+//! Threat model: A70
 
 #[macro_use]
 mod world;

@@ -1,5 +1,7 @@
 //! The kernel's decision equals the policy's, at every address and port near the boundaries of
 //! random rules.
+//!
+//! Threat model: A70
 
 #[macro_use]
 mod world;

@@ -1,4 +1,6 @@
 //! Gates of announced connections, which outlive the process that entered them.
+//!
+//! Threat model: A41
 
 #[macro_use]
 mod world;

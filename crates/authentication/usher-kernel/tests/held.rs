@@ -127,6 +127,7 @@ tests! {
         assert_eq!(Counters { held: 0, ..counted }, Counters::default());
     }
 
+    // Threat model: A15
     fn a_held_syn_is_sent_with_its_sockets_mark(world) {
         // The accepted connection has the mark that its SYN had.
         std::fs::write("/proc/sys/net/ipv4/tcp_fwmark_accept", "1").unwrap();
@@ -212,6 +213,7 @@ tests! {
         assert_eq!(told.len(), 1200, "none is lost, and none is told twice");
     }
 
+    // Threat model: A41
     fn another_sockets_syn_with_gated_ends_does_not_leave(world) {
         let tickets = hold(world);
         let sender = tickets.holding().sender().unwrap();
@@ -442,6 +444,7 @@ tests! {
         assert_eq!(server.syn().option, None);
     }
 
+    // Threat model: A137
     fn the_sender_sends_what_was_told_of_and_nothing_else(world) {
         let tickets = hold(world);
         let _server = Server::new();

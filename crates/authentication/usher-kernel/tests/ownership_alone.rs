@@ -56,6 +56,7 @@ extern "C" fn leave_somebody_behind(_: *mut libc::c_void) -> libc::c_int {
 }
 
 ownership_tests! {
+    // Threat model: A102
     fn a_process_of_two_threads_does_not_settle(world) {
         let before_threads = world.count(Reason::IdentityThreads);
         with_a_grant(world, || {
@@ -79,6 +80,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentityThreads) - before_threads, 2);
     }
 
+    // Threat model: A103
     fn a_service_may_vfork_only_to_execute_a_program(world) {
         let before_shared_memory = world.count(Reason::IdentitySharedMemory);
         with_a_grant(world, || {
@@ -90,6 +92,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentitySharedMemory) - before_shared_memory, 1);
     }
 
+    // Threat model: A103
     fn a_child_by_vfork_leaves_nobody_behind_in_the_services_memory(world) {
         let before_shared_memory = world.count(Reason::IdentitySharedMemory);
         with_a_grant(world, || {
@@ -113,6 +116,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentitySharedMemory) - before_shared_memory, 2);
     }
 
+    // Threat model: A103
     fn a_process_that_shares_its_files_or_directory_does_not_settle(world) {
         let before_shared_memory = world.count(Reason::IdentitySharedMemory);
         with_a_grant(world, || {
@@ -141,6 +145,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentitySharedMemory) - before_shared_memory, 4);
     }
 
+    // Threat model: A105
     fn a_traced_process_does_not_settle(world) {
         let before_traced = world.count(Reason::IdentityTraced);
         with_a_grant(world, || {

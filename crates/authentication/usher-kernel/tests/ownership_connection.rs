@@ -244,10 +244,12 @@ fn take_from(process: &Process, file: RawFd) -> io::Result<OwnedFd> {
 }
 
 ownership_tests! {
+    // Threat model: A73
     fn the_owner_does_everything_with_a_connection(world) {
         with_a_connection(world, |connection| all_permitted(uses(connection)));
     }
 
+    // Threat model: A73
     fn another_user_and_root_do_nothing_with_a_connection(world) {
         let before = world.count(Reason::Connection);
         with_a_connection(world, |connection| {
@@ -258,6 +260,7 @@ ownership_tests! {
         assert!(world.count(Reason::Connection) >= before + 36);
     }
 
+    // Threat model: A73
     fn a_process_that_is_the_owner_in_part_only_is_not(world) {
         with_a_connection(world, |connection| {
             for (real, effective, saved) in
@@ -275,6 +278,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A73
     fn a_connection_without_an_owner_is_everybodys(_world) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -283,6 +287,7 @@ ownership_tests! {
         as_user(BOB, || all_permitted(uses(connection.as_fd())));
     }
 
+    // Threat model: A73
     fn zero_copy_receive_is_the_owners(world) {
         with_a_connection(world, |connection| {
             let socket = number(&connection);
@@ -292,6 +297,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A73
     fn io_uring_reads_for_the_owner_only(world) {
         with_a_connection(world, |connection| {
             let receive = |expected: i32| {
@@ -305,6 +311,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A119
     fn a_connection_passed_by_io_uring_is_used_by_its_owner_only(world) {
         with_a_connection(world, |connection| {
             // Not seen by file_receive: a ring of the receiver that the owner also holds.
@@ -329,6 +336,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A73, A155
     fn io_uring_tells_the_owner_only_what_waits(world) {
         let ask = |socket| Ring::new(0).unwrap().submit(COMMAND, socket, &mut [], 0);
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -347,6 +355,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A74
     fn io_uring_accepts_for_the_owner_only(world) {
         let before = world.count(Reason::Accept);
         let (listener, _client) = served(world);
@@ -360,6 +369,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::Accept) - before, 2);
     }
 
+    // Threat model: A74
     fn only_the_owner_accepts(world) {
         let before = world.count(Reason::Accept);
         let (listener, _client) = served(world);
@@ -369,6 +379,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::Accept) - before, 2);
     }
 
+    // Threat model: A74
     fn a_listener_is_held_by_root_and_used_by_nobody_else(world) {
         let before = world.count(Reason::Listener);
         let (listener, _client) = served(world);
@@ -391,6 +402,7 @@ ownership_tests! {
         shut().unwrap();
     }
 
+    // Threat model: A72
     fn a_connection_is_passed_to_its_owner_only(world) {
         let before = world.count(Reason::Descriptor);
         with_a_connection(world, |connection| {
@@ -403,6 +415,7 @@ ownership_tests! {
         assert!(passes(free.as_fd(), BOB));
     }
 
+    // Threat model: A72
     fn a_listener_is_passed_to_its_owner_and_root_only(world) {
         let (listener, _client) = served(world);
         assert!(passes(listener.as_fd(), ALICE));
@@ -410,6 +423,7 @@ ownership_tests! {
         assert!(!passes(listener.as_fd(), BOB));
     }
 
+    // Threat model: A117
     fn nobody_takes_a_connection_out_of_its_process(world) {
         let (listener, _client) = served(world);
         let free = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -43,6 +43,7 @@ fn a_daemon_with_own_mounts_is_not_traced_and_owns_nothing() {
     });
 }
 
+// Threat model: A125
 #[test]
 fn a_traced_program_is_no_daemon() {
     process_of_its_own("a_traced_program_is_no_daemon", |pins| {
@@ -111,6 +112,7 @@ fn filter(flags: i64) -> io::Result<()> {
     call(libc::SYS_seccomp, &[1, flags, program]).map(drop)
 }
 
+// Threat model: A126
 #[test]
 fn a_program_at_the_path_under_another_root_is_no_keeper() {
     let name = "a_program_at_the_path_under_another_root_is_no_keeper";
@@ -132,6 +134,7 @@ fn a_program_at_the_path_under_another_root_is_no_keeper() {
     });
 }
 
+// Threat model: A126
 #[test]
 fn a_program_mounted_at_the_path_is_no_keeper() {
     process_of_its_own("a_program_mounted_at_the_path_is_no_keeper", |pins| {
@@ -172,6 +175,7 @@ fn a_program_mounted_at_the_path_is_no_keeper() {
     });
 }
 
+// Threat model: A126
 #[test]
 fn a_keeper_reads_no_loader_settings_of_its_environment() {
     let name = "a_keeper_reads_no_loader_settings_of_its_environment";
@@ -212,6 +216,7 @@ fn a_keeper_reads_no_loader_settings_of_its_environment() {
     });
 }
 
+// Threat model: A126
 #[test]
 fn what_was_prepared_before_exec_makes_no_keeper() {
     process_of_its_own("what_was_prepared_before_exec_makes_no_keeper", |pins| {
@@ -229,6 +234,7 @@ fn what_was_prepared_before_exec_makes_no_keeper() {
     });
 }
 
+// Threat model: A126
 #[test]
 fn a_program_that_others_may_write_is_no_keeper() {
     process_of_its_own("a_program_that_others_may_write_is_no_keeper", |pins| {

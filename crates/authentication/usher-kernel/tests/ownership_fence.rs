@@ -103,6 +103,7 @@ fn exec_by_a_thread(script: &str) {
 }
 
 ownership_tests! {
+    // Threat model: A98
     fn a_service_becomes_the_granted_user_once(world) {
         let before_capability = world.count(Reason::Capability);
         let mut service = process(|line| {
@@ -147,6 +148,7 @@ ownership_tests! {
         assert!(world.count(Reason::Capability) > before_capability);
     }
 
+    // Threat model: A97
     fn without_a_grant_a_service_changes_nothing(world) {
         let before_capability = world.count(Reason::Capability);
         in_child(|| {
@@ -165,6 +167,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A97
     fn a_grant_taken_back_is_none(world) {
         let mut service = process(|line| {
             become_service(SERVICE);
@@ -180,6 +183,7 @@ ownership_tests! {
         service.done();
     }
 
+    // Threat model: A98
     fn what_was_not_granted_is_refused_and_uses_nothing_up(world) {
         let before_other_groups = world.count(Reason::IdentityOtherGroups);
         let before_other_group = world.count(Reason::IdentityOtherGroup);
@@ -203,6 +207,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentityOtherUser) - before_other_user, 4);
     }
 
+    // Threat model: A98
     fn groups_come_before_the_user(world) {
         let before_order = world.count(Reason::IdentityOrder);
         with_a_grant(world, || {
@@ -235,6 +240,7 @@ ownership_tests! {
         service.done();
     }
 
+    // Threat model: A98
     fn the_file_system_id_alone_does_not_change(world) {
         let before_other_user = world.count(Reason::IdentityOtherUser);
         with_a_grant(world, || {
@@ -268,6 +274,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A108
     fn a_grant_is_not_inherited_and_settling_is(world) {
         with_a_grant(world, || {
             in_child(|| expect_refused(become_alice()));
@@ -281,6 +288,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A108
     fn settling_outlives_exec(world) {
         with_a_grant(world, || {
             become_alice().unwrap();
@@ -293,6 +301,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A108
     fn settling_outlives_exec_by_a_thread(world) {
         // The shell succeeds if the change in it fails.
         let script = format!("! setpriv --reuid={BOB} true 2>/dev/null");
@@ -307,6 +316,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A110
     fn credentials_of_others_are_not_sent(world) {
         let before_capability = world.count(Reason::Capability);
         with_a_grant(world, || {
@@ -320,6 +330,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A110
     fn a_service_makes_no_user_namespace(world) {
         let before_user_namespace = world.count(Reason::UserNamespace);
         with_a_grant(world, || expect_refused(own_namespace()));
@@ -330,6 +341,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A110
     fn capabilities_but_binding_a_port_are_refused(world) {
         in_child(|| {
             become_service(SERVICE);
@@ -346,6 +358,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A111
     fn programs_that_give_privileges_give_none(world) {
         let before_execution = world.count(Reason::Execution);
         let plain = program("plain", 0o755);
@@ -385,6 +398,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A112
     fn io_uring_gives_no_former_credentials_back(world) {
         let before_io_uring_credentials = world.count(Reason::IoUringCredentials);
         // A process that has used a ring itself does not settle, so this one is inherited.
@@ -413,6 +427,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A112
     fn a_service_makes_no_io_uring_thread(world) {
         let before_io_uring_credentials = world.count(Reason::IoUringCredentials);
         in_child(|| {
@@ -426,6 +441,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A97
     fn nothing_is_granted_to_a_process_that_is_gone(world) {
         let gone = process(|_| {});
         let pidfd = gone.pidfd.try_clone().unwrap();

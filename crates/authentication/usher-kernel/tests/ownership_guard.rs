@@ -29,6 +29,7 @@ fn the_probe_finds_that_the_programs_load() {
     }
 }
 
+// Threat model: A122
 #[test]
 fn what_is_guarded_is_the_daemons_alone() {
     process_of_its_own("what_is_guarded_is_the_daemons_alone", |pins| {
@@ -97,6 +98,7 @@ fn what_is_guarded_is_the_daemons_alone() {
     });
 }
 
+// Threat model: A124
 #[test]
 fn reserved_ports_are_the_daemons_alone() {
     process_of_its_own("reserved_ports_are_the_daemons_alone", |pins| {
@@ -119,6 +121,7 @@ fn reserved_ports_are_the_daemons_alone() {
     });
 }
 
+// Threat model: A129
 #[test]
 fn a_later_keeper_adopts_and_nobody_else_does() {
     process_of_its_own("a_later_keeper_adopts_and_nobody_else_does", |pins| {
@@ -203,6 +206,7 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
     });
 }
 
+// Threat model: A113
 #[test]
 fn what_a_former_keeper_granted_counts_for_nothing() {
     process_of_its_own("what_a_former_keeper_granted_counts_for_nothing", |pins| {
@@ -292,6 +296,7 @@ fn use_of(listener: &std::net::TcpListener) -> Vec<(&'static str, io::Result<()>
     ]
 }
 
+// Threat model: A118
 #[test]
 fn only_owner_and_keeper_may_set_a_listeners_options() {
     let name = "only_owner_and_keeper_may_set_a_listeners_options";

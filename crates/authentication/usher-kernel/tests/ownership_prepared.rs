@@ -75,6 +75,7 @@ fn allow_tracing() {
 }
 
 ownership_tests! {
+    // Threat model: A106
     fn a_process_with_a_seccomp_listener_does_not_settle(world) {
         let before = world.count(Reason::IdentityWatchedCalls);
         with_a_grant(world, || {
@@ -96,6 +97,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentityWatchedCalls) - before, 3);
     }
 
+    // Threat model: A106
     fn a_listener_made_between_the_steps_is_seen_at_the_last_one(world) {
         with_a_grant(world, || {
             setgroups(&MORE_GROUPS).unwrap();
@@ -107,6 +109,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A106
     fn filters_without_a_listener_settle(world) {
         with_a_grant(world, || {
             for _ in 0..40 {
@@ -118,6 +121,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A106
     fn a_sampled_process_does_not_settle(world) {
         let before = world.count(Reason::PerformanceEvents);
         let mut service = process(|line| {
@@ -144,6 +148,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::PerformanceEvents) - before, 1);
     }
 
+    // Threat model: A107
     fn a_services_process_samples_nobody(world) {
         let before = world.count(Reason::PerformanceEvents);
         // By default Debian does not let unprivileged processes sample at all.
@@ -163,6 +168,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A106
     fn a_process_with_an_io_uring_does_not_settle(world) {
         let before = world.count(Reason::IdentityPinnedMemory);
         with_a_grant(world, || {
@@ -178,6 +184,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A106
     fn a_buffer_registered_with_anothers_ring_does_not_settle(world) {
         let before = world.count(Reason::IdentityPinnedMemory);
         let anothers = Ring::new(0).unwrap();
@@ -212,6 +219,7 @@ ownership_tests! {
         service.done();
     }
 
+    // Threat model: A107
     fn a_services_process_opens_no_memory(world) {
         let before = world.count(Reason::MemoryAccess);
         let open = |name: &str| File::open(format!("/proc/self/{name}"));
@@ -236,6 +244,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A107
     fn a_services_process_makes_no_userfaultfd(world) {
         let before = world.count(Reason::MemoryAccess);
         let make = || call(libc::SYS_userfaultfd, &[USER_MODE_ONLY]);
@@ -252,6 +261,7 @@ ownership_tests! {
         });
     }
 
+    // Threat model: A107
     fn nobody_of_the_service_attaches_to_a_process_with_a_grant(world) {
         let before = world.count(Reason::IdentityTraced);
         let attempt = || {

@@ -294,6 +294,7 @@ fn guarded(pins: &Path) -> Ownership {
     ownership
 }
 
+// Threat model: A128
 #[test]
 fn a_daemon_touches_objects_of_its_own_role_only() {
     process_of_its_own("a_daemon_touches_objects_of_its_own_role_only", |pins| {
@@ -321,6 +322,7 @@ fn the_protectors_objects_are_the_protectors_alone() {
     });
 }
 
+// Threat model: A128
 #[test]
 fn no_daemon_claims_another_ones_objects() {
     process_of_its_own("no_daemon_claims_another_ones_objects", |pins| {

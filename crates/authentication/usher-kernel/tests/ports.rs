@@ -1,4 +1,6 @@
 //! TCP ports may be bound by their users only.
+//!
+//! Threat model: A78
 
 #[macro_use]
 mod world;

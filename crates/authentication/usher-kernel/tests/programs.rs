@@ -1,5 +1,7 @@
 //! Listed programs: the kernel knows them by their executables, whatever a process does to its
 //! paths.
+//!
+//! Threat model: A45
 
 #[macro_use]
 mod world;

@@ -236,6 +236,7 @@ tests! {
         assert_eq!(admission.counters().unwrap().admitted, 1);
     }
 
+    // Threat model: A16
     fn an_unprotected_copy_of_a_tokens_syn_spends_nothing(world) {
         let Some(protected) = open(world) else { return };
         let (admission, _alice, _bob) = world.serve();
@@ -263,6 +264,7 @@ tests! {
         counted(&admission, Counters { token_accepted: 2, admitted: 2, ..Counters::default() });
     }
 
+    // Threat model: A16
     fn a_token_passes_in_esp(world) {
         let Some(protected) = open_beside_b(world) else { return };
         let (admission, _alice, _bob) = world.serve();

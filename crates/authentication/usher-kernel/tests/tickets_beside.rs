@@ -310,6 +310,7 @@ tests! {
         assert_eq!(strangers.position(&server.syn()), 1);
     }
 
+    // Threat model: A50
     fn a_network_of_its_own_is_another_host(world) {
         let tickets = open(world);
         let server = Server::new();
@@ -351,6 +352,7 @@ tests! {
         assert_eq!(owner(ALICE, v4(PORT)), None);
     }
 
+    // Threat model: A57
     fn endpoints_of_two_users_in_a_row_have_no_owner(world) {
         let tickets = open(world);
         tickets.relayed().set([v4(PORT)]).unwrap();
@@ -366,6 +368,7 @@ tests! {
         }
     }
 
+    // Threat model: A57
     fn another_networks_connection_does_not_touch_an_owner(world) {
         let tickets = open(world);
         tickets.relayed().set([v4(PORT)]).unwrap();

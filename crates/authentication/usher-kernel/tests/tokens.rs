@@ -1,4 +1,6 @@
 //! Connections whose SYN carries a token, with real sockets and real packets.
+//!
+//! Threat model: A8, A13
 
 #[macro_use]
 mod world;
@@ -144,6 +146,7 @@ tests_of_tokens! {
         });
     }
 
+    // Threat model: A48
     fn the_next_owner_of_an_abandoned_port_is_not_the_user(world) {
         let (admission, alice, checker) = serve(world, &LIMITS);
         let chain = Chain::new(1, 100);
@@ -161,6 +164,7 @@ tests_of_tokens! {
         assert_eq!(admission.counters().unwrap().token_other_syn, 2);
     }
 
+    // Threat model: A43
     fn a_good_token_is_served_where_anothers_announcement_stands(world) {
         let (admission, alice, _checker) = serve(world, &LIMITS);
         let bob = queue(&admission, BOB, 16);
@@ -180,6 +184,7 @@ tests_of_tokens! {
         assert_eq!(admission.counters().unwrap().token_replaced, 2);
     }
 
+    // Threat model: A43
     fn an_ack_of_a_replaced_connection_reaches_no_queue(world) {
         // An ACK that answers a SYN cookie finds no connection, and any listener takes it.
         std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2").unwrap();

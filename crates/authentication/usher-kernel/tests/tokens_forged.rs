@@ -1,4 +1,6 @@
 //! Tokens are accepted or refused in SYNs that the test passes to the program.
+//!
+//! Threat model: A8, A13
 
 #[macro_use]
 mod world;
@@ -45,6 +47,7 @@ tests_of_tokens! {
         });
     }
 
+    // Threat model: A48
     fn an_entry_is_for_the_tokens_syn_and_ends_when_another_comes(world) {
         let (admission, _alice, checker, chain, slot) = opened(world, 100);
         let connection = from_port(4001);
@@ -70,6 +73,7 @@ tests_of_tokens! {
         });
     }
 
+    // Threat model: A43
     fn an_announced_entry_is_for_the_first_syn_and_its_copies(world) {
         let (admission, _alice, checker) = serve(world, &LIMITS);
         let connection = from_port(4002);
@@ -119,6 +123,7 @@ tests_of_tokens! {
         });
     }
 
+    // Threat model: A28
     fn a_token_comes_from_its_hosts_addresses(world) {
         let (admission, _alice, checker, chain, slot) = opened(world, 100);
         let mut port = 4000;
@@ -142,6 +147,7 @@ tests_of_tokens! {
         });
     }
 
+    // Threat model: A35
     fn a_user_has_a_share_of_connections_that_do_not_come(world) {
         if is_emulated() {
             println!("skipped a_user_has_a_share_of_connections_that_do_not_come: its thousands of \

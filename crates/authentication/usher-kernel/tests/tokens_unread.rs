@@ -124,6 +124,7 @@ tests_of_tokens! {
         }
     }
 
+    // Threat model: A48
     fn no_form_of_syn_takes_over_a_token_not_yet_received(world) {
         let scene = Scene::set(world);
         for (form, round) in all() {
@@ -144,6 +145,7 @@ tests_of_tokens! {
         }
     }
 
+    // Threat model: A48
     fn no_form_of_syn_takes_over_a_token_given_up(world) {
         let scene = Scene::set(world);
         for (form, round) in all() {
@@ -177,6 +179,7 @@ tests_of_tokens! {
         }
     }
 
+    // Threat model: A49
     fn a_late_answer_to_a_cookie_uses_no_other_entry(world) {
         std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2").unwrap();
         let scene = Scene::set(world);
@@ -209,6 +212,7 @@ tests_of_tokens! {
         }
     }
 
+    // Threat model: A48
     fn a_handshake_with_another_number_is_reported(world) {
         let scene = Scene::set(world);
         stop_reading(world);
@@ -237,6 +241,7 @@ tests_of_tokens! {
         }
     }
 
+    // Threat model: A48
     fn a_packet_that_was_not_seen_is_refused(world) {
         let scene = Scene::set(world);
         let (connection, option) = scene.token(1, 4);

@@ -88,6 +88,7 @@ fn told(connection: TcpStream) -> BTreeMap<String, String> {
 }
 
 tests! {
+    // Threat model: A90
     fn refused_clients_are_reset_and_the_next_one_is_served(world) {
         let group = leaf(world);
         let (near, far) = (IpAddr::from([10, 9, 0, 1]), IpAddr::from([127, 0, 0, 1]));
@@ -177,6 +178,7 @@ tests! {
         }
     }
 
+    // Threat model: A114
     fn a_worker_has_no_key_of_the_keepers_session_keyring(world) {
         const JOIN_SESSION_KEYRING: i64 = 1;
         const SESSION_KEYRING: i64 = -3;
@@ -349,6 +351,7 @@ tests! {
         assert_eq!(line, "a line\n");
     }
 
+    // Threat model: A69
     fn a_worker_touches_its_files_and_no_others(world) {
         if !confines_files() {
             eprintln!("skipped: no Landlock");

@@ -421,6 +421,7 @@ mod tests {
         }
     }
 
+    // Threat model: A6
     #[test]
     fn a_stranger_cannot_tell_users_and_keys_apart() {
         for refusal in [

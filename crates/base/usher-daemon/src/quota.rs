@@ -109,6 +109,7 @@ impl<K: Eq + Hash> Drop for Taken<K> {
 mod tests {
     use super::*;
 
+    // Threat model: A63
     #[test]
     fn an_owner_has_its_limit_and_all_have_theirs() {
         let quota = Quota::new(3, 2);

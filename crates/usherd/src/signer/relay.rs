@@ -225,6 +225,7 @@ pub(super) mod tests {
         }
     }
 
+    // Threat model: A53
     #[test]
     fn a_host_that_does_not_answer_leaves_room_for_the_others() {
         let (relay, mut courier) = relay();
@@ -241,6 +242,7 @@ pub(super) mod tests {
         assert_eq!(sent, waiting);
     }
 
+    // Threat model: A53
     #[test]
     fn a_users_requests_leave_room_for_others() {
         let (relay, _courier) = relay();

@@ -45,6 +45,7 @@ fn gets_in(mail: &Mail, user: &str) -> Result<bool, Box<dyn std::error::Error>> 
     Ok(greeted)
 }
 
+// Threat model: A88
 #[test]
 fn a_closed_account_is_refused_until_it_is_opened_again() -> Outcome {
     let mail = Lab::mail()?;
@@ -91,6 +92,7 @@ fn ask_about_alice(mail: &Mail) -> Outcome {
     })
 }
 
+// Threat model: A88
 #[test]
 fn a_directory_that_is_away_or_hangs_ends_no_session() -> Outcome {
     let mail = mail_with_directory()?;
@@ -118,6 +120,7 @@ fn a_directory_that_is_away_or_hangs_ends_no_session() -> Outcome {
     lives(&mut alice)
 }
 
+// Threat model: A88
 #[test]
 fn an_account_gone_from_a_directory_is_gone_not_closed() -> Outcome {
     let mail = mail_with_directory()?;
@@ -181,6 +184,7 @@ fn a_password_that_ages_out_is_told_before() -> Outcome {
     Ok(())
 }
 
+// Threat model: A88
 #[test]
 fn a_module_that_hangs_holds_up_its_user_only() -> Outcome {
     let mail = Lab::mail()?;
@@ -367,6 +371,7 @@ fn a_session_opens_before_the_worker_and_closes_after_it() -> Outcome {
     eventually("no session is held", || runs(&mail, "usher-pam", 0))
 }
 
+// Threat model: A91
 #[test]
 fn a_session_outlives_the_keeper_as_its_worker_does() -> Outcome {
     let mut mail = mail_with_sessions()?;
@@ -385,6 +390,7 @@ fn a_session_outlives_the_keeper_as_its_worker_does() -> Outcome {
     eventually("no session is held", || runs(&mail, "usher-pam", 0))
 }
 
+// Threat model: A91
 #[test]
 fn a_session_is_closed_when_the_user_is_disabled() -> Outcome {
     let mail = mail_with_sessions()?;
@@ -434,6 +440,7 @@ fn a_session_that_a_module_refuses_is_told_with_its_reason() -> Outcome {
     Ok(())
 }
 
+// Threat model: A91
 #[test]
 fn a_session_module_that_hangs_is_ended_with_all_it_started() -> Outcome {
     let mail = mail_with_sessions()?;
@@ -455,6 +462,7 @@ fn a_session_module_that_hangs_is_ended_with_all_it_started() -> Outcome {
     eventually("no session is held", || runs(&mail, "usher-pam", 0))
 }
 
+// Threat model: A91
 #[test]
 fn what_a_module_leaves_running_ends_with_the_session() -> Outcome {
     let mail = mail_with_sessions()?;

@@ -70,6 +70,7 @@ fn only(host: &Host) -> String {
     format!("+:alice:{ipv4}/32 {ipv6}/128\n-:alice:ALL\n")
 }
 
+// Threat model: A90
 #[test]
 fn pam_access_decides_by_the_clients_host() -> Outcome {
     let mail = Lab::mail()?;
@@ -131,6 +132,7 @@ fn told_by(connection: &mut Running) -> Result<(String, String), Box<dyn Error>>
     Ok((value("FROM_RHOST=")?, value("peer=")?))
 }
 
+// Threat model: A90
 #[test]
 fn a_session_is_opened_for_one_clients_host() -> Outcome {
     let mail = Lab::mail()?;

@@ -424,6 +424,7 @@ fn what_is_done_twice_or_wrong_harms_nothing() -> Outcome {
     lives(&mut connect(&mail, "alice")?)
 }
 
+// Threat model: A20
 #[test]
 fn a_user_without_the_key_is_cut_and_another_is_not() -> Outcome {
     let mail = Lab::mail()?;

@@ -51,6 +51,7 @@ fn connection_of(mail: &Mail, user: &str) -> Result<String> {
     Ok(packet.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+// Threat model: A77
 #[test]
 fn a_connection_is_told_of_to_its_user_and_root_only() -> Result {
     let Some(mail) = fenced()? else {
@@ -76,6 +77,7 @@ fn a_connection_is_told_of_to_its_user_and_root_only() -> Result {
     Ok(())
 }
 
+// Threat model: A116
 #[test]
 fn an_invalid_request_does_not_stop_the_next_conversation() -> Result {
     let Some(mail) = fenced()? else {
@@ -104,6 +106,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A116
 #[test]
 fn descriptors_that_take_long_to_close_keep_no_service_waiting() -> Result {
     let Some(mail) = fenced()? else {
@@ -133,6 +136,7 @@ in_child(lambda: serve(settle(reservation)[1]))"
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A81
 #[test]
 fn slow_closing_of_one_users_connections_delays_no_other_user() -> Result {
     let Some(mail) = fenced()? else {
@@ -164,6 +168,7 @@ hear()"
     Ok(())
 }
 
+// Threat model: A116
 #[test]
 fn an_account_with_all_its_places_taken_delays_only_itself() -> Result {
     let Some(mail) = fenced()? else {
@@ -205,6 +210,7 @@ tell(again[1].what)",
     says(&mut flood, &["attached"])
 }
 
+// Threat model: A103
 #[test]
 fn only_a_child_with_its_own_memory_becomes_a_user() -> Result {
     let Some(mail) = fenced()? else {

@@ -11,6 +11,7 @@ fn still_there(alice: &mut Running) -> Result {
     Ok(())
 }
 
+// Threat model: A72
 #[test]
 fn a_connection_is_passed_only_to_its_users_processes() -> Result {
     let Some(mail) = fenced()? else {
@@ -58,6 +59,7 @@ tell(len(descriptors), bool(flags & socket.MSG_CTRUNC))";
     Ok(())
 }
 
+// Threat model: A75, A117
 #[test]
 fn root_cannot_take_a_connection_out_of_a_users_process() -> Result {
     let Some(mail) = fenced()? else {
@@ -76,6 +78,7 @@ for file in (connection, pipe):
     still_there(&mut alice)
 }
 
+// Threat model: A75, A121
 #[test]
 fn only_root_and_the_user_can_trace_a_users_process() -> Result {
     let Some(mail) = fenced()? else {
@@ -92,6 +95,7 @@ tell(attempt(trace, target), attempt(open_memory, target))";
     still_there(&mut alice)
 }
 
+// Threat model: A105
 #[test]
 fn a_service_cannot_control_a_process_that_became_a_user() -> Result {
     let Some(mail) = fenced()? else {
@@ -123,6 +127,7 @@ hear()",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A105
 #[test]
 fn a_traced_process_becomes_a_user_only_when_released() -> Result {
     let Some(mail) = fenced()? else {
@@ -159,6 +164,7 @@ hear()",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A76
 #[test]
 fn another_user_takes_no_part_in_the_calls() -> Result {
     let Some(mail) = fenced()? else {

@@ -20,6 +20,7 @@ fn plainly(mail: &Mail) -> Result<Running> {
         .spawn()?)
 }
 
+// Threat model: A3
 #[test]
 fn a_forged_syn_is_reset_only_at_a_services_port() -> Result {
     let mail = shared()?;
@@ -41,6 +42,7 @@ fn a_forged_syn_is_reset_only_at_a_services_port() -> Result {
     reads_mail(&mail, "alice")
 }
 
+// Threat model: A3
 #[test]
 fn a_forged_ack_opens_nothing() -> Result {
     let mail = shared()?;
@@ -55,6 +57,7 @@ fn a_forged_ack_opens_nothing() -> Result {
     reads_mail(&mail, "alice")
 }
 
+// Threat model: A52
 #[test]
 fn a_user_opens_no_socket_that_forges_packets_and_root_does() -> Result {
     let mail = shared()?;
@@ -73,6 +76,7 @@ fn a_user_opens_no_socket_that_forges_packets_and_root_does() -> Result {
     Ok(())
 }
 
+// Threat model: A2
 #[test]
 fn the_queues_behind_a_service_cannot_be_connected_to() -> Result {
     let mail = shared()?;
@@ -115,6 +119,7 @@ tell(connect('{}', {port}))",
     reads_mail(&mail, "alice")
 }
 
+// Threat model: A78
 #[test]
 fn a_services_port_is_not_bound_by_a_user() -> Result {
     let mail = shared()?;
@@ -130,6 +135,7 @@ fn a_services_port_is_not_bound_by_a_user() -> Result {
     says(&mut attacker(&mail.laptop, "bob", &script)?, &["done"])
 }
 
+// Threat model: A78
 #[test]
 fn root_gets_no_connection_by_binding_a_services_port_first() -> Result {
     let mail = shared()?;
@@ -174,6 +180,7 @@ hear()"
     Ok(())
 }
 
+// Threat model: A131
 #[test]
 fn a_foreign_listener_at_a_services_port_gets_nothing() -> Result {
     let mail = shared()?;

@@ -95,6 +95,7 @@ tell(refused[0])"
     Ok(root.read_past("\n", PATIENCE)?.trim_end().to_owned())
 }
 
+// Threat model: A122
 #[test]
 fn bpftool_shows_root_its_own_maps_and_none_of_ushers() -> Result {
     let Some(mail) = fenced()? else {
@@ -130,6 +131,7 @@ fn bpftool_shows_root_its_own_maps_and_none_of_ushers() -> Result {
     Ok(())
 }
 
+// Threat model: A123
 #[test]
 fn root_does_not_touch_the_pins_and_touches_others() -> Result {
     let Some(mail) = fenced()? else {
@@ -227,6 +229,7 @@ fn root_does_not_touch_what_the_protector_has_in_force() -> Result {
     Ok(())
 }
 
+// Threat model: A125
 #[test]
 fn root_can_trace_other_processes_but_no_daemon() -> Result {
     let Some(mail) = fenced()? else {
@@ -258,6 +261,7 @@ os.kill(other, signal.SIGKILL)";
     Ok(())
 }
 
+// Threat model: A129
 #[test]
 fn a_second_keeper_takes_nothing_over_and_a_restarted_one_does() -> Result {
     let Some(mut mail) = fenced()? else {
@@ -274,6 +278,7 @@ fn a_second_keeper_takes_nothing_over_and_a_restarted_one_does() -> Result {
     Client::connect(&mail, "bob")?.echo("another one")
 }
 
+// Threat model: A130
 #[test]
 fn what_the_killed_keeper_guarded_stays_guarded() -> Result {
     let Some(mut mail) = fenced()? else {
@@ -319,6 +324,7 @@ const LOADED: &str = "
 __attribute__((constructor)) static void begin(void) { creat(\"/run/loaded\", 0600); }
 ";
 
+// Threat model: A126
 #[test]
 fn a_program_at_usherds_path_in_another_root_touches_nothing() -> Result {
     let Some(mail) = fenced()? else {
@@ -368,6 +374,7 @@ fn a_program_at_usherds_path_in_another_root_touches_nothing() -> Result {
     Ok(())
 }
 
+// Threat model: A118
 #[test]
 fn root_sets_no_filter_on_a_users_listener_and_does_on_its_own() -> Result {
     let Some(mail) = fenced()? else {

@@ -16,6 +16,7 @@ fn served_honestly(connection: &mut Running, user: &str) -> Result {
     Ok(())
 }
 
+// Threat model: A99
 #[test]
 fn a_reservation_is_for_its_maker_and_the_makers_children_only() -> Result {
     let Some(mail) = fenced()? else {
@@ -37,6 +38,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A99
 #[test]
 fn a_reservation_serves_its_makers_child_but_no_grandchild() -> Result {
     let Some(mail) = fenced()? else {
@@ -53,6 +55,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A99
 #[test]
 fn a_guessed_reservation_is_refused() -> Result {
     let Some(mail) = fenced()? else {
@@ -70,6 +73,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A100
 #[test]
 fn a_reservation_ends_with_its_maker() -> Result {
     let Some(mail) = fenced()? else {
@@ -91,6 +95,7 @@ tell(claim(reservation)[1].what)",
     served_honestly(&mut alice, "alice")
 }
 
+// Threat model: A100
 #[test]
 fn a_reservation_is_used_once() -> Result {
     let Some(mail) = fenced()? else {
@@ -116,6 +121,7 @@ in_child(lambda: tell(claim(reservation)[1].what))",
     says(&mut service, &["reservation_lapsed"])
 }
 
+// Threat model: A115
 #[test]
 fn who_reserves_and_does_not_serve_keeps_nobody_else_waiting() -> Result {
     let Some(mail) = fenced()? else {
@@ -135,6 +141,7 @@ hear()",
     served_honestly(&mut alice, "alice")
 }
 
+// Threat model: A102
 #[test]
 fn a_process_with_threads_does_not_settle_and_does_without_them() -> Result {
     let Some(mail) = fenced()? else {
@@ -164,6 +171,7 @@ serve(keeper.ask(SETTLED).descriptors[0])",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A102
 #[test]
 fn threads_that_race_for_the_user_leave_one_user_or_none() -> Result {
     let Some(mail) = fenced()? else {
@@ -203,6 +211,7 @@ serve(keeper.ask(SETTLED).descriptors[0])",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A101
 #[test]
 fn a_false_settled_gets_no_queue_and_loses_the_grant() -> Result {
     let Some(mail) = fenced()? else {
@@ -223,6 +232,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A98
 #[test]
 fn a_grant_is_for_exactly_what_it_says() -> Result {
     let Some(mail) = fenced()? else {
@@ -259,6 +269,7 @@ serve(keeper.ask(SETTLED).descriptors[0])",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A109
 #[test]
 fn a_process_that_has_become_a_user_becomes_nothing_else() -> Result {
     let Some(mail) = fenced()? else {
@@ -301,6 +312,7 @@ in_child(lambda: serve(settle(another[1])[1]))",
     served_as(&mut bob, BOB.mailhost_uid)
 }
 
+// Threat model: A108
 #[test]
 fn a_program_executed_after_settling_is_still_the_user() -> Result {
     let Some(mail) = fenced()? else {
@@ -324,6 +336,7 @@ const NEXT_PROGRAM: &str = "
 tell(take_user(900), take_user(0))
 serve(int(sys.argv[1]))";
 
+// Threat model: A113
 #[test]
 fn no_queue_follows_a_keepers_death_between_grant_and_settling() -> Result {
     let Some(mut mail) = fenced()? else {
@@ -358,6 +371,7 @@ hear()",
     served_honestly(&mut alice, "alice")
 }
 
+// Threat model: A113
 #[test]
 fn the_next_keeper_kills_holders_of_old_grants() -> Result {
     let Some(mut mail) = fenced()? else {
@@ -387,6 +401,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A95
 #[test]
 fn a_fork_bomb_stops_at_the_policys_limit() -> Result {
     let Some(mail) = fenced()? else {
@@ -418,6 +433,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     served_as(&mut bob, BOB.mailhost_uid)
 }
 
+// Threat model: A104
 #[test]
 fn a_child_forked_before_settling_must_become_the_user_or_die() -> Result {
     let Some(mail) = fenced()? else {
@@ -443,6 +459,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
+// Threat model: A106
 #[test]
 fn a_process_prepared_by_the_service_becomes_no_user() -> Result {
     let Some(mail) = fenced()? else {

@@ -7,6 +7,7 @@ use usher_lab::Role;
 use usher_lab::hostile::{Port, id_of, random};
 use usher_proto::{Announcement, ChainElement, Refusal, SessionId};
 
+// Threat model: A12, A31
 #[test]
 fn a_wrong_element_is_refused_and_the_right_one_still_counts() -> Result {
     let attack = Attack::new()?;
@@ -144,6 +145,7 @@ fn a_wrong_element_is_refused_and_the_right_one_still_counts() -> Result {
     Ok(())
 }
 
+// Threat model: A28
 #[test]
 fn only_current_announcements_of_the_own_address_are_admitted() -> Result {
     let attack = Attack::new()?;

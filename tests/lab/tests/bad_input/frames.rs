@@ -14,6 +14,7 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
+// Threat model: A34
 #[test]
 fn a_frame_that_is_none_closes_its_channel_and_nothing_else() -> Result {
     let attack = Attack::new()?;

@@ -5,6 +5,7 @@ use usher_lab::eventually;
 use usher_lab::hostile::{Asked, Channel, Port, fresh_user_key, id_of, now, random};
 use usher_proto::{Refusal, SessionId};
 
+// Threat model: A26
 #[test]
 fn a_refusal_has_its_reason_and_ends_with_a_change_of_policy() -> Result {
     let attack = Attack::new()?;
@@ -88,6 +89,7 @@ fn a_refusal_has_its_reason_and_ends_with_a_change_of_policy() -> Result {
     Ok(())
 }
 
+// Threat model: A29
 #[test]
 fn an_authenticator_opens_one_session_once() -> Result {
     let mut attack = Attack::new()?;
@@ -190,6 +192,7 @@ fn a_host_speaks_for_its_own_sessions_only() -> Result {
     Ok(())
 }
 
+// Threat model: A33
 #[test]
 fn a_closed_sessions_connections_end_at_its_time() -> Result {
     let attack = Attack::new()?;

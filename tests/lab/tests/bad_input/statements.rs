@@ -4,6 +4,7 @@ use crate::attack::{Attack, IMAP, Result};
 use usher_lab::hostile::{Asked, Identity, fresh_user_key, now, sign_bytes};
 use usher_proto::{Authenticator, ClientBody, MAX_CHAIN_LENGTH, NAMESPACE, Refusal};
 
+// Threat model: A29
 #[test]
 fn a_wrong_statement_or_signature_has_its_own_refusal() -> Result {
     let attack = Attack::new()?;
@@ -248,6 +249,7 @@ fn a_good_session_shows_that_the_clocks_agree_again() -> Result {
     Ok(())
 }
 
+// Threat model: A96
 #[test]
 fn claimed_users_share_the_log_lines_of_their_host() -> Result {
     let attack = Attack::new()?;

@@ -21,6 +21,7 @@ fn apply(mail: &Mail, policy: &str) -> Result {
     Ok(())
 }
 
+// Threat model: A70
 #[test]
 fn a_settled_process_connects_only_where_the_policy_permits() -> Result {
     let Some(mail) = fenced()? else {

@@ -228,6 +228,7 @@ fn a_service_that_comes_back_serves_whom_the_queue_has_kept() -> Result {
     Ok(())
 }
 
+// Threat model: A76
 #[test]
 fn only_the_account_that_the_policy_names_is_let_serve() -> Result {
     let Some(mail) = fenced()? else {
@@ -268,6 +269,7 @@ fn only_the_account_that_the_policy_names_is_let_serve() -> Result {
     Ok(())
 }
 
+// Threat model: A114
 #[test]
 fn a_users_process_has_no_keyring_or_socket_of_the_service() -> Result {
     let Some(mail) = fenced()? else {

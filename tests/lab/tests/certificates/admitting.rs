@@ -28,6 +28,7 @@ fn with_key(authenticator: &Authenticator, key: &[u8]) -> Authenticator {
     }
 }
 
+// Threat model: A22
 #[test]
 fn only_a_valid_trusted_certificate_lets_its_user_in() -> Result {
     let attack = Attack::new()?;

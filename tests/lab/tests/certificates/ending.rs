@@ -8,6 +8,7 @@ use usher_lab::{eventual, in_time};
 
 const REVOKED: &str = "/etc/usher/revoked_keys";
 
+// Threat model: A22
 #[test]
 fn a_revocation_ends_exactly_the_sessions_it_concerns() -> Result {
     let mail = certified()?;

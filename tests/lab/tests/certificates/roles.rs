@@ -60,6 +60,7 @@ fn ask(host: &Host, question: &[&str]) -> Result<(Option<i32>, String)> {
     Ok((output.status.code(), output.stdout))
 }
 
+// Threat model: A23
 #[test]
 fn a_principal_admits_holders_of_trusted_certificates() -> Result {
     let mail = on_duty()?;

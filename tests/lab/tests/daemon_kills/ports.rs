@@ -83,6 +83,7 @@ fn kill_the_signer(mail: &mut Mail) -> Result {
     Ok(())
 }
 
+// Threat model: A41
 #[test]
 fn who_gets_the_port_of_a_dead_announcer_is_not_served_as_him() -> Result {
     let mut mail = topology()?;
@@ -127,6 +128,7 @@ fn the_announcer_is_served_after_the_signers_death() -> Result {
     Ok(())
 }
 
+// Threat model: A41
 #[test]
 fn a_held_connections_port_stays_gated_after_the_signers_death() -> Result {
     let mut mail = topology()?;
@@ -148,6 +150,7 @@ fn a_held_connections_port_stays_gated_after_the_signers_death() -> Result {
     Ok(())
 }
 
+// Threat model: A41
 #[test]
 fn what_a_dead_signers_host_had_announced_is_withdrawn() -> Result {
     let mut mail = topology()?;

@@ -126,6 +126,7 @@ fn kill(mail: &mut Mail, names: &[String], time: Duration, stall: Duration) -> R
     Ok(deaths)
 }
 
+// Threat model: A41
 #[test]
 fn in_a_storm_of_deaths_each_connection_is_its_users() -> Result {
     let setting = |name| std::env::var(name).unwrap_or_default();

@@ -11,6 +11,7 @@ use usher_proto::{
     KeeperReply, KeeperRequest, Opening, Refusal, SessionId, SessionRequest, Statement,
 };
 
+// Threat model: A132
 #[test]
 fn the_keeper_checks_the_verifiers_claims_by_its_own_policy() -> Result {
     let mut attack = Attack::new()?;

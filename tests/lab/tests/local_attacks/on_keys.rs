@@ -4,6 +4,7 @@ use crate::attack::{Result, alice_reads};
 use crate::programs::{packet, python};
 use usher_lab::Lab;
 
+// Threat model: A37
 #[test]
 fn a_user_reaches_no_key_and_no_socket_of_the_daemons() -> Result {
     let mut mail = Lab::mail()?;
@@ -118,6 +119,7 @@ fn handshake(side: &str, hash: usize) -> Vec<u8> {
     [&[b' '; 64], context.as_bytes(), &[0], &vec![0x5a; hash]].concat()
 }
 
+// Threat model: A132
 #[test]
 fn the_host_key_signs_only_handshakes_of_its_own_process() -> Result {
     let mail = Lab::mail()?;

@@ -4,6 +4,7 @@ use crate::attack::Result;
 use crate::programs::{connect, start};
 use usher_lab::{Lab, PATIENCE, Running};
 
+// Threat model: A40
 #[test]
 fn nobody_takes_over_an_announced_port() -> Result {
     let mail = Lab::mail()?;

@@ -5,6 +5,7 @@ use crate::programs::{connect, local, packet, python, start};
 use usher_lab::{Lab, PATIENCE};
 use usher_proto::{LocalReply, LocalRequest, Refusal};
 
+// Threat model: A40
 #[test]
 fn the_signer_accepts_only_a_fresh_tcp_socket_of_its_network() -> Result {
     let mail = Lab::mail()?;
@@ -156,6 +157,7 @@ for family in socket.AF_INET, socket.AF_INET6:
     Ok(())
 }
 
+// Threat model: A39, A136
 #[test]
 fn nobody_but_the_proxy_speaks_on_behalf_of_others() -> Result {
     let mail = Lab::mail()?;
@@ -189,6 +191,7 @@ tell(reply)
     alice_reads(&mail)
 }
 
+// Threat model: A54
 #[test]
 fn a_user_who_floods_the_signer_keeps_himself_waiting_only() -> Result {
     let mail = Lab::mail()?;
@@ -234,6 +237,7 @@ tell("after", reply)
     Ok(())
 }
 
+// Threat model: A54
 #[test]
 fn a_descriptor_that_takes_long_to_close_keeps_nobody_waiting() -> Result {
     let mail = Lab::mail()?;

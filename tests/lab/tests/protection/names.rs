@@ -205,6 +205,7 @@ fn a_connection_outlives_an_answer_that_lacks_its_address() -> Outcome {
     says("after another answer")
 }
 
+// Threat model: A141
 #[test]
 fn the_resolver_has_no_rights_and_answers_the_protector_only() -> Outcome {
     let world = World::new()?;

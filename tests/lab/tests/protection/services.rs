@@ -127,6 +127,7 @@ fn a_protected_service_is_not_reached_in_the_clear() -> Outcome {
 }
 
 /// No `application` block names `usher`. After the first connection tokens are used.
+// Threat model: A15
 #[test]
 fn users_of_a_protected_service_come_by_esp() -> Outcome {
     if !can_protect() {

@@ -100,6 +100,7 @@ fn number(said: &str, name: &str) -> String {
         .collect()
 }
 
+// Threat model: A67
 #[test]
 fn a_worker_is_its_user_and_nothing_more() -> Outcome {
     let mail = mail()?;
@@ -130,6 +131,7 @@ fn a_worker_is_its_user_and_nothing_more() -> Outcome {
     Ok(())
 }
 
+// Threat model: A66
 #[test]
 fn fifty_connections_at_once_each_reach_their_own_user() -> Outcome {
     let mail = mail()?;
@@ -204,6 +206,7 @@ fn what_waits_when_a_worker_crashes_is_served_by_the_next() -> Outcome {
     Ok(())
 }
 
+// Threat model: A95
 #[test]
 fn a_user_at_the_limit_of_processes_waits_and_another_does_not() -> Outcome {
     let mail = mail()?;

@@ -122,6 +122,7 @@ const WORKERS_END: &str = "workers without a session on record are ended";
 const CUT: &str = "connections of a session that has ended or has no record are cut";
 const UNREADABLE: &str = "the record of a session cannot be read and is removed";
 
+// Threat model: A93
 #[test]
 fn a_user_whose_record_is_lost_gets_another_worker_at_once() -> Outcome {
     // A worker may end by itself when its connection is cut, before the keeper ends it.
@@ -158,6 +159,7 @@ fn a_user_whose_record_is_lost_gets_another_worker_at_once() -> Outcome {
     Ok(())
 }
 
+// Threat model: A93
 #[test]
 fn workers_end_with_the_tables_that_knew_their_sessions() -> Outcome {
     let mut mail = lasting()?;
@@ -193,6 +195,7 @@ fn close_sessions(mail: &Mail) -> Outcome {
     Ok(())
 }
 
+// Threat model: A93
 #[test]
 fn a_closed_sessions_worker_serves_its_user_after_a_restart() -> Outcome {
     let mut mail = lasting()?;

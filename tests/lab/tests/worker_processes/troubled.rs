@@ -128,6 +128,7 @@ fn the_status_of_a_program_that_ends_at_once_is_shown() -> Outcome {
     Ok(())
 }
 
+// Threat model: A25
 #[test]
 fn a_client_learns_how_its_program_has_ended_at_once() -> Outcome {
     let mail = troubled()?;
@@ -182,6 +183,7 @@ fn a_client_learns_how_its_program_has_ended_at_once() -> Outcome {
     Ok(())
 }
 
+// Threat model: A87
 #[test]
 fn a_program_that_cannot_start_resets_its_clients_and_is_shown() -> Outcome {
     let mail = troubled()?;
@@ -225,6 +227,7 @@ fn a_program_that_cannot_start_resets_its_clients_and_is_shown() -> Outcome {
     })
 }
 
+// Threat model: A87
 #[test]
 fn a_user_without_room_for_a_process_is_refused_until_there_is() -> Outcome {
     let mail = troubled()?;
@@ -251,6 +254,7 @@ fn a_user_without_room_for_a_process_is_refused_until_there_is() -> Outcome {
     Ok(())
 }
 
+// Threat model: A87
 #[test]
 fn a_connection_beyond_the_limit_is_refused_in_the_end() -> Outcome {
     let mail = troubled()?;
@@ -326,6 +330,7 @@ fn workers_started_side_by_side_are_no_more_than_policy_permits() -> Outcome {
     })
 }
 
+// Threat model: A68
 #[test]
 fn a_setgid_program_gains_its_group_where_policy_permits() -> Outcome {
     let mail = mail()?;

@@ -342,6 +342,7 @@ fn what_swanctl_unloads_is_loaded_again() {
 }
 
 /// A private key leaves charon when it changes and when protection ends, whichever process loaded it.
+// Threat model: A142
 #[test]
 fn a_former_key_does_not_stay_in_charon() {
     in_a_runtime(async {

@@ -1,5 +1,7 @@
 //! A charon that is absent, silent, hung or talks nonsense: an error in plain words, in bounded time and
 //! memory, and once charon answers again the work goes on.
+//!
+//! Threat model: A139
 
 #[path = "../impostor/mod.rs"]
 mod impostor;

@@ -250,6 +250,7 @@ async fn a_failed_attempt_has_charon_s_words() {
 }
 
 /// A process that wants nothing takes away what an earlier one has left, and the private key first.
+// Threat model: A142
 #[tokio::test]
 async fn what_an_earlier_process_left_is_taken_away() {
     let listed = conns(&["home", &connection()]);

@@ -67,6 +67,7 @@ fn end_of(connection: &mut Plain) -> (usize, Option<io::ErrorKind>) {
     }
 }
 
+// Threat model: A65
 #[test]
 fn an_abort_is_an_abort_and_an_end_is_an_end() {
     for pipes in [0, PIPES] {
@@ -241,6 +242,7 @@ fn an_urgent_byte_is_never_lost() {
     }
 }
 
+// Threat model: A64
 #[test]
 fn one_that_does_not_read_keeps_no_pipe_from_the_others() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
