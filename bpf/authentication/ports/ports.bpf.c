@@ -34,6 +34,8 @@ static __always_inline int is_any(const __u8 address[16])
 	return !words[0] && !words[1] && !words[3] && (!prefix || prefix == bpf_htonl(0x0000ffff));
 }
 
+/* A port that is reserved at one address is refused at all addresses together as well: a socket
+ * bound there would take the port at that address, too. */
 static __always_inline int may_bind(const struct usher_bound *bound, __u32 uid)
 {
 	struct usher_port *port = bpf_map_lookup_elem(&ports, &bound->port);

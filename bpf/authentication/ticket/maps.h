@@ -56,8 +56,12 @@ HASH_TABLE(plain, 1, struct usher_destination, __u32);
  */
 HASH_TABLE(listed, 1, struct usher_listed_key, __u32);
 
-/* Key: a socket, whose end removes the entry. Limit: the memory for options of the socket. Full:
- * the process gets ENOMEM, and does not count as a listed program. */
+/*
+ * The program that requests an announcement of a socket. Its identity may come to mean another
+ * file: once the program's file is deleted, a listed one may be loaded into the same memory. Key: a
+ * socket, whose end removes the entry. Limit: the memory for options of the socket. Full: the
+ * process gets ENOMEM, and does not count as a listed program.
+ */
 SOCKET_TABLE(askers, struct usher_asker);
 
 /*
