@@ -3,7 +3,7 @@
  * The life of labels of files on multilabel file systems. The attribute security.bpf.mac has the
  * text; the storage of the inode has the numbers of the elements, for programs that cannot read the
  * attribute. A new file has its label in the storage at once, and the labeller writes the
- * attribute.
+ * attribute, because no hook at a file's creation can write it (tried on 6.18).
  *
  * The kernel reads the attribute for a program with the rights of the calling process: the label of
  * a file that it may not read stays unknown, and the access is refused.

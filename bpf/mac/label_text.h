@@ -64,6 +64,8 @@ struct label_reading {
 	int error;
 };
 
+/* Made once for a thread, and kept: memory of task storage that is deleted comes back only after a
+ * grace period of RCU tasks trace. */
 static __always_inline struct mac_scratch *take_scratch(void)
 {
 	return bpf_task_storage_get(&scratch, bpf_get_current_task_btf(), NULL,

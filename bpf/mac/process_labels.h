@@ -381,7 +381,7 @@ static __always_inline int answer_of(int error)
 }
 
 /* Hook: setselfattr, because lsm_set_self_attr(2) needs no privilege. 0: the attribute is not
- * known. */
+ * known. Another number ends the call, so of two frameworks at once (in tests) one is asked. */
 SEC("lsm/setselfattr")
 int BPF_PROG(dispatch_setselfattr, unsigned int attribute, struct lsm_ctx___mac *context,
 	     __u32 size, __u32 flags)

@@ -4,7 +4,16 @@
 //! session only, and the user's processes are made from it: it gets the label itself. sshd opens the
 //! session in its monitor, a process of root's, and calls pam_setcred(3) once more in the process that
 //! becomes the user. Where the module is also in its `auth` stack, that one gets the label, and
-//! the monitor keeps its own. ADR 83 has what was found.
+//! the monitor keeps its own.
+//!
+//! Debian 12 (OpenSSH 9.2, util-linux 2.38, shadow 4.13, cron 3.0), as the test
+//! `sessions_have_the_label_of_their_user` shows:
+//!
+//! | program | opens the session in | the user's process is | pam_setcred(3) |
+//! | --- | --- | --- | --- |
+//! | su, login | itself, before fork | its child | before the session |
+//! | cron | a process of the job, which the daemon makes | a child of that | before the session |
+//! | sshd | the monitor of the connection | its child, or for root the child of a child | before, and in the child |
 //!
 //! Room: the label of the calling process, what `usher-login-label` reads, libpam. Programs of other
 //! projects load it, with their privileges: it keeps no state but in the PAM transaction, starts nothing
