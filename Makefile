@@ -98,8 +98,8 @@ MAN_PAGES = $(addprefix $(MAN_DIR)/,$(basename $(notdir $(wildcard docs/man/*.md
 
 man: setup-build $(MAN_PAGES) ## make the manual pages, in target/man
 
-# The policy's page is a frame around the language's own document.
-$(MAN_DIR)/usher.policy.5: docs/man/usher.policy.5.md docs/policy.md
+# The policy's page is a frame around the documents of the language.
+$(MAN_DIR)/usher.policy.5: docs/man/usher.policy.5.md docs/policy.md docs/users.md docs/services.md
 	@mkdir -p $(@D)
 	$(PANDOC) --output $@ $^
 
