@@ -77,7 +77,6 @@ check: setup ## formatting, lints and names in documents, no change
 	clang-format --dry-run -Werror $(C_SOURCES)
 	$(CARGO) fmt --all --check
 	scripts/check-documents --test
-	scripts/threat-tests --test
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 fuzz: setup ## run each fuzz target for FUZZ_SECONDS (takes a nightly toolchain and cargo-fuzz)

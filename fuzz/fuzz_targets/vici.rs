@@ -1,3 +1,5 @@
+//! Threat model: P69
+
 #![no_main]
 
 use usher_ike::vici::Section;

@@ -308,6 +308,7 @@ fn a_daemon_touches_objects_of_its_own_role_only() {
     });
 }
 
+// Threat model: P13
 #[test]
 fn the_protectors_objects_are_the_protectors_alone() {
     process_of_its_own("the_protectors_objects_are_the_protectors_alone", |pins| {

@@ -181,6 +181,7 @@ fn syn(wire: &Wire, form: &Form, connection: &ConnectionTuple) {
 }
 
 tests! {
+    // Threat model: P52
     fn unprotected_packets_are_dropped_in_every_form(world) {
         let Some(protected) = open(world) else { return };
         let wire = Wire::laid();
@@ -211,6 +212,7 @@ tests! {
         assert!(counters().protected > 0);
     }
 
+    // Threat model: P52
     fn a_plaintext_syn_uses_up_no_announcement(world) {
         let Some(protected) = open_beside_b(world) else { return };
         let (admission, _alice, _bob) = world.serve();
@@ -309,6 +311,7 @@ tests! {
         assert_eq!(protected.counters().unwrap().refused, 0);
     }
 
+    // Threat model: P51
     fn a_policy_that_is_not_in_force_yet_lifts_no_demand(world) {
         let Some(protected) = open(world) else { return };
         let wire = Wire::laid();

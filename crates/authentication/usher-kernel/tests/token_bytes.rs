@@ -1,4 +1,6 @@
 //! The bytes of tokens, without the kernel.
+//!
+//! Threat model: A8, A13
 
 #[path = "world/token.rs"]
 mod token;

@@ -1,5 +1,7 @@
 //! The window of accepted positions against a model, over random sequences of tokens. Keys, salts,
 //! seeds and endpoints are random too, so hash and mask are compared with those in Rust.
+//!
+//! Threat model: A13
 
 #[macro_use]
 mod world;

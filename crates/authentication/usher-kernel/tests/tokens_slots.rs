@@ -289,6 +289,7 @@ tests_of_tokens! {
         assert_eq!(reader(world), None);
     }
 
+    // Threat model: A13
     fn two_connections_with_one_token_at_the_same_time(world) {
         let count = rounds(3000);
         let (admission, _alice, checker) = serve(world, &LIMITS);

@@ -181,6 +181,7 @@ mod tests {
         }
     }
 
+    // Threat model: P44
     #[test]
     fn lists_of_other_kinds_and_unreadable_ones_are_unknown() {
         let names = |names: &'static [u8]| {

@@ -191,6 +191,7 @@ mod tests {
         assert!(connections(7).iter().all(|name| !paths.have(name)));
     }
 
+    // Threat model: P74
     #[test]
     fn sas_by_keys_that_the_policy_still_has_are_kept() {
         let former = configuration(7, &[]);

@@ -335,6 +335,7 @@ mod tests {
         answered.count()
     }
 
+    // Threat model: P39
     #[test]
     fn paths_that_hang_take_no_time_from_others() {
         let patience = Patience::with(follow);

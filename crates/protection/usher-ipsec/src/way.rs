@@ -349,6 +349,7 @@ mod tests {
     const USER: u16 = 2;
     const GROUP: u16 = 8;
 
+    // Threat model: P44
     #[test]
     fn accounts_of_an_access_control_list_are_masters() {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -36,6 +36,7 @@ fn half_open(port: u16) -> usize {
 }
 
 tests! {
+    // Threat model: P5
     fn a_flood_in_the_clear_reaches_no_queue(world) {
         let mut ipsec = open(world);
         ipsec.apply(&tables(&[(GOVERNED, vec![
@@ -73,6 +74,7 @@ tests! {
         assert!(half_open(81) > 0);
     }
 
+    // Threat model: P5
     fn a_flood_of_esp_reaches_no_queue(world) {
         if !has_esp() {
             return;

@@ -63,6 +63,7 @@ impl Contest {
 mod tests {
     use super::*;
 
+    // Threat model: P12
     #[test]
     fn comparing_takes_at_most_a_tenth_of_the_time() {
         let (mut pace, ended) = (Pace::default(), Instant::now());

@@ -322,6 +322,7 @@ mod tests {
         ResolverReply::found(name(text), addresses.collect())
     }
 
+    // Threat model: P59
     #[test]
     fn an_answer_that_lacks_addresses_takes_none_away_for_an_hour() {
         let mut answers = following(&["a"]);
@@ -362,6 +363,7 @@ mod tests {
         assert_eq!(in_force(&answers, 53_600), [2]);
     }
 
+    // Threat model: P59
     #[test]
     fn of_too_many_addresses_those_that_were_answered_last_stay() {
         let mut answers = following(&["a"]);

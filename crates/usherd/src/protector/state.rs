@@ -146,6 +146,7 @@ mod tests {
 
     const ENCRYPTION: Class = Class::new(Kind::Encryption, Profile::Standard);
 
+    // Threat model: P60
     #[test]
     fn hosts_that_negotiated_outlast_a_policy_without_protection() {
         let peer = Peer {
@@ -170,6 +171,7 @@ mod tests {
         assert_eq!(negotiated.held(&[peer], &[ENCRYPTION]), []);
     }
 
+    // Threat model: P60
     #[test]
     fn only_optional_classes_are_held() {
         let authentication = Class::new(Kind::Authentication, Profile::Standard);
@@ -185,6 +187,7 @@ mod tests {
         assert!(optional(&Tables::default()).is_empty());
     }
 
+    // Threat model: P60
     #[test]
     fn a_host_is_held_at_all_of_its_addresses() {
         let addresses = ["192.0.2.1", "2001:db8::1"].map(|one| one.parse().expect("an address"));

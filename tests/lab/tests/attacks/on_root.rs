@@ -178,6 +178,7 @@ fn protectors_pins_are_guarded(mail: &Mail) -> Result {
     Ok(())
 }
 
+// Threat model: P13
 #[test]
 fn root_does_not_touch_what_the_protector_has_in_force() -> Result {
     let Some(mail) = fenced()? else {

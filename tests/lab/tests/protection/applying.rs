@@ -46,6 +46,7 @@ const APPLIED: &str = "/var/lib/usher/applied.json";
 
 /// The same with a daemon that refuses, with one that ends between its check and the change, and with one
 /// that takes the policy.
+// Threat model: P51
 #[test]
 fn a_policy_comes_in_force_everywhere_or_nowhere() -> Outcome {
     let world = World::new()?;

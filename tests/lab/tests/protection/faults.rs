@@ -48,6 +48,7 @@ while True:
 
 /// Changes of one of Usher's entries without end do not put off that the SPD is put right, and are
 /// reported.
+// Threat model: P12
 #[test]
 fn a_contested_spd_is_put_back_all_the_same() -> Outcome {
     let world = World::new()?;
@@ -93,6 +94,7 @@ fn a_contested_spd_is_put_back_all_the_same() -> Outcome {
 }
 
 /// The protector is confined: it can read what packages install, and says what it cannot.
+// Threat model: P40
 #[test]
 fn a_block_that_names_a_script_is_reported() -> Outcome {
     let world = World::new()?;
@@ -272,6 +274,7 @@ fn a_host_without_its_ike_key_is_refused() -> Outcome {
 }
 
 /// Debian 12's charon has no ML-KEM: the doctor names it, and the twin without the word is silent.
+// Threat model: P75
 #[test]
 fn the_doctor_names_what_charon_lacks_for_strong() -> Outcome {
     let world = World::new()?;
@@ -316,6 +319,7 @@ fn the_doctor_names_what_charon_lacks_for_strong() -> Outcome {
 
 /// `swanctl --load-all` unloads everything that its files lack. Debian's unit runs it after each start, which
 /// is no trouble, and at each reload, which is one.
+// Threat model: P68
 #[test]
 fn what_swanctl_unloads_is_loaded_again_and_told() -> Outcome {
     let world = World::new()?;
@@ -356,6 +360,7 @@ fn what_swanctl_unloads_is_loaded_again_and_told() -> Outcome {
     eventually("it is told", || Ok(told(&protector)? == [true; 4]))
 }
 
+// Threat model: P50
 #[test]
 fn a_protector_that_is_killed_at_any_time_opens_no_hole() -> Outcome {
     let world = World::new()?;
@@ -408,6 +413,7 @@ fn a_protector_that_is_killed_at_any_time_opens_no_hole() -> Outcome {
 }
 
 /// Outside of virtual machines the lab starts protectors with `--without-lsm`.
+// Threat model: P19
 #[test]
 fn missing_lsm_programs_are_reported() -> Outcome {
     let world = World::new()?;

@@ -2,6 +2,7 @@
 
 use super::*;
 
+// Threat model: P50
 #[test]
 fn a_held_peer_is_let_go_with_its_host_block() -> Outcome {
     if !can_protect() {
@@ -74,6 +75,7 @@ fn a_held_peer_is_let_go_with_its_host_block() -> Outcome {
 }
 
 /// After a reboot, with IKE kept from passing: nobody answers at charon's socket here.
+// Threat model: P60
 #[test]
 fn a_host_that_negotiated_is_held_after_a_reboot() -> Outcome {
     let world = World::new()?;

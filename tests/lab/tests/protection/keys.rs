@@ -110,6 +110,7 @@ fn packets_without_sa(world: &World) -> Result<u64, Box<dyn std::error::Error>> 
     Ok(number)
 }
 
+// Threat model: P74
 #[test]
 fn an_ike_key_is_replaced_under_traffic() -> Outcome {
     if !can_protect() {
@@ -225,6 +226,7 @@ while True:
 ";
 
 /// It sends nothing for which its kernel would ask for SAs, and its peer's kernel has them.
+// Threat model: P67
 #[test]
 fn sas_flushed_where_datagrams_are_only_answered_are_negotiated_again() -> Outcome {
     if !can_protect() {

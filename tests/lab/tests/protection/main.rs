@@ -41,6 +41,7 @@ fn socket<'s>(shown: &'s serde_json::Value, pointer: &str, value: &str) -> &'s s
     }
 }
 
+// Threat model: P50
 #[test]
 fn applications_need_a_running_protector() -> Outcome {
     let world = World::new()?;
@@ -92,6 +93,7 @@ fn applications_need_a_running_protector() -> Outcome {
 }
 
 /// A service that was started before the policy came: its listener passed no hook.
+// Threat model: P27
 #[test]
 fn a_listener_older_than_the_policy_is_governed() -> Outcome {
     let world = World::new()?;
@@ -264,6 +266,7 @@ fn a_secure_policy_encrypts_a_real_program() -> Outcome {
 
 /// The kernel does not protect what stays on a host: a governed program reaches itself by every
 /// address of its host.
+// Threat model: P71
 #[test]
 fn a_hosts_own_addresses_are_left_alone() -> Outcome {
     let world = World::with_ipv6()?;

@@ -6,6 +6,7 @@ use usher_lab::protected::{World, json};
 
 use super::Outcome;
 
+// Threat model: P10
 #[test]
 fn bits_of_marks_in_use_are_found_and_others_are_chosen() -> Outcome {
     let world = World::new()?;

@@ -65,6 +65,7 @@ fn stands_for(host: &Host, addresses: &[Ipv4Addr]) -> Outcome {
 }
 
 /// A client that may reach everybody but the machine of a name, and two web servers.
+// Threat model: P56, P57
 #[test]
 fn a_name_follows_its_answers_and_keeps_the_last() -> Outcome {
     let world = World::new()?;
@@ -148,6 +149,7 @@ fn a_name_follows_its_answers_and_keeps_the_last() -> Outcome {
 }
 
 /// A name with two addresses, whose server gives each question one of them.
+// Threat model: P59
 #[test]
 fn a_connection_outlives_an_answer_that_lacks_its_address() -> Outcome {
     let world = World::new()?;

@@ -45,6 +45,7 @@ fn is_answered(
 }
 
 /// Those without [`Step::Policy`] begin with a policy that was in force before a reboot.
+// Threat model: P37
 #[test]
 fn a_program_is_held_in_every_order_of_starting() -> Outcome {
     let orders = [
@@ -101,6 +102,7 @@ fn troubles_of_charon(shown: &serde_json::Value) -> serde_json::Value {
 
 /// No block may name the keeper, whose listeners serve other programs, and the demand of a service is
 /// kept whichever daemon comes first.
+// Threat model: P37
 #[test]
 fn a_service_is_held_in_every_order_of_starting() -> Outcome {
     let mut mail = Lab::mail()?;

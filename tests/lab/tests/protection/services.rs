@@ -55,6 +55,7 @@ fn connect(mail: &Mail, service: &str) -> Result<String, Box<dyn std::error::Err
 
 /// A plaintext SYN is dropped at the server, and leaves the announcement as it was. A client with
 /// `protection` sends none.
+// Threat model: P52, P53
 #[test]
 fn a_protected_service_is_not_reached_in_the_clear() -> Outcome {
     let mut mail = protected_service()?;
@@ -127,7 +128,7 @@ fn a_protected_service_is_not_reached_in_the_clear() -> Outcome {
 }
 
 /// No `application` block names `usher`. After the first connection tokens are used.
-// Threat model: A15
+// Threat model: A15, P52
 #[test]
 fn users_of_a_protected_service_come_by_esp() -> Outcome {
     if !can_protect() {

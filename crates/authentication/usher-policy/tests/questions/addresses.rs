@@ -137,6 +137,7 @@ fn a_name_without_an_address_is_a_warning_at_its_network() {
     assert_eq!(look_up(Ok(vec![address])), [""; 0]);
 }
 
+// Threat model: P53
 #[test]
 fn a_host_protects_what_it_reaches_at_others() {
     let protected = COMPLETE.replace("programs any;", "programs any;\n  protection encryption;");

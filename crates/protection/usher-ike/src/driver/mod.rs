@@ -574,6 +574,7 @@ mod tests {
     }
 
     /// More than can wait, all in one listing.
+    // Threat model: P60
     #[tokio::test]
     async fn no_notice_is_lost_however_many_come_at_once() {
         const PEERS: u32 = 3_000;

@@ -86,6 +86,7 @@ fn a_peer_is_established_since_its_authentication() {
     });
 }
 
+// Threat model: P70
 #[test]
 fn a_peer_of_another_name_is_refused() {
     in_a_runtime(async {
@@ -105,6 +106,7 @@ fn a_peer_of_another_name_is_refused() {
     });
 }
 
+// Threat model: P70
 #[test]
 fn a_peer_of_another_key_is_refused() {
     in_a_runtime(async {
@@ -155,6 +157,7 @@ fn either_of_two_keys_is_accepted_and_no_third() {
     });
 }
 
+// Threat model: P70
 #[test]
 fn a_peer_without_common_algorithms_is_refused() {
     in_a_runtime(async {
@@ -186,6 +189,7 @@ fn a_peer_without_common_algorithms_is_refused() {
 }
 
 /// As an appliance's may be: its keys and names are right, and its child has no label.
+// Threat model: P70
 #[test]
 fn a_peer_without_labels_is_named() {
     in_a_runtime(async {
@@ -233,6 +237,7 @@ fn a_peer_without_labels_is_named() {
     });
 }
 
+// Threat model: P70
 #[test]
 fn a_class_that_the_peer_does_not_have_is_named() {
     in_a_runtime(async {
@@ -249,6 +254,7 @@ fn a_class_that_the_peer_does_not_have_is_named() {
 }
 
 /// Debian 12's charon has no ML-KEM. The other class is negotiated all the same.
+// Threat model: P75
 #[test]
 fn strong_says_what_charon_lacks() {
     in_a_runtime(async {
@@ -285,6 +291,7 @@ fn strong_says_what_charon_lacks() {
 
 /// With a charon that has ML-KEM, the IKE SA already has the hybrid exchange, from which the keys of all
 /// SAs derive. A peer whose charon has no ML-KEM is reached without it.
+// Threat model: P75
 #[test]
 fn strong_hosts_have_a_hybrid_exchange() {
     let Some(strongswan) = strongswan_with_ml_kem() else {
@@ -313,6 +320,7 @@ fn strong_hosts_have_a_hybrid_exchange() {
 }
 
 /// Debian's unit does it at each start and at each reload.
+// Threat model: P68
 #[test]
 fn what_swanctl_unloads_is_loaded_again() {
     in_a_runtime(async {

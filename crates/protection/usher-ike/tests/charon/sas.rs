@@ -177,6 +177,7 @@ guest_test! {
         });
     }
 
+    // Threat model: P79
     fn ah_is_negotiated_beside_esp() {
         let classes = [AUTHENTICATION, AH];
         let (world, ikes, marks) = pair(&classes);
@@ -185,6 +186,7 @@ guest_test! {
     }
 
     /// With a charon that has no ML-KEM, the other classes are negotiated.
+    // Threat model: P75
     fn strong_is_negotiated_by_a_hybrid_exchange() {
         let Some(strongswan) = strongswan_with_ml_kem() else {
             println!("skipped: needs a strongSwan with ML-KEM, which scripts/setup-vm fetches");
@@ -262,6 +264,7 @@ guest_test! {
     }
 
     /// SAs that are in force hide for a while that nothing can be negotiated any more.
+    // Threat model: P68
     fn what_swanctl_unloads_is_negotiated_again() {
         let (mut world, mut ikes, marks) = pair(&[ENCRYPTION]);
         let ike = Arc::new(ikes.remove(0));
@@ -278,6 +281,7 @@ guest_test! {
     }
 
     /// The kernel measures the ages of SAs by the clock.
+    // Threat model: P76
     fn a_clock_set_by_days_opens_no_hole() {
         let mut world = World::new(&["a", "b"], &[ENCRYPTION]);
         let mut ikes = world.negotiate(&[ENCRYPTION]);
@@ -299,6 +303,7 @@ guest_test! {
         assert_eq!(*marks.lock(), [mark(ENCRYPTION); 4], "never in the clear");
     }
 
+    // Threat model: P61
     fn another_address_of_the_host_ends_no_sas() {
         let (mut world, mut ikes, marks) = pair(&[ENCRYPTION]);
         let ike = Arc::new(ikes.remove(0));
@@ -363,6 +368,7 @@ guest_test! {
         assert_eq!(after, before, "no packet was lost for want of an SA");
     }
 
+    // Threat model: P77
     fn no_datagram_is_lost_by_rekeyings() {
         rekey_without_loss(None, &[
             (0, Second::None),
@@ -374,6 +380,7 @@ guest_test! {
 
     /// So slow that either host begins before it hears of the other one, and that new SAs have their places
     /// before anything more happens.
+    // Threat model: P77
     fn no_datagram_is_lost_by_rekeyings_over_a_slow_network() {
         rekey_without_loss(Some(Duration::from_millis(500)), &[
             (0, Second::AtOnce),
@@ -385,6 +392,7 @@ guest_test! {
     }
 
     /// Both hosts have begun at once, and one rekeys both pairs. Before one of them ends, nothing uses it.
+    // Threat model: P78
     fn of_two_pairs_of_sas_one_stays() {
         let world = World::new(&["a", "b"], &[ENCRYPTION]);
         let hosts = [&world.hosts[0], &world.hosts[1]];
@@ -451,6 +459,7 @@ guest_test! {
         assert!(marks.lock().iter().all(|own| *own == mark(ENCRYPTION)), "never in the clear");
     }
 
+    // Threat model: P69
     fn a_killed_charon_opens_no_hole() {
         let (mut world, ikes, marks) = pair(&[ENCRYPTION]);
         let address = world.hosts[1].addresses[0];
@@ -467,6 +476,7 @@ guest_test! {
         assert!(states.contains(&spi), "{spi} of charon is in the kernel: {states}");
     }
 
+    // Threat model: P69
     fn a_stopped_charon_is_reported_and_recovers() {
         let world = World::new(&["a", "b"], &[ENCRYPTION]);
         let ikes = world.negotiate(&[ENCRYPTION]);

@@ -156,6 +156,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// Whatever comes before the end of the connection: an answer or an error.
+    // Threat model: P69
     #[test]
     fn any_bytes_are_an_answer_or_an_error(bytes in stream_of_bytes()) {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");

@@ -84,6 +84,7 @@ fn is_at_work(report: &Report) -> bool {
 }
 
 /// Another program at charon's socket is named; once it answers like charon the work begins.
+// Threat model: P69
 #[tokio::test]
 async fn an_impostor_is_named_and_a_charon_after_it_is_used() {
     let many = event("list-sa", &many_sas()).repeat(9);
@@ -154,6 +155,7 @@ async fn an_impostor_is_named_and_a_charon_after_it_is_used() {
 }
 
 /// Answers that charon could send, but to another question, or of other types.
+// Threat model: P69
 #[tokio::test]
 async fn answers_to_other_questions_protect_nothing() {
     let wrong_types = Section::new()
@@ -205,6 +207,7 @@ async fn with_sas(sa: &Section) -> (Impostor, Ike, impl Sized + use<>) {
 }
 
 /// The kernel measures their age by the wall clock, which may be set back. Then Usher has them rekeyed.
+// Threat model: P76
 #[tokio::test]
 async fn sas_that_are_too_old_are_rekeyed() {
     for (seconds, is_due) in [("-61", true), ("-60", false), ("1000", false)] {

@@ -5,6 +5,7 @@ use usher_protection::Level;
 use super::*;
 
 tests! {
+    // Threat model: P20
     fn a_raw_socket_sends_no_plaintext(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -33,6 +34,7 @@ tests! {
     }
 
     /// It counts as plaintext, whatever its protocol says.
+    // Threat model: P20
     fn a_raw_socket_does_not_pass_for_an_sa(world) {
         let mut ipsec = open(world);
         let by_ports = To::Protected(vec![
@@ -67,6 +69,7 @@ tests! {
         assert_eq!(arrives("ESP to a trusted peer, of this SPI", &mut peer), "{77: 1}");
     }
 
+    // Threat model: P24
     fn a_fragment_does_not_choose_its_ports(world) {
         let mut ipsec = open(world);
         ipsec.apply(&tables(&[(GOVERNED, vec![
@@ -90,6 +93,7 @@ s.sendto(header + struct.pack('!HHHH', 5, 53, 0, 0), ('10.1.0.2', 0))";
         assert_eq!(arrives("the optional port", &mut peer), "{17: 1}");
     }
 
+    // Threat model: P20
     fn a_connected_raw_socket_is_judged_packet_by_packet(world) {
         let mut ipsec = open(world);
         ipsec.apply(&tables(&[(GOVERNED, vec![
@@ -112,6 +116,7 @@ s.sendto(header + struct.pack('!HHHH', 5, 53, 0, 0), ('10.1.0.2', 0))";
         only_others("another port", &[&segment(9)], [&mut governed, &mut other, &mut peer]);
     }
 
+    // Threat model: P24
     fn a_way_by_a_trusted_address_is_refused(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -141,6 +146,7 @@ s.sendto(header + struct.pack('!HHHH', 5, 53, 0, 0), ('10.1.0.2', 0))";
         only_others("a routing header", &[way], [&mut governed, &mut other, &mut peer]);
     }
 
+    // Threat model: P25
     fn a_datagram_that_is_kept_back_goes_to_its_first_peer(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -162,6 +168,7 @@ s.send(b'b')");
         }
     }
 
+    // Threat model: P34
     fn sockets_that_share_a_port_keep_their_programs(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -182,6 +189,7 @@ s.send(b'b')");
         assert!(arrived > 0 && refused > 0 && arrived + refused == 64, "{arrived}, {refused}");
     }
 
+    // Threat model: P15
     fn a_peer_that_another_program_rewrites_decides(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();

@@ -3,6 +3,7 @@
 use super::*;
 
 tests! {
+    // Threat model: P34
     fn children_and_threads_are_governed_as_well(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -25,6 +26,7 @@ tests! {
         }
     }
 
+    // Threat model: P34
     fn a_program_that_is_executed_is_governed_by_its_own_file(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -38,6 +40,7 @@ tests! {
         }
     }
 
+    // Threat model: P34
     fn no_root_of_its_own_hides_a_program(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -62,6 +65,7 @@ tests! {
         }
     }
 
+    // Threat model: P40
     fn a_script_is_told_apart_by_an_interpreter_of_its_own(world) {
         // Without LSM programs, which tell scripts apart.
         let settings = usher_ipsec::Settings { lsm: false, ..settings(world) };
@@ -88,6 +92,7 @@ tests! {
         assert_ne!(mark("/mnt/three"), 0);
     }
 
+    // Threat model: P34
     fn a_process_in_a_cgroup_below_is_governed(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -102,6 +107,7 @@ tests! {
         governed.run(&format!("open('{}/cgroup.procs', 'w').write(str(os.getpid()))", own.display()));
     }
 
+    // Threat model: P34
     fn another_network_namespace_is_no_way_out(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -117,6 +123,7 @@ tests! {
         assert_eq!(other.errno("udp().sendto(b'x', ('10.1.0.1', 9))"), 0);
     }
 
+    // Threat model: P34
     fn io_uring_is_governed_as_well(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -137,6 +144,7 @@ tests! {
         assert_eq!(other.run("s = udp(); r = ring_connect(s, ('10.1.0.2', 9))"), "0");
     }
 
+    // Threat model: P18
     fn a_mark_is_refused_however_it_is_set(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();

@@ -27,6 +27,7 @@ tests! {
     }
 
     /// The datagram was begun with the mark of the socket's connection.
+    // Threat model: P23
     fn what_a_datagram_socket_is_connected_to_decides_nothing(world) {
         let Some(mut hosts) = hosts(world) else { return };
         for (family, to) in [(4, "10.1.0.2"), (6, "fd01::2")] {
@@ -68,6 +69,7 @@ tests! {
         }
     }
 
+    // Threat model: P45
     fn a_connected_datagram_socket_goes_on_while_its_class_stays(world) {
         let Some(hosts) = hosts(world) else { return };
         let Hosts { mut a, mut b, mut at_b, ipsec: [unpinned, _of_b], .. } = hosts;
@@ -121,6 +123,7 @@ tests! {
         left(AUTHENTICATED[0], "by the new class");
     }
 
+    // Threat model: P1
     fn a_datagram_does_not_leave_by_another_class(world) {
         let Some(mut hosts) = hosts(world) else { return };
         let everything = |class| move |network| (network, mandatory(class));

@@ -180,6 +180,7 @@ tests! {
         }
     }
 
+    // Threat model: P27
     fn an_older_connection_is_protected_from_the_policy_on(world) {
         if !has_esp() {
             return;
@@ -211,6 +212,7 @@ tests! {
         assert_eq!(seen, format!("[{}]", ENCRYPTED[0]));
     }
 
+    // Threat model: P9
     fn flushed_sas_and_entries_let_nothing_out_in_the_clear(world) {
         let Some(mut hosts) = hosts(world) else { return };
         hosts.b.run("l = tcp(6); l.bind(('', 21)); l.listen()");
@@ -307,6 +309,7 @@ while time.time() < until:
         assert_eq!(hosts.ipsec[0].counters().unwrap().refused_class, 1);
     }
 
+    // Threat model: P3
     fn a_connection_does_not_leave_by_its_former_class(world) {
         let Some(mut hosts) = hosts(world) else { return };
         hosts.b.run("l = tcp(6); l.bind(('', 5000)); l.listen()");

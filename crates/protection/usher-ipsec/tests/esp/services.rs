@@ -13,6 +13,7 @@ fn can_protect_services() -> bool {
 }
 
 tests! {
+    // Threat model: P9
     fn a_flushed_spd_lets_no_service_out_in_the_clear(world) {
         if !can_protect_services() {
             return;
@@ -68,6 +69,7 @@ tests! {
     }
 
     /// Somebody else's entry protects by an SA of another class.
+    // Threat model: P54
     fn a_service_is_not_reached_by_another_class(world) {
         if !can_protect_services() {
             return;

@@ -37,6 +37,7 @@ fn asks_for_an_address(
 
 tests! {
     /// Nothing lists sockets between the policy and the calls.
+    // Threat model: P45
     fn no_call_on_an_older_connection_is_refused(world) {
         let mut ipsec = open(world);
         sees_calls(&ipsec);
@@ -56,6 +57,7 @@ tests! {
         assert_eq!((ipsec.adopt().unwrap(), ipsec.adopt().unwrap()), (2, 0));
     }
 
+    // Threat model: P28
     fn a_connection_is_governed_once_its_user_asks_for_an_address(world) {
         let settings = usher_ipsec::Settings { lsm: false, ..settings(world) };
         let ipsec = usher_ipsec::Ipsec::open(&settings).unwrap();
@@ -71,6 +73,7 @@ tests! {
         });
     }
 
+    // Threat model: P28
     fn asking_for_a_plain_connection_s_address_is_refused(world) {
         let ipsec = open(world);
         if !sees_calls(&ipsec) {
@@ -83,6 +86,7 @@ tests! {
         });
     }
 
+    // Threat model: P29
     fn a_plain_connection_of_a_former_maker_is_refused(world) {
         let Some((mut ipsec, mut maker, mut peer)) = listening(world, &with_maker(), || Actor::at(MAKER)) else {
             return;
@@ -101,6 +105,7 @@ tests! {
         }
     }
 
+    // Threat model: P28
     fn a_plain_connection_is_refused_before_a_byte_is_read(world) {
         let Some((ipsec, mut maker, mut peer)) = listening(world, &secure(), Actor::other) else {
             return;
@@ -116,6 +121,7 @@ tests! {
         assert_eq!(ipsec.counters().unwrap().calls_refused, 4);
     }
 
+    // Threat model: P35
     fn sockets_outside_the_control_group_are_not_adopted(world) {
         let mut ipsec = open(world);
         sees_calls(&ipsec);
@@ -134,6 +140,7 @@ tests! {
         assert_eq!(peer.run("r = c.recv(9)"), "b'question'");
     }
 
+    // Threat model: P35
     fn calls_outside_the_control_group_are_left_alone(world) {
         let mut ipsec = open(world);
         if !sees_calls(&ipsec) {

@@ -7,6 +7,7 @@ const SCRIPT: &str = "/mnt/script";
 
 tests! {
     /// Each program is known to be ungoverned before.
+    // Threat model: P28
     fn an_exec_ends_what_is_known_of_a_process(world) {
         std::fs::write(SCRIPT, format!("#!{OTHER}\nprint('ok', end=' ')\n{}", include_str!("../world/actor.py"))).unwrap();
         run("chmod", &["755", SCRIPT]);
@@ -31,6 +32,7 @@ tests! {
         }
     }
 
+    // Threat model: P28
     fn a_later_policy_governs_a_process_known_to_be_ungoverned(world) {
         std::fs::copy(OTHER, MAKER).unwrap();
         let Some((mut ipsec, mut maker, mut peer)) = listening(world, &secure(), Actor::other) else {
@@ -50,6 +52,7 @@ tests! {
     }
 
     /// Nothing looks files up meanwhile.
+    // Threat model: P28
     fn a_process_is_governed_while_its_file_has_the_place(world) {
         std::fs::copy(OTHER, "/mnt/early").unwrap();
         let Some((_ipsec, mut maker, mut peer)) = listening(world, &secure(), Actor::other) else {
@@ -67,6 +70,7 @@ tests! {
         }
     }
 
+    // Threat model: P37
     fn no_block_names_usher_s_daemons(world) {
         std::fs::copy(OTHER, "/mnt/daemon").unwrap();
         std::os::unix::fs::symlink("/mnt/daemon", "/mnt/link").unwrap();

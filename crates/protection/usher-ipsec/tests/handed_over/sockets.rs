@@ -5,6 +5,7 @@ use usher_protection::Level;
 use super::*;
 
 tests! {
+    // Threat model: P27
     fn a_listener_is_governed_once_its_user_asks_for_an_address(world) {
         let mut ipsec = open(world);
         sees_calls(&ipsec);
@@ -21,6 +22,7 @@ tests! {
         assert_eq!(peer.errno(&connect("10.1.0.3")), 0);
     }
 
+    // Threat model: P29
     fn what_a_governed_program_made_stays_governed(world) {
         let mut ipsec = open(world);
         sees_calls(&ipsec);
@@ -47,6 +49,7 @@ tests! {
         assert_eq!(peer.run("r = u.recv(9)"), "b'own'");
     }
 
+    // Threat model: P29
     fn a_socket_is_its_user_s_once_its_maker_has_no_block(world) {
         let mut ipsec = open(world);
         sees_calls(&ipsec);
@@ -86,6 +89,7 @@ tests! {
         assert_eq!(ipsec.counters().unwrap().adopted, before + 2);
     }
 
+    // Threat model: P29
     fn listing_finds_sockets_whose_maker_has_no_block(world) {
         let mut ipsec = open(world);
         ipsec.apply(&with_maker()).unwrap();
@@ -114,6 +118,7 @@ tests! {
         assert_eq!(live[0].program.as_ref().unwrap().to_string(), GOVERNED);
     }
 
+    // Threat model: P27
     fn a_datagram_socket_becomes_its_user_s(world) {
         let mut ipsec = open(world);
         sees_calls(&ipsec);
@@ -140,6 +145,7 @@ tests! {
         }
     }
 
+    // Threat model: P28
     fn a_listener_becomes_the_program_s_that_accepts(world) {
         let Some((_ipsec, mut maker, mut peer)) = listening(world, &secure(), Actor::other) else {
             return;
@@ -155,6 +161,7 @@ tests! {
         assert_eq!(peer.errno(&connect("10.1.0.3")), 0);
     }
 
+    // Threat model: P19, P21
     fn families_that_pass_beside_the_hooks_are_refused(world) {
         let mut ipsec = open(world);
         if !sees_calls(&ipsec) {
@@ -182,6 +189,7 @@ tests! {
         assert_eq!(governed.errno("s = socket.socket(1, 2, 0)"), 0);
     }
 
+    // Threat model: P22
     fn mptcp_and_sctp_of_another_program_are_refused(world) {
         let mut ipsec = open(world);
         if !sees_calls(&ipsec) {

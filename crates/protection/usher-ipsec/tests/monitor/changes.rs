@@ -52,6 +52,7 @@ counts = keep_trying({
 })";
 
 tests! {
+    // Threat model: P45
     fn no_permitted_call_fails_while_policies_change(world) {
         let (mut governed, mut peer, mut at_b) = (Actor::governed(), Actor::peer(), Actor::peer());
         peer.run("l = tcp(6); l.bind(('', 80)); l.listen(4096); l.settimeout(0.1); kept = []");
@@ -91,6 +92,7 @@ tests! {
         }
     }
 
+    // Threat model: P45
     fn the_first_datagram_after_a_change_does_not_fail(world) {
         let mut ipsec = open(world);
         let (mut governed, mut peer) = (Actor::governed(), Actor::peer());

@@ -3,6 +3,7 @@
 use super::*;
 
 tests! {
+    // Threat model: P4
     fn an_optional_peer_that_is_held_is_not_served_in_the_clear(world) {
         let mut ipsec = open(world);
         ipsec.apply(&tables(&[(GOVERNED, vec![("10.1.0.0/24", optional(ENCRYPTION))])])).unwrap();
@@ -45,6 +46,7 @@ tests! {
         assert!(ipsec.hold(ENCRYPTION, peer(ROOM)).unwrap());
     }
 
+    // Threat model: P4
     fn a_held_peer_stays_held_until_it_is_let_go(world) {
         let mut settings = settings(world);
         settings.pins = Some("/mnt/bpf/ipsec".into());

@@ -8,6 +8,7 @@ use usher_protection::Level;
 use super::*;
 
 tests! {
+    // Threat model: P27
     fn sockets_older_than_the_policy_are_adopted(world) {
         let mut ipsec = open(world);
         let (mut governed, mut other) = (Actor::governed(), Actor::other());
@@ -48,6 +49,7 @@ tests! {
         assert_eq!(connection.protocol, 6);
     }
 
+    // Threat model: P30
     fn sockets_that_cannot_be_held_are_named(world) {
         let mut ipsec = open(world);
         let (mut governed, mut other) = (Actor::governed(), Actor::other());
@@ -83,6 +85,7 @@ tests! {
         assert_eq!(reasons(&ipsec), [named(UnheldReason::Segments, 1)]);
     }
 
+    // Threat model: P3, P27
     fn established_connections_get_the_mark_of_their_class(world) {
         let mut ipsec = open(world);
         let (mut governed, mut other) = (Actor::governed(), Actor::other());
@@ -176,6 +179,7 @@ d = tcp(6); d.connect(('::ffff:10.1.0.2', 80))"
     }
 
     // The kernel visits at most a million descriptors at a time, and a process may have half of them.
+    // Threat model: P47
     fn a_visit_of_many_descriptors_leaves_room_for_other_work(world) {
         const MANY: u32 = 1_050_000;
         let mut ipsec = open(world);

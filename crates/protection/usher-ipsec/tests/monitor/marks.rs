@@ -63,6 +63,7 @@ tests! {
         assert_eq!(governed.number("mark(s)"), BYPASS);
     }
 
+    // Threat model: P18
     fn a_governed_program_cannot_change_its_marks(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();

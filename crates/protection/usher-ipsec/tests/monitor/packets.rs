@@ -31,6 +31,7 @@ tests! {
         assert_eq!(ipsec.counters().unwrap().discarded, refused);
     }
 
+    // Threat model: P1, P18
     fn nothing_leaves_in_the_clear_without_an_sa(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -71,6 +72,7 @@ tests! {
         eventually("it is seen", || captured(&mut peer) == "{17: 1}");
     }
 
+    // Threat model: P9
     fn a_flushed_spd_lets_nothing_out_in_the_clear(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -114,6 +116,7 @@ old.sendto(b'x', ('10.1.0.3', 9))";
         eventually("it is seen", || peer.run("r = protocols(seen)") == "{17: 1}");
     }
 
+    // Threat model: P4
     fn plaintext_does_not_reach_a_protected_listener(world) {
         let mut ipsec = open(world);
         ipsec.apply(&tables(&[(GOVERNED, vec![
@@ -149,6 +152,7 @@ old.sendto(b'x', ('10.1.0.3', 9))";
         }
     }
 
+    // Threat model: P4
     fn datagrams_in_the_clear_do_not_arrive(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -166,6 +170,7 @@ old.sendto(b'x', ('10.1.0.3', 9))";
         assert_eq!(ipsec.counters().unwrap().refused_plain, 2);
     }
 
+    // Threat model: P7
     fn loopback_addresses_of_a_neighbour_do_not_arrive(world) {
         for setting in ["route_localnet=1", "accept_local=1", "rp_filter=0"] {
             for interface in ["all", "cable"] {

@@ -5,6 +5,7 @@ use usher_protection::Level;
 use super::*;
 
 tests! {
+    // Threat model: P50
     fn a_restart_changes_nothing_for_live_datagram_sockets(world) {
         let mut settings = settings(world);
         settings.pins = Some("/mnt/bpf/ipsec".into());
@@ -108,6 +109,7 @@ tests! {
         assert_eq!(governed.errno("udp().sendto(b'x', ('10.1.0.3', 9))"), 0);
     }
 
+    // Threat model: P50
     fn a_restart_that_fails_leaves_the_former_entries(world) {
         let mut settings = settings(world);
         settings.pins = Some("/mnt/bpf/ipsec".into());

@@ -7,6 +7,7 @@ use usher_ipsec::Reason;
 use super::*;
 
 tests! {
+    // Threat model: P36
     fn a_replaced_file_is_governed_from_its_first_socket_on(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();
@@ -46,6 +47,7 @@ tests! {
         assert_eq!(latter[3].number("mark(udp())"), 0);
     }
 
+    // Threat model: P39
     fn a_path_that_hangs_keeps_nobody_waiting(world) {
         // A file system whose process never answers.
         let mut server = Actor::other();
@@ -76,6 +78,7 @@ assert libc.mount(b'dead', b'/mnt/dead', b'fuse', 0, options) == 0, ctypes.get_e
         });
     }
 
+    // Threat model: P36
     fn a_link_that_leads_elsewhere_is_followed(world) {
         let link = |to: &str| {
             std::os::unix::fs::symlink(to, "/mnt/new").unwrap();
@@ -102,6 +105,7 @@ assert libc.mount(b'dead', b'/mnt/dead', b'fuse', 0, options) == 0, ctypes.get_e
         assert!(ipsec.follow_programs().unwrap().is_none());
     }
 
+    // Threat model: P44
     fn an_executable_of_two_blocks_is_refused(world) {
         let mut ipsec = open(world);
         let link = || std::os::unix::fs::symlink(GOVERNED, "/mnt/link").unwrap();
@@ -139,6 +143,7 @@ assert libc.mount(b'dead', b'/mnt/dead', b'fuse', 0, options) == 0, ctypes.get_e
         assert_eq!(ipsec.apply(&one).unwrap().refused, []);
     }
 
+    // Threat model: P44
     fn an_account_cannot_name_another_s_executable(world) {
         let mut ipsec = open(world);
         let mut governed = Actor::governed();

@@ -77,6 +77,7 @@ fn marks() -> [u32; 2] {
 }
 
 tests! {
+    // Threat model: P40
     fn scripts_of_one_interpreter_are_told_apart(world) {
         let mut ipsec = open(world);
         if is_skipped(&ipsec) {
@@ -113,6 +114,7 @@ tests! {
         assert_eq!(names, [ONE, ONE, TWO, TWO]);
     }
 
+    // Threat model: P40
     fn an_exec_ends_a_script_and_a_child_does_not(world) {
         let mut ipsec = open(world);
         if is_skipped(&ipsec) {
@@ -143,6 +145,7 @@ tests! {
         }
     }
 
+    // Threat model: P40
     fn an_exec_that_fails_changes_no_script(world) {
         let mut ipsec = open(world);
         if is_skipped(&ipsec) {
@@ -165,6 +168,7 @@ tests! {
         assert!(of_two != 0 && of_two != of_one);
     }
 
+    // Threat model: P40
     fn env_passes_a_script_on_to_one_program(world) {
         let mut ipsec = open(world);
         if is_skipped(&ipsec) {
@@ -194,6 +198,7 @@ tests! {
         assert_eq!(of(ONE), of_one);
     }
 
+    // Threat model: P40
     fn no_name_hides_a_script(world) {
         let mut ipsec = open(world);
         if is_skipped(&ipsec) {
@@ -227,6 +232,7 @@ tests! {
         assert_eq!(run_by(&mut other, &["/proc/self/fd/3"], ", pass_fds=[m], preexec_fn=lambda: os.dup2(m, 3)"), 0);
     }
 
+    // Threat model: P41
     fn an_interpreter_s_block_counts_where_its_script_has_none(world) {
         let mut ipsec = open(world);
         if is_skipped(&ipsec) {
@@ -257,6 +263,7 @@ tests! {
         assert_eq!(one.errno("s.sendto(b'x', ('10.1.0.2', 9))"), 0);
     }
 
+    // Threat model: P40
     fn a_script_that_runs_outlasts_policies_and_restarts(world) {
         std::fs::create_dir("/mnt/bpf/pins").unwrap();
         let settings = usher_ipsec::Settings { pins: Some("/mnt/bpf/pins".into()), ..settings(world) };
@@ -314,6 +321,7 @@ r = struct.unpack('Q', v.raw)[0]";
         ipsec.close().unwrap();
     }
 
+    // Threat model: P40
     fn io_uring_of_a_script_is_its_own(world) {
         let mut ipsec = open(world);
         if is_skipped(&ipsec) {
@@ -335,6 +343,7 @@ r = struct.unpack('Q', v.raw)[0]";
         }
     }
 
+    // Threat model: P41
     fn a_file_that_binfmt_misc_hands_on_is_no_script(world) {
         let mut ipsec = open(world);
         if is_skipped(&ipsec) {

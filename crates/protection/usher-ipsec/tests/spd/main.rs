@@ -123,6 +123,7 @@ tests! {
         }
     }
 
+    // Threat model: P79
     fn a_class_of_ah_has_templates_of_ah(world) {
         const AH: Class = Class::new(Kind::Authentication, Profile::Ah);
         let mut ipsec = open(world);
@@ -210,6 +211,7 @@ tests! {
         }
     }
 
+    // Threat model: P53
     fn destinations_are_entries_for_sockets_without_a_mark(world) {
         let destination = |peer: &str| Destination {
             peer: peer.parse().unwrap(),
@@ -270,6 +272,7 @@ tests! {
         assert_eq!(shell("ip xfrm policy"), before);
     }
 
+    // Threat model: P9
     fn changes_by_others_are_seen_and_put_back(world) {
         let mut ipsec = open(world);
         ipsec.apply(&policy()).unwrap();
@@ -299,6 +302,7 @@ tests! {
         }
     }
 
+    // Threat model: P12
     fn only_changes_of_our_entries_by_others_count(world) {
         let mut ipsec = open(world);
         let watcher = Watcher::open().unwrap();

@@ -80,6 +80,7 @@ tests! {
         assert_eq!(near.in_vain(&connect), libc::ETIMEDOUT);
     }
 
+    // Threat model: P9, P54
     fn nothing_reaches_a_destination_in_the_clear(world) {
         let Some(mut ipsec) = open_with_services(world) else { return };
         let (mut near, mut far) = (Actor::other(), Actor::peer());
@@ -119,6 +120,7 @@ tests! {
         assert_eq!(near.run("r = s4.recv(1)"), "b'x'");
     }
 
+    // Threat model: P9
     fn no_service_answers_in_the_clear(world) {
         let Some(mut ipsec) = open_with_services(world) else { return };
         let (mut near, mut far) = (Actor::other(), Actor::peer());
@@ -163,6 +165,7 @@ tests! {
         assert_eq!(ipsec.service_counters().unwrap().service_kept, 0);
     }
 
+    // Threat model: P9
     fn demands_of_services_outlive_the_process(world) {
         if let Err(reason) = Ipsec::probe_services() {
             println!("skipped: {reason}");

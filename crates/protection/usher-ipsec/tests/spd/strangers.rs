@@ -80,6 +80,7 @@ fn forget(ipsec: &mut Ipsec) {
 }
 
 tests! {
+    // Threat model: P64
     fn nothing_asks_for_sas_with_strangers(world) {
         const COUNT: u32 = 1_000;
         route_everything();
@@ -111,6 +112,7 @@ tests! {
         }
     }
 
+    // Threat model: P64, P65
     fn no_peer_waits_in_the_queue_of_another(world) {
         route_everything();
         let mut ipsec = open(world);
@@ -178,6 +180,7 @@ tests! {
     }
 
     /// Peers without an entry of their own are protected all the same.
+    // Threat model: P64
     fn with_too_many_peers_wide_entries_ask(world) {
         if is_emulated() {
             println!("skipped: 131,072 entries take too long in an emulated machine");
@@ -208,6 +211,7 @@ tests! {
     }
 
     /// A list for all entries in one network would make each change slower than the one before.
+    // Threat model: P66
     fn the_kernel_hashes_the_entries_of_peers(world) {
         const USUAL: &str = "SPD IPv4 thresholds: local 32 remote 32";
         const OURS: &str = "SPD IPv4 thresholds: local 0 remote 32";

@@ -96,6 +96,7 @@ fn verdicts(tables: &Tables, application: usize) -> Vec<Verdict> {
 }
 
 proptest! {
+    // Threat model: P48
     #[test]
     fn tables_say_of_every_packet_what_the_text_says(
         policy in policy(), names in names(), packets in vec(packet(), 20),
@@ -140,6 +141,7 @@ proptest! {
         }
     }
 
+    // Threat model: P49
     #[test]
     fn another_block_never_changes_what_a_block_says(
         policy in policy(), other in application(), at in 0..4_usize, names in names(),
@@ -162,6 +164,7 @@ proptest! {
         }
     }
 
+    // Threat model: P49
     #[test]
     fn a_mistake_in_a_block_is_at_that_block(policy in policy(), at in 0..4_usize) {
         let at = at % policy.len();
@@ -242,6 +245,7 @@ fn ranges_are_the_fewest_prefixes() {
     assert_eq!(shown, expected);
 }
 
+// Threat model: P56
 #[test]
 fn an_unanswered_name_lets_no_weaker_network_decide() {
     let items = "protection P { localport=any remoteport=any encryption mandatory; }";

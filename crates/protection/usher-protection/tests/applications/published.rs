@@ -77,6 +77,7 @@ fn every_figure_is_read_as_it_stands_and_survives_its_own_text() {
     }
 }
 
+// Threat model: P56
 #[test]
 fn figure_3_means_what_the_paper_says() {
     let policy = figure("3");

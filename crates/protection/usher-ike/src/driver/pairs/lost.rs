@@ -165,6 +165,7 @@ mod tests {
         count
     }
 
+    // Threat model: P61
     #[test]
     fn sas_end_if_the_kernel_has_lost_them() {
         let mut now = Instant::now();
@@ -212,6 +213,7 @@ mod tests {
     }
 
     /// A program chooses its source address.
+    // Threat model: P61
     #[test]
     fn another_source_address_ends_no_sas() {
         let mut now = Instant::now();
