@@ -128,6 +128,7 @@ static __always_inline int follow_execution(struct linux_binprm *program)
 
 	if (!deciding())
 		return 0;
+	/* The first file: an execution that has failed leaves nothing behind. */
 	if (begun->interp == begun->filename) {
 		now = bpf_task_storage_get(&scratch, bpf_get_current_task_btf(), NULL, 0);
 		if (now)

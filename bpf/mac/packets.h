@@ -7,7 +7,7 @@
  * layer, so a bridge and not its port. Between sockets of this host that is `lo`, since the kernel
  * forgets the sender there; also for this host's copy of its own multicast and broadcast, which
  * comes by no interface. A UNIX datagram, and a netlink message of a process, has the label of the
- * process that sends it.
+ * process that sends it: programs do not find the storage of the sending socket (6.18).
  *
  * Packets come in any context. The current process has nothing to do with them, but for these two,
  * which the sending process itself delivers.

@@ -124,7 +124,8 @@ impl Configuration {
 }
 
 /// A child: the SAs of one class. The kernel's policies are Usher's and traps choose by `reqid` alone,
-/// which peers share: charon installs neither.
+/// which peers share: charon installs neither. Both levels of a class share the SAs, because one host may demand
+/// what is optional for the other.
 fn child(wanted: &PeerClass) -> Section {
     let SetMark { value, mask } = wanted.mark;
     Section::new()

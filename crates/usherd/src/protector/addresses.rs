@@ -1,4 +1,7 @@
-//! This host's own addresses.
+//! This host's own addresses of IPv6, which need entries of the SPD that let packets pass.
+//!
+//! IPv4 is never transformed on the loopback interface. For IPv6 the kernel applies the SPD there as well, so a
+//! packet to the host itself would wait for an SA that cannot come.
 
 use std::collections::BTreeSet;
 use std::fs::File;
