@@ -1,3 +1,5 @@
+//! Threat model: M15
+
 #![no_main]
 
 use usher_mac::{Declaration, MAX_MODULE_SIZE, is_module_name};

@@ -96,7 +96,7 @@ fn without_a_journal_a_workers_lines_are_lost() -> Outcome {
     Ok(())
 }
 
-// Threat model: A96, A116
+// Threat model: A96, A116, M19
 #[test]
 fn one_users_lines_end_with_the_quota_and_others_go_on() -> Outcome {
     let mail = mail()?;

@@ -203,7 +203,7 @@ fn without_numbers_a_late_ack_is_anothers() {
     });
 }
 
-/// A gap that remains: docs/threat-model.md names it.
+/// A gap that remains, as the row says.
 // Threat model: A49
 #[test]
 fn copies_that_outlive_a_cookies_connection_open_it_anew() {

@@ -175,6 +175,7 @@ fn without_a_daemon_each_call_says_what_is_wrong() {
     assert_eq!(said, "0 failed expectations\n");
 }
 
+// Threat model: M92
 #[test]
 fn labels_of_files_are_got_and_set_from_c() {
     let installed = Installed::new("install-library");

@@ -97,6 +97,7 @@ fn a_dangling_link_is_labelled_and_not_followed() {
     }
 }
 
+// Threat model: M111
 #[test]
 fn a_foreign_attribute_is_an_error_until_it_is_replaced() {
     for folder in folders() {

@@ -146,6 +146,7 @@ fn of(process: Option<i32>) -> String {
     label_of_process(process).unwrap().to_string()
 }
 
+// Threat model: M118
 #[test]
 fn labels_are_shown_to_everyone_and_tables_to_nobody() {
     if !nix::unistd::geteuid().is_root() {

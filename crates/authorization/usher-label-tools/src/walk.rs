@@ -291,6 +291,7 @@ mod tests {
         assert_eq!(visited(folder.path(), Some("/a/c")), whole[4..]);
     }
 
+    // Threat model: M112
     #[test]
     fn a_directory_that_is_exchanged_for_a_link_is_not_left() {
         let folder = tree();

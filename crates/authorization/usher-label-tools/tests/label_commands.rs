@@ -125,6 +125,7 @@ fn only_a_process_with_the_privilege_sets_labels() {
     assert_eq!(tree.label("a/x").as_deref(), Some("biba/low"));
 }
 
+// Threat model: M112
 #[test]
 fn setfmac_labels_trees_and_follows_no_link_in_them() {
     for tree in Tree::each() {
@@ -196,6 +197,7 @@ fn a_dry_run_of_setfsmac_sets_nothing() {
     assert_eq!(tree.label("a/x").as_deref(), Some("biba/low"));
 }
 
+// Threat model: M115
 #[test]
 fn setfsmac_finds_and_labels_files_without_a_label() {
     for tree in Tree::each() {
@@ -259,6 +261,7 @@ fn setfsmac_with_a_mistake_labels_nothing() {
     }
 }
 
+// Threat model: M113
 #[test]
 fn a_second_name_of_a_file_cannot_change_its_label() {
     let tree = Tree::on(Path::new("/dev/shm"));

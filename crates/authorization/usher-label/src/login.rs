@@ -266,6 +266,7 @@ mod tests {
         assert_eq!(decided(&parse("# nobody\n").unwrap(), "alice", &[]), None);
     }
 
+    // Threat model: M64
     #[test]
     fn a_group_is_asked_about_only_where_its_line_may_decide() {
         let labels = parse(FILE).unwrap();

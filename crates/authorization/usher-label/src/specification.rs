@@ -381,6 +381,7 @@ mod tests {
         assert_eq!(found(&file, b"/x/b"), None);
     }
 
+    // Threat model: M114
     #[test]
     fn no_byte_of_a_name_escapes_a_pattern_for_all() {
         let file = labels("/home/.* biba/low\n/srv/[^/]+ biba/low\n");

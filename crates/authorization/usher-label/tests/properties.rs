@@ -147,6 +147,7 @@ proptest! {
         }
     }
 
+    // Threat model: M128
     #[test]
     fn any_text_is_a_mac_login_or_mistakes(
         text in nearly(&["user", "group", "default", " ", "\t", "alice", "staff", "biba/low", ",", "-", "\n", "\n", "#"])
@@ -201,6 +202,7 @@ proptest! {
         prop_assert_eq!(rank, expected.map(|(rank, _, _)| rank));
     }
 
+    // Threat model: M128
     #[test]
     fn any_text_is_a_specification_or_mistakes(
         text in nearly(&["/etc", "(/.*)?", " ", "\t", "-d", "--", "biba/low", ",", "\n", "#", "[", ")", "{9}", "<<none>>"]),

@@ -70,6 +70,7 @@ mod tests {
         assert_eq!(read(&made.path().join("none/mac.login")).unwrap(), None);
     }
 
+    // Threat model: M63
     #[test]
     fn a_mac_login_that_others_can_write_is_refused() {
         let Some((path, made)) = file() else { return };

@@ -162,6 +162,7 @@ pub(crate) fn replacing(
 mod tests {
     use super::*;
 
+    // Threat model: M104
     #[test]
     fn new_files_have_labels_where_an_lsm_has_attributes() {
         for lsms in ["lockdown,yama,bpf,ima,evm", "capability,selinux,bpf"] {

@@ -402,6 +402,7 @@ fn a_hook_that_no_loaded_module_declares_is_not_attached() {
     assert!(matches!(gone, Err(Error::NotLoaded(_))), "{gone:?}");
 }
 
+// Threat model: M11
 #[test]
 fn what_is_in_force_outlives_the_process() {
     const CHILD: &str = "USHER_MAC_TEST_CHILD";

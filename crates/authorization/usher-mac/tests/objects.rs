@@ -91,6 +91,7 @@ fn constants_and_functions_of_its_own_are_permitted() {
     Module::from_object(compiled(text, &BPF)).unwrap();
 }
 
+// Threat model: M15
 #[test]
 fn what_a_module_must_not_have_is_refused_by_name() {
     let check = "MAC_CHECK(file_open) { return 0; }\n";
@@ -246,6 +247,7 @@ fn another_interface_is_told_with_the_remedy() {
     assert_eq!(size, Err(NotAModule::UnreadableDeclaration));
 }
 
+// Threat model: M15
 #[test]
 fn a_truncated_object_is_refused_at_every_length() {
     // The table of sections comes last.

@@ -185,6 +185,7 @@ mod tests {
         assert_eq!(nowhere.names().unwrap(), (Vec::new(), 0));
     }
 
+    // Threat model: M14
     #[test]
     fn a_file_that_others_can_write_is_refused() {
         let Some((folder, _made)) = folder() else {
@@ -205,6 +206,7 @@ mod tests {
         assert!(folder.read("none").unwrap().is_some());
     }
 
+    // Threat model: M14
     #[test]
     fn a_folder_on_the_way_that_others_can_write_is_refused() {
         let Some((folder, _made)) = folder() else {
@@ -226,6 +228,7 @@ mod tests {
         }
     }
 
+    // Threat model: M14
     #[test]
     fn a_link_is_refused_wherever_it_is() {
         let Some((folder, _made)) = folder() else {

@@ -356,6 +356,7 @@ mod tests {
 
     const LINES: &str = "@/.* mls/high,biba/high\n@/program -- te/program,mls/high\n";
 
+    // Threat model: M102
     #[test]
     fn what_a_file_of_root_lacks_is_set_and_what_it_has_stays() {
         let folder = folder();
@@ -383,6 +384,7 @@ mod tests {
         assert_eq!(gets(&filing, Path::new("/etc/passwd"), ""), None);
     }
 
+    // Threat model: M102
     #[test]
     fn a_file_becomes_secret_only_where_no_lower_process_gets() {
         let folder = folder();
@@ -427,6 +429,7 @@ mod tests {
         }
     }
 
+    // Threat model: M102
     #[test]
     fn where_others_make_names_only_secrecy_is_set() {
         let folder = folder();
@@ -446,6 +449,7 @@ mod tests {
         assert_eq!(gets(&filing, &program, inherited), None);
     }
 
+    // Threat model: M102
     #[test]
     fn a_type_stays_where_a_domain_could_have_made_the_name() {
         let folder = folder();

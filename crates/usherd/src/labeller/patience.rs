@@ -89,6 +89,7 @@ fn unanswered() -> io::Error {
 mod tests {
     use super::*;
 
+    // Threat model: M103
     #[test]
     fn a_question_without_an_answer_is_given_up_until_one_comes() {
         let patience = Patience::default();

@@ -404,6 +404,7 @@ mod tests {
         assert_eq!(scene.persister.counts().failure, None);
     }
 
+    // Threat model: M115
     #[test]
     fn files_that_were_there_get_the_labels_that_are_known() {
         let mut scene = Scene::new(|folder| {
@@ -417,6 +418,7 @@ mod tests {
         assert!(scene.persister.counts().unlabelled >= 1);
     }
 
+    // Threat model: M117
     #[test]
     fn a_label_that_is_there_is_left_alone() {
         let mut scene = Scene::new(|folder| {
@@ -435,6 +437,7 @@ mod tests {
         assert!(matches!(read, Err(FileLabelError::Malformed(_))));
     }
 
+    // Threat model: M116
     #[test]
     fn lost_events_do_not_end_a_walk_under_way() {
         let mut scene = Scene::new(|folder| {
@@ -455,6 +458,7 @@ mod tests {
         assert_eq!(scene.label("file").as_deref(), Some("biba/low"));
     }
 
+    // Threat model: M120
     #[test]
     fn a_label_that_could_not_be_written_is_tried_again() {
         let mut scene = Scene::new(|_| {});
@@ -473,6 +477,7 @@ mod tests {
         assert_eq!(scene.persister.retry(), None);
     }
 
+    // Threat model: M98
     #[test]
     fn all_files_are_looked_at_again_when_asked_for() {
         let mut scene = Scene::new(|_| {});
@@ -523,6 +528,7 @@ mod tests {
         assert_eq!(scene.persister.counts().failure, None);
     }
 
+    // Threat model: M116
     #[test]
     fn a_full_queue_makes_all_files_be_looked_at() {
         let limit = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events").unwrap();

@@ -419,6 +419,7 @@ mod tests {
         assert!(!names_file_system(Some(&policy), "/pro") && !names_file_system(None, "/proc"));
     }
 
+    // Threat model: M103
     #[test]
     fn a_rule_stays_where_its_path_gets_no_answer() {
         let text = "mac bsdextended { rule object filesys \"/proc\" mode r; }";

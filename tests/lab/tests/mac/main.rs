@@ -328,6 +328,7 @@ fn a_multilabel_file_system_must_be_mounted() -> Outcome {
     Ok(())
 }
 
+// Threat model: M12
 #[test]
 fn no_rule_locks_the_administrator_out() -> Outcome {
     let Some((_lab, host)) = host_with_modules()? else {
@@ -381,6 +382,7 @@ fn no_rule_locks_the_administrator_out() -> Outcome {
     Ok(())
 }
 
+// Threat model: M13
 #[test]
 fn root_does_not_touch_what_the_labeller_has_in_force() -> Outcome {
     const PINS: &str = "/sys/fs/bpf/usher_labeller";

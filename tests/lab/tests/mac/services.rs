@@ -60,6 +60,7 @@ pub(super) fn give_key(host: &Host, user: &str) -> Outcome {
     Ok(())
 }
 
+// Threat model: M21
 #[test]
 fn services_are_a_module_that_outlives_the_keeper() -> Outcome {
     let Some((_lab, host)) = host_with_modules()? else {

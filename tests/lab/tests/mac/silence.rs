@@ -16,6 +16,7 @@ except OSError as error: sys.exit(error.errno)"
     Ok(send.run()?.status.code().ok_or("killed")?)
 }
 
+// Threat model: M35
 #[test]
 fn the_labeller_follows_the_interfaces_that_come() -> Outcome {
     let Some((_lab, host)) = host_with_modules()? else {

@@ -24,6 +24,7 @@ pub fn gets(host: &Host, path: &str, wanted: &str) -> Outcome {
     })
 }
 
+// Threat model: M101, M103
 #[test]
 fn labels_that_tools_lose_come_back_by_the_specification() -> Outcome {
     let Some((_lab, host)) = host_with_modules()? else {

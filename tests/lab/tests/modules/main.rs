@@ -129,6 +129,7 @@ fn opens(host: &Host, label: &str, file: &str) -> Result<bool, Box<dyn std::erro
     Ok(output.status.success())
 }
 
+// Threat model: M98
 #[test]
 fn a_module_from_a_file_decides_by_labels() -> Outcome {
     let lab = Lab::new()?;
@@ -213,6 +214,7 @@ fn a_module_from_a_file_decides_by_labels() -> Outcome {
     Ok(())
 }
 
+// Threat model: M15
 #[test]
 fn a_file_that_is_no_module_is_refused_and_leaves_nothing() -> Outcome {
     let lab = Lab::new()?;

@@ -72,6 +72,7 @@ fn partition() -> impl Strategy<Value = Partition> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
+    // Threat model: M31
     #[test]
     fn partition_decides_as_its_model(
         own in partition(),

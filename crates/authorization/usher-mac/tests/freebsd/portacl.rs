@@ -111,6 +111,7 @@ fn binding() -> impl Strategy<Value = Binding> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(800))]
 
+    // Threat model: M29
     #[test]
     fn portacl_decides_as_its_model(
         settings in settings(),
@@ -134,6 +135,7 @@ proptest! {
     }
 }
 
+// Threat model: M29
 #[test]
 fn addresses_in_options_of_sctp_are_roots() {
     let answer = |uid: u32, suser_exempt: bool, protocol: u32, option: [u32; 2]| {

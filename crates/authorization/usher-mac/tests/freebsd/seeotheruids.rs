@@ -86,6 +86,7 @@ fn about(point: EntryPoint, other: &Process, signal: u32) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(800))]
 
+    // Threat model: M30
     #[test]
     fn seeotheruids_decides_as_its_model(
         settings in settings(),

@@ -49,6 +49,7 @@ fn types() -> TypeSettings {
     }
 }
 
+// Threat model: M20
 #[test]
 fn modules_together_permit_what_each_of_them_permits() {
     let Some(mut world) = World::new("compositions", 80) else {

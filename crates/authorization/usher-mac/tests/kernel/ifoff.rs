@@ -168,6 +168,7 @@ fn captures(interface: &str) -> bool {
     output.status.success()
 }
 
+// Threat model: M33, M34, M36
 #[test]
 fn by_a_silent_interface_no_packet_enters_or_leaves() {
     let Some(mut world) = World::new("ifoff", 78) else {
@@ -255,6 +256,7 @@ fn by_a_silent_interface_no_packet_enters_or_leaves() {
     actor.does_all(&passes());
 }
 
+// Threat model: M35
 #[test]
 fn a_new_interface_is_silent_for_sockets_at_once() {
     let Some(mut world) = World::new("ifoff_new", 79) else {

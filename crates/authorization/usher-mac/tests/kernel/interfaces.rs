@@ -91,6 +91,7 @@ fn results(acts: &[String]) -> String {
     result
 }
 
+// Threat model: M82, M83, M84, M86, M88, M91
 #[test]
 fn a_packet_has_the_label_of_the_interface_by_which_it_came() {
     let Some(mut world) = World::new("interfaces", 36) else {
@@ -160,6 +161,7 @@ fn sending(kind: &str, name: &str) -> Vec<String> {
     acts.to_vec()
 }
 
+// Threat model: M87, M91
 #[test]
 fn a_packet_leaves_only_by_an_interface_that_its_socket_may_use() {
     let Some(mut world) = World::new("transmit", 38) else {
@@ -199,6 +201,7 @@ fn a_packet_leaves_only_by_an_interface_that_its_socket_may_use() {
     }
 }
 
+// Threat model: M86, M91
 #[test]
 fn a_datagram_has_the_label_of_the_process_that_sends_it() {
     let Some(mut world) = World::new("datagrams", 37) else {

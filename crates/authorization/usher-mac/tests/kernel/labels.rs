@@ -83,6 +83,7 @@ fn children_threads_and_programs_have_the_label() {
     assert_eq!(labels.act(&of("other")[1..]), expected[1..]);
 }
 
+// Threat model: M39
 #[test]
 fn a_label_that_its_module_refuses_is_not_set() {
     let Some(labels) = Labels::new("refused", 21) else {
@@ -114,6 +115,7 @@ fn a_label_that_its_module_refuses_is_not_set() {
     assert_eq!(results, expected);
 }
 
+// Threat model: M43
 #[test]
 fn a_program_gets_the_label_that_was_set_for_it() {
     let Some(labels) = Labels::new("at_exec", 22) else {
@@ -161,6 +163,7 @@ fn a_module_decides_the_label_of_a_program() {
     assert_eq!(results, ["after_exec EACCES", "after_exec ok"]);
 }
 
+// Threat model: M51, M52
 #[test]
 fn a_traced_process_gets_no_other_label() {
     let Some(labels) = Labels::new("traced", 36) else {
@@ -211,6 +214,7 @@ fn a_traced_process_gets_no_other_label() {
     assert_eq!(results, expected);
 }
 
+// Threat model: M41
 #[test]
 fn a_thread_that_executes_takes_the_label_along() {
     let Some(labels) = Labels::new("thread", 24) else {
@@ -224,6 +228,7 @@ fn a_thread_that_executes_takes_the_label_along() {
     assert_eq!(results, ["exec_of_thread ok", "exec_of_thread EACCES"]);
 }
 
+// Threat model: M40
 #[test]
 fn a_label_that_stays_is_not_left_by_a_race() {
     let Some(labels) = Labels::new("race", 25) else {
@@ -250,6 +255,7 @@ fn a_module_is_called_by_its_name() {
     );
 }
 
+// Threat model: M96
 #[test]
 fn a_new_file_has_the_label_of_its_process() {
     let Some(labels) = Labels::new("new", 27) else {
@@ -297,6 +303,7 @@ fn a_new_file_that_a_module_refuses_is_not_made() {
     assert_eq!(act(labels.world.twin, &[on("create", &new)]), ["create ok"]);
 }
 
+// Threat model: M97
 #[test]
 fn a_file_without_a_label_is_refused_until_it_has_one() {
     let Some(mut labels) = Labels::new("unlabelled", 28) else {
@@ -344,6 +351,7 @@ fn a_label_is_read_from_the_attribute_when_it_is_opened() {
     assert_eq!(labels.act(&to_closed), all(&to_closed, "ok"));
 }
 
+// Threat model: M105
 #[test]
 fn a_label_of_a_file_changes_only_as_its_module_permits() {
     let Some(labels) = Labels::new("relabel", 30) else {
@@ -386,6 +394,7 @@ fn a_label_of_a_file_changes_only_as_its_module_permits() {
     assert_eq!(act(0, &[to("other", &own)]), ["label_file ok"]);
 }
 
+// Threat model: M93
 #[test]
 fn a_label_follows_its_file_under_every_name() {
     let Some(labels) = Labels::new("names_labels", 31) else {
@@ -414,6 +423,7 @@ fn a_label_follows_its_file_under_every_name() {
     }
 }
 
+// Threat model: M50
 #[test]
 fn a_full_table_of_elements_refuses_new_ones_only() {
     let Some(labels) = Labels::new("full", 32) else {
@@ -436,6 +446,7 @@ fn a_full_table_of_elements_refuses_new_ones_only() {
     labels.label(&closed, "another");
 }
 
+// Threat model: M97
 #[test]
 fn an_access_that_cannot_read_a_label_is_refused() {
     let Some(mut labels) = Labels::new("cannot_read", 33) else {

@@ -18,6 +18,7 @@ fn events(framework: &Framework) -> Vec<ModuleEvent> {
     }
 }
 
+// Threat model: M28, M55, M56
 #[test]
 fn who_reads_what_is_lower_gets_lower() {
     let Some(mut world) = World::new("lomac", 74) else {
@@ -411,6 +412,7 @@ fn what_a_module_did_is_told() {
     assert!(ended.unwrap().success());
 }
 
+// Threat model: M19
 #[test]
 fn events_that_nobody_reads_are_lost_and_counted() {
     let Some(mut world) = World::new("lost", 76) else {

@@ -34,6 +34,7 @@ impl Drop for Loop {
     }
 }
 
+// Threat model: M74
 #[test]
 fn a_descriptor_open_to_read_changes_nothing_above() {
     let Some(mut world) = World::new("commands", 83) else {
@@ -115,6 +116,7 @@ fn a_descriptor_open_to_read_changes_nothing_above() {
     assert!(ended.unwrap().success());
 }
 
+// Threat model: M73
 #[test]
 fn sockets_of_undecided_families_take_a_permission() {
     let Some(mut world) = World::new("families", 84) else {
@@ -156,6 +158,7 @@ fn sockets_of_undecided_families_take_a_permission() {
     expect(&[(makes("biba/high", "40:1"), "EACCES")]);
 }
 
+// Threat model: M53
 #[test]
 fn a_process_with_a_ring_keeps_its_label() {
     let Some(mut world) = World::new("rings", 85) else {
@@ -177,6 +180,7 @@ fn a_process_with_a_ring_keeps_its_label() {
     ]);
 }
 
+// Threat model: M76
 #[test]
 fn a_process_with_a_level_has_what_is_its_own() {
     let Some(mut world) = World::new("own", 86) else {
@@ -218,6 +222,7 @@ fn a_process_with_a_level_has_what_is_its_own() {
     ]);
 }
 
+// Threat model: M75
 #[test]
 fn pins_are_for_those_at_their_level() {
     let Some(mut world) = World::new("pins", 87) else {

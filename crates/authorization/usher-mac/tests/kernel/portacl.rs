@@ -37,6 +37,7 @@ fn rules(holder: PortHolder, ports: &[u16]) -> Vec<PortRule> {
     rules.collect()
 }
 
+// Threat model: M29
 #[test]
 fn ports_are_bound_by_those_whom_rules_permit_them() {
     let Some(mut world) = World::new("portacl", 70) else {

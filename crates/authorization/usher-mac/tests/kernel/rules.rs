@@ -2,6 +2,7 @@
 
 use super::*;
 
+// Threat model: M1
 #[test]
 fn a_rule_refuses_one_user_and_permits_the_twin() {
     let Some(mut world) = World::new("rule", 0) else {
@@ -43,6 +44,7 @@ fn a_rule_refuses_one_user_and_permits_the_twin() {
     assert_eq!(refusals(EntryPoint::InodeGetattr), 1, "{loaded:?}");
 }
 
+// Threat model: M2
 #[test]
 fn names_of_a_refused_file_are_not_changed() {
     let Some(mut world) = World::new("names", 1) else {
@@ -92,6 +94,7 @@ fn names_of_a_refused_file_are_not_changed() {
     }
 }
 
+// Threat model: M6
 #[test]
 fn an_owner_changes_attributes_only_with_the_right() {
     let Some(mut world) = World::new("attributes", 2) else {
@@ -123,6 +126,7 @@ fn an_owner_changes_attributes_only_with_the_right() {
     assert_eq!(act(world.twin, &acts(&twins)), all(&acts(&twins), "ok"));
 }
 
+// Threat model: M1
 #[test]
 fn a_capability_makes_up_for_what_it_is_for_only() {
     let Some(mut world) = World::new("capability", 3) else {
@@ -160,6 +164,7 @@ fn a_capability_makes_up_for_what_it_is_for_only() {
     );
 }
 
+// Threat model: M7
 #[test]
 fn no_access_slips_through_while_settings_are_exchanged() {
     let Some(mut world) = World::new("exchanged", 8) else {
@@ -207,6 +212,7 @@ fn no_access_slips_through_while_settings_are_exchanged() {
     opener.wait().unwrap();
 }
 
+// Threat model: M4
 #[test]
 fn what_is_open_stays_open() {
     let Some(mut world) = World::new("open", 9) else {

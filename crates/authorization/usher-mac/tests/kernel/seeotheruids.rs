@@ -40,6 +40,7 @@ const WAYS: [(&str, &str); 9] = [
     ("entry", "ENOENT"),
 ];
 
+// Threat model: M9, M30
 #[test]
 fn processes_of_other_users_are_out_of_reach() {
     let Some(mut world) = World::new("seeotheruids", 71) else {

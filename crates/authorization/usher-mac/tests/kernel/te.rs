@@ -166,6 +166,7 @@ fn make_files(mounted: &Path, user: u32) {
     }
 }
 
+// Threat model: M37
 #[test]
 fn a_domain_does_what_rules_permit_it_and_nothing_else() {
     let Some(mut world) = World::new("te", 77) else {

@@ -390,6 +390,7 @@ fn questions([own, object, last]: &[&Own; 3], case: &Case) -> Vec<(EntryPoint, V
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(900))]
 
+    // Threat model: M28
     #[test]
     fn reading_lowers_as_the_model_says(own in element(), object in element(), last in element(), case in case()) {
         let labels = [&own, &object, &last];
@@ -402,6 +403,7 @@ proptest! {
         }
     }
 
+    // Threat model: M28
     #[test]
     fn programs_and_new_files_are_as_low_as_they_must(own in element(), object in element(), last in element(), noise in any::<u32>()) {
         let labels = [&own, &object, &last];

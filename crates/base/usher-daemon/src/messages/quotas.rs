@@ -246,7 +246,7 @@ mod tests {
         quotas.admit_at(place(), Some(about), None, "m", now)
     }
 
-    // Threat model: A96, A116
+    // Threat model: A96, A116, M19
     #[test]
     fn one_users_lines_end_with_the_quota_and_others_go_on() {
         let (mut quotas, now) = (Quotas::default(), Instant::now());

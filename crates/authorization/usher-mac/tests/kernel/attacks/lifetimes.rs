@@ -5,6 +5,7 @@ use crate::*;
 
 use super::Actor;
 
+// Threat model: M8, M44
 pub(super) fn nothing_of_a_module_is_left_when_it_comes_again(labels: &mut Labels) {
     let closed = labels.file("left", "closed");
     let program = labels.file("left_program", "plain");
@@ -50,6 +51,7 @@ pub(super) fn nothing_of_a_module_is_left_when_it_comes_again(labels: &mut Label
     user.does(&read, "ok");
 }
 
+// Threat model: M7
 #[test]
 fn no_access_slips_through_while_a_module_comes_and_goes() {
     let Some(mut world) = World::new("comes", 54) else {

@@ -30,6 +30,7 @@ const OTHERS: [(&str, &str); 20] = [
     ("take", "EPERM"),
 ];
 
+// Threat model: M9, M10
 pub(super) fn no_way_to_another_process_or_its_files_evades_a_module(labels: &mut Labels) {
     let (user, twin) = (labels.world.user, labels.world.twin);
     let file = labels.file("file", "plain");

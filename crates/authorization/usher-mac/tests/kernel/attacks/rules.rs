@@ -13,6 +13,7 @@ fn each(acts: &[&str], path: &Path) -> Vec<String> {
     acts.iter().map(|act| on(act, path)).collect()
 }
 
+// Threat model: M1
 #[test]
 fn no_other_way_to_a_file_evades_its_rule() {
     let Some(mut world) = World::new("ways", 10) else {
@@ -49,6 +50,7 @@ fn no_other_way_to_a_file_evades_its_rule() {
     assert_eq!(act(world.twin, &to(&file)), all(&to(&file), "ok"));
 }
 
+// Threat model: M2
 #[test]
 fn nothing_is_made_in_a_refused_folder() {
     let Some(mut world) = World::new("folder", 11) else {
@@ -81,6 +83,7 @@ fn nothing_is_made_in_a_refused_folder() {
     assert_eq!(act(world.twin, &into(&refused)), all(&into(&refused), "ok"));
 }
 
+// Threat model: M3
 #[test]
 fn every_id_of_the_thread_counts() {
     let Some(mut world) = World::new("ids", 12) else {
@@ -114,6 +117,7 @@ fn every_id_of_the_thread_counts() {
     assert_eq!(act(user, &programs), ["run EACCES", "run EACCES"]);
 }
 
+// Threat model: M5
 #[test]
 fn a_program_may_be_executed_that_may_not_be_read() {
     let Some(mut world) = World::new("execute", 13) else {
@@ -137,6 +141,7 @@ fn a_program_may_be_executed_that_may_not_be_read() {
     assert_eq!(act(world.twin, &acts), ["execute ok", "read ok"]);
 }
 
+// Threat model: M11
 #[test]
 fn a_module_without_its_bit_is_undone_by_the_next_one() {
     let Some(mut world) = World::new("half", 14) else {
