@@ -1,3 +1,5 @@
+//! Threat model: A116
+
 #![no_main]
 
 #[path = "../checks.rs"]

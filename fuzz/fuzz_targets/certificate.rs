@@ -1,3 +1,5 @@
+//! Threat model: A22
+
 #![no_main]
 
 #[path = "../checks.rs"]

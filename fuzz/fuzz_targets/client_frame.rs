@@ -1,3 +1,5 @@
+//! Threat model: A34
+
 #![no_main]
 
 #[path = "../checks.rs"]

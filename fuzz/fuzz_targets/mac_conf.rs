@@ -1,3 +1,5 @@
+//! Threat model: M128
+
 #![no_main]
 
 use usher_label::Defaults;

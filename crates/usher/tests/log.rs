@@ -133,6 +133,7 @@ fn ssh_keygen_verifies_for(namespace: &str, folder: &Path, identity: &str) -> bo
         .success()
 }
 
+// Threat model: A144
 #[test]
 fn ssh_keygen_verifies_exported_records_but_no_changed_ones() {
     let (folder, _log) = world();

@@ -99,7 +99,7 @@ fn an_agents_unit_restarts_only_for_a_missing_signer() -> Result {
     Ok(())
 }
 
-// Threat model: A60
+// Threat model: A59
 #[test]
 fn nobodys_loan_signs_for_another_user() -> Result {
     let mail = topology()?;

@@ -93,6 +93,7 @@ fn refused(command: &Command) -> Result {
     Ok(())
 }
 
+// Threat model: A45
 #[test]
 fn only_listed_programs_of_a_user_are_authenticated() -> Result {
     let mail = topology_of_curl()?;
@@ -189,6 +190,7 @@ fn a_users_own_mount_namespace_makes_no_program_a_listed_one() -> Result {
     refused(&in_namespace(&bound))
 }
 
+// Threat model: A45
 #[test]
 fn programs_that_ask_have_to_be_listed_as_well() -> Result {
     let mail = topology_of_curl()?;

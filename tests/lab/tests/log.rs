@@ -100,6 +100,7 @@ fn a_sessions_record_verifies_with_ssh_keygen() -> Result {
     Ok(())
 }
 
+// Threat model: A134, A144
 #[test]
 fn a_kept_checkpoint_reveals_removed_or_changed_records() -> Result {
     let mut mail = Lab::mail()?;
@@ -152,6 +153,7 @@ fn a_kept_checkpoint_reveals_removed_or_changed_records() -> Result {
     Ok(())
 }
 
+// Threat model: A134
 #[test]
 fn without_the_recorder_only_open_sessions_continue() -> Result {
     let mut mail = Lab::mail()?;

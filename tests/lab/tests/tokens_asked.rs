@@ -50,7 +50,7 @@ fn a_session_gets_one_slot_while_it_is_open_and_nobody_elses() -> Result {
     Ok(())
 }
 
-// Threat model: A27
+// Threat model: A26
 #[test]
 fn a_host_gets_no_slot_for_the_session_of_another() -> Result {
     let attack = Attack::new()?;
@@ -71,7 +71,7 @@ fn a_host_gets_no_slot_for_the_session_of_another() -> Result {
     Ok(())
 }
 
-// Threat model: A27
+// Threat model: A26
 #[test]
 fn an_unrecorded_session_grants_and_announces_nothing() -> Result {
     let mut attack = Attack::new()?;

@@ -217,6 +217,7 @@ tests! {
         eventually("the entry goes", || row(&admission, &connection).is_none());
     }
 
+    // Threat model: A150
     fn a_connection_that_was_forgotten_under_way_is_reported(world) {
         let (admission, alice, _bob) = world.serve();
         hold_handshakes(&alice);

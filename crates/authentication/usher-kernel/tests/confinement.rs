@@ -274,6 +274,7 @@ tests! {
         denied("diagnosis", socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG));
     }
 
+    // Threat model: A136
     fn the_proxy_is_confined(world) {
         let _ = world;
         confine(roles::Proxy);

@@ -80,7 +80,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentityThreads) - before_threads, 2);
     }
 
-    // Threat model: A103
+    // Threat model: A102
     fn a_service_may_vfork_only_to_execute_a_program(world) {
         let before_shared_memory = world.count(Reason::IdentitySharedMemory);
         with_a_grant(world, || {
@@ -92,7 +92,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentitySharedMemory) - before_shared_memory, 1);
     }
 
-    // Threat model: A103
+    // Threat model: A102
     fn a_child_by_vfork_leaves_nobody_behind_in_the_services_memory(world) {
         let before_shared_memory = world.count(Reason::IdentitySharedMemory);
         with_a_grant(world, || {
@@ -116,7 +116,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentitySharedMemory) - before_shared_memory, 2);
     }
 
-    // Threat model: A103
+    // Threat model: A102
     fn a_process_that_shares_its_files_or_directory_does_not_settle(world) {
         let before_shared_memory = world.count(Reason::IdentitySharedMemory);
         with_a_grant(world, || {

@@ -244,12 +244,12 @@ fn take_from(process: &Process, file: RawFd) -> io::Result<OwnedFd> {
 }
 
 ownership_tests! {
-    // Threat model: A73
+    // Threat model: A72
     fn the_owner_does_everything_with_a_connection(world) {
         with_a_connection(world, |connection| all_permitted(uses(connection)));
     }
 
-    // Threat model: A73
+    // Threat model: A72
     fn another_user_and_root_do_nothing_with_a_connection(world) {
         let before = world.count(Reason::Connection);
         with_a_connection(world, |connection| {
@@ -260,7 +260,7 @@ ownership_tests! {
         assert!(world.count(Reason::Connection) >= before + 36);
     }
 
-    // Threat model: A73
+    // Threat model: A72
     fn a_process_that_is_the_owner_in_part_only_is_not(world) {
         with_a_connection(world, |connection| {
             for (real, effective, saved) in
@@ -278,7 +278,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A73
+    // Threat model: A72
     fn a_connection_without_an_owner_is_everybodys(_world) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -287,7 +287,7 @@ ownership_tests! {
         as_user(BOB, || all_permitted(uses(connection.as_fd())));
     }
 
-    // Threat model: A73
+    // Threat model: A72
     fn zero_copy_receive_is_the_owners(world) {
         with_a_connection(world, |connection| {
             let socket = number(&connection);
@@ -297,7 +297,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A73
+    // Threat model: A72
     fn io_uring_reads_for_the_owner_only(world) {
         with_a_connection(world, |connection| {
             let receive = |expected: i32| {
@@ -311,7 +311,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A119
+    // Threat model: A117
     fn a_connection_passed_by_io_uring_is_used_by_its_owner_only(world) {
         with_a_connection(world, |connection| {
             // Not seen by file_receive: a ring of the receiver that the owner also holds.
@@ -336,7 +336,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A73, A155
+    // Threat model: A72, A155
     fn io_uring_tells_the_owner_only_what_waits(world) {
         let ask = |socket| Ring::new(0).unwrap().submit(COMMAND, socket, &mut [], 0);
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -355,7 +355,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A74
+    // Threat model: A72
     fn io_uring_accepts_for_the_owner_only(world) {
         let before = world.count(Reason::Accept);
         let (listener, _client) = served(world);
@@ -369,7 +369,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::Accept) - before, 2);
     }
 
-    // Threat model: A74
+    // Threat model: A72
     fn only_the_owner_accepts(world) {
         let before = world.count(Reason::Accept);
         let (listener, _client) = served(world);
@@ -379,7 +379,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::Accept) - before, 2);
     }
 
-    // Threat model: A74
+    // Threat model: A72
     fn a_listener_is_held_by_root_and_used_by_nobody_else(world) {
         let before = world.count(Reason::Listener);
         let (listener, _client) = served(world);

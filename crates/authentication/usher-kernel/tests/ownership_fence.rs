@@ -103,7 +103,7 @@ fn exec_by_a_thread(script: &str) {
 }
 
 ownership_tests! {
-    // Threat model: A98
+    // Threat model: A97
     fn a_service_becomes_the_granted_user_once(world) {
         let before_capability = world.count(Reason::Capability);
         let mut service = process(|line| {
@@ -183,7 +183,7 @@ ownership_tests! {
         service.done();
     }
 
-    // Threat model: A98
+    // Threat model: A97
     fn what_was_not_granted_is_refused_and_uses_nothing_up(world) {
         let before_other_groups = world.count(Reason::IdentityOtherGroups);
         let before_other_group = world.count(Reason::IdentityOtherGroup);
@@ -207,7 +207,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentityOtherUser) - before_other_user, 4);
     }
 
-    // Threat model: A98
+    // Threat model: A97
     fn groups_come_before_the_user(world) {
         let before_order = world.count(Reason::IdentityOrder);
         with_a_grant(world, || {
@@ -220,6 +220,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentityOrder) - before_order, 2);
     }
 
+    // Threat model: A97
     fn all_128_groups_are_compared(world) {
         let groups: Vec<u32> = (70_000..70_128).collect();
         let identity = Identity { groups: groups.clone(), ..alice() };
@@ -240,7 +241,7 @@ ownership_tests! {
         service.done();
     }
 
-    // Threat model: A98
+    // Threat model: A97
     fn the_file_system_id_alone_does_not_change(world) {
         let before_other_user = world.count(Reason::IdentityOtherUser);
         with_a_grant(world, || {
@@ -358,7 +359,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A111
+    // Threat model: A110
     fn programs_that_give_privileges_give_none(world) {
         let before_execution = world.count(Reason::Execution);
         let plain = program("plain", 0o755);
@@ -398,7 +399,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A112
+    // Threat model: A110
     fn io_uring_gives_no_former_credentials_back(world) {
         let before_io_uring_credentials = world.count(Reason::IoUringCredentials);
         // A process that has used a ring itself does not settle, so this one is inherited.
@@ -427,7 +428,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A112
+    // Threat model: A110
     fn a_service_makes_no_io_uring_thread(world) {
         let before_io_uring_credentials = world.count(Reason::IoUringCredentials);
         in_child(|| {

@@ -296,7 +296,7 @@ fn use_of(listener: &std::net::TcpListener) -> Vec<(&'static str, io::Result<()>
     ]
 }
 
-// Threat model: A118
+// Threat model: A117
 #[test]
 fn only_owner_and_keeper_may_set_a_listeners_options() {
     let name = "only_owner_and_keeper_may_set_a_listeners_options";

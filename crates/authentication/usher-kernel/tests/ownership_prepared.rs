@@ -75,7 +75,7 @@ fn allow_tracing() {
 }
 
 ownership_tests! {
-    // Threat model: A106
+    // Threat model: A105
     fn a_process_with_a_seccomp_listener_does_not_settle(world) {
         let before = world.count(Reason::IdentityWatchedCalls);
         with_a_grant(world, || {
@@ -97,7 +97,7 @@ ownership_tests! {
         assert_eq!(world.count(Reason::IdentityWatchedCalls) - before, 3);
     }
 
-    // Threat model: A106
+    // Threat model: A105
     fn a_listener_made_between_the_steps_is_seen_at_the_last_one(world) {
         with_a_grant(world, || {
             setgroups(&MORE_GROUPS).unwrap();
@@ -109,7 +109,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A106
+    // Threat model: A105
     fn filters_without_a_listener_settle(world) {
         with_a_grant(world, || {
             for _ in 0..40 {
@@ -121,7 +121,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A106
+    // Threat model: A105
     fn a_sampled_process_does_not_settle(world) {
         let before = world.count(Reason::PerformanceEvents);
         let mut service = process(|line| {
@@ -168,7 +168,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A106
+    // Threat model: A105
     fn a_process_with_an_io_uring_does_not_settle(world) {
         let before = world.count(Reason::IdentityPinnedMemory);
         with_a_grant(world, || {
@@ -184,7 +184,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A106
+    // Threat model: A105
     fn a_buffer_registered_with_anothers_ring_does_not_settle(world) {
         let before = world.count(Reason::IdentityPinnedMemory);
         let anothers = Ring::new(0).unwrap();

@@ -356,6 +356,7 @@ tests! {
         listener.accept().unwrap();
     }
 
+    // Threat model: P52
     fn demands_outlive_the_process_and_end_with_the_policy(world) {
         let Some(protected) = open(world) else { return };
         let wire = Wire::laid();

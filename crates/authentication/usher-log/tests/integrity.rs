@@ -342,6 +342,7 @@ fn keys_and_origins_have_one_spelling() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
+    // Threat model: A144
     #[test]
     fn a_rewritten_log_contradicts_a_kept_checkpoint(
         kept in 1..9_u64,

@@ -271,6 +271,7 @@ mod tests {
         seen
     }
 
+    // Threat model: M119
     #[test]
     fn a_walk_visits_each_file_once_and_follows_no_link() {
         let folder = tree();

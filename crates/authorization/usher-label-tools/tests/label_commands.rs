@@ -106,6 +106,7 @@ fn setfmac_sets_what_getfmac_prints() {
     }
 }
 
+// Threat model: M92
 #[test]
 fn only_a_process_with_the_privilege_sets_labels() {
     let tree = Tree::on(Path::new("/dev/shm"));

@@ -118,6 +118,7 @@ proptest! {
         }
     }
 
+    // Threat model: M128
     #[test]
     fn any_bytes_are_a_label_or_a_mistake(bytes in vec(any::<u8>(), 0..1100)) {
         if let Err(error) = Label::from_attribute(&bytes) {
@@ -138,6 +139,7 @@ proptest! {
         prop_assert_eq!(merged.with(&partial).unwrap(), merged);
     }
 
+    // Threat model: M128
     #[test]
     fn any_text_is_a_mac_conf_or_mistakes(
         text in nearly(&["default_labels", "default_file_labels", " ", "\t", "file", "?biba", ",", "mls", "\n", "#"])

@@ -242,6 +242,7 @@ proptest! {
     }
 }
 
+// Threat model: M20
 #[test]
 fn any_order_of_modules_chooses_the_same_error() {
     let order = [

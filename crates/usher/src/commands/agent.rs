@@ -341,7 +341,7 @@ mod tests {
         }
     }
 
-    // Threat model: A60
+    // Threat model: A59
     #[test]
     fn the_agent_gets_only_statements_of_this_user_and_host() {
         // No agent listens there: asking it is another error.

@@ -418,7 +418,7 @@ mod tests {
         assert!(scene.persister.counts().unlabelled >= 1);
     }
 
-    // Threat model: M117
+    // Threat model: M115
     #[test]
     fn a_label_that_is_there_is_left_alone() {
         let mut scene = Scene::new(|folder| {
@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(scene.label("file").as_deref(), Some("biba/low"));
     }
 
-    // Threat model: M120
+    // Threat model: M115
     #[test]
     fn a_label_that_could_not_be_written_is_tried_again() {
         let mut scene = Scene::new(|_| {});

@@ -139,6 +139,7 @@ mod tests {
         (found, unreachable)
     }
 
+    // Threat model: M119
     #[test]
     fn a_walk_finds_each_file_and_follows_no_link() {
         let folder = tempfile::tempdir().unwrap();

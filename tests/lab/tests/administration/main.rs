@@ -67,6 +67,7 @@ fn a_disabled_user_is_cut_at_once_and_another_is_not() -> Outcome {
     lives(&mut connect(&mail, "alice")?)
 }
 
+// Threat model: A149
 #[test]
 fn a_policy_with_a_mistake_changes_nothing() -> Outcome {
     let mail = Lab::mail()?;
@@ -443,6 +444,7 @@ fn a_user_without_the_key_is_cut_and_another_is_not() -> Outcome {
     Ok(())
 }
 
+// Threat model: A129
 #[test]
 fn a_second_daemon_of_a_role_is_refused() -> Outcome {
     let mail = Lab::mail()?;

@@ -51,7 +51,7 @@ fn connection_of(mail: &Mail, user: &str) -> Result<String> {
     Ok(packet.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-// Threat model: A77
+// Threat model: A76
 #[test]
 fn a_connection_is_told_of_to_its_user_and_root_only() -> Result {
     let Some(mail) = fenced()? else {
@@ -210,7 +210,7 @@ tell(again[1].what)",
     says(&mut flood, &["attached"])
 }
 
-// Threat model: A103
+// Threat model: A102
 #[test]
 fn only_a_child_with_its_own_memory_becomes_a_user() -> Result {
     let Some(mail) = fenced()? else {

@@ -20,7 +20,7 @@ fn plainly(mail: &Mail) -> Result<Running> {
         .spawn()?)
 }
 
-// Threat model: A3
+// Threat model: A1
 #[test]
 fn a_forged_syn_is_reset_only_at_a_services_port() -> Result {
     let mail = shared()?;
@@ -42,7 +42,7 @@ fn a_forged_syn_is_reset_only_at_a_services_port() -> Result {
     reads_mail(&mail, "alice")
 }
 
-// Threat model: A3
+// Threat model: A1
 #[test]
 fn a_forged_ack_opens_nothing() -> Result {
     let mail = shared()?;

@@ -131,7 +131,7 @@ fn bpftool_shows_root_its_own_maps_and_none_of_ushers() -> Result {
     Ok(())
 }
 
-// Threat model: A123
+// Threat model: A122
 #[test]
 fn root_does_not_touch_the_pins_and_touches_others() -> Result {
     let Some(mail) = fenced()? else {
@@ -230,7 +230,7 @@ fn root_does_not_touch_what_the_protector_has_in_force() -> Result {
     Ok(())
 }
 
-// Threat model: A125
+// Threat model: A122
 #[test]
 fn root_can_trace_other_processes_but_no_daemon() -> Result {
     let Some(mail) = fenced()? else {
@@ -375,7 +375,7 @@ fn a_program_at_usherds_path_in_another_root_touches_nothing() -> Result {
     Ok(())
 }
 
-// Threat model: A118
+// Threat model: A117
 #[test]
 fn root_sets_no_filter_on_a_users_listener_and_does_on_its_own() -> Result {
     let Some(mail) = fenced()? else {

@@ -73,7 +73,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
-// Threat model: A100
+// Threat model: A99
 #[test]
 fn a_reservation_ends_with_its_maker() -> Result {
     let Some(mail) = fenced()? else {
@@ -95,7 +95,7 @@ tell(claim(reservation)[1].what)",
     served_honestly(&mut alice, "alice")
 }
 
-// Threat model: A100
+// Threat model: A99
 #[test]
 fn a_reservation_is_used_once() -> Result {
     let Some(mail) = fenced()? else {
@@ -232,7 +232,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
-// Threat model: A98
+// Threat model: A97
 #[test]
 fn a_grant_is_for_exactly_what_it_says() -> Result {
     let Some(mail) = fenced()? else {
@@ -459,7 +459,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
-// Threat model: A106
+// Threat model: A105
 #[test]
 fn a_process_prepared_by_the_service_becomes_no_user() -> Result {
     let Some(mail) = fenced()? else {

@@ -7,7 +7,7 @@ use usher_lab::Role;
 use usher_lab::hostile::{Port, id_of, random};
 use usher_proto::{Announcement, ChainElement, Refusal, SessionId};
 
-// Threat model: A12, A31
+// Threat model: A12
 #[test]
 fn a_wrong_element_is_refused_and_the_right_one_still_counts() -> Result {
     let attack = Attack::new()?;

@@ -89,7 +89,7 @@ fn a_refusal_has_its_reason_and_ends_with_a_change_of_policy() -> Result {
     Ok(())
 }
 
-// Threat model: A29
+// Threat model: A28
 #[test]
 fn an_authenticator_opens_one_session_once() -> Result {
     let mut attack = Attack::new()?;

@@ -4,7 +4,7 @@ use crate::attack::{Attack, IMAP, Result};
 use usher_lab::hostile::{Asked, Identity, fresh_user_key, now, sign_bytes};
 use usher_proto::{Authenticator, ClientBody, MAX_CHAIN_LENGTH, NAMESPACE, Refusal};
 
-// Threat model: A29
+// Threat model: A28, A147
 #[test]
 fn a_wrong_statement_or_signature_has_its_own_refusal() -> Result {
     let attack = Attack::new()?;

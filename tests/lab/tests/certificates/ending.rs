@@ -72,6 +72,7 @@ fn a_revocation_ends_exactly_the_sessions_it_concerns() -> Result {
     lives(&mut connect(&mail, "bob")?)
 }
 
+// Threat model: A22, A24
 #[test]
 fn an_authoritys_sessions_end_with_the_trust_in_it() -> Result {
     let mut mail = certified()?;

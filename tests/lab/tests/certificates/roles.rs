@@ -120,6 +120,7 @@ fn a_principal_admits_holders_of_trusted_certificates() -> Result {
     lives(&mut carol)
 }
 
+// Threat model: A23
 #[test]
 fn a_principals_user_goes_with_the_policy_or_the_authority() -> Result {
     let mut mail = on_duty()?;

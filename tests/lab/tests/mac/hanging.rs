@@ -40,6 +40,7 @@ fn wait(host: &Host, is_said: bool) -> Outcome {
 }
 
 /// Shows it on a host where files below /srv/labelled have labels by `mls` and `te`.
+// Threat model: M103, M121
 pub fn file_systems_that_hang_delay_no_others(host: &Host, te: &str) -> Outcome {
     let policy = |more: &str| {
         let named = "multilabel \"/srv/labelled\", \"/srv/alice/data\"";

@@ -253,7 +253,7 @@ fn workers(host: &Host) -> Outcome {
     })
 }
 
-// Threat model: M57, M58, M59, M60, M62
+// Threat model: M57, M58, M60, M62
 #[test]
 fn sessions_have_the_label_of_their_user() -> Outcome {
     let Some((_lab, host)) = host_with_modules()? else {

@@ -308,6 +308,7 @@ fn modules_decide_by_the_policy_whoever_dies() -> Outcome {
     Ok(())
 }
 
+// Threat model: M126
 #[test]
 fn a_multilabel_file_system_must_be_mounted() -> Outcome {
     let Some((_lab, host)) = host_with_modules()? else {

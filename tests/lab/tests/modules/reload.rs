@@ -5,7 +5,7 @@ use usher_lab::{Lab, Role};
 
 use super::*;
 
-// Threat model: M16, M17
+// Threat model: M15, M16
 #[test]
 fn a_module_from_a_file_is_loaded_again_and_says_if_it_changed() -> Outcome {
     let lab = Lab::new()?;

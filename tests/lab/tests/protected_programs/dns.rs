@@ -75,6 +75,7 @@ fn datagrams<'a>(packets: &'a [Packet], server: &Host, client: &Host) -> Vec<&'a
 
 /// The first question and the first answer are protected already, whether the client connects its
 /// socket or not.
+// Threat model: P80
 #[test]
 fn dns_is_encrypted_from_the_first_datagram() -> Outcome {
     with_hosts(|hosts| {

@@ -205,6 +205,7 @@ fn run_sessions(hosts: &Hosts, data_sa: Sa) -> Result<Vec<Packet>, Box<dyn Error
 }
 
 /// Figure 9, "secure": everything is encrypted, from the first SYN to the last ACK.
+// Threat model: P80
 #[test]
 fn ftp_under_the_secure_policy_is_encrypted() -> Outcome {
     with_hosts(|hosts| {
@@ -220,6 +221,7 @@ fn ftp_under_the_secure_policy_is_encrypted() -> Outcome {
 /// A copy is another program: plaintext gets its answers. The protected host's clients are governed,
 /// so their connections to it are protected by the mark of the SYN alone, and so is the reset of a
 /// closed port.
+// Threat model: P38
 fn a_copy_of_the_server_is_left_alone(hosts: &Hosts) -> Outcome {
     let world = &hosts.world;
     let server = &world.server;
@@ -286,6 +288,7 @@ fn ftp_under_an_optional_policy_serves_both() -> Outcome {
 
 /// A changed letter of the file passes TCP's checksum, so the trusted host takes it for the file; the
 /// protected host refuses it, and gets the file once nothing is changed any more.
+// Threat model: P80
 fn changed_data_is_refused(hosts: &Hosts) -> Outcome {
     let world = &hosts.world;
     let address: IpAddr = world.server.ipv4().into();

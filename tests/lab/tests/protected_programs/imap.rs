@@ -65,6 +65,7 @@ fn deliver(server: &Host) -> Result<(), Box<dyn Error>> {
 }
 
 /// Mandatory encryption for the password and the mail of unmodified programs.
+// Threat model: P80
 #[test]
 fn imap_is_encrypted_from_handshake_to_close() -> Outcome {
     with_hosts(|hosts| {

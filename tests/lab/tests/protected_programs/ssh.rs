@@ -46,6 +46,7 @@ fn sessions(client: &Host, server: &str) -> Result<usize, Box<dyn Error>> {
 }
 
 /// Figure 7: authenticated in this network, as it was elsewhere.
+// Threat model: P80
 #[test]
 fn openssh_is_authenticated_from_handshake_to_close() -> Outcome {
     with_hosts(|hosts| {

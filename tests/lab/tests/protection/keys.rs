@@ -177,6 +177,7 @@ fn an_ike_key_is_replaced_under_traffic() -> Outcome {
 }
 
 /// Twice within seconds: what was negotiated lately is negotiated again as well.
+// Threat model: P67
 #[test]
 fn flushed_sas_are_negotiated_again() -> Outcome {
     if !can_protect() {

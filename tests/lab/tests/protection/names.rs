@@ -65,7 +65,7 @@ fn stands_for(host: &Host, addresses: &[Ipv4Addr]) -> Outcome {
 }
 
 /// A client that may reach everybody but the machine of a name, and two web servers.
-// Threat model: P56, P57
+// Threat model: P56
 #[test]
 fn a_name_follows_its_answers_and_keeps_the_last() -> Outcome {
     let world = World::new()?;

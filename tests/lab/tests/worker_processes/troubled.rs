@@ -385,6 +385,7 @@ fn a_setgid_program_gains_its_group_where_policy_permits() -> Outcome {
     Ok(())
 }
 
+// Threat model: A83
 #[test]
 fn a_worker_that_does_not_begin_in_time_is_ended_and_shown() -> Outcome {
     let mail = mail()?;

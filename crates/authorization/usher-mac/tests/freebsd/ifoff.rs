@@ -165,7 +165,7 @@ const POINTS: [EntryPoint; 9] = [
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(800))]
 
-    // Threat model: M33, M34
+    // Threat model: M33
     #[test]
     fn ifoff_decides_as_its_model(
         settings in settings(),

@@ -168,7 +168,7 @@ fn captures(interface: &str) -> bool {
     output.status.success()
 }
 
-// Threat model: M33, M34, M36
+// Threat model: M33, M36
 #[test]
 fn by_a_silent_interface_no_packet_enters_or_leaves() {
     let Some(mut world) = World::new("ifoff", 78) else {

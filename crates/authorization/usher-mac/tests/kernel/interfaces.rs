@@ -91,7 +91,7 @@ fn results(acts: &[String]) -> String {
     result
 }
 
-// Threat model: M82, M83, M84, M86, M88, M91
+// Threat model: M82, M83, M86, M91
 #[test]
 fn a_packet_has_the_label_of_the_interface_by_which_it_came() {
     let Some(mut world) = World::new("interfaces", 36) else {

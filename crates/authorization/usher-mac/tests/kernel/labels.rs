@@ -163,7 +163,7 @@ fn a_module_decides_the_label_of_a_program() {
     assert_eq!(results, ["after_exec EACCES", "after_exec ok"]);
 }
 
-// Threat model: M51, M52
+// Threat model: M51
 #[test]
 fn a_traced_process_gets_no_other_label() {
     let Some(labels) = Labels::new("traced", 36) else {
@@ -255,7 +255,7 @@ fn a_module_is_called_by_its_name() {
     );
 }
 
-// Threat model: M96
+// Threat model: M94
 #[test]
 fn a_new_file_has_the_label_of_its_process() {
     let Some(labels) = Labels::new("new", 27) else {

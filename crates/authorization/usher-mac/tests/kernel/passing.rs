@@ -158,7 +158,7 @@ fn sockets_of_undecided_families_take_a_permission() {
     expect(&[(makes("biba/high", "40:1"), "EACCES")]);
 }
 
-// Threat model: M53
+// Threat model: M51
 #[test]
 fn a_process_with_a_ring_keeps_its_label() {
     let Some(mut world) = World::new("rings", 85) else {

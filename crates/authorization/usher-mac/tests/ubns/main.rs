@@ -79,6 +79,7 @@ fn asked(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(900))]
 
+    // Threat model: M22
     #[test]
     fn ubns_decides_as_its_model(services in services(), case in case()) {
         let by_name = services.iter().map(|service| (service.name.as_str(), service));

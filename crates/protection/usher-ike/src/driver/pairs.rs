@@ -283,7 +283,7 @@ mod tests {
 
     pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-    // Threat model: P62
+    // Threat model: P61
     #[test]
     fn acquires_do_not_keep_the_waits_short() {
         let began = Instant::now();

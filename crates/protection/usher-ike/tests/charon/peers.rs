@@ -129,6 +129,7 @@ fn a_peer_of_another_key_is_refused() {
 }
 
 /// While a host replaces its key, its peers accept two.
+// Threat model: P74
 #[test]
 fn either_of_two_keys_is_accepted_and_no_third() {
     in_a_runtime(async {

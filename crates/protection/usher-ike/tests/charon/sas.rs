@@ -177,7 +177,7 @@ guest_test! {
         });
     }
 
-    // Threat model: P79
+    // Threat model: P70
     fn ah_is_negotiated_beside_esp() {
         let classes = [AUTHENTICATION, AH];
         let (world, ikes, marks) = pair(&classes);
@@ -342,6 +342,7 @@ guest_test! {
         });
     }
 
+    // Threat model: P77
     fn rekeying_under_load_loses_nothing() {
         let (world, _ikes, marks) = pair(&[ENCRYPTION]);
         let address = world.hosts[1].addresses[0];

@@ -302,6 +302,7 @@ async fn all_connections_of_many_peers_are_taken_away() {
 }
 
 /// charon may refuse the next key for ever.
+// Threat model: P74
 #[tokio::test]
 async fn a_refused_key_keeps_nothing_that_was_revoked() {
     for revokes in [true, false] {

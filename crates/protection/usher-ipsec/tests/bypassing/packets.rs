@@ -208,6 +208,7 @@ s.send(b'b')");
         assert_eq!(arrives("another program's SYN", &mut peer), "{6: 1}");
     }
 
+    // Threat model: P71
     fn a_host_reaches_itself_without_protection(world) {
         let mut ipsec = open(world);
         let all = |to: To| tables(&[(GOVERNED, vec![("0.0.0.0/0", to.clone()), ("::/0", to)])]);

@@ -246,6 +246,7 @@ while time.time() < until:
         assert!(arrived[1].contains(&ENCRYPTED[0]), "{arrived:?}");
     }
 
+    // Threat model: P4
     fn plaintext_is_dropped_and_others_are_not_touched(world) {
         let Some(mut hosts) = hosts(world) else { return };
         let (mut other, mut peer) = (Actor::other(), Actor::peer());
@@ -296,6 +297,7 @@ while time.time() < until:
         hosts.expect(AUTHENTICATED, "both ways, from the SYN on");
     }
 
+    // Threat model: P70
     fn another_class_is_dropped(world) {
         let Some(mut hosts) = hosts(world) else { return };
         // B's policy: everything is only authenticated. A demands encryption at port 21.

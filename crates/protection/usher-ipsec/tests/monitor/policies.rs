@@ -77,6 +77,7 @@ tests! {
         assert_eq!(peer.run("u.settimeout(60); r = u.recv(1)"), "b'x'");
     }
 
+    // Threat model: P51
     fn a_policy_that_is_not_complete_changes_nothing(world) {
         let mut settings = settings(world);
         settings.pins = Some("/mnt/bpf/ipsec".into());
@@ -149,6 +150,7 @@ tests! {
         assert_eq!(peer.errno(connect), 0);
     }
 
+    // Threat model: P50
     fn what_is_pinned_outlives_the_process(world) {
         let mut settings = settings(world);
         settings.pins = Some("/mnt/bpf/ipsec".into());

@@ -94,6 +94,7 @@ fn unable_to_change_the_spd<T: Send>(act: impl FnOnce() -> T + Send) -> T {
 }
 
 tests! {
+    // Threat model: P50
     fn an_end_that_breaks_off_lets_nothing_pass(world) {
         let pins = PathBuf::from("/mnt/bpf/ipsec");
         let settings = Settings { pins: Some(pins.clone()), ..settings(world) };
@@ -123,7 +124,7 @@ tests! {
         }
     }
 
-    // Threat model: P79
+    // Threat model: P70
     fn a_class_of_ah_has_templates_of_ah(world) {
         const AH: Class = Class::new(Kind::Authentication, Profile::Ah);
         let mut ipsec = open(world);

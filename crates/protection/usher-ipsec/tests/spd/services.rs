@@ -57,6 +57,7 @@ fn connect(near: &mut Actor, far: &mut Actor, to: [&str; 2], port: u16) {
 }
 
 tests! {
+    // Threat model: P13
     fn programs_of_services_that_somebody_detached_are_put_back(world) {
         if let Err(reason) = Ipsec::probe_services() {
             println!("skipped: {reason}");
@@ -149,6 +150,7 @@ tests! {
         }
     }
 
+    // Threat model: P53
     fn an_application_block_decides_before_its_destination(world) {
         let Some(mut ipsec) = open_with_services(world) else { return };
         let mut at_b = Actor::peer();

@@ -211,7 +211,7 @@ tests! {
     }
 
     /// A list for all entries in one network would make each change slower than the one before.
-    // Threat model: P66
+    // Threat model: P64
     fn the_kernel_hashes_the_entries_of_peers(world) {
         const USUAL: &str = "SPD IPv4 thresholds: local 32 remote 32";
         const OURS: &str = "SPD IPv4 thresholds: local 0 remote 32";

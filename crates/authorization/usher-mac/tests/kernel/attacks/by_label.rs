@@ -69,7 +69,7 @@ fn program(root: &mut Actor, path: PathBuf, label: &str) -> PathBuf {
     copy("/bin/true", root, path, label)
 }
 
-// Threat model: M45, M46, M47, M48, M49, M93, M94, M95, M105, M106, M107, M109
+// Threat model: M45, M46, M93, M94, M95, M105, M106, M107
 pub(super) fn no_way_to_a_labelled_file_evades_its_label(labels: &mut Labels) {
     let user = labels.world.user;
     let mut roots = [Actor::labelled(0, "closed"), Actor::start(0)];

@@ -5,7 +5,7 @@ use crate::*;
 
 use super::Actor;
 
-// Threat model: M8, M44
+// Threat model: M7, M43
 pub(super) fn nothing_of_a_module_is_left_when_it_comes_again(labels: &mut Labels) {
     let closed = labels.file("left", "closed");
     let program = labels.file("left_program", "plain");
