@@ -3,7 +3,7 @@
 //!
 //!     cargo run --release -p usher-analysis --example scale [HOSTS [SERVICES [USERS]]]
 //!
-//! SERVICES are a host's own. For the figures see docs/performance.md.
+//! SERVICES are a host's own. For the figures see docs/analysis.md.
 
 use std::fmt::Write;
 use std::time::Instant;

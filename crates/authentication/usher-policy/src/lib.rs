@@ -17,7 +17,8 @@
 //! over all sources and builds the [`Policy`]. A `Policy` from [`parse`] is complete: every name in
 //! it is defined, as far as this crate can know. decide.rs decides whether it permits something.
 //!
-//! No I/O and no clock: the caller reads the files. docs/policy.md, users.md and services.md describe the language.
+//! No I/O and no clock: the caller reads the files. docs/policy.md, users.md and services.md describe
+//! the language.
 //!
 //! Room: touches nothing outside its arguments. The daemons, the command line and the analysis use
 //! it; only decide.rs permits anything.
