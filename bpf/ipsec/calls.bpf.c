@@ -183,7 +183,7 @@ AT_USE("socket_sendmsg", sends)
 
 /* Hook: socket_recvmsg, because recv, read, readv, recvmmsg and io_uring pass it. splice passes
  * file_permission only, at which a program would cost each read and write of the host more than
- * this is worth (threat model: P33). Kernel 2.6. */
+ * this is worth (threat model: P32). Kernel 2.6. */
 AT_USE("socket_recvmsg", receives)
 
 /* Hooks: these three come before the hooks of the control group, which also find the socket but
