@@ -202,7 +202,7 @@ fn what_waits_in_a_queue_survives_the_keeper_and_the_worker() -> Outcome {
     Ok(())
 }
 
-// Threat model: A4
+// Threat model: A1
 #[test]
 fn no_death_at_any_instant_drops_or_admits_a_connection() -> Outcome {
     let mut mail = mail_with_echo()?;

@@ -1,7 +1,7 @@
 //! Full tables: further entries are refused with their own reason, existing ones continue, and there is
 //! room again when one has ended.
 //!
-//! Threat model: A148
+//! Threat model: A147
 #![forbid(unsafe_code)]
 
 mod attack;

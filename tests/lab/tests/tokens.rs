@@ -60,7 +60,7 @@ fn after_the_first_connection_nothing_is_announced() -> Result {
     Ok(())
 }
 
-// Threat model: A55
+// Threat model: A44
 #[test]
 fn two_users_of_one_host_are_told_apart() -> Result {
     let mail = topology()?;

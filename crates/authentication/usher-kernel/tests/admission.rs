@@ -67,7 +67,7 @@ tests! {
         accept(&alice);
     }
 
-    // Threat model: A2
+    // Threat model: A1
     fn the_listener_itself_cannot_be_addressed(world) {
         let (_admission, alice, _bob) = world.serve();
         let own = listener::address(SERVICE, ALICE, 0);
@@ -104,7 +104,7 @@ tests! {
         listener::create(SERVICE, ALICE, 144, 16).unwrap();
     }
 
-    // Threat model: A2
+    // Threat model: A1
     fn a_listener_without_admission_is_out_of_reach(world) {
         // The programs are not loaded at all, as if they had been detached.
         let queue = listener::create(SERVICE, ALICE, PORT, 16).unwrap();

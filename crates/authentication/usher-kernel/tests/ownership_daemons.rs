@@ -43,7 +43,7 @@ fn a_daemon_with_own_mounts_is_not_traced_and_owns_nothing() {
     });
 }
 
-// Threat model: A122
+// Threat model: A117
 #[test]
 fn a_traced_program_is_no_daemon() {
     process_of_its_own("a_traced_program_is_no_daemon", |pins| {

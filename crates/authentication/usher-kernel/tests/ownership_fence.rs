@@ -275,7 +275,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A108
+    // Threat model: A101
     fn a_grant_is_not_inherited_and_settling_is(world) {
         with_a_grant(world, || {
             in_child(|| expect_refused(become_alice()));
@@ -289,7 +289,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A108
+    // Threat model: A101
     fn settling_outlives_exec(world) {
         with_a_grant(world, || {
             become_alice().unwrap();
@@ -302,7 +302,7 @@ ownership_tests! {
         });
     }
 
-    // Threat model: A108
+    // Threat model: A101
     fn settling_outlives_exec_by_a_thread(world) {
         // The shell succeeds if the change in it fails.
         let script = format!("! setpriv --reuid={BOB} true 2>/dev/null");

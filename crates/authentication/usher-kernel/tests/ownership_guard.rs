@@ -29,7 +29,7 @@ fn the_probe_finds_that_the_programs_load() {
     }
 }
 
-// Threat model: A122
+// Threat model: A117
 #[test]
 fn what_is_guarded_is_the_daemons_alone() {
     process_of_its_own("what_is_guarded_is_the_daemons_alone", |pins| {

@@ -1,6 +1,6 @@
 //! The SYNs that carry a token, and the tokens in them.
 //!
-//! Threat model: A55
+//! Threat model: A44
 
 #[macro_use]
 mod world;

@@ -285,7 +285,7 @@ tests! {
         }
     }
 
-    // Threat model: A55
+    // Threat model: A44
     fn a_user_namespace_makes_nobody_else(world) {
         let tickets = open(world);
         let server = Server::new();
@@ -432,7 +432,7 @@ tests! {
         assert_eq!(counted(&tickets), all);
     }
 
-    // Threat model: A55
+    // Threat model: A44
     fn a_draw_never_returns_another_users_token(world) {
         // The tables are so small that memory passes from one user's ticket to the other's at once.
         let tickets = Tickets::open(&world.cgroup, None, &Limits { tickets: 2, blocks: 4, ..Limits::default() }).unwrap();

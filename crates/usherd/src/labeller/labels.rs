@@ -299,7 +299,7 @@ fn too_deep(directories: u64) -> Option<String> {
 mod tests {
     use super::*;
 
-    // Threat model: M99
+    // Threat model: M97
     #[test]
     fn files_are_looked_at_when_modules_change_or_labels_lack() {
         let begin = Instant::now();

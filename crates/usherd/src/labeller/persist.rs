@@ -477,7 +477,7 @@ mod tests {
         assert_eq!(scene.persister.retry(), None);
     }
 
-    // Threat model: M98
+    // Threat model: M97
     #[test]
     fn all_files_are_looked_at_again_when_asked_for() {
         let mut scene = Scene::new(|_| {});

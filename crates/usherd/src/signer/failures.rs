@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    // Threat model: A38
+    // Threat model: A37
     #[tokio::test(start_paused = true)]
     async fn a_question_waits_for_its_own_connections_report() {
         let failures = Failures::default();
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(failures.of(&asked).await, None);
     }
 
-    // Threat model: A38
+    // Threat model: A37
     #[tokio::test]
     async fn one_users_failures_leave_others_known() {
         let failures = Failures::default();

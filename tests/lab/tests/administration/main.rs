@@ -67,7 +67,7 @@ fn a_disabled_user_is_cut_at_once_and_another_is_not() -> Outcome {
     lives(&mut connect(&mail, "alice")?)
 }
 
-// Threat model: A149
+// Threat model: A147
 #[test]
 fn a_policy_with_a_mistake_changes_nothing() -> Outcome {
     let mail = Lab::mail()?;

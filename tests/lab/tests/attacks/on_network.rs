@@ -76,7 +76,7 @@ fn a_user_opens_no_socket_that_forges_packets_and_root_does() -> Result {
     Ok(())
 }
 
-// Threat model: A2
+// Threat model: A1
 #[test]
 fn the_queues_behind_a_service_cannot_be_connected_to() -> Result {
     let mail = shared()?;
@@ -180,7 +180,7 @@ hear()"
     Ok(())
 }
 
-// Threat model: A131
+// Threat model: A129
 #[test]
 fn a_foreign_listener_at_a_services_port_gets_nothing() -> Result {
     let mail = shared()?;

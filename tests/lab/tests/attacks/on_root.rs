@@ -95,7 +95,7 @@ tell(refused[0])"
     Ok(root.read_past("\n", PATIENCE)?.trim_end().to_owned())
 }
 
-// Threat model: A122
+// Threat model: A117
 #[test]
 fn bpftool_shows_root_its_own_maps_and_none_of_ushers() -> Result {
     let Some(mail) = fenced()? else {
@@ -131,7 +131,7 @@ fn bpftool_shows_root_its_own_maps_and_none_of_ushers() -> Result {
     Ok(())
 }
 
-// Threat model: A122
+// Threat model: A117
 #[test]
 fn root_does_not_touch_the_pins_and_touches_others() -> Result {
     let Some(mail) = fenced()? else {
@@ -230,7 +230,7 @@ fn root_does_not_touch_what_the_protector_has_in_force() -> Result {
     Ok(())
 }
 
-// Threat model: A122
+// Threat model: A117
 #[test]
 fn root_can_trace_other_processes_but_no_daemon() -> Result {
     let Some(mail) = fenced()? else {

@@ -312,7 +312,7 @@ in_child(lambda: serve(settle(another[1])[1]))",
     served_as(&mut bob, BOB.mailhost_uid)
 }
 
-// Threat model: A108
+// Threat model: A101
 #[test]
 fn a_program_executed_after_settling_is_still_the_user() -> Result {
     let Some(mail) = fenced()? else {
@@ -433,7 +433,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     served_as(&mut bob, BOB.mailhost_uid)
 }
 
-// Threat model: A104
+// Threat model: A101
 #[test]
 fn a_child_forked_before_settling_must_become_the_user_or_die() -> Result {
     let Some(mail) = fenced()? else {

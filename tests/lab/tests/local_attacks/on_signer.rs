@@ -157,7 +157,7 @@ for family in socket.AF_INET, socket.AF_INET6:
     Ok(())
 }
 
-// Threat model: A39, A136
+// Threat model: A37, A136
 #[test]
 fn nobody_but_the_proxy_speaks_on_behalf_of_others() -> Result {
     let mail = Lab::mail()?;
@@ -191,7 +191,7 @@ tell(reply)
     alice_reads(&mail)
 }
 
-// Threat model: A54
+// Threat model: A46
 #[test]
 fn a_user_who_floods_the_signer_keeps_himself_waiting_only() -> Result {
     let mail = Lab::mail()?;
@@ -237,7 +237,7 @@ tell("after", reply)
     Ok(())
 }
 
-// Threat model: A54
+// Threat model: A46
 #[test]
 fn a_descriptor_that_takes_long_to_close_keeps_nobody_waiting() -> Result {
     let mail = Lab::mail()?;

@@ -22,7 +22,7 @@ fn wait(host: &Host, waits: bool) -> Outcome {
     })
 }
 
-// Threat model: M124, M125
+// Threat model: M124
 #[test]
 fn rules_follow_the_path_of_a_file_system() -> Outcome {
     let Some((_lab, host)) = host_with_modules()? else {

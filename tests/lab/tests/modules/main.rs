@@ -129,7 +129,7 @@ fn opens(host: &Host, label: &str, file: &str) -> Result<bool, Box<dyn std::erro
     Ok(output.status.success())
 }
 
-// Threat model: M98
+// Threat model: M97
 #[test]
 fn a_module_from_a_file_decides_by_labels() -> Outcome {
     let lab = Lab::new()?;

@@ -5,7 +5,7 @@ use super::*;
 /// A process that may lower itself.
 const TEN: &str = "biba/10(low-10)";
 
-// Threat model: M26, M27
+// Threat model: M26
 #[test]
 fn information_flows_between_levels_one_way() {
     let Some(mut world) = World::new("levels", 81) else {

@@ -23,7 +23,7 @@ pub(super) const OBJECTS: [&str; 16] = [
     "file_system",
 ];
 
-// Threat model: M68, M69, M72, M77, M78
+// Threat model: M68, M69, M72, M77
 #[test]
 fn an_object_has_the_label_under_which_it_was_made() {
     let Some(mut world) = World::new("objects", 35) else {

@@ -57,7 +57,7 @@ fn a_process_in_a_partition_reaches_its_own_only() {
     ]);
 }
 
-// Threat model: M32
+// Threat model: M31
 #[test]
 fn nothing_leads_out_of_a_partition() {
     let Some(mut world) = World::new("partition_left", 73) else {

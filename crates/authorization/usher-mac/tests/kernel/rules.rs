@@ -44,7 +44,7 @@ fn a_rule_refuses_one_user_and_permits_the_twin() {
     assert_eq!(refusals(EntryPoint::InodeGetattr), 1, "{loaded:?}");
 }
 
-// Threat model: M2
+// Threat model: M1
 #[test]
 fn names_of_a_refused_file_are_not_changed() {
     let Some(mut world) = World::new("names", 1) else {
@@ -94,7 +94,7 @@ fn names_of_a_refused_file_are_not_changed() {
     }
 }
 
-// Threat model: M6
+// Threat model: M3
 #[test]
 fn an_owner_changes_attributes_only_with_the_right() {
     let Some(mut world) = World::new("attributes", 2) else {

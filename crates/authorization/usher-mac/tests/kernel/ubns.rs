@@ -27,7 +27,7 @@ fn services(account: u32, shared: u32) -> Settings {
     ])
 }
 
-// Threat model: M22, M23, M24
+// Threat model: M22, M23
 #[test]
 fn a_service_is_decided_about_by_account_and_element() {
     let Some(mut world) = World::new("ubns", 60) else {
@@ -108,7 +108,7 @@ fn a_service_is_decided_about_by_account_and_element() {
     ]);
 }
 
-// Threat model: M25
+// Threat model: M23
 #[test]
 fn files_of_a_service_are_opened_by_its_processes() {
     let Some(mut world) = World::new("ubns_files", 61) else {

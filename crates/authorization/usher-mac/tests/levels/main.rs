@@ -237,7 +237,7 @@ fn privileged(own: &Element, capability: u32, is_initial: bool) -> i32 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(900))]
 
-    // Threat model: M26, M27
+    // Threat model: M26
     #[test]
     fn levels_decide_as_their_model(case in case()) {
         for module in [Module::Biba, Module::Mls] {
@@ -252,7 +252,7 @@ proptest! {
         }
     }
 
-    // Threat model: M27
+    // Threat model: M26
     #[test]
     fn privileges_are_for_the_highest_level(case in case(), is_initial in any::<bool>()) {
         let request = words(&[case.capability, is_initial.into(), 0, 0]);

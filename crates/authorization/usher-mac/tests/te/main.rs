@@ -77,7 +77,7 @@ fn noted(denials: &Denials) -> Noted {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(900))]
 
-    // Threat model: M37, M38
+    // Threat model: M37
     #[test]
     fn types_decide_as_their_model(policy in policy(), case in case()) {
         let mut model = Model { policy: &policy, noted: Noted::new() };

@@ -187,7 +187,7 @@ mod tests {
         Some(chosen.id.clone())
     }
 
-    // Threat model: P78
+    // Threat model: P77
     #[test]
     fn both_hosts_choose_the_same_pair() {
         // As one host lists them, and as the other does.
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(chosen(there.to_vec()).as_deref(), Some("8"));
     }
 
-    // Threat model: P78
+    // Threat model: P77
     #[test]
     fn of_pairs_far_apart_the_younger_counts() {
         let pairs = vec![pair("1", 100, "1", "2"), pair("2", 8, "3", "4")];

@@ -393,7 +393,7 @@ guest_test! {
     }
 
     /// Both hosts have begun at once, and one rekeys both pairs. Before one of them ends, nothing uses it.
-    // Threat model: P78
+    // Threat model: P77
     fn of_two_pairs_of_sas_one_stays() {
         let world = World::new(&["a", "b"], &[ENCRYPTION]);
         let hosts = [&world.hosts[0], &world.hosts[1]];

@@ -146,7 +146,7 @@ s.sendto(header + struct.pack('!HHHH', 5, 53, 0, 0), ('10.1.0.2', 0))";
         only_others("a routing header", &[way], [&mut governed, &mut other, &mut peer]);
     }
 
-    // Threat model: P25
+    // Threat model: P24
     fn a_datagram_that_is_kept_back_goes_to_its_first_peer(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();

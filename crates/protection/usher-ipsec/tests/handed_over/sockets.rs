@@ -189,7 +189,7 @@ tests! {
         assert_eq!(governed.errno("s = socket.socket(1, 2, 0)"), 0);
     }
 
-    // Threat model: P22
+    // Threat model: P21
     fn mptcp_and_sctp_of_another_program_are_refused(world) {
         let mut ipsec = open(world);
         if !sees_calls(&ipsec) {

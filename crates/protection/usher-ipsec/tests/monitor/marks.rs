@@ -95,7 +95,7 @@ tests! {
         governed.run("s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)");
     }
 
-    // Threat model: P22
+    // Threat model: P21
     fn mptcp_is_refused_and_tcp_is_not(world) {
         let mut ipsec = open(world);
         ipsec.apply(&secure()).unwrap();

@@ -141,7 +141,7 @@ proptest! {
         }
     }
 
-    // Threat model: P49
+    // Threat model: P48
     #[test]
     fn another_block_never_changes_what_a_block_says(
         policy in policy(), other in application(), at in 0..4_usize, names in names(),
@@ -164,7 +164,7 @@ proptest! {
         }
     }
 
-    // Threat model: P49
+    // Threat model: P48
     #[test]
     fn a_mistake_in_a_block_is_at_that_block(policy in policy(), at in 0..4_usize) {
         let at = at % policy.len();

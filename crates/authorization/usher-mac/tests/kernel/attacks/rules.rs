@@ -50,7 +50,7 @@ fn no_other_way_to_a_file_evades_its_rule() {
     assert_eq!(act(world.twin, &to(&file)), all(&to(&file), "ok"));
 }
 
-// Threat model: M2
+// Threat model: M1
 #[test]
 fn nothing_is_made_in_a_refused_folder() {
     let Some(mut world) = World::new("folder", 11) else {
