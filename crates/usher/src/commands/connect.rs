@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -62,8 +63,13 @@ pub fn run(destination: &Destination) -> Result<(), Failure> {
     });
     let mut received = false;
     let outcome = receive(&connection, sending, &mut received);
-    let stopped_unread = matches!(outcome, Err(Stopped::Unread));
-    if !received && !stopped_unread {
+    let is_silent = match outcome {
+        // Data that the server took, with an orderly end: it has served.
+        Ok(()) => !sending.has_sent() || sending.has_failed(),
+        Err(Stopped::Broken(_)) => true,
+        Err(Stopped::Unread) => false,
+    };
+    if !received && is_silent {
         failed_at_once(destination, client)?;
     }
     match outcome {
@@ -98,6 +104,8 @@ fn failed_at_once(destination: &Destination, client: SocketAddr) -> Result<(), F
 struct Sending {
     state: Mutex<Writing>,
     changed: Condvar,
+    /// Something was sent.
+    has_sent: AtomicBool,
 }
 
 #[derive(Default)]
@@ -112,6 +120,15 @@ impl Sending {
     fn set(&self, writing: Writing) {
         *self.state.lock() = writing;
         self.changed.notify_all();
+    }
+
+    fn has_sent(&self) -> bool {
+        self.has_sent.load(Ordering::SeqCst)
+    }
+
+    /// Returns whether writing has failed by now.
+    fn has_failed(&self) -> bool {
+        matches!(*self.state.lock(), Writing::Failed(_))
     }
 
     /// The error of writing, after it has finished.
@@ -134,6 +151,9 @@ fn send(connection: &TcpStream, sending: &Sending) -> rustix::io::Result<()> {
         wait(&mut [PollFd::new(&input, PollFlags::IN)])?;
         sending.set(Writing::Now);
         let moved = way.carry(input.as_fd(), connection.as_fd());
+        if moved.is_ok_and(|count| count > 0) {
+            sending.has_sent.store(true, Ordering::SeqCst);
+        }
         sending.set(match moved {
             Err(error) if error != Errno::AGAIN => Writing::Failed(error),
             _ => Writing::Not,

@@ -51,6 +51,10 @@ service says {
   program "/bin/sh" "-c" "echo served; exit 89";
   listen 7114; style connection; users mail; hosts laptop;
 }
+service takes {
+  program "/bin/sh" "-c" "read taken; exit 89";
+  listen 7115; style connection; users mail; hosts laptop;
+}
 "#;
 
 /// Ends at once when it is asked to. Its child takes its time and writes down that it had it, but for
@@ -84,7 +88,8 @@ pub fn troubled() -> Result<Mail, Box<dyn std::error::Error>> {
         service single at mailhost port 7107; service family at mailhost port 7108; \
         service helped at mailhost port 7109; service wrong at mailhost port 7110; \
         service brief at mailhost port 7111; service wrongs at mailhost port 7112; \
-        service killed at mailhost port 7113; service says at mailhost port 7114; }\n";
+        service killed at mailhost port 7113; service says at mailhost port 7114; \
+        service takes at mailhost port 7115; }\n";
     mail.add_policies("troubled", TROUBLED, client)?;
     Ok(mail)
 }
@@ -180,6 +185,25 @@ fn a_client_learns_how_its_program_has_ended_at_once() -> Outcome {
     let said = "wrong of mailhost for bob: its program ended with status 89 at once";
     assert!(doctor.contains(said), "{doctor}");
     assert!(!doctor.contains("brief of mailhost"), "{doctor}");
+    Ok(())
+}
+
+/// Nothing is waited for where the server has taken what was sent: a program that only takes has served by then.
+#[test]
+fn a_connection_that_only_sends_asks_for_no_reason() -> Outcome {
+    let mail = troubled()?;
+    let connect = |input: &str| {
+        let connect = mail.laptop.command(["usher", "connect", "mailhost:takes"]);
+        connect.user("alice").input(input).run()
+    };
+    let taken = connect("a line\n")?;
+    let found = (taken.status.code(), &*taken.stdout, &*taken.stderr);
+    assert_eq!(found, (Some(0), "", ""));
+    // The twin, which sends nothing.
+    let failed = connect("")?;
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    let said = "the service's program ended with status 89 at once";
+    assert!(failed.stderr.contains(said), "{failed:?}");
     Ok(())
 }
 
