@@ -133,6 +133,56 @@ fn curl_reads_its_users_mail_from_the_services_own_address() -> Result {
     Ok(())
 }
 
+/// As a temporary address of privacy extensions would be.
+#[test]
+fn a_preferred_address_that_is_not_the_hosts_is_named() -> Result {
+    let mail = topology()?;
+    let (own, other) = (mail.laptop.ipv6(), "fd77::face");
+    let greeting = format!("{}\n", ALICE.mailhost_uid);
+    let greeted = || {
+        let address = mail.mailhost.ipv6().to_string();
+        let client = ["python3", "/var/lib/client.py", &address, "1"];
+        Ok::<_, usher_lab::LabError>(mail.laptop.command(client).user("alice").run()?.stdout)
+    };
+    let doctor = || {
+        let doctor = mail.laptop.command(["usher", "doctor"]).run();
+        doctor.map(|output| output.stdout)
+    };
+    assert_eq!(greeted()?, greeting);
+    let told = doctor()?;
+    let fine =
+        "ok       source addresses: plain connections leave from addresses of this host's block";
+    assert!(told.contains(fine), "{told}");
+    let preferred = |address: &str, how: &str| {
+        let change = format!("ip address replace {address}/64 dev eth0 nodad {how}");
+        mail.laptop.run(["sh", "-c", &change]).map(drop)
+    };
+    preferred(other, "")?;
+    preferred(&own.to_string(), "preferred_lft 0 valid_lft forever")?;
+    assert_eq!(greeted()?, "ECONNREFUSED\n");
+    let told = doctor()?;
+    let found = format!(
+        "absent   source addresses: those to mailhost ({}) from {other}",
+        mail.mailhost.ipv6()
+    );
+    assert!(told.contains(&found), "{told}");
+    // A connection of a program that asks is bound to the host's address.
+    let asked = ["usher", "connect", "mailhost:greeter"];
+    assert_eq!(mail.laptop.run_as("alice", asked)?.stdout, greeting);
+    preferred(&own.to_string(), "preferred_lft forever valid_lft forever")?;
+    mail.laptop.run([
+        "ip",
+        "address",
+        "del",
+        &format!("{other}/64"),
+        "dev",
+        "eth0",
+    ])?;
+    assert_eq!(greeted()?, greeting);
+    assert!(doctor()?.contains(fine));
+    Ok(())
+}
+
 /// One of the ways to the greeter; none if this kernel lacks it.
 fn connect(mail: &Mail, user: &str, way: &str, address: &str) -> Result<Option<String>> {
     let output = mail

@@ -160,6 +160,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
             .as_ref()
             .and_then(|checked| policy::host_block(checked, &jobs)),
     );
+    findings.extend(checked.as_ref().and_then(policy::source_addresses));
     findings.extend(daemons::all(&jobs));
     findings.extend(jobs.has(OFFERS).then(log::room));
     findings.extend(daemons::agents());
@@ -295,8 +296,18 @@ fn host_key() -> Finding {
         Ok(metadata) if metadata.permissions().mode() & 0o077 == 0 => {
             (true, format!("{path} is readable by root only"))
         }
-        Ok(_) => (false, format!("{path} is open to others; chmod 600 it")),
-        Err(error) => (false, format!("{path}: {error}; run `usher init`")),
+        Ok(metadata) => {
+            let mode = metadata.permissions().mode() & 0o7777;
+            let text = format!(
+                "{path} is there, but its mode is {mode:o}, so others than root may use it: \
+                 `chmod 600 {path}`"
+            );
+            (false, text)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            (false, super::this_host::without_key())
+        }
+        Err(error) => (false, format!("{path}: {error}")),
     };
     Finding::new("host key", "other hosts to know this one", outcome)
 }

@@ -1,11 +1,12 @@
 //! Warnings about parts of a policy that this host cannot serve now.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use usher_base::UserName;
 use usher_daemon::control::ask;
 use usher_local::requests::Mac;
-use usher_local::roles;
+use usher_local::{paths, roles};
 use usher_policy::mac::ModuleSettings;
 use usher_policy::mac::portacl::PortPermit;
 use usher_policy::{BlockKind, Clause, Policy, Program, ServedBy, Service, joined};
@@ -20,6 +21,7 @@ use crate::probe::lacks;
 /// Warnings about parts of the policy that this host cannot serve now. [`super::policy::candidate`] adds the fence and the marks.
 pub fn warnings(policy: &Policy) -> Vec<Warning> {
     let mut warnings: Vec<Warning> = without_this_host(policy).into_iter().collect();
+    warnings.extend(without_host_key(policy));
     warnings.extend(services_that_cannot_run(policy));
     warnings.extend(services_at_ports_given_out(policy));
     warnings.extend(ports_in_use::warnings(policy));
@@ -43,6 +45,23 @@ fn without_this_host(policy: &Policy) -> Option<Warning> {
         Some(_) => None,
         None => Some(format!("{}: no service of it works", configuration::NO_HOST).into()),
     }
+}
+
+/// A policy of services on a host without its private key.
+fn without_host_key(policy: &Policy) -> Option<Warning> {
+    let is_needed = !policy.services.is_empty() || !policy.clients.is_empty();
+    let is_gone = || matches!(Path::new(paths::HOST_KEY).try_exists(), Ok(false));
+    (is_needed && is_gone()).then(|| without_key().into())
+}
+
+/// What a host without its private key lacks.
+pub fn without_key() -> String {
+    format!(
+        "{}, this host's private key, does not exist, so no other host takes this one for what it is: put \
+         it back from a backup, or make another with `usher init`, whose public key then belongs in this \
+         host's `host` block everywhere",
+        paths::HOST_KEY
+    )
 }
 
 /// Services of this host whose processes cannot run on it now.

@@ -304,6 +304,36 @@ fn a_host_with_another_key_is_told_by_doctor_and_in_the_logs() -> Outcome {
 }
 
 #[test]
+fn doctor_and_apply_name_what_is_wrong_with_the_host_key() -> Outcome {
+    let mail = Lab::mail()?;
+    let host = &mail.mailhost;
+    let doctor = || {
+        let doctor = host.command(["usher", "doctor"]).run();
+        doctor.map(|output| output.stdout)
+    };
+    let apply = || {
+        host.run(["usher", "policy", "apply"])
+            .map(|output| output.stderr)
+    };
+    let gone = "/etc/usher/host_key, this host's private key, does not exist";
+    assert!(!apply()?.contains(gone));
+    host.run(["chmod", "644", "/etc/usher/host_key"])?;
+    let told = doctor()?;
+    let open = "MISSING  host key: /etc/usher/host_key is there, but its mode is 644, so others than root may use \
+                it: `chmod 600 /etc/usher/host_key`";
+    assert!(told.contains(open), "{told}");
+    host.run(["chmod", "600", "/etc/usher/host_key"])?;
+    assert!(doctor()?.contains("ok       host key: "));
+    host.run(["mv", "/etc/usher/host_key", "/root/host_key"])?;
+    let warned = apply()?;
+    assert!(warned.contains(gone), "{warned}");
+    assert!(doctor()?.contains(gone));
+    host.run(["mv", "/root/host_key", "/etc/usher/host_key"])?;
+    assert!(!apply()?.contains(gone));
+    Ok(())
+}
+
+#[test]
 fn init_makes_an_ike_key_of_its_own() -> Outcome {
     let mail = Lab::mail()?;
     let host = &mail.mailhost;

@@ -1,15 +1,18 @@
 //! The needs of the policy in force, on this host.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
+use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::keys::private_key_name;
 use usher_local::paths;
 use usher_local::roles::{OFFERS, REACHES};
-use usher_policy::joined;
+use usher_policy::{Programs, joined};
 
 use super::{Finding, Jobs, some};
 use crate::commands::{configuration, groups};
@@ -32,6 +35,60 @@ pub fn host_block(checked: &Checked, jobs: &Jobs) -> Option<Finding> {
     };
     let need = "sessions with other hosts, which know each other by these keys";
     Some(Finding::new("host block", need, outcome))
+}
+
+/// Whether plain connections (`programs`) leave from an address of this host's own block; none if no `client`
+/// block has them, or this host is none of the policy's. The kernel chooses their address, which servers refuse if
+/// it is another one. Connections of programs that ask, and those of the proxy, are bound to one of the block.
+pub fn source_addresses(checked: &Checked) -> Option<Finding> {
+    let policy = &checked.policy;
+    let own = &policy
+        .host_by_key(&configuration::host_key().ok()?)?
+        .addresses;
+    let entries = policy.client_services();
+    let plain = entries.filter(|entry| entry.programs != Programs::Asking);
+    let servers: BTreeSet<(&HostName, SocketAddr)> = plain
+        .filter_map(|entry| Some((entry, policy.hosts.get(&entry.host)?)))
+        .flat_map(|(entry, host)| {
+            let addresses = host.addresses.iter();
+            addresses.map(|address| (&entry.host, SocketAddr::new(*address, entry.port)))
+        })
+        .collect();
+    let foreign: Vec<String> = servers
+        .iter()
+        .filter_map(|(host, server)| {
+            // Without a way there, nothing connects.
+            let source = source_towards(*server, None).ok()?;
+            // An address that a translator on the way gives this host cannot be bound to.
+            let binds = |own: &IpAddr| source_towards(*server, Some(*own)).is_ok();
+            let is_foreign = !own.contains(&source) && own.iter().any(binds);
+            is_foreign.then(|| format!("those to {host} ({}) from {source}", server.ip()))
+        })
+        .collect();
+    let detail = match foreign.as_slice() {
+        [] => "plain connections leave from addresses of this host's block".to_owned(),
+        foreign => format!(
+            "{}: not an `address` of this host's block, perhaps a temporary one (RFC 8981), so these \
+             connections are refused (foreign_address): set the sysctls net.ipv6.conf.*.use_tempaddr to 1 or \
+             0, or add the address to the block on every host",
+            some(foreign)
+        ),
+    };
+    let need = "services of other hosts to take plain connections (`programs`) for this host's";
+    let outcome = (foreign.is_empty(), detail);
+    (!servers.is_empty())
+        .then(|| Finding::optional("source addresses", Some(REACHES), need, outcome))
+}
+
+/// The address from which a connection to this server leaves. connect(2) on a datagram socket sends nothing.
+fn source_towards(server: SocketAddr, own: Option<IpAddr>) -> io::Result<IpAddr> {
+    let any = match server {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((own.unwrap_or(any), 0))?;
+    socket.connect(server)?;
+    Ok(socket.local_addr()?.ip())
 }
 
 /// Whether each user of a `client` block has a key to sign with; none if no block names a user, or the
