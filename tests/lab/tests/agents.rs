@@ -47,7 +47,12 @@ fn a_lent_agent_signs_for_its_user_until_the_loan_ends() -> Result {
     refused(&mail, "alice", "agent_refused")?;
     let _agent = ssh_agent(&mail, "alice", &[KEY])?;
     served(&mail, "alice")?;
-    assert!(lender.stderr()?.contains("signing for imap"));
+    let said = lender.stderr()?;
+    assert!(said.contains("signing for imap"), "{said}");
+    assert!(
+        !said.contains("must be touched"),
+        "its key is a file: {said}"
+    );
 
     // By the private key again.
     forget_sessions(&mut mail)?;

@@ -72,7 +72,7 @@ fn a_touch_opens_the_session_and_nobody_else_waits_for_it() -> Result {
     for kind in ["ed25519-sk", "ecdsa-sk"] {
         with_security_key(&mail, kind)?;
         let agent = ssh_agent(&mail, "alice", &["sk"])?;
-        let lender = lend(&mail, "alice")?;
+        let mut lender = lend(&mail, "alice")?;
         touching(&mail, "no")?;
         let before = counter(&mail).unwrap_or(0);
         let mut waiting = [begin(&mail, "alice")?, begin(&mail, "alice")?];
@@ -99,6 +99,11 @@ fn a_touch_opens_the_session_and_nobody_else_waits_for_it() -> Result {
         // One touch, and none for further connections in the same session.
         served(&mail, "alice")?;
         assert_eq!(counter(&mail)?, before + 1, "{kind}");
+        let said = lender.stderr()?;
+        assert!(
+            said.contains("; the security key must be touched now"),
+            "{said}"
+        );
         drop((lender, agent));
         mail.laptop.run(["rm", "-f", "/home/alice/agent.sock"])?;
         forget_sessions(&mut mail)?;

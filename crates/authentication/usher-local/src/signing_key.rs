@@ -38,6 +38,12 @@ pub enum SigningKeyError {
     /// The line after the key is no certificate.
     #[error("not a certificate that verifiers accept: {0}")]
     Certificate(Refusal),
+    /// The text is a public key, perhaps the very one.
+    #[error("a plain key, not a certificate")]
+    PlainKey,
+    /// The text is none.
+    #[error("not a certificate in OpenSSH's format")]
+    NoCertificate,
     /// The certificate, or its list of principals, is too long.
     #[error(transparent)]
     Excess(Excess),
@@ -81,10 +87,15 @@ pub fn split(text: &str) -> (&str, Option<&str>) {
 /// Reads the line of a certificate for this key.
 ///
 /// # Errors
-/// [`SigningKeyError::Certificate`], [`SigningKeyError::Excess`], [`SigningKeyError::OtherKey`].
+/// [`SigningKeyError::Certificate`], [`SigningKeyError::PlainKey`], [`SigningKeyError::NoCertificate`],
+/// [`SigningKeyError::Excess`], [`SigningKeyError::OtherKey`].
 pub fn certificate_of(key: &SigningKey, line: &str) -> Result<Box<Certificate>, SigningKeyError> {
     let certificate = Certificate::parse(line).map_err(|refusal| match excess(line) {
         Some(excess) if refusal == Refusal::Oversized => SigningKeyError::Excess(excess),
+        _ if refusal == Refusal::Malformed && key::parse_line(line).is_ok() => {
+            SigningKeyError::PlainKey
+        }
+        _ if refusal == Refusal::Malformed => SigningKeyError::NoCertificate,
         _ => SigningKeyError::Certificate(refusal),
     })?;
     certificate.verify().map_err(SigningKeyError::Certificate)?;
@@ -141,7 +152,10 @@ mod tests {
         ] {
             let refused = file(wrong);
             assert!(
-                matches!(refused, Err(SigningKeyError::Certificate(_))),
+                matches!(
+                    refused,
+                    Err(SigningKeyError::Certificate(_) | SigningKeyError::NoCertificate)
+                ),
                 "{wrong}"
             );
         }

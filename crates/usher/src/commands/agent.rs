@@ -176,10 +176,11 @@ fn in_words(statement: &Statement) -> String {
 /// Lets the agent sign a statement of this user on this host, and nothing else.
 fn sign(agent: &Path, own: &Own, public_key: &[u8], statement: &[u8]) -> Result<Vec<u8>, Failure> {
     let told = own.check(statement)?;
-    tell(&format!(
-        "usher: {}; a security key must be touched now\n",
-        in_words(&told)
-    ));
+    let touch = match is_security_key(public_key) {
+        true => "; the security key must be touched now",
+        false => "",
+    };
+    tell(&format!("usher: {}{touch}\n", in_words(&told)));
     let data = Authenticator::signed_data(statement).map_err(Failure::refused)?;
     let request = sign_request(public_key, &data);
     match ask(agent, &request, Instant::now() + PATIENCE) {
@@ -193,6 +194,14 @@ fn sign(agent: &Path, own: &Own, public_key: &[u8], statement: &[u8]) -> Result<
         }
         Err(error) => Err(Failure::of_file(agent, error)),
     }
+}
+
+/// Whether a key, as its bytes, is on a security key: by the name that they begin with. Certificates have names
+/// that begin in the same way.
+fn is_security_key(public_key: &[u8]) -> bool {
+    public_key
+        .get(4..)
+        .is_some_and(|name| name.starts_with(b"sk-"))
 }
 
 /// The cause of an agent's refusal, as far as its list of keys tells it.

@@ -131,6 +131,31 @@ fn a_certificate_that_is_too_long_is_told_with_its_field() -> Result {
 }
 
 #[test]
+fn what_is_no_certificate_is_told_for_what_it_is() -> Result {
+    let mail = certified()?;
+    let add = |path: &str| {
+        let command = ["usher", "user", "add", "alice", "--certificate", path];
+        mail.laptop.command(command).run()
+    };
+    for (path, text) in [
+        (
+            "/home/alice/.ssh/id_ed25519.pub",
+            "a plain key, not a certificate",
+        ),
+        ("/etc/passwd", "not a certificate in OpenSSH's format"),
+    ] {
+        let output = add(path)?;
+        assert!(!output.status.success(), "{output:?}");
+        let told = format!("{path}: {text}; give the -cert.pub file");
+        assert!(output.stderr.contains(&told), "{output:?}");
+    }
+    // The twin.
+    let path = certify(&mail.laptop, "ca", "alice", &["-I", "alice", "-n", "alice"])?;
+    assert!(add(&path)?.status.success());
+    Ok(())
+}
+
+#[test]
 fn a_certificate_that_is_nobodys_is_not_taken() -> Result {
     let mail = certified()?;
     let path = certify(
