@@ -63,6 +63,8 @@ impl<'t> Field<'t> {
             // The others of a list count where one is wrong: their names may stand twice.
             Shape::Sequence(kind) => {
                 let items = self.sequence()?.iter();
+                // Behind a string that does not end, no value is at its place.
+                let items = items.take_while(|item| !matches!(item.value, Value::Broken));
                 Some(items.filter_map(|item| value(kind, item)).collect())
             }
             Shape::List(kind) => {

@@ -147,10 +147,10 @@ impl<'a> Lexer<'a> {
                 let line = &self.text[start..self.position];
                 let unterminated = self.location(start, start + line.trim_end().len());
                 reporter.report(unterminated, SyntaxMistake::UnterminatedString);
-                // The `;` of the statement, and what follows it, are not meant to be the string's; or
-                // the quote of the next string is not.
-                if let Some(semicolon) = end_of_statement(line) {
-                    self.position = start + semicolon;
+                // The `;` of the statement or a brace, and what follows it, are not meant to be the
+                // string's; or the quote of the next string is not.
+                if let Some(end) = end_meant(line) {
+                    self.position = start + end;
                 }
                 self.quotes = None;
                 return TokenKind::BrokenText;
@@ -219,14 +219,16 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The first `;` of a line behind which a blank or the end follows.
-fn end_of_statement(line: &str) -> Option<usize> {
-    let mut semicolons = line.match_indices(';');
-    let ends = |(place, _): &(usize, &str)| {
+/// Where a string was meant to end at the latest: at the first `;` of its line behind which a blank or the end
+/// follows, or at a brace between blanks or at the end.
+fn end_meant(line: &str) -> Option<usize> {
+    let ends = |(place, found): &(usize, &str)| {
         let rest = &line[place + 1..];
-        rest.is_empty() || rest.starts_with([' ', '\t', '\r', '}', '#'])
+        let is_before_blank = rest.is_empty() || rest.starts_with([' ', '\t', '\r', '}', '#']);
+        is_before_blank && (*found == ";" || line[..*place].ends_with([' ', '\t']))
     };
-    semicolons.find(ends).map(|(place, _)| place)
+    let mut marks = line.match_indices([';', '{', '}']);
+    marks.find(ends).map(|(place, _)| place)
 }
 
 /// Characters that make a text look like something it is not: control characters, line and
@@ -344,6 +346,10 @@ mod tests {
         );
         assert_eq!(words("a \"B=1;C=2;\ne;"), ["a", "<", ";", "e", ";"]);
         assert_eq!(words("a \"b\ne;"), ["a", "<", "e", ";"]);
+        // A brace is not the string's, unless it is in the middle of a word.
+        assert_eq!(words("a \"b {\ne; }"), ["a", "<", "{", "e", ";", "}"]);
+        assert_eq!(words("a { e \"b }\nf"), ["a", "{", "e", "<", "}", "f"]);
+        assert_eq!(words("a \"b{c} d\ne;"), ["a", "<", "e", ";"]);
         // The quote that is missing is not the last one.
         assert_eq!(words("a \"b\" \"c \"d\";"), ["a", "<b>", "<", "<d>", ";"]);
         assert_eq!(
