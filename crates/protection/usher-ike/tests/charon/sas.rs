@@ -1,10 +1,13 @@
 //! An unmodified charon on each of several hosts: SAs by class, for programs' marked sockets.
+//!
+//! USHER_STORM_SECONDS: for how long `no_datagram_is_lost_by_rekeyings` rekeys, by both hosts in every order, and
+//! again and again within milliseconds, which may lose some (docs/adr/0093). Else it rekeys four times, one by one.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::world::{
     AH, AUTHENTICATION, Counting, ENCRYPTION, STRONG, World, all_protected, mark, reqid,
@@ -83,7 +86,13 @@ enum Second {
     AtOnce,
     /// It rekeys the new SAs when it has granted them, while the first one has no keys of them.
     ThatIsNew,
+    /// Both rekey whatever is there, many times in a row: again and again before the protectors have taken charon's
+    /// events.
+    Often,
 }
+
+/// How many times a host rekeys in a row.
+const OFTEN: usize = 20;
 
 /// Says that it is over when it is dropped.
 struct Over<'a>(&'a AtomicBool);
@@ -95,7 +104,7 @@ impl Drop for Over<'_> {
 }
 
 /// Rekeys the SAs of two hosts while other programs send as much as they can. The network has this delay.
-fn rekey_without_loss(delay: Option<Duration>, rekeyings: &[(usize, Second)]) {
+fn rekey_without_loss(delay: Option<Duration>, rekeyings: impl Iterator<Item = (usize, Second)>) {
     let (world, _ikes, _marks) = pair(&[ENCRYPTION]);
     let hosts = [&world.hosts[0], &world.hosts[1]];
     let other = |host: usize| hosts[1 - host];
@@ -112,6 +121,7 @@ fn rekey_without_loss(delay: Option<Duration>, rekeyings: &[(usize, Second)]) {
             host.delay(delay);
         }
     }
+    let made = hosts[0].pairs_made();
     let counting = Counting::begin(hosts, ENCRYPTION);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -127,7 +137,7 @@ fn rekey_without_loss(delay: Option<Duration>, rekeyings: &[(usize, Second)]) {
                 }
             });
         }
-        for &(first, second) in rekeyings {
+        for (first, second) in rekeyings {
             let former = [0, 1].map(|host| hosts[host].spis_to(other(host)));
             std::thread::scope(|scope| {
                 let rekey = |host: usize| {
@@ -144,6 +154,12 @@ fn rekey_without_loss(delay: Option<Duration>, rekeyings: &[(usize, Second)]) {
                         wait("the new SAs", is_new);
                         rekey(1 - first);
                     }
+                    Second::Often => {
+                        for _ in 1..OFTEN {
+                            drop(rekey(1 - first));
+                            rekey(first).join().expect("no panic");
+                        }
+                    }
                 }
             });
             for host in [0, 1] {
@@ -151,6 +167,7 @@ fn rekey_without_loss(delay: Option<Duration>, rekeyings: &[(usize, Second)]) {
             }
         }
     });
+    println!("{} rekeyings", hosts[0].pairs_made() - made);
     counting.end_without_loss();
 }
 
@@ -371,25 +388,41 @@ guest_test! {
 
     // Threat model: P77
     fn no_datagram_is_lost_by_rekeyings() {
-        rekey_without_loss(None, &[
+        let one_by_one = [
             (0, Second::None),
             (1, Second::None),
             (1, Second::None),
             (0, Second::None),
-        ]);
+        ];
+        let seconds = std::env::var("USHER_STORM_SECONDS").ok();
+        let Some(seconds) = seconds.and_then(|seconds| seconds.parse().ok()) else {
+            return rekey_without_loss(None, one_by_one.into_iter());
+        };
+        let end = Instant::now() + Duration::from_secs(seconds);
+        let storm = [
+            (0, Second::None),
+            (1, Second::AtOnce),
+            (1, Second::None),
+            (0, Second::ThatIsNew),
+            (0, Second::Often),
+            (1, Second::Often),
+        ];
+        let storm = storm.into_iter().cycle();
+        rekey_without_loss(None, storm.take_while(|_| Instant::now() < end));
     }
 
     /// So slow that either host begins before it hears of the other one, and that new SAs have their places
     /// before anything more happens.
     // Threat model: P77
     fn no_datagram_is_lost_by_rekeyings_over_a_slow_network() {
-        rekey_without_loss(Some(Duration::from_millis(500)), &[
+        let all = [
             (0, Second::AtOnce),
             (1, Second::ThatIsNew),
             (1, Second::AtOnce),
             (0, Second::ThatIsNew),
             (1, Second::None),
-        ]);
+        ];
+        rekey_without_loss(Some(Duration::from_millis(500)), all.into_iter());
     }
 
     /// Both hosts have begun at once, and one rekeys both pairs. Before one of them ends, nothing uses it.

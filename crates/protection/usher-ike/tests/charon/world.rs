@@ -527,6 +527,16 @@ impl Host {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
+    /// How many pairs of SAs charon has made, whoever began.
+    pub fn pairs_made(&self) -> usize {
+        let log = self.log();
+        let made = log.lines().filter(|line| line.contains("CHILD_SA"));
+        let made = made.filter(|line| line.contains(" established with SPIs "));
+        // The second line of one that it has granted.
+        made.filter(|line| !line.contains("outbound CHILD_SA"))
+            .count()
+    }
+
     /// How many packets the kernel has dropped for want of an SA, in either direction.
     pub fn packets_without_sa(&self) -> u64 {
         let read = || std::fs::read_to_string("/proc/thread-self/net/xfrm_stat");
