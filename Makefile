@@ -77,6 +77,8 @@ check: setup ## formatting, lints and names in documents, no change
 	clang-format --dry-run -Werror $(C_SOURCES)
 	$(CARGO) fmt --all --check
 	scripts/check-documents --test
+	scripts/json-page --check
+	scripts/files-page --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 fuzz: setup ## run each fuzz target for FUZZ_SECONDS (takes a nightly toolchain and cargo-fuzz)

@@ -255,11 +255,23 @@ impl Failure {
     }
 
     fn json(&self) -> serde_json::Value {
+        // JSON of `errors, on standard error`:
+        //   error: The error, for people.
+        //   policy_errors: List of [`policy_error`]; only of a policy with mistakes.
+        //   ended: List of [`EndingView`]: the sessions that ended although the command failed; only if there are any.
+        //   damage: Of a log that is damaged: the word for the fault, as docs/PROTOCOL.md has it.
+        //   index: The index of the first record concerned, or null.
         let mut value = serde_json::json!({ "error": self.to_string() });
         if let Self::Policy { errors, .. } = self {
             value["policy_errors"] = errors
                 .iter()
                 .map(|error| {
+                    // JSON object [`policy_error`]:
+                    //   file: The file.
+                    //   line: Its line, from 1.
+                    //   column: The column in characters, from 1.
+                    //   reason: The mistake, for people.
+                    //   remedy: What to do.
                     serde_json::json!({
                         "file": error.place.file, "line": error.place.line, "column": error.place.column,
                         "reason": error.kind.to_string(), "remedy": error.remedy(),

@@ -66,11 +66,24 @@ pub fn run(json: bool) -> Result<(), ReleaseError> {
         Err(error) => return Err(error.into()),
     };
     if json {
+        // JSON of `usherd release`:
+        //   pins: The number of tables and links that were removed.
+        //   interfaces: List of texts: the interfaces that have lost the filter (before 6.6).
+        //   ownership_stays: True if section OWNERSHIP of usherd(8) stays until the next boot.
+        //   signer_runs: True if a signer runs, whose objects stay.
+        //   protection: What of protection was removed, a [`released_protection`]; null if a protector has protection in force.
+        //   protector_runs: True in that case.
+        //   modules: List of texts: the modules that were unloaded; null if a labeller runs.
+        //   labeller_runs: True in that case.
         let told = serde_json::json!({
             "pins": released.pins,
             "interfaces": released.interfaces,
             "ownership_stays": ownership_stays,
             "signer_runs": released.signer_runs,
+            // JSON object [`released_protection`]:
+            //   pins: The number of tables and links.
+            //   spd_entries: The number of entries of the SPD.
+            //   sysctls: True if sysctls have got their former values back.
             "protection": protection.map(|protection| serde_json::json!({
                 "pins": protection.pins,
                 "spd_entries": protection.spd_entries,

@@ -7,7 +7,11 @@ use std::path::Path;
 use usher_label::Defaults;
 use usher_language::{Diagnostic, MAXIMUM_SOURCE_BYTES, Source};
 
-/// Where the file is. The path is fixed, so that no caller of a program can choose what it asks for.
+/// The elements of labels that programs ask for: see mac.conf(5). The path is fixed, so that no caller of a
+/// program can choose them.
+///
+/// Owner: root. Made by: the administrator. Backup: yes. Lost: label tools do not know which elements to
+/// show.
 pub const MAC_CONF: &str = "/etc/usher/mac.conf";
 
 /// A file that cannot be read. Displays as an explanation.

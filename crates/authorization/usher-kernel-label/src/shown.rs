@@ -14,7 +14,9 @@ use usher_label::Label;
 use crate::ProcessLabelError;
 use crate::layout::{NAME_SIZE, SHOWN_ELEMENT_SIZE, SHOWN_ELEMENTS, SHOWN_PROCESS, SHOWN_SIZE};
 
-/// Where the labeller shows labels: a folder of a BPF file system. There is none while no module is loaded.
+/// The labels of processes, for every process to read. Not there while no module is loaded.
+///
+/// Owner: root, 0755; files 0444. Made by: the labeller, while modules are loaded.
 pub const SHOWN: &str = "/sys/fs/bpf/usher_labels";
 
 /// In that folder, the label of the process that reads.

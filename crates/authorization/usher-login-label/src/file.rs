@@ -8,7 +8,10 @@ use usher_system::roots_file::{open_folder, read_in, unreadable};
 
 use crate::LoginError;
 
-/// Where the file is.
+/// The labels of users' processes: see mac.login(5). The keeper and sessions read it when a user begins.
+///
+/// Owner: root; only root may write it. Made by: the administrator. Backup: yes. Lost: users get no label
+/// of their own.
 pub const MAC_LOGIN: &str = "/etc/usher/mac.login";
 
 /// Reads a mac.login; `None` if there is none. The path is absolute.

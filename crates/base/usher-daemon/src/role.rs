@@ -7,7 +7,9 @@ use usher_system::SystemError;
 use usher_system::privileges::Capabilities;
 use usher_system::sandbox::{self, Ability};
 
-/// Parent of the daemons' socket folders.
+/// The daemons' sockets, a folder each. `ROLE/control.sock` takes root's requests (0600).
+///
+/// Owner: root, 0755. Made by: systemd-tmpfiles, or the daemons.
 pub const RUNTIME_DIRECTORY: &str = "/run/usher";
 
 /// One role. `systemctl start usher-NAME` starts it, where it has a unit of the system.

@@ -83,6 +83,7 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
             ended: outcome.ended,
         });
     }
+    // JSON of `usher user disable`: [`Outcome`].
     output.print(&outcome, || configuration::describe(&outcome));
     Ok(())
 }

@@ -25,13 +25,16 @@ use crate::probe::probe;
 /// One finding.
 #[derive(Debug, Default, Serialize)]
 struct Finding {
+    /// What was tried.
     name: String,
+    /// Whether it works.
     works: bool,
     /// Whether Usher's work on this host fails without it.
     required: bool,
     /// The duty of a host that needs it; none: every host does.
     #[serde(rename = "role")]
     duty: Option<Duty>,
+    /// The result, for people.
     detail: String,
     /// Reasons why a daemon cannot do its work.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -39,6 +42,7 @@ struct Finding {
     /// A daemon's numbers.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     numbers: BTreeMap<String, u64>,
+    /// What it is needed for.
     needed_for: String,
 }
 
@@ -177,6 +181,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
             .map(socket_marks),
     );
     findings.extend(applied.as_ref().and_then(policy::groups));
+    // JSON of `usher doctor`: a list of [`Finding`].
     output.print(&findings, || text(&findings, &jobs));
     let is_missing = |finding: &Finding| finding.required && !finding.works;
     match findings.iter().any(is_missing) {

@@ -83,6 +83,7 @@ pub fn run(output: &Output, take_ssh_port: bool) -> Result<u8, Failure> {
         keeper_runs,
         refusal,
     };
+    // JSON of `usher policy apply --dry-run`: [`forecast`].
     output.print(&forecast.view(), || text(&forecast));
     Ok(forecast.code())
 }
@@ -166,6 +167,17 @@ impl Forecast {
     fn view(&self) -> Value {
         let unknown = |failure: &Failure| failure.to_string();
         let (changes, would_end) = (self.changes.as_ref(), self.would_end.as_ref());
+        // JSON object [`forecast`]:
+        //   generation: The number of the configuration in force; 0: none is.
+        //   differs: List of texts: the files and users that differ from the configuration in force.
+        //   changes: List of [`difference::Change`]: who gains and who loses what. Null: unknown.
+        //   changes_unknown: The reason that the changes are unknown, or null.
+        //   traffic: List of [`TrafficChange`]: programs whose traffic is treated otherwise.
+        //   modules: List of [`ModuleChange`]: modules whose settings change.
+        //   would_end: List of [`EndingView`]: the sessions that would end. Null: unknown.
+        //   would_end_unknown: The reason that these are unknown, or null.
+        //   keeper_runs: True if a keeper runs.
+        //   refused: The reason that an apply would be refused, or null.
         json!({
             "generation": self.generation, "differs": self.differs, "changes": changes.ok(),
             "traffic": self.traffic, "modules": self.modules,

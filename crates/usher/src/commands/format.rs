@@ -50,6 +50,9 @@ pub fn run(output: &Output, files: &[PathBuf], check: bool) -> Result<(), Failur
         }
         changed.push(path.display().to_string());
     }
+    // JSON of `usher policy fmt`:
+    //   files: How many files were looked at.
+    //   changed: List of texts: the files that were not in the canonical form.
     let value = serde_json::json!({ "files": files.len(), "changed": changed });
     output.print(&value, || {
         changed.iter().map(|name| format!("{name}\n")).collect()

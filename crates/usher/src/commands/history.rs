@@ -147,11 +147,18 @@ pub fn list(output: &Output) -> Result<(), Failure> {
         names.map(|source| source.name.clone()).collect()
     };
     let views = entries.iter().rev().map(|entry| {
+        // JSON object [`applied_policy`]:
+        //   generation: The number of the configuration by which it came in force.
+        //   applied: When, or null: before the history began.
+        //   by: The account that did it, or null: before the history began.
+        //   files: List of texts: the names of its files.
+        //   in_force: True if it is in force now.
         json!({
             "generation": entry.generation, "applied": entry.applied, "by": entry.by,
             "files": files(entry), "in_force": Some(entry.generation) == present,
         })
     });
+    // JSON of `usher policy history`: a list of [`applied_policy`].
     output.print(&views.collect::<Vec<_>>(), || {
         let rows = entries.iter().rev().map(|entry| {
             let is_present = Some(entry.generation) == present;
@@ -177,6 +184,7 @@ pub fn list(output: &Output) -> Result<(), Failure> {
 /// When the history does not have it.
 pub fn show(output: &Output, generation: u64) -> Result<(), Failure> {
     let entry = find(entries()?, generation)?;
+    // JSON of `usher policy history GENERATION`: [`Entry`].
     output.print(&entry, || {
         let files = entry.sources.iter();
         let text = files.map(|file| format!("# from {}\n{}\n", file.name, file.text.trim_end()));
@@ -246,6 +254,9 @@ fn tell(output: &Output, entry: &Entry, outcome: &Outcome) {
     names.sort();
     names.dedup();
     names.retain(differs);
+    // JSON of `usher policy revert`: [`Outcome`], and
+    //   policy_of: The generation of the policy that is in force again.
+    //   differs: List of texts: the files that differ from it.
     let mut view = json!(outcome);
     view["policy_of"] = json!(entry.generation);
     view["differs"] = json!(names);

@@ -67,6 +67,8 @@ pub fn add(output: &Output, host: &Statements) -> Result<(), Failure> {
     });
     configuration::check(&whole)?;
     write_atomically(&path, text.as_bytes(), 0o644).at(&path)?;
+    // JSON of `usher host add`:
+    //   file: The file that was written or removed.
     output.print(&serde_json::json!({ "file": path }), || {
         format!(
             "wrote {}; put it in force with `usher policy apply`",
@@ -89,6 +91,7 @@ pub fn remove(output: &Output, name: &HostName) -> Result<(), Failure> {
     whole.sources.retain(|file| file.name != shown);
     configuration::check(&whole).map_err(|failure| still_named(failure, name))?;
     std::fs::remove_file(&path).at(&path)?;
+    // JSON of `usher host remove`: as `usher host add`.
     output.print(&serde_json::json!({ "file": path }), || {
         format!("removed {shown}; `usher policy apply` ends the host's sessions")
     });
@@ -177,6 +180,7 @@ fn block(host: &Statements, key: &HostPublicKey, ike_keys: &[HostPublicKey]) -> 
 pub fn show(output: &Output) -> Result<(), Failure> {
     let policy = configuration::check(&configuration::collect()?)?.policy;
     let hosts: Vec<_> = policy.hosts.values().collect();
+    // JSON of `usher host list`: a list of [`Host`].
     output.print(&hosts, || {
         let rows = hosts.iter().map(|host| {
             row![

@@ -63,6 +63,11 @@ pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
     let ike = make_ike_key(&name)?;
     make_log_key(&name)?;
     let repaired = owners::repair()?;
+    // JSON of `usher init`:
+    //   host: The name of this host.
+    //   public_key: Its public key, a line in OpenSSH's form.
+    //   ike_key: Its public IKE key.
+    //   repaired: List of texts: the files that were given to their account.
     let value = serde_json::json!({
         "host": name, "public_key": public, "ike_key": ike, "repaired": repaired,
     });

@@ -27,6 +27,15 @@ fn view(index: u64, says: &Says) -> Result<Value, Failure> {
     let verified = match says {
         Says::Authentication(verified) => verified,
         Says::End(end) => {
+            // JSON object [`session_end`]:
+            //   kind: `session_end`.
+            //   index: The record's index.
+            //   session: The session.
+            //   user: Its user.
+            //   service: The address and port of the service.
+            //   ended: When it ended, by this host's clock.
+            //   reason: The name of the reason.
+            //   text: The reason, for people.
             return Ok(json!({
                 "kind": "session_end", "index": index, "session": end.session, "user": end.user,
                 "service": end.service, "ended": end.ended, "reason": end.reason.name(),
@@ -36,6 +45,14 @@ fn view(index: u64, says: &Says) -> Result<Value, Failure> {
     };
     let statement = &verified.statement;
     let certificate = verified.certificate.as_ref().map(|certificate| {
+        // JSON object [`client_certificate`]:
+        //   authority: The authority's public key.
+        //   authority_fingerprint: Its fingerprint.
+        //   key_id: The certificate's key id.
+        //   serial: Its serial number; 0: none.
+        //   principals: List of texts: the names that its holder may use.
+        //   valid_after: When it begins to be valid.
+        //   valid_before: When it expires.
         Ok::<_, Failure>(json!({
             "authority": openssh(&certificate.authority)?,
             "authority_fingerprint": fingerprint(&certificate.authority),
@@ -44,6 +61,20 @@ fn view(index: u64, says: &Says) -> Result<Value, Failure> {
             "valid_after": certificate.valid_after, "valid_before": certificate.valid_before,
         }))
     });
+    // JSON object [`authentication`]:
+    //   kind: `authentication`.
+    //   index: The record's index.
+    //   session: The session.
+    //   user: The user.
+    //   service: The address and port of the service.
+    //   server: The name of the server's host.
+    //   issued: When the client signed, by its clock.
+    //   expires: When the session ends at the latest.
+    //   client_host_key: The key of the client's host.
+    //   server_host_key: The key of the server's host.
+    //   key: The public key that signed.
+    //   fingerprint: Its fingerprint.
+    //   certificate: The [`client_certificate`] of the key, or null.
     Ok(json!({
         "kind": "authentication", "index": index, "session": session_of(says),
         "user": statement.user, "service": statement.service, "server": statement.server,
@@ -164,6 +195,9 @@ pub fn show(output: &Output, selection: &Selection) -> Result<(), Failure> {
     let records = selection.find(&reader, size)?;
     let views = records.iter().map(|(index, says)| view(*index, says));
     let views: Vec<Value> = views.collect::<Result<_, _>>()?;
+    // JSON of `usher log show`:
+    //   size: How many records the log has.
+    //   records: List of [`authentication`] and [`session_end`], oldest first.
     output.print(&json!({ "size": size, "records": views }), || {
         if records.is_empty() {
             return format!("no records to show; the log has {size}\n");

@@ -63,6 +63,15 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
     for warning in &warnings {
         warn(warning);
     }
+    // JSON of `usher policy check`:
+    //   hosts: The number of hosts.
+    //   users: The number of sets of users.
+    //   services: The number of services.
+    //   clients: The number of `client` blocks.
+    //   applications: The number of `application` blocks.
+    //   mac: The number of `mac` blocks.
+    //   expectations: The number of `expect` statements.
+    //   warnings: List of texts, each with its place.
     let value = serde_json::json!({
         "hosts": policy.hosts.len(), "users": policy.users.len(),
         "services": policy.services.len(), "clients": policy.clients.len(),
@@ -125,6 +134,7 @@ pub fn apply(output: &Output, take_ssh_port: bool) -> Result<(), Failure> {
         ));
     }
     history::keep(&former.applied, &sources, outcome.generation);
+    // JSON of `usher policy apply`: [`Outcome`].
     output.print(&outcome, || configuration::describe(&outcome));
     for trouble in troubles_of_protection(&checked.policy) {
         warn(&trouble);

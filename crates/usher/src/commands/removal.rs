@@ -48,6 +48,7 @@ pub struct Request {
 pub(super) struct Remains {
     /// Its place, if it is in a policy file.
     pub(super) place: Option<Place>,
+    /// What it is, for people.
     pub(super) text: String,
 }
 
@@ -402,6 +403,9 @@ fn for_purpose(purpose: Option<&Name>) -> String {
 
 /// Prints the folders, files and keys that were removed, keys with the list that had them.
 fn tell_removed(output: &Output, removed: &[String], outcome: &Outcome, remains: &[Remains]) {
+    // JSON of `usher user remove`: [`Outcome`], and
+    //   removed: List of texts: the folders, files and keys that were removed.
+    //   remains: List of [`Remains`]: the places where the user is still named or admitted.
     let mut view = json!(outcome);
     view["removed"] = json!(removed);
     view["remains"] = json!(remains);

@@ -87,6 +87,9 @@ pub fn user(output: &Output, former: &UserName, fresh: &UserName) -> Result<(), 
     };
     let mut remains = references(former);
     remains.extend(mentions(former, &remains));
+    // JSON of `usher user rename`: [`Outcome`], and
+    //   renamed: List of texts: the folders and files under their new names.
+    //   remains: List of [`Remains`]: the places that have the former name.
     let mut view = json!(outcome);
     view["renamed"] = json!(moves.iter().map(|(_, to)| to).collect::<Vec<_>>());
     view["remains"] = json!(remains);
@@ -170,6 +173,8 @@ pub fn host(output: &Output, former: &HostName, fresh: &HostName) -> Result<(), 
             }
         })
         .collect();
+    // JSON of `usher host rename`:
+    //   files: List of texts: the files that were written.
     output.print(&json!({ "files": files }), || {
         let wrote = files.iter().map(|file| format!("wrote {}\n", file.display()));
         wrote.collect::<String>()

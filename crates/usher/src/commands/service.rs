@@ -34,6 +34,16 @@ pub fn list(output: &Output) -> Result<(), Failure> {
             ServedBy::Program(program) => (Some(&program.path), None),
             ServedBy::Account(account) => (None, Some(account)),
         };
+        // JSON object [`service`]:
+        //   service: The service.
+        //   port: Its port.
+        //   style: `user` or `connection`.
+        //   program: The program that the keeper starts, or null.
+        //   account: The account whose processes serve, or null.
+        //   users: List of texts: the sets of users that it admits.
+        //   hosts: List of texts: the hosts that it admits, or null: any.
+        //   any_host: True if it admits every host.
+        //   sessions: How many sessions it has now. Null: the keeper does not say.
         json!({
             "service": service.name, "port": service.listen, "style": style(service),
             "program": program, "account": account, "users": service.user_blocks,
@@ -41,6 +51,7 @@ pub fn list(output: &Output) -> Result<(), Failure> {
             "sessions": sessions,
         })
     });
+    // JSON of `usher service list`: a list of [`service`].
     output.print(&views.collect::<Vec<_>>(), || {
         let rows = services.iter().map(|(service, sessions)| {
             row![

@@ -24,12 +24,27 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     let policy = configuration::check(&applied)?.policy;
     let host = own_name(&policy);
     let offers = policy.services.values();
+    // JSON object [`offered_service`]:
+    //   service: The service.
+    //   port: Its port.
     let offers = offers.map(|service| json!({ "service": service.name, "port": service.listen }));
     let reaches = policy
         .client_services()
+        // JSON object [`reached_service`]:
+        //   service: The service.
+        //   host: Its host.
+        //   port: Its port.
         .map(|entry| json!({ "service": entry.service, "host": entry.host, "port": entry.port }));
     let files = applied.sources.iter().map(|file| &file.name);
     let canonical = canonical(&policy);
+    // JSON of `usher policy show`:
+    //   generation: The number of the configuration in force.
+    //   host: This host's name in it, or null: no `host` block has this host's key.
+    //   offers: List of [`offered_service`].
+    //   reaches: List of [`reached_service`].
+    //   files: List of texts: the files that the policy was read from.
+    //   groups: Object: the accounts of each group as of the apply, a list of texts by name.
+    //   policy: The policy in its canonical form.
     let view = json!({
         "generation": applied.generation, "host": host, "offers": offers.collect::<Vec<_>>(),
         "reaches": reaches.collect::<Vec<_>>(), "files": files.collect::<Vec<_>>(),

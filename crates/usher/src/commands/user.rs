@@ -112,6 +112,14 @@ pub fn list(output: &Output) -> Result<(), Failure> {
         let keys = checked.keys.get(user).map_or(&[][..], Vec::as_slice);
         let public_keys = keys.iter().map(|key| {
             let principals = key.options.principals.as_ref();
+            // JSON object [`public_key`]:
+            //   fingerprint: Its fingerprint, as `ssh-keygen -l` shows it.
+            //   for: The purpose of the key: services with `keys` of this name. Null: all others.
+            //   expires: When it expires, or null.
+            //   expired: True if that has passed.
+            //   revoked: True if the key is on the list of revoked keys.
+            //   authority: True if certificates of this key admit the user.
+            //   principals: List of texts: the names that such a certificate may have instead of the user's. Null: the user's only.
             json!({
                 "fingerprint": fingerprint(&key.key), "for": key.purpose,
                 "expires": key.options.expires, "expired": key.has_expired(now),
@@ -128,6 +136,13 @@ pub fn list(output: &Output) -> Result<(), Failure> {
         let certificate = signing.as_ref().and_then(Option::as_ref);
         let certificate = certificate.and_then(|found| found.certificate.as_deref());
         let certificate = certificate.map(|certificate| {
+            // JSON object [`signing_certificate`]:
+            //   key_id: Its key id.
+            //   serial: Its serial number; 0: none.
+            //   principals: List of texts: the names that its holder may use.
+            //   valid_after: When it begins to be valid.
+            //   valid_before: When it expires.
+            //   authority: The fingerprint of the authority's key.
             json!({
                 "key_id": certificate.key_id, "serial": certificate.serial,
                 "principals": certificate.principals.names().collect::<Vec<_>>(),
@@ -135,6 +150,14 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                 "authority": fingerprint(&certificate.authority),
             })
         });
+        // JSON object [`user`]:
+        //   user: The user's name.
+        //   disabled: The reason that the user is disabled, or null.
+        //   public_keys: List of [`public_key`].
+        //   private_key: True if the signer has a private key of the user. Null: only root learns it.
+        //   agent_key: True if the user signs by an ssh-agent. Null: only root learns it.
+        //   certificate: The [`signing_certificate`] of the signing key, or null.
+        //   agent_lent: True if `usher agent` is connected for the user. Null: the signer does not say.
         views.push(json!({
             "user": user, "disabled": entry.disabled,
             "public_keys": public_keys.collect::<Vec<_>>(),
@@ -145,6 +168,7 @@ pub fn list(output: &Output) -> Result<(), Failure> {
         }));
         descriptions.push(key_list::describe(keys, revoked));
     }
+    // JSON of `usher user list`: a list of [`user`].
     output.print(&views, || {
         let rows = views.iter().zip(&descriptions).map(|(view, public)| {
             let is = |name: &str| view[name].as_bool();
@@ -318,6 +342,7 @@ pub(super) fn put_users_in_force(
     let mut fresh = configuration::in_force()?;
     fresh.users = configuration::collect_users()?;
     let outcome = configuration::put_in_force(lock, fresh, OnRefusal::RollBack)?;
+    // JSON of `usher user add`, `usher user enable`: [`Outcome`].
     output.print(&outcome, || configuration::describe(&outcome));
     Ok(())
 }

@@ -56,6 +56,7 @@ impl Filter {
 struct Both {
     #[serde(flatten)]
     live: Option<WhoView>,
+    /// Services of other hosts whose program has failed at once for users of this host.
     failures: Vec<FailureView>,
 }
 
@@ -78,6 +79,7 @@ pub fn run(output: &Output, filter: &Filter) -> Result<(), Failure> {
     };
     let view = Both { live, failures };
     if view.live.is_some() || !view.failures.is_empty() {
+        // JSON of `usher who`: [`Both`].
         output.print(&view, || {
             let live = view.live.as_ref().map(text);
             let tables = live.into_iter().chain([failures_text(&view.failures)]);
@@ -92,6 +94,7 @@ pub fn run(output: &Output, filter: &Filter) -> Result<(), Failure> {
 pub fn recent(output: &Output, filter: &Filter) -> Result<(), Failure> {
     let mut view = ask(roles::Keeper, &Recent {})?;
     filter.of_recent(&mut view);
+    // JSON of `usher who --recent`: [`RecentView`].
     output.print(&view, || recent_text(&view));
     Ok(())
 }

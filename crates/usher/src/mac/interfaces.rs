@@ -17,7 +17,9 @@ const FOLDER: &str = "/sys/class/net";
 /// An interface that is there, or that the policy names.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Interface {
+    /// Its name.
     name: String,
+    /// Whether it is there.
     is_present: bool,
     /// In force. Null: no element.
     label: Option<String>,
@@ -32,6 +34,7 @@ struct Interface {
 pub(super) fn run(output: &Output, labelled: Vec<InterfaceView>) -> Result<(), Failure> {
     let folder = Path::new(FOLDER);
     let interfaces = joined(present(folder).at(folder)?, labelled);
+    // JSON of `usher mac if`: a list of [`Interface`].
     output.print(&interfaces, || text(&interfaces));
     Ok(())
 }

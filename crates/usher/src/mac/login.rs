@@ -14,6 +14,7 @@ use crate::output::{Output, or_dash, row, table, warn};
 /// A line of the file.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Line {
+    /// Its number, from 1.
     line: usize,
     /// `user NAME`, `group NAME` or `default`.
     subject: String,
@@ -24,11 +25,13 @@ struct Line {
 /// A user.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct User {
+    /// The name, or number, that was asked about.
     user: String,
     /// Null: none.
     label: Option<Label>,
     /// The line that decides. Null: none does.
     line: Option<usize>,
+    /// Whom that line names, as `user NAME`, `group NAME` or `default`. Null: no line decides.
     subject: Option<String>,
 }
 
@@ -46,11 +49,13 @@ pub(super) fn run(output: &Output, file: &Path, users: &[String]) -> Result<(), 
     if users.is_empty() {
         warn_of_unknown(&file, &labels)?;
         let lines: Vec<Line> = labels.lines().map(line).collect();
+        // JSON of `usher mac login`: a list of [`Line`].
         output.print(&lines, || text_of_lines(&lines));
         return Ok(());
     }
     let found = users.iter().map(|user| of_user(&labels, user));
     let found: Vec<User> = found.collect::<Result<_, _>>().map_err(refused)?;
+    // JSON of `usher mac login USER`: a list of [`User`].
     output.print(&found, || text(&found));
     Ok(())
 }

@@ -15,6 +15,7 @@ use crate::output::{Output, or_dash, row, table};
 /// A file.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct File {
+    /// Its path.
     path: String,
     /// The path in hexadecimal digits, where it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,6 +40,7 @@ pub(super) fn run(output: &Output, paths: &[PathBuf], directories: bool) -> Resu
         };
         files.extend(listed.at(path)?.iter().map(|path| file(path)));
     }
+    // JSON of `usher mac ls`: a list of [`File`].
     output.print(&files, || text(&files));
     Ok(())
 }

@@ -87,15 +87,18 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
         Command::Load { name } => {
             let module = name.clone();
             let view = ask(roles::Labeller, &MacLoad { module })?;
+            // JSON of `usher mac load`: as `usher mac status`.
             output.print(&view, || loaded(&view, name));
         }
         Command::Unload { name } => {
             let module = name.clone();
             let view = ask(roles::Labeller, &MacUnload { module })?;
+            // JSON of `usher mac unload`: as `usher mac status`.
             output.print(&view, || format!("{name} is no longer in force\n"));
         }
         Command::List { name: None } => {
             let view = status()?;
+            // JSON of `usher mac list`: as `usher mac status`.
             output.print(&view, || list(&view));
         }
         Command::List { name: Some(name) } => {
@@ -109,6 +112,7 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
                     None => format!("there is no module {name}; `usher mac list` has all"),
                 }));
             };
+            // JSON of `usher mac list NAME`: [`ModuleView`].
             output.print(module, || one(module));
         }
         Command::Refusals { module } => refusals::run(output, module.as_deref())?,
@@ -122,6 +126,7 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
             if let Some(trouble) = troubles.find(|one| one.starts_with(UNREADABLE_NOTES)) {
                 return Err(Failure::Refused(trouble.clone()));
             }
+            // JSON of `usher mac learn`: a list of texts, the statements without `;`.
             output.print(&module.lacking, || learned(module));
         }
         Command::Ps => ps::run(output)?,
@@ -132,6 +137,7 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
         Command::Ls { paths, directory } => ls::run(output, paths, *directory)?,
         Command::Status => {
             let view = status()?;
+            // JSON of `usher mac status`: [`MacView`].
             output.print(&view, || text(&view));
         }
     }

@@ -15,8 +15,11 @@ use crate::output::{Output, or_dash, row, table};
 /// A process.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Process {
+    /// Its number.
     pid: i32,
+    /// The number of its user.
     uid: u32,
+    /// Its command.
     command: String,
     /// Null: no element.
     label: Option<Label>,
@@ -35,6 +38,7 @@ pub(super) fn run(output: &Output) -> Result<(), Failure> {
         let path = folder.join(id.to_string());
         processes.extend(process(id, path, &labels)?);
     }
+    // JSON of `usher mac ps`: a list of [`Process`].
     output.print(&processes, || text(&processes));
     Ok(())
 }

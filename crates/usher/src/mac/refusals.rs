@@ -12,6 +12,7 @@ pub(super) fn run(output: &Output, module: Option<&str>) -> Result<(), Failure> 
     let mut view: RefusalsView = ask(roles::Labeller, &MacRefusals {})?;
     let is_asked = |name: &str| module.is_none_or(|module| module == name);
     view.refusals.retain(|refusal| is_asked(&refusal.module));
+    // JSON of `usher mac refusals`: [`RefusalsView`].
     output.print(&view, || text(&view));
     Ok(())
 }

@@ -36,6 +36,10 @@ pub fn make_next(output: &Output) -> Result<(), Failure> {
         ));
     }
     let statement = format!("ike-key \"{present}\", \"{next}\";");
+    // JSON of `usher protection new-key`:
+    //   key: The present key.
+    //   next_key: The next one.
+    //   statement: The statement `ike-key` with both.
     let value = serde_json::json!({ "key": present, "next_key": next, "statement": statement });
     output.print(&value, || {
         format!(
@@ -81,6 +85,8 @@ pub fn use_next(output: &Output) -> Result<(), Failure> {
         remove_if_there(done).at(done)?;
     }
     let key = without_comment(&line);
+    // JSON of `usher protection use-key`:
+    //   key: The key that is now the present one.
     output.print(&serde_json::json!({ "key": key }), || {
         format!(
             "This host uses its new IKE key:\n\n{key}\n\nSAs of the former key stay until others have come \

@@ -16,6 +16,7 @@ use crate::output::{Output, or_dash, row, table};
 /// When the protector does not answer.
 pub fn run(output: &Output) -> Result<(), Failure> {
     let report = ask(roles::Protector, &Peers {})?;
+    // JSON of `usher protection peers`: [`Report`].
     output.print(&report, || text(&report, unix_time()));
     Ok(())
 }

@@ -33,6 +33,7 @@ pub fn run(output: &Output, most: Option<u64>) -> Result<(), Failure> {
         most => sockets::list(most)?,
     };
     let shown = Shown { view, listed };
+    // JSON of `usher protection show`: [`Shown`].
     output.print(&shown, || text(&shown.view) + &shown.listed.text());
     Ok(())
 }

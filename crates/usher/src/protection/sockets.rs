@@ -14,12 +14,13 @@ use crate::output::{or_dash, row, table};
 /// Sockets, and how many there are.
 #[derive(Debug, Default, Serialize)]
 pub struct Listed {
-    /// Those that are shown.
+    /// The live sockets of these programs, as many as `--sockets` says.
     sockets: Vec<Socket>,
-    /// The number of all; none: they are not listed.
+    /// The number of all, of more than 1,048,576 this number; none: they are not listed.
     sockets_total: Option<u64>,
 }
 
+/// A live socket of a governed program, and its account.
 #[derive(Debug, Serialize)]
 struct Socket {
     /// The name of its account; none: it has none.

@@ -24,12 +24,19 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
     let value: Vec<Value> = found
         .iter()
         .map(|found| {
+            // JSON object [`contradiction`]:
+            //   host: The host of the clause.
+            //   place: Its [`Place`] in the policy, or null.
+            //   says: The [`Clause`].
+            //   contradicted: What contradicts it: [`Matter`].
+            //   text: The same, for people.
             json!({
                 "host": found.host, "place": place(found), "says": found.clause,
                 "contradicted": found.matter, "text": found.matter.to_string(),
             })
         })
         .collect();
+    // JSON of `usher policy agree`: a list of [`contradiction`].
     output.print(&value, || {
         let mut text = String::new();
         for found in &found {

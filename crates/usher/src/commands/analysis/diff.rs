@@ -31,6 +31,7 @@ pub fn run(output: &Output, old: &Loaded, new: &Loaded) -> u8 {
         .chain(traffic.iter().map(|change| json!(change)))
         .chain(modules.iter().map(|change| json!(change)))
         .collect();
+    // JSON of `usher policy diff`: a list of [`difference::Change`], then of [`TrafficChange`], then of [`ModuleChange`].
     output.print(&value, || {
         if nothing {
             return NOTHING_CHANGES.to_owned();

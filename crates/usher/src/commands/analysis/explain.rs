@@ -44,6 +44,7 @@ pub fn run(
     })?;
     let Question { client, server, .. } = &decision.question;
     let lines = Lines::of(loaded, |host| host == client || host == server)?;
+    // JSON of `usher policy explain`: [`decision`].
     output.print(&view(&decision, &lines), || text(&decision, &lines));
     Ok(match decision.verdict {
         Verdict::Permitted => 0,
@@ -57,6 +58,9 @@ pub fn run(
 
 /// A decision with its reasons, texts and places, for programs.
 pub fn view(decision: &Decision, lines: &Lines<'_>) -> Value {
+    // JSON object [`policy_line`]:
+    //   place: The [`Place`] in the policy, or null.
+    //   says: The [`Clause`] there.
     let line = |place: Option<Place>, clause: &Clause| json!({ "place": place, "says": clause });
     let objections: Vec<Value> = decision
         .objections
@@ -66,6 +70,12 @@ pub fn view(decision: &Decision, lines: &Lines<'_>) -> Value {
             let change: Vec<Value> = clauses
                 .map(|clause| line(lines.nearest(&objection.host, clause), clause))
                 .collect();
+            // JSON object [`objection`]:
+            //   host: The host whose policy or users would have to change.
+            //   reason: The [`Reason`].
+            //   text: The reason, for people.
+            //   remedy: What to do, or null.
+            //   lines: List of [`policy_line`]: those that would have to change; empty if one would have to be added.
             json!({
                 "host": objection.host, "reason": objection.reason,
                 "text": objection.reason.to_string(), "remedy": objection.reason.remedy(),
@@ -78,9 +88,21 @@ pub fn view(decision: &Decision, lines: &Lines<'_>) -> Value {
         .iter()
         .filter_map(|ground| {
             let place = lines.place(&ground.host, &ground.clause)?;
+            // JSON object [`ground`]:
+            //   host: The host of the policy.
+            //   place: The [`Place`] in it.
+            //   says: The [`Clause`] there that permits the connection.
             Some(json!({ "host": ground.host, "place": place, "says": ground.clause }))
         })
         .collect();
+    // JSON object [`decision`]:
+    //   question: The [`Question`], with the hosts' names in these policies.
+    //   verdict: The [`Verdict`].
+    //   not_known: List of texts: hosts of the question whose policies are not known here.
+    //   principals: List of texts: the user's certificate must name one of these.
+    //   objections: List of [`objection`]; empty unless refused.
+    //   grounds: List of [`ground`]: what permits it on each side, whatever the verdict.
+    //   how: How the connection is made and served: [`How`].
     json!({
         "question": decision.question, "verdict": decision.verdict,
         "not_known": decision.not_known, "principals": decision.principals,

@@ -14,9 +14,13 @@ use crate::output::Output;
 pub fn run(output: &Output, loaded: &Loaded, svg: Option<&Path>) -> Result<u8, Failure> {
     let graph = usher_analysis::graph(&loaded.network);
     match svg {
+        // JSON of `usher policy graph`:
+        //   dot: The graph, in Graphviz's DOT language.
         None => output.print(&json!({ "dot": graph }), || graph.clone()),
         Some(file) => {
             draw(&graph, file)?;
+            // JSON of `usher policy graph --svg`:
+            //   svg: The file that was written.
             output.print(&json!({ "svg": file }), || {
                 format!("wrote {}", file.display())
             });

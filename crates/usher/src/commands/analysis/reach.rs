@@ -25,6 +25,14 @@ pub fn run(output: &Output, loaded: &Loaded, user: &PerhapsAt<UserName>) -> u8 {
     let value: Vec<Value> = rights
         .iter()
         .map(|right| {
+            // JSON object [`reachable_service`]:
+            //   client: The host from which it can be used.
+            //   service: The service.
+            //   server: Its host.
+            //   port: Its port.
+            //   known: The sides whose policies are known: [`Known`].
+            //   how: How connections are made and served: [`How`].
+            //   principals: List of texts: the user's certificate must name one of these; empty: it takes none.
             json!({
                 "client": right.client, "service": right.service, "server": right.server,
                 "port": right.port, "known": right.known, "how": right.how(),
@@ -32,6 +40,7 @@ pub fn run(output: &Output, loaded: &Loaded, user: &PerhapsAt<UserName>) -> u8 {
             })
         })
         .collect();
+    // JSON of `usher policy reach`: a list of [`reachable_service`].
     output.print(&value, || {
         if rights.is_empty() {
             let from = user.host.as_ref();

@@ -37,6 +37,11 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
         .iter()
         .map(|outcome| view(outcome, &lines))
         .collect();
+    // JSON of `usher policy test`:
+    //   hold: How many expectations hold.
+    //   fail: How many do not.
+    //   not_known: How many are undecided.
+    //   expectations: List of [`tried_expectation`].
     let value = json!({
         "hold": hold, "fail": fail, "not_known": not_known, "expectations": views,
     });
@@ -73,6 +78,12 @@ fn view(outcome: &Outcome, lines: &Lines<'_>) -> Value {
     let examples: Vec<Value> = examples
         .map(|decision| explain::view(decision, lines))
         .collect();
+    // JSON object [`tried_expectation`]:
+    //   host: The host whose policy has the statement.
+    //   expectation: The [`Expectation`].
+    //   result: How it came out: [`Expected`].
+    //   unknown: List of [`UnknownName`]: names in the statement that the policy lacks.
+    //   examples: List of [`decision`] that show it, at most five.
     json!({ "host": host, "expectation": expectation, "result": result, "unknown": unknown,
             "examples": examples })
 }

@@ -25,6 +25,14 @@ pub fn run(output: &Output, loaded: &Loaded, service: &PerhapsAt<ServiceName>) -
     let value: Vec<Value> = rights
         .iter()
         .map(|right| {
+            // JSON object [`users_of_service`]:
+            //   service: The service.
+            //   server: Its host.
+            //   port: Its port.
+            //   client: The host from which these users may use it.
+            //   users: List of texts: the users.
+            //   known: The sides whose policies are known: [`Known`].
+            //   by_certificate: List of [`users_by_certificate`].
             json!({
                 "service": right.service, "server": right.server, "port": right.port,
                 "client": right.client, "users": universe.users(right.users),
@@ -32,6 +40,7 @@ pub fn run(output: &Output, loaded: &Loaded, service: &PerhapsAt<ServiceName>) -
             })
         })
         .collect();
+    // JSON of `usher policy who-can`: a list of [`users_of_service`].
     output.print(&value, || match rights.as_slice() {
         [] => {
             let at = service.host.as_ref();
@@ -102,6 +111,10 @@ fn by_certificate(right: &Right<'_>, universe: &Universe<'_>) -> Vec<Value> {
     let by_certificate = right.by_certificate.iter();
     by_certificate
         .map(|by| {
+            // JSON object [`users_by_certificate`]:
+            //   principal: The name that the certificate must have.
+            //   users: List of texts: the users.
+            //   anybody: True if every user with such a certificate may.
             json!({
                 "principal": by.principal, "users": universe.users(by.users),
                 "anybody": by.anybody,

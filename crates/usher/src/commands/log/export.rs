@@ -95,6 +95,12 @@ pub fn export(output: &Output, request: &Export) -> Result<(), Failure> {
         "ssh-keygen -Y verify {time}-f allowed_signers -I {identity} -n {namespace} -s \
          statement.sig < statement"
     );
+    // JSON of `usher log export`:
+    //   index: The record's index.
+    //   user: Its user.
+    //   directory: The folder with the files.
+    //   command: The command that verifies the record, to be run in that folder.
+    //   files: List of texts: the names of the files.
     let exported = json!({
         "index": index, "user": user, "directory": target, "command": command,
         "files": files.each_ref().map(|(name, _)| *name),

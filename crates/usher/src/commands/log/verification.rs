@@ -106,6 +106,16 @@ pub fn verify(output: &Output, verification: &Verification) -> Result<(), Failur
     let (origin, root) = (&checkpoint.origin, checkpoint.root_text());
     let unmatched = sessions.unmatched();
     let (key_checked, signers_checked) = (verification.key.is_some(), signers.is_some());
+    // JSON of `usher log verify`:
+    //   origin: The name of the log.
+    //   records: How many records its newest checkpoint covers.
+    //   ends: How many of these are ends of sessions.
+    //   root: The root of the tree over them, in Base64.
+    //   kept: How many records the checkpoint of `--checkpoint` covers, or null.
+    //   tail: The bytes behind the last record of the checkpoint: an append under way, or one that was cut short.
+    //   signers_checked: True if `--signers` was given.
+    //   key_checked: True if `--key` was given. Else the log's key was read beside the log.
+    //   unmatched_ends: The ends of sessions for which the log has no authentication.
     let view = json!({
         "origin": origin, "records": records, "ends": ends, "root": root, "kept": report.kept,
         "tail": report.tail, "signers_checked": signers_checked,

@@ -57,6 +57,7 @@ pub enum Command {
 /// A rule in force.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct RuleView {
+    /// The number of the rule, from 1.
     number: usize,
     /// In ugidfw's form.
     rule: String,
@@ -67,6 +68,7 @@ struct RuleView {
 /// What was done.
 #[derive(Debug, Serialize)]
 struct Change {
+    /// The number of the rule, from 1.
     number: usize,
     /// Of the configuration now in force.
     generation: u64,
@@ -81,6 +83,7 @@ pub(super) fn run(output: &Output, command: &Command) -> Result<(), Failure> {
     match command {
         Command::List => {
             let rules = list()?;
+            // JSON of `usher mac ugidfw list`: a list of [`RuleView`].
             output.print(&rules, || text(&rules));
             Ok(())
         }
@@ -277,6 +280,7 @@ fn change(
         }
     };
     let generation = outcome.generation;
+    // JSON of `usher mac ugidfw add`, `usher mac ugidfw set`, `usher mac ugidfw remove`: [`Change`].
     output.print(&Change { number, generation }, || {
         configuration::describe(&outcome)
     });
