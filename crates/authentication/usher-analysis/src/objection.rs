@@ -21,7 +21,9 @@ pub struct Objection {
 }
 
 mistakes! {
-    /// The reason. Displays as an explanation; [`Reason::remedy`] returns what to do.
+    /// A reason against a connection.
+    ///
+    /// Displays as an explanation; [`Reason::remedy`] returns what to do.
     #[derive(Serialize)]
     #[serde(tag = "kind", rename_all = "snake_case")]
     pub enum Reason {

@@ -11,7 +11,9 @@ use crate::field::Field;
 use crate::item::{Item, shown_together};
 use crate::mistake::Found;
 
-/// Peers, as written. `N` is what a dialect has as the name of a host.
+/// Peers, as written.
+///
+/// `N` is what a dialect has as the name of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Peers<N> {

@@ -38,7 +38,7 @@ impl Span {
 /// A place as people name it: file, line and column.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Place {
-    /// The [`Source::name`].
+    /// The name of the source, normally the path of the file.
     pub file: String,
     /// Line, counted from 1.
     pub line: usize,

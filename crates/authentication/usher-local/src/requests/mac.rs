@@ -32,7 +32,7 @@ pub struct MacView {
     /// The accesses to files of multilabel file systems that were refused because a label was not known.
     #[serde(default)]
     pub unknown_refusals: u64,
-    /// What modules did and is told nowhere, because it came faster than the labeller reads it.
+    /// Refusals and lowered processes that came faster than the labeller reads them: the journal lacks them.
     #[serde(default)]
     pub lost_events: u64,
     /// Troubles that keep the modules from deciding as the policy says, each for people.
@@ -105,7 +105,7 @@ pub struct ModuleView {
 pub struct RefusalsView {
     /// The kinds of refusals, those that came last first; of the oldest ones nothing is kept.
     pub refusals: Vec<RefusalView>,
-    /// What modules did and is told nowhere, because it came faster than the labeller reads it.
+    /// Refusals and lowered processes that came faster than the labeller reads them: the journal lacks them.
     pub lost_events: u64,
 }
 
