@@ -193,9 +193,9 @@ struct usher_mac_event {
  * program: the context is the text of a label, without a zero at its end. An empty one for
  * LSM_ATTR_EXEC takes them back. USHER_MAC_ATTR_CALL: the context is struct usher_mac_call.
  *
- * The call fails with errno USHER_MAC_DONE when it has succeeded: the kernel takes a hook that
- * returns 0 for one that does not know the attribute, and answers EOPNOTSUPP. So does a kernel
- * where no module with labels is loaded.
+ * The call fails with errno USHER_MAC_DONE when it has succeeded. It cannot return 0: when a hook
+ * does, the kernel concludes that no LSM knows the attribute, and answers EOPNOTSUPP. That is also
+ * the answer where no module with labels is loaded.
  *
  *   EINVAL  no label, an element of a module that is not loaded, a value of another kind
  *   EPERM   the module permits no change

@@ -352,8 +352,8 @@ static __always_inline int mac_answer_at(__u32 point, int answer)
 }
 
 /*
- * A function of an entry point, with names for the labels. The kernel takes each argument for one
- * that may be NULL; the framework passes none that is.
+ * A function of an entry point, with names for the labels. The framework never passes NULL, but the
+ * verifier does not know that.
  */
 #define MAC_FUNCTION(point, fourth, last)                                                          \
 	static __always_inline int mac_decide_##point(                                             \

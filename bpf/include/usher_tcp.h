@@ -72,8 +72,8 @@ static __always_inline int is_extension(__u8 header)
 /* The beginning of the extension headers. */
 struct extension {
 	__u8 next;
-	__u8 size; /* in units of eight bytes, after the first eight; not of a fragment header */
-	__be16 offset; /* of a fragment header */
+	__u8 size; /* in units of eight bytes, without the first one; unused in a fragment header */
+	__be16 offset; /* in a fragment header */
 };
 
 static __always_inline enum tcp_reading read_tcp_over_ipv6(const struct bpf_dynptr *packet,

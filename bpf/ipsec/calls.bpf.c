@@ -148,7 +148,7 @@ static __always_inline int at_use(struct socket *socket)
 	    !may_be_governed(&now, &use.caller))
 		return 0;
 	use.generation = now.generation;
-	/* Cleared here, because few calls come so far. */
+	/* Cleared only here, because few calls get this far. */
 	fresh = (struct usher_governed){};
 	maker = is_of_ip(use.family) ? bpf_sk_storage_get(&sockets, used, 0, 0) : 0;
 	switch (judge(&use, maker, &fresh)) {

@@ -63,9 +63,9 @@ static __always_inline struct usher_policy_entry *make_maker(const struct in_for
 }
 
 /*
- * Makes a process the maker of a socket. Its program may no longer be at any path, unlike a
- * ticket's: an upgrade does not end the protection of what runs. Returns the entry of its
- * application; none: it is not governed.
+ * Makes a process the maker of a socket. Its program may have been removed from its path, as an
+ * upgrade does, which must not end the protection of running processes. Tickets differ: they are
+ * refused to such programs. Returns the entry of its application; none: it is not governed.
  */
 static __always_inline struct usher_policy_entry *
 set_maker(const struct in_force *now, struct usher_governed *socket, struct task_struct *task)

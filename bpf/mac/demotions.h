@@ -148,7 +148,7 @@ __attribute__((noinline)) int mac_tell_lowering(int slots,
 	struct mac_outcome of_slot = *outcome;
 	int error = 0;
 
-	/* It is there: it has the elements. */
+	/* Never NULL here: it was made to hold the elements. */
 	if (!room)
 		return -EACCES;
 	for (__u32 i = 0; i < USHER_MAC_MODULES; i++) {

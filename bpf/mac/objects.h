@@ -380,9 +380,10 @@ static __always_inline __u64 those_left(__u64 asked, const struct mac_asker *ask
 }
 
 /*
- * Ends the labels of such an access, of which a module with labels is asked. The others were found
- * by labels that may have changed since: all modules decide by the same ones. Returns the modules
- * that are asked.
+ * Ends the labels of such an access, about which a module with labels is asked. The remembered
+ * permissions were looked up by labels that may have changed since. They are looked up again by
+ * the labels that the asked modules see, because all modules decide by the same ones. Returns the
+ * modules that are asked.
  */
 static __always_inline __u64 end_labels(struct mac_labels *labels, __u64 asked,
 					const struct mac_asker *asker, __u64 access,

@@ -19,9 +19,9 @@ use crate::sets::{SetId, Universe};
 pub enum Known {
     /// Both sides.
     Both,
-    /// The client's; the server's policy is not known here.
+    /// Only the client; the server's policy is not known here.
     ClientOnly,
-    /// The server's; the client's policy is not known here.
+    /// Only the server; the client's policy is not known here.
     ServerOnly,
 }
 

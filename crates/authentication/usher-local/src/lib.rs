@@ -3,8 +3,8 @@
 //! * [`paths`]: paths of files and sockets.
 //! * [`roles`]: the daemons, one line of a table each; [`requests`]: the command line's requests to
 //!   them, and their answers.
-//! * [`configuration`]: the configuration in force in a daemon; [`following`]: a daemon takes what is
-//!   stored by its own clock.
+//! * [`configuration`]: the configuration in force in a daemon; [`following`]: a daemon
+//!   looks by its own clock whether another one is stored.
 //! * [`signing_key`]: the users' signing keys.
 //! * [`applied`]: the configuration in force, one file that is replaced atomically; [`checked`]: the
 //!   same after all checks; `collect`: makes it from the administrator's files; [`reading`]: reads

@@ -212,7 +212,7 @@ mod tests {
         }
         mode("shared/a.policy", 0o644);
         assert_eq!(told("null"), [""; 0]);
-        // Of a folder once, however many files are in it, and also of what is not there.
+        // One warning for a folder, however many of the files are in it. A file that is missing counts, too.
         mode("shared", 0o775);
         let files = ["shared/a.policy", "link", "shared/missing"].map(path);
         let warnings = written_by_others(&files);

@@ -28,7 +28,7 @@ pub struct Client {
 pub struct ClientService {
     /// The service's name on its host.
     pub service: ServiceName,
-    /// The host, one of the policy's.
+    /// The host, which the policy declares.
     pub host: HostName,
     /// The service's TCP port there.
     pub port: u16,

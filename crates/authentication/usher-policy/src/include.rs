@@ -62,8 +62,8 @@ pub(crate) fn is_path(text: &str) -> bool {
         && !text.chars().any(char::is_control)
 }
 
-/// The groups that sources name: what [`crate::parse_with_groups`] wants to know of. Of sources with
-/// mistakes those that can be read.
+/// The groups that sources name, whose members [`crate::parse_with_groups`] takes. Where sources have
+/// mistakes: the groups in the statements that can be read.
 pub fn groups_named(sources: &[Source]) -> BTreeSet<GroupName> {
     let reporter = Reporter::new(sources);
     let tree = parse(&DIALECT, sources, &reporter).unwrap_or_default();

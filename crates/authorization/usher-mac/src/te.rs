@@ -120,7 +120,7 @@ pub enum TypeMistake {
     /// A name that is not declared, or of the other kind.
     #[error("{0} is not declared as what a rule takes it for")]
     Undeclared(String),
-    /// A class of which nothing is made in directories.
+    /// A class of objects that no process makes in a directory.
     #[error("a rule is about making something of class {0}, of which no file is")]
     NotMade(&'static str),
     /// No memory.

@@ -140,7 +140,7 @@ impl fmt::Display for Found {
     }
 }
 
-/// At most so many characters of a text that others wrote, fit for a terminal.
+/// A text that others wrote, made safe to print on a terminal, and cut to so many characters.
 pub fn shown(longest: usize, text: &str) -> String {
     let mut shown = String::new();
     for character in text.chars().take(longest) {

@@ -34,8 +34,8 @@ impl<N> Peers<N> {
 }
 
 impl<N: FromStr> Peers<N> {
-    /// The words of the peers that a list of values begins with, and the others. None: there are too
-    /// few.
+    /// Divides values into the words that name peers, which come first, and the rest. None: there are
+    /// too few values.
     pub fn split(items: &[Item]) -> Option<(&[Item], &[Item])> {
         // `a - b` and `a / n` may have blanks.
         let parts = match items.get(1) {

@@ -124,7 +124,7 @@ pub fn unreadable<E: Into<io::Error>>(path: &Path) -> impl Fn(E) -> RootsFileErr
     }
 }
 
-/// Requires a file or folder of root's that only root can write.
+/// Requires a file or folder that root owns and only root can write.
 fn require(opened: &OwnedFd, path: &Path, wanted: FileType) -> Result<(), RootsFileError> {
     let Stat {
         st_mode, st_uid, ..

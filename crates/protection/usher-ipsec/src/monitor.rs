@@ -214,8 +214,8 @@ impl Monitor {
     }
 
     /// Finds the sockets that the next policy will govern and this one does not, so that no use of them
-    /// is refused once it is in force. Returns their number. Users choose how many descriptors there are,
-    /// so after some seconds the policy comes in force all the same.
+    /// is refused once it is in force. Returns their number. It ends after some seconds even if it has not
+    /// seen all descriptors, because users decide how many there are.
     fn prepare(&self) -> usize {
         let mut prepared = 0;
         // Without a listing, `begin_visit` says so.

@@ -328,7 +328,7 @@ mod tests {
     /// An entry of an access control list: its tag, permissions and number.
     type Entry = (u16, u16, u32);
 
-    /// Sets the access control list of a folder of root's, with mode 0775.
+    /// Sets the access control list of a folder that root owns, with mode 0775.
     fn share(folder: &Path, entries: &[Entry]) {
         let mut list = vec![2, 0, 0, 0];
         let fixed = [(1, 7, u32::MAX), (4, 5, u32::MAX)];

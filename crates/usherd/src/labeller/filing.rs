@@ -92,7 +92,8 @@ impl Filing {
         }))
     }
 
-    /// The elements that a file of a tree gets unasked, which has this label; none where it keeps what it has.
+    /// The elements that a file of a tree, with this label, gets without being asked for; none: its label is
+    /// right.
     ///
     /// # Errors
     /// The file, or a directory on the way to it, cannot be looked at.

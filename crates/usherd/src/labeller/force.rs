@@ -236,7 +236,7 @@ impl Force {
         has_loaded
     }
 
-    /// The settings of a module in force by the policy; none for a module that has none.
+    /// The settings that the policy in force has for a module; none for a module without settings.
     fn wanted(&self, state: &State, name: &str) -> Result<Option<Settings>, MacError> {
         if state.digests.contains_key(name) {
             return Ok(None);

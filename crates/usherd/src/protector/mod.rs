@@ -100,7 +100,7 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<
         .recursive(true)
         .create(paths::PROTECTOR_DIRECTORY);
     made.attempt(format!("cannot make {}", paths::PROTECTOR_DIRECTORY))?;
-    // The same, so that a key that is made later can be read.
+    // Made for the same reason: a key that is put there later can then be read.
     match DirBuilder::new().mode(0o755).create(paths::IKE_DIRECTORY) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             Err(error).attempt(format!("cannot make {}", paths::IKE_DIRECTORY))?;

@@ -188,7 +188,7 @@ d = tcp(6); d.connect(('::ffff:10.1.0.2', 80))"
         other.run("import resource");
         let most = other.number("resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100");
         other.run(&hoard(most.min(MANY), MANY / most));
-        // After those in the order of the visit.
+        // The visit comes to this process after the hoarded descriptors.
         let mut governed = Actor::governed();
         governed.run("a = tcp(); a.bind(('', 80)); a.listen()");
         let mut visit = ipsec.begin_adopting(true).unwrap();

@@ -58,7 +58,8 @@ impl Sessions {
         })
     }
 
-    /// The certificate's principals that the policy trusts its authority to name for the user.
+    /// The principals of a certificate that count for the user: those that the policy trusts the certificate's
+    /// authority to name.
     fn trusted_principals(
         &self,
         record: &SessionRecord,

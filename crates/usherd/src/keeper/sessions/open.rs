@@ -96,8 +96,9 @@ impl Sessions {
         announced
     }
 
-    /// Asks whether PAM permits the account for the host's first connection. Without one, for any of its
-    /// addresses: before a process is started, PAM is asked about each of them.
+    /// Asks whether PAM permits the account from the address of the host's first connection. If there is no
+    /// connection yet, from any address of the host: PAM is asked about the right one before a process is
+    /// started.
     async fn may_be_served(
         &self,
         account: &Account,
