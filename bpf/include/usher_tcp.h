@@ -11,7 +11,7 @@
 #include "usher_ends.h"
 #include "usher_netfilter.h"
 
-/* The most extension headers that are read. */
+/* Limit of extension headers that are read. */
 #define EXTENSIONS 8
 
 #define IPV4_FRAGMENT_OFFSET 0x1fff

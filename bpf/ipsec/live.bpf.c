@@ -69,7 +69,7 @@ struct cgroup___above {
  */
 ARRAY_TABLE(reach_number, 1, __u64);
 
-/* The most control groups that are visited on the way up. */
+/* Limit of control groups that are visited on the way up. */
 #define MOST_GROUPS 64
 
 /* Returns 1 if a process is in the control group of the monitor or below it, or if it is nested too

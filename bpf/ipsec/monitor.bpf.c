@@ -43,7 +43,7 @@
 #define IPV6_HDRINCL 36
 #endif
 
-/* The most that a setsockopt program sees of a value, on machines with the smallest pages. */
+/* How much of a value a setsockopt program sees at most, on machines with the smallest pages. */
 #define PAGE 4096
 
 /* The numbers of signatures in marks, for the next process of user space alone: sockets keep marks

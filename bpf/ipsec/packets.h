@@ -19,7 +19,7 @@
 #define PROTOCOL_SCTP 132
 #define PROTOCOL_UDP_LITE 136
 
-/* The most extension headers that are read. */
+/* Limit of extension headers that are read. */
 #define MOST_EXTENSIONS 8
 
 #define IPV4_HEADER 20

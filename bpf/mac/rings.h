@@ -32,7 +32,7 @@ struct file___mac_named {
 
 #pragma clang attribute pop
 
-/* Most descriptors of a process that are looked at: the kernel's limit (fs.nr_open) is as large
+/* Limit of descriptors of a process that are looked at: the kernel's limit (fs.nr_open) is as large
  * unless somebody raises it. */
 #define RING_DESCRIPTORS (1 << 20)
 

@@ -14,7 +14,7 @@
 /* All headers at their longest, from the beginning of an Ethernet frame, without IPv6 extensions.
  */
 #define HEADERS_SIZE (14 + 60 + 60)
-/* The most tags still in the packet that are read. */
+/* Limit of the tags still in the packet that are read. */
 #define VLAN_TAGS 4
 
 /* Reads bytes at an offset from the network header, as far as the driver has them at hand. An

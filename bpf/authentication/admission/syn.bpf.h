@@ -25,7 +25,7 @@
 #define IPV6_FRAGMENT 0xfff9
 #define IPV6_VERSION 6
 #define OPTIONS_SIZE 40
-/* The most extension headers that are read. */
+/* Limit of extension headers that are read. */
 #define EXTENSIONS 8
 
 /* An address that no connection has in the table: ::, or in an IPv6 packet one that means IPv4

@@ -32,7 +32,7 @@
 #define SYN_FLAG 0x02
 #define ACK_FLAG 0x10
 
-/* The most that a setsockopt program sees of a value, on machines with the smallest pages. */
+/* How much of a value a setsockopt program sees at most, on machines with the smallest pages. */
 #define PAGE 4096
 
 /* The number of SYNs with a token before it is given up, because the path may drop them. */

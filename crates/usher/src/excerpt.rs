@@ -5,7 +5,7 @@ use usher_policy::PolicyError;
 
 use crate::output::escaped;
 
-/// Most characters of a line that are shown on each side of the mistake.
+/// Limit of characters of a line that are shown on each side of the mistake.
 const SIDE: usize = 100;
 
 /// A line and its neighbours. Long lines are cut, and characters that a terminal would obey or hide are

@@ -39,13 +39,13 @@ use crate::start::{self, Attempt, StartError};
 pub use order::tests::order as example;
 use order::{Child, StandingOrder};
 
-/// Most descriptors in a request.
+/// Limit of descriptors in a request.
 const DESCRIPTORS: usize = 3;
 /// Reads a packet's length without taking the packet.
 const GLANCE: RecvFlags = RecvFlags::PEEK.union(RecvFlags::TRUNC);
 /// The time that reports may wait for further ones. The end of an order is reported at once.
 const GATHERED: Duration = Duration::from_millis(10);
-/// Most reports in a packet.
+/// Limit of reports in a packet.
 const REPORTS: usize = 64;
 /// The time that an order stands without a connection.
 const LINGER: Duration = Duration::from_millis(100);

@@ -10,7 +10,7 @@ use crate::decision::{Decision, Verdict};
 use crate::network::{HostPolicy, Network};
 use crate::question::Question;
 
-/// Most examples for one expectation that does not hold.
+/// Limit of examples for one expectation that does not hold.
 pub const MAXIMUM_EXAMPLES: usize = 5;
 
 /// The outcome of one `expect` statement.

@@ -242,7 +242,7 @@ pub struct Sample {
     pub first: Vec<UserName>,
 }
 
-/// Most names of a [`Sample`].
+/// Limit of names of a [`Sample`].
 pub const SHOWN: usize = 8;
 
 impl fmt::Display for Sample {

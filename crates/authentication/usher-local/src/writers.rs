@@ -14,7 +14,7 @@ use crate::applied::Applied;
 use crate::keys::LIST;
 use crate::paths;
 
-/// Most links that are followed on the way to a file, as by the kernel.
+/// Limit of links that are followed on the way to a file, as by the kernel.
 const MAXIMUM_LINKS: usize = 40;
 
 /// Warnings about the files of this host's configuration, and the folders and links on their paths, that

@@ -15,7 +15,7 @@ use crate::reader::Reader;
 use usher_proto::log_record::{Record, RecordError, Says};
 use usher_proto::ssh_key::PublicKey;
 
-/// The most differences between records and leaf hashes that are examined to find exchanged
+/// Limit of differences between records and leaf hashes that are examined to find exchanged
 /// records.
 const MAX_DIFFERENCES: usize = 1 << 16;
 

@@ -80,7 +80,7 @@ impl Programs {
     }
 }
 
-/// Most entries of `programs`: each is looked up when an unknown program connects.
+/// Limit of entries of `programs`: each is looked up when an unknown program connects.
 pub const MAXIMUM_PROGRAMS: usize = 64;
 
 words! {

@@ -13,10 +13,10 @@ use usher_language::{AddressRange, Origin, address, number};
 /// Peers, as written.
 pub type Peers = usher_language::Peers<HostName>;
 
-/// Most entries of `connect`.
+/// Limit of entries of `connect`.
 pub const MAXIMUM_DESTINATIONS: usize = 256;
 
-/// Most entries of the kernel's table for one service: [`DestinationTable::size`].
+/// Limit of entries of the kernel's table for one service: [`DestinationTable::size`].
 pub const MAXIMUM_DESTINATION_TABLE: usize = 16_384;
 
 /// The destinations to which the processes of a service may connect; without entries, none.

@@ -15,7 +15,7 @@ pub type Groups = BTreeMap<GroupName, Result<BTreeSet<String>, Unresolved>>;
 #[error("{0}")]
 pub struct Unresolved(pub String);
 
-/// Most accounts of a group.
+/// Limit of accounts of a group.
 pub const MAXIMUM_GROUP_MEMBERS: usize = 65_536;
 
 /// A group in a `users` block.

@@ -14,7 +14,7 @@ pub const DEFAULT_SESSION: Duration = Duration::from_secs(8 * 60 * 60);
 /// Lower end of `reauthenticate`: leaves a client two seconds to answer in.
 pub const MINIMUM_REAUTHENTICATION: Duration = Duration::from_secs(5);
 
-/// Most processes of one user at once in [`crate::Style::Connection`], unless policy says otherwise.
+/// Limit of processes of one user at once in [`crate::Style::Connection`], unless policy says otherwise.
 pub const DEFAULT_CONNECTIONS: u32 = 64;
 
 /// Upper end of `connections`.
@@ -22,13 +22,13 @@ pub const MAXIMUM_CONNECTIONS: u32 = 65_536;
 
 /// `umask` where a service does not say: only the user can read files that its processes make.
 pub const DEFAULT_UMASK: u16 = 0o077;
-/// Most tasks of one user at once, unless policy says otherwise.
+/// Limit of tasks of one user at once, unless policy says otherwise.
 pub const DEFAULT_PROCESSES: u32 = 1024;
 
 /// Upper end of `processes`: what Linux has process numbers for (PID_MAX_LIMIT).
 pub const MAXIMUM_PROCESSES: u32 = 4 * 1024 * 1024;
 
-/// Most tasks of one user at once, over all services, unless policy says otherwise.
+/// Limit of tasks of one user at once, over all services, unless policy says otherwise.
 pub const DEFAULT_EACH_USER_PROCESSES: u32 = 2048;
 
 /// Lower end of `memory`, in bytes.
@@ -54,16 +54,16 @@ pub const MINIMUM_KEEPALIVE: Duration = Duration::from_secs(30);
 /// Upper end of `keepalive`: half of it must be within the kernel's limit of TCP_KEEPIDLE, 32,767 s.
 pub const MAXIMUM_KEEPALIVE: Duration = Duration::from_secs(18 * 60 * 60);
 
-/// Most addresses of one host: what a request to the courier carries (docs/PROTOCOL.md).
+/// Limit of addresses of one host: what a request to the courier carries (docs/PROTOCOL.md).
 pub const MAXIMUM_HOST_ADDRESSES: usize = usher_proto::MAX_CONTROL_ADDRESSES;
 
 /// Most IKE keys of one host: its key, and the one that takes its place or that it has replaced.
 pub const MAXIMUM_IKE_KEYS: usize = 2;
 
-/// Most bytes of a program with its arguments, and of an environment, each string with its ending
+/// Limit of bytes of a program with its arguments, and of an environment, each string with its ending
 /// zero: half of what execve(2) takes in a single string (MAX_ARG_STRLEN, 128 KiB), so that a
 /// worker's start never fails on its length.
 pub const MAXIMUM_ARGUMENT_BYTES: usize = 64 * 1024;
 
-/// Most entries of `files`: each is a look-up at a process's start.
+/// Limit of entries of `files`: each is a look-up at a process's start.
 pub const MAXIMUM_FILE_RULES: usize = 64;

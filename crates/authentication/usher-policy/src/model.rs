@@ -234,13 +234,13 @@ pub struct Service {
     pub keepalive: Duration,
     /// [`Style::Connection`]: most processes of one user at once.
     pub connections: u32,
-    /// Most processes and threads of one user at once, with all that they start (pids.max of
+    /// Limit of processes and threads of one user at once, with all that they start (pids.max of
     /// cgroups(7)).
     pub processes: u32,
-    /// Most memory of one user's processes together, in bytes (memory.max of cgroups(7)); none: as
+    /// Limit of memory of one user's processes together, in bytes (memory.max of cgroups(7)); none: as
     /// much as there is.
     pub memory: Option<u64>,
-    /// Most processor time of one user's processes together, in percent of one processor (cpu.max
+    /// Limit of processor time of one user's processes together, in percent of one processor (cpu.max
     /// of cgroups(7)); none: as much as there is.
     pub cpu: Option<u32>,
     /// The destinations to which its processes may connect; none: those of their user.
@@ -263,11 +263,11 @@ impl Service {
 /// Limits of one user's processes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessLimits {
-    /// Most processes and threads at once, 1 to [`MAXIMUM_PROCESSES`].
+    /// Limit of processes and threads at once, 1 to [`MAXIMUM_PROCESSES`].
     pub processes: u32,
-    /// Most memory in bytes, [`MINIMUM_MEMORY`] to [`MAXIMUM_MEMORY`]; none: as much as there is.
+    /// Limit of memory in bytes, [`MINIMUM_MEMORY`] to [`MAXIMUM_MEMORY`]; none: as much as there is.
     pub memory: Option<u64>,
-    /// Most processor time in percent of one processor, 1 to [`MAXIMUM_CPU`]; none: as much as
+    /// Limit of processor time in percent of one processor, 1 to [`MAXIMUM_CPU`]; none: as much as
     /// there is.
     pub cpu: Option<u32>,
 }

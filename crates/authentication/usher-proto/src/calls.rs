@@ -12,7 +12,7 @@ use usher_base::{ConnectionTuple, DecodeError, HostName, Padded, ServiceName, Us
 /// Longest packet in bytes, in both directions.
 pub const MAX_CALL_PACKET: usize = 1024;
 
-/// Most supplementary groups of a user whom a process becomes by the calls: the kernel program
+/// Limit of supplementary groups of a user whom a process becomes by the calls: the kernel program
 /// compares that many in one step.
 pub const MAX_GROUPS: usize = 128;
 

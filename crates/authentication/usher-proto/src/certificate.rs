@@ -21,7 +21,7 @@ use usher_base::codec::{Codec, Reader, fields, put_string};
 /// Longest certificate in bytes. An Ed25519 one with two principals has about 450.
 pub const MAX_CERTIFICATE_SIZE: usize = 3072;
 
-/// Most principals of a certificate; OpenSSH has the same limit.
+/// Limit of principals of a certificate; OpenSSH has the same limit.
 pub const MAX_PRINCIPALS: usize = 256;
 
 /// Longest list of principals in bytes, with commas between them; `usher_connection_info` has room for

@@ -193,7 +193,7 @@ pub struct FrameBuffer {
 }
 
 impl FrameBuffer {
-    /// Most unread bytes.
+    /// Limit of unread bytes.
     pub const CAPACITY: usize = 16 * (FRAME_LENGTH_SIZE + MAX_FRAME);
 
     /// An empty buffer.

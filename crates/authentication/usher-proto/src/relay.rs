@@ -13,7 +13,7 @@ use usher_base::{DecodeError, HostName};
 /// Longest packet in bytes, in both directions.
 pub const MAX_RELAY_PACKET: usize = 9000;
 
-/// Most addresses of one host's verifier.
+/// Limit of addresses of one host's verifier.
 pub const MAX_CONTROL_ADDRESSES: usize = 8;
 
 /// The version of the packets.

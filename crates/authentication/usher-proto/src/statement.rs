@@ -100,7 +100,7 @@ pub struct Expectation<'a> {
     /// Greatest age of a statement. The verifier must remember accepted session ids for
     /// `maximum_age + maximum_skew`, or replays pass.
     pub maximum_age: u64,
-    /// The most that the client's clock may be ahead.
+    /// How far the client's clock may be ahead at most.
     pub maximum_skew: u64,
     /// The longest session granted, from `issued` to `expires`.
     pub maximum_lifetime: u64,

@@ -23,7 +23,7 @@ use crate::walk::{Manner, Onward, Step, Visited, require_proc, walk};
 const FILES_OF_A_CHECKPOINT: u64 = 4096;
 /// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(1);
-/// Most files with several names whose labels are remembered.
+/// Limit of files with several names whose labels are remembered.
 const REMEMBERED: usize = 65_536;
 
 /// Label trees by specification files.

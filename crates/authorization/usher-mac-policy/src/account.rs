@@ -9,7 +9,7 @@ use crate::mistake::MacMistake;
 /// The largest number of a user or group: the next one means that none is set.
 const LAST_ID: u64 = u32::MAX as u64 - 1;
 
-/// Most characters of a name.
+/// Limit of characters of a name.
 const LONGEST_NAME: usize = 64;
 
 /// A user or a group.

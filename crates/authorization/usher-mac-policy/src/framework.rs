@@ -23,10 +23,10 @@ use crate::words::choice;
 /// The name of the framework's block. No module has it.
 pub const FRAMEWORK_BLOCK: &str = "framework";
 
-/// Most file systems of `multilabel`.
+/// Limit of file systems of `multilabel`.
 pub const MAXIMUM_MULTILABEL: usize = 16;
 
-/// Most network interfaces with a label.
+/// Limit of network interfaces with a label.
 pub const MAXIMUM_INTERFACES: usize = 64;
 
 /// Longest name of a network interface, in bytes.

@@ -20,7 +20,7 @@ use crate::words::choice;
 /// The module's name.
 pub const MODULE: &str = "ifoff";
 
-/// Most statements `interface`.
+/// Limit of statements `interface`.
 pub const MAXIMUM_SWITCHES: usize = 64;
 
 const LOOPBACK: &str = "loopback";

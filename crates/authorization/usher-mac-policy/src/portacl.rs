@@ -23,7 +23,7 @@ use crate::words::{choice, is_yes, yes_or_no};
 /// The module's name.
 pub const MODULE: &str = "portacl";
 
-/// Most statements `permit`.
+/// Limit of statements `permit`.
 pub const MAXIMUM_PERMITS: usize = 256;
 
 const PERMIT: &str = "permit";

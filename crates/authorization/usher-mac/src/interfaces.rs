@@ -13,7 +13,7 @@ use crate::shared::{
     MAC_INTERFACES, MacElement, MacInterface, MacLabel, MacModule, MacNumbered, MacNumbering,
 };
 
-/// Most interfaces with a label.
+/// Limit of interfaces with a label.
 pub const MAX_INTERFACES: usize = MAC_INTERFACES as usize;
 
 /// The place of the labels in force.

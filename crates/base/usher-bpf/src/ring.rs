@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::KernelError;
 use crate::table::clone;
 
-/// Most entries taken from a ring at once: the writer may be faster than the reader.
+/// Limit of entries taken from a ring at once: the writer may be faster than the reader.
 const BATCH: usize = 1024;
 
 /// The entries taken from a ring.

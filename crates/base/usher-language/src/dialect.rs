@@ -14,7 +14,7 @@ use crate::kind::Kind;
 use crate::name::{Name, is_keyword};
 use crate::print::joined;
 
-/// Most statements of one module.
+/// Limit of statements of one module.
 pub const MAXIMUM_DECLARED: usize = 256;
 
 /// The blocks and statements that a text can have.

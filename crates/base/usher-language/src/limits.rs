@@ -3,9 +3,9 @@
 /// Longest source in bytes. A longer one is refused whole.
 pub const MAXIMUM_SOURCE_BYTES: usize = 1024 * 1024;
 
-/// Most statements in all sources together, blocks counted as one each.
+/// Limit of statements in all sources together, blocks counted as one each.
 pub const MAXIMUM_STATEMENTS: usize = 65_536;
 
-/// Most errors reported at once. After a hundred mistakes the text is not a policy; reporting
+/// Limit of errors reported at once. After a hundred mistakes the text is not a policy; reporting
 /// without bound would let a text of a megabyte make an answer of many.
 pub const MAXIMUM_ERRORS: usize = 100;

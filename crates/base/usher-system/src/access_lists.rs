@@ -12,7 +12,7 @@ const POSIX: &str = "system.posix_acl_access";
 /// How the names of both attributes of POSIX lists begin. The other one is for new files.
 const POSIX_LISTS: &[u8] = b"system.posix_acl_";
 
-/// Most bytes of an attribute, or of the names of all (XATTR_SIZE_MAX, XATTR_LIST_MAX).
+/// Limit of bytes of an attribute, or of the names of all (XATTR_SIZE_MAX, XATTR_LIST_MAX).
 const LARGEST: usize = 65_536;
 
 /// The version of the attribute, whose entries have a tag, permissions and a number

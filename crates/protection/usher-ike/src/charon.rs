@@ -25,10 +25,10 @@ const EVENTS: [&str; 4] = ["ike-updown", "child-updown", "ike-rekey", "child-rek
 /// sockets of VICI reports, too, and charon may hang for ever (5.9.8; strongSwan issue 566).
 const LOG_LEVEL: &str = "1";
 
-/// Most lines of charon's log that are kept of an attempt.
+/// Limit of lines of charon's log that are kept of an attempt.
 const MOST_LINES: usize = 64;
 
-/// Most connections, or IKE SAs and pairs of SAs in all, that are kept of a list. Beyond that a list is
+/// Limit of connections, or IKE SAs and pairs of SAs in all, that are kept of a list. Beyond that a list is
 /// nonsense.
 const MOST_SAS: usize = 65_536;
 

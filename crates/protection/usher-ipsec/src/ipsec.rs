@@ -26,7 +26,7 @@ use crate::spd::{self, Entries, Spd};
 use crate::stale::Stale;
 use crate::sysctls::Sysctls;
 
-/// The most of this host's own addresses that get entries in the SPD.
+/// Limit of this host's own addresses that get entries in the SPD.
 const MOST_OWN: usize = 256;
 
 /// How protection is put in force.

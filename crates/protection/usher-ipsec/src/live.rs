@@ -25,7 +25,7 @@ pub enum LiveTreatment {
     Protect(Class, Level),
 }
 
-/// The most sockets that are counted.
+/// Limit of sockets that are counted.
 const MOST_COUNTED: usize = 1 << 20;
 
 /// A socket that a governed program holds.
@@ -86,7 +86,7 @@ pub struct Unheld {
     pub sockets: usize,
 }
 
-/// The most processes whose sockets are named. Users choose how many there are.
+/// Limit of processes whose sockets are named. Users choose how many there are.
 const MOST_UNHELD: usize = 64;
 
 /// Gathers sockets that are not treated as the policy says, by process and reason.

@@ -436,7 +436,7 @@ impl Watcher {
     }
 }
 
-/// The most messages that are taken at a time.
+/// Limit of messages that are taken at a time.
 const MOST_TAKEN: usize = 1_024;
 
 /// The kernel's reports that were taken.

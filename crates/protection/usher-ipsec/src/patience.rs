@@ -24,7 +24,7 @@ const EACH: Duration = Duration::from_micros(500);
 /// leave, and comes after them at the next look-up.
 const SLOW: Duration = Duration::from_millis(10);
 
-/// The most paths that may be slow or hang at a time, each with a thread. Paths in system folders may
+/// Limit of paths that may be slow or hang at a time, each with a thread. Paths in system folders may
 /// bring the number to twice as many, so that paths of accounts cannot take all threads. Further paths
 /// are given up at once.
 const MOST_SLOW: usize = 16;

@@ -24,7 +24,7 @@ use crate::error::IpsecError;
 use crate::patience::{Answer, Patience};
 use crate::way::{Masters, Trail};
 
-/// The most files of one name that count, former ones included, and the most places. The oldest
+/// Limit of files of one name that count, former ones included, and of places. The oldest
 /// makes room: what still runs from it is no longer governed when it makes a socket.
 const MOST_FILES: usize = 64;
 

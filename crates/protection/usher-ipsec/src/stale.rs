@@ -14,7 +14,7 @@ use crate::marks::{DISCARD, MarkMask};
 use crate::plan::Application;
 use crate::spd::{self, Action, Entries, Entry};
 
-/// The most entries of all former signatures together, a kibibyte of the kernel's memory each. Of further
+/// Limit of entries of all former signatures together, a kibibyte of the kernel's memory each. Of further
 /// ones only those for all addresses stay.
 const MOST_ENTRIES: usize = 32_768;
 

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, read
 use rustix::io::Errno;
 use usher_system::access_lists::Writers;
 
-/// The most links on the way, as for the kernel.
+/// Limit of links on the way, the kernel's own.
 const MOST_LINKS: usize = 40;
 const ROOT: u32 = 0;
 const WRITABLE_BY_GROUP: u32 = 0o020;

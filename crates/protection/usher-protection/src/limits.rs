@@ -4,18 +4,18 @@
 /// Most `application` blocks.
 pub const MAXIMUM_APPLICATIONS: usize = 4096;
 
-/// Most programs, over all blocks.
+/// Limit of programs, over all blocks.
 pub const MAXIMUM_PROGRAMS: usize = 8192;
 
-/// Most items of a protection: a kernel program compares the ports of a packet with one after the
+/// Limit of items of a protection: a kernel program compares the ports of a packet with one after the
 /// other.
 pub const MAXIMUM_ITEMS: usize = 64;
 
-/// Most names that a policy has looked up: each is asked for again and again.
+/// Limit of names that a policy has looked up: each is asked for again and again.
 pub const MAXIMUM_NAMES: usize = 256;
 
-/// Most addresses of one name that are taken.
+/// Limit of addresses of one name that are taken.
 pub const MAXIMUM_ADDRESSES: usize = 64;
 
-/// Most entries of [`crate::Rules::networks`], over all applications.
+/// Limit of entries of [`crate::Rules::networks`], over all applications.
 pub const MAXIMUM_NETWORKS: usize = 131_072;

@@ -6,10 +6,10 @@ use usher_local::requests::EndingView;
 
 use crate::output::first;
 
-/// Most sessions that are shown, and most connections of each; the rest is counted.
+/// Limit of sessions that are shown, and of connections of each; the rest is counted.
 const SESSIONS: usize = 50;
 const CONNECTIONS: usize = 10;
-/// Most users of sessions without a connection that are named.
+/// Limit of users of sessions without a connection that are named.
 const USERS: usize = 10;
 
 /// One line for each session that has connections, with its reason, and one for each connection.

@@ -26,7 +26,7 @@ const REFUSED: [(u32, &str); 3] = [(132, "SCTP"), (256, "SMC"), (262, "MPTCP")];
 /// UDP and UDP-Lite.
 const DATAGRAMS: [u32; 2] = [17, 136];
 
-/// Most descriptors of a process that are looked at: users choose how many it has.
+/// Limit of descriptors of a process that are looked at: users choose how many it has.
 const MOST_DESCRIPTORS: usize = 65_536;
 
 /// A file, by device and inode.

@@ -27,7 +27,7 @@ use channel::{Channel, Destination, Outgoing};
 
 /// Frames that may wait for one channel; more are refused with [`Refusal::Overloaded`].
 const QUEUE: usize = 256;
-/// Most channels at one time; the signer's policy has no more hosts.
+/// Limit of channels at one time; the signer's policy has no more hosts.
 const CHANNELS: usize = 1024;
 
 /// Runs the courier until the process ends.

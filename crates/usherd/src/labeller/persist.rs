@@ -23,7 +23,7 @@ use super::filing::Filing;
 use super::persist_walk::{Step, Walk};
 use super::tree::Tree;
 
-/// Most events of one turn, and most files of a walk in one turn: so no file system waits long for another.
+/// Limit of events of one turn, and of files of a walk in one turn: so no file system waits long for another.
 const TURN: usize = 256;
 
 /// How long to wait after a failure before all files are looked at again: at first, and at most.

@@ -67,7 +67,7 @@ use own_sad::OwnSad;
 /// How often the files of programs, their sockets, this host's addresses and the sysctls are looked at.
 const LOOKING: Duration = Duration::from_secs(5);
 
-/// Most notices of SAs that are taken at a time: a file is written, and sockets are found, once for all.
+/// Limit of notices of SAs that are taken at a time: a file is written, and sockets are found, once for all.
 const MOST_GATHERED: usize = 1_024;
 
 /// How often the SPD is compared without a report of a change.

@@ -193,7 +193,7 @@ impl Force {
     }
 }
 
-/// The most hosts without SAs that are named.
+/// Limit of hosts without SAs that are named.
 const MOST_HELD: usize = 16;
 
 /// The troubles with hosts that are held to an `optional` class, and have no SAs.

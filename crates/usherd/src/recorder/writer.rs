@@ -17,9 +17,9 @@ use usher_proto::session_end::SessionEnd;
 use super::tell;
 use crate::start::StartError;
 
-/// Most records that may wait for the disk; more are refused with [`Refusal::Overloaded`].
+/// Limit of records that may wait for the disk; more are refused with [`Refusal::Overloaded`].
 const WAITING: usize = 4096;
-/// Most records that are written together.
+/// Limit of records that are written together.
 const TOGETHER: usize = 256;
 
 /// The handle that passes records to the writing task.

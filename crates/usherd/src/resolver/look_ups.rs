@@ -14,7 +14,7 @@ use usher_policy::protection::ResolverReply;
 /// long an answer is valid; a program on this host may get a new address that much earlier.
 const AGAIN: Duration = Duration::from_secs(15);
 
-/// Most look-ups at one time. Each takes a thread. DNS servers that do not answer hold them up for as
+/// Limit of look-ups at one time. Each takes a thread. DNS servers that do not answer hold them up for as
 /// long as resolv.conf(5) says, and then answers become older.
 const AT_ONCE: usize = 8;
 

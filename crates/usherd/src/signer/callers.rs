@@ -28,7 +28,7 @@ use super::relay::CONNECT;
 use super::sessions::Pair;
 use crate::local_callers::{LocalCaller, LocalCallers};
 
-/// Most requests that one user may have under way; the next one is refused with
+/// Limit of requests that one user may have under way; the next one is refused with
 /// [`Refusal::Overloaded`].
 const REQUESTS_PER_USER: usize = 512;
 /// How long a caller may take to send its request.

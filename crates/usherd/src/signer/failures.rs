@@ -16,7 +16,7 @@ use usher_proto::program_end::ProgramEnd;
 
 use super::sessions::SessionKey;
 
-/// Most failures that are known, and of one user. The oldest makes room.
+/// Limit of failures that are known, and of one user. The oldest makes room.
 const MOST: usize = 256;
 const OF_USER: usize = 32;
 /// The time that a question waits for the server's report, which comes beside the connection.

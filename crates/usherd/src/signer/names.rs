@@ -11,7 +11,7 @@ use usher_proto::refusal::Refusal;
 /// thread; a user who connects often needs one per period. A renamed or removed account is noticed
 /// after it.
 const FRESH: Duration = Duration::from_secs(1);
-/// Most cached names; beyond this all are forgotten and looked up again.
+/// Limit of cached names; beyond this all are forgotten and looked up again.
 const KEPT: usize = 4096;
 
 /// The account names of the users who asked within the last second.

@@ -13,7 +13,7 @@ use usher_kernel::worker::{
 use super::{LINGER, LOOKS, SPAN, YOUNG};
 use crate::keeper::host::identities;
 
-/// Most children of one order that have not executed their program, so that one user cannot occupy the
+/// Limit of children of one order that have not executed their program, so that one user cannot occupy the
 /// starter.
 const SIDE_BY_SIDE: usize = 8;
 

@@ -38,9 +38,9 @@ use crate::tls;
 const SILENCE: Duration = Duration::from_secs(70);
 /// The time that the peer may take to read an answer.
 const WRITE: Duration = Duration::from_secs(10);
-/// Most answers that may wait for a slow reader; then the channel is closed.
+/// Limit of answers that may wait for a slow reader; then the channel is closed.
 const ANSWERS: usize = 1024;
-/// Most requests of one channel that may wait for the keeper's verdict or for the peer to read it; more
+/// Limit of requests of one channel that may wait for the keeper's verdict or for the peer to read it; more
 /// are refused with [`Refusal::Overloaded`].
 const UNDER_WAY: usize = 1024;
 

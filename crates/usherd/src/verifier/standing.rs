@@ -15,7 +15,7 @@ use super::Verifier;
 
 /// The time that an announcement may be on its way to the keeper and then stand there.
 const STANDS: Duration = Duration::from_secs(20);
-/// Most remembered announcements of one channel. Further ones stand until they expire.
+/// Limit of remembered announcements of one channel. Further ones stand until they expire.
 const REMEMBERED: usize = 16_384;
 
 /// A channel's announcements that may stand. Dropping it with the channel withdraws them.

@@ -8,7 +8,7 @@ use crate::KernelError;
 pub use crate::shared::ownership::Reason;
 use crate::shared::ownership::{GROUPS, Identity as Grant};
 
-/// Most supplementary groups of an identity.
+/// Limit of supplementary groups of an identity.
 pub const MAX_GROUPS: usize = GROUPS as usize;
 
 /// The identity that a process may take, in the numbers of the initial user namespace.

@@ -57,7 +57,7 @@ usher_daemon::requests! {
     Sockets {
         /// [`SocketsView::next`] of the page before; 0: the first page.
         after: u64,
-        /// The most sockets of the page; [`SocketsView::MOST`] limits it as well.
+        /// How many sockets the page has at most; [`SocketsView::MOST`] limits it as well.
         most: u64
     } "sockets" -> SocketsView,
     /// Asks with which hosts SAs are negotiated, and how far that is.

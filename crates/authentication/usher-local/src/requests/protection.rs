@@ -75,7 +75,7 @@ pub struct SocketsView {
 }
 
 impl SocketsView {
-    /// The most sockets of a page.
+    /// Limit of sockets of a page.
     pub const MOST: u64 = 4096;
 }
 

@@ -22,10 +22,10 @@ pub use text::{OBJECT as OBJECT_CONDITIONS, SUBJECT as SUBJECT_CONDITIONS};
 /// The module's name.
 pub const MODULE: &str = "bsdextended";
 
-/// Most rules, FreeBSD's limit.
+/// Limit of rules, as in FreeBSD.
 pub const MAXIMUM_RULES: usize = 256;
 
-/// Most names and ranges of one condition.
+/// Limit of names and ranges of one condition.
 pub const MAXIMUM_RANGES: usize = 4;
 
 /// The mode that refuses nothing.

@@ -33,17 +33,17 @@ pub use warning::TypeWarning;
 /// The module's name.
 pub const MODULE: &str = "te";
 
-/// Most domains and types together.
+/// Limit of domains and types together.
 pub const MAXIMUM_NAMES: usize = 256;
 
-/// Most attributes.
+/// Limit of attributes.
 pub const MAXIMUM_ATTRIBUTES: usize = 64;
 
-/// Most rules: statements `allow`, one for each domain and type that they are about, `transition` and
+/// Limit of rules: statements `allow`, one for each domain and type that they are about, `transition` and
 /// `create`.
 pub const MAXIMUM_RULES: usize = 4096;
 
-/// Most statements `relabel`.
+/// Limit of statements `relabel`.
 pub const MAXIMUM_RELABELS: usize = 256;
 
 /// The domain of processes without an element.

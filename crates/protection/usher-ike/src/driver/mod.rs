@@ -48,13 +48,13 @@ const REPLACING: Duration = Duration::from_secs(1);
 /// measures their age by the wall clock: if the clock is set back by a day, SAs live a day longer.
 const OVERDUE: i64 = 60;
 
-/// Most pairs of SAs beside others, and most IKE SAs without SAs, that are ended at one visit.
+/// Limit of pairs of SAs beside others, and of IKE SAs without SAs, that are ended at one visit.
 const MOST_DOUBLES: usize = 16;
 
-/// Most attempts at one time; one a peer.
+/// Limit of attempts at one time; one a peer.
 const MOST_ATTEMPTS: usize = 16;
 
-/// Most orders and notices that wait. Further orders are dropped: the kernel repeats an acquire while a
+/// Limit of orders and notices that wait. Further orders are dropped: the kernel repeats an acquire while a
 /// program sends. Notices are never dropped.
 const MOST_WAITING: usize = 1_024;
 

@@ -25,7 +25,7 @@ const COURTESY: Duration = Duration::from_secs(2);
 /// How long an address without SAs is reported after the kernel asked for it last.
 const REPORTING: Duration = Duration::from_secs(600);
 
-/// Most source addresses of a pair that are known. Programs choose them.
+/// Limit of source addresses of a pair that are known. Programs choose them.
 const MOST_SOURCES: usize = 8;
 
 /// A peer's address and a class: connection and reqid.

@@ -15,10 +15,10 @@ use crate::error::IkeError;
 /// charon's socket, unless strongswan.conf names another.
 pub const PATH: &str = "/run/charon.vici";
 
-/// Most bytes of the messages that come before a confirmation, an event or the answer of a command.
+/// Limit of bytes of the messages that come before a confirmation, an event or the answer of a command.
 const LARGEST_STREAM: usize = 16 << 20;
 
-/// Most bytes of a list: enough for 24,000 IKE SAs with two pairs of SAs each. Its messages are read one
+/// Limit of bytes of a list: enough for 24,000 IKE SAs with two pairs of SAs each. Its messages are read one
 /// after the other and never kept.
 const LARGEST_LIST: usize = 64 << 20;
 

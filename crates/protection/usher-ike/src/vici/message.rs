@@ -5,13 +5,13 @@ use zeroize::{Zeroize, Zeroizing};
 /// Largest packet that charon sends or takes, in bytes.
 pub const LARGEST_MESSAGE: usize = 512 * 1024;
 
-/// Most sections inside each other. charon's own messages have five.
+/// Limit of sections inside each other. charon's own messages have five.
 const DEEPEST: usize = 8;
 
-/// Most elements of one message. charon's largest has one IKE SA, with about forty elements a child.
+/// Limit of elements of one message. charon's largest has one IKE SA, with about forty elements a child.
 const MOST_ELEMENTS: usize = 16_384;
 
-/// Most characters of a text that are read. charon's own are names, numbers and sentences.
+/// Limit of characters of a text that are read. charon's own are names, numbers and sentences.
 const LONGEST_TEXT: usize = 1_024;
 
 const SECTION_START: u8 = 1;

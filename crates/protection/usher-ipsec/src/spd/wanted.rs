@@ -25,10 +25,10 @@ use super::{Action, Entries, Entry, Selected};
 use crate::marks::{BYPASS, DISCARD, MarkMask, reqid};
 use crate::plan::{Application, Line};
 
-/// The most lines of ports that a network may have.
+/// Limit of lines of ports that a network may have.
 pub(crate) const MOST_LINES: usize = 1024;
 
-/// The most entries for single peers, a kibibyte of the kernel's memory each. The classes get theirs
+/// Limit of entries for single peers, a kibibyte of the kernel's memory each. The classes get theirs
 /// first, then one signature after the other. A class or signature without room keeps wide entries that
 /// ask for SAs ([`asks_strangers`]): peers are protected all the same.
 pub(crate) const MOST_OF_PEERS: usize = 131_072;

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// The most bytes of a tool's list that are read.
+/// Limit of bytes of a tool's list that are read.
 const LARGEST: u64 = 64 << 20;
 
 /// How long all tools together may take: meanwhile `usher policy apply` holds the lock of the

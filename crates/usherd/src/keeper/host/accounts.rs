@@ -85,7 +85,7 @@ impl Account {
 const BELIEVED: Duration = Duration::from_secs(1);
 /// The time limit of a look-up.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most cached names.
+/// Limit of cached names.
 const KEPT: usize = 4096;
 
 /// The user ids of accounts. Each is looked up at most once a second, because every local process

@@ -12,7 +12,7 @@ use usher_proto::refusal::Refusal;
 /// Cached answers. A slow look-up occupies one thread, and delays only the callers that wait for it.
 pub struct Cache<K, T> {
     answers: Mutex<HashMap<K, Arc<Answer<T>>>>,
-    /// Most cached answers; beyond this, old answers are dropped, or all.
+    /// Limit of cached answers; beyond this, old answers are dropped, or all.
     most: usize,
     /// The time limit of an answer.
     limit: Duration,

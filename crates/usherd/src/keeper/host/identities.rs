@@ -28,7 +28,7 @@ const BELIEVED: Duration = Duration::from_secs(4);
 const REFUSED: Duration = Duration::from_secs(1);
 /// The time limit of an answer: PAM's modules have one of their own, beside which the name service is asked.
 const PATIENCE: Duration = Duration::from_secs(14);
-/// Most cached answers.
+/// Limit of cached answers.
 const KEPT: usize = 16_384;
 /// The files that determine the answers. The list of modules in force changes when mac.login begins to count.
 const FILES: [&str; 12] = [

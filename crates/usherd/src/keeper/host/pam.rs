@@ -64,7 +64,7 @@ enum Answer {
 static WARNED: Mutex<BTreeMap<UserName, (String, Instant)>> = Mutex::new(BTreeMap::new());
 /// The time after which the same warning is logged again.
 const AGAIN: Duration = Duration::from_secs(12 * 3600);
-/// Most accounts whose last warnings are kept; beyond this, all are forgotten, and logged again.
+/// Limit of accounts whose last warnings are kept; beyond this, all are forgotten, and logged again.
 const MOST_WARNED: usize = 4096;
 
 /// Whether this warning about the account has not been logged lately.

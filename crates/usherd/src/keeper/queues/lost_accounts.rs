@@ -32,7 +32,7 @@ const ROUND: usize = 300;
 /// The time for which an account must be missing; one for all that are missed together. A name service
 /// that is being restarted may report any account as missing.
 const MISSING: Duration = Duration::from_secs(2);
-/// Most look-ups at a time, and most accounts about which the name service owes an answer: each of them may
+/// Limit of look-ups at a time, and of accounts about which the name service owes an answer: each of them may
 /// hold a thread as long as the name service hangs.
 const MOST: usize = 32;
 /// The interval at which those are asked about again that the name service has not answered about.

@@ -48,7 +48,7 @@ use starter::Starter;
 pub use stored::Stored;
 use troubles::Troubles;
 
-/// Most connections that may wait in one queue; the kernel's net.core.somaxconn caps it.
+/// Limit of connections that may wait in one queue; the kernel's net.core.somaxconn caps it.
 pub const BACKLOG: u32 = 1024;
 
 /// The time that an answer waits for killed processes to be gone. Processes that wait in the kernel

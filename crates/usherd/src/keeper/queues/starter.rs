@@ -33,7 +33,7 @@ const SILENT: Duration = Duration::from_secs(4);
 const GONE: Duration = Duration::from_secs(1);
 /// How long an order waits for a starter while none can be started.
 const ABSENT: Duration = Duration::from_secs(15);
-/// Most bytes of reports that come at once.
+/// Limit of bytes of reports that come at once.
 const REPORTS: usize = 64 * REPORT_SIZE;
 
 /// The starter.

@@ -10,7 +10,7 @@ use usher_proto::refusal::Refusal;
 
 use crate::keeper::queues::Key;
 
-/// Most announced connections of one user at one service that have not arrived yet.
+/// Limit of announced connections of one user at one service that have not arrived yet.
 pub const SHARE: usize = 4096;
 
 /// The number that each user has: exact once a second, counted up in between.

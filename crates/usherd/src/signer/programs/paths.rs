@@ -23,9 +23,9 @@ pub type Files = HashMap<String, io::Result<OwnedFd>>;
 
 /// The time that looking up paths may take, some of which may be on other hosts.
 const LOOK_UP: Duration = Duration::from_secs(3);
-/// Most paths that are looked up at once; a list has no more.
+/// Limit of paths that are looked up at once; a list has no more.
 const AT_ONCE: usize = usher_policy::MAXIMUM_PROGRAMS;
-/// Most look-ups without an answer: each takes one of the threads that also look up users' names
+/// Limit of look-ups without an answer: each takes one of the threads that also look up users' names
 /// (signer/mod.rs, 4,096).
 const UNDER_WAY: usize = 1024;
 

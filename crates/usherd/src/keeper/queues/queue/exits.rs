@@ -23,7 +23,7 @@ use crate::keeper::queues::starter::WorkersEnd;
 const AT_ONCE: Duration = Duration::from_secs(2);
 /// The time that left-over processes of an ended one may take to exit after SIGTERM.
 const GRACE_OF_REST: Duration = Duration::from_secs(5);
-/// Most searches for processes in the group that have no SIGTERM yet. A process with a
+/// Limit of searches for processes in the group that have no SIGTERM yet. A process with a
 /// pending signal does not fork before it has handled it (copy_process), so a second search nearly
 /// always finds nothing new.
 const LOOKS: usize = 16;

@@ -17,9 +17,9 @@ use usher_proto::refusal::Refusal;
 use super::Queue;
 use crate::keeper::host::accounts::Identity;
 
-/// Most addresses about which PAM is asked before it is known which of them have connections.
+/// Limit of addresses about which PAM is asked before it is known which of them have connections.
 const FEW: usize = 8;
-/// Most waiting connections that are looked up.
+/// Limit of waiting connections that are looked up.
 const LOOKED_UP: usize = 256;
 
 /// What PAM permits.

@@ -15,10 +15,10 @@ use usher_proto::session_id::SessionId;
 use super::{Table, kernel_failed, with_connections};
 use crate::keeper::queues::Key;
 
-/// Most live sessions of one user at one service from one host.
+/// Limit of live sessions of one user at one service from one host.
 pub const SESSIONS: usize = 16;
 
-/// Most sessions of one user at one service from one host in the table, including ended ones that are
+/// Limit of sessions of one user at one service from one host in the table, including ended ones that are
 /// still kept: further ones are refused until some are forgotten.
 pub const KEPT: usize = 4096;
 

@@ -16,7 +16,7 @@ use super::agenda::REMEMBERED;
 use super::{Table, kernel_failed};
 use crate::keeper::recording::Recording;
 
-/// Most ends that are recorded together, because authentications wait for the disk with them.
+/// Limit of ends that are recorded together, because authentications wait for the disk with them.
 const TOGETHER: usize = 256;
 /// The pause when none could be recorded: longer each time, up to the second value.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(32));
