@@ -17,7 +17,7 @@
 /* The modules that are loaded at the same time, and so the elements of a label. */
 #define USHER_MAC_MODULES 8
 
-/* Of the name of a module, with the zero that ends it. */
+/* The name of a module, with the zero that ends it. */
 #define USHER_MAC_NAME_SIZE 32
 
 /* Limits of the text of a label, and of a value in it. */

@@ -24,7 +24,7 @@ struct seq_file;
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
-	__u64 session_id; /* which no other run of an iterator has; not 0 */
+	__u64 session_id; /* of this run of an iterator alone; never 0 */
 };
 
 /* The members have eight bytes each. */

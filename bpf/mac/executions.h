@@ -205,7 +205,7 @@ int BPF_PROG(dispatch_bprm_creds_from_file, struct linux_binprm *program, struct
 	int error;
 
 	if (!labelled_of(~0ULL)) {
-		/* Of an execution that has failed, perhaps. */
+		/* It may be set since an execution that has failed. */
 		own = entry_of(bpf_get_current_task_btf(), 0);
 		if (own)
 			own->is_decided = 0;

@@ -66,7 +66,7 @@ static __always_inline int end_attribute(struct usher_mac_file_label *stored,
 	order = *(volatile __u64 *)&with_labels->order;
 	slots = with_labels->slots;
 	if (length == -ENODATA && stored->state == USHER_MAC_FILE_NEW) {
-		/* The labeller has not come to it; a module has been loaded since. */
+		/* The labeller has not written the attribute yet; a module was loaded since. */
 		now->label = stored->label;
 		store_label(stored, &now->label, order, USHER_MAC_FILE_NEW, changes);
 		return 0;

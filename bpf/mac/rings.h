@@ -50,7 +50,7 @@ static __always_inline int is_ring(const char found[sizeof(ring_name)])
 
 struct ring_search {
 	__u64 files; /* the address of the descriptors' array */
-	__u64 closed; /* the address of a bit for each: closed when a program is executed */
+	__u64 closed; /* the address of their close-on-exec flags, a bit each */
 	__u32 count;
 	__u32 found;
 };

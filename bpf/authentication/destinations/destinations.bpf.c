@@ -80,7 +80,7 @@ static __always_inline int to_ipv4(void *table, __be32 address, __be16 port)
 {
 	struct usher_prefix to = {};
 
-	/* The kernel takes it for an address of this host, unknown here. */
+	/* 0.0.0.0 means an address of this host; which one is unknown here. */
 	if (!address)
 		return refuse();
 	to.kind = USHER_IPV4;

@@ -100,8 +100,8 @@ impl ConnectError {
 /// Connects to `service` on `host` as the user this process runs as.
 ///
 /// Blocks until the connection is established. The socket is an ordinary TCP socket with
-/// close-on-exec set; for an IPv4 peer it is an `AF_INET` socket, or an `AF_INET6` socket whose
-/// addresses show as `::ffff:a.b.c.d`, and may be another one at the next call.
+/// close-on-exec set. For an IPv4 peer it is an `AF_INET` socket, or an `AF_INET6` socket whose
+/// addresses show as `::ffff:a.b.c.d`; which of both can differ from call to call.
 ///
 /// # Errors
 /// See [`ConnectError`]. Nothing is left behind on either host.

@@ -18,7 +18,7 @@ pub struct ServiceSettings {
     pub name: String,
     /// The TCP port at which users reach it. Only root and its account bind it.
     pub port: u16,
-    /// The number of the account whose processes it is; none: the keeper starts them, as users. Never 0.
+    /// The number of the account that its processes run as, never 0; none: the keeper starts them, as users.
     pub account: Option<u32>,
     /// Where its processes connect, and nowhere else; none: anywhere.
     pub connect: Option<Vec<DestinationRange>>,

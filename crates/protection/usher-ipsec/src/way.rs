@@ -30,7 +30,7 @@ pub(crate) enum Masters {
 }
 
 impl Masters {
-    /// A folder that is sticky is no better: whoever comes first makes the entry.
+    /// The sticky bit of a folder makes no difference: any of its writers can make the entry first.
     fn of(folder: &Stat, writers: &Writers) -> Self {
         let of_group = |group: u32, may_write: bool| match may_write && group != ROOT {
             true => Self::Several,

@@ -130,7 +130,7 @@ pub fn in_force() -> Result<Applied, Failure> {
     Ok(Applied::load(Path::new(paths::APPLIED))?.unwrap_or_default())
 }
 
-/// What a new configuration takes the place of.
+/// The configuration that a new one replaces.
 #[derive(Debug, Default)]
 pub struct Former {
     /// The configuration in force. Where its file is damaged, one that permits nothing, with the highest

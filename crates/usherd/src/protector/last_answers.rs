@@ -27,8 +27,8 @@ const SAVING: Duration = Duration::from_secs(60);
 /// The age from which an answer is reported as a trouble.
 const OLD: Duration = Duration::from_secs(3600);
 
-/// How long an address stays in force after the first answer that lacks it. It goes with an answer, so
-/// while there are none it stays longer.
+/// How long an address stays in force after the first answer that lacks it. Only another answer removes it:
+/// while there are none, it stays longer.
 const KEEPING: Duration = Duration::from_secs(3600);
 
 /// The last answers for names.

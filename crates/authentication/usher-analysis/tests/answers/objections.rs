@@ -428,7 +428,7 @@ fn mandatory_traffic_of_a_program_needs_an_answer_of_the_other_host() {
         let found: Vec<String> = found.iter().map(|one| one.matter.to_string()).collect();
         assert_eq!(found, expected, "{server} {client}");
     }
-    // An answer without keys is none.
+    // A host without IKE keys does not count as one that answers.
     let key = HostPublicKey::from_bytes([52; 32]).to_openssh();
     let keyless = network(&[
         ("mailhost", "service imap {", &mandatory),

@@ -12,7 +12,7 @@ use usher_proto::HostPublicKey;
 /// The last host is named by the others' policies, and has none here.
 pub const HOSTS: [&str; 4] = ["a", "b", "c", "d"];
 pub const GIVEN: usize = 3;
-/// All names that hosts have in questions: a policy may call the last host otherwise.
+/// All names of hosts in questions. A policy may have another name for the last host.
 pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "d-else"];
 pub const USERS: [&str; 4] = ["ann", "bob", "cid", "dan"];
 /// The principals of certificates. An authority in ann's list is trusted with her name only.

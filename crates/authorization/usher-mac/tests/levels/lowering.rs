@@ -183,7 +183,7 @@ fn element() -> impl Strategy<Value = Own> {
     ]
 }
 
-/// The module's answers, each with the last element as the module left it.
+/// The module's answers, each with the element that the module may write, as it is afterwards.
 fn asked(
     noise: u32,
     labels: &[&Own; 3],

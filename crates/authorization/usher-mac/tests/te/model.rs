@@ -213,7 +213,7 @@ impl Model<'_> {
         self.ask(domain, created, class, &["create"], EACCES)
     }
 
-    /// A name in a directory and its file, one after the other.
+    /// The answer about a change of a name: first about its directory, then about its file.
     pub fn changes_name(&mut self, case: &Case, above: &'static str, of_file: &'static str) -> i32 {
         match self.in_directory(case, &[above]) {
             0 => self.may_file(case, &[of_file]),

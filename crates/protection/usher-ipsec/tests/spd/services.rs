@@ -222,7 +222,7 @@ tests! {
         let refused = ipsec.apply(&too_many).unwrap_err().to_string();
         assert!(refused.contains("name fewer"), "{refused}");
         assert_eq!((ipsec.spd_entries().unwrap(), ipsec.wanted().clone()), before);
-        // The demands that had room are lifted, and the former ones are not.
+        // The refused demands are taken back, also those for which there was room; the former ones stand.
         shell(FLUSH);
         let mut far = Actor::peer();
         far.run("l = tcp(); l.bind(('', 143)); l.listen(); m = tcp(); m.bind(('', 144)); m.listen()");

@@ -184,7 +184,7 @@ fn differences(before: &How, after: &How) -> Vec<String> {
 /// The terms of a right in a fixed order: keywords and values, `none` for statements that are not there
 /// and for unknown values.
 fn statements(how: &How) -> Vec<(&'static str, String)> {
-    // Rights, which are compared, have no routes.
+    // Only rights are compared, and these have no routes.
     let How {
         port,
         routes: _,

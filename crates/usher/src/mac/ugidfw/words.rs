@@ -74,7 +74,7 @@ pub(super) fn statement(rule: &str, number_of: NumberOf<'_>) -> Result<String, M
     let object = words.iter().position(|word| *word == "object");
     let object = object.ok_or(Mistake::Missing("object"))?;
     let (subject, object) = (&words[..object], &words[object + 1..]);
-    // Behind another value it would be one more user.
+    // Otherwise this `new`, behind a value, would be read as one more user.
     if let [.., before, "new"] = subject
         && !["uid", "gid"].contains(before)
         && number_of(Account::User, "new").is_none()

@@ -75,7 +75,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
         }
     }
     let mut failures = Failures::default();
-    // Since when starters have ended without serving: another one comes, and what waits is not lost.
+    // Since when starters end without serving. Another one is started each time, and connections wait for it.
     let mut starterless: Option<Instant> = None;
     loop {
         rest(&queue, &failures).await;
