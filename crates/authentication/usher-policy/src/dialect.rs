@@ -113,6 +113,7 @@ fn host() -> BlockRule {
         "key", Once, Shape::One(text("\"ssh-ed25519 AAAA...\"")), "the line of its .pub file";
         "ike-key", AtMostOnce, Shape::List(text("\"ssh-ed25519 AAAA...\"")), "the public key by which its IKE daemon authenticates itself";
         "hold", AtMostOnce, Shape::One(choice(["yes", "no"])), "whether it is held to an `optional` class once it has had SAs";
+        "unlabelled", AtMostOnce, Shape::One(usher_protection::Kind::kind()), "the only class of its SAs, which have no security label then";
         "control", AtMostOnce, Shape::One(Kind::Port), "the TCP port of its control channel";
         "loopback", AtMostOnce, Shape::List(word("127.X.Y.Z")), "where the local proxy stands for it";
     };

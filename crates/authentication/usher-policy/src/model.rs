@@ -171,6 +171,10 @@ pub struct Host {
     /// Whether it is held to a class that is `optional` once it has had SAs of it: then it is not served in
     /// the clear again.
     pub is_held: bool,
+    /// The only class of SAs with it, in the standard profile, if these have no security label: for hosts without
+    /// Usher that know no labels. None: SAs have the label of their class, and there may be some of each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unlabelled: Option<Kind>,
     /// TCP port of the host's control channel.
     pub control: u16,
     /// Addresses of 127.0.0.0/8 on which the local proxy stands for this host; may be empty.

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use usher_protection::{Application, Level, Network, NetworkType, Protection};
+use usher_protection::{
+    Application, Class, Level, Network, NetworkType, Profile, Protection, ProtectionItem,
+};
 
 use crate::model::{Host, Policy};
 use crate::warning::{PolicyWarning, some_of};
@@ -31,6 +33,7 @@ impl Policy {
                     NetworkType::Protected(name) if !ranges.is_empty() => {
                         let protection = block.protections.get(name);
                         warnings.extend(keyless(network, protection, &found));
+                        warnings.extend(of_other_classes(network, protection, &found));
                         protected.extend(found.into_iter().map(|(_, host)| &host.name));
                     }
                     NetworkType::Protected(_) | NetworkType::Untrusted => {}
@@ -90,6 +93,40 @@ fn keyless(
             some_of(&names)
         ),
         "add the `ike-key` to their `host` blocks",
+    ))
+}
+
+/// Warns if a network has traffic with unlabelled hosts in other classes than the only one of each.
+fn of_other_classes(
+    network: &Network,
+    protection: Option<&Protection>,
+    found: &[(IpAddr, &Host)],
+) -> Option<PolicyWarning> {
+    let (place, peers) = (&network.origin.place, &network.peers);
+    // Of everybody, some may have nothing to do with the program.
+    if peers.is_everybody() {
+        return None;
+    }
+    let items = protection.map_or(&[][..], |protection| &protection.items);
+    let others = found.iter().flat_map(|(_, host)| {
+        let only = host
+            .unlabelled
+            .map(|kind| Class::new(kind, Profile::Standard));
+        let classes = items.iter().map(ProtectionItem::class);
+        let others = classes.filter(move |class| only.is_some_and(|only| only != *class));
+        others.map(move |class| format!("`{}` with {}", class.name(), host.name))
+    });
+    let others: BTreeSet<String> = others.collect();
+    if others.is_empty() {
+        return None;
+    }
+    Some(PolicyWarning::new(
+        format!(
+            "{place}: `network {peers}` protects traffic with hosts whose blocks say `unlabelled` in other \
+             classes than they have, so no SAs are made for it: {}",
+            some_of(&others)
+        ),
+        "give these hosts a `network` before it, whose protection has the class of `unlabelled` alone",
     ))
 }
 

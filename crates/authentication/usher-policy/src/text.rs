@@ -70,6 +70,7 @@ impl Host {
         if !self.is_held {
             block.statement("hold", "no");
         }
+        block.optional("unlabelled", self.unlabelled);
         block.unless(DEFAULT_CONTROL_PORT, "control", self.control);
         block.list("loopback", &self.loopback);
         block.end()

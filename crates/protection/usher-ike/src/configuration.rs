@@ -55,6 +55,9 @@ pub struct Peer {
     pub addresses: Vec<IpAddr>,
     /// Its IKE keys: no others are accepted. More than one while it replaces its key.
     pub keys: Vec<IkePublicKey>,
+    /// The only class of its SAs, which have no label then: without labels SAs of several cannot be told apart.
+    /// None: its SAs are of all classes, and have their names as labels.
+    pub unlabelled: Option<Class>,
 }
 
 /// A class of traffic, and how the kernel's entries know it.
@@ -89,6 +92,16 @@ impl Configuration {
         classes.filter(move |wanted| hybrid || wanted.class.profile != Profile::Strong)
     }
 
+    /// The classes that a charon can negotiate with a peer that is unlabelled or not.
+    pub(crate) fn negotiable_with(
+        &self,
+        only: Option<Class>,
+        hybrid: bool,
+    ) -> impl Iterator<Item = &PeerClass> {
+        self.negotiable(hybrid)
+            .filter(move |wanted| only.is_none_or(|only| only == wanted.class))
+    }
+
     /// The request `load-conn` for one of the connections.
     pub(crate) fn load_connection(&self, path: &Path, hybrid: bool) -> Section {
         let side = |name: &HostName, keys: &[IkePublicKey]| {
@@ -99,9 +112,16 @@ impl Configuration {
         };
         let mut children = Section::new();
         let mut has_strong = false;
-        for wanted in self.negotiable(hybrid) {
+        for wanted in self.negotiable_with(path.unlabelled, hybrid) {
             has_strong |= wanted.class.profile == Profile::Strong;
-            children = children.section(wanted.class.name(), child(wanted));
+            let mut child = child(wanted);
+            if path.unlabelled.is_none() {
+                // A responder chooses by traffic selectors, which all classes share, and by label.
+                child = child
+                    .value("label", wanted.class.name())
+                    .value("label_mode", "simple");
+            }
+            children = children.section(wanted.class.name(), child);
         }
         let mut proposals: Vec<String> = IKE_PROPOSALS.map(str::to_owned).to_vec();
         if hybrid {
@@ -133,9 +153,6 @@ fn child(wanted: &PeerClass) -> Section {
         .value("policies", "no")
         .value("start_action", "none")
         .value("reqid", wanted.reqid.to_string())
-        // A responder chooses by traffic selectors, which all classes share, and by label.
-        .value("label", wanted.class.name())
-        .value("label_mode", "simple")
         .value("set_mark_in", format!("{value:#x}/{mask:#x}"))
         .value("rekey_packets", REKEY_PACKETS)
         // The program at egress compares the class of what leaves.
@@ -181,6 +198,7 @@ pub(crate) mod tests {
                 .map(|a| a.parse().expect("an address"))
                 .to_vec(),
             keys: vec![IkePublicKey::from_bytes([peer_key; 32])],
+            unlabelled: None,
         };
         let classes = profiles.iter().map(|profile| PeerClass {
             class: Class::new(Kind::Encryption, *profile),
@@ -221,6 +239,32 @@ pub(crate) mod tests {
             assert_eq!(child.text(direction).as_deref(), Some("0x300000/0xf00000"));
         }
         assert_eq!(child.text("policies").as_deref(), Some("no"));
+    }
+
+    #[test]
+    fn an_unlabelled_peer_has_one_class_without_a_label() {
+        let authentication = Class::new(Kind::Authentication, Profile::Standard);
+        let mut configuration = configuration(7, &[Profile::Standard]);
+        configuration.classes.push(PeerClass {
+            class: authentication,
+            reqid: 0x7501,
+            mark: SetMark { value: 1, mask: 1 },
+        });
+        let labels = |configuration: &Configuration| {
+            let connection = connection(configuration, false);
+            let children = connection.inner("children").expect("children");
+            let children = children.sections();
+            let labels = children.map(|(name, child)| (name.to_owned(), child.text("label")));
+            labels.collect::<Vec<_>>()
+        };
+        let label = |name: &str| (name.to_owned(), Some(name.to_owned()));
+        let labelled = [label("encryption"), label("authentication")];
+        assert_eq!(labels(&configuration), labelled);
+        configuration.peers[0].unlabelled = Some(authentication);
+        assert_eq!(
+            labels(&configuration),
+            [("authentication".to_owned(), None)]
+        );
     }
 
     #[test]

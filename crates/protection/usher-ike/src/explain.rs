@@ -41,7 +41,7 @@ pub(crate) fn explain(lines: &[String]) -> Option<String> {
             "TS_UNACCEPTABLE",
             "it has no such class, or does not accept this host's address: apply the policy there, and \
              compare `address` of this host in it; a peer without Usher needs a child with the class's \
-             name as its security label (docs/protection.md)",
+             name as its security label, or `unlabelled` in its `host` block here (docs/protection.md)",
         ),
         (
             "retransmit",
@@ -60,7 +60,8 @@ pub(crate) fn explain(lines: &[String]) -> Option<String> {
         (
             "failed to establish CHILD_SA",
             "charon does not take its answer, and the journal of charon says why: a peer without Usher must \
-             support security labels (RFC 9478) and answer with this class's name (docs/protection.md)",
+             support security labels (RFC 9478) and answer with this class's name, or have `unlabelled` in its \
+             `host` block here (docs/protection.md)",
         ),
     ];
     let said = |part: &str| lines.iter().any(|line| line.contains(part));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use usher_base::HostName;
+use usher_protection::Class;
 
 use crate::configuration::Configuration;
 use crate::key::{IkePublicKey, hexadecimal};
@@ -28,6 +29,8 @@ pub(crate) struct Path {
     pub(crate) connection: String,
     /// The peer's keys, sorted.
     pub(crate) keys: Vec<IkePublicKey>,
+    /// See [`Peer::unlabelled`](crate::Peer::unlabelled).
+    pub(crate) unlabelled: Option<Class>,
 }
 
 /// All paths of a configuration. There may be thousands, and each SA asks for its own.
@@ -63,6 +66,7 @@ impl Paths {
                     address,
                     connection: format!("{beginning}-{}{accepted}", &own[..OWN_KEY]),
                     keys: keys.clone(),
+                    unlabelled: peer.unlabelled,
                 };
                 paths.add(beginning, path);
             }
@@ -114,6 +118,11 @@ impl Paths {
             && self.stated.iter().any(|key| key.starts_with(own))
             && accepted.as_bytes().chunks(PEER_KEY).all(accepts);
         is_kept.then_some(path)
+    }
+
+    /// The only class of the peer whose connection this is, if it is unlabelled.
+    pub(crate) fn unlabelled(&self, connection: &str) -> Option<Class> {
+        self.named(connection).and_then(|(path, _)| path.unlabelled)
     }
 
     /// The path of this connection, or of others with the same host and address, and the keys in the

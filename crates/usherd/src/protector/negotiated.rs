@@ -171,6 +171,7 @@ mod tests {
             name: name.parse().expect("a name"),
             addresses: vec![IpAddr::from([192, 0, 2, last])],
             keys: vec![IkePublicKey::from_bytes([last; 32])],
+            unlabelled: None,
         }
     }
 

@@ -9,7 +9,7 @@ use usher_base::HostName;
 use usher_ike::{IkeKey, IkePublicKey, Peer, PeerClass, SetMark};
 use usher_ipsec::reqid;
 use usher_local::paths;
-use usher_policy::protection::{Class, Level, Tables};
+use usher_policy::protection::{Class, Level, Profile, Tables};
 use usher_policy::{Host, Policy};
 use usher_proto::host_key::HostPublicKey;
 
@@ -40,6 +40,9 @@ pub(super) fn configuration(
         name: host.name.clone(),
         addresses: host.addresses.clone(),
         keys: ike_keys(host),
+        unlabelled: host
+            .unlabelled
+            .map(|kind| Class::new(kind, Profile::Standard)),
     });
     let peers: Vec<Peer> = peers.collect();
     let classes = classes(tables).into_iter().map(|class| PeerClass {

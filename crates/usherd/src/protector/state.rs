@@ -153,6 +153,7 @@ mod tests {
             name: "a".parse().expect("a name"),
             addresses: vec![IpAddr::from([192, 0, 2, 1])],
             keys: vec![IkePublicKey::from_bytes([1; 32])],
+            unlabelled: None,
         };
         let mut state = State::default();
         state.negotiated.insert(peer.name.clone(), ENCRYPTION);
@@ -209,6 +210,7 @@ mod tests {
             name: host.clone(),
             addresses: addresses.to_vec(),
             keys: vec![IkePublicKey::from_bytes([1; 32])],
+            unlabelled: None,
         };
         let mut negotiated = Negotiated::default();
         negotiated.insert(host.clone(), ENCRYPTION);

@@ -166,6 +166,7 @@ mod tests {
             key: usher_proto::host_key::HostPublicKey::from_bytes([1; 32]),
             ike_keys: Vec::new(),
             is_held: true,
+            unlabelled: None,
             control: 3440,
             loopback: Vec::new(),
         }

@@ -186,6 +186,7 @@ pub(super) mod tests {
             key: HostPublicKey::from_bytes([1; _]),
             ike_keys: Vec::new(),
             is_held: true,
+            unlabelled: None,
             control: 3440,
             loopback: Vec::new(),
         }

@@ -408,6 +408,7 @@ mod tests {
             key: host_key,
             ike_keys: Vec::new(),
             is_held: true,
+            unlabelled: None,
             control: 3440,
             loopback: Vec::new(),
         };

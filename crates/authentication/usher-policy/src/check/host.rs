@@ -57,6 +57,9 @@ impl HostChecker {
             key: key?,
             ike_keys: ike_keys.unwrap_or_default(),
             is_held: fields.word("hold") != Some("no"),
+            unlabelled: fields
+                .word("unlabelled")
+                .and_then(usher_protection::Kind::of_word),
             control: port,
             loopback: loopback.unwrap_or_default(),
         })

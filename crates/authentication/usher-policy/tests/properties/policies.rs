@@ -141,6 +141,8 @@ fn host(name: HostName, number: usize, choices: &Choices) -> Host {
             })
             .collect(),
         is_held: choices.flags[0] || choices.flags[1],
+        unlabelled: (!choices.flags[0])
+            .then_some([Kind::Encryption, Kind::Authentication][usize::from(choices.flags[1])]),
         control,
         loopback,
     }

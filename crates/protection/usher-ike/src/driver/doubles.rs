@@ -36,7 +36,7 @@ impl Driver {
         let before = std::mem::take(&mut self.doubles);
         let mut unused = Vec::new();
         for path in current.paths.iter() {
-            for class in current.negotiable(hybrid) {
+            for class in current.negotiable_with(path.unlabelled, hybrid) {
                 let Some((chosen, others)) = choose(sas, &path.connection, class.class.name())
                 else {
                     continue;

@@ -316,7 +316,7 @@ impl Driver {
             .iter()
             .filter(|path| !self.refused.contains_key(&path.connection))
             .flat_map(|path| {
-                let classes = wanted.negotiable(charon.hybrid);
+                let classes = wanted.negotiable_with(path.unlabelled, charon.hybrid);
                 classes.map(|class| {
                     let begins = match wanted.is_on_demand(&path.peer, class.class) {
                         true => Begins::OnDemand,
@@ -421,7 +421,7 @@ impl Driver {
     /// as up from here on, so a notice that is lost never comes again.
     async fn note(&mut self, current: &Current, sas: &Sas, hybrid: bool) {
         for path in current.paths.iter() {
-            for class in current.negotiable(hybrid) {
+            for class in current.negotiable_with(path.unlabelled, hybrid) {
                 let reqid = class.reqid;
                 let pair = (path.connection.clone(), reqid);
                 let name = class.class.name();
@@ -456,7 +456,8 @@ impl Driver {
         let mut replaced = Vec::new();
         for (connection, kept) in current.kept(sas) {
             let mut is_replaced = true;
-            for class in current.negotiable(hybrid) {
+            let only = current.paths.unlabelled(connection);
+            for class in current.negotiable_with(only, hybrid) {
                 let name = class.class.name();
                 let serves = |connection: &str| sas.installed(connection, name).is_some();
                 if !serves(connection) && kept.iter().any(|kept| serves(kept)) {
@@ -521,15 +522,17 @@ fn overdue(sas: &Sas) -> impl Iterator<Item = (&str, &ChildSa)> {
     children.filter(|(_, child)| child.rekey_in.is_some_and(|seconds| seconds < -OVERDUE))
 }
 
-/// The SAs of classes that the policy no longer has.
+/// The SAs of classes that the policy no longer has, or not with this peer.
 fn superfluous<'s>(current: &Current, sas: &'s Sas, hybrid: bool) -> Vec<&'s ChildSa> {
-    let wanted: BTreeSet<&str> = current
-        .negotiable(hybrid)
-        .map(|class| class.class.name())
-        .collect();
-    let children = sas.children().map(|(_, child)| child);
+    let is_wanted = |connection: &str, child: &ChildSa| {
+        let only = current.paths.unlabelled(connection);
+        let mut wanted = current.negotiable_with(only, hybrid);
+        wanted.any(|class| class.class.name() == child.name)
+    };
+    let children = sas.children();
     children
-        .filter(|child| child.installed && !wanted.contains(child.name.as_str()))
+        .filter(|(connection, child)| child.installed && !is_wanted(connection, child))
+        .map(|(_, child)| child)
         .collect()
 }
 
@@ -582,6 +585,7 @@ mod tests {
             name: format!("host{number}").parse().expect("a name"),
             addresses: vec![Ipv4Addr::from(0x0a00_0001 + number).into()],
             keys: vec![IkePublicKey::from_bytes([2; 32])],
+            unlabelled: None,
         };
         let mut configuration = configuration(2, &[Profile::Standard]);
         configuration.peers = (0..PEERS).map(peer).collect();

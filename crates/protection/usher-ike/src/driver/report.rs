@@ -88,9 +88,9 @@ impl Driver {
         let refused = self.refused.get(&path.connection).cloned();
         // On demand, and nothing has needed it.
         let is_idle = |wanted: &PeerClass| {
-            let is_negotiable = current.negotiable(hybrid).any(|own| own == wanted);
+            let mut negotiable = current.negotiable_with(path.unlabelled, hybrid);
             let pair = (path.connection.clone(), wanted.reqid);
-            match is_negotiable {
+            match negotiable.any(|own| own == wanted) {
                 true => self.pairs.is_idle(&pair),
                 false => current.is_on_demand(&path.peer, wanted.class),
             }
@@ -108,10 +108,15 @@ impl Driver {
                 bytes.fold(0, u64::saturating_add)
             };
             let pair = (path.connection.clone(), wanted.reqid);
-            let is_negotiable = current.negotiable(hybrid).any(|own| own == wanted);
-            let why_not = match is_negotiable {
-                true => refused.clone().or_else(|| self.pairs.failed(&pair)),
-                false => Some(
+            let why_not = match path.unlabelled.filter(|only| *only != wanted.class) {
+                Some(only) => Some(format!(
+                    "its `host` block says `unlabelled {}`, so it has SAs of that class alone",
+                    only.name()
+                )),
+                None if current.negotiable(hybrid).any(|own| own == wanted) => {
+                    refused.clone().or_else(|| self.pairs.failed(&pair))
+                }
+                None => Some(
                     "this host's charon has no ML-KEM for the hybrid key exchange of `strong`: it \
                      needs strongSwan 6.0 or later"
                         .to_owned(),

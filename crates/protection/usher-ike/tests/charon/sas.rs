@@ -195,6 +195,56 @@ guest_test! {
     }
 
     // Threat model: P70
+    fn a_stock_charon_without_labels_is_a_peer_of_one_class() {
+        let classes = [ENCRYPTION, AUTHENTICATION];
+        let mut world = World::new(&["a", "b"], &classes);
+        let marks = world.hosts[1].serve();
+        let (ike, _notices) = world.hosts[0].start_ike();
+        let ike = Arc::new(ike);
+        world.hosts[0].watch_acquires(Arc::clone(&ike));
+        let [a, b] = [&world.hosts[0], &world.hosts[1]];
+        b.write_swanctl_conf(a, "aes128gcm16-x25519");
+        b.load_all();
+        let mut configuration = world.configuration(0, &classes);
+        configuration.peers[0].addresses.truncate(1);
+        configuration.peers[0].unlabelled = Some(ENCRYPTION);
+        ike.configure(configuration);
+        let why_not = |report: &Report, class: usize| {
+            let why_not = report.peers.first().map(|peer| peer.classes[class].why_not.clone());
+            why_not.flatten().unwrap_or_default()
+        };
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| a.echo(Some(ENCRYPTION), b.addresses[0]));
+            wait("a connection that waits", || a.has_connecting());
+            wait_for(&ike, "other algorithms", |report| {
+                why_not(report, 0).contains("no algorithm in common")
+            });
+            assert!(marks.lock().is_empty(), "nothing in the clear");
+            b.write_swanctl_conf(a, "aes256gcm16-x25519");
+            b.load_all();
+            waiting.join().expect("no panic").expect("protected traffic");
+        });
+        let only = |report: &Report| {
+            let classes = &report.peers[0].classes;
+            classes[0].protected && classes[0].bytes_in > 0 && !classes[1].protected
+        };
+        wait_for(&ike, "one class", only);
+        let said = why_not(&ike.report(), 1);
+        assert!(said.contains("`unlabelled encryption`"), "{said}");
+        // Both rekey it.
+        for (host, child) in [(a, "encryption"), (b, "any")] {
+            let former = a.spis_to(b);
+            host.swanctl(&["--rekey", "--child", child]);
+            wait("the new SAs alone", || {
+                let spis = a.spis_to(b);
+                spis.len() == 1 && spis != former
+            });
+            a.echo(Some(ENCRYPTION), b.addresses[0]).expect("protected traffic");
+        }
+        assert_eq!(marks.lock().len(), 3);
+    }
+
+    // Threat model: P70
     fn ah_is_negotiated_beside_esp() {
         let classes = [AUTHENTICATION, AH];
         let (world, ikes, marks) = pair(&classes);

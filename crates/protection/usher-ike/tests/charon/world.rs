@@ -136,6 +136,7 @@ impl World {
             name: other.name.parse().expect("a name"),
             addresses: other.addresses.to_vec(),
             keys: vec![other.key.public()],
+            unlabelled: None,
         });
         let classes = classes.iter().map(|class| PeerClass {
             class: *class,
@@ -384,6 +385,50 @@ impl Host {
         self.swanctl(&["--load-all", "--noprompt"]);
     }
 
+    /// Writes files for its charon as an administrator without Usher does: one peer, policies of charon's own, and
+    /// no security label.
+    pub fn write_swanctl_conf(&self, peer: &Self, algorithms: &str) {
+        let files = self.folder.path().join("swanctl");
+        let write = |name: &str, bytes: &[u8]| {
+            let path = files.join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            std::fs::write(path, bytes).expect("a file");
+        };
+        write("pkcs8/own.der", &self.key.to_pkcs8());
+        write("pubkey/own.der", &self.key.public().to_spki());
+        write("pubkey/peer.der", &peer.key.public().to_spki());
+        let (own, name, address) = (&self.name, &peer.name, peer.addresses[0]);
+        let text = format!(
+            "connections {{ by-hand {{
+               version = 2
+               remote_addrs = {address}
+               proposals = aes256gcm16-prfsha384-x25519
+               mobike = no
+               local {{ auth = pubkey
+                 id = {own}
+                 pubkeys = own.der }}
+               remote {{ auth = pubkey
+                 id = {name}
+                 pubkeys = peer.der }}
+               children {{ any {{
+                 mode = transport
+                 esp_proposals = {algorithms}
+                 start_action = trap }} }} }} }}\n"
+        );
+        write("swanctl.conf", text.as_bytes());
+    }
+
+    /// Returns whether one of its TCP connections waits for an answer to its SYN.
+    pub fn has_connecting(&self) -> bool {
+        const SYN_SENT: &str = "02";
+        let read = || std::fs::read_to_string("/proc/thread-self/net/tcp");
+        let table = self.inside(read).join().expect("no panic");
+        let table = table.expect("the kernel lists them");
+        let states = table.lines().map(|line| line.split_whitespace().nth(3));
+        let mut states = states.flatten();
+        states.any(|state| state == SYN_SENT)
+    }
+
     /// Ends all IKE SAs, with their SAs on both hosts.
     pub fn terminate(&self) {
         let listed = self.swanctl(&["--list-sas", "--raw"]);
@@ -477,7 +522,10 @@ impl Host {
         let listed = self.ip(&format!("xfrm state list src {from} dst {to}"));
         let words: Vec<&str> = listed.split_whitespace().collect();
         let spis = words.windows(2).filter(|pair| pair[0] == "spi");
-        spis.map(|pair| pair[1].trim_start_matches("0x").to_owned())
+        let spis = spis.map(|pair| pair[1].trim_start_matches("0x"));
+        // Where the kernel has asked for SAs, it has a place for them.
+        spis.filter(|spi| *spi != "00000000")
+            .map(str::to_owned)
             .collect()
     }
 
@@ -527,10 +575,10 @@ impl Host {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// How many pairs of SAs charon has made, whoever began.
+    /// How many pairs of SAs charon has made at the first address, whoever began.
     pub fn pairs_made(&self) -> usize {
-        let log = self.log();
-        let made = log.lines().filter(|line| line.contains("CHILD_SA"));
+        let (log, address) = (self.log(), format!(" and TS {}/32 ", self.addresses[0]));
+        let made = log.lines().filter(|line| line.contains(&address));
         let made = made.filter(|line| line.contains(" established with SPIs "));
         // The second line of one that it has granted.
         made.filter(|line| !line.contains("outbound CHILD_SA"))

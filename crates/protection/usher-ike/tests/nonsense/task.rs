@@ -51,6 +51,7 @@ fn configuration() -> Configuration {
             name: "mailhost".parse().expect("a name"),
             addresses: vec!["192.0.2.1".parse().expect("an address")],
             keys: vec![IkeKey::from_seed([2; 32]).public()],
+            unlabelled: None,
         }],
         classes: vec![PeerClass {
             class: Class::new(Kind::Encryption, Profile::Standard),
