@@ -82,19 +82,25 @@ static __always_inline __u64 deciding(void)
 
 /* Reads a file of an execution into the room, at its place there. Returns 0 where modules are not
  * asked about it. */
-static __always_inline int read_program(struct mac_scratch *now, __u32 place, struct inode *inode)
+static __always_inline int read_program(struct mac_scratch *now, __u32 place, struct file *file)
 {
-	struct mac_labels labels = {};
+	struct inode *inode = file->f_inode;
+	__u64 unknown;
+	int found;
 
 	asm volatile("" : "+r"(place));
 	if (place > MAC_SCRIPTS)
 		return -EACCES;
-	if (!read_file(&now->programs[place].file, inode))
+	found = read_file(&now->programs[place].file, inode);
+	if (!found)
 		return 0;
-	labels.slots = asked_about(deciding(), &now->own);
-	labels.unknown = read_file_label(&labels.object, inode, now->programs[place].file.device);
-	now->of_programs[place] = labels.object;
-	return refuses_unknown(&now->subject, &labels) ? -EACCES : 1;
+	if (found & KIND_IS_LAYERED)
+		unknown = read_layer_label(&now->of_programs[place], inode, file);
+	else
+		unknown = read_file_label(&now->of_programs[place], inode,
+					  now->programs[place].file.device);
+	unknown &= asked_about(deciding(), &now->own);
+	return refuses_elements(&now->subject, unknown) ? -EACCES : 1;
 }
 
 /* Notes a script, because it says what its interpreter does: the modules are asked about both when
@@ -108,7 +114,7 @@ static __noinline int note_script(struct file *script)
 		return -ENOMEM;
 	read_subject(&now->subject);
 	read_own_label(&now->own);
-	error = read_program(now, now->scripts, script->f_inode);
+	error = read_program(now, now->scripts, script);
 	if (error > 0)
 		now->scripts++;
 	return error < 0 ? error : 0;
@@ -147,7 +153,7 @@ static __always_inline void overlay(struct usher_mac_label *label,
 }
 
 static __always_inline int decide_execution(struct linux_binprm *program, struct mac_scratch *now,
-					    struct inode *inode)
+					    struct file *file)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct program_reading reading = { .scratch = now };
@@ -170,7 +176,7 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 	read_subject(&now->subject);
 	reading.asked = deciding();
 	if (reading.asked) {
-		answer = read_program(now, now->scripts, inode);
+		answer = read_program(now, now->scripts, file);
 		if (answer < 0)
 			return answer;
 		for (int i = 0; i <= MAC_SCRIPTS; i++) {
@@ -214,7 +220,7 @@ int BPF_PROG(dispatch_bprm_creds_from_file, struct linux_binprm *program, struct
 	now = take_scratch();
 	if (!now)
 		return -ENOMEM;
-	error = decide_execution(program, now, file->f_inode);
+	error = decide_execution(program, now, file);
 	return mac_bounded(error);
 }
 

@@ -162,11 +162,16 @@ int BPF_PROG(dispatch_inode_getattr, const struct path *path)
 	struct usher_mac_subject subject;
 	struct usher_mac_file wanted = {};
 	struct mac_labels labels;
+	int found;
 
-	if (!asked || !read_file(&wanted, inode_at(path)))
+	if (!asked || !(found = read_file(&wanted, inode_at(path))))
 		return 0;
-	asked = begin_file_labels(&labels, asked, &caller, path->dentry->d_inode, wanted.device,
-				  access_to_file(MAC_POINT_inode_getattr, &wanted, 0));
+	if (found & KIND_IS_LAYERED)
+		asked = begin_layer_labels(&labels, asked, &caller, path->dentry->d_inode, NULL);
+	else
+		asked =
+		    begin_file_labels(&labels, asked, &caller, path->dentry->d_inode, wanted.device,
+				      access_to_file(MAC_POINT_inode_getattr, &wanted, 0));
 	if (!asked)
 		return 0;
 	read_subject(&subject);
@@ -275,7 +280,7 @@ static __always_inline int ask_inode_rename_to(__u64 asked, const struct mac_ask
 
 	if (!read_file(&wanted.directory, directory))
 		return 0;
-	wanted.replaces = read_file(&wanted.replaced, inode);
+	wanted.replaces = read_file(&wanted.replaced, inode) != 0;
 	read_subject(&subject);
 	if (begin_labels(&labels, asked, caller)) {
 		labels.unknown |=

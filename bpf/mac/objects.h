@@ -3,6 +3,7 @@
 #ifndef USHER_MAC_OBJECTS_H
 #define USHER_MAC_OBJECTS_H
 
+#include "layers.h"
 #include "slots.h"
 
 #include <linux/magic.h>
@@ -14,10 +15,7 @@
 #define SIGKILL 9
 #endif
 
-/* The type of a file, in its mode. */
-#ifndef S_IFMT
-#define S_IFMT 0170000
-#endif
+/* Types of files, in their mode. */
 #ifndef S_IFSOCK
 #define S_IFSOCK 0140000
 #endif
@@ -171,6 +169,7 @@ static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked,
 
 /* The results of mac_kind_of, beside the bits of `flags` of a file. */
 #define KIND_HAS_NO_TYPE 4
+#define KIND_IS_LAYERED 8
 
 /* Whether an inode of /proc is the name of a thread of the calling process: any other file there
  * with this name is not of a process. Nothing holds what is read here, so each step may fail. */
@@ -197,8 +196,9 @@ static __always_inline int is_own_name(__u64 inode)
 }
 
 /*
- * What is to be known of a file by its file system: bits of `flags`, and KIND_HAS_NO_TYPE. Global,
- * so that the verifier goes through it once. `at`: the address of an inode, which has a superblock.
+ * What is to be known of a file by its file system: bits of `flags`, KIND_HAS_NO_TYPE and
+ * KIND_IS_LAYERED. Global, so that the verifier goes through it once. `at`: the address of an
+ * inode, which has a superblock.
  */
 __attribute__((noinline)) __u32 mac_kind_of(const __u64 *at __arg_nonnull)
 {
@@ -217,6 +217,8 @@ __attribute__((noinline)) __u32 mac_kind_of(const __u64 *at __arg_nonnull)
 		return (inode->i_mode & S_IFMT) == S_IFDIR ? USHER_MAC_FOR_EVERYBODY : 0;
 	case PROC_SUPER_MAGIC:
 		return is_own_name(address) ? USHER_MAC_FOR_EVERYBODY : 0;
+	case OVERLAYFS_SUPER_MAGIC:
+		return KIND_IS_LAYERED;
 	}
 	return 0;
 }
@@ -240,7 +242,8 @@ __attribute__((noinline)) __u64 mac_about_file(__u64 asked, const struct usher_m
 }
 
 /* Reads a file by a pointer of a hook's own, which is never NULL, or by one of bpf_core_cast, which
- * may be. Returns 0 for none: no module is asked about it. */
+ * may be. Returns 0 for none: no module is asked about it. Otherwise 1, and KIND_IS_LAYERED where
+ * the label is that of another file: layers.h. */
 static __always_inline int read_inode(struct usher_mac_file *file, const struct inode___mac *inode)
 {
 	const struct super_block *system = bpf_core_cast(inode, struct inode___mac)->i_sb;
@@ -258,7 +261,7 @@ static __always_inline int read_inode(struct usher_mac_file *file, const struct 
 	file->mode = inode->i_mode & ~((kind / KIND_HAS_NO_TYPE & 1) * S_IFMT);
 	file->special = inode->i_rdev;
 	file->flags = kind & (USHER_MAC_FOR_EVERYBODY | USHER_MAC_ON_BPF_FS);
-	return 1;
+	return 1 | (kind & KIND_IS_LAYERED);
 }
 
 /* The same of any file that may be NULL. */
@@ -332,16 +335,22 @@ static __always_inline int is_unknown(const struct mac_labels *labels)
 }
 
 /*
- * Whether an access must be refused because a label is not known. A process that may label files is
- * let through to the modules, which decide.
+ * Whether an access must be refused because the elements of modules that are asked are not known. A
+ * process that may label files is let through to the modules, which decide.
  */
-static __always_inline int refuses_unknown(const struct usher_mac_subject *subject,
-					   const struct mac_labels *labels)
+static __always_inline int refuses_elements(const struct usher_mac_subject *subject, __u64 unknown)
 {
-	if (!is_unknown(labels) || may_label(subject))
+	if (!unknown || may_label(subject))
 		return 0;
 	count_up(first_of(&unknown_refusals));
 	return 1;
+}
+
+/* The same by the labels of the access. */
+static __always_inline int refuses_unknown(const struct usher_mac_subject *subject,
+					   const struct mac_labels *labels)
+{
+	return refuses_elements(subject, is_unknown(labels));
 }
 
 /* An access to a file as it is remembered: by its type and what is wanted of it, at most seven
@@ -439,6 +448,23 @@ static __always_inline __u64 begin_known_labels(struct mac_labels *labels, __u64
 	return end_labels(labels, asked, asker, access, remembered);
 }
 
+/* The same of a file on an overlay: see layers.h. `file`: the open one, or NULL. What modules
+ * permit is not remembered. */
+static __always_inline __u64 begin_layer_labels(struct mac_labels *labels, __u64 asked,
+						const struct mac_asker *caller, struct inode *inode,
+						const struct file *file)
+{
+	__u64 remembered;
+
+	asked = those_left(asked, caller, NULL, 0, &remembered);
+	if (!asked)
+		return 0;
+	if (begin_labels(labels, asked, caller))
+		labels->unknown = read_layer_label(&labels->object, inode, file);
+	labels->told = (__u64)inode;
+	return asked;
+}
+
 /* The same of a socket, which may be NULL. */
 static __always_inline __u64 begin_socket_labels(struct mac_labels *labels, __u64 asked,
 						 const struct mac_asker *caller,
@@ -484,14 +510,33 @@ static __always_inline int read_labels(struct mac_labels *labels, __u64 asked,
 	return refuses_unknown(subject, labels) ? -EACCES : 0;
 }
 
-/* The same for an open file. A socket has its own label, not that of its inode. */
+/* The same for a file on an overlay: see layers.h. `file`: the open one. */
+static __always_inline int read_layer_labels(struct mac_labels *labels, __u64 asked,
+					     const struct mac_asker *caller,
+					     const struct usher_mac_subject *subject,
+					     struct inode *inode, const struct file *file)
+{
+	int has_labels = begin_labels(labels, asked, caller);
+
+	labels->told = (__u64)inode;
+	if (!has_labels)
+		return 0;
+	labels->unknown = read_layer_label(&labels->object, inode, file);
+	return refuses_unknown(subject, labels) ? -EACCES : 0;
+}
+
+/* The same for an open file, as read_file has found it. A socket has its own label, not that of its
+ * inode. */
 static __always_inline int read_open_labels(struct mac_labels *labels, __u64 asked,
 					    const struct mac_asker *caller,
 					    const struct usher_mac_subject *subject,
 					    struct file *file, struct inode *inode,
-					    const struct usher_mac_file *of)
+					    const struct usher_mac_file *of, int found)
 {
 	struct socket *socket = NULL;
+
+	if (found & KIND_IS_LAYERED)
+		return read_layer_labels(labels, asked, caller, subject, inode, file);
 
 	if ((of->mode & S_IFMT) == S_IFSOCK)
 		socket = bpf_sock_from_file(file);
@@ -538,15 +583,15 @@ static __always_inline int read_open_labels(struct mac_labels *labels, __u64 ask
 		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
 	})
 
-/* The same about an open file. Its label is known, unless a module with labels has come into force
- * since it was opened. */
-#define MAC_ASK_ABOUT_FILE(name, asked, caller, wanted, file, inode, of)                           \
+/* The same about an open file, as read_file has found it. Its label is known, unless a module with
+ * labels has come into force since it was opened. */
+#define MAC_ASK_ABOUT_FILE(name, asked, caller, wanted, file, inode, of, found)                    \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		read_open_labels(&labels, asked, caller, &subject, file, inode, of)                \
+		read_open_labels(&labels, asked, caller, &subject, file, inode, of, found)         \
 		    ? -EACCES                                                                      \
 		    : mac_ask_##name(asked, &subject, wanted, &labels);                            \
 	})

@@ -25,10 +25,12 @@ int BPF_PROG(dispatch_file_ioctl, struct file *file, unsigned int command, unsig
 	__u64 asked = modules_about_caller(MAC_POINT_file_ioctl, &caller);
 	struct usher_mac_file_command wanted = { .command = command };
 	struct inode *inode = file->f_inode;
+	int found;
 
-	if (!asked || !read_own_file(&wanted.file, inode))
+	if (!asked || !(found = read_own_file(&wanted.file, inode)))
 		return 0;
-	return MAC_ASK_ABOUT_FILE(file_ioctl, asked, &caller, &wanted, file, inode, &wanted.file);
+	return MAC_ASK_ABOUT_FILE(file_ioctl, asked, &caller, &wanted, file, inode, &wanted.file,
+				  found);
 }
 
 /* Hook: file_ioctl_compat, because the ioctl(2) of 32-bit programs passes no other. */
@@ -40,11 +42,12 @@ int BPF_PROG(dispatch_file_ioctl_compat, struct file *file, unsigned int command
 	__u64 asked = modules_about_caller(MAC_POINT_file_ioctl_compat, &caller);
 	struct usher_mac_file_command wanted = { .command = command };
 	struct inode *inode = file->f_inode;
+	int found;
 
-	if (!asked || !read_own_file(&wanted.file, inode))
+	if (!asked || !(found = read_own_file(&wanted.file, inode)))
 		return 0;
 	return MAC_ASK_ABOUT_FILE(file_ioctl_compat, asked, &caller, &wanted, file, inode,
-				  &wanted.file);
+				  &wanted.file, found);
 }
 
 /* Hook: file_lock, because all kinds of locks pass it. */
@@ -55,10 +58,12 @@ int BPF_PROG(dispatch_file_lock, struct file *file, unsigned int command)
 	__u64 asked = modules_about_caller(MAC_POINT_file_lock, &caller);
 	struct usher_mac_file_command wanted = { .command = command };
 	struct inode *inode = file->f_inode;
+	int found;
 
-	if (!asked || !read_own_file(&wanted.file, inode))
+	if (!asked || !(found = read_own_file(&wanted.file, inode)))
 		return 0;
-	return MAC_ASK_ABOUT_FILE(file_lock, asked, &caller, &wanted, file, inode, &wanted.file);
+	return MAC_ASK_ABOUT_FILE(file_lock, asked, &caller, &wanted, file, inode, &wanted.file,
+				  found);
 }
 
 /* Hook: file_receive, because a file that another process has opened comes that way. */
@@ -70,14 +75,16 @@ int BPF_PROG(dispatch_file_receive, struct file *file)
 	const struct file___mac *opened = (const struct file___mac *)file;
 	struct usher_mac_file_access wanted = {};
 	struct inode *inode = file->f_inode;
+	int found;
 
-	if (!asked || !read_own_file(&wanted.file, inode))
+	if (!asked || !(found = read_own_file(&wanted.file, inode)))
 		return 0;
 	if (opened->f_mode & FMODE_READ)
 		wanted.access |= USHER_MAC_READ;
 	if (opened->f_mode & FMODE_WRITE)
 		wanted.access |= USHER_MAC_WRITE;
-	return MAC_ASK_ABOUT_FILE(file_receive, asked, &caller, &wanted, file, inode, &wanted.file);
+	return MAC_ASK_ABOUT_FILE(file_receive, asked, &caller, &wanted, file, inode, &wanted.file,
+				  found);
 }
 
 /* Hook: file_permission, because each read and write of an open file passes it, whatever the call.

@@ -18,17 +18,22 @@ int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 	struct usher_mac_execution wanted = {};
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
-	int error = follow_execution(program);
+	int error = follow_execution(program), found;
 
 	if (error)
 		return error;
-	if (!asked || !read_file(&wanted.file, begun->file->f_inode))
+	if (!asked || !(found = read_file(&wanted.file, begun->file->f_inode)))
 		return 0;
 	wanted.euid = begun->cred->euid.val;
 	wanted.egid = begun->cred->egid.val;
 	read_subject(&subject);
-	if (read_labels(&labels, asked, &caller, &subject, program->file->f_inode,
-			wanted.file.device, NULL))
+	if (found & KIND_IS_LAYERED)
+		error = read_layer_labels(&labels, asked, &caller, &subject, program->file->f_inode,
+					  program->file);
+	else
+		error = read_labels(&labels, asked, &caller, &subject, program->file->f_inode,
+				    wanted.file.device, NULL);
+	if (error)
 		return -EACCES;
 	return mac_ask_bprm_check_security(asked, &subject, &wanted, &labels);
 }
@@ -88,6 +93,7 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 	struct mac_asker caller;
 	struct mac_labels labels;
 	__u64 asked;
+	int found;
 
 	/* Of processes about which no module is asked, too: they may get an element later. */
 	if (flags & MAP_SHARED && (!file || permitted_of(file, flags) & PROT_WRITE) &&
@@ -97,12 +103,15 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 	if (!asked || !file)
 		return 0;
 	inode = bpf_core_cast(file, struct file)->f_inode;
-	if (is_kernels(inode) || !read_file(&wanted.file, inode))
+	if (is_kernels(inode) || !(found = read_file(&wanted.file, inode)))
 		return 0;
 	wanted.permitted = permitted_of(file, flags);
-	asked =
-	    begin_open_labels(&labels, asked, &caller, file, file->f_inode, &wanted.file,
-			      access_to_file(MAC_POINT_mmap_file, &wanted.file, wanted.permitted));
+	if (found & KIND_IS_LAYERED)
+		asked = begin_layer_labels(&labels, asked, &caller, file->f_inode, file);
+	else
+		asked = begin_open_labels(
+		    &labels, asked, &caller, file, file->f_inode, &wanted.file,
+		    access_to_file(MAC_POINT_mmap_file, &wanted.file, wanted.permitted));
 	if (!asked)
 		return 0;
 	read_subject(&subject);

@@ -19,6 +19,8 @@ mod levels;
 mod lomac;
 #[path = "kernel/object_labels.rs"]
 mod object_labels;
+#[path = "kernel/overlays.rs"]
+mod overlays;
 #[path = "kernel/partition.rs"]
 mod partition;
 #[path = "kernel/passing.rs"]

@@ -34,6 +34,44 @@ def control(path, command, other=""):
         os.close(file)
 
 
+def maps_held(element, uid, path, next, change):
+    """A process opens a file, takes another element, and maps what it has open. In between root has the file
+    of an overlay copied up (`copied`), and labels it (a level of `mls`), or does nothing (`none`)."""
+    opened, changed = os.pipe(), os.pipe()
+
+    def run():
+        become(element, uid)
+        file = os.open(path, os.O_RDONLY)
+        os.write(opened[1], b"x")
+        assert os.read(changed[0], 1) == b"x"
+        label(next)
+        mmap.mmap(file, 1, mmap.MAP_PRIVATE, mmap.PROT_READ).close()
+
+    def answer():
+        assert os.read(opened[0], 1)
+        if change != "none":
+            os.close(os.open(path, os.O_WRONLY))
+        if change not in ("none", "copied"):
+            label_file(path, change + ",lomac/equal")
+
+    # A process, because children of one with several threads are not lowered.
+    helper = os.fork()
+    if helper == 0:
+        done = b"!"
+        try:
+            answer()
+            done = b"x"
+        finally:
+            os.write(changed[1], done)
+            os._exit(0)
+    try:
+        apart(run)
+    finally:
+        # It waits where the process was refused the file.
+        os.kill(helper, signal.SIGKILL)
+        os.waitpid(helper, 0)
+
+
 def makes_socket(family, kind, protocol="0"):
     """A kernel without the family says so after it has asked."""
     try:
@@ -157,6 +195,7 @@ PASSING_ACTS = {
     act.__name__: act
     for act in (
         control,
+        maps_held,
         makes_socket,
         reaches_by_ring,
         executes_with_ring,
