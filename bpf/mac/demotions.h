@@ -91,7 +91,7 @@ static __always_inline int lower(struct task_struct *main, struct mac_demotion *
 	bpf_spin_unlock(&process->lock);
 	if (answer)
 		return answer;
-	reach_threads(main, process);
+	reach_threads(main, process, 1);
 	/* A tracer or mapping that came meanwhile was permitted by the former label. */
 	if (is_in_trace(main) || (above && above->shares_memory))
 		bpf_send_signal_task(main, SIGKILL, PIDTYPE_TGID, 0);

@@ -131,6 +131,32 @@ static __always_inline int begins_sharing(struct task_struct *parent, __u64 flag
 	return 1;
 }
 
+/* Copies to other threads that have an entry that the process may hold a ring; and a changed label,
+ * if there is one: that takes back what they would have got at exec, because it was permitted to
+ * the former label. */
+static __always_inline void reach_threads(struct task_struct *main,
+					  struct usher_mac_process *leader, int is_relabelled)
+{
+	struct usher_mac_process *entry;
+	struct bpf_iter_task threads;
+	struct task_struct *thread;
+
+	bpf_iter_task_new(&threads, main, THREADS_OF_PROCESS);
+	while ((thread = bpf_iter_task_next(&threads))) {
+		entry = entry_of(thread, 0);
+		if (!entry)
+			continue;
+		bpf_spin_lock(&leader->lock);
+		entry->may_hold_ring |= leader->may_hold_ring;
+		if (is_relabelled) {
+			entry->label = leader->label;
+			entry->at_exec = no_label;
+		}
+		bpf_spin_unlock(&leader->lock);
+	}
+	bpf_iter_task_destroy(&threads);
+}
+
 /*
  * Notes that the calling process may hold a ring that another one has as well: in the entries of
  * all threads, because a thread that executes a program goes on with its own. Global, so that the
@@ -139,9 +165,7 @@ static __always_inline int begins_sharing(struct task_struct *parent, __u64 flag
 __attribute__((noinline)) int mac_note_ring(void)
 {
 	struct task_struct *main = bpf_task_acquire(bpf_get_current_task_btf()->group_leader);
-	struct usher_mac_process *leader, *entry;
-	struct bpf_iter_task threads;
-	struct task_struct *thread;
+	struct usher_mac_process *leader;
 
 	if (!main)
 		return -ENOMEM;
@@ -153,16 +177,7 @@ __attribute__((noinline)) int mac_note_ring(void)
 	bpf_spin_lock(&leader->lock);
 	leader->may_hold_ring = 1;
 	bpf_spin_unlock(&leader->lock);
-	bpf_iter_task_new(&threads, main, THREADS_OF_PROCESS);
-	while ((thread = bpf_iter_task_next(&threads))) {
-		entry = entry_of(thread, 0);
-		if (!entry)
-			continue;
-		bpf_spin_lock(&leader->lock);
-		entry->may_hold_ring = 1;
-		bpf_spin_unlock(&leader->lock);
-	}
-	bpf_iter_task_destroy(&threads);
+	reach_threads(main, leader, 0);
 	bpf_task_release(main);
 	return 0;
 }
@@ -222,28 +237,6 @@ static __noinline int is_in_trace(struct task_struct *main)
 	return found;
 }
 
-/* Copies a changed label to other threads that have an entry, and takes back what they would have
- * got at exec: it was permitted to the former label. */
-static __always_inline void reach_threads(struct task_struct *main,
-					  struct usher_mac_process *leader)
-{
-	struct usher_mac_process *entry;
-	struct bpf_iter_task threads;
-	struct task_struct *thread;
-
-	bpf_iter_task_new(&threads, main, THREADS_OF_PROCESS);
-	while ((thread = bpf_iter_task_next(&threads))) {
-		entry = entry_of(thread, 0);
-		if (!entry)
-			continue;
-		bpf_spin_lock(&leader->lock);
-		entry->label = leader->label;
-		entry->at_exec = no_label;
-		bpf_spin_unlock(&leader->lock);
-	}
-	bpf_iter_task_destroy(&threads);
-}
-
 /* As set_now, for this process. */
 static __always_inline int set_all(struct mac_scratch *now, struct usher_mac_process *leader,
 				   struct task_struct *main)
@@ -266,7 +259,7 @@ static __always_inline int set_all(struct mac_scratch *now, struct usher_mac_pro
 	bpf_spin_unlock(&leader->lock);
 	if (!is_same)
 		return -EAGAIN;
-	reach_threads(main, leader);
+	reach_threads(main, leader, 1);
 	/* It came meanwhile. */
 	if (is_in_trace(main))
 		bpf_send_signal(SIGKILL);
