@@ -3,7 +3,7 @@
 #ifndef USHER_MAC_DEVICES_H
 #define USHER_MAC_DEVICES_H
 
-#include "objects.h"
+#include "accesses.h"
 
 #ifndef AF_PACKET
 #define AF_PACKET 17

@@ -6,7 +6,7 @@
 #ifndef USHER_MAC_LABEL_TEXT_H
 #define USHER_MAC_LABEL_TEXT_H
 
-#include "objects.h"
+#include "accesses.h"
 #include "usher_mac_text.h"
 
 /* The name of a module, as words. */

@@ -3,7 +3,7 @@
 #ifndef USHER_MAC_MOUNTS_H
 #define USHER_MAC_MOUNTS_H
 
-#include "objects.h"
+#include "accesses.h"
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

@@ -3,7 +3,7 @@
 #ifndef USHER_MAC_NAMES_H
 #define USHER_MAC_NAMES_H
 
-#include "objects.h"
+#include "accesses.h"
 
 /* Types of files, in their mode. */
 #define TYPE_LINK 0120000

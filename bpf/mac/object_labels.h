@@ -10,7 +10,7 @@
 #ifndef USHER_MAC_OBJECT_LABELS_H
 #define USHER_MAC_OBJECT_LABELS_H
 
-#include "objects.h"
+#include "accesses.h"
 
 /* A file system that no process mounts, in s_flags. */
 #ifndef SB_KERNMOUNT

@@ -3,7 +3,7 @@
 #ifndef USHER_MAC_TASKS_H
 #define USHER_MAC_TASKS_H
 
-#include "objects.h"
+#include "accesses.h"
 
 /* A mode of ptrace_access_check: by ps(1), for instance, for each process. */
 #ifndef PTRACE_MODE_NOAUDIT
