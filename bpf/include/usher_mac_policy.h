@@ -51,6 +51,15 @@
  * subject, and on no other part of the request. About a character device it is asked each time.
  * Such a module exempts processes without an element, and has no settings.
  *
+ * A module may have settings, which an administrator writes in the policy (`mac example { ... }`):
+ *
+ *     struct example_settings { __u32 exempt_count; __u32 exempt[16]; __u32 libraries; };
+ *
+ *     MAC_SETTINGS(struct example_settings);
+ *     MAC_STATEMENTS(MAC_USERS(exempt), MAC_SWITCH(libraries, 1));
+ *
+ * Each statement has the name of the member that it sets. mac_settings() returns those in force.
+ *
  * A module that declares no relabel_process has elements of processes that no process changes, and
  * so with relabel_file for files.
  *
@@ -185,6 +194,41 @@ struct usher_mac_declaration {
 	__u32 reserved; /* 0 */
 };
 
+/* Values of a statement, in `kind`. */
+enum usher_mac_statement_kind {
+	USHER_MAC_VALUE_NUMBER = 1, /* decimal numbers from `least` to `most` */
+	USHER_MAC_VALUE_SWITCH = 2, /* `yes`, which sets 1, or `no`, 0 */
+	USHER_MAC_VALUE_USER = 3, /* users by name or number */
+	USHER_MAC_VALUE_GROUP = 4, /* groups by name or number */
+};
+
+/* Of a keyword, padded with zeros. */
+#define USHER_MAC_KEYWORD_SIZE 32
+/* Limit of the statements of a module. */
+#define USHER_MAC_MOST_STATEMENTS 64
+/* Limit of the size of a module's settings, in bytes. */
+#define USHER_MAC_MOST_SETTINGS 65536
+
+/*
+ * A statement of a module's block in the policy, in the section MAC_STATEMENT_SECTION of its object
+ * file: which members of the settings it sets. All of them are __u32.
+ */
+struct usher_mac_statement {
+	char keyword[USHER_MAC_KEYWORD_SIZE];
+	__u32 kind; /* enum usher_mac_statement_kind */
+	__u32 size; /* of the settings, in bytes */
+	__u32 offset; /* of the member, or of the first of its elements, in bytes */
+	__u32 limit; /* of values */
+	__u32 count_offset; /* of the number of values, in bytes; for a list only */
+	__u32 is_list; /* 1: as many values as the limit, with commas; 0: one */
+	__u32 least; /* the lowest number */
+	__u32 most; /* the highest one */
+	__u32 by_default; /* the value where the policy has no statement; for one value only */
+	__u32 reserved; /* 0 */
+};
+
+_Static_assert(sizeof(struct usher_mac_statement) == 72, "usher_mac_statement");
+
 _Static_assert(sizeof(struct usher_mac_declaration) == 56, "usher_mac_declaration");
 
 /* The numbers of entry points, and mac_NAME_request for each. */
@@ -215,6 +259,7 @@ USHER_MAC_ENTRY_POINTS(ENTRY)
 /* The section names a slot of the first module; user space chooses the free one. */
 #define MAC_SECTION(point) SEC("freplace/mac_slot_" #point "_0")
 #define MAC_DECLARATION SEC("usher_mac_module")
+#define MAC_STATEMENT_SECTION SEC("usher_mac_statements")
 /* The kernel runs programs of a free license only; this one is the framework's. */
 #define MAC_LICENSE char LICENSE[] SEC("license") = "Dual BSD/GPL"
 
@@ -223,6 +268,7 @@ USHER_MAC_ENTRY_POINTS(ENTRY)
  * sees the former ones or the new ones. Key: 0.
  */
 #define MAC_SETTINGS(structure)                                                                    \
+	typedef structure mac_settings_type;                                                       \
 	struct mac_settings_table {                                                                \
 		__uint(type, BPF_MAP_TYPE_ARRAY);                                                  \
 		__uint(max_entries, 1);                                                            \
@@ -303,10 +349,12 @@ static __always_inline int mac_is_in_groups(__u32 first, __u32 last)
 
 #define MAC_SECTION(point)
 #define MAC_DECLARATION
+#define MAC_STATEMENT_SECTION __attribute__((unused))
 #define MAC_LICENSE struct mac_license
 
 /* The test writes them. */
 #define MAC_SETTINGS(structure)                                                                    \
+	typedef structure mac_settings_type;                                                       \
 	static structure *mac_current_settings;                                                    \
 	static __always_inline const structure *mac_settings(void)                                 \
 	{                                                                                          \
@@ -344,6 +392,52 @@ int mac_is_in_groups(__u32 first, __u32 last);
 		__VA_ARGS__                                                                        \
 	};                                                                                         \
 	MAC_LICENSE
+
+/*
+ * The statements by which the policy sets MAC_SETTINGS, which stands before. At most
+ * USHER_MAC_MOST_STATEMENTS.
+ */
+#define MAC_STATEMENTS(...)                                                                        \
+	const struct usher_mac_statement mac_statements[] MAC_STATEMENT_SECTION = { __VA_ARGS__ }
+
+/* One number from `lowest` to `highest`, and `value` where the policy has no statement. */
+#define MAC_NUMBER(member, lowest, highest, value)                                                 \
+	MAC_ONE(member, .kind = USHER_MAC_VALUE_NUMBER, .least = (lowest), .most = (highest),      \
+		.by_default = (value))
+/* `yes` or `no`: 1 or 0, and `value` where the policy has no statement. */
+#define MAC_SWITCH(member, value)                                                                  \
+	MAC_ONE(member, .kind = USHER_MAC_VALUE_SWITCH, .by_default = (value))
+/*
+ * Users, or groups, or numbers: as many as the array `member` has room for, and their number in
+ * `member_count`. Without the statement there is none.
+ */
+#define MAC_USERS(member) MAC_LIST(member, .kind = USHER_MAC_VALUE_USER)
+#define MAC_GROUPS(member) MAC_LIST(member, .kind = USHER_MAC_VALUE_GROUP)
+#define MAC_NUMBERS(member, lowest, highest)                                                       \
+	MAC_LIST(member, .kind = USHER_MAC_VALUE_NUMBER, .least = (lowest), .most = (highest))
+
+#define MAC_ONE(member, ...)                                                                       \
+	{                                                                                          \
+		.keyword = #member, .size = sizeof(mac_settings_type),                             \
+		.offset = MAC_OFFSET(member, MAC_MEMBER(member)), .limit = 1, __VA_ARGS__          \
+	}
+#define MAC_LIST(member, ...)                                                                      \
+	{                                                                                          \
+		.keyword = #member, .size = sizeof(mac_settings_type),                             \
+		.offset = MAC_OFFSET(member, MAC_MEMBER(member)[0]),                               \
+		.limit = sizeof(MAC_MEMBER(member)) / sizeof(__u32),                               \
+		.count_offset = MAC_OFFSET(member##_count, MAC_MEMBER(member##_count)),            \
+		.is_list = 1, __VA_ARGS__                                                          \
+	}
+#define MAC_MEMBER(member) (((mac_settings_type *)0)->member)
+/* Where a member is. `value` is one of its values. */
+#define MAC_OFFSET(member, value)                                                                  \
+	(__builtin_offsetof(mac_settings_type, member) +                                           \
+	 0 * sizeof(struct {                                                                       \
+		 _Static_assert(sizeof(value) == sizeof(__u32),                                    \
+				"what a statement sets is a __u32");                               \
+		 int unused;                                                                       \
+	 }))
 
 /* An answer in the form that the kernel takes: for a packet that leaves, 0 or 1. */
 static __always_inline int mac_answer_at(__u32 point, int answer)

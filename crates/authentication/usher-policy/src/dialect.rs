@@ -249,7 +249,7 @@ mod tests {
             .blocks
             .iter()
             .filter_map(|block| block.modules.as_ref());
-        let modules = modules.flat_map(|modules| modules.declared.values().flatten());
+        let modules = modules.flat_map(|modules| modules.values().flatten());
         statements.extend(modules.map(|rule| rule.keyword.clone()));
         assert_eq!(words("statement"), statements);
         let ports = ["localport", "remoteport"].map(str::to_owned);

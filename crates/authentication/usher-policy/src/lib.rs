@@ -74,7 +74,7 @@ pub use unknown_name::{ExpectedKind, UnknownName};
 pub use usher_language::{
     AddressRange, Clause, Diagnostic as PolicyError, InvalidName, LINE_WIDTH, MAXIMUM_ERRORS,
     MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS, Mistake, Name, Need, Origin, Place, Places, Quoted,
-    Source, Span, Units, is_plain, joined, nearest,
+    Setting, Source, Span, Units, Written, digits, is_plain, joined, nearest,
 };
 /// The part of the policy that is about modules of mandatory access control.
 pub use usher_mac_policy as mac;
@@ -93,6 +93,12 @@ use usher_language::{Block, Reporter};
 /// The mistakes of its form. Names are not looked at, because other files may define them.
 pub fn format(source: &Source) -> Result<String, Vec<PolicyError>> {
     usher_language::format(&DIALECT, source)
+}
+
+/// Whether a word begins a statement or a block that stands outside of blocks: no statement of a module
+/// can begin with it.
+pub fn begins_outside(word: &str) -> bool {
+    DIALECT.statement(word).is_some() || DIALECT.block(word).is_some()
 }
 
 /// Reads the sources as one policy.

@@ -5,12 +5,12 @@ use std::fmt;
 use std::net::IpAddr;
 
 use usher_base::HostName;
-use usher_language::{Clause, Mistake, Name, shown};
+use usher_language::{Clause, Mistake, Name, nearest, shown};
 use usher_mac_policy::bsdextended::{AccessRule, first_about_root_unsaid};
 use usher_mac_policy::ifoff::IfOff;
 use usher_mac_policy::portacl::PortAcl;
 use usher_mac_policy::te::TypeEnforcement;
-use usher_mac_policy::{MacBlock, ModuleSettings};
+use usher_mac_policy::{MODULES, MacBlock, ModuleSettings};
 use usher_protection::{Application, ProgramName, ProtectionWarning, Traffic};
 
 use crate::client::Protocol;
@@ -313,6 +313,7 @@ impl Policy {
                 }
                 ModuleSettings::Ifoff(silence) => warn_of_silence(block, silence, warnings),
                 ModuleSettings::Te(types) => warn_of_types(block, types, warnings),
+                ModuleSettings::Declared(_) => warn_of_name(block, warnings),
                 ModuleSettings::Seeotheruids(_)
                 | ModuleSettings::Nothing
                 | ModuleSettings::Framework(_) => {}
@@ -381,6 +382,18 @@ fn warn_of_types(block: &MacBlock, types: &TypeEnforcement, warnings: &mut Vec<P
         let explanation = format!("{place}: {warning}");
         warnings.push(PolicyWarning::new(explanation, warning.remedy));
     }
+}
+
+/// A block that is taken for one of a module from a file.
+fn warn_of_name(block: &MacBlock, warnings: &mut Vec<PolicyWarning>) {
+    let Some(near) = nearest(block.module.as_ref(), MODULES.iter().copied()) else {
+        return;
+    };
+    let (place, module) = (&block.origin.place, &block.module);
+    let explanation = format!("{place}: no module `{module}` is built in: a file must have it");
+    let remedy =
+        format!("did you mean `{near}`? otherwise put the module where `usher mac list` shows it");
+    warnings.push(PolicyWarning::new(explanation, remedy));
 }
 
 fn warn_of_service_manager(block: &MacBlock, warnings: &mut Vec<PolicyWarning>) {

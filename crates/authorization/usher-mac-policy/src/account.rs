@@ -33,14 +33,14 @@ impl AccountId {
     /// A value of a statement; reported where it is neither a name nor a number. `noun`: user or group.
     pub(crate) fn read(field: &Field<'_>, item: &Item, noun: &'static str) -> Option<Self> {
         let word = item.word().or_else(|| field.expected_word(item))?;
-        match id(word) {
-            Some(number) => Some(Self::Number(number)),
-            None if is_account_name(word) => Some(Self::Name(word.to_owned())),
-            None => {
-                let found = Found::from(word);
-                field.refuse(item, MacMistake::NoAccount { found, noun })
-            }
-        }
+        let found = Found::from(word);
+        Self::of(word).or_else(|| field.refuse(item, MacMistake::NoAccount { found, noun }))
+    }
+
+    /// The account of this name or number; none for a text that is neither.
+    pub fn of(text: &str) -> Option<Self> {
+        let named = || is_account_name(text).then(|| Self::Name(text.to_owned()));
+        id(text).map(Self::Number).or_else(named)
     }
 }
 

@@ -1,14 +1,15 @@
 //! `mac` blocks: which module, and its settings.
 
 use usher_language::{
-    BlockText, Fields, Name, NameRule, Origin, Reporter, Tree, declared, module_settings,
+    BlockText, Fields, Found, Name, NameRule, Origin, Reporter, Setting, Tree, declared, nearest,
 };
 
 use crate::account::NamedAccount;
 use crate::bsdextended::{self, AccessRule};
-use crate::dialect::MAC;
+use crate::dialect::{MAC, MODULES};
 use crate::framework::{self, FRAMEWORK_BLOCK, FrameworkSettings};
 use crate::ifoff::{self, IfOff};
+use crate::mistake::MacMistake;
 use crate::portacl::{self, PortAcl};
 use crate::seeotheruids::{self, SeeOtherUids};
 use crate::te::{self, TypeEnforcement};
@@ -18,6 +19,9 @@ const MODULE: NameRule = NameRule {
     rule: Name::RULE,
     any_is_reserved: true,
 };
+
+/// Limit of the bytes of a module's name.
+const LONGEST_MODULE: usize = 31;
 
 /// A `mac` block. No two of a policy are for one module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +51,16 @@ pub enum ModuleSettings {
     Te(TypeEnforcement),
     /// Of the framework itself.
     Framework(FrameworkSettings),
+    /// Of a module from a file, which declares its statements: the labeller checks them.
+    Declared(Vec<Setting>),
+}
+
+/// Whether a module from a file can have this name.
+fn is_module_name(name: &str) -> bool {
+    let may = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.len() <= LONGEST_MODULE
+        && name.bytes().all(may)
 }
 
 /// The `mac` blocks of a text, in its order. They are whole only if the reporter stays empty.
@@ -79,9 +93,16 @@ pub fn check(tree: &Tree<'_>, reporter: &Reporter<'_>) -> Vec<MacBlock> {
                 let fields = Fields::read(block, reporter);
                 ModuleSettings::Framework(framework::settings(&fields, reporter))
             }
-            _ => {
-                module_settings(block, block.rule.modules.as_ref()?, reporter)?;
+            name if MODULES.contains(&name) => {
+                // Each statement is reported: there is none.
+                Fields::read(block, reporter);
                 ModuleSettings::Nothing
+            }
+            name if is_module_name(name) => ModuleSettings::Declared(Setting::all(block, reporter)),
+            name => {
+                let near = nearest(name, MODULES.iter().copied());
+                let found = Found::from(name);
+                return reporter.refuse(block.location, MacMistake::NoModule { found, near });
             }
         };
         Some(MacBlock {
@@ -104,6 +125,7 @@ impl ModuleSettings {
             Self::Ifoff(settings) => settings.lines(),
             Self::Te(settings) => settings.lines(),
             Self::Framework(settings) => settings.lines(),
+            Self::Declared(settings) => settings.iter().map(ToString::to_string).collect(),
         }
     }
 }
@@ -126,7 +148,8 @@ impl MacBlock {
             ModuleSettings::Nothing
             | ModuleSettings::Ifoff(_)
             | ModuleSettings::Te(_)
-            | ModuleSettings::Framework(_) => Vec::new(),
+            | ModuleSettings::Framework(_)
+            | ModuleSettings::Declared(_) => Vec::new(),
         }
     }
 

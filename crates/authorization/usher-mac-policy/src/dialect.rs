@@ -1,6 +1,6 @@
 //! The block `mac` and the statements of each module, as a dialect of the language.
 
-use usher_language::{BlockRule, Dialect, Modules, StatementRule};
+use usher_language::{BlockRule, Dialect, StatementRule};
 
 use crate::bsdextended;
 use crate::framework::{self, FRAMEWORK_BLOCK};
@@ -35,13 +35,10 @@ pub const MODULES: &[&str] = &[
 /// The blocks of this system, with the statements of all modules.
 pub fn dialect() -> Dialect {
     let blocks = MODULES.iter().copied().chain([FRAMEWORK_BLOCK]);
-    let declared = blocks.map(|block| (block.to_owned(), statements(block)));
+    let modules = blocks.map(|block| (block, statements(block)));
     let mac = BlockRule {
         keyword: MAC.to_owned(),
-        modules: Some(Modules {
-            declared: declared.collect(),
-            open: false,
-        }),
+        modules: Some(modules.collect()),
         needs: Some(FRAMEWORK),
         ..BlockRule::default()
     };

@@ -1,7 +1,7 @@
 //! Mistakes in `mac` blocks besides those of form, each with its text and its remedy.
 
 use usher_label::{LabelMistake, ValueMistake};
-use usher_language::{Found, Place, mistakes};
+use usher_language::{Found, Place, did_you_mean, mistakes};
 
 use crate::bsdextended::{MAXIMUM_RANGES, MAXIMUM_RULES};
 use crate::framework::{MAXIMUM_INTERFACE_NAME, MAXIMUM_INTERFACES};
@@ -14,6 +14,10 @@ use crate::te::{
 mistakes! {
     /// The mistakes. `found` is the text at fault, `first` the earlier text that this one contradicts.
     pub enum MacMistake {
+        /// No name of a module.
+        NoModule { found: Found, near: Option<String> }
+            => "no module can be called `{found}`";
+            "{}", did_you_mean(near, "name a module: small letters, digits and `_`, a letter first, at most 31");
         /// `subject` or `object` without a condition.
         NoCondition { side: &'static str, conditions: String }
             => "`{side}` has no condition";

@@ -241,12 +241,17 @@ fn modules_are_known_by_name_and_stand_once() {
         let mistakes = read(text).expect_err("a mistake");
         (mistakes[0].to_string(), mistakes[0].remedy())
     };
-    let (found, remedy) = told("mac bsdextend { }");
+    let (found, remedy) = told("mac Bsdextended { }");
     assert_eq!(
         found,
-        "mac.policy:1:5: no module `bsdextend` declares statements for a `mac` block"
+        "mac.policy:1:1: no module can be called `Bsdextended`"
     );
     assert!(remedy.contains("did you mean `bsdextended`"), "{remedy}");
+    // Perhaps a module from a file.
+    let other = "mac bsdextend {\n  rule a, \"b\";\n}\n";
+    let blocks = read(other).expect("a block that is kept");
+    assert!(matches!(blocks[0].settings, ModuleSettings::Declared(_)));
+    assert_eq!(blocks[0].to_text(), other);
     let (found, _) = told("mac none { }\nmac none { }");
     assert!(
         found.contains("already defined at mac.policy:1:5"),

@@ -12,12 +12,15 @@ use usher_bpf::Plain;
 use crate::EntryPoint;
 use crate::module::{CHECK, SETTINGS};
 use crate::shared::{MAC_INTERFACE, MAC_NAME, MAC_NAME_SIZE, MAC_NONE, MacDeclaration};
+use crate::statements::{NoStatements, Statement};
 
 /// Largest object file of a module, in bytes.
 pub const MAX_MODULE_SIZE: usize = 1 << 20;
 
 /// The section with the declaration.
 const DECLARATION: &str = "usher_mac_module";
+/// The section with the statements by which the policy sets the settings.
+const STATEMENTS: &str = "usher_mac_statements";
 /// Sections with a check have the name of its entry point between these.
 const CHECK_SECTION: (&str, &str) = ("freplace/mac_slot_", "_0");
 /// The section with the types, without which no function is replaced.
@@ -117,9 +120,18 @@ pub enum NotAModule {
          leave .decides_by_labels out"
     )]
     NotByLabels(&'static str),
-    /// Settings, which only the built-in modules have.
-    #[error("it has settings (MAC_SETTINGS), which no policy can fill; make them constants")]
-    Settings,
+    /// Statements that cannot be read.
+    #[error("its statements cannot be read: {0}")]
+    Statements(#[from] NoStatements),
+    /// Settings that no statement sets.
+    #[error(
+        "it has settings (MAC_SETTINGS), which no statement of the policy sets; write MAC_STATEMENTS, or make \
+         them constants"
+    )]
+    NoStatement,
+    /// Statements without settings.
+    #[error("it has statements (MAC_STATEMENTS) that set nothing; write MAC_SETTINGS before them")]
+    NoSettings,
 }
 
 /// What a module declares of itself.
@@ -138,6 +150,11 @@ pub struct Declaration {
     pub decides_by_labels: bool,
     /// Whether it has a place for settings.
     pub has_settings: bool,
+    /// The statements by which the policy sets them; none of a built-in module, whose statements are the
+    /// language's own.
+    pub statements: Vec<Statement>,
+    /// The size of the settings that statements set, in bytes.
+    pub(crate) settings_size: usize,
 }
 
 /// Whether this is a possible name of a module.
@@ -224,10 +241,23 @@ impl Declaration {
             FUNCTIONS => Ok(()),
             _ if section.is_program => Err(NotAModule::OtherProgram(shown(name))),
             DECLARATION => Ok(()),
+            STATEMENTS if self.statements.is_empty() => {
+                (self.statements, self.settings_size) = Statement::read(section.bytes)?;
+                Ok(())
+            }
             _ if is_constant || section.is_passive() => Ok(()),
             _ => Err(NotAModule::OtherSection(shown(name))),
         }
     }
+}
+
+/// A text that zeros pad; none where no zero ends it.
+pub(crate) fn text(bytes: &[u8]) -> Option<String> {
+    let (0, text) = bytes.split_last()? else {
+        return None;
+    };
+    let text = String::from_utf8_lossy(text);
+    Some(text.trim_end_matches('\0').to_owned())
 }
 
 /// The entry point whose check a section has, by the section's name.
@@ -299,7 +329,7 @@ impl<'b> Elf<'b> {
                 section: usize::from(symbol.st_shndx(order)),
             })
         });
-        let symbols = symbols.collect::<Result<_, _>>()?;
+        let symbols = symbols.collect::<Result<_, NotAModule>>()?;
         Ok(Self {
             bytes,
             order,
@@ -352,24 +382,22 @@ impl<'b> Elf<'b> {
                 && declared.reserved == 0
         });
         let declared = declared.ok_or(NotAModule::UnreadableDeclaration)?;
-        let [name @ .., 0] = &declared.name else {
-            return Err(NotAModule::UnreadableDeclaration);
-        };
-        let name = String::from_utf8_lossy(name);
-        let name = name.trim_end_matches('\0');
-        if !is_module_name(name) {
-            return Err(NotAModule::NotAName(name.to_owned()));
+        let name = text(&declared.name).ok_or(NotAModule::UnreadableDeclaration)?;
+        if !is_module_name(&name) {
+            return Err(NotAModule::NotAName(name));
         }
         if declared.label > MAC_NAME {
             return Err(NotAModule::UnknownLabel(declared.label));
         }
         Ok(Declaration {
-            name: name.to_owned(),
+            name,
             label: declared.label,
             exempts_unlabelled: declared.exempts_unlabelled == 1,
             decides_by_labels: declared.decides_by_labels == 1,
             entry_points: Vec::new(),
             has_settings: false,
+            statements: Vec::new(),
+            settings_size: 0,
         })
     }
 

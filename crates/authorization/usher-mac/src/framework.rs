@@ -274,6 +274,16 @@ impl Framework {
         Ok(())
     }
 
+    /// Whether a module in force has settings.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`], or the kernel's error.
+    pub fn has_settings(&self, name: &str) -> Result<bool, Error> {
+        let slot = self.slot_of(name)?;
+        let place = Pins::lock(&self.folder(slot))?.table::<u32, u32>(SETTINGS)?;
+        Ok(place.is_some())
+    }
+
     /// Ends a module, at once, and detaches every hook that no other module declares.
     ///
     /// # Errors

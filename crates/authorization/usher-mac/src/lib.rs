@@ -42,6 +42,7 @@ pub mod portacl;
 pub mod seeotheruids;
 mod shared;
 mod shown;
+mod statements;
 pub mod te;
 pub mod ubns;
 
@@ -54,3 +55,4 @@ pub use labels::MAX_ELEMENTS_OF_USERS;
 pub use module::{Answers, Loaded, MAX_MODULES, Module, NAMES, Settings};
 pub use new_files::NewFileLabels;
 pub use points::EntryPoint;
+pub use statements::{DeclaredSettings, NoStatements, Statement, StatementValues};

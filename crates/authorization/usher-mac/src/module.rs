@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use usher_bpf::zerocopy::IntoBytes;
-use usher_bpf::{KernelError, Opened, Plain, Table};
+use usher_bpf::{KernelError, Opened, Plain, Table, frozen_bytes};
 
 use crate::bsdextended::Rule;
 use crate::declaration::{Declaration, NotAModule};
@@ -12,6 +12,7 @@ use crate::ifoff::{self, SilenceSettings};
 use crate::portacl::{self, PortSettings};
 use crate::seeotheruids::{self, VisibilitySettings};
 use crate::shared::MacTe;
+use crate::statements::DeclaredSettings;
 use crate::te::{self, TypeSettings};
 use crate::ubns::ServiceSettings;
 use crate::{EntryPoint, Error, encode, encode_services};
@@ -90,12 +91,14 @@ pub enum Settings {
     Ifoff(SilenceSettings),
     /// Of `te`.
     Te(TypeSettings),
+    /// Of a module from a file.
+    Declared(DeclaredSettings),
 }
 
 impl Settings {
     /// The name of their module.
     #[must_use]
-    pub fn module(&self) -> &'static str {
+    pub fn module(&self) -> &str {
         match self {
             Self::Bsdextended(_) => "bsdextended",
             Self::Test(_) => "test",
@@ -104,6 +107,7 @@ impl Settings {
             Self::Seeotheruids(_) => "seeotheruids",
             Self::Ifoff(_) => "ifoff",
             Self::Te(_) => "te",
+            Self::Declared(settings) => settings.module(),
         }
     }
 
@@ -120,6 +124,7 @@ impl Settings {
             Self::Seeotheruids(exempt) => seeotheruids::encode(exempt).as_bytes().to_vec(),
             Self::Ifoff(silence) => ifoff::encode(silence)?.as_bytes().to_vec(),
             Self::Te(types) => te::encode(types)?.as_bytes().to_vec(),
+            Self::Declared(settings) => settings.bytes().to_vec(),
         })
     }
 
@@ -132,6 +137,10 @@ impl Settings {
             Self::Portacl(ports) => frozen(&portacl::encode(ports)?)?,
             Self::Seeotheruids(exempt) => frozen(&seeotheruids::encode(exempt))?,
             Self::Ifoff(silence) => frozen(&ifoff::encode(silence)?)?,
+            Self::Declared(settings) => SettingsTable {
+                descriptor: frozen_bytes(TABLE, settings.bytes())?,
+                notes: None,
+            },
             Self::Te(types) => {
                 let table = filled(&*te::encode(types)?)?;
                 SettingsTable {
@@ -142,6 +151,9 @@ impl Settings {
         })
     }
 }
+
+/// The name of tables of settings.
+const TABLE: &str = "mac_settings";
 
 /// A table of settings.
 pub(crate) struct SettingsTable {
@@ -158,7 +170,7 @@ fn frozen<S: Plain>(settings: &S) -> Result<SettingsTable, KernelError> {
 }
 
 fn filled<S: Plain>(settings: &S) -> Result<Table<u32, S>, KernelError> {
-    let table = Table::of_one("mac_settings")?;
+    let table = Table::of_one(TABLE)?;
     table.set(&0, settings)?;
     Ok(table)
 }
@@ -185,20 +197,34 @@ impl Module {
         Some(Self::built_in(built_in, (built_in.settings)()))
     }
 
-    /// The module in an object file. It has no settings.
+    /// The module in an object file, with its default settings.
     ///
     /// # Errors
     /// The reason that these bytes are no module for this version.
     pub fn from_object(bytes: Vec<u8>) -> Result<Self, NotAModule> {
-        let declaration = Declaration::read(&bytes)?;
-        if declaration.has_settings {
-            return Err(NotAModule::Settings);
-        }
+        let declared = Declaration::read(&bytes)?;
+        let settings = match (declared.has_settings, declared.statements.as_slice()) {
+            (true, []) => return Err(NotAModule::NoStatement),
+            (false, [_, ..]) => return Err(NotAModule::NoSettings),
+            (false, []) => None,
+            (true, statements) => {
+                let size = declared.settings_size;
+                let settings = DeclaredSettings::new(&declared.name, statements, size);
+                Some(Settings::Declared(settings))
+            }
+        };
         Ok(Self {
-            name: declaration.name.into(),
+            name: declared.name.into(),
             code: bytes.into(),
-            settings: None,
+            settings,
         })
+    }
+
+    /// The same module with other settings.
+    #[must_use]
+    pub fn with_settings(mut self, settings: Settings) -> Self {
+        self.settings = Some(settings);
+        self
     }
 
     /// The module that declares every entry point and refuses nothing.

@@ -6,11 +6,12 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use usher_mac::{
-    Declaration, EntryPoint, MAX_MODULE_SIZE, Module, NAMES, NotAModule, is_module_name,
+    Declaration, EntryPoint, MAX_MODULE_SIZE, Module, NAMES, NoStatements, NotAModule, Settings,
+    StatementValues, is_module_name,
 };
 
-/// Compiles the text of a module, for BPF unless other options say otherwise.
-fn compiled(text: &str, options: &[&str]) -> Vec<u8> {
+/// Compiles the text of a module, for BPF unless other options say otherwise: the object, or clang's errors.
+fn compile(text: &str, options: &[&str]) -> Result<Vec<u8>, String> {
     let folder = tempfile::tempdir().unwrap();
     let (source, object) = (folder.path().join("m.bpf.c"), folder.path().join("m.bpf.o"));
     let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../bpf/include");
@@ -24,10 +25,16 @@ fn compiled(text: &str, options: &[&str]) -> Vec<u8> {
         .arg(&source)
         .arg("-o")
         .arg(&object)
-        .status()
+        .output()
         .unwrap();
-    assert!(compiled.success(), "{text}");
-    std::fs::read(&object).unwrap()
+    match compiled.status.success() {
+        true => Ok(std::fs::read(&object).unwrap()),
+        false => Err(String::from_utf8_lossy(&compiled.stderr).into_owned()),
+    }
+}
+
+fn compiled(text: &str, options: &[&str]) -> Vec<u8> {
+    compile(text, options).unwrap_or_else(|errors| panic!("{text}\n{errors}"))
 }
 
 const BPF: [&str; 4] = ["-g", "-target", "bpf", "-mcpu=v3"];
@@ -70,7 +77,7 @@ fn a_built_in_module_is_read_in_the_same_way() {
         // From a file such a module could be loaded, too, but for its settings.
         let from_object = Module::from_object(module.object().to_vec());
         let expected = if has_settings {
-            Err(NotAModule::Settings)
+            Err(NotAModule::NoStatement)
         } else {
             Ok(name.to_owned())
         };
@@ -89,6 +96,74 @@ fn constants_and_functions_of_its_own_are_permitted() {
                 MAC_CHECK(file_open)\n\
                 { return is_one(request->file.uid, subject->uid) ? -EACCES : 0; }\n";
     Module::from_object(compiled(text, &BPF)).unwrap();
+}
+
+const WITH_SETTINGS: &str = "MAC_POLICY(sample);\n\
+     struct settings { __u32 exempt_count; __u32 exempt[16]; __u32 ports_count; __u32 ports[4]; __u32 strict; };\n\
+     MAC_SETTINGS(struct settings);\n\
+     MAC_STATEMENTS(MAC_USERS(exempt), MAC_NUMBERS(ports, 1, 65535), MAC_SWITCH(strict, 1));\n\
+     MAC_CHECK(file_open)\n\
+     { const struct settings *now = mac_settings(); return now && now->strict ? -EACCES : 0; }\n";
+
+#[test]
+fn statements_say_what_the_policy_may_set() {
+    let module = Module::from_object(compiled(WITH_SETTINGS, &BPF)).unwrap();
+    let read = module.declaration().unwrap().statements;
+    let found: Vec<_> = read
+        .iter()
+        .map(|one| (one.keyword.as_str(), &one.values, one.list))
+        .collect();
+    let expected = [
+        ("exempt", &StatementValues::Users, Some(16)),
+        ("ports", &StatementValues::Numbers(1..=65535), Some(4)),
+        ("strict", &StatementValues::Switch, None),
+    ];
+    assert_eq!(found, expected);
+    // What the module gets where the policy says nothing.
+    let words = |settings: &Settings| -> Vec<u32> {
+        let bytes = settings.encode().unwrap();
+        let words = bytes.chunks_exact(4);
+        words
+            .map(|word| u32::from_ne_bytes(word.try_into().unwrap()))
+            .collect()
+    };
+    let Some(Settings::Declared(mut settings)) = module.settings().cloned() else {
+        panic!("settings");
+    };
+    let mut expected = vec![0; 23];
+    expected[22] = 1;
+    assert_eq!(words(&Settings::Declared(settings.clone())), expected);
+    settings.set(&read[1], &[22, 80]);
+    settings.set(&read[2], &[0]);
+    (expected[17], expected[18], expected[19], expected[22]) = (2, 22, 80, 0);
+    assert_eq!(words(&Settings::Declared(settings)), expected);
+}
+
+#[test]
+fn a_member_that_no_statement_can_set_does_not_compile() {
+    for member in [
+        "__u64 wide",
+        "__u16 narrow",
+        "__u64 lists[4]; __u32 lists_count",
+    ] {
+        let name = member.split([' ', '[', ';']).nth(1).unwrap();
+        let list = if member.contains('[') {
+            "MAC_USERS"
+        } else {
+            "MAC_SWITCH"
+        };
+        let rest = if list == "MAC_SWITCH" { ", 0" } else { "" };
+        let text = format!(
+            "MAC_POLICY(sample);\nstruct settings {{ {member}; }};\nMAC_SETTINGS(struct settings);\n\
+             MAC_STATEMENTS({list}({name}{rest}));\n\
+             MAC_CHECK(file_open) {{ return mac_settings() ? 0 : -EACCES; }}\n"
+        );
+        let errors = compile(&text, &BPF).unwrap_err();
+        assert!(
+            errors.contains("what a statement sets is a __u32"),
+            "{member}: {errors}"
+        );
+    }
 }
 
 // Threat model: M15
@@ -131,7 +206,18 @@ fn what_a_module_must_not_have_is_refused_by_name() {
         (
             "MAC_SETTINGS(struct usher_mac_file);\n\
              MAC_CHECK(task_kill) { return mac_settings() ? 0 : -EPERM; }",
-            NotAModule::Settings,
+            NotAModule::NoStatement,
+        ),
+        (
+            "typedef struct { __u32 most; } mac_settings_type;\n\
+             MAC_STATEMENTS(MAC_NUMBER(most, 1, 9, 3));",
+            NotAModule::NoSettings,
+        ),
+        (
+            "struct settings { __u32 most; };\nMAC_SETTINGS(struct settings);\n\
+             MAC_STATEMENTS(MAC_NUMBER(most, 1, 9, 10));\n\
+             MAC_CHECK(task_kill) { return mac_settings() ? 0 : -EPERM; }",
+            NotAModule::Statements(NoStatements::Values("most".into())),
         ),
     ] {
         assert_eq!(

@@ -65,6 +65,6 @@ pub use progress::{Step, tell_progress};
 pub use ring::{Batch, Ring};
 pub use shown::{SHOWN_MODE, Shown, hide, show};
 pub use slots::{is_kept, keep, keep_at_egress, leave};
-pub use table::{Insertion, Table};
+pub use table::{Insertion, Table, frozen_bytes};
 // For generated code.
 pub use zerocopy;

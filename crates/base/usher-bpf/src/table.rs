@@ -31,6 +31,32 @@ impl<K, V> fmt::Debug for Table<K, V> {
     }
 }
 
+/// An array of one entry with these bytes, which nobody can change any more. It belongs to no object.
+///
+/// # Errors
+/// The kernel's error.
+pub fn frozen_bytes(name: &'static str, value: &[u8]) -> Result<OwnedFd, KernelError> {
+    let failed = |what| {
+        move |error| KernelError::Table {
+            what,
+            table: name,
+            error,
+        }
+    };
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    let key = 0_u32;
+    let (key_size, size) = (size_of_val(&key) as u32, value.len() as u32);
+    let map = MapHandle::create(MapType::Array, Some(name), key_size, size, 1, &options)
+        .map_err(KernelError::bpf("making a table"))?;
+    map.update(&key.to_ne_bytes(), value, MapFlags::ANY)
+        .map_err(failed("writing to the table"))?;
+    map.freeze().map_err(failed("freezing the table"))?;
+    clone(&map)
+}
+
 /// The result of an insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Insertion {

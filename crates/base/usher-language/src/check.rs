@@ -2,15 +2,11 @@
 
 use std::str::FromStr;
 
-use crate::dialect::Modules;
 use crate::faults::StatementMistake;
-use crate::fields::Fields;
 use crate::item::Item;
 use crate::mistake::Found;
 use crate::name::NameRule;
-use crate::nearest::nearest;
 use crate::report::Reporter;
-use crate::setting::Setting;
 use crate::source::Place;
 use crate::tree::{Block, Tree};
 use crate::unique::Unique;
@@ -92,28 +88,4 @@ pub fn declared<'b, N: FromStr + Ord + Clone>(
         block,
     });
     declared.collect()
-}
-
-/// The statements of a module's block as data: checked by what the module declares or, where the
-/// dialect permits it and nothing declares them, as they are written. None where a mistake has been
-/// reported.
-pub fn module_settings<'t>(
-    block: &'t Block<'t>,
-    modules: &Modules,
-    reporter: &'t Reporter<'t>,
-) -> Option<Vec<Setting>> {
-    let name = block.name()?;
-    if block.rule.statements_of(name.word()).is_some() {
-        return Some(Fields::read(block, reporter).settings());
-    }
-    if modules.open {
-        return block.statements.iter().map(Setting::as_written).collect();
-    }
-    let shown = name.shown();
-    let mistake = StatementMistake::UnknownModule {
-        block: block.rule.keyword.clone(),
-        nearest: nearest(&shown, modules.declared.keys().map(String::as_str)),
-        found: Found(shown),
-    };
-    reporter.refuse(name.location, mistake)
 }

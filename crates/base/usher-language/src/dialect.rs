@@ -1,21 +1,13 @@
 //! The part of the language that a system adds: its blocks and statements, as tables.
 //!
-//! A [`Dialect`] is data. A system that is compiled in makes its tables in code; a module that is
-//! loaded at run time brings the statements of its block as a [`Vec<StatementRule>`], which can be
-//! deserialized, and [`Dialect::declare`] takes them up. From there on both are read, checked and
-//! printed by the same code.
+//! A [`Dialect`] is data, which each system makes in code. The blocks of modules that are loaded at run time
+//! are read as they are written: see [`crate::Setting`].
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use serde::Deserialize;
+use std::collections::BTreeMap;
 
 use crate::item::Item;
 use crate::kind::Kind;
-use crate::name::{Name, is_keyword};
 use crate::print::joined;
-
-/// Limit of statements of one module.
-pub const MAXIMUM_DECLARED: usize = 256;
 
 /// The blocks and statements that a text can have.
 #[derive(Clone, Debug, Default)]
@@ -39,25 +31,15 @@ pub struct BlockRule {
     pub one_of: Vec<[&'static str; 2]>,
     /// The blocks inside. These have no blocks inside.
     pub inner: Vec<BlockRule>,
-    /// The statements of blocks of one name, which modules declare.
-    pub modules: Option<Modules>,
+    /// The statements of each block by its name, where these differ. A block of another name is read without
+    /// being understood.
+    pub modules: Option<BTreeMap<&'static str, Vec<StatementRule>>>,
     /// The feature that a host must have to enforce it; none if Usher alone is enough.
     pub needs: Option<&'static str>,
 }
 
-/// The statements that modules declare for their blocks.
-#[derive(Clone, Debug, Default)]
-pub struct Modules {
-    /// By the module's name, which is the block's.
-    pub declared: BTreeMap<String, Vec<StatementRule>>,
-    /// A block of a module that nothing declares is read without being understood; otherwise it is a
-    /// mistake.
-    pub open: bool,
-}
-
 /// How often a statement may stand in its block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Occurrence {
     /// Needed, and not twice.
     Once,
@@ -71,34 +53,26 @@ pub enum Occurrence {
 }
 
 /// One kind of statement.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default)]
 pub struct StatementRule {
     /// The word that begins it. One that ends with `=` has its first value behind it.
     pub keyword: String,
     /// How often it may stand.
-    #[serde(default)]
     pub occurrence: Occurrence,
     /// The values that follow.
-    #[serde(default)]
     pub shape: Shape,
     /// A keyword, or a keyword and its value, without which it has no meaning: `style user`.
-    #[serde(default)]
     pub beside: Option<String>,
     /// The feature that a host must have to enforce it; none if Usher alone is enough.
-    #[serde(default)]
     pub needs: Option<String>,
     /// Its purpose, in one line.
-    #[serde(default)]
     pub about: String,
     /// Beginnings of words by which people begin it mistakenly.
-    #[serde(skip)]
     pub slips: &'static [&'static str],
 }
 
 /// The values of a statement.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, Default)]
 pub enum Shape {
     /// `keyword;`
     #[default]
@@ -114,13 +88,11 @@ pub enum Shape {
     /// Values and words in a fixed order.
     Phrase(Vec<Part>),
     /// Something else, which the dialect's own check reads. How it is written, with backquotes.
-    #[serde(skip)]
     Own(String),
 }
 
 /// A part of a [`Shape::Phrase`].
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug)]
 pub enum Part {
     /// A word that stands there.
     Word(String),
@@ -128,43 +100,6 @@ pub enum Part {
     Value(Kind),
     /// A word and a value, or neither.
     Optional(String, Kind),
-}
-
-/// A fault of a module's declaration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the fields are named for what they are")]
-pub enum DeclarationFault {
-    /// No block takes modules by this keyword.
-    #[error("no block `{block}` takes the statements of modules")]
-    NoSuchBlock { block: String },
-    /// The module's name cannot be a block's.
-    #[error("`{module}` cannot be the name of a module: {}", Name::RULE)]
-    InvalidModule { module: String },
-    /// The module is declared already.
-    #[error("the module `{module}` is declared already")]
-    DeclaredTwice { module: String },
-    /// More than [`MAXIMUM_DECLARED`].
-    #[error("a module declares {found} statements, more than {MAXIMUM_DECLARED}")]
-    TooMany { found: usize },
-    /// A keyword that cannot be read back, or that opens something else.
-    #[error(
-        "`{keyword}` cannot be a keyword: it is small letters, digits, `_` and `-`, begins with a \
-         letter, has at most 32 of them and opens no block or statement of the language"
-    )]
-    InvalidKeyword { keyword: String },
-    /// Two statements of one keyword.
-    #[error("the statement `{keyword}` is declared twice")]
-    RepeatedKeyword { keyword: String },
-    /// Values that no text can have, or that could not be told apart.
-    #[error(
-        "the values of the statement `{keyword}` have no text: an empty range, or words that are none"
-    )]
-    NoValues { keyword: String },
-    /// `beside` names no statement of the module.
-    #[error(
-        "the statement `{keyword}` stands beside `{beside}`, which the module does not declare"
-    )]
-    UnknownBeside { keyword: String, beside: String },
 }
 
 impl Dialect {
@@ -186,68 +121,6 @@ impl Dialect {
         self.blocks.extend(other.blocks);
         self.statements.extend(other.statements);
         self
-    }
-
-    /// Takes up the statements that a module has for its block, `block module { ... }`.
-    ///
-    /// # Errors
-    ///
-    /// A [`DeclarationFault`]; the dialect is then what it was.
-    pub fn declare(
-        &mut self,
-        block: &str,
-        module: &str,
-        statements: Vec<StatementRule>,
-    ) -> Result<(), DeclarationFault> {
-        self.check_declaration(module, &statements)?;
-        let rule = self.blocks.iter_mut().find(|rule| rule.keyword == block);
-        let Some(modules) = rule.and_then(|rule| rule.modules.as_mut()) else {
-            let block = block.to_owned();
-            return Err(DeclarationFault::NoSuchBlock { block });
-        };
-        let module = module.to_owned();
-        if modules.declared.contains_key(&module) {
-            return Err(DeclarationFault::DeclaredTwice { module });
-        }
-        modules.declared.insert(module, statements);
-        Ok(())
-    }
-
-    fn check_declaration(
-        &self,
-        module: &str,
-        statements: &[StatementRule],
-    ) -> Result<(), DeclarationFault> {
-        if module.parse::<Name>().is_err() {
-            let module = module.to_owned();
-            return Err(DeclarationFault::InvalidModule { module });
-        }
-        if statements.len() > MAXIMUM_DECLARED {
-            let found = statements.len();
-            return Err(DeclarationFault::TooMany { found });
-        }
-        let mut keywords = BTreeSet::new();
-        for rule in statements {
-            let keyword = rule.keyword.clone();
-            if !is_keyword(&keyword) || self.begins(&keyword) {
-                return Err(DeclarationFault::InvalidKeyword { keyword });
-            }
-            if !rule.shape.has_values() {
-                return Err(DeclarationFault::NoValues { keyword });
-            }
-            if !keywords.insert(&rule.keyword) {
-                return Err(DeclarationFault::RepeatedKeyword { keyword });
-            }
-        }
-        for rule in statements {
-            let beside = rule.beside.as_deref().unwrap_or(&rule.keyword);
-            let stands = beside.split(' ').next().unwrap_or_default();
-            if !keywords.iter().any(|keyword| *keyword == stands) {
-                let (keyword, beside) = (rule.keyword.clone(), beside.to_owned());
-                return Err(DeclarationFault::UnknownBeside { keyword, beside });
-            }
-        }
-        Ok(())
     }
 
     /// Whether a word begins something outside of blocks.
@@ -275,11 +148,11 @@ impl Dialect {
 }
 
 impl BlockRule {
-    /// The statements of a block of this kind and name; none for a module that nothing declares.
+    /// The statements of a block of this kind and name; none for one that is not understood.
     pub fn statements_of(&self, name: Option<&str>) -> Option<&[StatementRule]> {
         match &self.modules {
             None => Some(&self.statements),
-            Some(modules) => modules.declared.get(name?).map(Vec::as_slice),
+            Some(modules) => modules.get(name?).map(Vec::as_slice),
         }
     }
 
@@ -387,27 +260,6 @@ impl StatementRule {
                     Part::Optional(word, kind) => format!("[{word} {}]", value(kind)),
                 });
                 format!("`{keyword} {};`", joined(parts, " "))
-            }
-        }
-    }
-}
-
-impl Shape {
-    /// Whether there are texts that have it, and a text says which values it means.
-    fn has_values(&self) -> bool {
-        match self {
-            Self::Nothing => true,
-            Self::Own(_) => false,
-            Self::One(kind) | Self::Sequence(kind) | Self::List(kind) | Self::AnyOr(kind) => {
-                kind.has_values()
-            }
-            Self::Phrase(parts) => {
-                !parts.is_empty()
-                    && parts.iter().all(|part| match part {
-                        Part::Word(word) => is_keyword(word),
-                        Part::Value(kind) => kind.has_values(),
-                        Part::Optional(word, kind) => is_keyword(word) && kind.has_values(),
-                    })
             }
         }
     }

@@ -109,10 +109,6 @@ crate::mistakes! {
         /// A statement that begins with another of its words.
         WrongBeginning { found: Found, form: String }
             => "`{found}` does not begin a statement"; "write {form}";
-        /// A block whose statements a module declares, and no such module is loaded.
-        UnknownModule { block: String, found: Found, nearest: Option<String> }
-            => "no module `{found}` declares statements for {} block", one(block);
-            "{}", did_you_mean(nearest, format_args!("load the module, or remove the block"));
         /// A statement that this block must have.
         MissingStatement { block: String, statement: String, form: String, about: String }
             => "the `{block}` block does not say `{statement}`"; "add {form}{}", if about.is_empty() { String::new() } else { format!(": {about}") };

@@ -195,7 +195,7 @@ impl<'t> Field<'t> {
             .iter()
             .flatten()
             .find_map(|(_, checked)| match checked {
-                Checked::Number(number, _) => Some(*number),
+                Checked::Number(number) => Some(*number),
                 Checked::Word(_) | Checked::Text(_) => None,
             })
     }
@@ -242,20 +242,6 @@ impl<'t> Field<'t> {
                 group => group.first(),
             });
         items.collect()
-    }
-
-    /// The values as data, by the commas between them.
-    pub(crate) fn groups(&self) -> Vec<Vec<Checked>> {
-        let value = |item: &Item| {
-            let mut own = self.values.iter().flatten();
-            let own = own.find(|(own, _)| own.location == item.location);
-            own.map(|(_, checked)| checked.clone())
-                .or_else(|| Checked::as_written(item))
-        };
-        let groups = self.statement.groups.iter();
-        groups
-            .map(|group| group.iter().filter_map(value).collect())
-            .collect()
     }
 
     /// Reports that the statement lacks a value.

@@ -17,7 +17,6 @@ use crate::name::{NameRule, listed};
 use crate::nearest::nearest;
 use crate::print::joined;
 use crate::report::Reporter;
-use crate::setting::Setting;
 use crate::tree::{Block, Statement, Tree};
 use crate::unique::Unique;
 
@@ -185,15 +184,6 @@ impl<'t> Fields<'t> {
     /// The name of the statement that may stand once.
     pub fn name<N: FromStr>(&self, keyword: &str, rule: &NameRule) -> Option<N> {
         self.one(keyword)?.names(rule).next().map(|(name, _)| name)
-    }
-
-    /// All statements as data, in the order of the text: for a dialect that is data itself.
-    pub fn settings(&self) -> Vec<Setting> {
-        let settings = self.fields.iter().map(|field| Setting {
-            keyword: field.statement.keyword.clone(),
-            values: field.groups(),
-        });
-        settings.collect()
     }
 }
 

@@ -1,17 +1,14 @@
 //! Kinds of values: the form that a text must have, and its meaning.
 
-use serde::{Deserialize, Serialize};
-
 use crate::faults::StatementMistake;
 use crate::item::{Item, Value};
 use crate::mistake::Found;
-use crate::name::{Name, is_keyword};
+use crate::name::Name;
 use crate::print::{Size, seconds};
 use crate::report::Reporter;
 
 /// The kind of a value.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     /// Digits without sign or leading zero.
     Number {
@@ -53,12 +50,11 @@ pub enum Kind {
     Text(String),
 }
 
-/// A value that was checked, as data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// A value that was checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checked {
-    /// A number, by its kind in seconds, bytes, percent or as it is; as the text has it.
-    Number(u64, String),
+    /// A number, by its kind in seconds, bytes, percent or as it is.
+    Number(u64),
     /// A word.
     Word(String),
     /// A string, without its quotes.
@@ -79,19 +75,6 @@ impl Kind {
             Self::Choice(words) => words.clone(),
             Self::Name => one("NAME"),
             Self::Word(what) | Self::Text(what) => one(what),
-        }
-    }
-
-    /// Whether a text can have it.
-    pub(crate) fn has_values(&self) -> bool {
-        match self {
-            Self::Number { least, most }
-            | Self::Duration { least, most }
-            | Self::Size { least, most } => least <= most,
-            Self::Percent { most } => *most > 0,
-            Self::Octal(digits) => (1..=21).contains(digits),
-            Self::Choice(words) => !words.is_empty() && words.iter().all(|word| is_keyword(word)),
-            Self::Port | Self::Name | Self::Word(_) | Self::Text(_) => true,
         }
     }
 
@@ -145,7 +128,7 @@ impl Kind {
                     return Some(Checked::Word(word.clone()));
                 }
                 match self.number(word) {
-                    Some(number) => return Some(Checked::Number(number, self.print(number))),
+                    Some(number) => return Some(Checked::Number(number)),
                     None => self.mistake(word),
                 }
             }
@@ -198,17 +181,6 @@ impl Kind {
         };
         let found = Found::from(word);
         StatementMistake::NotOfKind { found, not, write }
-    }
-
-    /// A number in the text that the canonical form has for it.
-    fn print(&self, number: u64) -> String {
-        match self {
-            Self::Duration { .. } => seconds(number).to_string(),
-            Self::Size { .. } => Size(number).to_string(),
-            Self::Percent { .. } => format!("{number}%"),
-            Self::Octal(digits) => format!("{number:0digits$o}"),
-            _ => number.to_string(),
-        }
     }
 }
 

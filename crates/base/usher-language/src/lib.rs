@@ -13,7 +13,7 @@
 //! | a kind of value that several statements have | a [`Kind`] |
 //! | a mistake | a variant in `mistakes!` with text and remedy, reported where it is found |
 //! | a system of its own | a [`Dialect`] of its blocks, which [`Dialect::join`] puts beside the others |
-//! | a module at run time | [`Dialect::declare`] with its statements as data |
+//! | a block whose statements only a program that is loaded knows | nothing: [`Setting`] has them as they are written |
 //!
 //! No I/O and no clock: the caller reads the files.
 //!
@@ -48,12 +48,9 @@ mod unique;
 mod utf8;
 
 pub use address::{AddressRange, RangeFault, address, number};
-pub use check::{Declared, Need, declared, module_settings};
+pub use check::{Declared, Need, declared};
 pub use cover::AddressSet;
-pub use dialect::{
-    BlockRule, DeclarationFault, Dialect, MAXIMUM_DECLARED, Modules, Occurrence, Part, Shape,
-    StatementRule,
-};
+pub use dialect::{BlockRule, Dialect, Occurrence, Part, Shape, StatementRule};
 pub use faults::{StatementMistake, SyntaxMistake};
 pub use field::Field;
 pub use fields::Fields;
@@ -69,7 +66,7 @@ pub use peers::Peers;
 pub use places::{Clause, Places};
 pub use print::{BlockText, Quoted, Size, Units, joined};
 pub use report::Reporter;
-pub use setting::Setting;
+pub use setting::{Setting, Written};
 pub use source::{Location, Origin, Place, Source, Span};
 pub use syntax::parse;
 pub use tree::{Block, Statement, Tree};

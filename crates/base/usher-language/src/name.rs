@@ -174,12 +174,3 @@ pub(crate) fn listed<'w>(words: impl IntoIterator<Item = &'w str>, conjunction: 
         _ => words.concat(),
     }
 }
-
-/// A word that reads back as itself and looks like one of the language.
-pub(crate) fn is_keyword(word: &str) -> bool {
-    let plain =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
-    word.len() <= 32
-        && word.starts_with(|first: char| first.is_ascii_lowercase())
-        && word.bytes().all(plain)
-}

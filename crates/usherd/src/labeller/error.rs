@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use usher_local::paths;
 
+use super::declaring::StatementFault;
 use super::files::FileError;
 use super::stored::MOST_TRIALS;
 
@@ -37,6 +38,35 @@ pub enum MacError {
         /// The name.
         name: String,
         /// The file.
+        path: PathBuf,
+    },
+    /// A block of the policy for a module that there is not.
+    #[error("{place}: {reason}")]
+    NoModuleOf {
+        /// The block.
+        place: String,
+        /// That there is none.
+        reason: Box<MacError>,
+    },
+    /// A statement that its module does not take.
+    #[error("{place}: {module}: {fault}")]
+    Statement {
+        /// The statement.
+        place: String,
+        /// The module.
+        module: String,
+        /// The reason.
+        fault: StatementFault,
+    },
+    /// Settings of a module in force whose statements are not known any more.
+    #[error(
+        "the settings of {name} stay as they are: {path} is not the file from which the module was loaded; \
+         unload the module and load it again"
+    )]
+    FileChanged {
+        /// The module.
+        name: String,
+        /// Its file.
         path: PathBuf,
     },
     /// Files that are not listed.

@@ -1,6 +1,6 @@
 //! Puts modules and their settings in force, and keeps them so.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +10,7 @@ use usher_local::following::{Follower, Following};
 use usher_local::paths;
 use usher_mac::{Framework, Module, Settings, Unsupported, is_module_name};
 use usher_policy::Policy;
-use usher_policy::mac::ModuleSettings;
+use usher_policy::mac::{FRAMEWORK_BLOCK, ModuleSettings};
 
 use super::error::MacError;
 use super::file_systems::FileSystems;
@@ -35,6 +35,11 @@ pub(super) struct Force {
     pub(super) state: Mutex<State>,
     /// Locked after the state, or without it.
     pub(super) journal: Mutex<Journal>,
+}
+
+/// Whether a name means a module from a file. `digests`: of those that are loaded.
+fn is_of_file(digests: &BTreeMap<String, String>, name: &str) -> bool {
+    digests.contains_key(name) || Module::named(name).is_none()
 }
 
 impl Follower for Force {
@@ -238,10 +243,54 @@ impl Force {
 
     /// The settings that the policy in force has for a module; none for a module without settings.
     fn wanted(&self, state: &State, name: &str) -> Result<Option<Settings>, MacError> {
-        if state.digests.contains_key(name) {
+        self.settings_by(state, state.policy(), name)
+    }
+
+    /// The settings of a module by a policy that may follow the one in force.
+    fn settings_by(
+        &self,
+        state: &State,
+        policy: Option<&Policy>,
+        name: &str,
+    ) -> Result<Option<Settings>, MacError> {
+        match is_of_file(&state.digests, name) {
+            true => self.declared(state, policy, name),
+            false => self.settings_of(policy, state.policy(), name),
+        }
+    }
+
+    /// The settings of a module from a file by a policy; none for those that are in force, and for a module
+    /// without.
+    fn declared(
+        &self,
+        state: &State,
+        policy: Option<&Policy>,
+        name: &str,
+    ) -> Result<Option<Settings>, MacError> {
+        // Of the file from which it was loaded, if it is.
+        let digest = state.digests.get(name);
+        let of = policy.and_then(|policy| block(policy, name));
+        let former = state.policy().and_then(|policy| block(policy, name));
+        let is_same = of.map(|of| &of.settings) == former.map(|of| &of.settings);
+        if digest.is_some() && is_same && state.settings.contains_key(name) {
             return Ok(None);
         }
-        self.settings_of(state.policy(), state.policy(), name)
+        let mut resolver = Resolver::new(&self.file_systems);
+        match (self.files.read(name)?, digest) {
+            (Some(file), None) => resolver.declared(&file.module, of),
+            (Some(file), Some(digest)) if file.digest == *digest => {
+                resolver.declared(&file.module, of)
+            }
+            (_, Some(_)) if of.is_none() && !state.has_settings(name)? => Ok(None),
+            (_, Some(_)) => Err(MacError::FileChanged {
+                name: name.to_owned(),
+                path: self.files.path(name),
+            }),
+            (None, None) => Err(MacError::NoModuleOf {
+                place: of.map_or_else(String::new, |of| of.origin.place.to_string()),
+                reason: Box::new(MacError::NoModule(name.to_owned())),
+            }),
+        }
     }
 
     /// The settings of a module that is about to be loaded. A rule whose path gets no answer waits as one whose file
@@ -303,17 +352,23 @@ impl Force {
         let policy = &candidate.checked.policy;
         let mut names: BTreeSet<String> =
             policy.mac.iter().map(|of| of.module.to_string()).collect();
-        let former = {
+        let (former, digests) = {
             let state = self.state.lock();
             if !names.is_empty() {
                 self.require_support(&state)?;
             }
-            let loaded = state.names()?.into_iter();
-            names.extend(loaded.filter(|name| !state.digests.contains_key(name)));
-            state.policy().cloned()
+            names.extend(state.names()?);
+            (state.policy().cloned(), state.digests.clone())
         };
+        // The block about all of them.
+        names.remove(FRAMEWORK_BLOCK);
         for name in names {
-            if let Some(settings) = self.settings_of(Some(policy), former.as_ref(), &name)? {
+            let settings = match is_of_file(&digests, &name) {
+                true => self.declared(&self.state.lock(), Some(policy), &name)?,
+                // Without the lock: names may be looked up for long.
+                false => self.settings_of(Some(policy), former.as_ref(), &name)?,
+            };
+            if let Some(settings) = settings {
                 settings.encode()?;
             }
         }
@@ -334,10 +389,8 @@ impl Force {
         labels::require_mounted(&fresh.checked.policy, state.policy(), &self.file_systems)?;
         Filing::read(Some(&fresh.checked.policy))?;
         let mut wanted = Vec::new();
-        // Modules from files have no settings, whatever their names.
-        let names = state.names()?.into_iter();
-        for name in names.filter(|name| !state.digests.contains_key(name)) {
-            let settings = self.settings_of(Some(&fresh.checked.policy), state.policy(), &name)?;
+        for name in state.names()? {
+            let settings = self.settings_by(&state, Some(&fresh.checked.policy), &name)?;
             wanted.push((name, settings));
         }
         state.set_interfaces(Some(&fresh.checked.policy))?;
@@ -461,13 +514,22 @@ impl Force {
 
     fn load_into(&self, state: &mut State, module: Module) -> Result<(), MacError> {
         self.require_support(state)?;
-        if !module.is_built_in() {
-            return self.try_file(state, &module);
-        }
         let name = module.name().to_owned();
-        let settings = self.first_settings(state, &name)?;
-        let module = settings.clone().map_or(module, Module::with);
-        self.put(state, &module)?;
+        let settings = match module.is_built_in() {
+            true => self.first_settings(state, &name)?,
+            false => {
+                let block = state.policy().and_then(|policy| block(policy, &name));
+                Resolver::new(&self.file_systems).declared(&module, block)?
+            }
+        };
+        let module = match settings.clone() {
+            Some(settings) => module.with_settings(settings),
+            None => module,
+        };
+        match module.is_built_in() {
+            true => self.put(state, &module)?,
+            false => self.try_file(state, &module)?,
+        }
         if let Some(settings) = settings {
             state.settings.insert(name, settings);
         }

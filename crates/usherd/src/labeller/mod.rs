@@ -17,6 +17,7 @@
 //! calls multilabel. Only root's requests reach it.
 
 mod answers;
+mod declaring;
 mod error;
 mod file_systems;
 mod files;

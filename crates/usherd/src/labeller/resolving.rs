@@ -29,12 +29,12 @@ pub(super) struct Resolver<'f> {
     file_systems: &'f FileSystems,
     /// The paths of `filesys` where nothing is mounted, whose rules wait.
     pub(super) unmounted: Vec<(String, MacError)>,
-    users: Accounts,
-    groups: Accounts,
+    pub(super) users: Accounts,
+    pub(super) groups: Accounts,
 }
 
 /// The users or the groups of this host.
-struct Accounts {
+pub(super) struct Accounts {
     noun: &'static str,
     look_up: fn(&str) -> nix::Result<Option<u32>>,
     known: BTreeMap<String, u32>,
@@ -60,7 +60,10 @@ impl<'f> Resolver<'f> {
     /// The first name that this host does not know, with its rule.
     pub(super) fn settings(&mut self, block: &MacBlock) -> Result<Option<Settings>, MacError> {
         match &block.settings {
-            ModuleSettings::Nothing | ModuleSettings::Framework(_) => Ok(None),
+            ModuleSettings::Nothing
+            | ModuleSettings::Framework(_)
+            // By the declaration of its file.
+            | ModuleSettings::Declared(_) => Ok(None),
             ModuleSettings::Bsdextended(rules) => {
                 let rules: Result<_, MacError> = rules.iter().map(|rule| self.rule(rule)).collect();
                 Ok(Some(Settings::Bsdextended(rules?)))
@@ -299,7 +302,7 @@ impl Accounts {
         }
     }
 
-    fn one(&mut self, account: &AccountId, place: &str) -> Result<u32, MacError> {
+    pub(super) fn one(&mut self, account: &AccountId, place: &str) -> Result<u32, MacError> {
         match account {
             AccountId::Number(number) => Ok(*number),
             AccountId::Name(name) => self.named(name, place),

@@ -108,11 +108,16 @@ impl State {
         Ok(modules.into_iter().map(|module| module.name).collect())
     }
 
+    /// Whether a module in force has settings.
+    pub(super) fn has_settings(&self, name: &str) -> Result<bool, MacError> {
+        match &self.framework {
+            Some(framework) => Ok(framework.has_settings(name)?),
+            None => Ok(false),
+        }
+    }
+
     /// The settings of a module in force, as the policy has them.
     pub(super) fn lines(&self, name: &str) -> Vec<String> {
-        if self.digests.contains_key(name) {
-            return Vec::new();
-        }
         let Some(policy) = self.policy() else {
             return Vec::new();
         };

@@ -3,6 +3,7 @@
 
 mod document;
 mod reload;
+mod settings;
 
 use std::fs;
 use std::path::{Path, PathBuf};

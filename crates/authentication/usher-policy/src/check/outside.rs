@@ -95,7 +95,7 @@ fn each_user(field: &Field<'_>) -> Option<ProcessLimits> {
             "memory" => SIZE,
             _ => PERCENT,
         };
-        let Some(Checked::Number(number, _)) = kind.read(item, field.reporter) else {
+        let Some(Checked::Number(number)) = kind.read(item, field.reporter) else {
             continue;
         };
         let small = u32::try_from(number).ok();

@@ -1,12 +1,12 @@
 //! Blocks of modules of mandatory access control, built from the model's side.
 
-use usher_policy::Origin;
 use usher_policy::mac::bsdextended::{AccessRule, AccountRange, Membership, RuleSubject};
 use usher_policy::mac::ifoff::IfOff;
 use usher_policy::mac::portacl::{PortAcl, PortPermit};
 use usher_policy::mac::seeotheruids::SeeOtherUids;
 use usher_policy::mac::te::{AllowedWhat, Class, TypeEnforcement};
 use usher_policy::mac::{AccountId, FrameworkSettings, MacBlock, ModuleSettings};
+use usher_policy::{Origin, Setting, Written};
 
 use super::policies::Choices;
 
@@ -70,6 +70,14 @@ pub fn mac(choices: &Choices) -> Vec<MacBlock> {
         allow: [(what, (["read"].into(), Origin::default()))].into(),
         ..TypeEnforcement::default()
     };
+    let declared = vec![Setting {
+        keyword: "exempt".to_owned(),
+        values: vec![
+            vec![Written::Word("alice".to_owned())],
+            vec![Written::Text("a \"word\"".to_owned())],
+        ],
+        origin: Origin::default(),
+    }];
     let blocks = [
         ("te", ModuleSettings::Te(types)),
         ("portacl", ModuleSettings::Portacl(ports)),
@@ -77,6 +85,7 @@ pub fn mac(choices: &Choices) -> Vec<MacBlock> {
         ("bsdextended", ModuleSettings::Bsdextended(vec![rule])),
         ("ifoff", ModuleSettings::Ifoff(silence)),
         ("none", ModuleSettings::Nothing),
+        ("sample", ModuleSettings::Declared(declared)),
         ("framework", ModuleSettings::Framework(framework)),
     ];
     let blocks = blocks.into_iter().zip(choices.flags.into_iter().cycle());

@@ -1,0 +1,183 @@
+//! Statements of the policy for modules from files, by what these declare.
+
+use std::collections::BTreeSet;
+
+use usher_mac::{Module, Settings, Statement, StatementValues};
+use usher_policy::mac::{AccountId, MacBlock, ModuleSettings};
+
+use super::error::MacError;
+use super::resolving::Resolver;
+
+/// A reason that statements for a module cannot be put in force.
+#[derive(Debug, thiserror::Error)]
+pub enum StatementFault {
+    /// A module without statements.
+    #[error("the module takes no statements; remove `{0}`")]
+    None(String),
+    /// A statement that the module does not have.
+    #[error("the module has no statement `{keyword}`; it has {known}")]
+    Unknown {
+        /// The word that begins it.
+        keyword: String,
+        /// Those that it has.
+        known: String,
+    },
+    /// A statement twice.
+    #[error("`{0}` stands twice; make one statement of the two")]
+    Twice(String),
+    /// A statement with no value, or with more than it takes.
+    #[error("`{keyword}` has {found} values; write {wanted}")]
+    Count {
+        /// The word that begins it.
+        keyword: String,
+        /// How many it has.
+        found: usize,
+        /// How many it takes.
+        wanted: String,
+    },
+    /// A value of another kind.
+    #[error("`{found}` is no value of `{keyword}`; write {wanted}")]
+    Value {
+        /// The word that begins the statement.
+        keyword: String,
+        /// The value.
+        found: String,
+        /// What it takes.
+        wanted: String,
+    },
+    /// A module whose statements the language cannot tell from its own.
+    #[error(
+        "the module has the statement `{0}`, a word that begins something else in the policy; compile it with \
+         another name for this member of its settings"
+    )]
+    Taken(String),
+}
+
+impl Resolver<'_> {
+    /// The settings of a module from a file, by its block of the policy; none for a module without.
+    ///
+    /// # Errors
+    /// The first statement that the module does not take, or name that this host does not know.
+    pub(super) fn declared(
+        &mut self,
+        module: &Module,
+        block: Option<&MacBlock>,
+    ) -> Result<Option<Settings>, MacError> {
+        let written = match block.map(|block| &block.settings) {
+            Some(ModuleSettings::Declared(written)) => written.as_slice(),
+            _ => &[],
+        };
+        let statements = module.declaration()?.statements;
+        let refused = |place: &str, fault| {
+            Err(MacError::Statement {
+                place: place.to_owned(),
+                module: module.name().to_owned(),
+                fault,
+            })
+        };
+        let mut taken = statements.iter().map(|statement| &statement.keyword);
+        if let Some(taken) = taken.find(|keyword| usher_policy::begins_outside(keyword)) {
+            let place = module.name();
+            return refused(place, StatementFault::Taken(taken.clone()));
+        }
+        let mut settings = match (module.settings(), written) {
+            (Some(Settings::Declared(settings)), _) => settings.clone(),
+            (_, []) => return Ok(None),
+            (_, [first, ..]) => {
+                let place = first.origin.place.to_string();
+                return refused(&place, StatementFault::None(first.keyword.clone()));
+            }
+        };
+        let mut read = BTreeSet::new();
+        for setting in written {
+            let (keyword, place) = (&setting.keyword, setting.origin.place.to_string());
+            let Some(statement) = statements.iter().find(|one| one.keyword == *keyword) else {
+                let known: Vec<&str> = statements.iter().map(|one| one.keyword.as_str()).collect();
+                let (keyword, known) = (keyword.clone(), known.join(", "));
+                return refused(&place, StatementFault::Unknown { keyword, known });
+            };
+            if !read.insert(keyword) {
+                return refused(&place, StatementFault::Twice(keyword.clone()));
+            }
+            if !takes(statement, setting.values.len()) {
+                let (keyword, found) = (keyword.clone(), setting.values.len());
+                let wanted = count(statement);
+                let fault = StatementFault::Count {
+                    keyword,
+                    found,
+                    wanted,
+                };
+                return refused(&place, fault);
+            }
+            let mut values = Vec::new();
+            for group in &setting.values {
+                let found = usher_policy::joined(group, " ");
+                match self.value(statement, &found, &place)? {
+                    Some(value) => values.push(value),
+                    None => {
+                        let (keyword, wanted) = (keyword.clone(), wanted(statement));
+                        let fault = StatementFault::Value {
+                            keyword,
+                            found,
+                            wanted,
+                        };
+                        return refused(&place, fault);
+                    }
+                }
+            }
+            settings.set(statement, &values);
+        }
+        Ok(Some(Settings::Declared(settings)))
+    }
+
+    /// What a value means; none for one of another kind.
+    fn value(
+        &mut self,
+        statement: &Statement,
+        text: &str,
+        place: &str,
+    ) -> Result<Option<u32>, MacError> {
+        let accounts = match &statement.values {
+            StatementValues::Numbers(range) => {
+                let number = usher_policy::digits(text).and_then(|number| number.try_into().ok());
+                return Ok(number.filter(|number| range.contains(number)));
+            }
+            StatementValues::Switch => {
+                return Ok(match text {
+                    "yes" => Some(1),
+                    "no" => Some(0),
+                    _ => None,
+                });
+            }
+            StatementValues::Users => &mut self.users,
+            StatementValues::Groups => &mut self.groups,
+        };
+        let account = AccountId::of(text).map(|account| accounts.one(&account, place));
+        account.transpose()
+    }
+}
+
+fn takes(statement: &Statement, values: usize) -> bool {
+    match statement.list {
+        None => values == 1,
+        Some(limit) => (1..=limit).contains(&values),
+    }
+}
+
+fn count(statement: &Statement) -> String {
+    match statement.list {
+        None => "one".to_owned(),
+        Some(limit) => format!("1 to {limit} with commas between them"),
+    }
+}
+
+fn wanted(statement: &Statement) -> String {
+    match &statement.values {
+        StatementValues::Numbers(range) => {
+            format!("a number from {} to {}", range.start(), range.end())
+        }
+        StatementValues::Switch => "yes or no".to_owned(),
+        StatementValues::Users => "the name or the number of a user".to_owned(),
+        StatementValues::Groups => "the name or the number of a group".to_owned(),
+    }
+}
