@@ -22,6 +22,7 @@ enum ioctl_effect {
 	IOCTL_CHANGES, /* writes it, or its attributes */
 	IOCTL_CHANGES_SYSTEM, /* reaches further than the file: what is mounted from it, other
 			       * devices, the whole file system */
+	IOCTL_TYPES, /* is typed into a terminal, for whoever reads it next */
 };
 
 #define IOCTL(type, number) ((type) << 8 | (number))
@@ -198,6 +199,23 @@ static __always_inline int makes_block_devices(const struct usher_mac_file *file
 	return 0;
 }
 
+/* Consoles, serial lines, pts/0 and so on, by the major number. */
+static __always_inline int is_line(__u32 major)
+{
+	return major == 4 || major == 204 || major == 229 || (major >= 136 && major <= 143);
+}
+
+/* On a terminal. The numbers mean something else on other devices. */
+static __always_inline int types(__u32 command, const struct usher_mac_file *file)
+{
+	__u32 major = file->special >> 20;
+
+	if (!is_line(major) && major != 5)
+		return 0;
+	/* TIOCSTI and TIOCLINUX, which pastes what is selected */
+	return command == IOCTL('T', 0x12) || command == IOCTL('T', 0x1c);
+}
+
 static __always_inline enum ioctl_effect effect_of(__u32 command, const struct usher_mac_file *file)
 {
 	command &= 0xffff;
@@ -209,6 +227,9 @@ static __always_inline enum ioctl_effect effect_of(__u32 command, const struct u
 	case REGULAR:
 	case DIRECTORY:
 		return effect_on_file(command);
+	case CHARACTER:
+		if (types(command, file))
+			return IOCTL_TYPES;
 	}
 	return makes_block_devices(file) ? IOCTL_CHANGES_SYSTEM : IOCTL_NOTHING;
 }

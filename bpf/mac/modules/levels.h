@@ -89,8 +89,7 @@ static __always_inline int is_for_everybody(__u32 device)
 	case DEVICE(5, 2): /* ptmx */
 		return 1;
 	}
-	/* Consoles, serial lines, pts/0 and so on. */
-	return major == 4 || major == 204 || major == 229 || (major >= 136 && major <= 143);
+	return is_line(major);
 }
 
 static __always_inline __u32 usual_of(const struct usher_mac_file *file)
@@ -183,6 +182,8 @@ static __always_inline int controls(const struct usher_mac_element *own,
 		return may(own, object, usual, ATTRIBUTES);
 	case IOCTL_CHANGES:
 		return may(own, object, usual, WRITES);
+	case IOCTL_TYPES:
+		return is_exempt(own) || (PROTECTS_INTEGRITY && is_high(own)) ? 0 : -EACCES;
 	case IOCTL_CHANGES_SYSTEM:
 		break;
 	}

@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import pty
 import signal
 import socket
 import struct
@@ -70,6 +71,16 @@ def maps_held(element, uid, path, next, change):
         # It waits where the process was refused the file.
         os.kill(helper, signal.SIGKILL)
         os.waitpid(helper, 0)
+
+
+def types():
+    """TIOCSTI on a terminal of its own."""
+    main, line = pty.openpty()
+    try:
+        fcntl.ioctl(line, 0x5412, b"x")
+    finally:
+        os.close(line)
+        os.close(main)
 
 
 def makes_socket(family, kind, protocol="0"):
@@ -196,6 +207,7 @@ PASSING_ACTS = {
     for act in (
         control,
         maps_held,
+        types,
         makes_socket,
         reaches_by_ring,
         executes_with_ring,

@@ -34,6 +34,33 @@ impl Drop for Loop {
     }
 }
 
+// Threat model: M129
+#[test]
+fn a_process_with_a_level_types_into_no_terminal() {
+    let Some(mut world) = World::new("terminals", 83) else {
+        return;
+    };
+    let types = |element: &str| format!("serve:{element}:0:types");
+    let without = ["none"].map(types);
+    expect(&without.map(|act| (act, "ok")));
+    for name in ["biba", "lomac", "mls"] {
+        let module = Module::named(name).unwrap();
+        world.framework().load(&module).unwrap();
+    }
+    expect(&[
+        (types("biba/low"), "EACCES"),
+        (types(TEN), "EACCES"),
+        (types("lomac/low"), "EACCES"),
+        (types("mls/low"), "EACCES"),
+        (types("mls/5"), "EACCES"),
+        (types("biba/high"), "ok"),
+        (types("lomac/high"), "ok"),
+        (types("biba/equal"), "ok"),
+        (types("mls/equal"), "ok"),
+        (types("none"), "ok"),
+    ]);
+}
+
 // Threat model: M74
 #[test]
 fn a_descriptor_open_to_read_changes_nothing_above() {

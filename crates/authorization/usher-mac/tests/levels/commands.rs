@@ -13,15 +13,19 @@ enum Effect {
     Asks,
     Changes,
     ChangesSystem,
+    Types,
 }
 
-use Effect::{Asks, Changes, ChangesSystem, Nothing};
+use Effect::{Asks, Changes, ChangesSystem, Nothing, Types};
 
 /// Commands, with what they do to a block device, and to a file or directory.
-const COMMANDS: [(u32, Effect, Effect); 13] = [
+const COMMANDS: [(u32, Effect, Effect); 15] = [
     // FIOCLEX, FIONREAD
     (0x5451, Nothing, Nothing),
     (0x541b, ChangesSystem, Nothing),
+    // TIOCSTI and TIOCLINUX
+    (0x5412, ChangesSystem, Nothing),
+    (0x541c, ChangesSystem, Nothing),
     // BLKGETSIZE64 and BLKDISCARD
     (0x8008_1272, Asks, Nothing),
     (0x1277, Changes, Nothing),
@@ -51,7 +55,9 @@ pub fn command(case: &Case) -> u32 {
 fn effect(case: &Case) -> Effect {
     let (command, on_block_device, on_file) = chosen(case);
     let makes_devices = case.special.0 == 10 && [234, 236, 237].contains(&case.special.1);
+    let is_terminal = matches!(case.special.0, 4 | 5 | 136..=143 | 204 | 229);
     match case.kind {
+        2 if is_terminal && [0x5412, 0x541c].contains(&command) => Types,
         2 if makes_devices && command != 0x5451 => ChangesSystem,
         4 | 8 => on_file,
         6 => on_block_device,
@@ -83,6 +89,8 @@ pub fn controls(
         Nothing => 0,
         Asks => module.may(own, object, &usual, attributes),
         Changes => module.may(own, object, &usual, WRITES),
+        Types if is_exempt(own) || (module == Module::Biba && is_high(own)) => 0,
+        Types => EACCES,
         ChangesSystem if module == Module::Biba && !is_exempt(own) && !is_high(own) => EACCES,
         ChangesSystem => module.may(own, object, &usual, BOTH),
     }
