@@ -28,6 +28,10 @@ const IDLE_BEFORE_ASKING: &str = "60s";
 /// may be set back.
 const REKEY_PACKETS: &str = "1073741824";
 
+/// How far behind the newest packet another one may arrive: older ones, and repeated ones, are dropped (RFC
+/// 4303, section 3.4.3).
+const REPLAY_WINDOW: &str = "32";
+
 /// This host and its peers.
 #[derive(Clone, Debug)]
 pub struct Configuration {
@@ -154,6 +158,8 @@ fn child(wanted: &PeerClass) -> Section {
         .value("start_action", "none")
         .value("reqid", wanted.reqid.to_string())
         .value("set_mark_in", format!("{value:#x}/{mask:#x}"))
+        // Whatever the administrator's strongswan.conf has for other connections.
+        .value("replay_window", REPLAY_WINDOW)
         .value("rekey_packets", REKEY_PACKETS)
         // The program at egress compares the class of what leaves.
         .value("set_mark_out", format!("{value:#x}/{mask:#x}"))

@@ -188,6 +188,9 @@ guest_test! {
         have_algorithms(&report, ["ESP AES_GCM_16-256", "ESP NULL_AES_GMAC-256"]);
         let states = world.hosts[0].ip("-s xfrm state");
         assert!(states.contains("hard 1181116006(packets)"), "{states}");
+        // Not the 0 of this charon's settings.
+        let windows = states.matches("replay-window 32 ").count();
+        assert!(windows >= classes.len() * report.peers.len(), "{states}");
         wait_for(&ikes[0], "bytes counted", |report| {
             let mut classes = report.peers.iter().flat_map(|peer| &peer.classes);
             classes.all(|class| class.bytes_in > 0 && class.bytes_out > 0)

@@ -324,6 +324,7 @@ impl Host {
         let settings = self.folder.path().join("strongswan.conf");
         let text = format!(
             "charon-systemd {{
+               replay_window = 0
                load = random nonce openssl pem pkcs1 pkcs8 pubkey hmac kdf kernel-netlink socket-default vici
                plugins {{ vici {{ socket = unix://{folder}/vici }} }}
                filelog {{ log {{ path = {folder}/log\n default = 1\n flush_line = yes }} }}
