@@ -35,7 +35,11 @@ pub(crate) struct Anchor {
 impl Anchor {
     /// Makes the namespaces of a host.
     pub(crate) fn host(name: &str, binaries: &Path) -> Result<Self, LabError> {
-        Self::start(name, HOST, &[binaries, &archive_of_etc()?])
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let sources = sources
+            .canonicalize()
+            .attempt(|| format!("{}", sources.display()))?;
+        Self::start(name, HOST, &[binaries, &archive_of_etc()?, &sources])
     }
 
     /// Makes the switch's namespaces.

@@ -208,8 +208,9 @@ fn mutt_reads_mail_by_any_password() -> Outcome {
     let settings = MUTT
         .replace("NAME", "alice")
         .replace("PASSWORD", ODD_PASSWORD);
+    // The terminal of script(1) has no size, and that of Debian 13 is refused by ncurses then.
     let command = "umask 077; cat >.muttrc; TERM=vt100 script --quiet --return --command \
-        'mutt -f imap://mailhost/INBOX' screen </dev/null";
+        'stty rows 24 columns 80; mutt -f imap://mailhost/INBOX' screen </dev/null";
     let shell = mail.laptop.command(["sh", "-c", command]).user("alice");
     let screen = shell.input(settings).run()?;
     let seen = mail.laptop.run_as("alice", ["cat", "screen"])?;
