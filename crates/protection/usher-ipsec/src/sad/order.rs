@@ -85,10 +85,14 @@ impl Sad {
             return self.set(stream, sa, lifetime, now + AHEAD);
         }
         if place > now {
-            let places = self.places.0.entry(stream).or_default();
-            places.insert(sa.spi, place);
+            self.know(stream, sa, place);
         }
         Ok(())
+    }
+
+    fn know(&mut self, stream: Stream, sa: OutboundSa, place: u64) {
+        let places = self.places.0.entry(stream).or_default();
+        places.insert(sa.spi, place);
     }
 
     /// Places an SA behind all others of its class with the same peer.
@@ -100,15 +104,16 @@ impl Sad {
         let Some((stream, lifetime)) = self.find(sa)? else {
             return Ok(());
         };
-        if lifetime.add_time <= now {
-            let others = self.others(stream, sa, now)?;
-            let time = others
-                .into_iter()
-                .min()
-                .map_or(now + AHEAD, |first| first - 1);
-            self.set(stream, sa, lifetime, time)?;
+        if lifetime.add_time > now {
+            self.know(stream, sa, lifetime.add_time);
+            return Ok(());
         }
-        Ok(())
+        let others = self.others(stream, sa, now)?;
+        let time = others
+            .into_iter()
+            .min()
+            .map_or(now + AHEAD, |first| first - 1);
+        self.set(stream, sa, lifetime, time)
     }
 
     /// Places an SA before all others of its class with the same peer. Sockets look for their SA again when
@@ -131,26 +136,34 @@ impl Sad {
         self.set(stream, sa, lifetime, time)
     }
 
-    /// Takes the places away from all SAs of the classes but these, by receiver and SPI. A charon that was
+    /// Takes the places away from all SAs of the classes but these, by receiver and SPI; those of these are known
+    /// from then on. A charon that was
     /// killed leaves its SAs in the kernel; those that the next one makes must come before them.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn keep_places(&mut self, known: impl Fn(IpAddr, u32) -> bool) -> Result<(), IpsecError> {
         let now = now();
-        let mut left = Vec::new();
+        let (mut kept, mut left) = (Vec::new(), Vec::new());
         self.channel.sas(|info, kinds| {
             let of_class = ends(info, kinds).filter(|_| info.lifetime_cur.add_time > now);
-            let left_behind = of_class.filter(|(_, to)| !known(*to, info.id.spi));
-            left.extend(left_behind.map(|(from, to)| {
+            if let Some((from, to)) = of_class {
                 let sa = OutboundSa {
                     to,
                     spi: info.id.spi,
                     is_ah: info.id.proto == IPPROTO_AH,
                 };
-                ((from, to, info.reqid), sa, info.lifetime_cur)
-            }));
+                let placed = ((from, to, info.reqid), sa, info.lifetime_cur);
+                match known(to, sa.spi) {
+                    true => kept.push(placed),
+                    false => left.push(placed),
+                }
+            }
         })?;
+        // Those that an earlier process has given.
+        for (stream, sa, lifetime) in kept {
+            self.know(stream, sa, lifetime.add_time);
+        }
         for (stream, sa, lifetime) in left {
             self.set(stream, sa, lifetime, now)?;
             if let Some(places) = self.places.0.get_mut(&stream) {

@@ -7,7 +7,7 @@ mod world;
 mod datagrams;
 mod services;
 
-use usher_ipsec::Ipsec;
+use usher_ipsec::{Ipsec, OutboundSa, Sad};
 use usher_protection::{Destination, Level, ProtectedService, Tables};
 use world::*;
 
@@ -181,6 +181,35 @@ tests! {
     }
 
     // Threat model: P27
+    // Threat model: P77
+    fn a_place_that_an_earlier_process_gave_is_known(world) {
+        let Some(mut hosts) = hosts(world) else { return };
+        let (from, to) = ("10.1.0.1", "10.1.0.2");
+        let outbound = |spi| OutboundSa {
+            to: to.parse().unwrap(),
+            spi,
+            is_ah: false,
+        };
+        let former = ENCRYPTED[0];
+        let fresh = 0x3001;
+        Sad::open().unwrap().place(outbound(former)).unwrap();
+        let mut sad = Sad::open().unwrap();
+        sad.keep_places(|_, _| true).unwrap();
+        for host in [&[][..], &["-n", "b"]] {
+            batch(host, &sa(ENCRYPTION, "rfc4106(gcm(aes))", [from, to], fresh));
+        }
+        sad.place_last(outbound(fresh)).unwrap();
+        hosts.b.run("l = tcp(4); l.setsockopt(1, 2, 1); l.bind(('', 21)); l.listen()");
+        assert_eq!(hosts.a.errno(&format!("s = tcp(4); s.connect(('{to}', 21))")), 0);
+        hosts.expect(ENCRYPTED, "sent by the former SA");
+        hosts.acknowledged();
+        hosts.arrived();
+        // The twin: the kernel goes on with the new one when the former one is gone.
+        batch(&[], &format!("xfrm state delete src {from} dst {to} proto esp spi {former}\n"));
+        hosts.a.run("s.send(b'text')");
+        hosts.expect([fresh, ENCRYPTED[1]], "sent by the new SA");
+    }
+
     fn an_older_connection_is_protected_from_the_policy_on(world) {
         if !has_esp() {
             return;
