@@ -34,8 +34,8 @@ const AGAIN: Duration = Duration::from_secs(30);
 
 /// A daemon that has a configuration in force.
 pub trait Follower: Send + Sync {
-    /// The stamp of the configuration in force.
-    fn in_force(&self) -> Stamp;
+    /// The stamp of the configuration in force; none while something may go on that it forbids.
+    fn in_force(&self) -> Option<Stamp>;
 
     /// Puts the stored configuration in force.
     ///
@@ -131,12 +131,18 @@ impl Following {
         };
         // One at a time: another thread that has woken waits until the newer one is in force.
         let mut failed = self.failed.lock();
+        self.compare(follower.as_ref(), &mut failed);
+        // Only now: what was in force before decides about nothing on another thread meanwhile.
         self.looked.store(self.now(), Ordering::Relaxed);
+    }
+
+    fn compare(&self, follower: &dyn Follower, failed: &mut Option<Failed>) {
         let stored = match Stamp::of(&self.path) {
             Ok(stored) => stored,
-            Err(error) => return self.note(&mut failed, None, error.to_string()),
+            Err(error) => return self.note(failed, None, error.to_string()),
         };
-        if stored == follower.in_force() {
+        let in_force = follower.in_force();
+        if in_force == Some(stored) {
             *failed = None;
             return;
         }
@@ -144,9 +150,11 @@ impl Following {
             // A file that is being restored, or was removed by mistake, takes away no one's rights. What is
             // in force stays so until the next start.
             let gone = format!("{} is gone", self.path.display());
-            return self.note(&mut failed, Some(stored), gone);
+            return self.note(failed, Some(stored), gone);
         }
+        // What is forbidden ends as soon as it can: that is tried each time.
         if let Some(before) = failed.as_ref()
+            && in_force.is_some()
             && before.stored == Some(stored)
             && before.at.elapsed() < AGAIN
         {
@@ -166,7 +174,7 @@ impl Following {
                     "a configuration was stored that this daemon had not taken: it is in force now"
                 );
             }
-            Err(reason) => self.note(&mut failed, Some(stored), reason),
+            Err(reason) => self.note(failed, Some(stored), reason),
         }
     }
 
@@ -205,11 +213,13 @@ mod tests {
         in_force: Mutex<Stamp>,
         taken: Mutex<Vec<u64>>,
         fails: Mutex<bool>,
+        is_unsettled: Mutex<bool>,
     }
 
     impl Follower for Daemon {
-        fn in_force(&self) -> Stamp {
-            *self.in_force.lock()
+        fn in_force(&self) -> Option<Stamp> {
+            let is_settled = !*self.is_unsettled.lock();
+            is_settled.then_some(*self.in_force.lock())
         }
 
         fn take(&self, stored: Configuration) -> Result<(), String> {
@@ -227,6 +237,7 @@ mod tests {
             in_force: Mutex::default(),
             taken: Mutex::default(),
             fails: Mutex::new(false),
+            is_unsettled: Mutex::new(false),
         });
         let following = Following::of(&folder.join("applied.json"));
         following.begin(Arc::clone(&daemon) as Arc<dyn Follower>);
@@ -292,6 +303,23 @@ mod tests {
         store(folder.path(), 2);
         assert_eq!(following.trouble(), None);
         assert_eq!(*daemon.taken.lock(), [1, 2]);
+    }
+
+    #[test]
+    fn what_a_configuration_forbids_is_ended_until_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let (following, daemon) = followed(folder.path());
+        store(folder.path(), 1);
+        following.look();
+        *daemon.is_unsettled.lock() = true;
+        *daemon.fails.lock() = true;
+        for _ in 0..2 {
+            assert!(following.trouble().unwrap().contains("no room"));
+        }
+        assert_eq!(*daemon.taken.lock(), [1, 1, 1]);
+        *daemon.is_unsettled.lock() = false;
+        assert_eq!(following.trouble(), None);
+        assert_eq!(*daemon.taken.lock(), [1, 1, 1]);
     }
 
     #[test]

@@ -137,8 +137,8 @@ impl Proxy {
 }
 
 impl Follower for Proxy {
-    fn in_force(&self) -> Stamp {
-        self.in_force.lock().1
+    fn in_force(&self) -> Option<Stamp> {
+        Some(self.in_force.lock().1)
     }
 
     fn take(&self, stored: Configuration) -> Result<(), String> {

@@ -24,6 +24,7 @@ mod sessions;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -62,6 +63,8 @@ struct Keeper {
     /// The generation that the keeper has taken by itself, and what that ended: the next request to take the
     /// same one returns it.
     taken: Mutex<(u64, Vec<EndingView>)>,
+    /// Sessions that the configuration in force forbids may live: ending them has not succeeded.
+    is_unsettled: AtomicBool,
 }
 
 /// Runs the keeper until the process ends.
@@ -195,6 +198,7 @@ impl Keeper {
             calls: Arc::new(calls),
             following: Following::new(),
             taken: Mutex::default(),
+            is_unsettled: AtomicBool::default(),
         };
         (Arc::new(keeper), reports)
     }
@@ -248,11 +252,13 @@ impl Keeper {
         let generation = fresh.generation();
         // Put it in force before checking the sessions: one that is opened meanwhile is checked
         // against the new configuration.
+        self.is_unsettled.store(true, Ordering::SeqCst);
         let fresh = self.host.configuration.put(fresh);
         self.host.identities.forget();
         self.queues.put_in_force(&fresh.checked);
         self.calls.generation.send_replace(generation);
         let ended = self.sessions.end_forbidden(&former.checked)?;
+        self.is_unsettled.store(false, Ordering::SeqCst);
         self.sessions.remove_unused_queues();
         tracing::info!(generation, ended = ended.len(), "configuration in force");
         Ok(ended)
@@ -279,8 +285,9 @@ impl Keeper {
 }
 
 impl Follower for Keeper {
-    fn in_force(&self) -> Stamp {
-        self.host.configuration.get().stamp()
+    fn in_force(&self) -> Option<Stamp> {
+        let is_settled = !self.is_unsettled.load(Ordering::SeqCst);
+        is_settled.then(|| self.host.configuration.get().stamp())
     }
 
     fn take(&self, stored: Configuration) -> Result<(), String> {

@@ -43,10 +43,10 @@ fn is_of_file(digests: &BTreeMap<String, String>, name: &str) -> bool {
 }
 
 impl Follower for Force {
-    fn in_force(&self) -> Stamp {
+    fn in_force(&self) -> Option<Stamp> {
         let state = self.state.lock();
         let configuration = state.configuration.as_ref();
-        configuration.map_or_else(Stamp::default, Configuration::stamp)
+        Some(configuration.map_or_else(Stamp::default, Configuration::stamp))
     }
 
     fn take(&self, stored: Configuration) -> Result<(), String> {

@@ -54,10 +54,10 @@ pub(super) struct Force {
 }
 
 impl Follower for Force {
-    fn in_force(&self) -> Stamp {
+    fn in_force(&self) -> Option<Stamp> {
         let state = self.state.lock();
         let configuration = state.configuration.as_ref();
-        configuration.map_or_else(Stamp::default, |configuration| configuration.stamp())
+        Some(configuration.map_or_else(Stamp::default, |configuration| configuration.stamp()))
     }
 
     fn take(&self, stored: Configuration) -> Result<(), String> {

@@ -205,8 +205,8 @@ impl Verifier {
 }
 
 impl Follower for Verifier {
-    fn in_force(&self) -> Stamp {
-        self.configuration.get().stamp()
+    fn in_force(&self) -> Option<Stamp> {
+        Some(self.configuration.get().stamp())
     }
 
     fn take(&self, stored: Configuration) -> Result<(), String> {

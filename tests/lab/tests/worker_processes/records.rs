@@ -159,6 +159,28 @@ fn a_user_whose_record_is_lost_gets_another_worker_at_once() -> Outcome {
     Ok(())
 }
 
+/// Among the records that a running keeper looks through is one that it cannot read.
+// Threat model: A85, A93
+#[test]
+fn an_unreadable_record_hides_no_session_from_a_disable() -> Outcome {
+    let mail = lasting()?;
+    if is_guarded(&mail)? {
+        return Ok(());
+    }
+    let (mut alice, _) = reveal(&mail, "alice", "each")?;
+    let (mut bob, _) = reveal(&mail, "bob", "each")?;
+    assert_eq!(lose(&mail, 2001, Loss::Spoilt)?, 1);
+    mail.mailhost.run(["usher", "user", "disable", "bob"])?;
+    assert!(bob.wait(PATIENCE)?.is_some(), "bob's connection lasts");
+    // Nobody knows any more whose alice's is.
+    assert!(alice.wait(PATIENCE)?.is_some(), "alice's connection lasts");
+    let log = mail.keeper.log()?;
+    assert!(log.contains(UNREADABLE), "{log}");
+    let (_fresh, said) = reveal(&mail, "alice", "each")?;
+    assert!(said.contains("\"uid\": [2001, 2001, 2001]"), "{said}");
+    Ok(())
+}
+
 // Threat model: A93
 #[test]
 fn workers_end_with_the_tables_that_knew_their_sessions() -> Outcome {

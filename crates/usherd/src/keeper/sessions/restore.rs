@@ -22,6 +22,7 @@ impl Sessions {
     /// When the kernel's tables cannot be read. No connection and no worker has been ended then; unreadable
     /// records may have been removed.
     pub fn restore(&self, mut stored: Stored) -> Result<(), KernelError> {
+        // Their connections are cut with those of all sessions without a record.
         self.remove_unreadable()?;
         // First, so that no token of a session without a record admits a connection that is not read below.
         self.table.close_stale_tokens();
@@ -74,13 +75,15 @@ impl Sessions {
         Ok(())
     }
 
-    /// Removes records that cannot be read, so that one of them does not hide all others.
-    fn remove_unreadable(&self) -> Result<(), KernelError> {
-        for session in self.host.admission.remove_unreadable_sessions()? {
+    /// Removes records that cannot be read, so that one of them does not hide all others, and returns their
+    /// sessions.
+    pub(super) fn remove_unreadable(&self) -> Result<HashSet<SessionId>, KernelError> {
+        let removed = self.host.admission.remove_unreadable_sessions()?;
+        for session in &removed {
             tracing::error!(%session, "the record of a session cannot be read and is removed: its \
                 connections are cut; its client opens another session by itself");
         }
-        Ok(())
+        Ok(removed.into_iter().collect())
     }
 
     /// Cuts the connections of sessions that are not among those on record and live.

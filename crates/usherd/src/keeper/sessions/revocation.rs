@@ -26,7 +26,13 @@ impl Sessions {
         let configuration = self.host.configuration.get();
         let now = unix_time();
         let mut forbidden = Vec::new();
-        let sessions = self.host.admission.sessions()?;
+        let sessions = match self.host.admission.sessions() {
+            Err(KernelError::UnreadableEntry(_)) => {
+                self.connections.cut(&self.remove_unreadable()?);
+                self.host.admission.sessions()?
+            }
+            sessions => sessions?,
+        };
         // Services may have changed their interval of authentication.
         self.table.agenda.clear();
         for (session, mut record) in sessions {
