@@ -101,6 +101,12 @@ pub enum Failure {
     /// A file cannot be read or written.
     #[error("{path}: {error}{}", needs_root(.error))]
     File { path: PathBuf, error: io::Error },
+    /// The system refused an operation: "cannot listen".
+    #[error("{what}: {error}")]
+    Attempt {
+        what: &'static str,
+        error: io::Error,
+    },
     /// This host does not know the user.
     #[error(
         "this host does not know the user {0}; `usher user list` shows whom it knows, and `usher user add \
@@ -170,10 +176,13 @@ fn needs_root(error: &io::Error) -> &'static str {
     }
 }
 
-/// Names the file of an I/O error.
+/// Names the file of an I/O error, or what was attempted.
 pub trait At<T> {
     /// Names the file.
     fn at(self, path: impl Into<PathBuf>) -> Result<T, Failure>;
+
+    /// Says what failed: "cannot listen".
+    fn attempt(self, what: &'static str) -> Result<T, Failure>;
 }
 
 impl<T> At<T> for io::Result<T> {
@@ -182,6 +191,10 @@ impl<T> At<T> for io::Result<T> {
             path: path.into(),
             error,
         })
+    }
+
+    fn attempt(self, what: &'static str) -> Result<T, Failure> {
+        self.map_err(|error| Failure::Attempt { what, error })
     }
 }
 
@@ -246,6 +259,7 @@ impl Failure {
             | Self::NotTaken(..)
             | Self::Connect(usher::ConnectError::NoSigner(_)) => 3,
             Self::File { .. }
+            | Self::Attempt { .. }
             | Self::Configuration(ConfigurationError::File { .. })
             | Self::Unstored(_)
             | Self::Log(LogError::File { .. })

@@ -74,7 +74,7 @@ impl HostKey {
             let key = Arc::clone(&self);
             tokio::spawn(async move {
                 if let Err(error) = key.answer(&connection, side).await {
-                    tracing::warn!(%error, "the host key's handle");
+                    tracing::warn!(%error, "cannot answer a process that uses the host key");
                 }
             });
         }
@@ -155,7 +155,7 @@ impl SigningKey for HostKeyHandle {
 impl Signer for HostKeyHandle {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
         self.ask(message).map_err(|error| {
-            tracing::error!(path = self.path, %error, "no signature for a TLS handshake");
+            tracing::error!(path = self.path, %error, "cannot sign a TLS handshake");
             Error::General("the holder of the host key did not sign".into())
         })
     }

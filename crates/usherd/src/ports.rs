@@ -16,7 +16,7 @@ impl ReservedPorts {
     pub fn open(cgroup: &Path, otherwise: &str) -> Self {
         let ports = Ports::open(cgroup);
         if let Err(error) = &ports {
-            tracing::warn!(%error, "ports are not reserved: {otherwise}");
+            tracing::warn!(%error, "cannot reserve ports: {otherwise}");
         }
         Self(ports.ok())
     }
@@ -26,7 +26,7 @@ impl ReservedPorts {
         if let Some(ports) = &self.0
             && let Err(error) = ports.apply(reserved)
         {
-            tracing::error!(%error, "not all ports are reserved");
+            tracing::error!(%error, "cannot reserve all ports");
             return false;
         }
         true

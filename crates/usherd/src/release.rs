@@ -30,7 +30,7 @@ pub enum ReleaseError {
     #[error(transparent)]
     Modules(#[from] usher_mac::Error),
     /// Some interfaces keep the filter.
-    #[error("the filter stays on {0}")]
+    #[error("cannot remove the filter from {0}")]
     Filters(String),
 }
 

@@ -74,7 +74,7 @@ pub enum StartError {
     #[error(transparent)]
     Mac(#[from] crate::labeller::MacError),
     /// TLS settings.
-    #[error("TLS: {0}")]
+    #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
 

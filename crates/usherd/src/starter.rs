@@ -316,7 +316,8 @@ impl Office {
         };
         let mut is_late = birth.begun.elapsed() >= BIRTH;
         let progress = birth.newborn.progress().unwrap_or_else(|error| {
-            tracing::error!(%error, pid, "a worker that is being started says what none says");
+            tracing::error!(%error, pid, "cannot understand the report of a worker that is being \
+                started");
             is_late = true;
             Progress::Made
         });

@@ -11,7 +11,7 @@ use crate::protocol::{self, Answer, Code, MAXIMUM_ANSWER, Request};
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// There is no connection.
-    #[error("connecting to {service} on {host}: {source}")]
+    #[error("cannot connect to {service} on {host}: {source}")]
     Connect {
         /// As asked for.
         host: HostName,

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// A call to Usher failed.
-    #[error("{call}: {source}")]
+    #[error("{call} failed: {source}")]
     Usher {
         /// The name of the call.
         call: &'static str,
@@ -37,9 +37,9 @@ pub enum WorkerError {
         source: ServiceError,
     },
     /// The system refused something.
-    #[error("{what}: {source}")]
+    #[error("cannot {what}: {source}")]
     System {
-        /// What.
+        /// What failed, as it stands behind "cannot".
         what: &'static str,
         /// Why.
         source: io::Error,
@@ -67,9 +67,9 @@ fn usher(call: &'static str) -> impl FnOnce(ServiceError) -> WorkerError {
 /// [`WorkerError`].
 pub fn supervise(port: u16, idle: usize) -> Result<(), WorkerError> {
     // For IPv6 and IPv4.
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).map_err(system("listening"))?;
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).map_err(system("listen"))?;
     // This checks policy and kernel once, to report problems at the start.
-    let asked = listener.try_clone().map_err(system("dup"))?;
+    let asked = listener.try_clone().map_err(system("copy the listener"))?;
     ByUserListener::new(asked).map_err(usher("usher_set_accept_mode"))?;
     let mut workers: Vec<Worker> = Vec::new();
     loop {
@@ -87,7 +87,7 @@ pub fn supervise(port: u16, idle: usize) -> Result<(), WorkerError> {
                 Event::Reserved => failed |= !workers[worker].has_reserved()?,
                 Event::Ended => {
                     let mut worker = workers.swap_remove(worker);
-                    let status = worker.process.wait().map_err(system("waiting"))?;
+                    let status = worker.process.wait().map_err(system("wait for a worker"))?;
                     // The worker has reported the error itself, on standard error.
                     failed |= worker.reserved.is_some() && !status.success();
                 }
@@ -114,17 +114,15 @@ enum Event {
 
 impl Worker {
     fn start(listener: &TcpListener) -> Result<Self, WorkerError> {
-        let inherited = listener
-            .try_clone()
-            .map_err(system("copying the listener"))?;
+        let inherited = listener.try_clone().map_err(system("copy the listener"))?;
         let mut process = Command::new("/proc/self/exe")
             .arg("worker")
             .stdin(Stdio::from(OwnedFd::from(inherited)))
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(system("starting a worker"))?;
+            .map_err(system("start a worker"))?;
         let ended = rustix::process::pidfd_open(Pid::from_child(&process), PidfdFlags::empty())
-            .map_err(system("watching a worker"))?;
+            .map_err(system("watch a worker"))?;
         Ok(Self {
             ended,
             reserved: process.stdout.take(),
@@ -139,7 +137,7 @@ impl Worker {
         };
         let read = reserved
             .read(&mut [0])
-            .map_err(system("listening to a worker"))?;
+            .map_err(system("listen to a worker"))?;
         if read == 0 {
             // Its end comes next, and then it counts as one that was waiting.
             self.reserved = Some(reserved);
@@ -163,7 +161,7 @@ fn wait(workers: &[Worker]) -> Result<Vec<(usize, Event)>, WorkerError> {
     }
     match poll(&mut waiting, None) {
         Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
-        polled => polled.map_err(system("poll"))?,
+        polled => polled.map_err(system("wait for workers"))?,
     };
     let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
     let told: Vec<usize> = telling
@@ -192,7 +190,7 @@ pub fn work() -> Result<(), WorkerError> {
     // This holds only while the worker waits: the kernel clears it when the process becomes a user,
     // who is then served to the end.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
-        .map_err(system("prctl"))?;
+        .map_err(system("ask to end with the supervisor"))?;
     let listener: TcpListener = standard_input()?.into();
     let listener = ByUserListener::new(listener).map_err(usher("usher_set_accept_mode"))?;
     let reservation = listener.pre_accept().map_err(usher("pre_accept"))?;
@@ -200,10 +198,10 @@ pub fn work() -> Result<(), WorkerError> {
     supervisor
         .write_all(b"+")
         .and_then(|()| supervisor.flush())
-        .map_err(system("telling the supervisor"))?;
+        .map_err(system("tell the supervisor"))?;
     // The user's process must not keep the service's listener.
-    let nothing = std::fs::File::open("/dev/null").map_err(system("/dev/null"))?;
-    rustix::stdio::dup2_stdin(nothing).map_err(system("standard input"))?;
+    let nothing = std::fs::File::open("/dev/null").map_err(system("open /dev/null"))?;
+    rustix::stdio::dup2_stdin(nothing).map_err(system("use standard input"))?;
     let queue = listener
         .set_net_user(reservation)
         .map_err(usher("set_net_user"))?;
@@ -212,7 +210,9 @@ pub fn work() -> Result<(), WorkerError> {
     // Each connection's thread holds one of these.
     let place = Arc::new(());
     while wait_for_connection(&queue, &place)? {
-        let (connection, _) = queue.accept_by_user().map_err(system("accept_by_user"))?;
+        let (connection, _) = queue
+            .accept_by_user()
+            .map_err(system("accept a connection"))?;
         let (service, held) = (Arc::clone(&service), Arc::clone(&place));
         thread::Builder::new()
             .name("connection".to_owned())
@@ -220,7 +220,7 @@ pub fn work() -> Result<(), WorkerError> {
                 serve(&service, &connection);
                 drop(held);
             })
-            .map_err(system("starting a thread"))?;
+            .map_err(system("start a thread"))?;
         while Arc::strong_count(&place) > MAXIMUM_CONNECTIONS {
             thread::sleep(Duration::from_millis(100));
         }
@@ -237,7 +237,9 @@ pub fn work() -> Result<(), WorkerError> {
 pub fn serve_standard_input(directory: Option<PathBuf>) -> Result<(), WorkerError> {
     let connection: TcpStream = standard_input()?.into();
     let service = Service::new(directory.map_or_else(calendars, Ok)?);
-    service.serve(&connection).map_err(system("the connection"))
+    service
+        .serve(&connection)
+        .map_err(system("serve the connection"))
 }
 
 fn serve(service: &Service, connection: &TcpStream) {
@@ -251,7 +253,7 @@ fn standard_input() -> Result<OwnedFd, WorkerError> {
     input
         .as_fd()
         .try_clone_to_owned()
-        .map_err(system("standard input"))
+        .map_err(system("use standard input"))
 }
 
 /// The folder of this user's calendars, not from the environment, which is the service account's.
@@ -277,7 +279,11 @@ fn wait_for_connection(queue: &UserListener, place: &Arc<()>) -> Result<bool, Wo
         match poll(&mut waiting, Some(&patience)) {
             Ok(0) if Arc::strong_count(place) == 1 => return Ok(false),
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            polled => return polled.map(|_| true).map_err(system("poll")),
+            polled => {
+                return polled
+                    .map(|_| true)
+                    .map_err(system("wait for a connection"));
+            }
         }
     }
 }

@@ -109,7 +109,7 @@ fn a_program_without_its_libraries_is_reported_and_not_started() -> Outcome {
         .user("alice")
         .spawn()?;
     reading::is_cut(&mut connection)?;
-    let text = "executing the program in the new process: Permission denied";
+    let text = "cannot execute the program in the new process: Permission denied";
     assert!(
         mail.keeper.wait_log(text, PATIENCE)?,
         "{}",

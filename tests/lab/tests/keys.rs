@@ -206,7 +206,7 @@ fn a_revoked_key_ends_its_sessions_at_once_and_opens_no_other() -> Outcome {
     ])?;
     let damaged = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
     assert_eq!(damaged.status.code(), Some(1), "{damaged:?}");
-    let said = format!("{list}: a damaged key revocation list");
+    let said = format!("{list}: the key revocation list is damaged");
     assert!(damaged.stderr.contains(&said), "{damaged:?}");
     lives(&mut alice)?;
 

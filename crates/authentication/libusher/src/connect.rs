@@ -61,7 +61,7 @@ pub enum ConnectError {
     )]
     NotListening,
     /// The connection itself failed although it was admitted.
-    #[error("connecting: {0}")]
+    #[error("cannot connect: {0}")]
     Connect(io::Error),
 }
 

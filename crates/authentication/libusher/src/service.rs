@@ -207,18 +207,19 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
         }
     };
     let gid = rustix::fs::Gid::from_raw(gid);
-    thread::set_thread_res_gid(gid, gid, gid).map_err(in_part("changing the group id"))?;
+    thread::set_thread_res_gid(gid, gid, gid).map_err(in_part("change the group id"))?;
     let uid = rustix::fs::Uid::from_raw(uid);
-    thread::set_thread_res_uid(uid, uid, uid).map_err(in_part("changing the user id"))?;
+    thread::set_thread_res_uid(uid, uid, uid).map_err(in_part("change the user id"))?;
     // The fence refuses their use from here on.
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
         permitted: CapabilitySet::empty(),
         inheritable: CapabilitySet::empty(),
     };
-    thread::set_capabilities(None, none).map_err(in_part("giving up capabilities"))?;
-    thread::set_no_new_privs(true).map_err(in_part("refusing new privileges"))?;
-    process::join_new_keyring().map_err(in_part("leaving the service's session keyring"))
+    thread::set_capabilities(None, none).map_err(in_part("give up capabilities"))?;
+    thread::set_no_new_privs(true)
+        .map_err(in_part("give up gaining privileges (PR_SET_NO_NEW_PRIVS)"))?;
+    process::join_new_keyring().map_err(in_part("leave the service's session keyring"))
 }
 
 /// The conversation with the keeper, open until the first connection is accepted. In the style `connection`

@@ -8,7 +8,7 @@ use usher_proto::refusal::Refusal;
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     /// The descriptor is no socket, or one of another kind.
-    #[error("not a {0}: {1}")]
+    #[error("the socket is not a {0}: {1}")]
     WrongSocket(&'static str, io::Error),
     /// The keeper refused.
     #[error("refused: {0}")]
@@ -22,14 +22,20 @@ pub enum ServiceError {
     )]
     Protocol,
     /// Another thread was inside a call of this library when this process was forked.
-    #[error("this process was forked while another thread was inside a call")]
+    #[error(
+        "cannot use the library in this process: it was forked while another thread was inside a \
+         call; fork while no thread is"
+    )]
     ForkedInside,
     /// A signal came while the call waited.
     #[error("interrupted by a signal")]
     Interrupted,
     /// The process shares its memory, files or working directory with another one. Nothing has changed,
     /// but the reservation is used up.
-    #[error("this process shares its memory, files or working directory with another one")]
+    #[error(
+        "cannot become the user: this process shares its memory, files or working directory with \
+         another one"
+    )]
     Shared,
     /// Another process could act inside this one or read its memory: it has a seccomp listener, a
     /// performance event, an io_uring, or pinned pages. Of these, a forked process keeps only the listener.
@@ -42,7 +48,7 @@ pub enum ServiceError {
     #[error("the kernel refused to change this process's groups: {0}")]
     Change(io::Error),
     /// The process has changed in part and has not become the user.
-    #[error("this process has changed in part and must end: {what}: {error}")]
+    #[error("this process has changed in part and must end: cannot {what}: {error}")]
     ChangedInPart {
         /// The step that failed.
         what: &'static str,

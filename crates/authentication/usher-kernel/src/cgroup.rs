@@ -67,7 +67,7 @@ pub(crate) fn exists(id: u64) -> Result<bool, KernelError> {
         id,
     };
     let path = mount()?;
-    let failed = KernelError::file("looking for groups in", &path);
+    let failed = KernelError::file("look for groups in", &path);
     let mount = File::open(&path).map_err(&failed)?;
     // SAFETY: the handle lives until the call returns and has as many bytes as it says.
     let found = unsafe {
@@ -139,7 +139,7 @@ impl Group {
                 newborns_are_killed: AtomicBool::new(false),
             }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::open(&path),
-            Err(error) => Err(KernelError::file("making the cgroup", &path)(error)),
+            Err(error) => Err(KernelError::file("make the cgroup", &path)(error)),
         }
     }
 
@@ -163,7 +163,7 @@ impl Group {
     /// # Errors
     /// When it cannot be opened.
     pub fn directory(&self) -> Result<File, KernelError> {
-        File::open(&self.path).map_err(KernelError::file("opening the cgroup", &self.path))
+        File::open(&self.path).map_err(KernelError::file("open the cgroup", &self.path))
     }
 
     /// Whether this made the group: nothing of an earlier keeper is in it.
@@ -243,7 +243,7 @@ impl Group {
     }
 
     fn paths_below(&self) -> Result<Vec<PathBuf>, KernelError> {
-        let reading = KernelError::file("listing", &self.path);
+        let reading = KernelError::file("list", &self.path);
         let mut below = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(&reading)? {
             let entry = entry.map_err(&reading)?;
@@ -298,7 +298,7 @@ impl Group {
     /// # Errors
     /// When it cannot be read.
     pub fn id(&self) -> Result<u64, KernelError> {
-        let read = KernelError::file("reading the properties of", &self.path);
+        let read = KernelError::file("read the properties of", &self.path);
         Ok(std::fs::metadata(&self.path).map_err(read)?.ino())
     }
 
@@ -307,8 +307,7 @@ impl Group {
     /// # Errors
     /// `EBUSY` if it has any; other errors of the kernel.
     pub fn remove(&self) -> Result<(), KernelError> {
-        std::fs::remove_dir(&self.path)
-            .map_err(KernelError::file("removing the cgroup", &self.path))
+        std::fs::remove_dir(&self.path).map_err(KernelError::file("remove the cgroup", &self.path))
     }
 
     /// Whether a process lives in it or below.
@@ -381,7 +380,7 @@ impl Guest {
             Err(error) => error,
         };
         Err(KernelError::file(
-            "looking after the process of",
+            "look after the process of",
             &self.group.path,
         )(error))
     }
@@ -403,11 +402,11 @@ fn unescaped(text: &str) -> PathBuf {
 }
 
 fn write(path: PathBuf, text: &str) -> Result<(), KernelError> {
-    std::fs::write(&path, text).map_err(KernelError::file("writing", &path))
+    std::fs::write(&path, text).map_err(KernelError::file("write", &path))
 }
 
 fn read(path: &Path) -> Result<String, KernelError> {
-    std::fs::read_to_string(path).map_err(KernelError::file("reading", path))
+    std::fs::read_to_string(path).map_err(KernelError::file("read", path))
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd
     if matches!(result, Err(Errno::ADDRINUSE)) {
         result = attempt(0, 0);
     }
-    result.map_err(KernelError::system("making a listener"))
+    result.map_err(KernelError::system("make a listener"))
 }
 
 /// A socket owned by `uid`. A socket gets the owner that new files of its maker would have, which
@@ -103,7 +103,7 @@ pub fn keep_alive(listener: BorrowedFd<'_>, silence: Duration) -> Result<(), Ker
         .and_then(|()| sockopt::set_tcp_keepintvl(listener, interval))
         .and_then(|()| sockopt::set_tcp_keepcnt(listener, PROBES.into()))
         .and_then(|()| sockopt::set_socket_keepalive(listener, true))
-        .map_err(KernelError::system("setting keepalive"))
+        .map_err(KernelError::system("set keepalive"))
 }
 
 /// Whether a connection waits.
@@ -149,7 +149,7 @@ pub fn waiting(listener: BorrowedFd<'_>) -> io::Result<u32> {
 pub fn close(listener: BorrowedFd<'_>) -> Result<(), KernelError> {
     match rustix::net::shutdown(listener, Shutdown::Read) {
         Ok(()) | Err(Errno::NOTCONN) => Ok(()),
-        Err(error) => Err(KernelError::system("closing a listener")(error)),
+        Err(error) => Err(KernelError::system("close a listener")(error)),
     }
 }
 
@@ -157,7 +157,7 @@ pub fn close(listener: BorrowedFd<'_>) -> Result<(), KernelError> {
 /// its owner, its place in the tables and all its duplicates stay valid.
 pub fn reopen(listener: BorrowedFd<'_>, backlog: u32) -> Result<(), KernelError> {
     rustix::net::listen(listener, i32::try_from(backlog).unwrap_or(i32::MAX))
-        .map_err(KernelError::system("listening again"))
+        .map_err(KernelError::system("listen again"))
 }
 
 /// Resets all waiting connections, even those whose clients are gone. Connections that arrive while this

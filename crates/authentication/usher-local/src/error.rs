@@ -20,7 +20,7 @@ pub enum ConfigurationError {
     #[error("{0}: {1}")]
     File(PathBuf, io::Error),
     /// A file is larger than [`MAX_FILE`].
-    #[error("{0}: larger than {MAX_FILE} bytes")]
+    #[error("{0}: the file is larger than {MAX_FILE} bytes")]
     TooLarge(PathBuf),
     /// The file of the applied configuration is damaged.
     #[error("{0}: not an applied configuration ({1}); run `usher policy apply` to rewrite it")]

@@ -27,13 +27,13 @@ pub struct Credential {
 #[derive(Debug, thiserror::Error)]
 pub enum SigningKeyError {
     /// It does not parse.
-    #[error("neither a private key in OpenSSH's format nor a public key line ({0})")]
+    #[error("the file is neither a private key in OpenSSH's format nor a public key line ({0})")]
     NotAKey(Error),
     /// The key has a passphrase, and the signer cannot ask for it.
-    #[error("a private key with a passphrase")]
+    #[error("the private key has a passphrase")]
     Encrypted,
     /// The key is not in the file.
-    #[error("a reference to a security key, which only an agent can use")]
+    #[error("the file only refers to a security key, which only an agent can use")]
     SecurityKey,
     /// The line after the key is no certificate.
     #[error("not a certificate that verifiers accept: {0}")]
@@ -48,7 +48,7 @@ pub enum SigningKeyError {
     #[error(transparent)]
     Excess(Excess),
     /// The certificate belongs to another key.
-    #[error("a certificate for another key")]
+    #[error("the certificate is for another key")]
     OtherKey,
     /// Verifiers would refuse it.
     #[error("Usher does not take {0} keys")]

@@ -50,7 +50,7 @@ pub enum CheckpointError {
     #[error("the checkpoint is not signed by the key of {0}")]
     Signature(String),
     /// Signing failed.
-    #[error("the log's key could not sign")]
+    #[error("cannot sign with the log's key")]
     Signing,
 }
 

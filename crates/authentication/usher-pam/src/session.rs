@@ -175,7 +175,10 @@ fn inside(account: &CString, client: IpAddr, given: &Given, watcher: &OwnedFd) -
     };
     let text = one_line(&error.to_string());
     if is_told || send(watcher, &refused(&text)).is_err() {
-        complain(&given.errors, &format!("closing a PAM session: {text}"));
+        complain(
+            &given.errors,
+            &format!("cannot close a PAM session: {text}"),
+        );
     }
     1
 }

@@ -28,7 +28,7 @@ pub enum SignError {
     )]
     UnsupportedKey(Algorithm),
     /// The signature operation failed.
-    #[error("the signature could not be made")]
+    #[error("cannot make the signature")]
     Signature(#[source] ssh_key::Error),
 }
 

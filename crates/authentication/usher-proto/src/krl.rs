@@ -37,15 +37,15 @@ const CERTIFICATE_EXTENSION: u8 = 0x39;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevokedKeysError {
     /// It is empty, perhaps because writing it failed.
-    #[error("empty; remove it when no key is revoked")]
+    #[error("the list is empty; remove it when no key is revoked")]
     Empty,
     /// It begins like a key revocation list and then breaks its format.
-    #[error("a damaged key revocation list ({0}); make it anew with ssh-keygen -k")]
+    #[error("the key revocation list is damaged ({0}); make it anew with ssh-keygen -k")]
     Damaged(#[from] DecodeError),
     /// It is signed, or has an extension that must be understood.
     #[error(
-        "a key revocation list with a part that this version does not understand ({0}); make it \
-         without"
+        "the key revocation list has a part that this version does not understand ({0}); make it \
+         without that part"
     )]
     NotUnderstood(&'static str),
     /// A line is not a public key.

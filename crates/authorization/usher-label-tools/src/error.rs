@@ -28,7 +28,7 @@ pub(crate) enum ToolError {
     Read(#[from] ReadError),
     #[error("no specification file: name one with -f or -s")]
     NoSpecification,
-    #[error("the specification files together: {0}")]
+    #[error("cannot use the specification files together: {0}")]
     Together(LabelMistake),
     /// Patterns are for absolute paths without detours.
     #[error("{0}: not an absolute path without `.`, `..` and `//`; patterns match such paths only")]
@@ -36,9 +36,9 @@ pub(crate) enum ToolError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// Labels of what was opened are reached by it.
-    #[error("/proc/self/fd: {0}; labels are reached by it: mount -t proc proc /proc")]
+    #[error("cannot use /proc/self/fd, by which labels are reached: {0}; mount -t proc proc /proc")]
     NoProc(io::Error),
-    #[error("standard output: {0}")]
+    #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
     /// The path is as for a terminal.
     #[error("{0}: {1}")]

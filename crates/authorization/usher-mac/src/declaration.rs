@@ -57,7 +57,7 @@ pub enum NotAModule {
     NotAnObject(String),
     /// An object file for another kind of machine.
     #[error(
-        "it is compiled for another machine than the kernel's BPF; clang -target bpf does that"
+        "it is compiled for another machine than the kernel's BPF; compile it with clang -target bpf"
     )]
     OtherMachine,
     /// There is no declaration.
@@ -95,7 +95,7 @@ pub enum NotAModule {
     )]
     OtherProgram(String),
     /// Two checks of an entry point.
-    #[error("it has two checks of {0}; one asks about everything there")]
+    #[error("it has two checks of {0}, and a module has at most one of each; join them")]
     TwoChecks(EntryPoint),
     /// A table of its own.
     #[error("it has the table {0}; a module has no tables of its own, so remove it")]

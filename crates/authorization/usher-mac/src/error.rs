@@ -80,14 +80,15 @@ pub enum Error {
     },
     /// Too many switches of `ifoff`.
     #[error(
-        "{0} interfaces: ifoff takes at most {MAX_SWITCHES}; set `others` and name only interfaces that differ"
+        "ifoff takes at most {MAX_SWITCHES} interfaces, and the policy names {0}; set `others` and \
+         name only interfaces that differ"
     )]
     TooManySwitches(usize),
     /// A name that no interface has.
     #[error("`{0}` is no name of a network interface: it has no byte, or more than 15")]
     InterfaceName(String),
     /// Too many interfaces.
-    #[error("{0} network interfaces have labels, and at most {MAX_INTERFACES} can")]
+    #[error("at most {MAX_INTERFACES} network interfaces can have labels, and {0} would")]
     TooManyInterfaces(usize),
     /// An element of an interface's label is no value of its module.
     #[error("interface {interface}: the module {module}: {mistake}")]
@@ -101,8 +102,8 @@ pub enum Error {
     },
     /// Too many rules.
     #[error(
-        "{0} rules: bsdextended takes at most {MAX_RULES}; write rules that differ only in the numbers of users \
-         or groups as one rule with a range"
+        "bsdextended takes at most {MAX_RULES} rules, and the policy has {0}; write rules that \
+         differ only in the numbers of users or groups as one rule with a range"
     )]
     TooManyRules(usize),
     /// A rule that the module cannot hold.
@@ -115,7 +116,8 @@ pub enum Error {
     },
     /// Too many rules of `portacl`.
     #[error(
-        "{0} rules: portacl takes at most {MAX_PORT_RULES}; permit ports to a group in place of its members"
+        "portacl takes at most {MAX_PORT_RULES} rules, and the policy has {0}; permit ports to a \
+         group in place of its members"
     )]
     TooManyPortRules(usize),
     /// Settings that `te` cannot hold.

@@ -139,7 +139,7 @@ fn outcome(event: &MacEvent) -> Option<Outcome> {
 impl Events {
     pub(crate) fn of(object: &Object, pins: &Pins) -> Result<Self, Error> {
         Ok(Self {
-            ring: object.ring("events", "reading events", MacEvent::read)?,
+            ring: object.ring("events", "read events", MacEvent::read)?,
             lost: object.counters("lost_events")?,
             elements: Elements::open(pins)?,
         })

@@ -180,7 +180,7 @@ impl Numbering {
         for element in elements {
             let mut question = MacNumbering::zeroed();
             question.wanted = *element;
-            run(self.program.as_fd(), "numbering an element", &mut question)?;
+            run(self.program.as_fd(), "number an element", &mut question)?;
             if question.number == 0 {
                 return Err(KernelError::Full("elements"));
             }

@@ -101,8 +101,8 @@ pub struct RelabelRule {
 pub enum TypeMistake {
     /// Too many names.
     #[error(
-        "{0} domains and types, and te takes at most {MAX_TYPE_NAMES}; give files that the same domains use \
-         in the same way one type"
+        "te takes at most {MAX_TYPE_NAMES} domains and types, and the policy has {0}; give files \
+         that the same domains use in the same way one type"
     )]
     TooManyNames(usize),
     /// Too many pairs.
@@ -112,16 +112,21 @@ pub enum TypeMistake {
     )]
     TooManyPairs,
     /// Too many changes.
-    #[error("{0} changes of types are permitted, and te takes at most {MAX_TYPE_RELABELS}")]
+    #[error(
+        "te takes at most {MAX_TYPE_RELABELS} permitted changes of types, and the policy has {0}"
+    )]
     TooManyRelabels(usize),
     /// A name that stands for two.
     #[error("the name {0} stands for two domains or types")]
     Repeated(String),
     /// A name that is not declared, or of the other kind.
-    #[error("{0} is not declared as what a rule takes it for")]
+    #[error(
+        "a rule names {0}, which is not declared, or is a domain where a type must stand, or a type \
+         where a domain must"
+    )]
     Undeclared(String),
     /// A class of objects that no process makes in a directory.
-    #[error("a rule is about making something of class {0}, of which no file is")]
+    #[error("a rule permits making something of class {0}, and folders have nothing of that class")]
     NotMade(&'static str),
     /// No memory.
     #[error("there is no memory for the settings")]

@@ -68,7 +68,7 @@ impl Opened {
         let named = builder.name(name);
         let open = named.and_then(|builder| builder.open_memory(bytes));
         Ok(Self {
-            open: open.map_err(KernelError::bpf("reading programs"))?,
+            open: open.map_err(KernelError::bpf("read programs"))?,
             limits: Vec::new(),
             replaced: Vec::new(),
         })
@@ -83,7 +83,7 @@ impl Opened {
             let mut map = self.open.maps_mut().find(|map| map.name() == table);
             let map = map.as_mut().ok_or(KernelError::MissingPart(table))?;
             map.set_max_entries(entries)
-                .map_err(KernelError::bpf("sizing a table"))?;
+                .map_err(KernelError::bpf("size a table"))?;
         }
         self.limits.extend_from_slice(limits);
         Ok(self)
@@ -105,7 +105,7 @@ impl Opened {
                 && exists(&path)?
             {
                 let pinned = MapHandle::from_pinned_path(&path)
-                    .map_err(KernelError::bpf("opening a pinned table"))?;
+                    .map_err(KernelError::bpf("open a pinned table"))?;
                 let found = pinned.max_entries();
                 if found != asked {
                     let pins = pins.folder().into();
@@ -118,7 +118,7 @@ impl Opened {
                 }
             }
             map.set_pin_path(&path)
-                .map_err(KernelError::bpf("naming a pin"))?;
+                .map_err(KernelError::bpf("name a pin"))?;
         }
         Ok(self)
     }
@@ -132,7 +132,7 @@ impl Opened {
             let mut map = self.open.maps_mut().find(|map| map.name() == table);
             let map = map.as_mut().ok_or(KernelError::MissingPart(table))?;
             map.reuse_fd(other.descriptor(table)?.as_fd())
-                .map_err(KernelError::bpf("sharing a table"))?;
+                .map_err(KernelError::bpf("share a table"))?;
         }
         Ok(self)
     }
@@ -213,6 +213,6 @@ impl Opened {
         let object = step(|| self.open.load());
         object
             .map(Object)
-            .map_err(KernelError::bpf("loading programs"))
+            .map_err(KernelError::bpf("load programs"))
     }
 }

@@ -24,7 +24,7 @@ pub trait Counted: Plain + Default {
 pub fn or_zeros<C: Counted>(counters: Option<Result<C, KernelError>>) -> C {
     counters.map_or_else(C::default, |read| {
         read.unwrap_or_else(|error| {
-            tracing::error!(%error, "reading the counters");
+            tracing::error!(%error, "cannot read the counters");
             C::default()
         })
     })
@@ -49,7 +49,7 @@ pub struct Counters<C> {
 impl<C: Counted> Counters<C> {
     pub(crate) fn new(map: MapHandle) -> Result<Self, KernelError> {
         // libbpf keeps the number, which a confined process cannot read.
-        libbpf_rs::num_possible_cpus().map_err(KernelError::bpf("counting the processors"))?;
+        libbpf_rs::num_possible_cpus().map_err(KernelError::bpf("count the processors"))?;
         Ok(Self {
             map,
             counted: PhantomData,
@@ -69,7 +69,7 @@ impl<C: Counted> Counters<C> {
         let copies = self
             .map
             .lookup_percpu(place.as_bytes(), MapFlags::ANY)
-            .map_err(KernelError::bpf("reading counters"))?
+            .map_err(KernelError::bpf("read counters"))?
             .ok_or(KernelError::MissingPart("counters"))?;
         let mut sum = vec![0_u64; C::NAMES.len()];
         for copy in &copies {
@@ -86,10 +86,10 @@ impl<C: Counted> Counters<C> {
     /// The kernel's error.
     pub fn reset_at(&self, place: u32) -> Result<(), KernelError> {
         let processors =
-            libbpf_rs::num_possible_cpus().map_err(KernelError::bpf("counting the processors"))?;
+            libbpf_rs::num_possible_cpus().map_err(KernelError::bpf("count the processors"))?;
         let zeros = vec![C::zeroed().as_bytes().to_vec(); processors];
         self.map
             .update_percpu(place.as_bytes(), &zeros, MapFlags::ANY)
-            .map_err(KernelError::bpf("resetting counters"))
+            .map_err(KernelError::bpf("reset counters"))
     }
 }

@@ -13,12 +13,12 @@ pub enum KernelError {
     #[error(transparent)]
     System(#[from] SystemError),
     /// BPF.
-    #[error("{0}: {1}; `usher doctor` says what this kernel can do")]
+    #[error("cannot {0}: {1}; `usher doctor` says what this kernel can do")]
     Bpf(&'static str, libbpf_rs::Error),
     /// An operation on a table.
-    #[error("{what} {table}: {error}")]
+    #[error("cannot {what} {table}: {error}")]
     Table {
-        /// The attempted operation.
+        /// The attempted operation, as it stands behind "cannot": "look up in the table".
         what: &'static str,
         /// The table's name.
         table: &'static str,
@@ -65,9 +65,9 @@ pub enum KernelError {
     OtherNamespace(PathBuf),
     /// The guard keeps this process from the pins.
     #[error(
-        "{0} is guarded against this process: it is open to the daemon that owns it only, whose \
-         program is at its path, in its mount namespace, and started by the service manager if the \
-         first one was; start the daemon that way, or reboot"
+        "the guard keeps this process from {0}: only the daemon that owns it may open it; start that \
+         daemon from its path, in its mount namespace, and by the service manager if the first one \
+         was, or reboot"
     )]
     Guarded(PathBuf),
     /// Another process works on these pins.
@@ -81,8 +81,8 @@ pub enum KernelError {
     UnreadableEntry(&'static str),
     /// The guard does not recognize this daemon as the owner of an object.
     #[error(
-        "the guard does not take this process for the owner of its objects, or has no \
-         room for them; start the daemon after the keeper, at its path, by the service manager"
+        "the guard does not recognize this process as the owner of its objects, or has no room for \
+         them; start the daemon after the keeper, from its path, by the service manager"
     )]
     NotOwned,
     /// A part of an object is missing or has an unexpected form.
@@ -105,19 +105,58 @@ impl KernelError {
         }
     }
 
-    /// Names the system call that failed.
+    /// Names the system call that failed, as it stands behind "cannot": "open a raw socket".
     pub fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Self + Copy {
         move |error| SystemError::call(what)(error).into()
     }
 
-    /// Names the file and the failed operation.
+    /// Names the file and the failed operation, as it stands behind "cannot": "remove".
     pub fn file<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl Fn(E) -> Self {
         let failed = SystemError::file(what, path);
         move |error| failed(error).into()
     }
 
-    /// Names the failed libbpf operation.
+    /// Names the failed libbpf operation, as it stands behind "cannot": "load programs".
     pub fn bpf(what: &'static str) -> impl Fn(libbpf_rs::Error) -> Self + Copy {
         move |error| Self::Bpf(what, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal() -> libbpf_rs::Error {
+        libbpf_rs::Error::from_raw_os_error(1)
+    }
+
+    #[test]
+    fn an_error_says_that_something_failed() {
+        let errno = || io::Error::from_raw_os_error(1);
+        let table = KernelError::Table {
+            what: "look up in the table",
+            table: "sessions",
+            error: refusal(),
+        };
+        let refused = "Operation not permitted (os error 1)";
+        for (error, begins) in [
+            (table, "cannot look up in the table sessions: "),
+            (
+                KernelError::bpf("load programs")(refusal()),
+                "cannot load programs: ",
+            ),
+            (
+                KernelError::system("open a raw socket")(errno()),
+                "cannot open a raw socket: ",
+            ),
+            (
+                KernelError::file("remove", Path::new("/sys/fs/bpf/usher"))(errno()),
+                "cannot remove /sys/fs/bpf/usher: ",
+            ),
+        ] {
+            let text = error.to_string();
+            assert!(text.starts_with(begins), "{text}");
+            assert!(text[begins.len()..].starts_with(refused), "{text}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use shared::{ProgramKey, ProgramQuery};
 /// Identifies an open file. Not attached.
 pub const IDENTIFY: &str = "identify";
 const KEYS: &str = "program_keys";
-const OPERATION: &str = "asking which program a file is";
+const OPERATION: &str = "ask which program a file is";
 
 macro_rules! identities {
     ($($(#[$meaning:meta])+ $name:ident;)+) => {$(
@@ -68,7 +68,7 @@ pub fn draw_key(object: &Object) -> Result<(), KernelError> {
     let mut outcome = Ok(());
     if key.words == [0; 2] {
         getrandom::fill(key.as_mut_bytes()).map_err(|error| {
-            KernelError::system("drawing random bytes")(io::Error::other(error.to_string()))
+            KernelError::system("draw random bytes")(io::Error::other(error.to_string()))
         })?;
         outcome = keys.set(&0, &key);
     }

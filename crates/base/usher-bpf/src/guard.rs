@@ -151,8 +151,6 @@ fn ask_about(question: u32, id: u32, kind: u32) -> Result<bool, KernelError> {
         Some(errno) if errno == ROLL_CALL_ANSWER as i32 => Ok(true),
         // EINVAL: no program has answered, and the kernel rejects the second id.
         Some(libc::ENOENT | libc::EINVAL) => Ok(false),
-        _ => Err(KernelError::system("asking the programs for an answer")(
-            error,
-        )),
+        _ => Err(KernelError::system("ask the programs for an answer")(error)),
     }
 }

@@ -53,7 +53,7 @@ impl Filter {
                 if exists(index)? {
                     unattached.push(Unattached {
                         interface,
-                        error: KernelError::bpf("attaching to an interface")(error),
+                        error: KernelError::bpf("attach to an interface")(error),
                     });
                 }
             }
@@ -70,7 +70,7 @@ impl Filter {
     /// When the interfaces cannot be listed.
     pub fn detach(self) -> Result<(Vec<String>, Vec<Unattached>), KernelError> {
         // The place identifies the filter; the hook needs a descriptor and does not use it.
-        let none = File::open("/dev/null").map_err(KernelError::system("opening /dev/null"))?;
+        let none = File::open("/dev/null").map_err(KernelError::system("open /dev/null"))?;
         let (mut detached, mut attached) = (Vec::new(), Vec::new());
         for (index, interface) in interfaces()? {
             let mut hook = self.hook(none.as_fd(), index);
@@ -82,7 +82,7 @@ impl Filter {
                 // An interface that has vanished meanwhile does not count.
                 Err(error) if exists(index)? => attached.push(Unattached {
                     interface,
-                    error: KernelError::bpf("detaching from an interface")(error),
+                    error: KernelError::bpf("detach from an interface")(error),
                 }),
                 Err(_) => {}
             }
@@ -108,7 +108,7 @@ pub(crate) fn exists(index: i32) -> Result<bool, KernelError> {
 pub(crate) fn interfaces() -> Result<Vec<(i32, String)>, KernelError> {
     let list = if_nameindex()
         .map_err(io::Error::from)
-        .map_err(KernelError::system("listing the network interfaces"))?;
+        .map_err(KernelError::system("list the network interfaces"))?;
     let named = list.iter().filter_map(|interface| {
         // An index is a positive int in the kernel.
         let index = i32::try_from(interface.index()).ok()?;

@@ -61,7 +61,7 @@ pub fn keep_at_interfaces(
             Err(_) if !exists(index)? => {}
             Err(error) => done.unattached.push(Unattached {
                 interface,
-                error: KernelError::system("attaching to an interface")(error),
+                error: KernelError::system("attach to an interface")(error),
             }),
         }
     }
@@ -95,7 +95,7 @@ fn links(name: &str, pins: &Pins) -> Result<Vec<PathBuf>, KernelError> {
 }
 
 fn info(link: &OwnedFd) -> Result<LinkInfo, KernelError> {
-    LinkInfo::from_fd(link.as_fd()).map_err(KernelError::bpf("reading a link"))
+    LinkInfo::from_fd(link.as_fd()).map_err(KernelError::bpf("read a link"))
 }
 
 /// Whether the interface of a pinned link is gone.

@@ -22,7 +22,7 @@ impl Hooks {
     /// When the kernel does not describe its types (`/sys/kernel/btf/vmlinux`).
     pub fn of_kernel() -> Result<Self, KernelError> {
         let types = Btf::from_vmlinux().map_err(KernelError::bpf(
-            "reading the kernel's types (/sys/kernel/btf/vmlinux)",
+            "read the kernel's types (/sys/kernel/btf/vmlinux)",
         ))?;
         let numbers = 1..u32::try_from(types.len()).unwrap_or(u32::MAX);
         let functions = numbers.filter_map(|number| types.type_by_id::<Func<'_>>(number.into()));

@@ -19,7 +19,7 @@ use crate::{Code, KernelError, Lack, Object, Pins};
 /// Kernel 6.6; the programs themselves load from 6.4 on.
 const REASSEMBLED: u32 = 1;
 
-const ATTACHING: &str = "attaching a netfilter program";
+const ATTACHING: &str = "attach a netfilter program";
 
 /// Limit of the wait for a priority. Another party's program may have it for good.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -212,8 +212,7 @@ fn attach(program: BorrowedFd<'_>, at: &NetfilterOpts) -> Result<OwnedFd, Kernel
 /// later, and keeps its priority until then. The pin goes first: where there is a pin, its link is in
 /// force, even if this process is killed between the two steps.
 fn detach(pin: &Path) -> Result<(), KernelError> {
-    let link = Link::open(pin).map_err(KernelError::bpf("opening a pinned link"))?;
+    let link = Link::open(pin).map_err(KernelError::bpf("open a pinned link"))?;
     unpin(pin)?;
-    link.detach()
-        .map_err(KernelError::bpf("detaching a program"))
+    link.detach().map_err(KernelError::bpf("detach a program"))
 }

@@ -51,7 +51,7 @@ impl Iteration {
                 Ok(length) => self.written.extend_from_slice(&self.chunk[..length]),
                 // EAGAIN: it has visited a million objects and written nothing yet.
                 Err(error) if RETRIED.contains(&error.kind()) => {}
-                Err(error) => return Err(KernelError::system("reading an iterator")(error)),
+                Err(error) => return Err(KernelError::system("read an iterator")(error)),
             }
             let whole = self.written.len() - self.written.len() % size_of::<R>();
             let rows = self.written[..whole].chunks_exact(size_of::<R>());
@@ -117,7 +117,7 @@ impl Object {
     }
 
     fn handle(&self, name: &'static str) -> Result<MapHandle, KernelError> {
-        MapHandle::try_from(&self.map(name)?).map_err(KernelError::bpf("keeping a table"))
+        MapHandle::try_from(&self.map(name)?).map_err(KernelError::bpf("keep a table"))
     }
 
     pub(crate) fn find(&self, program: &'static str) -> Result<ProgramMut<'_>, KernelError> {
@@ -181,9 +181,9 @@ impl Object {
     pub fn begin(&self, program: &'static str) -> Result<Iteration, KernelError> {
         let program = self.find(program)?;
         let link = program.attach_iter_with_opts(IterOpts::None);
-        let link = link.map_err(KernelError::bpf("attaching an iterator"))?;
+        let link = link.map_err(KernelError::bpf("attach an iterator"))?;
         // The kernel keeps the program as long as it runs.
-        let iterator = Iter::new(&link).map_err(KernelError::bpf("beginning an iterator"))?;
+        let iterator = Iter::new(&link).map_err(KernelError::bpf("begin an iterator"))?;
         Ok(Iteration {
             iterator,
             written: Vec::new(),
@@ -198,10 +198,10 @@ impl Object {
         programs: &[&'static str],
         cgroup: &Path,
     ) -> Result<Vec<OwnedFd>, KernelError> {
-        let folder = File::open(cgroup).map_err(KernelError::file("opening", cgroup))?;
+        let folder = File::open(cgroup).map_err(KernelError::file("open", cgroup))?;
         let links = programs.iter().map(|program| {
             let link = self.find(program)?.attach_cgroup(folder.as_raw_fd());
-            clone(&link.map_err(KernelError::bpf("attaching to the cgroup"))?)
+            clone(&link.map_err(KernelError::bpf("attach to the cgroup"))?)
         });
         links.collect()
     }
@@ -211,7 +211,7 @@ impl Object {
     /// # Errors
     /// [`KernelError::MissingPart`], or the kernel's error.
     pub fn enter_cgroup(&self, table: &'static str, cgroup: &Path) -> Result<(), KernelError> {
-        let folder = File::open(cgroup).map_err(KernelError::file("opening", cgroup))?;
+        let folder = File::open(cgroup).map_err(KernelError::file("open", cgroup))?;
         let descriptor = folder.as_raw_fd().unsigned_abs();
         self.table::<u32, u32>(table)?.set(&0, &descriptor)
     }
@@ -225,7 +225,7 @@ impl Object {
         pins: &Pins,
         cgroup: &Path,
     ) -> Result<(), KernelError> {
-        let folder = File::open(cgroup).map_err(KernelError::file("opening", cgroup))?;
+        let folder = File::open(cgroup).map_err(KernelError::file("open", cgroup))?;
         let id = inode(&folder, cgroup)?;
         let mut attached = false;
         for pin in pins.links(&format!("{program}_"))? {
@@ -244,9 +244,9 @@ impl Object {
         }
         self.find(program)?
             .attach_cgroup(folder.as_raw_fd())
-            .map_err(KernelError::bpf("attaching to the cgroup"))?
+            .map_err(KernelError::bpf("attach to the cgroup"))?
             .pin(pins.link(format_args!("{program}_{id}")))
-            .map_err(KernelError::bpf("pinning a link"))
+            .map_err(KernelError::bpf("pin a link"))
     }
 
     /// Attaches a program to the caller's network namespace for good: the link is pinned, and the
@@ -258,7 +258,7 @@ impl Object {
     pub fn keep_at_network(&self, program: &'static str, pins: &Pins) -> Result<(), KernelError> {
         // The thread's namespace, in which its sockets are made.
         let path = Path::new("/proc/thread-self/ns/net");
-        let namespace = File::open(path).map_err(KernelError::file("opening", path))?;
+        let namespace = File::open(path).map_err(KernelError::file("open", path))?;
         let inode = inode(&namespace, path)?;
         let pin = pins.link(program);
         if crate::exists(&pin)? {
@@ -277,9 +277,9 @@ impl Object {
         }
         self.find(program)?
             .attach_netns(namespace.as_raw_fd())
-            .map_err(KernelError::bpf("attaching to the network namespace"))?
+            .map_err(KernelError::bpf("attach to the network namespace"))?
             .pin(&pin)
-            .map_err(KernelError::bpf("pinning a link"))
+            .map_err(KernelError::bpf("pin a link"))
     }
 
     /// Attaches the LSM programs of this object. They stay attached as long as the returned links are
@@ -291,7 +291,7 @@ impl Object {
         let links = self.0.progs_mut().filter(|one| one.autoload());
         let links = links.map(|program| {
             let link = program.attach_lsm();
-            clone(&link.map_err(KernelError::bpf("attaching an LSM program"))?)
+            clone(&link.map_err(KernelError::bpf("attach an LSM program"))?)
         });
         links.collect()
     }
@@ -311,10 +311,10 @@ impl Object {
             let place = pins.link(name);
             program
                 .attach_lsm()
-                .map_err(KernelError::bpf("attaching an LSM program"))?
+                .map_err(KernelError::bpf("attach an LSM program"))?
                 .pin(&fresh)
-                .map_err(KernelError::bpf("pinning a link"))?;
-            fs::rename(&fresh, &place).map_err(KernelError::file("replacing", &place))?;
+                .map_err(KernelError::bpf("pin a link"))?;
+            fs::rename(&fresh, &place).map_err(KernelError::file("replace", &place))?;
             places.push(place);
         }
         Ok(places)
@@ -327,7 +327,7 @@ impl Object {
         match link.update_prog(&program) {
             Ok(()) => Ok(true),
             Err(_) if is_dead(link)? => Ok(false),
-            Err(error) => Err(KernelError::bpf("replacing an attached program")(error)),
+            Err(error) => Err(KernelError::bpf("replace an attached program")(error)),
         }
     }
 }
@@ -357,7 +357,7 @@ pub fn let_go(pins: &Pins) -> Result<(), KernelError> {
 
 /// The id of a program, from its descriptor.
 pub fn program_id(program: &OwnedFd) -> Result<u32, KernelError> {
-    Program::id_from_fd(program.as_fd()).map_err(KernelError::bpf("reading the id of a program"))
+    Program::id_from_fd(program.as_fd()).map_err(KernelError::bpf("read the id of a program"))
 }
 
 /// The kernel's number of a control group (the path of its folder), which no other one ever has.
@@ -365,7 +365,7 @@ pub fn program_id(program: &OwnedFd) -> Result<u32, KernelError> {
 /// # Errors
 /// The kernel's error.
 pub fn cgroup_number(cgroup: &Path) -> Result<u64, KernelError> {
-    let folder = File::open(cgroup).map_err(KernelError::file("opening", cgroup))?;
+    let folder = File::open(cgroup).map_err(KernelError::file("open", cgroup))?;
     inode(&folder, cgroup)
 }
 
@@ -393,21 +393,19 @@ pub fn run_on_packet(
 
 fn inode(file: &File, path: &Path) -> Result<u64, KernelError> {
     let metadata = file.metadata();
-    let failed = KernelError::file("reading the properties of", path);
+    let failed = KernelError::file("read the properties of", path);
     Ok(metadata.map_err(failed)?.ino())
 }
 
 fn open_link(path: &Path) -> Result<(Link, LinkTypeInfo), KernelError> {
-    let link = Link::open(path).map_err(KernelError::bpf("opening a pinned link"))?;
+    let link = Link::open(path).map_err(KernelError::bpf("open a pinned link"))?;
     let info = info(&link)?;
     Ok((link, info))
 }
 
 fn info(link: &Link) -> Result<LinkTypeInfo, KernelError> {
     let info = link.info();
-    Ok(info
-        .map_err(KernelError::bpf("reading a pinned link"))?
-        .info)
+    Ok(info.map_err(KernelError::bpf("read a pinned link"))?.info)
 }
 
 /// Whether the cgroup or the namespace of a link no longer exists.

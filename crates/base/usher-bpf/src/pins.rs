@@ -47,7 +47,7 @@ use shared::Layout;
 /// When the check fails.
 pub fn exists(path: &Path) -> Result<bool, KernelError> {
     path.try_exists()
-        .map_err(KernelError::file("looking for", path))
+        .map_err(KernelError::file("look for", path))
 }
 
 /// For root, EPERM at the pins has only one cause.
@@ -71,7 +71,7 @@ impl Pins {
     pub fn lock(folder: &Path) -> Result<Self, KernelError> {
         let parent = folder.parent().unwrap_or(Path::new("/"));
         let kind = rustix::fs::statfs(parent)
-            .map_err(KernelError::file("looking at", parent))?
+            .map_err(KernelError::file("look at", parent))?
             .f_type;
         // Its type differs between architectures; the magic number has 32 bits.
         if kind as u32 != BPF_FS_MAGIC {
@@ -81,8 +81,8 @@ impl Pins {
             .recursive(true)
             .mode(0o700)
             .create(folder)
-            .map_err(failed("making", folder))?;
-        let lock = File::open(folder).map_err(failed("opening", folder))?;
+            .map_err(failed("make", folder))?;
+        let lock = File::open(folder).map_err(failed("open", folder))?;
         let until = Instant::now() + PATIENCE;
         loop {
             match lock.try_lock() {
@@ -95,7 +95,7 @@ impl Pins {
                 Err(fs::TryLockError::WouldBlock) if Instant::now() < until => sleep(PAUSE),
                 Err(fs::TryLockError::WouldBlock) => return Err(KernelError::InUse(folder.into())),
                 Err(fs::TryLockError::Error(error)) => {
-                    return Err(KernelError::file("locking", folder)(error));
+                    return Err(KernelError::file("lock", folder)(error));
                 }
             }
         }
@@ -144,8 +144,8 @@ impl Pins {
         if !exists(&path)? {
             return Ok(None);
         }
-        let map = MapHandle::from_pinned_path(&path)
-            .map_err(KernelError::bpf("opening a pinned table"))?;
+        let map =
+            MapHandle::from_pinned_path(&path).map_err(KernelError::bpf("open a pinned table"))?;
         Table::new(name, map).map(Some)
     }
 
@@ -181,7 +181,7 @@ impl Pins {
     }
 
     fn files(&self) -> Result<Vec<PathBuf>, KernelError> {
-        let failed = failed("reading", &self.folder);
+        let failed = failed("read", &self.folder);
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(&failed)? {
             let entry = entry.map_err(&failed)?;
@@ -214,7 +214,7 @@ impl Pins {
     pub fn remove_folder(self) -> Result<(), KernelError> {
         match fs::remove_dir(&self.folder) {
             Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
-                Err(failed("removing", &self.folder)(error))
+                Err(failed("remove", &self.folder)(error))
             }
             _ => Ok(()),
         }
@@ -227,22 +227,22 @@ fn starts_with(path: &Path, prefix: &str) -> bool {
 }
 
 pub(crate) fn pin(object: BorrowedFd<'_>, place: &Path) -> Result<(), KernelError> {
-    usher_bpf_ffi::pin(object, place).map_err(KernelError::file("pinning", place))
+    usher_bpf_ffi::pin(object, place).map_err(KernelError::file("pin", place))
 }
 
 pub(crate) fn open(pin: &Path) -> Result<OwnedFd, KernelError> {
-    usher_bpf_ffi::open(pin).map_err(KernelError::file("opening", pin))
+    usher_bpf_ffi::open(pin).map_err(KernelError::file("open", pin))
 }
 
 pub(crate) fn unpin(path: &Path) -> Result<(), KernelError> {
-    fs::remove_file(path).map_err(failed("removing", path))
+    fs::remove_file(path).map_err(failed("remove", path))
 }
 
 /// Removes a pin that may be missing. Returns false if it was.
 pub(crate) fn unpin_if_there(path: &Path) -> Result<bool, KernelError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        removed => removed.map(|()| true).map_err(failed("removing", path)),
+        removed => removed.map(|()| true).map_err(failed("remove", path)),
     }
 }
 
@@ -262,9 +262,9 @@ pub struct Objects {
 impl Objects {
     /// Adds a folder and its pinned objects, and those of all its subfolders.
     pub fn collect(&mut self, folder: &Path) -> Result<(), KernelError> {
-        let metadata = fs::metadata(folder).map_err(KernelError::file("looking at", folder))?;
+        let metadata = fs::metadata(folder).map_err(KernelError::file("look at", folder))?;
         self.folders.push((metadata.ino(), metadata.dev()));
-        let failed = KernelError::file("reading", folder);
+        let failed = KernelError::file("read", folder);
         for entry in fs::read_dir(folder).map_err(&failed)? {
             let entry = entry.map_err(&failed)?;
             if entry.file_type().map_err(&failed)?.is_dir() {
@@ -288,8 +288,8 @@ impl Objects {
     pub fn add_descriptor(&mut self, object: &OwnedFd) -> Result<(), KernelError> {
         // The kernel fills a different structure for each type, and reports the type here.
         let path = PathBuf::from(format!("/proc/self/fd/{}", object.as_raw_fd()));
-        let kind = fs::read_link(&path).map_err(KernelError::file("reading", &path))?;
-        let failed = KernelError::bpf("reading the id of a BPF object");
+        let kind = fs::read_link(&path).map_err(KernelError::file("read", &path))?;
+        let failed = KernelError::bpf("read the id of a BPF object");
         match kind.as_os_str().as_encoded_bytes() {
             b"anon_inode:bpf-map" => {
                 let map = MapInfo::new(object.as_fd()).map_err(failed)?;

@@ -35,7 +35,7 @@ pub fn show(object: &Object, iterators: &[Shown], folder: &Path) -> Result<(), K
     }
     match DirBuilder::new().mode(0o755).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(KernelError::file("making", folder)(error));
+            return Err(KernelError::file("make", folder)(error));
         }
         _ => {}
     }
@@ -48,9 +48,8 @@ pub fn show(object: &Object, iterators: &[Shown], folder: &Path) -> Result<(), K
         let table = table.map(|table| object.descriptor(table)).transpose()?;
         pin(object, program, table.as_ref(), &fresh)?;
         let mode = Mode::from_raw_mode(SHOWN_MODE);
-        chmodat(CWD, &fresh, mode, AtFlags::empty())
-            .map_err(KernelError::file("showing", &fresh))?;
-        fs::rename(&fresh, &place).map_err(KernelError::file("showing", &place))?;
+        chmodat(CWD, &fresh, mode, AtFlags::empty()).map_err(KernelError::file("show", &fresh))?;
+        fs::rename(&fresh, &place).map_err(KernelError::file("show", &place))?;
     }
     Ok(())
 }
@@ -60,7 +59,7 @@ pub fn show(object: &Object, iterators: &[Shown], folder: &Path) -> Result<(), K
 /// # Errors
 /// The kernel's error.
 pub fn hide(folder: &Path) -> Result<(), KernelError> {
-    let failed = KernelError::file("reading", folder);
+    let failed = KernelError::file("read", folder);
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries.map_err(&failed)?,
@@ -68,7 +67,7 @@ pub fn hide(folder: &Path) -> Result<(), KernelError> {
     for entry in entries {
         unpin(&entry.map_err(&failed)?.path())?;
     }
-    fs::remove_dir(folder).map_err(KernelError::file("removing", folder))
+    fs::remove_dir(folder).map_err(KernelError::file("remove", folder))
 }
 
 fn pin(
@@ -82,15 +81,14 @@ fn pin(
         None => IterOpts::None,
     };
     let link = object.find(program)?.attach_iter_with_opts(options);
-    let mut link = link.map_err(KernelError::bpf("attaching an iterator"))?;
-    link.pin(place)
-        .map_err(KernelError::bpf("pinning an iterator"))
+    let mut link = link.map_err(KernelError::bpf("attach an iterator"))?;
+    link.pin(place).map_err(KernelError::bpf("pin an iterator"))
 }
 
 /// Refuses a folder that is not root's, or that others can change. A bit that makes up for it, such as
 /// the sticky one where only the names of others are at stake, may be set.
 fn require_own(folder: &Path, redeeming: u32) -> Result<(), KernelError> {
-    let failed = KernelError::file("looking at", folder);
+    let failed = KernelError::file("look at", folder);
     let found = fs::symlink_metadata(folder).map_err(&failed)?;
     let is_safe = found.mode() & 0o022 == 0 || found.mode() & redeeming != 0;
     if found.is_dir() && found.uid() == 0 && is_safe {
@@ -106,7 +104,7 @@ fn require_own(folder: &Path, redeeming: u32) -> Result<(), KernelError> {
 
 /// Adds these bits to a folder's mode. By a descriptor, so that a confined process may.
 fn add_mode(folder: &Path, bits: u32) -> Result<(), KernelError> {
-    let failed = KernelError::file("changing the mode of", folder);
+    let failed = KernelError::file("change the mode of", folder);
     let opened = File::open(folder).map_err(&failed)?;
     let mode = opened.metadata().map_err(&failed)?.mode();
     match mode & bits == bits {

@@ -30,7 +30,7 @@ impl Opened {
             let of = clone(&of)?;
             program
                 .set_attach_target(of.as_raw_fd(), Some(function))
-                .map_err(KernelError::bpf("finding the function to replace"))?;
+                .map_err(KernelError::bpf("find the function to replace"))?;
             self.replaced.push(of);
         }
         Ok(self)
@@ -65,7 +65,7 @@ impl Object {
 /// The kernel's error.
 pub fn keep(name: &str, program: BorrowedFd<'_>, pins: &Pins) -> Result<(), KernelError> {
     let link = when_free(LONGEST_WAIT, || usher_bpf_ffi::attach(program));
-    let link = link.map_err(KernelError::system("attaching a program"))?;
+    let link = link.map_err(KernelError::system("attach a program"))?;
     pin(link.as_fd(), &pins.link(name))
 }
 
@@ -81,7 +81,7 @@ pub fn keep_at_egress(
 ) -> Result<(), KernelError> {
     let link = usher_bpf_ffi::attach_at_egress(program, cgroup);
     let link = link.map_err(KernelError::system(
-        "attaching to the root of control groups, beside what `bpftool cgroup show` has there",
+        "attach to the root of control groups, beside what `bpftool cgroup show` has there",
     ))?;
     pin(link.as_fd(), &pins.link(name))
 }

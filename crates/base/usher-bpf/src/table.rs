@@ -50,10 +50,10 @@ pub fn frozen_bytes(name: &'static str, value: &[u8]) -> Result<OwnedFd, KernelE
     let key = 0_u32;
     let (key_size, size) = (size_of_val(&key) as u32, value.len() as u32);
     let map = MapHandle::create(MapType::Array, Some(name), key_size, size, 1, &options)
-        .map_err(KernelError::bpf("making a table"))?;
+        .map_err(KernelError::bpf("make a table"))?;
     map.update(&key.to_ne_bytes(), value, MapFlags::ANY)
-        .map_err(failed("writing to the table"))?;
-    map.freeze().map_err(failed("freezing the table"))?;
+        .map_err(failed("write to the table"))?;
+    map.freeze().map_err(failed("freeze the table"))?;
     clone(&map)
 }
 
@@ -113,7 +113,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     /// The kernel's error.
     pub fn try_clone(&self) -> Result<Self, KernelError> {
         let map = MapHandle::try_from(&self.map);
-        Self::new(self.name, map.map_err(KernelError::bpf("opening a table"))?)
+        Self::new(self.name, map.map_err(KernelError::bpf("open a table"))?)
     }
 
     fn make(name: &'static str, kind: MapType, entries: u32) -> Result<Self, KernelError> {
@@ -128,14 +128,14 @@ impl<K: Plain, V: Plain> Table<K, V> {
         };
         let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
         let map = MapHandle::create(kind, Some(name), key, value, entries, &options)
-            .map_err(KernelError::bpf("making a table"))?;
+            .map_err(KernelError::bpf("make a table"))?;
         Self::new(name, map)
     }
 
     /// Makes the table read-only for system calls and returns its descriptor.
     pub fn freeze(self) -> Result<OwnedFd, KernelError> {
         let frozen = self.map.freeze();
-        frozen.map_err(|error| self.error("freezing the table", error))?;
+        frozen.map_err(|error| self.error("freeze the table", error))?;
         clone(&self.map)
     }
 
@@ -178,7 +178,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     fn look_up_into(&self, key: &K, value: &mut V, flags: MapFlags) -> Result<bool, KernelError> {
         self.map
             .lookup_into(key.as_bytes(), value.as_mut_bytes(), flags)
-            .map_err(|error| self.error("looking up in the table", error))
+            .map_err(|error| self.error("look up in the table", error))
     }
 
     fn update(&self, key: &K, value: &V, flags: MapFlags) -> libbpf_rs::Result<()> {
@@ -191,7 +191,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
             Ok(()) => Ok(Insertion::Done),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Insertion::Exists),
             Err(error) if error.kind() == ErrorKind::TooBig => Ok(Insertion::Full),
-            Err(error) => Err(self.error("inserting into the table", error)),
+            Err(error) => Err(self.error("insert into the table", error)),
         }
     }
 
@@ -211,20 +211,20 @@ impl<K: Plain, V: Plain> Table<K, V> {
         match self.update(key, value, MapFlags::ANY) {
             Ok(()) => Ok(Insertion::Done),
             Err(error) if error.kind() == ErrorKind::TooBig => Ok(Insertion::Full),
-            Err(error) => Err(self.error("writing to the table", error)),
+            Err(error) => Err(self.error("write to the table", error)),
         }
     }
 
     /// Replaces an existing entry.
     pub fn replace(&self, key: &K, value: &V) -> Result<(), KernelError> {
         self.update(key, value, MapFlags::EXIST)
-            .map_err(|error| self.error("replacing in the table", error))
+            .map_err(|error| self.error("replace in the table", error))
     }
 
     /// Replaces an existing entry under its lock (struct bpf_spin_lock), which stays.
     pub fn replace_locked(&self, key: &K, value: &V) -> Result<(), KernelError> {
         self.update(key, value, MapFlags::EXIST | MapFlags::LOCK)
-            .map_err(|error| self.error("replacing in the table", error))
+            .map_err(|error| self.error("replace in the table", error))
     }
 
     /// Removes an entry. Returns false if there was none.
@@ -232,7 +232,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         match self.map.delete(key.as_bytes()) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(self.error("deleting from the table", error)),
+            Err(error) => Err(self.error("delete from the table", error)),
         }
     }
 
@@ -260,7 +260,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
                     continue;
                 }
                 Err(error) if is(&error, libc::EINTR) => continue,
-                Err(error) => return Err(self.error("reading the table", error.into())),
+                Err(error) => return Err(self.error("read the table", error.into())),
             };
             let read = keys.iter().copied().zip(values.iter().copied());
             all.extend(read.take(count));
@@ -314,5 +314,5 @@ impl<K: Plain + Ord, V: Plain + PartialEq> Table<K, V> {
 pub(crate) fn clone(part: &impl std::os::fd::AsFd) -> Result<OwnedFd, KernelError> {
     part.as_fd()
         .try_clone_to_owned()
-        .map_err(KernelError::system("duplicating a descriptor"))
+        .map_err(KernelError::system("duplicate a descriptor"))
 }

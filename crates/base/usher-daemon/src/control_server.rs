@@ -125,9 +125,9 @@ impl<R: HasRole> ControlSocket<R> {
                 match exchange::<R, D>(stream, &daemon, &one_candidate).await {
                     // The caller has not waited for the answer.
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                        tracing::debug!(%error, "control request");
+                        tracing::debug!(%error, "cannot answer a control request");
                     }
-                    Err(error) => tracing::warn!(%error, "control request"),
+                    Err(error) => tracing::warn!(%error, "cannot answer a control request"),
                     Ok(()) => {}
                 }
             });

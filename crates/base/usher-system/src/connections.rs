@@ -190,7 +190,7 @@ fn address(address: IpAddr) -> [u8; 16] {
 }
 
 fn ask(kind: u16, connection: &ConnectionTuple, cookie: Cookie) -> Result<Answer, SystemError> {
-    const WHAT: &str = "asking for a connection (sock_diag)";
+    const WHAT: &str = "ask for a connection (sock_diag)";
     // An IPv4 connection of a dual-stack socket is found under its IPv4 addresses.
     let Ok(connection) = ConnectionTuple::new(connection.client, connection.server) else {
         return Ok(Answer::Nothing);

@@ -13,7 +13,7 @@ use crate::SystemError;
 /// When the kernel cannot say.
 pub fn network_of(socket: impl AsFd) -> Result<u64, SystemError> {
     let cookie = usher_system_ffi::network_cookie(socket.as_fd());
-    cookie.map_err(SystemError::call("asking for the network namespace"))
+    cookie.map_err(SystemError::call("ask for the network namespace"))
 }
 
 /// The cookie of the caller's network namespace.
@@ -22,7 +22,7 @@ pub fn network_of(socket: impl AsFd) -> Result<u64, SystemError> {
 /// When the kernel cannot say.
 pub fn own_network() -> Result<u64, SystemError> {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).map_err(
-        SystemError::call("making a socket to ask for the network namespace"),
+        SystemError::call("make a socket to ask for the network namespace"),
     )?;
     network_of(&socket)
 }
@@ -36,5 +36,5 @@ pub fn in_new_network<T: Send>(task: impl FnOnce() -> T + Send) -> Result<T, Sys
     let outcome = std::thread::scope(|scope| scope.spawn(run).join());
     outcome
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        .map_err(SystemError::call("making a network namespace"))
+        .map_err(SystemError::call("make a network namespace"))
 }

@@ -25,7 +25,7 @@ pub fn become_user_keeping(
     groups: &[u32],
     kept: Capabilities,
 ) -> Result<(), SystemError> {
-    let failed = SystemError::call("giving up root");
+    let failed = SystemError::call("give up root");
     let change = || -> rustix::io::Result<()> {
         drop_bounding_set_except(kept)?;
         rustix::thread::set_keep_capabilities(!kept.is_empty())?;
@@ -77,7 +77,7 @@ pub fn keep_to_itself(kept: Capabilities) -> Result<(), SystemError> {
 fn keep_bounded(kept: Capabilities, bounding: Capabilities) -> Result<(), SystemError> {
     drop_bounding_set_except(bounding)
         .and_then(|()| limit_to(kept))
-        .map_err(SystemError::call("giving up capabilities"))?;
+        .map_err(SystemError::call("give up capabilities"))?;
     check_only(kept)
 }
 
@@ -110,7 +110,7 @@ fn limit_to(kept: Capabilities) -> rustix::io::Result<()> {
 
 fn check_only(kept: Capabilities) -> Result<(), SystemError> {
     let sets =
-        rustix::thread::capabilities(None).map_err(SystemError::call("reading capabilities"))?;
+        rustix::thread::capabilities(None).map_err(SystemError::call("read capabilities"))?;
     if sets.permitted == kept && sets.effective == kept && sets.inheritable.is_empty() {
         Ok(())
     } else {
@@ -120,13 +120,13 @@ fn check_only(kept: Capabilities) -> Result<(), SystemError> {
 
 /// No program started from here gains privileges by a set-user-ID bit or file capabilities.
 pub fn no_new_privileges() -> Result<(), SystemError> {
-    rustix::thread::set_no_new_privs(true).map_err(SystemError::call("PR_SET_NO_NEW_PRIVS"))
+    rustix::thread::set_no_new_privs(true).map_err(SystemError::call("set PR_SET_NO_NEW_PRIVS"))
 }
 
 /// No core dumps, and no ptrace by processes of the same user: there are keys in memory.
 pub fn no_core_dumps() -> Result<(), SystemError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(SystemError::call("PR_SET_DUMPABLE"))
+        .map_err(SystemError::call("clear PR_SET_DUMPABLE"))
 }
 
 /// As many descriptors as this process may have.
@@ -139,5 +139,5 @@ pub fn raise_descriptor_limit() -> Result<(), SystemError> {
             maximum,
         },
     )
-    .map_err(SystemError::call("RLIMIT_NOFILE"))
+    .map_err(SystemError::call("raise RLIMIT_NOFILE"))
 }

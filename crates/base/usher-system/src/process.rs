@@ -28,7 +28,7 @@ pub fn end_when_asked() -> Result<(), SystemError> {
     static ALWAYS: AtomicBool = AtomicBool::new(true);
     signal_hook::flag::register_conditional_shutdown(SIGTERM, 0, &ALWAYS)
         .map(drop)
-        .map_err(SystemError::call("taking SIGTERM"))
+        .map_err(SystemError::call("handle SIGTERM"))
 }
 
 #[cfg(test)]

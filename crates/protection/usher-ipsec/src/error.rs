@@ -43,8 +43,8 @@ pub enum IpsecError {
     },
     /// Two blocks claim one executable.
     #[error(
-        "{one} and {other}, of two `application` blocks, are the same executable, links followed; \
-         name it in one block only, or give each block a file of its own"
+        "{one} and {other}, in two `application` blocks, lead to the same executable; name it in one \
+         block only, or give each block a file of its own"
     )]
     TwoBlocks {
         /// A program, as the policy names it.
@@ -55,9 +55,9 @@ pub enum IpsecError {
     /// A block claims the executable of Usher's daemons. They hold copies of other programs' sockets,
     /// and the sockets of services that they have made serve other programs.
     #[error(
-        "{0} is the executable of Usher's daemons, links followed, and no `application` block governs \
-         them; write `protection encryption;` into the `service` blocks of this host and the `client` \
-         blocks of the others, and take the program out of this block"
+        "{0} leads to the executable of Usher's daemons, which no `application` block governs; take \
+         the program out of this block, and write `protection encryption;` into the `service` \
+         blocks of this host and the `client` blocks of the others"
     )]
     OfDaemons(ProgramName),
     /// A list of items is longer than the SPD has priorities for.
@@ -69,23 +69,23 @@ pub enum IpsecError {
         room: usize,
     },
     /// The kernel refused a change or a list of the SPD.
-    #[error("{what}: {error}{}", remedy(is_of_memory(error)))]
+    #[error("cannot {what}: {error}{}", remedy(is_of_memory(error)))]
     Netlink {
-        /// The attempted change or question.
+        /// The attempted change or question, as it stands behind "cannot": "list the SPD".
         what: &'static str,
         /// The kernel's error.
         error: io::Error,
     },
     /// The kernel answered with something else than it was asked for.
-    #[error("{what}: the kernel's answer cannot be read: {reason}")]
+    #[error("cannot {what}: the kernel's answer is malformed: {reason}")]
     Answer {
-        /// The attempted change or question.
+        /// The attempted change or question, as it stands behind "cannot": "list the SPD".
         what: &'static str,
         /// The reason.
         reason: DecodeError,
     },
     /// A sysctl cannot be read or written.
-    #[error("{path}: {error}", path = .path.display())]
+    #[error("cannot read or set the sysctl {path}: {error}", path = .path.display())]
     Sysctl {
         /// Its path.
         path: PathBuf,
@@ -146,7 +146,7 @@ mod tests {
     fn an_error_of_memory_names_its_remedy() {
         let error = |number: i32| {
             let error = io::Error::from_raw_os_error(number);
-            IpsecError::netlink("changing the SPD")(error).to_string()
+            IpsecError::netlink("change the SPD")(error).to_string()
         };
         for number in [rustix::io::Errno::NOMEM, rustix::io::Errno::NOBUFS] {
             assert!(error(number.raw_os_error()).contains("MemoryMax="));

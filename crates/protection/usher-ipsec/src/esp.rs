@@ -31,7 +31,7 @@ pub fn probe_esp() -> Result<(), Lack> {
         (ipv6, AF_INET6, "esp6", "CONFIG_INET6_ESP"),
     ] {
         let sa = XfrmMessage::AddSa(sa(address, family));
-        channel.request("making an SA of ESP", sa).map_err(|error| {
+        channel.request("make an SA of ESP", sa).map_err(|error| {
             Lack::new(format!(
                 "{error}; this kernel needs {option} (`modprobe {module}`) and AES-GCM (CONFIG_CRYPTO_GCM)"
             ))

@@ -208,7 +208,8 @@ impl Monitor {
         // The kernel waits for the programs that run whenever a table gets another table's place. It is
         // in force all the same.
         if let Err(error) = ended.and_then(|()| self.policies.set(&place, &descriptor)) {
-            tracing::warn!(%error, "calls that go on may be decided by the former policy");
+            tracing::warn!(%error, "cannot wait for calls that go on: the former policy may decide \
+                them");
         }
         Ok(prepared)
     }
@@ -225,11 +226,12 @@ impl Monitor {
             match begun.and_then(|mut visit| visit.go_on(PREPARING, count)) {
                 Ok(true) => {}
                 Ok(false) => tracing::warn!(
-                    "processes hold very many descriptors: older connections may fail until they are \
-                     found"
+                    "cannot find all older connections in time, because processes hold very many \
+                     descriptors: they may fail until they are found"
                 ),
                 Err(error) => {
-                    tracing::warn!(%error, "older connections may fail until they are found");
+                    tracing::warn!(%error, "cannot find older connections: they may fail until \
+                        they are found");
                 }
             }
         }
@@ -301,7 +303,7 @@ impl Monitor {
         remote_port: u16,
     ) -> Result<u8, IpsecError> {
         let packet = packet(peer, local_port, remote_port);
-        let operation = "asking how a packet is treated";
+        let operation = "ask how a packet is treated";
         let class = run_on_packet(self.decide.as_fd(), operation, &packet, application)?;
         Ok(u8::try_from(class).unwrap_or(0))
     }

@@ -52,7 +52,7 @@ impl Channel {
         };
         let opened = open();
         let (socket, port) =
-            opened.map_err(IpsecError::netlink("opening the kernel's IPsec interface"))?;
+            opened.map_err(IpsecError::netlink("open the kernel's IPsec interface"))?;
         Ok(Self {
             socket,
             port,
@@ -81,7 +81,7 @@ impl Channel {
 
     /// How the kernel searches the SPD.
     pub fn spd_info(&mut self) -> Result<NewSpdInfoMessage, IpsecError> {
-        let what = "asking how the SPD is searched";
+        let what = "ask how the SPD is searched";
         let get = XfrmMessage::GetSpdInfo(GetSpdInfoMessage::default());
         self.send(what, get, NLM_F_REQUEST)?;
         let mut info = None;
@@ -100,7 +100,7 @@ impl Channel {
 
     /// All entries of the SPD.
     pub fn policies(&mut self) -> Result<Vec<XfrmMessage>, IpsecError> {
-        let what = "listing the SPD";
+        let what = "list the SPD";
         let get = XfrmMessage::GetPolicy(DelGetMessage::default());
         self.send(what, get, NLM_F_REQUEST | NLM_F_DUMP)?;
         let mut all = Vec::new();
@@ -121,7 +121,7 @@ impl Channel {
     /// Hands on the fixed part and the kinds of attributes of each SA. The kernel sends the keys
     /// along; they are wiped, and nothing copies them.
     pub fn sas(&mut self, mut take: impl FnMut(&UserSaInfo, &[u16])) -> Result<(), IpsecError> {
-        let what = "listing the SAs";
+        let what = "list the SAs";
         let unreadable = |reason| IpsecError::Answer { what, reason };
         let get = XfrmMessage::GetDumpSa(GetDumpMessage::default());
         self.send(what, get, NLM_F_REQUEST | NLM_F_DUMP)?;
@@ -163,7 +163,7 @@ impl Channel {
     /// The present lifetime of one SA, its sender and its reqid, without its keys (XFRM_MSG_GETAE). None:
     /// there is no such SA.
     pub fn lifetime(&mut self, id: UserSaId) -> Result<Option<SaLifetime>, IpsecError> {
-        let what = "asking for the lifetime of an SA";
+        let what = "ask for the lifetime of an SA";
         let asked = AsyncEventId {
             sa_id: id,
             ..AsyncEventId::default()
@@ -196,7 +196,7 @@ impl Channel {
 
     /// Sets it (XFRM_MSG_NEWAE). Returns false if there is no such SA.
     pub fn set_lifetime(&mut self, id: UserSaId, lifetime: Lifetime) -> Result<bool, IpsecError> {
-        let what = "setting the lifetime of an SA";
+        let what = "set the lifetime of an SA";
         let set = XfrmMessage::NewAsyncEvent(NewAsyncEventMessage {
             id: AsyncEventId {
                 sa_id: id,
@@ -383,7 +383,7 @@ impl Watcher {
         };
         open()
             .map(Self)
-            .map_err(IpsecError::netlink("listening to the kernel's IPsec"))
+            .map_err(IpsecError::netlink("listen to the kernel's IPsec"))
     }
 
     /// The events that have come; does not wait.
@@ -423,9 +423,7 @@ impl Watcher {
                 // ENOBUFS: the socket's buffer was full.
                 Err(error) if error.raw_os_error() == Some(NO_BUFFER) => events.push(Event::Lost),
                 Err(error) => {
-                    return Err(IpsecError::netlink("listening to the kernel's IPsec")(
-                        error,
-                    ));
+                    return Err(IpsecError::netlink("listen to the kernel's IPsec")(error));
                 }
             }
         }

@@ -184,7 +184,7 @@ impl Spd {
             },
             nlas: vec![mark(selected)],
         });
-        let removed = self.channel.request("removing an entry of the SPD", delete);
+        let removed = self.channel.request("remove an entry of the SPD", delete);
         match removed {
             Err(IpsecError::Netlink { error, .. }) if error.raw_os_error() == Some(GONE) => Ok(()),
             removed => removed,
@@ -195,6 +195,6 @@ impl Spd {
     /// route and SA again.
     pub(crate) fn put(&mut self, selected: &Selected, entry: &Entry) -> Result<(), IpsecError> {
         let update = XfrmMessage::UpdatePolicy(modification(selected, entry));
-        self.channel.request("changing the SPD", update)
+        self.channel.request("change the SPD", update)
     }
 }

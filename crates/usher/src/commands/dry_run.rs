@@ -108,8 +108,11 @@ fn changes(present: Applied, candidate: Applied, checked: Checked) -> Result<Dif
 
 fn of_this_host(which: &str, applied: Applied, checked: Checked) -> Result<Network, Failure> {
     let loaded = Loaded::of_this_host(applied, checked);
-    let loaded = loaded
-        .map_err(|error| Failure::Refused(format!("the configuration that is {which}: {error}")))?;
+    let loaded = loaded.map_err(|error| {
+        Failure::Refused(format!(
+            "cannot read the configuration that is {which}: {error}"
+        ))
+    })?;
     Ok(loaded.network)
 }
 

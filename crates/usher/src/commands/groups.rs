@@ -26,7 +26,11 @@ pub fn accounts(
     name: &GroupName,
     former: Option<&BTreeSet<String>>,
 ) -> Result<BTreeSet<String>, Failure> {
-    let fails = |error: &dyn Display| Failure::Refused(format!("the name service: {error}"));
+    let fails = |error: &dyn Display| {
+        Failure::Refused(format!(
+            "the name service cannot look up the group: {error}"
+        ))
+    };
     let group = Group::from_name(name.as_ref()).map_err(|error| fails(&error))?;
     let group = group.ok_or_else(|| Failure::refused("there is no such group"))?;
     let mut accounts = with_primary_group(group.gid.as_raw()).map_err(|error| fails(&error))?;

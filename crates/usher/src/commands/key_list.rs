@@ -143,7 +143,7 @@ pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec
 pub fn parse_file(user: &UserName, text: &str) -> Result<Vec<UserKey>, Failure> {
     if text.trim_start().starts_with("-----BEGIN ") && text.contains("PRIVATE KEY-----") {
         return Err(Failure::refused(
-            "a private key, which should stay where it is; give the public key of it, in the file \
+            "this is a private key, which should stay where it is; give the public key of it, in the file \
              with .pub at its end",
         ));
     }
@@ -288,7 +288,7 @@ mod tests {
         let text = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA\n";
         let told = parse_file(&alice, text).unwrap_err();
         let told = told.to_string();
-        assert!(told.starts_with("a private key, which"), "{told}");
+        assert!(told.starts_with("this is a private key, which"), "{told}");
         assert!(parse_file(&alice, KEYS[0]).is_ok());
     }
 

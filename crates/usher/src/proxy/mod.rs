@@ -68,7 +68,7 @@ pub fn run() -> Result<(), Failure> {
         .max_blocking_threads(serve::OPENING + 64)
         .enable_all()
         .build()
-        .at("runtime")?;
+        .attempt("cannot start the runtime")?;
     let following = Following::new();
     runtime.block_on(async {
         let proxy = Arc::new(Proxy {
@@ -77,14 +77,14 @@ pub fn run() -> Result<(), Failure> {
             listeners: Mutex::default(),
             server: Arc::new(Server::new()),
         });
-        proxy.listen(&configuration).at("listening")?;
+        proxy.listen(&configuration).attempt("cannot listen")?;
         following.begin(Arc::clone(&proxy) as Arc<dyn Follower>);
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
             tracing::warn!(%error, "cannot tell the service manager that the proxy is ready");
         }
         tracing::info!("proxy ready");
         tokio::select! {
-            result = control.serve(proxy) => result.at("control socket"),
+            result = control.serve(proxy) => result.attempt("cannot answer control requests"),
             () = following.keep() => Ok(()),
             () = watchdog() => Ok(()),
         }

@@ -86,7 +86,7 @@ impl Courier {
                 Ok(packet) if packet.bytes.is_empty() => return,
                 Ok(packet) => RelayRequest::decode(&packet.bytes),
                 Err(error) => {
-                    tracing::warn!(%error, "receiving from the signer");
+                    tracing::warn!(%error, "cannot receive from the signer");
                     return;
                 }
             };
@@ -106,7 +106,7 @@ impl Courier {
                     }
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the signer sent what is no request");
+                    tracing::error!(%error, "cannot understand a request of the signer");
                     return;
                 }
             }
@@ -154,6 +154,6 @@ async fn report_lost(signer: &AsyncPacketSocket, host: &HostName, refusal: Refus
         refusal,
     };
     if let Err(error) = signer.send(&reply.encode()).await {
-        tracing::warn!(%error, "telling the signer of a lost channel");
+        tracing::warn!(%error, "cannot tell the signer of a lost channel");
     }
 }

@@ -106,7 +106,7 @@ pub fn run(
         keeper.host.look_accounts_up_in_time().await;
         keeper.sessions.restore(stored)?;
         if let Err(error) = keeper.host.destinations.retain(&restricted) {
-            tracing::error!(%error, "lifting restrictions of an earlier policy");
+            tracing::error!(%error, "cannot lift restrictions of an earlier policy");
         }
         keeper.retain_protection(&configuration);
         keeper.sessions.restore_tokens();
@@ -241,7 +241,7 @@ impl Keeper {
     fn retain_protection(&self, configuration: &Configuration) {
         let policy = &configuration.checked.policy;
         if let Err(error) = self.host.protected.retain(policy) {
-            tracing::error!(%error, "lifting the demands for protection of another policy");
+            tracing::error!(%error, "cannot lift the demands for protection of another policy");
         }
     }
 
@@ -305,7 +305,7 @@ impl Follower for Keeper {
         tokio::spawn(async move {
             host.look_accounts_up_in_time().await;
             for left in Self::settle(&queues, &sessions).await {
-                tracing::warn!(left, "a session has not ended whole");
+                tracing::warn!(left, "cannot end a session completely");
             }
         });
         Ok(())

@@ -102,7 +102,9 @@ pub enum MacError {
     )]
     FormerUnknown,
     /// The network namespace of the host's interfaces is not known.
-    #[error("/proc/self/ns/net: {0}; without it the names of interfaces mean nothing")]
+    #[error(
+        "cannot open /proc/self/ns/net, without which the names of interfaces mean nothing: {0}"
+    )]
     Network(io::Error),
     /// A name in a rule is unknown.
     #[error("{place}: this host has no {noun} {name}; create it, or correct the name")]
@@ -167,7 +169,7 @@ pub enum MacError {
         specification: String,
     },
     /// It is not known whether a program has the type by which a domain is entered.
-    #[error("{path}: its type cannot be read: {error}", path = .path.display())]
+    #[error("{path}: cannot read its type: {error}", path = .path.display())]
     EntryPointUnread {
         /// The program.
         path: PathBuf,
@@ -175,7 +177,7 @@ pub enum MacError {
         error: io::Error,
     },
     /// New files of a file system are not watched.
-    #[error("{path}: labels of new files are not written: {reason}")]
+    #[error("{path}: cannot write labels of new files: {reason}")]
     NotWatched {
         /// The mount point.
         path: String,
@@ -192,7 +194,7 @@ pub enum MacError {
         path: String,
     },
     /// Labels of new files are not written.
-    #[error("labels of new files are not persistent: {0}")]
+    #[error("cannot make labels of new files persistent: {0}")]
     NotPersistent(io::Error),
     /// Programs do not learn which modules are in force.
     #[error("{path}: {0}", path = paths::SHOWN_MODULES)]

@@ -545,7 +545,7 @@ impl Force {
         let loaded = self.put(state, module);
         if let Err(error) = stored::end_trial(name) {
             // It costs one of the next trials.
-            tracing::warn!(module = name, %error, "the end of its loading is not noted");
+            tracing::warn!(module = name, %error, "cannot note that its loading has ended");
         }
         loaded
     }
@@ -560,7 +560,8 @@ impl Force {
         if loaded.is_err()
             && let Err(error) = state.end_if_empty()
         {
-            tracing::error!(%error, "the framework stays in the kernel without a module");
+            tracing::error!(%error, "cannot remove the framework: it stays in the kernel without a \
+                module");
         }
         // A refused module may have left dispatchers, too.
         state.guard();

@@ -160,7 +160,8 @@ pub(super) fn framework(
     let set = set.and_then(|()| framework.permit_families(&families(policy)));
     if let Err(error) = set.and_then(|()| framework.set_interfaces(&interfaces(policy))) {
         if let Err(error) = framework.close() {
-            tracing::error!(%error, "the framework stays in the kernel without a module");
+            tracing::error!(%error, "cannot remove the framework: it stays in the kernel without a \
+                module");
         }
         return Err(error.into());
     }

@@ -121,7 +121,7 @@ async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
         usher_daemon::messages::summarize();
         force.try_again();
         let persisting = force.require_persisting();
-        persisting.attempt("labels of new files are not written")?;
+        persisting.attempt("cannot write labels of new files")?;
         if !had_guard && guard::runs()? {
             tracing::info!("there is a guard now: ending, to start again as one of its daemons");
             return Ok(());
@@ -184,6 +184,6 @@ pub fn release() -> Result<Vec<String>, usher_mac::Error> {
     labels::hide()?;
     framework.close()?;
     stored::forget_shown()
-        .map_err(|error| usher_bpf::KernelError::system("removing the list of modules")(error))?;
+        .map_err(|error| usher_bpf::KernelError::system("remove the list of modules")(error))?;
     Ok(modules.into_iter().map(|module| module.name).collect())
 }

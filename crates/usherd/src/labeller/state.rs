@@ -259,7 +259,8 @@ impl State {
         };
         let claimed = objects.and_then(|objects| Ok(self.claims.renew(&objects)?));
         self.is_guarded = claimed.unwrap_or_else(|error| {
-            tracing::warn!(%error, "root's processes can touch the tables of modules");
+            tracing::warn!(%error, "cannot guard the tables of modules: root's processes can \
+                change them");
             false
         });
     }

@@ -116,10 +116,7 @@ impl State {
     /// Reports why older sockets cannot be found, once.
     fn note_unlisted(&mut self, error: String) {
         if self.unlisted.as_ref() != Some(&error) {
-            tracing::error!(
-                error,
-                "sockets that are older than the policy cannot be found"
-            );
+            tracing::error!(error, "cannot find sockets that are older than the policy");
         }
         self.unlisted = Some(error);
     }

@@ -217,7 +217,8 @@ impl Force {
                         state.negotiated.note_present(&receivers, &hosts, &optional);
                     }
                     Err(error) => {
-                        tracing::error!(%error, "peers that have SAs are held once they have new ones");
+                        tracing::error!(%error, "cannot list SAs: peers that have some are held \
+                            once they have new ones");
                     }
                 }
                 let held = state.negotiated.held(&hosts, &optional);

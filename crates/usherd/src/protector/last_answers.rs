@@ -103,7 +103,7 @@ impl LastAnswers {
             Err(error) => {
                 tracing::error!(
                     %error,
-                    "{} is unusable: names have no last answers, until they are looked up again",
+                    "cannot use {}: names have no last answers until they are looked up again",
                     path.display()
                 );
                 BTreeMap::new()

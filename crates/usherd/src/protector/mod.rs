@@ -217,8 +217,14 @@ async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
     loop {
         now.tick().await;
         usher_daemon::messages::summarize();
-        report("the programs cannot be followed", force.follow_programs());
-        report("plaintext of services may pass", force.mend_services());
+        report(
+            "cannot follow the files of programs",
+            force.follow_programs(),
+        );
+        report(
+            "cannot put the programs back that keep plaintext of services back: it may pass",
+            force.mend_services(),
+        );
         force.follow_addresses();
         report("the sysctls cannot be read", force.look_at_sysctls());
         report("the counters cannot be read", force.tell_refusals());

@@ -109,7 +109,8 @@ impl State {
             .map_or(Ok(Objects::default()), Ipsec::objects);
         let claimed = objects.and_then(|objects| Ok(self.claims.renew(&objects)?));
         self.is_guarded = claimed.unwrap_or_else(|error| {
-            tracing::warn!(%error, "root's processes can touch the tables of protection");
+            tracing::warn!(%error, "cannot guard the tables of protection: root's processes can \
+                change them");
             false
         });
     }

@@ -114,7 +114,7 @@ async fn serve(writer: Arc<Writer>, listener: OwnedFd, keeper: u32) -> io::Resul
                 Ok(())
             };
             let end = exchange(&connection, queue, MAX_RECORDER_PACKET, keep).await;
-            tracing::warn!(reason = how(&end), "keeper gone");
+            tracing::warn!(reason = how(&end), "the keeper has gone");
         });
     }
 }

@@ -149,7 +149,7 @@ fn check(claimed: &Authentication) -> Result<SignedRecord, Refusal> {
     let signed = Opening::new(says, unix_time())?;
     if signed != claimed.opening {
         tracing::error!(user = %claimed.opening.statement.user, signed_by = %signed.statement.user,
-            "the verifier does not say what was signed: nothing is recorded");
+            "cannot record a session: the verifier does not say what was signed");
         return Err(Refusal::Malformed);
     }
     Ok(record)
@@ -178,7 +178,7 @@ async fn write(
                 Ok(())
             }
             Err(error) => {
-                tracing::error!(%error, records = count, "records could not be kept");
+                tracing::error!(%error, records = count, "cannot append records to the log");
                 counts.refused.fetch_add(count, Ordering::Relaxed);
                 Err(Refusal::RecorderUnavailable)
             }

@@ -41,7 +41,7 @@ pub fn run() -> Result<(), StartError> {
         start::ready();
         tracing::info!("resolver ready");
         tokio::select! {
-            result = serve(listener, protector.uid) => result.attempt("names cannot be looked up"),
+            result = serve(listener, protector.uid) => result.attempt("cannot look up names"),
             result = control => result.attempt("the control socket failed"),
             () = watchdog() => Ok(()),
         }
@@ -60,7 +60,7 @@ async fn serve(listener: OwnedFd, protector: u32) -> io::Result<()> {
         tracing::info!("protector connected");
         look_ups.follow(Vec::new());
         let end = answer(&connection, &mut look_ups).await;
-        tracing::warn!(reason = crate::link::how(&end), "protector gone");
+        tracing::warn!(reason = crate::link::how(&end), "the protector has gone");
         if look_ups.hung().is_some() {
             return end;
         }

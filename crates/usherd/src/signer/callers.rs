@@ -270,7 +270,7 @@ fn owner_at_the_proxy(
         tracing::warn!(
             uid = peer.uid,
             pid = peer.pid,
-            "asks on behalf of others and is not the proxy"
+            "refused a request on behalf of others: its process is not the proxy"
         );
         return Err(Refusal::ClientPolicy);
     }

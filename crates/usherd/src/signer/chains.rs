@@ -48,7 +48,7 @@ impl Chains {
                     // The log has the error; the next request tries again.
                     Ok(Err(_)) => break,
                     Err(error) => {
-                        tracing::error!(%error, "making chains");
+                        tracing::error!(%error, "cannot make token chains");
                         break;
                     }
                 }

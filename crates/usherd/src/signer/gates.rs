@@ -99,7 +99,7 @@ impl Gated {
             .map_err(|error| match error {
                 TicketError::Full => Refusal::Overloaded,
                 error => {
-                    tracing::error!(%error, connection = %self.connection, "a gate is not entered");
+                    tracing::error!(%error, connection = %self.connection, "cannot enter a gate");
                     Refusal::SignerUnavailable
                 }
             })
@@ -111,7 +111,7 @@ pub fn stands(signer: &Signer, connection: &ConnectionTuple) -> bool {
     let stands = signer.tickets.gates().map(|gates| gates.stands(connection));
     stands.is_some_and(|stands| {
         stands.unwrap_or_else(|error| {
-            tracing::error!(%error, "looking for a gate");
+            tracing::error!(%error, "cannot look for a gate");
             true
         })
     })
@@ -134,8 +134,8 @@ async fn until_removed<E: Display>(
     let mut told = false;
     while let Err(error) = remove() {
         if !told {
-            tracing::error!(%error, %connection, "a gate is not taken away: connections with these \
-                ends are kept back until it is, which is tried again and again");
+            tracing::error!(%error, %connection, "cannot remove a gate: connections with these \
+                endpoints are held until it is gone; the signer tries again");
         }
         told = true;
         tokio::time::sleep(pause).await;
@@ -184,7 +184,7 @@ pub async fn clear_up(signer: Arc<Signer>) {
     });
     for host in hosts.collect::<Vec<_>>() {
         if let Err(error) = host.await {
-            tracing::error!(%error, "clearing up gates");
+            tracing::error!(%error, "cannot remove gates that are over");
         }
     }
 }

@@ -167,7 +167,8 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         proxy_uid.unwrap_or(0),
     ));
     if let Err(error) = usher_bpf::guard::claim(&ports.objects()) {
-        tracing::warn!(%error, "root's processes can touch the reservation of the proxy's ports");
+        tracing::warn!(%error, "cannot guard the reservation of the proxy's ports: root's \
+            processes can change it");
     }
     start.give_up_root()?;
     start.confine()?;

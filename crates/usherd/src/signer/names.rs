@@ -67,7 +67,7 @@ async fn look_up(uid: u32) -> Result<UserName, Refusal> {
             Err(Refusal::SignerUnavailable)
         }
         Err(error) => {
-            tracing::error!(uid, %error, "looking up an account");
+            tracing::error!(uid, %error, "cannot look up an account");
             Err(Refusal::SignerUnavailable)
         }
     }

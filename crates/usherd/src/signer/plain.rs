@@ -217,7 +217,8 @@ async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) 
         return;
     }
     if let Err(refusal) = gated.stand(&signer, None) {
-        return tracing::warn!(%refusal, %connection, "a held connection is asked for again");
+        return tracing::warn!(%refusal, %connection, "cannot enter the gate of a held connection: \
+            its next SYN is held again");
     }
     signer.plain.gates.fetch_add(1, Ordering::Relaxed);
     take_out_of_use(&signer, &report).await;
@@ -313,7 +314,7 @@ fn release(
 ) {
     let connection = gated.connection;
     if let Err(refusal) = gated.released().stand(signer, session) {
-        return tracing::error!(%refusal, %connection, "a connection is not released");
+        return tracing::error!(%refusal, %connection, "cannot release a held connection");
     }
     // If this is impossible or gets lost, the kernel sends its own copy within a second.
     if let (Ok(sender), Some(syn)) = (holding.sender(), syn)

@@ -65,11 +65,12 @@ pub enum ProgramsError {
     #[error("the list of `programs` for {0} is not in force: apply the policy again")]
     NotInForce(SocketAddr),
     /// The kernel refused a list.
-    #[error("listing programs: {0}")]
+    #[error("cannot list programs: {0}")]
     Listing(TicketError),
     /// The kernel refused a destination.
     #[error(
-        "addresses of services with `programs`, of which there can be {most}: {0}",
+        "cannot list the addresses of services with `programs`, of which there can be at most \
+         {most}: {0}",
         most = Limits::default().destinations
     )]
     Destinations(TicketError),
@@ -106,7 +107,7 @@ impl ListedPrograms {
                     authenticates to services with a list of `programs`");
             }
             for (path, error) in after.enter(listing, files) {
-                tracing::warn!(path, error, "a program of the policy is not there");
+                tracing::warn!(path, error, "cannot find a program of the policy");
             }
         }
         after.destinations = after.destinations_of(policy)?;
@@ -114,7 +115,7 @@ impl ListedPrograms {
         if outcome.is_err() {
             // The former list had room before and still does.
             if let Err(error) = before.put(tickets) {
-                tracing::error!(%error, "the former `programs` are not in force again");
+                tracing::error!(%error, "cannot put the former `programs` in force again");
             }
             if let Some(listing) = tickets.listing() {
                 let mut before = before;
@@ -190,7 +191,7 @@ impl ListedPrograms {
         let former = state.clone();
         for (path, error) in state.enter(listing, files) {
             if former.programs.contains_key(&path) {
-                tracing::warn!(path, error, "a program of the policy is not there any more");
+                tracing::warn!(path, error, "cannot find a program of the policy any more");
             }
         }
         let wanted = state.wanted();
@@ -198,7 +199,7 @@ impl ListedPrograms {
             return;
         }
         if let Err(error) = listing.add(&wanted) {
-            tracing::error!(%error, "listing programs");
+            tracing::error!(%error, "cannot list programs");
         }
         state.retain(listing, former);
     }
@@ -303,7 +304,8 @@ impl State {
         match listing.retain(&self.wanted()) {
             Ok(()) => self.kept.clear(),
             Err(error) => {
-                tracing::error!(%error, "programs that are not listed any longer count as listed");
+                tracing::error!(%error, "cannot take programs off the list: they still count as \
+                    listed");
                 self.kept.extend(former.programs.into_values());
             }
         }

@@ -137,7 +137,8 @@ impl Relay {
                 Ok(ServerFrame::Answer { request, verdict }) => self.link.settle(request, verdict),
                 Ok(ServerFrame::Notice(notice)) => heard(&channel, notice),
                 Ok(ServerFrame::Pong { .. }) => {}
-                Err(error) => tracing::warn!(host = %channel, %error, "a host sent no valid frame"),
+                Err(error) => tracing::warn!(host = %channel, %error, "cannot understand a frame \
+                    of a host"),
             },
             RelayReply::ChannelLost { channel, refusal } => self.link.refuse(&channel, refusal),
         }
@@ -167,7 +168,7 @@ pub async fn serve(
         present = Some(tokio::spawn(async move {
             let hear = |packet: &[u8]| relay.hear(packet, &*heard);
             let end = relay.link.serve(&connection, MAX_RELAY_PACKET, hear).await;
-            tracing::warn!(reason = link::how(&end), "courier gone");
+            tracing::warn!(reason = link::how(&end), "the courier has gone");
         }));
     }
 }

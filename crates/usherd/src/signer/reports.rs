@@ -24,7 +24,7 @@ pub async fn each<T>(
             let Batch { entries, more } = match take() {
                 Ok(batch) => batch,
                 Err(error) => {
-                    tracing::error!(%error, "reading reports of {what}");
+                    tracing::error!(%error, "cannot read reports of {what}");
                     break;
                 }
             };

@@ -119,9 +119,11 @@ impl Tickets {
         let kernel = ticket::Tickets::open(cgroup, Some(pins), &limits);
         match &kernel {
             Ok(kernel) => warn_of_lacks(kernel),
-            Err(error) => tracing::warn!(%error, "no tokens: every connection is announced to its \
-                server, and when usherd signer dies, a local user may for moments be taken for the \
-                announcer"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot use tokens: every connection is announced \
+                to its server, and when usherd signer dies, a local user may for moments be taken \
+                for the announcer")
+            }
         }
         Self {
             kernel: kernel.ok(),
@@ -217,7 +219,7 @@ impl Tickets {
         issued.fill(kernel, 0);
         if let Err(error) = kernel.put(&key, &ticket) {
             issued.empty(kernel);
-            tracing::warn!(%error, "a ticket is not issued: connections are announced");
+            tracing::warn!(%error, "cannot issue a ticket: connections are announced");
             return None;
         }
         state.asking.granted(&key, now);
@@ -245,7 +247,7 @@ impl Tickets {
     fn is_proven(&self, key: &TicketKey, present: &Issued) -> bool {
         let passed = |kernel: &ticket::Tickets| {
             kernel.has_passed(key).unwrap_or_else(|error| {
-                tracing::error!(%error, "reading a ticket");
+                tracing::error!(%error, "cannot read a ticket");
                 false
             })
         };
@@ -282,7 +284,7 @@ impl Tickets {
             return;
         };
         if let Err(error) = kernel.remove(key) {
-            tracing::error!(%error, "taking a ticket back");
+            tracing::error!(%error, "cannot take a ticket back");
         }
         issued.empty(kernel);
     }
@@ -326,15 +328,15 @@ impl Tickets {
 /// Logs what the programs do without.
 fn warn_of_lacks(kernel: &ticket::Tickets) {
     if let Err(error) = kernel.holding().gates().lasting() {
-        tracing::warn!(%error, "when usherd signer dies, a local user may for moments be taken for \
-            the announcer of a connection: gates cannot be pinned");
+        tracing::warn!(%error, "cannot pin gates: when usherd signer dies, a local user may for \
+            moments be taken for the announcer of a connection");
     }
     if let Err(error) = kernel.holding().sender() {
-        tracing::warn!(%error, "held connections begin a second late: usherd signer needs CAP_NET_RAW \
-            when it starts");
+        tracing::warn!(%error, "cannot send held SYNs: held connections begin a second late; start \
+            usherd signer with CAP_NET_RAW");
     }
     if let Err(error) = usher_bpf::guard::claim(kernel.objects()) {
-        tracing::warn!(%error, "root's processes can touch tickets and gates");
+        tracing::warn!(%error, "cannot guard tickets and gates: root's processes can change them");
     }
 }
 
@@ -364,7 +366,7 @@ impl Issued {
         while self.filled < wanted {
             let elements = self.chain.block(self.filled);
             if let Err(error) = kernel.fill(self.number, self.filled, &elements) {
-                return tracing::error!(%error, "filling a ticket");
+                return tracing::error!(%error, "cannot fill a ticket");
             }
             self.filled += 1;
         }
@@ -382,7 +384,7 @@ impl Issued {
     fn take_away(&self, kernel: &ticket::Tickets, block: u32) {
         // Spent blocks no longer exist.
         if let Err(error) = kernel.drop_block(self.number, block) {
-            tracing::error!(%error, "taking a ticket's elements back");
+            tracing::error!(%error, "cannot take a ticket's elements back");
         }
     }
 }

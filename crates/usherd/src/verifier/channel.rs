@@ -137,7 +137,7 @@ async fn handshake(
     };
     let (_, session) = stream.get_ref();
     let Some(key) = tls::peer_key(session.peer_certificates()) else {
-        return tracing::warn!(%address, "a control connection without a host key");
+        return tracing::warn!(%address, "refused a control connection without a host key");
     };
     if session.alpn_protocol() != Some(tls::ALPN) {
         return tracing::info!(%address, reason = Refusal::UnknownVersion.name(),

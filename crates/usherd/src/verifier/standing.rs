@@ -81,7 +81,8 @@ impl Drop for Standing {
             // No client waits for this verdict.
             if let Err(refusal) = asked {
                 tracing::warn!(host = %self.host, %connection, reason = refusal.name(),
-                    "an announcement of an ended channel stands until its time is over");
+                    "cannot withdraw an announcement of an ended channel: it stands until its time \
+                     is over");
             }
         }
     }

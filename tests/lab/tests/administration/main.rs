@@ -249,7 +249,7 @@ fn doctor_tells_each_role_of_a_host_what_it_lacks() -> Outcome {
     // In words.
     let log = mail.signer.log()?;
     assert!(
-        log.contains("courier gone reason=\"it closed the connection\""),
+        log.contains("the courier has gone reason=\"it closed the connection\""),
         "{log}"
     );
     assert!(!log.contains("error=None"), "{log}");

@@ -244,7 +244,7 @@ fn workers(host: &Host) -> Outcome {
         let who = host.run(["usher", "--json", "who"])?.stdout;
         Ok(who.contains("mac.login").then_some(who))
     })?;
-    assert!(who.contains("taking the label that mac.login has"), "{who}");
+    assert!(who.contains("take the label that mac.login has"), "{who}");
     assert_eq!(told(host, "carol", "label")?, "-\n");
     host.write(FILE, LABELS)?;
     assert_eq!(label_of_daemon(host, "usherd")?, "-");

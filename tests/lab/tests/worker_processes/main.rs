@@ -254,7 +254,7 @@ fn a_missing_program_is_told_and_disturbs_nobody() -> Outcome {
         "a connection that nobody serves stays open"
     );
     // The child ends before the keeper has read why.
-    let reason = "executing the program in the new process: No such file";
+    let reason = "cannot execute the program in the new process: No such file";
     assert!(
         mail.keeper.wait_log(reason, PATIENCE)?,
         "{}",

@@ -214,7 +214,7 @@ fn a_program_that_cannot_start_resets_its_clients_and_is_shown() -> Outcome {
     for (service, reason) in [
         (
             "later",
-            "executing the program in the new process: No such file",
+            "cannot execute the program in the new process: No such file",
         ),
         (
             "quits",
@@ -268,7 +268,7 @@ fn a_user_without_room_for_a_process_is_refused_until_there_is() -> Outcome {
     assert!(second.wait(PATIENCE)?.is_some(), "the second waits");
     let shown = trouble(&mail, "crowded")?.ok_or("nothing is shown")?;
     let said = shown["reason"].as_str().unwrap_or_default();
-    assert!(said.contains("making a process: "), "{shown}");
+    assert!(said.contains("cannot make a process: "), "{shown}");
     reveal(&mail, "bob", "crowded")?;
     drop(first);
     eventual("there is room again", || {

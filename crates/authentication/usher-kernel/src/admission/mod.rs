@@ -135,7 +135,7 @@ impl Admission {
             remove: object.program("remove")?,
             check_token: object.program("check_token")?,
             arriving: arriving(&pins, &sizes),
-            untracked: object.ring("untracked", "reading untracked connections", read)?,
+            untracked: object.ring("untracked", "read untracked connections", read)?,
             last_number: AtomicU64::new(0),
             pins,
         })
@@ -258,7 +258,7 @@ impl Admission {
             reason,
             session: session.map_or([0; 16], |session| *session.as_bytes()),
         };
-        match run(self.remove.as_fd(), "changing an admission", &mut removal)? {
+        match run(self.remove.as_fd(), "change an admission", &mut removal)? {
             0 => Ok(Removed::Not),
             1 => Ok(Removed::Gone),
             2 => Ok(Removed::Changed),

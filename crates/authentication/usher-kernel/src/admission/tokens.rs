@@ -72,7 +72,7 @@ pub enum TokenError {
     #[error("the session has a slot for tokens already")]
     Exists,
     /// No chain has this length.
-    #[error("a token chain of {0} elements")]
+    #[error("cannot accept a token chain of {0} elements")]
     Length(u32),
     /// Another error.
     #[error(transparent)]

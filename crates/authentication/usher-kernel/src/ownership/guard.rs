@@ -53,7 +53,7 @@ impl Tables {
 
         // Read before anything is refused.
         let above = directory.join("..");
-        let parent = fs::metadata(&above).map_err(KernelError::file("looking at", &above))?;
+        let parent = fs::metadata(&above).map_err(KernelError::file("look at", &above))?;
         let settings = settings(numbered(objects.folders[0].1), parent.ino() as u32)?;
         if !ask(PRESENTATION_LINK)? {
             self.mark_self()?;
@@ -76,7 +76,7 @@ impl Tables {
             return Err(OwnershipError::SeveralThreads);
         }
         let own = pidfd_open(getpid(), PidfdFlags::empty())
-            .map_err(KernelError::system("opening a process descriptor"))?;
+            .map_err(KernelError::system("open a process descriptor"))?;
         Ok(self.daemons.set(&key(own.as_fd()), &MARK)?)
     }
 }
@@ -85,7 +85,7 @@ impl Tables {
 fn threads() -> Result<usize, KernelError> {
     let tasks = Path::new("/proc/self/task");
     Ok(fs::read_dir(tasks)
-        .map_err(KernelError::file("reading", tasks))?
+        .map_err(KernelError::file("read", tasks))?
         .count())
 }
 
@@ -97,7 +97,7 @@ fn numbered(device: u64) -> u32 {
 /// `parent`: the inode of the folder above the pins. BPF file systems have 32-bit inode numbers.
 fn settings(device: u32, parent: u32) -> Result<GuardSettings, OwnershipError> {
     let exe = Path::new("/proc/self/exe");
-    let program = fs::read_link(exe).map_err(KernelError::file("reading", exe))?;
+    let program = fs::read_link(exe).map_err(KernelError::file("read", exe))?;
     // The kernel appends this if the file was replaced after the start; the path is the same.
     let bytes = program.as_os_str().as_bytes();
     let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
@@ -107,7 +107,7 @@ fn settings(device: u32, parent: u32) -> Result<GuardSettings, OwnershipError> {
         Some(room) if bytes.len() < PATH_SIZE as usize => room.copy_from_slice(bytes),
         _ => return Err(OwnershipError::LongPath(program)),
     }
-    let file = fs::metadata(exe).map_err(KernelError::file("looking at", exe))?;
+    let file = fs::metadata(exe).map_err(KernelError::file("look at", exe))?;
     if file.uid() != 0 || file.mode() & WRITE_BY_OTHERS != 0 {
         return Err(OwnershipError::OpenProgram(program));
     }

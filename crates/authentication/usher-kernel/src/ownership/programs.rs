@@ -89,9 +89,7 @@ fn sees_pinned_pages() -> Result<bool, KernelError> {
     // returns. The kernel pins the page that it reads.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     if read != 1 {
-        return Err(KernelError::system("pinning a page")(
-            io::Error::last_os_error(),
-        ));
+        return Err(KernelError::system("pin a page")(io::Error::last_os_error()));
     }
     ask(PINNED_LINK)
 }

@@ -75,18 +75,18 @@ pub enum OwnershipError {
     )]
     NotSupported(Lack),
     /// Root cannot be fenced, and no process may become root.
-    #[error("root is neither a service's account nor a user of one; name another account")]
+    #[error("root can be neither a service's account nor a user of one; name another account")]
     Root,
     /// There are more accounts than the table can hold.
     #[error(
-        "{0} service accounts under the fence, of 1024; let services share accounts, \
-         and reboot"
+        "cannot fence another account: {0} service accounts are fenced, of at most 1024; let \
+         services share accounts, and reboot"
     )]
     TooManyAccounts(usize),
     /// The user has more supplementary groups than a grant can hold.
     #[error(
-        "user {uid} is in {found} supplementary groups, of {MAX_GROUPS} that a service's process \
-         can take over; take the user out of some, or let the keeper start the service"
+        "user {uid} is in {found} supplementary groups, and a service's process can take over at \
+         most {MAX_GROUPS}; take the user out of some, or let the keeper start the service"
     )]
     TooManyGroups {
         /// The user.
@@ -98,7 +98,9 @@ pub enum OwnershipError {
     #[error("the process has become user {0} already; each user's process starts afresh")]
     AlreadySettled(u32),
     /// The caller has several threads, but only one could be marked.
-    #[error("the guard is put in force by a process of one thread; call it before others start")]
+    #[error(
+        "cannot put the guard in force: this process has other threads; call it before they start"
+    )]
     SeveralThreads,
     /// The path of this program is too long for the table.
     #[error("the path of the daemon's program, {0}, has more than 255 bytes; install it elsewhere")]

@@ -23,7 +23,7 @@ impl Attempt {
     /// # Errors
     /// The kernel's error for a descriptor that is not a socket.
     pub fn of_socket(socket: BorrowedFd<'_>) -> Result<Self, KernelError> {
-        let failed = KernelError::system("asking for the cookie of a socket");
+        let failed = KernelError::system("ask for the cookie of a socket");
         let cookie = socket_cookie(socket).map_err(failed)?;
         Ok(Self {
             cookie,

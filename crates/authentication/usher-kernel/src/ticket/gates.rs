@@ -152,7 +152,8 @@ impl Loaded {
             Ok(object) => object,
             // Of another version or limit, so its contents are unusable.
             Err(error) => {
-                tracing::warn!(%error, "gates of an earlier signer are given up");
+                tracing::warn!(%error, "cannot take over the gates of an earlier signer: they are \
+                    removed");
                 pins.remove()?;
                 load()?
             }

@@ -70,7 +70,7 @@ impl Holding {
             plain: Mutex::new(Mirrored::new(object.table("plain")?)),
             holds: object.table("holds")?,
             gates,
-            reports: object.ring("reports", "reading of plain connections", read)?,
+            reports: object.ring("reports", "read reports of plain connections", read)?,
             // The table is not kept here; its entries stay as they are.
             sender: SynSender::open(&object.table("senders")?, class_bits),
         })

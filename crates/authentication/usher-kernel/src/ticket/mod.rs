@@ -89,7 +89,7 @@ impl Tickets {
             tickets: object.table("tickets")?,
             blocks: object.table("blocks")?,
             counters: object.counters("counters")?,
-            wanted: object.ring("wanted", "reading wanted blocks", wanted)?,
+            wanted: object.ring("wanted", "read wanted blocks", wanted)?,
             holding: Holding::open(&object, gates, limits.class_bits)?,
             listing: Listing::open(&object, identify)?,
             relayed: Relayed::open(&object)?,

@@ -138,7 +138,7 @@ impl SynSender {
             })
             .and_then(|socket| rustix::net::sendto(socket, &syn.packet, SendFlags::empty(), &to))
             .map(drop)
-            .map_err(KernelError::system("sending a SYN"))
+            .map_err(KernelError::system("send a SYN"))
     }
 }
 
@@ -157,7 +157,7 @@ impl Sender {
             }
             Ok(socket)
         };
-        let failed = KernelError::system("opening a raw socket");
+        let failed = KernelError::system("open a raw socket");
         let ipv6 = match raw(AddressFamily::INET6) {
             Ok(socket) => Some(socket),
             Err(Errno::AFNOSUPPORT) => None,

@@ -93,7 +93,7 @@ pub enum TicketError {
     #[error("the table is full")]
     Full,
     /// No elements, or more than fit into a block.
-    #[error("a block has 1 to 64 elements")]
+    #[error("a block must have 1 to 64 elements")]
     BlockSize,
     /// Another error.
     #[error(transparent)]

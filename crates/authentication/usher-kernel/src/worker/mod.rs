@@ -114,10 +114,10 @@ pub enum SpawnError {
     #[error("a worker never runs as root")]
     Root,
     /// No child could be made.
-    #[error("making a process: {0}")]
+    #[error("cannot make a process: {0}")]
     Parent(io::Error),
     /// The child could not become the worker.
-    #[error("{0} in the new process: {1}")]
+    #[error("cannot {0} in the new process: {1}")]
     Child(Stage, io::Error),
     /// The child was killed as soon as it was made, twice.
     #[error("the new process was killed at once")]
@@ -178,22 +178,22 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All, with what they do.
+    /// All, with what they do, as it stands behind "cannot".
     const ALL: [(Self, &str); 12] = [
-        (Self::Session, "starting a session"),
-        (Self::Groups, "taking the user's groups"),
-        (Self::User, "becoming the user"),
-        (Self::Check, "checking who it is"),
-        (Self::NoNewPrivileges, "giving up new privileges"),
-        (Self::Accept, "accepting the connection"),
-        (Self::Descriptors, "placing descriptors"),
-        (Self::Execute, "executing the program"),
-        (Self::Group, "entering the cgroup"),
-        (Self::Files, "confining it to its files"),
-        (Self::Label, "taking the label of its service"),
+        (Self::Session, "start a session"),
+        (Self::Groups, "take the user's groups"),
+        (Self::User, "become the user"),
+        (Self::Check, "check that it is only the user"),
+        (Self::NoNewPrivileges, "give up gaining privileges"),
+        (Self::Accept, "accept the connection"),
+        (Self::Descriptors, "place descriptors"),
+        (Self::Execute, "execute the program"),
+        (Self::Group, "enter the cgroup"),
+        (Self::Files, "confine it to its files"),
+        (Self::Label, "take the label of its service"),
         (
             Self::UserLabel,
-            "taking the label that mac.login has for its user (`usher mac list` shows the modules)",
+            "take the label that mac.login has for its user (`usher mac list` shows the modules)",
         ),
     ];
 
@@ -206,8 +206,8 @@ impl Stage {
 
 impl std::fmt::Display for Stage {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (_, doing) = Self::ALL[*self as usize - 1];
-        formatter.write_str(doing)
+        let (_, action) = Self::ALL[*self as usize - 1];
+        formatter.write_str(action)
     }
 }
 
@@ -326,9 +326,9 @@ impl Starter {
         reaping::default_signals();
         rustix::process::umask(Mode::RWXG | Mode::RWXO);
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .map_err(KernelError::system("opening /dev/null"))?;
+            .map_err(KernelError::system("open /dev/null"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = eventfd(0, flags).map_err(KernelError::system("making an eventfd"))?;
+        let bell = eventfd(0, flags).map_err(KernelError::system("make an eventfd"))?;
         Ok(Self {
             null,
             bell,

@@ -188,7 +188,7 @@ fn exchange<Q: Request>(
         }
         answer.extend_from_slice(received);
         if answer.len() > limit {
-            return Err(broken(io::Error::other("an answer without end")));
+            return Err(broken(io::Error::other("the answer does not end")));
         }
     }
     Ok(answer)

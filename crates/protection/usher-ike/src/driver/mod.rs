@@ -446,7 +446,7 @@ impl Driver {
             .await
             .is_err()
         {
-            tracing::warn!(%peer, reqid, "nothing takes notice of SAs that have come");
+            tracing::warn!(%peer, reqid, "cannot report new SAs: the protector takes no notices");
         }
     }
 

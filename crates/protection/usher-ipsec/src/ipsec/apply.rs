@@ -119,7 +119,8 @@ impl Ipsec {
             }
             Err(error) => {
                 if let Err(error) = self.put_back() {
-                    tracing::error!(%error, "the SPD keeps entries of tables that are not in force");
+                    tracing::error!(%error, "cannot remove SPD entries of tables that are not in \
+                        force");
                 }
                 // Demands of an earlier process stay.
                 if self.now.is_own {
@@ -141,7 +142,7 @@ impl Ipsec {
         // The tables are in force even if entries that nothing selects any more cannot be removed.
         match self.spd.retain_among(&self.now.wanted, &former) {
             Ok(changes) => applied.spd_changes += changes,
-            Err(error) => tracing::error!(%error, "the SPD keeps entries of the former tables"),
+            Err(error) => tracing::error!(%error, "cannot remove SPD entries of the former tables"),
         }
         Ok(applied)
     }
@@ -172,7 +173,8 @@ impl Ipsec {
         match self.monitor.mark_connections() {
             // `adopt` says so.
             Ok(()) | Err(IpsecError::Unlisted(_)) => {}
-            Err(error) => tracing::warn!(%error, "older connections wait until they are marked"),
+            Err(error) => tracing::warn!(%error, "cannot mark older connections: they wait until \
+                they are marked"),
         }
     }
 
@@ -193,7 +195,8 @@ impl Ipsec {
             return;
         };
         if let Err(error) = services.retain(&self.now.demands, self.monitor.pins()) {
-            tracing::error!(%error, "services keep demands of tables that are not in force");
+            tracing::error!(%error, "cannot lift demands of tables that are not in force: services \
+                keep them");
         }
     }
 
@@ -201,7 +204,7 @@ impl Ipsec {
     fn forget_signatures(&self) {
         let numbers = self.now.signatures.known();
         if let Err(error) = self.monitor.keep_signatures(numbers) {
-            tracing::error!(%error, "numbers of signatures that nothing uses are kept");
+            tracing::error!(%error, "cannot free the numbers of signatures that nothing uses");
         }
     }
 }

@@ -23,7 +23,8 @@ impl Ipsec {
         // This runs for each new peer, so it looks at no entries of other peers.
         if let Err(error) = self.enter_held(class, peer) {
             if let Err(error) = self.monitor.let_go(class, peer) {
-                tracing::error!(%error, "a peer is still held, but its entry of the SPD is missing");
+                tracing::error!(%error, "cannot let go of a peer: it is still held, but its SPD \
+                    entry is missing");
             }
             return Err(error);
         }

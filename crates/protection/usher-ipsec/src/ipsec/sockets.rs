@@ -174,7 +174,7 @@ impl Ipsec {
             self.now.wanted.remove(selected);
             // Whatever stays is removed when the SPD is compared next.
             if let Err(error) = self.spd.remove(selected) {
-                tracing::error!(%error, "the SPD keeps entries of former tables");
+                tracing::error!(%error, "cannot remove SPD entries of former tables");
             }
         }
     }

@@ -152,7 +152,7 @@ pub(super) fn forget_scripts(object: &Object, pins: Option<&Pins>) -> Result<(),
 pub(super) fn daemons(identifier: &Identifier, path: &Path) -> Result<Daemons, KernelError> {
     let flags = OFlags::PATH.bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = opened.map_err(KernelError::file("opening", path))?;
+    let file = opened.map_err(KernelError::file("open", path))?;
     let (program, place) = identifier.executed(file.as_fd())?;
     Ok(Daemons {
         program,

@@ -51,6 +51,6 @@ impl Spd {
             return Ok(());
         }
         let set = XfrmMessage::NewSpdInfo(NewSpdInfoMessage { flags: 0, nlas });
-        self.channel.request("setting how the SPD is searched", set)
+        self.channel.request("set how the SPD is searched", set)
     }
 }

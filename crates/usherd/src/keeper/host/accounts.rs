@@ -60,7 +60,7 @@ impl Account {
         let name = &self.name;
         let c_name = CString::new(name.as_ref()).map_err(|_| Refusal::NoLocalAccount)?;
         let groups = getgrouplist(&c_name, user.gid).map_err(|error| {
-            tracing::error!(%name, %error, "looking up groups");
+            tracing::error!(%name, %error, "cannot look up the user's groups");
             Refusal::KeeperUnavailable
         })?;
         let person = Person {
@@ -68,7 +68,8 @@ impl Account {
             groups: groups.into_iter().map(Gid::as_raw).collect(),
         };
         let line = wanted_by(&person).map_err(|error| {
-            tracing::error!(user = %name, %error, "the user's label is unknown, so no process is started");
+            tracing::error!(user = %name, %error, "cannot find the user's label, so no process is \
+                started");
             Refusal::LoginLabelUnknown
         })?;
         Ok(Identity {
@@ -156,7 +157,7 @@ fn find(name: &UserName) -> Result<User, Refusal> {
     let user = match User::from_name(name.as_ref()) {
         Ok(found) => found.ok_or(Refusal::NoLocalAccount)?,
         Err(error) => {
-            tracing::error!(%name, %error, "looking up an account");
+            tracing::error!(%name, %error, "cannot look up an account");
             return Err(Refusal::KeeperUnavailable);
         }
     };

@@ -67,7 +67,7 @@ impl<K: Clone + Debug + Eq + Hash, T: Clone + Send + 'static> Cache<K, T> {
         }
         let looked_up = tokio::task::spawn_blocking(move || answer.insert(look_up()).clone());
         looked_up.await.map_err(|error| {
-            tracing::error!(%error, "looking up an account");
+            tracing::error!(%error, "cannot look up an account");
             Refusal::KeeperUnavailable
         })
     }

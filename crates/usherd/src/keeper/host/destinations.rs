@@ -21,7 +21,8 @@ impl ConnectConfinement {
     pub fn open(cgroup: &Path) -> Self {
         let programs = Destinations::open(Path::new(paths::DESTINATIONS_PIN_DIRECTORY), cgroup);
         if let Err(error) = &programs {
-            tracing::warn!(%error, "services with `connect` are refused");
+            tracing::warn!(%error, "cannot restrict where services connect: services with \
+                `connect` are refused");
         }
         Self(programs.ok())
     }
@@ -60,8 +61,8 @@ impl ConnectConfinement {
         if let Some(programs) = &self.0
             && let Err(error) = programs.forget(removed)
         {
-            tracing::error!(%error, "the table of governed groups keeps one that is gone, until the \
-                keeper starts again");
+            tracing::error!(%error, "cannot take a cgroup that is gone out of the table of \
+                governed groups: it stays there until the keeper starts again");
         }
     }
 

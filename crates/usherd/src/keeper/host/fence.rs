@@ -165,7 +165,7 @@ impl Fence {
         match ownership.take_obstacle(process.as_fd()) {
             Ok(reason) => reason.map(Reason::obstacle),
             Err(error) => {
-                tracing::error!(%error, "reading why a process was refused");
+                tracing::error!(%error, "cannot read why a process was refused");
                 None
             }
         }
@@ -177,7 +177,7 @@ impl Fence {
             && let Err(error) = ownership.withdraw(process.as_fd())
         {
             // A process that has ended no longer has a grant.
-            tracing::info!(%error, "taking a grant back");
+            tracing::info!(%error, "cannot take a grant back");
         }
     }
 
@@ -192,6 +192,6 @@ impl Fence {
 }
 
 fn failed(error: impl std::fmt::Display) -> Refusal {
-    tracing::error!(%error, "the fence");
+    tracing::error!(%error, "cannot use the fence");
     Refusal::KeeperUnavailable
 }

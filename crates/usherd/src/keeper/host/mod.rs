@@ -128,7 +128,8 @@ impl Host {
         if self.protected.mend()
             && let Err(error) = self.fence.guard_objects()
         {
-            tracing::error!(%error, "root's processes can touch the program that demands protection");
+            tracing::error!(%error, "cannot guard the program that demands protection: root's \
+                processes can change it");
         }
     }
 
@@ -160,8 +161,8 @@ impl Host {
         let looked_up = tokio::time::timeout(LOOKING_UP, self.look_accounts_up());
         if looked_up.await.is_err() {
             tracing::warn!(
-                "looking up the accounts of services takes long: it is tried again until they are \
-                found"
+                "cannot look up the accounts of services in time: the keeper tries again until \
+                 they are found"
             );
         }
     }

@@ -46,7 +46,7 @@ pub fn permitted(name: &UserName, client: IpAddr) -> Result<(), Refusal> {
         }
         Err(error) => {
             tracing::error!(user = %name, %client, %error,
-                "whether the account may be served is unknown, so it is not");
+                "cannot ask PAM whether the account may be served, so it is not");
             Err(Refusal::AccountUnknown)
         }
     }

@@ -88,7 +88,7 @@ impl Process {
     pub fn signal(&self, signal: Signal) {
         match rustix::process::pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(Errno::SRCH) => {}
-            Err(error) => tracing::error!(%error, pid = self.pid, "signalling a process"),
+            Err(error) => tracing::error!(%error, pid = self.pid, "cannot signal a process"),
         }
     }
 

@@ -20,7 +20,8 @@ impl ProtectedPorts {
     pub fn open() -> Self {
         let program = Protected::open(Path::new(paths::PROTECTED_PIN_DIRECTORY));
         if let Err(error) = &program {
-            tracing::warn!(%error, "services with `protection` are refused");
+            tracing::warn!(%error, "cannot demand protection of services: services with \
+                `protection` are refused");
         }
         Self(program)
     }
@@ -84,7 +85,8 @@ impl ProtectedPorts {
                 true
             }
             Err(error) => {
-                tracing::error!(%error, "plaintext may reach services with `protection`");
+                tracing::error!(%error, "cannot put the program back that keeps plaintext from \
+                    services with `protection`: plaintext may reach them");
                 false
             }
         }

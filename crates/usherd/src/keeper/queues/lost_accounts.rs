@@ -96,7 +96,7 @@ impl Queues {
                             self.report_account(&known, refusal).await;
                         }
                     }
-                    Err(error) => tracing::error!(%error, "looking an account up"),
+                    Err(error) => tracing::error!(%error, "cannot look up an account"),
                 },
             }
             while let Some(known) = watch.next() {

@@ -163,7 +163,7 @@ impl Common {
         let queue = Arc::clone(queue);
         let report = LostAccount { queue, refusal };
         if self.lost.send(report).await.is_err() {
-            tracing::error!("the sessions of an account that is gone do not end");
+            tracing::error!("cannot end the sessions of an account that is gone");
         }
     }
 }
@@ -332,7 +332,7 @@ impl Queues {
         };
         // The former keeper may have ended while it was refusing waiting connections.
         if let Err(error) = usher_kernel::listener::reopen(listener.as_fd(), BACKLOG) {
-            tracing::error!(%error, "a stored listener does not listen");
+            tracing::error!(%error, "cannot listen again on a stored listener");
         }
         self.adopt(service, account, host, listener)
     }
@@ -460,7 +460,7 @@ impl Queues {
         }
         let rows = match self.common.host.admission.admissions() {
             Ok(rows) => rows,
-            Err(error) => return tracing::error!(%error, "reading the admission table"),
+            Err(error) => return tracing::error!(%error, "cannot read the admission table"),
         };
         let mut live: HashMap<Key, usize> = HashMap::new();
         for row in &rows {
@@ -493,6 +493,6 @@ fn port(service: &Service) -> u16 {
 fn keep_alive(listener: &OwnedFd, service: &Service) {
     if let Err(error) = usher_kernel::listener::keep_alive(listener.as_fd(), service.keepalive) {
         tracing::error!(%error, service = %service.name,
-            "connections of hosts that have vanished do not end");
+            "cannot set keepalive: connections of hosts that have vanished do not end");
     }
 }

@@ -42,16 +42,16 @@ impl Connections {
         match self.host.admission.sweep() {
             Ok(0) => {}
             Ok(expired) => tracing::info!(expired, "announced connections that never came"),
-            Err(error) => tracing::error!(%error, "sweeping the admission table"),
+            Err(error) => tracing::error!(%error, "cannot sweep the admission table"),
         }
         if !self.announced.is_empty() {
             match self.host.admission.admissions() {
                 Ok(rows) => self.announced.recount(&rows),
-                Err(error) => tracing::error!(%error, "counting announced connections"),
+                Err(error) => tracing::error!(%error, "cannot count announced connections"),
             }
         }
         if let Err(error) = self.host.admission.recount_outstanding() {
-            tracing::error!(%error, "counting connections that have not come");
+            tracing::error!(%error, "cannot count announced connections that have not come");
         }
     }
 
@@ -71,7 +71,7 @@ impl Connections {
                     self.destroy(&connection);
                 }
             }
-            Err(error) => tracing::error!(%error, "reading untracked connections"),
+            Err(error) => tracing::error!(%error, "cannot read untracked connections"),
         }
     }
 
@@ -84,7 +84,7 @@ impl Connections {
                 rows
             }
             Err(error) => {
-                tracing::error!(%error, "reading the admission table; connections are cut later");
+                tracing::error!(%error, "cannot read the admission table; connections are cut later");
                 self.uncut.lock().extend(ids);
                 Vec::new()
             }
@@ -106,7 +106,7 @@ impl Connections {
     /// stay.
     fn destroy(&self, connection: &ConnectionTuple) {
         if let Err(error) = self.host.admission.forget(connection) {
-            tracing::error!(%error, "forgetting a connection");
+            tracing::error!(%error, "cannot remove a connection from the admission table");
         }
         if let Err(error) = usher_system::connections::destroy(connection) {
             tracing::error!(client = %connection.client, %error, "cannot destroy a connection");

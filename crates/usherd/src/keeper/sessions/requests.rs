@@ -121,7 +121,7 @@ impl Sessions {
                 AnnounceError::Full => Refusal::AdmissionTableFull,
                 AnnounceError::AlreadyAnnounced => Refusal::AlreadyAnnounced,
                 AnnounceError::NoConnection(_) => {
-                    tracing::error!(%error, "an announcement");
+                    tracing::error!(%error, "cannot announce a connection");
                     Refusal::KeeperUnavailable
                 }
                 AnnounceError::Kernel(error) => kernel_failed(error),

@@ -70,7 +70,7 @@ impl Sessions {
         self.cut_unrecorded(&recorded, &rows);
         self.queues.end_unrecorded();
         if let Err(error) = self.end_forbidden(&configuration.checked) {
-            tracing::error!(%error, "looking through the sessions of an earlier keeper");
+            tracing::error!(%error, "cannot look through the sessions of an earlier keeper");
         }
         Ok(())
     }

@@ -120,7 +120,7 @@ impl Sessions {
         }
         let rows = match self.host.admission.admissions() {
             Ok(rows) => rows,
-            Err(error) => return tracing::error!(%error, "reading the admission table"),
+            Err(error) => return tracing::error!(%error, "cannot read the admission table"),
         };
         // Read this once, not for each of thousands of queues.
         let used: HashSet<Key> = rows.iter().map(|row| (row.service, row.uid)).collect();

@@ -58,7 +58,7 @@ impl Sessions {
     pub fn look_for_silence(&self) {
         let rows = match self.host.admission.admissions() {
             Ok(rows) => rows,
-            Err(error) => return tracing::error!(%error, "reading the admission table"),
+            Err(error) => return tracing::error!(%error, "cannot read the admission table"),
         };
         let mut silent = self.silent.lock();
         let present: HashSet<ConnectionTuple> = rows.iter().map(|row| row.connection).collect();
@@ -92,7 +92,7 @@ impl Sessions {
     fn report_silence(&self, session: &SessionId, connections: usize, silence: Duration) {
         let record = match self.host.admission.session(session) {
             Ok(record) => record,
-            Err(error) => return tracing::error!(%error, "reading the session table"),
+            Err(error) => return tracing::error!(%error, "cannot read the session table"),
         };
         // Those of other ended sessions were cut.
         let Some(record) = record.filter(|record| is_live(record) || is_closed(record)) else {

@@ -76,7 +76,7 @@ impl Sessions {
                 leave_out_idle(&mut ending, &rows);
             }
             Err(error) => {
-                tracing::error!(%error, "reading the sessions of an account that is gone")
+                tracing::error!(%error, "cannot read the sessions of an account that is gone")
             }
         }
         self.end_all(ending);
@@ -92,7 +92,7 @@ impl Sessions {
         }
         let rows = self.host.admission.admissions().unwrap_or_else(|error| {
             tracing::error!(%error,
-                "reading the admission table; workers end with the last session");
+                "cannot read the admission table; workers end with the last session");
             Vec::new()
         });
         let others = rows
@@ -103,7 +103,7 @@ impl Sessions {
             .filter(|(_, session)| match self.host.admission.session(session) {
                 Ok(record) => record.is_some_and(|record| is_closed(&record)),
                 Err(error) => {
-                    tracing::error!(%error, "reading the session table");
+                    tracing::error!(%error, "cannot read the session table");
                     false
                 }
             })

@@ -48,7 +48,7 @@ impl Sessions {
                     end = read(&sessions, &connection, replies) => end,
                     end = write(&connection, queue) => end,
                 };
-                tracing::warn!(reason = how(&end), "verifier gone");
+                tracing::warn!(reason = how(&end), "the verifier has gone");
             }));
         }
     }

@@ -82,7 +82,7 @@ impl Sessions {
         rows: &[AdmissionRow],
     ) -> Vec<EndingView> {
         let tokens = self.token_positions().unwrap_or_else(|error| {
-            tracing::error!(%error, "reading the table of tokens");
+            tracing::error!(%error, "cannot read the table of tokens");
             HashMap::new()
         });
         let rows = by_session(rows);

@@ -140,7 +140,7 @@ impl LookUpPermit<'_> {
             }
             match timeout_at(deadline, look_ups.join_next()).await {
                 Ok(Some(Ok((file, path)))) => drop(files.insert(path, file)),
-                Ok(Some(Err(error))) => tracing::error!(%error, "looking up programs"),
+                Ok(Some(Err(error))) => tracing::error!(%error, "cannot look up programs"),
                 Ok(None) | Err(_) => return files,
             }
         }

@@ -96,7 +96,8 @@ impl Tickets {
             && let Err(error) = holding.exempt(socket)
         {
             // Then it is announced a second time.
-            tracing::warn!(%error, "an announced connection is held");
+            tracing::warn!(%error, "cannot exempt an announced connection from holding: it is \
+                announced again");
         }
     }
 }

@@ -94,7 +94,7 @@ pub struct Running {
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     /// The account no longer exists, or has changed.
-    #[error("looking the user up: {0}")]
+    #[error("cannot look the user up: {0}")]
     Account(Refusal),
     #[error(transparent)]
     Spawn(#[from] SpawnError),

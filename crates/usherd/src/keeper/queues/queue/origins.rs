@@ -151,7 +151,7 @@ impl Queue {
         let mut rows = match self.common.host.admission.admissions() {
             Ok(rows) => rows,
             Err(error) => {
-                tracing::error!(%error, "reading the admission table");
+                tracing::error!(%error, "cannot read the admission table");
                 return Vec::new();
             }
         };
@@ -163,7 +163,7 @@ impl Queue {
         connections
             .filter(|connection| {
                 usher_system::connections::is_unaccepted(connection).unwrap_or_else(|error| {
-                    tracing::error!(%error, "looking for connections that wait");
+                    tracing::error!(%error, "cannot look for connections that wait");
                     false
                 })
             })

@@ -83,7 +83,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
             return;
         }
         if let Err(error) = queue.connection_waits().await {
-            failures.add(format!("waiting for connections: {error}"), None);
+            failures.add(format!("cannot wait for connections: {error}"), None);
             tracing::error!(service = %queue.service, user = %queue.account.name, %error,
                 "cannot wait for connections");
             continue;
@@ -267,7 +267,7 @@ impl Queue {
     pub(super) fn waiting(&self) -> usize {
         listener::waiting(self.listener.as_fd()).map_or_else(
             |error| {
-                tracing::error!(%error, "looking into a queue");
+                tracing::error!(%error, "cannot look into a queue");
                 0
             },
             |count| count as usize,
@@ -299,7 +299,7 @@ impl Queue {
         let rows = match self.common.host.admission.admissions() {
             Ok(rows) => rows,
             Err(error) => {
-                tracing::error!(%error, "reading the admission table");
+                tracing::error!(%error, "cannot read the admission table");
                 return false;
             }
         };

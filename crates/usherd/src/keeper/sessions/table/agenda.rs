@@ -150,7 +150,7 @@ impl Table {
         let rows = match self.host.admission.admissions() {
             Ok(rows) => rows,
             Err(error) => {
-                tracing::error!(%error, "reading the admission table");
+                tracing::error!(%error, "cannot read the admission table");
                 for session in sessions {
                     self.agenda.enter(now + 1, session);
                 }
@@ -165,7 +165,7 @@ impl Table {
                 // It is already forgotten.
                 Ok(None) => continue,
                 Err(error) => {
-                    tracing::error!(%error, "reading the session table");
+                    tracing::error!(%error, "cannot read the session table");
                     self.agenda.enter(now + 1, session);
                     continue;
                 }
@@ -187,7 +187,7 @@ impl Table {
                 Due::Forget => match self.host.admission.remove_session(&session) {
                     Ok(()) => self.presences.forget(&record),
                     Err(error) => {
-                        tracing::error!(%error, "forgetting a session");
+                        tracing::error!(%error, "cannot remove a session from the session table");
                         self.agenda.enter(now + REMEMBERED, session);
                     }
                 },

@@ -124,7 +124,8 @@ impl Table {
             // The same authenticator has opened it.
             Err(SessionError::Exists) => {}
             Err(error) => {
-                tracing::error!(%session, %error, "a session that was not opened has no end on record");
+                tracing::error!(%session, %error, "cannot record the end of a session that was not \
+                    opened");
             }
         }
     }
@@ -173,7 +174,7 @@ impl Table {
             Ok(Some(certificate)) => Ok(Some(certificate)),
             Ok(None) => Err(Refusal::KeeperUnavailable),
             Err(error) => {
-                tracing::error!(%session, %error, "reading the certificate of a session");
+                tracing::error!(%session, %error, "cannot read the certificate of a session");
                 Err(Refusal::KeeperUnavailable)
             }
         }
@@ -246,7 +247,7 @@ impl Table {
             .admission
             .update_session(session, record)
             .map_err(|error| {
-                tracing::error!(%error, "shortening a session; it ends now");
+                tracing::error!(%error, "cannot shorten a session; it ends now");
                 Refusal::KeeperUnavailable
             })
     }
@@ -277,7 +278,7 @@ impl Table {
         self.recent.enter(*session, &record);
         self.agenda.enter(ended.at + REMEMBERED + 1, *session);
         if let Err(error) = self.host.admission.update_session(session, &record) {
-            tracing::error!(%error, "marking a session ended");
+            tracing::error!(%error, "cannot mark a session as ended");
         }
         self.unrecorded.enter(*session, ended);
         let session = *session;
@@ -314,6 +315,6 @@ pub fn leave_out_idle(forbidden: &mut Vec<Ending>, rows: &[AdmissionRow]) {
 
 /// The refusal for a kernel table that fails for another reason than its limit.
 pub fn kernel_failed(error: KernelError) -> Refusal {
-    tracing::error!(%error, "the kernel's tables");
+    tracing::error!(%error, "cannot use the kernel's tables");
     Refusal::KeeperUnavailable
 }

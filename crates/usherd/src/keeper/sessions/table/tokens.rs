@@ -64,7 +64,8 @@ impl Table {
     /// Stops accepting tokens of a session. The caller then looks for its connections, to cut them.
     pub(super) fn close_tokens(&self, session: &SessionId) {
         if let Err(error) = self.host.admission.close_tokens(session) {
-            tracing::error!(%error, %session, "tokens of an ended session are still accepted");
+            tracing::error!(%error, %session, "cannot withdraw the tokens of an ended session: \
+                they are still accepted");
         }
     }
 
@@ -81,7 +82,7 @@ impl Table {
     pub fn close_stale_tokens(&self) {
         let slots = match self.host.admission.tokens() {
             Ok(slots) => slots,
-            Err(error) => return tracing::error!(%error, "reading the table of tokens"),
+            Err(error) => return tracing::error!(%error, "cannot read the table of tokens"),
         };
         let configuration = self.host.configuration.get();
         for row in slots {
@@ -91,7 +92,7 @@ impl Table {
                         && !self
                             .must_be_announced(configuration.checked.service(record.service)) => {}
                 Ok(_) => self.close_tokens(&row.session),
-                Err(error) => tracing::error!(%error, "reading the session table"),
+                Err(error) => tracing::error!(%error, "cannot read the session table"),
             }
         }
     }
@@ -108,8 +109,8 @@ pub fn set_client_addresses(admission: &Admission, policy: &Policy) {
         })
         .collect();
     if let Err(error) = admission.set_client_addresses(&addresses) {
-        tracing::error!(%error, "setting the addresses of client hosts: connections from those left out \
-            are announced");
+        tracing::error!(%error, "cannot enter the addresses of all client hosts: connections from \
+            the others are announced");
     }
 }
 
@@ -134,8 +135,8 @@ impl Unread {
                 tracing::warn!(
                     interface,
                     error,
-                    "tokens are not read here: connections that come \
-                    in by it are announced"
+                    "cannot read tokens on this interface: connections that come in there are \
+                     announced"
                 );
             }
         }

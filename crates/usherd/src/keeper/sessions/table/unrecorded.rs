@@ -85,7 +85,7 @@ impl Table {
                         waiting = self.unrecorded.waiting(),
                         reason = refusal.name(),
                         ?again,
-                        "ends of sessions are not recorded yet: {refusal}"
+                        "cannot record the ends of sessions yet: {refusal}"
                     );
                     tokio::time::sleep(again).await;
                     pause = Some(again);
@@ -138,7 +138,7 @@ impl Table {
     fn what_ended(&self, session: &SessionId, ended: Ended) -> Result<Option<SessionEnd>, Refusal> {
         let Some(record) = self.session(session)? else {
             tracing::error!(%session, reason = ended.reason.name(),
-            "an ended session is gone from the table; its end is not recorded");
+            "cannot record the end of a session: it is gone from the table");
             return Ok(None);
         };
         let configuration = self.host.configuration.get();
