@@ -36,15 +36,7 @@ pub(super) fn configuration(
     if !stated.contains(&key.public()) {
         return Err(ProtectionError::OtherIkeKey(name()));
     }
-    let peers = peers(policy, Some(own)).map(|host| Peer {
-        name: host.name.clone(),
-        addresses: host.addresses.clone(),
-        keys: ike_keys(host),
-        unlabelled: host
-            .unlabelled
-            .map(|kind| Class::new(kind, Profile::Standard)),
-    });
-    let peers: Vec<Peer> = peers.collect();
+    let peers: Vec<Peer> = peers(policy, Some(own)).map(peer).collect();
     let classes = classes(tables).into_iter().map(|class| PeerClass {
         class,
         reqid: reqid(class),
@@ -70,6 +62,16 @@ pub(super) fn peers<'p>(policy: &'p Policy, own: Option<&Host>) -> impl Iterator
     let others = policy.hosts.values();
     let others = others.filter(move |host| Some(&host.name) != own.as_ref());
     others.filter(|host| !host.ike_keys.is_empty())
+}
+
+fn peer(host: &Host) -> Peer {
+    let unlabelled = host.unlabelled;
+    Peer {
+        name: host.name.clone(),
+        addresses: host.addresses.clone(),
+        keys: ike_keys(host),
+        unlabelled: unlabelled.map(|kind| Class::new(kind, Profile::Standard)),
+    }
 }
 
 /// The classes that this host does not negotiate ahead of need: those that only its own services
@@ -107,4 +109,34 @@ fn ike_keys(host: &Host) -> Vec<IkePublicKey> {
     let keys = host.ike_keys.iter();
     keys.map(|key| IkePublicKey::from_bytes(*key.as_bytes()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_policy::protection::Kind;
+
+    use super::*;
+
+    // Threat model: P70
+    #[test]
+    fn an_unlabelled_host_is_a_peer_of_its_one_class() {
+        let unlabelled = |kind| {
+            let host = Host {
+                name: "appliance".parse().expect("a name"),
+                addresses: vec![IpAddr::from([192, 0, 2, 1])],
+                key: HostPublicKey::from_bytes([1; 32]),
+                ike_keys: vec![HostPublicKey::from_bytes([2; 32])],
+                is_held: true,
+                unlabelled: kind,
+                control: 3440,
+                loopback: Vec::new(),
+            };
+            peer(&host).unlabelled
+        };
+        assert_eq!(unlabelled(None), None);
+        for kind in [Kind::Encryption, Kind::Authentication] {
+            let only = Class::new(kind, Profile::Standard);
+            assert_eq!(unlabelled(Some(kind)), Some(only));
+        }
+    }
 }
