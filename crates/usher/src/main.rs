@@ -167,6 +167,9 @@ enum PolicyCommand {
         /// Also if a service takes the port of an SSH server, or the one of this session
         #[arg(long)]
         take_ssh_port: bool,
+        /// Also if hosts, host keys or users come back that the policy in force does not have
+        #[arg(long)]
+        readmit: bool,
     },
     /// Rewrite policy files in their canonical form, and print the names of changed files
     Fmt {
@@ -241,7 +244,8 @@ fn main() -> ExitCode {
         Command::Policy(PolicyCommand::Revert {
             generation,
             take_ssh_port,
-        }) => commands::history::revert(&output, generation, take_ssh_port),
+            readmit,
+        }) => commands::history::revert(&output, generation, take_ssh_port, readmit),
         Command::Policy(PolicyCommand::Fmt { files, check }) => {
             commands::format::run(&output, &files, check)
         }

@@ -1,5 +1,6 @@
 //! `usher policy history` and `revert`: the policies that were in force, and a way back to one. Users, their
-//! keys and revocations are not part of it: a way back never admits a user who was disabled meanwhile.
+//! keys and revocations are not part of it, so a user who is disabled stays so. What the policy has lost since
+//! comes back only if that is said: hosts, their keys, and users, of whom one may have been disabled and removed.
 
 use std::path::{Path, PathBuf};
 
@@ -10,16 +11,19 @@ use usher_daemon::files::write_atomically;
 use usher_local::applied::Applied;
 use usher_local::paths;
 use usher_local::reading::read_bounded;
-use usher_policy::Source;
+use usher_policy::{Source, joined};
 
 use super::configuration::{self, OnRefusal, Outcome};
 use super::log::utc;
-use super::{groups, policy};
+use super::{groups, policy, readmission};
 use crate::failure::{At, Failure};
 use crate::output::{Output, row, table, warn};
 
 /// The number of policies that are kept. Older ones are removed.
 const KEPT: usize = 100;
+
+/// The option of `usher policy revert` that permits hosts, host keys and users to come back.
+const READMIT: &str = "--readmit";
 
 /// A policy that was put in force.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -204,7 +208,8 @@ fn find(entries: Vec<Entry>, generation: u64) -> Result<Entry, Failure> {
 }
 
 /// Puts an earlier policy in force, by default the last one that differs from the present one. Users and
-/// their keys stay as they are, and so do the files below /etc/usher.
+/// their keys stay as they are, and so do the files below /etc/usher. `readmit`: also if hosts, host keys or
+/// users come back.
 ///
 /// # Errors
 /// When there is no such policy; as an apply.
@@ -212,6 +217,7 @@ pub fn revert(
     output: &Output,
     generation: Option<u64>,
     take_ssh_port: bool,
+    readmit: bool,
 ) -> Result<(), Failure> {
     let lock = configuration::lock()?;
     let former = configuration::in_force()?;
@@ -232,14 +238,27 @@ pub fn revert(
     if !take_ssh_port {
         policy::spare_ssh(&checked)?;
     }
+    let returning = readmission::returning(&former, &fresh, &checked);
+    if !readmit && !returning.is_empty() {
+        let generation = entry.generation;
+        return Err(Failure::Refused(format!(
+            "the policy of generation {generation} would bring back what the one in force does not have: \
+             {}. Change the files and `usher policy apply`, or, if all of that is meant: `usher policy \
+             revert {generation} {READMIT}`",
+            joined(&returning, "; ")
+        )));
+    }
     let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)?;
     keep(&former, &entry.sources, outcome.generation);
-    tell(output, &entry, &outcome);
+    tell(output, &entry, &outcome, &returning);
+    for trouble in policy::troubles_of_protection(&checked.policy) {
+        warn(&trouble);
+    }
     Ok(())
 }
 
-/// Prints what is in force now, and which files say otherwise.
-fn tell(output: &Output, entry: &Entry, outcome: &Outcome) {
+/// Prints what is in force now, what came back, and which files say otherwise.
+fn tell(output: &Output, entry: &Entry, outcome: &Outcome, returning: &[String]) {
     let written = configuration::read().map(|written| written.sources);
     let written = written.unwrap_or_default();
     let differs = |name: &String| {
@@ -256,13 +275,18 @@ fn tell(output: &Output, entry: &Entry, outcome: &Outcome) {
     names.retain(differs);
     // JSON of `usher policy revert`: [`Outcome`], and
     //   policy_of: The generation of the policy that is in force again.
+    //   readmitted: List of texts: the hosts, host keys and users that came back.
     //   differs: List of texts: the files that differ from it.
     let mut view = json!(outcome);
     view["policy_of"] = json!(entry.generation);
+    view["readmitted"] = json!(returning);
     view["differs"] = json!(names);
     output.print(&view, || {
         let mut text = format!("the policy of generation {}\n", entry.generation);
         text += &configuration::describe(outcome);
+        for back in returning {
+            text += &format!("readmitted: {back}\n");
+        }
         for name in &names {
             text += &format!("differs from the configuration in force: {name}\n");
         }

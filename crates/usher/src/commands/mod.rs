@@ -24,6 +24,7 @@ mod mentions;
 mod owners;
 pub mod policy;
 mod ports_in_use;
+mod readmission;
 pub mod removal;
 pub mod rename;
 pub mod service;

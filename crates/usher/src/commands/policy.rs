@@ -144,7 +144,7 @@ pub fn apply(output: &Output, take_ssh_port: bool) -> Result<(), Failure> {
 
 /// The reasons that traffic is not protected as the new policy says, for instance programs that the
 /// protector has not found.
-fn troubles_of_protection(policy: &Policy) -> Vec<String> {
+pub(super) fn troubles_of_protection(policy: &Policy) -> Vec<String> {
     if !policy.has_protection() {
         return Vec::new();
     }

@@ -9,6 +9,7 @@ use serde_json::json;
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
 use usher_daemon::files::write_atomically;
+use usher_local::checked::Checked;
 use usher_local::error::ConfigurationError;
 use usher_local::keys::{Fingerprint, LIST, fingerprint};
 use usher_local::paths;
@@ -238,21 +239,25 @@ pub(super) fn admitted_by_certificate(
     fresh: &usher_local::applied::Applied,
     user: &UserName,
 ) -> Result<Option<String>, Failure> {
-    let checked = configuration::check(fresh)?;
+    Ok(by_certificate(&configuration::check(fresh)?, user))
+}
+
+/// As [`admitted_by_certificate`], by a checked configuration.
+pub(super) fn by_certificate(checked: &Checked, user: &UserName) -> Option<String> {
     if !checked.has_authority() {
-        return Ok(None);
+        return None;
     }
     let now = unix_time();
     let services = this_host::named(&checked.policy, |service| {
         let users = &service.users;
         service.keys.is_none() && (users.has(user, now) || !users.principals().is_empty())
     });
-    Ok(services.map(|services| {
+    services.map(|services| {
         format!(
             "certificates by the authorities in {} may open sessions as {user} with {services}",
             paths::USER_AUTHORITIES
         )
-    }))
+    })
 }
 
 /// The places where the policy names the user: the written policy, or the one in force if the written

@@ -1,6 +1,6 @@
 //! Renaming, filters, lists, and the way back to an earlier policy.
 
-use super::{Outcome, POLICY, connect, is_cut, is_served, lives};
+use super::{OTHER_KEY, Outcome, POLICY, connect, is_cut, is_served, lives};
 use usher_lab::{Host, Lab};
 
 fn json(host: &Host, command: &[&str]) -> Result<serde_json::Value, Box<dyn std::error::Error>> {
@@ -86,11 +86,17 @@ fn a_reverted_policy_readmits_nobody_who_was_disabled() -> Outcome {
     let unknown = fails(host, &["usher", "policy", "revert", "999"], 1)?;
     assert!(unknown.contains("usher policy history"), "{unknown}");
 
-    let said = host.run(["usher", "policy", "revert"])?.stdout;
+    let told = fails(host, &["usher", "policy", "revert"], 1)?;
+    assert!(told.contains("the user alice in `users mail`"), "{told}");
+    assert!(!told.contains("bob"), "{told}");
+    assert_eq!(history()?, second);
+    let said = host.run(["usher", "policy", "revert", "--readmit"])?.stdout;
     assert!(
         said.contains(&format!("the policy of generation {old}\n")),
         "{said}"
     );
+    let back = "readmitted: the user alice in `users mail`\n";
+    assert!(said.contains(back), "{said}");
     let differs = format!("differs from the configuration in force: {POLICY}\n");
     assert!(said.contains(&differs), "{said}");
     assert!(is_served(&mail, "alice", "imap")?);
@@ -98,10 +104,54 @@ fn a_reverted_policy_readmits_nobody_who_was_disabled() -> Outcome {
     let third = history()?;
     assert!(generation(&third[0]) > generation(&second[0]), "{third}");
     assert_eq!(third[0]["in_force"], true);
-    // The files have stayed, and the same command goes forth again.
+    // The files have stayed, and the same command goes forth again. Nobody comes back by that.
     assert!(host.read(POLICY)?.contains("member bob;"));
     host.run(["usher", "policy", "revert"])?;
     assert!(!is_served(&mail, "alice", "imap")?);
+    Ok(())
+}
+
+// Threat model: A167
+#[test]
+fn a_removed_user_or_host_comes_back_only_if_that_is_said() -> Outcome {
+    let mail = Lab::mail()?;
+    let host = &mail.mailhost;
+    let third = "usher host add third --address 10.77.0.9 --key".split(' ');
+    host.run(third.chain([OTHER_KEY]))?;
+    let authority = host.read("/root/alice.pub")?;
+    host.write("/etc/usher/user_ca_keys", authority)?;
+    host.run(["usher", "policy", "apply"])?;
+    let listed = json(host, &["policy", "history"])?;
+    let old = listed[0]["generation"].to_string();
+
+    // His removal takes the mark away with him. That is permitted, as the policy names him no more.
+    host.run(["usher", "user", "disable", "bob"])?;
+    host.replace(POLICY, "member alice, bob;", "member alice;")?;
+    host.run(["usher", "policy", "apply"])?;
+    host.run(["usher", "user", "remove", "bob"])?;
+    host.run(["usher", "host", "remove", "third"])?;
+    host.run(["usher", "policy", "apply"])?;
+    let shown = host.run(["usher", "policy", "show"])?.stdout;
+
+    let told = fails(host, &["usher", "policy", "revert", &old], 1)?;
+    for part in [
+        "`host third` with the key SHA256:",
+        "the user bob in `users mail`",
+        "may open sessions as bob with `service imap`",
+        &format!("usher policy revert {old} --readmit"),
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(!told.contains("alice"), "{told}");
+    let still = host.run(["usher", "policy", "show"])?.stdout;
+    assert_eq!(still, shown);
+
+    let said = host.run(["usher", "policy", "revert", &old, "--readmit"])?;
+    let said = said.stdout;
+    assert_eq!(said.matches("readmitted: ").count(), 3, "{said}");
+    let shown = host.run(["usher", "policy", "show"])?.stdout;
+    assert!(shown.contains("host third"), "{shown}");
+    assert!(shown.contains("bob"), "{shown}");
     Ok(())
 }
 
