@@ -95,13 +95,15 @@ fn greeting() -> Result<Mail> {
     topology_for("client greeter { users mail; service greeter at mailhost port 7000; }\n")
 }
 
-/// Listens, and answers each connection with a shell of root if it is told so.
+/// Listens, becomes the user of a number if it is told one, and answers the first connection with a shell.
 const SERVER: &str = r#"
 import os, socket, sys
 listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 listener.bind(("0.0.0.0", int(sys.argv[1])))
 listener.listen()
+if len(sys.argv) > 2:
+    os.setresuid(*[int(sys.argv[2])] * 3)
 print("listening", flush=True)
 connection, _ = listener.accept()
 listener.close()
@@ -112,22 +114,37 @@ os.execv("/bin/sh", ["sh"])
 
 /// Starts a server of mailhost under a program name of its own.
 fn serve(mail: &Mail, program: &str, port: u16) -> Result<Running> {
+    serve_as(mail, program, port, &[])
+}
+
+/// The same, with these further arguments.
+fn serve_as(mail: &Mail, program: &str, port: u16, more: &[&str]) -> Result<Running> {
     let path = format!("/var/lib/{program}");
     mail.mailhost.run(["cp", "/usr/bin/python3", &path])?;
-    let command = mail
-        .mailhost
-        .command([&path, "-c", SERVER, &port.to_string()]);
-    let mut server = command.spawn()?;
+    let port = port.to_string();
+    let arguments = [&path, "-c", SERVER, &port]
+        .into_iter()
+        .chain(more.iter().copied());
+    let mut server = mail.mailhost.command(arguments).spawn()?;
     server.read_past("listening", PATIENCE)?;
     Ok(server)
 }
 
 /// Moves the greeter to a port, and returns the exit status and the messages of a command.
 fn at_port(mail: &Mail, port: u16, command: &[&str]) -> Result<(Option<i32>, String)> {
-    let policy = format!(
-        "service greeter {{ program \"/usr/bin/python3\" \"/var/lib/greeter.py\"; listen {port}; \
-         style user; users mail; hosts laptop; }}\n"
-    );
+    let program = "program \"/usr/bin/python3\" \"/var/lib/greeter.py\"; style user";
+    served_at_port(mail, program, port, command)
+}
+
+/// The same, with these statements.
+fn served_at_port(
+    mail: &Mail,
+    served: &str,
+    port: u16,
+    command: &[&str],
+) -> Result<(Option<i32>, String)> {
+    let policy =
+        format!("service greeter {{ {served}; listen {port}; users mail; hosts laptop; }}\n");
     let path = "/etc/usher/policy.d/greeter.policy";
     mail.mailhost.write(path, policy)?;
     let output = mail.mailhost.command(command).run()?;
@@ -195,6 +212,67 @@ fn the_port_of_ssh_is_taken_only_if_that_is_said() -> Result {
     let (code, warnings) = at_port(&mail, 7600, APPLY)?;
     assert_eq!(code, Some(0), "{warnings}");
     server.end()?;
+    Ok(())
+}
+
+#[test]
+fn an_account_does_not_take_the_port_of_ssh_in_silence() -> Result {
+    let mail = greeting()?;
+    mail.mailhost.add_account("served", 2950)?;
+    let account =
+        |port, command| served_at_port(&mail, "account served; style user", port, command);
+    let mut server = serve(&mail, "sshd", 7600)?;
+    let (code, said) = account(7600, APPLY)?;
+    assert_eq!(code, Some(1), "{said}");
+    for part in [
+        "would take port 7600",
+        "/var/lib/sshd (pid ",
+        "--take-ssh-port",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let (_, warnings) = account(7600, CHECK)?;
+    assert!(
+        warnings.contains("listens at port 7600 already"),
+        "{warnings}"
+    );
+    server.end()?;
+    // Also when the account itself has it.
+    let mut server = serve_as(&mail, "sshd", 7600, &["2950"])?;
+    assert_eq!(account(7600, APPLY)?.0, Some(1));
+    server.end()?;
+    Ok(())
+}
+
+#[test]
+fn an_accounts_own_listener_is_no_other_server() -> Result {
+    let mail = greeting()?;
+    mail.mailhost.add_account("served", 2950)?;
+    let account = |port| served_at_port(&mail, "account served; style user", port, CHECK);
+    let mut servers = Vec::new();
+    // Made by root, and held by root, by another user, or by the account alone.
+    for (port, more, is_named) in [
+        (7700, &[][..], true),
+        (7701, &["2001"], true),
+        (7702, &["2950"], false),
+    ] {
+        servers.push(serve_as(&mail, &format!("server{port}"), port, more)?);
+        let (_, warnings) = account(port)?;
+        let said = format!("/var/lib/server{port} (pid ");
+        assert_eq!(warnings.contains(&said), is_named, "{port}: {warnings}");
+        assert_eq!(warnings.contains("already"), is_named, "{port}: {warnings}");
+    }
+    // Made by the account.
+    let script = "import socket, sys; mine = socket.create_server(('', 7703)); print('listening', \
+                  flush=True); sys.stdin.read()";
+    let own = mail.mailhost.command(["python3", "-c", script]);
+    let mut own = own.user("served").spawn()?;
+    own.read_past("listening", PATIENCE)?;
+    let (_, warnings) = account(7703)?;
+    assert!(!warnings.contains("already"), "{warnings}");
+    for server in servers.iter_mut().chain([&mut own]) {
+        server.end()?;
+    }
     Ok(())
 }
 

@@ -46,6 +46,8 @@ struct Socket<'a> {
 #[derive(Debug)]
 struct Holder {
     pid: u32,
+    /// Its real and its effective user.
+    uids: Vec<u32>,
     program: String,
     unit: Option<String>,
 }
@@ -128,12 +130,14 @@ fn servers(policy: &Policy) -> Vec<(&Service, Server)> {
     let found = policy.services.values().filter_map(|service| {
         let here = listening
             .iter()
-            .filter(|socket| socket.port == service.listen && !is_placeholder(service, socket));
+            .filter(|socket| socket.port == service.listen);
         let foreign = here.filter_map(|socket| {
             let holders = holders.get(&socket.inode).map_or(&[][..], Vec::as_slice);
             // The keeper has a duplicate of each listener that it gives to a worker.
             let is_ours = holders.iter().any(|holder| is_keepers(&holder.program));
-            (!is_ours).then(|| server(socket, holders))
+            let server = (!is_ours).then(|| server(socket, holders))?;
+            // Whoever logs in by it is no user of the service.
+            (server.is_ssh || !is_placeholder(service, socket, holders)).then_some(server)
         });
         let mut foreign: Vec<Server> = foreign.collect();
         // It may listen for each family.
@@ -145,14 +149,21 @@ fn servers(policy: &Policy) -> Vec<(&Service, Server)> {
     found.collect()
 }
 
-/// Whether a listener holds the port for a service with `account`: that account's, or the service
-/// manager's, which passes it on.
-fn is_placeholder(service: &Service, socket: &Socket<'_>) -> bool {
+/// Whether a listener holds the port for a service with `account`: one of that account's, or one of root's that
+/// the account's process has, or the service manager, which passes it on.
+fn is_placeholder(service: &Service, socket: &Socket<'_>, holders: &[Holder]) -> bool {
     let ServedBy::Account(account) = &service.served_by else {
         return false;
     };
-    socket.uid == 0
-        || matches!(accounts::look_up(account.as_ref()), Ok(Some(found)) if found.uid.as_raw() == socket.uid)
+    let Ok(Some(account)) = accounts::look_up(account.as_ref()) else {
+        return false;
+    };
+    let account = account.uid.as_raw();
+    let is_passed_on =
+        |holder: &Holder| holder.pid == SERVICE_MANAGER || holder.uids.contains(&account);
+    // Others than root do not see who holds it, and put nothing in force.
+    let is_unseen = holders.is_empty() && !rustix::process::geteuid().is_root();
+    socket.uid == account || (socket.uid == 0 && (is_unseen || holders.iter().any(is_passed_on)))
 }
 
 fn is_keepers(program: &str) -> bool {
@@ -189,7 +200,9 @@ fn server(socket: &Socket<'_>, holders: &[Holder]) -> Server {
 
 impl Holder {
     fn text(&self) -> String {
-        let Self { pid, program, unit } = self;
+        let Self {
+            pid, program, unit, ..
+        } = self;
         match unit {
             Some(unit) => format!("{program} (pid {pid}, {unit})"),
             None => format!("{program} (pid {pid})"),
@@ -237,11 +250,20 @@ fn holder(pid: u32) -> Holder {
         .or_else(|_| fs::read_to_string(folder.join("comm")))
         .unwrap_or_default();
     let groups = fs::read_to_string(folder.join("cgroup")).unwrap_or_default();
+    let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
     Holder {
         pid,
+        uids: uids(&status),
         program: program.trim_end().to_owned(),
         unit: unit(&groups),
     }
+}
+
+/// The real and the effective user of a process, by its status.
+fn uids(status: &str) -> Vec<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let numbers = line.unwrap_or_default().split_whitespace().take(2);
+    numbers.filter_map(|uid| uid.parse().ok()).collect()
 }
 
 /// The service unit of a process, by its control groups.
@@ -337,6 +359,15 @@ mod tests {
                 socket(443, ESTABLISHED, 0, 4712)
             ]
         );
+    }
+
+    #[test]
+    fn a_processs_users_are_the_real_and_the_effective_one() {
+        assert_eq!(
+            uids("Name:\tx\nUid:\t0\t107\t107\t107\nGid:\t1\t1\t1\t1\n"),
+            [0, 107]
+        );
+        assert_eq!(uids(""), [0; 0]);
     }
 
     #[test]
