@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstat, open, openat};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use usher_file_label::kind_of;
@@ -60,7 +60,8 @@ pub enum Onward {
 /// How a tree is walked.
 #[derive(Clone, Debug, Default)]
 pub struct Manner {
-    /// Does not enter other file systems.
+    /// Does not enter other file systems, and asks nothing of what is mounted below the root: that could be a
+    /// user's own, which does not answer.
     pub one_file_system: bool,
     /// The root may be a symbolic link, which is followed.
     pub follow_root: bool,
@@ -142,8 +143,17 @@ pub fn walk(root: &Path, manner: &Manner, visit: &mut dyn FnMut(Step<'_>) -> Onw
             path.push(b'/');
         }
         path.extend(name.as_bytes());
-        let onward = match openat(&level.directory, &name, HANDLE, Mode::empty()) {
+        let opened = match manner.one_file_system {
+            true => {
+                let here = ResolveFlags::NO_XDEV;
+                openat2(&level.directory, &name, HANDLE, Mode::empty(), here)
+            }
+            false => openat(&level.directory, &name, HANDLE, Mode::empty()),
+        };
+        let onward = match opened {
             Err(Errno::NOENT) => Onward::Past,
+            // Something is mounted there.
+            Err(Errno::XDEV) if manner.one_file_system => Onward::Past,
             Err(errno) => visit(Err((&path, errno))),
             Ok(handle) => match arrive(&path, &handle, manner, &mut device, visit) {
                 Onward::Into => match enter(handle, path.len()) {
@@ -176,6 +186,7 @@ fn arrive(
         Err(errno) => return visit(Err((path, errno))),
     };
     let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
+    // A file system may have several devices, as btrfs has for subvolumes.
     let is_foreign = *device.get_or_insert(stat.st_dev) != stat.st_dev;
     if is_foreign && manner.one_file_system {
         return Onward::Past;

@@ -318,6 +318,45 @@ fn a_file_system_without_labels_is_passed_or_stops_the_run() {
     }
 }
 
+/// Mounts a FUSE file system whose server ends before it answers: whatever asks it fails with ENOTCONN.
+const DEAD: &str = r#"
+import ctypes, os, sys
+fuse = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={fuse},rootmode=40755,user_id=0,group_id=0"
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.mount(b"dead", sys.argv[1].encode(), b"fuse", 0, options.encode()) != 0:
+    sys.exit(os.strerror(ctypes.get_errno()))
+"#;
+
+// Threat model: M119
+#[test]
+fn setfsmac_asks_nothing_of_what_is_mounted_below() {
+    if !Path::new("/dev/fuse").exists() {
+        println!("skipped: this machine has no FUSE");
+        return;
+    }
+    let tree = Tree::on(Path::new("/dev/shm"));
+    let file = tree.specification("ROOT(/.*)? biba/low\n");
+    let below_mount = |options: &[&str]| {
+        // Its mounts go with it.
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-ec"]);
+        command.arg(r#"python3 -I -S -c "$1" "$2"; shift 2; exec "$@""#);
+        command.args(["sh", DEAD]).arg(tree.path("b/mount"));
+        command.arg(env!("CARGO_BIN_EXE_setfsmac")).args(options);
+        command.args(["-f", &file, &tree.root()]).output().unwrap()
+    };
+    let output = below_mount(&["-x"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(tree.label("c/z").as_deref(), Some("biba/low"));
+    assert_eq!(tree.label("b/mount"), None);
+    // The twin, which is to enter what is mounted, asks it.
+    let output = below_mount(&[]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("/tree/b/mount: "), "{said}");
+}
+
 #[test]
 fn a_run_goes_on_from_its_checkpoint() {
     for tree in Tree::each() {
