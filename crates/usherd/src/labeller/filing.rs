@@ -5,9 +5,11 @@
 //!
 //! - the level of `mls`, where the file has `low` or none and its directory a level that dominates the new one: a process
 //!   of a lower level does not get into that directory, so an exempt process has made the file;
-//! - another element, where the file has none and root alone can make names there;
-//! - the type of `te` in place of the one that the file has from its directory, where root alone can make names
-//!   there, and no domain can in directories of that type or write files of it.
+//! - another element, where the file has none and root alone can make names there. A process of root's may be held
+//!   to something as well, so a level is set only where the maker had as much: of `biba` and `lomac` where the
+//!   directory has a level that dominates the new one, `low` of `mls` where the directory has it;
+//! - the type of `te`, also in place of the one that the file has from its directory, where root alone can make names
+//!   there, no domain can in directories of that type or write files of it, and none moves a directory on the way.
 //!
 //! All else is for `usher mac relabel`, which an administrator runs.
 
@@ -20,8 +22,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
 use usher_file_label::{LabelledFile, first_of, kind_of};
 use usher_label::{
-    ElementKind, ElementValue, FileKind, Flavour, Label, Level, Specification, SpecificationSet,
-    TypedValue,
+    Auxiliary, ElementKind, ElementValue, FileKind, Flavour, Label, Level, Specification,
+    SpecificationSet, TypedValue,
 };
 use usher_policy::Policy;
 use usher_policy::mac::ModuleSettings;
@@ -35,6 +37,10 @@ use super::tree::Tree;
 
 /// The module of secrecy.
 const MLS: &str = "mls";
+
+/// The modules of integrity.
+const BIBA: &str = "biba";
+const LOMAC: &str = "lomac";
 
 /// The type of what has none.
 const UNLABELLED: &str = "unlabelled";
@@ -53,11 +59,19 @@ pub(super) type Types = Patience<io::Result<Option<String>>>;
 pub(super) struct Filing {
     path: String,
     set: SpecificationSet,
-    /// The types of directories in which domains make names, and of files that they write. `None`: all, because a domain is
-    /// permissive.
-    shared: Option<BTreeSet<String>>,
+    /// The types that domains reach. `None`: all, because a domain is permissive.
+    shared: Option<Shared>,
     /// Paths of programs by which domains are entered, with the type of each.
     entry_points: Vec<(PathBuf, String)>,
+}
+
+/// The types with which domains bring files to paths.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Of directories in which domains make names, and of files that they write.
+    made: BTreeSet<String>,
+    /// Of directories that domains move, with all that is below.
+    moved: BTreeSet<String>,
 }
 
 impl Filing {
@@ -87,7 +101,7 @@ impl Filing {
         Ok(Some(Self {
             path: path.to_owned(),
             set: set.map_err(|mistake| refused(mistake.to_string()))?,
-            shared: te.map_or_else(|| Some(BTreeSet::new()), shared),
+            shared: te.map_or_else(|| Some(Shared::default()), shared),
             entry_points,
         }))
     }
@@ -133,11 +147,14 @@ impl Filing {
                 }
             };
             let gets = match (name.as_ref(), of_file) {
-                (MLS, None) if level(value) == Some(Level::Low) => by_root()?,
-                (MLS, of_file) => is_secret(directory, of_file, value)?,
-                (TE, Some(of_file)) => {
-                    by_root()? && self.is_inherited(directory, of_file.as_ref())?
+                (MLS, None) if level(MLS, value) == Some(Level::Low) => {
+                    by_root()? && is_makers(directory, MLS, value)?
                 }
+                (MLS, of_file) => is_secret(directory, of_file, value)?,
+                (TE, of_file) => {
+                    by_root()? && self.is_no_domains(tree, &path, directory, of_file)?
+                }
+                (name @ (BIBA | LOMAC), None) => by_root()? && is_makers(directory, name, value)?,
                 (_, None) => by_root()?,
                 (_, Some(_)) => false,
             };
@@ -151,15 +168,37 @@ impl Filing {
         set.join(",").parse().map(Some).map_err(io::Error::other)
     }
 
-    /// Whether a file has its type from its directory, and no domain makes names in directories of that type or writes
-    /// files of it.
-    fn is_inherited(&self, directory: Option<&OwnedFd>, of_file: &str) -> io::Result<bool> {
-        let (Some(shared), Some(directory)) = (&self.shared, directory) else {
+    /// Whether a file has no type, or that of its directory, and no domain can have brought it to its path: none makes
+    /// names in directories of that type or writes files of it, and none moves a directory on the way.
+    fn is_no_domains(
+        &self,
+        tree: &Tree,
+        path: &Path,
+        directory: Option<&OwnedFd>,
+        of_file: Option<&ElementValue>,
+    ) -> io::Result<bool> {
+        let Some(directory) = directory else {
+            // The root of a file system, which the policy names.
+            return Ok(of_file.is_none());
+        };
+        let Some(shared) = &self.shared else {
             return Ok(false);
         };
-        let directory = type_of(directory)?;
-        let directory = directory.as_deref().unwrap_or(UNLABELLED);
-        Ok(directory == of_file && !shared.contains(directory))
+        let directory = type_or_none(directory)?;
+        if of_file.is_some_and(|of_file| of_file.as_ref() != directory)
+            || shared.made.contains(&directory)
+        {
+            return Ok(false);
+        }
+        let above = path.ancestors().skip(1);
+        // Those below the root, which is where it is mounted.
+        for above in above.filter(|above| above.parent().is_some()) {
+            if !shared.moved.is_empty() && shared.moved.contains(&type_or_none(&tree.open(above)?)?)
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The first program by which a domain is entered, and which does not have its type.
@@ -200,26 +239,55 @@ fn is_secret(
     of_file: Option<&ElementValue>,
     wanted: &ElementValue,
 ) -> io::Result<bool> {
-    let of_file = of_file.map(level);
+    let of_file = of_file.map(|of_file| level(MLS, of_file));
     if !matches!(of_file, None | Some(Some(Level::Low))) {
         return Ok(false);
     }
-    let (Some(wanted), Some(directory)) = (level(wanted), directory) else {
+    let (Some(wanted), Some(directory)) = (level(MLS, wanted), directory) else {
         return Ok(false);
     };
-    let directory = LabelledFile::Handle(directory.as_fd()).label();
-    let directory = directory.map_err(io::Error::other)?;
-    let directory = directory.and_then(|label| level(label.value(MLS)?));
+    let directory = level_at(directory, MLS)?;
     let dominates = |directory: Level| directory != Level::Equal && directory.dominates(&wanted);
     let is_one = !matches!(wanted, Level::Low | Level::Equal);
     Ok(is_one && directory.is_some_and(dominates))
 }
 
-/// The level of a file.
-fn level(value: &ElementValue) -> Option<Level> {
-    match ElementKind::Levels.read(value).ok()? {
-        TypedValue::Levels(levels) => levels.effective().cloned(),
-        _ => None,
+/// Whether whoever made a file in a directory had what a level of this module says of the file, by the directory's
+/// level: trust at least as high, or of `mls`, where `low` is asked about, no secret. The root of a file system, which
+/// the policy names, is nobody's.
+fn is_makers(directory: Option<&OwnedFd>, module: &str, wanted: &ElementValue) -> io::Result<bool> {
+    let Some(directory) = directory else {
+        return Ok(true);
+    };
+    let directory = level_at(directory, module)?;
+    Ok(match (module, level(module, wanted), directory) {
+        (MLS, Some(Level::Low), directory) => directory == Some(Level::Low),
+        // Nobody trusts it more than it had been.
+        (_, Some(Level::Low), _) => true,
+        // Everybody trusts what is exempt.
+        (_, Some(Level::Equal), directory) => directory == Some(Level::High),
+        (_, Some(wanted), Some(directory)) => {
+            directory != Level::Equal && directory.dominates(&wanted)
+        }
+        (_, _, None) | (_, None, _) => false,
+    })
+}
+
+/// The level of an open file.
+fn level_at(file: &OwnedFd, module: &str) -> io::Result<Option<Level>> {
+    let label = LabelledFile::Handle(file.as_fd()).label();
+    let label = label.map_err(io::Error::other)?;
+    Ok(label.and_then(|label| level(module, label.value(module)?)))
+}
+
+/// The level of a module that a value says a file is at.
+fn level(module: &str, value: &ElementValue) -> Option<Level> {
+    match ElementKind::of_module(module)?.read(value).ok()? {
+        TypedValue::Levels(levels) | TypedValue::Auxiliary(Auxiliary::Plain(levels)) => {
+            levels.effective().cloned()
+        }
+        TypedValue::Auxiliary(Auxiliary::With(level, _)) => level,
+        TypedValue::Number(_) | TypedValue::Name(_) => None,
     }
 }
 
@@ -247,23 +315,23 @@ fn type_enforcement(policy: Option<&Policy>) -> Option<&TypeEnforcement> {
     })
 }
 
-/// The types of directories in which domains make names, and of files that domains write; none where a domain is
-/// permissive.
-fn shared(te: &TypeEnforcement) -> Option<BTreeSet<String>> {
+/// The types that domains reach; none where a domain is permissive.
+fn shared(te: &TypeEnforcement) -> Option<Shared> {
     match &te.permissive {
         Permissive::Domains(domains) if domains.is_empty() => {}
         Permissive::Any | Permissive::Domains(_) => return None,
     }
-    let making = te.allow.iter().filter(|(what, (permissions, _))| {
-        let has = |permission| permissions.contains(permission);
-        match what.class {
-            Class::Directory => has("add_name"),
-            Class::File => has("write") || has("append"),
-            _ => false,
-        }
-    });
-    let places = making.flat_map(|(what, _)| te.expand(what));
-    Some(places.map(|place| place.object.to_string()).collect())
+    let types = |class: Class, permissions: &[&str]| -> BTreeSet<String> {
+        let rules = te.allow.iter().filter(|(what, (permitted, _))| {
+            what.class == class && permissions.iter().any(|one| permitted.contains(*one))
+        });
+        let places = rules.flat_map(|(what, _)| te.expand(what));
+        places.map(|place| place.object.to_string()).collect()
+    };
+    let mut made = types(Class::Directory, &["add_name"]);
+    made.extend(types(Class::File, &["write", "append"]));
+    let moved = types(Class::Directory, &["rename"]);
+    Some(Shared { made, moved })
 }
 
 /// The paths that lines without special characters give the type of a program of a transition.
@@ -289,6 +357,11 @@ fn type_at(path: &Path) -> io::Result<Option<String>> {
     type_of(&openat(CWD, path, flags, Mode::empty())?)
 }
 
+/// The type of an open file, or of what has none.
+fn type_or_none(file: &OwnedFd) -> io::Result<String> {
+    Ok(type_of(file)?.unwrap_or_else(|| UNLABELLED.to_owned()))
+}
+
 /// The type of an open file.
 fn type_of(file: &OwnedFd) -> io::Result<Option<String>> {
     let label = LabelledFile::Handle(file.as_fd()).label();
@@ -311,7 +384,7 @@ mod tests {
             .tempdir_in("/run")
             .unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        level_of(folder.path(), "mls/high");
+        level_of(folder.path(), "mls/high,biba/high");
         folder
     }
 
@@ -387,6 +460,46 @@ mod tests {
 
     // Threat model: M102
     #[test]
+    fn a_file_is_trusted_only_where_no_less_trusted_process_gets() {
+        let folder = folder();
+        let lines =
+            "@/five biba/5,lomac/5\n@/low biba/low,lomac/low\n@/equal biba/equal,lomac/equal\n";
+        let filing = filing(folder.path(), lines, "");
+        let files = ["five", "low", "equal"].map(|name| folder.path().join(name));
+        for file in &files {
+            fs::write(file, "").unwrap();
+        }
+        // Which of the files get their level below such a directory.
+        for (directory, expected) in [
+            ("high", [true, true, true]),
+            ("5", [true, true, false]),
+            ("4", [false, true, false]),
+            ("low", [false, true, false]),
+            ("equal", [false, true, false]),
+        ] {
+            level_of(
+                folder.path(),
+                &format!("biba/{directory},lomac/{directory}"),
+            );
+            for (file, expected) in files.iter().zip(expected) {
+                let name = file.file_name().unwrap().to_str().unwrap();
+                let level = name.replace("five", "5");
+                let all = format!("biba/{level},lomac/{level}");
+                let got = gets(&filing, file, "");
+                assert_eq!(got, expected.then_some(all), "{name} below {directory}");
+            }
+        }
+        // The level of one module is not another's.
+        let label = "biba/low,lomac/high[low]".parse().unwrap();
+        LabelledFile::Path(folder.path()).replace(&label).unwrap();
+        assert_eq!(gets(&filing, &files[0], "").as_deref(), Some("lomac/5"));
+        let label = "mls/high".parse().unwrap();
+        LabelledFile::Path(folder.path()).replace(&label).unwrap();
+        assert_eq!(gets(&filing, &files[0], ""), None);
+    }
+
+    // Threat model: M102
+    #[test]
     fn a_file_becomes_secret_only_where_no_lower_process_gets() {
         let folder = folder();
         let lines = "@/file mls/5:1\n@/low mls/low\n@/equal mls/equal\n";
@@ -408,8 +521,11 @@ mod tests {
             }
             assert_eq!(gets(&filing, &file, "mls/equal"), None);
             assert_eq!(gets(&filing, &equal, ""), None);
-            assert_eq!(gets(&filing, &low, "").as_deref(), Some("mls/low"));
+            // In another one it may have become a secret.
+            let low = gets(&filing, &low, "");
+            assert_eq!(low.is_some(), directory == "mls/low", "{directory}");
         }
+        assert_eq!(gets(&filing, &low, "").as_deref(), Some("mls/low"));
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
         assert_eq!(gets(&filing, &low, ""), None);
     }
@@ -461,13 +577,45 @@ mod tests {
             ("", true),
             ("allow d plain directory add_name;", true),
             ("allow d unlabelled directory add_name;", false),
+            ("allow d plain directory rename;", true),
+            ("allow d unlabelled directory remove_name;", true),
             ("allow d plain file write append;", true),
             ("allow d unlabelled file write;", false),
             ("allow d unlabelled file append;", false),
             ("permissive d;", false),
         ] {
             let filing = filing(folder.path(), LINES, te);
-            assert_eq!(gets(&filing, &program, has).is_some(), gets_it, "{te}");
+            for has in [has, "mls/high"] {
+                assert_eq!(gets(&filing, &program, has).is_some(), gets_it, "{te}");
+            }
+        }
+    }
+
+    // Threat model: M102
+    #[test]
+    fn a_type_stays_where_a_domain_could_have_moved_a_directory() {
+        let folder = folder();
+        let inner = folder.path().join("outer/inner");
+        fs::create_dir_all(&inner).unwrap();
+        let program = inner.join("program");
+        fs::write(&program, "").unwrap();
+        level_of(folder.path(), "te/top");
+        level_of(&folder.path().join("outer"), "te/outer");
+        let tree = Tree::new(File::open(folder.path()).unwrap().into()).unwrap();
+        for (te, gets_it) in [
+            ("", true),
+            ("allow d outer directory remove_name;", true),
+            // The root is where it is mounted.
+            ("allow d top directory rename;", true),
+            ("allow d outer file rename;", true),
+            ("allow d outer directory rename;", false),
+            ("allow d unlabelled directory rename;", false),
+        ] {
+            let te = format!("type top, outer; {te}");
+            let filing = filing(folder.path(), "@/outer/inner/program te/program\n", &te);
+            let file = File::open(&program).unwrap();
+            let gets = filing.missing(&tree, file.as_fd(), None).unwrap();
+            assert_eq!(gets.is_some(), gets_it, "{te}");
         }
     }
 

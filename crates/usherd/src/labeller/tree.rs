@@ -59,7 +59,7 @@ impl Tree {
 
     /// Opens what is at a path below the root as O_PATH does. No other mount is entered, which could be a user's own
     /// and not answer, and no link followed.
-    fn open(&self, path: &Path) -> io::Result<OwnedFd> {
+    pub(super) fn open(&self, path: &Path) -> io::Result<OwnedFd> {
         open_below(&self.root, path)
     }
 
