@@ -20,8 +20,8 @@ use usher_system::sandbox::{Ability, NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_X
 
 use crate::paths;
 use crate::requests::{
-    Agents, Disable, Enable, Failures, Mac, MacLoad, MacRefusals, MacUnload, Peers, Prepare,
-    Protection, Recent, Reload, Sockets, Troubles, Who, WouldEnd,
+    Agents, Disable, Enable, Failures, Mac, MacLoad, MacLook, MacRefusals, MacUnload, Peers,
+    Prepare, Protection, Recent, Reload, Sockets, Troubles, Who, WouldEnd,
 };
 use usher_daemon::control::Status;
 use usher_daemon::role::{Connectors, Duty, Role, Sandbox, Socket};
@@ -274,7 +274,7 @@ usher_daemon::roles! {
     }
 
     /// Keeps modules of mandatory access control in force.
-    Labeller answers [Status, Prepare, Reload, Mac, MacLoad, MacUnload, MacRefusals] {
+    Labeller answers [Status, Prepare, Reload, Mac, MacLoad, MacUnload, MacLook, MacRefusals] {
         name: "labeller",
         duty: CONFINES,
         needed_for: "changing which modules decide, and by which settings",

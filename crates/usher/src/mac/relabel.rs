@@ -1,10 +1,15 @@
-//! `usher mac relabel`: labels files by the specification of the policy in force, as setfsmac(8) does.
+//! `usher mac relabel`: labels files by the specification of the policy in force, as setfsmac(8) does; or has the
+//! labeller do so, by its own rule of what nobody could have planted.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 use label_tools::setfsmac;
+use usher_daemon::control::ask;
+use usher_local::requests::MacLook;
+use usher_local::roles;
+use usher_policy::joined;
 use usher_policy::mac::ModuleSettings;
 
 use crate::commands::configuration;
@@ -15,7 +20,11 @@ use crate::output::Output;
 #[derive(Debug, clap::Args)]
 pub struct Request {
     /// The trees, absolute paths on multilabel file systems; otherwise all of these file systems
+    #[arg(conflicts_with = "unasked")]
     trees: Vec<PathBuf>,
+    /// Set nothing itself: have the labeller look at all files, and set what it sets unasked
+    #[arg(long, conflicts_with_all = ["dry_run", "verbose"])]
+    unasked: bool,
     /// Set nothing; report what would be set
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -51,6 +60,18 @@ pub(super) fn run(output: &Output, request: &Request) -> Result<(), Failure> {
                       framework { specification \"/etc/usher/files.mac\"; }`, then `usher policy apply`";
         return Err(Failure::refused(reason));
     };
+    if request.unasked {
+        let view = ask(roles::Labeller, &MacLook {})?;
+        let paths = joined(view.multilabel.iter().map(|one| &one.path), ", ");
+        if !request.quiet {
+            // JSON of `usher mac relabel --unasked`: as `usher mac status`.
+            output.print(&view, || match paths.as_str() {
+                "" => "the labeller watches no multilabel file system\n".to_owned(),
+                paths => format!("the labeller looks at all files of {paths} again\n"),
+            });
+        }
+        return Ok(());
+    }
     let mut trees = request.trees.clone();
     if trees.is_empty() {
         trees.extend(framework.multilabel.iter().map(PathBuf::from));

@@ -4,8 +4,8 @@ use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
 use usher_local::configuration::Configuration;
 use usher_local::requests::{
-    Mac, MacLoad, MacRefusals, MacUnload, MacView, Prepare, PreparedView, RefusalsView, Reload,
-    ReloadedView,
+    Mac, MacLoad, MacLook, MacRefusals, MacUnload, MacView, Prepare, PreparedView, RefusalsView,
+    Reload, ReloadedView,
 };
 use usher_local::roles;
 
@@ -44,6 +44,13 @@ impl Answers<MacLoad> for Force {
 impl Answers<MacUnload> for Force {
     async fn answer(&self, request: MacUnload) -> Result<MacView, Failed> {
         self.unload(&request.module)?;
+        Ok(self.view()?)
+    }
+}
+
+impl Answers<MacLook> for Force {
+    async fn answer(&self, _: MacLook) -> Result<MacView, Failed> {
+        self.look_again()?;
         Ok(self.view()?)
     }
 }

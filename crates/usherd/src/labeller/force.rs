@@ -200,6 +200,16 @@ impl Force {
         state.multilabel = put.is_ok().then_some(wanted);
     }
 
+    /// Has all files of what is watched looked at again.
+    ///
+    /// # Errors
+    /// A thread cannot be woken.
+    pub(super) fn look_again(&self) -> Result<(), MacError> {
+        self.persisting
+            .look_again()
+            .map_err(MacError::NotPersistent)
+    }
+
     /// Fails when labels of new files are no longer written: this process must end and start again.
     pub(super) fn require_persisting(&self) -> std::io::Result<()> {
         match self.persisting.has_ended() {

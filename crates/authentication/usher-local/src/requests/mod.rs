@@ -74,6 +74,8 @@ usher_daemon::requests! {
         /// The module.
         module: String
     } "mac_unload" -> MacView,
+    /// Has the labeller look at all files of multilabel file systems again, and give them what it sets unasked.
+    MacLook {} "mac_look" -> MacView,
     /// Asks for what modules have refused.
     MacRefusals {} "mac_refusals" -> RefusalsView,
 }
