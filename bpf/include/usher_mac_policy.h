@@ -402,11 +402,11 @@ int mac_is_in_groups(__u32 first, __u32 last);
 
 /* One number from `lowest` to `highest`, and `value` where the policy has no statement. */
 #define MAC_NUMBER(member, lowest, highest, value)                                                 \
-	MAC_ONE(member, .kind = USHER_MAC_VALUE_NUMBER, .least = (lowest), .most = (highest),      \
-		.by_default = (value))
+	MAC_SINGLE(member, .kind = USHER_MAC_VALUE_NUMBER, .least = (lowest), .most = (highest),   \
+		   .by_default = (value))
 /* `yes` or `no`: 1 or 0, and `value` where the policy has no statement. */
 #define MAC_SWITCH(member, value)                                                                  \
-	MAC_ONE(member, .kind = USHER_MAC_VALUE_SWITCH, .by_default = (value))
+	MAC_SINGLE(member, .kind = USHER_MAC_VALUE_SWITCH, .by_default = (value))
 /*
  * Users, or groups, or numbers: as many as the array `member` has room for, and their number in
  * `member_count`. Without the statement there is none.
@@ -416,7 +416,7 @@ int mac_is_in_groups(__u32 first, __u32 last);
 #define MAC_NUMBERS(member, lowest, highest)                                                       \
 	MAC_LIST(member, .kind = USHER_MAC_VALUE_NUMBER, .least = (lowest), .most = (highest))
 
-#define MAC_ONE(member, ...)                                                                       \
+#define MAC_SINGLE(member, ...)                                                                    \
 	{                                                                                          \
 		.keyword = #member, .size = sizeof(mac_settings_type),                             \
 		.offset = MAC_OFFSET(member, MAC_MEMBER(member)), .limit = 1, __VA_ARGS__          \

@@ -122,7 +122,7 @@ fn a_mistake_in_a_copy_is_told_by_the_copys_path() {
     let (code, _, told) = agree();
     assert_eq!(code, 2, "{told}");
     assert!(
-        told.contains("hosts/mailhost/revoked_keys: empty; remove it"),
+        told.contains("hosts/mailhost/revoked_keys: the list is empty; remove it"),
         "{told}"
     );
     assert!(!told.contains("/etc/usher"), "{told}");

@@ -262,8 +262,8 @@ fn a_candidate_with_mistakes_is_refused_as_by_an_apply() -> Outcome {
         (broken, "service x { lissten 5; }\n", "broken.policy:1:13:"),
         (
             broken,
-            "mac absent { default low; }\n",
-            "no module `absent` declares statements",
+            "mac Absent { default low; }\n",
+            "no module can be called `Absent`",
         ),
         (
             "/etc/usher/users/bob/authorized_keys",

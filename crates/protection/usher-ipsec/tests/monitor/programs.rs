@@ -115,7 +115,7 @@ assert libc.mount(b'dead', b'/mnt/dead', b'fuse', 0, options) == 0, ctypes.get_e
         ]);
         link();
         let error = ipsec.apply(&both).unwrap_err().to_string();
-        assert!(error.starts_with("/mnt/governed and /mnt/link, of two"), "{error}");
+        assert!(error.starts_with("/mnt/governed and /mnt/link, in two"), "{error}");
         let mut governed = Actor::governed();
         assert_eq!(governed.number("mark(udp())"), 0);
         // Without the link they are in force.
