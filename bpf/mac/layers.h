@@ -176,11 +176,15 @@ static __always_inline __u64 layer_of_inode(__u64 inode)
 static __always_inline __u64 layer_of(__u64 inode, __u64 file)
 {
 	const struct inode___mac_layered *at;
-	__u64 kept;
+	__u64 kept, magic;
 
 	for (int i = 0; i <= STACKED_OVERLAYS; i++) {
 		at = bpf_core_cast((void *)inode, struct inode___mac_layered);
-		if (!inode || at->i_sb->s_magic != OVERLAYFS_SUPER_MAGIC)
+		magic = at->i_sb->s_magic;
+		/* No inode, or none that is in use, has zeros there. */
+		if (!magic)
+			return 0;
+		if (magic != OVERLAYFS_SUPER_MAGIC)
 			return inode;
 		kept = 0;
 		if (file && (at->i_mode & S_IFMT) == S_IFREG)

@@ -173,7 +173,7 @@ impl Reservation {
         };
         become_user(uid, gid, &groups)?;
         let settled = |error| ServiceError::ChangedInPart {
-            what: "the keeper did not hand over the user's queue",
+            what: "take over the user's queue",
             error,
         };
         let (reply, packet) = exchange(&keeper, &CallRequest::Settled)

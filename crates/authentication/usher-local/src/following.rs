@@ -141,8 +141,7 @@ impl Following {
             Ok(stored) => stored,
             Err(error) => return self.note(failed, None, error.to_string()),
         };
-        let in_force = follower.in_force();
-        if in_force == Some(stored) {
+        if follower.in_force() == Some(stored) {
             *failed = None;
             return;
         }
@@ -152,9 +151,7 @@ impl Following {
             let gone = format!("{} is gone", self.path.display());
             return self.note(failed, Some(stored), gone);
         }
-        // What is forbidden ends as soon as it can: that is tried each time.
         if let Some(before) = failed.as_ref()
-            && in_force.is_some()
             && before.stored == Some(stored)
             && before.at.elapsed() < AGAIN
         {
@@ -316,7 +313,12 @@ mod tests {
         for _ in 0..2 {
             assert!(following.trouble().unwrap().contains("no room"));
         }
-        assert_eq!(*daemon.taken.lock(), [1, 1, 1]);
+        // At once, and not again before its time.
+        assert_eq!(*daemon.taken.lock(), [1, 1]);
+        let past = Instant::now().checked_sub(AGAIN).unwrap();
+        following.failed.lock().as_mut().unwrap().at = past;
+        *daemon.fails.lock() = false;
+        following.look();
         *daemon.is_unsettled.lock() = false;
         assert_eq!(following.trouble(), None);
         assert_eq!(*daemon.taken.lock(), [1, 1, 1]);

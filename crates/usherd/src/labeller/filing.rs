@@ -187,6 +187,8 @@ impl Filing {
         let directory = type_or_none(directory)?;
         if of_file.is_some_and(|of_file| of_file.as_ref() != directory)
             || shared.made.contains(&directory)
+            // It may have been written where it was before.
+            || (of_file.is_none() && shared.made.contains(UNLABELLED))
         {
             return Ok(false);
         }

@@ -235,6 +235,13 @@ impl Force {
                 }
             }
         }
+        if has_loaded
+            && !state.replaced.is_empty()
+            && let Err(error) = state.save(None)
+        {
+            tracing::warn!(%error, "cannot note from which files modules are loaded: after a restart their settings \
+                stay as they are until they are loaded anew");
+        }
         for name in std::mem::take(&mut state.outdated) {
             match self
                 .wanted(state, &name)
@@ -277,30 +284,29 @@ impl Force {
         policy: Option<&Policy>,
         name: &str,
     ) -> Result<Option<Settings>, MacError> {
-        // Of the file from which it was loaded, if it is.
-        let digest = state.digests.get(name);
         let of = policy.and_then(|policy| block(policy, name));
-        let former = state.policy().and_then(|policy| block(policy, name));
-        let is_same = of.map(|of| &of.settings) == former.map(|of| &of.settings);
-        if digest.is_some() && is_same && state.settings.contains_key(name) {
-            return Ok(None);
-        }
         let mut resolver = Resolver::new(&self.file_systems);
-        match (self.files.read(name)?, digest) {
-            (Some(file), None) => resolver.declared(&file.module, of),
-            (Some(file), Some(digest)) if file.digest == *digest => {
-                resolver.declared(&file.module, of)
-            }
-            (_, Some(_)) if of.is_none() && !state.has_settings(name)? => Ok(None),
-            (_, Some(_)) => Err(MacError::FileChanged {
-                name: name.to_owned(),
-                path: self.files.path(name),
-            }),
-            (None, None) => Err(MacError::NoModuleOf {
+        let Some(digest) = state.loaded_digest(name) else {
+            let file = self.files.read(name)?.ok_or_else(|| MacError::NoModuleOf {
                 place: of.map_or_else(String::new, |of| of.origin.place.to_string()),
                 reason: Box::new(MacError::NoModule(name.to_owned())),
-            }),
+            })?;
+            return resolver.declared(&file.module, of);
+        };
+        // One that cannot be read says as little of the module in force as another one.
+        let file = self.files.read(name).ok().flatten();
+        if let Some(file) = file.filter(|file| file.digest == *digest) {
+            return resolver.declared(&file.module, of);
         }
+        let former = state.policy().and_then(|policy| block(policy, name));
+        let is_same = of.map(|of| &of.settings) == former.map(|of| &of.settings);
+        if is_same || (of.is_none() && !state.has_settings(name)?) {
+            return Ok(None);
+        }
+        Err(MacError::FileChanged {
+            name: name.to_owned(),
+            path: self.files.path(name),
+        })
     }
 
     /// The settings of a module that is about to be loaded. A rule whose path gets no answer waits as one whose file
@@ -461,6 +467,7 @@ impl Force {
         state
             .digests
             .extend(digest.map(|digest| (name.to_owned(), digest)));
+        state.replaced.remove(name);
         let former = state.missing.clone();
         state.missing.retain(|missing| missing.name != name);
         if let Err(error) = state.save(None) {
@@ -496,6 +503,10 @@ impl Force {
                 false => Ok((module, None)),
             };
         }
+        // Blocks of these names are none of a module.
+        if [FRAMEWORK_BLOCK, "any"].contains(&name) {
+            return Err(none());
+        }
         let ModuleFile { module, digest } = self.files.read(name)?.ok_or_else(none)?;
         Ok((module, Some(digest)))
     }
@@ -517,6 +528,7 @@ impl Force {
                 module = name,
                 "its file has changed since `usher mac load`; what it is now is in force"
             );
+            state.replaced.insert(name.clone(), file.digest);
         }
         state.digests.insert(name.clone(), digest.clone());
         Ok(())
@@ -603,6 +615,7 @@ impl Force {
         }
         state.settings.remove(name);
         state.digests.remove(name);
+        state.replaced.remove(name);
         state.outdated.remove(name);
         state.over(name);
         state.end_if_empty()?;

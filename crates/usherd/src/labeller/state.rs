@@ -28,6 +28,8 @@ pub(super) struct State {
     /// For modules in force from files, SHA-256 of the file when the administrator loaded it; empty if that
     /// is unknown.
     pub(super) digests: BTreeMap<String, String>,
+    /// For those of which another file was loaded after a reboot, SHA-256 of that.
+    pub(super) replaced: BTreeMap<String, String>,
     /// The list of modules that are to be loaded has been read. Until then nothing replaces it.
     pub(super) is_read: bool,
     /// Modules whose settings in force are not those of the policy.
@@ -89,6 +91,9 @@ impl State {
             .into_iter()
             .filter(|name| Module::named(name).is_none());
         let from_files = from_files.map(|name| (name, String::new()));
+        let replaced = noted.iter();
+        let replaced = replaced.filter_map(|one| Some((one.name.clone(), one.replaced.clone()?)));
+        self.replaced = replaced.collect();
         let noted = noted.into_iter();
         let noted = noted.filter_map(|module| Some((module.name, module.digest?)));
         self.digests = from_files.chain(noted).collect();
@@ -106,6 +111,11 @@ impl State {
         };
         let modules = framework.modules()?;
         Ok(modules.into_iter().map(|module| module.name).collect())
+    }
+
+    /// SHA-256 of the file from which a module is in force; none for one that is not loaded from a file.
+    pub(super) fn loaded_digest(&self, name: &str) -> Option<&String> {
+        self.replaced.get(name).or_else(|| self.digests.get(name))
     }
 
     /// Whether a module in force has settings.
@@ -232,6 +242,7 @@ impl State {
         let names = self.names().map_err(std::io::Error::other)?;
         let loaded = names.into_iter().map(|name| Wanted {
             digest: self.digests.get(&name).cloned(),
+            replaced: self.replaced.get(&name).cloned(),
             name,
         });
         let modules = loaded.chain(self.missing.iter().cloned());

@@ -19,6 +19,9 @@ pub(super) struct Wanted {
     pub(super) name: String,
     /// SHA-256 of its file, in hexadecimal digits, when the administrator loaded it; none: it is built in.
     pub(super) digest: Option<String>,
+    /// The same of the file that was loaded after a reboot, if it was another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) replaced: Option<String>,
 }
 
 /// The modules that are to be loaded after a reboot, in their order; none if none ever was.

@@ -32,7 +32,6 @@ mod tickets;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use usher_daemon::clock::unix_time;
 use usher_daemon::control::{Status, StatusView};
@@ -86,8 +85,6 @@ struct Signer {
     chains: Chains,
     plain: Plain,
     programs: Arc<ListedPrograms>,
-    /// The lists of programs may be those of a former configuration.
-    has_former_lists: Arc<AtomicBool>,
     loans: Loans,
     names: Names,
     clocks: Clocks,
@@ -121,7 +118,6 @@ impl Signer {
             chains: Chains::default(),
             plain: Plain::default(),
             programs: Arc::default(),
-            has_former_lists: Arc::default(),
             loans: Loans::default(),
             names: Names::default(),
             clocks: Clocks::default(),
@@ -263,8 +259,7 @@ impl Signer {
 
 impl Follower for Signer {
     fn in_force(&self) -> Option<StoredStamp> {
-        let is_settled = !self.has_former_lists.load(Ordering::SeqCst);
-        is_settled.then(|| self.configuration.get().stamp())
+        Some(self.configuration.get().stamp())
     }
 
     /// Puts it in force at once, and its lists of `programs` soon after: until then a program that only the
@@ -272,13 +267,9 @@ impl Follower for Signer {
     fn take(&self, stored: Configuration) -> Result<(), String> {
         let (programs, tickets) = (Arc::clone(&self.programs), Arc::clone(&self.tickets));
         let policy = stored.checked.policy.clone();
-        let has_former_lists = Arc::clone(&self.has_former_lists);
         self.put_in_force(stored);
         tokio::spawn(async move {
-            let set = programs.set(&tickets, &policy).await;
-            // Then it is tried again.
-            has_former_lists.store(set.is_err(), Ordering::SeqCst);
-            if let Err(error) = set {
+            if let Err(error) = programs.set(&tickets, &policy).await {
                 tracing::error!(%error, "cannot set the lists of programs: they are those of the former configuration");
             }
         });
@@ -297,7 +288,6 @@ impl Answers<Reload> for Signer {
         let fresh = Configuration::load()?;
         let programs = self.programs.set(&self.tickets, &fresh.checked.policy);
         programs.await?;
-        self.has_former_lists.store(false, Ordering::SeqCst);
         Ok(self.put_in_force(fresh))
     }
 }

@@ -406,17 +406,19 @@ impl Admission {
             .collect()
     }
 
-    /// Removes the sessions whose records cannot be read, and returns them.
+    /// Removes the sessions whose records cannot be read, and returns them. One that cannot be removed is left
+    /// out: [`Self::sessions`] fails by it.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// The kernel's error; nothing is removed then.
     pub fn remove_unreadable_sessions(&self) -> Result<Vec<SessionId>, KernelError> {
         let mut removed = Vec::new();
         for (id, stored) in self.sessions.entries()? {
             if SessionRecord::try_from(&stored).is_err() {
                 let session = SessionId::from_bytes(id);
-                self.remove_session(&session)?;
-                removed.push(session);
+                if self.remove_session(&session).is_ok() {
+                    removed.push(session);
+                }
             }
         }
         Ok(removed)

@@ -28,7 +28,7 @@ impl Sessions {
         let mut forbidden = Vec::new();
         let sessions = match self.host.admission.sessions() {
             Err(KernelError::UnreadableEntry(_)) => {
-                self.connections.cut(&self.remove_unreadable()?);
+                self.end_without_records(self.remove_unreadable()?);
                 self.host.admission.sessions()?
             }
             sessions => sessions?,

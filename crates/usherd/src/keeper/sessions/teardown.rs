@@ -32,6 +32,19 @@ impl Sessions {
             ids.insert(session);
             self.table.end(&session, record, reason);
         }
+        self.end_served(touched, ids)
+    }
+
+    /// The same of sessions whose records are gone: whose they were is known by their presences only.
+    pub(super) fn end_without_records(&self, ids: HashSet<SessionId>) {
+        self.table.close_stale_tokens();
+        let touched = self.table.presences.leave_all(&ids);
+        self.end_served(touched, ids);
+    }
+
+    /// Ends what ended sessions had: their connections, and queues without another session with their
+    /// workers.
+    fn end_served(&self, mut touched: HashSet<Key>, ids: HashSet<SessionId>) -> Vec<AdmissionRow> {
         // Close the queue before cutting its connections, so that nothing is accepted in between. Cut
         // them before killing its processes: the end of stream from a dying process would look to the
         // client like a complete transfer, not like an aborted one.

@@ -3,7 +3,7 @@
 //! one user cannot fill the session table. A client normally has one; restarted signers open more,
 //! and the oldest without connections makes room for a new one.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -63,6 +63,25 @@ impl Presences {
         self.with(record, |presence| {
             presence.live.retain(|entered| entered != session);
         });
+    }
+
+    /// Notes that sessions have ended whose records are gone from the table. Returns whose they were.
+    pub fn leave_all(&self, sessions: &HashSet<SessionId>) -> HashSet<Key> {
+        let mut left = HashSet::new();
+        for (key, hosts) in self.all.lock().iter_mut() {
+            for presence in hosts.values_mut() {
+                let before = presence.live.len();
+                presence.live.retain(|entered| !sessions.contains(entered));
+                let gone = before - presence.live.len();
+                if gone > 0 {
+                    left.insert(*key);
+                    let gone = gone.min(presence.kept);
+                    presence.kept -= gone;
+                    self.kept.fetch_sub(gone, Ordering::Relaxed);
+                }
+            }
+        }
+        left
     }
 
     /// Notes that the table has a session, live or ended.
