@@ -1,6 +1,6 @@
 //! The packets on the wire of a host, captured and read by Wireshark's programs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::error::Error;
 use std::fmt;
 use std::fs;
@@ -92,6 +92,8 @@ impl fmt::Debug for Packet {
 pub struct Capture {
     host: Host,
     running: Running,
+    /// Of two pairs one ends while programs run.
+    sas: Sas,
 }
 
 impl Capture {
@@ -101,8 +103,8 @@ impl Capture {
         let running = host.spawn(["dumpcap", "-q", "-P", "-i", "eth0", "-w", FILE])?;
         // It writes the file after it has opened the interface.
         eventually("the capture begins", || Ok(host.path(FILE).exists()))?;
-        let host = host.clone();
-        Ok(Self { host, running })
+        let (host, sas) = (host.clone(), sas(host)?);
+        Ok(Self { host, running, sas })
     }
 
     /// Ends it, when every packet until now is in it: `sender`'s last one as well.
@@ -120,7 +122,8 @@ impl Capture {
         if self.running.wait(usher_lab::PATIENCE)?.is_none() {
             return Err("dumpcap does not end".into());
         }
-        read(&self.host, frames(&fs::read(&file)?)?)
+        self.sas.join(sas(&self.host)?);
+        read(&self.host, &self.sas, frames(&fs::read(&file)?)?)
     }
 }
 
@@ -141,13 +144,12 @@ fn frames(file: &[u8]) -> Result<Vec<&[u8]>, Box<dyn Error>> {
     Ok(frames)
 }
 
-/// Reads the capture with the keys of the host's SAs.
-fn read(host: &Host, frames: Vec<&[u8]>) -> Result<Vec<Packet>, Box<dyn Error>> {
-    let sas = sas(host)?;
+/// Reads the capture with the keys of these SAs.
+fn read(host: &Host, sas: &Sas, frames: Vec<&[u8]>) -> Result<Vec<Packet>, Box<dyn Error>> {
     let mut words = vec!["tshark".to_owned(), "-nr".into(), FILE.into()];
     words.extend(["-o", "esp.enable_encryption_decode:TRUE"].map(str::to_owned));
-    for key in sas.keys {
-        words.extend(["-o".into(), key]);
+    for key in &sas.keys {
+        words.extend(["-o".into(), key.clone()]);
     }
     words.extend(["-T", "fields", "-E", "occurrence=f", "-e", "tcp.flags"].map(str::to_owned));
     words.extend(
@@ -248,7 +250,14 @@ struct Sas {
     /// Their classes, by SPI.
     classes: HashMap<u32, Sa>,
     /// The keys of those that encrypt, as tshark wants them.
-    keys: Vec<String>,
+    keys: BTreeSet<String>,
+}
+
+impl Sas {
+    fn join(&mut self, other: Self) {
+        self.classes.extend(other.classes);
+        self.keys.extend(other.keys);
+    }
 }
 
 fn sas(host: &Host) -> Result<Sas, Box<dyn Error>> {
@@ -279,7 +288,7 @@ fn sas(host: &Host) -> Result<Sas, Box<dyn Error>> {
             } else {
                 "IPv4"
             };
-            sas.keys.push(format!(
+            sas.keys.insert(format!(
                 "uat:esp_sa:\"{family}\",\"*\",\"*\",\"{spi}\",\"AES-GCM with 16 octet ICV \
                  [RFC4106]\",\"{key}\",\"NULL\",\"\""
             ));
