@@ -177,7 +177,7 @@ static __always_inline int is_own_name(__u64 inode)
 }
 
 /*
- * What is to be known of a file by its file system: bits of `flags`, KIND_HAS_NO_TYPE and
+ * Properties that a file has by its file system: bits of `flags`, KIND_HAS_NO_TYPE and
  * KIND_IS_LAYERED. Global, so that the verifier goes through it once. `at`: the address of an
  * inode, which has a superblock.
  */

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// What an administrator writes, and keys.
+/// The administrator's files, and keys.
 ///
 /// Owner: root, 0755. Made by: `usher init`. Backup: yes, all of it. Lost: what follows.
 pub const CONFIGURATION_DIRECTORY: &str = "/etc/usher";

@@ -1,5 +1,6 @@
 //! `mac` blocks: which module, and its settings.
 
+use usher_label::ElementName;
 use usher_language::{
     BlockText, Fields, Found, Name, NameRule, Origin, Reporter, Setting, Tree, declared, nearest,
 };
@@ -19,9 +20,6 @@ const MODULE: NameRule = NameRule {
     rule: Name::RULE,
     any_is_reserved: true,
 };
-
-/// Limit of the bytes of a module's name.
-const LONGEST_MODULE: usize = 31;
 
 /// A `mac` block. No two of a policy are for one module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,14 +51,6 @@ pub enum ModuleSettings {
     Framework(FrameworkSettings),
     /// Of a module from a file, which declares its statements: the labeller checks them.
     Declared(Vec<Setting>),
-}
-
-/// Whether a module from a file can have this name.
-fn is_module_name(name: &str) -> bool {
-    let may = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-    name.starts_with(|first: char| first.is_ascii_lowercase())
-        && name.len() <= LONGEST_MODULE
-        && name.bytes().all(may)
 }
 
 /// The `mac` blocks of a text, in its order. They are whole only if the reporter stays empty.
@@ -98,7 +88,9 @@ pub fn check(tree: &Tree<'_>, reporter: &Reporter<'_>) -> Vec<MacBlock> {
                 Fields::read(block, reporter);
                 ModuleSettings::Nothing
             }
-            name if is_module_name(name) => ModuleSettings::Declared(Setting::all(block, reporter)),
+            name if name.parse::<ElementName>().is_ok() => {
+                ModuleSettings::Declared(Setting::all(block, reporter))
+            }
             name => {
                 let near = nearest(name, MODULES.iter().copied());
                 let found = Found::from(name);

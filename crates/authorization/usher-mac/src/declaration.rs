@@ -8,10 +8,11 @@ use object::elf::{
 };
 use object::read::elf::{FileHeader, SectionHeader, SectionTable, Sym};
 use usher_bpf::Plain;
+use usher_label::ElementName;
 
 use crate::EntryPoint;
 use crate::module::{CHECK, SETTINGS};
-use crate::shared::{MAC_INTERFACE, MAC_NAME, MAC_NAME_SIZE, MAC_NONE, MacDeclaration};
+use crate::shared::{MAC_INTERFACE, MAC_NAME, MAC_NONE, MacDeclaration};
 use crate::statements::{NoStatements, Statement};
 
 /// Largest object file of a module, in bytes.
@@ -157,13 +158,10 @@ pub struct Declaration {
     pub(crate) settings_size: usize,
 }
 
-/// Whether this is a possible name of a module.
+/// Whether this is a possible name of a module: its elements have the same name.
 #[must_use]
 pub fn is_module_name(text: &str) -> bool {
-    let may = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-    text.starts_with(|first: char| first.is_ascii_lowercase())
-        && text.len() < MAC_NAME_SIZE as usize
-        && text.bytes().all(may)
+    text.parse::<ElementName>().is_ok()
 }
 
 impl Declaration {

@@ -12,7 +12,7 @@ use crate::ifoff::{self, SilenceSettings};
 use crate::portacl::{self, PortSettings};
 use crate::seeotheruids::{self, VisibilitySettings};
 use crate::shared::MacTe;
-use crate::statements::DeclaredSettings;
+use crate::statements::{DeclaredSettings, Statement};
 use crate::te::{self, TypeSettings};
 use crate::ubns::ServiceSettings;
 use crate::{EntryPoint, Error, encode, encode_services};
@@ -187,6 +187,7 @@ pub struct Module {
     /// Its object file.
     code: Cow<'static, [u8]>,
     pub(crate) settings: Option<Settings>,
+    statements: Vec<Statement>,
 }
 
 impl Module {
@@ -217,6 +218,7 @@ impl Module {
             name: declared.name.into(),
             code: bytes.into(),
             settings,
+            statements: declared.statements,
         })
     }
 
@@ -252,6 +254,7 @@ impl Module {
             name: module.name.into(),
             code: module.object.into(),
             settings,
+            statements: Vec::new(),
         }
     }
 
@@ -259,6 +262,13 @@ impl Module {
     #[must_use]
     pub fn settings(&self) -> Option<&Settings> {
         self.settings.as_ref()
+    }
+
+    /// The statements by which the policy sets them; none of a built-in module, whose statements are the
+    /// language's own.
+    #[must_use]
+    pub fn statements(&self) -> &[Statement] {
+        &self.statements
     }
 
     /// Its name.

@@ -14,7 +14,7 @@ use crate::shared::{
 pub struct Statement {
     /// The word that begins it.
     pub keyword: String,
-    /// What its values mean.
+    /// The meaning of its values.
     pub values: StatementValues,
     /// The limit of values; none where it has exactly one.
     pub list: Option<usize>,

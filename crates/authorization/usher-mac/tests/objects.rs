@@ -119,7 +119,7 @@ fn statements_say_what_the_policy_may_set() {
         ("strict", &StatementValues::Switch, None),
     ];
     assert_eq!(found, expected);
-    // What the module gets where the policy says nothing.
+    // The settings where the policy says nothing.
     let words = |settings: &Settings| -> Vec<u32> {
         let bytes = settings.encode().unwrap();
         let words = bytes.chunks_exact(4);

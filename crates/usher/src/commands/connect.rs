@@ -50,18 +50,12 @@ pub fn name<N: FromStr<Err = NameError>>(text: &str) -> Result<N, Failure> {
 /// When the connection is refused or breaks; the received data may then be incomplete.
 pub fn run(destination: &Destination) -> Result<(), Failure> {
     let connection = connect_by_user(&destination.host, &destination.service)?;
-    let client = connection
-        .local_addr()
-        .attempt("cannot prepare the connection")?;
-    connection
-        .set_nonblocking(true)
-        .attempt("cannot prepare the connection")?;
-    rustix::net::sockopt::set_socket_oobinline(&connection, true)
-        .map_err(io::Error::from)
-        .attempt("cannot prepare the connection")?;
-    let outgoing = connection
-        .try_clone()
-        .attempt("cannot prepare the connection")?;
+    let prepare = || {
+        connection.set_nonblocking(true)?;
+        rustix::net::sockopt::set_socket_oobinline(&connection, true)?;
+        io::Result::Ok((connection.local_addr()?, connection.try_clone()?))
+    };
+    let (client, outgoing) = prepare().attempt("cannot prepare the connection")?;
     let sending: &'static Sending = Box::leak(Box::default());
     std::thread::spawn(move || {
         // The other direction ends the program.

@@ -11,16 +11,19 @@ use usher_daemon::files::write_atomically;
 use usher_local::applied::Applied;
 use usher_local::paths;
 use usher_local::reading::read_bounded;
-use usher_policy::{Source, joined};
+use usher_policy::Source;
 
 use super::configuration::{self, OnRefusal, Outcome};
 use super::log::utc;
 use super::{groups, policy, readmission};
 use crate::failure::{At, Failure};
-use crate::output::{Output, row, table, warn};
+use crate::output::{Output, first, row, table, warn};
 
 /// The number of policies that are kept. Older ones are removed.
 const KEPT: usize = 100;
+
+/// Limit of what comes back that a refusal names.
+const MOST_SHOWN: usize = 32;
 
 /// The option of `usher policy revert` that permits hosts, host keys and users to come back.
 const READMIT: &str = "--readmit";
@@ -245,7 +248,7 @@ pub fn revert(
             "the policy of generation {generation} would bring back what the one in force does not have: \
              {}. Change the files and `usher policy apply`, or, if all of that is meant: `usher policy \
              revert {generation} {READMIT}`",
-            joined(&returning, "; ")
+            first(&returning, MOST_SHOWN)
         )));
     }
     let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)?;

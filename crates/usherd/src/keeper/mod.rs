@@ -104,7 +104,8 @@ pub fn run(
         let configuration = keeper.host.configuration.get();
         keeper.queues.put_in_force(&configuration.checked);
         keeper.host.look_accounts_up_in_time().await;
-        keeper.sessions.restore(stored)?;
+        let is_settled = keeper.sessions.restore(stored)?;
+        keeper.is_unsettled.store(!is_settled, Ordering::SeqCst);
         if let Err(error) = keeper.host.destinations.retain(&restricted) {
             tracing::error!(%error, "cannot lift restrictions of an earlier policy");
         }

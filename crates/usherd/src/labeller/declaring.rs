@@ -45,12 +45,6 @@ pub enum StatementFault {
         /// What it takes.
         wanted: String,
     },
-    /// A module whose statements the language cannot tell from its own.
-    #[error(
-        "the module has the statement `{0}`, a word that begins something else in the policy; compile it with \
-         another name for this member of its settings"
-    )]
-    Taken(String),
 }
 
 impl Resolver<'_> {
@@ -67,7 +61,7 @@ impl Resolver<'_> {
             Some(ModuleSettings::Declared(written)) => written.as_slice(),
             _ => &[],
         };
-        let statements = module.declaration()?.statements;
+        let statements = module.statements();
         let refused = |place: &str, fault| {
             Err(MacError::Statement {
                 place: place.to_owned(),
@@ -75,11 +69,6 @@ impl Resolver<'_> {
                 fault,
             })
         };
-        let mut taken = statements.iter().map(|statement| &statement.keyword);
-        if let Some(taken) = taken.find(|keyword| usher_policy::begins_outside(keyword)) {
-            let place = module.name();
-            return refused(place, StatementFault::Taken(taken.clone()));
-        }
         let mut settings = match (module.settings(), written) {
             (Some(Settings::Declared(settings)), _) => settings.clone(),
             (_, []) => return Ok(None),

@@ -32,6 +32,17 @@ pub enum FileError {
         /// The reason.
         reason: NotAModule,
     },
+    /// A module whose statements the policy cannot tell from its own.
+    #[error(
+        "{path}: the module has the statement `{keyword}`, a word that begins something else in the policy; \
+         compile it with another name for this member of its settings"
+    )]
+    Taken {
+        /// The file.
+        path: PathBuf,
+        /// The word.
+        keyword: String,
+    },
     /// The name in the file is not that of the file.
     #[error("{path} declares the module {declared}; name the file {declared}{ENDING}")]
     OtherName {
@@ -128,6 +139,11 @@ impl ModuleFolder {
         if module.name() != name {
             let declared = module.name().to_owned();
             return Err(FileError::OtherName { path, declared });
+        }
+        let mut keywords = module.statements().iter().map(|one| &one.keyword);
+        if let Some(taken) = keywords.find(|keyword| usher_policy::begins_outside(keyword)) {
+            let keyword = taken.clone();
+            return Err(FileError::Taken { path, keyword });
         }
         Ok(Some(ModuleFile { module, digest }))
     }

@@ -15,35 +15,25 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
-use usher_file_label::{LabelledFile, first_of, kind_of};
-use usher_label::{
-    Auxiliary, ElementKind, ElementValue, FileKind, Flavour, Label, Level, Specification,
-    SpecificationSet, TypedValue,
-};
+use usher_file_label::{first_of, kind_of};
+use usher_label::{FileKind, Flavour, Label, Level, Specification, SpecificationSet};
 use usher_policy::Policy;
 use usher_policy::mac::ModuleSettings;
-use usher_policy::mac::te::{Class, MODULE as TE, Permissive, TypeEnforcement};
+use usher_policy::mac::te::{MODULE as TE, TypeEnforcement};
 use usher_system::roots_file;
 
 use super::error::MacError;
 use super::labels;
+use super::makers::{
+    self, BIBA, LOMAC, MLS, Shared, UNLABELLED, is_makers, is_secret, level, shared, type_of,
+};
 use super::patience::Patience;
 use super::tree::Tree;
-
-/// The module of secrecy.
-const MLS: &str = "mls";
-
-/// The modules of integrity.
-const BIBA: &str = "biba";
-const LOMAC: &str = "lomac";
-
-/// The type of what has none.
-const UNLABELLED: &str = "unlabelled";
 
 /// Limit of entry points that are looked at.
 const MOST_ENTRY_POINTS: usize = 256;
@@ -63,15 +53,6 @@ pub(super) struct Filing {
     shared: Option<Shared>,
     /// Paths of programs by which domains are entered, with the type of each.
     entry_points: Vec<(PathBuf, String)>,
-}
-
-/// The types with which domains bring files to paths.
-#[derive(Debug, Default)]
-struct Shared {
-    /// Of directories in which domains make names, and of files that they write.
-    made: BTreeSet<String>,
-    /// Of directories that domains move, with all that is below.
-    moved: BTreeSet<String>,
 }
 
 impl Filing {
@@ -152,7 +133,14 @@ impl Filing {
                 }
                 (MLS, of_file) => is_secret(directory, of_file, value)?,
                 (TE, of_file) => {
-                    by_root()? && self.is_no_domains(tree, &path, directory, of_file)?
+                    by_root()?
+                        && makers::is_no_domains(
+                            self.shared.as_ref(),
+                            tree,
+                            &path,
+                            directory,
+                            of_file,
+                        )?
                 }
                 (name @ (BIBA | LOMAC), None) => by_root()? && is_makers(directory, name, value)?,
                 (_, None) => by_root()?,
@@ -166,41 +154,6 @@ impl Filing {
             return Ok(None);
         }
         set.join(",").parse().map(Some).map_err(io::Error::other)
-    }
-
-    /// Whether a file has no type, or that of its directory, and no domain can have brought it to its path: none makes
-    /// names in directories of that type or writes files of it, and none moves a directory on the way.
-    fn is_no_domains(
-        &self,
-        tree: &Tree,
-        path: &Path,
-        directory: Option<&OwnedFd>,
-        of_file: Option<&ElementValue>,
-    ) -> io::Result<bool> {
-        let Some(directory) = directory else {
-            // The root of a file system, which the policy names.
-            return Ok(of_file.is_none());
-        };
-        let Some(shared) = &self.shared else {
-            return Ok(false);
-        };
-        let directory = type_or_none(directory)?;
-        if of_file.is_some_and(|of_file| of_file.as_ref() != directory)
-            || shared.made.contains(&directory)
-            // It may have been written where it was before.
-            || (of_file.is_none() && shared.made.contains(UNLABELLED))
-        {
-            return Ok(false);
-        }
-        let above = path.ancestors().skip(1);
-        // Those below the root, which is where it is mounted.
-        for above in above.filter(|above| above.parent().is_some()) {
-            if !shared.moved.is_empty() && shared.moved.contains(&type_or_none(&tree.open(above)?)?)
-            {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// The first program by which a domain is entered, and which does not have its type.
@@ -234,65 +187,6 @@ impl Filing {
     }
 }
 
-/// Whether a file gets a level of `mls`. A process of a lower level that had mapped it would read on what others write
-/// into it, so it must have come into being where no such process gets.
-fn is_secret(
-    directory: Option<&OwnedFd>,
-    of_file: Option<&ElementValue>,
-    wanted: &ElementValue,
-) -> io::Result<bool> {
-    let of_file = of_file.map(|of_file| level(MLS, of_file));
-    if !matches!(of_file, None | Some(Some(Level::Low))) {
-        return Ok(false);
-    }
-    let (Some(wanted), Some(directory)) = (level(MLS, wanted), directory) else {
-        return Ok(false);
-    };
-    let directory = level_at(directory, MLS)?;
-    let dominates = |directory: Level| directory != Level::Equal && directory.dominates(&wanted);
-    let is_one = !matches!(wanted, Level::Low | Level::Equal);
-    Ok(is_one && directory.is_some_and(dominates))
-}
-
-/// Whether whoever made a file in a directory had what a level of this module says of the file, by the directory's
-/// level: trust at least as high, or of `mls`, where `low` is asked about, no secret. The root of a file system, which
-/// the policy names, is nobody's.
-fn is_makers(directory: Option<&OwnedFd>, module: &str, wanted: &ElementValue) -> io::Result<bool> {
-    let Some(directory) = directory else {
-        return Ok(true);
-    };
-    let directory = level_at(directory, module)?;
-    Ok(match (module, level(module, wanted), directory) {
-        (MLS, Some(Level::Low), directory) => directory == Some(Level::Low),
-        // Nobody trusts it more than it had been.
-        (_, Some(Level::Low), _) => true,
-        // Everybody trusts what is exempt.
-        (_, Some(Level::Equal), directory) => directory == Some(Level::High),
-        (_, Some(wanted), Some(directory)) => {
-            directory != Level::Equal && directory.dominates(&wanted)
-        }
-        (_, _, None) | (_, None, _) => false,
-    })
-}
-
-/// The level of an open file.
-fn level_at(file: &OwnedFd, module: &str) -> io::Result<Option<Level>> {
-    let label = LabelledFile::Handle(file.as_fd()).label();
-    let label = label.map_err(io::Error::other)?;
-    Ok(label.and_then(|label| level(module, label.value(module)?)))
-}
-
-/// The level of a module that a value says a file is at.
-fn level(module: &str, value: &ElementValue) -> Option<Level> {
-    match ElementKind::of_module(module)?.read(value).ok()? {
-        TypedValue::Levels(levels) | TypedValue::Auxiliary(Auxiliary::Plain(levels)) => {
-            levels.effective().cloned()
-        }
-        TypedValue::Auxiliary(Auxiliary::With(level, _)) => level,
-        TypedValue::Number(_) | TypedValue::Name(_) => None,
-    }
-}
-
 /// The contents of a file of root's.
 fn contents(path: &Path) -> Result<String, String> {
     let missing = || "there is no such file; write it, or leave the statement out".to_owned();
@@ -315,25 +209,6 @@ fn type_enforcement(policy: Option<&Policy>) -> Option<&TypeEnforcement> {
         ModuleSettings::Te(te) => Some(te),
         _ => None,
     })
-}
-
-/// The types that domains reach; none where a domain is permissive.
-fn shared(te: &TypeEnforcement) -> Option<Shared> {
-    match &te.permissive {
-        Permissive::Domains(domains) if domains.is_empty() => {}
-        Permissive::Any | Permissive::Domains(_) => return None,
-    }
-    let types = |class: Class, permissions: &[&str]| -> BTreeSet<String> {
-        let rules = te.allow.iter().filter(|(what, (permitted, _))| {
-            what.class == class && permissions.iter().any(|one| permitted.contains(*one))
-        });
-        let places = rules.flat_map(|(what, _)| te.expand(what));
-        places.map(|place| place.object.to_string()).collect()
-    };
-    let mut made = types(Class::Directory, &["add_name"]);
-    made.extend(types(Class::File, &["write", "append"]));
-    let moved = types(Class::Directory, &["rename"]);
-    Some(Shared { made, moved })
 }
 
 /// The paths that lines without special characters give the type of a program of a transition.
@@ -359,22 +234,14 @@ fn type_at(path: &Path) -> io::Result<Option<String>> {
     type_of(&openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// The type of an open file, or of what has none.
-fn type_or_none(file: &OwnedFd) -> io::Result<String> {
-    Ok(type_of(file)?.unwrap_or_else(|| UNLABELLED.to_owned()))
-}
-
-/// The type of an open file.
-fn type_of(file: &OwnedFd) -> io::Result<Option<String>> {
-    let label = LabelledFile::Handle(file.as_fd()).label();
-    let label = label.map_err(io::Error::other)?;
-    Ok(label.and_then(|label| Some(label.value(TE)?.as_ref().to_owned())))
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::{self, File};
     use std::os::unix::fs::PermissionsExt;
+
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use usher_file_label::LabelledFile;
 
     use super::*;
 

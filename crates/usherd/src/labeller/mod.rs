@@ -25,6 +25,8 @@ mod filing;
 mod force;
 mod journal;
 mod labels;
+mod loading;
+mod makers;
 mod patience;
 mod persist;
 mod persist_walk;
@@ -35,6 +37,7 @@ mod stored;
 mod tree;
 mod typing;
 mod view;
+mod wanted;
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;

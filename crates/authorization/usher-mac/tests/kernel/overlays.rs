@@ -101,7 +101,7 @@ fn a_file_on_an_overlay_has_the_label_of_its_layer() {
         (held(&stacked.path("secret"), "mls/5", "none"), "EACCES"),
         (held(&stacked.path("secret"), "mls/9", "none"), "ok"),
         (held(&stacked.path("public"), "mls/5", "none"), "ok"),
-        // What is open stays in the lower layer when the file is copied up, and gets another label.
+        // A file that is open stays in the lower layer when it is copied up; the copy gets another label.
         (held(&path("copied"), "mls/5", "copied"), "EACCES"),
         (held(&path("opened_up"), "mls/5", "mls/low"), "EACCES"),
         (on("mls/5", "mapped", &path("opened_up")), "ok"),

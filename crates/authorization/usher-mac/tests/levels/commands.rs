@@ -1,4 +1,5 @@
-//! What commands of ioctl(2) do, and sockets of which families are decided about, as usher-mac-levels(7) has it.
+//! The effects of commands of ioctl(2), and the families of sockets that modules decide about, as
+//! usher-mac-levels(7) lists them.
 
 use usher_label::Level;
 

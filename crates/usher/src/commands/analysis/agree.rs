@@ -28,7 +28,7 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
             //   host: The host of the clause.
             //   place: Its [`Place`] in the policy, or null.
             //   says: The [`Clause`].
-            //   contradicted: What contradicts it: [`Matter`].
+            //   contradicted: The [`Matter`] that contradicts it.
             //   text: The same, for people.
             json!({
                 "host": found.host, "place": place(found), "says": found.clause,

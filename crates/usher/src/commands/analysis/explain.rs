@@ -74,7 +74,7 @@ pub fn view(decision: &Decision, lines: &Lines<'_>) -> Value {
             //   host: The host whose policy or users would have to change.
             //   reason: The [`Reason`].
             //   text: The reason, for people.
-            //   remedy: What to do, or null.
+            //   remedy: The remedy, or null.
             //   lines: List of [`policy_line`]: those that would have to change; empty if one would have to be added.
             json!({
                 "host": objection.host, "reason": objection.reason,

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use usher_kernel::KernelError;
-use usher_kernel::admission::AdmissionRow;
+use usher_kernel::admission::{AdmissionRow, SessionRecord};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
@@ -16,12 +16,13 @@ use crate::keeper::queues::Stored;
 impl Sessions {
     /// Adopts what an earlier keeper left: listeners with their waiting connections from the
     /// service manager's file descriptor store (sd_pid_notify_with_fds(3)), and sessions from the
-    /// pinned table. Ends connections and workers of sessions that the table does not have.
+    /// pinned table. Ends connections and workers of sessions that the table does not have. Returns whether
+    /// everything has ended that the configuration forbids.
     ///
     /// # Errors
     /// When the kernel's tables cannot be read. No connection and no worker has been ended then; unreadable
     /// records may have been removed.
-    pub fn restore(&self, mut stored: Stored) -> Result<(), KernelError> {
+    pub fn restore(&self, mut stored: Stored) -> Result<bool, KernelError> {
         // Their connections are cut with those of all sessions without a record.
         self.remove_unreadable()?;
         // First, so that no token of a session without a record admits a connection that is not read below.
@@ -69,21 +70,37 @@ impl Sessions {
         // In this order: to its client, a worker's death looks like the end of a complete transfer.
         self.cut_unrecorded(&recorded, &rows);
         self.queues.end_unrecorded();
-        if let Err(error) = self.end_forbidden(&configuration.checked) {
+        let ended = self.end_forbidden(&configuration.checked);
+        if let Err(error) = &ended {
             tracing::error!(%error, "cannot look through the sessions of an earlier keeper");
         }
-        Ok(())
+        Ok(ended.is_ok())
     }
 
     /// Removes records that cannot be read, so that one of them does not hide all others, and returns their
     /// sessions.
-    pub(super) fn remove_unreadable(&self) -> Result<HashSet<SessionId>, KernelError> {
+    fn remove_unreadable(&self) -> Result<HashSet<SessionId>, KernelError> {
         let removed = self.host.admission.remove_unreadable_sessions()?;
         for session in &removed {
             tracing::error!(%session, "the record of a session cannot be read and is removed: its \
                 connections are cut; its client opens another session by itself");
         }
         Ok(removed.into_iter().collect())
+    }
+
+    /// All sessions, for those who end some. Those whose records cannot be read are ended first: they would
+    /// hide all others.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(super) fn readable(&self) -> Result<Vec<(SessionId, SessionRecord)>, KernelError> {
+        match self.host.admission.sessions() {
+            Err(KernelError::UnreadableEntry(_)) => {
+                self.end_without_records(self.remove_unreadable()?);
+                self.host.admission.sessions()
+            }
+            sessions => sessions,
+        }
     }
 
     /// Cuts the connections of sessions that are not among those on record and live.

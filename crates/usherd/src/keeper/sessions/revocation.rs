@@ -26,13 +26,7 @@ impl Sessions {
         let configuration = self.host.configuration.get();
         let now = unix_time();
         let mut forbidden = Vec::new();
-        let sessions = match self.host.admission.sessions() {
-            Err(KernelError::UnreadableEntry(_)) => {
-                self.end_without_records(self.remove_unreadable()?);
-                self.host.admission.sessions()?
-            }
-            sessions => sessions?,
-        };
+        let sessions = self.readable()?;
         // Services may have changed their interval of authentication.
         self.table.agenda.clear();
         for (session, mut record) in sessions {

@@ -74,11 +74,10 @@ impl Sessions {
 
     /// Ends everything of a user at a service, because the account is gone or is another by now.
     fn end_account(&self, key: Key, reason: Refusal) {
-        let admission = &self.host.admission;
         let mut ending: Vec<Ending> = Vec::new();
-        match admission
-            .sessions()
-            .and_then(|sessions| Ok((sessions, admission.admissions()?)))
+        match self
+            .readable()
+            .and_then(|sessions| Ok((sessions, self.host.admission.admissions()?)))
         {
             Ok((sessions, rows)) => {
                 for (session, record) in sessions {

@@ -1,0 +1,160 @@
+//! Whether a file can have been brought to its path by a process that is held to something: by the levels of its
+//! directory, and by the types that domains reach.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use usher_file_label::LabelledFile;
+use usher_label::{Auxiliary, ElementKind, ElementValue, Level, TypedValue};
+use usher_policy::mac::te::{Class, MODULE as TE, Permissive, TypeEnforcement};
+
+use super::tree::Tree;
+
+/// The module of secrecy.
+pub(super) const MLS: &str = "mls";
+
+/// The modules of integrity.
+pub(super) const BIBA: &str = "biba";
+pub(super) const LOMAC: &str = "lomac";
+
+/// The type of what has none.
+pub(super) const UNLABELLED: &str = "unlabelled";
+
+/// The types with which domains bring files to paths.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Of directories in which domains make names, and of files that they write.
+    made: BTreeSet<String>,
+    /// Of directories that domains move, with all that is below.
+    moved: BTreeSet<String>,
+}
+
+/// The types that domains reach; none where a domain is permissive.
+pub(super) fn shared(te: &TypeEnforcement) -> Option<Shared> {
+    match &te.permissive {
+        Permissive::Domains(domains) if domains.is_empty() => {}
+        Permissive::Any | Permissive::Domains(_) => return None,
+    }
+    let types = |class: Class, permissions: &[&str]| -> BTreeSet<String> {
+        let rules = te.allow.iter().filter(|(what, (permitted, _))| {
+            what.class == class && permissions.iter().any(|one| permitted.contains(*one))
+        });
+        let places = rules.flat_map(|(what, _)| te.expand(what));
+        places.map(|place| place.object.to_string()).collect()
+    };
+    let mut made = types(Class::Directory, &["add_name"]);
+    made.extend(types(Class::File, &["write", "append"]));
+    let moved = types(Class::Directory, &["rename"]);
+    Some(Shared { made, moved })
+}
+
+/// Whether a file has no type, or that of its directory, and no domain can have brought it to its path: none makes
+/// names in directories of that type or writes files of it, and none moves a directory on the way.
+pub(super) fn is_no_domains(
+    shared: Option<&Shared>,
+    tree: &Tree,
+    path: &Path,
+    directory: Option<&OwnedFd>,
+    of_file: Option<&ElementValue>,
+) -> io::Result<bool> {
+    let Some(directory) = directory else {
+        // The root of a file system, which the policy names.
+        return Ok(of_file.is_none());
+    };
+    let Some(shared) = shared else {
+        return Ok(false);
+    };
+    let directory = type_or_none(directory)?;
+    if of_file.is_some_and(|of_file| of_file.as_ref() != directory)
+        || shared.made.contains(&directory)
+        // It may have been written where it was before.
+        || (of_file.is_none() && shared.made.contains(UNLABELLED))
+    {
+        return Ok(false);
+    }
+    let above = path.ancestors().skip(1);
+    // Those below the root, which is where it is mounted.
+    for above in above.filter(|above| above.parent().is_some()) {
+        if !shared.moved.is_empty() && shared.moved.contains(&type_or_none(&tree.open(above)?)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a file gets a level of `mls`. A process of a lower level that had mapped it would read on what others write
+/// into it, so it must have come into being where no such process gets.
+pub(super) fn is_secret(
+    directory: Option<&OwnedFd>,
+    of_file: Option<&ElementValue>,
+    wanted: &ElementValue,
+) -> io::Result<bool> {
+    let of_file = of_file.map(|of_file| level(MLS, of_file));
+    if !matches!(of_file, None | Some(Some(Level::Low))) {
+        return Ok(false);
+    }
+    let (Some(wanted), Some(directory)) = (level(MLS, wanted), directory) else {
+        return Ok(false);
+    };
+    let directory = level_at(directory, MLS)?;
+    let dominates = |directory: Level| directory != Level::Equal && directory.dominates(&wanted);
+    let is_one = !matches!(wanted, Level::Low | Level::Equal);
+    Ok(is_one && directory.is_some_and(dominates))
+}
+
+/// Whether whoever made a file in a directory had what a level of this module says of the file, by the directory's
+/// level: trust at least as high, or of `mls`, where `low` is asked about, no secret. The root of a file system, which
+/// the policy names, is nobody's.
+pub(super) fn is_makers(
+    directory: Option<&OwnedFd>,
+    module: &str,
+    wanted: &ElementValue,
+) -> io::Result<bool> {
+    let Some(directory) = directory else {
+        return Ok(true);
+    };
+    let directory = level_at(directory, module)?;
+    Ok(match (module, level(module, wanted), directory) {
+        (MLS, Some(Level::Low), directory) => directory == Some(Level::Low),
+        // Nobody trusts it more than it had been.
+        (_, Some(Level::Low), _) => true,
+        // Everybody trusts what is exempt.
+        (_, Some(Level::Equal), directory) => directory == Some(Level::High),
+        (_, Some(wanted), Some(directory)) => {
+            directory != Level::Equal && directory.dominates(&wanted)
+        }
+        (_, _, None) | (_, None, _) => false,
+    })
+}
+
+/// The level of an open file.
+fn level_at(file: &OwnedFd, module: &str) -> io::Result<Option<Level>> {
+    let label = LabelledFile::Handle(file.as_fd()).label();
+    let label = label.map_err(io::Error::other)?;
+    Ok(label.and_then(|label| level(module, label.value(module)?)))
+}
+
+/// The level of a module that a value says a file is at.
+pub(super) fn level(module: &str, value: &ElementValue) -> Option<Level> {
+    match ElementKind::of_module(module)?.read(value).ok()? {
+        TypedValue::Levels(levels) | TypedValue::Auxiliary(Auxiliary::Plain(levels)) => {
+            levels.effective().cloned()
+        }
+        TypedValue::Auxiliary(Auxiliary::With(level, _)) => level,
+        TypedValue::Number(_) | TypedValue::Name(_) => None,
+    }
+}
+
+/// The type of an open file, or of what has none.
+pub(super) fn type_or_none(file: &OwnedFd) -> io::Result<String> {
+    Ok(type_of(file)?.unwrap_or_else(|| UNLABELLED.to_owned()))
+}
+
+/// The type of an open file.
+pub(super) fn type_of(file: &OwnedFd) -> io::Result<Option<String>> {
+    let label = LabelledFile::Handle(file.as_fd()).label();
+    let label = label.map_err(io::Error::other)?;
+    Ok(label.and_then(|label| Some(label.value(TE)?.as_ref().to_owned())))
+}

@@ -1,0 +1,132 @@
+//! The settings of modules that a policy wants.
+
+use std::collections::BTreeMap;
+
+use usher_mac::{Module, Settings};
+use usher_policy::Policy;
+
+use super::error::MacError;
+use super::force::Force;
+use super::resolving::{self, Resolver};
+use super::state::{State, block};
+
+/// Whether a name means a module from a file. `digests`: of those that are loaded.
+pub(super) fn is_of_file(digests: &BTreeMap<String, String>, name: &str) -> bool {
+    digests.contains_key(name) || Module::named(name).is_none()
+}
+
+impl Force {
+    /// The settings that the policy in force has for a module; none for a module without settings.
+    pub(super) fn wanted(&self, state: &State, name: &str) -> Result<Option<Settings>, MacError> {
+        self.settings_by(state, state.policy(), name)
+    }
+
+    /// The settings of a module by a policy that may follow the one in force; none for a module without, and for
+    /// those that stay as they are.
+    pub(super) fn settings_by(
+        &self,
+        state: &State,
+        policy: Option<&Policy>,
+        name: &str,
+    ) -> Result<Option<Settings>, MacError> {
+        if !is_of_file(&state.digests, name) {
+            return self.settings_of(policy, state.policy(), name);
+        }
+        let module = self.declaring(state, policy, name)?;
+        module.map_or(Ok(None), |module| self.declared(&module, policy))
+    }
+
+    /// The module from a file by whose declaration a policy is read; none where the settings in force stay as they
+    /// are. One that is in force may be of another file than the one that is there now.
+    pub(super) fn declaring(
+        &self,
+        state: &State,
+        policy: Option<&Policy>,
+        name: &str,
+    ) -> Result<Option<Module>, MacError> {
+        let of = policy.and_then(|policy| block(policy, name));
+        if !state.names()?.iter().any(|loaded| loaded == name) {
+            let none = || MacError::NoModule(name.to_owned());
+            let file = self.files.read(name)?.ok_or_else(|| match of {
+                Some(of) => MacError::NoModuleOf {
+                    place: of.origin.place.to_string(),
+                    reason: Box::new(none()),
+                },
+                None => none(),
+            })?;
+            return Ok(Some(file.module));
+        }
+        // One that cannot be read says as little of the module in force as another one.
+        let file = self.files.read(name).ok().flatten();
+        let file = file.filter(|file| Some(&file.digest) == state.loaded_digest(name));
+        if let Some(file) = file {
+            return Ok(Some(file.module));
+        }
+        let former = state.policy().and_then(|policy| block(policy, name));
+        let is_same = of.map(|of| &of.settings) == former.map(|of| &of.settings);
+        match is_same || (of.is_none() && !state.has_settings(name)?) {
+            true => Ok(None),
+            false => Err(MacError::FileChanged {
+                name: name.to_owned(),
+                path: self.files.path(name),
+            }),
+        }
+    }
+
+    /// The settings that a policy has for a module from a file.
+    pub(super) fn declared(
+        &self,
+        module: &Module,
+        policy: Option<&Policy>,
+    ) -> Result<Option<Settings>, MacError> {
+        let block = policy.and_then(|policy| block(policy, module.name()));
+        Resolver::new(&self.file_systems).declared(module, block)
+    }
+
+    /// The settings of a module that is about to be loaded. A rule whose path gets no answer waits as one whose file
+    /// system is not mounted: the module's other rules do not wait for a user's file system.
+    pub(super) fn first_settings(
+        &self,
+        state: &State,
+        name: &str,
+    ) -> Result<Option<Settings>, MacError> {
+        match self.wanted(state, name) {
+            Err(error) if error.is_unanswered() => {
+                let block = state.policy().and_then(|policy| block(policy, name));
+                let settings = block.map(|block| Resolver::new(&self.file_systems).settings(block));
+                settings.transpose().map(Option::flatten)
+            }
+            settings => settings,
+        }
+    }
+
+    /// The settings of a built-in module by a policy: those of its block or its default, or for `ubns` the
+    /// services. A rule about a file system that is not mounted waits, if a rule of the former policy has named it:
+    /// anything else is probably a mistake in the path. Where a path gets no answer, what is in force stays.
+    pub(super) fn settings_of(
+        &self,
+        policy: Option<&Policy>,
+        former: Option<&Policy>,
+        name: &str,
+    ) -> Result<Option<Settings>, MacError> {
+        let mut resolver = Resolver::new(&self.file_systems);
+        if name == usher_policy::mac::UBNS {
+            return match policy {
+                Some(policy) => resolver.services(policy).map(Some),
+                None => Ok(Some(Settings::Ubns(Vec::new()))),
+            };
+        }
+        let settings = match policy.and_then(|policy| block(policy, name)) {
+            Some(block) => resolver.settings(block)?,
+            None => Module::named(name).and_then(|module| module.settings().cloned()),
+        };
+        let mut unmounted = resolver.unmounted.into_iter();
+        let refused = unmounted.find(|(path, error)| {
+            error.is_unanswered() || !resolving::names_file_system(former, path)
+        });
+        match refused {
+            Some((_, error)) => Err(error),
+            None => Ok(settings),
+        }
+    }
+}
