@@ -2,8 +2,12 @@
 # toolchain; scripts/setup installs the rest.
 
 CARGO ?= cargo
-# Where `make install` puts things; DESTDIR goes before it.
+# Where `make install` puts things; DESTDIR goes before it. Packages name some of the folders, and strip by themselves.
 PREFIX ?= /usr/local
+LIBRARY_DIR ?= $(PREFIX)/lib
+UNIT_DIR ?= $(PREFIX)/lib/systemd/system
+USER_UNIT_DIR ?= $(PREFIX)/lib/systemd/user
+STRIP ?= -s
 # Seconds each fuzz target runs.
 FUZZ_SECONDS ?= 60
 
@@ -25,7 +29,7 @@ C_SOURCES = $(shell find bpf crates include bench tests examples -name "*.[ch]" 
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-build build demo demo-attack test test-here test-vm bench check fuzz man book pictures install install-library install-module-headers install-man uninstall
+.PHONY: help setup setup-build build demo demo-attack test test-here test-vm bench check fuzz man book pictures deb test-deb build-release install install-files install-completions install-library install-python install-module-headers install-man uninstall
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -41,8 +45,8 @@ build: setup ## build everything
 
 demo: setup ## show the main job: two hosts, two users, unmodified mail programs (KERNEL=6.12: in a guest, with IPsec)
 	@$(if $(KERNEL),scripts/setup-vm $(KERNEL))
-	@echo "building; the first time this takes some minutes"
-	$(BUILD_PROGRAMS)
+	@echo "building; the first time this takes 2 to 15 minutes"
+	@$(subst --quiet,,$(BUILD_PROGRAMS))
 	@$(if $(KERNEL),echo "booting kernel $(KERNEL) under QEMU; without KVM the demo takes some minutes there")
 	@$(if $(KERNEL),tests/vm/run --kernel $(KERNEL) --timeout 1800 --) $(CARGO_TARGET_DIR)/debug/usher-demo
 
@@ -50,7 +54,7 @@ demo: setup ## show the main job: two hosts, two users, unmodified mail programs
 DEMO_ATTACK_KERNEL = $(or $(KERNEL),6.18)
 demo-attack: setup ## attack a mail service with and without each part of Usher, in a guest (KERNEL=6.18), and print what was reached (JSON=1: as JSON)
 	@scripts/setup-vm $(DEMO_ATTACK_KERNEL) >&2
-	@$(BUILD_PROGRAMS)
+	@$(subst --quiet,,$(BUILD_PROGRAMS))
 	@echo "booting kernel $(DEMO_ATTACK_KERNEL) under QEMU; without KVM this takes about ten minutes" >&2
 	@tests/vm/run --kernel $(DEMO_ATTACK_KERNEL) --processors 1 --timeout 3600 -- \
 	  $(CARGO_TARGET_DIR)/debug/usher-demo-attack $(if $(JSON),--json)
@@ -93,7 +97,8 @@ fuzz: setup ## run each fuzz target for FUZZ_SECONDS (takes a nightly toolchain 
 	done
 
 # Tables are as wide as --columns, and troff adds two. "smart" would make a dash of -- in options.
-PANDOC = pandoc --standalone --from markdown-smart --to man --columns 76
+# Nothing is justified: a cell with one long word cannot be.
+PANDOC = pandoc --standalone --from markdown-smart --to man --columns 76 --variable adjusting=l
 MAN_DIR = $(CARGO_TARGET_DIR)/man
 MAN_PAGES = $(addprefix $(MAN_DIR)/,$(basename $(notdir $(wildcard docs/man/*.md))))
 
@@ -130,28 +135,41 @@ docs/pictures/%.svg: docs/pictures/%.dot FORCE
 
 FORCE:
 
-install: setup-build man ## install programs, library, header, manual pages and units below PREFIX
+build-release: setup-build
 	# libbpf is built by a make of its own, which is not to install it in these places.
 	env -u MAKEFLAGS -u MAKEOVERRIDES -u DESTDIR -u PREFIX \
-	  $(CARGO) build --release --package usher --package usherd --package usher-pam --package libusher --package usher-label-tools --package pam-usher
-	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/bin $(CARGO_TARGET_DIR)/release/usher
-	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(addprefix $(CARGO_TARGET_DIR)/release/,usherd usher-pam getfmac setfmac setfsmac getpmac setpmac)
-	install -D -s -m 644 $(CARGO_TARGET_DIR)/release/libpam_usher.so $(DESTDIR)$(PREFIX)/lib/security/pam_usher.so
+	  $(CARGO) build --locked --release $(addprefix --package ,usher usherd usher-pam libusher usher-label-tools pam-usher)
+
+install: build-release man ## install programs, library, header, manual pages and units below PREFIX
+	$(MAKE) install-files
+
+install-files:
+	install -D $(STRIP) -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILT)/usher
+	install -D $(STRIP) -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(addprefix $(BUILT)/,usherd usher-pam getfmac setfmac setfsmac getpmac setpmac)
+	install -D $(STRIP) -m 644 $(BUILT)/libpam_usher.so $(DESTDIR)$(LIBRARY_DIR)/security/pam_usher.so
 	# An administrator's own stays.
 	[ -e $(DESTDIR)/etc/pam.d/usher ] || install -D -m 644 -t $(DESTDIR)/etc/pam.d packaging/pam.d/usher
-	$(MAKE) install-library install-module-headers install-man
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	$(MAKE) install-library install-module-headers install-man install-completions
+	install -d $(DESTDIR)$(UNIT_DIR) $(DESTDIR)$(USER_UNIT_DIR)
 	for unit in packaging/systemd/*.service; do \
-	  sed 's#/usr/local/#$(PREFIX)/#' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/} || exit 1; \
+	  sed 's#/usr/local/#$(PREFIX)/#' $$unit >$(DESTDIR)$(UNIT_DIR)/$${unit##*/} || exit 1; \
 	done
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/user
 	sed 's#/usr/local/#$(PREFIX)/#' packaging/systemd/user/usher-agent.service \
-	  >$(DESTDIR)$(PREFIX)/lib/systemd/user/usher-agent.service
+	  >$(DESTDIR)$(USER_UNIT_DIR)/usher-agent.service
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/sysusers.d packaging/sysusers.d/usher.conf
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/tmpfiles.d packaging/tmpfiles.d/usher.conf
 
-# Where the libraries to install are.
-LIBRARIES ?= $(CARGO_TARGET_DIR)/release
+# A package for a Debian release is built in a root of that release.
+RELEASE ?= $(shell . /etc/os-release && echo $$VERSION_CODENAME)
+deb: ## build Debian packages, in target/packages (RELEASE=bookworm or trixie; this machine's by default)
+	@scripts/build-packages $(RELEASE)
+
+test-deb: ## install, upgrade and remove these packages in a copy of the root that built them, also booted in a guest
+	@tests/packages/install $(RELEASE)
+	@tests/packages/boot $(RELEASE)
+
+# Where the programs and libraries to install are.
+BUILT ?= $(CARGO_TARGET_DIR)/release
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # crates/authentication/libusher/build.rs makes it likewise.
 SONAME = libusher.so.$(firstword $(subst ., ,$(VERSION)))
@@ -159,22 +177,37 @@ SONAME = libusher.so.$(firstword $(subst ., ,$(VERSION)))
 # For programs in C.
 install-library:
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/usher.h include/usher_mac.h
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(LIBRARIES)/libusher.a
-	install -s -m 755 $(LIBRARIES)/libusher.so $(DESTDIR)$(PREFIX)/lib/libusher.so.$(VERSION)
-	ln -sf libusher.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
-	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libusher.so
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	sed 's#@PREFIX@#$(PREFIX)#; s#@VERSION@#$(VERSION)#' packaging/pkgconfig/usher.pc.in \
-	  >$(DESTDIR)$(PREFIX)/lib/pkgconfig/usher.pc
+	install -D -m 644 -t $(DESTDIR)$(LIBRARY_DIR) $(BUILT)/libusher.a
+	install $(STRIP) -m 755 $(BUILT)/libusher.so $(DESTDIR)$(LIBRARY_DIR)/libusher.so.$(VERSION)
+	ln -sf libusher.so.$(VERSION) $(DESTDIR)$(LIBRARY_DIR)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBRARY_DIR)/libusher.so
+	install -d $(DESTDIR)$(LIBRARY_DIR)/pkgconfig
+	sed 's#@PREFIX@#$(PREFIX)#; s#@LIBRARY_DIR@#$(LIBRARY_DIR)#; s#@VERSION@#$(VERSION)#' packaging/pkgconfig/usher.pc.in \
+	  >$(DESTDIR)$(LIBRARY_DIR)/pkgconfig/usher.pc
 	[ -n "$(DESTDIR)" ] || ldconfig
 
+# Where each shell looks for the completions of a command by its name.
+COMPLETIONS = $(PREFIX)/share/bash-completion/completions/usher \
+  $(PREFIX)/share/zsh/$(ZSH_FUNCTIONS)/_usher \
+  $(PREFIX)/share/fish/vendor_completions.d/usher.fish
+# Debian's zsh has a folder of its own for packages.
+ZSH_FUNCTIONS = $(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
+install-completions:
+	install -d $(addprefix $(DESTDIR),$(dir $(COMPLETIONS)))
+	set -e; set -- $(addprefix $(DESTDIR),$(COMPLETIONS)); \
+	for shell in bash zsh fish; do $(BUILT)/usher completions $$shell >$$1; shift; done
+
+# For programs in Python, in packages; from a clone: pip install ./python/usher.
+install-python:
+	install -D -m 644 -t $(DESTDIR)$(PYTHON_DIR)/usher $(wildcard python/usher/usher/*)
+
 # For policy modules in C: docs/writing-a-module.md.
-MODULE_HEADERS = usher_mac_policy.h usher_mac_requests.h usher_mac_label.h usher_mac_levels.h usher_kernel.h usher_maps.h
+MODULE_HEADERS = usher_mac_policy.h usher_mac_requests.h usher_mac_label.h usher_mac_levels.h usher_kernel.h usher_maps.h usher_numbers.h
 install-module-headers: ## install the headers for writers of policy modules below PREFIX
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include/usher-module $(addprefix bpf/include/,$(MODULE_HEADERS))
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -d $(DESTDIR)$(LIBRARY_DIR)/pkgconfig
 	sed "s#@PREFIX@#$(PREFIX)#; s#@VERSION@#$(VERSION)#; s#@MACHINE@#$$(uname -m)#" \
-	  packaging/pkgconfig/usher-module.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/usher-module.pc
+	  packaging/pkgconfig/usher-module.pc.in >$(DESTDIR)$(LIBRARY_DIR)/pkgconfig/usher-module.pc
 
 # A page is found by each name of its NAME section.
 install-man: $(MAN_PAGES)
@@ -188,13 +221,15 @@ install-man: $(MAN_PAGES)
 	  done; \
 	done
 
-# Files that the targets above install, below PREFIX. Links of pages are found by their text.
-INSTALLED = bin/usher sbin/usherd sbin/usher-pam sbin/getfmac sbin/setfmac sbin/setfsmac sbin/getpmac sbin/setpmac \
-  lib/security/pam_usher.so \
-  include/usher.h include/usher_mac.h lib/libusher.a lib/libusher.so lib/$(SONAME) lib/libusher.so.$(VERSION) \
-  lib/pkgconfig/usher.pc lib/pkgconfig/usher-module.pc $(addprefix include/usher-module/,$(MODULE_HEADERS)) \
-  $(addprefix lib/systemd/system/,$(notdir $(wildcard packaging/systemd/*.service))) \
-  lib/systemd/user/usher-agent.service lib/sysusers.d/usher.conf lib/tmpfiles.d/usher.conf
+# Files that the targets above install. Links of pages are found by their text.
+INSTALLED = $(addprefix $(PREFIX)/,bin/usher \
+    $(addprefix sbin/,usherd usher-pam getfmac setfmac setfsmac getpmac setpmac) \
+    include/usher.h include/usher_mac.h $(addprefix include/usher-module/,$(MODULE_HEADERS)) \
+    lib/sysusers.d/usher.conf lib/tmpfiles.d/usher.conf) \
+  $(addprefix $(LIBRARY_DIR)/,security/pam_usher.so libusher.a libusher.so $(SONAME) libusher.so.$(VERSION) \
+    pkgconfig/usher.pc pkgconfig/usher-module.pc) \
+  $(addprefix $(UNIT_DIR)/,$(notdir $(wildcard packaging/systemd/*.service))) $(USER_UNIT_DIR)/usher-agent.service \
+  $(COMPLETIONS)
 
 uninstall: ## remove what `make install` has put there; keeps /etc/usher and /var/lib/usher
 	@if [ -z "$(DESTDIR)" ] && systemctl --quiet is-active 'usher-*.service' 2>/dev/null; then \
@@ -202,12 +237,12 @@ uninstall: ## remove what `make install` has put there; keeps /etc/usher and /va
 	    'docs/start.md, step 9' >&2; \
 	  exit 1; \
 	fi
-	@if [ -z "$(DESTDIR)" ] && grep -qrs '^[^#]*pam_usher\.so' /etc/pam.d /etc/pam.conf; then \
+	@if [ -z "$(DESTDIR)" ] && grep -qRs '^[^#]*pam_usher\.so' /etc/pam.d /etc/pam.conf; then \
 	  echo 'uninstall: /etc/pam.d names pam_usher.so, without which sessions are refused: take' \
 	    'its lines out first' >&2; \
 	  exit 1; \
 	fi
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
+	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
 	# An administrator's own stays.
 	! cmp -s packaging/pam.d/usher $(DESTDIR)/etc/pam.d/usher || rm $(DESTDIR)/etc/pam.d/usher
 	set -e; for page in $(basename $(notdir $(wildcard docs/man/*.md))); do \
@@ -217,4 +252,4 @@ uninstall: ## remove what `make install` has put there; keeps /etc/usher and /va
 	done
 	[ -n "$(DESTDIR)" ] || { ldconfig; [ ! -d /run/systemd/system ] || systemctl daemon-reload; }
 	@echo 'uninstall: keys, policy and log stay in /etc/usher and /var/lib/usher, and the accounts' \
-	  'usher-verifier, usher-recorder, usher-signer, usher-courier, usher-proxy and usher-resolver'
+	  'usher-verifier, usher-recorder, usher-signer, usher-courier, usher-proxy, usher-resolver and usher-exporter'

@@ -27,8 +27,8 @@ pub fn rows(figures: &Ownership) -> Vec<Row> {
     let mut rows = Vec::new();
     for (without, with) in figures.without.iter().zip(&figures.with) {
         let pairs = [
-            ("own", Some(without.own), "unlabelled", Some(with.own)),
-            ("given", without.given, "labelled", with.given),
+            ("own", Some(without.own), "unowned", Some(with.own)),
+            ("given", without.given, "owned", with.given),
         ];
         for (listener, before, state, after) in pairs {
             let (Some(before), Some(after)) = (before, after) else {
@@ -60,7 +60,7 @@ pub fn print(figures: &Ownership) {
     println!("ownership programs: instructions, medians, in a guest with kernel {kernel}");
     println!(
         "{:<26} {:>9} {:>11} {:>6} {:>9} {:>9} {:>6}",
-        "", "without", "unlabelled", "ratio", "without", "labelled", "ratio"
+        "", "without", "unowned", "ratio", "without", "owned", "ratio"
     );
     for (without, with) in figures.without.iter().zip(&figures.with) {
         let (before, after) = (without.own.median, with.own.median);
@@ -126,9 +126,9 @@ mod tests {
             .collect();
         let expected = [
             ("without/own", 1.0),
-            ("unlabelled", 1.5),
+            ("unowned", 1.5),
             ("without/given", 1.0),
-            ("labelled", 3.0),
+            ("owned", 3.0),
         ]
         .map(|(state, ratio)| (format!("ownership/read/{state}"), Some(ratio)));
         assert_eq!(found, expected);

@@ -44,9 +44,9 @@
  * Kernel 6.1 or later (bpf_d_path and bpf_bprm_opts_set in LSM 5.11, bpf_loop 5.17).
  */
 #include <linux/sched.h>
-#include <linux/stat.h>
 
 #include "usher_daemons.h"
+#include "usher_numbers.h"
 #include "usher_prepared.h"
 
 #define WRITE_BY_OTHERS (S_IWGRP | S_IWOTH)
@@ -127,7 +127,7 @@ static __always_inline int answers(__u32 question)
 SEC("lsm/bpf")
 int BPF_PROG(answer_daemon, int command, union bpf_attr *attributes, unsigned int size)
 {
-	if (command == LINK_BY_ID && answers(attributes->link_id))
+	if (command == BPF_LINK_GET_FD_BY_ID && answers(attributes->link_id))
 		return -USHER_ROLL_CALL_ANSWER;
 	return 0;
 }

@@ -217,7 +217,7 @@ int BPF_PROG(guard_link, int command, union bpf_attr *attributes, unsigned int s
 {
 	__u32 id;
 
-	if (command != LINK_BY_ID)
+	if (command != BPF_LINK_GET_FD_BY_ID)
 		return 0;
 	id = attributes->link_id;
 	if (answers(id, attributes->next_id, attributes->open_flags))

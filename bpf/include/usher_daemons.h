@@ -6,12 +6,6 @@
 #include "usher_read.h"
 #include "usher_refusals.h"
 
-/* BPF_LINK_GET_FD_BY_ID, a command of bpf(2). In place of the id, daemons ask the guard questions.
- */
-#ifndef LINK_BY_ID
-#define LINK_BY_ID 30
-#endif
-
 /* How to recognize a daemon, and the device of the pins. Key: 0. */
 ARRAY_TABLE(guard_settings, 1, struct usher_guard_settings);
 

@@ -7,24 +7,10 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "usher_numbers.h"
+
 /* Keys on the stack are written in words, which some architectures need aligned. */
 #define __aligned __attribute__((aligned(8)))
-
-#ifndef AF_INET
-#define AF_INET 2
-#endif
-#ifndef AF_INET6
-#define AF_INET6 10
-#endif
-#ifndef SOCK_STREAM
-#define SOCK_STREAM 1
-#endif
-#ifndef SOCK_DGRAM
-#define SOCK_DGRAM 2
-#endif
-#ifndef SOCK_RAW
-#define SOCK_RAW 3
-#endif
 
 static __always_inline void set_mapped(__u8 address[16], __be32 ipv4)
 {

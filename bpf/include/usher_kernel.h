@@ -13,11 +13,6 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
-/* A mode of ptrace_access_check. */
-#ifndef PTRACE_MODE_ATTACH
-#define PTRACE_MODE_ATTACH 0x02
-#endif
-
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 typedef struct {

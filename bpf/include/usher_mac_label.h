@@ -28,7 +28,7 @@
  * at most, so that attributes of files and administrators find room. */
 #define USHER_MAC_ELEMENTS 8192
 #define USHER_MAC_ELEMENTS_OF_USERS 4096
-/* Of all modules: USHER_MAC_MODULES times as many. */
+/* Those of all modules: USHER_MAC_MODULES times as many. */
 #define USHER_MAC_ALL_ELEMENTS 65536
 
 /*
@@ -114,20 +114,20 @@ struct usher_mac_process {
 	struct usher_mac_label from;
 	struct usher_mac_label to;
 	/* The order of the youngest module with labels when its program began; 0: none was there.
-	 * What that module's hooks note is known of the process from then on. */
+	 * From then on the notes of that module's hooks about the process are complete. */
 	__u64 began;
 	__u32 shares_memory; /* 1: it has mapped a file or memory that it shares, and can write */
 	__u32 may_hold_ring; /* 1: it, or a process from which it has got its open files, has made
-			      * an io_uring */
+			      * or received an io_uring */
 };
 
 /* States of a file's label. */
 enum usher_mac_file_state {
 	USHER_MAC_FILE_COLD = 0, /* its attribute is to be read */
-	USHER_MAC_FILE_READ = 1, /* as the attribute has it */
-	USHER_MAC_FILE_NEW = 2, /* of a new file: the attribute is to be written */
-	USHER_MAC_FILE_HELD = 3, /* of a pipe or another object that has no attributes and ends with
-				  * its last holder: in the storage only */
+	USHER_MAC_FILE_READ = 1, /* it is as in the attribute */
+	USHER_MAC_FILE_NEW = 2, /* a new file: the attribute is to be written */
+	USHER_MAC_FILE_HELD = 3, /* a pipe or another object without attributes, which ends with
+				  * its last holder: the label is in the storage only */
 };
 
 /* The label of a file, in the storage of its inode. */
@@ -140,16 +140,22 @@ struct usher_mac_file_label {
 	__u32 reserved; /* 0 */
 };
 
+/* A set of slots, and so of the modules in them: one bit each. */
+typedef __u32 usher_mac_slots;
+
+#define USHER_MAC_ALL_SLOTS (~0U)
+
 /* The modules with labels that are in force. */
 struct usher_mac_labelled {
-	__u64 slots; /* one bit each */
 	__u64 order; /* of the one that was loaded last; files are read again when it changes */
 	__u64 last_order; /* the largest one that any module has had: none has it twice */
-	__u64 exempting; /* the slots of those that exempt processes without an element */
-	__u64 by_labels; /* the slots of those that decide by labels: a part of `exempting` */
+	usher_mac_slots slots; /* all of them */
+	usher_mac_slots exempting; /* of those that exempt processes without an element */
+	usher_mac_slots by_labels; /* of those that decide by labels: a part of `exempting` */
+	__u32 reserved; /* 0 */
 };
 
-/* Of the name of a file in an event, with the zero that ends it; a longer one is cut off. */
+/* Bytes of a file's name in an event, with the zero that ends it; a longer one is cut off. */
 #define USHER_MAC_EVENT_NAME 64
 
 /* Bytes of the events that user space has not read yet. */
@@ -219,6 +225,10 @@ struct usher_mac_call {
 /* Limit of the file systems whose files have labels of their own. */
 #define USHER_MAC_MULTILABEL 64
 
+/* Limit of the paths whose file systems are followed: one for each rule of `bsdextended`, and the
+ * multilabel ones. */
+#define USHER_MAC_FOLLOWED 320
+
 /* Limit of the objects of System V IPC that have elements. The kernel's own limits are 68,096 for
  * each IPC namespace. */
 #define USHER_MAC_IPC_OBJECTS 131072
@@ -229,7 +239,7 @@ struct usher_mac_call {
 /* Limit of the network interfaces that have elements. */
 #define USHER_MAC_INTERFACES 64
 
-/* Of the name of a network interface, with the zero that ends it: IFNAMSIZ. */
+/* Bytes of the name of a network interface, with the zero that ends it: IFNAMSIZ. */
 #define USHER_MAC_INTERFACE_NAME 16
 
 /* A network interface, present or not. */
@@ -254,7 +264,7 @@ _Static_assert(sizeof(struct usher_mac_numbered) == 136, "usher_mac_numbered");
 _Static_assert(sizeof(struct usher_mac_label) == 32, "usher_mac_label");
 _Static_assert(sizeof(struct usher_mac_process) == 152, "usher_mac_process");
 _Static_assert(sizeof(struct usher_mac_file_label) == 56, "usher_mac_file_label");
-_Static_assert(sizeof(struct usher_mac_labelled) == 40, "usher_mac_labelled");
+_Static_assert(sizeof(struct usher_mac_labelled) == 32, "usher_mac_labelled");
 _Static_assert(sizeof(struct usher_mac_event) == 136, "usher_mac_event");
 _Static_assert(sizeof(struct usher_mac_call) == 48, "usher_mac_call");
 _Static_assert(sizeof(struct usher_mac_interface) == 24, "usher_mac_interface");

@@ -35,8 +35,9 @@
  * The framework changes the label if all modules permit the access, and refuses it (EACCES) if the
  * label cannot be changed.
  *
- * With .exempts_unlabelled = 1 its checks are asked only about processes, and packets of sockets,
- * that have an element of it. All others are permitted, also where a file's label is not known.
+ * With .exempts_without_element = 1 its checks are asked only about processes, and packets of
+ * sockets, that have an element of it. All others are permitted, also where a file's label is not
+ * known.
  *
  * With .decides_by_labels = 1 the framework remembers what it has permitted at the entry points of
  * most accesses. While both labels are the same, it rarely asks again:
@@ -189,7 +190,7 @@ struct usher_mac_declaration {
 	__u32 size; /* of this structure */
 	char name[USHER_MAC_NAME_SIZE]; /* padded with zeros */
 	__u32 label; /* enum usher_mac_kind: of its elements; USHER_MAC_NONE: it labels nothing */
-	__u32 exempts_unlabelled; /* 1: is not asked about processes without an element */
+	__u32 exempts_without_element; /* 1: is not asked about processes without an element */
 	__u32 decides_by_labels; /* 1: what it has permitted by two labels is remembered */
 	__u32 reserved; /* 0 */
 };
@@ -202,7 +203,7 @@ enum usher_mac_statement_kind {
 	USHER_MAC_VALUE_GROUP = 4, /* groups by name or number */
 };
 
-/* Of a keyword, padded with zeros. */
+/* Bytes of a keyword, padded with zeros. */
 #define USHER_MAC_KEYWORD_SIZE 32
 /* Limit of the statements of a module. */
 #define USHER_MAC_MOST_STATEMENTS 64
@@ -416,6 +417,8 @@ int mac_is_in_groups(__u32 first, __u32 last);
 #define MAC_NUMBERS(member, lowest, highest)                                                       \
 	MAC_LIST(member, .kind = USHER_MAC_VALUE_NUMBER, .least = (lowest), .most = (highest))
 
+/* Versions of clang-format indent these in different ways. */
+/* clang-format off */
 #define MAC_SINGLE(member, ...)                                                                    \
 	{                                                                                          \
 		.keyword = #member, .size = sizeof(mac_settings_type),                             \
@@ -429,6 +432,7 @@ int mac_is_in_groups(__u32 first, __u32 last);
 		.count_offset = MAC_OFFSET(member##_count, MAC_MEMBER(member##_count)),            \
 		.is_list = 1, __VA_ARGS__                                                          \
 	}
+/* clang-format on */
 #define MAC_MEMBER(member) (((mac_settings_type *)0)->member)
 /* Where a member is. `value` is one of its values. */
 #define MAC_OFFSET(member, value)                                                                  \

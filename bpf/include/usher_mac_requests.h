@@ -153,7 +153,7 @@ struct usher_mac_node {
 	__u32 device; /* of a device: major << 20 | minor */
 };
 
-/* Of the name of an extended attribute, with a zero at its end; a longer one is cut off. */
+/* Bytes of the name of an extended attribute, with a zero at its end; a longer one is cut off. */
 #define USHER_MAC_ATTRIBUTE_NAME 64
 
 struct usher_mac_attribute {
@@ -208,7 +208,8 @@ struct usher_mac_socket_call {
 	__u32 kind; /* SOCK_STREAM, ... */
 	__u32 protocol;
 	/* listen(2): backlog; recvmsg(2): flags; shutdown(2): how; socket(2): 1 if the policy
-	 * permits the family to processes with a level */
+	 * permits the family to processes with a level; setsockopt(2): 1 if the option may make a
+	 * socket of another family (TCP_ULP: SMC) that the policy does not permit to them */
 	__u32 argument;
 	__u32 level; /* of an option */
 	__u32 option;
@@ -263,7 +264,7 @@ struct usher_mac_mount {
 	__u32 reserved; /* 0 */
 };
 
-/* Of the name of a module of the kernel, with the zero that ends it. */
+/* Bytes of the name of a module of the kernel, with the zero that ends it. */
 #define USHER_MAC_KERNEL_MODULE_NAME 64
 
 struct usher_mac_kernel_module {

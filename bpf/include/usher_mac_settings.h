@@ -10,8 +10,8 @@
 
 #include "usher_mac_policy.h"
 
-/* Of all that is pinned: tables, dispatchers, modules. */
-#define USHER_MAC_LAYOUT 13
+/* The version of the layout of everything that is pinned: tables, dispatchers, modules. */
+#define USHER_MAC_LAYOUT 14
 
 /* Words of a set of entry points. */
 #define USHER_MAC_POINT_WORDS 2
@@ -23,7 +23,7 @@ struct usher_mac_module {
 	__u64 points[USHER_MAC_POINT_WORDS]; /* bit i % 64 of word i / 64: it declares entry point i
 					      */
 	__u32 label; /* enum usher_mac_kind: of its elements */
-	__u32 exempts_unlabelled; /* as in struct usher_mac_declaration */
+	__u32 exempts_without_element; /* as in struct usher_mac_declaration */
 	__u32 decides_by_labels; /* as in struct usher_mac_declaration */
 	__u32 reserved; /* 0 */
 };
@@ -37,15 +37,15 @@ struct usher_mac_module {
  * come first is written before the rest.
  */
 struct usher_mac_in_force {
-	__u64 enabled; /* bit i: the module in slot i decides; the only word that puts it in force
-			*/
+	usher_mac_slots enabled; /* the only word that puts a module in force */
+	__u32 reserved; /* 0 */
 	struct usher_mac_labelled labelled;
 	__u64 multilabel; /* bit i: a multilabel file system has a device whose number is i modulo
 			   * 64 */
 	__u64 families; /* bit i: the policy permits sockets of family i to processes with a level
 			 */
-	/* bit i of word p: the module in slot i declares entry point p (enum mac_point) */
-	__u64 declared[USHER_MAC_MOST_POINTS];
+	/* by entry point (enum mac_point): of those that declare it */
+	usher_mac_slots declared[USHER_MAC_MOST_POINTS];
 };
 
 /* Limit of rules. */
@@ -106,7 +106,7 @@ struct usher_mac_bsdextended {
 /* Limits of the module ubns. */
 #define USHER_MAC_SERVICES 512
 #define USHER_MAC_DESTINATIONS 1024
-/* Of the name of a service, padded with zeros. */
+/* Bytes of the name of a service, padded with zeros. */
 #define USHER_MAC_SERVICE_NAME 64
 
 /* A service of the policy. */
@@ -201,7 +201,7 @@ struct usher_mac_ifoff {
 
 /* Limits of the module te. Names of domains and types, with number 0 for what has none. */
 #define USHER_MAC_TE_NAMES 260
-/* Of such a name, padded with zeros: that of an element. */
+/* Bytes of such a name, padded with zeros: those of an element. */
 #define USHER_MAC_TE_NAME 64
 /* Places of names, by their hash. */
 #define USHER_MAC_TE_PLACES 4096
@@ -316,7 +316,7 @@ struct usher_mac_test {
 	__u32 errors[128]; /* by entry point: the number of the error; 0: permitted */
 };
 
-_Static_assert(sizeof(struct usher_mac_in_force) == 1088, "usher_mac_in_force");
+_Static_assert(sizeof(struct usher_mac_in_force) == 568, "usher_mac_in_force");
 _Static_assert(sizeof(struct usher_mac_module) == 72, "usher_mac_module");
 _Static_assert(sizeof(struct usher_mac_range) == 8, "usher_mac_range");
 _Static_assert(sizeof(struct usher_mac_rule) == 152, "usher_mac_rule");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Rows of the iterators of bpf/mac/shown.bpf.c, by which every process may read the labels of
- * processes. The reader is crates/authorization/usher-kernel-label.
+ * processes. The reader is crates/authorization/usher-system-label (`process`).
  */
 #ifndef USHER_MAC_SHOWN_H
 #define USHER_MAC_SHOWN_H

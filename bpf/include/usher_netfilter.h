@@ -9,12 +9,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#ifndef NF_DROP
-#define NF_DROP 0
-#endif
-#ifndef NF_ACCEPT
-#define NF_ACCEPT 1
-#endif
+#include "usher_numbers.h"
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -45,5 +40,16 @@ extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags,
 			       struct bpf_dynptr *packet) __ksym;
 extern void *bpf_dynptr_slice(const struct bpf_dynptr *packet, __u32 offset, void *buffer,
 			      __u32 size) __ksym;
+
+/* A packet from its IP header on, for usher_packet.h. */
+#define PACKET const struct bpf_dynptr
+
+static __always_inline const void *look(const struct bpf_dynptr *packet, __u32 offset, void *room,
+					__u32 size)
+{
+	return bpf_dynptr_slice(packet, offset, room, size);
+}
+
+#include "usher_packet.h"
 
 #endif

@@ -126,8 +126,9 @@ static __always_inline int is_protectable(struct sock *socket, __u32 *family)
 
 /*
  * The reason that the datagrams of a governed socket fail where they are to be protected; 0: none.
- * No program can set the mark of a socket that is connected: it has the former one until its
- * program connects it again. By a signature the SPD compares each datagram.
+ * No iterator can set the mark of a socket that is connected: it has the former one until a call
+ * sets its mark (`keeps`), or its program connects it again. By a signature the SPD compares each
+ * datagram.
  */
 static __always_inline __u32 failing(const struct in_force *now, __u32 application,
 				     struct sock___ends *socket)

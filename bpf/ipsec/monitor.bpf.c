@@ -8,7 +8,8 @@
  *     sends4      the same for datagrams with a destination of their own;
  *     listens     a listener has no mark: its answers take the mark of the SYN, which is that of
  *                 the SA that protected it (net.ipv4.tcp_fwmark_accept);
- *     keeps       refuses a governed program's changes of the mark;
+ *     keeps       refuses a governed program's changes of the mark, and replaces that of a datagram
+ *                 socket which was connected before the policy;
  *     asks_peer4  finds sockets that another program has made and passed on; so does `keeps`.
  *
  * Sockets of other programs cost a look-up that finds nothing.
@@ -17,34 +18,6 @@
  */
 #include "packets.h"
 #include "sockets.h"
-
-#ifndef SOL_IP
-#define SOL_IP 0
-#endif
-#ifndef IP_HDRINCL
-#define IP_HDRINCL 3
-#endif
-#ifndef IP_IPSEC_POLICY
-#define IP_IPSEC_POLICY 16
-#endif
-#ifndef IP_XFRM_POLICY
-#define IP_XFRM_POLICY 17
-#endif
-#ifndef SOL_IPV6
-#define SOL_IPV6 41
-#endif
-#ifndef IPV6_IPSEC_POLICY
-#define IPV6_IPSEC_POLICY 34
-#endif
-#ifndef IPV6_XFRM_POLICY
-#define IPV6_XFRM_POLICY 35
-#endif
-#ifndef IPV6_HDRINCL
-#define IPV6_HDRINCL 36
-#endif
-
-/* How much of a value a setsockopt program sees at most, on machines with the smallest pages. */
-#define PAGE 4096
 
 /* The numbers of signatures in marks, for the next process of user space alone: sockets keep marks
  * of these numbers. Limit: twice the signatures of the widest mask, those of a policy and of the
@@ -319,12 +292,37 @@ static __always_inline int passes_by_policy(__u32 level, __u32 name)
 	       (name == IPV6_IPSEC_POLICY || name == IPV6_XFRM_POLICY || name == IPV6_HDRINCL);
 }
 
+/*
+ * The mark that a socket needs whose mark is set: another one than it has, if its program has
+ * connected it for datagrams before the policy came in force. No iterator can set that mark, so
+ * whoever has the socket does it by this call (`usher policy apply`), and need not know it.
+ */
+static __always_inline __u32 needed_mark(const struct bpf_sock *socket, const struct in_force *now,
+					 struct usher_governed *own)
+{
+	__u32 application, class, patterns, present = socket->mark;
+	struct peer peer;
+
+	if ((socket->protocol != IPPROTO_UDP && socket->protocol != IPPROTO_UDPLITE) ||
+	    !is_connected(socket) || signature_in(now, present))
+		return present;
+	application = application_of(now, own, socket->family);
+	set_peer_of(&peer, socket);
+	class = treat(now, application, &peer, socket->src_port, bpf_ntohs(socket->dst_port),
+		      &patterns);
+	if (class == USHER_CLASS_DISCARD || leaves_as(class_in(now, present), class))
+		return present;
+	COUNT(remarked);
+	own->class = STAMPED(now, class | USHER_CLASS_ONLY_SHOWN);
+	return patterns ? (__u32)own->mark : class << now->shift;
+}
+
 /* Returns 1 if the option leaves the socket's treatment alone. A mark without our bits gets
  * them. */
 static __always_inline int may_be_set(struct bpf_sockopt *context, const struct in_force *now,
-				      __u32 present)
+				      struct usher_governed *own)
 {
-	__u32 *mark = context->optval;
+	__u32 *mark = context->optval, present, needed;
 
 	if (context->level != SOL_SOCKET || context->optname != SO_MARK)
 		return !passes_by_policy(context->level, context->optname);
@@ -332,9 +330,11 @@ static __always_inline int may_be_set(struct bpf_sockopt *context, const struct 
 		return 0; /* Longer than a page: the kernel would take its beginning, unseen. */
 	if (context->optlen < (int)sizeof(*mark) || (void *)(mark + 1) > context->optval_end)
 		return 1; /* The kernel refuses it. */
+	present = context->sk->mark;
 	if (*mark & now->mask && (*mark & now->mask) != (present & now->mask))
 		return 0;
-	*mark = (*mark & ~now->mask) | (present & now->mask);
+	needed = needed_mark(context->sk, now, own);
+	*mark = (*mark & ~now->mask) | (needed & now->mask);
 	return 1;
 }
 
@@ -352,7 +352,7 @@ int keeps(struct bpf_sockopt *context)
 	struct in_force now;
 	int full;
 
-	if (context->optlen > PAGE)
+	if (context->optlen > SMALLEST_PAGE)
 		context->optlen = 0;
 	if (!socket || !is_of_ip(socket->family) || !read_policy(&now))
 		return 1;
@@ -361,7 +361,7 @@ int keeps(struct bpf_sockopt *context)
 		return !full;
 	if (application_of(&now, own, socket->family) == USHER_UNGOVERNED)
 		return 1;
-	if (may_be_set(context, &now, socket->mark))
+	if (may_be_set(context, &now, own))
 		return 1;
 	COUNT(options_refused);
 	return 0;

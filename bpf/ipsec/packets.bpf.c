@@ -16,8 +16,6 @@
 #include "packets.h"
 #include "sockets.h"
 
-#define LOOPBACK_INTERFACE 1
-
 /* Returns 1 if a socket of TCP in this state has one peer. */
 static __always_inline int is_connection(__u32 state)
 {
@@ -33,7 +31,7 @@ static __always_inline __u32 demanded(const struct in_force *now, struct usher_g
 				      const struct ends *ends)
 {
 	int keeps = socket->type == SOCK_STREAM && is_connection(socket->state) &&
-		    ends->protocol == PROTOCOL_TCP;
+		    ends->protocol == IPPROTO_TCP;
 	__u64 class = own->class;
 	__u32 patterns;
 
@@ -69,7 +67,7 @@ static __always_inline int is_protected_as_found(const struct usher_governed *ow
 	__u64 class = own->class;
 
 	return shared && (__u32)(class >> 32) == shared->generation &&
-	       is_same_class(class, (mark & shared->mask) >> (shared->shift & 31) & 15) &&
+	       is_same_class(class, class_in_mark(mark & shared->mask, shared->shift)) &&
 	       is_connection(socket->state);
 }
 
@@ -134,7 +132,7 @@ int arrives(struct __sk_buff *packet)
 static __always_inline int writes_headers(const struct bpf_sock *socket)
 {
 	return socket->type == SOCK_RAW &&
-	       (socket->protocol == PROTOCOL_ESP || socket->protocol == PROTOCOL_AH ||
+	       (socket->protocol == IPPROTO_ESP || socket->protocol == IPPROTO_AH ||
 		socket->protocol == IPPROTO_RAW);
 }
 
@@ -142,10 +140,10 @@ static __always_inline int writes_headers(const struct bpf_sock *socket)
  * may have written itself does not count. */
 static __always_inline int is_transformed(const struct bpf_sock *socket, const struct ends *ends)
 {
-	if (ends->protocol == PROTOCOL_UDP)
+	if (ends->protocol == IPPROTO_UDP)
 		return ends->local == NAT_TRAVERSAL && socket->type != SOCK_RAW &&
 		       (socket->protocol != IPPROTO_UDP || socket->src_port != NAT_TRAVERSAL);
-	return (ends->protocol == PROTOCOL_ESP || ends->protocol == PROTOCOL_AH) &&
+	return (ends->protocol == IPPROTO_ESP || ends->protocol == IPPROTO_AH) &&
 	       !writes_headers(socket);
 }
 
@@ -215,7 +213,7 @@ static __always_inline int has_class(const struct in_force *now, struct usher_go
 	set_peer_of(&connection.peer, socket);
 	connection.local = socket->src_port;
 	connection.remote = bpf_ntohs(socket->dst_port);
-	connection.protocol = PROTOCOL_TCP;
+	connection.protocol = IPPROTO_TCP;
 	class = demanded(now, own, socket, application, &connection);
 	return class == USHER_CLASS_BYPASS || is_same_class(class, marked);
 }
@@ -236,7 +234,7 @@ static __always_inline int is_plainly_transformed(const struct __sk_buff *packet
 		return 0;
 	protocol = *start == IPV4_WITHOUT_OPTIONS ? ipv4->protocol : ipv6->nexthdr;
 	return (*start == IPV4_WITHOUT_OPTIONS || *start >> 4 == 6) &&
-	       (protocol == PROTOCOL_ESP || protocol == PROTOCOL_AH);
+	       (protocol == IPPROTO_ESP || protocol == IPPROTO_AH);
 }
 
 /* How a leaving packet is dropped; both values are results of programs. */

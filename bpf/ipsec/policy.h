@@ -19,6 +19,7 @@
 #include "usher_executable.h"
 #include "usher_layout.h"
 #include "usher_maps.h"
+#include "usher_marks.h"
 
 /* The bits of usher_policy_key.kind, .generation and .scope. */
 #define SCOPE_BITS 96
@@ -111,13 +112,13 @@ static __always_inline int read_next_policy(struct in_force *next)
 /* The class number in a mark. */
 static __always_inline __u32 class_in(const struct in_force *now, __u32 mark)
 {
-	return (mark & now->mask) >> now->shift & 15;
+	return (mark & now->mask) >> now->shift & CLASS_BITS;
 }
 
 /* The signature in a mark, where it stands; 0: none. */
 static __always_inline __u32 signature_in(const struct in_force *now, __u32 mark)
 {
-	return mark & now->mask & ~(15U << now->shift);
+	return mark & now->mask & ~((__u32)CLASS_BITS << now->shift);
 }
 
 static __always_inline struct usher_policy_entry *identity_entry(const struct in_force *now,

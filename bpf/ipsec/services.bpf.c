@@ -14,12 +14,11 @@
  */
 #include "classes.h"
 #include "usher_maps.h"
+#include "usher_marks.h"
 #include "usher_tcp.h"
 
 #include <bpf/bpf_core_read.h>
 
-#define LOOPBACK_INTERFACE 1
-#define CLASS_BITS 0xf
 /* The bit in a packet's reference to its route that says whether the reference is counted. */
 #define NOT_COUNTED 1UL
 
@@ -62,11 +61,6 @@ static __always_inline struct usher_ipsec_demand *demand_of(const __u8 address[1
 	return bpf_map_lookup_elem(&services, &service);
 }
 
-static __always_inline __u32 class_in_mark(const struct usher_ipsec_demand *demand, __u32 mark)
-{
-	return mark >> (demand->shift & 31) & CLASS_BITS;
-}
-
 /*
  * Finds the classes that may protect a leaving packet: none may while a demand gives way to another
  * one that shares no class with it. Returns 0 if the packet needs no protection. If its mark has a
@@ -85,7 +79,7 @@ static __always_inline int demands_classes(const struct tcp_ends *ends, __u32 ma
 	demand = demand_of(ends->destination, ends->destination_port);
 	if (!demand)
 		return 0;
-	class = class_in_mark(demand, mark);
+	class = class_in_mark(mark, demand->shift);
 	*classes = class == USHER_CLASS_NONE ? demand->classes : 1 << class;
 	return class == USHER_CLASS_NONE || is_mandatory(class);
 }
@@ -123,7 +117,7 @@ int departs(struct bpf_nf_ctx *context)
 
 	if (skb->skb_iif || context->state->out->ifindex == LOOPBACK_INTERFACE)
 		return NF_ACCEPT;
-	found = read_tcp(skb, &ends);
+	found = read_tcp(skb, 1, &ends);
 	if (found == NO_TCP)
 		return NF_ACCEPT;
 	if (found == UNREADABLE)
@@ -149,13 +143,13 @@ int enters(struct bpf_nf_ctx *context)
 
 	if (context->state->in->ifindex == LOOPBACK_INTERFACE)
 		return NF_ACCEPT;
-	found = read_tcp(context->skb, &ends);
+	found = read_tcp(context->skb, 0, &ends);
 	if (found == NO_TCP)
 		return NF_ACCEPT;
 	if (found == UNREADABLE)
 		return COUNTED(service_unreadable, NF_DROP);
 	demand = demand_of(ends.source, ends.source_port);
-	if (!demand || class_in_mark(demand, context->skb->mark) != USHER_CLASS_NONE)
+	if (!demand || class_in_mark(context->skb->mark, demand->shift) != USHER_CLASS_NONE)
 		return NF_ACCEPT;
 	return COUNTED(service_refused, NF_DROP);
 }

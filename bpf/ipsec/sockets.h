@@ -3,32 +3,8 @@
 #ifndef USHER_IPSEC_SOCKETS_H
 #define USHER_IPSEC_SOCKETS_H
 
-#include <linux/in.h>
-
 #include "callers.h"
-
-#ifndef AF_UNIX
-#define AF_UNIX 1
-#endif
-#ifndef AF_KEY
-#define AF_KEY 15
-#endif
-#ifndef AF_NETLINK
-#define AF_NETLINK 16
-#endif
-#ifndef AF_ALG
-#define AF_ALG 38
-#endif
-#ifndef AF_VSOCK
-#define AF_VSOCK 40
-#endif
-
-#ifndef SOL_SOCKET
-#define SOL_SOCKET 1
-#endif
-#ifndef SO_MARK
-#define SO_MARK 36
-#endif
+#include "usher_numbers.h"
 
 /* Key: a socket, whose end removes the entry; accepted sockets inherit a copy. Limit: the memory
  * for options of the socket. Full: a governed program gets no socket, and one that another program
@@ -144,11 +120,6 @@ static __always_inline int is_connected(const struct bpf_sock *socket)
 {
 	return socket->state == BPF_TCP_ESTABLISHED;
 }
-
-/* AF_SMC by way of AF_INET. Kernel 6.11. */
-#ifndef IPPROTO_SMC
-#define IPPROTO_SMC 256
-#endif
 
 /* Returns 1 if sockets of a protocol of IP make traffic that no hook of the control group sees:
  * subflows of MPTCP are the kernel's own sockets, SCTP's accepted sockets are not copies of their

@@ -8,7 +8,7 @@
 
 /* Begins the labels of an access about which these modules are asked, with that of the asker.
  * Returns whether a module has labels: only then are the others of the access looked up. */
-static __always_inline int begin_labels(struct mac_labels *labels, __u64 asked,
+static __always_inline int begin_labels(struct mac_labels *labels, usher_mac_slots asked,
 					const struct mac_asker *asker)
 {
 	/* Nothing reads what stays unwritten here, but clang does not know that: the asm has it
@@ -37,7 +37,8 @@ static __always_inline int is_unknown(const struct mac_labels *labels)
  * Whether an access must be refused because the elements of modules that are asked are not known. A
  * process that may label files is let through to the modules, which decide.
  */
-static __always_inline int refuses_elements(const struct usher_mac_subject *subject, __u64 unknown)
+static __always_inline int refuses_elements(const struct usher_mac_subject *subject,
+					    usher_mac_slots unknown)
 {
 	if (!unknown || may_label(subject))
 		return 0;
@@ -70,11 +71,12 @@ static __always_inline __u64 access_to_file(__u32 point, const struct usher_mac_
  * object is known (else NULL): not those that have permitted it before, nor those that exempt the
  * asker. `remembered` gets the slots of the former.
  */
-static __always_inline __u64 those_left(__u64 asked, const struct mac_asker *asker,
-					const struct usher_mac_label *object, __u64 access,
-					__u64 *remembered)
+static __always_inline usher_mac_slots those_left(usher_mac_slots asked,
+						  const struct mac_asker *asker,
+						  const struct usher_mac_label *object,
+						  __u64 access, usher_mac_slots *remembered)
 {
-	__u64 by_labels = asker->by_labels & asked, exempting;
+	usher_mac_slots by_labels = asker->by_labels & asked, exempting;
 
 	*remembered = 0;
 	if (!asker->label)
@@ -93,11 +95,11 @@ static __always_inline __u64 those_left(__u64 asked, const struct mac_asker *ask
  * the labels that the asked modules see, because all modules decide by the same ones. Returns the
  * modules that are asked.
  */
-static __always_inline __u64 end_labels(struct mac_labels *labels, __u64 asked,
-					const struct mac_asker *asker, __u64 access,
-					__u64 remembered)
+static __always_inline usher_mac_slots end_labels(struct mac_labels *labels, usher_mac_slots asked,
+						  const struct mac_asker *asker, __u64 access,
+						  usher_mac_slots remembered)
 {
-	__u64 again;
+	usher_mac_slots again;
 
 	if (remembered) {
 		again = remembered &
@@ -113,12 +115,14 @@ static __always_inline __u64 end_labels(struct mac_labels *labels, __u64 asked,
 
 /* Begins the labels of an access to a file that is remembered. Returns the modules that are asked.
  */
-static __always_inline __u64 begin_file_labels(struct mac_labels *labels, __u64 asked,
-					       const struct mac_asker *caller, struct inode *inode,
-					       __u32 device, __u64 access)
+static __always_inline usher_mac_slots begin_file_labels(struct mac_labels *labels,
+							 usher_mac_slots asked,
+							 const struct mac_asker *caller,
+							 struct inode *inode, __u32 device,
+							 __u64 access)
 {
 	const struct usher_mac_label *known = NULL;
-	__u64 remembered;
+	usher_mac_slots remembered;
 
 	if (caller->by_labels & asked)
 		known = known_file_label(inode, device);
@@ -134,11 +138,13 @@ static __always_inline __u64 begin_file_labels(struct mac_labels *labels, __u64 
 }
 
 /* The same where the label of the object is there. */
-static __always_inline __u64 begin_known_labels(struct mac_labels *labels, __u64 asked,
-						const struct mac_asker *asker,
-						const struct usher_mac_label *object, __u64 access)
+static __always_inline usher_mac_slots begin_known_labels(struct mac_labels *labels,
+							  usher_mac_slots asked,
+							  const struct mac_asker *asker,
+							  const struct usher_mac_label *object,
+							  __u64 access)
 {
-	__u64 remembered;
+	usher_mac_slots remembered;
 
 	asked = those_left(asked, asker, object, access, &remembered);
 	if (!asked || !begin_labels(labels, asked, asker))
@@ -149,11 +155,13 @@ static __always_inline __u64 begin_known_labels(struct mac_labels *labels, __u64
 
 /* The same of a file on an overlay: see layers.h. `file`: the open one, or NULL. What modules
  * permit is not remembered. */
-static __always_inline __u64 begin_layer_labels(struct mac_labels *labels, __u64 asked,
-						const struct mac_asker *caller, struct inode *inode,
-						const struct file *file)
+static __always_inline usher_mac_slots begin_layer_labels(struct mac_labels *labels,
+							  usher_mac_slots asked,
+							  const struct mac_asker *caller,
+							  struct inode *inode,
+							  const struct file *file)
 {
-	__u64 remembered;
+	usher_mac_slots remembered;
 
 	asked = those_left(asked, caller, NULL, 0, &remembered);
 	if (!asked)
@@ -165,9 +173,10 @@ static __always_inline __u64 begin_layer_labels(struct mac_labels *labels, __u64
 }
 
 /* The same of a socket, which may be NULL. */
-static __always_inline __u64 begin_socket_labels(struct mac_labels *labels, __u64 asked,
-						 const struct mac_asker *caller,
-						 struct sock *socket, __u64 access)
+static __always_inline usher_mac_slots begin_socket_labels(struct mac_labels *labels,
+							   usher_mac_slots asked,
+							   const struct mac_asker *caller,
+							   struct sock *socket, __u64 access)
 {
 	const struct usher_mac_label *stored = NULL;
 
@@ -177,10 +186,9 @@ static __always_inline __u64 begin_socket_labels(struct mac_labels *labels, __u6
 }
 
 /* The same of an open file. A socket has its own label, not that of its inode. */
-static __always_inline __u64 begin_open_labels(struct mac_labels *labels, __u64 asked,
-					       const struct mac_asker *caller, struct file *file,
-					       struct inode *inode, const struct usher_mac_file *of,
-					       __u64 access)
+static __always_inline usher_mac_slots begin_open_labels(
+    struct mac_labels *labels, usher_mac_slots asked, const struct mac_asker *caller,
+    struct file *file, struct inode *inode, const struct usher_mac_file *of, __u64 access)
 {
 	struct socket *socket = NULL;
 
@@ -193,7 +201,7 @@ static __always_inline __u64 begin_open_labels(struct mac_labels *labels, __u64 
 
 /* Begins the labels of an access to a file, and to a directory beside it or NULL. Returns 0, or an
  * error if one of their labels is not known. */
-static __always_inline int read_labels(struct mac_labels *labels, __u64 asked,
+static __always_inline int read_labels(struct mac_labels *labels, usher_mac_slots asked,
 				       const struct mac_asker *caller,
 				       const struct usher_mac_subject *subject, struct inode *inode,
 				       __u32 device, struct inode *directory)
@@ -210,7 +218,7 @@ static __always_inline int read_labels(struct mac_labels *labels, __u64 asked,
 }
 
 /* The same for a file on an overlay: see layers.h. `file`: the open one. */
-static __always_inline int read_layer_labels(struct mac_labels *labels, __u64 asked,
+static __always_inline int read_layer_labels(struct mac_labels *labels, usher_mac_slots asked,
 					     const struct mac_asker *caller,
 					     const struct usher_mac_subject *subject,
 					     struct inode *inode, const struct file *file)
@@ -226,7 +234,7 @@ static __always_inline int read_layer_labels(struct mac_labels *labels, __u64 as
 
 /* The same for an open file, as read_file has found it. A socket has its own label, not that of its
  * inode. */
-static __always_inline int read_open_labels(struct mac_labels *labels, __u64 asked,
+static __always_inline int read_open_labels(struct mac_labels *labels, usher_mac_slots asked,
 					    const struct mac_asker *caller,
 					    const struct usher_mac_subject *subject,
 					    struct file *file, struct inode *inode,
@@ -282,17 +290,28 @@ static __always_inline int read_open_labels(struct mac_labels *labels, __u64 ask
 		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
 	})
 
-/* The same about an open file, as read_file has found it. Its label is known, unless a module with
- * labels has come into force since it was opened. */
+/*
+ * The same about an open file, as read_file has found it. Its label is known, unless a module with
+ * labels has come into force since it was opened. An open file of an overlay that has been copied
+ * up since stands for two: its own is mapped, and the copy is read, written and controlled. Modules
+ * are asked about both.
+ */
 #define MAC_ASK_ABOUT_FILE(name, asked, caller, wanted, file, inode, of, found)                    \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
+		int answer;                                                                        \
                                                                                                    \
 		read_subject(&subject);                                                            \
-		read_open_labels(&labels, asked, caller, &subject, file, inode, of, found)         \
-		    ? -EACCES                                                                      \
-		    : mac_ask_##name(asked, &subject, wanted, &labels);                            \
+		answer =                                                                           \
+		    read_open_labels(&labels, asked, caller, &subject, file, inode, of, found)     \
+			? -EACCES                                                                  \
+			: mac_ask_##name(asked, &subject, wanted, &labels);                        \
+		if (!answer && found & KIND_IS_LAYERED)                                            \
+			answer = read_layer_labels(&labels, asked, caller, &subject, inode, NULL)  \
+				     ? -EACCES                                                     \
+				     : mac_ask_##name(asked, &subject, wanted, &labels);           \
+		answer;                                                                            \
 	})
 
 /* The same about a new name in a directory. */

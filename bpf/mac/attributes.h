@@ -23,7 +23,7 @@ SEC("lsm/inode_getxattr")
 int BPF_PROG(dispatch_inode_getxattr, struct dentry *entry, const char *name)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_inode_getxattr, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_inode_getxattr, &caller);
 	struct usher_mac_attribute wanted = {};
 
 	if (!asked || !read_attribute(&wanted, entry, name))
@@ -38,7 +38,7 @@ int BPF_PROG(dispatch_inode_setxattr, struct mnt_idmap *map, struct dentry *entr
 	     const void *value, __u64 size, int flags)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_sleeper(MAC_POINT_inode_setxattr, &caller);
+	usher_mac_slots asked = modules_about_sleeper(MAC_POINT_inode_setxattr, &caller);
 	struct usher_mac_attribute wanted = { .size = size, .flags = flags };
 	int error = 0;
 
@@ -56,7 +56,7 @@ int BPF_PROG(dispatch_inode_removexattr, struct mnt_idmap *map, struct dentry *e
 	     const char *name)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_sleeper(MAC_POINT_inode_removexattr, &caller);
+	usher_mac_slots asked = modules_about_sleeper(MAC_POINT_inode_removexattr, &caller);
 	struct usher_mac_attribute wanted = {};
 	int error = 0;
 
@@ -74,7 +74,7 @@ int BPF_PROG(dispatch_inode_removexattr, struct mnt_idmap *map, struct dentry *e
 		     const char *name)                                                             \
 	{                                                                                          \
 		struct mac_asker caller;                                                           \
-		__u64 asked = modules_about_caller(MAC_POINT_##hook, &caller);                     \
+		usher_mac_slots asked = modules_about_caller(MAC_POINT_##hook, &caller);           \
 		struct usher_mac_attribute wanted = {};                                            \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
@@ -97,7 +97,7 @@ SEC("lsm/inode_listxattr")
 int BPF_PROG(dispatch_inode_listxattr, struct dentry *entry)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_inode_listxattr, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_inode_listxattr, &caller);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode_of(entry)))

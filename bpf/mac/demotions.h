@@ -2,12 +2,12 @@
 /*
  * Lowers the process of an access: it gets the elements that modules demand in return for it.
  *
- * What a process could still do with its former label must have ended by then. Its open files are
- * asked about at each use. What it has mapped is not, and Linux takes no mapping away: a process
- * that has mapped a file or memory which it shares, and can write, is not lowered. mmap_file notes
- * that, under the lock of the label, before it asks: so the mapping is noted before the label is
- * looked at here, or the modules are asked about it with the new label. Nor is one that may hold an
- * io_uring which another process has as well: rings.h.
+ * By then a process must have lost everything that only its former label permits. About its open
+ * files modules are asked at each use, but not about its mappings, and Linux takes no mapping away:
+ * a process that has mapped a file or memory which it shares, and can write, is not lowered.
+ * mmap_file notes that, under the lock of the label, before it asks: so the mapping is noted before
+ * the label is looked at here, or the modules are asked about it with the new label. A process that
+ * may hold an io_uring together with another one is not lowered either (rings.h).
  */
 #ifndef USHER_MAC_DEMOTIONS_H
 #define USHER_MAC_DEMOTIONS_H
@@ -33,7 +33,8 @@ extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_t
 
 /* Numbers the elements that were kept for modules, in the label that the process is to get. Returns
  * the time from which on its program must have begun, as an order; 0: there is no room. */
-static __always_inline __u64 number_wanted(struct mac_demotion *room, __u32 slots, __u32 limit)
+static __always_inline __u64 number_wanted(struct mac_demotion *room, usher_mac_slots slots,
+					   __u32 limit)
 {
 	struct usher_mac_module *module;
 	__u64 youngest = 0;
@@ -113,7 +114,7 @@ static __always_inline int is_executing(void)
  * next one is, so that the verifier goes through it once, and because all stacks have little room.
  */
 __attribute__((noinline)) int
-mac_lower_process(__u32 slots, const struct usher_mac_subject *subject __arg_nonnull,
+mac_lower_process(usher_mac_slots slots, const struct usher_mac_subject *subject __arg_nonnull,
 		  struct usher_mac_label *former __arg_nonnull)
 {
 	struct mac_demotion *room =
@@ -137,7 +138,7 @@ mac_lower_process(__u32 slots, const struct usher_mac_subject *subject __arg_non
 }
 
 /* Tells user space what came of it, for each of these slots. Returns the error. */
-__attribute__((noinline)) int mac_tell_lowering(int slots,
+__attribute__((noinline)) int mac_tell_lowering(usher_mac_slots slots,
 						const struct mac_outcome *outcome __arg_nonnull,
 						const struct usher_mac_subject *subject,
 						const struct mac_labels *labels,
@@ -169,7 +170,7 @@ __attribute__((noinline)) int mac_tell_lowering(int slots,
 }
 
 /* See slots.h. */
-__attribute__((noinline)) int mac_lower(int slots, __u32 point,
+__attribute__((noinline)) int mac_lower(usher_mac_slots slots, __u32 point,
 					const struct usher_mac_subject *subject,
 					struct mac_labels *labels __arg_nonnull,
 					const struct usher_mac_file *file)

@@ -5,13 +5,6 @@
 
 #include "accesses.h"
 
-#ifndef AF_PACKET
-#define AF_PACKET 17
-#endif
-#ifndef AF_XDP
-#define AF_XDP 44
-#endif
-
 /* The kernel's table of the interfaces of a network namespace, by their numbers: so many chains. */
 #define DEVICE_CHAINS 256
 /* Limit of the interfaces that are looked at in a chain. One behind it is not found. */

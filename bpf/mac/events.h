@@ -84,7 +84,8 @@ __attribute__((noinline)) int mac_tell(const struct usher_mac_subject *subject,
 
 	if (labels && labels->told == UNTOLD)
 		return 0;
-	/* Whoever sends packets is not to take the room of what processes do. */
+	/* Events about packets may take half of the room only: senders must not crowd out the
+	 * events about processes. */
 	if (!(subject && !subject->process &&
 	      bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > USHER_MAC_EVENTS_SIZE / 2))
 		event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
@@ -126,6 +127,8 @@ __attribute__((noinline)) int mac_tell(const struct usher_mac_subject *subject,
 /* The file that a request begins with; NULL for requests without one. */
 #define MAC_WITH_FILE(type, wanted) const struct type * : (const struct usher_mac_file *)(wanted)
 
+/* Versions of clang-format indent this in different ways. */
+/* clang-format off */
 #define MAC_FILE_OF(wanted)                                                                        \
 	_Generic((wanted), MAC_WITH_FILE(usher_mac_file, wanted),                                  \
 		 MAC_WITH_FILE(usher_mac_file_access, wanted),                                     \
@@ -139,5 +142,6 @@ __attribute__((noinline)) int mac_tell(const struct usher_mac_subject *subject,
 		 MAC_WITH_FILE(usher_mac_protection, wanted),                                      \
 		 MAC_WITH_FILE(usher_mac_replacing, wanted), default                               \
 		 : (const struct usher_mac_file *)NULL)
+/* clang-format on */
 
 #endif

@@ -8,15 +8,6 @@
 
 #include "process_labels.h"
 
-/* Of a program that is executed, in `unsafe`: another process has the same working directory, root
- * and umask (CLONE_FS); another process traces it. */
-#ifndef LSM_UNSAFE_SHARE
-#define LSM_UNSAFE_SHARE 1
-#endif
-#ifndef LSM_UNSAFE_PTRACE
-#define LSM_UNSAFE_PTRACE 2
-#endif
-
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct linux_binprm___mac {
@@ -56,7 +47,7 @@ static __always_inline int decide_program(__u32 slot, struct mac_scratch *now,
 
 struct program_reading {
 	struct mac_scratch *scratch;
-	__u64 asked;
+	usher_mac_slots asked;
 	int error;
 };
 
@@ -75,9 +66,9 @@ static long decide_program_slot(__u64 step, struct program_reading *reading)
 }
 
 /* The modules that decide about new programs. */
-static __always_inline __u64 deciding(void)
+static __always_inline usher_mac_slots deciding(void)
 {
-	return modules_at(MAC_POINT_new_program) & labelled_of(~0ULL);
+	return modules_at(MAC_POINT_new_program) & labelled_of(USHER_MAC_ALL_SLOTS);
 }
 
 /* Reads a file of an execution into the room, at its place there. Returns 0 where modules are not
@@ -85,7 +76,7 @@ static __always_inline __u64 deciding(void)
 static __always_inline int read_program(struct mac_scratch *now, __u32 place, struct file *file)
 {
 	struct inode *inode = file->f_inode;
-	__u64 unknown;
+	usher_mac_slots unknown;
 	int found;
 
 	asm volatile("" : "+r"(place));
@@ -192,7 +183,7 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 	if (!reading.error && !are_equal(&now->label, &now->own) &&
 	    (bpf_core_cast(program, struct linux_binprm___mac)->unsafe &
 		 (LSM_UNSAFE_SHARE | LSM_UNSAFE_PTRACE) ||
-	     traces(task) || has_listener(task) || (own->may_hold_ring && mac_keeps_ring())))
+	     traces(task) || has_listener(task) || mac_holds_ring(1)))
 		reading.error = -EPERM;
 	own->to = now->label;
 	own->is_decided = !reading.error;
@@ -210,7 +201,7 @@ int BPF_PROG(dispatch_bprm_creds_from_file, struct linux_binprm *program, struct
 	struct mac_scratch *now;
 	int error;
 
-	if (!labelled_of(~0ULL)) {
+	if (!labelled_of(USHER_MAC_ALL_SLOTS)) {
 		/* It may be set since an execution that has failed. */
 		own = entry_of(bpf_get_current_task_btf(), 0);
 		if (own)
@@ -234,7 +225,7 @@ int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
 {
 	const struct usher_mac_labelled *with_labels = labelled_now();
 	struct usher_mac_process *own;
-	int is_stale, keeps_ring;
+	int is_changed, is_stale, keeps_ring;
 	__u64 order;
 
 	if (!with_labels || !with_labels->slots)
@@ -245,11 +236,11 @@ int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
 	if (!own || !own->is_decided)
 		return 0;
 	own->is_decided = 0;
-	/* Those that end with the former program are closed. */
-	keeps_ring = own->may_hold_ring && mac_keeps_ring();
+	/* Rings that end with the former program are closed by now. */
+	is_changed = !are_equal(&own->from, &own->to);
+	keeps_ring = (is_changed || own->may_hold_ring) && mac_holds_ring(1);
 	bpf_spin_lock(&own->lock);
-	is_stale =
-	    !are_equal(&own->label, &own->from) || (keeps_ring && !are_equal(&own->from, &own->to));
+	is_stale = !are_equal(&own->label, &own->from) || (keeps_ring && is_changed);
 	if (!is_stale)
 		own->label = own->to;
 	own->at_exec = no_label;

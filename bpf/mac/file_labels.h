@@ -22,7 +22,8 @@ extern int bpf_get_dentry_xattr(struct dentry *entry, const char *name,
 struct xattr;
 
 /* those_about_caller in a program that may sleep. */
-static __always_inline __u64 those_about_sleeper(__u64 asked, struct mac_asker *caller)
+static __always_inline usher_mac_slots those_about_sleeper(usher_mac_slots asked,
+							   struct mac_asker *caller)
 {
 	bpf_rcu_read_lock();
 	asked = those_about_caller(asked, caller);
@@ -30,7 +31,7 @@ static __always_inline __u64 those_about_sleeper(__u64 asked, struct mac_asker *
 	return asked;
 }
 
-static __always_inline __u64 modules_about_sleeper(__u32 point, struct mac_asker *caller)
+static __always_inline usher_mac_slots modules_about_sleeper(__u32 point, struct mac_asker *caller)
 {
 	return those_about_sleeper(modules_at(point), caller);
 }
@@ -58,7 +59,8 @@ static __always_inline int end_attribute(struct usher_mac_file_label *stored,
 					 struct mac_scratch *now, int length, __u32 changes)
 {
 	const struct usher_mac_labelled *with_labels = labelled_now();
-	__u64 order, slots;
+	usher_mac_slots slots;
+	__u64 order;
 
 	if (!with_labels)
 		return 0;
@@ -90,7 +92,7 @@ static __always_inline int read_label(struct file *file, struct dentry *entry, _
 	__u32 changes;
 	int length;
 
-	if (!labelled_of(~0ULL) || !is_multilabel(device))
+	if (!labelled_of(USHER_MAC_ALL_SLOTS) || !is_multilabel(device))
 		return 0;
 	stored = bpf_inode_storage_get(&files, file ? file->f_inode : entry->d_inode, NULL,
 				       BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -115,7 +117,7 @@ int BPF_PROG(dispatch_path_link, struct dentry *former, const struct path *direc
 {
 	struct usher_mac_file file = {};
 
-	if (labelled_of(~0ULL) && read_file(&file, inode_of(former)))
+	if (labelled_of(USHER_MAC_ALL_SLOTS) && read_file(&file, inode_of(former)))
 		read_label(NULL, former, file.device);
 	return 0;
 }
@@ -154,7 +156,7 @@ static __always_inline int ask_about_label(struct mac_scratch *now, struct inode
 {
 	struct label_reading reading = {
 		.scratch = now,
-		.slots = labelled_of(~0ULL),
+		.slots = labelled_of(USHER_MAC_ALL_SLOTS),
 		.file = file,
 	};
 
@@ -181,8 +183,8 @@ static __always_inline int set_file_label(struct dentry *entry, const char *name
 	struct mac_scratch *now;
 	int error, found;
 
-	if (!labelled_of(~0ULL) || !is_label(name) || !read_file(&file, inode_of(entry)) ||
-	    !is_multilabel(file.device))
+	if (!labelled_of(USHER_MAC_ALL_SLOTS) || !is_label(name) ||
+	    !read_file(&file, inode_of(entry)) || !is_multilabel(file.device))
 		return 0;
 	found = read_label(NULL, entry, file.device);
 	now = take_scratch();
@@ -207,7 +209,8 @@ int BPF_PROG(dispatch_inode_post_setxattr, struct dentry *entry, const char *nam
 	struct usher_mac_file_label *stored;
 	struct usher_mac_file file = {};
 	struct mac_scratch *now;
-	__u64 order, slots;
+	usher_mac_slots slots;
+	__u64 order;
 	int is_read;
 
 	if (!with_labels || !with_labels->slots || !is_label(name) ||
@@ -236,7 +239,7 @@ int BPF_PROG(dispatch_inode_post_setxattr, struct dentry *entry, const char *nam
 /* Whether a label has an element of one of these modules. Global, so that the verifier goes through
  * it once, and not with each label. */
 __attribute__((noinline)) int mac_has_any(const struct usher_mac_label *label __arg_nonnull,
-					  __u64 slots)
+					  usher_mac_slots slots)
 {
 	int found = 0;
 
@@ -250,7 +253,7 @@ __attribute__((noinline)) int mac_has_any(const struct usher_mac_label *label __
  * removed, as on FreeBSD: another one can be set, about which modules are asked. */
 static __always_inline int remove_file_label(struct dentry *entry, const char *name)
 {
-	__u64 slots = labelled_of(~0ULL);
+	usher_mac_slots slots = labelled_of(USHER_MAC_ALL_SLOTS);
 	struct usher_mac_label label;
 	struct usher_mac_file file = {};
 
@@ -267,7 +270,7 @@ struct new_file_reading {
 	struct mac_scratch *scratch;
 	const struct usher_mac_creation *wanted;
 	struct usher_mac_label *directory;
-	__u64 asked;
+	usher_mac_slots asked;
 	int error;
 };
 
@@ -352,7 +355,7 @@ int BPF_PROG(dispatch_inode_init_security, struct inode *inode, struct inode *di
 	__u32 device = bpf_core_cast(inode, struct inode)->i_sb->s_dev;
 	int error;
 
-	if (!labelled_of(~0ULL) || !is_multilabel(device))
+	if (!labelled_of(USHER_MAC_ALL_SLOTS) || !is_multilabel(device))
 		return 0;
 	now = take_scratch();
 	if (!now)

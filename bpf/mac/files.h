@@ -8,38 +8,8 @@
 /* Modes of inode_permission that are kinds of access: MAY_EXEC to MAY_APPEND. */
 #define ACCESS_KINDS 15
 
-/* Modes of an open file. */
-#ifndef FMODE_READ
-#define FMODE_READ 1
-#endif
-#ifndef FMODE_WRITE
-#define FMODE_WRITE 2
-#endif
-/* Of f_flags. No process can pass the second one to open(2) and its kind. */
-#ifndef O_APPEND
-#define O_APPEND 02000
-#endif
+/* A bit of f_flags that no process can pass to open(2) and its kind. */
 #define OPENED_TO_EXECUTE (1 << 5)
-
-/* Bits of struct iattr. */
-#ifndef ATTR_MODE
-#define ATTR_MODE (1 << 0)
-#endif
-#ifndef ATTR_UID
-#define ATTR_UID (1 << 1)
-#endif
-#ifndef ATTR_GID
-#define ATTR_GID (1 << 2)
-#endif
-#ifndef ATTR_SIZE
-#define ATTR_SIZE (1 << 3)
-#endif
-#ifndef ATTR_ATIME_SET
-#define ATTR_ATIME_SET (1 << 7)
-#endif
-#ifndef ATTR_MTIME_SET
-#define ATTR_MTIME_SET (1 << 8)
-#endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -58,14 +28,6 @@ struct iattr {
 
 #pragma clang attribute pop
 
-/* Modes of inode_permission: access(2); an opening or an execution, which file_open follows. */
-#ifndef MAY_ACCESS
-#define MAY_ACCESS 16
-#endif
-#ifndef MAY_OPEN
-#define MAY_OPEN 32
-#endif
-
 /*
  * Hook: inode_permission, because every look-up of a name and every opening passes it. It cannot
  * read a label. Modules with labels are not asked about a file whose label is not known where
@@ -77,7 +39,7 @@ SEC("lsm/inode_permission")
 int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_near_caller(MAC_POINT_inode_permission, &caller);
+	usher_mac_slots asked = modules_near_caller(MAC_POINT_inode_permission, &caller);
 	struct usher_mac_file_access wanted = { .access = mask & ACCESS_KINDS };
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
@@ -106,7 +68,7 @@ static __always_inline int ask_file_open(struct inode *inode,
 					 const struct usher_mac_file_access *wanted)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_near_caller(MAC_POINT_file_open, &caller);
+	usher_mac_slots asked = modules_near_caller(MAC_POINT_file_open, &caller);
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
 
@@ -129,11 +91,11 @@ int BPF_PROG(dispatch_file_open, struct file *file)
 {
 	const struct file___mac *opened = (const struct file___mac *)file;
 	struct usher_mac_file_access wanted = {};
-	__u64 asked = modules_at(MAC_POINT_file_open);
+	usher_mac_slots asked = modules_at(MAC_POINT_file_open);
 	struct inode *inode = file->f_inode;
 	int error;
 
-	if (!(asked | labelled_of(~0ULL)) || !read_own_file(&wanted.file, inode))
+	if (!(asked | labelled_of(USHER_MAC_ALL_SLOTS)) || !read_own_file(&wanted.file, inode))
 		return 0;
 	read_label(file, NULL, wanted.file.device);
 	if (!asked)
@@ -158,7 +120,7 @@ SEC("lsm/inode_getattr")
 int BPF_PROG(dispatch_inode_getattr, const struct path *path)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_near_caller(MAC_POINT_inode_getattr, &caller);
+	usher_mac_slots asked = modules_near_caller(MAC_POINT_inode_getattr, &caller);
 	struct usher_mac_subject subject;
 	struct usher_mac_file wanted = {};
 	struct mac_labels labels;
@@ -186,7 +148,7 @@ int BPF_PROG(dispatch_inode_create, struct inode *directory, struct dentry *entr
 	     unsigned short mode)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_inode_create, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_inode_create, &caller);
 	struct usher_mac_creation wanted = { .mode = mode };
 
 	if (!asked || !read_file(&wanted.directory, directory))
@@ -201,7 +163,7 @@ int BPF_PROG(dispatch_inode_link, struct dentry *former, struct inode *directory
 	     struct dentry *entry)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_inode_link, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_inode_link, &caller);
 	struct usher_mac_naming wanted = {};
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
@@ -217,9 +179,9 @@ int BPF_PROG(dispatch_inode_link, struct dentry *former, struct inode *directory
 }
 
 #define DISPATCH_REMOVAL(hook)                                                                     \
-	static __always_inline int ask_##hook(__u64 asked, const struct mac_asker *caller,         \
-					      struct inode *directory, struct inode *inode,        \
-					      const struct usher_mac_naming *wanted)               \
+	static __always_inline int ask_##hook(                                                     \
+	    usher_mac_slots asked, const struct mac_asker *caller, struct inode *directory,        \
+	    struct inode *inode, const struct usher_mac_naming *wanted)                            \
 	{                                                                                          \
 		struct usher_mac_subject subject;                                                  \
 		struct mac_labels labels;                                                          \
@@ -235,7 +197,7 @@ int BPF_PROG(dispatch_inode_link, struct dentry *former, struct inode *directory
 	int BPF_PROG(dispatch_##hook, struct inode *directory, struct dentry *entry)               \
 	{                                                                                          \
 		struct mac_asker caller;                                                           \
-		__u64 asked = modules_about_sleeper(MAC_POINT_##hook, &caller);                    \
+		usher_mac_slots asked = modules_about_sleeper(MAC_POINT_##hook, &caller);          \
 		struct usher_mac_naming wanted = {};                                               \
 		int error;                                                                         \
                                                                                                    \
@@ -255,7 +217,7 @@ DISPATCH_REMOVAL(inode_unlink)
 DISPATCH_REMOVAL(inode_rmdir)
 
 /* Reads what they ask about themselves, so that only one of both is on the stack. */
-static __always_inline int ask_inode_rename(__u64 asked, const struct mac_asker *caller,
+static __always_inline int ask_inode_rename(usher_mac_slots asked, const struct mac_asker *caller,
 					    struct inode *directory, struct inode *inode)
 {
 	struct usher_mac_naming wanted = {};
@@ -271,7 +233,8 @@ static __always_inline int ask_inode_rename(__u64 asked, const struct mac_asker 
 }
 
 /* `inode` is NULL where nothing is replaced. */
-static __always_inline int ask_inode_rename_to(__u64 asked, const struct mac_asker *caller,
+static __always_inline int ask_inode_rename_to(usher_mac_slots asked,
+					       const struct mac_asker *caller,
 					       struct inode *directory, struct inode *inode)
 {
 	struct usher_mac_replacing wanted = {};
@@ -344,7 +307,7 @@ static __always_inline __u32 changes(__u32 valid)
 	return found;
 }
 
-static __always_inline int ask_inode_setattr(__u64 asked, const struct mac_asker *caller,
+static __always_inline int ask_inode_setattr(usher_mac_slots asked, const struct mac_asker *caller,
 					     struct inode *inode,
 					     const struct usher_mac_attributes *wanted)
 {
@@ -364,7 +327,7 @@ int BPF_PROG(dispatch_inode_setattr, struct mnt_idmap *map, struct dentry *entry
 	     struct iattr *change)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_sleeper(MAC_POINT_inode_setattr, &caller);
+	usher_mac_slots asked = modules_about_sleeper(MAC_POINT_inode_setattr, &caller);
 	struct usher_mac_attributes wanted = {};
 	const struct iattr *asked_for;
 	int error;

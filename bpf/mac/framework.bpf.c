@@ -9,13 +9,13 @@
  * that exempt processes without an element: their only files are pins, and a module in force must
  * not keep its own daemon from them.
  *
- * Structures of the kernel are read through bpf_core_cast. A pointer that may be NULL (of a name
- * without a file, of a mapping without one) yields 0 there, and may be compared: of an argument
- * some kernels think that it never is NULL, and remove the comparison. A pointer that is followed
- * without the cast costs the verifier a search of all types of the kernel, each time that it comes
- * by. Storage of labels and functions of the kernel need the hook's own pointers: they are followed
- * once, at the beginning. Numbers are read by the hook's own pointer where that never is NULL: this
- * takes one instruction, and eight through the cast.
+ * Structures of the kernel are read through bpf_core_cast. Through it a pointer that is NULL (of a
+ * name or a mapping without a file) reads as 0, and can be compared with NULL: some kernels take
+ * the hook's own arguments to be never NULL, and remove the comparison. Each time that the verifier
+ * follows a pointer without the cast, it searches all types of the kernel. Storage of labels and
+ * functions of the kernel need the hook's own pointers: they are followed once, at the beginning.
+ * Numbers are read by the hook's own pointer where that never is NULL: this takes one instruction
+ * instead of eight.
  *
  * The verifier goes through a global function once, and through any other one on every path. So
  * what has many paths, or many results, is in global functions, whose names begin with mac_.

@@ -53,7 +53,7 @@ SEC("lsm/msg_queue_associate")
 int BPF_PROG(dispatch_msg_queue_associate, struct kern_ipc_perm *object, int flags)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_msg_queue_associate, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_msg_queue_associate, &caller);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
@@ -67,7 +67,7 @@ SEC("lsm/msg_queue_msgctl")
 int BPF_PROG(dispatch_msg_queue_msgctl, struct kern_ipc_perm *object, int command)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_msg_queue_msgctl, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_msg_queue_msgctl, &caller);
 	struct usher_mac_ipc wanted = { .argument = command };
 
 	if (!asked)
@@ -82,7 +82,7 @@ int BPF_PROG(dispatch_msg_queue_msgsnd, struct kern_ipc_perm *object, struct msg
 	     int flags)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_msg_queue_msgsnd, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_msg_queue_msgsnd, &caller);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
@@ -99,7 +99,7 @@ SEC("lsm/msg_queue_msgrcv")
 int BPF_PROG(dispatch_msg_queue_msgrcv, struct kern_ipc_perm *object, struct msg_msg *message,
 	     struct task_struct *receiver, long kind, int mode)
 {
-	__u64 asked = modules_at(MAC_POINT_msg_queue_msgrcv);
+	usher_mac_slots asked = modules_at(MAC_POINT_msg_queue_msgrcv);
 	struct usher_mac_ipc wanted = { .argument = mode };
 	struct usher_mac_subject subject;
 	struct mac_asker taker;
@@ -122,7 +122,7 @@ SEC("lsm/sem_associate")
 int BPF_PROG(dispatch_sem_associate, struct kern_ipc_perm *object, int flags)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_sem_associate, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_sem_associate, &caller);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
@@ -136,7 +136,7 @@ SEC("lsm/sem_semctl")
 int BPF_PROG(dispatch_sem_semctl, struct kern_ipc_perm *object, int command)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_sem_semctl, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_sem_semctl, &caller);
 	struct usher_mac_ipc wanted = { .argument = command };
 
 	if (!asked)
@@ -151,7 +151,7 @@ int BPF_PROG(dispatch_sem_semop, struct kern_ipc_perm *object, struct sembuf *op
 	     unsigned int count, int alters)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_sem_semop, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_sem_semop, &caller);
 	struct usher_mac_ipc wanted = { .argument = alters };
 
 	if (!asked)
@@ -165,7 +165,7 @@ SEC("lsm/shm_associate")
 int BPF_PROG(dispatch_shm_associate, struct kern_ipc_perm *object, int flags)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_shm_associate, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_shm_associate, &caller);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)
@@ -179,7 +179,7 @@ SEC("lsm/shm_shmctl")
 int BPF_PROG(dispatch_shm_shmctl, struct kern_ipc_perm *object, int command)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_shm_shmctl, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_shm_shmctl, &caller);
 	struct usher_mac_ipc wanted = { .argument = command };
 
 	if (!asked)
@@ -193,7 +193,7 @@ SEC("lsm/shm_shmat")
 int BPF_PROG(dispatch_shm_shmat, struct kern_ipc_perm *object, char *address, int flags)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_shm_shmat, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_shm_shmat, &caller);
 	struct usher_mac_ipc wanted = { .argument = flags };
 
 	if (!asked)

@@ -32,7 +32,7 @@ struct mac_scratch {
 	__u32 at; /* where the element begins */
 	__u32 value; /* where its value begins; 0: not yet found */
 	__u32 end; /* where it ends */
-	__u32 named; /* slots of the elements so far, one bit each */
+	usher_mac_slots named; /* of the elements so far */
 	__u32 is_bad;
 	__u32 reads_attribute; /* 1: the kernel reads one for this thread */
 	__u32 scripts; /* of the execution under way */
@@ -51,14 +51,14 @@ TASK_TABLE(scratch, struct mac_scratch);
 /* Why a text is read. */
 enum reading {
 	READS_ATTRIBUTE, /* of a file; elements of modules that are not loaded are left out */
-	ASKS_ABOUT_FILE, /* the same; modules are asked if they may become the file's */
-	ASKS_ABOUT_PROCESS, /* modules are asked if they may become the calling process's */
+	ASKS_ABOUT_FILE, /* the same; modules are asked whether the file may get them */
+	ASKS_ABOUT_PROCESS, /* modules are asked whether the calling process may get them */
 };
 
 /* On the stack, as loops demand it. */
 struct label_reading {
 	struct mac_scratch *scratch;
-	__u64 slots; /* of the modules with labels in force */
+	usher_mac_slots slots; /* of the modules with labels in force */
 	const struct usher_mac_file *file; /* ASKS_ABOUT_FILE */
 	__u32 at_exec; /* ASKS_ABOUT_PROCESS */
 	int error;
@@ -151,7 +151,8 @@ __attribute__((noinline)) int mac_read_value(struct mac_scratch *now __arg_nonnu
 }
 
 /* The slot of the module with the name that was read, among these; USHER_MAC_MODULES for none. */
-__attribute__((noinline)) int mac_slot_of(const struct mac_name *of __arg_nonnull, __u64 slots)
+__attribute__((noinline)) int mac_slot_of(const struct mac_name *of __arg_nonnull,
+					  usher_mac_slots slots)
 {
 	const __u64 *name = of->words;
 	struct usher_mac_module *module;
@@ -244,7 +245,7 @@ static __always_inline long read_element(__u32 index, struct label_reading *read
 	}
 	if (now->named >> slot & 1)
 		return fail(reading, -EINVAL);
-	now->named |= 1 << slot;
+	now->named |= 1U << slot;
 	if (mac_read_value(now, module->label))
 		return fail(reading, -EINVAL);
 	now->wanted.order = module->order;
@@ -293,7 +294,8 @@ static long read_process_element(__u64 index, struct label_reading *reading)
 	})
 
 /* Reads the text in the room, an attribute, into the label there. Returns 0, or an error. */
-__attribute__((noinline)) int mac_read_attribute(struct mac_scratch *now __arg_nonnull, __u64 slots)
+__attribute__((noinline)) int mac_read_attribute(struct mac_scratch *now __arg_nonnull,
+						 usher_mac_slots slots)
 {
 	struct label_reading reading = { .scratch = now, .slots = slots };
 
@@ -318,7 +320,8 @@ static __always_inline int copy_text(struct mac_scratch *now, const void *from, 
 
 	if (length > USHER_MAC_TEXT_SIZE || size < 1)
 		return -EINVAL;
-	/* Of both bounds clang 19 makes one comparison, from which the verifier learns neither. */
+	/* clang 19 would join both bounds to one comparison, from which the verifier learns
+	 * neither. */
 	size = usher_mac_text_opaque(size);
 	if (size > USHER_MAC_TEXT_SIZE || bpf_probe_read_kernel(now->text, size, from))
 		return -EINVAL;

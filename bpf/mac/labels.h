@@ -19,7 +19,7 @@ ARRAY_TABLE(modules, USHER_MAC_MODULES, struct usher_mac_module);
 /* Which modules are in force. Key: 0. */
 ARRAY_TABLE(in_force, 1, struct usher_mac_in_force);
 
-/* Those with labels. */
+/* Modules with labels that are in force. */
 static __always_inline const struct usher_mac_labelled *labelled_now(void)
 {
 	const struct usher_mac_in_force *now = first_of(&in_force);
@@ -111,11 +111,11 @@ static struct usher_mac_element absent[2] = { [1] = { .kind = USHER_MAC_UNKNOWN 
 /* The labels of an access. Where no module with labels is asked, the labels, `slot` and `by_labels`
  * are undefined. */
 struct mac_labels {
-	__u64 slots; /* of the modules with labels that are asked */
-	__u64 slot; /* that is asked: see slots.h */
-	__u32 unknown; /* the slots whose elements of a file are not known */
-	__u32 by_labels; /* the slots of the modules whose permission is remembered */
-	__u64 remembered; /* the slots of those that are not asked, because it is */
+	usher_mac_slots slots; /* of the modules with labels that are asked */
+	__u32 slot; /* that is asked: see slots.h */
+	usher_mac_slots unknown; /* those whose elements of a file are not known */
+	usher_mac_slots by_labels; /* of the modules whose permission is remembered */
+	usher_mac_slots remembered; /* of those that are not asked, because it is */
 	__u64
 	    told; /* of a refusal: the address of the file's inode, for its name; 0: none; UNTOLD */
 	__u64 access; /* as in remembered.h; 0: it is not remembered */
@@ -197,11 +197,11 @@ __attribute__((noinline)) __u64 mac_lacks(__u32 number, __u32 slot)
 	return element_at(number, slot) == &nothing;
 }
 
-/* Of these slots, those of which a label has no element. */
-__attribute__((noinline)) __u64 mac_lacking(const struct usher_mac_label *label __arg_nonnull,
-					    __u64 slots)
+/* Returns those of these slots of whose modules the label has no element. */
+__attribute__((noinline)) usher_mac_slots
+mac_lacking(const struct usher_mac_label *label __arg_nonnull, usher_mac_slots slots)
 {
-	__u64 lacking = 0;
+	usher_mac_slots lacking = 0;
 
 #pragma unroll
 	for (__u32 slot = 0; slot < USHER_MAC_MODULES; slot++)
@@ -221,18 +221,20 @@ static __always_inline int is_blank(const struct usher_mac_label *label)
 	return !numbers;
 }
 
-/* Of the modules in `exempting`, those that exempt a process or a socket with this label; NULL:
- * without one. */
-static __always_inline __u64 exempted(const struct usher_mac_label *label, __u64 exempting)
+/* Returns which modules in `exempting` exempt a process or a socket with this label (NULL: without
+ * one). */
+static __always_inline usher_mac_slots exempted(const struct usher_mac_label *label,
+						usher_mac_slots exempting)
 {
 	if (!label || !exempting || is_blank(label))
 		return exempting;
 	return mac_lacking(label, exempting);
 }
 
-/* Of these modules, those that are asked about a process or a socket with this label; NULL: without
- * one. */
-static __always_inline __u64 asked_about(__u64 asked, const struct usher_mac_label *label)
+/* Returns which of these modules are asked about a process or a socket with this label (NULL:
+ * without one). */
+static __always_inline usher_mac_slots asked_about(usher_mac_slots asked,
+						   const struct usher_mac_label *label)
 {
 	const struct usher_mac_labelled *now = labelled_now();
 
@@ -242,15 +244,15 @@ static __always_inline __u64 asked_about(__u64 asked, const struct usher_mac_lab
 /* Whom modules are asked about: the calling process, or the owner of a socket. Looked up once, and
  * only where a module with labels is asked. */
 struct mac_asker {
-	__u32 slots; /* of the modules with labels among those that are asked */
-	__u16 by_labels; /* of these, the slots of those that decide by labels */
-	__u16 exempting; /* of these, the slots of those that may still exempt it: those_left */
+	usher_mac_slots slots; /* of the modules with labels among those that are asked */
+	usher_mac_slots by_labels; /* of these, those that decide by labels */
+	usher_mac_slots exempting; /* of these, those that may still exempt it: those_left */
 	const struct usher_mac_label *label; /* NULL: it has none, or `slots` is 0 */
 };
 
 /* Before its label is looked up. Returns the modules that exempt those without an element. */
-static __always_inline __u64 begin_asker(const struct usher_mac_in_force *now, __u64 asked,
-					 struct mac_asker *asker)
+static __always_inline usher_mac_slots begin_asker(const struct usher_mac_in_force *now,
+						   usher_mac_slots asked, struct mac_asker *asker)
 {
 	asker->label = NULL;
 	asker->exempting = 0;
@@ -261,7 +263,7 @@ static __always_inline __u64 begin_asker(const struct usher_mac_in_force *now, _
 }
 
 /* The modules with labels among these. */
-static __always_inline __u64 labelled_of(__u64 asked)
+static __always_inline usher_mac_slots labelled_of(usher_mac_slots asked)
 {
 	const struct usher_mac_labelled *now = labelled_now();
 
@@ -362,10 +364,10 @@ static __always_inline int is_known(const struct usher_mac_file_label *stored)
 }
 
 /* Marks elements of modules that are younger than a label as unknown. Returns their slots. */
-__attribute__((noinline)) __u64 mac_mark_younger(struct usher_mac_label *label __arg_nonnull,
-						 __u64 order)
+__attribute__((noinline)) usher_mac_slots
+mac_mark_younger(struct usher_mac_label *label __arg_nonnull, __u64 order)
 {
-	__u64 younger = 0;
+	usher_mac_slots younger = 0;
 
 #pragma unroll
 	for (__u32 slot = 0; slot < USHER_MAC_MODULES; slot++) {
@@ -375,15 +377,15 @@ __attribute__((noinline)) __u64 mac_mark_younger(struct usher_mac_label *label _
 		if (module && module->order <= order)
 			continue;
 		label->elements[slot] = UNKNOWN;
-		younger |= 1ULL << slot;
+		younger |= 1U << slot;
 	}
 	return younger;
 }
 
 /* The label of a file, as it is stored; where it is not, its elements are UNKNOWN. Returns the
  * slots of these. */
-static __always_inline __u64 read_file_label(struct usher_mac_label *label, struct inode *inode,
-					     __u32 device)
+static __always_inline usher_mac_slots read_file_label(struct usher_mac_label *label,
+						       struct inode *inode, __u32 device)
 {
 	struct usher_mac_file_label *stored = bpf_inode_storage_get(&files, inode, NULL, 0);
 	const struct usher_mac_in_force *now = first_of(&in_force);
@@ -395,7 +397,7 @@ static __always_inline __u64 read_file_label(struct usher_mac_label *label, stru
 	}
 	if (!stored || stored->state == USHER_MAC_FILE_COLD) {
 		__builtin_memset(label, 0xff, sizeof(*label));
-		return ~0ULL;
+		return USHER_MAC_ALL_SLOTS;
 	}
 	/* First, so that a label that is stored meanwhile does not count as younger than it is. */
 	order = *(volatile __u64 *)&stored->order;

@@ -7,7 +7,8 @@
  *
  * An open file keeps what its overlay had opened for it, and that is mapped, also where the file
  * has been copied up since. Without one it is the inode in the uppermost layer, whose attributes
- * stat(2) shows; of a metacopy these are of another inode than the data.
+ * stat(2) shows; of a metacopy these are of another inode than the data. Commands, locks and the
+ * receiving of an open file are about both: MAC_ASK_ABOUT_FILE.
  *
  * No hook has a pointer to the layer's file that may be used with storage of inodes. So the storage
  * is read by its address, as the kernel itself looks it up. Layouts are those of the running kernel
@@ -20,6 +21,7 @@
 
 #include "events.h"
 #include "labels.h"
+#include "usher_numbers.h"
 
 #include <linux/magic.h>
 
@@ -58,18 +60,10 @@ struct bpf_local_storage___mac {
 
 #pragma clang attribute pop
 
-/* The type of a file, in its mode. */
-#ifndef S_IFMT
-#define S_IFMT 0170000
-#endif
-#ifndef S_IFREG
-#define S_IFREG 0100000
-#endif
-
 /* How many overlays lie upon each other at most: FILESYSTEM_MAX_STACK_DEPTH. */
 #define STACKED_OVERLAYS 2
-/* How many tables of all programs may have storage of an inode before ours is not found; the kernel
- * finds it in a cache first. */
+/* Limit of tables, of all programs, that are searched for our storage of an inode. The kernel looks
+ * in a cache first. */
 #define MOST_STORAGES 16
 /* How many words of an inode all LSMs keep at most. */
 #define WORDS_OF_LSMS 128
@@ -113,7 +107,7 @@ static __always_inline void find_storage(const struct mac_layered *by)
 		if (word_at(kept + i * 8) != storage)
 			continue;
 		files_storage.offset = i * 8;
-		/* In this order: the other one tells that both are there. */
+		/* The offset first: readers take the table as the sign that both are there. */
 		asm volatile("" : : : "memory");
 		*(volatile __u64 *)&files_storage.table = table;
 		break;
@@ -207,8 +201,9 @@ static __always_inline __u64 layer_of(__u64 inode, __u64 file)
  * As read_file_label, of the layer's file. Global, so that the verifier goes through it once; what
  * it needs of the stack is beside that of a dispatcher.
  */
-__attribute__((noinline)) __u64 mac_layer_label(struct usher_mac_label *label __arg_nonnull,
-						const struct mac_layered *of __arg_nonnull)
+usher_mac_slots __attribute__((noinline))
+mac_layer_label(struct usher_mac_label *label __arg_nonnull,
+		const struct mac_layered *of __arg_nonnull)
 {
 	__u64 layer = layer_of(of->inode, of->file), place = 0, order;
 	const struct usher_mac_in_force *now = first_of(&in_force);
@@ -226,7 +221,7 @@ __attribute__((noinline)) __u64 mac_layer_label(struct usher_mac_label *label __
 	if (!place || (__u32)word_at(place + __builtin_offsetof(struct usher_mac_file_label,
 								state)) == USHER_MAC_FILE_COLD) {
 		__builtin_memset(label, 0xff, sizeof(*label));
-		return ~0ULL;
+		return USHER_MAC_ALL_SLOTS;
 	}
 	/* First, as in read_file_label. */
 	order = word_at(place + __builtin_offsetof(struct usher_mac_file_label, order));
@@ -237,8 +232,9 @@ __attribute__((noinline)) __u64 mac_layer_label(struct usher_mac_label *label __
 }
 
 /* The same in a hook. `file`: the open one, or NULL. */
-static __always_inline __u64 read_layer_label(struct usher_mac_label *label, struct inode *inode,
-					      const struct file *file)
+static __always_inline usher_mac_slots read_layer_label(struct usher_mac_label *label,
+							struct inode *inode,
+							const struct file *file)
 {
 	struct mac_layered of = {
 		.inode = (__u64)inode,

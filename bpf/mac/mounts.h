@@ -53,7 +53,7 @@ int BPF_PROG(dispatch_sb_mount, const char *source, const struct path *place, co
 	     unsigned long flags, void *data)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_sb_mount, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_sb_mount, &caller);
 	struct usher_mac_mount wanted = { .flags = flags };
 
 	if (!asked || !read_file(&wanted.place, inode_at(place)))
@@ -66,7 +66,7 @@ SEC("lsm/sb_umount")
 int BPF_PROG(dispatch_sb_umount, struct vfsmount *mount, int flags)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_sb_umount, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_sb_umount, &caller);
 	const struct vfsmount___mac *mounted = bpf_core_cast(mount, struct vfsmount___mac);
 	struct usher_mac_mount wanted = { .flags = flags };
 
@@ -80,7 +80,7 @@ SEC("lsm/sb_remount")
 int BPF_PROG(dispatch_sb_remount, struct super_block *system, void *options)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_sb_remount, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_sb_remount, &caller);
 	const struct super_block___mac *mounted = bpf_core_cast(system, struct super_block___mac);
 	struct usher_mac_mount wanted = {};
 
@@ -94,7 +94,7 @@ SEC("lsm/move_mount")
 int BPF_PROG(dispatch_move_mount, const struct path *former, const struct path *place)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_move_mount, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_move_mount, &caller);
 	struct usher_mac_mount wanted = {};
 
 	if (!asked || !read_file(&wanted.moved, inode_at(former)) ||
@@ -109,7 +109,7 @@ SEC("lsm/sb_statfs")
 int BPF_PROG(dispatch_sb_statfs, struct dentry *entry)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_sb_statfs, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_sb_statfs, &caller);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode_of(entry)))
@@ -122,12 +122,38 @@ SEC("lsm/path_chroot")
 int BPF_PROG(dispatch_path_chroot, const struct path *path)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_path_chroot, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_path_chroot, &caller);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode_at(path)))
 		return 0;
 	return MAC_ASK_CALLER(path_chroot, asked, &caller, &wanted);
+}
+
+/*
+ * File systems that rules and labels follow by their paths. Key: a number that user space has made
+ * of the path. Value: the device of the file system that was mounted there last; no entry if that
+ * has ended. Full: user space says so, and the rule ends with the mount.
+ */
+HASH_TABLE(followed, USHER_MAC_FOLLOWED, __u64, __u32);
+
+static long forget_followed(struct bpf_map *table, const __u64 *path, const __u32 *device,
+			    const __u32 *ended)
+{
+	if (*device == *ended)
+		bpf_map_delete_elem(table, path);
+	return 0;
+}
+
+/* Hook: sb_delete, because a file system ends there, wherever it was mounted, and its device is not
+ * another one's yet. */
+SEC("lsm/sb_delete")
+int BPF_PROG(dispatch_sb_delete, struct super_block *system)
+{
+	__u32 ended = system->s_dev;
+
+	bpf_for_each_map_elem(&followed, forget_followed, &ended, 0);
+	return 0;
 }
 
 #endif

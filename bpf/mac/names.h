@@ -15,7 +15,7 @@ int BPF_PROG(dispatch_inode_mkdir, struct inode *directory, struct dentry *entry
 	     unsigned short mode)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_inode_mkdir, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_inode_mkdir, &caller);
 	struct usher_mac_creation wanted = { .mode = mode | TYPE_DIRECTORY };
 
 	if (!asked || !read_file(&wanted.directory, directory))
@@ -29,7 +29,7 @@ int BPF_PROG(dispatch_inode_symlink, struct inode *directory, struct dentry *ent
 	     const char *target)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_inode_symlink, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_inode_symlink, &caller);
 	struct usher_mac_creation wanted = { .mode = TYPE_LINK | 0777 };
 
 	if (!asked || !read_file(&wanted.directory, directory))
@@ -43,7 +43,7 @@ int BPF_PROG(dispatch_inode_mknod, struct inode *directory, struct dentry *entry
 	     unsigned short mode, unsigned int device)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_inode_mknod, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_inode_mknod, &caller);
 	struct usher_mac_node wanted = { .mode = mode, .device = device };
 
 	if (!asked || !read_file(&wanted.directory, directory))
@@ -56,7 +56,7 @@ SEC("lsm/inode_readlink")
 int BPF_PROG(dispatch_inode_readlink, struct dentry *entry)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_inode_readlink, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_inode_readlink, &caller);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode_of(entry)))
@@ -69,7 +69,7 @@ SEC("lsm/inode_follow_link")
 int BPF_PROG(dispatch_inode_follow_link, struct dentry *entry, struct inode *inode, int is_fast)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_inode_follow_link, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_inode_follow_link, &caller);
 	struct usher_mac_file wanted = {};
 
 	if (!asked || !read_file(&wanted, inode))

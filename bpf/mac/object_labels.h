@@ -12,11 +12,6 @@
 
 #include "accesses.h"
 
-/* A file system that no process mounts, in s_flags. */
-#ifndef SB_KERNMOUNT
-#define SB_KERNMOUNT (1 << 22)
-#endif
-
 /* Gives a socket this label. */
 static __always_inline int label_socket(struct sock *socket, struct usher_mac_label *label)
 {
@@ -34,7 +29,7 @@ int BPF_PROG(dispatch_socket_post_create, struct socket *socket, int family, int
 	struct usher_mac_label label;
 	struct sock *made;
 
-	if (is_kernels || !labelled_of(~0ULL))
+	if (is_kernels || !labelled_of(USHER_MAC_ALL_SLOTS))
 		return 0;
 	made = socket->sk;
 	read_own_label(&label);
@@ -50,7 +45,7 @@ int BPF_PROG(dispatch_mptcp_add_subflow, struct sock *socket, struct sock *subfl
 {
 	struct usher_mac_label label;
 
-	if (!labelled_of(~0ULL))
+	if (!labelled_of(USHER_MAC_ALL_SLOTS))
 		return 0;
 	read_socket_label(&label, socket);
 	return are_equal(&label, &no_label) ? 0 : label_socket(subflow, &label);
@@ -63,7 +58,7 @@ static __always_inline int holds(const struct inode *inode)
 	const struct super_block *system = made->i_sb;
 	unsigned long magic = system->s_magic;
 
-	/* That of a whole file system. */
+	/* The root of a whole file system. */
 	if ((made->i_mode & S_IFMT) == S_IFDIR)
 		return 0;
 	if (magic == TMPFS_MAGIC || magic == HUGETLBFS_MAGIC)
@@ -81,7 +76,7 @@ int BPF_PROG(dispatch_d_instantiate, struct dentry *entry, struct inode *inode)
 	struct usher_mac_file_label *stored;
 	struct usher_mac_label label;
 
-	if (!labelled_of(~0ULL) || !holds(inode))
+	if (!labelled_of(USHER_MAC_ALL_SLOTS) || !holds(inode))
 		return 0;
 	read_own_label(&label);
 	if (are_equal(&label, &no_label))
@@ -104,7 +99,7 @@ static __always_inline int label_at(void *table, const void *object)
 	__u64 key = (__u64)object;
 	struct usher_mac_label label;
 
-	if (!labelled_of(~0ULL))
+	if (!labelled_of(USHER_MAC_ALL_SLOTS))
 		return 0;
 	read_own_label(&label);
 	if (!are_equal(&label, &no_label))

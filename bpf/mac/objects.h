@@ -4,29 +4,9 @@
 #define USHER_MAC_OBJECTS_H
 
 #include "slots.h"
+#include "usher_numbers.h"
 
 #include <linux/magic.h>
-
-#ifndef CAP_SYS_ADMIN
-#define CAP_SYS_ADMIN 21
-#endif
-#ifndef SIGKILL
-#define SIGKILL 9
-#endif
-
-/* The type of a file, in its mode. */
-#ifndef S_IFMT
-#define S_IFMT 0170000
-#endif
-#ifndef S_IFSOCK
-#define S_IFSOCK 0140000
-#endif
-#ifndef S_IFDIR
-#define S_IFDIR 0040000
-#endif
-#ifndef S_IFCHR
-#define S_IFCHR 0020000
-#endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -139,15 +119,6 @@ static __always_inline void be_nobody(struct usher_mac_subject *subject)
 	};
 }
 
-/* Of magic.h: file systems of what has a descriptor only, and of POSIX message queues
- * (ipc/mqueue.c). */
-#ifndef MQUEUE_MAGIC
-#define MQUEUE_MAGIC 0x19800202
-#endif
-#ifndef PIDFS_MAGIC
-#define PIDFS_MAGIC 0x50494446
-#endif
-
 /* The results of mac_kind_of, beside the bits of `flags` of a file. */
 #define KIND_HAS_NO_TYPE 4
 #define KIND_IS_LAYERED 8
@@ -210,8 +181,9 @@ __attribute__((noinline)) __u32 mac_kind_of(const __u64 *at __arg_nonnull)
  * asked about them where the process has CAP_SYS_ADMIN. Global, so that the verifier goes through
  * it once.
  */
-__attribute__((noinline)) __u64 mac_about_file(__u64 asked, const struct usher_mac_file *file,
-					       const struct usher_mac_subject *subject)
+__attribute__((noinline)) usher_mac_slots mac_about_file(usher_mac_slots asked,
+							 const struct usher_mac_file *file,
+							 const struct usher_mac_subject *subject)
 {
 	const struct usher_mac_labelled *now;
 
@@ -263,11 +235,6 @@ static __always_inline __u32 device_of(const struct inode *inode)
 	return bpf_core_cast(inode, struct inode___mac)->i_sb->s_dev;
 }
 
-/* In i_flags: a file of the kernel's own, such as shared memory of System V. */
-#ifndef S_PRIVATE
-#define S_PRIVATE (1 << 9)
-#endif
-
 static __always_inline int is_kernels(const void *of)
 {
 	return bpf_core_cast(of, struct inode___mac)->i_flags & S_PRIVATE;
@@ -296,12 +263,9 @@ static __always_inline int may_label(const struct usher_mac_subject *subject)
 	return (subject->capabilities & capabilities_of(task->real_cred)) >> CAP_SYS_ADMIN & 1;
 }
 
-#ifndef CAP_SETUID
-#define CAP_SETUID 7
-#endif
-
-/* How many elements a module may have before this process makes another one. Users leave half to
- * those who label files, and to those who begin users' processes. */
+/* The limit of a module's elements for this process, which is about to make another one. Processes
+ * of users may fill half of the table; the rest is left to those that label files, and to those
+ * that begin users' processes. */
 static __always_inline __u32 limit_of(const struct usher_mac_subject *subject)
 {
 	if (may_label(subject) || subject->capabilities >> CAP_SETUID & 1)

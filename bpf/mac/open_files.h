@@ -4,6 +4,7 @@
 #define USHER_MAC_OPEN_FILES_H
 
 #include "files.h"
+#include "process_labels.h"
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -22,7 +23,7 @@ SEC("lsm/file_ioctl")
 int BPF_PROG(dispatch_file_ioctl, struct file *file, unsigned int command, unsigned long argument)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_file_ioctl, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_file_ioctl, &caller);
 	struct usher_mac_file_command wanted = { .command = command };
 	struct inode *inode = file->f_inode;
 	int found;
@@ -39,7 +40,7 @@ int BPF_PROG(dispatch_file_ioctl_compat, struct file *file, unsigned int command
 	     unsigned long argument)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_file_ioctl_compat, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_file_ioctl_compat, &caller);
 	struct usher_mac_file_command wanted = { .command = command };
 	struct inode *inode = file->f_inode;
 	int found;
@@ -55,7 +56,7 @@ SEC("lsm/file_lock")
 int BPF_PROG(dispatch_file_lock, struct file *file, unsigned int command)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_file_lock, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_file_lock, &caller);
 	struct usher_mac_file_command wanted = { .command = command };
 	struct inode *inode = file->f_inode;
 	int found;
@@ -66,12 +67,10 @@ int BPF_PROG(dispatch_file_lock, struct file *file, unsigned int command)
 				  found);
 }
 
-/* Hook: file_receive, because a file that another process has opened comes that way. */
-SEC("lsm/file_receive")
-int BPF_PROG(dispatch_file_receive, struct file *file)
+static __always_inline int ask_file_receive(struct file *file)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_file_receive, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_file_receive, &caller);
 	const struct file___mac *opened = (const struct file___mac *)file;
 	struct usher_mac_file_access wanted = {};
 	struct inode *inode = file->f_inode;
@@ -87,13 +86,24 @@ int BPF_PROG(dispatch_file_receive, struct file *file)
 				  found);
 }
 
+/* Hook: file_receive, because a file that another process has opened comes that way, and a ring
+ * that another process has made, by pidfd_getfd(2). */
+SEC("lsm/file_receive")
+int BPF_PROG(dispatch_file_receive, struct file *file)
+{
+	/* First, so that modules are asked about the label that the process has with the ring. */
+	if (labelled_of(USHER_MAC_ALL_SLOTS) && is_ring_file((__u64)file) && mac_note_ring())
+		return -ENOMEM;
+	return mac_bounded(ask_file_receive(file));
+}
+
 /* Hook: file_permission, because each read and write of an open file passes it, whatever the call.
  */
 SEC("lsm/file_permission")
 int BPF_PROG(dispatch_file_permission, struct file *file, int mask)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_near_caller(MAC_POINT_file_permission, &caller);
+	usher_mac_slots asked = modules_near_caller(MAC_POINT_file_permission, &caller);
 	struct usher_mac_file_access wanted = { .access = mask & ACCESS_KINDS };
 	struct inode *inode = file->f_inode;
 	struct usher_mac_subject subject;
@@ -118,7 +128,7 @@ int BPF_PROG(dispatch_file_mprotect, struct vm_area_struct *area, unsigned long 
 	     unsigned long protection)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_file_mprotect, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_file_mprotect, &caller);
 	const struct vm_area_struct *changed = bpf_core_cast(area, struct vm_area_struct);
 	struct usher_mac_protection wanted = { .protection = protection };
 

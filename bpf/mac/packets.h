@@ -18,22 +18,6 @@
 #include "socket_calls.h"
 #include "usher_ends.h"
 
-#ifndef AF_UNIX
-#define AF_UNIX 1
-#endif
-#ifndef AF_NETLINK
-#define AF_NETLINK 16
-#endif
-#ifndef IPPROTO_TCP
-#define IPPROTO_TCP 6
-#endif
-/* linux/if_packet.h */
-#ifndef PACKET_LOOPBACK
-#define PACKET_LOOPBACK 5
-#endif
-/* The number of `lo` in each network namespace. */
-#define LOOPBACK_INTERFACE 1
-
 /* Results at tcx: to the next program, or to nowhere (linux/bpf.h of kernel 6.6). */
 #define TC_PASS_ON (-1)
 #define TC_DROP 2
@@ -165,13 +149,14 @@ SEC("lsm/socket_sock_rcv_skb")
 int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *packet)
 {
 	struct mac_asker owner;
-	__u64 asked = modules_near_socket(MAC_POINT_socket_deliver, socket, &owner), access;
+	usher_mac_slots asked = modules_near_socket(MAC_POINT_socket_deliver, socket, &owner);
 	const struct sk_buff___mac *arrived = bpf_core_cast(packet, struct sk_buff___mac);
 	const struct sock___mac_call *own = (const struct sock___mac_call *)socket;
 	const struct usher_mac_label *label = &blank_label;
 	struct usher_mac_subject subject;
 	struct usher_mac_packet wanted;
 	struct mac_labels labels;
+	__u64 access;
 	int is_loopback;
 
 	if (!asked || is_of_kernel(own))
@@ -199,7 +184,8 @@ SEC("cgroup_skb/egress")
 int dispatch_cgroup_egress(struct __sk_buff *packet)
 {
 	struct mac_asker owner;
-	__u64 asked = modules_near_socket(MAC_POINT_interface_transmit, (void *)packet->sk, &owner);
+	usher_mac_slots asked =
+	    modules_near_socket(MAC_POINT_interface_transmit, (void *)packet->sk, &owner);
 	const struct usher_mac_label *label = &blank_label;
 	const struct sk_buff___mac *leaves;
 	struct usher_mac_subject subject;
@@ -226,7 +212,7 @@ int dispatch_cgroup_egress(struct __sk_buff *packet)
 /* Reads a packet at an interface, of whatever sender and receiver, and begins its labels. */
 static __always_inline void read_passing(struct usher_mac_packet *wanted,
 					 struct usher_mac_subject *subject,
-					 struct mac_labels *labels, __u64 asked,
+					 struct mac_labels *labels, usher_mac_slots asked,
 					 const struct mac_asker *nobody, struct __sk_buff *packet)
 {
 	const struct sk_buff___mac *passing =
@@ -245,7 +231,8 @@ SEC("tcx/ingress")
 int dispatch_tc_ingress(struct __sk_buff *packet)
 {
 	struct mac_asker nobody;
-	__u64 asked = those_about_nobody(modules_at(MAC_POINT_interface_receive), &nobody);
+	usher_mac_slots asked =
+	    those_about_nobody(modules_at(MAC_POINT_interface_receive), &nobody);
 	struct usher_mac_subject subject;
 	struct usher_mac_packet wanted;
 	struct mac_labels labels;
@@ -262,7 +249,7 @@ SEC("tcx/egress")
 int dispatch_tc_egress(struct __sk_buff *packet)
 {
 	struct mac_asker nobody;
-	__u64 asked = those_about_nobody(modules_at(MAC_POINT_interface_send), &nobody);
+	usher_mac_slots asked = those_about_nobody(modules_at(MAC_POINT_interface_send), &nobody);
 	struct usher_mac_subject subject;
 	struct usher_mac_packet wanted;
 	struct mac_labels labels;

@@ -19,29 +19,6 @@
 #include "rings.h"
 #include "usher_prepared.h"
 
-#ifndef CLONE_VM
-#define CLONE_VM 0x00000100
-#endif
-#ifndef CLONE_FILES
-#define CLONE_FILES 0x00000400
-#endif
-#ifndef CLONE_VFORK
-#define CLONE_VFORK 0x00004000
-#endif
-#ifndef CLONE_PARENT
-#define CLONE_PARENT 0x00008000
-#endif
-#ifndef CLONE_THREAD
-#define CLONE_THREAD 0x00010000
-#endif
-
-#ifndef LSM_ATTR_CURRENT
-#define LSM_ATTR_CURRENT 100
-#endif
-#ifndef LSM_ATTR_EXEC
-#define LSM_ATTR_EXEC 101
-#endif
-
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct list_head___mac {
@@ -193,23 +170,41 @@ int BPF_PROG(dispatch_inode_init_security_anon, struct inode *inode, const struc
 	return is_ring(found) && mac_note_ring() ? -ENOMEM : 0;
 }
 
+/*
+ * Tracepoint: sched_process_fork, because the new process has its open files and memory, and runs
+ * nothing yet. Another thread of its parent may have made or got a ring since task_alloc: the note
+ * of that is older than the ring's descriptor. Kernel 5.5.
+ */
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(dispatch_sched_process_fork, struct task_struct *parent, struct task_struct *task)
+{
+	struct usher_mac_process *above = entry_of(bpf_get_current_task_btf()->group_leader, 0);
+	struct usher_mac_process *child = entry_of(task, 0);
+
+	if (above && child && above->may_hold_ring)
+		child->may_hold_ring = 1;
+	return 0;
+}
+
 /* Hook: task_alloc, because the new process runs nothing yet. */
 SEC("lsm/task_alloc")
 int BPF_PROG(dispatch_task_alloc, struct task_struct *task, __u64 flags)
 {
 	struct task_struct *caller = bpf_get_current_task_btf();
 	struct usher_mac_process *parent, *child;
-	int is_sharing;
+	int is_sharing, has_threads;
 
-	if (!labelled_of(~0ULL) || flags & CLONE_THREAD)
+	if (!labelled_of(USHER_MAC_ALL_SLOTS) || flags & CLONE_THREAD)
 		return 0;
 	is_sharing = begins_sharing(caller, flags);
 	/* Rings that either of them makes from now on are the other one's, too. */
-	if (flags & CLONE_FILES)
-		mac_note_ring();
-	parent = entry_of(caller->group_leader, 0);
+	if (flags & CLONE_FILES && mac_note_ring())
+		return -ENOMEM;
+	/* Another thread may make one meanwhile: see sched_process_fork. */
+	has_threads = bpf_core_cast(caller, struct task_struct)->signal->nr_threads > 1;
+	parent = entry_of(caller->group_leader, has_threads ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	if (!parent)
-		return 0;
+		return has_threads ? -ENOMEM : 0;
 	child = entry_of(task, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!child)
 		return -ENOMEM;
@@ -246,14 +241,16 @@ static __always_inline int set_all(struct mac_scratch *now, struct usher_mac_pro
 
 	if (are_equal(&former, &label))
 		return 0;
-	if (leader->may_hold_ring)
+	/* One from before the modules is found only among the descriptors. */
+	if (leader->may_hold_ring || mac_holds_ring(0))
 		return -EPERM;
-	/* A tracer was permitted to control the former label, and no other one; so was this process
-	 * to control what it traces. */
+	/* Modules have permitted tracing for the former label only: by a tracer of this process,
+	 * and by this process as a tracer. */
 	if (is_in_trace(main))
 		return -EPERM;
 	bpf_spin_lock(&leader->lock);
-	is_same = are_equal(&leader->label, &former);
+	/* A ring that comes later is asked about under the new label. */
+	is_same = are_equal(&leader->label, &former) && !leader->may_hold_ring;
 	if (is_same)
 		leader->label = label;
 	bpf_spin_unlock(&leader->lock);
@@ -317,7 +314,7 @@ static __always_inline int set_own(struct lsm_ctx___mac *context, struct mac_scr
 	bpf_spin_unlock(&leader->lock);
 	now->own = now->former;
 	now->label = at_exec ? no_label : now->former;
-	reading.slots = labelled_of(~0ULL);
+	reading.slots = labelled_of(USHER_MAC_ALL_SLOTS);
 	if (length || !at_exec) {
 		error = copy_text(now, context->ctx, length);
 		if (error)
@@ -332,7 +329,7 @@ static __always_inline int set_own(struct lsm_ctx___mac *context, struct mac_scr
 /* Reads a call of a module. Returns its slot, or an error. On its own, so that the name is off the
  * stack before a module is asked. */
 static __always_inline int read_call(struct usher_mac_module_call *wanted,
-				     struct lsm_ctx___mac *context, __u64 asked)
+				     struct lsm_ctx___mac *context, usher_mac_slots asked)
 {
 	struct usher_mac_call call;
 	__u32 slot;
@@ -350,7 +347,7 @@ static __always_inline int read_call(struct usher_mac_module_call *wanted,
 static __always_inline int call_module(struct lsm_ctx___mac *context)
 {
 	struct usher_mac_module_call wanted = {};
-	__u64 asked = modules_at(MAC_POINT_syscall);
+	usher_mac_slots asked = modules_at(MAC_POINT_syscall);
 	int slot = read_call(&wanted, context, asked);
 	struct usher_mac_subject subject;
 	struct mac_asker caller;
@@ -358,7 +355,7 @@ static __always_inline int call_module(struct lsm_ctx___mac *context)
 
 	if (slot < 0)
 		return slot;
-	asked &= 1ULL << slot;
+	asked &= 1U << slot;
 	look_up_caller(asked, &caller);
 	read_subject(&subject);
 	begin_labels(&labels, asked, &caller);
@@ -388,7 +385,7 @@ int BPF_PROG(dispatch_setselfattr, unsigned int attribute, struct lsm_ctx___mac 
 		return -EINVAL;
 	if (attribute == USHER_MAC_ATTR_CALL)
 		return answer_of(call_module(context));
-	if (!labelled_of(~0ULL))
+	if (!labelled_of(USHER_MAC_ALL_SLOTS))
 		return 0;
 	now = take_scratch();
 	if (!now)

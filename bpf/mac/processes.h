@@ -13,7 +13,7 @@ SEC("lsm/bprm_check_security")
 int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_bprm_check_security, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_bprm_check_security, &caller);
 	const struct linux_binprm *begun = bpf_core_cast(program, struct linux_binprm);
 	struct usher_mac_execution wanted = {};
 	struct usher_mac_subject subject;
@@ -37,17 +37,6 @@ int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 		return -EACCES;
 	return mac_ask_bprm_check_security(asked, &subject, &wanted, &labels);
 }
-
-/* Of mmap(2). */
-#ifndef PROT_READ
-#define PROT_READ 1
-#endif
-#ifndef PROT_WRITE
-#define PROT_WRITE 2
-#endif
-#ifndef MAP_SHARED
-#define MAP_SHARED 1
-#endif
 
 /* How a mapping of an open file may be protected later on. A private one does not change the file.
  */
@@ -92,10 +81,10 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 	struct usher_mac_subject subject;
 	struct mac_asker caller;
 	struct mac_labels labels;
-	__u64 asked;
+	usher_mac_slots asked;
 	int found;
 
-	/* Of processes about which no module is asked, too: they may get an element later. */
+	/* Also noted of processes about which no module is asked: they may get an element later. */
 	if (flags & MAP_SHARED && (!file || permitted_of(file, flags) & PROT_WRITE) &&
 	    mac_note_sharing())
 		return -EACCES;
@@ -131,7 +120,7 @@ int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_sigin
 	/* In an interrupt the current process has nothing to do with the signal. The verifier takes
 	 * the argument for one that is never NULL, and removes a test of it. */
 	int is_of_device = bpf_core_cast(credentials, struct cred___mac) != NULL;
-	__u64 asked = modules_at(MAC_POINT_task_kill);
+	usher_mac_slots asked = modules_at(MAC_POINT_task_kill);
 	struct mac_asker caller;
 	struct usher_mac_signal wanted = { .signal = signal };
 	struct usher_mac_subject subject;
@@ -149,7 +138,7 @@ int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_sigin
 	wanted.process = task_of(target)->tgid;
 	wanted.gid = other->gid.val;
 	read_subject(&subject);
-	/* Those under which a device's event was requested; NULL: the calling process's. */
+	/* The credentials under which a device's event was requested; NULL: those of the caller. */
 	read_credentials(&subject, credentials);
 	if (begin_labels(&labels, asked, &caller))
 		read_process_label(&labels.object, target->group_leader);

@@ -77,18 +77,19 @@ static __always_inline int is_remembered(__u64 word)
 	return word && place && *place == word;
 }
 
-/* Of the modules in these slots, those that have permitted the access of a process with one label
- * to an object with the other. Global, so that the verifier goes through it once. */
-__attribute__((noinline)) __u64 mac_remembered(const struct usher_mac_label *own __arg_nonnull,
-					       const struct usher_mac_label *object __arg_nonnull,
-					       __u64 slots, __u64 access)
+/* Returns which modules in these slots have permitted the access of a process with one label to an
+ * object with the other. Global, so that the verifier goes through it once. */
+usher_mac_slots __attribute__((noinline))
+mac_remembered(const struct usher_mac_label *own __arg_nonnull,
+	       const struct usher_mac_label *object __arg_nonnull, usher_mac_slots slots,
+	       __u64 access)
 {
-	__u64 found = 0;
+	usher_mac_slots found = 0;
 
 #pragma unroll
 	for (__u32 slot = 0; slot < USHER_MAC_MODULES; slot++) {
 		if (slots >> slot & 1)
-			found |= (__u64)is_remembered(
+			found |= (usher_mac_slots)is_remembered(
 				     word_of(access, own->elements[slot], object->elements[slot]))
 				 << slot;
 		if (!(slots >> slot >> 1))

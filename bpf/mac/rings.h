@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which processes hold an io_uring. A ring has the memory that its maker has registered, and no
- * hook is asked when somebody who submits to it has that read or written: by READ_FIXED and its
- * kind, of the maker's memory. What it has registered as files is asked about at each use, as all
- * files are. Contexts of io_setup(2) are not inherited, and end when a program is executed.
+ * Which processes hold an io_uring. A ring has memory that its maker has registered. Every process
+ * that submits to the ring can have that memory read or written, by READ_FIXED and its kind, and no
+ * hook is asked. About registered files modules are asked at each use, as about all files. Contexts
+ * of io_setup(2) are not inherited, and end when a program is executed.
  */
 #ifndef USHER_MAC_RINGS_H
 #define USHER_MAC_RINGS_H
 
 #include "events.h"
+
+#include <linux/magic.h>
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -26,8 +28,12 @@ struct task_struct___mac_files {
 	struct files_struct___mac *files;
 };
 
+struct inode___mac_named {
+	struct super_block *i_sb;
+};
+
 struct file___mac_named {
-	struct inode *f_inode;
+	struct inode___mac_named *f_inode;
 };
 
 #pragma clang attribute pop
@@ -48,9 +54,23 @@ static __always_inline int is_ring(const char found[sizeof(ring_name)])
 	return !differences;
 }
 
+/* Whether the file of this address is a ring, and not one that somebody has named so. */
+static __always_inline int is_ring_file(__u64 file)
+{
+	const struct inode___mac_named *inode =
+	    bpf_core_cast((void *)file, struct file___mac_named)->f_inode;
+	char name[sizeof(ring_name)] = {};
+
+	if (inode->i_sb->s_magic != ANON_INODE_FS_MAGIC)
+		return 0;
+	read_a_name(name, sizeof(name), (__u64)inode);
+	return is_ring(name);
+}
+
 struct ring_search {
 	__u64 files; /* the address of the descriptors' array */
-	__u64 closed; /* the address of their close-on-exec flags, a bit each */
+	/* The address of their close-on-exec flags, a bit each; 0: these count, too. */
+	__u64 closed;
 	__u32 count;
 	__u32 found;
 };
@@ -58,34 +78,34 @@ struct ring_search {
 static long look_at_descriptor(__u64 number, struct ring_search *search)
 {
 	__u64 file = 0, closed = 0;
-	char name[sizeof(ring_name)] = {};
 
 	if (number >= search->count)
 		return 1;
 	bpf_probe_read_kernel(&file, sizeof(file), (void *)(search->files + number * 8));
 	if (!file)
 		return 0;
-	bpf_probe_read_kernel(&closed, sizeof(closed), (void *)(search->closed + number / 64 * 8));
+	if (search->closed)
+		bpf_probe_read_kernel(&closed, sizeof(closed),
+				      (void *)(search->closed + number / 64 * 8));
 	if (closed >> (number & 63) & 1)
 		return 0;
-	file = (__u64)bpf_core_cast((void *)file, struct file___mac_named)->f_inode;
-	read_a_name(name, sizeof(name), file);
-	search->found = is_ring(name);
+	search->found = is_ring_file(file);
 	return search->found;
 }
 
 /*
- * Whether a program that the calling process executes gets a ring. Global, so that the verifier
- * goes through it once. Where the table has more descriptors than are looked at: 1.
+ * Whether the calling process holds a ring now; `after_exec`: whether a program that it executes
+ * gets one. Global, so that the verifier goes through it once. Where the table has more descriptors
+ * than are looked at: 1.
  */
-__attribute__((noinline)) int mac_keeps_ring(void)
+__attribute__((noinline)) int mac_holds_ring(int after_exec)
 {
 	const struct task_struct___mac_files *task =
 	    bpf_core_cast(bpf_get_current_task_btf(), struct task_struct___mac_files);
 	const struct fdtable___mac *table = task->files->fdt;
 	struct ring_search search = {
 		.files = (__u64)table->fd,
-		.closed = (__u64)table->close_on_exec,
+		.closed = after_exec ? (__u64)table->close_on_exec : 0,
 		.count = table->max_fds,
 	};
 

@@ -54,9 +54,8 @@ struct task_struct___mac {
  */
 ARRAY_TABLE(modules, USHER_MAC_MODULES, struct usher_mac_module);
 
-/* So with these two (labels.h). Key: the number of an element. Full: the framework refuses a new
- * one.
- */
+/* These two are replaced by those of labels.h. Key: the number of an element. Full: the framework
+ * refuses a new one. */
 SPARSE_TABLE(elements, USHER_MAC_ALL_ELEMENTS, __u32, struct usher_mac_numbered);
 
 /* Labels of processes. No room: as in labels.h. */

@@ -23,12 +23,12 @@ _Static_assert(MAC_POINTS <= USHER_MAC_MOST_POINTS, "entry points");
 CPU_TABLE(refusals, MAC_POINTS *USHER_MAC_MODULES, __u64);
 
 /* The modules to ask at an entry point, one bit each, by what is in force. */
-static __always_inline __u64 modules_of(const struct usher_mac_in_force *now, __u32 point)
+static __always_inline usher_mac_slots modules_of(const struct usher_mac_in_force *now, __u32 point)
 {
 	return now ? now->enabled & now->declared[point] : 0;
 }
 
-static __always_inline __u64 modules_at(__u32 point)
+static __always_inline usher_mac_slots modules_at(__u32 point)
 {
 	return modules_of(first_of(&in_force), point);
 }
@@ -43,18 +43,20 @@ static __always_inline void find_label(struct mac_asker *asker, struct task_stru
 }
 
 /* The same. Of the modules in `exempting`, returns those that exempt the process. */
-static __always_inline __u64 look_up_process(struct mac_asker *asker, __u64 exempting,
-					     struct task_struct *leader)
+static __always_inline usher_mac_slots look_up_process(struct mac_asker *asker,
+						       usher_mac_slots exempting,
+						       struct task_struct *leader)
 {
 	find_label(asker, leader);
 	return exempted(asker->label, exempting);
 }
 
 /* As look_up_caller, with what is in force. */
-static __always_inline __u64 look_up_caller_now(const struct usher_mac_in_force *now, __u64 asked,
-						struct mac_asker *caller)
+static __always_inline usher_mac_slots look_up_caller_now(const struct usher_mac_in_force *now,
+							  usher_mac_slots asked,
+							  struct mac_asker *caller)
 {
-	__u64 exempting = begin_asker(now, asked, caller);
+	usher_mac_slots exempting = begin_asker(now, asked, caller);
 
 	if (!caller->slots)
 		return 0;
@@ -62,29 +64,32 @@ static __always_inline __u64 look_up_caller_now(const struct usher_mac_in_force 
 }
 
 /* Looks up the calling process, for these modules. Returns those that exempt it. */
-static __always_inline __u64 look_up_caller(__u64 asked, struct mac_asker *caller)
+static __always_inline usher_mac_slots look_up_caller(usher_mac_slots asked,
+						      struct mac_asker *caller)
 {
 	return look_up_caller_now(first_of(&in_force), asked, caller);
 }
 
-/* Of the modules in `asked`, those that are asked about the calling process. First of all, because
- * a process that all of them exempt is to cost no more. */
-static __always_inline __u64 those_about_caller(__u64 asked, struct mac_asker *caller)
+/* Returns which modules in `asked` are asked about the calling process. Called first of all,
+ * because a process that all of them exempt is to cost no more. */
+static __always_inline usher_mac_slots those_about_caller(usher_mac_slots asked,
+							  struct mac_asker *caller)
 {
 	return asked & ~look_up_caller(asked, caller);
 }
 
-static __always_inline __u64 modules_about_caller(__u32 point, struct mac_asker *caller)
+static __always_inline usher_mac_slots modules_about_caller(__u32 point, struct mac_asker *caller)
 {
 	const struct usher_mac_in_force *now = first_of(&in_force);
-	__u64 asked = modules_of(now, point);
+	usher_mac_slots asked = modules_of(now, point);
 
 	return asked & ~look_up_caller_now(now, asked, caller);
 }
 
 /* Begins with a label: of the modules in `asked`, those that do not exempt everybody without an
  * element. Of somebody with one `those_left` says which are asked. */
-static __always_inline __u64 those_near(__u64 asked, struct mac_asker *asker, __u64 exempting)
+static __always_inline usher_mac_slots those_near(usher_mac_slots asked, struct mac_asker *asker,
+						  usher_mac_slots exempting)
 {
 	if (!asker->label || is_blank(asker->label))
 		return asked & ~exempting;
@@ -94,10 +99,10 @@ static __always_inline __u64 those_near(__u64 asked, struct mac_asker *asker, __
 
 /* As modules_about_caller, for accesses that are remembered: of a process with elements it says
  * later which modules exempt it, in `those_left`. */
-static __always_inline __u64 modules_near_caller(__u32 point, struct mac_asker *caller)
+static __always_inline usher_mac_slots modules_near_caller(__u32 point, struct mac_asker *caller)
 {
 	const struct usher_mac_in_force *now = first_of(&in_force);
-	__u64 asked = modules_of(now, point), exempting = begin_asker(now, asked, caller);
+	usher_mac_slots asked = modules_of(now, point), exempting = begin_asker(now, asked, caller);
 
 	if (!caller->slots)
 		return asked;
@@ -106,10 +111,11 @@ static __always_inline __u64 modules_near_caller(__u32 point, struct mac_asker *
 }
 
 /* The same about the process of another thread. */
-static __always_inline __u64 those_about(__u64 asked, struct task_struct *thread,
-					 struct mac_asker *process)
+static __always_inline usher_mac_slots those_about(usher_mac_slots asked,
+						   struct task_struct *thread,
+						   struct mac_asker *process)
 {
-	__u64 exempting = begin_asker(first_of(&in_force), asked, process);
+	usher_mac_slots exempting = begin_asker(first_of(&in_force), asked, process);
 
 	if (!process->slots)
 		return asked;
@@ -117,17 +123,18 @@ static __always_inline __u64 those_about(__u64 asked, struct task_struct *thread
 }
 
 /* The same where no process acts. */
-static __always_inline __u64 those_about_nobody(__u64 asked, struct mac_asker *nobody)
+static __always_inline usher_mac_slots those_about_nobody(usher_mac_slots asked,
+							  struct mac_asker *nobody)
 {
 	return asked & ~begin_asker(first_of(&in_force), asked, nobody);
 }
 
 /* As modules_near_caller, about the owner of a socket, which may be NULL. */
-static __always_inline __u64 modules_near_socket(__u32 point, struct sock *socket,
-						 struct mac_asker *owner)
+static __always_inline usher_mac_slots modules_near_socket(__u32 point, struct sock *socket,
+							   struct mac_asker *owner)
 {
 	const struct usher_mac_in_force *now = first_of(&in_force);
-	__u64 asked = modules_of(now, point), exempting = begin_asker(now, asked, owner);
+	usher_mac_slots asked = modules_of(now, point), exempting = begin_asker(now, asked, owner);
 
 	if (owner->slots && socket)
 		owner->label = bpf_sk_storage_get(&sockets, socket, NULL, 0);
@@ -174,7 +181,7 @@ __attribute__((noinline)) int mac_keep_wanted(const struct usher_mac_element *el
  * slots. Returns 0, or an error. If its label has changed since, `labels` gets the present one, and
  * the slots are returned: modules are to be asked again. See demotions.h.
  */
-int mac_lower(int slots, __u32 point, const struct usher_mac_subject *subject,
+int mac_lower(usher_mac_slots slots, __u32 point, const struct usher_mac_subject *subject,
 	      struct mac_labels *labels, const struct usher_mac_file *file);
 
 /*
@@ -182,9 +189,9 @@ int mac_lower(int slots, __u32 point, const struct usher_mac_subject *subject,
  * its own where they are asked a second time. Global, because it takes no function for one that
  * changes nothing then.
  */
-__attribute__((noinline)) int mac_unsee(__u64 *bits __arg_nonnull)
+__attribute__((noinline)) int mac_unsee(usher_mac_slots *slots __arg_nonnull)
 {
-	asm volatile("" : : "r"(bits) : "memory");
+	asm volatile("" : : "r"(slots) : "memory");
 	return 0;
 }
 
@@ -336,8 +343,8 @@ static struct usher_mac_element ignored;
 	}                                                                                          \
                                                                                                    \
 	static __always_inline int mac_all_##name(                                                 \
-	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted,    \
-	    struct mac_labels *labels)                                                             \
+	    usher_mac_slots asked, const struct usher_mac_subject *subject,                        \
+	    mac_##name##_request *wanted, struct mac_labels *labels)                               \
 	{                                                                                          \
 		int error = 0;                                                                     \
                                                                                                    \
@@ -356,10 +363,10 @@ static struct usher_mac_element ignored;
 	}
 
 /* Defined in objects.h. */
-__u64 mac_about_file(__u64 asked, const struct usher_mac_file *file,
-		     const struct usher_mac_subject *subject);
+usher_mac_slots mac_about_file(usher_mac_slots asked, const struct usher_mac_file *file,
+			       const struct usher_mac_subject *subject);
 
-/* Of the modules in `asked`, those that are asked about what is wanted. */
+/* Those modules in `asked` that are asked about the wanted object. */
 #define MAC_ABOUT(asked, wanted, subject)                                                          \
 	(MAC_FILE_OF(wanted) ? mac_about_file(asked, MAC_FILE_OF(wanted), subject) : (asked))
 
@@ -368,8 +375,8 @@ __u64 mac_about_file(__u64 asked, const struct usher_mac_file *file,
 	MAC_ONE(name, 0, &nothing)                                                                 \
                                                                                                    \
 	static __always_inline int mac_ask_##name(                                                 \
-	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted,    \
-	    struct mac_labels *labels)                                                             \
+	    usher_mac_slots asked, const struct usher_mac_subject *subject,                        \
+	    mac_##name##_request *wanted, struct mac_labels *labels)                               \
 	{                                                                                          \
 		asked = MAC_ABOUT(asked, wanted, subject);                                         \
 		return mac_bounded(mac_all_##name(asked, subject, wanted, labels));                \
@@ -385,8 +392,8 @@ __u64 mac_about_file(__u64 asked, const struct usher_mac_file *file,
 	MAC_ONE(name, 1, &ignored)                                                                 \
                                                                                                    \
 	static __always_inline int mac_ask_##name(                                                 \
-	    __u64 asked, const struct usher_mac_subject *subject, mac_##name##_request *wanted,    \
-	    struct mac_labels *labels)                                                             \
+	    usher_mac_slots asked, const struct usher_mac_subject *subject,                        \
+	    mac_##name##_request *wanted, struct mac_labels *labels)                               \
 	{                                                                                          \
 		int answer = 0;                                                                    \
                                                                                                    \

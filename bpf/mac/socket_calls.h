@@ -41,10 +41,6 @@ static __always_inline void read_socket(struct usher_mac_socket_call *wanted,
 		mac_read_bound_device(&wanted->interface, &address);
 }
 
-#ifndef IPPROTO_SMC
-#define IPPROTO_SMC 256
-#endif
-
 /* Whether the policy permits a family to processes with a level. SMC is a protocol of IP, too. */
 static __always_inline int is_permitted_family(int family, int protocol)
 {
@@ -62,7 +58,7 @@ SEC("lsm/socket_create")
 int BPF_PROG(dispatch_socket_create, int family, int kind, int protocol, int is_kernels)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_socket_create, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_socket_create, &caller);
 	struct usher_mac_socket_call wanted = {
 		.family = family,
 		.kind = kind,
@@ -80,7 +76,7 @@ SEC("lsm/socket_listen")
 int BPF_PROG(dispatch_socket_listen, struct socket *socket, int backlog)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_socket_listen, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_socket_listen, &caller);
 	struct usher_mac_socket_call wanted = { .argument = backlog };
 	struct sock *own;
 
@@ -96,7 +92,7 @@ SEC("lsm/socket_accept")
 int BPF_PROG(dispatch_socket_accept, struct socket *socket, struct socket *fresh)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_socket_accept, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_socket_accept, &caller);
 	struct usher_mac_socket_call wanted = {};
 	struct sock *own;
 
@@ -112,7 +108,7 @@ SEC("lsm/socket_sendmsg")
 int BPF_PROG(dispatch_socket_sendmsg, struct socket *socket, struct msghdr *message, int size)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_near_caller(MAC_POINT_socket_sendmsg, &caller);
+	usher_mac_slots asked = modules_near_caller(MAC_POINT_socket_sendmsg, &caller);
 	const struct msghdr___mac *sent = (const struct msghdr___mac *)message;
 	struct usher_mac_socket_address wanted;
 	struct usher_mac_subject subject;
@@ -139,7 +135,7 @@ int BPF_PROG(dispatch_socket_recvmsg, struct socket *socket, struct msghdr *mess
 	     int flags)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_near_caller(MAC_POINT_socket_recvmsg, &caller);
+	usher_mac_slots asked = modules_near_caller(MAC_POINT_socket_recvmsg, &caller);
 	struct usher_mac_socket_call wanted;
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
@@ -164,7 +160,7 @@ SEC("lsm/socket_getsockname")
 int BPF_PROG(dispatch_socket_getsockname, struct socket *socket)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_socket_getsockname, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_socket_getsockname, &caller);
 	struct usher_mac_socket_call wanted = {};
 	struct sock *own;
 
@@ -175,17 +171,30 @@ int BPF_PROG(dispatch_socket_getsockname, struct socket *socket)
 	return MAC_ASK_ABOUT_SOCKET(socket_getsockname, asked, &caller, &wanted, own);
 }
 
+/*
+ * Whether an option may make an SMC socket of one of TCP, without socket_create: TCP_ULP with
+ * `smc`, as the kernel has it from 5.17 on. Hooks do not see the value. But SMC takes a socket that
+ * is not connected, and kTLS and ESP in TCP one that is.
+ */
+static __always_inline int may_become_smc(const struct socket *socket, int level, int option)
+{
+	if (level != IPPROTO_TCP || option != TCP_ULP || is_permitted_family(AF_SMC, 0))
+		return 0;
+	return ((const struct socket___mac *)socket)->state == SS_UNCONNECTED;
+}
+
 /* Hook: socket_setsockopt, because options change what a socket does. */
 SEC("lsm/socket_setsockopt")
 int BPF_PROG(dispatch_socket_setsockopt, struct socket *socket, int level, int option)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_socket_setsockopt, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_socket_setsockopt, &caller);
 	struct usher_mac_socket_call wanted = { .level = level, .option = option };
 	struct sock *own;
 
 	if (!asked)
 		return 0;
+	wanted.argument = may_become_smc(socket, level, option);
 	own = socket->sk;
 	read_socket(&wanted, socket, own);
 	return MAC_ASK_ABOUT_SOCKET(socket_setsockopt, asked, &caller, &wanted, own);
@@ -196,7 +205,7 @@ SEC("lsm/socket_getsockopt")
 int BPF_PROG(dispatch_socket_getsockopt, struct socket *socket, int level, int option)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_socket_getsockopt, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_socket_getsockopt, &caller);
 	struct usher_mac_socket_call wanted = { .level = level, .option = option };
 	struct sock *own;
 
@@ -212,7 +221,7 @@ SEC("lsm/socket_getpeername")
 int BPF_PROG(dispatch_socket_getpeername, struct socket *socket)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_socket_getpeername, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_socket_getpeername, &caller);
 	struct usher_mac_socket_call wanted = {};
 	struct sock *own;
 
@@ -228,7 +237,7 @@ SEC("lsm/socket_shutdown")
 int BPF_PROG(dispatch_socket_shutdown, struct socket *socket, int how)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_socket_shutdown, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_socket_shutdown, &caller);
 	struct usher_mac_socket_call wanted = { .argument = how };
 	struct sock *own;
 
@@ -245,7 +254,7 @@ SEC("lsm/unix_stream_connect")
 int BPF_PROG(dispatch_unix_stream_connect, struct sock *own, struct sock *other, struct sock *fresh)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_unix_stream_connect, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_unix_stream_connect, &caller);
 	const struct sock___mac_owner *peer = bpf_core_cast(other, struct sock___mac_owner);
 	struct usher_mac_peer wanted = {};
 	struct usher_mac_label label;
@@ -258,7 +267,7 @@ int BPF_PROG(dispatch_unix_stream_connect, struct sock *own, struct sock *other,
 		if (error)
 			return error;
 	}
-	if (!labelled_of(~0ULL))
+	if (!labelled_of(USHER_MAC_ALL_SLOTS))
 		return 0;
 	read_socket_label(&label, other);
 	return are_equal(&label, &no_label) ? 0 : label_socket(fresh, &label);
@@ -269,7 +278,7 @@ SEC("lsm/unix_may_send")
 int BPF_PROG(dispatch_unix_may_send, struct socket *own, struct socket *other)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_unix_may_send, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_unix_may_send, &caller);
 	const struct socket___mac_owner *peer = bpf_core_cast(other, struct socket___mac_owner);
 	struct usher_mac_peer wanted = {};
 

@@ -5,16 +5,7 @@
 
 #include "devices.h"
 
-#ifndef AF_SMC
-#define AF_SMC 43
-#endif
-
-#ifndef AF_INET
-#define AF_INET 2
-#endif
-#ifndef AF_INET6
-#define AF_INET6 10
-#endif
+#include <linux/net.h>
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -29,6 +20,7 @@ struct sock___mac {
 };
 
 struct socket___mac {
+	socket_state state;
 	short type;
 };
 
@@ -131,7 +123,7 @@ SEC("lsm/socket_bind")
 int BPF_PROG(dispatch_socket_bind, struct socket *socket, struct sockaddr *address, int length)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_socket_bind, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_socket_bind, &caller);
 	struct usher_mac_socket_address wanted = {};
 	struct sock *own;
 
@@ -147,7 +139,7 @@ SEC("lsm/socket_connect")
 int BPF_PROG(dispatch_socket_connect, struct socket *socket, struct sockaddr *address, int length)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_socket_connect, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_socket_connect, &caller);
 	struct usher_mac_socket_address wanted = {};
 	struct sock *own;
 

@@ -15,18 +15,13 @@ struct timespec64 {
 
 struct timezone;
 
-/* Of `capable`: each time that memory is mapped, for instance. */
-#ifndef CAP_OPT_NOAUDIT
-#define CAP_OPT_NOAUDIT 2
-#endif
-
 /* Hook: capable, because every use of a privilege passes it. */
 SEC("lsm/capable")
 int BPF_PROG(dispatch_capable, const struct cred *cred, struct user_namespace *namespace,
 	     int capability, unsigned int options)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_capable, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_capable, &caller);
 	struct usher_mac_operation wanted = { .command = capability };
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
@@ -46,7 +41,7 @@ SEC("lsm/kernel_read_file")
 int BPF_PROG(dispatch_kernel_read_file, struct file *file, int kind, int is_whole)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_kernel_read_file, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_kernel_read_file, &caller);
 	struct usher_mac_file_command wanted = { .command = kind };
 
 	if (!asked || !read_file(&wanted.file, bpf_core_cast(file, struct file)->f_inode))
@@ -59,7 +54,7 @@ SEC("lsm/kernel_module_request")
 int BPF_PROG(dispatch_kernel_module_request, char *name)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_kernel_module_request, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_kernel_module_request, &caller);
 	struct usher_mac_kernel_module wanted = {};
 
 	if (!asked)
@@ -75,7 +70,7 @@ int BPF_PROG(dispatch_bpf, int command, union bpf_attr *attributes, unsigned int
 	     int is_kernels)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_bpf, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_bpf, &caller);
 	struct usher_mac_operation wanted = { .command = command };
 
 	if (!asked || is_kernels)
@@ -88,7 +83,7 @@ SEC("lsm/perf_event_open")
 int BPF_PROG(dispatch_perf_event_open, int kind)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_perf_event_open, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_perf_event_open, &caller);
 	struct usher_mac_operation wanted = { .command = kind };
 
 	if (!asked)
@@ -101,7 +96,7 @@ SEC("lsm/settime")
 int BPF_PROG(dispatch_settime, const struct timespec64 *time, const struct timezone *zone)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_settime, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_settime, &caller);
 	struct usher_mac_operation wanted = {};
 
 	if (!asked)
@@ -115,7 +110,7 @@ SEC("lsm/syslog")
 int BPF_PROG(dispatch_syslog, int action)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_syslog, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_syslog, &caller);
 	struct usher_mac_operation wanted = { .command = action };
 
 	if (!asked)
@@ -128,7 +123,7 @@ SEC("lsm/quotactl")
 int BPF_PROG(dispatch_quotactl, int command, int type, int id, const struct super_block *system)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_quotactl, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_quotactl, &caller);
 	struct usher_mac_operation wanted = {
 		.command = command,
 		.argument = type,

@@ -5,11 +5,6 @@
 
 #include "accesses.h"
 
-/* A mode of ptrace_access_check: by ps(1), for instance, for each process. */
-#ifndef PTRACE_MODE_NOAUDIT
-#define PTRACE_MODE_NOAUDIT 4
-#endif
-
 /* Reads another process. */
 static __always_inline void read_process(struct usher_mac_process_access *wanted,
 					 struct task_struct *task)
@@ -29,7 +24,7 @@ SEC("lsm/ptrace_access_check")
 int BPF_PROG(dispatch_ptrace_access_check, struct task_struct *task, unsigned int mode)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_ptrace_access_check, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_ptrace_access_check, &caller);
 	struct usher_mac_process_access wanted = { .argument = mode };
 	struct usher_mac_subject subject;
 	struct mac_labels labels;
@@ -50,7 +45,7 @@ SEC("lsm/ptrace_traceme")
 int BPF_PROG(dispatch_ptrace_traceme, struct task_struct *parent)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_ptrace_traceme, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_ptrace_traceme, &caller);
 	struct usher_mac_process_access wanted = {};
 
 	if (!asked)
@@ -64,7 +59,7 @@ SEC("lsm/task_setpgid")
 int BPF_PROG(dispatch_task_setpgid, struct task_struct *task, int group)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_task_setpgid, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_task_setpgid, &caller);
 	struct usher_mac_process_access wanted = { .argument = group };
 
 	if (!asked)
@@ -78,7 +73,7 @@ SEC("lsm/task_setscheduler")
 int BPF_PROG(dispatch_task_setscheduler, struct task_struct *task)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_task_setscheduler, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_task_setscheduler, &caller);
 	struct usher_mac_process_access wanted = {};
 
 	if (!asked)
@@ -92,7 +87,7 @@ SEC("lsm/task_setnice")
 int BPF_PROG(dispatch_task_setnice, struct task_struct *task, int nice)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_task_setnice, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_task_setnice, &caller);
 	struct usher_mac_process_access wanted = { .argument = nice };
 
 	if (!asked)
@@ -108,7 +103,7 @@ int BPF_PROG(dispatch_task_prlimit, const struct cred *own, const struct cred *o
 	     unsigned int flags)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_task_prlimit, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_task_prlimit, &caller);
 	const struct cred *cred = bpf_core_cast(other, struct cred);
 	struct usher_mac_process_access wanted = { .argument = flags };
 
@@ -143,7 +138,7 @@ SEC("lsm/task_fix_setuid")
 int BPF_PROG(dispatch_task_fix_setuid, struct cred *fresh, const struct cred *former, int flags)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_task_fix_setuid, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_task_fix_setuid, &caller);
 	struct usher_mac_identity wanted = { .call = flags };
 
 	if (!asked)
@@ -157,7 +152,7 @@ SEC("lsm/task_fix_setgid")
 int BPF_PROG(dispatch_task_fix_setgid, struct cred *fresh, const struct cred *former, int flags)
 {
 	struct mac_asker caller;
-	__u64 asked = modules_about_caller(MAC_POINT_task_fix_setgid, &caller);
+	usher_mac_slots asked = modules_about_caller(MAC_POINT_task_fix_setgid, &caller);
 	struct usher_mac_identity wanted = { .call = flags };
 
 	if (!asked)

@@ -143,6 +143,8 @@ class Guest:
     accelerator: str | None = None
     # Its first process is the machine's systemd, and the job is one of its services.
     systemd: bool = False
+    # What it sees as its root. The caller's directory and the cache are there at the same paths.
+    root: str = "/"
     # A guest that has not begun its job by then has failed to boot.
     boot_seconds: float = BOOT_SECONDS
 
@@ -194,7 +196,7 @@ class _Running:
         self.started = time.monotonic()
         # No other process writes what the guest reads, so the guest can cache it; asking again is
         # slow.
-        self._share_directory("root", "/", "--readonly", "--xattr", "--cache=always")
+        self._share_directory("root", guest.root, "--readonly", "--xattr", "--cache=always")
         self._share_directory("share", self.share)
         self._start_qemu(guest, directory, disk)
 

@@ -22,8 +22,8 @@ use usher_bench::Figure;
 use usher_bench::busy::{Busy, check_clock};
 use usher_bench::sources::zlib;
 use usher_bpf::{Code, code};
-use usher_kernel_label::set_own;
 use usher_mac::{Framework, Module};
+use usher_system_label::process::set_own;
 
 const PINS: &str = "/sys/fs/bpf/usher_bench_mac";
 const LSMS: &str = "/sys/kernel/security/lsm";

@@ -14,9 +14,6 @@
 #include "entries.bpf.h"
 #include "usher_netfilter.h"
 
-/* A packet from its IP header on, for syn.bpf.h. */
-#define PACKET const struct bpf_dynptr
-
 static __always_inline int load(const struct bpf_dynptr *packet, __u32 offset, void *to, __u32 size)
 {
 	return !bpf_dynptr_read(to, size, packet, offset, 0);

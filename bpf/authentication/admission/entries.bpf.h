@@ -7,7 +7,6 @@
 #define USHER_ENTRIES_BPF_H
 
 #include <linux/errno.h>
-#include <linux/in.h>
 
 #include "usher_ends.h"
 #include "usher_maps.h"

@@ -41,6 +41,13 @@ static __always_inline int load(struct __sk_buff *packet, __u32 offset, void *to
 	return !bpf_skb_pull_data(packet, headers) && load_at_hand(packet, offset, to, size);
 }
 
+/* The same, for usher_packet.h. */
+static __always_inline const void *look(struct __sk_buff *packet, __u32 offset, void *room,
+					__u32 size)
+{
+	return load(packet, offset, room, size) ? room : NULL;
+}
+
 /* Whether the packet has fewer bytes than this. */
 static __always_inline int is_shorter(struct __sk_buff *packet, __u32 size)
 {

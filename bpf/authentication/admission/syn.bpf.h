@@ -2,7 +2,7 @@
 /*
  * Reads a packet: whether it is a SYN, its endpoints, its service, and the token that it carries. A
  * part of admission.bpf.c and of arriving.bpf.c. Each defines how it reads bytes: PACKET, load,
- * load_at_hand, is_shorter and network_protocol.
+ * look, load_at_hand, is_shorter and network_protocol.
  *
  * It can read IPv4 with any options, IPv6 with extension headers, including atomic fragments, and
  * either behind VLAN tags. It cannot read fragments, IPsec, a routing header with segments left
@@ -14,19 +14,13 @@
 #define USHER_SYN_BPF_H
 
 #include <linux/if_ether.h>
-#include <linux/ip.h>
-#include <linux/ipv6.h>
 #include <linux/tcp.h>
 
 #include "reading.bpf.h"
+#include "usher_packet.h"
 #include "usher_token.h"
 
-#define IPV4_FRAGMENT 0x3fff /* more of them, or not the first */
-#define IPV6_FRAGMENT 0xfff9
-#define IPV6_VERSION 6
 #define OPTIONS_SIZE 40
-/* Limit of extension headers that are read. */
-#define EXTENSIONS 8
 
 /* An address that no connection has in the table: ::, or in an IPv6 packet one that means IPv4
  * (::ffff:0:0/96). User space could not read such an entry. */
@@ -53,69 +47,6 @@ static __always_inline int is_something_else(__u8 protocol)
 {
 	return protocol == IPPROTO_UDP || protocol == IPPROTO_ICMP || protocol == IPPROTO_IGMP ||
 	       protocol == IPPROTO_ICMPV6;
-}
-
-/* The common beginning of the extension headers. */
-struct extension {
-	__u8 next;
-	__u8 size; /* in units of eight bytes, after the first eight; not for a fragment header */
-	union {
-		struct {
-			__u8 type;
-			__u8 left;
-		} routing;
-		__be16 fragment;
-	};
-};
-
-/* The walk along the extension headers of a packet. */
-struct extensions {
-	PACKET *packet;
-	__u32 offset; /* of the next header */
-	__u32 next; /* its protocol */
-	__u32 result; /* the offset of the TCP header, or one of the above */
-};
-
-/* Looks at one header; 1 ends the walk. For bpf_loop, because the verifier would go through all
- * sequences of headers. */
-static long next_extension(__u32 index, struct extensions *walk)
-{
-	struct extension header;
-	__u32 next = walk->next;
-
-	if (next == IPPROTO_TCP) {
-		walk->result = walk->offset;
-		return 1;
-	}
-	if (is_something_else(next) || next == IPPROTO_NONE) {
-		walk->result = NOT_TCP;
-		return 1;
-	}
-	if (next != IPPROTO_HOPOPTS && next != IPPROTO_DSTOPTS && next != IPPROTO_ROUTING &&
-	    next != IPPROTO_FRAGMENT)
-		return 1;
-	if (!load(walk->packet, walk->offset, &header, sizeof(header)))
-		return 1;
-	if ((next == IPPROTO_ROUTING && header.routing.left) ||
-	    (next == IPPROTO_FRAGMENT && header.fragment & bpf_htons(IPV6_FRAGMENT)))
-		return 1;
-	walk->offset += next == IPPROTO_FRAGMENT ? 8 : (header.size + 1) * 8;
-	walk->next = header.next;
-	return 0;
-}
-
-/* The offset of the TCP header behind the extension headers at `offset`, or one of the above. */
-static __always_inline __u32 skip_extensions(PACKET *packet, __u32 offset, __u32 next)
-{
-	struct extensions walk = {
-		.packet = packet,
-		.offset = offset,
-		.next = next,
-		.result = UNREADABLE,
-	};
-
-	bpf_loop(EXTENSIONS + 1, next_extension, &walk, 0);
-	return walk.result;
 }
 
 /* The first headers of most packets. */
@@ -150,59 +81,54 @@ static __always_inline __u32 not_loaded(PACKET *packet, __u32 ip_size)
 static __always_inline __u32 read_headers(PACKET *packet, struct usher_connection *connection,
 					  struct tcphdr *header)
 {
+	struct packet_walk walk = { .packet = packet };
+	const struct tcphdr *next;
 	enum loaded loaded;
 	union heads heads;
-	__u32 offset = 0;
-	__be16 protocol = network_protocol(packet, &offset);
+	__be16 protocol = network_protocol(packet, &walk.offset);
 
 	if (protocol == bpf_htons(ETH_P_IP)) {
 		const struct iphdr *ip = &heads.v4.ip;
 
-		loaded = load_heads(packet, offset, &heads, sizeof(*ip));
+		loaded = load_heads(packet, walk.offset, &heads, sizeof(*ip));
 		if (loaded == LOADED_NOTHING)
 			return not_loaded(packet, sizeof(*ip));
-		if (ip->version != 4 || ip->ihl < 5 || is_something_else(ip->protocol) ||
+		walk_ipv4(&walk, ip);
+		if (walk.state & PACKET_IS_BROKEN || is_something_else(walk.protocol) ||
 		    !ip->saddr || !ip->daddr)
 			return NOT_TCP;
 		set_mapped(connection->client_address, ip->saddr);
 		set_mapped(connection->server_address, ip->daddr);
-		if (ip->protocol != IPPROTO_TCP || ip->frag_off & bpf_htons(IPV4_FRAGMENT))
-			return UNREADABLE;
-		offset += ip->ihl * 4;
-		if (loaded == LOADED_BOTH && ip->ihl == 5) {
-			*header = heads.v4.tcp;
-			return offset;
-		}
+		next = ip->ihl == 5 ? &heads.v4.tcp : NULL;
 	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
 		const struct ipv6hdr *ip = &heads.v6.ip;
 
-		loaded = load_heads(packet, offset, &heads, sizeof(*ip));
+		loaded = load_heads(packet, walk.offset, &heads, sizeof(*ip));
 		if (loaded == LOADED_NOTHING)
 			return not_loaded(packet, sizeof(*ip));
-		if (ip->version != 6 || is_something_else(ip->nexthdr))
+		walk_ipv6(&walk, ip);
+		if (walk.state & PACKET_IS_BROKEN || is_something_else(walk.protocol) ||
+		    walk.protocol == IPPROTO_NONE)
 			return NOT_TCP;
 		set_words(connection->client_address, ip->saddr.in6_u.u6_addr32);
 		set_words(connection->server_address, ip->daddr.in6_u.u6_addr32);
 		if (is_strange(connection->client_address) ||
 		    is_strange(connection->server_address))
 			return NOT_TCP;
-		offset += sizeof(*ip);
-		if (ip->nexthdr == IPPROTO_TCP) {
-			if (loaded == LOADED_BOTH) {
-				*header = heads.v6.tcp;
-				return offset;
-			}
-		} else {
-			offset = skip_extensions(packet, offset, ip->nexthdr);
-			if (offset <= UNREADABLE_ADDRESS)
-				return offset;
-		}
+		next = ip->nexthdr == IPPROTO_TCP ? &heads.v6.tcp : NULL;
 	} else if (protocol == bpf_htons(ETH_P_8021Q)) {
 		return UNREADABLE_ADDRESS;
 	} else {
 		return NOT_TCP;
 	}
-	return load(packet, offset, header, sizeof(*header)) ? offset : UNREADABLE;
+	/* A packet under way has the address of another service in its routing header. */
+	if (walk.protocol != IPPROTO_TCP || walk.state)
+		return UNREADABLE;
+	if (next && loaded == LOADED_BOTH) {
+		*header = *next;
+		return walk.offset;
+	}
+	return load(packet, walk.offset, header, sizeof(*header)) ? walk.offset : UNREADABLE;
 }
 
 struct options {

@@ -330,7 +330,7 @@ static __always_inline void claim(struct usher_admission *entry,
 				  const struct usher_connection *connection, __be32 sequence)
 {
 	__u64 mark = *(volatile __u64 *)&entry->mark;
-	/* Read after the mark: valid for its announcement if the mark is exchanged. */
+	/* Read after the mark: if exchange() succeeds, it belongs to this mark's announcement. */
 	__u64 syn = *(volatile __u64 *)&entry->syn;
 
 	if (!syn)

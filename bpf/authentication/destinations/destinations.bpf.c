@@ -7,7 +7,6 @@
  * longest prefix selects the set of permitted ports, and the port's longest prefix in that set
  * decides. Tables are not changed but replaced, so one table decides each call.
  */
-#include <linux/in.h>
 
 #include "usher_destinations.h"
 #include "usher_ends.h"

@@ -27,9 +27,8 @@
  *
  * Kernel 6.1 or later (socket storage in LSM 5.9, bpf_sock_from_file 5.11).
  */
-#include <linux/stat.h>
-
 #include "usher_daemons.h"
+#include "usher_numbers.h"
 
 /*
  * Owners. Key: the socket; value: the uid. Limit: memory (net.core.optmem_max per socket). Full:

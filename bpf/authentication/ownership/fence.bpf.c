@@ -48,18 +48,13 @@
  * Kernel 6.1 or later (userns_create 6.1, uring_override_creds 5.16, task storage in LSM 5.11,
  * bpf_loop 5.17).
  */
-#include <linux/capability.h>
 #include <linux/magic.h>
 #include <linux/sched.h>
 
+#include "usher_numbers.h"
 #include "usher_prepared.h"
 #include "usher_read.h"
 #include "usher_refusals.h"
-
-/* Set if a call of the set*id family needs the capability (include/linux/security.h). */
-#ifndef CAP_OPT_INSETID
-#define CAP_OPT_INSETID 4
-#endif
 
 /*
  * Accounts under the fence. Key: uid. Entries are only added until the next boot: removing one

@@ -7,7 +7,6 @@
  * not running. Root may bind everything, as it may read everything.
  */
 #include <linux/errno.h>
-#include <linux/in.h>
 
 #include "usher_ends.h"
 #include "usher_maps.h"

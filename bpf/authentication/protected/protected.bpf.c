@@ -10,11 +10,9 @@
  * Packets that stay on this host are left alone: the kernel never protects them.
  */
 #include "usher_maps.h"
+#include "usher_marks.h"
 #include "usher_protected.h"
 #include "usher_tcp.h"
-
-#define LOOPBACK_INTERFACE 1
-#define CLASS_BITS 0xf
 
 /*
  * Ports with a demand. Key: the port in host byte order.
@@ -48,7 +46,7 @@ int require(struct bpf_nf_ctx *context)
 
 	if (context->state->in->ifindex == LOOPBACK_INTERFACE)
 		return NF_ACCEPT;
-	found = read_tcp(context->skb, &ends);
+	found = read_tcp(context->skb, 0, &ends);
 	if (found == NO_TCP)
 		return NF_ACCEPT;
 	if (found == UNREADABLE) {
@@ -59,7 +57,7 @@ int require(struct bpf_nf_ctx *context)
 	demand = bpf_map_lookup_elem(&demands, &port);
 	if (!demand)
 		return NF_ACCEPT;
-	class = context->skb->mark >> (demand->shift & 31) & CLASS_BITS;
+	class = class_in_mark(context->skb->mark, demand->shift);
 	if (demand->classes >> class & 1)
 		return COUNTED(protected, NF_ACCEPT);
 	return COUNTED(refused, NF_DROP);

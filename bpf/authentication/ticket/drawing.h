@@ -63,7 +63,8 @@ static __always_inline int stands_under(const struct usher_ticket_key *key,
 {
 	struct usher_ticket *found = bpf_map_lookup_elem(&tickets, key);
 
-	return found == ticket && found && found->mark >> 32 == mark >> 32;
+	/* Not by `found`: to the verifier of 6.1 it may be null, also where it is equal. */
+	return found == ticket && ticket->mark >> 32 == mark >> 32;
 }
 
 /* EAGAIN: the ticket was removed or replaced meanwhile. */

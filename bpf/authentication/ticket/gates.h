@@ -4,8 +4,6 @@
 #ifndef USHER_TICKET_GATES_H
 #define USHER_TICKET_GATES_H
 
-#include <linux/in.h>
-
 #include "usher_ends.h"
 #include "usher_maps.h"
 #include "usher_ticket.h"

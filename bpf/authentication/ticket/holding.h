@@ -10,12 +10,11 @@
 #ifndef USHER_TICKET_HOLDING_H
 #define USHER_TICKET_HOLDING_H
 
-#include <linux/ip.h>
-#include <linux/ipv6.h>
 #include <linux/tcp.h>
 
 #include "maps.h"
 #include "program.h"
+#include "usher_skb.h"
 
 /* Headers of IPv4 and TCP without options. */
 #define LEAST_SYN_SIZE 40
@@ -138,33 +137,31 @@ static __always_inline int may_leave(struct __sk_buff *packet, struct bpf_sock *
 static __always_inline int is_copy(struct __sk_buff *packet, __u32 mark)
 {
 	struct usher_connection connection __aligned = {};
-	struct ipv6hdr v6;
-	struct tcphdr tcp;
-	struct iphdr v4;
-	__u32 at, *of;
+	struct packet_walk walk;
+	const struct tcphdr *tcp;
+	struct tcphdr room_of_tcp;
+	struct ip_header ip;
+	union ip_room room;
+	__u32 *of;
 
-	if (bpf_skb_load_bytes(packet, 0, &v4, sizeof(v4)))
+	ip = read_packet(packet, 0, 0, &room, &walk);
+	if (walk.state || walk.protocol != IPPROTO_TCP)
 		return 0;
-	if (v4.version == 4) {
-		/* The rest of a fragment could be anything. */
-		if (v4.ihl < 5 || v4.protocol != IPPROTO_TCP || v4.frag_off & bpf_htons(0x3fff))
+	if (ip.v4) {
+		set_mapped(connection.client_address, ip.v4->saddr);
+		set_mapped(connection.server_address, ip.v4->daddr);
+	} else if (ip.v6) {
+		/* No SYN behind extension headers has been reported with its copy. */
+		if (walk.offset != sizeof(*ip.v6))
 			return 0;
-		set_mapped(connection.client_address, v4.saddr);
-		set_mapped(connection.server_address, v4.daddr);
-		at = v4.ihl * 4;
-	} else {
-		if (bpf_skb_load_bytes(packet, 0, &v6, sizeof(v6)) || v6.version != 6 ||
-		    v6.nexthdr != IPPROTO_TCP)
-			return 0;
-		set_words(connection.client_address, v6.saddr.s6_addr32);
-		set_words(connection.server_address, v6.daddr.s6_addr32);
-		at = sizeof(v6);
+		set_words(connection.client_address, ip.v6->saddr.in6_u.u6_addr32);
+		set_words(connection.server_address, ip.v6->daddr.in6_u.u6_addr32);
 	}
-	if (bpf_skb_load_bytes(packet, at, &tcp, sizeof(tcp)) || !tcp.syn || tcp.ack || tcp.rst ||
-	    packet->len != at + tcp.doff * 4)
+	tcp = look(packet, walk.offset, &room_of_tcp, sizeof(room_of_tcp));
+	if (!tcp || !tcp->syn || tcp->ack || tcp->rst || packet->len != walk.offset + tcp->doff * 4)
 		return 0;
-	connection.client_port = tcp.source;
-	connection.server_port = tcp.dest;
+	connection.client_port = tcp->source;
+	connection.server_port = tcp->dest;
 	of = bpf_map_lookup_elem(&told, &connection);
 	return of && *of == mark;
 }

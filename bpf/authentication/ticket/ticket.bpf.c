@@ -32,9 +32,6 @@
 #define SYN_FLAG 0x02
 #define ACK_FLAG 0x10
 
-/* How much of a value a setsockopt program sees at most, on machines with the smallest pages. */
-#define PAGE 4096
-
 /* The number of SYNs with a token before it is given up, because the path may drop them. */
 #define TOKEN_TRIES 2
 
@@ -100,7 +97,7 @@ int draw(struct bpf_sockopt *context)
 	int failed;
 
 	if (context->level != USHER_OPTION_LEVEL) {
-		if (context->optlen > PAGE)
+		if (context->optlen > SMALLEST_PAGE)
 			context->optlen = 0;
 		return 1;
 	}

@@ -7,7 +7,7 @@
 #include "usher_mac_levels.h"
 #include "usher_mac_policy.h"
 
-MAC_POLICY(biba, .label = USHER_MAC_LEVELS, .exempts_unlabelled = 1, .decides_by_labels = 1);
+MAC_POLICY(biba, .label = USHER_MAC_LEVELS, .exempts_without_element = 1, .decides_by_labels = 1);
 
 #define MAY_FLOW(from, to) usher_mac_dominates(from, to)
 #define USUAL USHER_MAC_LEVEL_HIGH

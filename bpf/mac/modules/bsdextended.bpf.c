@@ -9,7 +9,7 @@
  * namespace makes up for it, as the superuser's privileges do on FreeBSD: CAP_DAC_OVERRIDE for all
  * but `a`, CAP_DAC_READ_SEARCH for reading, attributes, and looking up names, CAP_FOWNER for `a`.
  *
- * What is opened stays open when the rules change. Removing, linking and renaming ask for writing
+ * Open files stay open when the rules change. Removing, linking and renaming ask for writing
  * of the directory and of the file, as on FreeBSD.
  */
 #include "kernel_numbers.h"
@@ -19,12 +19,9 @@
 MAC_POLICY(bsdextended);
 MAC_SETTINGS(struct usher_mac_bsdextended);
 
-#define SET_UID 04000
-#define SET_GID 02000
-
-#define DAC_OVERRIDE (1ULL << 1)
-#define DAC_READ_SEARCH (1ULL << 2)
-#define FOWNER (1ULL << 3)
+#define DAC_OVERRIDE (1ULL << CAP_DAC_OVERRIDE)
+#define DAC_READ_SEARCH (1ULL << CAP_DAC_READ_SEARCH)
+#define FOWNER (1ULL << CAP_FOWNER)
 
 /* An access beside the rules. */
 struct inspection {
@@ -92,8 +89,8 @@ static __always_inline int matches(const struct usher_mac_rule *rule,
 	       HOLDS(USHER_MAC_OBJECT_UID, is_in_any(rule->object_uids, file->uid)) &&
 	       HOLDS(USHER_MAC_OBJECT_GID, is_in_any(rule->object_gids, file->gid)) &&
 	       HOLDS(USHER_MAC_OBJECT_DEVICE, rule->device == file->device) &&
-	       HOLDS(USHER_MAC_OBJECT_SUID, file->mode & SET_UID) &&
-	       HOLDS(USHER_MAC_OBJECT_SGID, file->mode & SET_GID) &&
+	       HOLDS(USHER_MAC_OBJECT_SUID, file->mode & S_ISUID) &&
+	       HOLDS(USHER_MAC_OBJECT_SGID, file->mode & S_ISGID) &&
 	       HOLDS(USHER_MAC_UID_OF_SUBJECT, owns(subject, file->uid)) &&
 	       HOLDS(USHER_MAC_GID_OF_SUBJECT, is_member(subject, file->gid)) &&
 	       HOLDS(USHER_MAC_OBJECT_TYPE, rule->types >> TYPE(file->mode) & 1);

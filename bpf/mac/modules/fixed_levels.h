@@ -32,14 +32,15 @@ MAC_CHECK(file_permission)
 	return may(subject_label, object_label, usual, ways_of(request->access));
 }
 
-/* By what can become of the mapping, because mprotect(2) is not asked about with a label. */
+/* Decides about every access that the mapping may permit later: the check of mprotect(2) has no
+ * label. */
 MAC_CHECK(mmap_file)
 {
 	__u32 ways = 0;
 
-	if (request->permitted & PROTECTION_READ)
+	if (request->permitted & PROT_READ)
 		ways |= READS;
-	if (request->permitted & PROTECTION_WRITE)
+	if (request->permitted & PROT_WRITE)
 		ways |= WRITES;
 	return may(subject_label, object_label, usual_of(&request->file), ways);
 }
@@ -68,7 +69,7 @@ MAC_CHECK(bprm_check_security)
 
 MAC_CHECK(ptrace_access_check)
 {
-	__u32 ways = request->argument & ATTACH ? READS | WRITES : READS;
+	__u32 ways = request->argument & PTRACE_MODE_ATTACH ? READS | WRITES : READS;
 
 	return may(subject_label, object_label, USUAL, ways);
 }

@@ -14,17 +14,10 @@
  */
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
+#include "usher_numbers.h"
 
 MAC_POLICY(ifoff);
 MAC_SETTINGS(struct usher_mac_ifoff);
-
-#define LOOPBACK 1 /* the number of `lo` */
-
-#define PACKET 17 /* AF_PACKET */
-#define XDP 44 /* AF_XDP */
-#define OLD_PACKET 10 /* SOCK_PACKET, whose addresses are names */
-#define OF_PACKET_SOCKETS 263 /* SOL_PACKET */
-#define RECEIVING_RING 5 /* PACKET_RX_RING */
 
 /* The switch of an interface. */
 struct search {
@@ -64,7 +57,7 @@ static __always_inline int is_on(const struct usher_mac_ifoff *now,
 
 	if (!interface->number)
 		return 0;
-	if (interface->number == LOOPBACK)
+	if (interface->number == LOOPBACK_INTERFACE)
 		return now->loopback;
 	if (interface->network == now->network)
 		MAC_LOOP(now->count, look_at_switch, &search);
@@ -112,7 +105,7 @@ MAC_CHECK(socket_create)
 {
 	const struct usher_mac_ifoff *now = mac_settings();
 
-	if (request->family != PACKET || (!request->protocol && request->kind != OLD_PACKET))
+	if (request->family != AF_PACKET || (!request->protocol && request->kind != SOCK_PACKET))
 		return 0;
 	return now && now->captures ? 0 : -EPERM;
 }
@@ -121,9 +114,9 @@ MAC_CHECK(socket_create)
  * has received. */
 MAC_CHECK(socket_bind)
 {
-	if (request->family == XDP)
+	if (request->family == AF_XDP)
 		return decide(&request->interface);
-	if (request->family != PACKET)
+	if (request->family != AF_PACKET)
 		return 0;
 	if (request->receives && !may_capture(&request->bound))
 		return -EPERM;
@@ -134,14 +127,14 @@ MAC_CHECK(socket_bind)
  * program decides. */
 MAC_CHECK(socket_sendmsg)
 {
-	if (request->family != PACKET || request->kind == OLD_PACKET)
+	if (request->family != AF_PACKET || request->kind == SOCK_PACKET)
 		return 0;
 	return decide(&request->interface);
 }
 
 MAC_CHECK(socket_recvmsg)
 {
-	if (request->family != PACKET)
+	if (request->family != AF_PACKET)
 		return 0;
 	return may_capture(&request->interface) ? 0 : -EPERM;
 }
@@ -149,8 +142,8 @@ MAC_CHECK(socket_recvmsg)
 /* A ring has no calls that receive. */
 MAC_CHECK(socket_setsockopt)
 {
-	if (request->family != PACKET || request->level != OF_PACKET_SOCKETS ||
-	    request->option != RECEIVING_RING)
+	if (request->family != AF_PACKET || request->level != SOL_PACKET ||
+	    request->option != PACKET_RX_RING)
 		return 0;
 	return may_capture(&request->interface) ? 0 : -EPERM;
 }

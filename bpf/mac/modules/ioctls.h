@@ -32,7 +32,7 @@ enum ioctl_effect {
 #define IOCTL_F2FS 0xf5
 #define IOCTL_XFS 'X'
 
-/* Of the descriptor, whatever it is open to. */
+/* Commands about the descriptor, whatever it is open to. */
 static __always_inline int is_of_descriptor(__u32 command)
 {
 	switch (command) {
@@ -205,19 +205,29 @@ static __always_inline int is_line(__u32 major)
 	return major == 4 || major == 204 || major == 229 || (major >= 136 && major <= 143);
 }
 
-/* On a terminal. The numbers mean something else on other devices. */
-static __always_inline int types(__u32 command, const struct usher_mac_file *file)
+/* By the whole number, on any character device: each driver of a serial line has majors of its own.
+ * Commands of other devices with the same type and number, as those of /dev/snd/timer, have a size
+ * beside them. */
+static __always_inline int types(__u32 command)
 {
-	__u32 major = file->special >> 20;
-
-	if (!is_line(major) && major != 5)
-		return 0;
-	/* TIOCSTI and TIOCLINUX, which pastes what is selected */
-	return command == IOCTL('T', 0x12) || command == IOCTL('T', 0x1c);
+	switch (command) {
+	case IOCTL('T', 0x12): /* TIOCSTI */
+	case IOCTL('T', 0x1c): /* TIOCLINUX, which pastes what is selected */
+	/* These change what the keys of a console type. */
+	case IOCTL('K', 0x47): /* KDSKBENT */
+	case IOCTL('K', 0x49): /* KDSKBSENT */
+	case IOCTL('K', 0x4b): /* KDSKBDIACR */
+	case IOCTL('K', 0x4d): /* KDSETKEYCODE */
+	case IOCTL('K', 0xfb): /* KDSKBDIACRUC */
+		return 1;
+	}
+	return 0;
 }
 
 static __always_inline enum ioctl_effect effect_of(__u32 command, const struct usher_mac_file *file)
 {
+	int is_typed = TYPE(file->mode) == CHARACTER && types(command);
+
 	command &= 0xffff;
 	if (is_of_descriptor(command))
 		return IOCTL_NOTHING;
@@ -227,10 +237,9 @@ static __always_inline enum ioctl_effect effect_of(__u32 command, const struct u
 	case REGULAR:
 	case DIRECTORY:
 		return effect_on_file(command);
-	case CHARACTER:
-		if (types(command, file))
-			return IOCTL_TYPES;
 	}
+	if (is_typed)
+		return IOCTL_TYPES;
 	return makes_block_devices(file) ? IOCTL_CHANGES_SYSTEM : IOCTL_NOTHING;
 }
 

@@ -23,9 +23,6 @@
 #define READS 1
 #define WRITES 2
 
-/* The number of the interface `lo`, in each network namespace. */
-#define LOOPBACK 1
-
 static __always_inline const struct usher_mac_levels *
 levels_of(const struct usher_mac_element *element)
 {
@@ -227,21 +224,27 @@ MAC_CHECK(ptrace_traceme)
 static __always_inline int is_decided(const struct usher_mac_socket_call *socket)
 {
 	switch (socket->family) {
-	case FAMILY_UNIX:
-	case FAMILY_NETLINK:
+	case AF_UNIX:
+	case AF_NETLINK:
 		return 1;
-	case FAMILY_INET:
-	case FAMILY_INET6:
-		return socket->protocol != PROTOCOL_SMC;
+	case AF_INET:
+	case AF_INET6:
+		return socket->protocol != IPPROTO_SMC;
 	}
 	return 0;
 }
 
-/* What else carries data past every check (TIPC, RDS, vsock, packet sockets) is not for processes
- * with a level, unless the policy says so. */
+/* Other families of sockets (TIPC, RDS, vsock, packet sockets) carry data past every check.
+ * Processes with a level may make one only if the policy says so. */
 MAC_CHECK(socket_create)
 {
 	return is_exempt(subject_label) || is_decided(request) || request->argument ? 0 : -EACCES;
+}
+
+/* Nor does a socket become one of those later. */
+MAC_CHECK(socket_setsockopt)
+{
+	return is_exempt(subject_label) || !request->argument ? 0 : -EACCES;
 }
 
 /* Everybody may use the sockets that exempt processes have made. */
@@ -258,7 +261,8 @@ USES_SOCKET(unix_may_send, WRITES)
 /* Without a level, networks have the lowest one, and this host's own is for everybody. */
 static __always_inline __u32 usual_of_packet(const struct usher_mac_packet *packet)
 {
-	return packet->interface.number > LOOPBACK ? USHER_MAC_LEVEL_LOW : USHER_MAC_LEVEL_EQUAL;
+	return packet->interface.number > LOOPBACK_INTERFACE ? USHER_MAC_LEVEL_LOW
+							     : USHER_MAC_LEVEL_EQUAL;
 }
 
 MAC_CHECK(socket_deliver)

@@ -11,7 +11,8 @@
 #include "usher_mac_levels.h"
 #include "usher_mac_policy.h"
 
-MAC_POLICY(lomac, .label = USHER_MAC_AUXILIARY, .exempts_unlabelled = 1, .decides_by_labels = 1);
+MAC_POLICY(lomac, .label = USHER_MAC_AUXILIARY, .exempts_without_element = 1,
+	   .decides_by_labels = 1);
 
 #define KIND USHER_MAC_AUXILIARY
 #define MAY_FLOW(from, to) usher_mac_dominates(from, to)
@@ -21,14 +22,6 @@ MAC_POLICY(lomac, .label = USHER_MAC_AUXILIARY, .exempts_unlabelled = 1, .decide
 #include "levels.h"
 
 #include "privileges.h"
-
-/* An option of a TCP socket that receives what was sent. */
-#ifndef IPPROTO_TCP
-#define IPPROTO_TCP 6
-#endif
-#ifndef TCP_ZEROCOPY_RECEIVE
-#define TCP_ZEROCOPY_RECEIVE 35
-#endif
 
 /* The auxiliary level of an object. Its kind is USHER_MAC_LEVEL_NONE if it has none. */
 static __always_inline struct usher_mac_level auxiliary_of(const struct usher_mac_element *object)
@@ -101,14 +94,15 @@ MAC_DEMOTING(file_permission)
 	return take_in(subject_label, object_label, usual, ways, element);
 }
 
-/* By what can become of the mapping, because mprotect(2) is not asked about with a label. */
+/* Decides about every access that the mapping may permit later: the check of mprotect(2) has no
+ * label. */
 MAC_DEMOTING(mmap_file)
 {
 	__u32 ways = 0;
 
-	if (request->permitted & PROTECTION_READ)
+	if (request->permitted & PROT_READ)
 		ways |= READS;
-	if (request->permitted & PROTECTION_WRITE)
+	if (request->permitted & PROT_WRITE)
 		ways |= WRITES;
 	return take_in(subject_label, object_label, usual_of(&request->file), ways, element);
 }
@@ -160,8 +154,9 @@ MAKES_FILE(inode_mknod)
 /* Reading what a process shows of itself is not reading its memory. */
 MAC_CHECK(ptrace_access_check)
 {
-	return request->argument & ATTACH ? may(subject_label, object_label, USUAL, READS | WRITES)
-					  : 0;
+	return request->argument & PTRACE_MODE_ATTACH
+		   ? may(subject_label, object_label, USUAL, READS | WRITES)
+		   : 0;
 }
 
 /* The new program is at the level of its file, and at the auxiliary one there, where these are

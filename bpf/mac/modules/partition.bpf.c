@@ -13,11 +13,12 @@
  * elsewhere do not exist for it (ESRCH); to objects it has no access (EACCES).
  */
 #include "usher_mac_policy.h"
+#include "usher_numbers.h"
 
 MAC_POLICY(partition, .label = USHER_MAC_NUMBER);
 
 /* CAP_SYS_ADMIN, and CAP_SETUID, by which logins and services of users begin. */
-#define MAY_ENTER (1ULL << 21 | 1ULL << 7)
+#define MAY_ENTER (1ULL << CAP_SYS_ADMIN | 1ULL << CAP_SETUID)
 
 /* The partition of a process or object; 0: none. */
 static __always_inline __u32 partition_of(const struct usher_mac_element *element)

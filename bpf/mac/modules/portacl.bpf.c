@@ -17,24 +17,10 @@
  */
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
+#include "usher_numbers.h"
 
 MAC_POLICY(portacl);
 MAC_SETTINGS(struct usher_mac_portacl);
-
-#define INTERNET 2 /* AF_INET */
-#define INTERNET_6 10 /* AF_INET6 */
-#define RXRPC 33 /* AF_RXRPC */
-#define SMC 43 /* AF_SMC */
-#define TCP 6
-#define UDP 17
-#define SCTP 132 /* IPPROTO_SCTP, and SOL_SCTP */
-#define UDP_LITE 136
-#define ICMP 1
-#define ICMP_6 58
-#define RAW 3 /* SOCK_RAW */
-#define MPTCP 262
-#define INTERNET_SMC 256 /* IPPROTO_SMC: TCP by a socket of AF_SMC */
-#define ADD_ADDRESSES 100 /* SCTP_SOCKOPT_BINDX_ADD */
 
 /* Ports that no rule is about. */
 #define OTHERS (-1)
@@ -51,24 +37,24 @@ struct search {
 /* Whose ports a socket takes: enum usher_mac_port_protocol, OTHERS, or 0 for a socket without. */
 static __always_inline int protocol_of(const struct usher_mac_socket_address *request)
 {
-	if (request->family == SMC)
+	if (request->family == AF_SMC)
 		return USHER_MAC_PORT_TCP;
-	if (request->family == RXRPC)
+	if (request->family == AF_RXRPC)
 		return OTHERS;
-	if (request->family != INTERNET && request->family != INTERNET_6)
+	if (request->family != AF_INET && request->family != AF_INET6)
 		return 0;
-	if (request->kind == RAW)
+	if (request->kind == SOCK_RAW)
 		return 0;
 	switch (request->protocol) {
-	case TCP:
-	case MPTCP:
-	case INTERNET_SMC:
+	case IPPROTO_TCP:
+	case IPPROTO_MPTCP:
+	case IPPROTO_SMC:
 		return USHER_MAC_PORT_TCP;
-	case UDP:
-	case UDP_LITE:
+	case IPPROTO_UDP:
+	case IPPROTO_UDPLITE:
 		return USHER_MAC_PORT_UDP;
-	case ICMP:
-	case ICMP_6:
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
 		return 0;
 	}
 	/* SCTP, DCCP, and what is not known. */
@@ -118,7 +104,7 @@ MAC_CHECK(socket_bind)
 		return -EPERM;
 	if (!protocol || is_exempt(search.now, subject))
 		return 0;
-	if (request->family == RXRPC)
+	if (request->family == AF_RXRPC)
 		return -EPERM;
 	if (search.port > search.now->port_high || (!search.port && search.now->autoport_exempt))
 		return 0;
@@ -131,7 +117,8 @@ MAC_CHECK(socket_setsockopt)
 {
 	const struct usher_mac_portacl *now = mac_settings();
 
-	if (request->level != SCTP || request->option != ADD_ADDRESSES || request->protocol != SCTP)
+	if (request->level != SOL_SCTP || request->option != SCTP_SOCKOPT_BINDX_ADD ||
+	    request->protocol != IPPROTO_SCTP)
 		return 0;
 	return now && is_exempt(now, subject) ? 0 : -EPERM;
 }

@@ -10,24 +10,10 @@
  */
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
+#include "usher_numbers.h"
 
 MAC_POLICY(seeotheruids);
 MAC_SETTINGS(struct usher_mac_seeotheruids);
-
-#ifndef CAP_KILL
-#define CAP_KILL 5
-#endif
-#ifndef CAP_SYS_PTRACE
-#define CAP_SYS_PTRACE 19
-#endif
-#ifndef CAP_SYS_NICE
-#define CAP_SYS_NICE 23
-#endif
-#ifndef CAP_SYS_RESOURCE
-#define CAP_SYS_RESOURCE 24
-#endif
-
-#define CONTINUE 18 /* SIGCONT */
 
 /* Whether the process sees the one with these real ids, or may do so by this capability. */
 static __always_inline int sees(const struct usher_mac_subject *subject, __u32 uid, __u32 gid,
@@ -61,7 +47,7 @@ OF_OTHERS(task_prlimit, CAP_SYS_RESOURCE)
 /* SIGCONT is for jobs of a session, whoever they have become; the kernel has seen to that. */
 MAC_CHECK(task_kill)
 {
-	if (request->signal == CONTINUE)
+	if (request->signal == SIGCONT)
 		return 0;
 	return sees(subject, request->uid, request->gid, CAP_KILL) ? 0 : -ESRCH;
 }

@@ -6,7 +6,7 @@
  *
  * Sockets, pipes and System V IPC have the domain of the process that makes them. A process without
  * an element is exempt; as an object it is of the domain `unconfined`, the first one. Files without
- * an element are of the type `unlabelled`, and terminals of `terminal`. An element whose name the
+ * an element are of the type `untyped`, and terminals of `terminal`. An element whose name the
  * policy does not declare has number 0, about which there are no rules.
  *
  * A check costs the same whatever the number of rules: each name has one place by its hash, and a
@@ -15,13 +15,11 @@
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
 
-MAC_POLICY(te, .label = USHER_MAC_NAME, .exempts_unlabelled = 1);
+MAC_POLICY(te, .label = USHER_MAC_NAME, .exempts_without_element = 1);
 MAC_SETTINGS(struct usher_mac_te);
 
 #include "te_files.h"
 #include "te_labels.h"
-
-#define UNIX 1 /* AF_UNIX */
 
 /* A process does to itself what it likes. */
 #define REACHES_PROCESS(point, wanted)                                                             \
@@ -36,7 +34,7 @@ REACHES_PROCESS(task_kill, USHER_MAC_TE_SIGNAL)
 REACHES_PROCESS(task_setscheduler, USHER_MAC_TE_SETSCHED)
 REACHES_PROCESS(task_setnice, USHER_MAC_TE_SETSCHED)
 REACHES_PROCESS(ptrace_access_check,
-		request->argument &ATTACH ? USHER_MAC_TE_PTRACE : USHER_MAC_TE_READ)
+		request->argument &PTRACE_MODE_ATTACH ? USHER_MAC_TE_PTRACE : USHER_MAC_TE_READ)
 
 /* The parent is to trace this process, so it needs the permission. */
 MAC_CHECK(ptrace_traceme)
@@ -74,7 +72,7 @@ USES_SOCKET(unix_may_send, USHER_MAC_TE_WRITE)
 MAC_CHECK(socket_create)
 {
 	return may(subject_label, subject_label, OF_PROCESS, USHER_MAC_TE_SOCKET,
-		   request->family == UNIX ? USHER_MAC_TE_CREATE : USHER_MAC_TE_NETWORK);
+		   request->family == AF_UNIX ? USHER_MAC_TE_CREATE : USHER_MAC_TE_NETWORK);
 }
 
 /* Networks without an element are for everybody who has a socket. */

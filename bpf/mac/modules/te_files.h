@@ -25,8 +25,8 @@ static __always_inline __u32 class_of(__u32 mode)
 	return USHER_MAC_TE_FILE;
 }
 
-/* What has a descriptor but no file, such as eventfd(2), and devices through which nothing flows.
- */
+/* Whether the object has a descriptor but no file, as that of eventfd(2), or is a device through
+ * which nothing flows. */
 static __always_inline int is_for_everybody(const struct usher_mac_file *file,
 					    const struct usher_mac_element *object)
 {
@@ -129,16 +129,17 @@ MAC_CHECK(file_permission)
 	return ask(now, domain, type, class, wanted, -EACCES);
 }
 
-/* By what can become of the mapping, because mprotect(2) is not asked about with a label. */
+/* Decides about every access that the mapping may permit later: the check of mprotect(2) has no
+ * label. */
 MAC_CHECK(mmap_file)
 {
 	__u32 wanted = 0;
 
-	if (request->permitted & PROTECTION_READ)
+	if (request->permitted & PROT_READ)
 		wanted |= USHER_MAC_TE_READ;
-	if (request->permitted & PROTECTION_WRITE)
+	if (request->permitted & PROT_WRITE)
 		wanted |= USHER_MAC_TE_WRITE;
-	if (request->protection & PROTECTION_EXECUTE)
+	if (request->protection & PROT_EXEC)
 		wanted |= USHER_MAC_TE_EXECUTE;
 	return may_file(subject_label, object_label, &request->file, wanted);
 }
@@ -146,8 +147,8 @@ MAC_CHECK(mmap_file)
 /* The label of the file is not there. */
 MAC_CHECK(file_mprotect)
 {
-	if (!TYPE(request->file.mode) || !(request->protection & PROTECTION_EXECUTE) ||
-	    request->former & PROTECTION_EXECUTE)
+	if (!TYPE(request->file.mode) || !(request->protection & PROT_EXEC) ||
+	    request->former & PROT_EXEC)
 		return 0;
 	return may(subject_label, subject_label, OF_PROCESS, USHER_MAC_TE_PROCESS,
 		   USHER_MAC_TE_EXECMEM);

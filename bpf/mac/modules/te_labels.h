@@ -100,20 +100,20 @@ static long ask_relabel(__u32 index, struct change *change)
 	return 1;
 }
 
-/* An element that is left out makes the file `unlabelled`. */
+/* An element that is left out makes the file `untyped`. */
 MAC_RELABEL(relabel_file)
 {
 	struct change change = { .now = mac_settings() };
 
 	if (!change.now)
 		return -EPERM;
-	change.to = number_of(change.now, wanted, UNLABELLED(change.now));
+	change.to = number_of(change.now, wanted, UNTYPED(change.now));
 	if (!is_type(change.now, change.to))
 		return -EINVAL;
 	if (subject_label->kind == USHER_MAC_NONE)
 		return 0;
 	change.domain = number_of(change.now, subject_label, 0);
-	change.from = number_of(change.now, former, UNLABELLED(change.now));
+	change.from = number_of(change.now, former, UNTYPED(change.now));
 	MAC_LOOP(change.now->relabel_count, ask_relabel, &change);
 	if (change.is_permitted || is_permissive(change.now, change.domain))
 		return 0;
@@ -139,7 +139,7 @@ MAC_DECISION(new_file)
 	if (object_label->kind == USHER_MAC_NAME)
 		*element = *object_label;
 	else
-		write_name(element, now, UNLABELLED(now));
+		write_name(element, now, UNTYPED(now));
 	return 0;
 }
 

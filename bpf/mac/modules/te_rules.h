@@ -10,7 +10,7 @@
 #include "usher_mac_settings.h"
 
 #define UNCONFINED 1
-#define UNLABELLED(now) ((now)->domains + 1)
+#define UNTYPED(now) ((now)->domains + 1)
 #define TERMINAL(now) ((now)->domains + 2)
 
 /* How many places a denial may have. */
@@ -152,7 +152,7 @@ static __always_inline __u32 number_of_object(const struct usher_mac_te *now,
 	__u32 number = UNCONFINED;
 
 	if (usual == OF_FILE)
-		number = UNLABELLED(now);
+		number = UNTYPED(now);
 	else if (usual == OF_TERMINAL)
 		number = TERMINAL(now);
 	return number_of(now, object, number);

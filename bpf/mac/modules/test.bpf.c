@@ -10,6 +10,7 @@
  *   closed      a file, socket, pipe, object of IPC or mounted file system that only a process with
  *               this name opens or uses; an interface by which only a socket with this name gets
  *               and sends packets
+ *   unsent      a file that only a process with this name receives
  *   stays       a process, or a file, that keeps this name
  *   forbid      a name that no process and no file gets
  *   entry       a program of a file with this name runs under the name `entered`
@@ -252,6 +253,9 @@ MAC_CHECK(file_permission)
 
 MAC_CHECK(file_receive)
 {
+	/* Where the label is one to go by. */
+	if (IS(object_label, "unsent") && !IS(subject_label, "unsent"))
+		return -EACCES;
 	return ANSWER(file_receive);
 }
 
@@ -453,7 +457,8 @@ MAC_CHECK(syscall)
 ABOUT_A_PACKET(socket_deliver)
 ABOUT_A_PACKET(interface_transmit)
 
-/* Of all packets, by the user that is none: at an interface there is no socket. */
+/* As ABOUT_A_PACKET, for all packets, if the settings name no user: at an interface there is no
+ * socket. */
 #define ABOUT_PASSING(point)                                                                       \
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \

@@ -20,23 +20,6 @@
 MAC_POLICY(ubns, .label = USHER_MAC_NAME);
 MAC_SETTINGS(struct usher_mac_ubns);
 
-#ifndef CAP_SETUID
-#define CAP_SETUID 7
-#endif
-#ifndef CAP_SYS_ADMIN
-#define CAP_SYS_ADMIN 21
-#endif
-
-#define INTERNET 2 /* AF_INET */
-#define INTERNET_6 10 /* AF_INET6 */
-#define RXRPC 33 /* AF_RXRPC */
-#define STREAM 1 /* SOCK_STREAM */
-#define DATAGRAM 2 /* SOCK_DGRAM */
-#define TCP 6
-#define UDP 17
-#define SCTP 132
-#define MPTCP 262
-
 /* The element of files that are no service's. No service has this name. */
 #define NOBODYS '-'
 
@@ -146,7 +129,8 @@ MAC_CHECK(socket_bind)
 
 	if (!search.now)
 		return -EACCES;
-	if (request->kind != STREAM || request->protocol == SCTP || !request->port || !subject->uid)
+	if (request->kind != SOCK_STREAM || request->protocol == IPPROTO_SCTP || !request->port ||
+	    !subject->uid)
 		return 0;
 	MAC_LOOP(search.now->count, seek_port, &search);
 	service = found(&search);
@@ -174,7 +158,7 @@ static long seek_destination(__u32 index, struct passage *passage)
 
 static __always_inline int is_internet(__u32 family)
 {
-	return family == INTERNET || family == INTERNET_6;
+	return family == AF_INET || family == AF_INET6;
 }
 
 static __always_inline __u64 number_of_bytes(const __u8 *bytes)
@@ -249,12 +233,13 @@ MAC_CHECK(socket_create)
 	const struct usher_mac_service *service;
 
 	if (!is_service(subject_label) ||
-	    (!is_internet(request->family) && request->family != RXRPC))
+	    (!is_internet(request->family) && request->family != AF_RXRPC))
 		return 0;
-	if (request->kind == STREAM &&
-	    (!request->protocol || request->protocol == TCP || request->protocol == MPTCP))
+	if (request->kind == SOCK_STREAM &&
+	    (!request->protocol || request->protocol == IPPROTO_TCP ||
+	     request->protocol == IPPROTO_MPTCP))
 		return 0;
-	if (request->kind == DATAGRAM && (!request->protocol || request->protocol == UDP))
+	if (request->kind == SOCK_DGRAM && (!request->protocol || request->protocol == IPPROTO_UDP))
 		return 0;
 	if (!now)
 		return -EACCES;
@@ -283,7 +268,7 @@ MAC_CHECK(socket_accept)
 /* In both directions: a tracer does what the traced process may do, and is asked to by it. */
 MAC_CHECK(ptrace_access_check)
 {
-	if (!(request->argument & ATTACH) || has(subject, CAP_SYS_ADMIN))
+	if (!(request->argument & PTRACE_MODE_ATTACH) || has(subject, CAP_SYS_ADMIN))
 		return 0;
 	return belong_together(subject_label, object_label) ? 0 : -EACCES;
 }

@@ -6,7 +6,7 @@ use usher_daemon::role::Role;
 use crate::failure::Failure;
 
 /// The account of a role.
-pub fn of(role: &Role) -> Result<User, Failure> {
+pub fn account_of_role(role: &Role) -> Result<User, Failure> {
     let name = role.account.unwrap_or("root");
     look_up(name)?
         .ok_or_else(|| Failure::Refused(format!("there is no account {name}; run `usher init`")))

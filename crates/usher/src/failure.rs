@@ -12,7 +12,7 @@ use usher_local::requests::EndingView;
 use usher_log::LogError;
 use usher_policy::{PolicyError, Source};
 
-use crate::commands::ending;
+use crate::ending;
 use crate::excerpt::Excerpt;
 use crate::output::{escaped, tell};
 
@@ -217,7 +217,7 @@ impl Failure {
             if let Self::Policy { errors, sources } = self {
                 report_policy(errors, sources);
             }
-            tell(&escaped(&ending::lines("ended", self.ended())));
+            tell(&escaped(&ending::ending_lines("ended", self.ended())));
             tell(&format!("usher: {}\n", escaped(&self.to_string())));
         }
         ExitCode::from(self.code())

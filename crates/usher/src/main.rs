@@ -5,9 +5,11 @@
 
 mod accounts;
 mod commands;
+mod ending;
 mod excerpt;
 mod failure;
 mod mac;
+mod marks;
 mod output;
 mod probe;
 mod protection;
@@ -16,7 +18,7 @@ mod proxy;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use usher_base::{HostName, UserName};
 
 /// Tells every network service which user is on the other end. See usher(8).
@@ -79,6 +81,11 @@ enum Command {
     Agent,
     /// Serve unmodified programs at local addresses (a daemon)
     Proxy,
+    /// Print a shell's completions of this command
+    Completions {
+        /// The shell
+        shell: commands::completions::Shell,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -205,7 +212,7 @@ fn main() -> ExitCode {
     });
     let result = match command {
         Command::Init { name } => commands::init::run(&output, name),
-        Command::User(UserCommand::Add(addition)) => commands::user::add(&output, &addition),
+        Command::User(UserCommand::Add(addition)) => commands::user::add_user(&output, &addition),
         Command::User(UserCommand::Disable { name, reason }) => {
             commands::disable::disable(&output, &name, &reason)
         }
@@ -214,15 +221,17 @@ fn main() -> ExitCode {
             commands::rename::user(&output, &name, &new)
         }
         Command::User(UserCommand::Remove(request)) => commands::removal::remove(&output, &request),
-        Command::User(UserCommand::List) => commands::user::list(&output),
-        Command::Host(HostCommand::Add(host)) => commands::host::add(&output, &host),
+        Command::User(UserCommand::List) => commands::user::list_users(&output),
+        Command::Host(HostCommand::Add(host)) => commands::host::add_host(&output, &host),
         Command::Host(HostCommand::Remove { name }) => commands::host::remove(&output, &name),
         Command::Host(HostCommand::Rename { name, new }) => {
             commands::rename::host(&output, &name, &new)
         }
-        Command::Service(ServiceCommand::List) => commands::service::list(&output),
+        Command::Service(ServiceCommand::List) => commands::service::list_services(&output),
         Command::Host(HostCommand::List) => commands::host::show(&output),
-        Command::Policy(PolicyCommand::Check { files }) => commands::policy::check(&output, &files),
+        Command::Policy(PolicyCommand::Check { files }) => {
+            commands::policy::check_files(&output, &files)
+        }
         Command::Policy(PolicyCommand::Apply {
             dry_run: false,
             take_ssh_port,
@@ -236,7 +245,7 @@ fn main() -> ExitCode {
         }
         Command::Policy(PolicyCommand::Show) => commands::show::run(&output),
         Command::Policy(PolicyCommand::History { generation: None }) => {
-            commands::history::list(&output)
+            commands::history::list_history(&output)
         }
         Command::Policy(PolicyCommand::History {
             generation: Some(generation),
@@ -270,6 +279,7 @@ fn main() -> ExitCode {
         Command::Connect { destination } => commands::connect::run(&destination),
         Command::Agent => commands::agent::run(),
         Command::Proxy => proxy::run(),
+        Command::Completions { shell } => commands::completions::print(shell, Arguments::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -56,9 +56,10 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     }
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
-        match usher_policy::is_plain(character) {
-            true => shown.push(character),
-            false => shown.extend(character.escape_default()),
+        if usher_policy::is_plain(character) {
+            shown.push(character)
+        } else {
+            shown.extend(character.escape_default())
         }
     }
     shown.into()

@@ -112,7 +112,7 @@ impl HostKeyHandle {
         }
     }
 
-    fn ask(&self, message: &[u8]) -> io::Result<Vec<u8>> {
+    fn ask_signature(&self, message: &[u8]) -> io::Result<Vec<u8>> {
         let mut connection = self.connection.lock();
         if let Some(present) = connection.as_ref()
             && let Ok(signature) = ask(present, message)
@@ -154,7 +154,7 @@ impl SigningKey for HostKeyHandle {
 
 impl Signer for HostKeyHandle {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        self.ask(message).map_err(|error| {
+        self.ask_signature(message).map_err(|error| {
             tracing::error!(path = self.path, %error, "cannot sign a TLS handshake");
             Error::General("the holder of the host key did not sign".into())
         })

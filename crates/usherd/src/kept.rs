@@ -12,7 +12,10 @@ use usher_daemon::files::write_atomically;
 ///
 /// # Errors
 /// The system's error; when the file has more than `limit` bytes, or not what [`save`] writes.
-pub fn load<T: DeserializeOwned + Default>(path: impl AsRef<Path>, limit: u64) -> io::Result<T> {
+pub fn load_kept<T: DeserializeOwned + Default>(
+    path: impl AsRef<Path>,
+    limit: u64,
+) -> io::Result<T> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(T::default()),
         opened => opened?,
@@ -44,12 +47,12 @@ mod tests {
     fn what_was_kept_is_read_and_a_missing_file_is_the_default() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kept");
-        assert_eq!(load::<Kept>(&path, 64).unwrap(), Kept::new());
+        assert_eq!(load_kept::<Kept>(&path, 64).unwrap(), Kept::new());
         let kept = Kept::from([("one".to_owned(), 1)]);
         save(&path, &kept).unwrap();
-        assert_eq!(load::<Kept>(&path, 64).unwrap(), kept);
+        assert_eq!(load_kept::<Kept>(&path, 64).unwrap(), kept);
         let length = std::fs::metadata(&path).unwrap().len();
-        assert_eq!(load::<Kept>(&path, length).unwrap(), kept);
+        assert_eq!(load_kept::<Kept>(&path, length).unwrap(), kept);
     }
 
     #[test]
@@ -58,7 +61,7 @@ mod tests {
         let path = folder.path().join("kept");
         save(&path, &Kept::from([("one".to_owned(), 1)])).unwrap();
         let length = std::fs::metadata(&path).unwrap().len();
-        let refused = |limit| load::<Kept>(&path, limit).unwrap_err().kind();
+        let refused = |limit| load_kept::<Kept>(&path, limit).unwrap_err().kind();
         assert_eq!(refused(length - 1), io::ErrorKind::FileTooLarge);
         std::fs::write(&path, "{\"one\":").unwrap();
         assert_eq!(refused(64), io::ErrorKind::UnexpectedEof);

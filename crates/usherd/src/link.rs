@@ -119,6 +119,23 @@ impl<T, S> Link<T, S> {
         }
     }
 
+    /// Delivers a verdict if the request is about this subject.
+    pub fn settle_about(&self, subject: &S, request: u64, verdict: Result<T, Refusal>)
+    where
+        S: PartialEq,
+    {
+        let mut state = self.state.lock();
+        if state
+            .pending
+            .get(&request)
+            .is_some_and(|(about, _)| about == subject)
+            && let Some((_, waiting)) = state.pending.remove(&request)
+        {
+            // A channel that has closed meanwhile needs no verdict.
+            let _ = waiting.send(verdict);
+        }
+    }
+
     /// Refuses the waiting requests about a subject.
     pub fn refuse(&self, subject: &S, refusal: Refusal)
     where
@@ -196,8 +213,8 @@ pub async fn exchange(
     heard: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     tokio::select! {
-        end = read(connection, limit, heard) => end,
-        end = write(connection, outgoing) => end,
+        end = read_link(connection, limit, heard) => end,
+        end = write_link(connection, outgoing) => end,
     }
 }
 
@@ -205,7 +222,7 @@ pub async fn exchange(
 ///
 /// # Errors
 /// As sendmsg(2): it has gone.
-pub async fn write(
+pub async fn write_link(
     connection: &AsyncPacketSocket,
     mut outgoing: mpsc::Receiver<impl AsRef<[u8]>>,
 ) -> io::Result<()> {
@@ -215,7 +232,7 @@ pub async fn write(
     Ok(())
 }
 
-async fn read(
+async fn read_link(
     connection: &AsyncPacketSocket,
     limit: usize,
     mut heard: impl FnMut(&[u8]) -> io::Result<()>,

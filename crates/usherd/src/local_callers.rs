@@ -12,12 +12,9 @@ use parking_lot::Mutex;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use usher_daemon::packet::Peer;
-use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener, SHORTAGE};
 use usher_daemon::quota::{Quota, Taken};
 use usher_proto::refusal::Refusal;
-
-/// The pause after a failed accept.
-const SHORTAGE: Duration = Duration::from_millis(50);
 
 /// The number of threads that close received descriptors, and of those that one user may keep.
 const CLOSING_THREADS: usize = 512;

@@ -5,6 +5,7 @@
 
 mod clocks;
 mod courier;
+mod exporter;
 mod host_key;
 mod keeper;
 mod kept;
@@ -25,6 +26,7 @@ mod tls;
 mod verifier;
 mod workers;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -101,6 +103,12 @@ enum Role {
     Labeller,
     /// Looks up the names in `network` statements for the protector (user usher-resolver)
     Resolver,
+    /// Answers a Prometheus with the numbers of this host's daemons (user usher-exporter)
+    Exporter {
+        /// Address and port at which it listens
+        #[arg(long, value_name = "ADDRESS:PORT", default_value_t = exporter::LISTEN)]
+        listen: SocketAddr,
+    },
     /// Keeps the control group of the users' processes while no keeper runs (server side; root)
     Workers,
     /// Removes what stopped daemons have left in the kernel: services' ports, protection, modules (root)
@@ -138,6 +146,7 @@ impl Role {
             | Self::Recorder
             | Self::Courier
             | Self::Resolver
+            | Self::Exporter { .. }
             | Self::Workers
             | Self::Probe { .. } => &[],
         }
@@ -192,6 +201,7 @@ fn run(role: Role) -> Result<(), Box<dyn std::error::Error>> {
         } => protector::run(cgroup, vici, !without_lsm)?,
         Role::Labeller => labeller::run()?,
         Role::Resolver => resolver::run()?,
+        Role::Exporter { listen } => exporter::run(listen)?,
         Role::Workers => workers::run()?,
         Role::Release { json } => release::run(json)?,
         Role::Probe { names } => probe::run(&names)?,

@@ -8,7 +8,10 @@ use usher_policy::Policy;
 
 /// The reserved ports; none if the kernel refuses the programs.
 #[derive(Default)]
-pub struct ReservedPorts(Option<Ports>);
+pub struct ReservedPorts {
+    ports: Option<Ports>,
+    trouble: Option<String>,
+}
 
 impl ReservedPorts {
     /// Reserves nothing yet; it will hold for processes in a control group and below. If the kernel
@@ -18,12 +21,15 @@ impl ReservedPorts {
         if let Err(error) = &ports {
             tracing::warn!(%error, "cannot reserve ports: {otherwise}");
         }
-        Self(ports.ok())
+        Self {
+            ports: ports.ok(),
+            trouble: misplaced(cgroup),
+        }
     }
 
     /// Reserves these ports and no others. Returns true on success, or if this kernel reserves none.
     pub fn reserve(&self, reserved: impl IntoIterator<Item = Reserved>) -> bool {
-        if let Some(ports) = &self.0
+        if let Some(ports) = &self.ports
             && let Err(error) = ports.apply(reserved)
         {
             tracing::error!(%error, "cannot reserve all ports");
@@ -34,14 +40,32 @@ impl ReservedPorts {
 
     /// The kernel's objects that reserve them, for the guard.
     pub fn objects(&self) -> Objects {
-        let objects = self.0.as_ref().map(Ports::objects);
+        let objects = self.ports.as_ref().map(Ports::objects);
         objects.cloned().unwrap_or_default()
+    }
+
+    /// What is wrong with the control group, for people: programs that should hold for it are then not in
+    /// force.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.clone()
     }
 
     /// The programs' counters.
     pub fn numbers(&self) -> Vec<(String, u64)> {
-        or_zeros(self.0.as_ref().map(Ports::counters)).named()
+        or_zeros(self.ports.as_ref().map(Ports::counters)).named()
     }
+}
+
+fn misplaced(cgroup: &Path) -> Option<String> {
+    // Every group of cgroup v2 has it, and no other folder.
+    let is_group = cgroup.join("cgroup.controllers").is_file();
+    (!is_group).then(|| {
+        format!(
+            "{} is no control group of cgroup v2, so what holds for users' processes is not in force: correct \
+             --cgroup of usherd signer, --users-cgroup of usherd keeper, in the daemon's unit, and start it again",
+            cgroup.display()
+        )
+    })
 }
 
 /// The proxy's addresses for other hosts, reserved so that no other process can pass for them.
@@ -52,4 +76,19 @@ pub fn of_proxy(policy: &Policy, proxy: u32) -> impl Iterator<Item = Reserved> {
         port: listener.address.port(),
         uid: proxy,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_no_control_group_is_a_trouble() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in [folder.path(), &folder.path().join("gone")] {
+            let trouble = misplaced(path).unwrap();
+            assert!(trouble.contains(&path.display().to_string()), "{trouble}");
+        }
+        assert_eq!(misplaced(&usher_kernel::cgroup::mount().unwrap()), None);
+    }
 }

@@ -17,6 +17,7 @@ use usher_daemon::role::{Connectors, HasRole, RUNTIME_DIRECTORY, Role, Socket};
 use usher_local::error::ConfigurationError;
 use usher_local::following::Following;
 use usher_local::paths;
+use usher_local::roles;
 use usher_proto::host_key::HostPublicKey;
 use usher_system::privileges;
 use zeroize::Zeroizing;
@@ -64,15 +65,12 @@ pub enum StartError {
     /// The log cannot be continued.
     #[error(transparent)]
     Log(#[from] usher_log::LogError),
-    /// Protection cannot be put in force.
-    #[error(transparent)]
-    Protection(#[from] crate::protector::ProtectionError),
     /// The kernel's IPsec.
     #[error(transparent)]
     Ipsec(#[from] usher_ipsec::IpsecError),
-    /// Modules of mandatory access control cannot be adopted.
+    /// Protection, or modules of mandatory access control, cannot be put in force.
     #[error(transparent)]
-    Mac(#[from] crate::labeller::MacError),
+    InForce(Box<dyn std::error::Error + Send + Sync>),
     /// TLS settings.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
@@ -129,6 +127,18 @@ fn account(name: &'static str) -> Result<Account, StartError> {
         uid: user.uid.as_raw(),
         gid: user.gid.as_raw(),
     })
+}
+
+/// The uid that may read the numbers of a role: the exporter's. Nobody may where its account cannot be found, which
+/// keeps no daemon from its work.
+fn watcher(role: &Role) -> Option<u32> {
+    let exporter = roles::Exporter::ROLE;
+    if role.name == exporter.name {
+        return None;
+    }
+    let account = account_of(exporter);
+    let account = account.inspect_err(|error| tracing::info!(%error, "numbers are not exported"));
+    account.ok().map(|account| account.uid)
 }
 
 /// Reads this host's public key.
@@ -210,7 +220,7 @@ impl<R: HasRole> Start<R> {
     /// # Errors
     /// When it cannot be made, or another daemon of the role runs.
     pub fn control(&self) -> Result<ControlSocket<R>, StartError> {
-        ControlSocket::bind().attempt("cannot make the control socket")
+        ControlSocket::bind(watcher(R::ROLE)).attempt("cannot make the control socket")
     }
 
     /// Makes the other sockets, in the order of the table.

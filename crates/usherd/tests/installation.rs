@@ -45,9 +45,12 @@ fn make(target: &str, folder: &Path) {
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
     entries
-        .flat_map(|entry| match entry.file_type().unwrap().is_dir() {
-            true => files(&entry.path()),
-            false => vec![entry.path()],
+        .flat_map(|entry| {
+            if entry.file_type().unwrap().is_dir() {
+                files(&entry.path())
+            } else {
+                vec![entry.path()]
+            }
         })
         .collect()
 }

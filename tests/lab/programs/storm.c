@@ -169,7 +169,7 @@ int main(int arguments, char **argument)
 		enum outcome outcome = strncmp(way, "fleeting", 8) ? try(way) : give_up(way);
 
 		counts[outcome]++;
-		/* Those who give up leave the signer some of its places. */
+		/* Clients that give up leave the signer some of its places. */
 		if (outcome == REFUSED)
 			usleep(strstr(way, "fleeting") ? 50000 : 2000);
 	}

@@ -37,6 +37,8 @@ pub enum Role {
     Resolver,
     /// `usherd labeller`: modules of mandatory access control.
     Labeller,
+    /// `usherd exporter`: numbers for Prometheus.
+    Exporter,
 }
 
 impl Role {
@@ -53,6 +55,7 @@ impl Role {
             Self::Protector => "protector",
             Self::Resolver => "resolver",
             Self::Labeller => "labeller",
+            Self::Exporter => "exporter",
         }
     }
 }

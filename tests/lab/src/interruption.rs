@@ -17,7 +17,7 @@ pub struct Interruption {
 }
 
 impl Interruption {
-    /// Of the program with this name, which messages begin with.
+    /// For the program with this name, with which messages begin.
     #[must_use]
     pub fn of(program: &'static str) -> Self {
         Self {

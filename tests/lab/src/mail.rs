@@ -246,6 +246,19 @@ impl Host {
         Ok(())
     }
 
+    /// Leaves the hosts that are known here their IPv4 address only, for those who read or stop nothing else
+    /// on the wire: of two addresses a connection takes the one that answers first.
+    ///
+    /// # Errors
+    /// When a command refuses.
+    pub fn use_ipv4_only(&self) -> Result<(), LabError> {
+        let edit = "cd /etc/usher/policy.d; grep -q ', fd77::' host-*.policy; \
+                    sed -i 's/, fd77::[0-9a-f]*;/;/' host-*.policy";
+        self.run(["sh", "-e", "-c", edit])?;
+        self.run(["usher", "policy", "apply"])?;
+        Ok(())
+    }
+
     /// Makes another host known here, with its keys and both its addresses. No policy is applied.
     ///
     /// # Errors

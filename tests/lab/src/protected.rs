@@ -57,7 +57,8 @@ pub fn watch_leaving(host: &Host) -> Result<Running, LabError> {
 
 fn watch(host: &Host, which: &[&str]) -> Result<Running, LabError> {
     const WATCHER: &str = "/srv/watcher";
-    host.run(["cp", SERVER, WATCHER])?;
+    // A former one may still be executed by a process that ends.
+    host.run(["cp", "--remove-destination", SERVER, WATCHER])?;
     let own = host.ipv4().to_string();
     let words = [WATCHER, "-c", include_str!("packets.py"), &own];
     let mut watcher = host.spawn(words.iter().chain(which))?;

@@ -1,6 +1,8 @@
 //! The client interfaces: the C call, IPv6, the proxy's LOGIN; and their reports of refusals.
 
-use usher_lab::{LIBRARY_PATH, Lab, Mail, PATIENCE, eventually};
+use std::time::Duration;
+
+use usher_lab::{LIBRARY_PATH, Lab, Mail, PATIENCE, Signal, eventually};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -281,4 +283,134 @@ fn mail_service_still_works(mail: &Mail) -> Result<String, Box<dyn std::error::E
         .laptop
         .run_as("alice", ["usher", "connect", "mailhost:eager"])?
         .stdout)
+}
+
+/// A verifier keeps one channel of a host: two that were opened at once would end each other, and what the first
+/// one has announced.
+#[test]
+fn a_slow_host_gets_one_channel() -> Outcome {
+    let mut mail = Lab::mail()?;
+    // Its kernel takes connections at both addresses meanwhile.
+    mail.verifier.kill(Signal::STOP)?;
+    let mut connection = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("alice")
+        .spawn()?;
+    let ss = ["ss", "-Htn", "state", "established", "dport", "= :3440"];
+    eventually("the courier has a connection", || {
+        Ok(!mail.laptop.run(ss)?.stdout.is_empty())
+    })?;
+    // Ample for the next address to be tried, and then for the verifier's answers.
+    let pause = Duration::from_secs(1);
+    std::thread::sleep(pause);
+    mail.courier.kill(Signal::STOP)?;
+    mail.verifier.kill(Signal::CONT)?;
+    std::thread::sleep(pause);
+    mail.courier.kill(Signal::CONT)?;
+    connection.read_past("Logged in as alice", PATIENCE)?;
+    let log = mail.verifier.log()?;
+    assert_eq!(log.matches("control channel open").count(), 1, "{log}");
+    let recent = mail.mailhost.run(["usher", "who", "--recent"])?.stdout;
+    assert!(!recent.contains("alice"), "{recent}");
+    Ok(())
+}
+
+const OLD: &str = "10.77.0.99";
+
+/// Gives mailhost these addresses in both hosts' policies.
+fn set_addresses(mail: &Mail, addresses: &str) -> Outcome {
+    let path = "/etc/usher/policy.d/host-mailhost.policy";
+    for host in [&mail.laptop, &mail.mailhost] {
+        let policy = host.read(path)?;
+        let line = policy.lines().find(|line| line.contains("address "));
+        let line = line.ok_or("no address")?;
+        host.write(
+            path,
+            policy.replace(line, &format!("  address {addresses};")),
+        )?;
+    }
+    mail.apply()?;
+    Ok(())
+}
+
+/// By `usher connect`, and through the proxy.
+fn is_served_both_ways(mail: &Mail, user: &str) -> Outcome {
+    let connect = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
+    let proxy = mail
+        .laptop
+        .command(["socat", "-t", "60", "STDIO", "TCP:127.0.1.1:143"]);
+    for (command, greets) in [(connect, "* PREAUTH"), (proxy, "* OK")] {
+        let output = command.user(user).input("a LOGOUT\r\n").succeed()?;
+        assert!(output.stdout.starts_with(greets), "{output:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_host_is_reached_before_and_after_its_move() -> Outcome {
+    let mail = Lab::mail()?;
+    let new = mail.mailhost.ipv4().to_string();
+    // A machine that takes what is sent to it and never answers.
+    let silent = [
+        "ip",
+        "neigh",
+        "add",
+        OLD,
+        "lladdr",
+        "02:00:00:00:00:99",
+        "dev",
+        "eth0",
+    ];
+    mail.laptop
+        .run(silent.into_iter().chain(["nud", "permanent"]))?;
+    for addresses in [format!("{OLD}, {new}"), format!("{new}, {OLD}")] {
+        set_addresses(&mail, &addresses)?;
+        is_served_both_ways(&mail, "alice")?;
+    }
+    // No machine has it: the kernel says EHOSTUNREACH.
+    mail.laptop
+        .run(["ip", "neigh", "del", OLD, "dev", "eth0"])?;
+    set_addresses(&mail, &format!("{OLD}, {new}"))?;
+    is_served_both_ways(&mail, "bob")?;
+    // It moves while it is in use.
+    // With an address goes every other one of its network.
+    for (what, address) in [("del", new.as_str()), ("add", OLD)] {
+        let address = format!("{address}/24");
+        mail.mailhost
+            .run(["ip", "address", what, &address, "dev", "eth0"])?;
+    }
+    is_served_both_ways(&mail, "alice")?;
+    set_addresses(&mail, OLD)?;
+    is_served_both_ways(&mail, "alice")
+}
+
+#[test]
+fn a_service_that_one_address_does_not_offer_is_reached_at_the_other() -> Outcome {
+    let mail = Lab::mail()?;
+    let mailhost = &mail.mailhost;
+    let new = mailhost.ipv4().to_string();
+    mailhost.run(["ip", "address", "add", &format!("{OLD}/24"), "dev", "eth0"])?;
+    set_addresses(&mail, &format!("{OLD}, {new}"))?;
+    is_served_both_ways(&mail, "alice")?;
+    let rule = format!("rule add to {OLD} ipproto tcp dport 143 unreachable");
+    mail.laptop.run(["ip"].into_iter().chain(rule.split(' ')))?;
+    is_served_both_ways(&mail, "bob")
+}
+
+#[test]
+fn a_connect_that_takes_long_says_so() -> Outcome {
+    let mut mail = Lab::mail()?;
+    mail.courier.kill(Signal::STOP)?;
+    let connect = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
+    let mut connect = connect.user("alice").spawn()?;
+    eventually("it says so", || {
+        Ok(connect
+            .stderr()?
+            .contains("still connecting to mailhost:imap"))
+    })?;
+    mail.courier.kill(Signal::CONT)?;
+    let greeting = connect.read_past("\n", PATIENCE)?;
+    assert!(greeting.starts_with("* PREAUTH"), "{greeting}");
+    Ok(())
 }

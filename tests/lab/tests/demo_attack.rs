@@ -33,7 +33,7 @@ fn the_document_shows_the_table_that_the_demonstration_demands() -> Result {
     let rows = table(&demanded);
     assert!(rows.len() > 20, "{demanded}");
     assert_eq!(table(&document), rows);
-    // What remains is said there in the same words.
+    // The document says in the same words what remains.
     let remains = demanded.trim_end().lines().last().ok_or("no last line")?;
     assert!(remains.len() > 40, "{remains}");
     assert!(document.contains(remains), "{remains}");

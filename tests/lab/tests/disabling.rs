@@ -32,13 +32,13 @@ const USERS: [&str; 4] = [
     "echo nonsense >/etc/usher/users/alice/authorized_keys",
 ];
 
-const RESTORE: &str = "rm -rf /etc/usher; cp -a /root/usher /etc";
+const RESTORE: &str = "rm -rf /etc/usher; cp -a /srv/usher /etc";
 
 #[test]
 fn disabling_a_user_ignores_what_is_written_beside() -> Outcome {
     let mail = Lab::mail()?;
     let host = &mail.mailhost;
-    host.run(["cp", "-a", "/etc/usher", "/root/usher"])?;
+    host.run(["cp", "-a", "/etc/usher", "/srv/usher"])?;
     let command = |command: &[&str]| -> Result<Output, Box<dyn std::error::Error>> {
         Ok(host.command([&["usher"], command].concat()).run()?)
     };

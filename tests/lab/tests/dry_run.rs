@@ -101,10 +101,7 @@ fn comes_true(
     assert!(matched, "{change}: {would_end:#?}, not {expected:#?}");
     assert_eq!(code, 1, "{change}: {told}");
     for ended in &would_end {
-        assert!(
-            ended.contains("10.77.0."),
-            "without its connection: {ended}"
-        );
+        assert!(ended.contains(" to "), "without its connection: {ended}");
     }
     assert_eq!(mail.mailhost.read(APPLIED)?, before);
     assert_eq!([live(mail, "alice")?, live(mail, "bob")?], had);

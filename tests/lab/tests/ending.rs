@@ -434,7 +434,7 @@ fn change_account(mail: &Mail, edit: &str) -> Result {
 fn sessions_of_a_deleted_account_end_and_its_user_is_refused() -> Result {
     let mail = Lab::mail()?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
-    // By the session that she has, and before anything else has noticed.
+    // A connection by the session that she has, before anything else has noticed.
     let mut again = connect(&mail, "alice")?;
     again.end()?;
     mail.mailhost.run(["cp", "/etc/passwd", "/root/passwd"])?;

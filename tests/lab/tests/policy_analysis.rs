@@ -82,7 +82,7 @@ fn ask(host: &Host, question: &[&str]) -> Result<(i32, Value), Box<dyn std::erro
     answer(host, &[&["policy"], question].concat())
 }
 
-/// By both policies: exit status and answer.
+/// The exit status and the answer by both policies.
 fn explain(
     mail: &Mail,
     user: &str,
@@ -241,7 +241,7 @@ fn expectations_are_tried_on_both_hosts_policies() -> Outcome {
         assert!(shown.stdout.contains(text), "{text}: {shown:?}");
     }
 
-    // By one host's policy alone the other one decides; and nothing is not a test that passed.
+    // With one host's policy alone the other one decides; and a test without statements has not passed.
     let alone = mail.mailhost.command(["usher", "policy", "test"]).run()?;
     assert_eq!(alone.status.code(), Some(5), "{alone:?}");
     mail.mailhost.run(["rm", path])?;

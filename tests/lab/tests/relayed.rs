@@ -304,10 +304,46 @@ fn programs_that_send_and_close_at_once_are_served() -> Outcome {
         // The server does not permit carol.
         assert!(!collected.contains("carol"), "{collected}");
     }
-    let proxy = mail.proxy.log()?;
-    let refused = proxy
-        .lines()
-        .filter(|line| line.contains("refused") && line.contains("user=carol"));
-    assert_eq!(refused.count(), 12, "{proxy}");
+    let mut proxy = String::new();
+    let outcome = eventually("each of carol's connections is refused", || {
+        proxy = mail.proxy.log()?;
+        let refused = proxy
+            .lines()
+            .filter(|line| line.contains("refused") && line.contains("user=carol"));
+        Ok(refused.count() == 12)
+    });
+    assert!(outcome.is_ok(), "{proxy}");
     Ok(())
+}
+
+/// What the proxy says first at the mail service's address.
+fn greeting(mail: &Mail) -> Result<String, Box<dyn std::error::Error>> {
+    let client = ["socat", "STDIO", "TCP:127.0.1.1:143"];
+    let mut client = mail.laptop.command(client).user("alice").spawn()?;
+    Ok(client.read_past("\n", PATIENCE)?)
+}
+
+#[test]
+fn other_names_and_protocols_come_in_force_at_an_address() -> Outcome {
+    let mail = mail()?;
+    for name in ["flow", "pour", "flow"] {
+        let server = SERVICE.replace("service pour", &format!("service {name}"));
+        let client = CLIENT.replace("service pour", &format!("service {name}"));
+        mail.add_policies("pour", server, client)?;
+        is_served(&mail)?;
+    }
+    let policy = "/etc/usher/policy.d/mail.policy";
+    let imap = "  protocol imap;\n";
+    for (statement, other, greets) in [(imap, "", "* PREAUTH"), ("", imap, "* OK")] {
+        let port = "port 143;\n";
+        let (part, with) = (format!("{port}{statement}"), format!("{port}{other}"));
+        mail.laptop.replace(policy, &part, &with)?;
+        mail.laptop.run(["usher", "policy", "apply"])?;
+        let said = greeting(&mail)?;
+        assert!(said.starts_with(greets), "{said}");
+    }
+    let rename = ["usher", "host", "rename", "mailhost", "post"];
+    mail.laptop.run(rename)?;
+    mail.laptop.run(["usher", "policy", "apply"])?;
+    is_served(&mail)
 }

@@ -1,5 +1,6 @@
 //! Connects as the local user: the signer announces the connection, then it is made like any other.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use usher_base::{HostName, ServiceName};
@@ -60,6 +62,14 @@ pub enum ConnectError {
          (`usher doctor` there), or a packet filter on the way resets connections to the service's port"
     )]
     NotListening,
+    /// There is no way to any of the host's addresses.
+    #[error("cannot connect to any address of the host: {ways}")]
+    Unreachable {
+        /// The addresses, and why not, for people.
+        ways: String,
+        /// The errno(3) value of the last one.
+        errno: i32,
+    },
     /// The connection itself failed although it was admitted.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
@@ -81,6 +91,7 @@ impl ConnectError {
                 | Refusal::AccountUnknown
                 | Refusal::RecorderUnavailable
                 | Refusal::SessionEnded
+                | Refusal::ServiceMoved
                 | Refusal::AlreadyAnnounced => libc::EAGAIN,
                 Refusal::VerifierUnavailable
                 | Refusal::CourierUnavailable
@@ -90,6 +101,7 @@ impl ConnectError {
                 _ => libc::EACCES,
             },
             Self::NotListening => libc::EAGAIN,
+            Self::Unreachable { errno, .. } => *errno,
             Self::NoSigner(_) => libc::ENETDOWN,
             Self::Protocol => libc::EPROTO,
             Self::Connect(error) => error.raw_os_error().unwrap_or(libc::EIO),
@@ -99,7 +111,8 @@ impl ConnectError {
 
 /// Connects to `service` on `host` as the user this process runs as.
 ///
-/// Blocks until the connection is established. The socket is an ordinary TCP socket with
+/// Blocks until the connection is established. Each address of the host is tried for at most ten seconds. The
+/// first is the one at which the host answers the signer. The socket is an ordinary TCP socket with
 /// close-on-exec set. For an IPv4 peer it is an `AF_INET` socket, or an `AF_INET6` socket whose
 /// addresses show as `::ffff:a.b.c.d`; which of both can differ from call to call.
 ///
@@ -108,7 +121,8 @@ impl ConnectError {
 pub fn connect_by_user(host: &HostName, service: &ServiceName) -> Result<TcpStream, ConnectError> {
     // The kernel draws tokens for the real user, the signer answers the effective one.
     let draws = rustix::process::getuid() == rustix::process::geteuid();
-    let announced = || connect_announced(host.clone(), service.clone());
+    let tried = Tried::default();
+    let announced = || connect_announced(host.clone(), service.clone(), &tried);
     if !draws {
         return outlast_restart(announced(), announced, patience(RESTART));
     }
@@ -117,13 +131,45 @@ pub fn connect_by_user(host: &HostName, service: &ServiceName) -> Result<TcpStre
         Err(TokenError::Connect) => true,
         Err(TokenError::Draw) => false,
     };
-    let first = connect_with_ticket(host.clone(), service.clone(), failed);
+    let first = connect_with_ticket(host.clone(), service.clone(), failed, &tried);
     outlast_restart(first, announced, patience(RESTART))
+}
+
+/// The addresses to which there was no way, each with the reason.
+#[derive(Default)]
+struct Tried(RefCell<Vec<(SocketAddr, Errno)>>);
+
+impl Tried {
+    fn has(&self, server: SocketAddr) -> bool {
+        self.0.borrow().iter().any(|(tried, _)| *tried == server)
+    }
+
+    /// Notes the address if this error means that there is no way to it. Returns whether it does.
+    fn note(&self, server: SocketAddr, error: &io::Error) -> bool {
+        let no_way = no_way(error);
+        self.0
+            .borrow_mut()
+            .extend(no_way.map(|errno| (server, errno)));
+        no_way.is_some()
+    }
+
+    fn error(&self) -> ConnectError {
+        let tried = self.0.borrow();
+        let ways = tried
+            .iter()
+            .map(|(server, errno)| format!("{server} ({})", io::Error::from(*errno)));
+        let last = tried.last().map_or(Errno::HOSTUNREACH, |(_, errno)| *errno);
+        ConnectError::Unreachable {
+            ways: ways.collect::<Vec<_>>().join(", "),
+            errno: last.raw_os_error(),
+        }
+    }
 }
 
 /// Waits for a listener of the server that is being restarted: a granted connection that is refused is
 /// announced and tried again. connect(2) has failed then, so nothing was sent. `pause` waits, and returns
-/// whether there may be another attempt.
+/// whether there may be another attempt. After an address without a way the signer names another one, until
+/// it has no more.
 fn outlast_restart(
     first: Result<TcpStream, ConnectError>,
     again: impl Fn() -> Result<TcpStream, ConnectError>,
@@ -133,6 +179,10 @@ fn outlast_restart(
     loop {
         match outcome {
             Err(ConnectError::Connect(error)) if is_refused(&error) => {}
+            Err(ConnectError::Connect(error)) if no_way(&error).is_some() => {
+                outcome = again();
+                continue;
+            }
             outcome => return outcome,
         }
         if !pause() {
@@ -140,6 +190,22 @@ fn outlast_restart(
         }
         outcome = again();
     }
+}
+
+/// The error that means that there is no way to an address, or that it is silent.
+fn no_way(error: &io::Error) -> Option<Errno> {
+    if error.raw_os_error().is_none() && error.kind() == io::ErrorKind::TimedOut {
+        return Some(Errno::TIMEDOUT);
+    }
+    let errno = Errno::from_raw_os_error(error.raw_os_error()?);
+    [
+        Errno::TIMEDOUT,
+        Errno::HOSTUNREACH,
+        Errno::NETUNREACH,
+        Errno::HOSTDOWN,
+    ]
+    .contains(&errno)
+    .then_some(errno)
 }
 
 fn is_refused(error: &io::Error) -> bool {
@@ -161,11 +227,15 @@ fn patience(limit: Duration) -> impl FnMut() -> bool {
 }
 
 /// Asks the signer for an announcement.
-fn connect_announced(host: HostName, service: ServiceName) -> Result<TcpStream, ConnectError> {
+fn connect_announced(
+    host: HostName,
+    service: ServiceName,
+    tried: &Tried,
+) -> Result<TcpStream, ConnectError> {
     let signer = signer()?;
     let request = LocalRequest::Connect { host, service };
     let (socket, answer) = announce(&signer, &request, None)?;
-    finish(&signer, socket, answer)
+    finish(&signer, socket, answer, tried)
 }
 
 /// Asks the signer, which may answer that there is a ticket. `failed`: a token has just been refused, so no
@@ -174,6 +244,7 @@ fn connect_with_ticket(
     host: HostName,
     service: ServiceName,
     failed: bool,
+    tried: &Tried,
 ) -> Result<TcpStream, ConnectError> {
     let signer = signer()?;
     let request = LocalRequest::ConnectWithTicket {
@@ -196,7 +267,7 @@ fn connect_with_ticket(
             // the signer need not know.
             Err(TokenError::Draw) => {
                 drop(signer);
-                return connect_announced(host, service);
+                return connect_announced(host, service, tried);
             }
             // Asked again in the same conversation: the signer then issues no tickets for a while.
             Err(TokenError::Connect) => {
@@ -205,7 +276,7 @@ fn connect_with_ticket(
             }
         }
     }
-    finish(&signer, socket, answer)
+    finish(&signer, socket, answer, tried)
 }
 
 /// As [`connect_by_user`], for the user at the other end of `local`, a loopback connection that this process
@@ -223,10 +294,11 @@ pub fn connect_on_behalf(
         host: host.clone(),
         service: service.clone(),
     };
+    let tried = Tried::default();
     let announced = || {
         let signer = signer()?;
         let (socket, answer) = announce(&signer, &request, Some(local))?;
-        finish(&signer, socket, answer)
+        finish(&signer, socket, answer, &tried)
     };
     outlast_restart(announced(), announced, patience(RESTART))
 }
@@ -328,6 +400,7 @@ fn finish(
     signer: &PacketSocket,
     socket: OwnedFd,
     answer: LocalReply,
+    tried: &Tried,
 ) -> Result<TcpStream, ConnectError> {
     let server = match answer {
         LocalReply::Ready { server } => server,
@@ -339,14 +412,28 @@ fn finish(
             return Err(ConnectError::Protocol);
         }
     };
+    let is_last = tried.has(server);
+    let connected = if is_last {
+        // The signer has no other address.
+        Err(tried.error())
+    } else {
+        reachable_by(&socket, server)
+            .and_then(|server| establish_within(&socket, server, ANNOUNCED))
+            .map_err(ConnectError::Connect)
+    };
     // Sent in either case: the signer then releases the port.
-    let connected = reachable_by(&socket, server)
-        .and_then(|server| establish_within(&socket, server, ANNOUNCED));
-    let done = LocalRequest::Done {
-        connected: connected.is_ok(),
+    let done = match &connected {
+        Err(ConnectError::Connect(error)) if tried.note(server, error) => LocalRequest::Unreachable,
+        connected => LocalRequest::Done {
+            connected: connected.is_ok(),
+        },
     };
     let told = signer.send(&done.encode(), &[]);
-    connected.map_err(ConnectError::Connect)?;
+    if done == LocalRequest::Unreachable {
+        // Once it has answered, or has gone, it names another address.
+        drop(receive(signer));
+    }
+    connected?;
     // A signer that has gone in this instant has let go of the port by itself.
     drop(told);
     Ok(socket.into())
@@ -435,7 +522,8 @@ fn establish(socket: &OwnedFd, server: SocketAddr, limit: Duration) -> io::Resul
     }
 }
 
-/// An address as a socket of [`stream_socket`] connects to it.
+/// The form of the server's address that a socket of [`stream_socket`] can connect to: an IPv6 socket
+/// takes IPv4 addresses as ::ffff:a.b.c.d.
 fn reachable_by(socket: &OwnedFd, server: SocketAddr) -> io::Result<SocketAddr> {
     let is_v6 = rustix::net::sockopt::socket_domain(socket)? == AddressFamily::INET6;
     Ok(match server.ip() {
@@ -567,6 +655,36 @@ mod tests {
         let refused = || Err(ConnectError::Refused(Refusal::ClientPolicy));
         let over = outlast_restart(refused(), attempt, || panic!("waits"));
         assert!(matches!(over, Err(ConnectError::Refused(_))), "{over:?}");
+    }
+
+    #[test]
+    fn after_an_address_without_a_way_the_next_is_tried() {
+        let servers = [[127, 0, 0, 1], [127, 0, 0, 2]].map(|ip| SocketAddr::from((ip, 143)));
+        let tried = Tried::default();
+        let attempt = |errors: &[(SocketAddr, Errno)]| {
+            let errors = std::cell::RefCell::new(errors.iter().copied());
+            let again = || {
+                let (server, errno) = errors.borrow_mut().next().ok_or_else(|| tried.error())?;
+                let error = io::Error::from(errno);
+                tried.note(server, &error);
+                Err(ConnectError::Connect(error))
+            };
+            outlast_restart(again(), again, || panic!("waits")).unwrap_err()
+        };
+        let [first, second] = servers;
+        let all = attempt(&[(first, Errno::TIMEDOUT), (second, Errno::HOSTUNREACH)]);
+        assert_eq!(all.errno(), libc::EHOSTUNREACH);
+        let said = all.to_string();
+        for server in servers {
+            assert!(
+                tried.has(server) && said.contains(&server.to_string()),
+                "{said}"
+            );
+        }
+        // An error of this host is the same for each address.
+        let own = attempt(&[(first, Errno::PERM), (second, Errno::HOSTUNREACH)]);
+        assert_eq!(own.errno(), libc::EPERM);
+        assert!(no_way(&io::ErrorKind::TimedOut.into()).is_some());
     }
 
     #[test]

@@ -99,22 +99,25 @@ pub(crate) fn exchange(
     keeper: &PacketSocket,
     request: &CallRequest,
 ) -> Result<(CallReply, Packet), ServiceError> {
-    ask(keeper, request)?;
+    send_request(keeper, request)?;
     loop {
-        match answer(keeper) {
+        match read_reply(keeper) {
             Err(ServiceError::Interrupted) => {}
             answered => return answered,
         }
     }
 }
 
-pub(crate) fn ask(keeper: &PacketSocket, request: &CallRequest) -> Result<(), ServiceError> {
+pub(crate) fn send_request(
+    keeper: &PacketSocket,
+    request: &CallRequest,
+) -> Result<(), ServiceError> {
     keeper
         .send(&request.encode(), &[])
         .map_err(ServiceError::NoKeeper)
 }
 
-pub(crate) fn answer(keeper: &PacketSocket) -> Result<(CallReply, Packet), ServiceError> {
+pub(crate) fn read_reply(keeper: &PacketSocket) -> Result<(CallReply, Packet), ServiceError> {
     let packet = keeper
         .receive(MAX_CALL_PACKET)
         .map_err(|error| match error.kind() {

@@ -15,15 +15,15 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-pub use usher_file_label::{
-    ATTRIBUTE, Change, FileLabelError, LabelledFile, MAC_CONF, ReadError, read_defaults,
-};
-pub use usher_kernel_label::{
-    ProcessLabelError, call_module, label_of_process, labels_of_processes, set_at_exec, set_own,
-};
 pub use usher_label::{
     ClassName, Defaults, ElementKind, ElementList, ElementName, ElementValue, Label, LabelError,
     LabelMistake, LoginLabels, LoginLine, LoginSubject, MissingElement, Wanted,
+};
+pub use usher_system_label::file::{
+    ATTRIBUTE, Change, FileLabelError, LabelledFile, MAC_CONF, ReadError, read_defaults,
+};
+pub use usher_system_label::process::{
+    ProcessLabelError, call_module, label_of_process, labels_of_processes, set_at_exec, set_own,
 };
 
 /// The names of the loaded policy modules, one a line, which the labeller writes for everyone to read. There is no file

@@ -18,7 +18,9 @@ use usher_daemon::packet::PacketSocket;
 use usher_proto::calls::{self, CallReply, CallRequest, ReservationId};
 use usher_proto::ssh_key::Fingerprint;
 
-use crate::conversation::{Conversation, answer, ask, connect, exchange, forget_inherited};
+use crate::conversation::{
+    Conversation, connect, exchange, forget_inherited, read_reply, send_request,
+};
 use crate::process;
 use crate::service_error::ServiceError;
 
@@ -140,8 +142,8 @@ impl ServicePort {
 fn wait_for_user(keeper: &PacketSocket) -> Result<Reservation, ServiceError> {
     set_socket_timeout(keeper, Timeout::Recv, None)
         .map_err(|error| ServiceError::NoKeeper(error.into()))?;
-    ask(keeper, &CallRequest::PreAccept)?;
-    match answer(keeper)?.0 {
+    send_request(keeper, &CallRequest::PreAccept)?;
+    match read_reply(keeper)?.0 {
         CallReply::Reserved { reservation, uid } => Ok(Reservation { reservation, uid }),
         _ => Err(ServiceError::Protocol),
     }

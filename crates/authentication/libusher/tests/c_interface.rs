@@ -45,7 +45,7 @@ impl Installed {
         // Not the jobs of a make that runs the tests.
         make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
         make.arg("-C").arg(root()).arg(target);
-        make.arg(variable("LIBRARIES", test.parent().unwrap()));
+        make.arg(variable("BUILT", test.parent().unwrap()));
         make.arg(variable("CARGO_TARGET_DIR", &folder.path().join("target")));
         make.arg(variable("DESTDIR", folder.path()));
         make.arg(variable("PREFIX", Path::new(PREFIX)));

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::time::Instant;
 
 use usher_analysis::{HostPolicy, Network, Question, Universe, UserState, difference, graph};
-use usher_policy::{Source, parse};
+use usher_policy::{Source, parse_policy};
 use usher_proto::HostPublicKey;
 
 /// Users of one `users` block.
@@ -28,16 +28,16 @@ fn main() {
     let (hosts, services, users) = (number(200), number(10), number(10_000));
 
     let texts: Vec<String> = (0..hosts)
-        .map(|host| text(host, hosts, services, users, 0))
+        .map(|host| policy_text(host, hosts, services, users, 0))
         .collect();
     let bytes: usize = texts.iter().map(String::len).sum();
     println!("{hosts} hosts, {services} services each, {users} users, {bytes} bytes of policy");
-    let one = measured("check one host's policy", || read(0, &texts[0]));
+    let one = measured("check one host's policy", || read_policy(0, &texts[0]));
     drop(one);
     let all = measured("check all hosts' policies", || {
         let texts = texts.iter().enumerate();
         texts
-            .map(|(host, text)| read(host, text))
+            .map(|(host, text)| read_policy(host, text))
             .collect::<Vec<_>>()
     });
     let network = measured("network", || Network::new(all).expect("hosts"));
@@ -46,7 +46,7 @@ fn main() {
     let rights = measured("all rights (who-can, reach)", || universe.rights(&network));
     println!("  {} rights", rights.len());
     let question = Question {
-        user: name(users / 2).parse().expect("a user name"),
+        user: user_name(users / 2).parse().expect("a user name"),
         client: host_name(0).parse().expect("a host name"),
         service: format!("s0-{}", hosts - 1).parse().expect("a service name"),
         server: host_name(hosts - 1).parse().expect("a host name"),
@@ -58,7 +58,10 @@ fn main() {
     println!("  {} lines", drawn.lines().count());
     let mut changed: Vec<HostPolicy> = network.hosts().cloned().collect();
     // The last host's services admit another block in the place of one.
-    changed[hosts - 1] = read(hosts - 1, &text(hosts - 1, hosts, services, users, 1));
+    changed[hosts - 1] = read_policy(
+        hosts - 1,
+        &policy_text(hosts - 1, hosts, services, users, 1),
+    );
     let changed = Network::new(changed).expect("hosts");
     let changes = measured("diff", || difference(&network, &changed));
     println!("  {} changes", changes.len());
@@ -86,7 +89,7 @@ fn peak() -> String {
         .to_owned()
 }
 
-fn name(user: usize) -> String {
+fn user_name(user: usize) -> String {
     format!("user{user:05}")
 }
 
@@ -94,20 +97,20 @@ fn host_name(host: usize) -> String {
     format!("host{host}")
 }
 
-fn read(host: usize, text: &str) -> HostPolicy {
+fn read_policy(host: usize, text: &str) -> HostPolicy {
     let source = Source {
         name: host_name(host),
         text: text.to_owned(),
     };
     HostPolicy {
         name: host_name(host).parse().expect("a host name"),
-        policy: parse(&[source]).expect("a correct policy"),
+        policy: parse_policy(&[source]).expect("a correct policy"),
         users: UserState::default(),
     }
 }
 
 /// The policy of one host; its services admit the blocks from a number on that grows with `shift`.
-fn text(own: usize, hosts: usize, services: usize, users: usize, shift: usize) -> String {
+fn policy_text(own: usize, hosts: usize, services: usize, users: usize, shift: usize) -> String {
     let mut text = String::new();
     for host in 0..hosts {
         let mut key = [7; 32];
@@ -123,7 +126,7 @@ fn text(own: usize, hosts: usize, services: usize, users: usize, shift: usize) -
     let blocks = users.div_ceil(BLOCK);
     for block in 0..blocks {
         let members: Vec<String> = (block * BLOCK..users.min((block + 1) * BLOCK))
-            .map(name)
+            .map(user_name)
             .collect();
         let _ = writeln!(text, "users u{block} {{ member {}; }}", members.join(", "));
     }

@@ -5,14 +5,14 @@ use serde::Serialize;
 use usher_base::HostName;
 use usher_policy::protection::APPLICATION;
 use usher_policy::{
-    BlockKind, Clause, Client, ClientService, ClientUse, Host, Principal, Service, ServiceUse,
-    TrustedPrincipal,
+    BlockKind, Clause, Client, ClientService, ClientUse, Host, Name, Principal, Service,
+    ServiceUse, TrustedPrincipal,
 };
 
 use crate::how::{How, Offer, Request, programs_of};
 use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::{Objection, Reason};
-use crate::protection::{needs_sas, protecting, unmet, without_ike, without_sas};
+use crate::protection::{needs_sas, of_another_class, protecting, unmet, without_ike, without_sas};
 use crate::question::Question;
 
 /// The policies of a network are those of one time ([`Policy::at`](usher_policy::Policy::at)): a
@@ -121,6 +121,10 @@ impl Network {
             let sides = [client.zip(blocks.0), server.zip(blocks.1)];
             let sides: Vec<(&HostPolicy, &Host)> = sides.into_iter().flatten().collect();
             case.objections.extend(without_ike(&sides));
+            let by_client = client.zip(blocks.0).zip(entry.map(|(_, entry)| entry));
+            let by_server = server.zip(blocks.1).zip(service);
+            case.objections
+                .extend(of_another_class(by_client, by_server));
         }
         if let (Some(acquaintance), Some(client), Some(server)) = (acquaintance, client, server) {
             case.ask_both((client, server), service, acquaintance);
@@ -419,4 +423,48 @@ impl Case<'_> {
 /// `service S at H port P` of a client block.
 pub(crate) fn target(client: &Client, entry: &ClientService) -> Clause {
     Clause::value(BlockKind::Client, &client.name, "service", entry.target())
+}
+
+impl Case<'_> {
+    /// Adds the lines by which a block's `users` name the user.
+    pub(crate) fn ground_user<'n>(
+        &mut self,
+        host: &HostPolicy,
+        (kind, name): (BlockKind, &str),
+        user_blocks: impl Iterator<Item = &'n Name>,
+    ) {
+        for block in user_blocks {
+            let users = host.policy.users.get(block);
+            let clauses = users.map(|users| users.clauses_of(&self.question.user));
+            self.ground_users(host, Clause::value(kind, name, "users", block), clauses);
+        }
+    }
+
+    /// Adds the lines by which a certificate with one of these principals makes the user one.
+    pub(crate) fn ground_certificate(
+        &mut self,
+        host: &HostPolicy,
+        service: &Service,
+        principals: &[&Principal],
+    ) {
+        for block in &service.user_blocks {
+            let users = host.policy.users.get(block);
+            let of_users = |principal: &&Principal| users?.clause_of_principal(principal);
+            let clauses = principals.iter().filter_map(of_users).collect();
+            let named = Clause::value(BlockKind::Service, &service.name, "users", block);
+            self.ground_users(host, named, Some(clauses));
+        }
+        self.principals = principals.iter().copied().cloned().collect();
+    }
+
+    /// Adds the lines of a set that contain the user, after the line that names the set.
+    fn ground_users(&mut self, host: &HostPolicy, named: Clause, clauses: Option<Vec<Clause>>) {
+        let clauses = clauses.filter(|clauses| !clauses.is_empty());
+        for clause in clauses
+            .iter()
+            .flat_map(|clauses| std::iter::once(&named).chain(clauses))
+        {
+            self.ground(host, clause.clone());
+        }
+    }
 }

@@ -21,7 +21,6 @@
 //! Room: touches nothing outside its arguments. Only the command line uses it; it enforces nothing.
 #![forbid(unsafe_code)]
 
-mod asked_user;
 mod certificates;
 mod decision;
 mod difference;
@@ -29,10 +28,8 @@ mod disagreement;
 mod expectation;
 mod graph;
 mod how;
-mod modules;
 mod network;
 mod objection;
-mod programs;
 mod protection;
 mod question;
 mod rights;
@@ -42,11 +39,11 @@ mod traffic;
 pub use certificates::ByCertificate;
 pub use decision::{Decision, Ground, NothingKnown, Verdict};
 pub use difference::{CertificateChange, Change, difference};
+pub use difference::{ModuleChange, module_changes};
 pub use disagreement::{Disagreement, Matter};
 pub use expectation::{Expected, MAXIMUM_EXAMPLES, Outcome};
 pub use graph::graph;
 pub use how::{How, Offer, Request, Route};
-pub use modules::{ModuleChange, module_changes};
 pub use network::{FormerKey, HostPolicy, KeyFault, Network, NetworkError, UserState};
 pub use objection::{Objection, Reason};
 pub use question::Question;

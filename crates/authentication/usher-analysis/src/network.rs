@@ -98,9 +98,10 @@ impl UserState {
         purpose: &Option<Name>,
         users: Option<&'n BTreeSet<UserName>>,
     ) -> Holders<'n> {
-        match self.keys.is_none() || (self.certified && purpose.is_none()) {
-            true => Holders::Everybody,
-            false => users.map_or(Holders::Nobody, Holders::These),
+        if self.keys.is_none() || (self.certified && purpose.is_none()) {
+            Holders::Everybody
+        } else {
+            users.map_or(Holders::Nobody, Holders::These)
         }
     }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{Mistake, joined, mistakes};
-use usher_policy::protection::Kind;
+use usher_policy::protection::{IkeAlgorithm, Kind};
 use usher_policy::{Clause, Moment, Name, Objection as OfPolicy, may_be_user};
 
 use crate::network::{FormerKey, HostPolicy};
@@ -93,6 +93,13 @@ mistakes! {
             => "{client} has its connections with {service} protected by {wanted} of IPsec, and {host} \
                 negotiates no SAs for it";
             "write `protection {wanted};` in `service {service}` on {host}";
+        /// A connection needs a class of SAs, and the block of the other host, without Usher, has another one as
+        /// its only one.
+        OnlyClass { host: HostName, of: HostName, wanted: Kind, only: Kind }
+            => "IPsec must protect connections with {of} by {wanted}, and `host {of}` of {host} says \
+                `unlabelled {only}`, the only class that it has SAs of";
+            "write `unlabelled {wanted};` there if {of} can have that class, or remove `unlabelled` if its IPsec \
+             knows security labels";
         /// A connection needs IPsec, and a host's policy has no key for it: `of` is the host itself or
         /// the other one, by its name there.
         NoIkeKey { host: HostName, of: HostName, other: HostName }
@@ -103,7 +110,21 @@ mistakes! {
         IkeKeyDiffers { host: HostName, other: HostName, block: HostName }
             => "IPsec must protect connections with {other}, and the `ike-key` that {host} has for \
                 {other} is not the one that {other} has for itself";
-            "compare with /etc/usher/ike/key.pub on {other}, and correct `host {block}` on {host}";
+            "compare with /etc/usher/ike/key.pub on {other}, for ECDSA with ecdsa_key.pub beside it, and correct \
+             `host {block}` on {host}";
+        /// A connection needs IPsec, and no key that a host has for itself is of the algorithm of one that it has
+        /// for the other, by its name there.
+        NoCommonIkeAlgorithm { host: HostName, other: HostName }
+            => "IPsec must protect connections with {other}, and on {host} the `ike-key`s of {host} and of {other} \
+                are of different algorithms: no SAs are negotiated";
+            "make a key of {other}'s algorithm on {host}, and add it, after a comma, to the `ike-key` of {host} on \
+             both hosts (docs/protection.md, Keys)";
+        /// A connection needs IPsec, and two hosts choose different algorithms of keys: one lacks a key that the
+        /// other has.
+        IkeAlgorithmDiffers { host: HostName, used: IkeAlgorithm, other: HostName, expected: IkeAlgorithm }
+            => "IPsec must protect connections with {other}, and {host} has {used} keys for it, where {other} has \
+                {expected} keys for {host}";
+            "write the same `ike-key` statements for {host} and {other} on both";
         /// A connection needs IPsec, and a host expects the other's key under another name.
         IkeNameDiffers { host: HostName, other: HostName, block: HostName }
             => "IPsec must protect connections with {other}, and {host} calls it `{block}`: its IKE \

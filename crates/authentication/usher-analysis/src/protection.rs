@@ -3,7 +3,7 @@
 //! negotiate SAs with each other.
 
 use usher_base::HostName;
-use usher_policy::protection::{Application, Traffic};
+use usher_policy::protection::{Application, Traffic, common_algorithm};
 use usher_policy::{BlockKind, Clause, ClientService, Host, Service};
 
 use crate::how::Route;
@@ -85,6 +85,44 @@ pub(crate) fn needs_sas(entry: Option<&ClientService>, service: Option<&Service>
         || service.is_some_and(|service| service.protection.is_some())
 }
 
+/// A host with its block for the other host of a connection.
+pub(crate) type Side<'s> = (&'s HostPolicy, &'s Host);
+
+/// The objections if a connection's SAs need a class which the other host, by its block, does not have: on the
+/// client another one than the entry has, on the server one without what the service demands.
+pub(crate) fn of_another_class(
+    client: Option<(Side<'_>, &ClientService)>,
+    server: Option<(Side<'_>, &Service)>,
+) -> Vec<Objection> {
+    let by_client = client.and_then(|(side, entry)| {
+        let wanted = entry.protection?;
+        let only = side.1.unlabelled.filter(|only| *only != wanted)?;
+        Some((side, wanted, only))
+    });
+    let by_server = server.and_then(|(side, service)| {
+        let wanted = service.protection.as_ref()?.kind;
+        let only = side.1.unlabelled.filter(|only| !only.includes(wanted))?;
+        Some((side, wanted, only))
+    });
+    let objected = by_client.into_iter().chain(by_server);
+    objected
+        .map(|((host, other), wanted, only)| Objection {
+            host: host.name.clone(),
+            reason: Reason::OnlyClass {
+                host: host.name.clone(),
+                of: other.name.clone(),
+                wanted,
+                only,
+            },
+            clauses: vec![Clause::statement(
+                BlockKind::Host,
+                &other.name,
+                "unlabelled",
+            )],
+        })
+        .collect()
+}
+
 /// Whether two hosts can negotiate the SAs that an entry or a service needs, or none are needed.
 pub(crate) fn are_possible(
     sides: &[(&HostPolicy, &Host)],
@@ -95,8 +133,8 @@ pub(crate) fn are_possible(
 }
 
 /// The reasons why two hosts cannot negotiate SAs with each other: of each whose policy is known, with
-/// its block for the other. Keys are those of the policies: no one knows here which of two a host uses
-/// while it replaces its key.
+/// its block for the other. Keys are those of the policies: no one knows here which of two of an algorithm a host
+/// uses while it replaces its key.
 pub(crate) fn without_ike(sides: &[(&HostPolicy, &Host)]) -> Vec<Objection> {
     let mut objections = Vec::new();
     let mut object = |host: &HostPolicy, block: &Host, reason| {
@@ -107,7 +145,16 @@ pub(crate) fn without_ike(sides: &[(&HostPolicy, &Host)]) -> Vec<Objection> {
         });
     };
     for &(host, other) in sides {
-        for block in [host.own(), other] {
+        let own = host.own();
+        let both_have = !own.ike_keys.is_empty() && !other.ike_keys.is_empty();
+        if both_have && !own.shares_ike(other) {
+            let reason = Reason::NoCommonIkeAlgorithm {
+                host: host.name.clone(),
+                other: other.name.clone(),
+            };
+            object(host, other, reason);
+        }
+        for block in [own, other] {
             if block.ike_keys.is_empty() {
                 let reason = Reason::NoIkeKey {
                     host: host.name.clone(),
@@ -121,10 +168,26 @@ pub(crate) fn without_ike(sides: &[(&HostPolicy, &Host)]) -> Vec<Objection> {
     let &[(one, of_other), (other, of_one)] = sides else {
         return objections;
     };
+    let chosen =
+        |host: &HostPolicy, block: &Host| common_algorithm(&host.own().ike_keys, &block.ike_keys);
+    // A host that chooses none objects above.
+    let [by_one, by_other] = [chosen(one, of_other), chosen(other, of_one)];
+    if let (Some(used), Some(expected)) = (by_one, by_other)
+        && used != expected
+    {
+        let reason = Reason::IkeAlgorithmDiffers {
+            host: one.name.clone(),
+            used,
+            other: other.name.clone(),
+            expected,
+        };
+        object(one, of_other, reason);
+    }
     for (host, block, other) in [(one, of_other, other), (other, of_one, one)] {
         let (own, names) = (other.own(), (host.name.clone(), block.name.clone()));
-        let missing = block.ike_keys.is_empty() || own.ike_keys.is_empty();
-        if !missing && !block.ike_keys.iter().any(|key| own.ike_keys.contains(key)) {
+        let used = block.ike_keys.iter();
+        let mut used = used.filter(|key| Some(key.algorithm()) == by_one);
+        if by_one.is_some() && by_one == by_other && !used.any(|key| own.ike_keys.contains(key)) {
             let (host_name, block_name) = names.clone();
             let reason = Reason::IkeKeyDiffers {
                 host: host_name,

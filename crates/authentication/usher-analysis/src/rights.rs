@@ -10,7 +10,7 @@ use usher_policy::{ClientService, Principal, Service};
 use crate::certificates::ByCertificate;
 use crate::how::{How, Offer, Request, programs_of};
 use crate::network::{Acquaintance, Holders, HostPolicy, Network};
-use crate::protection::{are_possible, protecting, unmet, without_sas};
+use crate::protection::{are_possible, of_another_class, protecting, unmet, without_sas};
 use crate::sets::{SetId, Universe};
 
 /// The sides whose policies establish a right.
@@ -54,9 +54,10 @@ impl<'n> Right<'n> {
     /// The principals of which a user's certificate must name one; none for a user who needs none,
     /// or may not use the service at all.
     pub fn principals_for(&self, universe: &Universe<'n>, user: &UserName) -> Vec<&'n Principal> {
-        let may = |by: &&ByCertificate<'_>| match universe.knows(user) {
-            true => universe.contains(by.users, user),
-            false => {
+        let may = |by: &&ByCertificate<'_>| {
+            if universe.knows(user) {
+                universe.contains(by.users, user)
+            } else {
                 by.anybody
                     && self
                         .offered
@@ -118,6 +119,9 @@ impl<'n> Universe<'n> {
                     // It has the name of a host with another key, so it is neither that host nor another.
                     None if network.host(&block.name).is_some() => None,
                     None if !are_possible(&[(client, block)], Some(entry), None) => None,
+                    None if !of_another_class(Some(((client, block), entry)), None).is_empty() => {
+                        None
+                    }
                     None => Some(Right {
                         client: &client.name,
                         service: &entry.service,
@@ -146,6 +150,7 @@ impl<'n> Universe<'n> {
                     network.host_by_key(&block.key).is_none()
                         && network.host(&block.name).is_none()
                         && are_possible(&[(server, *block)], None, Some(service))
+                        && of_another_class(None, Some(((server, *block), service))).is_empty()
                 });
                 rights.extend(strangers.map(|block| Right {
                     client: &block.name,
@@ -188,7 +193,12 @@ impl<'n> Universe<'n> {
             return None;
         }
         let sides = [(client, of_server), (server, of_client)];
-        if client.name != server.name && !are_possible(&sides, Some(entry), Some(service)) {
+        let has_class = || {
+            let sides = (Some((sides[0], entry)), Some((sides[1], service)));
+            of_another_class(sides.0, sides.1).is_empty()
+        };
+        let elsewhere = client.name != server.name;
+        if elsewhere && !(are_possible(&sides, Some(entry), Some(service)) && has_class()) {
             return None;
         }
         let protecting = protecting(client, routes, service);

@@ -80,7 +80,7 @@ impl<'n> Universe<'n> {
         for set in sets {
             let classes: Vec<usize> = set.iter().map(|user| universe.class(user)).collect();
             let number = universe.of_classes(classes);
-            universe.borrowed.insert(address(set), number);
+            universe.borrowed.insert(address_of_set(set), number);
         }
         universe
     }
@@ -156,7 +156,7 @@ impl<'n> Universe<'n> {
 
     /// A set of one of the networks' policies, or of the known states of their users.
     pub(crate) fn of(&self, set: &'n BTreeSet<UserName>) -> SetId {
-        self.borrowed[&address(set)]
+        self.borrowed[&address_of_set(set)]
     }
 
     /// All users of the universe.
@@ -255,7 +255,7 @@ impl fmt::Display for Sample {
     }
 }
 
-fn address(set: &BTreeSet<UserName>) -> usize {
+fn address_of_set(set: &BTreeSet<UserName>) -> usize {
     std::ptr::from_ref(set).addr()
 }
 
@@ -264,7 +264,7 @@ fn distinct_sets<'n>(networks: &[&'n Network]) -> Vec<&'n BTreeSet<UserName>> {
     let mut sets: HashMap<usize, &'n BTreeSet<UserName>> = HashMap::new();
     let mut order = Vec::new();
     let mut take = |set: &'n BTreeSet<UserName>| {
-        if sets.insert(address(set), set).is_none() {
+        if sets.insert(address_of_set(set), set).is_none() {
             order.push(set);
         }
     };

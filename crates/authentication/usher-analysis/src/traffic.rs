@@ -72,9 +72,10 @@ fn say_the_same(one: &Application, other: &Application) -> bool {
             .iter()
             .any(|network| network.addresses.is_empty())
     };
-    match has_name(one) || has_name(other) {
-        true => one.networks == other.networks && one.protections == other.protections,
-        false => rules(one) == rules(other),
+    if has_name(one) || has_name(other) {
+        one.networks == other.networks && one.protections == other.protections
+    } else {
+        rules(one) == rules(other)
     }
 }
 

@@ -39,7 +39,7 @@ proptest! {
         let mut permitted = 0;
         for (client, server) in NAMES.iter().flat_map(|c| NAMES.map(|s| (*c, s))) {
             if client.starts_with('d') && server.starts_with('d') {
-                continue; // Of neither is a policy known.
+                continue; // The policy of neither is known.
             }
             for (number, service) in SERVICES.iter().enumerate() {
                 let service: ServiceName = service.parse().expect("a service name");

@@ -20,7 +20,7 @@ use crate::worker::Entry;
 /// # Errors
 /// [`SystemError::NoCgroup`].
 pub fn mount() -> Result<PathBuf, KernelError> {
-    let mounts = read(Path::new("/proc/self/mounts"))?;
+    let mounts = read_cgroup_file(Path::new("/proc/self/mounts"))?;
     mounts
         .lines()
         .filter_map(|line| {
@@ -32,16 +32,27 @@ pub fn mount() -> Result<PathBuf, KernelError> {
         .ok_or(SystemError::NoCgroup.into())
 }
 
+/// Whether the hierarchy of version 2 has a controller. One that a hierarchy of version 1 has is not in it. Also
+/// true if that cannot be found out.
+pub fn has(controller: Controller) -> bool {
+    match mount().and_then(|mount| read_cgroup_file(&mount.join("cgroup.controllers"))) {
+        Ok(found) => found
+            .split_whitespace()
+            .any(|name| name == controller.names().0),
+        Err(_) => true,
+    }
+}
+
 /// The caller's own group.
 ///
 /// # Errors
 /// [`SystemError::NoCgroup`].
 pub fn own() -> Result<PathBuf, KernelError> {
-    of(Path::new("/proc/self/cgroup"))
+    cgroup_of(Path::new("/proc/self/cgroup"))
 }
 
-fn of(process: &Path) -> Result<PathBuf, KernelError> {
-    let groups = read(process)?;
+fn cgroup_of(process: &Path) -> Result<PathBuf, KernelError> {
+    let groups = read_cgroup_file(process)?;
     let path = groups
         .lines()
         .find_map(|line| line.strip_prefix("0::/"))
@@ -180,7 +191,7 @@ impl Group {
 
     /// Moves the calling process (all its threads) here.
     pub fn move_self(&self) -> Result<(), KernelError> {
-        self.write("cgroup.procs", "0")
+        self.write_cgroup_file("cgroup.procs", "0")
     }
 
     /// Moves another process (all its threads) into a group of its own below this one. `pidfd` belongs to
@@ -191,7 +202,7 @@ impl Group {
     pub fn take_in(&self, pid: u32, pidfd: OwnedFd) -> Result<Guest, KernelError> {
         let guest = Guest {
             group: Self::create(&self.path, &format!("guest-{pid}"))?,
-            former: of(&PathBuf::from(format!("/proc/{pid}/cgroup")))?,
+            former: cgroup_of(&PathBuf::from(format!("/proc/{pid}/cgroup")))?,
             pid,
             pidfd,
         };
@@ -255,7 +266,7 @@ impl Group {
     }
 
     fn enter(&self, pid: u32) -> Result<(), KernelError> {
-        self.write("cgroup.procs", &pid.to_string())
+        self.write_cgroup_file("cgroup.procs", &pid.to_string())
     }
 
     /// Enables a controller for the groups below, which can then limit with it. The group itself must
@@ -264,7 +275,7 @@ impl Group {
     /// # Errors
     /// When the kernel refuses, for instance because the controller belongs to a hierarchy of version 1.
     pub fn hand_down(&self, controller: Controller) -> Result<(), KernelError> {
-        self.write(
+        self.write_cgroup_file(
             "cgroup.subtree_control",
             &format!("+{}", controller.names().0),
         )
@@ -285,12 +296,12 @@ impl Group {
         let amount = |most: u64| most.saturating_mul(unit).to_string();
         let amount = most.map_or("max".into(), amount);
         let file = format!("{}.max", controller.names().0);
-        self.write(&file, &format!("{amount}{period}"))
+        self.write_cgroup_file(&file, &format!("{amount}{period}"))
     }
 
     /// Kills every process in the group, including newly forked ones (5.14 on).
     pub fn kill(&self) -> Result<(), KernelError> {
-        self.write("cgroup.kill", "1")
+        self.write_cgroup_file("cgroup.kill", "1")
     }
 
     /// Its number, which no other group ever has.
@@ -315,7 +326,7 @@ impl Group {
     /// # Errors
     /// When it cannot be read.
     pub fn populated(&self) -> Result<bool, KernelError> {
-        Ok(read(&self.path.join("cgroup.events"))?
+        Ok(read_cgroup_file(&self.path.join("cgroup.events"))?
             .lines()
             .any(|line| line == "populated 1"))
     }
@@ -325,7 +336,7 @@ impl Group {
     /// # Errors
     /// When it cannot be read.
     pub fn pids(&self) -> Result<Vec<u32>, KernelError> {
-        let text = read(&self.path.join("cgroup.procs"))?;
+        let text = read_cgroup_file(&self.path.join("cgroup.procs"))?;
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
@@ -345,7 +356,7 @@ impl Group {
         self.newborns_are_killed.store(true, Ordering::Relaxed);
     }
 
-    fn write(&self, file: &str, text: &str) -> Result<(), KernelError> {
+    fn write_cgroup_file(&self, file: &str, text: &str) -> Result<(), KernelError> {
         write(self.path.join(file), text)
     }
 }
@@ -405,7 +416,7 @@ fn write(path: PathBuf, text: &str) -> Result<(), KernelError> {
     std::fs::write(&path, text).map_err(KernelError::file("write", &path))
 }
 
-fn read(path: &Path) -> Result<String, KernelError> {
+fn read_cgroup_file(path: &Path) -> Result<String, KernelError> {
     std::fs::read_to_string(path).map_err(KernelError::file("read", path))
 }
 

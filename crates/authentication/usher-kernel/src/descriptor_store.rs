@@ -9,7 +9,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 ///
 /// # Errors
 /// When LISTEN_PID or LISTEN_FDS are malformed.
-pub fn take() -> io::Result<Vec<(String, OwnedFd)>> {
+pub fn take_descriptors() -> io::Result<Vec<(String, OwnedFd)>> {
     Ok(sd_notify::listen_fds_with_names()?
         .map(|(number, name)| {
             // SAFETY: the service manager has left this descriptor open for this process

@@ -23,7 +23,7 @@ const ATTEMPTS: u32 = 4;
 /// It is an IPv4 address, used as IPv4-mapped, because a socket bound to a true IPv6 address
 /// becomes IPv6-only (`__inet6_bind`), and one bound to all addresses could be reached.
 #[must_use]
-pub fn address(service: u32, uid: u32, attempt: u32) -> Ipv4Addr {
+pub fn listener_address(service: u32, uid: u32, attempt: u32) -> Ipv4Addr {
     // SplitMix64's finalizer spreads neighbours. There is no secret and no attacker here: the
     // administrator chooses uid and service.
     let mut mixed = u64::from(service) << 32 | u64::from(uid);
@@ -50,7 +50,7 @@ pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd
         sockopt::set_ipv6_v6only(&socket, false)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         sockopt::set_ipv6_freebind(&socket, true)?;
-        let address = address(service, uid, attempt).to_ipv6_mapped();
+        let address = listener_address(service, uid, attempt).to_ipv6_mapped();
         rustix::net::bind(&socket, &SocketAddrV6::new(address, port, 0, 0))?;
         rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
         Ok(socket)
@@ -179,12 +179,12 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for service in 0..10 {
             for uid in 1000..2000 {
-                let address = address(service, uid, 0);
+                let address = listener_address(service, uid, 0);
                 assert!(address.octets()[0] >= 240 && address != Ipv4Addr::BROADCAST);
                 assert!(seen.insert(address), "{address}");
             }
         }
-        assert_ne!(address(1, 1000, 0), address(1, 1000, 1));
+        assert_ne!(listener_address(1, 1000, 0), listener_address(1, 1000, 1));
     }
 
     #[test]

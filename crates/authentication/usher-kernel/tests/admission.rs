@@ -70,7 +70,7 @@ tests! {
     // Threat model: A1
     fn the_listener_itself_cannot_be_addressed(world) {
         let (_admission, alice, _bob) = world.serve();
-        let own = listener::address(SERVICE, ALICE, 0);
+        let own = listener::listener_address(SERVICE, ALICE, 0);
         TcpStream::connect((own, PORT)).unwrap_err();
         // Even if the whole block is made local.
         run("ip", &["route", "add", "local", "240.0.0.0/4", "dev", "lo"]);
@@ -112,7 +112,7 @@ tests! {
             let error = TcpStream::connect((address, PORT)).unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{address}");
         }
-        TcpStream::connect((listener::address(SERVICE, ALICE, 0), PORT)).unwrap_err();
+        TcpStream::connect((listener::listener_address(SERVICE, ALICE, 0), PORT)).unwrap_err();
         assert!(!listener::has_waiting(queue.as_fd()));
         let _ = world;
     }

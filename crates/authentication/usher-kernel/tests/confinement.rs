@@ -304,6 +304,20 @@ tests! {
         assert!(local.count() > 0);
     }
 
+    // Threat model: A170
+    fn the_exporter_is_confined(world) {
+        let _ = world;
+        let listener = TcpListener::bind("10.9.0.1:8025").unwrap();
+        limit_to::<roles::Exporter>();
+        an_asynchronous_program_works(listener);
+        dangerous_calls_are_refused();
+        denied("listening", TcpListener::bind("10.9.0.1:8026"));
+        denied("connecting", std::net::TcpStream::connect("10.9.0.1:8025"));
+        denied("UDP", socket(libc::AF_INET, libc::SOCK_DGRAM, 0));
+        denied("diagnosis", socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG));
+        socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).unwrap();
+    }
+
     fn the_courier_may_not_listen(world) {
         let _ = world;
         limit_to::<roles::Courier>();

@@ -2,13 +2,17 @@
 
 #[macro_use]
 mod world;
+#[path = "forge/packet.rs"]
+#[allow(dead_code, reason = "every test binary uses a part of it")]
+mod packet;
 mod ticket;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::AddressFamily;
+use packet::{SYN, ip};
+use rustix::net::{AddressFamily, SendFlags, SocketType};
 use ticket::*;
 use usher_base::ConnectionTuple;
 use usher_kernel::ticket::{Attempt, Counters, Event, Report, Syn, TicketError, Tickets};
@@ -84,19 +88,46 @@ fn lose_no_more(server: &Server) {
     .unwrap();
 }
 
-/// Connects all send-only sockets of this process, and returns the number of IPv4 ones.
-fn connect_raw_sockets(to: SocketAddr) -> usize {
+/// The send-only sockets of this process.
+fn raw_sockets() -> Vec<BorrowedFd<'static>> {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
-    let connected = descriptors.filter(|entry| {
-        let name = entry.as_ref().unwrap().file_name();
+    let sockets = descriptors.map(|entry| {
+        let name = entry.unwrap().file_name();
         let number: i32 = name.to_str().unwrap().parse().unwrap();
         // SAFETY: an open descriptor, except for the folder's own, for which the kernel returns
         // EBADF.
-        let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
-        rustix::net::sockopt::socket_type(socket) == Ok(rustix::net::SocketType::RAW)
-            && rustix::net::connect(socket, &to).is_ok()
+        unsafe { BorrowedFd::borrow_raw(number) }
     });
-    connected.count()
+    let is_raw =
+        |socket: &BorrowedFd| rustix::net::sockopt::socket_type(socket) == Ok(SocketType::RAW);
+    sockets.filter(is_raw).collect()
+}
+
+/// Connects all of them, and returns the number of IPv4 ones.
+fn connect_raw_sockets(to: SocketAddr) -> usize {
+    let mut sockets = raw_sockets();
+    sockets.retain(|socket| rustix::net::connect(socket, &to).is_ok());
+    sockets.len()
+}
+
+/// Tries all of them. Returns how many have sent the packet.
+fn send_by_raw_sockets(packet: &[u8], to: SocketAddr) -> usize {
+    let to = SocketAddr::new(to.ip(), 0);
+    let mut sockets = raw_sockets();
+    let sends = |socket: &mut BorrowedFd| {
+        rustix::net::sendto(socket, packet, SendFlags::empty(), &to).is_ok()
+    };
+    sockets.retain_mut(sends);
+    sockets.len()
+}
+
+/// The packet with this header between those of IPv6 and TCP.
+fn extended(packet: &[u8], kind: u8, header: [u8; 8]) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    packet[5] += 8;
+    packet[6] = kind;
+    packet.splice(40..40, header);
+    packet
 }
 
 tests! {
@@ -468,5 +499,47 @@ tests! {
         run("python3", &["-c", "import socket\n\
             s = socket.socket(socket.AF_INET, socket.SOCK_RAW, 253)\n\
             s.sendto(b'anything', ('10.9.0.1', 0))\n"]);
+    }
+
+    fn the_sender_sends_no_part_and_nothing_behind_other_headers(world) {
+        let tickets = hold(world);
+        let _server = Server::new();
+        for server in [v4(PORT), v6(PORT)] {
+            let socket = socket_for(server);
+            begin(ALICE, &socket, server);
+            let (attempt, connection, _) = held(&tickets, ALICE);
+            let syn = ip(&connection, SYN, &[]);
+            let mut forms = if server.is_ipv4() {
+                // More fragments follow; not the first one.
+                [0x2000_u16, 0x0001].map(|fragment| {
+                    let mut part = syn.clone();
+                    part[6..8].copy_from_slice(&fragment.to_be_bytes());
+                    part
+                }).to_vec()
+            } else {
+                // The first fragment, an atomic one, and options for the destination.
+                vec![
+                    extended(&syn, 44, [6, 0, 0, 1, 0, 0, 0, 9]),
+                    extended(&syn, 44, [6, 0, 0, 0, 0, 0, 0, 9]),
+                    extended(&syn, 60, [6, 0, 1, 4, 0, 0, 0, 0]),
+                ]
+            };
+            // An ACK; and data behind the header.
+            forms.push(ip(&connection, SYN | packet::ACK, &[]));
+            forms.push([&syn[..], b"data"].concat());
+            for form in forms {
+                let before = counted(&tickets).unsent;
+                assert_eq!(send_by_raw_sockets(&form, server), 0, "{form:?}");
+                assert!(counted(&tickets).unsent > before, "{form:?}");
+            }
+            // The twin: the one socket with the mark of the connection's.
+            assert_eq!(send_by_raw_sockets(&syn, server), 1);
+            gate(&tickets, &connection, attempt, true);
+            drop(socket);
+            eventually("its end is reported", || {
+                let reports = tickets.holding().reports().unwrap().entries;
+                reports.iter().any(|report| report.event == Event::Over)
+            });
+        }
     }
 }

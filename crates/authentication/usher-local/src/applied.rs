@@ -64,6 +64,13 @@ pub struct UserEntry {
 }
 
 impl Applied {
+    /// Whether it has a user as disabled.
+    #[must_use]
+    pub fn disables(&self, user: &UserName) -> bool {
+        let entry = self.users.get(user);
+        entry.is_some_and(|entry| entry.disabled.is_some())
+    }
+
     /// Reads the configuration in force; `None` when nothing has been applied yet.
     ///
     /// # Errors
@@ -297,7 +304,7 @@ mod tests {
     fn a_mistake_is_reported_with_the_path_of_its_copy() {
         let folder = tree();
         let root = folder.path();
-        let copy = ConfigurationCopy::open(root).unwrap();
+        let copy = ConfigurationCopy::open_file(root).unwrap();
         let told = |copy: Option<&ConfigurationCopy>| {
             let read = Applied::collect(root, copy);
             read.unwrap().check().map(|_| ()).unwrap_err().to_string()

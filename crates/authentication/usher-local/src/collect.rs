@@ -59,7 +59,11 @@ impl Applied {
             ..Self::default()
         };
         let files = policy_files(&within(folder, paths::POLICY_DIRECTORY), copy)?;
-        applied.take_policy(includes::read(&files, |path| open(path, copy), copy)?);
+        applied.take_policy(includes::read_included(
+            &files,
+            |path| open(path, copy),
+            copy,
+        )?);
         applied.users = Self::users_in(&within(folder, paths::USERS_DIRECTORY), copy)?;
         Ok(applied)
     }
@@ -90,9 +94,13 @@ impl Applied {
     /// that are not UTF-8 or cannot be included.
     ///
     /// # Errors
-    /// As [`includes::read`].
+    /// As [`includes::read_included`].
     pub fn read_policy(&mut self, files: &[PathBuf]) -> Result<(), ConfigurationError> {
-        self.take_policy(includes::read(files, |path| File::open(path), None)?);
+        self.take_policy(includes::read_included(
+            files,
+            |path| File::open(path),
+            None,
+        )?);
         Ok(())
     }
 

@@ -45,6 +45,16 @@ impl From<&Metadata> for Stamp {
     }
 }
 
+impl Stamp {
+    /// Whether the file was made after a time, in seconds since 1970.
+    fn is_later(&self, time: u64) -> bool {
+        let made = self
+            .0
+            .and_then(|(_, _, made, _, _)| u64::try_from(made).ok());
+        made.is_some_and(|made| made > time)
+    }
+}
+
 impl Configuration {
     /// Loads and checks the stored configuration. A host without one has an empty policy, which
     /// permits nothing.
@@ -60,7 +70,7 @@ impl Configuration {
     pub(crate) fn load_from(path: &Path) -> Result<Self, ConfigurationError> {
         let read = || {
             let mut file = File::open(path)?;
-            // Of the file that is read, whichever replaces it meanwhile.
+            // The stamp of the file that is read, even if another one replaces it meanwhile.
             let stamp = Stamp::from(&file.metadata()?);
             let mut text = Vec::new();
             file.read_to_end(&mut text)?;
@@ -158,21 +168,48 @@ impl InForce {
         fresh
     }
 
-    /// Disables a user in memory. The caller puts the returned configuration in force.
-    pub fn disable(&self, user: UserName) -> Configuration {
-        self.disabled.lock().insert(user);
-        (*self.get()).clone()
+    /// Disables a user in memory, by an order that was given at a time, in seconds since 1970. The caller puts
+    /// the returned configuration in force.
+    ///
+    /// A daemon that has stalled takes the order late: its command has given up and will not take it back. If
+    /// it has stored the order by then, that alone counts.
+    pub fn disable(&self, user: UserName, given: u64) -> Configuration {
+        let present = self.get();
+        let is_stored_since = present.applied.disables(&user) && present.stamp.is_later(given);
+        if !is_stored_since {
+            self.disabled.lock().insert(user);
+        }
+        (*present).clone()
     }
 
-    /// Takes that back: then the stored configuration decides. The caller puts the returned one in
-    /// force.
-    pub fn enable(&self, user: &UserName) -> Configuration {
+    /// Takes that back: then the stored configuration decides. Not while the one in force is older than the
+    /// generation `since`. The caller puts the returned one in force.
+    pub fn enable(&self, user: &UserName, since: u64) -> Configuration {
         let mut fresh = (*self.get()).clone();
-        let stored = fresh.applied.users.get(user);
-        if self.disabled.lock().remove(user) && stored.is_none_or(|user| user.disabled.is_none()) {
+        if fresh.generation() < since {
+            return fresh;
+        }
+        if self.disabled.lock().remove(user) && !fresh.applied.disables(user) {
             fresh.checked.disabled.remove(user);
         }
         fresh
+    }
+
+    /// What an administrator should know of the users who are disabled in memory only.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let present = self.get();
+        let disabled = self.disabled.lock();
+        let unstored = disabled.iter();
+        let unstored = unstored.filter(|user| !present.applied.disables(user));
+        let named: Vec<&str> = unstored.map(UserName::as_str).collect();
+        (!named.is_empty()).then(|| {
+            format!(
+                "users are refused here until the next start of this daemon, whatever is applied, because \
+                 `usher user disable` could not store it: {}; run it again, or else `usher user enable`",
+                named.join(", ")
+            )
+        })
     }
 }
 
@@ -203,16 +240,48 @@ mod tests {
             present.checked.disabled.contains(&alice)
         };
         assert!(!is_disabled(configuration(&[])));
-        assert!(is_disabled(in_force.disable(alice.clone())));
+        assert!(is_disabled(in_force.disable(alice.clone(), 1000)));
         // Another apply, which does not name her.
         assert!(is_disabled(configuration(&["bob"])));
-        assert!(!is_disabled(in_force.enable(&alice)));
+        assert!(
+            is_disabled(in_force.enable(&alice, 1)),
+            "another one is stored"
+        );
+        assert!(!is_disabled(in_force.enable(&alice, 0)));
         assert!(!is_disabled(configuration(&[])));
 
         // Then the stored configuration decides.
-        assert!(is_disabled(in_force.disable(alice.clone())));
+        assert!(is_disabled(in_force.disable(alice.clone(), 1000)));
         assert!(is_disabled(configuration(&["alice"])));
-        assert!(is_disabled(in_force.enable(&alice)));
+        assert!(is_disabled(in_force.enable(&alice, 0)));
         assert!(!is_disabled(configuration(&[])));
+    }
+
+    #[test]
+    fn an_order_that_comes_after_it_was_stored_leaves_nothing() {
+        let alice: UserName = "alice".parse().unwrap();
+        let stored = |made: i64| {
+            let stamp = Stamp(Some((1, 2, made, 0, 3)));
+            let checked = configuration(&["alice"]);
+            Configuration { stamp, ..checked }
+        };
+        // The twins: another order was stored long before this one, or none is.
+        for (present, is_late) in [
+            (stored(1011), true),
+            (stored(1000), false),
+            (configuration(&[]), false),
+        ] {
+            let in_force = InForce::new(present);
+            let present = in_force.put(in_force.disable(alice.clone(), 1000));
+            assert!(present.checked.disabled.contains(&alice));
+            // Somebody has removed the mark, and applied.
+            let present = in_force.put(configuration(&[]));
+            assert_eq!(present.checked.disabled.contains(&alice), !is_late);
+            let told = in_force.trouble();
+            assert_eq!(told.is_some_and(|told| told.contains("alice")), !is_late);
+            // What is stored is no trouble.
+            in_force.put(configuration(&["alice"]));
+            assert_eq!(in_force.trouble(), None);
+        }
     }
 }

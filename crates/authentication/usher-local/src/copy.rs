@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::error::ConfigurationError;
 use crate::paths;
-use crate::reading::{file_error, optional, read_open, text};
+use crate::reading::{file_error, optional, read_open, text_of_file};
 use usher_daemon::files::{file_flags, folder_flags, only_file};
 
 /// How often a path with `..` is resolved again after a concurrent rename (openat2(2)).
@@ -31,7 +31,7 @@ impl ConfigurationCopy {
     ///
     /// # Errors
     /// When it is not a folder or cannot be opened.
-    pub fn open(folder: &Path) -> Result<Self, ConfigurationError> {
+    pub fn open_file(folder: &Path) -> Result<Self, ConfigurationError> {
         let descriptor = openat(CWD, folder, folder_flags(), Mode::empty());
         Ok(Self {
             folder: folder.to_owned(),
@@ -138,7 +138,7 @@ pub(crate) fn read_in(
     path: &Path,
     copy: Option<&ConfigurationCopy>,
 ) -> Result<String, ConfigurationError> {
-    text(path, read_bytes(path, copy)?)
+    text_of_file(path, read_bytes(path, copy)?)
 }
 
 pub(crate) fn read_bytes(
@@ -171,7 +171,7 @@ mod tests {
     use crate::collect::tests::tree;
 
     fn collect(host: &Path) -> Result<Applied, ConfigurationError> {
-        let copy = ConfigurationCopy::open(host).unwrap();
+        let copy = ConfigurationCopy::open_file(host).unwrap();
         Applied::collect(host, Some(&copy))
     }
 
@@ -220,7 +220,7 @@ mod tests {
         symlink("groups", path("inside")).unwrap();
         symlink("/etc/passwd", path("passwd")).unwrap();
         symlink("/etc", path("etc")).unwrap();
-        let copy = ConfigurationCopy::open(host.path()).unwrap();
+        let copy = ConfigurationCopy::open_file(host.path()).unwrap();
         assert_eq!(copy.text("groups").unwrap().unwrap(), "ops:x:70:\n");
         assert_eq!(copy.text("inside").unwrap().unwrap(), "ops:x:70:\n");
         assert_eq!(copy.text("missing").unwrap(), None);
@@ -228,7 +228,7 @@ mod tests {
         assert!(copy.has_folder("users").unwrap());
         assert!(!copy.has_folder("missing").unwrap());
         assert!(copy.has_folder("etc").is_err());
-        assert!(ConfigurationCopy::open(&path("missing")).is_err());
+        assert!(ConfigurationCopy::open_file(&path("missing")).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use usher_base::UserName;
 use usher_policy::{Need, PolicyError};
+use usher_proto::key::UnsuitableKey;
 use usher_proto::{RevokedKeysError, ssh_key};
 
 use crate::key_options::OptionProblem;
@@ -75,17 +76,15 @@ pub enum ConfigurationError {
 pub enum KeyProblem {
     /// It does not parse.
     #[error(
-        "not an OpenSSH public key ({0}); give one a line (Ed25519 or ECDSA), as ssh-keygen writes \
-         it to the .pub file"
+        "not an OpenSSH public key ({0}); give one a line (Ed25519, ECDSA or RSA), as ssh-keygen \
+         writes it to the .pub file"
     )]
     NotAKey(ssh_key::Error),
-    /// Usher does not take its algorithm.
-    #[error(
-        "Usher does not take {0} keys; use an Ed25519 or ECDSA (P-256, P-384) key, on a security key or not"
-    )]
-    Algorithm(String),
+    /// Neither a user nor an authority may have it.
+    #[error(transparent)]
+    Unsuitable(#[from] UnsuitableKey),
     /// An authority on a security key.
-    #[error("Usher does not take an authority on a security key; use an Ed25519 or ECDSA key")]
+    #[error("Usher does not take an authority on a security key; use an Ed25519, ECDSA or RSA key")]
     Authority,
     /// The line has options, which this file cannot have.
     #[error("this file has no options, as for sshd; give one public key a line")]

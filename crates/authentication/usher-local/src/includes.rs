@@ -35,7 +35,7 @@ pub struct Files {
 ///
 /// # Errors
 /// Names the first of the given files that cannot be opened or is too large.
-pub fn read(
+pub fn read_included(
     files: &[PathBuf],
     open_given: impl Fn(&Path) -> io::Result<File>,
     copy: Option<&ConfigurationCopy>,
@@ -59,7 +59,7 @@ pub fn read(
     while !pending.is_empty() {
         depth += 1;
         for (folder, include) in std::mem::take(&mut pending) {
-            let path = place(&folder, &include, copy);
+            let path = place_of_include(&folder, &include, copy);
             let opened = path.and_then(|path| Ok((open(&path, copy).and_then(identified)?, path)));
             let found =
                 opened
@@ -112,7 +112,7 @@ impl Files {
 
 /// The path of an included file. In a copy, the copy stands for /etc/usher. Opening the file checks that
 /// the path does not leave the copy.
-fn place(
+fn place_of_include(
     folder: &Path,
     include: &Include,
     copy: Option<&ConfigurationCopy>,
@@ -170,7 +170,7 @@ mod tests {
         symlink(path("loop"), path("loop")).unwrap();
         write("sub/d~", "left by an editor");
         let files = [path("a.policy"), path("b.policy")];
-        let found = read(&files, |path| open(path, None), None).unwrap();
+        let found = read_included(&files, |path| open(path, None), None).unwrap();
         let expected = ["a.policy", "b.policy", "sub/c", "sub/d"];
         assert_eq!(names(&found, folder.path()), expected);
         let told = reasons(&found);
@@ -187,7 +187,7 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         let told = |text: &str| {
             std::fs::write(path("a.policy"), text).unwrap();
-            reasons(&read(&[path("a.policy")], |path| File::open(path), None).unwrap())
+            reasons(&read_included(&[path("a.policy")], |path| File::open(path), None).unwrap())
         };
         assert_eq!(told("users u { }"), [""; 0]);
         let missing = told("users u { }\n  include \"missing\";");
@@ -239,9 +239,9 @@ mod tests {
         let read_copy = |include: &str| {
             let text = format!("include \"{include}\";");
             std::fs::write(path("host/policy.d/a.policy"), text).unwrap();
-            let copy = ConfigurationCopy::open(&path("host")).unwrap();
+            let copy = ConfigurationCopy::open_file(&path("host")).unwrap();
             let files = [path("host/policy.d/a.policy")];
-            read(&files, |path| open(path, Some(&copy)), Some(&copy)).unwrap()
+            read_included(&files, |path| open(path, Some(&copy)), Some(&copy)).unwrap()
         };
         for inside in [
             "../inside",

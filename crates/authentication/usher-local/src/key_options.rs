@@ -151,7 +151,7 @@ pub fn split(line: &str) -> (&str, &str) {
 fn written(text: &str) -> impl Iterator<Item = Result<Written<'_>, OptionProblem>> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
-        let option = next(rest?);
+        let option = next_option(rest?);
         rest = option.as_ref().map_or(None, |(_, rest)| *rest);
         Some(option.map(|(option, _)| option))
     })
@@ -159,7 +159,7 @@ fn written(text: &str) -> impl Iterator<Item = Result<Written<'_>, OptionProblem
 
 type Next<'a> = (Written<'a>, Option<&'a str>);
 
-fn next(text: &str) -> Result<Next<'_>, OptionProblem> {
+fn next_option(text: &str) -> Result<Next<'_>, OptionProblem> {
     let end = text.find(['=', ',']).unwrap_or(text.len());
     let (name, after) = text.split_at(end);
     let Some(after) = after.strip_prefix('=') else {

@@ -6,7 +6,7 @@ use usher_base::UserName;
 use usher_policy::Name;
 use usher_proto::Principals;
 use usher_proto::key::KEY_FINGERPRINT_SIZE;
-use usher_proto::key::{self, is_security_key, is_supported};
+use usher_proto::key::{self, is_security_key, require_suitable};
 use usher_proto::ssh_key::{self, HashAlg, PublicKey};
 
 use crate::error::{ConfigurationError, KeyProblem};
@@ -99,7 +99,7 @@ pub fn parse_keys(
     text: &str,
 ) -> Result<Vec<UserKey>, ConfigurationError> {
     let mut keys = Vec::new();
-    for (number, line) in lines(text) {
+    for (number, line) in key_lines(text) {
         let (key, options) = parse_line(line).map_err(|reason| ConfigurationError::Line {
             list: format!("{user}: {}", list_name(purpose)),
             line: number,
@@ -116,7 +116,7 @@ pub fn parse_keys(
 }
 
 /// The lines of a list with their numbers from 1, without blank lines and comments.
-pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub fn key_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().map(str::trim).zip(1..);
     lines
         .filter(|(line, _)| !line.is_empty() && !line.starts_with('#'))
@@ -132,9 +132,7 @@ fn parse_line(line: &str) -> Result<(PublicKey, KeyOptions), KeyProblem> {
             (key, KeyOptions::parse(options)?)
         }
     };
-    if !is_supported(&key.algorithm()) {
-        return Err(KeyProblem::Algorithm(key.algorithm().to_string()));
-    }
+    require_suitable(key.key_data())?;
     if options.authority && is_security_key(&key.algorithm()) {
         return Err(KeyProblem::Authority);
     }
@@ -149,7 +147,7 @@ pub fn parse_authorities(
     text: &str,
 ) -> Result<BTreeMap<Fingerprint, PublicKey>, (usize, KeyProblem)> {
     let mut authorities = BTreeMap::new();
-    for (number, line) in lines(text) {
+    for (number, line) in key_lines(text) {
         let wrong = |reason| (number, reason);
         let (key, _) = parse_line(line).map_err(wrong)?;
         if key::parse_line(line).is_err() {

@@ -54,6 +54,18 @@ pub const IKE_KEY: &str = "/etc/usher/ike/key";
 ///
 /// Owner: root, 0644. Made by: `usher init`. Backup: yes. Lost: `usher init` writes it again.
 pub const IKE_PUBLIC_KEY: &str = "/etc/usher/ike/key.pub";
+/// This host's other private IKE key, in PKCS #8 (PEM), ECDSA P-256, readable by root only: for peers whose IKE
+/// daemon has no Ed25519. charon gets it only while the policy has such a peer.
+///
+/// Owner: root, 0600. Made by: the administrator (`ssh-keygen -t ecdsa -b 256 -m PKCS8`). Backup: yes, secret.
+/// Lost: the protector takes no policy whose block of this host has its public key, also when it starts: then
+/// traffic with all peers, not only such ones, has no new SAs.
+pub const ECDSA_IKE_KEY: &str = "/etc/usher/ike/ecdsa_key";
+/// Its public key, one OpenSSH line.
+///
+/// Owner: root, 0644. Made by: the administrator, by the same command. Backup: yes. Lost: `ssh-keygen -y` prints
+/// it; `usher protection new-key` leaves it out of its statement.
+pub const ECDSA_IKE_PUBLIC_KEY: &str = "/etc/usher/ike/ecdsa_key.pub";
 /// The private IKE key that is to take the present one's place. It stays until the protector has taken it.
 ///
 /// Owner: root, 0600. Made by: `usher protection new-key`. Backup: yes, secret. Lost: make another one.
@@ -190,7 +202,7 @@ pub const PROTECTOR_DIRECTORY: &str = "/var/lib/usher/protector";
 /// Owner: root, 0600. Made by: the protector. Backup: yes. Lost: a name has no address until it is looked
 /// up.
 pub const LAST_ANSWERS: &str = "/var/lib/usher/protector/last_answers.json";
-/// The hosts that have negotiated SAs, by class.
+/// The hosts that have negotiated SAs, by class, with their public keys.
 ///
 /// Owner: root, 0600. Made by: the protector. Backup: yes. Lost: **`optional` peers may be served in the
 /// clear again** until they have negotiated.

@@ -161,7 +161,7 @@ mod tests {
         }
         assert_eq!(asked("notes", None), refused);
         std::fs::remove_file(folder.path().join("user_ca_keys")).unwrap();
-        // By the lines of the user's list for the same thing, with what they name.
+        // A cert-authority line of the user's list for the same purpose, with the principals that it names.
         list("authorized_keys", "cert-authority KEY\n");
         assert_eq!(asked("notes", Some("alice,ops")), refused);
         list("authorized_keys", "cert-authority,principals=\"net\" KEY\n");

@@ -34,10 +34,10 @@ pub fn read_bounded(path: &Path) -> Result<String, ConfigurationError> {
 /// # Errors
 /// As [`read_bounded`].
 pub fn read_bounded_open(path: &Path, file: &File) -> Result<String, ConfigurationError> {
-    text(path, read_open(path, file)?)
+    text_of_file(path, read_open(path, file)?)
 }
 
-pub(crate) fn text(path: &Path, bytes: Vec<u8>) -> Result<String, ConfigurationError> {
+pub(crate) fn text_of_file(path: &Path, bytes: Vec<u8>) -> Result<String, ConfigurationError> {
     String::from_utf8(bytes).map_err(|_| {
         file_error(
             path,

@@ -7,12 +7,12 @@
 //! ```
 //! use usher_daemon::control;
 //! use usher_local::roles;
-//! let answer = control::ask(roles::Recorder, &control::Status {});
+//! let answer = control::ask_daemon(roles::Recorder, &control::Status {});
 //! ```
 //! ```compile_fail,E0277
 //! use usher_daemon::control;
 //! use usher_local::{requests, roles};
-//! let answer = control::ask(roles::Recorder, &requests::Who {});
+//! let answer = control::ask_daemon(roles::Recorder, &requests::Who {});
 //! ```
 
 use usher_system::privileges::Capabilities;
@@ -37,6 +37,9 @@ pub const PROTECTS: Duty = Duty("protects");
 
 /// Modules of mandatory access control decide on the host.
 pub const CONFINES: Duty = Duty("confines");
+
+/// The host is watched: its numbers are exported.
+pub const WATCHES: Duty = Duty("watches");
 
 /// The account database and its modules, besides the state of Usher.
 const ACCOUNTS_AND_STATE: &[&str] = &[paths::STATE_DIRECTORY, "/etc", "/usr", "/lib"];
@@ -317,6 +320,22 @@ usher_daemon::roles! {
         }),
         // Thousands of kinds of refusals, each with two elements of labels and a line.
         largest_answer: 16 << 20,
+        ..SERVER
+    }
+
+    /// Answers a Prometheus with the numbers of the other daemons. These read nothing from it.
+    Exporter answers [Status] {
+        name: "exporter",
+        account: Some("usher-exporter"),
+        duty: WATCHES,
+        needed_for: "watching this host by Prometheus",
+        required: false,
+        sandbox: Some(Sandbox {
+            // Its listener exists before, and it connects to local sockets only.
+            abilities: &[],
+            reads: &[],
+            writes: &[],
+        }),
         ..SERVER
     }
 

@@ -1,9 +1,12 @@
 //! The users' signing keys: the files below [`crate::paths::PRIVATE_KEYS_DIRECTORY`].
 
+use base64ct::{Base64, Encoding};
+use usher_base::codec::Reader;
 use usher_proto::certificate::{Excess, TYPE_SUFFIX, excess};
-use usher_proto::key::{self, is_security_key, is_supported};
+use usher_proto::key::{self, UnsuitableKey, is_security_key, require_suitable, signs_from_a_file};
 use usher_proto::ssh_key::{Algorithm, Error, PrivateKey, PublicKey};
 use usher_proto::{Certificate, Refusal};
+use zeroize::Zeroizing;
 
 /// A key with which a user signs.
 #[derive(Debug)]
@@ -51,8 +54,14 @@ pub enum SigningKeyError {
     #[error("the certificate is for another key")]
     OtherKey,
     /// Verifiers would refuse it.
-    #[error("Usher does not take {0} keys")]
-    Algorithm(Algorithm),
+    #[error(transparent)]
+    Unsuitable(#[from] UnsuitableKey),
+    /// A private key of a kind that [`signs_from_a_file`] excludes.
+    #[error(
+        "the signer does not use private {0} keys from a file; leave the key in an ssh-agent \
+         (ssh-add, `usher agent`) and give its .pub file with --agent-key"
+    )]
+    AgentOnly(Algorithm),
 }
 
 impl Credential {
@@ -110,28 +119,60 @@ pub fn certificate_of(key: &SigningKey, line: &str) -> Result<Box<Certificate>, 
 }
 
 impl SigningKey {
-    fn parse(text: &str) -> Result<Self, SigningKeyError> {
-        let (key, algorithm) = if text.starts_with("-----BEGIN") {
-            let key = PrivateKey::from_openssh(text).map_err(SigningKeyError::NotAKey)?;
-            if key.is_encrypted() {
-                return Err(SigningKeyError::Encrypted);
-            }
-            let algorithm = key.algorithm();
-            if is_security_key(&algorithm) {
+    /// Reads a private key in OpenSSH's format, or the line of a public key.
+    ///
+    /// # Errors
+    /// [`SigningKeyError`].
+    pub fn parse(text: &str) -> Result<Self, SigningKeyError> {
+        if !text.starts_with("-----BEGIN") {
+            let key = key::parse_line(text).map_err(SigningKeyError::NotAKey)?;
+            require_suitable(key.key_data())?;
+            return Ok(Self::Agent(key));
+        }
+        // First, because ssh-key 0.6.7 cannot read a quarter of the P-521 keys.
+        match algorithm_of(text) {
+            Some(algorithm) if is_security_key(&algorithm) => {
                 return Err(SigningKeyError::SecurityKey);
             }
-            (Self::Private(Box::new(key)), algorithm)
-        } else {
-            let key = key::parse_line(text).map_err(SigningKeyError::NotAKey)?;
-            let algorithm = key.algorithm();
-            (Self::Agent(key), algorithm)
-        };
-        if is_supported(&algorithm) {
-            Ok(key)
-        } else {
-            Err(SigningKeyError::Algorithm(algorithm))
+            Some(algorithm) if key::is_supported(&algorithm) && !signs_from_a_file(&algorithm) => {
+                return Err(SigningKeyError::AgentOnly(algorithm));
+            }
+            _ => {}
         }
+        let key = PrivateKey::from_openssh(text).map_err(SigningKeyError::NotAKey)?;
+        if !signs_from_a_file(&key.algorithm()) {
+            return Err(UnsuitableKey::Kind(key.algorithm()).into());
+        }
+        if key.is_encrypted() {
+            return Err(SigningKeyError::Encrypted);
+        }
+        Ok(Self::Private(Box::new(key)))
     }
+}
+
+/// The kind of the private key in a file of ssh-keygen (OpenSSH, PROTOCOL.key; for RSA also the older format).
+/// The kind is not encrypted.
+fn algorithm_of(text: &str) -> Option<Algorithm> {
+    const MAGIC: &[u8] = b"openssh-key-v1\0";
+    if text.starts_with("-----BEGIN RSA PRIVATE KEY-----") {
+        return Some(Algorithm::Rsa { hash: None });
+    }
+    let lines = text.lines().skip(1);
+    let body: String = lines.take_while(|line| !line.starts_with('-')).collect();
+    let body = Zeroizing::new(body);
+    let bytes = Zeroizing::new(Base64::decode_vec(&body).ok()?);
+    let mut reader = Reader::new(&bytes);
+    if reader.take(MAGIC.len()).ok()? != MAGIC {
+        return None;
+    }
+    // Cipher, key derivation, its options.
+    for _ in 0..3 {
+        reader.string(bytes.len()).ok()?;
+    }
+    reader.u32().ok()?;
+    let public_key = reader.string(bytes.len()).ok()?;
+    let kind = Reader::new(public_key).string(public_key.len()).ok()?;
+    std::str::from_utf8(kind).ok()?.parse().ok()
 }
 
 #[cfg(test)]

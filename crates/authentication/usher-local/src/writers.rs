@@ -106,9 +106,10 @@ impl Fault {
 fn for_shell(path: &Path) -> String {
     let path = path.display().to_string();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._+,:@%=-".contains(&byte);
-    match path.bytes().all(plain) {
-        true => path,
-        false => format!("'{}'", path.replace('\'', "'\\''")),
+    if path.bytes().all(plain) {
+        path
+    } else {
+        format!("'{}'", path.replace('\'', "'\\''"))
     }
 }
 

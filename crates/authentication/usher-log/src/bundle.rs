@@ -14,7 +14,7 @@ const LENGTH_SIZE: usize = 2;
 const MAX_BUNDLE: u64 = TILE_WIDTH * (LENGTH_SIZE + MAX_LOG_RECORD) as u64;
 
 /// Appends an entry of at most [`MAX_LOG_RECORD`] bytes to the bytes of a bundle.
-pub(crate) fn put(bundle: &mut Vec<u8>, entry: &[u8]) {
+pub(crate) fn put_entry(bundle: &mut Vec<u8>, entry: &[u8]) {
     const { assert!(MAX_LOG_RECORD <= u16::MAX as usize) };
     let length = u16::try_from(entry.len()).expect("records are checked before they are put");
     bundle.extend_from_slice(&length.to_be_bytes());
@@ -23,7 +23,7 @@ pub(crate) fn put(bundle: &mut Vec<u8>, entry: &[u8]) {
 
 /// Reads the bytes of a bundle; a missing file is an empty one. Reads one byte above the limit, so
 /// that a longer file does not look like a full one.
-pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+pub(crate) fn read_bundle(path: &Path) -> io::Result<Vec<u8>> {
     read_up_to(path, MAX_BUNDLE + 1)
 }
 

@@ -1,6 +1,12 @@
-//! The layout of a log's directory: C2SP tlog-tiles.
+//! The layout of a log's directory: C2SP tlog-tiles. The right to append to it, and what is cut off of it.
 
+use std::fs::{File, Permissions, TryLockError};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use crate::durable;
+use crate::error::{At, LogError};
+use crate::merkle::{HASH_SIZE, TILE_HEIGHT, TILE_WIDTH};
 
 /// Paths of one log.
 #[derive(Clone, Debug)]
@@ -55,6 +61,74 @@ fn path_of(number: u64) -> PathBuf {
         rest /= 1000;
     }
     elements.iter().rev().collect()
+}
+
+/// The right to append, held by one process at a time.
+#[derive(Debug)]
+pub(crate) struct Lock(File);
+
+impl Lock {
+    pub(crate) fn take(layout: &Layout) -> Result<Self, LogError> {
+        let path = layout.lock();
+        // Any process that can open this file can lock it, and keep the log from being opened.
+        const OWNER: u32 = 0o600;
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(OWNER)
+            .open(&path)
+            .at(&path)?;
+        file.set_permissions(Permissions::from_mode(OWNER))
+            .at(&path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(LogError::Locked(layout.directory().to_owned())),
+            Err(TryLockError::Error(error)) => Err(error).at(&path),
+        }
+    }
+}
+
+impl Drop for Lock {
+    /// Closing the file is not enough: a child that another thread has forked holds a copy of the
+    /// descriptor until it executes its program, and every copy keeps the lock. Unlocking through
+    /// one descriptor releases it for all of them. If that fails, closing releases it later.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
+/// Removes everything after the records of a tree of `size` leaves.
+pub(crate) fn cut_off(layout: &Layout, size: u64, bundle_length: u64) -> Result<(), LogError> {
+    cut_bundles(layout, size, bundle_length)?;
+    cut_tiles(layout, size)?;
+    durable::cut(&durable::prepared(&layout.checkpoint()), 0)?;
+    Ok(())
+}
+
+pub(crate) fn cut_bundles(layout: &Layout, size: u64, length: u64) -> Result<(), LogError> {
+    let mut number = size / TILE_WIDTH;
+    durable::cut(&layout.bundle(number), length)?;
+    loop {
+        number += 1;
+        if !durable::cut(&layout.bundle(number), 0)? {
+            return Ok(());
+        }
+    }
+}
+
+pub(crate) fn cut_tiles(layout: &Layout, size: u64) -> Result<(), LogError> {
+    for level in 0..u64::BITS / TILE_HEIGHT {
+        let count = size >> (level * TILE_HEIGHT);
+        let mut number = count / TILE_WIDTH;
+        let length = count % TILE_WIDTH * HASH_SIZE as u64;
+        let mut there = durable::cut(&layout.tile(level, number), length)?;
+        while there {
+            number += 1;
+            there = durable::cut(&layout.tile(level, number), 0)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

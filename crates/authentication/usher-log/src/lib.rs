@@ -16,7 +16,6 @@
 
 mod bundle;
 mod checkpoint;
-mod cutting;
 mod durable;
 mod error;
 mod layout;

@@ -78,7 +78,7 @@ impl Reader {
         while index < range.end {
             let number = index / TILE_WIDTH;
             let place = self.layout.bundle(number);
-            let bytes = bundle::read(&place).at(&place)?;
+            let bytes = bundle::read_bundle(&place).at(&place)?;
             let mut entries = Entries::new(&bytes);
             let end = range.end.min((number + 1) * TILE_WIDTH);
             for at in number * TILE_WIDTH..end {

@@ -1,15 +1,12 @@
 //! Opening a log: checks it against its checkpoint, and takes up what a crash left behind.
 
-use std::fs::{File, Permissions, TryLockError};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use crate::bundle::{self, Entries, read_up_to};
 use crate::checkpoint::{SignedCheckpoint, SigningKey};
-use crate::cutting::{cut_bundles, cut_tiles};
 use crate::durable::{self, Written};
 use crate::error::{At, Damage, LogError};
-use crate::layout::Layout;
+use crate::layout::{Layout, Lock, cut_bundles, cut_tiles};
 use crate::merkle::{Frontier, Hash, TILE_HEIGHT, TILE_SIZE, TILE_WIDTH, leaf_hash};
 use crate::reader::{read_checkpoint, read_verifier_key, stored_hashes};
 use crate::writer::Log;
@@ -41,41 +38,6 @@ impl Log {
         };
         recover(&mut log)?;
         Ok(log)
-    }
-}
-
-/// The right to append, held by one process at a time.
-#[derive(Debug)]
-pub(crate) struct Lock(File);
-
-impl Lock {
-    fn take(layout: &Layout) -> Result<Self, LogError> {
-        let path = layout.lock();
-        // Any process that can open this file can lock it, and keep the log from being opened.
-        const OWNER: u32 = 0o600;
-        let file = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(OWNER)
-            .open(&path)
-            .at(&path)?;
-        file.set_permissions(Permissions::from_mode(OWNER))
-            .at(&path)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Self(file)),
-            Err(TryLockError::WouldBlock) => Err(LogError::Locked(layout.directory().to_owned())),
-            Err(TryLockError::Error(error)) => Err(error).at(&path),
-        }
-    }
-}
-
-impl Drop for Lock {
-    /// Closing the file is not enough: a child that another thread has forked holds a copy of the
-    /// descriptor until it executes its program, and every copy keeps the lock. Unlocking through
-    /// one descriptor releases it for all of them. If that fails, closing releases it later.
-    fn drop(&mut self) {
-        let _ = self.0.unlock();
     }
 }
 
@@ -117,7 +79,7 @@ fn recover(log: &mut Log) -> Result<(), LogError> {
     let mut tree = upper_levels(&log.layout, size)?;
 
     let path = log.layout.bundle(number);
-    let bytes = bundle::read(&path).at(&path)?;
+    let bytes = bundle::read_bundle(&path).at(&path)?;
     let mut entries = Entries::new(&bytes);
     let mut leaves = Vec::new();
     while tree.size() < size {
@@ -211,7 +173,7 @@ impl Tail {
             }
             tail.length = 0;
             let path = log.layout.bundle(end / TILE_WIDTH);
-            bytes = bundle::read(&path).at(&path)?;
+            bytes = bundle::read_bundle(&path).at(&path)?;
         }
     }
 }

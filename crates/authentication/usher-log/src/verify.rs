@@ -127,7 +127,7 @@ impl Bundle {
         look: &impl Fn(u64, &Says) -> Result<(), Damage>,
     ) -> Result<Self, LogError> {
         let place = reader.layout.bundle(number);
-        let bytes = bundle::read(&place).at(&place)?;
+        let bytes = bundle::read_bundle(&place).at(&place)?;
         let first = number * TILE_WIDTH;
         let end = size.min(first + TILE_WIDTH);
         let mut bundle = Self {

@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::bundle;
 use crate::checkpoint::{CheckpointError, SignedCheckpoint, SigningKey};
-use crate::cutting;
 use crate::durable::{self, Written};
 use crate::error::LogError;
-use crate::layout::Layout;
+use crate::layout::{Layout, Lock, cut_off};
 use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_SIZE, TILE_WIDTH, leaf_hash};
-use crate::recovery::Lock;
 use usher_base::DecodeError;
 use usher_proto::SessionEnd;
 use usher_proto::log_record::{Record, RecordError, Verified};
@@ -129,7 +127,7 @@ impl Log {
             let (here, after) = rest.split_at(count);
             let mut bytes = Vec::new();
             for record in here {
-                bundle::put(&mut bytes, &record.entry);
+                bundle::put_entry(&mut bytes, &record.entry);
             }
             let path = self.layout.bundle(index / TILE_WIDTH);
             let top = self.layout.directory();
@@ -204,7 +202,7 @@ impl Log {
 
     /// Removes from the disk everything that the checkpoint does not have.
     fn take_back(&mut self) {
-        if cutting::cut_off(&self.layout, self.tree.size(), self.bundle_length).is_err() {
+        if cut_off(&self.layout, self.tree.size(), self.bundle_length).is_err() {
             self.unknown = true;
         }
     }

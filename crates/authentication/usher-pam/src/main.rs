@@ -15,7 +15,6 @@ mod ffi;
 mod fork;
 mod modules;
 mod session;
-mod shadow;
 
 use std::ffi::CString;
 use std::net::IpAddr;
@@ -86,7 +85,7 @@ impl Origin {
 
 fn main() -> ExitCode {
     match Arguments::parse().task {
-        Task::Account { origin, account } => account::ask(&account, &origin),
+        Task::Account { origin, account } => account::ask_about_account(&account, &origin),
         Task::Session {
             group,
             origin,

@@ -68,7 +68,7 @@ struct Given {
 pub fn hold(group: &Path, account: &CString, origin: &Origin) -> ExitCode {
     outlast_requests_to_end();
     let mut given = None;
-    let outcome = take().and_then(|taken| {
+    let outcome = take_orders().and_then(|taken| {
         let given = given.insert(taken);
         watch(group, account, origin.address()?, given)
     });
@@ -90,7 +90,7 @@ pub fn hold(group: &Path, account: &CString, origin: &Origin) -> ExitCode {
 
 /// Moves the keeper's descriptors away from standard input and output, where the modules would have
 /// them.
-fn take() -> io::Result<Given> {
+fn take_orders() -> io::Result<Given> {
     let given = Given {
         socket: io::stdin().as_fd().try_clone_to_owned()?,
         usherd: io::stdout().as_fd().try_clone_to_owned()?,

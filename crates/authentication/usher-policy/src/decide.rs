@@ -10,9 +10,9 @@ use usher_proto::Refusal;
 
 use crate::client::{Client, ClientService};
 use crate::dialect::BlockKind;
-use crate::group::may_be_user;
 use crate::members::TrustedPrincipal;
 use crate::members::Users;
+use crate::members::may_be_user;
 use crate::model::{Policy, ServedBy, Service};
 use crate::moment::Moment;
 use crate::names::Principal;
@@ -282,9 +282,10 @@ impl<'p> ServiceCase<'p, '_> {
         let guest = self
             .policy
             .former_guest(user, named_by, &service.user_blocks);
-        Some(guest.unwrap_or(match service.may_certify(user) {
-            true => Objection::NotAdmitted(service),
-            false => Objection::NeverAdmitted(service),
+        Some(guest.unwrap_or(if service.may_certify(user) {
+            Objection::NotAdmitted(service)
+        } else {
+            Objection::NeverAdmitted(service)
         }))
     }
 
@@ -320,9 +321,10 @@ impl Service {
     /// principals, as [`Policy::service_permits`] has it and whatever the host; none for a user whom
     /// it never admits.
     fn admits_until(&self, user: &UserName, principals: &[TrustedPrincipal<'_>]) -> Option<u64> {
-        let by_certificate = match self.may_certify(user) {
-            true => self.users.until_by(principals),
-            false => None,
+        let by_certificate = if self.may_certify(user) {
+            self.users.until_by(principals)
+        } else {
+            None
         };
         // None is less than any time.
         self.users.until(user).max(by_certificate)
@@ -337,7 +339,7 @@ impl Service {
 }
 
 impl Users {
-    /// By what a user is in the set by name: each `member`, `group` and `guest` that says so.
+    /// The statements by which a user is in the set by name: each such `member`, `group` and `guest`.
     pub fn clauses_of(&self, user: &UserName) -> Vec<Clause> {
         let clause = |keyword, value: &dyn std::fmt::Display| {
             Clause::value(BlockKind::Users, &self.name, keyword, value)

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::Ipv4Subnets;
 use serde::Serialize;
 use usher_base::HostName;
-use usher_language::{AddressRange, Origin, address, number};
+use usher_language::{AddressRange, Origin, address_from_number, address_number};
 
 /// Peers, as written.
 pub type Peers = usher_language::Peers<HostName>;
@@ -133,12 +133,12 @@ struct Area {
 impl Area {
     /// Whether areas that neither overlap nor are out of order have all of this one.
     fn is_covered(&self, by: &[Area]) -> bool {
-        let last = number(self.addresses.last());
-        let mut next = number(self.addresses.first());
+        let last = address_number(self.addresses.last());
+        let mut next = address_number(self.addresses.first());
         for area in by {
             let (start, end) = (
-                number(area.addresses.first()),
-                number(area.addresses.last()),
+                address_number(area.addresses.first()),
+                address_number(area.addresses.last()),
             );
             let family = self.addresses.first().is_ipv4() == area.addresses.first().is_ipv4();
             if !family || end < next {
@@ -213,14 +213,14 @@ fn areas_of_family(entries: &[(AddressRange, &Destination)]) -> Vec<Area> {
     };
     let family = any.first();
     let highest = match family {
-        IpAddr::V4(_) => number(Ipv4Addr::BROADCAST.into()),
-        IpAddr::V6(_) => number(Ipv6Addr::from(u128::MAX).into()),
+        IpAddr::V4(_) => address_number(Ipv4Addr::BROADCAST.into()),
+        IpAddr::V6(_) => address_number(Ipv6Addr::from(u128::MAX).into()),
     };
     // Between two of these every address is in the same entries.
     let mut starts = BTreeSet::new();
     for (range, _) in entries {
-        starts.insert(number(range.first()));
-        let last = number(range.last());
+        starts.insert(address_number(range.first()));
+        let last = address_number(range.last());
         if last < highest {
             starts.insert(last + 1);
         }
@@ -229,7 +229,7 @@ fn areas_of_family(entries: &[(AddressRange, &Destination)]) -> Vec<Area> {
     let mut areas: Vec<Area> = Vec::new();
     for (index, &first) in starts.iter().enumerate() {
         let last = starts.get(index + 1).map_or(highest, |next| next - 1);
-        let here = address(family, first);
+        let here = address_from_number(family, first);
         let present = entries.iter().filter(|(range, _)| range.contains(here));
         let ports = Ports::of(present.map(|(_, entry)| *entry));
         if ports.0.is_empty() {
@@ -239,8 +239,8 @@ fn areas_of_family(entries: &[(AddressRange, &Destination)]) -> Vec<Area> {
             Some(Area {
                 addresses,
                 ports: before,
-            }) if *before == ports && number(addresses.last()) + 1 == first => {
-                *addresses = addresses.part(number(addresses.first()), last);
+            }) if *before == ports && address_number(addresses.last()) + 1 == first => {
+                *addresses = addresses.part(address_number(addresses.first()), last);
             }
             _ => areas.push(Area {
                 addresses: any.part(first, last),

@@ -62,7 +62,7 @@ fn word(what: &str) -> Kind {
     Kind::Word(what.to_owned())
 }
 
-fn text(what: &str) -> Kind {
+fn kind_of_text(what: &str) -> Kind {
     Kind::Text(what.to_owned())
 }
 
@@ -75,7 +75,7 @@ fn duration(least: u64) -> Shape {
     Shape::One(Kind::Duration { least, most })
 }
 
-fn number(most: u32) -> Shape {
+fn shape_of_number(most: u32) -> Shape {
     let (least, most) = (1, most.into());
     Shape::One(Kind::Number { least, most })
 }
@@ -110,8 +110,8 @@ fn value(what: &str) -> Part {
 fn host() -> BlockRule {
     let statements = statements! {
         "address", Once, Shape::List(word("ADDRESS")), "where other hosts reach it";
-        "key", Once, Shape::One(text("\"ssh-ed25519 AAAA...\"")), "the line of its .pub file";
-        "ike-key", AtMostOnce, Shape::List(text("\"ssh-ed25519 AAAA...\"")), "the public key by which its IKE daemon authenticates itself";
+        "key", Once, Shape::One(kind_of_text("\"ssh-ed25519 AAAA...\"")), "the line of its .pub file";
+        "ike-key", AtMostOnce, Shape::List(kind_of_text("\"ssh-ed25519 AAAA...\"")), "the public key by which its IKE daemon authenticates itself, Ed25519 or ECDSA P-256";
         "hold", AtMostOnce, Shape::One(choice(["yes", "no"])), "whether it is held to an `optional` class once it has had SAs";
         "unlabelled", AtMostOnce, Shape::One(usher_protection::Kind::kind()), "the only class of its SAs, which have no security label then";
         "control", AtMostOnce, Shape::One(Kind::Port), "the TCP port of its control channel";
@@ -138,14 +138,14 @@ fn service() -> BlockRule {
         "`connect none;` or `connect ADDRESSES port PORT, ...;`, without `port` for all ports";
     let again = MINIMUM_REAUTHENTICATION.as_secs();
     let statements = statements! {
-        PROGRAM, AtMostOnce, Shape::Sequence(text("\"/PATH\"")), "the program that the keeper starts, and its arguments";
+        PROGRAM, AtMostOnce, Shape::Sequence(kind_of_text("\"/PATH\"")), "the program that the keeper starts, and its arguments";
         "account", AtMostOnce, Shape::One(word("NAME")), "the account of the service's own processes", needs LSM;
         "listen", Once, Shape::One(Kind::Port), "the TCP port on which clients reach it";
         "users", Once, Shape::List(word("BLOCK")), "the sets of users that it admits";
         "hosts", Once, Shape::AnyOr(word("HOST")), "the hosts from which it admits them";
         "style", Once, Shape::One(Style::kind()), "a process for each connection, or for each user";
         "idle", AtMostOnce, duration(1), "processes end after this long without a connection", beside "style user";
-        "environment", AtMostOnce, Shape::List(text("\"NAME=VALUE\"")), "variables for the processes", beside PROGRAM;
+        "environment", AtMostOnce, Shape::List(kind_of_text("\"NAME=VALUE\"")), "variables for the processes", beside PROGRAM;
         "files", AtMostOnce, own(FILES), "the files that its processes may touch", beside PROGRAM, needs "Landlock";
         "umask", AtMostOnce, Shape::One(Kind::Octal(3)), "permissions that new files do not get", beside PROGRAM;
         "setuid", AtMostOnce, Shape::One(choice(["permit", "refuse"])), "whether set-user-ID programs change users", beside PROGRAM;
@@ -154,8 +154,8 @@ fn service() -> BlockRule {
         "keys", AtMostOnce, Shape::One(word("NAME")), "it admits keys that are for this";
         "reauthenticate", AtMostOnce, duration(again), "how often users are authenticated again";
         "keepalive", AtMostOnce, Shape::One(KEEPALIVE), "how long a client host may be silent before its connections end";
-        "connections", AtMostOnce, number(MAXIMUM_CONNECTIONS), "most processes of one user at once", beside "style connection";
-        "processes", AtMostOnce, number(MAXIMUM_PROCESSES), "most processes and threads of one user";
+        "connections", AtMostOnce, shape_of_number(MAXIMUM_CONNECTIONS), "most processes of one user at once", beside "style connection";
+        "processes", AtMostOnce, shape_of_number(MAXIMUM_PROCESSES), "most processes and threads of one user";
         "memory", AtMostOnce, Shape::One(SIZE), "most memory of one user's processes";
         "cpu", AtMostOnce, Shape::One(PERCENT), "most processor time of one user's processes";
         "connect", AtMostOnce, own(CONNECT), "where its processes may connect";
@@ -174,7 +174,7 @@ fn client() -> BlockRule {
         "users", Once, Shape::List(word("BLOCK")), "the sets of users that it permits";
         "service", AtLeastOnce, Shape::Phrase(target), "a service to which they may authenticate";
         "protocol", AtMostOnce, Shape::One(Protocol::kind()), "what the proxy knows of the protocol";
-        "programs", AtMostOnce, Shape::AnyOr(text("\"PATH\"")), "whose plain connections are authenticated";
+        "programs", AtMostOnce, Shape::AnyOr(kind_of_text("\"PATH\"")), "whose plain connections are authenticated";
         "key", AtMostOnce, Shape::One(word("NAME")), "the user's key that opens sessions";
         "protection", AtMostOnce, Shape::One(usher_protection::Kind::kind()), "how IPsec protects the connections", needs usher_protection::IPSEC;
     };
@@ -200,7 +200,7 @@ fn outside() -> Vec<StatementRule> {
         .collect();
     statements! {
         "expect", Any, Shape::Phrase(expectation), "what the policy should permit or refuse";
-        "include", Any, Shape::One(text("\"PATH\"")), "another file of the policy";
+        "include", Any, Shape::One(kind_of_text("\"PATH\"")), "another file of the policy";
         "limit", AtMostOnce, own(LIMIT), "what each user may take over all services";
         "marks", AtMostOnce, Shape::One(word("0xMASK")), "the bits of packets' marks that are Usher's, for protection";
     }

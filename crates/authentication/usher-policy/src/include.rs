@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use usher_language::{Diagnostic, Item, Origin, Reporter, Source, parse};
+use usher_language::{Diagnostic, Item, Origin, Reporter, Source, parse_syntax};
 
 use crate::dialect::{BlockKind, DIALECT};
 use crate::mistake::PolicyMistake;
@@ -37,7 +37,7 @@ impl Include {
 pub fn includes(source: &Source) -> Vec<Include> {
     let sources = std::slice::from_ref(source);
     let reporter = Reporter::new(sources);
-    let tree = parse(&DIALECT, sources, &reporter).unwrap_or_default();
+    let tree = parse_syntax(&DIALECT, sources, &reporter).unwrap_or_default();
     let statements = tree.statements.iter();
     let included = statements.filter(|statement| statement.keyword == "include");
     let paths = included.filter_map(|statement| match statement.groups.as_slice() {
@@ -66,7 +66,7 @@ pub(crate) fn is_path(text: &str) -> bool {
 /// mistakes: the groups in the statements that can be read.
 pub fn groups_named(sources: &[Source]) -> BTreeSet<GroupName> {
     let reporter = Reporter::new(sources);
-    let tree = parse(&DIALECT, sources, &reporter).unwrap_or_default();
+    let tree = parse_syntax(&DIALECT, sources, &reporter).unwrap_or_default();
     let blocks = tree.blocks.iter();
     blocks
         .filter(|block| block.rule.keyword == BlockKind::Users.word())

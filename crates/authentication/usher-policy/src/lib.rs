@@ -2,19 +2,19 @@
 //! the daemons ask of it.
 //!
 //! ```
-//! use usher_policy::{Source, parse};
+//! use usher_policy::{Source, parse_policy};
 //!
 //! let source = Source {
 //!     name: "users.policy".to_owned(),
 //!     text: "users mail { member alice, bob; }".to_owned(),
 //! };
-//! let policy = parse(&[source]).expect("the text above is a policy");
+//! let policy = parse_policy(&[source]).expect("the text above is a policy");
 //! assert_eq!(policy.users.len(), 1);
 //! ```
 //!
 //! `usher-language` reads the text by this crate's tables (dialect.rs) and those of
-//! `usher-protection`, whose `application` blocks stand in the same text; [`parse`] then resolves names
-//! over all sources and builds the [`Policy`]. A `Policy` from [`parse`] is complete: every name in
+//! `usher-protection`, whose `application` blocks stand in the same text; [`parse_policy`] then resolves names
+//! over all sources and builds the [`Policy`]. A `Policy` from [`parse_policy`] is complete: every name in
 //! it is defined, as far as this crate can know. decide.rs decides whether it permits something.
 //!
 //! No I/O and no clock: the caller reads the files. docs/policy.md, users.md and services.md describe
@@ -29,8 +29,6 @@ mod client;
 mod decide;
 mod destinations;
 mod dialect;
-mod expectation;
-mod group;
 mod include;
 mod limits;
 mod lookup;
@@ -52,8 +50,6 @@ pub use destinations::{
     Peers, PortRange,
 };
 pub use dialect::BlockKind;
-pub use expectation::Expectation;
-pub use group::{Group, Groups, MAXIMUM_GROUP_MEMBERS, Unresolved, may_be_user};
 pub use include::{Include, MAXIMUM_INCLUDE_BYTES, groups_named, includes};
 pub use limits::{
     DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES, DEFAULT_IDLE,
@@ -62,11 +58,13 @@ pub use limits::{
     MAXIMUM_IKE_KEYS, MAXIMUM_KEEPALIVE, MAXIMUM_MEMORY, MAXIMUM_PROCESSES, MINIMUM_KEEPALIVE,
     MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION,
 };
-pub use members::{Members, TrustedPrincipal, Users};
+pub use members::{
+    Group, Groups, MAXIMUM_GROUP_MEMBERS, Members, TrustedPrincipal, Unresolved, Users, may_be_user,
+};
 pub use mistake::PolicyMistake;
 pub use model::{
-    FileAccess, FileRule, Host, Needs, Policy, ProcessLimits, Program, RequiredProtection,
-    ServedBy, Service, Style, service_id,
+    Expectation, FileAccess, FileRule, Host, Needs, Policy, ProcessLimits, Program,
+    RequiredProtection, ServedBy, Service, Style, service_id,
 };
 pub use moment::{InvalidMoment, Moment};
 pub use names::{GroupName, InvalidGroupName, InvalidPrincipal, Principal};
@@ -113,15 +111,15 @@ pub fn begins_outside(word: &str) -> bool {
 /// [`MAXIMUM_ERRORS`] and one that says that there are more. A mistake in one statement does not
 /// hide those in the next. There is no partial policy: one error, and nothing is to be applied. A
 /// `group` is a mistake here, because it has not been looked up: see [`parse_with_groups`].
-pub fn parse(sources: &[Source]) -> Result<Policy, Vec<PolicyError>> {
+pub fn parse_policy(sources: &[Source]) -> Result<Policy, Vec<PolicyError>> {
     parse_with_groups(sources, &Groups::new())
 }
 
-/// As [`parse`], of a policy that may name groups of accounts: [`groups_named`] tells which.
+/// As [`parse_policy`], of a policy that may name groups of accounts: [`groups_named`] tells which.
 ///
 /// # Errors
 ///
-/// As [`parse`]; a group that is not in `groups`, or that could not be looked up, is a mistake.
+/// As [`parse_policy`]; a group that is not in `groups`, or that could not be looked up, is a mistake.
 pub fn parse_with_groups(sources: &[Source], groups: &Groups) -> Result<Policy, Vec<PolicyError>> {
     parse_blocks(sources, groups).map(|(policy, _)| policy)
 }
@@ -142,8 +140,8 @@ pub fn parse_with_places<'s>(
 /// others may define, such as a host, is none.
 pub fn mistakes_of_part(sources: &[Source], groups: &Groups) -> Vec<PolicyError> {
     let reporter = Reporter::of_part(sources);
-    if let Some(tree) = usher_language::parse(&DIALECT, sources, &reporter) {
-        check::check(&tree, groups, &reporter);
+    if let Some(tree) = usher_language::parse_syntax(&DIALECT, sources, &reporter) {
+        check::check_policy(&tree, groups, &reporter);
     }
     reporter.finish()
 }
@@ -153,8 +151,8 @@ fn parse_blocks(
     groups: &Groups,
 ) -> Result<(Policy, Vec<Block<'static>>), Vec<PolicyError>> {
     let reporter = Reporter::new(sources);
-    let checked = usher_language::parse(&DIALECT, sources, &reporter)
-        .map(|tree| (check::check(&tree, groups, &reporter), tree.blocks));
+    let checked = usher_language::parse_syntax(&DIALECT, sources, &reporter)
+        .map(|tree| (check::check_policy(&tree, groups, &reporter), tree.blocks));
     let errors = reporter.finish();
     match checked {
         Some(checked) if errors.is_empty() => Ok(checked),

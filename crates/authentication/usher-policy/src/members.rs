@@ -1,12 +1,12 @@
 //! The users of several sets together: their names, the times of guests, and the principals whose
-//! certificates make their holders users.
+//! certificates make their holders users. The caller finds out who is in a group, because this crate does no I/O;
+//! which of these accounts a policy takes is decided here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use usher_base::UserName;
 use usher_language::Name;
 
-use crate::group::Group;
 use crate::moment::Moment;
 use crate::names::{GroupName, Principal};
 
@@ -28,12 +28,12 @@ pub struct Users {
 }
 
 impl Users {
-    /// All its users by name, some perhaps more than once, guests whatever the time.
+    /// All its users by name, including guests whose time is over. A name may appear more than once.
     pub fn users(&self) -> impl Iterator<Item = &UserName> {
         self.lasting().chain(self.guests.keys())
     }
 
-    /// Those who are no guests, some perhaps more than once.
+    /// Its users without the guests. A name may appear more than once.
     pub fn lasting(&self) -> impl Iterator<Item = &UserName> {
         let groups = self.groups.values();
         self.members
@@ -71,7 +71,7 @@ pub struct TrustedPrincipal<'c> {
 }
 
 impl Members {
-    /// Of these sets.
+    /// The members of these sets.
     pub fn of<'u>(sets: impl IntoIterator<Item = &'u Users>) -> Self {
         let mut members = Self::default();
         let mut always = BTreeSet::new();
@@ -137,4 +137,52 @@ impl Members {
     pub(crate) fn has_any_over(&self, now: u64) -> bool {
         self.guests.values().any(|until| *until <= now)
     }
+}
+
+/// By group the names of its accounts, as the system says them, or why they are not known.
+pub type Groups = BTreeMap<GroupName, Result<BTreeSet<String>, Unresolved>>;
+
+/// The reason why the caller could not look a name up, for messages.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unresolved(pub String);
+
+/// Limit of accounts of a group.
+pub const MAXIMUM_GROUP_MEMBERS: usize = 65_536;
+
+/// A group in a `users` block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Those of its accounts that can be users.
+    pub members: BTreeSet<UserName>,
+    /// The others: `root`, accounts of Usher's daemons, what is no user name.
+    pub left_out: BTreeSet<String>,
+}
+
+impl Group {
+    /// A group with these accounts.
+    pub(crate) fn of(accounts: &BTreeSet<String>) -> Self {
+        let mut group = Self::default();
+        for account in accounts {
+            match account.parse::<UserName>() {
+                Ok(user) if may_be_user(&user) => {
+                    group.members.insert(user);
+                }
+                _ => {
+                    group.left_out.insert(account.clone());
+                }
+            }
+        }
+        group
+    }
+}
+
+/// Whether an account may be a user of services at all: neither `root` nor one of Usher's daemons.
+pub fn may_be_user(account: &UserName) -> bool {
+    account.as_ref() != "root" && !is_ushers(account)
+}
+
+/// Whether an account is one of Usher's own daemons' (`usher-signer` and its like).
+pub(crate) fn is_ushers(account: &UserName) -> bool {
+    account.as_ref().starts_with("usher-")
 }

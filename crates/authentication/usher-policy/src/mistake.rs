@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{Found, Name, Place, did_you_mean, mistakes, shown};
+use usher_protection::IkeAlgorithm;
 
 use crate::destinations::MAXIMUM_DESTINATION_TABLE;
 use crate::limits::MAXIMUM_ARGUMENT_BYTES;
@@ -37,6 +38,21 @@ mistakes! {
         InvalidHostKey
             => "this is not an Ed25519 public key of OpenSSH";
             "write the host's public key in quotes, as `ssh-ed25519 AAAA...`: the line of its .pub file";
+        /// Not an OpenSSH public key, or one whose bytes are no key of its algorithm.
+        InvalidIkeKey
+            => "this is not an Ed25519 or ECDSA P-256 public key of OpenSSH";
+            "write the host's public IKE key in quotes, as `ssh-ed25519 AAAA...` or, for hosts whose IKE \
+             daemon has no Ed25519, `ecdsa-sha2-nistp256 AAAA...`: the line of its .pub file";
+        /// A key by which no IKE daemon is authenticated.
+        OtherIkeKey { algorithm: String }
+            => "an `ike-key` is Ed25519 or ECDSA P-256, and this key is {algorithm}";
+            "make an ECDSA P-256 key on the host if its IKE daemon has no Ed25519, and write it as \
+             `ecdsa-sha2-nistp256 AAAA...`";
+        /// More keys of one algorithm than a host that replaces its key has.
+        TooManyIkeKeys { algorithm: IkeAlgorithm }
+            => "this is the third {algorithm} key of this host";
+            "remove those that it no longer has: of each algorithm a host has its key, and the one that takes \
+             its place";
         /// An address of two hosts, or twice of one.
         DuplicateAddress { address: IpAddr, first: Place }
             => "{address} is already a host's address at {first}";

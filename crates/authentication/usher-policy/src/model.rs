@@ -1,7 +1,6 @@
 //! The contents of a policy, with names resolved: the daemons' view.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,17 +10,15 @@ use serde::Serialize;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{Name, Need, Origin, words};
 use usher_mac_policy::MacBlock;
-use usher_protection::{Application, Kind, MarkMask, Names, Peers, ProtectionWarning};
+use usher_protection::{Application, IkePublicKey, Kind, MarkMask, Names, common_algorithm};
 use usher_proto::HostPublicKey;
 
 use crate::client::Client;
 use crate::destinations::Destinations;
-use crate::expectation::Expectation;
 use crate::limits::DEFAULT_EACH_USER_PROCESSES;
 use crate::members::{Members, Users};
-use crate::warning::PolicyWarning;
 
-/// A whole policy. From [`crate::parse`] it is complete: every name in it is defined in it, but for
+/// A whole policy. From [`crate::parse_policy`] it is complete: every name in it is defined in it, but for
 /// those of services of other hosts ([`crate::ClientService::service`]), of hosts that the caller looks up
 /// ([`Policy::look_up_names`]), and of users whom groups or certificates may have
 /// ([`Expectation::user`]).
@@ -114,43 +111,6 @@ impl Policy {
         }
         policy
     }
-
-    /// Looks up each name in `network` statements that has no `host` block, once. Returns a warning for
-    /// each network whose name has no address.
-    pub fn look_up_names<E: fmt::Display>(
-        &mut self,
-        mut look_up: impl FnMut(&HostName) -> Result<Vec<IpAddr>, E>,
-    ) -> Vec<PolicyWarning> {
-        let mut faults: BTreeMap<&HostName, Option<String>> = BTreeMap::new();
-        let mut warnings = Vec::new();
-        let networks = self.applications.iter();
-        for network in networks.flat_map(|application| &application.networks) {
-            let Peers::Name(name) = &network.peers else {
-                continue;
-            };
-            if self.hosts.contains_key(name) {
-                continue;
-            }
-            let fault = faults.entry(name).or_insert_with(|| match look_up(name) {
-                Ok(addresses) if addresses.is_empty() => Some("it has none".to_owned()),
-                Err(reason) => Some(reason.to_string()),
-                Ok(addresses) => {
-                    self.names.answer(name.clone(), addresses, Duration::ZERO);
-                    None
-                }
-            });
-            if let Some(reason) = fault {
-                let warning = ProtectionWarning::UnresolvedName {
-                    name: name.clone(),
-                    place: network.origin.place.clone(),
-                    reason: reason.clone(),
-                    meanwhile: network.meanwhile(),
-                };
-                warnings.push(warning.into());
-            }
-        }
-        warnings
-    }
 }
 
 /// A `host` block.
@@ -163,11 +123,12 @@ pub struct Host {
     pub addresses: Vec<IpAddr>,
     /// The host's one Ed25519 key.
     pub key: HostPublicKey,
-    /// The Ed25519 keys by which the host's IKE daemon authenticates itself to those of other hosts, at
-    /// most [`MAXIMUM_IKE_KEYS`](crate::MAXIMUM_IKE_KEYS), in the order of the text. None of them is a
+    /// The keys by which the host's IKE daemon authenticates itself to those of other hosts, of each algorithm
+    /// at most [`MAXIMUM_IKE_KEYS`](crate::MAXIMUM_IKE_KEYS), in the order of the text. None of them is a
     /// host's [`key`](Self::key), which signs TLS handshakes only. While a key is replaced there are
-    /// two, and either is accepted. Without one the host has no IPsec.
-    pub ike_keys: Vec<HostPublicKey>,
+    /// two, and either is accepted. Two hosts authenticate each other by one algorithm, Ed25519 if both have
+    /// it; without one in common they have no IPsec.
+    pub ike_keys: Vec<IkePublicKey>,
     /// Whether it is held to a class that is `optional` once it has had SAs of it: then it is not served in
     /// the clear again.
     pub is_held: bool,
@@ -179,6 +140,13 @@ pub struct Host {
     pub control: u16,
     /// Addresses of 127.0.0.0/8 on which the local proxy stands for this host; may be empty.
     pub loopback: Vec<Ipv4Addr>,
+}
+
+impl Host {
+    /// Returns whether this host and another can authenticate each other to negotiate SAs.
+    pub fn shares_ike(&self, other: &Self) -> bool {
+        common_algorithm(&self.ike_keys, &other.ike_keys).is_some()
+    }
 }
 
 words! {
@@ -352,12 +320,36 @@ impl FileRule {
 ///
 /// A hash of the name alone (FNV-1a, 32 bits, upper bit cleared; 1 in place of 0), so that adding,
 /// removing or reordering blocks never gives a running service another's number. Two services of
-/// one policy with the same number are an error in [`crate::parse`].
+/// one policy with the same number are an error in [`crate::parse_policy`].
 pub fn service_id(name: &ServiceName) -> u32 {
     let hash = name.as_ref().bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
     (hash & 0x7fff_ffff).max(1)
+}
+
+/// An `expect` statement: what should come of a user who wants to reach a service.
+///
+/// A part that is left out stands for every possible one: `expect permit user alice service imap`
+/// expects alice to be permitted from some host, to imap of some host, on the port that it has
+/// there; with `refuse`, from none and to none. This crate does not try expectations. It warns of
+/// names in them that the policy lacks ([`crate::Policy::unknown_names`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Expectation {
+    /// `permit`; otherwise `refuse`.
+    pub permit: bool,
+    /// The user.
+    pub user: UserName,
+    /// The host from which the user comes.
+    pub from: Option<HostName>,
+    /// The service.
+    pub service: ServiceName,
+    /// The host that offers the service.
+    pub at: Option<HostName>,
+    /// The TCP port on which the service is reached.
+    pub port: Option<u16>,
+    /// Its place in the text.
+    pub origin: Origin,
 }
 
 #[cfg(test)]

@@ -1,21 +1,55 @@
-//! Warnings about the hosts whose traffic `application` blocks protect: hosts without a key for it, and
-//! hosts that are reached in the clear at other addresses.
+//! Warnings about the hosts whose traffic is to be protected: by `application` blocks, hosts without a key
+//! for it, and hosts that are reached in the clear at other addresses; by these and by services on either
+//! side, hosts that are `unlabelled` and have another class.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use usher_language::Clause;
 use usher_protection::{
-    Application, Class, Level, Network, NetworkType, Profile, Protection, ProtectionItem,
+    Application, Class, Kind, Level, Network, NetworkType, Profile, Protection,
 };
 
-use crate::model::{Host, Policy};
+use crate::client::ClientService;
+use crate::dialect::BlockKind;
+use crate::model::{Host, Policy, Service};
 use crate::warning::{PolicyWarning, some_of};
 
 /// Hosts by their addresses.
 type ByAddress<'p> = BTreeMap<IpAddr, &'p Host>;
 
 impl Policy {
+    /// The hosts with which `own`, a host of this policy, has no algorithm of IKE keys in common, in words for
+    /// people. Hosts without any key are no peers at all.
+    pub fn unmatched_ike_keys(&self, own: &Host) -> Vec<String> {
+        let others = self.hosts.values().filter(|host| host.name != own.name);
+        let others = others.filter(|host| !own.ike_keys.is_empty() && !host.shares_ike(own));
+        let unmatched = others.filter_map(|host| {
+            let algorithm = host.ike_keys.first()?.algorithm();
+            Some(format!(
+                "no SAs are made with {other}: every `ike-key` in `host {other}` is {algorithm}, and none in \
+                 `host {own}`, this host's block, is; write this host's {algorithm} key into that beside the other \
+                 one (`{command}` makes it)",
+                other = host.name,
+                own = own.name,
+                command = algorithm.command(),
+            ))
+        });
+        unmatched.collect()
+    }
+
     pub(crate) fn warn_of_peers(&self, warnings: &mut Vec<PolicyWarning>) {
+        let services = self.services.values();
+        warnings.extend(services.filter_map(|service| self.demands_another_class(service)));
+        for client in self.clients.values() {
+            let entries = client.services.iter();
+            let entries = entries.filter_map(|entry| self.asks_for_another_class(entry));
+            warnings.extend(entries.map(|(explanation, remedy)| {
+                let clause = Clause::statement(BlockKind::Client, &client.name, "protection");
+                let explanation = format!("`client {}` {explanation}", client.name);
+                PolicyWarning::about(clause, explanation, remedy)
+            }));
+        }
         let hosts = self.hosts.values();
         let addresses = hosts.flat_map(|host| host.addresses.iter().map(move |own| (*own, host)));
         let addresses: ByAddress<'_> = addresses.collect();
@@ -51,6 +85,58 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// Warns if a service demands more protection than unlabelled hosts of it can have.
+    fn demands_another_class(&self, service: &Service) -> Option<PolicyWarning> {
+        let demanded = service.protection.as_ref()?.kind;
+        let hosts = service.hosts.iter().filter_map(|host| self.hosts.get(host));
+        let keyed = hosts.filter(|host| !host.ike_keys.is_empty());
+        let falls_short =
+            |host: &&Host| matches!(host.unlabelled, Some(only) if !only.includes(demanded));
+        let (short, others): (Vec<&Host>, Vec<&Host>) = keyed.partition(falls_short);
+        // Of `hosts any`, some may have no Usher and no users here.
+        if short.is_empty() || service.any_host && !others.is_empty() {
+            return None;
+        }
+        let short = short.iter().map(|host| host.name.to_string()).collect();
+        let name = &service.name;
+        Some(PolicyWarning::about(
+            Clause::statement(BlockKind::Service, name, "protection"),
+            format!(
+                "`service {name}` demands {demanded} by IPsec, and the blocks of these of its `hosts` say \
+                 `unlabelled` with a weaker class, the only one that they have SAs of, so none of their \
+                 users is admitted: {}",
+                some_of(&short)
+            ),
+            format!(
+                "write `unlabelled {demanded};` if they can have that class, remove `unlabelled` if their \
+                 IPsec knows security labels, or remove them from `hosts`"
+            ),
+        ))
+    }
+
+    /// The explanation and the remedy, if a client's connections with an unlabelled host are to have SAs of
+    /// another class than its only one.
+    fn asks_for_another_class(&self, entry: &ClientService) -> Option<(String, String)> {
+        let (asked, name) = (entry.protection?, &entry.host);
+        let host = self.hosts.get(name)?;
+        let only = host.unlabelled.filter(|only| *only != asked)?;
+        if host.ike_keys.is_empty() {
+            return None;
+        }
+        Some((
+            format!(
+                "has connections with {name} protected by {asked}, and `host {name}` says `unlabelled \
+                 {only}`, the only class that it has SAs of, so none is made"
+            ),
+            format!(
+                "write `protection {only};` in a `client` block for {name} alone, or remove `unlabelled` if \
+                 its IPsec knows security labels"
+            ),
+        ))
+    }
+}
+
 /// Warns if a network protects traffic with hosts that cannot have SAs, or with none at all.
 fn keyless(
     network: &Network,
@@ -81,7 +167,7 @@ fn keyless(
             "add `host` blocks with an `ike-key` for these peers",
         ));
     }
-    // Of everybody, some may have no IPsec and nothing to do with the program.
+    // If the peers are everybody, some may have no IPsec and nothing to do with the program.
     if keyless.is_empty() || peers.is_everybody() && !keyed.is_empty() {
         return None;
     }
@@ -96,30 +182,32 @@ fn keyless(
     ))
 }
 
-/// Warns if a network has traffic with unlabelled hosts in other classes than the only one of each.
+/// Warns if a network has traffic with unlabelled hosts in other classes than the only one of each. Also of
+/// everybody: the block says whose traffic it is, and a `network` before it costs a line.
 fn of_other_classes(
     network: &Network,
     protection: Option<&Protection>,
     found: &[(IpAddr, &Host)],
 ) -> Option<PolicyWarning> {
-    let (place, peers) = (&network.origin.place, &network.peers);
-    // Of everybody, some may have nothing to do with the program.
-    if peers.is_everybody() {
-        return None;
-    }
-    let items = protection.map_or(&[][..], |protection| &protection.items);
+    let items = protection.map_or_else(Vec::new, Protection::deciding);
     let others = found.iter().flat_map(|(_, host)| {
-        let only = host
-            .unlabelled
-            .map(|kind| Class::new(kind, Profile::Standard));
-        let classes = items.iter().map(ProtectionItem::class);
-        let others = classes.filter(move |class| only.is_some_and(|only| only != *class));
-        others.map(move |class| format!("`{}` with {}", class.name(), host.name))
+        let only = host.unlabelled.map(standard);
+        let others = items.iter();
+        let others = others.filter(move |item| only.is_some_and(|only| only != item.class()));
+        others.map(move |item| {
+            let effect = match item.level {
+                Level::Mandatory => "never passes",
+                Level::Optional => "stays in the clear",
+            };
+            let class = item.class();
+            format!("`{}` with {} {effect}", class.name(), host.name)
+        })
     });
     let others: BTreeSet<String> = others.collect();
     if others.is_empty() {
         return None;
     }
+    let (place, peers) = (&network.origin.place, &network.peers);
     Some(PolicyWarning::new(
         format!(
             "{place}: `network {peers}` protects traffic with hosts whose blocks say `unlabelled` in other \
@@ -128,6 +216,11 @@ fn of_other_classes(
         ),
         "give these hosts a `network` before it, whose protection has the class of `unlabelled` alone",
     ))
+}
+
+/// The class of this kind without a profile of its own, such as that of an unlabelled host.
+fn standard(kind: Kind) -> Class {
+    Class::new(kind, Profile::Standard)
 }
 
 /// Warns of hosts whose traffic an earlier network protects at other addresses.

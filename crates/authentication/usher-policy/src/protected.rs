@@ -83,7 +83,7 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Source, parse};
+    use crate::{Source, parse_policy};
 
     #[test]
     fn what_no_traffic_gets_is_not_negotiated() {
@@ -93,7 +93,7 @@ mod tests {
                                    localport=any remoteport=80 authentication mandatory; }\n\
                     protection A { localport=any remoteport=any authentication mandatory; }\n}\n";
         let policy = |text: &str| {
-            parse(&[Source {
+            parse_policy(&[Source {
                 name: "a.policy".into(),
                 text: text.into(),
             }])

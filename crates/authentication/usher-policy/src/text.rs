@@ -1,4 +1,4 @@
-//! A policy back to text: what [`crate::parse`] reads as the same policy.
+//! A policy back to text: what [`crate::parse_policy`] reads as the same policy.
 
 use usher_language::{BlockText, Quoted, Size, Units, joined};
 use usher_mac_policy::MacBlock;
@@ -6,19 +6,19 @@ use usher_protection::{Application, MarkMask};
 
 use crate::client::{Client, Programs, Protocol};
 use crate::dialect::BlockKind;
-use crate::expectation::Expectation;
 use crate::limits::{
     DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES, DEFAULT_IDLE,
     DEFAULT_KEEPALIVE, DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK,
 };
 use crate::members::Users;
+use crate::model::Expectation;
 use crate::model::{Host, Policy, ProcessLimits, Program, ServedBy, Service};
 
 impl Policy {
     /// The policy as text: one block after the other, hosts first, each kind in the order of its
     /// names. Statements at their default are left out; comments are not kept.
     ///
-    /// Of a policy from [`crate::parse`], `parse` makes the same policy again, unless the text of
+    /// From the text of a policy of [`crate::parse_policy`], it makes the same policy again, unless the text of
     /// several sources became too long for one ([`crate::MAXIMUM_SOURCE_BYTES`]).
     pub fn to_text(&self) -> String {
         let hosts = self.hosts.values().map(Host::to_text);
@@ -65,7 +65,7 @@ impl Host {
         let mut block = BlockText::new(BlockKind::Host.word(), &self.name);
         block.list("address", &self.addresses);
         block.statement("key", Quoted(&self.key.to_openssh()));
-        let ike_keys: Vec<String> = self.ike_keys.iter().map(|key| key.to_openssh()).collect();
+        let ike_keys: Vec<String> = self.ike_keys.iter().map(ToString::to_string).collect();
         block.list("ike-key", ike_keys.iter().map(|key| Quoted(key)));
         if !self.is_held {
             block.statement("hold", "no");
@@ -104,9 +104,10 @@ impl Service {
         }
         block.statement("listen", self.listen);
         block.list("users", &self.user_blocks);
-        match self.any_host {
-            true => block.statement("hosts", "any"),
-            false => block.list("hosts", &self.hosts),
+        if self.any_host {
+            block.statement("hosts", "any")
+        } else {
+            block.list("hosts", &self.hosts)
         }
         block.statement("style", self.style);
         block.unless(DEFAULT_CONNECTIONS, "connections", self.connections);

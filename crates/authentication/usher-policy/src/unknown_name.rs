@@ -6,7 +6,7 @@ use serde::Serialize;
 use usher_base::HostName;
 use usher_language::{MAXIMUM_ERRORS, Place, nearest, words};
 
-use crate::expectation::Expectation;
+use crate::model::Expectation;
 use crate::model::Policy;
 
 /// A name in an `expect` statement that nothing in the policy has: a slip, or what it named was

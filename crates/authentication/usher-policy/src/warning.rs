@@ -1,8 +1,9 @@
 //! Warnings: statements that are allowed but probably not meant.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use usher_base::HostName;
 use usher_language::{Clause, Mistake, Name, nearest, shown};
@@ -11,7 +12,7 @@ use usher_mac_policy::ifoff::IfOff;
 use usher_mac_policy::portacl::PortAcl;
 use usher_mac_policy::te::TypeEnforcement;
 use usher_mac_policy::{MODULES, MacBlock, ModuleSettings};
-use usher_protection::{Application, ProgramName, ProtectionWarning, Traffic};
+use usher_protection::{Application, Peers, ProgramName, ProtectionWarning, Traffic};
 
 use crate::client::Protocol;
 use crate::dialect::BlockKind;
@@ -39,7 +40,7 @@ impl PolicyWarning {
         }
     }
 
-    fn about(clause: Clause, explanation: String, remedy: &str) -> Self {
+    pub(crate) fn about(clause: Clause, explanation: String, remedy: impl Into<String>) -> Self {
         Self {
             clause: Some(clause),
             ..Self::new(explanation, remedy)
@@ -151,8 +152,8 @@ impl Policy {
         }
     }
 
-    /// Services that demand protection: without it on their own side, or from hosts that have no
-    /// IPsec.
+    /// Warns of services that demand protection which this host does not have itself, or which some of
+    /// their hosts cannot have.
     fn warn_of_demands(&self, warnings: &mut Vec<PolicyWarning>) {
         for service in self.services.values() {
             let Some(demanded) = &service.protection else {
@@ -414,5 +415,44 @@ pub(crate) fn some_of(names: &BTreeSet<String>) -> String {
     match names.len().saturating_sub(SHOWN) {
         0 => first,
         rest => format!("{first} and {rest} more"),
+    }
+}
+
+impl Policy {
+    /// Looks up each name in `network` statements that has no `host` block, once. Returns a warning for
+    /// each network whose name has no address.
+    pub fn look_up_names<E: fmt::Display>(
+        &mut self,
+        mut look_up: impl FnMut(&HostName) -> Result<Vec<IpAddr>, E>,
+    ) -> Vec<PolicyWarning> {
+        let mut faults: BTreeMap<&HostName, Option<String>> = BTreeMap::new();
+        let mut warnings = Vec::new();
+        let networks = self.applications.iter();
+        for network in networks.flat_map(|application| &application.networks) {
+            let Peers::Name(name) = &network.peers else {
+                continue;
+            };
+            if self.hosts.contains_key(name) {
+                continue;
+            }
+            let fault = faults.entry(name).or_insert_with(|| match look_up(name) {
+                Ok(addresses) if addresses.is_empty() => Some("it has none".to_owned()),
+                Err(reason) => Some(reason.to_string()),
+                Ok(addresses) => {
+                    self.names.answer(name.clone(), addresses, Duration::ZERO);
+                    None
+                }
+            });
+            if let Some(reason) = fault {
+                let warning = ProtectionWarning::UnresolvedName {
+                    name: name.clone(),
+                    place: network.origin.place.clone(),
+                    reason: reason.clone(),
+                    meanwhile: network.meanwhile(),
+                };
+                warnings.push(warning.into());
+            }
+        }
+        warnings
     }
 }

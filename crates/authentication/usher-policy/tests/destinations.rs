@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use usher_policy::{
     AddressRange, Destination, DestinationTable, Destinations, MAXIMUM_DESTINATION_TABLE,
-    MAXIMUM_DESTINATIONS, Origin, Peers, PortRange, Source, parse,
+    MAXIMUM_DESTINATIONS, Origin, Peers, PortRange, Source, parse_policy,
 };
 
 const HOSTS: &str = "host a { address 10.0.0.1, fd00::1; \
@@ -22,13 +22,13 @@ fn source(connect: &str) -> [Source; 1] {
 }
 
 fn destinations(connect: &str) -> Destinations {
-    let policy = parse(&source(connect)).expect("a correct policy");
+    let policy = parse_policy(&source(connect)).expect("a correct policy");
     let service = policy.services.into_values().next().expect("a service");
     service.connect.expect("a `connect`")
 }
 
 fn mistakes(connect: &str) -> Vec<String> {
-    let errors = parse(&source(connect)).expect_err("a mistake");
+    let errors = parse_policy(&source(connect)).expect_err("a mistake");
     errors.iter().map(|error| error.kind.to_string()).collect()
 }
 
@@ -228,7 +228,7 @@ proptest! {
             .collect();
         prop_assume!(!entries.is_empty());
         let whole = Destinations { entries };
-        let policy = parse(&source(&whole.to_string())).expect("a correct policy");
+        let policy = parse_policy(&source(&whole.to_string())).expect("a correct policy");
         let mut told = Vec::new();
         for warning in policy.warnings() {
             let told_of = warning.to_string();

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use usher_language::{Mistake, SyntaxMistake};
 use usher_policy::{
     MAXIMUM_ARGUMENT_BYTES, MAXIMUM_ERRORS, MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS,
-    PolicyMistake, Source, parse, parse_with_groups,
+    PolicyMistake, Source, parse_policy, parse_with_groups,
 };
 
 const KEY: &str =
@@ -21,7 +21,7 @@ fn outcome(texts: &[String]) -> Result<(), Vec<String>> {
             text: text.clone(),
         })
         .collect();
-    parse(&sources).map(|_| ()).map_err(|errors| {
+    parse_policy(&sources).map(|_| ()).map_err(|errors| {
         errors
             .into_iter()
             .map(|error| format!("{:?}", error.kind))

@@ -5,25 +5,86 @@
 use usher_base::DecodeError;
 use usher_base::codec::{self, Bytes, Reader, messages, put_string};
 
-/// Longest answer in bytes, after its length. The longest kind of signature has about 130.
+/// Longest answer in bytes, after its length. An RSA signature of 4,096 bits has 537.
 pub const MAX_AGENT_ANSWER: usize = 4096;
 
 const IDENTITIES_REQUEST: u8 = 11;
 const IDENTITIES_ANSWER: u8 = 12;
 const SIGN_REQUEST: u8 = 13;
 
+/// The flag of a request for an RSA signature with SHA-512 (draft-ietf-sshm-ssh-agent section 3.6.1). Without
+/// a flag agents sign with SHA-1.
+const RSA_SHA2_512: u32 = 4;
+const RSA: &[u8] = b"ssh-rsa";
+
 /// The request for a signature by the key `public_key` (RFC 4253 section 6.6) over `data`, with its
-/// length. It sets no flags, which only RSA has.
+/// length. RSA keys are to sign with SHA-512.
 #[must_use]
 pub fn sign_request(public_key: &[u8], data: &[u8]) -> Vec<u8> {
     let mut message = vec![SIGN_REQUEST];
     put_string(&mut message, public_key);
     put_string(&mut message, data);
-    message.extend_from_slice(&0_u32.to_be_bytes());
+    let is_rsa = kind_of(public_key).is_ok_and(|kind| kind == RSA);
+    let flags = if is_rsa { RSA_SHA2_512 } else { 0 };
+    message.extend_from_slice(&flags.to_be_bytes());
     let mut out = Vec::with_capacity(4 + message.len());
     put_string(&mut out, &message);
     out
 }
+
+/// The fault of an agent's signature, by its algorithm alone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SignatureFault {
+    /// SHA-1.
+    #[error(
+        "the agent has signed with SHA-1 (ssh-rsa), although rsa-sha2-512 was requested: use an agent \
+         that supports this request (RFC 8332), such as OpenSSH's ssh-agent from 7.2 on, or an \
+         Ed25519 key"
+    )]
+    Sha1,
+    /// Another algorithm.
+    #[error(
+        "the agent has signed with {found}, although {requested} was requested: use another agent, \
+         such as OpenSSH's ssh-agent"
+    )]
+    Algorithm {
+        /// The signature's algorithm.
+        found: String,
+        /// The one that [`sign_request`] asks for.
+        requested: String,
+    },
+    /// It is no signature.
+    #[error("the agent's answer is not a signature ({0}): use another agent")]
+    Form(#[from] DecodeError),
+}
+
+/// Checks that an agent's signature, unchecked otherwise, is by the algorithm that [`sign_request`] asks for
+/// with this key.
+///
+/// # Errors
+/// [`SignatureFault`].
+pub fn check_algorithm(public_key: &[u8], signature: &[u8]) -> Result<(), SignatureFault> {
+    let requested = match kind_of(public_key)? {
+        RSA => b"rsa-sha2-512",
+        kind => kind,
+    };
+    match kind_of(signature)? {
+        found if found == requested => Ok(()),
+        RSA => Err(SignatureFault::Sha1),
+        found => Err(SignatureFault::Algorithm {
+            found: found.escape_ascii().to_string(),
+            requested: requested.escape_ascii().to_string(),
+        }),
+    }
+}
+
+/// The name with which a key or a signature begins.
+fn kind_of(bytes: &[u8]) -> Result<&[u8], DecodeError> {
+    Reader::new(bytes).string(MAX_KIND)
+}
+
+/// Longest name of an algorithm (RFC 4251 section 6).
+const MAX_KIND: usize = 64;
 
 /// The request for the list of the agent's keys, with its length.
 #[must_use]
@@ -91,6 +152,45 @@ impl AgentAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A key or a signature of this kind.
+    fn of_kind(kind: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_string(&mut out, kind);
+        put_string(&mut out, &[7; 9]);
+        out
+    }
+
+    #[test]
+    fn rsa_keys_are_to_sign_with_sha_512_and_others_as_they_do() {
+        for (kind, flags) in [(RSA, 4), (b"ssh-ed25519", 0), (b"ecdsa-sha2-nistp521", 0)] {
+            let request = sign_request(&of_kind(kind), b"data");
+            assert_eq!(request[request.len() - 4..], [0, 0, 0, flags]);
+        }
+    }
+
+    #[test]
+    fn a_signature_by_another_algorithm_than_requested_is_refused() {
+        let check =
+            |key: &[u8], signature: &[u8]| check_algorithm(&of_kind(key), &of_kind(signature));
+        assert_eq!(check(RSA, b"rsa-sha2-512"), Ok(()));
+        assert_eq!(check(b"ssh-ed25519", b"ssh-ed25519"), Ok(()));
+        assert_eq!(check(RSA, RSA), Err(SignatureFault::Sha1));
+        for (key, other) in [
+            (RSA, &b"rsa-sha2-256"[..]),
+            (RSA, b"ssh-ed25519"),
+            (b"ssh-ed25519", b"rsa-sha2-512"),
+            (b"ecdsa-sha2-nistp521", b"ecdsa-sha2-nistp256"),
+        ] {
+            let refused = check(key, other);
+            assert!(
+                matches!(refused, Err(SignatureFault::Algorithm { .. })),
+                "{refused:?}"
+            );
+        }
+        let none = check_algorithm(&of_kind(RSA), &[]);
+        assert!(matches!(none, Err(SignatureFault::Form(_))), "{none:?}");
+    }
 
     #[test]
     fn a_list_of_keys_has_a_key_or_not_and_no_part_of_it_is_one() {

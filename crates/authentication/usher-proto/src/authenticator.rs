@@ -3,14 +3,18 @@
 //! With SSHSIG (OpenSSH, PROTOCOL.sshsig) `ssh-keygen -Y verify` can check the log, and security keys
 //! (FIDO, OpenSSH PROTOCOL.u2f) and ssh-agents can sign.
 
+use std::borrow::Cow;
+
 use ssh_encoding::Encode;
+use ssh_key::public::KeyData;
 use ssh_key::{Algorithm, HashAlg, PrivateKey, PublicKey};
 
-use crate::key::{is_security_key, is_supported};
+use crate::agent::{self, SignatureFault};
+use crate::key::{rsa_numbers, signs_from_a_file};
 use crate::sshsig::{self, MAX_SIGNATURE_SIZE, Signed};
 use crate::statement::MAX_STATEMENT_SIZE;
 use crate::{Certificate, Refusal, Statement};
-use usher_base::codec::{Bytes, fields};
+use usher_base::codec::{Bytes, Reader, fields, put_string};
 
 /// The SSHSIG namespace of authenticators: signatures made for git, files or mail open no session, and
 /// an authenticator proves nothing elsewhere.
@@ -24,7 +28,7 @@ pub enum SignError {
     Encrypted,
     /// Keys of this kind cannot sign from a file.
     #[error(
-        "keys of the kind {0} do not sign from a file: use an Ed25519 or ECDSA key, or an agent"
+        "{0} keys do not sign from a file: use an agent, or an Ed25519 or ECDSA P-256 or P-384 key"
     )]
     UnsupportedKey(Algorithm),
     /// The signature operation failed.
@@ -61,7 +65,7 @@ impl Authenticator {
             return Err(SignError::Encrypted);
         }
         let algorithm = key.algorithm();
-        if !is_supported(&algorithm) || is_security_key(&algorithm) {
+        if !signs_from_a_file(&algorithm) {
             return Err(SignError::UnsupportedKey(algorithm));
         }
         let statement = statement.encode();
@@ -83,16 +87,22 @@ impl Authenticator {
     ///
     /// # Errors
     /// As [`Authenticator::verify_signature`]; [`Refusal::BadSignature`] also if another key has
-    /// signed.
+    /// signed, [`Refusal::Malformed`] also for another algorithm than
+    /// [`sign_request`](crate::agent::sign_request) asks for.
     pub fn from_signature(
         statement: Vec<u8>,
         key: &PublicKey,
         signature: &[u8],
     ) -> Result<Self, Refusal> {
         let public_key = key.to_bytes().map_err(|_| Refusal::UnsupportedKey)?;
+        agent::check_algorithm(&public_key, signature).map_err(|fault| match fault {
+            SignatureFault::Sha1 => Refusal::Sha1Signature,
+            SignatureFault::Algorithm { .. } | SignatureFault::Form(_) => Refusal::Malformed,
+        })?;
+        let signature = with_leading_zeros(key.key_data(), signature);
         let authenticator = Self {
             statement,
-            signature: sshsig::blob(&public_key, NAMESPACE, signature),
+            signature: sshsig::blob(&public_key, NAMESPACE, &signature),
         };
         let signer = authenticator.verify_signature()?.key;
         if signer.key_data() != key.key_data() {
@@ -137,7 +147,8 @@ impl Authenticator {
     /// [`Refusal::Oversized`] for a statement above its limit, and for the signature:
     /// [`Refusal::Oversized`], [`Refusal::Truncated`], [`Refusal::UnknownVersion`],
     /// [`Refusal::Malformed`] if it is not a canonical SSHSIG blob; [`Refusal::UnsupportedKey`] for
-    /// kinds of keys that [`is_supported`] excludes, weak Ed25519 keys, and hashes other than SHA-512;
+    /// kinds of keys that [`is_supported`](crate::key::is_supported) excludes, weak Ed25519 keys, and
+    /// hashes other than SHA-512; [`Refusal::UnsuitableRsaKey`], [`Refusal::Sha1Signature`];
     /// [`Refusal::BadSignature`] if it is for another namespace or does not verify;
     /// [`Refusal::UserNotPresent`] if a security key signed without a touch.
     pub fn verify_signature(&self) -> Result<Signed, Refusal> {
@@ -154,4 +165,25 @@ impl Authenticator {
     pub fn signature_pem(&self) -> Result<String, Refusal> {
         sshsig::armoured(NAMESPACE, &self.signature)
     }
+}
+
+/// An RSA signature as long as the modulus, its one spelling here. Agents may leave out leading zeros, as sshd(8)
+/// accepts them.
+fn with_leading_zeros<'s>(key: &KeyData, signature: &'s [u8]) -> Cow<'s, [u8]> {
+    let KeyData::Rsa(key) = key else {
+        return signature.into();
+    };
+    let mut reader = Reader::new(signature);
+    let mut part = || reader.string(MAX_SIGNATURE_SIZE);
+    let (Ok(algorithm), Ok(value)) = (part(), part()) else {
+        return signature.into();
+    };
+    let missing = rsa_numbers(key).0.len().saturating_sub(value.len());
+    if missing == 0 || !reader.is_empty() {
+        return signature.into();
+    }
+    let mut out = Vec::with_capacity(signature.len() + missing);
+    put_string(&mut out, algorithm);
+    put_string(&mut out, &[vec![0; missing].as_slice(), value].concat());
+    out.into()
 }

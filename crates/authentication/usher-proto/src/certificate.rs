@@ -13,12 +13,13 @@ use ssh_encoding::base64::{Base64, Encoding};
 use ssh_key::{PublicKey, Signature};
 
 use crate::Refusal;
-use crate::key::{is_security_key, is_supported};
-use crate::verification::{refuse_weak_key, verify};
+use crate::key::{is_security_key, is_supported, require_suitable};
+use crate::verification::{refuse_sha1, refuse_weak_key, verify};
 use usher_base::DecodeError;
 use usher_base::codec::{Codec, Reader, fields, put_string};
 
-/// Longest certificate in bytes. An Ed25519 one with two principals has about 450.
+/// Longest certificate in bytes. An Ed25519 one with two principals has about 450, an RSA one whose key and
+/// authority have 4,096 bits about 1,900.
 pub const MAX_CERTIFICATE_SIZE: usize = 3072;
 
 /// Limit of principals of a certificate; OpenSSH has the same limit.
@@ -29,7 +30,7 @@ pub const MAX_PRINCIPALS: usize = 256;
 pub const MAX_PRINCIPALS_SIZE: usize = 511;
 
 /// Types of certificates, types of the keys in them, and the number of strings that hold the key.
-const KINDS: [(&str, &str, usize); 5] = [
+const KINDS: [(&str, &str, usize); 7] = [
     ("ssh-ed25519-cert-v01@openssh.com", "ssh-ed25519", 1),
     (
         "ecdsa-sha2-nistp256-cert-v01@openssh.com",
@@ -41,6 +42,12 @@ const KINDS: [(&str, &str, usize); 5] = [
         "ecdsa-sha2-nistp384",
         2,
     ),
+    (
+        "ecdsa-sha2-nistp521-cert-v01@openssh.com",
+        "ecdsa-sha2-nistp521",
+        2,
+    ),
+    ("ssh-rsa-cert-v01@openssh.com", "ssh-rsa", 2),
     (
         "sk-ssh-ed25519-cert-v01@openssh.com",
         "sk-ssh-ed25519@openssh.com",
@@ -276,7 +283,8 @@ impl Certificate {
     /// # Errors
     /// [`Refusal::Oversized`], [`Refusal::Truncated`], [`Refusal::Malformed`];
     /// [`Refusal::UnsupportedKey`] if users may not have this kind of key, if the authority's key is
-    /// not Ed25519, ECDSA P-256 or P-384, or if either is a weak Ed25519 key.
+    /// on a security key, or if either is a weak Ed25519 key; [`Refusal::UnsuitableRsaKey`] for either;
+    /// [`Refusal::Sha1Signature`].
     pub fn decode(blob: &[u8]) -> Result<Self, Refusal> {
         let mut reader = Reader::bounded(blob, MAX_CERTIFICATE_SIZE)?;
         let name = reader.string(MAX_CERTIFICATE_SIZE)?;
@@ -297,7 +305,7 @@ impl Certificate {
         let key = public_key(&key)?;
         let serial = reader.u64()?;
         let is_for_users = reader.u32()? == TYPE_USER;
-        let key_id = text(&mut reader)?;
+        let key_id = read_text(&mut reader)?;
         let principals = principals(reader.string(MAX_CERTIFICATE_SIZE)?)?;
         let (valid_after, valid_before) = (reader.u64()?, reader.u64()?);
         let critical_options = options(reader.string(MAX_CERTIFICATE_SIZE)?)?;
@@ -422,6 +430,7 @@ fn public_key(blob: &[u8]) -> Result<PublicKey, Refusal> {
         return Err(Refusal::UnsupportedKey);
     }
     let key = PublicKey::from_bytes(blob).map_err(|_| Refusal::Malformed)?;
+    require_suitable(key.key_data())?;
     if key.to_bytes().map_err(|_| Refusal::Malformed)? != blob {
         return Err(Refusal::Malformed);
     }
@@ -435,6 +444,7 @@ pub(crate) fn read_signature(blob: &[u8]) -> Result<Signature, Refusal> {
     reader.string(MAX_CERTIFICATE_SIZE)?;
     reader.string(MAX_CERTIFICATE_SIZE)?;
     reader.finish()?;
+    refuse_sha1(blob)?;
     let signature = Signature::decode(&mut &*blob).map_err(|_| Refusal::Malformed)?;
     let again = Vec::try_from(signature.clone()).map_err(|_| Refusal::Malformed)?;
     if again != blob {
@@ -443,7 +453,7 @@ pub(crate) fn read_signature(blob: &[u8]) -> Result<Signature, Refusal> {
     Ok(signature)
 }
 
-fn text(reader: &mut Reader<'_>) -> Result<String, Refusal> {
+fn read_text(reader: &mut Reader<'_>) -> Result<String, Refusal> {
     let bytes = reader.string(MAX_CERTIFICATE_SIZE)?;
     let text = std::str::from_utf8(bytes).map_err(|_| Refusal::Malformed)?;
     Ok(text.to_owned())
@@ -456,7 +466,7 @@ fn principals(bytes: &[u8]) -> Result<Principals, Refusal> {
         if names.len() == MAX_PRINCIPALS {
             return Err(Refusal::Oversized);
         }
-        names.push(text(&mut reader)?);
+        names.push(read_text(&mut reader)?);
     }
     Ok(Principals::new(names.iter().map(String::as_str))?)
 }
@@ -466,7 +476,7 @@ fn options(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>, Refusal> {
     let mut reader = Reader::new(bytes);
     let mut options: Vec<(String, Vec<u8>)> = Vec::new();
     while !reader.is_empty() {
-        let name = text(&mut reader)?;
+        let name = read_text(&mut reader)?;
         let value = reader.string(MAX_CERTIFICATE_SIZE)?.to_vec();
         if options.last().is_some_and(|(former, _)| *former >= name) {
             return Err(DecodeError::Malformed { field: "options" }.into());

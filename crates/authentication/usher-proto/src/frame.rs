@@ -78,7 +78,7 @@ fn frame(kind: u8, request: u64, put_body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8>
 }
 
 /// Type, request and body of a payload.
-fn start(payload: &[u8]) -> Result<(u8, u64, Reader<'_>), DecodeError> {
+fn start_frame(payload: &[u8]) -> Result<(u8, u64, Reader<'_>), DecodeError> {
     let mut reader = Reader::bounded(payload, MAX_FRAME)?;
     Ok((reader.u8()?, reader.u64()?, reader))
 }
@@ -108,7 +108,7 @@ impl ClientFrame {
     /// # Errors
     /// [`DecodeError`]; the channel is then unusable.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
-        let (kind, request, mut reader) = start(payload)?;
+        let (kind, request, mut reader) = start_frame(payload)?;
         let body = match kind {
             OPEN => ClientBody::Open {
                 authenticator: Authenticator::read(&mut reader, "authenticator")?,
@@ -146,7 +146,7 @@ impl ServerFrame {
     /// # Errors
     /// [`DecodeError`]; the channel is then unusable.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
-        let (kind, request, mut reader) = start(payload)?;
+        let (kind, request, mut reader) = start_frame(payload)?;
         let frame = if kind == PONG {
             Self::Pong { request }
         } else if Notice::KINDS.contains(&kind) {

@@ -88,7 +88,7 @@ fn record(kind: u8, put_body: impl FnOnce(&mut Vec<u8>)) -> [u8; KEEPER_RECORD_S
 }
 
 /// The type and the body of a record, and the bytes after it.
-fn start(packet: &[u8]) -> Result<(u8, Reader<'_>, &[u8]), DecodeError> {
+fn start_record(packet: &[u8]) -> Result<(u8, Reader<'_>, &[u8]), DecodeError> {
     let (record, behind) = packet
         .split_first_chunk::<KEEPER_RECORD_SIZE>()
         .ok_or(DecodeError::Truncated)?;
@@ -141,7 +141,7 @@ impl KeeperRequest {
     /// # Errors
     /// [`DecodeError`], also for padding that is not zero.
     pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
-        let (kind, mut reader, behind) = start(packet)?;
+        let (kind, mut reader, behind) = start_record(packet)?;
         if kind != OPEN && !SessionRequest::KINDS.contains(&kind) {
             return Err(DecodeError::UnknownType);
         }
@@ -197,7 +197,7 @@ impl KeeperReply {
     /// # Errors
     /// [`DecodeError`], also for padding that is not zero.
     pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
-        let (kind, mut reader, behind) = start(packet)?;
+        let (kind, mut reader, behind) = start_record(packet)?;
         nothing(behind)?;
         let reply = if Notice::KINDS.contains(&kind) {
             Self::Notice {

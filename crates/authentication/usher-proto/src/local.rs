@@ -68,6 +68,9 @@ messages! {
             /// This host's end of the connection.
             client: SocketAddr,
         },
+        /// There is no way to the address: withdraw the announcement as after [`Self::Done`], and name another
+        /// address next time.
+        10 => Unreachable,
     }
 }
 

@@ -100,7 +100,16 @@ refusals! {
             "the signature of the authenticator, or of the certificate in it, is not valid";
         UnsupportedKey = 65 "unsupported_key":
             "keys of this kind are not supported",
-            "use an Ed25519 or ECDSA key, on a security key or not";
+            "use an Ed25519, ECDSA or RSA key, or an Ed25519 or ECDSA key on a security key";
+        UnsuitableRsaKey = 86 "unsuitable_rsa_key":
+            "the RSA key, or that of the certificate's authority, has fewer than 2048 or more than \
+             4096 bits, or an exponent that is even, 1 or of more than 32 bits",
+            "use another key (ssh-keygen -t ed25519, or -t rsa -b 3072)";
+        Sha1Signature = 87 "sha1_signature":
+            "the signature of the authenticator, or of the certificate in it, is made with SHA-1 \
+             (ssh-rsa)",
+            "sign by an ssh-agent that makes rsa-sha2-512 signatures, such as OpenSSH's; certify \
+             with `ssh-keygen -t rsa-sha2-512 -s ...`";
         ExpiredCertificate = 78 "expired_certificate":
             "the certificate has expired",
             "get a new one from the authority, and register it with `usher user add NAME \
@@ -147,7 +156,7 @@ refusals! {
     Policy {
         UnknownService = 40 "unknown_service": "this server has no such service";
         UnknownKey = 66 "unknown_key": "the signing key is not one of the user's authorized keys";
-        UnknownUser = 67 "unknown_user": "this server does not know the user";
+        UnknownUser = 67 "unknown_user": "this server has no key of the user";
         DisabledUser = 68 "disabled_user": "the user is disabled on this server";
         UserNotPermitted = 69 "user_not_permitted":
             "the server's policy does not permit the service to this user";
@@ -185,6 +194,10 @@ refusals! {
             "this machine's policy lets only some programs authenticate to the service, and \
              this one is not listed",
             "an administrator adds it to `programs` of the `client` block";
+        ServiceMoved = 169 "service_moved":
+            "this machine's policy has given the service's host another address, port or key \
+             meanwhile",
+            "try again";
         NotThisAccount = 192 "not_this_account":
             "the policy has no service at this port whose `account` is the one this process \
              runs as";
@@ -374,7 +387,7 @@ mod tests {
                 faults.push(refusal.fault());
             }
         }
-        assert_eq!(codes.len(), 74);
+        assert_eq!(codes.len(), 77);
     }
 
     #[test]

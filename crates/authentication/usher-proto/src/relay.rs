@@ -13,6 +13,9 @@ use usher_base::{DecodeError, HostName};
 /// Longest packet in bytes, in both directions.
 pub const MAX_RELAY_PACKET: usize = 9000;
 
+/// Limit of channels at one time; the signer's policy has no more hosts.
+pub const MAX_CHANNELS: usize = 1024;
+
 /// Limit of addresses of one host's verifier.
 pub const MAX_CONTROL_ADDRESSES: usize = 8;
 
@@ -55,6 +58,13 @@ messages! {
             channel: HostName,
             /// The reason.
             refusal: Refusal,
+        },
+        /// The channel is open.
+        131 => ChannelOpen {
+            /// The channel.
+            channel: HostName,
+            /// The address of the verifier that has answered: one of those of the request.
+            address: SocketAddr,
         },
     }
 }

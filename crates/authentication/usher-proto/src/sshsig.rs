@@ -10,11 +10,12 @@ use ssh_key::{Algorithm, HashAlg, LineEnding, PublicKey, Signature, SshSig};
 use crate::Refusal;
 use crate::certificate::{Certificate, is_certificate};
 use crate::key::{is_security_key, is_supported};
-use crate::verification;
+use crate::verification::{self, is_by_kind, refuse_sha1};
 use usher_base::DecodeError;
 use usher_base::codec::{Reader, put_string};
 
-/// Longest SSHSIG blob in bytes. An Ed25519 one has 189, ECDSA P-384 about 400.
+/// Longest SSHSIG blob in bytes. An Ed25519 one has 189, ECDSA P-384 about 400, RSA of 4,096 bits 1,122. With
+/// the longest certificate such a one has 3,659.
 pub const MAX_SIGNATURE_SIZE: usize = 4096;
 
 const MAGIC: &[u8] = b"SSHSIG";
@@ -80,6 +81,7 @@ pub(crate) fn with_certificate(
 /// [`Refusal::Oversized`], [`Refusal::Truncated`], [`Refusal::UnknownVersion`],
 /// [`Refusal::Malformed`] if it is not a canonical SSHSIG blob; [`Refusal::UnsupportedKey`] for kinds
 /// of keys that [`is_supported`] excludes, weak Ed25519 keys, and hashes other than SHA-512;
+/// [`Refusal::UnsuitableRsaKey`], [`Refusal::Sha1Signature`];
 /// [`Refusal::BadSignature`] if it is for another namespace or does not verify;
 /// [`Refusal::UserNotPresent`] if a security key signed without a touch.
 pub(crate) fn verify(namespace: &str, message: &[u8], blob: &[u8]) -> Result<Signed, Refusal> {
@@ -234,9 +236,10 @@ impl<'a> Envelope<'a> {
         if !is_supported(&algorithm) {
             return Err(Refusal::UnsupportedKey);
         }
+        refuse_sha1(self.signature)?;
         let decoded = self.decode_sshsig(blob)?;
         let key = decoded.public_key();
-        if key.algorithm() != algorithm || decoded.algorithm() != algorithm {
+        if key.algorithm() != algorithm || !is_by_kind(&decoded.algorithm(), &algorithm) {
             return Err(Refusal::Malformed);
         }
         Ok(Made {
@@ -337,12 +340,12 @@ mod tests {
         let key = decoded.public_key().clone();
         (is_supported(&algorithm)
             && key.algorithm() == algorithm
-            && decoded.algorithm() == algorithm)
-            .then(|| Made {
-                key,
-                signature: decoded.signature().clone(),
-                certificate: None,
-            })
+            && is_by_kind(&decoded.algorithm(), &algorithm))
+        .then(|| Made {
+            key,
+            signature: decoded.signature().clone(),
+            certificate: None,
+        })
     }
 
     #[test]

@@ -147,7 +147,7 @@ fn certificates_are_revoked_as_ssh_keygen_says() {
             "ca7-cert.pub"
         ]
     );
-    // Of any authority.
+    // Certificates of any authority.
     let revoked = revoked_by(folder, &["-s", "none"], "serial: 5\nid: id-other6\n");
     assert_eq!(
         revoked,

@@ -15,7 +15,7 @@
 //! | cron | a process of the job, which the daemon makes | a child of that | before the session |
 //! | sshd | the monitor of the connection | its child, or for root the child of a child | before, and in the child |
 //!
-//! Room: the label of the calling process, what `usher-login-label` reads, libpam. Programs of other
+//! Room: the label of the calling process, what `usher-system-label` reads for a login, libpam. Programs of other
 //! projects load it, with their privileges: it keeps no state but in the PAM transaction, starts nothing
 //! and opens no socket.
 #![deny(unsafe_code)]
@@ -26,7 +26,7 @@ mod ffi;
 use std::path::Path;
 
 use libpam_sys::{PAM_DELETE_CRED, PAM_SESSION_ERR, PAM_SUCCESS};
-use usher_login_label::enter;
+use usher_system_label::login::enter_login_label;
 
 use ffi::Transaction;
 
@@ -48,7 +48,7 @@ fn open_session(transaction: &Transaction, arguments: usize) -> i32 {
     };
     if transaction.is_in_auth() && sets_credentials_later() && !is_root(&user) {
         // Its faults refuse the session here, and not only the process.
-        return match usher_login_label::wanted(&user) {
+        return match usher_system_label::login::wanted(&user) {
             Ok(_) => match transaction.leave_to_credentials() {
                 Ok(()) => PAM_SUCCESS,
                 Err(reason) => refuse(transaction, &reason),
@@ -56,7 +56,7 @@ fn open_session(transaction: &Transaction, arguments: usize) -> i32 {
             Err(error) => refuse(transaction, &error),
         };
     }
-    match enter(&user) {
+    match enter_login_label(&user) {
         Ok(()) => PAM_SUCCESS,
         Err(error) => refuse(transaction, &error),
     }
@@ -78,7 +78,7 @@ fn set_credentials(transaction: &Transaction, flags: i32) -> i32 {
         Some(_) => {
             let entered = transaction
                 .user()
-                .and_then(|user| enter(&user).map_err(|error| error.to_string()));
+                .and_then(|user| enter_login_label(&user).map_err(|error| error.to_string()));
             match entered {
                 Ok(()) => PAM_SUCCESS,
                 Err(reason) => {
@@ -108,10 +108,10 @@ fn is_one_of_these(program: &Path) -> bool {
     name.is_some_and(|name| SETS_CREDENTIALS_LATER.contains(&name))
 }
 
-/// Of root, sshd makes no other process before it serves the connection. An account that is not found is
-/// refused in any case.
+/// Whether the user is root, for whom sshd makes no other process before it serves the connection. An account
+/// that is not found is refused in any case.
 fn is_root(user: &str) -> bool {
-    usher_login_label::user_id(user).is_ok_and(|uid| uid == Some(0))
+    usher_system_label::login::user_id(user).is_ok_and(|uid| uid == Some(0))
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use usher_file_label::{MAC_CONF, ReadError, read_defaults};
 use usher_label::ElementList;
+use usher_system_label::file::{MAC_CONF, ReadError, read_defaults};
 
 use crate::error::ToolError;
 
-/// Those of the option `-l`, or those that mac.conf(5) has for a class of objects. `None`: all.
+/// The elements of the option `-l`, or those that mac.conf(5) has for a class of objects; none for all.
 pub(crate) fn elements(
     option: Option<&str>,
     class: &str,

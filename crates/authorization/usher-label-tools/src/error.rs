@@ -2,9 +2,9 @@
 
 use std::io;
 
-use usher_file_label::{FileLabelError, ReadError};
-use usher_kernel_label::ProcessLabelError;
 use usher_label::{Label, LabelError, LabelMistake, MissingElement};
+use usher_system_label::file::{FileLabelError, ReadError};
+use usher_system_label::process::ProcessLabelError;
 
 use crate::checkpoint::CheckpointError;
 

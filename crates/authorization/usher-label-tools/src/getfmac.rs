@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::json;
-use usher_file_label::LabelledFile;
 use usher_label::{ElementList, Label};
+use usher_system_label::file::LabelledFile;
 
 use crate::elements::elements;
 use crate::error::ToolError;
@@ -57,9 +57,10 @@ impl Arguments {
             let bytes = path.as_os_str().as_bytes();
             let printed = match self.label(path, elements.as_ref()) {
                 Ok(label) => {
-                    let text = match label.is_empty() {
-                        true => "-".to_owned(),
-                        false => label.to_string(),
+                    let text = if label.is_empty() {
+                        "-".to_owned()
+                    } else {
+                        label.to_string()
                     };
                     let mut object = of_path(bytes);
                     object.insert(
@@ -77,16 +78,18 @@ impl Arguments {
                 return ExitCode::FAILURE;
             }
         }
-        match is_whole {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        if is_whole {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         }
     }
 
     fn label(&self, path: &Path, elements: Option<&ElementList>) -> Result<Label, ToolError> {
-        let file = match self.of_link {
-            true => LabelledFile::Link(path),
-            false => LabelledFile::Path(path),
+        let file = if self.of_link {
+            LabelledFile::Link(path)
+        } else {
+            LabelledFile::Path(path)
         };
         let label = file.label()?.unwrap_or_default();
         match elements {

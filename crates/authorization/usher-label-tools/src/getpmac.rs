@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::{Map, json};
-use usher_kernel_label::label_of_process;
 use usher_label::Label;
+use usher_system_label::process::label_of_process;
 
 use crate::elements::elements;
 use crate::error::ToolError;
@@ -45,9 +45,10 @@ impl Arguments {
             }
         };
         let is_labelled = !label.is_empty();
-        let text = match is_labelled {
-            true => label.to_string(),
-            false => "-".to_owned(),
+        let text = if is_labelled {
+            label.to_string()
+        } else {
+            "-".to_owned()
         };
         let process = self
             .process

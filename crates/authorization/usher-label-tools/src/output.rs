@@ -24,9 +24,10 @@ impl Output {
     /// As write(2): a reader that has gone ends the command.
     pub fn print(&self, text: &str, object: Map<String, Value>) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        match self.is_json {
-            true => writeln!(out, "{}", Value::Object(object)),
-            false => writeln!(out, "{text}"),
+        if self.is_json {
+            writeln!(out, "{}", Value::Object(object))
+        } else {
+            writeln!(out, "{text}")
         }
     }
 

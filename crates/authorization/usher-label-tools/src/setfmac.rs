@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::json;
-use usher_file_label::{Change, FileLabelError, LabelledFile};
 use usher_label::Label;
+use usher_system_label::file::{Change, FileLabelError, LabelledFile};
 
 use crate::output::{Output, of_path};
 use crate::walk::{Manner, Onward, handle_of, require_proc, walk};
@@ -70,20 +70,19 @@ impl Arguments {
         }
         let mut failures = 0_u64;
         for path in &self.files {
-            let onward = match self.recursive {
-                true => self.below(path, &label, &output, &mut failures),
-                false => {
-                    let set = handle_of(path, !self.of_link)
-                        .map_err(FileLabelError::Kernel)
-                        .and_then(|handle| self.set(LabelledFile::Handle(handle.as_fd()), &label));
-                    note(
-                        path.as_os_str().as_bytes(),
-                        &set,
-                        &label,
-                        &output,
-                        &mut failures,
-                    )
-                }
+            let onward = if self.recursive {
+                self.below(path, &label, &output, &mut failures)
+            } else {
+                let set = handle_of(path, !self.of_link)
+                    .map_err(FileLabelError::Kernel)
+                    .and_then(|handle| self.set(LabelledFile::Handle(handle.as_fd()), &label));
+                note_failure(
+                    path.as_os_str().as_bytes(),
+                    &set,
+                    &label,
+                    &output,
+                    &mut failures,
+                )
             };
             if onward == Onward::Stop {
                 return ExitCode::FAILURE;
@@ -108,7 +107,7 @@ impl Arguments {
                 ),
                 Err((path, errno)) => (path, Err(FileLabelError::Kernel(errno))),
             };
-            let onward = note(path, &set, label, output, failures);
+            let onward = note_failure(path, &set, label, output, failures);
             match (onward, set) {
                 (Onward::Stop, _) => Onward::Stop,
                 (_, Err(FileLabelError::NotSupported)) => Onward::Past,
@@ -118,14 +117,15 @@ impl Arguments {
     }
 
     fn set(&self, file: LabelledFile<'_>, label: &Label) -> Result<Change, FileLabelError> {
-        match self.replace {
-            true => file.replace(label),
-            false => file.set(label),
+        if self.replace {
+            file.replace(label)
+        } else {
+            file.set(label)
         }
     }
 }
 
-fn note(
+fn note_failure(
     path: &[u8],
     set: &Result<Change, FileLabelError>,
     label: &Label,

@@ -11,8 +11,8 @@ use clap::Parser;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use usher_file_label::{Change, FileLabelError, LabelledFile, first_of, read_source};
 use usher_label::{Flavour, Label, Match, Specification, SpecificationSet};
+use usher_system_label::file::{Change, FileLabelError, LabelledFile, first_of, read_source};
 
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::error::ToolError;
@@ -28,7 +28,7 @@ const REMEMBERED: usize = 65_536;
 
 /// Label trees by specification files.
 ///
-/// Of each file's lines the last one that matches a path counts; labels from several files are merged.
+/// In each file the last line that matches a path counts; labels from several files are merged.
 /// Takes CAP_SYS_ADMIN.
 #[derive(Debug, Parser)]
 #[command(name = "setfsmac", version, disable_help_flag = true)]
@@ -218,7 +218,7 @@ impl Arguments {
         for (path, flavour) in labels.chain(contexts) {
             let source = read_source(path)?;
             for part in [&[flavour as u8][..], source.text.as_bytes()] {
-                add(&mut digest, part);
+                add_to_digest(&mut digest, part);
             }
             let file = Specification::parse(source, flavour);
             files.push(file.map_err(first_of)?);
@@ -226,12 +226,12 @@ impl Arguments {
         if files.is_empty() {
             return Err(ToolError::NoSpecification);
         }
-        add(
+        add_to_digest(
             &mut digest,
             &[u8::from(self.one_file_system), u8::from(self.unlabelled)],
         );
         for tree in &self.trees {
-            add(&mut digest, tree.as_os_str().as_bytes());
+            add_to_digest(&mut digest, tree.as_os_str().as_bytes());
         }
         let set = SpecificationSet::new(files).map_err(ToolError::Together)?;
         Ok((set, hexadecimal(&digest.finalize())))
@@ -239,7 +239,7 @@ impl Arguments {
 }
 
 /// Adds a part of known length, so that no two lists of parts have one digest.
-fn add(digest: &mut Sha256, part: &[u8]) {
+fn add_to_digest(digest: &mut Sha256, part: &[u8]) {
     digest.update((part.len() as u64).to_be_bytes());
     digest.update(part);
 }
@@ -255,9 +255,10 @@ fn check_path(tree: &Path) -> Result<(), ToolError> {
     let has_detour = text.windows(2).any(|two| two == b"//")
         || text.windows(3).any(|three| three == b"/./")
         || text.ends_with(b"/.");
-    match is_plain && !has_detour {
-        true => Ok(()),
-        false => Err(ToolError::Detour(shown(text))),
+    if is_plain && !has_detour {
+        Ok(())
+    } else {
+        Err(ToolError::Detour(shown(text)))
     }
 }
 
@@ -347,9 +348,10 @@ impl Run<'_> {
             self.output.warn(file.path, &text)?;
             return Ok(Onward::Into);
         }
-        let change = match self.arguments.dry_run {
-            true => would_set(target, label),
-            false => target.set(label),
+        let change = if self.arguments.dry_run {
+            would_set(target, label)
+        } else {
+            target.set(label)
         };
         match change {
             Ok(Change::First) => self.counters.first += 1,
@@ -444,8 +446,9 @@ fn would_set(file: LabelledFile<'_>, label: &Label) -> Result<Change, FileLabelE
     let Some(before) = file.label()? else {
         return Ok(Change::First);
     };
-    match before.with(label).map_err(FileLabelError::TooLarge)? == before {
-        true => Ok(Change::Unchanged),
-        false => Ok(Change::Changed(before)),
+    if before.with(label).map_err(FileLabelError::TooLarge)? == before {
+        Ok(Change::Unchanged)
+    } else {
+        Ok(Change::Changed(before))
     }
 }

@@ -5,8 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
-use usher_kernel_label::set_at_exec;
 use usher_label::Label;
+use usher_system_label::process::set_at_exec;
 
 use crate::error::ToolError;
 use crate::output::Output;

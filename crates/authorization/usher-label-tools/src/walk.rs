@@ -1,16 +1,19 @@
 //! Walks a tree in pre-order, names in the order of their bytes, by descriptors only.
 
 use std::cmp::Ordering;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fstat, open, openat,
+    openat2, statx,
+};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use usher_file_label::kind_of;
 use usher_label::FileKind;
+use usher_system_label::file::kind_of;
 
 use crate::error::ToolError;
 
@@ -116,9 +119,10 @@ pub fn walk(root: &Path, manner: &Manner, visit: &mut dyn FnMut(Step<'_>) -> Onw
     while path.len() > 1 && path.ends_with(b"/") {
         path.pop();
     }
-    let flags = match manner.follow_root {
-        true => OFlags::PATH | OFlags::CLOEXEC,
-        false => HANDLE,
+    let flags = if manner.follow_root {
+        OFlags::PATH | OFlags::CLOEXEC
+    } else {
+        HANDLE
     };
     let handle = match open(path.as_slice(), flags, Mode::empty()) {
         Ok(handle) => handle,
@@ -127,7 +131,7 @@ pub fn walk(root: &Path, manner: &Manner, visit: &mut dyn FnMut(Step<'_>) -> Onw
     let mut device = None;
     let mut levels: Vec<Level> = Vec::new();
     match arrive(&path, &handle, manner, &mut device, visit) {
-        Onward::Into => match enter(handle, path.len()) {
+        Onward::Into => match enter_directory(handle, path.len()) {
             Ok(level) => levels.push(level),
             Err(errno) => return visit(Err((&path, errno))),
         },
@@ -143,12 +147,10 @@ pub fn walk(root: &Path, manner: &Manner, visit: &mut dyn FnMut(Step<'_>) -> Onw
             path.push(b'/');
         }
         path.extend(name.as_bytes());
-        let opened = match manner.one_file_system {
-            true => {
-                let here = ResolveFlags::NO_XDEV;
-                openat2(&level.directory, &name, HANDLE, Mode::empty(), here)
-            }
-            false => openat(&level.directory, &name, HANDLE, Mode::empty()),
+        let opened = if manner.one_file_system {
+            open_here(&level.directory, &name)
+        } else {
+            openat(&level.directory, &name, HANDLE, Mode::empty())
         };
         let onward = match opened {
             Err(Errno::NOENT) => Onward::Past,
@@ -156,7 +158,7 @@ pub fn walk(root: &Path, manner: &Manner, visit: &mut dyn FnMut(Step<'_>) -> Onw
             Err(Errno::XDEV) if manner.one_file_system => Onward::Past,
             Err(errno) => visit(Err((&path, errno))),
             Ok(handle) => match arrive(&path, &handle, manner, &mut device, visit) {
-                Onward::Into => match enter(handle, path.len()) {
+                Onward::Into => match enter_directory(handle, path.len()) {
                     Ok(level) => {
                         levels.push(level);
                         Onward::Past
@@ -171,6 +173,40 @@ pub fn walk(root: &Path, manner: &Manner, visit: &mut dyn FnMut(Step<'_>) -> Onw
         }
     }
     Onward::Past
+}
+
+/// Opens a name in a directory, without asking anything of what is mounted there.
+///
+/// # Errors
+/// `EXDEV`: something is mounted there.
+fn open_here(directory: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    let here = ResolveFlags::NO_XDEV;
+    match openat2(directory, name, HANDLE, Mode::empty(), here) {
+        // A filter of system calls refuses the call itself, as those of some containers do.
+        Err(Errno::NOSYS | Errno::PERM) => open_on_mount(directory, name),
+        opened => opened,
+    }
+}
+
+/// The same by the numbers of mounts, which the kernel knows without the file system.
+fn open_on_mount(directory: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    let handle = openat(directory, name, HANDLE, Mode::empty())?;
+    if mount_of(&handle)? == mount_of(directory)? {
+        Ok(handle)
+    } else {
+        Err(Errno::XDEV)
+    }
+}
+
+/// # Errors
+/// `ENOSYS`: the number of the mount is not known.
+fn mount_of(handle: &OwnedFd) -> Result<u64, Errno> {
+    let quietly = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(handle, c"", quietly, StatxFlags::MNT_ID)?;
+    match found.stx_mask & StatxFlags::MNT_ID.bits() {
+        0 => Err(Errno::NOSYS),
+        _ => Ok(found.stx_mnt_id),
+    }
 }
 
 /// Visits one file, unless an earlier walk has; says whether to go below it.
@@ -198,9 +234,10 @@ fn arrive(
     if let Some(behind) = &manner.behind
         && order(path, behind) != Ordering::Greater
     {
-        return match is_above(path, behind) || path == behind.as_slice() {
-            true => below,
-            false => Onward::Past,
+        return if is_above(path, behind) || path == behind.as_slice() {
+            below
+        } else {
+            Onward::Past
         };
     }
     let visited = Visited {
@@ -217,7 +254,7 @@ fn arrive(
 }
 
 /// Reads the names of a directory that was opened with O_PATH.
-fn enter(handle: OwnedFd, length: usize) -> Result<Level, Errno> {
+fn enter_directory(handle: OwnedFd, length: usize) -> Result<Level, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = openat(&handle, c".", flags, Mode::empty())?;
     let mut names = Vec::new();
@@ -241,9 +278,10 @@ fn enter(handle: OwnedFd, length: usize) -> Result<Level, Errno> {
 ///
 /// As open(2).
 pub fn handle_of(path: &Path, follow: bool) -> Result<OwnedFd, Errno> {
-    let flags = match follow {
-        true => OFlags::PATH | OFlags::CLOEXEC,
-        false => HANDLE,
+    let flags = if follow {
+        OFlags::PATH | OFlags::CLOEXEC
+    } else {
+        HANDLE
     };
     openat(CWD, path, flags, Mode::empty())
 }
@@ -334,9 +372,10 @@ mod tests {
         let mut count = 0;
         walk(folder.path(), &Manner::default(), &mut |step| {
             count += 1;
-            match step.unwrap().path.ends_with(b"/a") {
-                true => Onward::Past,
-                false => Onward::Into,
+            if step.unwrap().path.ends_with(b"/a") {
+                Onward::Past
+            } else {
+                Onward::Into
             }
         });
         assert_eq!(count, 7);

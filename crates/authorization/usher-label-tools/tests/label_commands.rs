@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use usher_file_label::LabelledFile;
+use usher_system_label::file::LabelledFile;
 
 struct Tree {
     folder: tempfile::TempDir,
@@ -147,7 +147,7 @@ fn setfmac_replaces_a_foreign_attribute_only_when_told() {
     for tree in Tree::each() {
         let path = tree.path("a/x");
         let none = rustix::fs::XattrFlags::empty();
-        rustix::fs::setxattr(&path, usher_file_label::ATTRIBUTE, b"?", none).unwrap();
+        rustix::fs::setxattr(&path, usher_system_label::file::ATTRIBUTE, b"?", none).unwrap();
         let file = path.display().to_string();
         let said = fails("setfmac", &["biba/low", &file]);
         assert!(said.contains("is not a label"), "{said}");
@@ -328,6 +328,21 @@ if libc.mount(b"dead", sys.argv[1].encode(), b"fuse", 0, options.encode()) != 0:
     sys.exit(os.strerror(ctypes.get_errno()))
 "#;
 
+/// Executes a program for which openat2(2) fails with an error; 0: it does not.
+const FILTERED: &str = r#"
+import ctypes, os, struct, sys
+error = int(sys.argv[1])
+answer = 0x50000 | error if error else 0x7fff0000
+# The number of the call; where it is that of openat2(2), the answer; otherwise it is permitted.
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 437), (0x06, 0, 0, answer), (0x06, 0, 0, 0x7fff0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+program = struct.pack("HxxxxxxQ", len(steps), ctypes.addressof(code))
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.prctl(22, 2, program, 0, 0) != 0:
+    sys.exit(os.strerror(ctypes.get_errno()))
+os.execv(sys.argv[2], sys.argv[2:])
+"#;
+
 // Threat model: M119
 #[test]
 fn setfsmac_asks_nothing_of_what_is_mounted_below() {
@@ -335,23 +350,28 @@ fn setfsmac_asks_nothing_of_what_is_mounted_below() {
         println!("skipped: this machine has no FUSE");
         return;
     }
-    let tree = Tree::on(Path::new("/dev/shm"));
-    let file = tree.specification("ROOT(/.*)? biba/low\n");
-    let below_mount = |options: &[&str]| {
+    let below_mount = |tree: &Tree, openat2: &str, options: &[&str]| {
+        let file = tree.specification("ROOT(/.*)? biba/low\n");
         // Its mounts go with it.
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-ec"]);
         command.arg(r#"python3 -I -S -c "$1" "$2"; shift 2; exec "$@""#);
         command.args(["sh", DEAD]).arg(tree.path("b/mount"));
+        command.args(["python3", "-I", "-S", "-c", FILTERED, openat2]);
         command.arg(env!("CARGO_BIN_EXE_setfsmac")).args(options);
         command.args(["-f", &file, &tree.root()]).output().unwrap()
     };
-    let output = below_mount(&["-x"]);
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(tree.label("c/z").as_deref(), Some("biba/low"));
-    assert_eq!(tree.label("b/mount"), None);
+    // With openat2(2), and where a filter of system calls refuses it by EPERM and ENOSYS.
+    for openat2 in ["0", "1", "38"] {
+        let tree = Tree::on(Path::new("/dev/shm"));
+        let output = below_mount(&tree, openat2, &["-x"]);
+        assert!(output.status.success(), "{openat2}: {output:?}");
+        assert_eq!(tree.label("c/z").as_deref(), Some("biba/low"));
+        assert_eq!(tree.label("b/mount"), None);
+    }
     // The twin, which is to enter what is mounted, asks it.
-    let output = below_mount(&[]);
+    let tree = Tree::on(Path::new("/dev/shm"));
+    let output = below_mount(&tree, "0", &[]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("/tree/b/mount: "), "{said}");

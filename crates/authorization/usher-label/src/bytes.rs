@@ -78,9 +78,10 @@ impl TypedValue {
     /// No value has these bytes.
     pub fn from_bytes(bytes: &[u8; ELEMENT_SIZE]) -> Result<Self, InvalidElement> {
         let value = Self::read(bytes).ok_or(InvalidElement)?;
-        match value.to_bytes() == *bytes {
-            true => Ok(value),
-            false => Err(InvalidElement),
+        if value.to_bytes() == *bytes {
+            Ok(value)
+        } else {
+            Err(InvalidElement)
         }
     }
 

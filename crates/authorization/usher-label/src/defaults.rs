@@ -7,11 +7,11 @@ use usher_language::{
     names, nearest,
 };
 
-use crate::element::is_name;
+use crate::label::ElementList;
 use crate::limits::MAXIMUM_CLASSES;
-use crate::list::ElementList;
 use crate::mistake::DefaultsMistake;
-use crate::words::{lines, words};
+use crate::value::is_name;
+use crate::words::{numbered_lines, words};
 
 names! {
     /// The name of an object class: `file`, `ifnet`, `process`, `socket`, or another of the same form.
@@ -66,7 +66,7 @@ impl Defaults {
             reporter.report(begin(), too_long);
             return defaults;
         }
-        for (offset, line) in lines(text) {
+        for (offset, line) in numbered_lines(text) {
             let line = line.split('#').next().unwrap_or_default();
             let words = words(offset, line);
             if words.is_empty() {

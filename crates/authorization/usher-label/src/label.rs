@@ -1,17 +1,16 @@
-//! A label: its elements, its text, and how a partial one changes a whole one.
+//! A label: its elements, its text, how a partial one changes a whole one, and the elements that a program asks
+//! for. `biba/high` is an element with the name `biba` and the value `high`.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
-use usher_language::{Found, Mistake, Span};
+use usher_language::{Found, Span};
 
-use crate::element::{ElementName, ElementValue};
 use crate::limits::{MAXIMUM_ELEMENTS, MAXIMUM_TEXT};
-use crate::list::ElementList;
-use crate::mistake::{LabelMistake, ValueMistake};
-use crate::value::ElementKind;
+use crate::mistake::{LabelError, LabelMistake, ValueMistake};
+use crate::value::{ElementKind, ElementName, ElementValue};
 use crate::words::parts;
 
 /// The label of an object, or the part of one that a program sets. Displays in the canonical form:
@@ -23,23 +22,6 @@ use crate::words::parts;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Label {
     elements: BTreeMap<ElementName, ElementValue>,
-}
-
-/// A text that is not a label, with the place of the mistake. Displays as an explanation.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("at byte {} of the label: {mistake}", .span.offset + 1)]
-pub struct LabelError {
-    /// Where, in bytes of the text.
-    pub span: Span,
-    /// The mistake.
-    pub mistake: LabelMistake,
-}
-
-impl LabelError {
-    /// The remedy: one sentence for the user.
-    pub fn remedy(&self) -> String {
-        self.mistake.remedy()
-    }
 }
 
 /// The label lacks an element that was asked for without `?`.
@@ -199,6 +181,73 @@ impl Serialize for Label {
     }
 }
 
+/// Names of elements, separated by commas: `?biba,mls`, as mac_prepare(3) takes them. Displays as it
+/// was written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ElementList {
+    wanted: Vec<Wanted>,
+}
+
+/// One element of a list.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Wanted {
+    /// Its name.
+    pub name: ElementName,
+    /// Written with `?`: an object without it is no error.
+    pub is_optional: bool,
+}
+
+impl ElementList {
+    /// The elements, as they were written: at least one, each once.
+    pub fn wanted(&self) -> &[Wanted] {
+        &self.wanted
+    }
+}
+
+impl FromStr for ElementList {
+    type Err = LabelError;
+
+    fn from_str(text: &str) -> Result<Self, LabelError> {
+        let mut wanted: Vec<Wanted> = Vec::new();
+        for (span, part) in parts(text)? {
+            let refused = |mistake| LabelError { span, mistake };
+            let (is_optional, word) = match part.strip_prefix('?') {
+                Some(word) => (true, word),
+                None => (false, part),
+            };
+            let (word, has_value) = match word.split_once('/') {
+                Some((word, _)) => (word, true),
+                None => (word, false),
+            };
+            let name: ElementName = word.parse().map_err(|_| {
+                let found = Found::from(word);
+                refused(LabelMistake::InvalidName { found })
+            })?;
+            if has_value {
+                let name = name.to_string();
+                return Err(refused(LabelMistake::ValueInList { name }));
+            }
+            if wanted.iter().any(|other| other.name == name) {
+                let name = name.to_string();
+                return Err(refused(LabelMistake::Repeated { name }));
+            }
+            wanted.push(Wanted { name, is_optional });
+        }
+        Ok(Self { wanted })
+    }
+}
+
+impl fmt::Display for ElementList {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, wanted) in self.wanted.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let mark = if wanted.is_optional { "?" } else { "" };
+            write!(formatter, "{comma}{mark}{}", wanted.name)?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -309,5 +358,26 @@ mod tests {
             Label::from_attribute(b"biba/low").unwrap(),
             label("biba/low")
         );
+    }
+
+    #[test]
+    fn a_list_prints_as_it_was_written() {
+        let list: ElementList = "?mls,biba,?partition".parse().unwrap();
+        assert_eq!(list.to_string(), "?mls,biba,?partition");
+        let optional: Vec<_> = list.wanted().iter().map(|one| one.is_optional).collect();
+        assert_eq!(optional, [true, false, true]);
+    }
+
+    #[test]
+    fn a_label_is_no_list_and_a_name_stands_once() {
+        for (text, told) in [
+            ("biba/high", "names the element `biba` with a value"),
+            ("biba,?biba", "stands twice"),
+            ("??biba", "`?biba` is not the name"),
+            ("", "is empty"),
+        ] {
+            let error = text.parse::<ElementList>().unwrap_err();
+            assert!(error.to_string().contains(told), "{error}");
+        }
     }
 }

@@ -18,11 +18,9 @@
 mod bytes;
 mod capability;
 mod defaults;
-mod element;
 mod label;
 mod level;
 mod limits;
-mod list;
 mod login;
 mod mistake;
 mod posix;
@@ -33,18 +31,19 @@ mod words;
 pub use bytes::{ELEMENT_SIZE, InvalidElement};
 pub use capability::CAPABILITIES;
 pub use defaults::{ClassName, Defaults, InvalidClassName};
-pub use element::{ElementName, ElementValue, InvalidElementName, InvalidElementValue};
-pub use label::{Label, LabelError, MissingElement};
+pub use label::{ElementList, Label, MissingElement, Wanted};
 pub use level::{Compartments, Level, Range};
 pub use limits::{
     MAXIMUM_ACCOUNT_NAME, MAXIMUM_CLASSES, MAXIMUM_ELEMENTS, MAXIMUM_LOGIN_GROUPS,
     MAXIMUM_LOGIN_USERS, MAXIMUM_NAME, MAXIMUM_PATTERN_MEMORY, MAXIMUM_SPECIFICATIONS,
     MAXIMUM_TEXT, MAXIMUM_VALUE,
 };
-pub use list::{ElementList, Wanted};
 pub use login::{LoginLabels, LoginLine, LoginSubject};
 pub use mistake::{
-    DefaultsMistake, LabelMistake, LoginMistake, SpecificationMistake, ValueMistake,
+    DefaultsMistake, LabelError, LabelMistake, LoginMistake, SpecificationMistake, ValueMistake,
 };
 pub use specification::{Entry, FileKind, Flavour, Match, Specification, SpecificationSet};
-pub use value::{Auxiliary, ElementKind, InvalidNameValue, Levels, NameValue, TypedValue};
+pub use value::{
+    Auxiliary, ElementKind, ElementName, ElementValue, InvalidElementName, InvalidElementValue,
+    InvalidNameValue, Levels, NameValue, TypedValue,
+};

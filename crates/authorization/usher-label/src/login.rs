@@ -13,9 +13,9 @@ use crate::defaults::{at, begin, length_mistake, within};
 use crate::label::Label;
 use crate::limits::{MAXIMUM_ACCOUNT_NAME, MAXIMUM_LOGIN_GROUPS, MAXIMUM_LOGIN_USERS};
 use crate::mistake::LoginMistake;
-use crate::words::{lines, words};
+use crate::words::{numbered_lines, words};
 
-/// Those to whom a line applies. Displays as in the file.
+/// The users to whom a line applies. Displays as in the file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LoginSubject {
     /// The account of this name.
@@ -41,7 +41,7 @@ impl fmt::Display for LoginSubject {
 pub struct LoginLine {
     /// Line of the file, counted from 1.
     pub line: usize,
-    /// Those to whom it applies.
+    /// The users to whom it applies.
     pub subject: LoginSubject,
     /// The label; `None` for `-`.
     pub label: Option<Label>,
@@ -108,7 +108,7 @@ impl LoginLabels {
             reporter.report(begin(), too_long);
             return labels;
         }
-        for (index, (offset, line)) in lines(text).enumerate() {
+        for (index, (offset, line)) in numbered_lines(text).enumerate() {
             let line = line.split('#').next().unwrap_or_default();
             let words = words(offset, line);
             if words.is_empty() {
@@ -198,12 +198,11 @@ fn read_line(number: usize, words: &[(Span, &str)], reporter: &Reporter<'_>) -> 
 }
 
 fn account((place, name): (Span, &str), reporter: &Reporter<'_>) -> Option<String> {
-    match is_account(name) {
-        true => Some(name.to_owned()),
-        false => {
-            let found = Found::from(name);
-            reporter.refuse(at(place), LoginMistake::InvalidName { found })
-        }
+    if is_account(name) {
+        Some(name.to_owned())
+    } else {
+        let found = Found::from(name);
+        reporter.refuse(at(place), LoginMistake::InvalidName { found })
     }
 }
 

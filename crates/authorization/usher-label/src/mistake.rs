@@ -1,6 +1,6 @@
 //! The mistakes of labels and of the files that hold them, each with its remedy.
 
-use usher_language::{Found, did_you_mean, mistakes};
+use usher_language::{Found, Mistake, Span, did_you_mean, mistakes};
 
 use crate::limits::{
     MAXIMUM_ACCOUNT_NAME, MAXIMUM_CLASSES, MAXIMUM_ELEMENTS, MAXIMUM_LOGIN_GROUPS,
@@ -44,6 +44,23 @@ mistakes! {
         ValueInList { name: String }
             => "the list names the element `{name}` with a value";
             "a list has names only, such as `?biba,?mls`";
+    }
+}
+
+/// A text that is not a label, with the place of the mistake. Displays as an explanation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("at byte {} of the label: {mistake}", .span.offset + 1)]
+pub struct LabelError {
+    /// Where, in bytes of the text.
+    pub span: Span,
+    /// The mistake.
+    pub mistake: LabelMistake,
+}
+
+impl LabelError {
+    /// The remedy: one sentence for the user.
+    pub fn remedy(&self) -> String {
+        self.mistake.remedy()
     }
 }
 

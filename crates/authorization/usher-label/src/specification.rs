@@ -14,14 +14,14 @@ use regex::bytes::{RegexBuilder, RegexSet, RegexSetBuilder};
 use usher_language::{Diagnostic, Found, Reporter, Source, Span, shown};
 
 use crate::defaults::{at, begin, length_mistake, within};
-use crate::element::ElementName;
 use crate::label::Label;
 use crate::limits::{
     MAXIMUM_ELEMENTS, MAXIMUM_PATTERN_MEMORY, MAXIMUM_SPECIFICATIONS, MAXIMUM_TEXT,
 };
 use crate::mistake::{LabelMistake, SpecificationMistake};
 use crate::posix::{self, PatternMistake};
-use crate::words::{lines, words};
+use crate::value::ElementName;
+use crate::words::{numbered_lines, words};
 
 /// Longest reason of a mistake in a pattern, in characters.
 const MOST_OF_REASON: usize = 200;
@@ -114,7 +114,7 @@ impl Specification {
     pub fn parse(source: Source, flavour: Flavour) -> Result<Self, Vec<Diagnostic>> {
         let sources = [source];
         let reporter = Reporter::new(&sources);
-        let entries = read(&sources[0].text, flavour, &reporter);
+        let entries = read_entries(&sources[0].text, flavour, &reporter);
         let patterns = entries.and_then(|entries| Some((compile(&entries, &reporter)?, entries)));
         let found = reporter.finish();
         match patterns {
@@ -214,12 +214,12 @@ impl SpecificationSet {
     }
 }
 
-fn read(text: &str, flavour: Flavour, reporter: &Reporter<'_>) -> Option<Vec<Entry>> {
+fn read_entries(text: &str, flavour: Flavour, reporter: &Reporter<'_>) -> Option<Vec<Entry>> {
     if let Some(too_long) = length_mistake(text) {
         return reporter.refuse(begin(), too_long);
     }
     let (mut entries, mut count) = (Vec::new(), 0);
-    for (index, (offset, line)) in lines(text).enumerate() {
+    for (index, (offset, line)) in numbered_lines(text).enumerate() {
         let words = words(offset, line);
         if words.first().is_none_or(|(_, word)| word.starts_with('#')) {
             continue;
@@ -288,7 +288,7 @@ fn read_line(
             Err(error) => return reporter.refuse(within(span, error.span), error.mistake),
         },
     };
-    let translated = check(pattern, reporter)?;
+    let translated = check_pattern(pattern, reporter)?;
     Some(Entry {
         line: number,
         pattern: pattern.1.to_owned(),
@@ -299,7 +299,7 @@ fn read_line(
 }
 
 /// A pattern in the syntax of `regex`. Refuses one that is none, or is too large by itself.
-fn check((span, pattern): (Span, &str), reporter: &Reporter<'_>) -> Option<String> {
+fn check_pattern((span, pattern): (Span, &str), reporter: &Reporter<'_>) -> Option<String> {
     let translated = match posix::translated(pattern) {
         Ok(translated) => translated,
         Err(PatternMistake { offset, reason }) => {

@@ -2,9 +2,8 @@
 
 use usher_language::Span;
 
-use crate::label::LabelError;
 use crate::limits::{MAXIMUM_ELEMENTS, MAXIMUM_TEXT};
-use crate::mistake::LabelMistake;
+use crate::mistake::{LabelError, LabelMistake};
 
 /// The parts between the commas of a label or of a list, none of them empty, within the limits.
 pub(crate) fn parts(text: &str) -> Result<Vec<(Span, &str)>, LabelError> {
@@ -36,7 +35,7 @@ pub(crate) fn parts(text: &str) -> Result<Vec<(Span, &str)>, LabelError> {
 }
 
 /// The lines of a text, each with its offset, without the line ends.
-pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn numbered_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut offset = 0;
     text.split_inclusive('\n').map(move |line| {
         let begin = offset;
@@ -69,7 +68,7 @@ mod tests {
     #[test]
     fn words_know_where_they_stood() {
         let text = "# one\r\n\n  a\tbc  \nd";
-        let found: Vec<_> = lines(text)
+        let found: Vec<_> = numbered_lines(text)
             .flat_map(|(offset, line)| words(offset, line))
             .collect();
         for (span, word) in &found {

@@ -17,20 +17,12 @@ use usher_language::{
     Unique, is_plain_path, joined,
 };
 
+use crate::limits::{MAXIMUM_INTERFACE_NAME, MAXIMUM_INTERFACES, MAXIMUM_MULTILABEL};
 use crate::mistake::MacMistake;
 use crate::words::choice;
 
 /// The name of the framework's block. No module has it.
 pub const FRAMEWORK_BLOCK: &str = "framework";
-
-/// Limit of file systems of `multilabel`.
-pub const MAXIMUM_MULTILABEL: usize = 16;
-
-/// Limit of network interfaces with a label.
-pub const MAXIMUM_INTERFACES: usize = 64;
-
-/// Longest name of a network interface, in bytes.
-pub const MAXIMUM_INTERFACE_NAME: usize = 15;
 
 const MULTILABEL: &str = "multilabel";
 

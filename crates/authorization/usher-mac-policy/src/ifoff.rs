@@ -14,14 +14,12 @@ use usher_language::{
 };
 
 use crate::framework::is_interface_name;
+use crate::limits::MAXIMUM_SWITCHES;
 use crate::mistake::MacMistake;
 use crate::words::choice;
 
 /// The module's name.
 pub const MODULE: &str = "ifoff";
-
-/// Limit of statements `interface`.
-pub const MAXIMUM_SWITCHES: usize = 64;
 
 const LOOPBACK: &str = "loopback";
 const INTERFACE: &str = "interface";

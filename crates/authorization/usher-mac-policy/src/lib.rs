@@ -2,7 +2,7 @@
 //!
 //! Each module declares the statements of its block as data ([`dialect()`]) and checks what the tables
 //! cannot tell. The block `framework` is about the framework itself. [`check`] turns the blocks into [`MacBlock`]s, [`MacBlock::to_text`] writes them back.
-//! The labeller puts the settings in force.
+//! usher-mac encodes the settings for the kernel, and the labeller puts them in force.
 //!
 //! No I/O: names of users, groups and file systems stay names. The labeller resolves them.
 //!
@@ -16,6 +16,7 @@ pub mod bsdextended;
 mod dialect;
 mod framework;
 pub mod ifoff;
+mod limits;
 mod mistake;
 pub mod portacl;
 pub mod seeotheruids;
@@ -25,8 +26,9 @@ mod words;
 pub use account::{AccountId, NamedAccount};
 pub use block::{MacBlock, ModuleSettings, check};
 pub use dialect::{FRAMEWORK, MAC, MODULES, UBNS, dialect};
-pub use framework::{
-    FRAMEWORK_BLOCK, FrameworkSettings, MAXIMUM_INTERFACE_NAME, MAXIMUM_INTERFACES,
-    MAXIMUM_MULTILABEL,
+pub use framework::{FRAMEWORK_BLOCK, FrameworkSettings};
+pub use limits::{
+    MAXIMUM_INTERFACE_NAME, MAXIMUM_INTERFACES, MAXIMUM_MULTILABEL, MAXIMUM_SWITCHES,
+    MAXIMUM_TYPE_RULES,
 };
 pub use mistake::MacMistake;

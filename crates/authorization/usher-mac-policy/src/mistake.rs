@@ -3,12 +3,10 @@
 use usher_label::{LabelMistake, ValueMistake};
 use usher_language::{Found, Place, did_you_mean, mistakes};
 
-use crate::bsdextended::{MAXIMUM_RANGES, MAXIMUM_RULES};
-use crate::framework::{MAXIMUM_INTERFACE_NAME, MAXIMUM_INTERFACES};
-use crate::ifoff::MAXIMUM_SWITCHES;
-use crate::portacl::MAXIMUM_PERMITS;
-use crate::te::{
-    MAXIMUM_ATTRIBUTES, MAXIMUM_NAMES, MAXIMUM_RELABELS, MAXIMUM_RULES as MAXIMUM_TYPE_RULES,
+use crate::limits::{
+    MAXIMUM_ACCESS_RULES, MAXIMUM_ATTRIBUTES, MAXIMUM_INTERFACE_NAME, MAXIMUM_INTERFACES,
+    MAXIMUM_NAMES, MAXIMUM_PERMITS, MAXIMUM_RANGES, MAXIMUM_RELABELS, MAXIMUM_SWITCHES,
+    MAXIMUM_TYPE_RULES,
 };
 
 mistakes! {
@@ -81,9 +79,9 @@ mistakes! {
             => "`{found}` is no mode";
             "write each letter once: a to change attributes, r to read, s to see attributes, w to write, x \
              to execute or look up; or n for none of them";
-        /// More than [`MAXIMUM_RULES`].
+        /// More than [`MAXIMUM_ACCESS_RULES`].
         TooManyRules
-            => "this rule is one more than the {MAXIMUM_RULES} that bsdextended takes";
+            => "this rule is one more than the {MAXIMUM_ACCESS_RULES} that bsdextended takes";
             "write ranges and lists in place of rules that differ in one number";
         /// More than [`MAXIMUM_PERMITS`].
         TooManyPermits
@@ -131,7 +129,7 @@ mistakes! {
             => "`{found}` is no domain here"; "write a name that `domain` declares";
         /// Another name where a type is to stand.
         NotAType { found: Found }
-            => "`{found}` is no type"; "write a name that `type` declares, `unlabelled` or `terminal`";
+            => "`{found}` is no type"; "write a name that `type` declares, `untyped` or `terminal`";
         /// Rules for processes that need none.
         AllowsUnconfined
             => "processes without a domain are asked about nothing, so `unconfined` needs no permission";

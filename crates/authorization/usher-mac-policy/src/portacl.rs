@@ -17,14 +17,12 @@ use usher_language::{
 };
 
 use crate::account::{AccountId, NamedAccount};
+use crate::limits::MAXIMUM_PERMITS;
 use crate::mistake::MacMistake;
 use crate::words::{choice, is_yes, yes_or_no};
 
 /// The module's name.
 pub const MODULE: &str = "portacl";
-
-/// Limit of statements `permit`.
-pub const MAXIMUM_PERMITS: usize = 256;
 
 const PERMIT: &str = "permit";
 const PORT_HIGH: &str = "port_high";

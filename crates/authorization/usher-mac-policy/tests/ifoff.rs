@@ -3,8 +3,9 @@
 mod shared;
 
 use shared::{Statements, of};
+use usher_mac_policy::MAXIMUM_SWITCHES;
 use usher_mac_policy::ModuleSettings;
-use usher_mac_policy::ifoff::{IfOff, MAXIMUM_SWITCHES};
+use usher_mac_policy::ifoff::IfOff;
 
 const IFOFF: Statements = of("ifoff");
 

@@ -4,8 +4,9 @@ mod shared;
 
 use proptest::prelude::*;
 use shared::{Statements, of};
+use usher_mac_policy::MAXIMUM_TYPE_RULES;
 use usher_mac_policy::ModuleSettings;
-use usher_mac_policy::te::{Class, MAXIMUM_RULES, TypeEnforcement};
+use usher_mac_policy::te::{Class, TypeEnforcement};
 
 const TE: Statements = of("te");
 
@@ -234,10 +235,10 @@ fn there_is_a_limit_of_each_statement() {
         declared('d', "domain", "all"),
         declared('t', "type", "files")
     );
-    assert_eq!(64 * 64, MAXIMUM_RULES);
+    assert_eq!(64 * 64, MAXIMUM_TYPE_RULES);
     let full_settings = settings(&full);
     let (what, _) = full_settings.allow.first_key_value().unwrap();
-    assert_eq!(full_settings.expand(what).count(), MAXIMUM_RULES);
+    assert_eq!(full_settings.expand(what).count(), MAXIMUM_TYPE_RULES);
     // More permissions of the same rules are none more.
     assert_eq!(
         settings(&format!("{full} allow all files file write;"))

@@ -1,190 +1,123 @@
-//! Rules of the module `bsdextended`: a firewall of file accesses by user and group, as FreeBSD's
-//! mac_bsdextended(4) and ugidfw(8) have it.
-//!
-//! The first rule whose subject and object both match decides. An access that no rule matches is
-//! permitted. A rule permits the kinds of access in its mode, and refuses the others with EACCES, unless
-//! the process has the capability for them in the initial user namespace: CAP_DAC_OVERRIDE for all of
-//! `rswx`, CAP_DAC_READ_SEARCH for reading, looking up and attributes, CAP_FOWNER for `a`.
+//! Rules of the module `bsdextended`, as it reads them.
 
-use std::fmt;
-use std::str::FromStr;
+use usher_bpf::Plain;
+use usher_mac_policy::bsdextended::{AccessMode, AccessRule, AccountRange, FileTypes, Membership};
 
-/// Limit of rules, FreeBSD's.
-pub const MAX_RULES: usize = 256;
-/// Limit of ranges in one condition.
-pub const MAX_RANGES: usize = 4;
+use crate::shared::{
+    MAC_GID_OF_SUBJECT, MAC_OBJECT_DEVICE, MAC_OBJECT_GID, MAC_OBJECT_SGID, MAC_OBJECT_SUID,
+    MAC_OBJECT_TYPE, MAC_OBJECT_UID, MAC_RANGES, MAC_RIGHT_ADMIN, MAC_RIGHT_EXECUTE,
+    MAC_RIGHT_READ, MAC_RIGHT_STAT, MAC_RIGHT_WRITE, MAC_SUBJECT_GID, MAC_SUBJECT_UID,
+    MAC_UID_OF_SUBJECT, MacBsdextended, MacRange, MacRule,
+};
+use crate::{Error, Names};
 
-/// Numbers of users or groups, as the initial user namespace has them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ids {
-    /// Matches all other numbers instead.
-    pub not: bool,
-    /// First and last, inclusive. A number matches if it is in one of them. At most [`MAX_RANGES`].
-    pub ranges: Vec<(u32, u32)>,
-}
+/// Bits of the minor number in the kernel's numbers of devices.
+const MINOR_BITS: u32 = 20;
+/// No number is in it.
+const EMPTY: MacRange = MacRange { first: 1, last: 0 };
 
-/// Which processes a rule is about. A condition that is missing matches every process.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Subject {
-    /// One of its real, effective, saved and file system uids.
-    pub uids: Option<Ids>,
-    /// One of its real, effective, saved and file system gids, or one of its supplementary groups.
-    pub gids: Option<Ids>,
-}
-
-/// A type of file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileType {
-    /// `r`
-    Regular,
-    /// `d`
-    Directory,
-    /// `b`
-    Block,
-    /// `c`
-    Character,
-    /// `l`
-    Link,
-    /// `s`
-    Socket,
-    /// `p`
-    Fifo,
-}
-
-impl FileType {
-    /// All, with the letters of ugidfw(8).
-    pub const ALL: [(Self, char); 7] = [
-        (Self::Regular, 'r'),
-        (Self::Directory, 'd'),
-        (Self::Block, 'b'),
-        (Self::Character, 'c'),
-        (Self::Link, 'l'),
-        (Self::Socket, 's'),
-        (Self::Fifo, 'p'),
-    ];
-}
-
-/// Types of files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Types {
-    /// Matches all other types instead.
-    pub not: bool,
-    /// A file matches if its type is one of them.
-    pub types: Vec<FileType>,
-}
-
-/// A file system, by the device number of its superblock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileSystem {
-    /// Matches files on all others instead.
-    pub not: bool,
-    /// Major number, below 4,096.
-    pub major: u32,
-    /// Minor number, below 1,048,576.
-    pub minor: u32,
-}
-
-/// Which files a rule is about. A condition that is missing matches every file. In the conditions of
-/// type `Option<bool>`, `Some(false)` is the condition with `not`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Object {
-    /// Its owner.
-    pub uids: Option<Ids>,
-    /// Its group.
-    pub gids: Option<Ids>,
-    /// Its file system.
-    pub filesystem: Option<FileSystem>,
-    /// Whether it has the set-user-id bit.
-    pub suid: Option<bool>,
-    /// Whether it has the set-group-id bit.
-    pub sgid: Option<bool>,
-    /// Whether its owner is one of the process's uids.
-    pub uid_of_subject: Option<bool>,
-    /// Whether its group is one of the process's groups.
-    pub gid_of_subject: Option<bool>,
-    /// Its type.
-    pub types: Option<Types>,
-}
-
-/// The kinds of access that a rule permits. Default: none. Its text is that of ugidfw(8): letters of
-/// `arswx` in any order, or `n` for none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Mode {
-    /// `a`: changing owner, group, mode and times.
-    pub admin: bool,
-    /// `r`: reading, listing a directory.
-    pub read: bool,
-    /// `s`: reading attributes.
-    pub stat: bool,
-    /// `w`: writing, appending, changing names in a directory.
-    pub write: bool,
-    /// `x`: executing, looking a name up in a directory.
-    pub execute: bool,
-}
-
-impl Mode {
-    fn letters(self) -> [(char, bool); 5] {
-        [
-            ('a', self.admin),
-            ('r', self.read),
-            ('s', self.stat),
-            ('w', self.write),
-            ('x', self.execute),
-        ]
+pub(crate) fn encode(rules: &[AccessRule], names: &Names) -> Result<MacBsdextended, Error> {
+    let mut encoded = MacBsdextended::zeroed();
+    if rules.len() > encoded.rules.len() {
+        return Err(Error::TooManyRules(rules.len()));
     }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let permitted = self
-            .letters()
-            .into_iter()
-            .filter(|(_, permitted)| *permitted);
-        let text: String = permitted.map(|(letter, _)| letter).collect();
-        formatter.write_str(if text.is_empty() { "n" } else { &text })
+    for (place, one) in encoded.rules.iter_mut().zip(rules) {
+        *place = rule(one, names)?;
+        encoded.count += 1;
     }
+    Ok(encoded)
 }
 
-/// A text that is no mode.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a mode: letters of arswx, each once, or n for none")]
-pub struct NotAMode(pub String);
+fn rule(rule: &AccessRule, names: &Names) -> Result<MacRule, Error> {
+    let (subject, object) = (&rule.subject, &rule.object);
+    let mut encoded = MacRule::zeroed();
+    encoded.mode = mode(&rule.mode);
+    encoded.subject_uids = ranges(subject.users.as_ref(), false, names)?;
+    encoded.subject_gids = ranges(subject.groups.as_ref(), true, names)?;
+    encoded.object_uids = ranges(object.users.as_ref(), false, names)?;
+    encoded.object_gids = ranges(object.groups.as_ref(), true, names)?;
+    if let Some((_, path)) = &object.file_system {
+        encoded.device = device(names.device(path)?)?;
+    }
+    if let Some((_, types)) = &object.types {
+        encoded.types = type_bits(types);
+    }
+    let is = |membership: &Option<Membership>| membership.as_ref().map(|members| !members.not);
+    for (bit, condition) in [
+        (MAC_SUBJECT_UID, is(&subject.users)),
+        (MAC_SUBJECT_GID, is(&subject.groups)),
+        (MAC_OBJECT_UID, is(&object.users)),
+        (MAC_OBJECT_GID, is(&object.groups)),
+        (
+            MAC_OBJECT_DEVICE,
+            object.file_system.as_ref().map(|(is, _)| *is),
+        ),
+        (MAC_OBJECT_SUID, object.suid),
+        (MAC_OBJECT_SGID, object.sgid),
+        (MAC_UID_OF_SUBJECT, object.uid_of_subject),
+        (MAC_GID_OF_SUBJECT, object.gid_of_subject),
+        (MAC_OBJECT_TYPE, object.types.as_ref().map(|(is, _)| *is)),
+    ] {
+        encoded.has |= if condition.is_some() { bit } else { 0 };
+        encoded.inverted |= if condition == Some(false) { bit } else { 0 };
+    }
+    Ok(encoded)
+}
 
-impl FromStr for Mode {
-    type Err = NotAMode;
-
-    fn from_str(text: &str) -> Result<Self, NotAMode> {
-        let mut mode = Self::default();
-        if text == "n" {
-            return Ok(mode);
-        }
-        for letter in text.chars() {
-            let kind = match letter {
-                'a' => &mut mode.admin,
-                'r' => &mut mode.read,
-                's' => &mut mode.stat,
-                'w' => &mut mode.write,
-                'x' => &mut mode.execute,
-                _ => return Err(NotAMode(text.into())),
-            };
-            if std::mem::replace(kind, true) {
-                return Err(NotAMode(text.into()));
+fn ranges(
+    membership: Option<&Membership>,
+    is_group: bool,
+    names: &Names,
+) -> Result<[MacRange; MAC_RANGES as usize], Error> {
+    let mut encoded = [EMPTY; MAC_RANGES as usize];
+    let accounts = membership.map_or(&[][..], |members| &members.accounts);
+    if accounts.len() > encoded.len() {
+        return Err(Error::TooManyRanges(accounts.len()));
+    }
+    for (place, account) in encoded.iter_mut().zip(accounts) {
+        let (first, last) = match account {
+            AccountRange::Numbers(first, last) => (*first, *last),
+            AccountRange::Name(name) => {
+                let number = names.named(name, is_group)?;
+                (number, number)
             }
-        }
-        if mode == Self::default() {
-            return Err(NotAMode(text.into()));
-        }
-        Ok(mode)
+        };
+        *place = MacRange { first, last };
     }
+    Ok(encoded)
 }
 
-/// A rule.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rule {
-    /// Which processes.
-    pub subject: Subject,
-    /// Which files.
-    pub object: Object,
-    /// The access of these processes to these files.
-    pub mode: Mode,
+fn device((major, minor): (u32, u32)) -> Result<u32, Error> {
+    if major >> (u32::BITS - MINOR_BITS) != 0 || minor >> MINOR_BITS != 0 {
+        return Err(Error::Device(major, minor));
+    }
+    Ok(major << MINOR_BITS | minor)
+}
+
+/// By the four bits of a file's mode for its type.
+fn type_bits(types: &FileTypes) -> u32 {
+    let bits = types.letters().chars().map(|letter| match letter {
+        'p' => 1 << 1,
+        'c' => 1 << 2,
+        'd' => 1 << 4,
+        'b' => 1 << 6,
+        'r' => 1 << 8,
+        'l' => 1 << 10,
+        's' => 1 << 12,
+        _ => 0,
+    });
+    bits.fold(0, |all, bit| all | bit)
+}
+
+fn mode(mode: &AccessMode) -> u32 {
+    let rights = mode.letters().chars().map(|letter| match letter {
+        'a' => MAC_RIGHT_ADMIN,
+        'r' => MAC_RIGHT_READ,
+        's' => MAC_RIGHT_STAT,
+        'w' => MAC_RIGHT_WRITE,
+        'x' => MAC_RIGHT_EXECUTE,
+        // `n`
+        _ => 0,
+    });
+    rights.fold(0, |all, right| all | right)
 }

@@ -8,15 +8,19 @@ use object::elf::{
 };
 use object::read::elf::{FileHeader, SectionHeader, SectionTable, Sym};
 use usher_bpf::Plain;
-use usher_label::ElementName;
 
 use crate::EntryPoint;
-use crate::module::{CHECK, SETTINGS};
-use crate::shared::{MAC_INTERFACE, MAC_NAME, MAC_NONE, MacDeclaration};
+use crate::shared::{MAC_INTERFACE, MAC_NAME, MAC_NONE, MacDeclaration, is_module_name, text};
 use crate::statements::{NoStatements, Statement};
 
 /// Largest object file of a module, in bytes.
 pub const MAX_MODULE_SIZE: usize = 1 << 20;
+
+/// Prefix of the names of a module's programs.
+pub(crate) const CHECK: &str = "check_";
+
+/// The table of a module with settings: its only entry is the table of those in force.
+pub(crate) const SETTINGS: &str = "settings";
 
 /// The section with the declaration.
 const DECLARATION: &str = "usher_mac_module";
@@ -146,7 +150,7 @@ pub struct Declaration {
     /// labels nothing.
     pub label: u32,
     /// Whether processes without an element are not asked about.
-    pub exempts_unlabelled: bool,
+    pub exempts_without_element: bool,
     /// Whether what it permits by two labels is remembered.
     pub decides_by_labels: bool,
     /// Whether it has a place for settings.
@@ -156,12 +160,6 @@ pub struct Declaration {
     pub statements: Vec<Statement>,
     /// The size of the settings that statements set, in bytes.
     pub(crate) settings_size: usize,
-}
-
-/// Whether this is a possible name of a module: its elements have the same name.
-#[must_use]
-pub fn is_module_name(text: &str) -> bool {
-    text.parse::<ElementName>().is_ok()
 }
 
 impl Declaration {
@@ -199,17 +197,18 @@ impl Declaration {
                 label: MAC_NONE, ..
             } => "labels nothing",
             Self {
-                exempts_unlabelled: false,
+                exempts_without_element: false,
                 ..
-            } => "does not exempt processes without an element (.exempts_unlabelled = 1)",
+            } => "does not exempt processes without an element (.exempts_without_element = 1)",
             Self {
                 has_settings: true, ..
             } => "has settings",
             _ => return Ok(()),
         };
-        match self.decides_by_labels {
-            true => Err(NotAModule::NotByLabels(reason)),
-            false => Ok(()),
+        if self.decides_by_labels {
+            Err(NotAModule::NotByLabels(reason))
+        } else {
+            Ok(())
         }
     }
 
@@ -247,15 +246,6 @@ impl Declaration {
             _ => Err(NotAModule::OtherSection(shown(name))),
         }
     }
-}
-
-/// A text that zeros pad; none where no zero ends it.
-pub(crate) fn text(bytes: &[u8]) -> Option<String> {
-    let (0, text) = bytes.split_last()? else {
-        return None;
-    };
-    let text = String::from_utf8_lossy(text);
-    Some(text.trim_end_matches('\0').to_owned())
 }
 
 /// The entry point whose check a section has, by the section's name.
@@ -374,7 +364,7 @@ impl<'b> Elf<'b> {
         }
         let declared = MacDeclaration::read(bytes).filter(|declared| {
             let sizes = [declared.size as usize, bytes.len()];
-            let switches = [declared.exempts_unlabelled, declared.decides_by_labels];
+            let switches = [declared.exempts_without_element, declared.decides_by_labels];
             sizes == [size_of::<MacDeclaration>(); 2]
                 && switches.iter().all(|switch| *switch <= 1)
                 && declared.reserved == 0
@@ -390,7 +380,7 @@ impl<'b> Elf<'b> {
         Ok(Declaration {
             name,
             label: declared.label,
-            exempts_unlabelled: declared.exempts_unlabelled == 1,
+            exempts_without_element: declared.exempts_without_element == 1,
             decides_by_labels: declared.decides_by_labels == 1,
             entry_points: Vec::new(),
             has_settings: false,

@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use usher_bpf::{Code, Hooks, InterfacePlace, KernelError, Object, Opened, code};
 
-use crate::module::CHECK;
+use crate::declaration::CHECK;
 use crate::shared::MAC_NONE;
 use crate::{EntryPoint, Error, Module, Unsupported};
-use crate::{events, in_force, labels};
+use crate::{events, followed, in_force, labels};
 
 /// The dispatchers; the tables are theirs.
 pub(crate) static CODE: Code = code!("usher_mac", "framework");
@@ -20,6 +20,8 @@ const DISPATCH: &str = "dispatch_";
 const TABLES: [&str; 4] = ["layout", "modules", in_force::TABLE, "refusals"];
 /// The place of the dispatcher at the root of control groups, which is no hook of an LSM.
 pub(crate) const EGRESS: &str = "cgroup_egress";
+/// The place of the dispatcher at the kernel's tracepoint of a fork, which is no hook of an LSM either.
+pub(crate) const FORKED: &str = "sched_process_fork";
 /// The places of the dispatchers at interfaces, which are no hooks of an LSM either.
 pub(crate) const AT_INTERFACES: [(&str, InterfacePlace); 2] = [
     ("tc_ingress", InterfacePlace::Ingress),
@@ -55,7 +57,8 @@ pub(crate) fn tables() -> Vec<&'static str> {
 /// The hooks with a dispatcher.
 pub(crate) fn hooks() -> BTreeSet<&'static str> {
     let of_points = EntryPoint::all().map(EntryPoint::hook);
-    of_points.chain(labels::HOOKS).collect()
+    let of_points = of_points.chain(labels::HOOKS);
+    of_points.chain([followed::HOOK]).collect()
 }
 
 /// The LSMs in force, by commas.
@@ -74,9 +77,10 @@ fn has(lsms: &str, wanted: &[&str]) -> bool {
 /// Requires that the kernel asks LSM programs about the labels of new files.
 pub(crate) fn require_new_files() -> Result<(), Error> {
     let lsms = lsms()?;
-    match has(&lsms, &ATTRIBUTE_LSMS) {
-        true => Ok(()),
-        false => Err(Error::NewFilesUnlabelled(lsms)),
+    if has(&lsms, &ATTRIBUTE_LSMS) {
+        Ok(())
+    } else {
+        Err(Error::NewFilesUnlabelled(lsms))
     }
 }
 
@@ -90,7 +94,7 @@ pub(crate) fn require_hooks() -> Result<(), Unsupported> {
     }
     let offered = Hooks::of_kernel().map_err(not_supported)?;
     let mut hooks = hooks();
-    hooks.retain(|hook| *hook != EGRESS && at_interfaces(hook).is_none());
+    hooks.retain(|hook| ![EGRESS, FORKED].contains(hook) && at_interfaces(hook).is_none());
     if let Some(lacking) = hooks.iter().find(|hook| !offered.has(hook)) {
         return Err(not_supported(format!("it has no hook {lacking}")));
     }

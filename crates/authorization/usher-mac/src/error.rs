@@ -3,14 +3,12 @@
 use usher_bpf::KernelError;
 use usher_label::ValueMistake;
 
-use crate::bsdextended::{MAX_RANGES, MAX_RULES};
 use crate::declaration::NotAModule;
-use crate::ifoff::MAX_SWITCHES;
-use crate::interfaces::MAX_INTERFACES;
-use crate::module::MAX_MODULES;
-use crate::portacl::MAX_PORT_RULES;
+use crate::shared::{
+    MAC_DESTINATIONS, MAC_INTERFACES, MAC_MODULES, MAC_PORT_RULES, MAC_RANGES, MAC_RULES,
+    MAC_SERVICES, MAC_SWITCHES,
+};
 use crate::te::TypeMistake;
-use crate::ubns::{MAX_DESTINATIONS, MAX_SERVICES};
 
 /// This kernel cannot run the framework.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +33,7 @@ pub enum Error {
     NotLoaded(String),
     /// All slots are taken.
     #[error(
-        "{0} cannot be loaded: {MAX_MODULES} modules are loaded, which is the limit; unload one first"
+        "{0} cannot be loaded: {MAC_MODULES} modules are loaded, which is the limit; unload one first"
     )]
     NoSlot(String),
     /// An object file is no module for this version.
@@ -67,6 +65,9 @@ pub enum Error {
     /// The settings are those of another module, or the module has none.
     #[error("these are not settings of the module {0}")]
     OtherSettings(String),
+    /// A name in settings of which nobody has said what it means on this host.
+    #[error("the settings name {0}, whose number is not known")]
+    Unresolved(String),
     /// An interface whose packets modules are not asked about.
     #[error(
         "the packets of the interface {interface} cannot be asked about ({error}); remove programs that it has \
@@ -80,7 +81,7 @@ pub enum Error {
     },
     /// Too many switches of `ifoff`.
     #[error(
-        "ifoff takes at most {MAX_SWITCHES} interfaces, and the policy names {0}; set `others` and \
+        "ifoff takes at most {MAC_SWITCHES} interfaces, and the policy names {0}; set `others` and \
          name only interfaces that differ"
     )]
     TooManySwitches(usize),
@@ -88,7 +89,7 @@ pub enum Error {
     #[error("`{0}` is no name of a network interface: it has no byte, or more than 15")]
     InterfaceName(String),
     /// Too many interfaces.
-    #[error("at most {MAX_INTERFACES} network interfaces can have labels, and {0} would")]
+    #[error("at most {MAC_INTERFACES} network interfaces can have labels, and {0} would")]
     TooManyInterfaces(usize),
     /// An element of an interface's label is no value of its module.
     #[error("interface {interface}: the module {module}: {mistake}")]
@@ -102,21 +103,19 @@ pub enum Error {
     },
     /// Too many rules.
     #[error(
-        "bsdextended takes at most {MAX_RULES} rules, and the policy has {0}; write rules that \
+        "bsdextended takes at most {MAC_RULES} rules, and the policy has {0}; write rules that \
          differ only in the numbers of users or groups as one rule with a range"
     )]
     TooManyRules(usize),
-    /// A rule that the module cannot hold.
-    #[error("rule {rule}: {what}")]
-    Rule {
-        /// Its number, from 0.
-        rule: usize,
-        /// The mistake.
-        what: RuleMistake,
-    },
+    /// Too many ranges in a condition.
+    #[error("a condition has {0} ranges, and at most {MAC_RANGES} are possible")]
+    TooManyRanges(usize),
+    /// A device that the kernel's numbers cannot hold.
+    #[error("{0}:{1} is not a device number")]
+    Device(u32, u32),
     /// Too many rules of `portacl`.
     #[error(
-        "portacl takes at most {MAX_PORT_RULES} rules, and the policy has {0}; permit ports to a \
+        "portacl takes at most {MAC_PORT_RULES} rules, and the policy has {0}; permit ports to a \
          group in place of its members"
     )]
     TooManyPortRules(usize),
@@ -125,14 +124,14 @@ pub enum Error {
     Types(#[from] TypeMistake),
     /// Too many services.
     #[error(
-        "the policy has {0} services, and ubns takes at most {MAX_SERVICES}; have fewer on this host, or \
+        "the policy has {0} services, and ubns takes at most {MAC_SERVICES}; have fewer on this host, or \
          unload ubns"
     )]
     TooManyServices(usize),
     /// Too many destinations.
     #[error(
         "the services' `connect` have {0} ranges of addresses together, and ubns takes at most \
-         {MAX_DESTINATIONS}; join neighbouring addresses to networks, or unload ubns"
+         {MAC_DESTINATIONS}; join neighbouring addresses to networks, or unload ubns"
     )]
     TooManyDestinations(usize),
     /// A service that the module cannot hold.
@@ -160,24 +159,4 @@ pub enum ServiceMistake {
     /// A destination of two families, or that ends before it begins.
     #[error("a destination has addresses of two families, or ends before it begins")]
     Destination,
-}
-
-/// A mistake in a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum RuleMistake {
-    /// Too many ranges in a condition.
-    #[error("a condition has {0} ranges, and at most {MAX_RANGES} are possible")]
-    TooManyRanges(usize),
-    /// No range in a condition.
-    #[error("a condition has no range")]
-    NoRange,
-    /// A range that ends before it begins.
-    #[error("the range {0}:{1} ends before it begins")]
-    Backwards(u32, u32),
-    /// No type in a condition.
-    #[error("a condition has no type of file")]
-    NoType,
-    /// A device that the kernel's numbers cannot hold.
-    #[error("{0}:{1} is not a device number")]
-    Device(u32, u32),
 }

@@ -5,10 +5,9 @@ use std::fmt;
 use usher_bpf::{Counters, KernelError, Object, Pins, Plain, Ring};
 
 use crate::elements::Elements;
-use crate::framework::name_of;
 use crate::shared::{
     MAC_BY_MODULE, MAC_CHANGES, MAC_IS_OLDER, MAC_IS_TRACED, MAC_NO_ROOM, MAC_SHARES_MEMORY,
-    MacEvent,
+    MacEvent, name_of,
 };
 use crate::{EntryPoint, Error};
 
@@ -145,12 +144,12 @@ impl Events {
         })
     }
 
-    /// Those since the last call, up to about a thousand, and whether there are more.
+    /// Returns the events since the last call, up to about a thousand, and whether there are more.
     pub(crate) fn take(&self) -> Result<(Vec<ModuleEvent>, bool), Error> {
         let batch = self.ring.take()?;
         let mut events = Vec::new();
         for event in &batch.entries {
-            // Of a module that has ended nothing is known but numbers.
+            // If the module has ended, only its numbers are known.
             events.extend(self.told(event)?);
         }
         Ok((events, batch.more))

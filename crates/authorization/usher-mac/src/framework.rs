@@ -11,23 +11,26 @@ use std::path::{Path, PathBuf};
 
 use usher_bpf::{Counters, KernelError, Objects, Pins, Plain, Table};
 
+use crate::declaration::SETTINGS;
 use crate::dispatchers::{
     CODE, dispatcher, hooks, hooks_of, load_dispatchers, not_supported, programs, replacing,
     require_hooks, tables,
 };
 use crate::events::Events;
+use crate::followed::Followed;
 use crate::in_force::InForce;
 use crate::interfaces::Interfaces;
 use crate::labels::{self, Labels};
-use crate::module::{SETTINGS, SettingsTable, exchange};
+use crate::module::{SettingsTable, exchange};
 use crate::shared::{
-    MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacLabelled, MacModule, MacTe,
+    MAC_LAYOUT, MAC_MODULES, MAC_NAME_SIZE, MAC_NONE, MacLabelled, MacModule, MacSlots, MacTe,
+    name_of,
 };
 use crate::{
     EntryPoint, Error, Loaded, MAX_MODULES, Module, ModuleEvent, NewFileLabels, Settings,
     Unsupported,
 };
-use crate::{dispatchers, multilabel, shown};
+use crate::{dispatchers, followed, shown};
 
 /// Prefix of the folders of modules.
 const SLOT: &str = "slot_";
@@ -41,6 +44,7 @@ pub struct Framework {
     events: Events,
     labels: Labels,
     interfaces: Interfaces,
+    pub(crate) followed: Followed,
     /// By hook.
     dispatchers: BTreeMap<&'static str, OwnedFd>,
     /// The settings of `te` that this process has put in force last, with what the module notes there. Opened
@@ -56,18 +60,6 @@ impl fmt::Debug for Framework {
             .field("pins", &self.pins.folder())
             .finish_non_exhaustive()
     }
-}
-
-/// The bit of a slot in a set of modules.
-fn bit(slot: u32) -> u64 {
-    1 << slot
-}
-
-/// The name of a module in its slot.
-pub(crate) fn name_of(module: &MacModule) -> String {
-    let end = module.name.iter().position(|byte| *byte == 0);
-    let name = &module.name[..end.unwrap_or(module.name.len())];
-    String::from_utf8_lossy(name).into_owned()
 }
 
 impl Framework {
@@ -109,7 +101,7 @@ impl Framework {
             .is_some_and(|[version, _]| version == MAC_LAYOUT);
         if !is_whole {
             require_hooks()?;
-            // Of a process that ended before it had attached anything.
+            // Pins of a process that ended before it had attached anything.
             pins.remove()?;
         }
         // Tables only.
@@ -129,6 +121,7 @@ impl Framework {
             events: Events::of(&object, &pins)?,
             labels: Labels::of(&object)?,
             interfaces: Interfaces::of(&object)?,
+            followed: Followed::of(&object)?,
             dispatchers,
             notes: None,
             pins,
@@ -165,7 +158,7 @@ impl Framework {
             return put;
         }
         // In force from here on: the labels first, which it needs to decide.
-        let enabled = self.in_force.enabled()? | bit(slot);
+        let enabled = self.in_force.enabled()? | MacSlots::of(slot);
         self.set_labelled(enabled)?;
         self.in_force.enable(enabled)?;
         self.keep_notes(settings);
@@ -179,7 +172,10 @@ impl Framework {
     }
 
     /// Loads the dispatchers of these hooks that no module has needed before. They stay with the framework.
-    fn require_dispatchers(&mut self, hooks: &BTreeSet<&'static str>) -> Result<(), Error> {
+    pub(crate) fn require_dispatchers(
+        &mut self,
+        hooks: &BTreeSet<&'static str>,
+    ) -> Result<(), Error> {
         let missing = hooks.iter().copied();
         let missing = missing.filter(|hook| !self.dispatchers.contains_key(hook));
         let missing: BTreeSet<_> = missing.collect();
@@ -196,14 +192,19 @@ impl Framework {
     }
 
     /// Puts the labels of the modules in these slots in force.
-    fn set_labelled(&self, among: u64) -> Result<(), Error> {
+    fn set_labelled(&self, among: MacSlots) -> Result<(), Error> {
         let mut labelled = MacLabelled::zeroed();
-        for slot in (0..MAC_MODULES).filter(|slot| among & bit(*slot) != 0) {
+        for slot in among.slots() {
             let module = self.modules.get(&slot)?.unwrap_or(MacModule::zeroed());
             if module.label != MAC_NONE {
-                labelled.slots |= bit(slot);
-                labelled.exempting |= u64::from(module.exempts_unlabelled) << slot;
-                labelled.by_labels |= u64::from(module.decides_by_labels) << slot;
+                let own = MacSlots::of(slot);
+                labelled.slots |= own;
+                if module.exempts_without_element != 0 {
+                    labelled.exempting |= own;
+                }
+                if module.decides_by_labels != 0 {
+                    labelled.by_labels |= own;
+                }
                 labelled.order = labelled.order.max(module.order);
             }
         }
@@ -223,7 +224,7 @@ impl Framework {
         entry.order = order;
         let declared = module.declaration()?;
         entry.label = declared.label;
-        entry.exempts_unlabelled = declared.exempts_unlabelled.into();
+        entry.exempts_without_element = declared.exempts_without_element.into();
         entry.decides_by_labels = declared.decides_by_labels.into();
         let pins = Pins::lock(&self.folder(slot))?;
         let (opened, points) = replacing(module, slot, &self.dispatchers)?;
@@ -242,7 +243,7 @@ impl Framework {
         object.keep_all(&pins)?;
         self.modules.set(&slot, &entry)?;
         self.lowered.reset_at(slot)?;
-        self.in_force.declare(&points, bit(slot))?;
+        self.in_force.declare(&points, MacSlots::of(slot))?;
         for point in points {
             self.refusals.reset_at(place(point, slot))?;
             self.attach(point.hook())?;
@@ -291,7 +292,8 @@ impl Framework {
     /// [`Framework::open`] releases the rest of it.
     pub fn unload(&mut self, name: &str) -> Result<(), Error> {
         let slot = self.slot_of(name)?;
-        let enabled = self.in_force.enabled()? & !bit(slot);
+        let mut enabled = self.in_force.enabled()?;
+        enabled &= !MacSlots::of(slot);
         self.in_force.enable(enabled)?;
         self.set_labelled(enabled)?;
         self.release(slot)
@@ -304,11 +306,13 @@ impl Framework {
             self.labels.forget(slot)?;
         }
         let mut unused = hooks();
-        let keeps_labels = self.in_force.labelled()?.slots != 0;
+        // For as long as the framework is there.
+        unused.remove(followed::HOOK);
+        let keeps_labels = self.in_force.labelled()?.slots != MacSlots::NONE;
         if keeps_labels {
             unused.retain(|hook| !labels::HOOKS.contains(hook));
         }
-        for point in self.in_force.withdraw(bit(slot))? {
+        for point in self.in_force.withdraw(MacSlots::of(slot))? {
             unused.remove(point.hook());
         }
         for hook in unused {
@@ -330,7 +334,7 @@ impl Framework {
     fn undo_halves(&self) -> Result<(), Error> {
         let enabled = self.in_force.enabled()?;
         self.set_labelled(enabled)?;
-        let mut halves = (0..MAC_MODULES).filter(|slot| enabled & bit(*slot) == 0);
+        let mut halves = (!enabled).slots();
         halves.try_for_each(|slot| self.release(slot))
     }
 
@@ -412,7 +416,7 @@ impl Framework {
     /// # Errors
     /// The kernel's error; some may have them then.
     pub fn set_multilabel(&self, devices: &BTreeSet<(u32, u32)>) -> Result<(), Error> {
-        multilabel::set(&self.pins, &self.in_force, devices)
+        labels::set_multilabel(&self.pins, &self.in_force, devices)
     }
 
     /// Permits sockets of these families (`AF_VSOCK`, ...) to processes with a level, and of no others but those
@@ -463,7 +467,7 @@ impl Framework {
     /// # Errors
     /// The kernel's error; some may be in force then.
     pub fn close(self) -> Result<(), Error> {
-        self.in_force.enable(0)?;
+        self.in_force.enable(MacSlots::NONE)?;
         // No module is enabled, so this releases all of them.
         self.undo_halves()?;
         self.pins.remove()?;
@@ -477,8 +481,7 @@ impl Framework {
     /// The modules in force, by their slots.
     fn in_slots(&self) -> Result<Vec<(u32, MacModule)>, Error> {
         let enabled = self.in_force.enabled()?;
-        let slots = (0..MAC_MODULES).filter(|slot| enabled & bit(*slot) != 0);
-        let modules = slots.map(|slot| {
+        let modules = enabled.slots().map(|slot| {
             let module = self.modules.get(&slot)?;
             Ok((slot, module.ok_or(KernelError::UnreadableEntry("modules"))?))
         });

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use usher_bpf::{KernelError, Object, Plain, Table};
 
 use crate::EntryPoint;
-use crate::shared::{MacInForce, MacLabelled};
+use crate::shared::{MacInForce, MacLabelled, MacSlots};
 
 /// The name of the table.
 pub(crate) const TABLE: &str = "in_force";
@@ -33,17 +33,21 @@ impl InForce {
         self.0.set(&0, &next)
     }
 
-    /// The slots of the modules in force, one bit each.
-    pub(crate) fn enabled(&self) -> Result<u64, KernelError> {
+    /// The slots of the modules in force.
+    pub(crate) fn enabled(&self) -> Result<MacSlots, KernelError> {
         Ok(self.now()?.enabled)
     }
 
-    pub(crate) fn enable(&self, slots: u64) -> Result<(), KernelError> {
+    pub(crate) fn enable(&self, slots: MacSlots) -> Result<(), KernelError> {
         self.change(|now| now.enabled = slots)
     }
 
     /// Notes that the modules in these slots declare these entry points.
-    pub(crate) fn declare(&self, points: &[EntryPoint], slots: u64) -> Result<(), KernelError> {
+    pub(crate) fn declare(
+        &self,
+        points: &[EntryPoint],
+        slots: MacSlots,
+    ) -> Result<(), KernelError> {
         self.change(|now| {
             for point in points {
                 now.declared[*point as usize] |= slots;
@@ -52,7 +56,7 @@ impl InForce {
     }
 
     /// Notes that the modules in these slots declare nothing. Returns the entry points that others do.
-    pub(crate) fn withdraw(&self, slots: u64) -> Result<Vec<EntryPoint>, KernelError> {
+    pub(crate) fn withdraw(&self, slots: MacSlots) -> Result<Vec<EntryPoint>, KernelError> {
         self.change(|now| {
             for declared in &mut now.declared {
                 *declared &= !slots;
@@ -61,7 +65,7 @@ impl InForce {
         let now = self.now()?;
         let points = EntryPoint::all();
         Ok(points
-            .filter(|point| now.declared[*point as usize] != 0)
+            .filter(|point| now.declared[*point as usize] != MacSlots::NONE)
             .collect())
     }
 

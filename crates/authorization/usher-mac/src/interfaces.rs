@@ -8,16 +8,15 @@ use usher_label::{ElementKind, Label};
 
 use crate::Error;
 use crate::dispatchers::{CODE, tables};
-use crate::framework::name_of;
+use crate::labels::INTERFACES;
 use crate::shared::{
     MAC_INTERFACES, MacElement, MacInterface, MacLabel, MacModule, MacNumbered, MacNumbering,
+    name_of,
 };
 
 /// Limit of interfaces with a label.
 pub const MAX_INTERFACES: usize = MAC_INTERFACES as usize;
 
-/// The place of the labels in force.
-pub(crate) const TABLE: &str = "interfaces";
 /// The program that numbers elements.
 const NUMBER: &str = "number_element";
 
@@ -34,7 +33,7 @@ pub(crate) struct Interfaces {
 impl Interfaces {
     pub(crate) fn of(object: &Object) -> Result<Self, KernelError> {
         Ok(Self {
-            place: object.table(TABLE)?,
+            place: object.table(INTERFACES)?,
             set: None,
         })
     }

@@ -1,14 +1,18 @@
-//! The tables of labels.
+//! The tables of labels, and the file systems whose files have labels of their own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use usher_bpf::{Counters, KernelError, Object, Table};
+use usher_bpf::{Counters, KernelError, Object, Pins, Table};
 
-use crate::interfaces;
+use crate::in_force::InForce;
 use crate::shared::{MAC_ELEMENTS_OF_USERS, MacLabel, MacNumbered};
+use crate::{Error, dispatchers, followed};
+
+/// The place of the labels of interfaces in force.
+pub(crate) const INTERFACES: &str = "interfaces";
 
 /// The tables of labels that outlive the process.
-pub(crate) const TABLES: [&str; 15] = [
+pub(crate) const TABLES: [&str; 16] = [
     "elements",
     "element_numbers",
     "element_counts",
@@ -23,18 +27,21 @@ pub(crate) const TABLES: [&str; 15] = [
     "scratch",
     "demotions",
     "remembered",
-    interfaces::TABLE,
+    INTERFACES,
+    followed::TABLE,
 ];
 
 /// The hooks whose dispatchers keep labels. They are attached while a module with labels is loaded.
-pub(crate) const HOOKS: [&str; 24] = [
+pub(crate) const HOOKS: [&str; 26] = [
     "task_alloc",
+    dispatchers::FORKED,
     "inode_init_security_anon",
     "bprm_check_security",
     "bprm_creds_from_file",
     "bprm_committed_creds",
     "setselfattr",
     "file_open",
+    "file_receive",
     "path_link",
     "inode_setxattr",
     "inode_post_setxattr",
@@ -101,4 +108,24 @@ impl Labels {
     pub(crate) fn unknown_refusals(&self) -> Result<u64, KernelError> {
         self.unknown_refusals.read_at(0)
     }
+}
+
+/// The table of the devices of multilabel file systems.
+const MULTILABEL: &str = "multilabel";
+
+/// Has the files of these devices have labels of their own, and of no other: major and minor numbers.
+///
+/// # Errors
+/// The kernel's error; some may have them then.
+pub(crate) fn set_multilabel(
+    pins: &Pins,
+    in_force: &InForce,
+    devices: &BTreeSet<(u32, u32)>,
+) -> Result<(), Error> {
+    let table = pins.required_table::<u32, u32>(MULTILABEL)?;
+    // The kernel's own numbers of devices, which have 12 bits for the major one.
+    let devices = devices.iter().map(|(major, minor)| major << 20 | minor);
+    in_force.note_devices(devices.clone())?;
+    table.assign(&devices.clone().map(|device| (device, 1)).collect())?;
+    Ok(in_force.keep_devices(devices)?)
 }

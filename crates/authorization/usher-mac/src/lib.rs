@@ -5,10 +5,11 @@
 //!   module's function replaces (BPF_PROG_TYPE_EXT), and asks those of all modules that are in force.
 //!   Any refusal refuses; of several errors one is chosen by precedence.
 //! - A [`Module`] is one C file: built in, of bpf/mac/modules, or somebody else's, from an object file. Its
-//!   [`Declaration`] is read before libbpf or the kernel gets anything of it. `bsdextended` has rules
-//!   ([`bsdextended`]), `portacl` the ports of users ([`portacl`]), `seeotheruids` exemptions ([`seeotheruids`]), `ifoff`
-//!   interfaces ([`ifoff`]), `te` rules about types ([`te`]), `ubns` the
-//!   services of the policy ([`ubns`]).
+//!   [`Declaration`] is read before libbpf or the kernel gets anything of it. `bsdextended` has rules, `portacl` the
+//!   ports of users, `seeotheruids` exemptions, `ifoff` interfaces, `te` rules about types, `ubns` the services of
+//!   the policy ([`ubns`]).
+//! - Settings are those of the policy (usher-mac-policy), with what the names in them mean on this host ([`Names`]).
+//!   Each module's `encode` makes the structure of `usher_mac_settings.h` that it reads.
 //! - The framework keeps labels of processes, files, interfaces and other objects for modules that declare a kind
 //!   of element. Each module sees its own elements only. docs/adr/0076-labels-in-the-kernel.md has the reasons.
 //! - What modules have refused, and which processes they have lowered, it tells by [`Framework::take_events`].
@@ -20,39 +21,43 @@
 //! that owns mandatory access control uses it.
 #![forbid(unsafe_code)]
 
-pub mod bsdextended;
+mod answers;
+mod bsdextended;
 mod cgroups;
 mod declaration;
 mod dispatchers;
 mod elements;
-mod encode;
-mod encode_services;
 mod error;
 mod events;
+mod followed;
 mod framework;
-pub mod ifoff;
+mod ifoff;
 mod in_force;
 mod interfaces;
 mod labels;
 mod module;
-mod multilabel;
+mod names;
 mod new_files;
 mod points;
-pub mod portacl;
-pub mod seeotheruids;
+mod portacl;
+mod seeotheruids;
 mod shared;
 mod shown;
+mod slots;
 mod statements;
 pub mod te;
 pub mod ubns;
 
-pub use declaration::{Declaration, MAX_MODULE_SIZE, NotAModule, is_module_name};
-pub use error::{Error, RuleMistake, ServiceMistake, Unsupported};
+pub use answers::Answers;
+pub use declaration::{Declaration, MAX_MODULE_SIZE, NotAModule};
+pub use error::{Error, ServiceMistake, Unsupported};
 pub use events::{EventFile, ModuleEvent, NotLowered, Outcome, Told};
 pub use framework::Framework;
 pub use interfaces::MAX_INTERFACES;
 pub use labels::MAX_ELEMENTS_OF_USERS;
-pub use module::{Answers, Loaded, MAX_MODULES, Module, NAMES, Settings};
+pub use module::{Loaded, MAX_MODULES, Module, NAMES, Settings};
+pub use names::Names;
 pub use new_files::NewFileLabels;
 pub use points::EntryPoint;
+pub use shared::is_module_name;
 pub use statements::{DeclaredSettings, NoStatements, Statement, StatementValues};

@@ -4,21 +4,29 @@ use std::borrow::Cow;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use usher_bpf::zerocopy::IntoBytes;
-use usher_bpf::{KernelError, Opened, Plain, Table, frozen_bytes};
+use usher_bpf::{KernelError, Opened, Table, frozen_bytes};
+use usher_mac_policy::bsdextended::AccessRule;
+use usher_mac_policy::ifoff::IfOff;
+use usher_mac_policy::portacl::PortAcl;
+use usher_mac_policy::seeotheruids::SeeOtherUids;
+use usher_mac_policy::te::TypeEnforcement;
 
-use crate::bsdextended::Rule;
+use crate::answers::{self, Answers};
+use crate::bsdextended;
 use crate::declaration::{Declaration, NotAModule};
-use crate::ifoff::{self, SilenceSettings};
-use crate::portacl::{self, PortSettings};
-use crate::seeotheruids::{self, VisibilitySettings};
-use crate::shared::MacTe;
+use crate::ifoff;
+use crate::portacl;
+use crate::seeotheruids;
+use crate::shared::{MAC_MODULES, MacTe};
 use crate::statements::{DeclaredSettings, Statement};
-use crate::te::{self, TypeSettings};
-use crate::ubns::ServiceSettings;
-use crate::{EntryPoint, Error, encode, encode_services};
+use crate::te;
+use crate::ubns::{self, ServiceSettings};
+use crate::{EntryPoint, Error, Names};
 
 /// Limit of modules that are loaded at the same time.
 pub const MAX_MODULES: usize = 8;
+
+const _: () = assert!(MAX_MODULES == MAC_MODULES as usize);
 
 /// A module that this program brings.
 struct BuiltIn {
@@ -45,32 +53,16 @@ macro_rules! built_in {
 built_in! {
     "none" => None,
     "test" => Some(Settings::Test(Answers { uid: u32::MAX, errors: Vec::new() })),
-    "bsdextended" => Some(Settings::Bsdextended(Vec::new())),
+    "bsdextended" => Some(Settings::Bsdextended(Vec::new(), Names::default())),
     "ubns" => Some(Settings::Ubns(Vec::new())),
     "biba" => None,
     "mls" => None,
     "lomac" => None,
-    "portacl" => Some(Settings::Portacl(PortSettings::default())),
-    "seeotheruids" => Some(Settings::Seeotheruids(VisibilitySettings::default())),
+    "portacl" => Some(Settings::Portacl(PortAcl::default(), Names::default())),
+    "seeotheruids" => Some(Settings::Seeotheruids(SeeOtherUids::default(), Names::default())),
     "partition" => None,
-    "ifoff" => Some(Settings::Ifoff(SilenceSettings::default())),
-    "te" => Some(Settings::Te(TypeSettings::default())),
-}
-
-/// Prefix of the names of a module's programs.
-pub(crate) const CHECK: &str = "check_";
-
-/// The table of a module with settings: its only entry is the table of those in force.
-pub(crate) const SETTINGS: &str = "settings";
-
-/// The answers of the module `test`. Only processes with this real uid get them, so that a test does
-/// not lock itself out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answers {
-    /// The real uid.
-    pub uid: u32,
-    /// Positive numbers of errors (errno(3)); entry points that are not named permit.
-    pub errors: Vec<(EntryPoint, i32)>,
+    "ifoff" => Some(Settings::Ifoff(IfOff::default(), Names::default())),
+    "te" => Some(Settings::Te(TypeEnforcement::default())),
 }
 
 /// Settings of a module: each kind belongs to one module.
@@ -78,19 +70,19 @@ pub struct Answers {
 #[non_exhaustive]
 pub enum Settings {
     /// Of `bsdextended`, in the order in which they are asked.
-    Bsdextended(Vec<Rule>),
+    Bsdextended(Vec<AccessRule>, Names),
     /// Of `test`.
     Test(Answers),
     /// Of `ubns`: the services of the policy.
     Ubns(Vec<ServiceSettings>),
     /// Of `portacl`.
-    Portacl(PortSettings),
+    Portacl(PortAcl, Names),
     /// Of `seeotheruids`.
-    Seeotheruids(VisibilitySettings),
+    Seeotheruids(SeeOtherUids, Names),
     /// Of `ifoff`.
-    Ifoff(SilenceSettings),
+    Ifoff(IfOff, Names),
     /// Of `te`.
-    Te(TypeSettings),
+    Te(TypeEnforcement),
     /// Of a module from a file.
     Declared(DeclaredSettings),
 }
@@ -100,12 +92,12 @@ impl Settings {
     #[must_use]
     pub fn module(&self) -> &str {
         match self {
-            Self::Bsdextended(_) => "bsdextended",
+            Self::Bsdextended(..) => "bsdextended",
             Self::Test(_) => "test",
             Self::Ubns(_) => "ubns",
-            Self::Portacl(_) => "portacl",
-            Self::Seeotheruids(_) => "seeotheruids",
-            Self::Ifoff(_) => "ifoff",
+            Self::Portacl(..) => "portacl",
+            Self::Seeotheruids(..) => "seeotheruids",
+            Self::Ifoff(..) => "ifoff",
             Self::Te(_) => "te",
             Self::Declared(settings) => settings.module(),
         }
@@ -117,12 +109,16 @@ impl Settings {
     /// A mistake in the settings.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         Ok(match self {
-            Self::Bsdextended(rules) => encode::rules(rules)?.as_bytes().to_vec(),
-            Self::Test(answers) => encode::answers(answers).as_bytes().to_vec(),
-            Self::Ubns(services) => encode_services::services(services)?.as_bytes().to_vec(),
-            Self::Portacl(ports) => portacl::encode(ports)?.as_bytes().to_vec(),
-            Self::Seeotheruids(exempt) => seeotheruids::encode(exempt).as_bytes().to_vec(),
-            Self::Ifoff(silence) => ifoff::encode(silence)?.as_bytes().to_vec(),
+            Self::Bsdextended(rules, names) => {
+                bsdextended::encode(rules, names)?.as_bytes().to_vec()
+            }
+            Self::Test(answers) => answers::encode(answers).as_bytes().to_vec(),
+            Self::Ubns(services) => ubns::encode(services)?.as_bytes().to_vec(),
+            Self::Portacl(ports, names) => portacl::encode(ports, names)?.as_bytes().to_vec(),
+            Self::Seeotheruids(exempt, names) => {
+                seeotheruids::encode(exempt, names)?.as_bytes().to_vec()
+            }
+            Self::Ifoff(silence, names) => ifoff::encode(silence, names)?.as_bytes().to_vec(),
             Self::Te(types) => te::encode(types)?.as_bytes().to_vec(),
             Self::Declared(settings) => settings.bytes().to_vec(),
         })
@@ -130,24 +126,17 @@ impl Settings {
 
     /// A table that holds them, and that user space cannot change.
     pub(crate) fn table(&self) -> Result<SettingsTable, Error> {
-        Ok(match self {
-            Self::Bsdextended(rules) => frozen(&encode::rules(rules)?)?,
-            Self::Test(answers) => frozen(&encode::answers(answers))?,
-            Self::Ubns(services) => frozen(&encode_services::services(services)?)?,
-            Self::Portacl(ports) => frozen(&portacl::encode(ports)?)?,
-            Self::Seeotheruids(exempt) => frozen(&seeotheruids::encode(exempt))?,
-            Self::Ifoff(silence) => frozen(&ifoff::encode(silence)?)?,
-            Self::Declared(settings) => SettingsTable {
-                descriptor: frozen_bytes(TABLE, settings.bytes())?,
+        let Self::Te(types) = self else {
+            return Ok(SettingsTable {
+                descriptor: frozen_bytes(TABLE, &self.encode()?)?,
                 notes: None,
-            },
-            Self::Te(types) => {
-                let table = filled(&*te::encode(types)?)?;
-                SettingsTable {
-                    notes: Some(table.try_clone()?),
-                    descriptor: table.freeze()?,
-                }
-            }
+            });
+        };
+        let table = Table::of_one(TABLE)?;
+        table.set(&0, &*te::encode(types)?)?;
+        Ok(SettingsTable {
+            notes: Some(table.try_clone()?),
+            descriptor: table.freeze()?,
         })
     }
 }
@@ -158,21 +147,8 @@ const TABLE: &str = "mac_settings";
 /// A table of settings.
 pub(crate) struct SettingsTable {
     pub(crate) descriptor: OwnedFd,
-    /// That of `te`, where the module notes what it refuses.
+    /// The table of `te`, in which the module notes what it refuses.
     pub(crate) notes: Option<Table<u32, MacTe>>,
-}
-
-fn frozen<S: Plain>(settings: &S) -> Result<SettingsTable, KernelError> {
-    Ok(SettingsTable {
-        descriptor: filled(settings)?.freeze()?,
-        notes: None,
-    })
-}
-
-fn filled<S: Plain>(settings: &S) -> Result<Table<u32, S>, KernelError> {
-    let table = Table::of_one(TABLE)?;
-    table.set(&0, settings)?;
-    Ok(table)
 }
 
 /// Puts a table of settings in the place of the former one.
@@ -235,10 +211,10 @@ impl Module {
         Self::built_in(&BUILT_IN[0], None)
     }
 
-    /// The module `bsdextended` with these rules.
+    /// The module `bsdextended` with these rules, which name nothing.
     #[must_use]
-    pub fn bsdextended(rules: Vec<Rule>) -> Self {
-        Self::with(Settings::Bsdextended(rules))
+    pub fn bsdextended(rules: Vec<AccessRule>) -> Self {
+        Self::with(Settings::Bsdextended(rules, Names::default()))
     }
 
     /// The built-in module to which these settings belong.

@@ -11,7 +11,7 @@ static CODE: Code = code!("usher_mac_shown", "shown");
 /// The tables of the framework that the iterators read.
 const TABLES: [&str; 3] = ["processes", "elements", "modules"];
 
-/// The iterators, by the names that readers know (usher-kernel-label).
+/// The iterators, by the names that readers know (usher-system-label).
 const ITERATORS: [Shown; 2] = [
     ("show_reader", Some("once"), "own"),
     ("show_processes", None, "processes"),

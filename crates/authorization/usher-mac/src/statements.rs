@@ -6,7 +6,7 @@ use usher_bpf::Plain;
 
 use crate::shared::{
     MAC_MOST_SETTINGS, MAC_MOST_STATEMENTS, MAC_VALUE_GROUP, MAC_VALUE_NUMBER, MAC_VALUE_SWITCH,
-    MAC_VALUE_USER, MacStatement,
+    MAC_VALUE_USER, MacStatement, is_module_name, text,
 };
 
 /// A statement of a module's block in the policy.
@@ -92,8 +92,8 @@ impl Statement {
     }
 
     fn one(entry: &MacStatement, size: u32) -> Result<Self, NoStatements> {
-        let keyword = crate::declaration::text(&entry.keyword).ok_or(NoStatements::Unreadable)?;
-        if !crate::is_module_name(&keyword) {
+        let keyword = text(&entry.keyword).ok_or(NoStatements::Unreadable)?;
+        if !is_module_name(&keyword) {
             return Err(NoStatements::Keyword(keyword));
         }
         let ends = |offset: u32, words: u32| words.checked_mul(4)?.checked_add(offset);
@@ -146,7 +146,7 @@ pub struct DeclaredSettings {
 }
 
 impl DeclaredSettings {
-    /// Those of a module about which the policy says nothing. `size`: of its structure, in bytes.
+    /// The settings of a module about which the policy says nothing. `size` is that of its structure, in bytes.
     pub(crate) fn new(module: &str, statements: &[Statement], size: usize) -> Self {
         let mut settings = Self {
             module: module.to_owned(),

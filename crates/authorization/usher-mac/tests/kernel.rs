@@ -5,6 +5,8 @@
 mod actors;
 #[path = "kernel/attacks/mod.rs"]
 mod attacks;
+#[path = "shared/block.rs"]
+mod block;
 #[path = "kernel/compositions.rs"]
 mod compositions;
 #[path = "kernel/ifoff.rs"]
@@ -50,8 +52,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use actors::{act, actor, all, expect, on, onto, python, set_label};
-use usher_mac::bsdextended::{Ids, Mode, Object, Rule, Subject};
-use usher_mac::{Answers, EntryPoint, Error, Framework, Module, Settings};
+use block::block;
+use usher_mac::{Answers, EntryPoint, Error, Framework, Module, Names, Settings};
+use usher_mac_policy::ModuleSettings;
+use usher_mac_policy::bsdextended::AccessRule;
 
 /// The user whose files a test is about.
 const OWNER: u32 = 3900;
@@ -154,21 +158,11 @@ impl World {
     }
 
     /// A rule about what the user does to the owner's files.
-    fn rule(&self, mode: &str) -> Rule {
-        Rule {
-            subject: Subject {
-                uids: Some(one(self.user)),
-                gids: None,
-            },
-            object: Object {
-                uids: Some(one(OWNER)),
-                ..Object::default()
-            },
-            mode: mode.parse().unwrap(),
-        }
+    fn rule(&self, mode: &str) -> AccessRule {
+        world_rule(self.user, mode)
     }
 
-    fn load_rules(&mut self, rules: Vec<Rule>) {
+    fn load_rules(&mut self, rules: Vec<AccessRule>) {
         self.framework().load(&Module::bsdextended(rules)).unwrap();
     }
 }
@@ -195,11 +189,17 @@ impl Drop for World {
     }
 }
 
-fn one(id: u32) -> Ids {
-    Ids {
-        not: false,
-        ranges: vec![(id, id)],
+/// The rule of a statement, which names nothing.
+fn rule(statement: &str) -> AccessRule {
+    match block("bsdextended", statement) {
+        ModuleSettings::Bsdextended(mut rules) => rules.remove(0),
+        other => panic!("{other:?}"),
     }
+}
+
+/// Settings of rules that name nothing.
+fn settings(rules: Vec<AccessRule>) -> Settings {
+    Settings::Bsdextended(rules, Names::default())
 }
 
 #[test]
@@ -259,41 +259,27 @@ fn the_error_is_chosen_by_precedence() {
             let framework = world.framework();
             let mode = if rules { "n" } else { "arswx" };
             // For directories as well, which are looked up before the file.
-            let rule = Rule {
-                mode: mode.parse().unwrap(),
-                object: Object::default(),
-                ..world_rule(user)
-            };
-            framework
-                .configure("bsdextended", &Settings::Bsdextended(vec![rule]))
-                .unwrap();
+            let rule = rule(&format!("rule subject uid {user} mode {mode};"));
+            let only = settings(vec![rule]);
+            framework.configure("bsdextended", &only).unwrap();
             framework.configure("test", &answers(error)).unwrap();
             assert_eq!(opener.open(), expected, "{error} {rules}");
             framework.configure("test", &answers(0)).unwrap();
-            let none = Settings::Bsdextended(Vec::new());
+            let none = settings(Vec::new());
             framework.configure("bsdextended", &none).unwrap();
         }
     }
-    let wrong = world
-        .framework()
-        .configure("test", &Settings::Bsdextended(Vec::new()));
+    let wrong = world.framework().configure("test", &settings(Vec::new()));
     assert!(matches!(wrong, Err(Error::OtherSettings(_))), "{wrong:?}");
     let twice = world.framework().load(&Module::with(answers(0)));
     assert!(matches!(twice, Err(Error::Loaded(_))), "{twice:?}");
 }
 
-fn world_rule(user: u32) -> Rule {
-    Rule {
-        subject: Subject {
-            uids: Some(one(user)),
-            gids: None,
-        },
-        object: Object {
-            uids: Some(one(OWNER)),
-            ..Object::default()
-        },
-        mode: Mode::default(),
-    }
+/// A rule about what the user does to the owner's files.
+fn world_rule(user: u32, mode: &str) -> AccessRule {
+    rule(&format!(
+        "rule subject uid {user} object uid {OWNER} mode {mode};"
+    ))
 }
 
 /// An actor that opens a file when it is asked to: it looks nothing up for itself meanwhile.
@@ -415,7 +401,7 @@ fn what_is_in_force_outlives_the_process() {
     let acts = [on("read", &file)];
     if std::env::var_os(CHILD).is_some() {
         // This process is the one that is killed.
-        world.load_rules(vec![world_rule(3000 + 2 * 7)]);
+        world.load_rules(vec![world_rule(3000 + 2 * 7, "n")]);
         println!("\nloaded");
         loop {
             std::thread::park();
@@ -448,15 +434,12 @@ fn what_is_in_force_outlives_the_process() {
     assert_eq!(loaded[0].name, "bsdextended");
     world
         .framework()
-        .configure("bsdextended", &Settings::Bsdextended(Vec::new()))
+        .configure("bsdextended", &settings(Vec::new()))
         .unwrap();
     assert_eq!(act(world.user, &acts), ["read ok"]);
     world
         .framework()
-        .configure(
-            "bsdextended",
-            &Settings::Bsdextended(vec![world_rule(3014)]),
-        )
+        .configure("bsdextended", &settings(vec![world_rule(3014, "n")]))
         .unwrap();
     assert_eq!(act(world.user, &acts), ["read EACCES"]);
     assert!(world.framework().objects().unwrap().maps.len() > 5);

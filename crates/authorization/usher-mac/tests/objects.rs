@@ -27,9 +27,10 @@ fn compile(text: &str, options: &[&str]) -> Result<Vec<u8>, String> {
         .arg(&object)
         .output()
         .unwrap();
-    match compiled.status.success() {
-        true => Ok(std::fs::read(&object).unwrap()),
-        false => Err(String::from_utf8_lossy(&compiled.stderr).into_owned()),
+    if compiled.status.success() {
+        Ok(std::fs::read(&object).unwrap())
+    } else {
+        Err(String::from_utf8_lossy(&compiled.stderr).into_owned())
     }
 }
 
@@ -234,19 +235,19 @@ fn what_a_module_must_not_have_is_refused_by_name() {
     assert_eq!(
         by_labels(", .label = USHER_MAC_NUMBER"),
         NotAModule::NotByLabels(
-            "does not exempt processes without an element (.exempts_unlabelled = 1)"
+            "does not exempt processes without an element (.exempts_without_element = 1)"
         )
     );
     assert_eq!(
         refused(&format!(
-            "MAC_POLICY(sample, .label = USHER_MAC_NUMBER, .exempts_unlabelled = 1,\n\
+            "MAC_POLICY(sample, .label = USHER_MAC_NUMBER, .exempts_without_element = 1,\n\
              .decides_by_labels = 1);\nMAC_SETTINGS(struct usher_mac_file);\n{check}\
              MAC_CHECK(task_kill) {{ return mac_settings() ? 0 : -EPERM; }}\n"
         )),
         NotAModule::NotByLabels("has settings")
     );
     for member in [
-        "exempts_unlabelled = 2",
+        "exempts_without_element = 2",
         "decides_by_labels = 2",
         "reserved = 1",
     ] {
@@ -269,7 +270,7 @@ fn what_a_module_must_not_have_is_refused_by_name() {
     // The twins.
     for more in [
         "",
-        ", .label = USHER_MAC_NUMBER, .exempts_unlabelled = 1, .decides_by_labels = 1",
+        ", .label = USHER_MAC_NUMBER, .exempts_without_element = 1, .decides_by_labels = 1",
     ] {
         let text = format!("MAC_POLICY(sample{more});\n{check}");
         Module::from_object(compiled(&text, &BPF)).unwrap();

@@ -73,6 +73,23 @@ def maps_held(element, uid, path, next, change):
         os.waitpid(helper, 0)
 
 
+def receives_held(path, text):
+    """Gets a file that another process has opened on an overlay; it was copied up since, and the copy labelled."""
+
+    def make():
+        file = os.open(path, os.O_RDONLY)
+        os.close(os.open(path, os.O_WRONLY))
+        label_file(path, text)
+        return file
+
+    one, other = socket.socketpair()
+    apart(lambda: socket.send_fds(other, [b"x"], [make()]))
+    files = socket.recv_fds(one, 1, 1)[1]
+    if not files:
+        raise OSError(errno.EACCES, "left out")
+    os.close(files[0])
+
+
 def types():
     """TIOCSTI on a terminal of its own."""
     main, line = pty.openpty()
@@ -109,6 +126,39 @@ def reaches_by_ring(element, path):
     apart(run)
     if memory[0]:
         raise OSError(errno.EXDEV, "the child writes its parent's memory")
+
+
+def gets(element, what):
+    """Gets a `ring` or a `pipe` of another process by pidfd_getfd(2), closes it, and takes an element. A ring can be
+    used on by what it has mapped or registered."""
+    told, ends = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        dumpable()
+        os.close(ends[1])
+        own = Ring().file if what == "ring" else told[1]
+        os.write(told[1], bytes([own]))
+        os.read(ends[0], 1)
+        os._exit(0)
+    try:
+        os.close(system_call(438, os.pidfd_open(child), os.read(told[0], 1)[0], 0))
+        label(element)
+    finally:
+        # A process that has another element may not signal it.
+        os.close(ends[1])
+        os.waitpid(child, 0)
+
+
+def sets_protocol(name, state):
+    """TCP_ULP of a socket that is `connected` or not. A kernel without the protocol says so after it has asked."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as own:
+        if state == "connected":
+            own.connect(server.getsockname())
+        try:
+            own.setsockopt(socket.IPPROTO_TCP, 31, name.encode())
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
 
 
 def executes_with_ring(element, stays):
@@ -207,9 +257,12 @@ PASSING_ACTS = {
     for act in (
         control,
         maps_held,
+        receives_held,
         types,
         makes_socket,
         reaches_by_ring,
+        gets,
+        sets_protocol,
         executes_with_ring,
         observes_processes,
         names_thread,

@@ -3,14 +3,15 @@
 #[path = "shared/compiled.rs"]
 mod compiled;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use proptest::prelude::*;
-use usher_mac::bsdextended::{
-    FileSystem, FileType, Ids, MAX_RULES, Mode, Object, Rule, Subject, Types,
+use usher_mac::{Error, Names, Settings};
+use usher_mac_policy::bsdextended::{
+    AccessMode, AccessRule, AccountRange, FileTypes, Membership, RuleObject, RuleSubject,
 };
-use usher_mac::{Error, RuleMistake, Settings};
 
 const EACCES: i32 = -libc::EACCES;
 
@@ -25,9 +26,11 @@ struct Case {
     group: u32,
     /// Major and minor number.
     device: (u32, u32),
-    kind: (FileType, u32),
+    /// Its letter, and its number in a file's mode.
+    kind: (char, u32),
     special: u32,
-    wanted: Mode,
+    /// Letters of the access.
+    wanted: AccessMode,
 }
 
 fn run(input: &[u8]) -> Vec<i32> {
@@ -43,13 +46,18 @@ fn run(input: &[u8]) -> Vec<i32> {
 }
 
 /// The module's answers: for the access, for reading attributes, for changing them.
-fn asked(rules: &[Rule], case: &Case) -> [i32; 3] {
-    let mut input = Settings::Bsdextended(rules.to_vec()).encode().unwrap();
+fn asked(rules: &[AccessRule], case: &Case) -> [i32; 3] {
+    let devices = DEVICES.map(|device| (mount_point(device), device));
+    let names = Names {
+        devices: BTreeMap::from(devices),
+        ..Names::default()
+    };
+    let settings = Settings::Bsdextended(rules.to_vec(), names);
+    let mut input = settings.encode().unwrap();
     let mut words = vec![u32::try_from(case.groups.len()).unwrap()];
     words.extend(&case.groups);
-    let wanted = case.wanted;
-    let access =
-        u32::from(wanted.execute) | u32::from(wanted.write) << 1 | u32::from(wanted.read) << 2;
+    let wanted = |letter| u32::from(case.wanted.letters().contains(letter));
+    let access = wanted('x') | wanted('w') << 1 | wanted('r') << 2;
     for (kind, access) in [(0, access), (1, 0), (2, 1)] {
         words.extend([kind, access, 0, 0]);
         words.extend(case.uids.iter().chain(&case.gids));
@@ -74,30 +82,32 @@ fn asked(rules: &[Rule], case: &Case) -> [i32; 3] {
     run(&input).try_into().unwrap()
 }
 
-fn holds(ids: &Option<Ids>, numbers: &[u32]) -> bool {
-    ids.as_ref().is_none_or(|ids| {
+fn holds(membership: &Option<Membership>, numbers: &[u32]) -> bool {
+    membership.as_ref().is_none_or(|members| {
         let within = |id: &u32| {
-            ids.ranges
-                .iter()
-                .any(|(first, last)| (first..=last).contains(&id))
+            members.accounts.iter().any(|account| match account {
+                AccountRange::Numbers(first, last) => (first..=last).contains(&id),
+                AccountRange::Name(name) => panic!("{name}"),
+            })
         };
-        numbers.iter().any(within) != ids.not
+        numbers.iter().any(within) != members.not
     })
 }
 
-/// What ugidfw(8) says about an access.
-fn model(rules: &[Rule], case: &Case, wanted: Mode) -> i32 {
+/// What ugidfw(8) says about an access, by its letters.
+fn model(rules: &[AccessRule], case: &Case, wanted: &str) -> i32 {
     let groups: Vec<u32> = case.gids.iter().chain(&case.groups).copied().collect();
     let matching = rules.iter().find(|rule| {
         let object = &rule.object;
         let is = |condition: Option<bool>, met: bool| condition.is_none_or(|wanted| wanted == met);
-        holds(&rule.subject.uids, &case.uids)
-            && holds(&rule.subject.gids, &groups)
-            && holds(&object.uids, &[case.owner])
-            && holds(&object.gids, &[case.group])
+        holds(&rule.subject.users, &case.uids)
+            && holds(&rule.subject.groups, &groups)
+            && holds(&object.users, &[case.owner])
+            && holds(&object.groups, &[case.group])
             && object
-                .filesystem
-                .is_none_or(|system| ((system.major, system.minor) == case.device) != system.not)
+                .file_system
+                .as_ref()
+                .is_none_or(|(is, path)| (*path == mount_point(case.device)) == *is)
             && is(object.suid, case.special & 0o4000 != 0)
             && is(object.sgid, case.special & 0o2000 != 0)
             && is(object.uid_of_subject, case.uids.contains(&case.owner))
@@ -105,26 +115,21 @@ fn model(rules: &[Rule], case: &Case, wanted: Mode) -> i32 {
             && object
                 .types
                 .as_ref()
-                .is_none_or(|types| types.types.contains(&case.kind.0) != types.not)
+                .is_none_or(|(is, types)| types.letters().contains(case.kind.0) == *is)
     });
     let Some(rule) = matching else { return 0 };
     let has = |bit: u32| case.capabilities & 1 << bit != 0;
     let (overrides, searches, owns) = (has(1), has(2), has(3));
-    let is_directory = case.kind.0 == FileType::Directory;
-    let granted = rule.mode;
-    let permitted = [
-        (wanted.read, granted.read || overrides || searches),
-        (wanted.write, granted.write || overrides),
-        (
-            wanted.execute,
-            granted.execute || overrides || (searches && is_directory),
-        ),
-        (wanted.stat, granted.stat || overrides || searches),
-        (wanted.admin, granted.admin || owns),
-    ];
-    let refused = permitted
-        .iter()
-        .any(|(wanted, permitted)| *wanted && !permitted);
+    let is_directory = case.kind.0 == 'd';
+    let refused = wanted.chars().any(|letter| {
+        let is_exempt = match letter {
+            'r' | 's' => overrides || searches,
+            'w' => overrides,
+            'x' => overrides || (searches && is_directory),
+            _ => owns,
+        };
+        !rule.mode.letters().contains(letter) && !is_exempt
+    });
     if refused { EACCES } else { 0 }
 }
 
@@ -133,66 +138,73 @@ fn id() -> impl Strategy<Value = u32> {
     prop_oneof![0_u32..6, Just(u32::MAX)]
 }
 
-fn ids() -> impl Strategy<Value = Option<Ids>> {
-    let range = (id(), id()).prop_map(|(one, other)| (one.min(other), one.max(other)));
-    let ids = (any::<bool>(), prop::collection::vec(range, 1..=4));
-    prop::option::of(ids.prop_map(|(not, ranges)| Ids { not, ranges }))
+fn membership() -> impl Strategy<Value = Option<Membership>> {
+    let range =
+        (id(), id()).prop_map(|(one, other)| AccountRange::Numbers(one.min(other), one.max(other)));
+    let members = (any::<bool>(), prop::collection::vec(range, 1..=4));
+    prop::option::of(members.prop_map(|(not, accounts)| Membership { not, accounts }))
 }
 
-fn mode() -> impl Strategy<Value = Mode> {
-    any::<[bool; 5]>().prop_map(|[admin, read, stat, write, execute]| Mode {
-        admin,
-        read,
-        stat,
-        write,
-        execute,
-    })
+/// Some of these letters.
+fn letters(all: &'static str, least: usize) -> impl Strategy<Value = String> {
+    let letters: Vec<char> = all.chars().collect();
+    let some = prop::sample::subsequence(letters, least..=all.len());
+    some.prop_map(|letters| letters.into_iter().collect())
 }
 
-fn kind() -> impl Strategy<Value = (FileType, u32)> {
+fn mode() -> impl Strategy<Value = AccessMode> {
+    letters("arswx", 0).prop_map(|letters| AccessMode::parse(&letters).unwrap_or_default())
+}
+
+fn kind() -> impl Strategy<Value = (char, u32)> {
     prop::sample::select(vec![
-        (FileType::Regular, 8),
-        (FileType::Directory, 4),
-        (FileType::Block, 6),
-        (FileType::Character, 2),
-        (FileType::Link, 10),
-        (FileType::Socket, 12),
-        (FileType::Fifo, 1),
+        ('r', 8),
+        ('d', 4),
+        ('b', 6),
+        ('c', 2),
+        ('l', 10),
+        ('s', 12),
+        ('p', 1),
     ])
 }
 
 /// Few devices, which differ in one number or in both.
+const DEVICES: [(u32, u32); 4] = [(0, 1), (1, 0), (1, 1), (4095, 1_048_575)];
+
 fn device() -> impl Strategy<Value = (u32, u32)> {
-    prop::sample::select(vec![(0, 1), (1, 0), (1, 1), (4095, 1_048_575)])
+    prop::sample::select(DEVICES.to_vec())
 }
 
-fn filesystem() -> impl Strategy<Value = Option<FileSystem>> {
-    let system = (any::<bool>(), device());
-    prop::option::of(system.prop_map(|(not, (major, minor))| FileSystem { not, major, minor }))
+fn mount_point((major, minor): (u32, u32)) -> String {
+    format!("/{major}/{minor}")
 }
 
-fn rule() -> impl Strategy<Value = Rule> {
-    let types = prop::collection::vec(kind().prop_map(|(kind, _)| kind), 1..4);
-    let types = (any::<bool>(), types).prop_map(|(not, types)| Types { not, types });
-    let bits = any::<[Option<bool>; 4]>();
-    let ids = (ids(), ids(), ids(), ids());
-    let what = (bits, prop::option::of(types), filesystem());
-    (ids, what, mode()).prop_map(|(ids, (bits, types, filesystem), mode)| Rule {
-        subject: Subject {
-            uids: ids.0,
-            gids: ids.1,
-        },
-        object: Object {
-            uids: ids.2,
-            gids: ids.3,
-            filesystem,
-            suid: bits[0],
-            sgid: bits[1],
-            uid_of_subject: bits[2],
-            gid_of_subject: bits[3],
-            types,
-        },
-        mode,
+fn rule() -> impl Strategy<Value = AccessRule> {
+    let types = letters("rdbclsp", 1).prop_map(|letters| FileTypes::parse(&letters).unwrap());
+    let types = prop::option::of((any::<bool>(), types));
+    let system = prop::option::of((any::<bool>(), device().prop_map(mount_point)));
+    let members = [membership(), membership(), membership(), membership()];
+    let what = (any::<[Option<bool>; 4]>(), types, system);
+    (members, what, mode()).prop_map(|(members, (bits, types, file_system), mode)| {
+        let [subjects, their_groups, users, groups] = members;
+        AccessRule {
+            subject: RuleSubject {
+                users: subjects,
+                groups: their_groups,
+            },
+            object: RuleObject {
+                users,
+                groups,
+                file_system,
+                suid: bits[0],
+                sgid: bits[1],
+                uid_of_subject: bits[2],
+                gid_of_subject: bits[3],
+                types,
+            },
+            mode,
+            ..AccessRule::default()
+        }
     })
 }
 
@@ -230,13 +242,8 @@ proptest! {
         rules in prop::collection::vec(rule(), 0..6),
         case in case(),
     ) {
-        let none = Mode::default();
-        let access = Mode { stat: false, admin: false, ..case.wanted };
-        let expected = [
-            model(&rules, &case, access),
-            model(&rules, &case, Mode { stat: true, ..none }),
-            model(&rules, &case, Mode { admin: true, ..none }),
-        ];
+        let access = case.wanted.letters().replace(['a', 's', 'n'], "");
+        let expected = [&access, "s", "a"].map(|wanted| model(&rules, &case, wanted));
         // An access that wants nothing is not asked about.
         prop_assert_eq!(asked(&rules, &case), expected);
     }
@@ -258,10 +265,11 @@ fn any_order_of_modules_chooses_the_same_error() {
         .into_iter()
         .chain([-libc::EIO, -libc::EROFS, 0, 7, -5000]);
     let answers: Vec<i32> = answers.collect();
-    let mut input = Settings::Bsdextended(Vec::new()).encode().unwrap();
+    let none = Settings::Bsdextended(Vec::new(), Names::default());
+    let mut input = none.encode().unwrap();
     input.extend(0_u32.to_ne_bytes());
     let mut expected = Vec::new();
-    // What is no error counts as EACCES; the smaller of two numbers without a place.
+    // A number that is no error counts as EACCES. Of two that have no place in the order the smaller one counts.
     let error = |answer: i32| {
         if (-4095..=0).contains(&answer) {
             answer
@@ -294,46 +302,42 @@ fn any_order_of_modules_chooses_the_same_error() {
 
 #[test]
 fn rules_beyond_the_limits_are_refused_by_name() {
-    let encode = |rules: Vec<Rule>| Settings::Bsdextended(rules).encode();
-    encode(vec![Rule::default(); MAX_RULES]).unwrap();
-    let many = encode(vec![Rule::default(); MAX_RULES + 1]).unwrap_err();
+    let encode = |rules: Vec<AccessRule>, device| {
+        let devices = [("/mnt".to_owned(), device)].into();
+        let names = Names {
+            devices,
+            ..Names::default()
+        };
+        Settings::Bsdextended(rules, names).encode()
+    };
+    let rules = |count| encode(vec![AccessRule::default(); count], (0, 1));
+    rules(256).unwrap();
+    let many = rules(257).unwrap_err();
     assert!(matches!(many, Error::TooManyRules(257)), "{many}");
-    let mistake = |wrong: Rule| match encode(vec![Rule::default(), wrong]) {
-        Err(Error::Rule { rule: 1, what }) => Some(what),
-        other => other.map(|_| None).unwrap(),
-    };
-    let with = |ranges: Vec<(u32, u32)>| {
-        let mut rule = Rule::default();
-        rule.subject.uids = Some(Ids { not: false, ranges });
-        mistake(rule)
-    };
-    assert_eq!(with(vec![(1, 1); 4]), None);
-    assert_eq!(with(vec![(1, 1); 5]), Some(RuleMistake::TooManyRanges(5)));
-    assert_eq!(with(Vec::new()), Some(RuleMistake::NoRange));
-    assert_eq!(with(vec![(2, 1)]), Some(RuleMistake::Backwards(2, 1)));
-    let on = |major, minor| {
-        let mut rule = Rule::default();
-        rule.object.filesystem = Some(FileSystem {
+    let mut one = AccessRule::default();
+    one.object.file_system = Some((true, "/mnt".to_owned()));
+    let on = |device| encode(vec![one.clone()], device);
+    on((4095, 1_048_575)).unwrap();
+    for device in [(4096, 0), (0, 1_048_576)] {
+        let wrong = on(device).unwrap_err();
+        assert!(matches!(wrong, Error::Device(..)), "{wrong}");
+    }
+    one.object.file_system = Some((true, "/other".to_owned()));
+    let unknown = encode(vec![one.clone()], (0, 1)).unwrap_err();
+    assert!(
+        matches!(&unknown, Error::Unresolved(path) if path == "/other"),
+        "{unknown}"
+    );
+    let with = |count| {
+        let accounts = vec![AccountRange::Numbers(1, 1); count];
+        let mut rule = AccessRule::default();
+        rule.subject.users = Some(Membership {
             not: false,
-            major,
-            minor,
+            accounts,
         });
-        mistake(rule)
+        encode(vec![rule], (0, 1))
     };
-    assert_eq!(on(4095, 1_048_575), None);
-    assert_eq!(on(4096, 0), Some(RuleMistake::Device(4096, 0)));
-    assert_eq!(on(0, 1_048_576), Some(RuleMistake::Device(0, 1_048_576)));
-    let of = |types| {
-        let mut rule = Rule::default();
-        rule.object.types = Some(Types { not: false, types });
-        mistake(rule)
-    };
-    assert_eq!(of(vec![FileType::Regular]), None);
-    assert_eq!(of(Vec::new()), Some(RuleMistake::NoType));
-    for text in ["n", "a", "arswx", "rx"] {
-        assert_eq!(text.parse::<Mode>().unwrap().to_string(), text);
-    }
-    for text in ["", "nr", "rr", "z"] {
-        assert!(text.parse::<Mode>().is_err(), "{text}");
-    }
+    with(4).unwrap();
+    let ranges = with(5).unwrap_err();
+    assert!(matches!(ranges, Error::TooManyRanges(5)), "{ranges}");
 }

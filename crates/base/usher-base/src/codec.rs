@@ -4,12 +4,11 @@
 //! docs/adr/0049 compares this code with crates: here each length has a limit, which is checked
 //! before anything is allocated, and the decoder accepts one spelling of each value.
 
-mod macros;
-mod reader;
-
-use crate::DecodeError;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+mod macros;
+mod reader;
 
 pub use macros::{fields, messages, packets, plain_bytes};
 pub use reader::Reader;
@@ -276,4 +275,32 @@ pub fn decode_signed<T: Codec>(
     let value = T::read(&mut reader, "")?;
     reader.finish()?;
     Ok(value)
+}
+
+/// A fault of bytes that could not be decoded.
+///
+/// Carries no part of the input, so that it can be logged as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum DecodeError {
+    /// The bytes end before the message does.
+    #[error("the message ends too early")]
+    Truncated,
+    /// The message, or a length inside it, is above its limit.
+    #[error("the message or one of its fields is longer than its limit")]
+    Oversized,
+    /// The format's version number is not one this code understands.
+    #[error("the message has a version this program does not understand")]
+    UnknownVersion,
+    /// The message type is not defined in this version, or not in this direction.
+    #[error("the message has an unknown type")]
+    UnknownType,
+    /// A field holds something it must not hold, or holds it in a spelling that is not canonical.
+    #[error("the field \"{field}\" of the message is malformed")]
+    Malformed {
+        /// The field, in the words of `docs/PROTOCOL.md`.
+        field: &'static str,
+    },
+    /// There are bytes after the end of the message.
+    #[error("there are bytes after the end of the message")]
+    TrailingBytes,
 }

@@ -7,15 +7,14 @@
 
 pub mod codec;
 mod connection;
-mod error;
 mod hash;
 mod key_line;
 mod name;
 pub mod serde_text;
 
+pub use codec::DecodeError;
 pub use codec::address_bytes;
 pub use connection::{CONNECTION_TUPLE_SIZE, ConnectionTuple, MixedFamilies};
-pub use error::DecodeError;
 pub use hash::sha256;
 pub use key_line::with_single_blanks;
 pub use name::{HostName, Name, NameError, Padded, ServiceName, UserName};

@@ -34,7 +34,7 @@ pub trait Name: FromStr + AsRef<str> {
     const MAXIMUM_LENGTH: usize;
 }
 
-fn check(
+fn check_name(
     text: &str,
     limit: usize,
     first: fn(char) -> bool,
@@ -122,7 +122,7 @@ macro_rules! name_type {
             /// # Errors
             /// [`NameError`] with the first thing that is wrong.
             pub fn new(text: &str) -> Result<Self, NameError> {
-                check(text, Self::MAXIMUM_LENGTH, $first, $following)?;
+                check_name(text, Self::MAXIMUM_LENGTH, $first, $following)?;
                 Ok(Self(text.to_owned()))
             }
 

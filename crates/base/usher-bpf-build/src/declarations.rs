@@ -7,6 +7,7 @@
 //!   `_Static_assert(sizeof(struct usher_name) == N, ...)`, and its fields must fill it: so neither
 //!   side has padding, and each field has the same offset on both. A structure with only `__u64`
 //!   fields and a name in `counters` becomes counters with names.
+//! - `typedef __u64 usher_name;`: a type of its own around the number.
 //! - `enum usher_name { ... };`: constants. An enumeration that ends in a member named
 //!   `USHER_NAMES`, their number, becomes one with names: `USHER_NAME_SOME_WORD` is `SomeWord`,
 //!   "some_word".
@@ -20,6 +21,12 @@ use std::iter::Peekable;
 use std::str::Lines;
 
 use crate::Failure;
+
+/// The attributes of types that are read and written as their bytes.
+const BYTES: &str = "\
+    #[derive(usher_bpf::zerocopy::FromBytes, usher_bpf::zerocopy::IntoBytes)]\n\
+    #[derive(usher_bpf::zerocopy::Immutable)]\n\
+    #[zerocopy(crate = \"usher_bpf::zerocopy\")]\n";
 
 /// The declarations of all headers read so far.
 #[derive(Debug, Default)]
@@ -63,7 +70,7 @@ impl Declarations {
             }
             if let Some(rest) = line.strip_prefix("#define USHER_") {
                 if let Some((name, value)) = rest.split_once([' ', '\t'])
-                    && let Some(value) = number(value)
+                    && let Some(value) = parse_number(value)
                 {
                     self.constants.insert(name.into(), value);
                     if let Ok(value) = u32::try_from(value) {
@@ -71,6 +78,8 @@ impl Declarations {
                         writeln!(out, "pub const {name}: u32 = {value};")?;
                     }
                 }
+            } else if let Some((kind, name)) = defined_type(line) {
+                self.defined(&mut out, kind, name, &comment)?;
             } else if let Some(name) = line.strip_prefix("struct usher_").and_then(opening) {
                 let fields = fields(&mut lines);
                 self.structure(&mut out, header, name, &comment, &fields)?;
@@ -82,6 +91,26 @@ impl Declarations {
             }
         }
         Ok(out)
+    }
+
+    /// A number with a type of its own.
+    fn defined(
+        &mut self,
+        out: &mut String,
+        kind: &str,
+        name: &str,
+        comment: &str,
+    ) -> Result<(), Failure> {
+        let (kind, size) = self.kind(kind)?;
+        self.structures.insert(name.into(), size);
+        documented(out, "", comment);
+        let derived = "Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord";
+        writeln!(
+            out,
+            "#[derive({derived})]\n{BYTES}#[repr(transparent)]\npub struct {}(pub {kind});",
+            camel(name)
+        )?;
+        Ok(())
     }
 
     fn structure(
@@ -110,10 +139,7 @@ impl Declarations {
         let more = if counts { ", Debug, Default" } else { "" };
         writeln!(
             out,
-            "#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord{more})]\n\
-             #[derive(usher_bpf::zerocopy::FromBytes, usher_bpf::zerocopy::IntoBytes)]\n\
-             #[derive(usher_bpf::zerocopy::Immutable)]\n\
-             #[zerocopy(crate = \"usher_bpf::zerocopy\")]\n\
+            "#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord{more})]\n{BYTES}\
              #[repr(C)]\npub struct {camel} {{"
         )?;
         let mut filled = 0;
@@ -215,7 +241,8 @@ impl Declarations {
             "__u32" | "struct bpf_spin_lock" => ("u32".into(), 4),
             "__u64" => ("u64".into(), 8),
             other => {
-                let name = other.strip_prefix("struct usher_").unwrap_or(other);
+                let name = other.strip_prefix("struct ").unwrap_or(other);
+                let name = name.strip_prefix("usher_").unwrap_or(name);
                 let size = self.structures.get(name);
                 let size = size.ok_or_else(|| format!("the type {other} is not known"))?;
                 (camel(name), *size)
@@ -228,9 +255,16 @@ impl Declarations {
             return Ok(self.value(left)? + self.value(right)?);
         }
         let known = |name| self.constants.get(name).copied();
-        let found = number(text).or_else(|| text.trim().strip_prefix("USHER_").and_then(known));
+        let found =
+            parse_number(text).or_else(|| text.trim().strip_prefix("USHER_").and_then(known));
         found.ok_or_else(|| format!("the number {text} is not known").into())
     }
+}
+
+/// Type and name of `typedef __u64 usher_name;`.
+fn defined_type(line: &str) -> Option<(&str, &str)> {
+    let (kind, name) = line.strip_prefix("typedef ")?.split_once(" usher_")?;
+    Some((kind, name.strip_suffix(';')?))
 }
 
 /// The name in `name {`.
@@ -239,7 +273,7 @@ fn opening(rest: &str) -> Option<&str> {
 }
 
 /// A plain number, with any suffix.
-fn number(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     let text = text.split("/*").next()?.trim().trim_end_matches(['U', 'L']);
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -362,6 +396,25 @@ mod tests {
         ] {
             assert!(rust.contains(line), "{line}\n{rust}");
         }
+    }
+
+    #[test]
+    fn a_number_may_have_a_type_of_its_own() {
+        let rust = read(
+            "/* A set. */\ntypedef __u64 usher_set;\n\
+             struct usher_now {\n\tusher_set all;\n\tusher_set by_name[2];\n};\n\
+             _Static_assert(sizeof(struct usher_now) == 24, \"\");\n",
+        )
+        .unwrap();
+        for line in [
+            "/// A set.\n#[derive(Clone",
+            "#[repr(transparent)]\npub struct Set(pub u64);",
+            "    pub all: Set,\n    pub by_name: [Set; 2],",
+        ] {
+            assert!(rust.contains(line), "{line}\n{rust}");
+        }
+        let error = read("typedef long usher_set;\n").unwrap_err().to_string();
+        assert_eq!(error, "the type long is not known");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! No C of the repository compiles with a warning, today or with kernel headers that define more names.
+//! No C of the repository compiles with a warning, today or with kernel headers that define more names;
+//! and kernel programs define each number once.
 //! Builds take warnings: see `Build::compile`.
 #![forbid(unsafe_code)]
 
@@ -21,17 +22,29 @@ const OF_THE_KERNEL: [&str; 28] = [
     "SHM_", "SIG", "SOCK_", "SOL_", "SO_", "S_", "TCP_",
 ];
 /// Names that begin like these and are Usher's.
-const OWN: [&str; 10] = [
+const OWN: [&str; 6] = [
     "IPV6_FRAGMENT",
-    "IPV6_FRAGMENT_OFFSET",
-    "IPV6_VERSION",
     "MAY_ENTER",
     "MAY_FLOW",
     "SETTINGS",
     "SET_ADDRESSES",
-    "SET_GID",
-    "SET_UID",
     "SOCKET",
+];
+/// Where our sources define the kernel's names.
+const NUMBERS: &str = "usher_numbers.h";
+/// What a program or a module defines for the headers that it includes, and names of a file's own.
+const OF_ONE_PROGRAM: [&str; 11] = [
+    "ATTRIBUTES",
+    "CHANGES_NAME",
+    "COUNT",
+    "KIND",
+    "LICENSE",
+    "MAY_FLOW",
+    "PACKET",
+    "REFUSED",
+    "USES_IPC",
+    "USES_SOCKET",
+    "USUAL",
 ];
 /// Headers that have some of the names already, and a structure of linux/lsm.h, which not all have.
 const PRESENT: &str =
@@ -128,30 +141,56 @@ fn target() -> &'static str {
     }
 }
 
+/// A name that a file defines.
+struct Definition {
+    file: PathBuf,
+    name: String,
+    value: String,
+}
+
+impl Definition {
+    fn is_of_kernel(&self) -> bool {
+        OF_THE_KERNEL
+            .iter()
+            .any(|begin| self.name.starts_with(begin))
+            && !OWN.contains(&self.name.as_str())
+    }
+}
+
+/// What the sources below a folder define, without what takes arguments.
+fn definitions(folder: &str) -> Result<Vec<Definition>> {
+    let mut found = Vec::new();
+    for end in [".c", ".h"] {
+        for file in files(&root().join(folder), end)? {
+            for line in fs::read_to_string(&file)?.lines() {
+                let definition = line.strip_prefix("#define ");
+                if let Some((name, value)) = definition.and_then(|text| text.split_once(' '))
+                    && !name.contains('(')
+                {
+                    let value = value.split("/*").next().unwrap_or_default().trim();
+                    found.push(Definition {
+                        file: file.clone(),
+                        name: name.into(),
+                        value: value.into(),
+                    });
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// The kernel's names that our sources define, with their values.
 fn names() -> Result<BTreeMap<String, String>> {
     let mut names = BTreeMap::new();
     for folder in FOLDERS {
-        for end in [".c", ".h"] {
-            for file in files(&root().join(folder), end)? {
-                for line in fs::read_to_string(&file)?.lines() {
-                    let definition = line.strip_prefix("#define ");
-                    let Some((name, value)) = definition.and_then(|text| text.split_once(' '))
-                    else {
-                        continue;
-                    };
-                    let value = value.split("/*").next().unwrap_or_default().trim();
-                    if !OF_THE_KERNEL.iter().any(|begin| name.starts_with(begin))
-                        || OWN.contains(&name)
-                        || name.contains('(')
-                    {
-                        continue;
-                    }
-                    let former = names.insert(name.to_owned(), value.to_owned());
-                    if former.is_some_and(|former| former != value) {
-                        return Err(format!("{}: {name} has two values", file.display()).into());
-                    }
-                }
+        for Definition { file, name, value } in definitions(folder)?
+            .into_iter()
+            .filter(Definition::is_of_kernel)
+        {
+            let former = names.insert(name.clone(), value.clone());
+            if former.is_some_and(|former| former != value) {
+                return Err(format!("{}: {name} has two values", file.display()).into());
             }
         }
     }
@@ -178,6 +217,39 @@ fn headers_may_define_the_kernels_names_one_day() -> Result {
     let path = scratch.0.join("later.h");
     fs::write(&path, header)?;
     take_all(&scratch, &["-include", path.to_str().ok_or("no text")?])
+}
+
+#[test]
+fn kernel_programs_have_the_kernels_numbers_from_one_header() -> Result {
+    let (numbers, elsewhere): (Vec<_>, Vec<_>) = definitions(FOLDERS[0])?
+        .into_iter()
+        .filter(Definition::is_of_kernel)
+        .partition(|definition| definition.file.ends_with(NUMBERS));
+    assert!(
+        numbers.len() > 60,
+        "only {} names were found",
+        numbers.len()
+    );
+    let elsewhere: Vec<_> = elsewhere
+        .iter()
+        .map(|definition| (&definition.name, &definition.file))
+        .collect();
+    assert!(elsewhere.is_empty(), "not in {NUMBERS}: {elsewhere:#?}");
+    Ok(())
+}
+
+#[test]
+fn no_two_files_of_kernel_programs_define_the_same_name() -> Result {
+    let mut files = BTreeMap::<_, Vec<_>>::new();
+    for Definition { file, name, .. } in definitions(FOLDERS[0])? {
+        files.entry(name).or_default().push(file);
+    }
+    files.retain(|name, files| {
+        files.dedup();
+        files.len() > 1 && !OF_ONE_PROGRAM.contains(&name.as_str())
+    });
+    assert!(files.is_empty(), "{files:#?}");
+    Ok(())
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub fn ask_for_link(attributes: [u32; 3]) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// ENOENT if nothing is pinned there; ENOTSUP outside of BPF file systems.
-pub fn open(pin: &Path) -> io::Result<OwnedFd> {
+pub fn open_pin(pin: &Path) -> io::Result<OwnedFd> {
     let name = CString::new(pin.as_os_str().as_encoded_bytes())?;
     // SAFETY: a string that lives until the call returns.
     descriptor(unsafe { libbpf_sys::bpf_obj_get(name.as_ptr()) })
@@ -184,7 +184,7 @@ pub fn pin(object: BorrowedFd<'_>, place: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// EINVAL if its kind of program has no such place; EBUSY if another one replaces the function.
-pub fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub fn attach_program(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: no name, which these kinds of programs do not have.
     descriptor(unsafe { libbpf_sys::bpf_raw_tracepoint_open(ptr::null(), program.as_raw_fd()) })
 }

@@ -15,7 +15,7 @@ pub trait Counted: Plain + Default {
     /// Names and numbers, for views.
     fn named(&self) -> Vec<(String, u64)> {
         let names = Self::NAMES.iter().map(ToString::to_string);
-        names.zip(numbers(self.as_bytes())).collect()
+        names.zip(counts(self.as_bytes())).collect()
     }
 }
 
@@ -30,7 +30,7 @@ pub fn or_zeros<C: Counted>(counters: Option<Result<C, KernelError>>) -> C {
     })
 }
 
-fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
+fn counts(bytes: &[u8]) -> impl Iterator<Item = u64> {
     let words = bytes.as_chunks().0;
     words.iter().map(|word| u64::from_ne_bytes(*word))
 }
@@ -73,7 +73,7 @@ impl<C: Counted> Counters<C> {
             .ok_or(KernelError::MissingPart("counters"))?;
         let mut sum = vec![0_u64; C::NAMES.len()];
         for copy in &copies {
-            for (sum, number) in sum.iter_mut().zip(numbers(copy)) {
+            for (sum, number) in sum.iter_mut().zip(counts(copy)) {
                 *sum = sum.wrapping_add(number);
             }
         }

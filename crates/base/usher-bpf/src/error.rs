@@ -1,5 +1,7 @@
 //! Errors of the BPF toolkit.
 
+use std::error::Error;
+use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -119,6 +121,29 @@ impl KernelError {
     /// Names the failed libbpf operation, as it stands behind "cannot": "load programs".
     pub fn bpf(what: &'static str) -> impl Fn(libbpf_rs::Error) -> Self + Copy {
         move |error| Self::Bpf(what, error)
+    }
+}
+
+/// Why this kernel cannot do something, in words: found by trying, for `usher doctor`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lack(String);
+
+impl Lack {
+    /// The reason.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
+impl Display for Lack {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl<E: Error> From<E> for Lack {
+    fn from(error: E) -> Self {
+        Self(error.to_string())
     }
 }
 

@@ -47,12 +47,12 @@ impl Role {
 /// daemon, may not have these roles, or has declared before. It then has no role.
 pub fn declare(roles: &[Role]) -> Result<bool, KernelError> {
     let roles = roles.iter().fold(0, |all, role| all | role.bit());
-    unless_not_permitted(ask(ROLES_LINK | roles))
+    unless_not_permitted(ask_guard(ROLES_LINK | roles))
 }
 
 /// Whether a guard runs here. A daemon that was executed before the guard came is none to it.
 pub fn runs() -> Result<bool, KernelError> {
-    unless_not_permitted(ask(ROLL_CALL_LINK))
+    unless_not_permitted(ask_guard(ROLL_CALL_LINK))
 }
 
 /// Programs answer before the kernel checks for a capability. If the kernel's check fails, no
@@ -85,7 +85,7 @@ pub fn claim(objects: &Objects) -> Result<bool, KernelError> {
             return Err(KernelError::NotOwned);
         }
     }
-    ask(SWEEP_LINK)
+    ask_guard(SWEEP_LINK)
 }
 
 /// Objects as the guard names them: kind, and id or inode.
@@ -138,7 +138,7 @@ impl Claims {
 ///
 /// # Errors
 /// Any other kernel error.
-pub fn ask(question: u32) -> Result<bool, KernelError> {
+pub fn ask_guard(question: u32) -> Result<bool, KernelError> {
     ask_about(question, 0, 0)
 }
 

@@ -8,7 +8,7 @@ use libbpf_rs::{TC_INGRESS, TcHook, TcHookBuilder};
 use nix::net::if_::if_nameindex;
 
 use crate::KernelError;
-use crate::object::program_id;
+use crate::pins::program_id;
 use crate::print::quietly;
 
 /// A filter's place, which identifies it.

@@ -8,8 +8,8 @@ use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 pub use usher_bpf_ffi::InterfacePlace;
 
 use crate::ingress::{Unattached, exists, interfaces};
-use crate::object::program_id;
-use crate::pins::{open, pin, unpin};
+use crate::pins::program_id;
+use crate::pins::{open_pin, pin, unpin};
 use crate::{KernelError, Pins};
 
 /// What [`keep_at_interfaces`] has done.
@@ -100,6 +100,6 @@ fn info(link: &OwnedFd) -> Result<LinkInfo, KernelError> {
 
 /// Whether the interface of a pinned link is gone.
 fn is_gone(pin: &Path) -> Result<bool, KernelError> {
-    let info = info(&open(pin)?)?.info;
+    let info = info(&open_pin(pin)?)?.info;
     Ok(matches!(info, LinkTypeInfo::Tcx(tcx) if tcx.ifindex == 0))
 }

@@ -30,41 +30,35 @@ pub mod executables;
 pub mod guard;
 mod ingress;
 mod interfaces;
-mod lack;
 mod lsm;
 mod mirrored;
 mod netfilter;
 mod object;
 mod pins;
-mod place;
-mod plain;
 mod print;
-mod progress;
 mod ring;
 mod shown;
 mod slots;
 mod table;
 
 pub use code::{Code, Opened};
+pub use code::{Step, tell_progress};
 pub use counters::{Counted, Counters, or_zeros};
 pub use error::KernelError;
+pub use error::Lack;
 pub use ingress::{Filter, Unattached};
 pub use interfaces::{
     AtInterfaces, InterfacePlace, is_kept_at_interfaces, keep_at_interfaces, leave_interfaces,
 };
-pub use lack::Lack;
 pub use lsm::Hooks;
 pub use mirrored::Mirrored;
 pub use netfilter::{NetfilterHook, NetfilterPlace, leave_netfilter};
-pub use object::{
-    Iteration, Object, cgroup_number, keep_for_all, let_go, program_id, run, run_on_packet,
-};
-pub use pins::{Objects, Pins, exists};
-pub use plain::Plain;
-pub use progress::{Step, tell_progress};
+pub use object::{Iteration, Object, cgroup_number, keep_for_all, let_go, run, run_on_packet};
+pub use pins::{Objects, Pins, exists, program_id};
 pub use ring::{Batch, Ring};
 pub use shown::{SHOWN_MODE, Shown, hide, show};
 pub use slots::{is_kept, keep, keep_at_egress, leave};
+pub use table::Plain;
 pub use table::{Insertion, Table, frozen_bytes};
 // For generated code.
 pub use zerocopy;

@@ -12,7 +12,7 @@ use libbpf_rs::{
 use usher_system::namespace::in_new_network;
 
 use crate::pins::{self, unpin};
-use crate::place::{is_busy, when_free};
+use crate::slots::{is_busy, when_free};
 use crate::{Code, KernelError, Lack, Object, Pins};
 
 /// Makes the kernel reassemble fragments before the program sees them (BPF_F_NETFILTER_IP_DEFRAG).
@@ -111,7 +111,8 @@ impl Object {
             if crate::exists(&fresh)? {
                 detach(&fresh)?;
             }
-            let link = attach(self.program(program)?.as_fd(), &at.options(family, place))?;
+            let link =
+                attach_netfilter(self.program(program)?.as_fd(), &at.options(family, place))?;
             pins::pin(link.as_fd(), &fresh)?;
             if crate::exists(&former)? {
                 detach(&former)?;
@@ -164,7 +165,7 @@ impl Object {
         let descriptor = self.program(program)?;
         let links = FAMILIES.into_iter();
         links
-            .map(|(_, family)| attach(descriptor.as_fd(), &at.options(family, 0)))
+            .map(|(_, family)| attach_netfilter(descriptor.as_fd(), &at.options(family, 0)))
             .collect()
     }
 }
@@ -203,7 +204,7 @@ fn attach_now(program: BorrowedFd<'_>, at: &NetfilterOpts) -> io::Result<OwnedFd
     )
 }
 
-fn attach(program: BorrowedFd<'_>, at: &NetfilterOpts) -> Result<OwnedFd, KernelError> {
+fn attach_netfilter(program: BorrowedFd<'_>, at: &NetfilterOpts) -> Result<OwnedFd, KernelError> {
     let link = when_free(LONGEST_WAIT, || attach_now(program, at));
     link.map_err(KernelError::system(ATTACHING))
 }

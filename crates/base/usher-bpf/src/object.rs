@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapHandle, Program, ProgramMut};
 
-use crate::pins::{unpin, unpin_if_there};
+use crate::pins::{LAYOUT, Layout, unpin, unpin_if_there};
 use crate::table::clone;
 use crate::{Counted, Counters, KernelError, Objects, Pins, Plain, Ring, Table};
 
@@ -355,11 +355,6 @@ pub fn let_go(pins: &Pins) -> Result<(), KernelError> {
     pins.links("")?.iter().try_for_each(|link| unpin(link))
 }
 
-/// The id of a program, from its descriptor.
-pub fn program_id(program: &OwnedFd) -> Result<u32, KernelError> {
-    Program::id_from_fd(program.as_fd()).map_err(KernelError::bpf("read the id of a program"))
-}
-
 /// The kernel's number of a control group (the path of its folder), which no other one ever has.
 ///
 /// # Errors
@@ -415,4 +410,18 @@ fn is_dead(link: &Link) -> Result<bool, KernelError> {
         LinkTypeInfo::NetNs(info) => info.ino == 0,
         _ => false,
     })
+}
+
+impl Pins {
+    /// Writes the layout version of the tables that an object has pinned here.
+    ///
+    /// # Errors
+    /// The kernel's error, or [`KernelError::MissingPart`].
+    pub fn note_layout(&self, object: &Object, version: u32) -> Result<(), KernelError> {
+        let layout = Layout {
+            version,
+            reserved: 0,
+        };
+        object.table::<u32, Layout>(LAYOUT)?.set(&0, &layout)
+    }
 }

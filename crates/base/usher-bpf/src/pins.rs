@@ -12,16 +12,16 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::query::LinkInfo;
-use libbpf_rs::{MapHandle, MapInfo};
+use libbpf_rs::{MapHandle, MapInfo, Program};
 
-use crate::{KernelError, Object, Table, program_id};
+use crate::{KernelError, Table};
 
 /// Magic number of a BPF file system (statfs(2)).
 const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
 /// Prefix of the names of pinned links.
 const LINK: &str = "link_";
 /// The table that holds the layout version of all others.
-const LAYOUT: &str = "layout";
+pub(crate) const LAYOUT: &str = "layout";
 
 /// How long a lock is waited for. A process that has ended may have left a child that has not executed its
 /// program yet, and which holds the lock until then.
@@ -39,7 +39,7 @@ pub struct Pins {
 mod shared {
     include!(concat!(env!("OUT_DIR"), "/usher_layout.rs"));
 }
-use shared::Layout;
+pub(crate) use shared::Layout;
 
 /// Whether there is a file at this path.
 ///
@@ -160,18 +160,6 @@ impl Pins {
         self.table(name)?.ok_or(KernelError::MissingPart(name))
     }
 
-    /// Writes the layout version of the tables that an object has pinned here.
-    ///
-    /// # Errors
-    /// The kernel's error, or [`KernelError::MissingPart`].
-    pub fn note_layout(&self, object: &Object, version: u32) -> Result<(), KernelError> {
-        let layout = Layout {
-            version,
-            reserved: 0,
-        };
-        object.table::<u32, Layout>(LAYOUT)?.set(&0, &layout)
-    }
-
     /// The pinned links whose name begins with `name` after the prefix.
     pub(crate) fn links(&self, name: &str) -> Result<Vec<PathBuf>, KernelError> {
         let prefix = format!("{LINK}{name}");
@@ -230,8 +218,8 @@ pub(crate) fn pin(object: BorrowedFd<'_>, place: &Path) -> Result<(), KernelErro
     usher_bpf_ffi::pin(object, place).map_err(KernelError::file("pin", place))
 }
 
-pub(crate) fn open(pin: &Path) -> Result<OwnedFd, KernelError> {
-    usher_bpf_ffi::open(pin).map_err(KernelError::file("open", pin))
+pub(crate) fn open_pin(pin: &Path) -> Result<OwnedFd, KernelError> {
+    usher_bpf_ffi::open_pin(pin).map_err(KernelError::file("open", pin))
 }
 
 pub(crate) fn unpin(path: &Path) -> Result<(), KernelError> {
@@ -270,7 +258,7 @@ impl Objects {
             if entry.file_type().map_err(&failed)?.is_dir() {
                 self.collect(&entry.path())?;
             } else {
-                self.add_descriptor(&open(&entry.path())?)?;
+                self.add_descriptor(&open_pin(&entry.path())?)?;
             }
         }
         Ok(())
@@ -306,4 +294,9 @@ impl Objects {
         }
         Ok(())
     }
+}
+
+/// The id of a program, from its descriptor.
+pub fn program_id(program: &OwnedFd) -> Result<u32, KernelError> {
+    Program::id_from_fd(program.as_fd()).map_err(KernelError::bpf("read the id of a program"))
 }

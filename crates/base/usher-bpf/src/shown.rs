@@ -43,7 +43,7 @@ pub fn show(object: &Object, iterators: &[Shown], folder: &Path) -> Result<(), K
     add_mode(folder, 0o755)?;
     for (program, table, name) in iterators {
         let (fresh, place) = (folder.join(format!("{name}{FRESH}")), folder.join(name));
-        // Of a process that ended in between.
+        // A pin of a process that ended in between.
         unpin_if_there(&fresh)?;
         let table = table.map(|table| object.descriptor(table)).transpose()?;
         pin(object, program, table.as_ref(), &fresh)?;
@@ -107,10 +107,11 @@ fn add_mode(folder: &Path, bits: u32) -> Result<(), KernelError> {
     let failed = KernelError::file("change the mode of", folder);
     let opened = File::open(folder).map_err(&failed)?;
     let mode = opened.metadata().map_err(&failed)?.mode();
-    match mode & bits == bits {
-        true => Ok(()),
-        false => opened
+    if mode & bits == bits {
+        Ok(())
+    } else {
+        opened
             .set_permissions(Permissions::from_mode(mode & 0o7777 | bits))
-            .map_err(failed),
+            .map_err(failed)
     }
 }

@@ -1,11 +1,12 @@
 //! Programs that outlive the process without being attached, and programs that replace their functions
 //! (BPF_PROG_TYPE_EXT).
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use crate::pins::{open, pin, unpin_if_there};
-use crate::place::when_free;
+use crate::pins::{open_pin, pin, unpin_if_there};
 use crate::table::clone;
 use crate::{KernelError, Object, Opened, Pins, exists};
 
@@ -64,7 +65,7 @@ impl Object {
 /// # Errors
 /// The kernel's error.
 pub fn keep(name: &str, program: BorrowedFd<'_>, pins: &Pins) -> Result<(), KernelError> {
-    let link = when_free(LONGEST_WAIT, || usher_bpf_ffi::attach(program));
+    let link = when_free(LONGEST_WAIT, || usher_bpf_ffi::attach_program(program));
     let link = link.map_err(KernelError::system("attach a program"))?;
     pin(link.as_fd(), &pins.link(name))
 }
@@ -112,6 +113,32 @@ impl Pins {
         if !exists(&place)? {
             return Ok(None);
         }
-        open(&place).map(Some)
+        open_pin(&place).map(Some)
     }
+}
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Attaches a program. The kernel frees a place some time after a program has left it (an RCU grace
+/// period), so this tries again, at most for this long, while the place is busy.
+///
+/// # Errors
+/// That of the last attempt.
+pub(crate) fn when_free<T>(
+    limit: Duration,
+    mut attach: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    let begun = Instant::now();
+    loop {
+        match attach() {
+            Err(error) if is_busy(&error) && begun.elapsed() < limit => sleep(PAUSE),
+            attached => return attached,
+        }
+    }
+}
+
+/// Whether another program has the place.
+pub(crate) fn is_busy(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy
 }

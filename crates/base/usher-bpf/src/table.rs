@@ -4,15 +4,15 @@
 //! short at the end of a bucket for the last one, and the end for an error.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
+use std::{fmt, io};
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapType, libbpf_sys};
 use usher_bpf_ffi::Batch;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::{KernelError, Plain};
+use crate::KernelError;
 
 /// Entries requested at once. If a bucket of the table holds more, the kernel returns ENOSPC and
 /// the batch is doubled.
@@ -316,3 +316,20 @@ pub(crate) fn clone(part: &impl std::os::fd::AsFd) -> Result<OwnedFd, KernelErro
         .try_clone_to_owned()
         .map_err(KernelError::system("duplicate a descriptor"))
 }
+
+/// A structure with the same bytes on both sides: no padding, and every bit pattern is a value. The
+/// derives that `usher-bpf-build` generates make sure of both.
+pub trait Plain: Copy + FromBytes + IntoBytes + Immutable {
+    /// The structure at the beginning of these bytes; none if they are too few.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        Self::read_from_prefix(bytes).ok().map(|(value, _)| value)
+    }
+
+    /// All zeros.
+    #[must_use]
+    fn zeroed() -> Self {
+        Self::new_zeroed()
+    }
+}
+
+impl<T: Copy + FromBytes + IntoBytes + Immutable> Plain for T {}

@@ -13,10 +13,11 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Mutex;
 
-use crate::control::{HEARD, MAX_CANDIDATE, MAX_REQUEST, Reply, Request};
+use crate::control::{HEARD, MAX_CANDIDATE, MAX_REQUEST, Reply, Request, Status};
 use crate::lock_file;
+use crate::numbers::NumbersSocket;
 use crate::packet::in_place;
-use crate::packet_async::{SHORTAGE, is_shortage};
+use crate::packet_async::accept_stream;
 use crate::role::{HasRole, RUNTIME_DIRECTORY, Role};
 
 /// How long a request may take to arrive whole.
@@ -37,7 +38,7 @@ pub trait Answers<Q: Request>: Send + Sync {
 
 /// The reason of a failed request, for an administrator.
 #[derive(Debug)]
-pub struct Failed(String);
+pub struct Failed(pub(crate) String);
 
 impl Failed {
     /// A reason that is no error of its own.
@@ -66,17 +67,19 @@ pub trait Serves<D>: HasRole {
 #[derive(Debug)]
 pub struct ControlSocket<R> {
     listener: std::os::unix::net::UnixListener,
+    numbers: Option<NumbersSocket>,
     lock: File,
     role: PhantomData<R>,
 }
 
 impl<R: HasRole> ControlSocket<R> {
-    /// Binds the control socket, for root only, and makes its folder. Called before privileges are
-    /// given up.
+    /// Binds the control socket, for root only, and makes its folder. `watcher`, if there is one, is the
+    /// uid that may read the daemon's numbers, from a socket of its own; a warning says if that cannot be
+    /// made. Called before privileges are given up.
     ///
     /// # Errors
     /// When the folder or the socket cannot be made, or another daemon of this role runs.
-    pub fn bind() -> io::Result<Self> {
+    pub fn bind(watcher: Option<u32>) -> io::Result<Self> {
         use std::os::unix::fs::PermissionsExt;
         let path = R::ROLE.control_socket();
         let folder = format!("{}/{}", RUNTIME_DIRECTORY, R::ROLE.name);
@@ -88,35 +91,48 @@ impl<R: HasRole> ControlSocket<R> {
             Ok(listener)
         })?;
         listener.set_nonblocking(true)?;
+        let numbers = NumbersSocket::bind(R::ROLE, watcher);
         Ok(Self {
             listener,
+            numbers,
             lock,
             role: PhantomData,
         })
     }
 
-    /// Serves root's requests.
+    /// Serves root's requests, and the numbers.
     ///
     /// # Errors
-    /// Returns only when the listener fails.
+    /// Returns only when the listener for requests fails.
     pub async fn serve<D>(self, daemon: Arc<D>) -> io::Result<()>
+    where
+        R: Serves<D>,
+        D: Answers<Status> + 'static,
+    {
+        let _held_as_long_as_the_daemon_runs = self.lock;
+        let requests = Self::serve_requests(self.listener, Arc::clone(&daemon));
+        let Some(numbers) = self.numbers else {
+            return requests.await;
+        };
+        tokio::select! {
+            result = requests => result,
+            never = numbers.serve(&*daemon) => match never {},
+        }
+    }
+
+    async fn serve_requests<D>(
+        listener: std::os::unix::net::UnixListener,
+        daemon: Arc<D>,
+    ) -> io::Result<()>
     where
         R: Serves<D>,
         D: Send + Sync + 'static,
     {
-        let listener = UnixListener::from_std(self.listener)?;
+        let listener = UnixListener::from_std(listener)?;
         let one_candidate = Arc::default();
-        let _held_as_long_as_the_daemon_runs = self.lock;
         loop {
-            let (stream, _) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) if is_shortage(&error) => {
-                    tokio::time::sleep(SHORTAGE).await;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            if stream.peer_cred()?.uid() != 0 {
+            let (stream, uid) = accept_stream(&listener).await?;
+            if uid != 0 {
                 tracing::warn!("refused a control request of a user who is not root");
                 continue;
             }
@@ -137,7 +153,7 @@ impl<R: HasRole> ControlSocket<R> {
 
 /// Takes the role's lock. Waits a little for an earlier daemon to end.
 fn claim(role: &str, path: &str) -> io::Result<File> {
-    let lock = lock_file::open(path)?;
+    let lock = lock_file::open_lock_file(path)?;
     let deadline = std::time::Instant::now() + TAKEOVER;
     loop {
         match lock.try_lock() {
@@ -274,4 +290,49 @@ async fn read_candidate(
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     Ok(candidate)
+}
+
+/// Declares the roles of a system. Each has a type and a line of the table `ROLES`: the requests that it
+/// answers on its control socket, and the fields of its [`Role`](crate::role::Role).
+#[macro_export]
+macro_rules! roles {
+    ($($(#[$doc:meta])* $type:ident answers [$($request:ident),*] {
+        $($field:ident: $value:expr,)*
+        ..$defaults:ident
+    })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, Copy)]
+            pub struct $type;
+
+            impl $crate::role::HasRole for $type {
+                const ROLE: &'static $crate::role::Role = &$crate::role::Role {
+                    $($field: $value,)*
+                    answers: &[$(<$request as $crate::control::Request>::NAME),*],
+                    ..$defaults
+                };
+            }
+
+            $(impl $crate::control::AnsweredBy<$type> for $request {})*
+
+            impl<D> $crate::control_server::Serves<D> for $type
+            where
+                D: Send + Sync + 'static $(+ $crate::control_server::Answers<$request>)*,
+            {
+                async fn serve(
+                    _daemon: &D,
+                    asked: $crate::control_server::ArrivedRequest<'_>,
+                ) -> std::io::Result<()> {
+                    $(if asked.is::<$request>() {
+                        return asked.answer::<$request>(_daemon).await;
+                    })*
+                    asked.refuse(<Self as $crate::role::HasRole>::ROLE).await
+                }
+            }
+        )*
+
+        /// All roles of the table, in its order.
+        pub const ROLES: &[&$crate::role::Role] =
+            &[$(<$type as $crate::role::HasRole>::ROLE),*];
+    };
 }

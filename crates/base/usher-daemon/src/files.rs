@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, fsync, makedev, openat, renameat, u
 /// # Errors
 /// The system's error; the old file is then untouched.
 pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    write(path, bytes, mode, None)
+    write_file(path, bytes, mode, None)
 }
 
 /// As [`write_atomically`], for a file that belongs to an account. No other account can read it at any
@@ -25,7 +25,7 @@ pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> 
 /// # Errors
 /// As [`write_atomically`]; when this process may not give files away.
 pub fn write_atomically_for(path: &Path, bytes: &[u8], mode: u32, owner: Owner) -> io::Result<()> {
-    write(path, bytes, mode, Some(owner))
+    write_file(path, bytes, mode, Some(owner))
 }
 
 /// The owner of a file.
@@ -44,7 +44,7 @@ impl Owner {
     }
 }
 
-fn write(path: &Path, bytes: &[u8], mode: u32, owner: Option<Owner>) -> io::Result<()> {
+fn write_file(path: &Path, bytes: &[u8], mode: u32, owner: Option<Owner>) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
         Some(parent) => parent,
@@ -148,9 +148,10 @@ pub fn remove_if_there(path: impl AsRef<Path>) -> io::Result<()> {
 pub fn only_file(file: File) -> io::Result<File> {
     let metadata = file.metadata()?;
     let is_null = metadata.file_type().is_char_device() && metadata.rdev() == makedev(1, 3);
-    match metadata.is_file() || is_null {
-        true => Ok(file),
-        false => Err(io::Error::other("not a regular file")),
+    if metadata.is_file() || is_null {
+        Ok(file)
+    } else {
+        Err(io::Error::other("not a regular file"))
     }
 }
 
@@ -209,9 +210,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let own = Owner::of(&std::fs::metadata(folder.path()).unwrap());
-        let owner = match rustix::process::geteuid().is_root() {
-            true => Owner { uid: 1, gid: 2 },
-            false => own,
+        let owner = if rustix::process::geteuid().is_root() {
+            Owner { uid: 1, gid: 2 }
+        } else {
+            own
         };
         write_atomically_for(&path, b"old", 0o644, own).unwrap();
         write_atomically_for(&path, b"new", 0o400, owner).unwrap();

@@ -2,9 +2,10 @@
 //!
 //! * [`packet`]: `SOCK_SEQPACKET` sockets that carry descriptors and name the peer;
 //!   [`packet_async`] is the same for tokio.
-//! * [`role`]: what a role is; [`role_table`]: a system declares its roles by [`roles!`].
+//! * [`role`]: what a role is; a system declares its roles by [`roles!`].
 //! * [`control`]: root's requests to the daemons, and their answers; [`control_server`]: the daemons'
-//!   side of it, on tokio. A system declares its requests by [`requests!`].
+//!   side of it, on tokio, and the numbers for the account that watches the host. A system declares
+//!   its requests by [`requests!`].
 //! * [`messages`]: the daemons' log; [`watchdog`]: the sign of life for the service manager;
 //!   [`probe`]: features of the kernel that they find.
 //! * [`quota`]: places of which no user can take all.
@@ -24,6 +25,8 @@ pub mod files;
 pub mod lock_file;
 #[cfg(feature = "tokio")]
 pub mod messages;
+#[cfg(feature = "tokio")]
+mod numbers;
 pub mod packet;
 #[cfg(feature = "tokio")]
 pub mod packet_async;
@@ -32,7 +35,5 @@ pub mod probe;
 pub mod quota;
 #[cfg(feature = "tokio")]
 pub mod role;
-#[cfg(feature = "tokio")]
-pub mod role_table;
 #[cfg(feature = "tokio")]
 pub mod watchdog;

@@ -10,7 +10,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// As open(2) and fchmod(2).
-pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
+pub fn open_lock_file(path: impl AsRef<Path>) -> io::Result<File> {
     const OWNER: u32 = 0o600;
     let file = File::options()
         .create(true)
@@ -35,7 +35,7 @@ mod tests {
         std::fs::write(&former, "").unwrap();
         std::fs::set_permissions(&former, Permissions::from_mode(0o644)).unwrap();
         for path in [fresh, former] {
-            let mode = open(&path)
+            let mode = open_lock_file(&path)
                 .unwrap()
                 .metadata()
                 .unwrap()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::net::SocketFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::task::coop::consume_budget;
 
 use crate::packet::{self, Packet, PacketSocket, Peer};
@@ -32,7 +33,7 @@ impl Kept for OwnedFd {}
 impl Kept for Arc<OwnedFd> {}
 
 /// Pause before accepting again when the system lacks descriptors or memory.
-pub(crate) const SHORTAGE: std::time::Duration = std::time::Duration::from_millis(50);
+pub const SHORTAGE: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// Whether the process or the system is out of descriptors or memory, which is temporary.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
@@ -41,6 +42,23 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
     error
         .raw_os_error()
         .is_some_and(|code| shortages.iter().any(|errno| errno.raw_os_error() == code))
+}
+
+/// Waits for a connection, also while descriptors or memory are short.
+///
+/// # Errors
+/// As accept(2) otherwise, and as getsockopt(2) for the uid of the peer, which comes with the connection.
+pub(crate) async fn accept_stream(listener: &UnixListener) -> io::Result<(UnixStream, u32)> {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let uid = stream.peer_cred()?.uid();
+                return Ok((stream, uid));
+            }
+            Err(error) if is_shortage(&error) => tokio::time::sleep(SHORTAGE).await,
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// A listening packet socket.

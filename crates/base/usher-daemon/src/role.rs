@@ -7,7 +7,8 @@ use usher_system::SystemError;
 use usher_system::privileges::Capabilities;
 use usher_system::sandbox::{self, Ability};
 
-/// The daemons' sockets, a folder each. `ROLE/control.sock` takes root's requests (0600).
+/// The daemons' sockets, a folder each. `ROLE/control.sock` takes root's requests (0600);
+/// `ROLE/numbers.sock` takes none, and sends the exporter the daemon's numbers (0600, usher-exporter).
 ///
 /// Owner: root, 0755. Made by: systemd-tmpfiles, or the daemons.
 pub const RUNTIME_DIRECTORY: &str = "/run/usher";
@@ -99,6 +100,12 @@ impl Role {
     #[must_use]
     pub fn control_socket(&self) -> String {
         format!("{}/{}/control.sock", RUNTIME_DIRECTORY, self.name)
+    }
+
+    /// The socket from which the account that watches the host reads its numbers.
+    #[must_use]
+    pub fn numbers_socket(&self) -> String {
+        format!("{}/{}/numbers.sock", RUNTIME_DIRECTORY, self.name)
     }
 
     /// Whether it answers requests on a control socket.

@@ -6,8 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 use serde::{Serialize, Serializer};
 
-use crate::kind::digits;
-
 /// All addresses from one to another of the same family, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AddressRange {
@@ -73,8 +71,8 @@ impl AddressRange {
     /// The addresses of these numbers, which are of this range.
     pub fn part(self, first: u128, last: u128) -> Self {
         Self {
-            first: address(self.first, first),
-            last: address(self.first, last),
+            first: address_from_number(self.first, first),
+            last: address_from_number(self.first, last),
         }
     }
 
@@ -114,9 +112,10 @@ impl AddressRange {
                 first: network.network(),
                 last: network.broadcast(),
             };
-            return match range.first == base {
-                true => Ok(range),
-                false => Err(RangeFault::HostBits(range)),
+            return if range.first == base {
+                Ok(range)
+            } else {
+                Err(RangeFault::HostBits(range))
             };
         }
         let (first, last) = match text.split_once('-') {
@@ -158,7 +157,7 @@ impl Serialize for AddressRange {
 }
 
 /// The address as a number: its order within its family.
-pub fn number(address: IpAddr) -> u128 {
+pub fn address_number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u32::from(address).into(),
         IpAddr::V6(address) => address.into(),
@@ -166,9 +165,16 @@ pub fn number(address: IpAddr) -> u128 {
 }
 
 /// The address of this number in a family; the highest for a number beyond it.
-pub fn address(family: IpAddr, number: u128) -> IpAddr {
+pub fn address_from_number(family: IpAddr, number: u128) -> IpAddr {
     match family {
         IpAddr::V4(_) => Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX)).into(),
         IpAddr::V6(_) => Ipv6Addr::from(number).into(),
     }
+}
+
+/// Decimal digits without sign or leading zero; zero itself is one digit.
+pub fn digits(text: &str) -> Option<u64> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    let canonical = plain && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|_| canonical)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::address::{AddressRange, number};
+use crate::address::{AddressRange, address_number};
 
 /// A set of addresses of IPv4 and of IPv6, as ranges that neither overlap nor touch: their ends by their
 /// beginnings.
@@ -13,7 +13,7 @@ pub struct AddressSet([BTreeMap<u128, u128>; 2]);
 impl AddressSet {
     /// Takes a range in.
     pub fn add(&mut self, range: AddressRange) {
-        let (mut first, mut last) = numbers(range);
+        let (mut first, mut last) = range_numbers(range);
         let set = &mut self.0[family(range)];
         // Everything that overlaps or touches becomes one range with it.
         while let Some((&start, &end)) = set.range(..=last.saturating_add(1)).next_back() {
@@ -28,7 +28,7 @@ impl AddressSet {
 
     /// Whether all addresses of a range are in the set.
     pub fn covers(&self, range: AddressRange) -> bool {
-        let (first, last) = numbers(range);
+        let (first, last) = range_numbers(range);
         let set = &self.0[family(range)];
         let before = set.range(..=first).next_back();
         before.is_some_and(|(_, &end)| end >= last)
@@ -36,7 +36,7 @@ impl AddressSet {
 
     /// The parts of a range that are not in the set.
     pub fn missing(&self, range: AddressRange) -> Vec<AddressRange> {
-        let (mut first, last) = numbers(range);
+        let (mut first, last) = range_numbers(range);
         let set = &self.0[family(range)];
         let mut missing = Vec::new();
         let begun_before = set.range(..first).next_back();
@@ -65,8 +65,8 @@ fn family(range: AddressRange) -> usize {
     usize::from(range.first().is_ipv6())
 }
 
-fn numbers(range: AddressRange) -> (u128, u128) {
-    (number(range.first()), number(range.last()))
+fn range_numbers(range: AddressRange) -> (u128, u128) {
+    (address_number(range.first()), address_number(range.last()))
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ pub struct StatementRule {
     pub needs: Option<String>,
     /// Its purpose, in one line.
     pub about: String,
-    /// Beginnings of words by which people begin it mistakenly.
+    /// Wrong words that people write for its keyword, by their beginnings.
     pub slips: &'static [&'static str],
 }
 
@@ -194,9 +194,10 @@ impl StatementRule {
 
     /// Whether a statement that begins with this word is of this kind.
     pub(crate) fn begins_with(&self, word: &str) -> bool {
-        match self.keyword.ends_with('=') {
-            true => word.starts_with(&self.keyword),
-            false => word == self.keyword,
+        if self.keyword.ends_with('=') {
+            word.starts_with(&self.keyword)
+        } else {
+            word == self.keyword
         }
     }
 

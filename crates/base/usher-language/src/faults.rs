@@ -133,6 +133,10 @@ crate::mistakes! {
         /// A value too much, or of the wrong form.
         UnexpectedValue { statement: String, form: String, found: Found }
             => "`{found}` does not belong in `{statement}`"; "write {form}";
+        /// A value of a list behind another one, without a comma.
+        ValueWithoutComma { statement: String, found: Found }
+            => "`{found}` follows another value of `{statement}` without a comma";
+            "write a comma before `{found}`, or remove it";
         /// `any` or `none` beside other values.
         NotAlone { word: String, statement: String, form: String }
             => "`{word}` in `{statement}` stands beside other values"; "write {form}";
@@ -153,6 +157,11 @@ crate::mistakes! {
             => "`{found}` is neither a range of addresses nor the name of a host";
             "write an address, a network such as 192.0.2.0/24, a range such as 192.0.2.1 - \
              192.0.2.9, or a host name of at most 63 characters";
+        /// A word for everybody where addresses belong.
+        EverybodyByWord { found: Found }
+            => "`{found}` is the name of no host, and addresses have no word for all of them";
+            "for all addresses write 0.0.0.0/0, and ::/0 in a statement of its own; \
+             for a machine of this name, its full host name";
         /// A range whose first address is after its last.
         RangeBackwards { found: Found }
             => "`{found}` goes backwards"; "write the lower address first";
@@ -186,16 +195,18 @@ fn one(keyword: &str) -> String {
 
 /// The statements that a block has.
 fn statements_of(block: &str, known: &str) -> String {
-    match known.is_empty() {
-        true => "remove it: this block has no statements".to_owned(),
-        false => format!("{} block has {known}", one(block)),
+    if known.is_empty() {
+        "remove it: this block has no statements".to_owned()
+    } else {
+        format!("{} block has {known}", one(block))
     }
 }
 
 /// `u` counts as a consonant: a user.
 fn article(noun: &str) -> &'static str {
-    match noun.starts_with(['a', 'e', 'i', 'o']) {
-        true => "an",
-        false => "a",
+    if noun.starts_with(['a', 'e', 'i', 'o']) {
+        "an"
+    } else {
+        "a"
     }
 }

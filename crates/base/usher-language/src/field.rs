@@ -238,7 +238,12 @@ impl<'t> Field<'t> {
             .groups
             .iter()
             .map(|group| match group.as_slice() {
-                [_, second, ..] => self.unexpected(second),
+                [_, second, ..] => {
+                    let statement = self.rule.keyword.clone();
+                    let found = Found(second.shown());
+                    let mistake = StatementMistake::ValueWithoutComma { statement, found };
+                    self.reporter.refuse(second.location, mistake)
+                }
                 group => group.first(),
             });
         items.collect()

@@ -13,8 +13,8 @@ use crate::faults::StatementMistake;
 use crate::field::Field;
 use crate::item::Item;
 use crate::mistake::Found;
+use crate::mistake::nearest;
 use crate::name::{NameRule, listed};
-use crate::nearest::nearest;
 use crate::print::joined;
 use crate::report::Reporter;
 use crate::tree::{Block, Statement, Tree};
@@ -106,9 +106,10 @@ impl<'t> Fields<'t> {
                 }
                 [one, other] => {
                     let places = (one.statement.location, other.statement.location);
-                    let (first, second) = match places.0 < places.1 {
-                        true => (one, other),
-                        false => (other, one),
+                    let (first, second) = if places.0 < places.1 {
+                        (one, other)
+                    } else {
+                        (other, one)
                     };
                     let mistake = StatementMistake::BothOf {
                         statement: second.rule.keyword.clone(),
@@ -181,7 +182,7 @@ impl<'t> Fields<'t> {
         self.one(keyword)?.words().next().map(|(word, _)| word)
     }
 
-    /// The name of the statement that may stand once.
+    /// The name in this statement, which may stand once in its block.
     pub fn name<N: FromStr>(&self, keyword: &str, rule: &NameRule) -> Option<N> {
         self.one(keyword)?.names(rule).next().map(|(name, _)| name)
     }

@@ -26,7 +26,7 @@ pub const LINE_WIDTH: usize = 100;
 pub fn format(dialect: &Dialect, source: &Source) -> Result<String, Vec<Diagnostic>> {
     let sources = std::slice::from_ref(source);
     let reporter = Reporter::new(sources);
-    syntax::parse(dialect, sources, &reporter);
+    syntax::parse_syntax(dialect, sources, &reporter);
     let errors = reporter.finish();
     if !errors.is_empty() {
         return Err(errors);

@@ -1,5 +1,6 @@
 //! Kinds of values: the form that a text must have, and its meaning.
 
+use crate::address::digits;
 use crate::faults::StatementMistake;
 use crate::item::{Item, Value};
 use crate::mistake::Found;
@@ -148,15 +149,16 @@ impl Kind {
                 let amount = word.strip_suffix(['s', 'm', 'h']).unwrap_or_default();
                 let is_number = amount.bytes().all(|byte| byte.is_ascii_digit());
                 let (least, most) = (seconds(*least), seconds(*most));
-                match is_number && !amount.is_empty() {
-                    true => (
+                if is_number && !amount.is_empty() {
+                    (
                         format!("between {least} and {most}"),
                         format!("{least} to {most}"),
-                    ),
-                    false => (
+                    )
+                } else {
+                    (
                         "a duration".into(),
                         "a whole number and a unit, such as 90s, 5m or 8h".into(),
-                    ),
+                    )
                 }
             }
             Self::Size { least, most } => (
@@ -184,9 +186,51 @@ impl Kind {
     }
 }
 
-/// Decimal digits without sign or leading zero; zero itself is one digit.
-pub fn digits(text: &str) -> Option<u64> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_digit());
-    let canonical = plain && (text == "0" || !text.starts_with('0'));
-    text.parse().ok().filter(|_| canonical)
+/// Declares an enum of words of the language.
+#[macro_export]
+macro_rules! words {
+    ($($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$doc:meta])* $variant:ident = $word:literal,)+
+    })+) => {
+        $($(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl $name {
+            /// All, in the order of the language.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The word.
+            pub fn word(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+
+            /// The one of this word.
+            pub fn of_word(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|one| one.word() == word)
+            }
+
+            /// The kind of value that it is.
+            pub fn kind() -> $crate::Kind {
+                let words = Self::ALL.iter().map(|one| one.word().to_owned());
+                $crate::Kind::Choice(words.collect())
+            }
+        }
+
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                formatter.write_str(self.word())
+            }
+        }
+
+        impl ::serde::Serialize for $name {
+            fn serialize<S: ::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.word())
+            }
+        })+
+    };
 }

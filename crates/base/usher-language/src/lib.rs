@@ -1,7 +1,7 @@
 //! The common part of Usher's policy language. It knows nothing of users, hosts or services: dialects
 //! do.
 //!
-//! A text passes three stages. [`parse`] turns it into blocks of statements by the tables of a
+//! A text passes three stages. [`parse_syntax`] turns it into blocks of statements by the tables of a
 //! [`Dialect`], refuses characters that a reader cannot see, and goes on after a mistake. [`Fields`]
 //! checks the statements of a block by their tables. The dialect checks the rest itself. Mistakes of all
 //! stages go to a [`Reporter`], each with its place and its remedy ([`mistakes!`]). [`format`](fn@format)
@@ -35,7 +35,6 @@ mod lexer;
 mod limits;
 mod mistake;
 mod name;
-mod nearest;
 mod peers;
 mod places;
 mod print;
@@ -47,7 +46,7 @@ mod tree;
 mod unique;
 mod utf8;
 
-pub use address::{AddressRange, RangeFault, address, number};
+pub use address::{AddressRange, RangeFault, address_from_number, address_number, digits};
 pub use check::{Declared, Need, declared};
 pub use cover::AddressSet;
 pub use dialect::{BlockRule, Dialect, Occurrence, Part, Shape, StatementRule};
@@ -56,18 +55,18 @@ pub use field::Field;
 pub use fields::Fields;
 pub use format::{LINE_WIDTH, format};
 pub use item::{Item, Value, is_plain_path, shown_together};
-pub use kind::{Checked, Kind, digits};
+pub use kind::{Checked, Kind};
 pub use lexer::is_plain;
 pub use limits::{MAXIMUM_ERRORS, MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS};
+pub use mistake::nearest;
 pub use mistake::{Diagnostic, Found, Mistake, did_you_mean, shown};
 pub use name::{InvalidName, Name, NameRule};
-pub use nearest::nearest;
 pub use peers::Peers;
 pub use places::{Clause, Places};
 pub use print::{BlockText, Quoted, Size, Units, joined};
 pub use report::Reporter;
 pub use setting::{Setting, Written};
 pub use source::{Location, Origin, Place, Source, Span};
-pub use syntax::parse;
+pub use syntax::parse_syntax;
 pub use tree::{Block, Statement, Tree};
 pub use unique::Unique;

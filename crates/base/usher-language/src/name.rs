@@ -115,55 +115,6 @@ impl Name {
     }
 }
 
-/// Declares an enum of words of the language.
-#[macro_export]
-macro_rules! words {
-    ($($(#[$meta:meta])* pub enum $name:ident {
-        $($(#[$doc:meta])* $variant:ident = $word:literal,)+
-    })+) => {
-        $($(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name {
-            $($(#[$doc])* $variant,)+
-        }
-
-        impl $name {
-            /// All, in the order of the language.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
-
-            /// The word.
-            pub fn word(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
-
-            /// The one of this word.
-            pub fn of_word(word: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|one| one.word() == word)
-            }
-
-            /// The kind of value that it is.
-            pub fn kind() -> $crate::Kind {
-                let words = Self::ALL.iter().map(|one| one.word().to_owned());
-                $crate::Kind::Choice(words.collect())
-            }
-        }
-
-        impl ::std::fmt::Display for $name {
-            fn fmt(&self, formatter: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                formatter.write_str(self.word())
-            }
-        }
-
-        impl ::serde::Serialize for $name {
-            fn serialize<S: ::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.word())
-            }
-        })+
-    };
-}
-
 /// Words that sentences list: `a, b or c`.
 pub(crate) fn listed<'w>(words: impl IntoIterator<Item = &'w str>, conjunction: &str) -> String {
     let words: Vec<&str> = words.into_iter().collect();

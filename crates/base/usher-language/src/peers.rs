@@ -11,6 +11,9 @@ use crate::field::Field;
 use crate::item::{Item, shown_together};
 use crate::mistake::Found;
 
+/// Words that would be looked up as names of hosts, and stand for everybody elsewhere.
+const EVERYBODY: [&str; 5] = ["any", "all", "everybody", "everyone", "everything"];
+
 /// Peers, as written.
 ///
 /// `N` is what a dialect has as the name of a host.
@@ -62,6 +65,9 @@ impl<N: FromStr> Peers<N> {
                 let last = written.rsplit('.').next().unwrap_or_default();
                 let numeric = last.bytes().all(|byte| byte.is_ascii_digit());
                 match written.parse::<N>() {
+                    Ok(name) if EVERYBODY.contains(&written.as_str()) && !is_host(&name) => {
+                        StatementMistake::EverybodyByWord { found }
+                    }
                     Ok(name) if items.len() == 1 && (!numeric || is_host(&name)) => {
                         return Some(Self::Name(name));
                     }

@@ -71,13 +71,13 @@ impl fmt::Display for Clause {
 #[derive(Clone, Debug)]
 pub struct Places<'s> {
     sources: &'s [Source],
-    /// Of each source the bytes at which its lines begin: thousands of places may be asked for.
+    /// For each source, the bytes at which its lines begin: thousands of places may be asked for.
     lines: Vec<Vec<usize>>,
     clauses: BTreeMap<Clause, Location>,
 }
 
 impl<'s> Places<'s> {
-    /// Of blocks that were read from these sources.
+    /// The places of blocks that were read from these sources.
     pub fn of(sources: &'s [Source], blocks: &[Block<'_>]) -> Self {
         let mut clauses = BTreeMap::new();
         for block in blocks {
@@ -85,7 +85,7 @@ impl<'s> Places<'s> {
             let (kind, name) = (&block.rule.keyword, name.shown());
             clauses.insert(Clause::block(kind, &name), block.location);
             for statement in &block.statements {
-                // Of statements that may stand several times the first one speaks for all.
+                // Where a statement may stand several times, the first one speaks for all.
                 clauses
                     .entry(Clause::statement(kind, &name, &statement.keyword))
                     .or_insert(statement.location);

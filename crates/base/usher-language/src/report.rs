@@ -66,9 +66,10 @@ impl<'s> Reporter<'s> {
     /// The place of an earlier text that a mistake contradicts. An empty one when no more mistakes
     /// are kept: finding it takes a walk over the text.
     pub fn place(&self, location: Location) -> Place {
-        match self.found.borrow().len() < MAXIMUM_ERRORS {
-            true => place_of(self.sources, location),
-            false => Place::default(),
+        if self.found.borrow().len() < MAXIMUM_ERRORS {
+            place_of(self.sources, location)
+        } else {
+            Place::default()
         }
     }
 

@@ -114,9 +114,10 @@ impl PlaceFinder {
         let between = &text[walked.min(offset)..walked.max(offset)];
         let lines = between.bytes().filter(|&byte| byte == b'\n').count();
         let columns = between.chars().count();
-        match offset < walked {
-            false => self.lines += lines,
-            true => self.lines -= lines,
+        if offset < walked {
+            self.lines -= lines
+        } else {
+            self.lines += lines
         }
         self.columns = match (lines, offset < walked) {
             (0, false) => self.columns + columns,

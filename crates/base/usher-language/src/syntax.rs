@@ -16,16 +16,16 @@ use crate::faults::SyntaxMistake;
 use crate::item::{Item, Value};
 use crate::lexer::{Lexer, Token, TokenKind};
 use crate::limits::{MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS};
+use crate::mistake::nearest;
 use crate::mistake::{Found, Mistake};
 use crate::name::listed;
-use crate::nearest::nearest;
 use crate::report::Reporter;
 use crate::source::{Location, Source, Span};
 use crate::tree::{Block, Statement, Tree};
 
 /// Parses all sources. Returns none when a limit kept a source from being read to its end: mistakes
 /// reported about the rest would be noise.
-pub fn parse<'d>(
+pub fn parse_syntax<'d>(
     dialect: &'d Dialect,
     sources: &[Source],
     reporter: &Reporter<'_>,
@@ -336,9 +336,10 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
                     continue;
                 }
                 let (block, found) = (rule.keyword.clone(), Found(item.shown()));
-                let mistake = match rule.has_names {
-                    true => SyntaxMistake::NamesWithoutComma { block, found },
-                    false => SyntaxMistake::SecondBlockName { block, found },
+                let mistake = if rule.has_names {
+                    SyntaxMistake::NamesWithoutComma { block, found }
+                } else {
+                    SyntaxMistake::SecondBlockName { block, found }
                 };
                 self.report(item.location, mistake);
                 return names;

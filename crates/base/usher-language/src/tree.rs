@@ -1,4 +1,4 @@
-//! The contents of sources, as blocks of statements: [`crate::parse`] makes them of the text, and
+//! The contents of sources, as blocks of statements: [`crate::parse_syntax`] makes them of the text, and
 //! dialects know their meaning.
 
 use crate::dialect::BlockRule;

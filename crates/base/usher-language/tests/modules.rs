@@ -2,7 +2,7 @@
 
 use usher_language::{
     BlockRule, BlockText, Diagnostic, Dialect, Fields, Kind, Name, NameRule, Occurrence, Reporter,
-    Setting, Shape, Source, StatementRule, Written, declared, format, parse,
+    Setting, Shape, Source, StatementRule, Written, declared, format, parse_syntax,
 };
 
 const NAMES: NameRule = NameRule {
@@ -35,7 +35,7 @@ fn read(text: &str) -> Result<Vec<(Name, Vec<Setting>)>, Vec<String>> {
     let sources = [source(text)];
     let reporter = Reporter::new(&sources);
     let mut found = Vec::new();
-    if let Some(tree) = parse(&dialect, &sources, &reporter) {
+    if let Some(tree) = parse_syntax(&dialect, &sources, &reporter) {
         for declared in declared::<Name>(&tree.blocks, "mac", &NAMES, &reporter) {
             let name = declared.name.expect("a name");
             match declared.block.rule.statements_of(Some(name.as_ref())) {

@@ -211,9 +211,10 @@ mod tests {
         let without = fails(Errno::OPNOTSUPP);
         assert_eq!(Writers::read(0o775, without, without), Writers::ByMode);
         // More names than the first room.
-        let many = |room: &mut Vec<u8>| match room.capacity() < LARGEST {
-            true => Err(Errno::RANGE),
-            false => {
+        let many = |room: &mut Vec<u8>| {
+            if room.capacity() < LARGEST {
+                Err(Errno::RANGE)
+            } else {
                 room.extend_from_slice(b"system.richacl\0");
                 Ok(room.len())
             }

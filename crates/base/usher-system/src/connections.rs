@@ -1,4 +1,5 @@
-//! Live TCP connections, through the kernel's socket diagnosis (sock_diag(7)).
+//! Live TCP connections, through the kernel's socket diagnosis (sock_diag(7)), and queries on one besides its bytes
+//! (tcp(7)).
 //!
 //! If a connection does not exist, a query for it returns the listener that a SYN would reach
 //! (inet_diag_find_one_icsk), and SOCK_DESTROY would then close that listener. So a connection is
@@ -23,7 +24,7 @@ const SOCK_DESTROY: u16 = 21;
 // net/tcp_states.h
 /// Established, and after one side has closed: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT.
 const HELD: [u8; 4] = [1, 4, 5, 8];
-/// Of these, those in which no process can have closed it: ESTABLISHED, CLOSE_WAIT.
+/// The states in which no process can have closed it: ESTABLISHED, CLOSE_WAIT.
 const OPEN: [u8; 2] = [1, 8];
 const TIME_WAIT: u8 = 6;
 const LISTEN: u8 = 10;
@@ -68,12 +69,14 @@ pub struct Owner {
 pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, SystemError> {
     let (client, server) = (remote, local);
     let connection = ConnectionTuple { client, server };
-    Ok(match ask(SOCK_DIAG_BY_FAMILY, &connection, NO_COOKIE)? {
-        Answer::Socket(socket) if HELD.contains(&socket.state) && socket.owner.inode != 0 => {
-            Some(socket.owner)
-        }
-        _ => None,
-    })
+    Ok(
+        match ask_kernel(SOCK_DIAG_BY_FAMILY, &connection, NO_COOKIE)? {
+            Answer::Socket(socket) if HELD.contains(&socket.state) && socket.owner.inode != 0 => {
+                Some(socket.owner)
+            }
+            _ => None,
+        },
+    )
 }
 
 /// How many probes the server's side of a connection has sent since its peer answered last; none if there is
@@ -82,10 +85,14 @@ pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, Sys
 /// # Errors
 /// When the kernel does not answer.
 pub fn unanswered_probes(connection: &ConnectionTuple) -> Result<Option<u8>, SystemError> {
-    Ok(match ask(SOCK_DIAG_BY_FAMILY, connection, NO_COOKIE)? {
-        Answer::Socket(socket) if HELD.contains(&socket.state) => Some(socket.unanswered_probes),
-        _ => None,
-    })
+    Ok(
+        match ask_kernel(SOCK_DIAG_BY_FAMILY, connection, NO_COOKIE)? {
+            Answer::Socket(socket) if HELD.contains(&socket.state) => {
+                Some(socket.unanswered_probes)
+            }
+            _ => None,
+        },
+    )
 }
 
 /// Whether the server's side of a connection waits to be accepted: it is open, and no process holds it.
@@ -93,10 +100,12 @@ pub fn unanswered_probes(connection: &ConnectionTuple) -> Result<Option<u8>, Sys
 /// # Errors
 /// When the kernel does not answer.
 pub fn is_unaccepted(connection: &ConnectionTuple) -> Result<bool, SystemError> {
-    Ok(match ask(SOCK_DIAG_BY_FAMILY, connection, NO_COOKIE)? {
-        Answer::Socket(socket) => OPEN.contains(&socket.state) && socket.owner.inode == 0,
-        Answer::Done | Answer::Nothing => false,
-    })
+    Ok(
+        match ask_kernel(SOCK_DIAG_BY_FAMILY, connection, NO_COOKIE)? {
+            Answer::Socket(socket) => OPEN.contains(&socket.state) && socket.owner.inode == 0,
+            Answer::Done | Answer::Nothing => false,
+        },
+    )
 }
 
 /// Destroys the server's side of a connection: the peer gets a RST, the process that holds the
@@ -106,13 +115,13 @@ pub fn is_unaccepted(connection: &ConnectionTuple) -> Result<bool, SystemError> 
 /// # Errors
 /// When the kernel refuses: without CAP_NET_ADMIN or CONFIG_INET_DIAG_DESTROY (`EOPNOTSUPP`).
 pub fn destroy(connection: &ConnectionTuple) -> Result<bool, SystemError> {
-    let Answer::Socket(socket) = ask(SOCK_DIAG_BY_FAMILY, connection, NO_COOKIE)? else {
+    let Answer::Socket(socket) = ask_kernel(SOCK_DIAG_BY_FAMILY, connection, NO_COOKIE)? else {
         return Ok(false);
     };
     if matches!(socket.state, LISTEN | TIME_WAIT) {
         return Ok(false);
     }
-    match ask(SOCK_DESTROY, connection, socket.cookie)? {
+    match ask_kernel(SOCK_DESTROY, connection, socket.cookie)? {
         Answer::Done => Ok(true),
         Answer::Nothing => Ok(false),
         Answer::Socket(_) => Err(SystemError::Netlink),
@@ -127,7 +136,7 @@ pub fn can_destroy() -> Result<(), SystemError> {
     // No socket has this cookie, so none can be destroyed.
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
     let (client, server) = (nobody, nobody);
-    ask(SOCK_DESTROY, &ConnectionTuple { client, server }, [0; 8]).map(drop)
+    ask_kernel(SOCK_DESTROY, &ConnectionTuple { client, server }, [0; 8]).map(drop)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -170,15 +179,15 @@ fn request(kind: u16, connection: &ConnectionTuple, cookie: Cookie) -> Vec<u8> {
     debug_assert_eq!(bytes.len(), HEADER + BEFORE_SOCKET_ID);
     bytes.extend(local.port().to_be_bytes());
     bytes.extend(remote.port().to_be_bytes());
-    bytes.extend(address(local.ip()));
-    bytes.extend(address(remote.ip()));
+    bytes.extend(address_bytes(local.ip()));
+    bytes.extend(address_bytes(remote.ip()));
     bytes.extend([0; 4]); // any interface
     bytes.extend(cookie);
     debug_assert_eq!(bytes.len(), HEADER + REQUEST);
     bytes
 }
 
-fn address(address: IpAddr) -> [u8; 16] {
+fn address_bytes(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V6(address) => address.octets(),
         IpAddr::V4(address) => {
@@ -189,7 +198,11 @@ fn address(address: IpAddr) -> [u8; 16] {
     }
 }
 
-fn ask(kind: u16, connection: &ConnectionTuple, cookie: Cookie) -> Result<Answer, SystemError> {
+fn ask_kernel(
+    kind: u16,
+    connection: &ConnectionTuple,
+    cookie: Cookie,
+) -> Result<Answer, SystemError> {
     const WHAT: &str = "ask for a connection (sock_diag)";
     // An IPv4 connection of a dual-stack socket is found under its IPv4 addresses.
     let Ok(connection) = ConnectionTuple::new(connection.client, connection.server) else {
@@ -256,8 +269,15 @@ fn decode(bytes: &[u8]) -> Option<Result<Answer, SystemError>> {
     })
 }
 
+pub use usher_system_ffi::{is_at_urgent_byte, unacknowledged};
+
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    use rustix::net::{SendFlags, send};
+
     use super::*;
 
     #[test]
@@ -294,5 +314,23 @@ mod tests {
         answer[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
         assert!(matches!(decode(&answer), Some(Ok(Answer::Done))));
         assert!(decode(&answer[..HEADER + 3]).is_none());
+    }
+
+    #[test]
+    fn an_urgent_byte_is_found_behind_what_was_sent_before() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut receiver, _) = listener.accept().unwrap();
+        send(&sender, b"ab", SendFlags::empty()).unwrap();
+        send(&sender, b"!", SendFlags::OOB).unwrap();
+        while unacknowledged(&sender).unwrap() > 0 {
+            std::thread::yield_now();
+        }
+        let mut byte = [0];
+        assert!(!is_at_urgent_byte(&receiver).unwrap());
+        receiver.read_exact(&mut byte).unwrap();
+        assert!(!is_at_urgent_byte(&receiver).unwrap());
+        receiver.read_exact(&mut byte).unwrap();
+        assert!(is_at_urgent_byte(&receiver).unwrap());
     }
 }

@@ -12,7 +12,6 @@
 
 pub mod access_lists;
 pub mod accounts;
-pub mod attributes;
 pub mod connections;
 mod error;
 pub mod namespace;
@@ -21,6 +20,5 @@ pub mod privileges;
 pub mod process;
 pub mod roots_file;
 pub mod sandbox;
-pub mod stream;
 
 pub use error::SystemError;

@@ -68,7 +68,7 @@ impl<'b> Event<'b> {
             if bytes.is_empty() {
                 return None;
             }
-            let Some((event, length)) = parse(bytes) else {
+            let Some((event, length)) = parse_event(bytes) else {
                 bytes = &[];
                 return Some(Self::Lost);
             };
@@ -109,7 +109,7 @@ impl NewFiles {
             };
             self.waiting = 0..length;
         }
-        let Some((event, length)) = parse(&self.buffer[self.waiting.clone()]) else {
+        let Some((event, length)) = parse_event(&self.buffer[self.waiting.clone()]) else {
             // Bytes of another version: none of the rest can be trusted.
             self.waiting = 0..0;
             return Ok(Some(NewFile::Lost));
@@ -134,8 +134,8 @@ impl AsFd for NewFiles {
 }
 
 /// The first event in these bytes, and its length. `None` where they are none.
-fn parse(bytes: &[u8]) -> Option<(Event<'_>, usize)> {
-    let length = number(bytes, 0)? as usize;
+fn parse_event(bytes: &[u8]) -> Option<(Event<'_>, usize)> {
+    let length = number_at(bytes, 0)? as usize;
     let event = bytes.get(..length).filter(|event| event.len() >= HEAD)?;
     if event[4] != VERSION {
         return None;
@@ -153,7 +153,7 @@ fn parse(bytes: &[u8]) -> Option<(Event<'_>, usize)> {
             continue;
         }
         // Behind the head of four bytes comes the number of the file system, of eight.
-        let bytes = number(record, 12)? as usize;
+        let bytes = number_at(record, 12)? as usize;
         let kind = i32::from_ne_bytes(record.get(16..20)?.try_into().ok()?);
         let handle = record.get(20..)?.get(..bytes)?;
         return Some(match kind {
@@ -165,7 +165,7 @@ fn parse(bytes: &[u8]) -> Option<(Event<'_>, usize)> {
     Some((Event::Lost, length))
 }
 
-fn number(bytes: &[u8], at: usize) -> Option<u32> {
+fn number_at(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..at + 4)?.try_into().ok()?;
     Some(u32::from_ne_bytes(bytes))
 }
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn an_overflow_and_a_missing_handle_are_losses() {
-        let lost = |bytes: &[u8]| parse(bytes).unwrap().0 == Event::Lost;
+        let lost = |bytes: &[u8]| parse_event(bytes).unwrap().0 == Event::Lost;
         assert!(lost(&head(HEAD as u32, OVERFLOW)));
         assert!(lost(&event(&[record(1, NO_HANDLE, b"", b"")])));
         assert!(lost(&event(&[record(2, 1, b"directory", b"name\0")])));
@@ -235,14 +235,14 @@ mod tests {
             record(1, 8, b"file", b""),
         ]);
         for length in 0..whole.len() {
-            assert_eq!(parse(&whole[..length]), None);
+            assert_eq!(parse_event(&whole[..length]), None);
         }
         let mut other = whole.clone();
         other[4] = VERSION + 1;
-        assert_eq!(parse(&other), None);
+        assert_eq!(parse_event(&other), None);
         // A record of no length would be read for ever.
         let mut endless = whole;
         endless[HEAD + 2] = 0;
-        assert_eq!(parse(&endless), None);
+        assert_eq!(parse_event(&endless), None);
     }
 }

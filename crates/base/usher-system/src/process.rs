@@ -1,4 +1,5 @@
-//! Descriptors of processes, because a process's number may be reused; and the end on SIGTERM.
+//! Descriptors of processes, because a process's number may be reused; the end on SIGTERM; attributes of the
+//! calling process for its security modules (lsm_set_self_attr(2), kernel 6.8).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -30,6 +31,8 @@ pub fn end_when_asked() -> Result<(), SystemError> {
         .map(drop)
         .map_err(SystemError::call("handle SIGTERM"))
 }
+
+pub use usher_system_ffi::{LONGEST_ATTRIBUTE, set_self_attribute};
 
 #[cfg(test)]
 mod tests {

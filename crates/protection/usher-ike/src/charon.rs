@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path as FilePath;
 use std::time::Duration;
 
+use usher_protection::IkePublicKey;
+
 use crate::configuration::{Configuration, HYBRID_ALGORITHM};
 use crate::error::IkeError;
 use crate::explain::{explain, has_duplicate};
-use crate::key::is_fingerprint;
+use crate::key::{IkeKey, fingerprint, is_fingerprint};
 use crate::paths::{Paths, is_ours, key_of};
 use crate::sas::{ChildSa, IkeSa, Sas};
 use crate::vici::{Connection, MessageError, Section};
@@ -51,7 +53,7 @@ pub(crate) struct Charon {
 pub(crate) struct Unloaded {
     /// How many connections.
     pub(crate) connections: usize,
-    /// This host's key.
+    /// A key of this host.
     pub(crate) key: bool,
 }
 
@@ -101,17 +103,18 @@ impl Charon {
         wanted: &Configuration,
         paths: &Paths,
     ) -> Result<BTreeMap<String, String>, IkeError> {
-        let own = (!paths.is_empty()).then(|| wanted.key.public().fingerprint());
-        let own = own.as_deref();
+        let own = paths.own_keys();
         let is_kept = |name: &str| paths.have(name) || paths.kept_for(name).is_some();
         // First, so that it does not stay if charon refuses something later.
-        self.unload(is_kept, own).await?;
+        self.unload(is_kept, &own).await?;
         self.end_others(is_kept).await?;
-        if let Some(own) = own {
-            self.load_key(wanted, own).await?;
-        }
+        let without_key = self.load_keys(wanted, &own).await?;
         let mut refused = BTreeMap::new();
         for path in paths.iter() {
+            if let Some(reason) = without_key.get(&path.own) {
+                refused.insert(path.connection.clone(), reason.clone());
+                continue;
+            }
             let message = wanted.load_connection(path, self.hybrid);
             if self.loaded.get(&path.connection) == Some(&message) {
                 continue;
@@ -126,15 +129,42 @@ impl Charon {
                 Err(other) => return Err(other),
             }
         }
-        self.unload(|name| paths.have(name), own).await?;
+        self.unload(|name| paths.have(name), &own).await?;
         Ok(refused)
     }
 
-    /// Loads this host's key, which has this fingerprint.
-    async fn load_key(&mut self, wanted: &Configuration, expected: &str) -> Result<(), IkeError> {
+    /// Loads this host's keys that have these fingerprints. Returns charon's reasons against keys that it does
+    /// not take, until the next configuration: peers of the other algorithm have their SAs all the same.
+    async fn load_keys(
+        &mut self,
+        wanted: &Configuration,
+        own: &BTreeSet<String>,
+    ) -> Result<BTreeMap<IkePublicKey, String>, IkeError> {
+        let mut without = BTreeMap::new();
+        for key in &wanted.keys {
+            let fingerprint = fingerprint(&key.public());
+            if !own.contains(&fingerprint) {
+                continue;
+            }
+            match self.load_key(key, &fingerprint).await {
+                Ok(()) => {}
+                Err(IkeError::Refused { reason, .. }) if own.len() > 1 => {
+                    let algorithm = key.public().algorithm();
+                    let reason =
+                        format!("charon does not take this host's {algorithm} key: {reason}");
+                    without.insert(key.public(), reason);
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(without)
+    }
+
+    /// Loads a key of this host, which has this fingerprint.
+    async fn load_key(&mut self, key: &IkeKey, expected: &str) -> Result<(), IkeError> {
         let message = Section::new()
             .value("type", "any")
-            .value("data", wanted.key.to_pkcs8().as_slice());
+            .value("data", key.to_pkcs8().as_slice());
         let answer = self.commands.command("load-key", &message).await?;
         let id = answer.text("id").unwrap_or_else(|| expected.to_owned());
         if id != expected {
@@ -152,18 +182,18 @@ impl Charon {
     /// Removes all of Usher's connections with their SAs and private keys, including those that an
     /// earlier process has loaded.
     pub(crate) async fn leave(&mut self) -> Result<(), IkeError> {
-        self.unload(|_| false, None).await?;
+        self.unload(|_| false, &BTreeSet::new()).await?;
         self.end_others(|_| false).await
     }
 
-    /// Removes Usher's connections that do not stay, and the private keys that only they use. The key
-    /// with the fingerprint `own` stays. A process finds the keys of an earlier process by the names of
+    /// Removes Usher's connections that do not stay, and the private keys that only they use. The keys
+    /// with the fingerprints `own` stay. A process finds the keys of an earlier process by the names of
     /// its connections, which contain the keys. Keys are removed first, so that a process that is
     /// interrupted leaves the names for the next one.
     async fn unload(
         &mut self,
         stays: impl Fn(&str) -> bool,
-        own: Option<&str>,
+        own: &BTreeSet<String>,
     ) -> Result<(), IkeError> {
         let connections = self.connections().await?.into_iter();
         let (staying, gone): (Vec<String>, Vec<String>) = connections.partition(|name| stays(name));
@@ -173,7 +203,7 @@ impl Charon {
         };
         let used = keys(&staying);
         let is_used = |key: &str| {
-            own.is_some_and(|own| own.starts_with(key))
+            own.iter().any(|own| own.starts_with(key))
                 || used.iter().any(|used| key.starts_with(used.as_str()))
         };
         let former: BTreeSet<String> = keys(&gone);
@@ -208,9 +238,10 @@ impl Charon {
         };
         let message = Section::new();
         self.commands.listing("list-conns", &message, take).await?;
-        match names.len() <= MOST_SAS {
-            true => Ok(names),
-            false => Err(MessageError::TooMany.into()),
+        if names.len() <= MOST_SAS {
+            Ok(names)
+        } else {
+            Err(MessageError::TooMany.into())
         }
     }
 
@@ -314,9 +345,10 @@ impl Charon {
         };
         let message = Section::new();
         self.commands.listing("list-sas", &message, take).await?;
-        match count <= MOST_SAS {
-            true => Ok(sas),
-            false => Err(MessageError::TooMany.into()),
+        if count <= MOST_SAS {
+            Ok(sas)
+        } else {
+            Err(MessageError::TooMany.into())
         }
     }
 }

@@ -1,14 +1,13 @@
-//! The configuration that charon gets: connections, their children, and the key of this host.
+//! The configuration that charon gets: connections, their children, and the keys of this host.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use usher_base::HostName;
-use usher_protection::{Class, Kind, Profile};
+use usher_protection::{Class, IkePublicKey, Kind, Profile};
 
-use crate::key::{IkeKey, IkePublicKey};
-use crate::paths::Path;
+use crate::key::IkeKey;
 use crate::vici::Section;
 
 /// Algorithms of the IKE SA. It carries no traffic.
@@ -37,8 +36,10 @@ const REPLAY_WINDOW: &str = "32";
 pub struct Configuration {
     /// This host's name in the policy: its IKE identity.
     pub host: HostName,
-    /// Its key.
-    pub key: Arc<IkeKey>,
+    /// Its keys, at most one of each algorithm. With each peer it uses the one that
+    /// [`common_algorithm`](usher_protection::common_algorithm) says: a peer that has none in common with it is not
+    /// negotiated with.
+    pub keys: Vec<Arc<IkeKey>>,
     /// Its keys in the policy. SAs that were negotiated with one of these stay until new ones have come.
     pub stated: Vec<IkePublicKey>,
     /// The hosts with which it negotiates.
@@ -57,7 +58,8 @@ pub struct Peer {
     pub name: HostName,
     /// Its addresses. SAs in transport mode are for one address, so each has its own.
     pub addresses: Vec<IpAddr>,
-    /// Its IKE keys: no others are accepted. More than one while it replaces its key.
+    /// Its IKE keys: no others are accepted, and only those of one algorithm. More than one of it while it
+    /// replaces its key.
     pub keys: Vec<IkePublicKey>,
     /// The only class of its SAs, which have no label then: without labels SAs of several cannot be told apart.
     /// None: its SAs are of all classes, and have their names as labels.
@@ -82,6 +84,22 @@ pub struct SetMark {
     pub value: u32,
     /// The bits that change.
     pub mask: u32,
+}
+
+/// One address of one peer: a connection in charon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Path {
+    pub(crate) peer: HostName,
+    pub(crate) address: IpAddr,
+    /// The connection's name. It contains the keys of both sides, so a connection with other keys has
+    /// another name.
+    pub(crate) connection: String,
+    /// This host's key.
+    pub(crate) own: IkePublicKey,
+    /// The peer's keys, all of the algorithm of this host's, sorted.
+    pub(crate) keys: Vec<IkePublicKey>,
+    /// See [`Peer::unlabelled`](crate::Peer::unlabelled).
+    pub(crate) unlabelled: Option<Class>,
 }
 
 impl Configuration {
@@ -140,7 +158,7 @@ impl Configuration {
             .value("dpd_delay", IDLE_BEFORE_ASKING)
             // A child that is made with the IKE SA has no key exchange of its own.
             .value("childless", if has_strong { "force" } else { "allow" })
-            .section("local", side(&self.host, &[self.key.public()]))
+            .section("local", side(&self.host, &[path.own]))
             .section("remote", side(&path.peer, &path.keys))
             .section("children", children);
         Section::new().section(&path.connection, connection)
@@ -203,7 +221,7 @@ pub(crate) mod tests {
             addresses: ["192.0.2.1", "2001:db8::1"]
                 .map(|a| a.parse().expect("an address"))
                 .to_vec(),
-            keys: vec![IkePublicKey::from_bytes([peer_key; 32])],
+            keys: vec![IkePublicKey::ed25519([peer_key; 32])],
             unlabelled: None,
         };
         let classes = profiles.iter().map(|profile| PeerClass {
@@ -218,7 +236,7 @@ pub(crate) mod tests {
         Configuration {
             host: "laptop".parse().expect("a name"),
             stated: vec![key.public()],
-            key: Arc::new(key),
+            keys: vec![Arc::new(key)],
             peers: vec![peer],
             classes: classes.collect(),
             on_demand: BTreeSet::new(),

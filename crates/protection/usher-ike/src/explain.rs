@@ -7,7 +7,7 @@ pub(crate) fn has_duplicate(lines: &[String]) -> bool {
 
 /// The reason of a failed attempt, in plain words where charon's log has a known one.
 pub(crate) fn explain(lines: &[String]) -> Option<String> {
-    const KNOWN: [(&str, &str); 12] = [
+    const KNOWN: [(&str, &str); 13] = [
         (
             "constraint check failed",
             "its IKE key is not the `ike-key` of its `host` block",
@@ -42,6 +42,11 @@ pub(crate) fn explain(lines: &[String]) -> Option<String> {
             "it has no such class, or does not accept this host's address: apply the policy there, and \
              compare `address` of this host in it; a peer without Usher needs a child with the class's \
              name as its security label, or `unlabelled` in its `host` block here (docs/protection.md)",
+        ),
+        (
+            "IDr payload missing",
+            "it ended the negotiation before it had authenticated itself, as strongSwan 6 does where its kernel does \
+             not take the SAs: `usher doctor` there says whether it has IPsec",
         ),
         (
             "retransmit",
@@ -87,6 +92,9 @@ mod tests {
         let lines = ["received AUTHENTICATION_FAILED notify error".to_owned()];
         let reason = explain(&lines).expect("a known one");
         assert!(reason.contains("ike-key"), "{reason}");
+        let lines = ["IDr payload missing".to_owned()];
+        let reason = explain(&lines).expect("a known one");
+        assert!(reason.contains("usher doctor"), "{reason}");
         assert_eq!(explain(&["something else".to_owned()]), None);
     }
 }

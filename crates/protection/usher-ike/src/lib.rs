@@ -10,7 +10,7 @@
 //! that is absent, stopped, hung or talks nonsense is an [`IkeError`] in [`Report::trouble`], and the
 //! task connects again. SAs that are in force stay in force meanwhile: the kernel holds them.
 //!
-//! Room: charon's VICI socket, the file of the host's IKE key. Only the daemon that owns protection
+//! Room: charon's VICI socket, the files of the host's IKE keys. Only the daemon that owns protection
 //! uses it.
 //!
 //! Source: strongSwan's `src/libcharon/plugins/vici/README.md` (version 5.9.8).
@@ -29,6 +29,8 @@ pub mod vici;
 pub use configuration::{Configuration, Peer, PeerClass, SetMark};
 pub use driver::{Acquire, Ike, KernelSad, Notice};
 pub use error::IkeError;
-pub use key::{IkeKey, IkePublicKey, KeyError};
+pub use key::{IkeKey, KeyError};
 pub use sas::{KernelSas, Placed};
-pub use usher_protection::{ClassReport, PeerReport, PeerState, Report};
+pub use usher_protection::{
+    ClassReport, IkeAlgorithm, IkePublicKey, PeerReport, PeerState, Report,
+};

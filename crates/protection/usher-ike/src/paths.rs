@@ -1,13 +1,12 @@
 //! The connections of a configuration, found by the names and addresses that charon and the kernel use.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use usher_base::HostName;
-use usher_protection::Class;
+use usher_protection::{Class, IkePublicKey, common_algorithm};
 
-use crate::configuration::Configuration;
-use crate::key::{IkePublicKey, hexadecimal};
+use crate::configuration::{Configuration, Path};
+use crate::key::{fingerprint, hexadecimal};
 
 /// The names of Usher's connections begin with this; other connections are left alone.
 const PREFIX: &str = "usher-";
@@ -16,22 +15,8 @@ const PREFIX: &str = "usher-";
 /// not mistake a key of the administrator for its own.
 const OWN_KEY: usize = 16;
 
-/// How many hexadecimal digits of the peer's key it has.
+/// How many hexadecimal digits of the peer's key it has: of its [beginning](IkePublicKey::beginning).
 const PEER_KEY: usize = 8;
-
-/// One address of one peer: a connection in charon.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Path {
-    pub(crate) peer: HostName,
-    pub(crate) address: IpAddr,
-    /// The connection's name. It contains the keys of both sides, so a connection with other keys has
-    /// another name.
-    pub(crate) connection: String,
-    /// The peer's keys, sorted.
-    pub(crate) keys: Vec<IkePublicKey>,
-    /// See [`Peer::unlabelled`](crate::Peer::unlabelled).
-    pub(crate) unlabelled: Option<Class>,
-}
 
 /// All paths of a configuration. There may be thousands, and each SA asks for its own.
 #[derive(Debug, Default)]
@@ -47,16 +32,22 @@ pub(crate) struct Paths {
 
 impl Paths {
     pub(crate) fn of(configuration: &Configuration) -> Self {
-        let own = configuration.key.public().fingerprint();
-        let stated = configuration.stated.iter().map(|key| key.fingerprint());
+        let own: Vec<IkePublicKey> = configuration.keys.iter().map(|key| key.public()).collect();
+        let stated = configuration.stated.iter().map(fingerprint);
         let mut paths = Self {
             stated: stated.collect(),
             ..Self::default()
         };
         let peers = configuration.peers.iter();
         for peer in peers.filter(|peer| peer.name != configuration.host) {
-            let mut keys = peer.keys.clone();
+            let common = common_algorithm(&own, &peer.keys);
+            let is_common = |key: &&IkePublicKey| Some(key.algorithm()) == common;
+            let Some(own) = own.iter().find(is_common) else {
+                continue;
+            };
+            let mut keys: Vec<IkePublicKey> = peer.keys.iter().filter(is_common).copied().collect();
             keys.sort_unstable();
+            let digits = fingerprint(own);
             let accepted: String = keys.iter().map(|key| beginning(*key)).collect();
             for address in &peer.addresses {
                 let address = address.to_canonical();
@@ -64,7 +55,8 @@ impl Paths {
                 let path = Path {
                     peer: peer.name.clone(),
                     address,
-                    connection: format!("{beginning}-{}{accepted}", &own[..OWN_KEY]),
+                    connection: format!("{beginning}-{}{accepted}", &digits[..OWN_KEY]),
+                    own: *own,
                     keys: keys.clone(),
                     unlabelled: peer.unlabelled,
                 };
@@ -89,8 +81,10 @@ impl Paths {
         self.all.iter()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+    /// The fingerprints of this host's keys that paths use.
+    pub(crate) fn own_keys(&self) -> BTreeSet<String> {
+        let used: BTreeSet<IkePublicKey> = self.all.iter().map(|path| path.own).collect();
+        used.iter().map(fingerprint).collect()
     }
 
     /// The paths to an address.
@@ -155,7 +149,7 @@ pub(crate) fn is_ours(connection: &str) -> bool {
 
 /// The first bytes of a key, in hexadecimal.
 fn beginning(key: IkePublicKey) -> String {
-    hexadecimal(&key.as_bytes()[..PEER_KEY / 2])
+    hexadecimal(&key.beginning())
 }
 
 #[cfg(test)]
@@ -190,7 +184,7 @@ mod tests {
     fn this_host_is_no_peer_of_its_own() {
         let mut configuration = configuration(7, &[]);
         configuration.host = "mailhost".parse().expect("a name");
-        assert!(Paths::of(&configuration).is_empty());
+        assert_eq!(Paths::of(&configuration).iter().count(), 0);
     }
 
     #[test]
@@ -214,7 +208,7 @@ mod tests {
         assert_eq!(keeps(&former, &names[0]), None, "it is the path's own");
         // The peer is going to replace its key.
         let mut present = configuration(7, &[]);
-        let added = IkePublicKey::from_bytes([8; 32]);
+        let added = IkePublicKey::ed25519([8; 32]);
         present.peers[0].keys.push(added);
         assert_eq!(keeps(&present, &names[0]), first);
         assert_eq!(keeps(&present, &names[1]).as_deref(), Some("2001:db8::1"));
@@ -225,8 +219,8 @@ mod tests {
         assert_eq!(keeps(&former, &two), None);
         // This host has replaced its own.
         let mut present = configuration(7, &[]);
-        present.key = Arc::new(IkeKey::from_seed([2; 32]));
-        present.stated.push(present.key.public());
+        present.keys = vec![Arc::new(IkeKey::from_seed([2; 32]))];
+        present.stated.push(present.keys[0].public());
         assert_eq!(keeps(&present, &names[0]), first);
         present.stated.remove(0);
         let revoked = keeps(&present, &names[0]);
@@ -244,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_connection_s_name_tells_this_host_s_key() {
-        let fingerprint = configuration(7, &[]).key.public().fingerprint();
+        let fingerprint = fingerprint(&configuration(7, &[]).keys[0].public());
         for name in connections(7) {
             let own = key_of(&name).expect("a connection of Usher's");
             assert!(own.len() == OWN_KEY && fingerprint.starts_with(own));

@@ -131,7 +131,7 @@ impl Sas {
                 let ends = [(sa.local, &child.spi_in), (sa.remote, &child.spi_out)];
                 let ends = ends
                     .into_iter()
-                    .filter_map(|(to, spi)| Some((to?, number(spi.as_deref())?)));
+                    .filter_map(|(to, spi)| Some((to?, parse_spi(spi.as_deref())?)));
                 spis.extend(ends);
             }
         }
@@ -172,7 +172,7 @@ impl IkeSa {
 impl ChildSa {
     /// The SA by which this host sends to the peer at this address.
     pub(crate) fn placed(&self, to: IpAddr) -> Option<Placed> {
-        let spi = number(self.spi_out.as_deref())?;
+        let spi = parse_spi(self.spi_out.as_deref())?;
         let is_ah = self.is_ah;
         Some(Placed { to, spi, is_ah })
     }
@@ -214,11 +214,11 @@ impl ChildSa {
 
 /// Returns whether the kernel has the SA with this SPI, as charon writes it, for this receiver.
 pub(crate) fn is_there(kernel: &KernelSas, receiver: IpAddr, spi: Option<&str>) -> bool {
-    number(spi).is_some_and(|spi| kernel.contains(&(receiver, spi)))
+    parse_spi(spi).is_some_and(|spi| kernel.contains(&(receiver, spi)))
 }
 
 /// An SPI as charon writes it.
-pub(crate) fn number(spi: Option<&str>) -> Option<u32> {
+pub(crate) fn parse_spi(spi: Option<&str>) -> Option<u32> {
     spi.and_then(|spi| u32::from_str_radix(spi, 16).ok())
 }
 
@@ -227,9 +227,9 @@ pub(crate) fn number(spi: Option<&str>) -> Option<u32> {
 pub(crate) enum Come {
     /// It replaces none.
     First(Placed),
-    /// By a rekeying that this host has begun. The other host has it.
+    /// It comes from a rekeying that this host has begun. The other host has it.
     Asked { former: Placed, new: Placed },
-    /// By one that the other host has begun. That one may not have it yet.
+    /// It comes from a rekeying that the other host has begun, which may not have it yet.
     Granted { former: Placed, new: Placed },
     /// The same, while this host has begun one as well: perhaps of the same former SA.
     Contested { former: Placed, new: Placed },

@@ -122,13 +122,12 @@ fn is_of_memory(error: &io::Error) -> bool {
 }
 
 fn remedy(is_of_memory: bool) -> &'static str {
-    match is_of_memory {
-        true => {
-            "; the former policy stays in force: name fewer networks, ports and programs in \
-             `application` blocks, or give the protector more memory (`MemoryMax=` of \
-             usher-protector.service)"
-        }
-        false => "",
+    if is_of_memory {
+        "; the former policy stays in force: name fewer networks, ports and programs in \
+         `application` blocks, or give the protector more memory (`MemoryMax=` of \
+         usher-protector.service)"
+    } else {
+        ""
     }
 }
 

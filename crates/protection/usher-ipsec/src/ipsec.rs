@@ -16,7 +16,7 @@ use usher_protection::{Class, ProgramName, Tables};
 use crate::error::IpsecError;
 use crate::live::Unheld;
 use crate::marks::{MarkMask, reqid};
-use crate::monitor::{Counters, Monitor};
+use crate::monitor::{Counters, Monitor, Settings};
 use crate::netlink::Ours;
 use crate::plan::{Application, Signatures};
 use crate::programs::{Programs, Refused};
@@ -28,24 +28,6 @@ use crate::sysctls::Sysctls;
 
 /// Limit of this host's own addresses that get entries in the SPD.
 const MOST_OWN: usize = 256;
-
-/// How protection is put in force.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// The folder of the control group whose sockets are seen.
-    pub cgroup: PathBuf,
-    /// A folder of a BPF file system: what is in force outlives the process. None: it does not.
-    pub pins: Option<PathBuf>,
-    /// The bits of socket marks that are ours.
-    pub mask: MarkMask,
-    /// Loads LSM programs, where the kernel runs them. They run for the whole host, and leave programs
-    /// outside the control group alone.
-    pub lsm: bool,
-    /// The executable of Usher's daemons, which is running. No block may name it.
-    pub daemons: PathBuf,
-    /// The file for the former values of sysctls. None: sysctls stay as they are.
-    pub sysctls: Option<PathBuf>,
-}
 
 /// The outcome of putting tables in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -40,9 +40,10 @@ mod way;
 
 pub use error::IpsecError;
 pub use esp::probe_esp;
-pub use ipsec::{Applied, Ipsec, Settings, Visit};
+pub use ipsec::{Applied, Ipsec, Visit};
 pub use live::{LivePage, LiveSocket, LiveTreatment, Unheld, UnheldReason};
 pub use marks::{MarkMask, class_of, reqid};
+pub use monitor::Settings;
 pub use monitor::{Counters, Monitor, SWITCHED_OFF};
 pub use netlink::{Event, Ours, Taken, Watcher};
 pub use programs::{Reason, Refused};

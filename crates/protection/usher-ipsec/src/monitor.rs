@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use usher_base::address_bytes;
@@ -16,12 +17,11 @@ use usher_bpf::{
 use usher_protection::{Class, Level};
 
 use crate::error::IpsecError;
-use crate::ipsec::Settings;
 use crate::live::Row;
 use crate::marks::MarkMask;
 use crate::plan::{Application, Digest};
 use crate::programs::{Daemons, Identities, Kernel};
-use crate::release::{end_monitor, mask_in_force};
+use crate::release::{STATE, end_monitor, mask_in_force};
 pub use crate::shared::IpsecCounters as Counters;
 use crate::shared::{Held, IPSEC_LAYOUT, IpsecState, POLICY_PLACES};
 use crate::table::entries;
@@ -29,15 +29,30 @@ pub use loading::SWITCHED_OFF;
 
 use loading::{
     AT_CALLS, AT_PACKETS, AtHooks, CALLS, CODE, LISTS, LIVE, MARKS, NEXT_GENERATION, OF_SOCKETS,
-    PACKETS, PINNED, PREPARES, SCRIPTS, SHARED, at_hooks, attach, daemons, forget_scripts,
+    PACKETS, PINNED, PREPARES, SCRIPTS, SHARED, at_hooks, attach_monitor, daemons, forget_scripts,
     load_calls, load_live, load_scripts,
 };
 
 /// How long sockets are looked for before a policy comes in force.
 const PREPARING: Duration = Duration::from_secs(2);
 
-/// The table of the generation and the mask in force.
-pub(crate) const STATE: &str = "state";
+/// How protection is put in force.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The folder of the control group whose sockets are seen.
+    pub cgroup: PathBuf,
+    /// A folder of a BPF file system: what is in force outlives the process. None: it does not.
+    pub pins: Option<PathBuf>,
+    /// The bits of socket marks that are ours.
+    pub mask: MarkMask,
+    /// Loads LSM programs, where the kernel runs them. They run for the whole host, and leave programs
+    /// outside the control group alone.
+    pub lsm: bool,
+    /// The executable of Usher's daemons, which is running. No block may name it.
+    pub daemons: PathBuf,
+    /// The file for the former values of sysctls. None: sysctls stay as they are.
+    pub sysctls: Option<PathBuf>,
+}
 
 /// The monitor: loaded, attached and filled.
 ///
@@ -120,8 +135,13 @@ impl Monitor {
         let daemons = daemons(&identifier, &settings.daemons)?;
         let packets = PACKETS.open()?.share(&object, &SHARED)?;
         let packets = packets.share(&object, &OF_SOCKETS)?.load()?;
-        let mut links = attach(&object, &AT_CALLS, cgroup, pins.as_ref())?;
-        links.extend(attach(&packets, &AT_PACKETS, cgroup, pins.as_ref())?);
+        let mut links = attach_monitor(&object, &AT_CALLS, cgroup, pins.as_ref())?;
+        links.extend(attach_monitor(
+            &packets,
+            &AT_PACKETS,
+            cgroup,
+            pins.as_ref(),
+        )?);
         let live = load_live(&object, cgroup);
         let mut objects = Objects::default();
         object.collect(&mut objects)?;

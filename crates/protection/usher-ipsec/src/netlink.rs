@@ -25,7 +25,6 @@ use zeroize::Zeroizing;
 
 use crate::error::IpsecError;
 use crate::marks::MarkMask;
-use crate::spd;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -177,7 +176,7 @@ impl Channel {
                     XfrmAttrs::LifetimeBytes(lifetime) => Some(*lifetime),
                     _ => None,
                 });
-                let from = address(&event.id.saddr, id.family);
+                let from = decode_address(&event.id.saddr, id.family);
                 found = from.zip(lifetime).map(|(from, lifetime)| SaLifetime {
                     from,
                     reqid: event.id.reqid,
@@ -210,9 +209,10 @@ impl Channel {
             NetlinkPayload::Error(answer) => {
                 if answer.code.is_some() {
                     let error = answer.to_io();
-                    outcome = match is_gone(&error) {
-                        true => Ok(false),
-                        false => Err(IpsecError::netlink(what)(error)),
+                    outcome = if is_gone(&error) {
+                        Ok(false)
+                    } else {
+                        Err(IpsecError::netlink(what)(error))
                     };
                 }
                 Ok(true)
@@ -300,9 +300,10 @@ fn whole(bytes: &[u8]) -> Result<(), DecodeError> {
         XFRM_MSG_NEWAE => 48,
         _ => 0,
     };
-    match message.payload().len() < fixed {
-        true => Err(DecodeError::from("a message that is cut short")),
-        false => Ok(()),
+    if message.payload().len() < fixed {
+        Err(DecodeError::from("a message that is cut short"))
+    } else {
+        Ok(())
     }
 }
 
@@ -462,11 +463,9 @@ impl Ours {
         let is_of_others = message.header.port_number != self.port;
         match inner {
             XfrmMessage::AddPolicy(policy) | XfrmMessage::UpdatePolicy(policy) => {
-                is_of_others && spd::is_marked(&policy.nlas, self.mask)
+                is_of_others && is_marked(&policy.nlas, self.mask)
             }
-            XfrmMessage::DeletePolicy(policy) => {
-                is_of_others && spd::is_marked(&policy.nlas, self.mask)
-            }
+            XfrmMessage::DeletePolicy(policy) => is_of_others && is_marked(&policy.nlas, self.mask),
             XfrmMessage::FlushPolicy(_) => is_of_others,
             _ => true,
         }
@@ -494,8 +493,8 @@ fn event(message: Result<NetlinkMessage<XfrmMessage>, DecodeError>) -> Option<Ev
                 _ => None,
             });
             Some(Event::Acquire {
-                source: address(&acquire.acquire.saddr, family)?,
-                peer: address(&acquire.acquire.id.daddr, family)?,
+                source: decode_address(&acquire.acquire.saddr, family)?,
+                peer: decode_address(&acquire.acquire.id.daddr, family)?,
                 reqid: templates?.reqid,
             })
         }
@@ -503,12 +502,20 @@ fn event(message: Result<NetlinkMessage<XfrmMessage>, DecodeError>) -> Option<Ev
     }
 }
 
-pub(crate) fn address(address: &Address, family: u16) -> Option<IpAddr> {
+pub(crate) fn decode_address(address: &Address, family: u16) -> Option<IpAddr> {
     match family {
         AF_INET => Some(address.to_ipv4().into()),
         AF_INET6 => Some(address.to_ipv6().into()),
         _ => None,
     }
+}
+
+/// Returns whether an entry with these attributes selects by bits of our mask, as all of ours do.
+fn is_marked(attributes: &[XfrmAttrs], mask: MarkMask) -> bool {
+    let bits = [mask.class_bits(), mask.signature_bits()];
+    attributes
+        .iter()
+        .any(|attribute| matches!(attribute, XfrmAttrs::Mark(mark) if bits.contains(&mark.mask)))
 }
 
 #[cfg(test)]

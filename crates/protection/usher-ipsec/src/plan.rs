@@ -9,7 +9,9 @@ use usher_protection::{Tables, Treatment};
 
 use crate::error::IpsecError;
 use crate::marks::{BYPASS, DISCARD, MarkMask};
-use crate::spd::MOST_LINES;
+
+/// Limit of lines of ports that a network may have.
+pub(crate) const MOST_LINES: usize = 1024;
 
 /// One line; the ports that it does not name are any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,7 +112,7 @@ impl Signatures {
         let mut wanted: BTreeMap<Networks, u16> = BTreeMap::new();
         for rules in &tables.applications {
             let lines = |(network, treatment): &(IpNet, Treatment)| {
-                Ok((*network, lines(tables, *treatment)?))
+                Ok((*network, plan_lines(tables, *treatment)?))
             };
             let networks = rules.networks.iter().map(lines);
             let networks = networks.collect::<Result<Networks, IpsecError>>()?;
@@ -194,7 +196,7 @@ fn digest(networks: &Networks) -> Digest {
     digest
 }
 
-fn lines(tables: &Tables, treatment: Treatment) -> Result<Vec<Line>, IpsecError> {
+fn plan_lines(tables: &Tables, treatment: Treatment) -> Result<Vec<Line>, IpsecError> {
     let list = match treatment {
         Treatment::Bypass => return Ok(vec![Line::all(BYPASS)]),
         Treatment::Discard => return Ok(vec![Line::all(DISCARD)]),

@@ -121,11 +121,11 @@ pub(crate) struct Maker {
 /// The identities of some programs.
 #[derive(Debug, Default)]
 pub(crate) struct Identities {
-    /// Of their files.
+    /// The identities of their files.
     pub programs: Vec<ProgramId>,
-    /// Of their files, as scripts.
+    /// The identities of their files as scripts.
     pub scripts: Vec<ScriptId>,
-    /// Of their places.
+    /// The identities of their places.
     pub places: Vec<PlaceId>,
 }
 
@@ -220,11 +220,11 @@ pub(crate) enum Occasion {
 /// A block's reason to have a file; a later one is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reach {
-    /// Its path leads there, by an account's will.
+    /// Its path leads to the file, through a link or folder that an account other than root may change.
     ByAccount,
     /// At [`Occasion::Apply`]: it has counted.
     Former,
-    /// Its path leads there, by root's will.
+    /// Its path leads to the file, and only root may change that.
     ByRoot,
     /// At [`Occasion::Follow`]: it has counted.
     InForce,

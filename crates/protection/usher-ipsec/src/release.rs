@@ -6,10 +6,12 @@ use usher_bpf::{Pins, Table, exists};
 
 use crate::error::IpsecError;
 use crate::marks::MarkMask;
-use crate::monitor::STATE;
 use crate::shared::IpsecState;
 use crate::spd::Spd;
 use crate::sysctls::Sysctls;
+
+/// The table of the generation and the mask in force.
+pub(crate) const STATE: &str = "state";
 
 /// The removed objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use usher_protection::Class;
 
 use crate::error::IpsecError;
 use crate::marks::{class_of, reqid};
-use crate::netlink::{Channel, address};
+use crate::netlink::{Channel, decode_address};
 
 /// One SA: one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,8 @@ fn ends(info: &UserSaInfo, attributes: &[u16]) -> Option<(IpAddr, IpAddr)> {
     let is_ours = class_of(info.reqid).is_some();
     // One that is being negotiated has none.
     let is_complete = attributes.iter().any(|kind| ALGORITHMS.contains(kind));
-    let ends = address(&info.saddr, info.family).zip(address(&info.id.daddr, info.family));
+    let ends =
+        decode_address(&info.saddr, info.family).zip(decode_address(&info.id.daddr, info.family));
     ends.filter(|_| is_ours && is_complete)
 }
 

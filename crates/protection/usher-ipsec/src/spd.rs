@@ -17,10 +17,9 @@ use netlink_packet_xfrm::{UserPolicyId, XfrmMessage};
 use crate::error::IpsecError;
 use crate::marks::MarkMask;
 use crate::netlink::{Channel, Ours};
-pub(crate) use messages::is_marked;
 use messages::{direction, mark, modification, ours, selector};
 pub use wanted::asks_strangers;
-pub(crate) use wanted::{MOST_LINES, asking, everywhere, of_former, of_held, wanted};
+pub(crate) use wanted::{asking, everywhere, of_former, of_held, wanted};
 
 /// The treatment of a packet by an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,7 +146,7 @@ impl Spd {
             .iter()
             .filter(|(selected, entry)| present.get(selected) != Some(entry))
             .collect();
-        // Those of single peers first: the wide ones refuse what is mandatory.
+        // Entries for single peers first: the wide ones refuse mandatory traffic.
         missing.sort_by_key(|(selected, _)| std::cmp::Reverse(selected.destination.prefix_len()));
         for (selected, entry) in &missing {
             self.put(selected, entry)?;

@@ -32,9 +32,12 @@ pub(crate) enum Masters {
 impl Masters {
     /// The sticky bit of a folder makes no difference: any of its writers can make the entry first.
     fn of(folder: &Stat, writers: &Writers) -> Self {
-        let of_group = |group: u32, may_write: bool| match may_write && group != ROOT {
-            true => Self::Several,
-            false => Self::Root,
+        let of_group = |group: u32, may_write: bool| {
+            if may_write && group != ROOT {
+                Self::Several
+            } else {
+                Self::Root
+            }
         };
         let by_mode = folder.st_mode & WRITABLE_BY_GROUP != 0;
         let others = match writers {
@@ -115,7 +118,7 @@ struct Properties {
     inode: u64,
     mode: u32,
     owner: (u32, u32),
-    /// Of a folder.
+    /// Only of a folder.
     masters: Option<Masters>,
     /// The last change, in seconds and nanoseconds. None for a folder, because its contents have steps
     /// of their own.
@@ -198,7 +201,7 @@ pub(crate) fn follow(path: &Path) -> (Result<Found, Errno>, Option<Trail>) {
 fn walk(path: &Path, trail: &mut Trail) -> Result<Found, Errno> {
     let mut names = VecDeque::new();
     prepend(&mut names, path.as_os_str());
-    let root = open(CWD, OsStr::new("/"))?;
+    let root = open_in_folder(CWD, OsStr::new("/"))?;
     let mut here = root.try_clone().map_err(errno)?;
     let mut passed = PathBuf::from("/");
     let mut folder = None;
@@ -212,7 +215,7 @@ fn walk(path: &Path, trail: &mut Trail) -> Result<Found, Errno> {
         // A file has no entries, and the kernel says so below.
         masters = masters.and(of_folder.unwrap_or(Masters::Several));
         let path = passed.join(&name);
-        let next = open(&here, &name).inspect_err(|_| trail.add(path.clone(), None))?;
+        let next = open_in_folder(&here, &name).inspect_err(|_| trail.add(path.clone(), None))?;
         let about_next = fstat(&next)?;
         let properties = Properties::of(&about_next, || writers(&next, &about_next));
         trail.add(path.clone(), Some(properties));
@@ -277,7 +280,7 @@ fn prepend(names: &mut VecDeque<OsString>, path: &OsStr) {
     }
 }
 
-fn open(folder: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+fn open_in_folder(folder: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(folder, name, flags, Mode::empty())
 }
@@ -363,7 +366,7 @@ mod tests {
         let masters = || {
             let about = rustix::fs::stat(&shared).unwrap();
             assert_eq!((about.st_mode & 0o777, about.st_gid), (0o775, 0));
-            let opened = open(CWD, shared.as_os_str()).unwrap();
+            let opened = open_in_folder(CWD, shared.as_os_str()).unwrap();
             Masters::of(&about, &writers(&opened, &about))
         };
         mode(0o775);

@@ -26,7 +26,7 @@ const BLOCK: NameRule = NameRule {
 
 /// The `application` blocks of a text, in its order. `host` has the addresses of the hosts that the
 /// text defines, and none for other names. The blocks are whole only if the reporter stays empty.
-pub fn check(
+pub fn check_applications(
     tree: &Tree<'_>,
     host: impl Fn(&HostName) -> Option<Vec<IpAddr>>,
     reporter: &Reporter<'_>,
@@ -196,9 +196,10 @@ fn protection(item: &Item, defined: &BTreeSet<Name>, field: &Field<'_>) -> Optio
         return Some(found);
     }
     let names = defined.iter().map(AsRef::as_ref);
-    let nearest = match field.reporter.is_full() {
-        true => None,
-        false => nearest(found.as_ref(), names),
+    let nearest = if field.reporter.is_full() {
+        None
+    } else {
+        nearest(found.as_ref(), names)
     };
     field.refuse(
         item,
@@ -240,10 +241,21 @@ fn item(field: &Field<'_>) -> Option<ProtectionItem> {
         field.reporter.refuse(field.statement.last.after(), mistake)
     };
     let remote_port = "`remoteport=PORT`";
+    let keyword = Item {
+        value: Value::Word(field.statement.keyword.clone()),
+        location: field.statement.location,
+    };
     if field.statement.groups.is_empty() {
         return too_short(remote_port);
     }
     let items = field.sequence()?;
+    if let Some(part) = std::iter::once(&keyword)
+        .chain(items)
+        .find(|item| is_divided(item))
+    {
+        let (found, form) = (Found(part.shown()), field.rule.form());
+        return field.refuse(part, ProtectionMistake::BlankBesidePort { found, form });
+    }
     let is_exchanged = |pair: &[Item]| {
         pair[0].word().and_then(Level::of_word).is_some()
             && pair[1].word().and_then(Kind::of_word).is_some()
@@ -262,10 +274,6 @@ fn item(field: &Field<'_>) -> Option<ProtectionItem> {
             return too_short("`optional` or `mandatory`");
         }
         _ => return too_short("`encryption` or `authentication`"),
-    };
-    let keyword = Item {
-        value: Value::Word(field.statement.keyword.clone()),
-        location: field.statement.location,
     };
     let local = port(&keyword, LOCAL_PORT, field);
     let remote = match remote.word() {
@@ -292,6 +300,12 @@ fn item(field: &Field<'_>) -> Option<ProtectionItem> {
         profile,
         origin: field.origin(),
     })
+}
+
+/// Whether a word is a part of `remoteport = PORT`.
+fn is_divided(item: &Item) -> bool {
+    item.word()
+        .is_some_and(|word| word.starts_with('=') || word.ends_with('='))
 }
 
 fn starts_with(item: &Item, beginning: &str) -> bool {

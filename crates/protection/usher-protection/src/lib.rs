@@ -1,7 +1,7 @@
 //! How the traffic of programs is protected by IPsec: the `application` blocks of the policy, and the
 //! tables that are compiled from them.
 //!
-//! `usher-language` reads the text by [`dialect()`]; [`check`] turns the blocks into
+//! `usher-language` reads the text by [`dialect()`]; [`check_applications`] turns the blocks into
 //! [`Application`]s; [`compile`] turns these, and the current addresses of [`Names`], into
 //! [`Tables`]. The monitor and the IKE side use the tables. [`Tables::treat`] is the reference for
 //! the kernel programs, and [`Application::traffic`] is the reference for the tables.
@@ -16,6 +16,7 @@ mod check;
 mod class;
 mod compile;
 mod dialect;
+mod ike_key;
 mod limits;
 mod marks;
 mod mistake;
@@ -26,13 +27,13 @@ mod program;
 mod report;
 mod resolving;
 mod tables;
-mod text;
 mod warning;
 
-pub use check::check;
+pub use check::check_applications;
 pub use class::{Class, Kind, LOWEST_CLASS_MARK, Level, Profile};
 pub use compile::compile;
 pub use dialect::{APPLICATION, IPSEC, PROTECTION, dialect};
+pub use ike_key::{IkeAlgorithm, IkeKeyError, IkePublicKey, common_algorithm};
 pub use limits::{
     MAXIMUM_ADDRESSES, MAXIMUM_APPLICATIONS, MAXIMUM_ITEMS, MAXIMUM_NAMES, MAXIMUM_NETWORKS,
     MAXIMUM_PROGRAMS,

@@ -32,6 +32,9 @@ mistakes! {
         InvalidItemPort { found: Found, form: String }
             => "`{found}` is neither a port nor `any`";
             "write {form}; ports are numbers from 1 to 65535";
+        /// A blank beside the `=` of a port.
+        BlankBesidePort { found: Found, form: String }
+            => "`{found}` has a blank beside its `=`"; "write {form}";
         /// The treatment of a `network` stands before its peers, or two words of an item are exchanged.
         WrongOrder { found: Found, form: String }
             => "`{found}` stands too early"; "write {form}";

@@ -11,9 +11,10 @@ use std::num::NonZeroU16;
 
 use serde::Serialize;
 use usher_base::HostName;
-use usher_language::{AddressRange, AddressSet, Name, Origin};
+use usher_language::{AddressRange, AddressSet, BlockText, Name, Origin};
 
 use crate::class::{Class, Kind, Level, Profile};
+use crate::dialect::{APPLICATION, PROTECTION};
 use crate::names::Names;
 use crate::ports::PortPairs;
 use crate::program::ProgramName;
@@ -337,5 +338,25 @@ impl fmt::Display for ProtectionItem {
             Profile::Standard => Ok(()),
             Profile::Strong | Profile::Ah => write!(formatter, " {}", self.profile),
         }
+    }
+}
+
+impl Application {
+    /// The `application` block in its canonical form: reads as the same block.
+    pub fn to_text(&self) -> String {
+        let programs: Vec<String> = self.programs.iter().map(ToString::to_string).collect();
+        let mut block = BlockText::new(APPLICATION, programs.join(", "));
+        for network in &self.networks {
+            let value = format_args!("{} {}", network.peers, network.network_type);
+            block.statement("network", value);
+        }
+        for (name, protection) in &self.protections {
+            block.open(PROTECTION, name);
+            for item in &protection.items {
+                block.word(&item.to_string());
+            }
+            block.close();
+        }
+        block.end()
     }
 }

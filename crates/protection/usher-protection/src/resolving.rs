@@ -63,9 +63,10 @@ impl ResolverReply {
         addresses.sort_unstable();
         addresses.dedup();
         addresses.truncate(MAXIMUM_ADDRESSES);
-        match addresses.is_empty() {
-            true => Self::failed(name, "it has no address"),
-            false => Self::Found { name, addresses },
+        if addresses.is_empty() {
+            Self::failed(name, "it has no address")
+        } else {
+            Self::Found { name, addresses }
         }
     }
 

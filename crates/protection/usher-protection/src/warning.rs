@@ -41,13 +41,13 @@ mistakes! {
             "end with `localport=any remoteport=any ...;`";
         /// An `application` block whose networks do not have all addresses.
         AddressesLeftOut { application: String, place: Place, address: IpAddr }
-            => "{place}: `application {application}` has no network for {address} and perhaps \
-                others: what no network has is discarded";
+            => "{place}: `application {application}` has no network for some addresses, among \
+                them {address}: what no network has is discarded";
             "end with `network 0.0.0.0/0 ...;` and `network ::/0 ...;`";
         /// A name without an address.
         UnresolvedName { name: HostName, place: Place, reason: String, meanwhile: &'static str }
             => "{place}: the address of `{name}` cannot be found: {}; until it is, {meanwhile}",
-                shown(60, reason);
+                shown(128, reason);
             "write its address, give it a `host` block, or see to it that this host finds the name";
         /// A file of another block, in a folder of the system, that the name of a program can mean.
         ProgramOfTwo { program: String, place: Place, path: String, other: Place }
@@ -259,8 +259,9 @@ fn warn_of_optional(
     }
 }
 
-/// Rules are found by port without comparing each with each: a rule is filed under its port and
-/// under "whichever"; `any` looks under "whichever", a port under itself and under `any`.
+/// The key by which rules with a port in common are found, so that not every rule is compared with each other
+/// one. A rule is filed under its port, or `any`, and under "whichever". A rule for `any` is searched for under
+/// "whichever", a rule for a port under the port and under `any`.
 type Ports = (Selector, Selector);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -12,8 +12,8 @@ use usher_base::UserName;
 use usher_daemon::packet::{PacketSocket, connect_within};
 use usher_local::paths;
 use usher_proto::agent::{
-    AgentAnswer, MAX_AGENT_ANSWER, MAX_IDENTITIES_ANSWER, answer_length, identities_request, lists,
-    sign_request,
+    AgentAnswer, MAX_AGENT_ANSWER, MAX_IDENTITIES_ANSWER, answer_length, check_algorithm,
+    identities_request, lists, sign_request,
 };
 use usher_proto::authenticator::Authenticator;
 use usher_proto::host_key::HostPublicKey;
@@ -176,15 +176,19 @@ fn in_words(statement: &Statement) -> String {
 /// Lets the agent sign a statement of this user on this host, and nothing else.
 fn sign(agent: &Path, own: &Own, public_key: &[u8], statement: &[u8]) -> Result<Vec<u8>, Failure> {
     let told = own.check(statement)?;
-    let touch = match is_security_key(public_key) {
-        true => "; the security key must be touched now",
-        false => "",
+    let touch = if is_security_key(public_key) {
+        "; the security key must be touched now"
+    } else {
+        ""
     };
     tell(&format!("usher: {}{touch}\n", in_words(&told)));
     let data = Authenticator::signed_data(statement).map_err(Failure::refused)?;
     let request = sign_request(public_key, &data);
-    match ask(agent, &request, Instant::now() + PATIENCE) {
-        Ok(AgentAnswer::Signature(signature)) => Ok(signature),
+    match ask_agent(agent, &request, Instant::now() + PATIENCE) {
+        Ok(AgentAnswer::Signature(signature)) => {
+            check_algorithm(public_key, &signature).map_err(Failure::refused)?;
+            Ok(signature)
+        }
         Ok(AgentAnswer::Failure) => Err(Failure::refused(why_not(agent, public_key))),
         Err(error) if is_timeout(&error) => {
             let seconds = PATIENCE.as_secs();
@@ -231,7 +235,7 @@ fn why_not(agent: &Path, public_key: &[u8]) -> &'static str {
 
 /// Asks for a signature over a new connection, so that the late answer to one question is never taken for the answer to
 /// the next.
-fn ask(agent: &Path, request: &[u8], until: Instant) -> io::Result<AgentAnswer> {
+fn ask_agent(agent: &Path, request: &[u8], until: Instant) -> io::Result<AgentAnswer> {
     let answer = exchange(agent, request, MAX_AGENT_ANSWER, until)?;
     AgentAnswer::decode(&answer).map_err(io::Error::other)
 }
@@ -241,14 +245,14 @@ fn exchange(agent: &Path, request: &[u8], most: usize, until: Instant) -> io::Re
     let mut agent = connect_within(agent, PATIENCE)?;
     agent.write_all(request)?;
     let mut prefix = [0; 4];
-    read(&mut agent, &mut prefix, until)?;
+    read_in_time(&mut agent, &mut prefix, until)?;
     let mut answer = vec![0; answer_length(prefix, most).map_err(io::Error::other)?];
-    read(&mut agent, &mut answer, until)?;
+    read_in_time(&mut agent, &mut answer, until)?;
     Ok(answer)
 }
 
 /// Fills the buffer before the time limit.
-fn read(agent: &mut UnixStream, mut buffer: &mut [u8], until: Instant) -> io::Result<()> {
+fn read_in_time(agent: &mut UnixStream, mut buffer: &mut [u8], until: Instant) -> io::Result<()> {
     while !buffer.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -276,7 +280,7 @@ fn is_timeout(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// The result of [`ask`] with an agent that answers these bytes and closes.
+    /// The result of [`ask_agent`] with an agent that answers these bytes and closes.
     fn answered(bytes: &[u8]) -> io::Result<AgentAnswer> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent");
@@ -287,7 +291,7 @@ mod tests {
             connection.read_exact(&mut [0; 3]).unwrap();
             connection.write_all(&bytes)
         });
-        let answer = ask(&path, &[1, 2, 3], Instant::now() + Duration::from_secs(10));
+        let answer = ask_agent(&path, &[1, 2, 3], Instant::now() + Duration::from_secs(10));
         // The agent may fail to write to a caller that has hung up.
         drop(agent.join().unwrap());
         answer
@@ -318,10 +322,10 @@ mod tests {
     #[test]
     fn an_agent_that_is_silent_is_given_up_in_time() {
         let (mut here, there) = UnixStream::pair().unwrap();
-        let late = read(&mut here, &mut [0; 4], Instant::now()).unwrap_err();
+        let late = read_in_time(&mut here, &mut [0; 4], Instant::now()).unwrap_err();
         assert!(is_timeout(&late), "{late}");
         let soon = Instant::now() + Duration::from_millis(1);
-        let late = read(&mut here, &mut [0; 4], soon).unwrap_err();
+        let late = read_in_time(&mut here, &mut [0; 4], soon).unwrap_err();
         assert!(is_timeout(&late), "{late}");
         drop(there);
     }

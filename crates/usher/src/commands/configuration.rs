@@ -26,7 +26,8 @@ use usher_policy::mac::UBNS;
 use usher_policy::{Policy, PolicyWarning};
 use usher_proto::HostPublicKey;
 
-use super::{ending, groups, history};
+use super::{groups, kept};
+use crate::ending;
 use crate::failure::{At, Failure};
 use crate::output::tell;
 
@@ -78,7 +79,7 @@ pub struct Lock(#[allow(dead_code, reason = "held, not read")] File);
 /// When the state folder is missing (run `usher init`) or not writable.
 pub fn lock() -> Result<Lock, Failure> {
     let path = Path::new(paths::STATE_DIRECTORY).join("lock");
-    let file = lock_file::open(&path).map_err(|error| match error.kind() {
+    let file = lock_file::open_lock_file(&path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Failure::refused(NOT_PREPARED),
         _ => Failure::File {
             path: path.clone(),
@@ -94,13 +95,13 @@ pub fn lock() -> Result<Lock, Failure> {
 
 /// Reads /etc/usher, and looks up the groups that the policy names.
 pub fn collect() -> Result<Applied, Failure> {
-    let mut applied = read()?;
+    let mut applied = read_applied()?;
     groups::look_up(&mut applied);
     Ok(applied)
 }
 
 /// Reads /etc/usher without asking the name service, for callers that need no groups.
-pub fn read() -> Result<Applied, Failure> {
+pub fn read_applied() -> Result<Applied, Failure> {
     let folder = Path::new(paths::CONFIGURATION_DIRECTORY);
     Ok(Applied::collect(folder, None)?)
 }
@@ -152,7 +153,7 @@ pub fn former() -> Result<Former, Failure> {
             // The one before was kept when the damaged one was stored.
             let before = Applied::load(Path::new(paths::APPLIED_PREVIOUS));
             let before = before.ok().flatten().unwrap_or_default().generation;
-            let generation = history::newest().max(before + 1);
+            let generation = kept::newest().max(before + 1);
             Ok(Former {
                 applied: Applied {
                     generation,
@@ -166,7 +167,7 @@ pub fn former() -> Result<Former, Failure> {
 }
 
 /// Checks a configuration; a policy's errors come with the texts they point into.
-pub fn check(applied: &Applied) -> Result<Checked, Failure> {
+pub fn check_applied(applied: &Applied) -> Result<Checked, Failure> {
     applied.check().map_err(|error| match error {
         ConfigurationError::Policy(errors) => Failure::Policy {
             errors,
@@ -200,7 +201,7 @@ pub fn put_in_force(
     mut fresh: Applied,
     on_refusal: OnRefusal,
 ) -> Result<Outcome, Failure> {
-    let checked = check(&fresh)?.enforceable()?;
+    let checked = check_applied(&fresh)?.enforceable()?;
     let Former {
         applied: mut former,
         damage,
@@ -347,7 +348,7 @@ pub fn describe(outcome: &Outcome) -> String {
             daemons.join(", ")
         ),
     };
-    text += &ending::lines("ended", &outcome.ended);
+    text += &ending::ending_lines("ended", &outcome.ended);
     for unfinished in &outcome.unfinished {
         text += &format!("NOT ended: {unfinished}\n");
     }

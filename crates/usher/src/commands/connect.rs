@@ -5,17 +5,26 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use usher::{HostName, ServiceName, connect_by_user};
 use usher_base::NameError;
+use usher_system::connections::unacknowledged;
 
 use crate::failure::{At, Failure};
 use way::Way;
 
 mod way;
+
+/// The time in which a server that has ended must answer what was sent, and the interval of looking for it.
+const ANSWER: Duration = Duration::from_secs(1);
+const LOOKING: Duration = Duration::from_millis(5);
+/// The time after which it is said that connecting takes long.
+const SILENT: Duration = Duration::from_secs(3);
 
 /// The destination of a connection.
 #[derive(Debug, Clone)]
@@ -31,14 +40,14 @@ impl FromStr for Destination {
         let missing = || Failure::refused("give a host and a service, as in mailhost:imap");
         let (host, service) = text.split_once(':').ok_or_else(missing)?;
         Ok(Self {
-            host: name(host)?,
-            service: name(service)?,
+            host: parse_name(host)?,
+            service: parse_name(service)?,
         })
     }
 }
 
 /// A name that an argument has.
-pub fn name<N: FromStr<Err = NameError>>(text: &str) -> Result<N, Failure> {
+pub fn parse_name<N: FromStr<Err = NameError>>(text: &str) -> Result<N, Failure> {
     text.parse()
         .map_err(|error| Failure::Refused(format!("{text}: {error}")))
 }
@@ -49,7 +58,10 @@ pub fn name<N: FromStr<Err = NameError>>(text: &str) -> Result<N, Failure> {
 /// # Errors
 /// When the connection is refused or breaks; the received data may then be incomplete.
 pub fn run(destination: &Destination) -> Result<(), Failure> {
-    let connection = connect_by_user(&destination.host, &destination.service)?;
+    let connection = {
+        let _notice = Notice::of(destination);
+        connect_by_user(&destination.host, &destination.service)?
+    };
     let prepare = || {
         connection.set_nonblocking(true)?;
         rustix::net::sockopt::set_socket_oobinline(&connection, true)?;
@@ -65,7 +77,7 @@ pub fn run(destination: &Destination) -> Result<(), Failure> {
     let outcome = receive(&connection, sending, &mut received);
     let is_silent = match outcome {
         // Data that the server took, with an orderly end: it has served.
-        Ok(()) => !sending.has_sent() || sending.has_failed(),
+        Ok(()) => received || !sending.has_sent() || !is_taken(&connection, sending),
         Err(Stopped::Broken(_)) => true,
         Err(Stopped::Unread) => false,
     };
@@ -82,6 +94,51 @@ pub fn run(destination: &Destination) -> Result<(), Failure> {
         }
         Err(Stopped::Broken(error)) => Err(Failure::Broken(error.into())),
     }
+}
+
+/// Says on standard error that connecting takes long, unless it is dropped before.
+struct Notice {
+    _waiting: mpsc::Sender<()>,
+}
+
+impl Notice {
+    fn of(destination: &Destination) -> Self {
+        let (waiting, over) = mpsc::channel();
+        let Destination { host, service } = destination.clone();
+        std::thread::spawn(move || {
+            if over.recv_timeout(SILENT) == Err(RecvTimeoutError::Timeout) {
+                eprintln!(
+                    "usher: still connecting to {host}:{service}: the host does not answer at its first \
+                     address, or your ssh-agent has not signed yet"
+                );
+            }
+        });
+        Self { _waiting: waiting }
+    }
+}
+
+/// Whether the server has taken what was sent until it ended. A program that dies without having read sends an
+/// orderly end as well if what was sent comes to its host only afterwards; the answer to that is a reset. False
+/// also if no answer comes in time.
+fn is_taken(connection: &TcpStream, sending: &Sending) -> bool {
+    let until = Instant::now() + ANSWER;
+    loop {
+        if sending.has_failed() || !is_sound(connection) {
+            return false;
+        }
+        match unacknowledged(connection) {
+            Ok(0) => return true,
+            Ok(_) if Instant::now() < until => std::thread::sleep(LOOKING),
+            Ok(_) | Err(_) => return false,
+        }
+    }
+}
+
+/// Whether the connection has not been reset. Leaves the error where the other thread finds it.
+fn is_sound(connection: &TcpStream) -> bool {
+    let mut asked = [PollFd::new(connection, PollFlags::empty())];
+    let polled = retry_on_intr(|| poll(&mut asked, Some(&Timespec::default())));
+    polled.is_ok() && !asked[0].revents().contains(PollFlags::ERR)
 }
 
 /// Fails if the server says that the service's program has ended at once, and has failed. A signer that does

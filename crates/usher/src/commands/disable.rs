@@ -5,8 +5,10 @@
 use std::path::Path;
 
 use usher_base::UserName;
+use usher_daemon::clock::unix_time;
 use usher_daemon::control::{ControlError, ask_each};
 use usher_daemon::files::{remove_if_there, write_atomically};
+use usher_daemon::role::Role;
 use usher_local::applied::Applied;
 use usher_local::requests::{Disable, Enable, EndingView};
 use usher_local::roles::ROLES;
@@ -38,10 +40,11 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
     let mut outcome = match store(user, reason) {
         Ok(outcome) => outcome,
         Err(failure @ Failure::UnknownUser(_)) => {
-            take_back(user)?;
+            take_back(user, 0, ROLES)?;
             return Err(failure);
         }
         Err(Failure::NotTaken(generation, reasons, mut ended)) => {
+            forget(user, generation, &cut.daemons);
             ended.splice(0..0, cut.ended);
             return Err(match cut.failed {
                 Some(error) => Failure::NotCut {
@@ -53,7 +56,10 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
             });
         }
         // It is stored, and no keeper runs that could cut.
-        Err(failure @ Failure::KeeperUnreached(..)) => return Err(failure),
+        Err(Failure::KeeperUnreached(generation, error)) => {
+            forget(user, generation, &cut.daemons);
+            return Err(Failure::KeeperUnreached(generation, error));
+        }
         // No daemon has done anything.
         Err(failure) if cut.daemons.is_empty() => return Err(failure),
         Err(failure) => {
@@ -66,11 +72,7 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
         }
     };
     // The stored configuration refuses the user from here on.
-    if let Err(failure) = take_back(user) {
-        warn(&format!(
-            "{user} stays disabled until `usher user enable {user}`, whatever is applied ({failure})"
-        ));
-    }
+    warn_of(user, take_back(user, outcome.generation, ROLES));
     outcome.ended.splice(0..0, cut.ended);
     // The keeper has reloaded since the cut, so its later answer counts.
     if cut.failed.is_some() || outcome.daemons.iter().all(|daemon| daemon != KEEPER) {
@@ -91,7 +93,10 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
 /// Makes the daemons refuse the user. Needs no disk.
 fn cut(user: &UserName) -> Cut {
     let mut cut = Cut::default();
-    let request = Disable { user: user.clone() };
+    let request = Disable {
+        user: user.clone(),
+        given: unix_time(),
+    };
     for (role, answer) in ask_each(ROLES, &request) {
         match answer {
             Ok(view) => {
@@ -108,10 +113,31 @@ fn cut(user: &UserName) -> Cut {
     cut
 }
 
-/// Takes [`cut`] back.
-fn take_back(user: &UserName) -> Result<(), Failure> {
-    let request = Enable { user: user.clone() };
-    for (_, answer) in ask_each(ROLES, &request) {
+/// Takes [`cut`] back in the daemons that have carried it out, where they have the stored configuration in force.
+/// One that did not answer is not asked again: it will find that its order was stored meanwhile.
+fn forget(user: &UserName, generation: u64, daemons: &[String]) {
+    let has_cut = |role: &&&'static Role| daemons.iter().any(|cut| cut == role.name);
+    for role in ROLES.iter().filter(has_cut) {
+        let taken_back = take_back(user, generation, std::slice::from_ref(role));
+        warn_of(user, taken_back);
+    }
+}
+
+fn warn_of(user: &UserName, taken_back: Result<(), Failure>) {
+    if let Err(failure) = taken_back {
+        warn(&format!(
+            "{user} stays disabled until `usher user enable {user}`, whatever is applied ({failure})"
+        ));
+    }
+}
+
+/// Takes [`cut`] back in these daemons, if they have a generation in force, or a later one.
+fn take_back(user: &UserName, since: u64, roles: &'static [&'static Role]) -> Result<(), Failure> {
+    let request = Enable {
+        user: user.clone(),
+        since,
+    };
+    for (_, answer) in ask_each(roles, &request) {
         match answer {
             Ok(_) | Err(ControlError::NotRunning { .. } | ControlError::NotPermitted { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -168,7 +194,7 @@ fn in_force(
 /// When the user is not known, the file cannot be removed, or a daemon does not answer.
 pub fn enable(output: &Output, user: &UserName) -> Result<(), Failure> {
     // The daemons' own memory first; the stored configuration counts until it changes too.
-    take_back(user)?;
+    take_back(user, 0, ROLES)?;
     let lock = configuration::lock()?;
     let path = known(user)?.join("disabled");
     remove_if_there(&path).at(&path)?;

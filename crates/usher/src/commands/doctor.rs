@@ -1,6 +1,7 @@
 //! `usher doctor`: tests what this kernel and this host can do.
 
 mod daemons;
+mod holes;
 mod log;
 mod policy;
 
@@ -157,6 +158,9 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     let checked = applied.as_ref().and_then(|applied| applied.check().ok());
     let jobs = Jobs::of(checked.as_ref());
     let mut findings = kernel(&jobs);
+    findings.push(holes::unprivileged_bpf());
+    let policy = checked.as_ref().map(|checked| &checked.policy);
+    findings.extend(policy.and_then(holes::landlock));
     findings.push(host_key());
     findings.push(configuration());
     findings.extend(
@@ -174,7 +178,6 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     let runs_lsm = findings.iter().any(runs_lsm);
     findings.extend(daemons::calls_of_governed_programs(runs_lsm));
     findings.extend(checked.as_ref().and_then(policy::keys_to_sign_with));
-    let policy = checked.as_ref().map(|checked| &checked.policy);
     findings.extend(
         policy
             .filter(|policy| policy.has_protection())
@@ -182,22 +185,24 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     );
     findings.extend(applied.as_ref().and_then(policy::groups));
     // JSON of `usher doctor`: a list of [`Finding`].
-    output.print(&findings, || text(&findings, &jobs));
+    output.print(&findings, || findings_text(&findings, &jobs));
     let is_missing = |finding: &Finding| finding.required && !finding.works;
-    match findings.iter().any(is_missing) {
-        true => Err(Failure::Unhealthy),
-        false => Ok(()),
+    if findings.iter().any(is_missing) {
+        Err(Failure::Unhealthy)
+    } else {
+        Ok(())
     }
 }
 
 /// Whether other software uses the bits of marks that are Usher's.
 fn socket_marks(policy: &Policy) -> Finding {
-    let found = crate::protection::marks::look();
+    let found = crate::marks::look();
     let conflicts = found.conflicts(policy.marks);
     let works = conflicts.is_empty();
-    let mut detail = match works {
-        true => format!("no other use of the bits {} was found", policy.marks),
-        false => conflicts.join("; "),
+    let mut detail = if works {
+        format!("no other use of the bits {} was found", policy.marks)
+    } else {
+        conflicts.join("; ")
     };
     if !found.unseen.is_empty() {
         detail += &format!("; not looked at: {}", found.unseen.join(", "));
@@ -242,7 +247,7 @@ fn duty_of(probe: &str) -> Option<Duty> {
     }
 }
 
-fn text(findings: &[Finding], jobs: &Jobs) -> String {
+fn findings_text(findings: &[Finding], jobs: &Jobs) -> String {
     let mut text = String::new();
     for finding in findings {
         let mark = match (finding.works, finding.required) {
@@ -361,7 +366,7 @@ mod tests {
             .into();
         let mut signer = finding("daemon signer", false, Some(REACHES));
         signer.troubles.push("not connected".into());
-        let told = text(&[keeper, signer, finding("host key", true, None)], &jobs);
+        let told = findings_text(&[keeper, signer, finding("host key", true, None)], &jobs);
         assert_eq!(
             told,
             "ok       daemon keeper: told\n\

@@ -8,7 +8,7 @@ use usher_analysis::{
     Change, Known, ModuleChange, Network, TrafficChange, difference, module_changes,
     traffic_changes,
 };
-use usher_daemon::control::{ControlError, ask};
+use usher_daemon::control::{ControlError, ask_daemon};
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::requests::{EndingView, WouldEnd, WouldEndView};
@@ -16,7 +16,8 @@ use usher_local::{paths, roles};
 
 use super::analysis::hosts::Loaded;
 use super::analysis::{NO, NOT_KNOWN, diff};
-use super::{configuration, ending, policy};
+use super::{configuration, policy};
+use crate::ending;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -60,9 +61,10 @@ pub fn run(output: &Output, take_ssh_port: bool) -> Result<u8, Failure> {
     let (mut candidate, checked) = policy::candidate()?;
     let present = configuration::in_force()?;
     candidate.generation = present.generation + 1;
-    let ssh = match take_ssh_port {
-        true => None,
-        false => policy::spare_ssh(&checked).err(),
+    let ssh = if take_ssh_port {
+        None
+    } else {
+        policy::spare_ssh(&checked).err()
     };
     let refusal = ssh.or_else(|| configuration::refusal(&candidate, &checked.policy));
     let (would_end, keeper_runs) = would_end(&candidate)?;
@@ -84,7 +86,7 @@ pub fn run(output: &Output, take_ssh_port: bool) -> Result<u8, Failure> {
         refusal,
     };
     // JSON of `usher policy apply --dry-run`: [`forecast`].
-    output.print(&forecast.view(), || text(&forecast));
+    output.print(&forecast.view(), || forecast_text(&forecast));
     Ok(forecast.code())
 }
 
@@ -123,7 +125,7 @@ fn would_end(candidate: &Applied) -> Result<(Result<Vec<EndingView>, Failure>, b
         Ok(request) => request,
         Err(error) => return Ok((Err(Failure::refused(error)), true)),
     };
-    match ask(roles::Keeper, &request) {
+    match ask_daemon(roles::Keeper, &request) {
         Ok(WouldEndView { ended }) => Ok((Ok(ended), true)),
         Err(ControlError::NotRunning { .. }) if configuration::keeper_has_run() => {
             let reason = "the keeper does not run on this host, and connections that it admitted \
@@ -204,7 +206,7 @@ impl Forecast {
     }
 }
 
-fn text(forecast: &Forecast) -> String {
+fn forecast_text(forecast: &Forecast) -> String {
     let mut text = String::new();
     let differs = &forecast.differs;
     for name in differs.iter().take(CHANGES) {
@@ -221,7 +223,7 @@ fn text(forecast: &Forecast) -> String {
         }
         Ok(changes) => {
             for change in changes.iter().take(CHANGES) {
-                text += &diff::text(change, NAMES);
+                text += &diff::change_text(change, NAMES);
             }
             if changes.len() > CHANGES {
                 let more = changes.len() - CHANGES;
@@ -250,7 +252,7 @@ fn text(forecast: &Forecast) -> String {
         }
     }
     text += &match &forecast.would_end {
-        Ok(ending) if !ending.is_empty() => ending::lines("would end", ending),
+        Ok(ending) if !ending.is_empty() => ending::ending_lines("would end", ending),
         Ok(_) if forecast.keeper_runs => "no live connection would end\n".to_owned(),
         Ok(_) => "no keeper has run on this host since it was booted, so there are no live \
                   connections\n"

@@ -27,7 +27,7 @@ const REFUSED: [(u32, &str); 3] = [(132, "SCTP"), (256, "SMC"), (262, "MPTCP")];
 const DATAGRAMS: [u32; 2] = [17, 136];
 
 /// Limit of descriptors of a process that are looked at: users choose how many it has.
-const MOST_DESCRIPTORS: usize = 65_536;
+pub const MOST_DESCRIPTORS: usize = 65_536;
 
 /// A file, by device and inode.
 type File = (u64, u64);
@@ -38,9 +38,10 @@ type File = (u64, u64);
 pub fn that_cannot_be_protected(policy: &Policy) -> Vec<Warning> {
     let named = named(policy);
     // Without a block nobody is looked for.
-    let processes = match named.is_empty() {
-        true => Vec::new(),
-        false => processes(),
+    let processes = if named.is_empty() {
+        Vec::new()
+    } else {
+        processes()
     };
     let in_force = in_force();
     let names = Names::default();
@@ -76,8 +77,8 @@ pub fn that_cannot_be_protected(policy: &Policy) -> Vec<Warning> {
             };
             let text = format!(
                 "{place}: {path} (pid {process}) has connected a datagram socket to {peer}{more} before this \
-                 block governs it: once that traffic is protected each send on it fails (EPERM), until the \
-                 program connects it again; restart it then"
+                 block governs it: once that traffic is protected sends on it fail (EPERM) for the moment \
+                 until `usher policy apply` has marked it; restart a program that does not take that"
             );
             warnings.push(Warning::from(text));
         }
@@ -108,11 +109,15 @@ fn in_force() -> BTreeSet<File> {
     })
 }
 
+/// The numbers of all processes.
+pub fn all_processes() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
 /// All processes, each with the file that it executes.
 fn processes() -> Vec<(i32, File)> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let processes = entries.filter_map(|entry| {
-        let process = entry.file_name().to_str()?.parse().ok()?;
+    let processes = all_processes().filter_map(|process| {
         let executed = fs::metadata(format!("/proc/{process}/exe")).ok()?;
         Some((process, (executed.dev(), executed.ino())))
     });
@@ -184,7 +189,8 @@ mod tests {
         let own = own.to_str().expect("a path of text");
         let text = format!("application {own} {{ network 0.0.0.0/0 trusted; }}");
         let name = "a.policy".into();
-        let policy = usher_policy::parse(&[Source { name, text }]).expect("a correct policy");
+        let policy =
+            usher_policy::parse_policy(&[Source { name, text }]).expect("a correct policy");
         let warnings = || with_places(that_cannot_be_protected(&policy), &Applied::default());
         let make = |protocol| {
             let protocol = NonZeroU32::new(protocol).map(Protocol::from_raw);
@@ -216,7 +222,8 @@ mod tests {
                  P {{ localport=any remoteport=any encryption optional; }} }}"
             );
             let name = "a.policy".into();
-            let policy = usher_policy::parse(&[Source { name, text }]).expect("a correct policy");
+            let policy =
+                usher_policy::parse_policy(&[Source { name, text }]).expect("a correct policy");
             with_places(that_cannot_be_protected(&policy), &Applied::default())
         };
         let named = |warnings: &[String]| {

@@ -6,6 +6,7 @@ use usher_base::HostName;
 use usher_daemon::files::write_atomically;
 use usher_local::applied::Applied;
 use usher_local::paths;
+use usher_policy::protection::IkePublicKey;
 use usher_policy::{
     BlockKind, Clause, Host, PolicyError, PolicyMistake, Source, joined, parse_with_places,
 };
@@ -26,8 +27,8 @@ pub struct Statements {
     /// Public key of the host: the line that `usher init` printed there
     #[arg(long)]
     key: String,
-    /// Public IKE key of the host: what `usher init` printed there as its `ike-key`; twice while it is
-    /// replaced
+    /// Public IKE key of the host: what `usher init` printed there as its `ike-key`, or its ECDSA P-256 key;
+    /// repeat for more
     #[arg(long)]
     ike_key: Vec<String>,
     /// Port of the host's control channel
@@ -38,22 +39,36 @@ pub struct Statements {
     loopback: Vec<std::net::Ipv4Addr>,
 }
 
+/// The key of a statement as `usher init` prints it: `ike-key "KEY";`. Other text is returned as it is.
+fn key_of_statement(line: &str) -> &str {
+    let keyed = ["ike-key", "key"].into_iter();
+    let value = keyed
+        .filter_map(|keyword| line.trim().strip_prefix(keyword))
+        .next();
+    let value = value.and_then(|value| value.trim_end_matches([';', ' ']).trim().strip_prefix('"'));
+    value
+        .and_then(|value| value.strip_suffix('"'))
+        .unwrap_or(line)
+}
+
 /// Writes `host-NAME.policy`.
 ///
 /// # Errors
 /// When the policy with this block would have errors, or the block exists.
-pub fn add(output: &Output, host: &Statements) -> Result<(), Failure> {
+pub fn add_host(output: &Output, host: &Statements) -> Result<(), Failure> {
     let _lock = configuration::lock()?;
-    let read = |option: &str, line: &String| {
-        HostPublicKey::from_openssh(line).map_err(|error| {
-            Failure::Refused(format!(
-                "{option}: {error}; give the line that `usher init` printed on {}",
-                host.name
-            ))
-        })
+    let wrong = |option: &str, error: &dyn std::fmt::Display| {
+        Failure::Refused(format!(
+            "{option}: {error}; give the line that `usher init` printed on {}",
+            host.name
+        ))
     };
-    let key = read("--key", &host.key)?;
-    let ike_keys = host.ike_key.iter().map(|line| read("--ike-key", line));
+    let key = HostPublicKey::from_openssh(key_of_statement(&host.key))
+        .map_err(|error| wrong("--key", &error))?;
+    let ike_keys = host.ike_key.iter().map(|line| {
+        let key = key_of_statement(line).parse::<IkePublicKey>();
+        key.map_err(|error| wrong("--ike-key", &error))
+    });
     let ike_keys = ike_keys.collect::<Result<Vec<_>, _>>()?;
     let path = file_of(&host.name);
     if path.exists() {
@@ -65,7 +80,7 @@ pub fn add(output: &Output, host: &Statements) -> Result<(), Failure> {
         name: path.display().to_string(),
         text: text.clone(),
     });
-    configuration::check(&whole)?;
+    configuration::check_applied(&whole)?;
     write_atomically(&path, text.as_bytes(), 0o644).at(&path)?;
     // JSON of `usher host add`:
     //   file: The file that was written or removed.
@@ -89,7 +104,7 @@ pub fn remove(output: &Output, name: &HostName) -> Result<(), Failure> {
     let mut whole = configuration::collect()?;
     block_file(&whole, name)?;
     whole.sources.retain(|file| file.name != shown);
-    configuration::check(&whole).map_err(|failure| still_named(failure, name))?;
+    configuration::check_applied(&whole).map_err(|failure| still_named(failure, name))?;
     std::fs::remove_file(&path).at(&path)?;
     // JSON of `usher host remove`: as `usher host add`.
     output.print(&serde_json::json!({ "file": path }), || {
@@ -113,7 +128,7 @@ pub(super) fn block_file<'w>(whole: &'w Applied, name: &HostName) -> Result<&'w 
 
 /// The reason why `usher host` does not change the block of a host.
 fn elsewhere(whole: &Applied, name: &HostName) -> Result<Failure, Failure> {
-    configuration::check(whole)?;
+    configuration::check_applied(whole)?;
     let block = Clause::block(BlockKind::Host, name);
     let place = parse_with_places(&whole.sources, &whole.known_groups())
         .ok()
@@ -129,7 +144,7 @@ fn elsewhere(whole: &Applied, name: &HostName) -> Result<Failure, Failure> {
 
 /// Whether a file has the block of this host and nothing else.
 fn is_alone(file: &Source, name: &HostName) -> bool {
-    let alone = usher_policy::parse(std::slice::from_ref(file));
+    let alone = usher_policy::parse_policy(std::slice::from_ref(file));
     alone.is_ok_and(|policy| {
         let block = policy.hosts.get(name).map(Host::to_text);
         block.is_some_and(|block| block == policy.to_text())
@@ -158,14 +173,12 @@ pub(super) fn file_of(name: &HostName) -> PathBuf {
     Path::new(paths::POLICY_DIRECTORY).join(format!("host-{name}.policy"))
 }
 
-fn block(host: &Statements, key: &HostPublicKey, ike_keys: &[HostPublicKey]) -> String {
+fn block(host: &Statements, key: &HostPublicKey, ike_keys: &[IkePublicKey]) -> String {
     let mut text = format!("host {} {{\n", host.name);
     text += &format!("  address {};\n", joined(&host.address, ", "));
     text += &format!("  key \"{}\";\n", key.to_openssh());
     if !ike_keys.is_empty() {
-        let keys = ike_keys
-            .iter()
-            .map(|key| format!("\"{}\"", key.to_openssh()));
+        let keys = ike_keys.iter().map(|key| format!("\"{key}\""));
         text += &format!("  ike-key {};\n", joined(keys, ", "));
     }
     text += &format!("  control {};\n", host.control);
@@ -178,7 +191,7 @@ fn block(host: &Statements, key: &HostPublicKey, ike_keys: &[HostPublicKey]) -> 
 
 /// Prints the hosts of the policy folder.
 pub fn show(output: &Output) -> Result<(), Failure> {
-    let policy = configuration::check(&configuration::collect()?)?.policy;
+    let policy = configuration::check_applied(&configuration::collect()?)?.policy;
     let hosts: Vec<_> = policy.hosts.values().collect();
     // JSON of `usher host list`: a list of [`Host`].
     output.print(&hosts, || {
@@ -191,9 +204,10 @@ pub fn show(output: &Output) -> Result<(), Failure> {
                 host.key.fingerprint(),
             ]
         });
-        match hosts.is_empty() {
-            true => "no hosts\n".to_owned(),
-            false => table(["HOST", "ADDRESSES", "CONTROL", "LOOPBACK", "KEY"], rows),
+        if hosts.is_empty() {
+            "no hosts\n".to_owned()
+        } else {
+            table(["HOST", "ADDRESSES", "CONTROL", "LOOPBACK", "KEY"], rows)
         }
     });
     Ok(())

@@ -166,7 +166,7 @@ pub fn write_public_key(private: &Path, public: &Path) -> Result<String, Failure
 fn make_log_key(name: &HostName) -> Result<(), Failure> {
     let path = Path::new(paths::LOG_KEY);
     make_key(path, format!("{name}/usher"))?;
-    let recorder = accounts::of(roles::Recorder::ROLE)?;
+    let recorder = accounts::account_of_role(roles::Recorder::ROLE)?;
     let (uid, gid) = (recorder.uid.as_raw(), recorder.gid.as_raw());
     std::os::unix::fs::chown(path, Some(uid), Some(gid)).at(path)?;
     write_public_key(path, Path::new(paths::LOG_PUBLIC_KEY)).map(drop)

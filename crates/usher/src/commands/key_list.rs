@@ -73,10 +73,13 @@ pub fn describe(keys: &[UserKey], revoked: &RevokedKeys) -> String {
             if let Some(purpose) = &keys[0].purpose {
                 number += &format!(" for {purpose}");
             }
-            let ends: Vec<String> = keys.iter().filter_map(|key| end(key, revoked)).collect();
+            let ends: Vec<String> = keys
+                .iter()
+                .filter_map(|key| end_of_key(key, revoked))
+                .collect();
             match ends.as_slice() {
                 [] => number,
-                ends => format!("{number} ({})", ends.join(", ")),
+                ends => format!("{number} ({})", counted(ends, keys.len())),
             }
         })
         .collect();
@@ -86,14 +89,28 @@ pub fn describe(keys: &[UserKey], revoked: &RevokedKeys) -> String {
     lists.join(", ")
 }
 
-fn end(key: &UserKey, revoked: &RevokedKeys) -> Option<String> {
+/// The ends of some of so many keys: "1 of 2 revoked", or "revoked" for the only one.
+fn counted(ends: &[String], of: usize) -> String {
+    let mut ends = ends.to_vec();
+    ends.sort();
+    let parts = ends.chunk_by(|one, other| one == other);
+    let parts = parts.map(|same| match (same.len(), of) {
+        (1, 1) => same[0].clone(),
+        (count, of) if count == of => format!("all {}", same[0]),
+        (count, _) => format!("{count} of them {}", same[0]),
+    });
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+fn end_of_key(key: &UserKey, revoked: &RevokedKeys) -> Option<String> {
     if revoked.has_key(&key.key) {
         return Some("revoked".into());
     }
     let expires = key.options.expires?;
-    Some(match key.has_expired(unix_time()) {
-        true => "expired".into(),
-        false => format!("until {}", super::log::utc(expires)),
+    Some(if key.has_expired(unix_time()) {
+        "expired".into()
+    } else {
+        format!("until {}", super::log::utc(expires))
     })
 }
 
@@ -108,7 +125,11 @@ pub struct Line {
 /// # Errors
 /// When it holds no key, or something else. An authority is refused: its holder can certify any key and
 /// name roles, so an administrator must look at such a line of a file that a user sent.
-pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec<Line>, Failure> {
+pub fn read_key_list(
+    user: &UserName,
+    path: &Path,
+    expires: Option<Expiry>,
+) -> Result<Vec<Line>, Failure> {
     let text = read_bounded(path)?;
     let found = parse_file(user, &text).map_err(|error| Failure::of_file(path, error))?;
     if found.iter().any(|key| key.options.authority) {
@@ -120,7 +141,7 @@ pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec
         );
         return Err(Failure::of_file(path, reason));
     }
-    keys::lines(&text)
+    keys::key_lines(&text)
         .zip(found)
         .map(|((_, line), key)| {
             let Some(time) = expires.and_then(|Expiry(at)| key_options::expiry_time(at)) else {
@@ -139,7 +160,7 @@ pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec
         .collect()
 }
 
-/// The keys of a file that [`read`] would take, authorities included.
+/// The keys of a file that [`read_key_list`] would take, authorities included.
 pub fn parse_file(user: &UserName, text: &str) -> Result<Vec<UserKey>, Failure> {
     if text.trim_start().starts_with("-----BEGIN ") && text.contains("PRIVATE KEY-----") {
         return Err(Failure::refused(
@@ -182,7 +203,7 @@ pub fn without(
 }
 
 /// Adds lines to a list. Each replaces the lines with the same key; the rest of the file stays.
-pub fn add(user: &UserName, path: &Path, fresh: &[Line]) -> Result<(), Failure> {
+pub fn add_keys(user: &UserName, path: &Path, fresh: &[Line]) -> Result<(), Failure> {
     let list = optional(read_bounded(path))?.unwrap_or_default();
     let list = merge(user, &list, fresh);
     write_atomically(path, list.as_bytes(), 0o644).at(path)
@@ -251,7 +272,7 @@ mod tests {
         let (file, list) = (folder.path().join("key.pub"), folder.path().join("list"));
         let read = |text: &str, expires: Option<&str>| {
             std::fs::write(&file, text).unwrap();
-            read(&alice, &file, expires.map(|time| time.parse().unwrap()))
+            read_key_list(&alice, &file, expires.map(|time| time.parse().unwrap()))
         };
         let [first, second] = KEYS;
         std::fs::write(
@@ -260,7 +281,7 @@ mod tests {
         )
         .unwrap();
         let change = |lines: &[Line]| {
-            add(&alice, &list, lines).unwrap();
+            add_keys(&alice, &list, lines).unwrap();
             std::fs::read_to_string(&list).unwrap()
         };
         let guest = read(&format!("restrict {first} g\n"), Some("29990102Z")).unwrap();

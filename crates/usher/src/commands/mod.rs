@@ -4,12 +4,13 @@
 
 pub mod agent;
 pub mod analysis;
+pub mod completions;
 pub mod configuration;
 pub mod connect;
+mod connected_sockets;
 pub mod disable;
 pub mod doctor;
 pub mod dry_run;
-pub mod ending;
 pub mod format;
 mod governed_scripts;
 mod governed_sockets;
@@ -17,6 +18,7 @@ pub mod groups;
 pub mod history;
 pub mod host;
 pub mod init;
+pub mod kept;
 pub mod key_list;
 mod listed_programs;
 pub mod log;

@@ -22,6 +22,9 @@ const OWNED: [(&str, &Role); 2] = [
     (paths::PRIVATE_KEYS_DIRECTORY, roles::Signer::ROLE),
 ];
 
+/// How deep folders may lie in one of these: daemons make none in them.
+const DEEPEST: usize = 16;
+
 /// An account's numbers.
 #[derive(Clone, Copy)]
 struct Owner {
@@ -34,11 +37,12 @@ struct Owner {
 /// more than one name.
 ///
 /// # Errors
-/// When an account is missing, or the system refuses. What was done until then stays.
+/// When an account is missing, the system refuses, or folders lie deeper than 16, each of which would take a
+/// descriptor and a part of the stack. What was done until then stays.
 pub fn repair() -> Result<Vec<PathBuf>, Failure> {
     let mut repaired = Vec::new();
     for (path, role) in OWNED {
-        let account = accounts::of(role)?;
+        let account = accounts::account_of_role(role)?;
         let owner = Owner {
             uid: Uid::from_raw(account.uid.as_raw()),
             gid: Gid::from_raw(account.gid.as_raw()),
@@ -49,7 +53,7 @@ pub fn repair() -> Result<Vec<PathBuf>, Failure> {
             Err(Errno::NOENT) => {}
             found => give(
                 found.map_err(std::io::Error::from).at(path)?,
-                path,
+                (path, 0),
                 owner,
                 &mut repaired,
             )?,
@@ -64,10 +68,10 @@ fn look(folder: impl AsFd, name: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(folder, name, flags, Mode::empty())
 }
 
-/// Gives a file, and what is in a folder, to its owner.
+/// Gives a file, which lies so deep, and what is in a folder, to its owner.
 fn give(
     file: OwnedFd,
-    path: &Path,
+    (path, depth): (&Path, usize),
     owner: Owner,
     repaired: &mut Vec<PathBuf>,
 ) -> Result<(), Failure> {
@@ -86,6 +90,13 @@ fn give(
         rustix::fs::chownat(&file, "", uid, gid, AtFlags::EMPTY_PATH).map_err(failed)?;
         repaired.push(path.into());
     }
+    if is_folder && depth == DEEPEST {
+        let reason = format!(
+            "folders lie deeper than {DEEPEST} here, where no daemon makes any: cannot give what is below to its \
+             account; move the folder away or remove it, then run `usher init` again"
+        );
+        return Err(Failure::of_file(path, reason));
+    }
     if is_folder {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(&file, ".", flags, Mode::empty()).map_err(failed)?;
@@ -100,7 +111,7 @@ fn give(
                 // It has just been removed.
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(failed(error)),
-                Ok(inside) => give(inside, &path.join(name), owner, repaired)?,
+                Ok(inside) => give(inside, (&path.join(name), depth + 1), owner, repaired)?,
             }
         }
     }
@@ -132,11 +143,12 @@ mod tests {
         };
         let all = |repaired: &mut Vec<PathBuf>| {
             let log = path("log");
-            give(look(CWD, &log).unwrap(), &log, owner, repaired).unwrap();
+            let given = give(look(CWD, &log).unwrap(), (&log, 0), owner, repaired);
             repaired.sort();
+            given.map_err(|failure| failure.to_string())
         };
         let mut repaired = Vec::new();
-        all(&mut repaired);
+        all(&mut repaired).unwrap();
         let expected = ["log", "log/a", "log/inner", "log/inner/b"].map(path);
         assert_eq!(repaired, expected);
         for file in &expected {
@@ -146,9 +158,21 @@ mod tests {
         for name in ["outside", "twice"] {
             assert_eq!(std::fs::metadata(path(name)).unwrap().uid(), 0, "{name}");
         }
-        // What is right stays.
+        // Right owners stay.
         let mut again = Vec::new();
-        all(&mut again);
+        all(&mut again).unwrap();
         assert!(again.is_empty(), "{again:?}");
+
+        // Its account may make folders as deep as it likes.
+        let deepest = (0..DEEPEST).fold(path("log"), |above, _| above.join("d"));
+        std::fs::create_dir_all(&deepest).unwrap();
+        let refused = all(&mut again).unwrap_err();
+        assert!(
+            refused.contains("/d/d: folders lie deeper than 16 here"),
+            "{refused}"
+        );
+        std::fs::remove_dir(&deepest).unwrap();
+        all(&mut again).unwrap();
+        assert_eq!(again.len(), DEEPEST, "{again:?}");
     }
 }

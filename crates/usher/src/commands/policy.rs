@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
-use usher_daemon::control::ask;
+use usher_daemon::control::ask_daemon;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::requests::Protection;
@@ -13,14 +13,15 @@ use usher_local::{paths, roles, writers};
 use usher_policy::{Need, Policy};
 
 use super::configuration::{self, OnRefusal};
-use super::warning::{Warning, with_places};
-use super::{groups, history, ports_in_use, this_host};
+use super::connected_sockets::{self, Connected};
+use super::warning::{Warning, said, with_places};
+use super::{groups, kept, ports_in_use, this_host};
 use crate::accounts;
 use crate::failure::Failure;
 use crate::output::{Output, warn};
 
 /// Checks the given files, or the policy folder and the users' keys.
-pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
+pub fn check_files(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
     let applied = if files.is_empty() {
         configuration::collect()?
     } else {
@@ -29,7 +30,7 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         groups::look_up(&mut applied);
         applied
     };
-    let mut checked = configuration::check(&applied)?;
+    let mut checked = configuration::check_applied(&applied)?;
     let unresolved = configuration::look_up_names(&mut checked.policy);
     let policy = &checked.policy;
     let now = unix_time();
@@ -126,14 +127,16 @@ pub fn apply(output: &Output, take_ssh_port: bool) -> Result<(), Failure> {
         spare_ssh(&checked)?;
     }
     let (former, sources) = (configuration::former()?, fresh.sources.clone());
+    let connected = Connected::of_former(&former.applied);
     let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)?;
+    connected_sockets::mark(&checked.policy, connected);
     if former.damage.is_some() {
         warn(&format!(
             "{} was damaged, and has been written anew: who gains and who loses by this is unknown",
             paths::APPLIED
         ));
     }
-    history::keep(&former.applied, &sources, outcome.generation);
+    kept::keep(&former.applied, &sources, outcome.generation);
     // JSON of `usher policy apply`: [`Outcome`].
     output.print(&outcome, || configuration::describe(&outcome));
     for trouble in troubles_of_protection(&checked.policy) {
@@ -148,8 +151,13 @@ pub(super) fn troubles_of_protection(policy: &Policy) -> Vec<String> {
     if !policy.has_protection() {
         return Vec::new();
     }
-    match ask(roles::Protector, &Protection {}) {
-        Ok(view) => view.troubles,
+    // Of these it has warned before.
+    let told = this_host::unmatched_ike_keys(policy);
+    match ask_daemon(roles::Protector, &Protection {}) {
+        Ok(mut view) => {
+            view.troubles.retain(|trouble| !told.contains(trouble));
+            view.troubles
+        }
         Err(error) => vec![error.to_string()],
     }
 }
@@ -179,7 +187,7 @@ pub fn candidate() -> Result<(Applied, Checked), Failure> {
 /// # Errors
 /// When the configuration is wrong, or this version cannot enforce it.
 pub fn checked(fresh: Applied) -> Result<(Applied, Checked), Failure> {
-    let checked = configuration::check(&fresh)?;
+    let checked = configuration::check_applied(&fresh)?;
     let policy = &checked.policy;
     let mut warnings = warnings_of(policy, unix_time());
     warnings.extend(this_host::warnings(policy));
@@ -231,7 +239,7 @@ fn users_without_keys(checked: &Checked, now: u64) -> Vec<Warning> {
                  FILE{option}`",
                 service.name
             );
-            warnings.push(Warning::about(this_host::said(service, "users"), text));
+            warnings.push(Warning::about(said(service, "users"), text));
         }
     }
     warnings
@@ -291,7 +299,7 @@ fn principals_of_no_authority(checked: &Checked, now: u64) -> Vec<Warning> {
                  no authority is trusted to name it: add {list}",
                 service.name
             );
-            warnings.push(Warning::about(this_host::said(service, "users"), text));
+            warnings.push(Warning::about(said(service, "users"), text));
         }
     }
     warnings

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use usher_policy::{Policy, ServedBy, Service, joined};
 
-use super::this_host::said;
 use super::warning::Warning;
+use super::warning::said;
 use crate::accounts;
 use crate::failure::Failure;
 
@@ -136,7 +136,7 @@ fn servers(policy: &Policy) -> Vec<(&Service, Server)> {
             // The keeper has a duplicate of each listener that it gives to a worker.
             let is_ours = holders.iter().any(|holder| is_keepers(&holder.program));
             let server = (!is_ours).then(|| server(socket, holders))?;
-            // Whoever logs in by it is no user of the service.
+            // Administrators who log in by an SSH server are no users of the service.
             (server.is_ssh || !is_placeholder(service, socket, holders)).then_some(server)
         });
         let mut foreign: Vec<Server> = foreign.collect();

@@ -3,14 +3,12 @@
 //! stopped naming the user.
 
 use std::collections::BTreeSet;
-use std::iter::once;
 
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_policy::{Host, Policy, Users};
-use usher_proto::HostPublicKey;
 
 use super::removal::by_certificate;
 
@@ -48,16 +46,14 @@ fn of_policy(present: &Policy, fresh: &Policy, now: u64) -> Vec<String> {
 }
 
 fn keys_of(known: Option<&Host>, host: &Host) -> Vec<String> {
-    let key = once(("key", &host.key));
-    let keys = key.chain(host.ike_keys.iter().map(|key| ("ike-key", key)));
-    let is_known = |word: &str, key: &HostPublicKey| {
-        known.is_some_and(|known| match word {
-            "key" => known.key == *key,
-            _ => known.ike_keys.contains(key),
-        })
-    };
-    keys.filter(|(word, key)| !is_known(word, key))
-        .map(|(word, key)| format!("`host {}` with the {word} {}", host.name, key.fingerprint()))
+    let key = Some(("key", host.key.fingerprint()));
+    let key = key.filter(|_| known.is_none_or(|known| known.key != host.key));
+    let ike_keys = host.ike_keys.iter();
+    let ike_keys = ike_keys.filter(|key| known.is_none_or(|known| !known.ike_keys.contains(key)));
+    let ike_keys = ike_keys.map(|key| ("ike-key", key.fingerprint()));
+    key.into_iter()
+        .chain(ike_keys)
+        .map(|(word, fingerprint)| format!("`host {}` with the {word} {fingerprint}", host.name))
         .collect()
 }
 
@@ -89,13 +85,13 @@ fn members_of(known: Option<&Users>, set: &Users, now: u64) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use usher_policy::{Source, parse};
+    use usher_policy::{Source, parse_policy};
 
     use super::*;
 
     fn policy(text: &str) -> Policy {
         let (name, text) = ("a.policy".into(), text.into());
-        parse(&[Source { name, text }]).unwrap()
+        parse_policy(&[Source { name, text }]).unwrap()
     }
 
     const HOST: &str = "host a { address 10.0.0.1; key \"ssh-ed25519 \
@@ -124,7 +120,7 @@ mod tests {
         // Her time is over by then.
         assert_eq!(of_policy(&now, &before, 2_000_000_000).len(), 3);
         assert_eq!(of_policy(&before, &before, 0), [""; 0]);
-        // What only the one in force has does not come back.
+        // Users whom only the policy in force has do not come back.
         assert_eq!(of_policy(&before, &policy(""), 0), [""; 0]);
         assert_eq!(of_policy(&policy(""), &before, 1_700_000_000).len(), 5);
     }

@@ -75,9 +75,10 @@ fn read_fingerprint(text: &str) -> Result<Fingerprint, Failure> {
 /// Removes a user, or only some of the user's keys.
 pub fn remove(output: &Output, request: &Request) -> Result<(), Failure> {
     let names_public_keys = request.public_key.is_some() || request.fingerprint.is_some();
-    match names_public_keys || request.signing_key {
-        false => whole(output, &request.name),
-        true => keys(output, request),
+    if names_public_keys || request.signing_key {
+        keys(output, request)
+    } else {
+        whole(output, &request.name)
     }
 }
 
@@ -239,7 +240,7 @@ pub(super) fn admitted_by_certificate(
     fresh: &usher_local::applied::Applied,
     user: &UserName,
 ) -> Result<Option<String>, Failure> {
-    Ok(by_certificate(&configuration::check(fresh)?, user))
+    Ok(by_certificate(&configuration::check_applied(fresh)?, user))
 }
 
 /// As [`admitted_by_certificate`], by a checked configuration.
@@ -369,12 +370,13 @@ impl Aside {
                 ));
             }
         }
-        match left.is_empty() {
-            true => failure,
-            false => Failure::Refused(format!(
+        if left.is_empty() {
+            failure
+        } else {
+            Failure::Refused(format!(
                 "{failure}; not everything is as it was: {}",
                 left.join("; ")
-            )),
+            ))
         }
     }
 
@@ -444,7 +446,7 @@ mod tests {
         assert!(Aside::take(&[path("alice"), path("missing")]).is_err());
         assert_eq!(names(), ["alice", "bob"]);
 
-        // What stands in the way of one does not keep the others from coming back, nor hides the first reason.
+        // A folder in the way of one does not keep the others from coming back, and does not hide the first reason.
         let aside = Aside::take(&[path("alice"), path("bob")]).unwrap();
         std::fs::create_dir(path("alice")).unwrap();
         std::fs::write(path("alice/other"), "").unwrap();

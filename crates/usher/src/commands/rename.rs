@@ -136,7 +136,7 @@ pub fn host(output: &Output, former: &HostName, fresh: &HostName) -> Result<(), 
         return Err(Failure::HostExists(target));
     }
     let whole = configuration::collect()?;
-    if configuration::check(&whole)?
+    if configuration::check_applied(&whole)?
         .policy
         .hosts
         .contains_key(fresh)
@@ -161,7 +161,7 @@ pub fn host(output: &Output, former: &HostName, fresh: &HostName) -> Result<(), 
     let changed: Vec<_> = changed
         .filter(|(before, after)| before.text != after.text)
         .collect();
-    write(&changed, &path, &target)?;
+    write_renamed(&changed, &path, &target)?;
     let files: Vec<PathBuf> = changed
         .iter()
         .map(|(before, _)| Path::new(&before.name))
@@ -184,7 +184,11 @@ pub fn host(output: &Output, former: &HostName, fresh: &HostName) -> Result<(), 
 }
 
 /// Writes the changed files, and the host's own under its new name: all, or none.
-fn write(changed: &[(&Source, &Source)], path: &Path, target: &Path) -> Result<(), Failure> {
+fn write_renamed(
+    changed: &[(&Source, &Source)],
+    path: &Path,
+    target: &Path,
+) -> Result<(), Failure> {
     let written = || -> Result<(), Failure> {
         for (_, after) in changed {
             let name = Path::new(&after.name);
@@ -234,7 +238,7 @@ fn rename_references(
     fresh: &HostName,
 ) -> Result<(), Failure> {
     loop {
-        let failure = match configuration::check(whole) {
+        let failure = match configuration::check_applied(whole) {
             Ok(_) => return Ok(()),
             Err(failure) => failure,
         };
@@ -329,7 +333,7 @@ mod tests {
             .replace("hosts laptop", "hosts notebook")
             .replace("at laptop", "at notebook");
         assert_eq!(whole.sources[1].text, expected);
-        assert!(configuration::check(&whole).is_ok());
+        assert!(configuration::check_applied(&whole).is_ok());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `usher service list`: the services of the policy in force, and who is live at each.
 
 use serde_json::json;
-use usher_daemon::control::ask;
+use usher_daemon::control::ask_daemon;
 use usher_local::requests::Who;
 use usher_local::roles;
 use usher_policy::{ServedBy, Service, Style, joined};
@@ -14,10 +14,10 @@ use crate::output::{Output, or_dash, row, table};
 ///
 /// # Errors
 /// When the configuration in force cannot be read.
-pub fn list(output: &Output) -> Result<(), Failure> {
-    let policy = configuration::check(&configuration::in_force()?)?.policy;
+pub fn list_services(output: &Output) -> Result<(), Failure> {
+    let policy = configuration::check_applied(&configuration::in_force()?)?.policy;
     // An error: the keeper does not run, or the caller is not root.
-    let live = ask(roles::Keeper, &Who {}).ok();
+    let live = ask_daemon(roles::Keeper, &Who {}).ok();
     let services: Vec<_> = policy
         .services
         .values()
@@ -60,9 +60,10 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                 style(service),
                 served_by(service),
                 joined(&service.user_blocks, ", "),
-                match service.any_host {
-                    true => "any".to_owned(),
-                    false => joined(&service.hosts, ", "),
+                if service.any_host {
+                    "any".to_owned()
+                } else {
+                    joined(&service.hosts, ", ")
                 },
                 or_dash(*sessions),
             ]
@@ -76,9 +77,10 @@ pub fn list(output: &Output) -> Result<(), Failure> {
             "HOSTS",
             "SESSIONS",
         ];
-        match services.is_empty() {
-            true => "no services\n".to_owned(),
-            false => table(heading, rows),
+        if services.is_empty() {
+            "no services\n".to_owned()
+        } else {
+            table(heading, rows)
         }
     });
     Ok(())

@@ -21,7 +21,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
              apply` puts one in force",
         ));
     }
-    let policy = configuration::check(&applied)?.policy;
+    let policy = configuration::check_applied(&applied)?.policy;
     let host = own_name(&policy);
     let offers = policy.services.values();
     // JSON object [`offered_service`]:

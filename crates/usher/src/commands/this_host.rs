@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use usher_base::UserName;
-use usher_daemon::control::ask;
+use usher_daemon::control::ask_daemon;
 use usher_local::requests::Mac;
 use usher_local::{paths, roles};
 use usher_policy::mac::ModuleSettings;
 use usher_policy::mac::portacl::PortPermit;
-use usher_policy::{BlockKind, Clause, Policy, Program, ServedBy, Service, joined};
+use usher_policy::{Policy, Program, ServedBy, Service, joined};
 use usher_system::sandbox::confines_files;
 
 use super::listed_programs::fault_of_program;
-use super::warning::Warning;
+use super::warning::{Warning, said};
 use super::{configuration, governed_scripts, governed_sockets, listed_programs, ports_in_use};
 use crate::accounts;
 use crate::probe::lacks;
@@ -22,6 +22,7 @@ use crate::probe::lacks;
 pub fn warnings(policy: &Policy) -> Vec<Warning> {
     let mut warnings: Vec<Warning> = without_this_host(policy).into_iter().collect();
     warnings.extend(without_host_key(policy));
+    warnings.extend(unmatched_ike_keys(policy).into_iter().map(Warning::from));
     warnings.extend(services_that_cannot_run(policy));
     warnings.extend(services_at_ports_given_out(policy));
     warnings.extend(ports_in_use::warnings(policy));
@@ -29,6 +30,7 @@ pub fn warnings(policy: &Policy) -> Vec<Warning> {
     warnings.extend(listed_programs::of_no_use(policy));
     warnings.extend(modules_that_wait(policy));
     warnings.extend(ports_that_are_reserved(policy));
+    warnings.extend(governed_scripts::that_are_missing(policy));
     warnings.extend(governed_scripts::that_count_for_nothing(policy));
     warnings.extend(governed_sockets::that_cannot_be_protected(policy));
     warnings
@@ -52,6 +54,15 @@ fn without_host_key(policy: &Policy) -> Option<Warning> {
     let is_needed = !policy.services.is_empty() || !policy.clients.is_empty();
     let is_gone = || matches!(Path::new(paths::HOST_KEY).try_exists(), Ok(false));
     (is_needed && is_gone()).then(|| without_key().into())
+}
+
+/// Hosts with which this one cannot negotiate SAs, because its block lacks a key of their algorithm.
+pub fn unmatched_ike_keys(policy: &Policy) -> Vec<String> {
+    // As above.
+    let own = configuration::host_key().ok();
+    let own = own.and_then(|key| policy.host_by_key(&key));
+    let own = own.filter(|_| policy.has_protection());
+    own.map_or_else(Vec::new, |own| policy.unmatched_ike_keys(own))
 }
 
 /// What a host without its private key lacks.
@@ -121,7 +132,7 @@ fn modules_that_wait(policy: &Policy) -> Vec<Warning> {
     if policy.mac.is_empty() {
         return Vec::new();
     }
-    let view = match ask(roles::Labeller, &Mac {}) {
+    let view = match ask_daemon(roles::Labeller, &Mac {}) {
         Ok(view) => view,
         Err(error) => {
             let text = format!("a policy with `mac` blocks needs the labeller: {error}");
@@ -184,9 +195,10 @@ pub fn unknown_accounts(policy: &Policy) -> Vec<Warning> {
         }
     }
     let unknown = named.into_iter().filter_map(|((is_group, name), origin)| {
-        let found = match is_group {
-            true => accounts::look_up_group(name).map(|group| group.is_some()),
-            false => accounts::look_up(name).map(|user| user.is_some()),
+        let found = if is_group {
+            accounts::look_up_group(name).map(|group| group.is_some())
+        } else {
+            accounts::look_up(name).map(|user| user.is_some())
         };
         let noun = if is_group { "group" } else { "user" };
         let text = match found {
@@ -205,13 +217,12 @@ pub fn unknown_accounts(policy: &Policy) -> Vec<Warning> {
 
 /// Other users of the bits of marks that are Usher's, where the policy has something protected.
 pub fn marks_of_others(policy: &Policy) -> Vec<Warning> {
-    match policy.has_protection() {
-        true => {
-            let found = crate::protection::marks::look();
-            let conflicts = found.conflicts(policy.marks).into_iter();
-            conflicts.map(Warning::from).collect()
-        }
-        false => Vec::new(),
+    if policy.has_protection() {
+        let found = crate::marks::look();
+        let conflicts = found.conflicts(policy.marks).into_iter();
+        conflicts.map(Warning::from).collect()
+    } else {
+        Vec::new()
     }
 }
 
@@ -246,11 +257,6 @@ fn why_it_cannot_run(service: &Service) -> Option<Warning> {
     };
     let text = format!("`service {}`: {reason}", service.name);
     Some(Warning::about(said(service, keyword), text))
-}
-
-/// The place of a statement of a service.
-pub fn said(service: &Service, keyword: &str) -> Clause {
-    Clause::statement(BlockKind::Service, &service.name, keyword)
 }
 
 fn fault_of_account(account: &UserName) -> Option<String> {
@@ -321,7 +327,8 @@ mod tests {
              mac seeotheruids { specificgid no-such-user; }";
         let name = "test.policy".into();
         let text = text.into();
-        let policy = usher_policy::parse(&[Source { name, text }]).expect("a correct policy");
+        let policy =
+            usher_policy::parse_policy(&[Source { name, text }]).expect("a correct policy");
         let warnings = with_places(unknown_accounts(&policy), &Applied::default());
         let said = |place: &str, account: &str| {
             format!(

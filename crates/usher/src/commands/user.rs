@@ -15,10 +15,9 @@ use usher_local::error::ConfigurationError;
 use usher_local::keys::{list_name, private_key_name};
 use usher_local::reading::{optional, read_bounded};
 use usher_local::roles;
-use usher_local::signing_key::{Credential, SigningKey, certificate_of, split};
+use usher_local::signing_key::{Credential, SigningKey, SigningKeyError, certificate_of, split};
 use usher_local::{paths, requests};
 use usher_policy::Name;
-use usher_proto::key::{is_security_key, is_supported};
 use usher_proto::refusal::Refusal;
 use zeroize::Zeroizing;
 
@@ -60,7 +59,7 @@ pub struct Addition {
 }
 
 /// Adds a user, or keys of a user.
-pub fn add(output: &Output, addition: &Addition) -> Result<(), Failure> {
+pub fn add_user(output: &Output, addition: &Addition) -> Result<(), Failure> {
     let (user, purpose) = (&addition.name, addition.key.as_ref());
     match accounts::look_up(user.as_ref()) {
         Ok(Some(account)) if account.uid.is_root() => {
@@ -76,7 +75,7 @@ pub fn add(output: &Output, addition: &Addition) -> Result<(), Failure> {
     }
     let lock = configuration::lock()?;
     // Everything is read and checked before anything is written.
-    let read = |path| key_list::read(user, path, addition.expires);
+    let read = |path| key_list::read_key_list(user, path, addition.expires);
     let public = addition.public_key.as_deref().map(read).transpose()?;
     let private = addition.private_key.as_deref().map(read_private_key);
     let private = private.transpose()?;
@@ -93,7 +92,7 @@ pub fn add(output: &Output, addition: &Addition) -> Result<(), Failure> {
     let folder = user_folder(user);
     std::fs::create_dir_all(&folder).at(&folder)?;
     if let Some(public) = public {
-        key_list::add(user, &folder.join(list_name(purpose)), &public)?;
+        key_list::add_keys(user, &folder.join(list_name(purpose)), &public)?;
     }
     if let Some(signing) = signing {
         store_signing_key(&private_key_path(user, purpose), &signing)?;
@@ -102,9 +101,9 @@ pub fn add(output: &Output, addition: &Addition) -> Result<(), Failure> {
 }
 
 /// Prints the users of this host.
-pub fn list(output: &Output) -> Result<(), Failure> {
+pub fn list_users(output: &Output) -> Result<(), Failure> {
     let applied = configuration::in_force()?;
-    let checked = configuration::check(&applied)?;
+    let checked = configuration::check_applied(&applied)?;
     let (revoked, now) = (&checked.revoked, unix_time());
     let lent = lent_agents();
     let (mut views, mut descriptions) = (Vec::new(), Vec::new());
@@ -191,9 +190,10 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                 },
             ]
         });
-        match views.is_empty() {
-            true => "no users\n".to_owned(),
-            false => table(["USER", "ADMITTED", "PUBLIC KEYS", "SIGNS BY"], rows),
+        if views.is_empty() {
+            "no users\n".to_owned()
+        } else {
+            table(["USER", "ADMITTED", "PUBLIC KEYS", "SIGNS BY"], rows)
         }
     });
     Ok(())
@@ -220,7 +220,7 @@ fn validity(certificate: &serde_json::Value) -> Option<String> {
 /// The users whose agents are lent; none if the signer cannot be asked.
 fn lent_agents() -> Option<BTreeSet<UserName>> {
     // An error: the signer does not run here, or the caller is not root.
-    let view = control::ask(roles::Signer, &requests::Agents {}).ok()?;
+    let view = control::ask_daemon(roles::Signer, &requests::Agents {}).ok()?;
     let lent = view.agents.into_iter().filter(|agent| agent.lent);
     Some(lent.map(|agent| agent.user).collect())
 }
@@ -284,26 +284,28 @@ fn with_certificate(key: &str, path: &Path) -> Result<Zeroizing<String>, Failure
 
 fn read_private_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let text = Zeroizing::new(read_bounded(path)?);
-    let key = ssh_key::PrivateKey::from_openssh(text.as_bytes()).map_err(|error| {
-        if ssh_key::PublicKey::from_openssh(&text).is_ok() {
-            let reason = "a public key; give the private key, which ssh-keygen has written beside it, in \
-                          the file without .pub at its end";
-            return Failure::of_file(path, reason);
+    let reason = match SigningKey::parse(&text) {
+        Ok(SigningKey::Private(_)) => return Ok(text),
+        Ok(SigningKey::Agent(_)) => {
+            "a public key; give the private key, which ssh-keygen has written beside it, in the file \
+             without .pub at its end"
+                .to_owned()
         }
-        let reason = format!("not a private key in OpenSSH's format ({error})");
-        Failure::of_file(path, reason + "; make one with ssh-keygen -t ed25519")
-    })?;
-    let reason = match key.algorithm() {
-        _ if key.is_encrypted() => {
+        Err(SigningKeyError::Encrypted) => {
             "has a passphrase, which the signer cannot ask for; give a copy without one \
              (ssh-keygen -p -N '' -f COPY), or leave the key in an ssh-agent (--agent-key)"
+                .to_owned()
         }
-        kind if is_security_key(&kind) => {
+        Err(SigningKeyError::SecurityKey) => {
             "belongs to a security key, which only an agent can use; give its .pub file with \
              --agent-key"
+                .to_owned()
         }
-        kind if is_supported(&kind) => return Ok(text),
-        kind => &format!("Usher does not take {kind} keys; use Ed25519 or ECDSA"),
+        Err(SigningKeyError::NotAKey(error)) => format!(
+            "not a private key in OpenSSH's format ({error}); make one with ssh-keygen -t ed25519, or \
+             convert a copy of another format (ssh-keygen -p -f COPY)"
+        ),
+        Err(other) => other.to_string(),
     };
     Err(Failure::of_file(path, reason))
 }
@@ -322,7 +324,7 @@ fn read_agent_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
 
 /// Stores a key for the signer. At no time can another account read it.
 fn store_signing_key(path: &Path, key: &str) -> Result<(), Failure> {
-    let signer = accounts::of(roles::Signer::ROLE)?;
+    let signer = accounts::account_of_role(roles::Signer::ROLE)?;
     let owner = Owner {
         uid: signer.uid.as_raw(),
         gid: signer.gid.as_raw(),

@@ -1,7 +1,7 @@
 //! Warnings of the commands: about what is allowed, or works on other hosts, but is probably a mistake.
 
 use usher_local::applied::Applied;
-use usher_policy::{Clause, PolicyWarning, parse_with_places};
+use usher_policy::{BlockKind, Clause, PolicyWarning, Service, parse_with_places};
 
 /// A warning.
 #[derive(Debug)]
@@ -52,4 +52,9 @@ pub fn with_places(warnings: Vec<Warning>, applied: &Applied) -> Vec<String> {
         }
     };
     warnings.into_iter().map(placed).collect()
+}
+
+/// The place of a statement of a service.
+pub fn said(service: &Service, keyword: &str) -> Clause {
+    Clause::statement(BlockKind::Service, &service.name, keyword)
 }

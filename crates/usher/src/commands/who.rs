@@ -4,7 +4,7 @@
 use serde::Serialize;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_daemon::clock::unix_time;
-use usher_daemon::control::ask;
+use usher_daemon::control::ask_daemon;
 use usher_local::requests::{FailureView, Failures, Recent, RecentView, Who, WhoView};
 use usher_local::roles;
 
@@ -66,10 +66,10 @@ struct Both {
 /// When the keeper does not answer. Failures at other hosts are printed nevertheless.
 pub fn run(output: &Output, filter: &Filter) -> Result<(), Failure> {
     // A host that offers services only has no signer.
-    let of_others = ask(roles::Signer, &Failures {}).unwrap_or_default();
+    let of_others = ask_daemon(roles::Signer, &Failures {}).unwrap_or_default();
     let mut failures = of_others.failures;
     filter.of_failures(&mut failures);
-    let live = ask(roles::Keeper, &Who {}).map(|mut view| {
+    let live = ask_daemon(roles::Keeper, &Who {}).map(|mut view| {
         filter.of_live(&mut view);
         view
     });
@@ -81,7 +81,7 @@ pub fn run(output: &Output, filter: &Filter) -> Result<(), Failure> {
     if view.live.is_some() || !view.failures.is_empty() {
         // JSON of `usher who`: [`Both`].
         output.print(&view, || {
-            let live = view.live.as_ref().map(text);
+            let live = view.live.as_ref().map(who_text);
             let tables = live.into_iter().chain([failures_text(&view.failures)]);
             let tables: Vec<String> = tables.filter(|table| !table.is_empty()).collect();
             tables.join("\n")
@@ -92,7 +92,7 @@ pub fn run(output: &Output, filter: &Filter) -> Result<(), Failure> {
 
 /// Prints the sessions that ended last.
 pub fn recent(output: &Output, filter: &Filter) -> Result<(), Failure> {
-    let mut view = ask(roles::Keeper, &Recent {})?;
+    let mut view = ask_daemon(roles::Keeper, &Recent {})?;
     filter.of_recent(&mut view);
     // JSON of `usher who --recent`: [`RecentView`].
     output.print(&view, || recent_text(&view));
@@ -127,14 +127,15 @@ fn recent_text(view: &RecentView) -> String {
     table(heading, rows)
 }
 
-fn text(view: &WhoView) -> String {
-    let mut tables = match view.sessions.is_empty() {
-        true => vec!["no sessions\n".to_owned()],
-        false => vec![
+fn who_text(view: &WhoView) -> String {
+    let mut tables = if view.sessions.is_empty() {
+        vec!["no sessions\n".to_owned()]
+    } else {
+        vec![
             sessions_text(view),
             connections_text(view),
             workers_text(view),
-        ],
+        ]
     };
     tables.push(troubles_text(view));
     tables.retain(|table| !table.is_empty());

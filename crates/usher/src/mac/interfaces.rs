@@ -35,7 +35,7 @@ pub(super) fn run(output: &Output, labelled: Vec<InterfaceView>) -> Result<(), F
     let folder = Path::new(FOLDER);
     let interfaces = joined(present(folder).at(folder)?, labelled);
     // JSON of `usher mac if`: a list of [`Interface`].
-    output.print(&interfaces, || text(&interfaces));
+    output.print(&interfaces, || interfaces_text(&interfaces));
     Ok(())
 }
 
@@ -68,12 +68,9 @@ fn joined(present: BTreeSet<String>, labelled: Vec<InterfaceView>) -> Vec<Interf
     interfaces.collect()
 }
 
-fn text(interfaces: &[Interface]) -> String {
+fn interfaces_text(interfaces: &[Interface]) -> String {
     let rows = interfaces.iter().map(|interface| {
-        let is_present = match interface.is_present {
-            true => "yes",
-            false => "no",
-        };
+        let is_present = if interface.is_present { "yes" } else { "no" };
         let (label, policy) = (interface.label.as_ref(), interface.policy.as_ref());
         row![interface.name, is_present, or_dash(label), or_dash(policy)]
     });
@@ -98,7 +95,7 @@ mod tests {
                         eth0       yes      mls/low  biba/high,mls/low\n\
                         lo         yes      -        -\n\
                         tun9       no       -        biba/high,mls/low\n";
-        assert_eq!(text(&interfaces), expected);
+        assert_eq!(interfaces_text(&interfaces), expected);
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde::Serialize;
 use usher_language::Mistake;
-use usher_login_label::{LoginError, Person, deciding_line, is_group, read, user_id};
+use usher_system_label::login::{
+    LoginError, Person, deciding_line, is_group, read_login_labels, user_id,
+};
 
 use usher::mac::{ElementKind, Label, LoginLabels, LoginLine, LoginSubject};
 
@@ -41,10 +43,14 @@ struct User {
 /// When the file cannot be used, or the name service does not know a user.
 pub(super) fn run(output: &Output, file: &Path, users: &[String]) -> Result<(), Failure> {
     let file = std::path::absolute(file).at(file)?;
-    if file != Path::new(usher_login_label::MAC_LOGIN) && matches!(file.try_exists(), Ok(false)) {
+    if file != Path::new(usher_system_label::login::MAC_LOGIN)
+        && matches!(file.try_exists(), Ok(false))
+    {
         return Err(Failure::of_file(&file, "there is no such file"));
     }
-    let labels = read(&file).map_err(refused)?.unwrap_or_default();
+    let labels = read_login_labels(&file)
+        .map_err(refused)?
+        .unwrap_or_default();
     check_values(&file, &labels)?;
     if users.is_empty() {
         warn_of_unknown(&file, &labels)?;
@@ -56,7 +62,7 @@ pub(super) fn run(output: &Output, file: &Path, users: &[String]) -> Result<(), 
     let found = users.iter().map(|user| of_user(&labels, user));
     let found: Vec<User> = found.collect::<Result<_, _>>().map_err(refused)?;
     // JSON of `usher mac login USER`: a list of [`User`].
-    output.print(&found, || text(&found));
+    output.print(&found, || users_text(&found));
     Ok(())
 }
 
@@ -135,7 +141,7 @@ fn of_user(labels: &LoginLabels, user: &str) -> Result<User, LoginError> {
     })
 }
 
-fn text(users: &[User]) -> String {
+fn users_text(users: &[User]) -> String {
     let rows = users.iter().map(|user| {
         let (label, subject) = (user.label.as_ref(), user.subject.as_deref());
         let subject = subject.unwrap_or("no line");
@@ -189,7 +195,7 @@ mod tests {
                         daemon  test/b  1     group daemon\n\
                         root    -       2     user root\n\
                         bin     -       -     no line\n";
-        assert_eq!(text(&users), expected);
+        assert_eq!(users_text(&users), expected);
         let lines: Vec<Line> = file.lines().map(line).collect();
         let expected = "LINE  FOR           LABEL\n\
                         2     user root     -\n\

@@ -34,14 +34,15 @@ struct File {
 pub(super) fn run(output: &Output, paths: &[PathBuf], directories: bool) -> Result<(), Failure> {
     let mut files = Vec::new();
     for path in paths {
-        let listed = match directories {
-            true => Ok(vec![path.clone()]),
-            false => listed(path),
+        let listed = if directories {
+            Ok(vec![path.clone()])
+        } else {
+            listed(path)
         };
         files.extend(listed.at(path)?.iter().map(|path| file(path)));
     }
     // JSON of `usher mac ls`: a list of [`File`].
-    output.print(&files, || text(&files));
+    output.print(&files, || files_text(&files));
     Ok(())
 }
 
@@ -56,9 +57,12 @@ fn listed(path: &Path) -> io::Result<Vec<PathBuf>> {
     let is_here = path == Path::new(".");
     Ok(names
         .into_iter()
-        .map(|name| match is_here {
-            true => PathBuf::from(name),
-            false => path.join(name),
+        .map(|name| {
+            if is_here {
+                PathBuf::from(name)
+            } else {
+                path.join(name)
+            }
         })
         .collect())
 }
@@ -78,7 +82,7 @@ fn file(path: &Path) -> File {
     }
 }
 
-fn text(files: &[File]) -> String {
+fn files_text(files: &[File]) -> String {
     let rows = files.iter().map(|file| {
         let label = match &file.error {
             Some(error) => format!("({error})"),
@@ -114,6 +118,6 @@ mod tests {
         let one = file(&path);
         assert!(one.error.is_some());
         assert_eq!(one.path_bytes.as_deref(), Some("2f6e6f0a66696c65ff"));
-        assert_eq!(text(&[one]).lines().count(), 2);
+        assert_eq!(files_text(&[one]).lines().count(), 2);
     }
 }

@@ -11,7 +11,7 @@ mod ugidfw;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use usher_daemon::control::ask;
+use usher_daemon::control::ask_daemon;
 use usher_local::requests::{Mac, MacLoad, MacUnload, MacView, ModuleView, UNREADABLE_NOTES};
 use usher_local::roles;
 use usher_policy::mac::te;
@@ -56,7 +56,7 @@ pub enum Command {
         /// Users whose labels are shown; otherwise the lines of the file
         users: Vec<String>,
         /// The file
-        #[arg(short, long, value_name = "FILE", default_value = usher_login_label::MAC_LOGIN)]
+        #[arg(short, long, value_name = "FILE", default_value = usher_system_label::login::MAC_LOGIN)]
         file: PathBuf,
     },
     /// List and change the rules of `bsdextended` by the commands of FreeBSD's ugidfw(8)
@@ -82,24 +82,24 @@ pub enum Command {
 /// # Errors
 /// When the labeller does not answer, or refuses; when labels cannot be read.
 pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
-    let status = || ask(roles::Labeller, &Mac {});
+    let status = || ask_daemon(roles::Labeller, &Mac {});
     match command {
         Command::Load { name } => {
             let module = name.clone();
-            let view = ask(roles::Labeller, &MacLoad { module })?;
+            let view = ask_daemon(roles::Labeller, &MacLoad { module })?;
             // JSON of `usher mac load`: as `usher mac status`.
             output.print(&view, || loaded(&view, name));
         }
         Command::Unload { name } => {
             let module = name.clone();
-            let view = ask(roles::Labeller, &MacUnload { module })?;
+            let view = ask_daemon(roles::Labeller, &MacUnload { module })?;
             // JSON of `usher mac unload`: as `usher mac status`.
             output.print(&view, || format!("{name} is no longer in force\n"));
         }
         Command::List { name: None } => {
             let view = status()?;
             // JSON of `usher mac list`: as `usher mac status`.
-            output.print(&view, || list(&view));
+            output.print(&view, || modules_list(&view));
         }
         Command::List { name: Some(name) } => {
             let view = status()?;
@@ -138,7 +138,7 @@ pub fn run(output: &Output, command: &Command) -> Result<(), Failure> {
         Command::Status => {
             let view = status()?;
             // JSON of `usher mac status`: [`MacView`].
-            output.print(&view, || text(&view));
+            output.print(&view, || modules_text(&view));
         }
     }
     Ok(())
@@ -151,12 +151,13 @@ fn loaded(view: &MacView, name: &str) -> String {
     format!("{name} is in force at {hooks} hook(s), with {settings} statement(s) of the policy\n")
 }
 
-fn list(view: &MacView) -> String {
+fn modules_list(view: &MacView) -> String {
     let loaded = view.modules.iter().map(|module| {
         let refusals: u64 = module.refusals.values().sum();
-        let state = match module.has_changed {
-            true => "in force; its file has changed since",
-            false => "in force",
+        let state = if module.has_changed {
+            "in force; its file has changed since"
+        } else {
+            "in force"
         };
         row![
             module.name,
@@ -167,9 +168,10 @@ fn list(view: &MacView) -> String {
         ]
     });
     let others = view.available.iter().map(|name| {
-        let state = match view.waiting.contains(name) {
-            true => "not loaded: its `mac` block waits",
-            false => "not loaded",
+        let state = if view.waiting.contains(name) {
+            "not loaded: its `mac` block waits"
+        } else {
+            "not loaded"
         };
         row![name, state, "-", "-", "-"]
     });
@@ -230,7 +232,7 @@ fn learned(module: &ModuleView) -> String {
     text
 }
 
-fn text(view: &MacView) -> String {
+fn modules_text(view: &MacView) -> String {
     let mut text = String::new();
     if let Some(lacks) = &view.unsupported {
         text += &format!("{lacks}\n");
@@ -242,9 +244,10 @@ fn text(view: &MacView) -> String {
         "`mac` blocks that wait for their module: {}\n",
         some(&view.waiting)
     );
-    text += match view.is_guarded {
-        true => "guarded: only the labeller touches the modules in the kernel\n",
-        false => "not guarded: root's processes can touch the modules in the kernel\n",
+    text += if view.is_guarded {
+        "guarded: only the labeller touches the modules in the kernel\n"
+    } else {
+        "not guarded: root's processes can touch the modules in the kernel\n"
     };
     let file_systems = view.multilabel.iter().map(|one| {
         let state = match (&one.trouble, one.is_walking) {
@@ -305,7 +308,7 @@ mod tests {
                         bsdextended  in force                           2      1           3\n\
                         none         not loaded                         -      -           -\n\
                         test         not loaded: its `mac` block waits  -      -           -\n";
-        assert_eq!(list(&view()), expected);
+        assert_eq!(modules_list(&view()), expected);
     }
 
     #[test]
@@ -317,7 +320,7 @@ mod tests {
             "draft.bpf.o: it has no check".to_owned(),
         )]
         .into();
-        let listed = list(&view);
+        let listed = modules_list(&view);
         for line in [
             "bsdextended  in force; its file has changed since  2      1           3\n",
             "draft        cannot be loaded                      -      -           -\n",
@@ -325,7 +328,7 @@ mod tests {
         ] {
             assert!(listed.contains(line), "{line}{listed}");
         }
-        assert!(!list(&super::tests::view()).contains("cannot be loaded"));
+        assert!(!modules_list(&super::tests::view()).contains("cannot be loaded"));
     }
 
     #[test]
@@ -378,15 +381,15 @@ mod tests {
             }],
             ..MacView::default()
         };
-        let told = text(&lacking);
+        let told = modules_text(&lacking);
         assert!(told.starts_with("it has no hook x\n"), "{told}");
         assert!(told.contains("modules in force: -\n") && told.contains("trouble: none: no\n"));
         let row = "/srv        7          1           0       watched\n";
         assert!(told.contains(row), "{told}");
         assert!(told.contains("refused because a label was not known: 3\n"));
         assert!(told.contains("that no line tells of: 5\n"));
-        assert!(!text(&view()).contains("refus"));
-        assert!(!text(&view()).contains("trouble"));
-        assert!(!text(&view()).contains("MULTILABEL"));
+        assert!(!modules_text(&view()).contains("refus"));
+        assert!(!modules_text(&view()).contains("trouble"));
+        assert!(!modules_text(&view()).contains("MULTILABEL"));
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn run(output: &Output) -> Result<(), Failure> {
         processes.extend(process(id, path, &labels)?);
     }
     // JSON of `usher mac ps`: a list of [`Process`].
-    output.print(&processes, || text(&processes));
+    output.print(&processes, || processes_text(&processes));
     Ok(())
 }
 
@@ -87,7 +87,7 @@ fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
 }
 
-fn text(processes: &[Process]) -> String {
+fn processes_text(processes: &[Process]) -> String {
     let rows = processes.iter().map(|process| {
         let label = or_dash(process.label.as_ref());
         row![process.pid, process.uid, label, process.command]
@@ -122,7 +122,7 @@ mod tests {
         let expected =
             "PID  UID  LABEL      COMMAND\n1    0    biba/high  sshd\n20   0    -          sshd\n";
         assert_eq!(
-            text(&[process(1, Some("biba/high")), process(20, None)]),
+            processes_text(&[process(1, Some("biba/high")), process(20, None)]),
             expected
         );
     }

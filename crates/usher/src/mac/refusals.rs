@@ -1,6 +1,6 @@
 //! `usher mac refusals`: what modules have refused.
 
-use usher_daemon::control::ask;
+use usher_daemon::control::ask_daemon;
 use usher_local::requests::{MacRefusals, RefusalsView};
 use usher_local::roles;
 
@@ -9,15 +9,15 @@ use crate::output::{Output, or_dash, row, table};
 
 /// Shows the refusals of a module, or of all.
 pub(super) fn run(output: &Output, module: Option<&str>) -> Result<(), Failure> {
-    let mut view: RefusalsView = ask(roles::Labeller, &MacRefusals {})?;
+    let mut view: RefusalsView = ask_daemon(roles::Labeller, &MacRefusals {})?;
     let is_asked = |name: &str| module.is_none_or(|module| module == name);
     view.refusals.retain(|refusal| is_asked(&refusal.module));
     // JSON of `usher mac refusals`: [`RefusalsView`].
-    output.print(&view, || text(&view));
+    output.print(&view, || refusals_text(&view));
     Ok(())
 }
 
-fn text(view: &RefusalsView) -> String {
+fn refusals_text(view: &RefusalsView) -> String {
     let rows = view.refusals.iter().map(|refusal| {
         row![
             refusal.module,
@@ -67,8 +67,8 @@ mod tests {
         };
         let expected = "MODULE  ENTRY POINT  PROCESS   OBJECT  COUNT  LAST\n\
                         biba    file_open    biba/low  -       7      biba refused cat\n";
-        assert_eq!(text(&view), expected);
+        assert_eq!(refusals_text(&view), expected);
         view.lost_events = 2;
-        assert!(text(&view).ends_with("that no line tells of: 2\n"));
+        assert!(refusals_text(&view).ends_with("that no line tells of: 2\n"));
     }
 }

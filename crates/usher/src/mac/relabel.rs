@@ -1,20 +1,23 @@
 //! `usher mac relabel`: labels files by the specification of the policy in force, as setfsmac(8) does; or has the
 //! labeller do so, by its own rule of what nobody could have planted.
+//!
+//! The specification is the file as the labeller has read it. One that was edited since is refused: it would give files
+//! labels by which the labeller does not judge them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 use label_tools::setfsmac;
-use usher_daemon::control::ask;
-use usher_local::requests::MacLook;
+use usher_daemon::control::{ControlError, ask_daemon};
+use usher_local::requests::{Mac, MacLook, digest_of};
 use usher_local::roles;
 use usher_policy::joined;
 use usher_policy::mac::ModuleSettings;
 
 use crate::commands::configuration;
-use crate::failure::Failure;
-use crate::output::Output;
+use crate::failure::{At, Failure};
+use crate::output::{Output, warn};
 
 /// Options of `usher mac relabel`.
 #[derive(Debug, clap::Args)]
@@ -34,6 +37,9 @@ pub struct Request {
     /// Print no warnings and no summary
     #[arg(short, long)]
     quiet: bool,
+    /// Label by the file of the specification as it is now, also where it was edited and not applied
+    #[arg(long, conflicts_with = "unasked")]
+    edited: bool,
     /// Do nothing where the policy in force names no specification (for hooks of package managers)
     #[arg(long)]
     if_specified: bool,
@@ -42,9 +48,10 @@ pub struct Request {
 /// Labels the files.
 ///
 /// # Errors
-/// The policy in force names no specification, or a file could not be labelled.
+/// The policy in force names no specification, the file of it is another one than that in force, or a file could not be
+/// labelled.
 pub(super) fn run(output: &Output, request: &Request) -> Result<(), Failure> {
-    let checked = configuration::check(&configuration::in_force()?)?;
+    let checked = configuration::check_applied(&configuration::in_force()?)?;
     let mut blocks = checked.policy.mac.iter();
     let framework = blocks.find_map(|block| match &block.settings {
         ModuleSettings::Framework(framework) => Some(framework),
@@ -61,7 +68,7 @@ pub(super) fn run(output: &Output, request: &Request) -> Result<(), Failure> {
         return Err(Failure::refused(reason));
     };
     if request.unasked {
-        let view = ask(roles::Labeller, &MacLook {})?;
+        let view = ask_daemon(roles::Labeller, &MacLook {})?;
         let paths = joined(view.multilabel.iter().map(|one| &one.path), ", ");
         if !request.quiet {
             // JSON of `usher mac relabel --unasked`: as `usher mac status`.
@@ -71,6 +78,9 @@ pub(super) fn run(output: &Output, request: &Request) -> Result<(), Failure> {
             });
         }
         return Ok(());
+    }
+    if !request.edited {
+        require_in_force(Path::new(specification), request.quiet)?;
     }
     let mut trees = request.trees.clone();
     if trees.is_empty() {
@@ -98,10 +108,38 @@ pub(super) fn run(output: &Output, request: &Request) -> Result<(), Failure> {
     words.extend(trees);
     let arguments = setfsmac::Arguments::try_parse_from(words);
     let arguments = arguments.map_err(|error| Failure::Refused(error.to_string()))?;
-    match arguments.run() == ExitCode::SUCCESS {
-        true => Ok(()),
-        false => Err(Failure::refused(
+    if arguments.run() == ExitCode::SUCCESS {
+        Ok(())
+    } else {
+        Err(Failure::refused(
             "some files do not have their labels: see above",
-        )),
+        ))
     }
+}
+
+/// Requires that the file of the specification is as the labeller has read it. Without a labeller none is in force, and
+/// the file counts.
+fn require_in_force(specification: &Path, is_quiet: bool) -> Result<(), Failure> {
+    let in_force = match ask_daemon(roles::Labeller, &Mac {}) {
+        Ok(view) => view.specification,
+        Err(ControlError::NotRunning(..)) => {
+            if !is_quiet {
+                let path = specification.display();
+                warn(&format!(
+                    "no labeller runs, so the file {path} counts as it is now"
+                ));
+            }
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let text = std::fs::read(specification).at(specification)?;
+    if in_force == Some(digest_of(&text)) {
+        return Ok(());
+    }
+    Err(Failure::of_file(
+        specification,
+        "not the specification in force: the file was edited since it was applied, or the labeller could not read it \
+         (usher mac status); put it in force by `usher policy apply`, or label by the file as it is with --edited",
+    ))
 }

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::Path;
 
-use usher_daemon::control::{ControlError, ask};
+use usher_daemon::control::{ControlError, ask_daemon};
 use usher_daemon::files::{remove_if_there, write_atomically};
 use usher_local::paths;
 use usher_local::requests::Reload;
 use usher_local::roles;
 use usher_policy::Host;
-use usher_proto::host_key::HostPublicKey;
+use usher_policy::protection::IkePublicKey;
 use zeroize::Zeroizing;
 
 use crate::commands::configuration;
@@ -35,20 +35,34 @@ pub fn make_next(output: &Output) -> Result<(), Failure> {
             "`usher protection use-key` was interrupted: run it again, and then make the next key",
         ));
     }
-    let statement = format!("ike-key \"{present}\", \"{next}\";");
+    let ecdsa = ecdsa_key(Path::new(paths::ECDSA_IKE_PUBLIC_KEY))?;
+    let ecdsa = ecdsa.map_or_else(String::new, |key| format!(", \"{key}\""));
+    let statement = format!("ike-key \"{present}\", \"{next}\"{ecdsa};");
     // JSON of `usher protection new-key`:
     //   key: The present key.
     //   next_key: The next one.
-    //   statement: The statement `ike-key` with both.
+    //   statement: The statement `ike-key` with both, and with the ECDSA key if the host has one.
     let value = serde_json::json!({ "key": present, "next_key": next, "statement": statement });
     output.print(&value, || {
         format!(
-            "This host has its next IKE key, which nothing uses yet. Write both keys into this host's \
+            "This host has its next IKE key, which nothing uses yet. Write this statement into this host's \
              `host` block, here and on its peers:\n\n{statement}\n\nPut the policies in force (usher \
              policy apply), then run `usher protection use-key` here.\n"
         )
     });
     Ok(())
+}
+
+/// This host's other key, which stays in its block: a peer that has no Ed25519 knows only that one.
+fn ecdsa_key(public: &Path) -> Result<Option<IkePublicKey>, Failure> {
+    let line = match std::fs::read_to_string(public) {
+        Ok(line) => line,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::of_file(public, error)),
+    };
+    let key = line.parse::<IkePublicKey>();
+    key.map(Some)
+        .map_err(|error| Failure::of_file(public, error))
 }
 
 /// Puts the next key in the present one's place. SAs that were negotiated by the present one stay until
@@ -68,12 +82,13 @@ pub fn use_next(output: &Output) -> Result<(), Failure> {
         ));
     }
     let line = write_public_key(next, Path::new(paths::NEXT_IKE_PUBLIC_KEY))?;
-    let chosen =
-        HostPublicKey::from_openssh(&line).map_err(|error| Failure::of_file(next, error))?;
+    let chosen: IkePublicKey = line
+        .parse()
+        .map_err(|error| Failure::of_file(next, error))?;
     require_statement(&chosen, &line)?;
     let text = Zeroizing::new(std::fs::read(next).at(next)?);
     exchange(key, former, &text).at(key)?;
-    match ask(roles::Protector, &Reload {}) {
+    match ask_daemon(roles::Protector, &Reload {}) {
         Ok(_) | Err(ControlError::NotRunning { .. }) => {}
         Err(error) => {
             take_back(key, former);
@@ -99,8 +114,8 @@ pub fn use_next(output: &Output) -> Result<(), Failure> {
 
 /// Checks that the policy in force has the key for this host, so that the protector takes it. A policy
 /// that does not know this host protects nothing.
-fn require_statement(key: &HostPublicKey, line: &str) -> Result<(), Failure> {
-    let checked = configuration::check(&configuration::in_force()?)?;
+fn require_statement(key: &IkePublicKey, line: &str) -> Result<(), Failure> {
+    let checked = configuration::check_applied(&configuration::in_force()?)?;
     let own = checked.policy.host_by_key(&configuration::host_key()?);
     let lacks = |host: &&Host| !host.ike_keys.contains(key);
     match own.filter(lacks) {
@@ -142,7 +157,7 @@ fn take_back(key: &Path, former: &Path) {
     }
     // The protector has refused the other key, or hangs. Even if it fails now, it finds the right files
     // when it starts again.
-    if let Err(error) = ask(roles::Protector, &Reload {}) {
+    if let Err(error) = ask_daemon(roles::Protector, &Reload {}) {
         tell(&format!("usher: the former IKE key is back, but {error}\n"));
     }
 }

@@ -1,7 +1,6 @@
 //! `usher protection`: how the traffic of programs is protected, and with which hosts.
 
 mod key;
-pub mod marks;
 mod peers;
 mod show;
 mod sockets;

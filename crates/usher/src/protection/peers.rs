@@ -1,7 +1,7 @@
 //! `usher protection peers`: the hosts with which SAs are negotiated.
 
 use usher_daemon::clock::unix_time;
-use usher_daemon::control::ask;
+use usher_daemon::control::ask_daemon;
 use usher_local::requests::Peers;
 use usher_local::roles;
 use usher_policy::protection::{PeerState, Report};
@@ -15,13 +15,13 @@ use crate::output::{Output, or_dash, row, table};
 /// # Errors
 /// When the protector does not answer.
 pub fn run(output: &Output) -> Result<(), Failure> {
-    let report = ask(roles::Protector, &Peers {})?;
+    let report = ask_daemon(roles::Protector, &Peers {})?;
     // JSON of `usher protection peers`: [`Report`].
-    output.print(&report, || text(&report, unix_time()));
+    output.print(&report, || peers_text(&report, unix_time()));
     Ok(())
 }
 
-fn text(report: &Report, now: u64) -> String {
+fn peers_text(report: &Report, now: u64) -> String {
     let mut text = match (&report.trouble, &report.charon) {
         (Some(trouble), _) => format!("trouble: {trouble}\n"),
         (None, Some(charon)) => format!("{charon}\n"),
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_protected_class_shows_its_algorithms() {
-        let told = text(&report(true), 100);
+        let told = peers_text(&report(true), 100);
         assert!(
             told.contains("10 s           1970-01-02T00:00:00Z  ESP AES_GCM_16-256"),
             "{told}"
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_class_that_is_not_negotiated_says_why() {
-        let told = text(&report(false), 100);
+        let told = peers_text(&report(false), 100);
         assert!(told.contains("it does not answer"), "{told}");
     }
 
@@ -149,7 +149,7 @@ mod tests {
     fn an_address_without_sas_is_named() {
         let mut report = report(true);
         report.peers[0].classes[0].sources_without = vec!["192.0.2.77".parse().unwrap()];
-        let told = text(&report, 100);
+        let told = peers_text(&report, 100);
         assert!(told.contains("from 192.0.2.77 to mailhost"), "{told}");
     }
 
@@ -157,7 +157,7 @@ mod tests {
     fn what_charon_lacks_is_said_before_the_peers() {
         let mut report = report(true);
         report.lacks = Some("charon-systemd 5.9.8 has no ML-KEM".into());
-        let told = text(&report, 100);
+        let told = peers_text(&report, 100);
         assert_eq!(
             told.lines().nth(1),
             Some("lacking: charon-systemd 5.9.8 has no ML-KEM")
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn what_was_taken_out_of_charon_is_a_trouble() {
         let mut report = report(true);
-        assert!(!text(&report, 100).contains("trouble"));
+        assert!(!peers_text(&report, 100).contains("trouble"));
         report.unloaded = Some("another program has taken it out".into());
-        let told = text(&report, 100);
+        let told = peers_text(&report, 100);
         assert!(told.contains("\ntrouble: another program"), "{told}");
     }
 
@@ -177,6 +177,6 @@ mod tests {
     fn trouble_with_charon_comes_first() {
         let mut report = report(true);
         report.trouble = Some("charon is not running".into());
-        assert!(text(&report, 100).starts_with("trouble: charon is not running\n"));
+        assert!(peers_text(&report, 100).starts_with("trouble: charon is not running\n"));
     }
 }

@@ -1,7 +1,7 @@
 //! `usher protection show`: what the protector has in force.
 
 use serde::Serialize;
-use usher_daemon::control::ask;
+use usher_daemon::control::ask_daemon;
 use usher_local::requests::{FormerAddress, NameView, Protection, ProtectionView};
 use usher_local::roles;
 
@@ -26,19 +26,21 @@ struct Shown {
 /// # Errors
 /// When the protector does not answer.
 pub fn run(output: &Output, most: Option<u64>) -> Result<(), Failure> {
-    let view = ask(roles::Protector, &Protection {})?;
+    let view = ask_daemon(roles::Protector, &Protection {})?;
     let most = most.unwrap_or(if output.json { u64::MAX } else { FEW });
     let listed = match most {
         0 => Listed::default(),
-        most => sockets::list(most)?,
+        most => sockets::list_sockets(most)?,
     };
     let shown = Shown { view, listed };
     // JSON of `usher protection show`: [`Shown`].
-    output.print(&shown, || text(&shown.view) + &shown.listed.text());
+    output.print(&shown, || {
+        protection_text(&shown.view) + &shown.listed.text()
+    });
     Ok(())
 }
 
-fn text(view: &ProtectionView) -> String {
+fn protection_text(view: &ProtectionView) -> String {
     if view.applications.is_empty() && view.services.is_empty() {
         let nothing = "the policy in force has no `application` and no service with `protection`: no \
                        traffic is protected\n";
@@ -57,7 +59,7 @@ fn text(view: &ProtectionView) -> String {
         text.push('\n');
         text += &table(
             ["NAME", "ADDRESSES", "ANSWERED", "LAST FAILURE"],
-            names(&view.names),
+            rows_of_names(&view.names),
         );
     }
     text += &format!("\nservices: {}\n", some(&view.services));
@@ -78,7 +80,7 @@ fn text(view: &ProtectionView) -> String {
     text
 }
 
-fn names(views: &[NameView]) -> impl Iterator<Item = [String; 4]> {
+fn rows_of_names(views: &[NameView]) -> impl Iterator<Item = [String; 4]> {
     views.iter().map(|view| {
         let former = view.former.iter().map(|former| {
             let FormerAddress { address, age } = former;
@@ -102,14 +104,14 @@ mod tests {
 
     #[test]
     fn a_policy_without_applications_protects_nothing() {
-        let told = text(&ProtectionView::default());
+        let told = protection_text(&ProtectionView::default());
         assert!(told.contains("no traffic is protected"), "{told}");
     }
 
     #[test]
     fn missing_lsm_programs_are_said_with_what_is_unseen() {
         let shown = |unseen_calls: Option<&str>| {
-            text(&ProtectionView {
+            protection_text(&ProtectionView {
                 services: vec!["imap".into()],
                 unseen_calls: unseen_calls.map(str::to_owned),
                 ..ProtectionView::default()
@@ -165,6 +167,6 @@ mod tests {
                         \nservices: -\nclasses: encryption mandatory\nbits of marks: 0x00000000\nentries in the SPD: 0\n\
                         older sockets found: 0\n\
                         trouble: vsftpd has no file\n";
-        assert_eq!(text(&view), expected);
+        assert_eq!(protection_text(&view), expected);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nix::unistd::{Uid, User};
 use serde::Serialize;
-use usher_daemon::control::{ControlError, ask};
+use usher_daemon::control::{ControlError, ask_daemon};
 use usher_local::requests::{SaView, SocketView, Sockets, SocketsView, TreatmentView};
 use usher_local::roles;
 
@@ -33,9 +33,9 @@ struct Socket {
 ///
 /// # Errors
 /// When the protector does not answer. A protector that cannot list them says so among its troubles.
-pub fn list(most: u64) -> Result<Listed, Failure> {
+pub fn list_sockets(most: u64) -> Result<Listed, Failure> {
     gather(most, |after, most| {
-        ask(roles::Protector, &Sockets { after, most })
+        ask_daemon(roles::Protector, &Sockets { after, most })
     })
 }
 
@@ -60,7 +60,7 @@ fn gather(
         let sockets = page.sockets.into_iter().map(|view| Socket {
             user: users
                 .entry(view.uid)
-                .or_insert_with(|| name(view.uid))
+                .or_insert_with(|| account_name(view.uid))
                 .clone(),
             view,
         });
@@ -69,7 +69,7 @@ fn gather(
     Ok(listed)
 }
 
-fn name(uid: u32) -> Option<String> {
+fn account_name(uid: u32) -> Option<String> {
     let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
     user.map(|user| user.name)
 }

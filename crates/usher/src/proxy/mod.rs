@@ -7,12 +7,11 @@
 
 mod carrier;
 mod imap;
+mod listeners;
 mod relay;
 mod serve;
 
-use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddrV4, TcpListener};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -24,17 +23,17 @@ use usher_local::configuration::{Configuration, Stamp};
 use usher_local::following::{Follower, Following};
 use usher_local::requests::{Prepare, PreparedView, Reload, ReloadedView};
 use usher_local::roles;
-use usher_policy::ProxyListener;
 
 use crate::accounts;
 use crate::failure::{At, Failure};
+use listeners::Listeners;
 use serve::Server;
 
 struct Proxy {
     following: Arc<Following>,
-    /// Of the configuration in force: its generation, and its file.
+    /// The generation and the file of the configuration in force.
     in_force: Mutex<(u64, Stamp)>,
-    listeners: Mutex<BTreeMap<SocketAddrV4, (ProxyListener, tokio::task::AbortHandle)>>,
+    listeners: Listeners,
     server: Arc<Server>,
 }
 
@@ -47,9 +46,12 @@ pub fn run() -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::refused("`usher proxy` must be started by root"));
     }
-    let account = accounts::of(role)?;
+    let account = accounts::account_of_role(role)?;
     let configuration = Configuration::load()?;
-    let control = ControlSocket::<roles::Proxy>::bind().at(role.control_socket())?;
+    let watcher = accounts::account_of_role(roles::Exporter::ROLE);
+    let watcher = watcher.inspect_err(|error| tracing::info!(%error, "numbers are not exported"));
+    let watcher = watcher.ok().map(|user| user.uid.as_raw());
+    let control = ControlSocket::<roles::Proxy>::bind(watcher).at(role.control_socket())?;
     privileges::become_user_keeping(
         account.uid.as_raw(),
         account.gid.as_raw(),
@@ -71,11 +73,12 @@ pub fn run() -> Result<(), Failure> {
         .attempt("cannot start the runtime")?;
     let following = Following::new();
     runtime.block_on(async {
+        let server = Arc::new(Server::new());
         let proxy = Arc::new(Proxy {
             following: Arc::clone(&following),
             in_force: Mutex::default(),
-            listeners: Mutex::default(),
-            server: Arc::new(Server::new()),
+            listeners: Listeners::new(Arc::clone(&server)),
+            server,
         });
         proxy.listen(&configuration).attempt("cannot listen")?;
         following.begin(Arc::clone(&proxy) as Arc<dyn Follower>);
@@ -92,45 +95,13 @@ pub fn run() -> Result<(), Failure> {
 }
 
 impl Proxy {
-    /// Listens at the addresses of the policy only. All new listeners are made before an old one is
-    /// closed; if one cannot be made nothing changes.
+    /// Listens at the addresses of the policy only.
+    ///
+    /// # Errors
+    /// As [`Listeners::set`]; then nothing has changed.
     fn listen(&self, configuration: &Configuration) -> io::Result<()> {
-        let policy = &configuration.checked.policy;
-        let wanted: BTreeMap<SocketAddrV4, ProxyListener> = policy
-            .proxy_listeners()
-            .into_iter()
-            .map(|found| (found.address, found))
-            .collect();
-        let mut present = self.listeners.lock();
-        let mut fresh = Vec::new();
-        for (address, listener) in &wanted {
-            if !present.contains_key(address) {
-                fresh.push((listener.clone(), bind(*address)?));
-            }
-        }
-        present.retain(|address, (listener, task)| {
-            let stays = wanted.get(address) == Some(listener);
-            if !stays {
-                task.abort();
-            }
-            stays
-        });
-        // An address whose service has changed: its former listener has just been closed.
-        for (address, listener) in &wanted {
-            let is_new = fresh.iter().any(|(found, _)| found.address == *address);
-            if !is_new && !present.contains_key(address) {
-                fresh.push((listener.clone(), bind(*address)?));
-            }
-        }
-        for (listener, socket) in fresh {
-            tracing::info!(address = %listener.address, host = %listener.host, service = %listener.service, "serving");
-            let task = tokio::spawn(serve::listen(
-                tokio::net::TcpListener::from_std(socket)?,
-                listener.clone(),
-                Arc::clone(&self.server),
-            ));
-            present.insert(listener.address, (listener, task.abort_handle()));
-        }
+        let wanted = configuration.checked.policy.proxy_listeners();
+        self.listeners.set(wanted)?;
         *self.in_force.lock() = (configuration.generation(), configuration.stamp());
         Ok(())
     }
@@ -169,7 +140,7 @@ impl Answers<Reload> for Proxy {
 impl Answers<Status> for Proxy {
     async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
         let numbers = [
-            ("listeners", self.listeners.lock().len() as u64),
+            ("listeners", self.listeners.len() as u64),
             ("connections", self.server.connections() as u64),
         ];
         let generation = self.in_force.lock().0;
@@ -179,11 +150,4 @@ impl Answers<Status> for Proxy {
             self.following.trouble().into_iter().collect(),
         ))
     }
-}
-
-fn bind(address: SocketAddrV4) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)
-        .map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }

@@ -14,7 +14,7 @@ use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 use usher_daemon::packet_async::register;
-use usher_system::stream;
+use usher_system::connections;
 
 use super::carrier::Carriers;
 
@@ -44,7 +44,7 @@ pub async fn relay(local: TcpStream, remote: TcpStream, carriers: &Carriers) -> 
     };
     // Bytes sent before the abort usually arrive without us, too.
     let until = Instant::now() + LAST_BYTES;
-    while Instant::now() < until && stream::unacknowledged(other).is_ok_and(|left| left > 0) {
+    while Instant::now() < until && connections::unacknowledged(other).is_ok_and(|left| left > 0) {
         tokio::time::sleep(LOOK).await;
     }
     abort(&local);
@@ -164,7 +164,7 @@ async fn pump(from: &Watched, to: &Watched, carriers: &Carriers) -> Result<(), B
             .map_err(Broken::From)?;
         let carried = carrier.get_or_insert_with(|| carriers.take());
         urgent |= ready.ready().is_priority() || carried.passes_urgent();
-        if urgent && stream::is_at_urgent_byte(from).map_err(Broken::From)? {
+        if urgent && connections::is_at_urgent_byte(from).map_err(Broken::From)? {
             urgent = false;
             // An urgent byte that is announced but has not come yet is reported again.
             ready.clear_ready_matching(Ready::PRIORITY);
@@ -174,7 +174,7 @@ async fn pump(from: &Watched, to: &Watched, carriers: &Carriers) -> Result<(), B
         }
         match carried.fill(from.get_ref()) {
             // splice(2) goes no further.
-            Ok(0) if stream::is_at_urgent_byte(from).map_err(Broken::From)? => urgent = true,
+            Ok(0) if connections::is_at_urgent_byte(from).map_err(Broken::From)? => urgent = true,
             Ok(0) => break,
             Ok(_) => carried.empty(to).await.map_err(Broken::To)?,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

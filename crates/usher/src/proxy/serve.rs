@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use usher::{connect_on_behalf, owner_at_the_proxy};
 use usher_daemon::quota::{Exhausted, Quota, Taken};
@@ -62,8 +63,12 @@ impl Server {
     }
 }
 
-/// Accepts at one address.
-pub async fn listen(listener: TcpListener, served: ProxyListener, server: Arc<Server>) {
+/// Accepts at one address, for what is served there at that time.
+pub async fn listen(
+    listener: Arc<TcpListener>,
+    served: watch::Receiver<ProxyListener>,
+    server: Arc<Server>,
+) {
     loop {
         let local = match listener.accept().await {
             Ok((local, _)) => local,
@@ -73,7 +78,7 @@ pub async fn listen(listener: TcpListener, served: ProxyListener, server: Arc<Se
                 continue;
             }
         };
-        let (served, server) = (served.clone(), Arc::clone(&server));
+        let (served, server) = (served.borrow().clone(), Arc::clone(&server));
         tokio::spawn(async move {
             if let Err(error) = serve(local, &served, &server).await {
                 tracing::info!(host = %served.host, service = %served.service, %error, "connection ended");
@@ -97,7 +102,7 @@ async fn serve(local: TcpStream, served: &ProxyListener, server: &Server) -> io:
             return Err(error);
         }
     };
-    let (_permit, remote) = match open(&local, &user, served, server).await {
+    let (_permit, remote) = match open_service(&local, &user, served, server).await {
         Ok(opened) => opened,
         Err(Unopened::ClientLeft) => return Ok(()),
         Err(Unopened::Refused(reason)) => {
@@ -152,7 +157,7 @@ impl<E: std::error::Error> From<E> for Unopened {
 }
 
 /// Connects to the service as the user. The permit counts the connection.
-async fn open(
+async fn open_service(
     local: &TcpStream,
     user: &User,
     served: &ProxyListener,
@@ -217,7 +222,7 @@ async fn imap(
     patience: &Patience,
 ) -> io::Result<()> {
     let mut remote = BufReader::new(remote);
-    match begin(&mut local, &mut remote, user, patience).await {
+    match begin_relay(&mut local, &mut remote, user, patience).await {
         Ok(Begun::Served) => relay(local, remote.into_inner(), carriers).await,
         Ok(Begun::Left) => Ok(()),
         Ok(Begun::Refused(reason)) => {
@@ -251,7 +256,7 @@ enum Begun {
 }
 
 /// Stands between client and server until the client has logged in, or need not.
-async fn begin(
+async fn begin_relay(
     local: &mut TcpStream,
     remote: &mut BufReader<TcpStream>,
     user: &str,

@@ -10,6 +10,7 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -23,8 +24,13 @@ use usher_proto::relay::RelayReply;
 use crate::host_key::HostKeyHandle;
 use crate::tls;
 
-/// The time that one address may take to connect and shake hands.
+/// The time that one address may take to connect, and again to shake hands.
 const CONNECT: Duration = Duration::from_secs(3);
+/// The time after which the next address is tried as well: the "Connection Attempt Delay" of RFC 8305.
+const TURN: Duration = Duration::from_millis(250);
+/// A channel on which the host's kernel has not acknowledged something for this time has broken: the host has
+/// gone, or has moved to another of its addresses.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
 /// A silent channel is pinged after this time.
 const PING: Duration = Duration::from_secs(20);
 /// A channel that stays silent for this time after a ping is closed.
@@ -61,8 +67,12 @@ impl Channel {
     /// signer, whose next frame opens a new channel.
     pub async fn run(self, mut frames: mpsc::Receiver<Outgoing>) {
         let outcome = match self.connect().await {
-            Ok(stream) => {
-                tracing::info!(host = %self.host, "control channel open");
+            Ok((address, stream)) => {
+                tracing::info!(host = %self.host, %address, "control channel open");
+                // Unless another channel has replaced it.
+                if !frames.is_closed() {
+                    self.report_open(address).await;
+                }
                 self.carry(stream, &mut frames).await
             }
             Err(error) => Err(error),
@@ -75,29 +85,50 @@ impl Channel {
         }
     }
 
-    async fn connect(&self) -> io::Result<TlsStream<TcpStream>> {
+    /// Connects to the first address that answers: the next one is tried when the one before has failed, or
+    /// has been silent for [`TURN`]. A slower one goes on meanwhile. Hands are shaken with one at a time: a
+    /// verifier keeps one channel of a host, the newest, and forgets what the others have announced.
+    async fn connect(&self) -> io::Result<(SocketAddr, TlsStream<TcpStream>)> {
         let handle = Arc::new(self.handle.clone());
         let config = tls::client_config(&self.public_key, handle, &self.destination.key)
             .map_err(io::Error::other)?;
         let connector = TlsConnector::from(Arc::new(config));
         let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no address is known");
-        for address in &self.destination.addresses {
-            let attempt = async {
-                let stream = TcpStream::connect(address).await?;
-                stream.set_nodelay(true)?;
-                connector
-                    .connect(ServerName::IpAddress(address.ip().into()), stream)
-                    .await
-            };
-            match timeout(CONNECT, attempt).await {
-                Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => last = error,
-                Err(_) => last = io::ErrorKind::TimedOut.into(),
+        let mut addresses = self.destination.addresses.iter();
+        let mut attempts = JoinSet::new();
+        loop {
+            if let Some(address) = addresses.next() {
+                attempts.spawn(reach(*address));
             }
-            let error = tls::explained(&last);
-            tracing::warn!(host = %self.host, %address, %error, "cannot reach the verifier");
+            let ended = tokio::select! {
+                ended = attempts.join_next() => ended,
+                () = tokio::time::sleep(TURN), if addresses.len() > 0 => continue,
+            };
+            let (address, reached) = match ended {
+                Some(Ok(reached)) => reached,
+                Some(Err(error)) => return Err(io::Error::other(error)),
+                None => return Err(last),
+            };
+            let error = match reached {
+                Ok(stream) => match shake_hands(address, stream, &connector).await {
+                    Ok(stream) => return Ok((address, stream)),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            let explained = tls::explained(&error);
+            tracing::warn!(host = %self.host, %address, error = %explained, "cannot reach the verifier");
+            last = error;
         }
-        Err(last)
+    }
+
+    /// Tells the signer which address answers. If that fails, the signer has gone.
+    async fn report_open(&self, address: SocketAddr) {
+        let channel = self.host.clone();
+        let reply = RelayReply::ChannelOpen { channel, address };
+        if let Err(error) = self.signer.send(&reply.encode()).await {
+            tracing::warn!(%error, "cannot tell the signer of an open channel");
+        }
     }
 
     async fn carry(
@@ -146,4 +177,26 @@ impl Channel {
             }
         }
     }
+}
+
+/// Connects to one address.
+async fn reach(address: SocketAddr) -> (SocketAddr, io::Result<TcpStream>) {
+    let connected = timeout(CONNECT, TcpStream::connect(address)).await;
+    (
+        address,
+        connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+    )
+}
+
+async fn shake_hands(
+    address: SocketAddr,
+    stream: TcpStream,
+    connector: &TlsConnector,
+) -> io::Result<TlsStream<TcpStream>> {
+    stream.set_nodelay(true)?;
+    let limit = u32::try_from(UNACKNOWLEDGED.as_millis()).unwrap_or(u32::MAX);
+    rustix::net::sockopt::set_tcp_user_timeout(&stream, limit)?;
+    let name = ServerName::IpAddress(address.ip().into());
+    let shaken = timeout(CONNECT, connector.connect(name, stream)).await;
+    shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

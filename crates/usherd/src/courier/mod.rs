@@ -19,7 +19,7 @@ use usher_local::paths;
 use usher_local::roles;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::refusal::Refusal;
-use usher_proto::relay::{MAX_RELAY_PACKET, RelayReply, RelayRequest};
+use usher_proto::relay::{MAX_CHANNELS, MAX_RELAY_PACKET, RelayReply, RelayRequest};
 
 use crate::host_key::HostKeyHandle;
 use crate::start::{self, Start, StartError};
@@ -27,8 +27,6 @@ use channel::{Channel, Destination, Outgoing};
 
 /// Frames that may wait for one channel; more are refused with [`Refusal::Overloaded`].
 const QUEUE: usize = 256;
-/// Limit of channels at one time; the signer's policy has no more hosts.
-const CHANNELS: usize = 1024;
 
 /// Runs the courier until the process ends.
 pub fn run() -> Result<(), StartError> {
@@ -126,7 +124,7 @@ impl Courier {
         if !usable {
             self.channels.retain(|_, (_, sender)| !sender.is_closed());
             self.channels.remove(host);
-            if self.channels.len() >= CHANNELS {
+            if self.channels.len() >= MAX_CHANNELS {
                 return Err(Refusal::Overloaded);
             }
             let (sender, frames) = mpsc::channel(QUEUE);

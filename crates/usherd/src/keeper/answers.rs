@@ -31,15 +31,15 @@ impl Answers<Reload> for Keeper {
 }
 
 impl Answers<Disable> for Keeper {
-    async fn answer(&self, Disable { user }: Disable) -> Result<ReloadedView, Failed> {
-        let fresh = self.host.configuration.disable(user);
+    async fn answer(&self, Disable { user, given }: Disable) -> Result<ReloadedView, Failed> {
+        let fresh = self.host.configuration.disable(user, given);
         Ok(self.settled(self.put_in_force(fresh)?).await)
     }
 }
 
 impl Answers<Enable> for Keeper {
-    async fn answer(&self, Enable { user }: Enable) -> Result<ReloadedView, Failed> {
-        let fresh = self.host.configuration.enable(&user);
+    async fn answer(&self, Enable { user, since }: Enable) -> Result<ReloadedView, Failed> {
+        let fresh = self.host.configuration.enable(&user, since);
         Ok(self.settled(self.put_in_force(fresh)?).await)
     }
 }
@@ -79,17 +79,17 @@ impl Answers<Status> for Keeper {
                 "ends_waiting",
                 self.sessions.table.unrecorded.waiting() as u64,
             ),
-            ("sessions", self.host.admission.sessions()?.len() as u64),
-            (
-                "connections",
-                self.host.admission.admissions()?.len() as u64,
-            ),
+            ("sessions", self.sessions.table.presences.kept() as u64),
+            ("connections", self.host.admissions()?.len() as u64),
             ("fence", u64::from(self.host.fence.missing().is_none())),
             (
                 "limits_not_kept",
                 self.queues.common.groups.missing().len() as u64,
             ),
             ("queues", self.queues.list().len() as u64),
+            ("sessions_limit", self.limits.sessions.into()),
+            ("connections_limit", self.limits.admissions.into()),
+            ("queues_limit", self.limits.listeners.into()),
             ("failed_starts", failed),
             ("waiting_refused", refused),
             (
@@ -125,6 +125,8 @@ impl Keeper {
     /// The reasons that sessions cannot be opened.
     fn troubles(&self) -> Vec<String> {
         let mut troubles: Vec<String> = self.following.trouble().into_iter().collect();
+        troubles.extend(self.host.configuration.trouble());
+        troubles.extend(self.host.ports.trouble());
         if !self.recording.is_connected() {
             troubles.push("not connected to the recorder, so no session is opened".to_owned());
         }

@@ -54,6 +54,7 @@ use sessions::Sessions;
 
 /// The state that all tasks of the keeper share: its rooms.
 struct Keeper {
+    limits: Limits,
     host: Arc<Host>,
     queues: Arc<Queues>,
     recording: Arc<Recording>,
@@ -192,6 +193,7 @@ impl Keeper {
             Arc::clone(&sessions),
         );
         let keeper = Self {
+            limits: *limits,
             host,
             queues,
             recording,

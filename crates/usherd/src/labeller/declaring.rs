@@ -5,47 +5,8 @@ use std::collections::BTreeSet;
 use usher_mac::{Module, Settings, Statement, StatementValues};
 use usher_policy::mac::{AccountId, MacBlock, ModuleSettings};
 
-use super::error::MacError;
+use super::error::{MacError, StatementFault};
 use super::resolving::Resolver;
-
-/// A reason that statements for a module cannot be put in force.
-#[derive(Debug, thiserror::Error)]
-pub enum StatementFault {
-    /// A module without statements.
-    #[error("the module takes no statements; remove `{0}`")]
-    None(String),
-    /// A statement that the module does not have.
-    #[error("the module has no statement `{keyword}`; it has {known}")]
-    Unknown {
-        /// The word that begins it.
-        keyword: String,
-        /// Those that it has.
-        known: String,
-    },
-    /// A statement twice.
-    #[error("`{0}` stands twice; make one statement of the two")]
-    Twice(String),
-    /// A statement with no value, or with more than it takes.
-    #[error("`{keyword}` has {found} values; write {wanted}")]
-    Count {
-        /// The word that begins it.
-        keyword: String,
-        /// How many it has.
-        found: usize,
-        /// How many it takes.
-        wanted: String,
-    },
-    /// A value of another kind.
-    #[error("`{found}` is no value of `{keyword}`; write {wanted}")]
-    Value {
-        /// The word that begins the statement.
-        keyword: String,
-        /// The value.
-        found: String,
-        /// What it takes.
-        wanted: String,
-    },
-}
 
 impl Resolver<'_> {
     /// The settings of a module from a file, by its block of the policy; none for a module without.

@@ -5,9 +5,48 @@ use std::path::PathBuf;
 
 use usher_local::paths;
 
-use super::declaring::StatementFault;
 use super::files::FileError;
 use super::stored::MOST_TRIALS;
+use crate::start::StartError;
+
+/// A reason that statements for a module cannot be put in force.
+#[derive(Debug, thiserror::Error)]
+pub enum StatementFault {
+    /// A module without statements.
+    #[error("the module takes no statements; remove `{0}`")]
+    None(String),
+    /// A statement that the module does not have.
+    #[error("the module has no statement `{keyword}`; it has {known}")]
+    Unknown {
+        /// The word that begins it.
+        keyword: String,
+        /// The statements that it has.
+        known: String,
+    },
+    /// A statement twice.
+    #[error("`{0}` stands twice; make one statement of the two")]
+    Twice(String),
+    /// A statement with no value, or with more than it takes.
+    #[error("`{keyword}` has {found} values; write {wanted}")]
+    Count {
+        /// The word that begins it.
+        keyword: String,
+        /// How many it has.
+        found: usize,
+        /// How many it takes.
+        wanted: String,
+    },
+    /// A value of another kind.
+    #[error("`{found}` is no value of `{keyword}`; write {wanted}")]
+    Value {
+        /// The word that begins the statement.
+        keyword: String,
+        /// The value.
+        found: String,
+        /// What it takes.
+        wanted: String,
+    },
+}
 
 /// Something is not put in force.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +84,7 @@ pub enum MacError {
     NoModuleOf {
         /// The block.
         place: String,
-        /// That there is none.
+        /// The error that there is none.
         reason: Box<MacError>,
     },
     /// A statement that its module does not take.
@@ -143,6 +182,18 @@ pub enum MacError {
     /// A rule is about a file system that is not mounted now.
     #[error("{0}; the rule waits, and is about no file until a file system is mounted there")]
     Waits(Box<MacError>),
+    /// A rule is about a file system that is not mounted at its path any more, and lives on.
+    #[error(
+        "{0}; the rule stays about the file system that was mounted there last, because it is still in use elsewhere \
+         (another mount point or mount namespace, or an open file), until it ends or another one is mounted there"
+    )]
+    Stays(Box<MacError>),
+    /// It is not known which file systems live on after they have been unmounted.
+    #[error(
+        "cannot follow the file systems of the policy: {0}; until it can be, a rule of `filesys` and labels of files end \
+         when a file system is unmounted at its path, also where it is still in use elsewhere"
+    )]
+    NotFollowed(usher_mac::Error),
     /// The specification of the policy is not used.
     #[error("{place}: specification {path}: {reason}")]
     Specification {
@@ -208,5 +259,11 @@ impl MacError {
     /// Whether the reason is a file system that does not answer.
     pub(super) fn is_unanswered(&self) -> bool {
         matches!(self, Self::NotMounted { error, .. } if error.kind() == io::ErrorKind::TimedOut)
+    }
+}
+
+impl From<MacError> for StartError {
+    fn from(error: MacError) -> Self {
+        Self::InForce(error.into())
     }
 }

@@ -1,10 +1,12 @@
 //! The devices of mounted file systems.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Statx, StatxAttributes, StatxFlags, statx};
+use usher_mac::Framework;
 
 use super::patience::Patience;
 
@@ -23,15 +25,70 @@ pub(super) const NOWHERE: (u32, u32) = (0, 0);
 pub(super) struct FileSystems {
     mounts: Mutex<File>,
     patience: Patience<io::Result<Statx>>,
+    /// Those that are mounted no longer at the paths of the policy, and live on: in another namespace, at another
+    /// place, or by open files.
+    elsewhere: Mutex<BTreeMap<String, (u32, u32)>>,
 }
 
 impl FileSystems {
-    /// Those of an opened mountinfo file (proc_pid_mountinfo(5)).
+    /// The file systems of an opened mountinfo file (proc_pid_mountinfo(5)).
     pub(super) fn new(mounts: File) -> Self {
         Self {
             mounts: Mutex::new(mounts),
             patience: Patience::default(),
+            elsewhere: Mutex::default(),
         }
+    }
+
+    /// Has the kernel note what is mounted at these paths, and asks it which of the former ones live on. Returns
+    /// whether it has noted something new.
+    ///
+    /// # Errors
+    /// The kernel's. What it knew before is known on.
+    pub(super) fn follow(
+        &self,
+        framework: &mut Framework,
+        paths: &BTreeSet<String>,
+    ) -> Result<bool, usher_mac::Error> {
+        let (mut mounted, mut others) = (BTreeMap::new(), Vec::new());
+        for path in paths {
+            match self.device(path) {
+                Ok(device) => drop(mounted.insert(path.clone(), device)),
+                Err(_) => others.push(path.clone()),
+            }
+        }
+        let news = framework.follow(&mounted, &others)?;
+        for path in &news {
+            // It may have ended before it was noted; its number may be another one's by now.
+            match self.device(path) {
+                Ok(device) if mounted.get(path) == Some(&device) => {}
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+                _ => framework.unfollow(path)?,
+            }
+        }
+        let mut elsewhere = BTreeMap::new();
+        for path in others {
+            if let Some(device) = framework.followed(&path)? {
+                elsewhere.insert(path, device);
+            }
+        }
+        *self.elsewhere.lock() = elsewhere;
+        Ok(!news.is_empty())
+    }
+
+    /// Forgets what was mounted, when no module decides any more.
+    pub(super) fn forget(&self) {
+        self.elsewhere.lock().clear();
+    }
+
+    /// The device of a file system that was mounted at a path, and lives on elsewhere.
+    pub(super) fn elsewhere(&self, path: &str) -> Option<(u32, u32)> {
+        self.elsewhere.lock().get(path).copied()
+    }
+
+    /// Whether one of them does.
+    pub(super) fn has_elsewhere(&self) -> bool {
+        !self.elsewhere.lock().is_empty()
     }
 
     /// The device of the file system that is mounted at a path, as its superblock has it. The device in

@@ -20,17 +20,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
-use usher_file_label::{first_of, kind_of};
 use usher_label::{FileKind, Flavour, Label, Level, Specification, SpecificationSet};
+use usher_local::requests::digest_of;
 use usher_policy::Policy;
 use usher_policy::mac::ModuleSettings;
 use usher_policy::mac::te::{MODULE as TE, TypeEnforcement};
 use usher_system::roots_file;
+use usher_system_label::file::{first_of, kind_of};
 
 use super::error::MacError;
 use super::labels;
 use super::makers::{
-    self, BIBA, LOMAC, MLS, Shared, UNLABELLED, is_makers, is_secret, level, shared, type_of,
+    self, BIBA, LOMAC, MLS, Shared, UNTYPED, is_makers, is_secret, level, shared, type_of,
 };
 use super::patience::Patience;
 use super::tree::Tree;
@@ -48,6 +49,8 @@ pub(super) type Types = Patience<io::Result<Option<String>>>;
 #[derive(Debug)]
 pub(super) struct Filing {
     path: String,
+    /// SHA-256 of the file as it was read.
+    digest: String,
     set: SpecificationSet,
     /// The types that domains reach. `None`: all, because a domain is permissive.
     shared: Option<Shared>,
@@ -70,6 +73,7 @@ impl Filing {
             reason,
         };
         let text = contents(Path::new(path)).map_err(refused)?;
+        let digest = digest_of(text.as_bytes());
         let source = usher_policy::Source {
             name: path.to_owned(),
             text,
@@ -81,10 +85,16 @@ impl Filing {
         let set = SpecificationSet::new(vec![read]);
         Ok(Some(Self {
             path: path.to_owned(),
+            digest,
             set: set.map_err(|mistake| refused(mistake.to_string()))?,
             shared: te.map_or_else(|| Some(Shared::default()), shared),
             entry_points,
         }))
+    }
+
+    /// SHA-256 of the file as it was read, in hexadecimal digits.
+    pub(super) fn digest(&self) -> &str {
+        &self.digest
     }
 
     /// The elements that a file of a tree, with this label, gets without being asked for; none: its label is
@@ -167,7 +177,7 @@ impl Filing {
                 move || type_at(&path)
             });
             let found = match found.and_then(|found| found) {
-                Ok(found) => found.unwrap_or_else(|| UNLABELLED.to_owned()),
+                Ok(found) => found.unwrap_or_else(|| UNTYPED.to_owned()),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => {
                     let path = path.clone();
@@ -241,7 +251,7 @@ mod tests {
 
     use std::os::fd::{AsFd, OwnedFd};
 
-    use usher_file_label::LabelledFile;
+    use usher_system_label::file::LabelledFile;
 
     use super::*;
 
@@ -269,7 +279,7 @@ mod tests {
             specification.display()
         );
         let name = "a.policy".into();
-        usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap()
+        usher_policy::parse_policy(&[usher_policy::Source { name, text }]).unwrap()
     }
 
     /// The specification of these lines, whose paths are in the folder.
@@ -283,6 +293,7 @@ mod tests {
         let te = type_enforcement(Some(&policy)).unwrap();
         Filing {
             path: "/etc/a".into(),
+            digest: String::new(),
             entry_points: entry_points(&read, te),
             set: SpecificationSet::new(vec![read]).unwrap(),
             shared: shared(te),
@@ -319,7 +330,7 @@ mod tests {
         assert_eq!(gets(&filing, &plain, "biba/low,mls/5"), None);
         // Its directory has no type, so neither is inherited from there but the last.
         assert_eq!(gets(&filing, &program, "te/plain,mls/high"), None);
-        let inherited = "te/unlabelled,mls/high";
+        let inherited = "te/untyped,mls/high";
         assert_eq!(
             gets(&filing, &program, inherited).as_deref(),
             Some("te/program")
@@ -422,7 +433,7 @@ mod tests {
         let filing = filing(folder.path(), LINES, "");
         let program = folder.path().join("program");
         fs::write(&program, "").unwrap();
-        let inherited = "te/unlabelled";
+        let inherited = "te/untyped";
         let all = Some("mls/high,te/program".to_owned());
         assert_eq!(gets(&filing, &program, inherited), all);
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
@@ -441,16 +452,16 @@ mod tests {
         let folder = folder();
         let program = folder.path().join("program");
         fs::write(&program, "").unwrap();
-        let has = "te/unlabelled,mls/high";
+        let has = "te/untyped,mls/high";
         for (te, gets_it) in [
             ("", true),
             ("allow d plain directory add_name;", true),
-            ("allow d unlabelled directory add_name;", false),
+            ("allow d untyped directory add_name;", false),
             ("allow d plain directory rename;", true),
-            ("allow d unlabelled directory remove_name;", true),
+            ("allow d untyped directory remove_name;", true),
             ("allow d plain file write append;", true),
-            ("allow d unlabelled file write;", false),
-            ("allow d unlabelled file append;", false),
+            ("allow d untyped file write;", false),
+            ("allow d untyped file append;", false),
             ("permissive d;", false),
         ] {
             let filing = filing(folder.path(), LINES, te);
@@ -478,7 +489,7 @@ mod tests {
             ("allow d top directory rename;", true),
             ("allow d outer file rename;", true),
             ("allow d outer directory rename;", false),
-            ("allow d unlabelled directory rename;", false),
+            ("allow d untyped directory rename;", false),
         ] {
             let te = format!("type top, outer; {te}");
             let filing = filing(folder.path(), "@/outer/inner/program te/program\n", &te);
@@ -504,7 +515,7 @@ mod tests {
             "",
         );
         let said = filing.require_entry_points(&types).unwrap_err().to_string();
-        assert!(said.contains("/program has the type unlabelled"), "{said}");
+        assert!(said.contains("/program has the type untyped"), "{said}");
         assert!(said.contains("usher mac relabel"), "{said}");
         let label = "te/program".parse().unwrap();
         LabelledFile::Path(&program).set(&label).unwrap();

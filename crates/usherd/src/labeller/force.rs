@@ -8,19 +8,19 @@ use parking_lot::Mutex;
 use usher_local::configuration::{Configuration, Stamp};
 use usher_local::following::{Follower, Following};
 use usher_local::paths;
+use usher_local::requests::RefusalsView;
 use usher_mac::{Framework, Settings, Unsupported};
-use usher_policy::mac::{FRAMEWORK_BLOCK, ModuleSettings};
+use usher_policy::mac::FRAMEWORK_BLOCK;
 
 use super::error::MacError;
 use super::file_systems::FileSystems;
 use super::files::ModuleFolder;
 use super::filing::Filing;
-use super::journal::Journal;
+use super::journal::{EVENTS, Journal, KINDS};
 use super::labels;
 use super::persisting::Persisting;
 use super::resolving;
-use super::state::{State, block};
-use super::wanted::is_of_file;
+use super::state::{State, is_of_file};
 
 /// All that the labeller has in force.
 #[derive(Debug)]
@@ -84,6 +84,8 @@ impl Force {
         state.outdated = state.names().unwrap_or_default().into_iter().collect();
         // Before a module is loaded, which gets its elements of them.
         state.label_interfaces();
+        // Before settings are made, which would be about nothing where a file system is unmounted.
+        self.follow_file_systems(&mut state);
         self.renew(&mut state);
         self.follow_rules(&mut state);
         self.watch(&mut state, true);
@@ -112,22 +114,44 @@ impl Force {
         self.watch(&mut state, false);
     }
 
+    /// Whether a file system lives on that is unmounted at its path: the kernel does not say when it ends.
+    pub(super) fn has_elsewhere(&self) -> bool {
+        self.file_systems.has_elsewhere()
+    }
+
+    /// Has the kernel note the file systems of the policy, so that one which is unmounted at its path is known as long
+    /// as it lives.
+    fn follow_file_systems(&self, state: &mut State) {
+        let paths = labels::followed(state.policy());
+        let followed = match &mut state.framework {
+            Some(framework) => self.file_systems.follow(framework, &paths),
+            None => {
+                self.file_systems.forget();
+                Ok(false)
+            }
+        };
+        // A program may have been attached.
+        if let Ok(true) = followed {
+            state.guard();
+        }
+        let followed = followed.map(drop).map_err(MacError::NotFollowed);
+        state.note(labels::FOLLOWED, &followed);
+    }
+
     /// Has rules of `bsdextended` be about the file systems that are mounted at their paths now.
     pub(super) fn follow_rules(&self, state: &mut State) {
+        self.follow_file_systems(state);
         const MODULE: &str = usher_policy::mac::bsdextended::MODULE;
-        let block = state.policy().and_then(|policy| block(policy, MODULE));
-        let followed = match (block.map(|of| &of.settings), state.settings.get(MODULE)) {
-            (Some(ModuleSettings::Bsdextended(wanted)), Some(Settings::Bsdextended(rules)))
-                if !state.outdated.contains(MODULE) =>
-            {
-                let mut rules = rules.clone();
-                let all = resolving::follow_mounts(&self.file_systems, wanted, &mut rules);
-                Some((rules, all))
+        let followed = match state.settings.get(MODULE) {
+            Some(Settings::Bsdextended(rules, names)) if !state.outdated.contains(MODULE) => {
+                let mut names = names.clone();
+                let all = resolving::follow_mounts(&self.file_systems, rules, &mut names);
+                Some((Settings::Bsdextended(rules.clone(), names), all))
             }
             _ => None,
         };
-        let followed = followed.map_or(Ok(()), |(rules, all)| {
-            let is_changed = state.configure(MODULE, Some(Settings::Bsdextended(rules)))?;
+        let followed = followed.map_or(Ok(()), |(settings, all)| {
+            let is_changed = state.configure(MODULE, Some(settings))?;
             if is_changed {
                 tracing::info!("rules of filesys have followed their paths to other file systems");
                 // New settings are new tables.
@@ -158,11 +182,14 @@ impl Force {
         let is_changed = state.specify() || is_changed;
         let (mut wanted, all) = labels::mounted(state.policy(), &self.file_systems);
         state.note(labels::TROUBLE, &all);
+        let elsewhere = labels::elsewhere(state.policy(), &self.file_systems);
         if all.is_err() {
-            // A path that cannot be told for a moment does not end what the policy says of it.
+            // One that is unmounted or does not answer keeps what the policy says of it for as long as it lives.
+            let is_unknown = state.troubles.contains_key(labels::FOLLOWED);
             let former = state.multilabel.iter().flatten();
             let kept = former.filter(|one| {
-                labels::is_named(state.policy(), &one.path)
+                (is_unknown || elsewhere.contains(&one.device))
+                    && labels::is_named(state.policy(), &one.path)
                     && wanted.iter().all(|other| other.path != one.path)
             });
             let kept: Vec<_> = kept.cloned().collect();
@@ -175,21 +202,25 @@ impl Force {
             Some(error) => state.trouble(labels::UNWATCHED, error),
         }
         let has_multilabel = state.framework.is_some() && !wanted.is_empty();
-        let labelled = match has_multilabel {
-            true => Framework::require_new_files().map_err(MacError::from),
-            false => Ok(()),
+        let labelled = if has_multilabel {
+            Framework::require_new_files().map_err(MacError::from)
+        } else {
+            Ok(())
         };
-        state.note(labels::UNLABELLED, &labelled);
-        let is_known = state.multilabel.as_ref() == Some(&wanted) && unwatched.is_none();
+        state.note(labels::MULTILABEL, &labelled);
+        let is_known = state.multilabel.as_ref() == Some(&wanted)
+            && state.elsewhere == elsewhere
+            && unwatched.is_none();
         if !is_changed && is_known {
             return;
         }
         let put = labels::put_in_force(
             state.framework.as_ref(),
             &self.persisting,
-            &wanted,
+            (&wanted, &elsewhere),
             state.filing.as_ref(),
         );
+        state.elsewhere = elsewhere;
         state.note(labels::UNWRITTEN, &put);
         state.multilabel = put.is_ok().then_some(wanted);
     }
@@ -206,9 +237,10 @@ impl Force {
 
     /// Fails when labels of new files are no longer written: this process must end and start again.
     pub(super) fn require_persisting(&self) -> std::io::Result<()> {
-        match self.persisting.has_ended() {
-            false => Ok(()),
-            true => Err(std::io::Error::other("its thread has ended")),
+        if self.persisting.has_ended() {
+            Err(std::io::Error::other("its thread has ended"))
+        } else {
+            Ok(())
         }
     }
 
@@ -280,12 +312,11 @@ impl Force {
         names.remove(FRAMEWORK_BLOCK);
         // Without the lock: names of users may be looked up for long.
         for name in names {
-            let settings = match is_of_file(&digests, &name) {
-                true => {
-                    let module = self.declaring(&self.state.lock(), Some(policy), &name)?;
-                    module.map_or(Ok(None), |module| self.declared(&module, Some(policy)))?
-                }
-                false => self.settings_of(Some(policy), former.as_ref(), &name)?,
+            let settings = if is_of_file(&digests, &name) {
+                let module = self.declaring(&self.state.lock(), Some(policy), &name)?;
+                module.map_or(Ok(None), |module| self.declared(&module, Some(policy)))?
+            } else {
+                self.settings_of(Some(policy), former.as_ref(), &name)?
             };
             if let Some(settings) = settings {
                 settings.encode()?;
@@ -305,6 +336,7 @@ impl Force {
     /// trouble.
     pub(super) fn put_in_force(&self, fresh: Configuration) -> Result<u64, MacError> {
         let mut state = self.state.lock();
+        self.follow_file_systems(&mut state);
         labels::require_mounted(&fresh.checked.policy, state.policy(), &self.file_systems)?;
         Filing::read(Some(&fresh.checked.policy))?;
         let mut wanted = Vec::new();
@@ -320,7 +352,7 @@ impl Force {
                 state.label_interfaces();
                 for name in &done {
                     let back = match former.get(name) {
-                        // Of a former labeller, which this one could not renew.
+                        // The settings are a former labeller's, which this one could not renew.
                         None if state.settings.contains_key(name) => Err(MacError::FormerUnknown),
                         former => state.configure(name, former.cloned()).map(drop),
                     };
@@ -329,7 +361,7 @@ impl Force {
                         state.outdated.insert(name.clone());
                     }
                 }
-                // What was put back has new tables.
+                // The former settings, which were put back, have new tables.
                 state.guard();
                 return Err(error);
             }
@@ -353,5 +385,49 @@ impl Force {
         self.follow_rules(&mut state);
         self.watch(&mut state, true);
         Ok(generation)
+    }
+}
+
+impl Force {
+    /// Reads what modules have done since the last time.
+    pub(super) fn read_events(&self) {
+        let mut state = self.state.lock();
+        let mut all = Vec::new();
+        let mut outcome = Ok(());
+        while let Some(framework) = &state.framework {
+            match framework.take_events() {
+                Ok((events, more)) => {
+                    all.extend(events);
+                    // A flood is read on after the lines are written.
+                    if !more || all.len() >= KINDS {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    outcome = Err(MacError::from(error));
+                    break;
+                }
+            }
+        }
+        state.note(EVENTS, &outcome);
+        drop(state);
+        let mut journal = self.journal.lock();
+        all.into_iter().for_each(|event| journal.note(event));
+    }
+
+    /// What modules have refused.
+    ///
+    /// # Errors
+    /// When the kernel's state cannot be read.
+    pub(super) fn refusals(&self) -> Result<RefusalsView, MacError> {
+        self.read_events();
+        let state = self.state.lock();
+        let framework = state.framework.as_ref();
+        let lost_events = framework.map_or(Ok(0), |framework| framework.lost_events())?;
+        drop(state);
+        Ok(RefusalsView {
+            refusals: self.journal.lock().views(),
+            lost_events,
+        })
     }
 }

@@ -8,21 +8,18 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use usher_local::requests::{RefusalView, RefusalsView};
+use usher_local::requests::RefusalView;
 use usher_mac::{EntryPoint, ModuleEvent, Outcome, Told};
-
-use super::error::MacError;
-use super::force::Force;
 
 /// How often events are read: those of a second, in the worst case.
 pub(super) const READING: Duration = Duration::from_secs(1);
 
 /// The trouble that events cannot be read.
-const EVENTS: &str = "events of modules";
+pub(super) const EVENTS: &str = "events of modules";
 
 /// Limit of the kinds of refusals that are kept. A new one takes the place of the one that came last longest
 /// ago.
-const KINDS: usize = 4096;
+pub(super) const KINDS: usize = 4096;
 
 /// A kind of refusal: module, entry point, elements of the process and of the object.
 type Kind = (String, EntryPoint, Told, Told);
@@ -46,7 +43,7 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Notes an event, and writes a line about it.
-    fn note(&mut self, event: ModuleEvent) {
+    pub(super) fn note(&mut self, event: ModuleEvent) {
         let line = line(&event);
         let user = event.process.map(|_| event.uid);
         match (event.outcome, user) {
@@ -76,15 +73,15 @@ impl Journal {
         refusals.last = last;
     }
 
-    fn views(&self) -> Vec<RefusalView> {
+    pub(super) fn views(&self) -> Vec<RefusalView> {
         let mut kinds: Vec<_> = self.kinds.iter().collect();
         kinds.sort_by_key(|(_, refusals)| std::cmp::Reverse(refusals.number));
         let views = kinds.into_iter();
         let views = views.map(|((module, point, subject, object), refusals)| RefusalView {
             module: module.clone(),
             entry_point: point.to_string(),
-            subject: text(subject),
-            object: text(object),
+            subject: text_of_element(subject),
+            object: text_of_element(object),
             count: refusals.count,
             last: refusals.last.clone(),
         });
@@ -93,7 +90,7 @@ impl Journal {
 }
 
 /// The text of an element, if there is one.
-fn text(element: &Told) -> Option<String> {
+fn text_of_element(element: &Told) -> Option<String> {
     match element {
         Told::Nothing => None,
         Told::Unknown => Some("unknown".to_owned()),
@@ -164,50 +161,6 @@ fn line(event: &ModuleEvent) -> String {
             "{module} refused {who}, with {own}: {object} {at}: the process would get lower by it, and \
              cannot: {reason}"
         ),
-    }
-}
-
-impl Force {
-    /// Reads what modules have done since the last time.
-    pub(super) fn read_events(&self) {
-        let mut state = self.state.lock();
-        let mut all = Vec::new();
-        let mut outcome = Ok(());
-        while let Some(framework) = &state.framework {
-            match framework.take_events() {
-                Ok((events, more)) => {
-                    all.extend(events);
-                    // A flood is read on after the lines are written.
-                    if !more || all.len() >= KINDS {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    outcome = Err(MacError::from(error));
-                    break;
-                }
-            }
-        }
-        state.note(EVENTS, &outcome);
-        drop(state);
-        let mut journal = self.journal.lock();
-        all.into_iter().for_each(|event| journal.note(event));
-    }
-
-    /// What modules have refused.
-    ///
-    /// # Errors
-    /// When the kernel's state cannot be read.
-    pub(super) fn refusals(&self) -> Result<RefusalsView, MacError> {
-        self.read_events();
-        let state = self.state.lock();
-        let framework = state.framework.as_ref();
-        let lost_events = framework.map_or(Ok(0), |framework| framework.lost_events())?;
-        drop(state);
-        Ok(RefusalsView {
-            refusals: self.journal.lock().views(),
-            lost_events,
-        })
     }
 }
 

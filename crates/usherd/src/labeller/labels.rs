@@ -7,25 +7,29 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use usher_kernel_label::SHOWN;
 use usher_label::Label;
 use usher_local::paths;
 use usher_local::requests::{InterfaceView, MultilabelView};
 use usher_mac::Framework;
 use usher_policy::Policy;
 use usher_policy::mac::{FrameworkSettings, MacBlock, ModuleSettings};
+use usher_system_label::process::SHOWN;
 
 use super::error::MacError;
 use super::file_systems::FileSystems;
 use super::filing::Filing;
 use super::persist_walk::DEEPEST;
 use super::persisting::{Multilabel, Persisting};
+use super::resolving;
 
 /// The trouble that a file system of the policy is not mounted.
 pub(super) const TROUBLE: &str = "multilabel";
 
 /// The trouble that a file system of a rule is not mounted.
 pub(super) const WAITING: &str = "filesys";
+
+/// The trouble that file systems are not followed when they are unmounted.
+pub(super) const FOLLOWED: &str = "file systems";
 
 /// The trouble that the specification of the policy is not in force.
 pub(super) const UNSPECIFIED: &str = "specification";
@@ -37,7 +41,7 @@ pub(super) const ENTRY_POINTS: &str = "entry points";
 pub(super) const UNWATCHED: &str = "new files";
 
 /// The trouble that this kernel labels no new files.
-pub(super) const UNLABELLED: &str = "multilabel file systems";
+pub(super) const MULTILABEL: &str = "multilabel file systems";
 
 /// The trouble that interfaces have other labels than the policy says.
 pub(super) const INTERFACES: &str = "network interfaces";
@@ -98,10 +102,30 @@ pub(super) fn require_mounted(
     let is_found = |path: &String| found.iter().any(|one| one.path == *path);
     let paths = settings(Some(policy)).flat_map(|(_, settings)| &settings.multilabel);
     let mut missing = paths.filter(|path| !is_found(path));
-    match missing.all(|path| is_named(former, path)) {
-        true => Ok(()),
-        false => all,
+    if missing.all(|path| is_named(former, path)) {
+        Ok(())
+    } else {
+        all
     }
+}
+
+/// The paths of the policy whose file systems are followed: those of rules, and the multilabel ones.
+pub(super) fn followed(policy: Option<&Policy>) -> BTreeSet<String> {
+    let multilabel = settings(policy).flat_map(|(_, settings)| settings.multilabel.iter());
+    let of_rules = resolving::named_file_systems(policy);
+    multilabel.chain(of_rules).cloned().collect()
+}
+
+/// The devices of multilabel file systems that are mounted no longer at their paths, and live on: files keep their
+/// labels there.
+pub(super) fn elsewhere(
+    policy: Option<&Policy>,
+    file_systems: &FileSystems,
+) -> BTreeSet<(u32, u32)> {
+    let paths = settings(policy).flat_map(|(_, settings)| &settings.multilabel);
+    paths
+        .filter_map(|path| file_systems.elsewhere(path))
+        .collect()
 }
 
 /// Whether the policy calls the file system at this path multilabel.
@@ -169,19 +193,19 @@ pub(super) fn framework(
 }
 
 /// Sets the file systems whose files have labels of their own, and shows the labels of processes to every
-/// process.
+/// process. New files get labels in those of `wanted`, which are mounted.
 ///
 /// # Errors
 /// The kernel's: some may have them then.
 pub(super) fn put_in_force(
     framework: Option<&Framework>,
     persisting: &Persisting,
-    wanted: &[Multilabel],
+    (wanted, elsewhere): (&[Multilabel], &BTreeSet<(u32, u32)>),
     filing: Option<&Arc<Filing>>,
 ) -> Result<(), MacError> {
     let set = match framework {
         Some(framework) => {
-            framework.set_multilabel(&devices(wanted))?;
+            framework.set_multilabel(&(&devices(wanted) | elsewhere))?;
             framework.show_labels(Path::new(SHOWN))?;
             persisting.set(
                 Some(framework.new_file_labels()?),

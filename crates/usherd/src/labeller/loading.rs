@@ -54,12 +54,13 @@ impl Force {
             return Err(none());
         }
         if let Some(module) = Module::named(name) {
-            return match self.files.has(name)? {
-                true => Err(MacError::TwoModules {
+            return if self.files.has(name)? {
+                Err(MacError::TwoModules {
                     name: name.to_owned(),
                     path: self.files.path(name),
-                }),
-                false => Ok((module, None)),
+                })
+            } else {
+                Ok((module, None))
             };
         }
         // Blocks of these names are none of a module.
@@ -96,17 +97,19 @@ impl Force {
     fn load_into(&self, state: &mut State, module: Module) -> Result<(), MacError> {
         self.require_support(state)?;
         let name = module.name().to_owned();
-        let settings = match module.is_built_in() {
-            true => self.first_settings(state, &name)?,
-            false => self.declared(&module, state.policy())?,
+        let settings = if module.is_built_in() {
+            self.first_settings(state, &name)?
+        } else {
+            self.declared(&module, state.policy())?
         };
         let module = match settings.clone() {
             Some(settings) => module.with_settings(settings),
             None => module,
         };
-        match module.is_built_in() {
-            true => self.put(state, &module)?,
-            false => self.try_file(state, &module)?,
+        if module.is_built_in() {
+            self.put(state, &module)?
+        } else {
+            self.try_file(state, &module)?
         }
         if let Some(settings) = settings {
             state.settings.insert(name, settings);

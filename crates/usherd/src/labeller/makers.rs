@@ -6,9 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use usher_file_label::LabelledFile;
 use usher_label::{Auxiliary, ElementKind, ElementValue, Level, TypedValue};
 use usher_policy::mac::te::{Class, MODULE as TE, Permissive, TypeEnforcement};
+use usher_system_label::file::LabelledFile;
 
 use super::tree::Tree;
 
@@ -20,14 +20,14 @@ pub(super) const BIBA: &str = "biba";
 pub(super) const LOMAC: &str = "lomac";
 
 /// The type of what has none.
-pub(super) const UNLABELLED: &str = "unlabelled";
+pub(super) const UNTYPED: &str = "untyped";
 
 /// The types with which domains bring files to paths.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Of directories in which domains make names, and of files that they write.
+    /// Types of directories in which domains make names, and of files that they write.
     made: BTreeSet<String>,
-    /// Of directories that domains move, with all that is below.
+    /// Types of directories that domains move, with all that is below.
     moved: BTreeSet<String>,
 }
 
@@ -70,12 +70,12 @@ pub(super) fn is_no_domains(
     if of_file.is_some_and(|of_file| of_file.as_ref() != directory)
         || shared.made.contains(&directory)
         // It may have been written where it was before.
-        || (of_file.is_none() && shared.made.contains(UNLABELLED))
+        || (of_file.is_none() && shared.made.contains(UNTYPED))
     {
         return Ok(false);
     }
     let above = path.ancestors().skip(1);
-    // Those below the root, which is where it is mounted.
+    // The folders below the root of the file system, which is where it is mounted.
     for above in above.filter(|above| above.parent().is_some()) {
         if !shared.moved.is_empty() && shared.moved.contains(&type_or_none(&tree.open(above)?)?) {
             return Ok(false);
@@ -149,7 +149,7 @@ pub(super) fn level(module: &str, value: &ElementValue) -> Option<Level> {
 
 /// The type of an open file, or of what has none.
 pub(super) fn type_or_none(file: &OwnedFd) -> io::Result<String> {
-    Ok(type_of(file)?.unwrap_or_else(|| UNLABELLED.to_owned()))
+    Ok(type_of(file)?.unwrap_or_else(|| UNTYPED.to_owned()))
 }
 
 /// The type of an open file.

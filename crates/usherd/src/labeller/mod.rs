@@ -9,7 +9,7 @@
 //! that finds a guard where there was none ends, and the service manager starts it again, as the owner of
 //! its objects.
 //!
-//! What modules refuse, and which processes they lower, it writes to the journal (`journal`).
+//! It writes to the journal what modules refuse, and which processes they lower (`journal`).
 //!
 //! Threads of their own, one for each file system, write the labels of new files into their attributes (`persist`).
 //!
@@ -35,7 +35,6 @@ mod resolving;
 mod state;
 mod stored;
 mod tree;
-mod typing;
 mod view;
 mod wanted;
 
@@ -59,13 +58,14 @@ use usher_mac::Framework;
 use usher_system::privileges;
 
 use crate::start::{self, Attempt, Start, StartError};
-pub use error::MacError;
 use file_systems::FileSystems;
 use force::Force;
 use persisting::Persisting;
 
 /// How often modules that could not be put in force are tried again.
 const TRYING: Duration = Duration::from_secs(5);
+/// How often to look whether a file system has ended that is unmounted at its path.
+const LIVING_ON: Duration = Duration::from_secs(1);
 
 /// Runs the labeller until the process ends.
 ///
@@ -155,11 +155,19 @@ async fn follow_mounts(force: &Force, changes: File) -> std::io::Result<()> {
             }
         }
     })?;
-    while let Some(outcome) = told.recv().await {
-        outcome?;
+    loop {
+        let next = if force.has_elsewhere() {
+            tokio::time::timeout(LIVING_ON, told.recv()).await
+        } else {
+            Ok(told.recv().await)
+        };
+        match next {
+            Ok(Some(outcome)) => outcome?,
+            Ok(None) => return Err(std::io::Error::other("its thread has ended")),
+            Err(_) => {}
+        }
         force.follow_mounts();
     }
-    Err(std::io::Error::other("its thread has ended"))
 }
 
 /// Reads what modules do, as long as this process runs.

@@ -42,9 +42,10 @@ impl<T: Send + 'static> Patience<T> {
         path: &str,
         question: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<T> {
-        let limit = match self.missing.lock().is_empty() {
-            true => LIMIT,
-            false => LIMIT_BESIDE_OTHERS,
+        let limit = if self.missing.lock().is_empty() {
+            LIMIT
+        } else {
+            LIMIT_BESIDE_OTHERS
         };
         self.ask_for(limit, path, question)
     }

@@ -15,9 +15,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use usher_file_label::{Change, FileLabelError, LabelledFile};
 use usher_label::Label;
 use usher_system::new_files::{NewFile, NewFiles};
+use usher_system_label::file::{Change, FileLabelError, LabelledFile};
 
 use super::filing::Filing;
 use super::persist_walk::{Step, Walk};
@@ -302,7 +302,7 @@ mod tests {
 
     use parking_lot::{Mutex, MutexGuard};
     use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, linkat, mknodat, removexattr};
-    use usher_file_label::ATTRIBUTE;
+    use usher_system_label::file::ATTRIBUTE;
 
     use super::*;
 
@@ -426,7 +426,7 @@ mod tests {
                 let path = folder.join(name);
                 fs::write(&path, "").unwrap();
                 let flags = rustix::fs::XattrFlags::CREATE;
-                let attribute = usher_file_label::ATTRIBUTE;
+                let attribute = usher_system_label::file::ATTRIBUTE;
                 rustix::fs::setxattr(&path, attribute, text.as_bytes(), flags).unwrap();
             }
         });

@@ -80,7 +80,7 @@ impl Iterator for Walk {
                 }
                 Some(Ok(entry)) => entry,
                 Some(Err(errno)) => {
-                    // What was not read is left out.
+                    // The unread rest of the folder is left out.
                     self.directories.pop();
                     return Some(Step::Unreachable(errno.into()));
                 }

@@ -152,7 +152,7 @@ impl Persisting {
         let (confined, outcome) = sync_channel(1);
         let thread = thread.spawn({
             let shared = Arc::clone(&shared);
-            move || begin(&shared, &confined)
+            move || begin_persisting(&shared, &confined)
         })?;
         let outcome = outcome.recv().map_err(io::Error::other)?;
         outcome.map_err(io::Error::other)?;
@@ -341,7 +341,7 @@ impl Wake {
     }
 }
 
-fn begin(shared: &Shared, confined: &SyncSender<Result<(), SystemError>>) {
+fn begin_persisting(shared: &Shared, confined: &SyncSender<Result<(), SystemError>>) {
     let outcome = sandbox::landlock_lists(&[Path::new("/")]);
     let is_confined = outcome.is_ok();
     // The starter waits for it.

@@ -1,25 +1,17 @@
 //! Settings of the policy, and its services, to settings of the kernel: names of users, groups and file
 //! systems become numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nix::unistd::{Group, User};
-use usher_mac::Settings;
-use usher_mac::bsdextended::{FileSystem, FileType, Ids, Mode, Object, Rule, Subject, Types};
-use usher_mac::ifoff::SilenceSettings;
-use usher_mac::portacl::{PortHolder, PortProtocol, PortRule, PortSettings};
-use usher_mac::seeotheruids::VisibilitySettings;
 use usher_mac::ubns::{DestinationRange, ServiceSettings};
-use usher_policy::mac::bsdextended::{AccessRule, AccountRange, FileTypes, Membership, RuleObject};
-use usher_policy::mac::ifoff::IfOff;
-use usher_policy::mac::portacl::{PortAcl, PortPermit};
-use usher_policy::mac::seeotheruids::SeeOtherUids;
+use usher_mac::{Names, Settings};
+use usher_policy::mac::bsdextended::AccessRule;
 use usher_policy::mac::{AccountId, MacBlock, ModuleSettings};
 use usher_policy::{Policy, ServedBy};
 
 use super::error::MacError;
 use super::file_systems::{FileSystems, NOWHERE};
-use super::typing;
 
 /// This process's network namespace.
 const NETWORK: &str = "/proc/self/ns/net";
@@ -62,55 +54,52 @@ impl<'f> Resolver<'f> {
         match &block.settings {
             ModuleSettings::Nothing
             | ModuleSettings::Framework(_)
-            // By the declaration of its file.
+            // The declaration of its file says what they mean.
             | ModuleSettings::Declared(_) => Ok(None),
             ModuleSettings::Bsdextended(rules) => {
-                let rules: Result<_, MacError> = rules.iter().map(|rule| self.rule(rule)).collect();
-                Ok(Some(Settings::Bsdextended(rules?)))
+                let mut names = self.names(block)?;
+                for rule in rules {
+                    if let Some((_, path)) = &rule.object.file_system
+                        && !names.devices.contains_key(path)
+                    {
+                        let (device, mounted) = device(self.file_systems, rule, path);
+                        names.devices.insert(path.clone(), device);
+                        let unmounted = mounted.err().map(|error| (path.clone(), error));
+                        self.unmounted.extend(unmounted);
+                    }
+                }
+                Ok(Some(Settings::Bsdextended(rules.clone(), names)))
             }
-            ModuleSettings::Portacl(ports) => Ok(Some(Settings::Portacl(self.ports(ports)?))),
+            ModuleSettings::Portacl(ports) => {
+                Ok(Some(Settings::Portacl(ports.clone(), self.names(block)?)))
+            }
             ModuleSettings::Seeotheruids(exempt) => {
-                Ok(Some(Settings::Seeotheruids(self.exempt(exempt)?)))
+                Ok(Some(Settings::Seeotheruids(exempt.clone(), self.names(block)?)))
             }
-            ModuleSettings::Ifoff(silence) => Ok(Some(Settings::Ifoff(silenced(silence)?))),
-            ModuleSettings::Te(types) => Ok(Some(Settings::Te(typing::settings(types)))),
+            ModuleSettings::Ifoff(silence) => {
+                let names = Names {
+                    network: network()?,
+                    ..Names::default()
+                };
+                Ok(Some(Settings::Ifoff(silence.clone(), names)))
+            }
+            ModuleSettings::Te(types) => Ok(Some(Settings::Te(types.clone()))),
         }
     }
 
-    fn ports(&mut self, ports: &PortAcl) -> Result<PortSettings, MacError> {
-        let permits = ports.permits.iter();
-        let rules = permits.map(|(permit, origin)| self.permit(permit, &origin.place.to_string()));
-        Ok(PortSettings {
-            rules: rules.collect::<Result<_, _>>()?,
-            port_high: ports.port_high,
-            suser_exempt: ports.suser_exempt,
-            autoport_exempt: ports.autoport_exempt,
-        })
-    }
-
-    fn exempt(&mut self, exempt: &SeeOtherUids) -> Result<VisibilitySettings, MacError> {
-        let group = exempt.specificgid.as_ref();
-        let group = group.map(|(group, origin)| self.groups.one(group, &origin.place.to_string()));
-        Ok(VisibilitySettings {
-            specificgid: group.transpose()?,
-            primarygroup: exempt.primarygroup,
-            suser_privileged: exempt.suser_privileged,
-        })
-    }
-
-    fn permit(&mut self, permit: &PortPermit, place: &str) -> Result<PortRule, MacError> {
-        let account = &permit.account;
-        Ok(PortRule {
-            holder: match permit.is_group {
-                true => PortHolder::Group(self.groups.one(account, place)?),
-                false => PortHolder::User(self.users.one(account, place)?),
-            },
-            protocol: match permit.is_udp {
-                true => PortProtocol::Udp,
-                false => PortProtocol::Tcp,
-            },
-            port: permit.port,
-        })
+    /// What the names of a block mean.
+    fn names(&mut self, block: &MacBlock) -> Result<Names, MacError> {
+        let mut names = Names::default();
+        for account in block.accounts() {
+            let (numbers, known) = if account.is_group {
+                (&mut self.groups, &mut names.groups)
+            } else {
+                (&mut self.users, &mut names.users)
+            };
+            let number = numbers.named(account.name, &account.origin.place.to_string())?;
+            known.insert(account.name.to_owned(), number);
+        }
+        Ok(names)
     }
 
     /// The services of a policy, for the module `ubns`.
@@ -149,126 +138,83 @@ impl<'f> Resolver<'f> {
         let services: Result<_, MacError> = services.collect();
         Ok(Settings::Ubns(services?))
     }
-
-    fn rule(&mut self, rule: &AccessRule) -> Result<Rule, MacError> {
-        let place = rule.origin.place.to_string();
-        let subject = Subject {
-            uids: self.users.members(rule.subject.users.as_ref(), &place)?,
-            gids: self.groups.members(rule.subject.groups.as_ref(), &place)?,
-        };
-        let mode = rule.mode.letters().parse::<Mode>();
-        let object = self.object(&rule.object, &place)?;
-        Ok(Rule {
-            subject,
-            object,
-            // The dialect has the same letters; none of them is the safe side.
-            mode: mode.unwrap_or_default(),
-        })
-    }
-
-    fn object(&mut self, object: &RuleObject, place: &str) -> Result<Object, MacError> {
-        let file_system = object.file_system.as_ref().map(|(is, path)| {
-            let (found, mounted) = file_system(self.file_systems, *is, path, place);
-            if let Err(error) = mounted {
-                self.unmounted.push((path.clone(), error));
-            }
-            found
-        });
-        Ok(Object {
-            uids: self.users.members(object.users.as_ref(), place)?,
-            gids: self.groups.members(object.groups.as_ref(), place)?,
-            filesystem: file_system,
-            suid: object.suid,
-            sgid: object.sgid,
-            uid_of_subject: object.uid_of_subject,
-            gid_of_subject: object.gid_of_subject,
-            types: object
-                .types
-                .as_ref()
-                .map(|(is, types)| types_of(!is, types)),
-        })
-    }
 }
 
-/// The file system that is mounted at the path of a rule. Where none is, it is one that no file is on, and the reason
-/// comes with it.
-fn file_system(
+/// The device of the file system that is mounted at the path of a rule. Where none is, it is that of the one that was
+/// there last, as long as it lives, or else one that no file is on; and the reason comes with it.
+fn device(
     file_systems: &FileSystems,
-    is: bool,
+    rule: &AccessRule,
     path: &str,
-    place: &str,
-) -> (FileSystem, Result<(), MacError>) {
-    let device = file_systems.device(path);
-    let (major, minor) = *device.as_ref().unwrap_or(&NOWHERE);
-    let mounted = device.map(drop).map_err(|error| MacError::NotMounted {
-        place: place.to_owned(),
+) -> ((u32, u32), Result<(), MacError>) {
+    let found = file_systems.device(path);
+    let last = || file_systems.elsewhere(path).unwrap_or(NOWHERE);
+    let device = found.as_ref().copied().unwrap_or_else(|_| last());
+    let mounted = found.map(drop).map_err(|error| MacError::NotMounted {
+        place: rule.origin.place.to_string(),
         statement: "filesys",
         path: path.to_owned(),
         error,
     });
-    let not = !is;
-    (FileSystem { not, major, minor }, mounted)
+    (device, mounted)
 }
 
 /// Has rules be about the file systems that are mounted at their paths now. Users and groups are not looked up again.
 ///
 /// # Errors
-/// The first path where nothing is mounted: its rules wait. Or the first one that gets no answer: its rules stay as
-/// they are.
+/// The first path where nothing is mounted: its rules wait, or stay about the former file system, which lives on
+/// elsewhere. Or the first one that gets no answer: its rules stay as they are.
 pub(super) fn follow_mounts(
     file_systems: &FileSystems,
-    wanted: &[AccessRule],
-    rules: &mut [Rule],
+    rules: &[AccessRule],
+    names: &mut Names,
 ) -> Result<(), MacError> {
-    let mut all = Ok(());
-    for (wanted, rule) in wanted.iter().zip(rules) {
-        if let Some((is, path)) = &wanted.object.file_system {
-            let place = wanted.origin.place.to_string();
-            let (found, mounted) = file_system(file_systems, *is, path, &place);
-            match mounted {
-                // A user could take the rule away otherwise, by a file system that does not answer.
-                Err(error) if error.is_unanswered() => all = all.and(Err(error)),
-                mounted => {
-                    rule.object.filesystem = Some(found);
-                    all = all.and(mounted.map_err(|error| MacError::Waits(Box::new(error))));
-                }
+    let (mut all, mut asked) = (Ok(()), BTreeSet::new());
+    for rule in rules {
+        let Some((_, path)) = &rule.object.file_system else {
+            continue;
+        };
+        if !asked.insert(path) {
+            continue;
+        }
+        match device(file_systems, rule, path) {
+            // A user could take the rule away otherwise, by a file system that does not answer.
+            (_, Err(error)) if error.is_unanswered() => all = all.and(Err(error)),
+            (device, mounted) => {
+                names.devices.insert(path.clone(), device);
+                let trouble = if device == NOWHERE {
+                    MacError::Waits
+                } else {
+                    MacError::Stays
+                };
+                all = all.and(mounted.map_err(|error| trouble(Box::new(error))));
             }
         }
     }
     all
 }
 
-/// Whether a rule of the policy names this file system.
-pub(super) fn names_file_system(policy: Option<&Policy>, path: &str) -> bool {
+/// The paths of the file systems that rules of the policy name.
+pub(super) fn named_file_systems(policy: Option<&Policy>) -> impl Iterator<Item = &String> {
     let blocks = policy.into_iter().flat_map(|policy| &policy.mac);
     let rules = blocks.flat_map(|block| match &block.settings {
         ModuleSettings::Bsdextended(rules) => rules.as_slice(),
         _ => &[],
     });
-    let mut named = rules.filter_map(|rule| rule.object.file_system.as_ref());
-    named.any(|(_, named)| named == path)
+    let named = rules.filter_map(|rule| rule.object.file_system.as_ref());
+    named.map(|(_, path)| path)
 }
 
-/// Interfaces are those of this process's network namespace.
-fn silenced(silence: &IfOff) -> Result<SilenceSettings, MacError> {
+/// Whether a rule of the policy names this file system.
+pub(super) fn names_file_system(policy: Option<&Policy>, path: &str) -> bool {
+    named_file_systems(policy).any(|named| named == path)
+}
+
+/// This process's network namespace, which has the interfaces.
+fn network() -> Result<u32, MacError> {
     let network = rustix::fs::stat(NETWORK).map_err(|error| MacError::Network(error.into()))?;
-    Ok(SilenceSettings {
-        loopback: silence.loopback,
-        others: silence.others,
-        capture: silence.capture,
-        interfaces: silence.interfaces.clone(),
-        // The kernel numbers namespaces with 32 bits.
-        network: network.st_ino as u32,
-    })
-}
-
-fn types_of(not: bool, types: &FileTypes) -> Types {
-    let known = FileType::ALL.into_iter();
-    let meant = known.filter(|(_, letter)| types.letters().contains(*letter));
-    Types {
-        not,
-        types: meant.map(|(kind, _)| kind).collect(),
-    }
+    // The kernel numbers namespaces with 32 bits.
+    Ok(network.st_ino as u32)
 }
 
 impl Accounts {
@@ -308,21 +254,6 @@ impl Accounts {
             AccountId::Name(name) => self.named(name, place),
         }
     }
-
-    fn members(&mut self, of: Option<&Membership>, place: &str) -> Result<Option<Ids>, MacError> {
-        let Some(Membership { not, accounts }) = of else {
-            return Ok(None);
-        };
-        let ranges = accounts.iter().map(|account| match account {
-            AccountRange::Numbers(first, last) => Ok((*first, *last)),
-            AccountRange::Name(name) => self.named(name, place).map(|id| (id, id)),
-        });
-        let ranges: Result<_, MacError> = ranges.collect();
-        Ok(Some(Ids {
-            not: *not,
-            ranges: ranges?,
-        }))
-    }
 }
 
 #[cfg(test)]
@@ -345,26 +276,25 @@ mod tests {
             name: "a.policy".into(),
             text: block.into(),
         };
-        let policy = usher_policy::parse(&[source]).unwrap();
+        let policy = usher_policy::parse_policy(&[source]).unwrap();
         Resolver::new(&file_systems()).settings(&policy.mac[0])
     }
 
     #[test]
-    fn names_become_numbers_and_letters_become_kinds() {
-        let text = "rule subject uid root 5:9 not gid root object type rd not suid mode xr;";
-        let Ok(Some(Settings::Bsdextended(rules))) = resolved(text) else {
+    fn names_of_rules_become_numbers() {
+        let text =
+            "rule subject uid root 5:9 not gid daemon object uid daemon not gid root mode n;";
+        let Ok(Some(Settings::Bsdextended(_, names))) = resolved(text) else {
             panic!("rules");
         };
-        let ids = |not, ranges: &[(u32, u32)]| {
-            let ranges = ranges.to_vec();
-            Some(Ids { not, ranges })
+        // Accounts of every host.
+        let accounts = || [("daemon".to_owned(), 1), ("root".to_owned(), 0)].into();
+        let expected = Names {
+            users: accounts(),
+            groups: accounts(),
+            ..Names::default()
         };
-        assert_eq!(rules[0].subject.uids, ids(false, &[(0, 0), (5, 9)]));
-        assert_eq!(rules[0].subject.gids, ids(true, &[(0, 0)]));
-        assert_eq!(rules[0].object.suid, Some(false));
-        let types = rules[0].object.types.as_ref().unwrap();
-        assert_eq!(types.types, [FileType::Regular, FileType::Directory]);
-        assert_eq!(rules[0].mode.to_string(), "rx");
+        assert_eq!(names, expected);
     }
 
     #[test]
@@ -388,36 +318,29 @@ mod tests {
         }";
         let name = "a.policy".into();
         let text = text.into();
-        let policy = usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap();
+        let policy = usher_policy::parse_policy(&[usher_policy::Source { name, text }]).unwrap();
         let file_systems = file_systems();
         let mut resolver = Resolver::new(&file_systems);
         let settings = resolver.settings(&policy.mac[0]).unwrap();
-        let Some(Settings::Bsdextended(mut rules)) = settings else {
+        let Some(Settings::Bsdextended(rules, mut names)) = settings else {
             panic!("rules");
         };
         let (path, reason) = &resolver.unmounted[0];
         let said = format!("a.policy:2:13: filesys {path}: ");
         assert!(reason.to_string().starts_with(&said), "{reason}");
-        let is_at = |rule: &Rule| {
-            let at = rule.object.filesystem.unwrap();
-            (at.not, (at.major, at.minor))
-        };
         let proc = file_systems.device("/proc").unwrap();
-        assert_eq!(is_at(&rules[0]), (true, NOWHERE));
-        assert_eq!(is_at(&rules[1]), (false, proc));
-        assert_eq!(rules[1].object.uids.as_ref().unwrap().ranges, [(0, 0)]);
+        assert_eq!(names.devices["/no/such/path"], NOWHERE);
+        assert_eq!(names.devices["/proc"], proc);
+        assert_eq!(names.users, [("root".to_owned(), 0)].into());
 
         // As the rules were before another file system got the number of the former one.
-        let now = rules.clone();
-        rules[0].object.filesystem.as_mut().unwrap().minor = proc.1;
-        rules[1].object.filesystem.as_mut().unwrap().minor = proc.1 + 1;
-        let ModuleSettings::Bsdextended(wanted) = &policy.mac[0].settings else {
-            panic!("rules");
-        };
-        let waits = follow_mounts(&file_systems, wanted, &mut rules).unwrap_err();
+        let now = names.clone();
+        names.devices.insert(path.clone(), proc);
+        names.devices.insert("/proc".to_owned(), NOWHERE);
+        let waits = follow_mounts(&file_systems, &rules, &mut names).unwrap_err();
         assert!(waits.to_string().contains("; the rule waits"), "{waits}");
-        assert_eq!(rules, now);
-        assert!(follow_mounts(&file_systems, &wanted[1..], &mut rules[1..]).is_ok());
+        assert_eq!(names, now);
+        assert!(follow_mounts(&file_systems, &rules[1..], &mut names).is_ok());
         assert!(names_file_system(Some(&policy), "/proc"));
         assert!(!names_file_system(Some(&policy), "/pro") && !names_file_system(None, "/proc"));
     }
@@ -427,47 +350,37 @@ mod tests {
     fn a_rule_stays_where_its_path_gets_no_answer() {
         let text = "mac bsdextended { rule object filesys \"/proc\" mode r; }";
         let (name, text) = ("a.policy".into(), text.into());
-        let policy = usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap();
+        let policy = usher_policy::parse_policy(&[usher_policy::Source { name, text }]).unwrap();
         let file_systems = file_systems();
         let settings = Resolver::new(&file_systems).settings(&policy.mac[0]);
-        let (Ok(Some(Settings::Bsdextended(mut rules))), ModuleSettings::Bsdextended(wanted)) =
-            (settings, &policy.mac[0].settings)
-        else {
+        let Ok(Some(Settings::Bsdextended(rules, mut names))) = settings else {
             panic!("rules");
         };
-        let before = rules.clone();
+        let before = names.clone();
         let hangs = file_systems.mounted("/proc", |_| {
             loop {
                 std::thread::park();
             }
         });
         assert_eq!(hangs.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
-        let said = follow_mounts(&file_systems, wanted, &mut rules).unwrap_err();
+        let said = follow_mounts(&file_systems, &rules, &mut names).unwrap_err();
         assert!(said.is_unanswered(), "{said}");
-        assert_eq!(rules, before);
+        assert_eq!(names, before);
     }
 
     #[test]
     fn permits_of_ports_name_users_and_groups_of_this_host() {
-        let text =
-            "mac portacl { permit user daemon tcp 80; permit group 7 udp 53; port_high 99; }";
-        let Ok(Some(Settings::Portacl(ports))) = settings_of(text) else {
+        let text = "mac portacl { permit user daemon tcp 80; permit group 7 udp 53; }";
+        let Ok(Some(Settings::Portacl(_, names))) = settings_of(text) else {
             panic!("ports");
         };
-        let rule = |holder, protocol, port| PortRule {
-            holder,
-            protocol,
-            port,
+        // An account of every host. Numbers are as they are.
+        let users = [("daemon".to_owned(), 1)].into();
+        let expected = Names {
+            users,
+            ..Names::default()
         };
-        let expected = [
-            rule(PortHolder::Group(7), PortProtocol::Udp, 53),
-            // An account of every host.
-            rule(PortHolder::User(1), PortProtocol::Tcp, 80),
-        ];
-        assert_eq!(
-            (ports.rules.as_slice(), ports.port_high),
-            (&expected[..], 99)
-        );
+        assert_eq!(names, expected);
         let refused = settings_of("mac portacl {\n permit group no-such tcp 80; }").unwrap_err();
         let said = "a.policy:2:2: this host has no group no-such; create it, or correct the name";
         assert_eq!(refused.to_string(), said);
@@ -477,13 +390,11 @@ mod tests {
     fn the_exempt_group_is_one_of_this_host() {
         let exempt =
             |statements: &str| settings_of(&format!("mac seeotheruids {{ {statements} }}"));
-        let expected = VisibilitySettings {
-            specificgid: Some(0),
-            primarygroup: true,
-            suser_privileged: true,
-        };
         let found = exempt("specificgid root; primarygroup yes;").unwrap();
-        assert_eq!(found, Some(Settings::Seeotheruids(expected)));
+        let Some(Settings::Seeotheruids(_, names)) = found else {
+            panic!("{found:?}");
+        };
+        assert_eq!(names.groups, [("root".to_owned(), 0)].into());
         let found = exempt("").unwrap();
         assert_eq!(
             found,
@@ -496,20 +407,11 @@ mod tests {
 
     #[test]
     fn switches_are_about_interfaces_of_this_network_namespace() {
-        let text = "mac ifoff { interface \"eth0\" on; interface \"eth1\" off; capture on; }";
-        let Ok(Some(Settings::Ifoff(silence))) = settings_of(text) else {
+        let Ok(Some(Settings::Ifoff(_, names))) = settings_of("mac ifoff { }") else {
             panic!("interfaces");
         };
         let own = std::fs::read_link(NETWORK).unwrap();
-        assert_eq!(own.to_str(), Some(&*format!("net:[{}]", silence.network)));
-        let named = [("eth0".to_owned(), true), ("eth1".to_owned(), false)];
-        let expected = SilenceSettings {
-            capture: true,
-            interfaces: named.into(),
-            network: silence.network,
-            ..SilenceSettings::default()
-        };
-        assert_eq!(silence, expected);
+        assert_eq!(own.to_str(), Some(&*format!("net:[{}]", names.network)));
     }
 
     #[test]
@@ -526,7 +428,7 @@ mod tests {
                  }}"
             );
             let name = "a.policy".into();
-            usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap()
+            usher_policy::parse_policy(&[usher_policy::Source { name, text }]).unwrap()
         };
         let services = |account: &str| Resolver::new(&file_systems()).services(&policy(account));
         let to = |first: &str, last: &str, ports| DestinationRange {

@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) outdated: BTreeSet<String>,
     /// The file systems whose new files get labels: all that are mounted of those that the policy calls so.
     pub(super) multilabel: Option<Vec<Multilabel>>,
+    /// The devices of those that live on elsewhere.
+    pub(super) elsewhere: BTreeSet<(u32, u32)>,
     /// The specification of the policy, where it names one that could be read.
     pub(super) filing: Option<Arc<Filing>>,
     pub(super) types: Types,
@@ -77,7 +79,7 @@ impl State {
         if self.is_read {
             return Ok(());
         }
-        let wanted = stored::load().map_err(MacError::NotRead)?;
+        let wanted = stored::load_stored().map_err(MacError::NotRead)?;
         let names = self.names()?;
         let (noted, missing): (Vec<Wanted>, _) = wanted
             .into_iter()
@@ -140,7 +142,7 @@ impl State {
         }
     }
 
-    /// Puts settings of a module in force. Returns whether others were.
+    /// Puts settings of a module in force. Returns whether the module reads anything else by them.
     pub(super) fn configure(
         &mut self,
         name: &str,
@@ -149,14 +151,15 @@ impl State {
         let Some(settings) = settings else {
             return Ok(false);
         };
-        if self.settings.get(name) == Some(&settings) {
-            return Ok(false);
-        }
-        if let Some(framework) = &mut self.framework {
+        let is_changed = match self.settings.get(name) {
+            Some(former) => *former != settings && former.encode()? != settings.encode()?,
+            None => true,
+        };
+        if is_changed && let Some(framework) = &mut self.framework {
             framework.configure(name, &settings)?;
         }
         self.settings.insert(name.to_owned(), settings);
-        Ok(true)
+        Ok(is_changed)
     }
 
     /// Gives network interfaces the labels that a policy has, and permits its families of sockets.
@@ -220,7 +223,7 @@ impl State {
         };
         let is_as_it_was = matches!(followed, Ok(false));
         self.note(labels::UNASKED, &followed.map(drop));
-        // What failed at one interface may have succeeded at others.
+        // A change that failed at one interface may have succeeded at others.
         if !is_as_it_was {
             self.guard();
         }
@@ -296,4 +299,9 @@ impl State {
     pub(super) fn over(&mut self, what: &str) {
         self.troubles.remove(what);
     }
+}
+
+/// Whether a name means a module from a file. `digests`: of those that are loaded.
+pub(super) fn is_of_file(digests: &BTreeMap<String, String>, name: &str) -> bool {
+    digests.contains_key(name) || Module::named(name).is_none()
 }

@@ -25,8 +25,8 @@ pub(super) struct Wanted {
 }
 
 /// The modules that are to be loaded after a reboot, in their order; none if none ever was.
-pub(super) fn load() -> io::Result<Vec<Wanted>> {
-    kept::load(paths::LOADED_MODULES, LARGEST)
+pub(super) fn load_stored() -> io::Result<Vec<Wanted>> {
+    kept::load_kept(paths::LOADED_MODULES, LARGEST)
 }
 
 /// Keeps the list over a reboot.
@@ -39,7 +39,7 @@ pub(super) const MOST_TRIALS: u32 = 3;
 
 /// How often each module from a file was begun to be loaded and the labeller ended by it.
 fn trials() -> io::Result<BTreeMap<String, u32>> {
-    kept::load(paths::MODULE_TRIALS, LARGEST)
+    kept::load_kept(paths::MODULE_TRIALS, LARGEST)
 }
 
 /// Notes that a module from a file is going to be loaded. libbpf reads the file: if the labeller ends by

@@ -122,9 +122,10 @@ impl Tree {
 fn open_below(directory: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let here = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
-    let path = match path.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => path,
+    let path = if path.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        path
     };
     Ok(openat2(directory, path, flags, Mode::empty(), here)?)
 }

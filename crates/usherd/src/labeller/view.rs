@@ -19,7 +19,7 @@ fn statement(denial: &Denial) -> Option<String> {
     let what = AllowedWhat {
         domain: denial.domain.parse().ok()?,
         object: object.parse().ok()?,
-        class: te::Class::of_word(denial.class.word())?,
+        class: denial.class,
     };
     let permissions: BTreeSet<&str> = denial.permissions.iter().copied().collect();
     Some(what.statement(permissions))
@@ -91,6 +91,10 @@ impl Force {
                 .require_support(&state)
                 .err()
                 .map(|lacks| lacks.to_string()),
+            specification: state
+                .filing
+                .as_ref()
+                .map(|filing| filing.digest().to_owned()),
             troubles: state.troubles.values().cloned().collect(),
             ..MacView::default()
         };
@@ -160,14 +164,14 @@ mod tests {
                 _ => "mail",
             }
             .into(),
-            class: usher_mac::te::Class::named(class.word()).unwrap(),
+            class: *class,
             permissions: class.permissions().iter().rev().copied().collect(),
         });
         let statements: Vec<String> = denials.map(|denial| statement(&denial).unwrap()).collect();
         let declared = "domain imapd; domain web; type mail;";
         let text = format!("mac te {{ {declared} {}; }}", statements.join("; "));
         let name = "a.policy".into();
-        let policy = usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap();
+        let policy = usher_policy::parse_policy(&[usher_policy::Source { name, text }]).unwrap();
         let mut lines = policy.mac[0].settings.lines();
         lines.retain(|line| line.starts_with("allow"));
         let mut sorted = statements;

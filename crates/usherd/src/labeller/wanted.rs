@@ -1,19 +1,12 @@
 //! The settings of modules that a policy wants.
 
-use std::collections::BTreeMap;
-
 use usher_mac::{Module, Settings};
 use usher_policy::Policy;
 
 use super::error::MacError;
 use super::force::Force;
 use super::resolving::{self, Resolver};
-use super::state::{State, block};
-
-/// Whether a name means a module from a file. `digests`: of those that are loaded.
-pub(super) fn is_of_file(digests: &BTreeMap<String, String>, name: &str) -> bool {
-    digests.contains_key(name) || Module::named(name).is_none()
-}
+use super::state::{State, block, is_of_file};
 
 impl Force {
     /// The settings that the policy in force has for a module; none for a module without settings.
@@ -64,12 +57,13 @@ impl Force {
         }
         let former = state.policy().and_then(|policy| block(policy, name));
         let is_same = of.map(|of| &of.settings) == former.map(|of| &of.settings);
-        match is_same || (of.is_none() && !state.has_settings(name)?) {
-            true => Ok(None),
-            false => Err(MacError::FileChanged {
+        if is_same || (of.is_none() && !state.has_settings(name)?) {
+            Ok(None)
+        } else {
+            Err(MacError::FileChanged {
                 name: name.to_owned(),
                 path: self.files.path(name),
-            }),
+            })
         }
     }
 

@@ -49,7 +49,7 @@ impl OwnAddresses {
             }
         }
         let text = String::from_utf8_lossy(&text);
-        let addresses = text.lines().filter_map(address);
+        let addresses = text.lines().filter_map(parse_address);
         Ok(addresses
             .filter(|address| address.segments()[0] != OF_LINK)
             .collect())
@@ -57,21 +57,27 @@ impl OwnAddresses {
 }
 
 /// The address of a line: 32 hexadecimal digits, before everything else.
-fn address(line: &str) -> Option<Ipv6Addr> {
+fn parse_address(line: &str) -> Option<Ipv6Addr> {
     let digits = line.get(..32)?;
     Some(u128::from_str_radix(digits, 16).ok()?.into())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{OwnAddresses, address};
+    use super::{OwnAddresses, parse_address};
 
     #[test]
     fn a_line_begins_with_its_address() {
         let line = "fd770000000000000000000000000002 02 40 00 80     eth0";
-        assert_eq!(address(line), Some("fd77::2".parse().expect("an address")));
-        assert_eq!(address("fd77"), None);
-        assert_eq!(address("fd77::2 is no address of this form......"), None);
+        assert_eq!(
+            parse_address(line),
+            Some("fd77::2".parse().expect("an address"))
+        );
+        assert_eq!(parse_address("fd77"), None);
+        assert_eq!(
+            parse_address("fd77::2 is no address of this form......"),
+            None
+        );
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Reasons that a configuration is not put in force.
 
+use std::path::Path;
+
 use usher_ike::KeyError;
 use usher_ipsec::IpsecError;
-use usher_local::paths;
+
+use crate::start::StartError;
 
 /// A configuration is not put in force.
 #[derive(Debug, thiserror::Error)]
@@ -24,12 +27,24 @@ pub enum ProtectionError {
     NoIkeKey(String),
     /// It has another IKE key.
     #[error(
-        "no `ike-key` of the `host` block of {0} is the key in {key}; `usher init` prints the statement. \
-         The block has both keys until `usher protection use-key` has replaced the present one",
-        key = paths::IKE_KEY
+        "no `ike-key` of the `host` block of {host} is the key in {}; {}.pub has the statement's text. The block \
+         has both keys until the present one has been replaced (for Ed25519: `usher protection use-key`)",
+        file.display(),
+        file.display()
     )]
-    OtherIkeKey(String),
+    OtherIkeKey {
+        /// The host.
+        host: String,
+        /// The file.
+        file: &'static Path,
+    },
     /// The IKE key is unusable.
     #[error("{0}; `usher policy apply` then reads it again")]
     IkeKey(#[from] KeyError),
+}
+
+impl From<ProtectionError> for StartError {
+    fn from(error: ProtectionError) -> Self {
+        Self::InForce(error.into())
+    }
 }

@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use usher_ipsec::{IpsecError, Visit};
+use usher_ipsec::IpsecError;
 
-use super::state::State;
+use super::state::{Finding, State};
 
 /// How long connections are looked at again after a change. A handshake that was under way, whose
 /// connection may have the former mark, has ended by then.
@@ -27,22 +27,6 @@ pub(super) const PART: Duration = Duration::from_millis(100);
 
 /// How long it does other work, or nothing, before the next part.
 pub(super) const REST: Duration = Duration::from_millis(100);
-
-/// The present visit of all descriptors.
-#[derive(Debug, Default)]
-pub(super) struct Finding {
-    /// With the time when it began.
-    visit: Option<(Visit, Instant)>,
-    /// Something has changed since it began, so another one follows.
-    is_due: bool,
-}
-
-impl Finding {
-    /// Returns whether a visit is under way or due.
-    pub(super) fn goes_on(&self) -> bool {
-        self.visit.is_some() || self.is_due
-    }
-}
 
 impl State {
     /// Follows a change of tables, programs or held peers: adopts sockets, and gives connections their

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_ike::{Acquire, Ike, Notice};
-use usher_ipsec::{Ipsec, IpsecError, MarkMask, Ours, Released, SWITCHED_OFF, class_of};
+use usher_ipsec::{Ipsec, IpsecError, MarkMask, Ours, SWITCHED_OFF, class_of};
 use usher_local::configuration::{Configuration, Stamp};
 use usher_local::following::{Follower, Following};
 use usher_local::paths;
@@ -43,7 +43,7 @@ pub(super) struct Settings {
 /// All that the protector has in force.
 #[derive(Debug)]
 pub(super) struct Force {
-    settings: Settings,
+    pub(super) settings: Settings,
     pub(super) ike: Ike,
     pub(super) following: Arc<Following>,
     pub(super) state: Mutex<State>,
@@ -146,12 +146,13 @@ impl Force {
             return Ok(());
         };
         let policy = &configuration.checked.policy;
-        let renewed =
-            self.tables(policy, &state.answers)
-                .and_then(|tables| match tables == state.tables {
-                    true => Ok(()),
-                    false => self.enforce(&mut state, policy, tables),
-                });
+        let renewed = self.tables(policy, &state.answers).and_then(|tables| {
+            if tables == state.tables {
+                Ok(())
+            } else {
+                self.enforce(&mut state, policy, tables)
+            }
+        });
         state.unrenewed = renewed.as_ref().err().map(ToString::to_string);
         renewed
     }
@@ -183,67 +184,64 @@ impl Force {
     ) -> Result<(), ProtectionError> {
         let mask = policy.marks;
         let classes = classes(&tables);
-        let ike = match classes.is_empty() {
-            true => None,
-            false => {
-                let host_key = &self.settings.host_key;
-                Some(negotiation::configuration(policy, &tables, host_key)?)
-            }
+        let ike = if classes.is_empty() {
+            None
+        } else {
+            let host_key = &self.settings.host_key;
+            Some(negotiation::configuration(policy, &tables, host_key)?)
         };
-        let mut hosts = ike.as_ref().map_or_else(Vec::new, |ike| ike.peers.clone());
-        hosts.retain(|host| {
-            policy
-                .hosts
-                .get(&host.name)
-                .is_some_and(|host| host.is_held)
-        });
+        let hosts = if ike.is_some() {
+            negotiation::held_peers(policy, &self.settings.host_key)
+        } else {
+            Vec::new()
+        };
         let optional = optional(&tables);
+        let keyed = || negotiation::peers(policy, None);
+        state.negotiated.follow(keyed());
         let peers = hosts
             .iter()
             .map(|host| (host.name.clone(), canonical(&host.addresses).collect()));
         let peers: BTreeMap<HostName, BTreeSet<IpAddr>> = peers.collect();
-        state.applied = match tables.is_empty() {
-            true => state.end()?,
-            false => {
-                let ipsec = match &mut state.ipsec {
-                    Some(ipsec) => ipsec,
-                    none => none.insert(Ipsec::open(&self.kernel(mask))?),
-                };
-                require_mask(ipsec, mask)?;
-                self.set_own_addresses(ipsec);
-                match ipsec.sas() {
-                    Ok(sas) => {
-                        let receivers = sas.receivers();
-                        state.negotiated.note_present(&receivers, &hosts, &optional);
-                    }
-                    Err(error) => {
-                        tracing::error!(%error, "cannot list SAs: peers that have some are held \
-                            once they have new ones");
-                    }
+        state.applied = if tables.is_empty() {
+            state.end()?
+        } else {
+            let ipsec = match &mut state.ipsec {
+                Some(ipsec) => ipsec,
+                none => none.insert(Ipsec::open(&self.kernel(mask))?),
+            };
+            require_mask(ipsec, mask)?;
+            self.set_own_addresses(ipsec);
+            match ipsec.sas() {
+                Ok(sas) => {
+                    let receivers = sas.receivers();
+                    state.negotiated.note_present(&receivers, &hosts, &optional);
                 }
-                let held = state.negotiated.held(&hosts, &optional);
-                // Before the tables, so that nothing passes in the clear meanwhile.
-                state.not_held = match ipsec.hold_all(held) {
-                    Err(IpsecError::HeldFull(_)) => true,
-                    outcome => outcome.map(|()| false)?,
-                };
-                let applied = ipsec.apply(&tables)?;
-                let may_be_held: BTreeSet<IpAddr> = peers.values().flatten().copied().collect();
-                let let_go = ipsec.retain_held(|class, peer| {
-                    optional.contains(&class) && may_be_held.contains(&peer)
-                });
-                // The tables are in force all the same, and the next policy tries again.
-                super::report(
-                    "peers that left the policy are still held",
-                    let_go.map(drop),
-                );
-                applied
+                Err(error) => {
+                    tracing::error!(%error, "cannot list SAs: peers that have some are held \
+                            once they have new ones");
+                }
             }
+            let held = state.negotiated.held(&hosts, &optional);
+            // Before the tables, so that nothing passes in the clear meanwhile.
+            state.not_held = match ipsec.hold_all(held) {
+                Err(IpsecError::HeldFull(_)) => true,
+                outcome => outcome.map(|()| false)?,
+            };
+            let applied = ipsec.apply(&tables)?;
+            let may_be_held: BTreeSet<IpAddr> = peers.values().flatten().copied().collect();
+            let let_go = ipsec.retain_held(|class, peer| {
+                optional.contains(&class) && may_be_held.contains(&peer)
+            });
+            // The tables are in force all the same, and the next policy tries again.
+            super::report(
+                "peers that left the policy are still held",
+                let_go.map(drop),
+            );
+            applied
         };
         self.settle(state);
         state.guard();
-        let own = policy.host_by_key(&self.settings.host_key);
-        let known = negotiation::peers(policy, own).filter(|host| host.is_held);
+        let known = keyed().filter(|host| host.is_held);
         let known = known.map(|host| host.name.clone()).collect();
         state.negotiated.keep_only(&known);
         state.negotiated.save(Path::new(paths::NEGOTIATED));
@@ -473,26 +471,13 @@ impl Force {
     }
 }
 
-/// Removes everything that a protector that has ended left in force.
-///
-/// # Errors
-/// As [`usher_ipsec::release`].
-pub fn release() -> Result<Released, IpsecError> {
-    let pins = Path::new(paths::PROTECTOR_PIN_DIRECTORY);
-    // A pinned monitor knows its mask; the policy's mask is for entries that are left without a
-    // monitor.
-    let configuration = Configuration::load().ok();
-    let marks = configuration.map(|configuration| configuration.checked.policy.marks);
-    let mask = marks.unwrap_or_default();
-    usher_ipsec::release(pins, Path::new(paths::FORMER_SYSCTLS), mask)
-}
-
 /// Checks that protection is in force with this mask: see [`IpsecError::MaskInForce`].
 fn require_mask(ipsec: &Ipsec, mask: MarkMask) -> Result<(), IpsecError> {
     let (former, asked) = (ipsec.mask().bits(), mask.bits());
-    match former == asked {
-        true => Ok(()),
-        false => Err(IpsecError::MaskInForce { former, asked }),
+    if former == asked {
+        Ok(())
+    } else {
+        Err(IpsecError::MaskInForce { former, asked })
     }
 }
 

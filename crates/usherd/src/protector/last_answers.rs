@@ -98,7 +98,7 @@ impl LastAnswers {
     /// Reads the file. Without one there are no answers. A file that cannot be read counts as none, so
     /// the names wait for an answer, and the log says so.
     pub(super) fn load(path: &Path) -> Self {
-        let answers = match read(path) {
+        let answers = match read_last_answers(path) {
             Ok(answers) => answers,
             Err(error) => {
                 tracing::error!(
@@ -163,9 +163,10 @@ impl LastAnswers {
                 }
                 self.save_at.get_or_insert_with(|| Instant::now() + SAVING);
                 self.answers.insert(name.clone(), answer);
-                match is_crowded {
-                    true => self.crowded.insert(name),
-                    false => self.crowded.remove(&name),
+                if is_crowded {
+                    self.crowded.insert(name)
+                } else {
+                    self.crowded.remove(&name)
                 };
                 changed
             }
@@ -242,8 +243,8 @@ pub(super) fn troubles(views: &[NameView]) -> impl Iterator<Item = String> {
     ages.chain(crowded)
 }
 
-fn read(path: &Path) -> io::Result<BTreeMap<HostName, Answer>> {
-    let mut answers: BTreeMap<HostName, Answer> = kept::load(path, LARGEST_FILE)?;
+fn read_last_answers(path: &Path) -> io::Result<BTreeMap<HostName, Answer>> {
+    let mut answers: BTreeMap<HostName, Answer> = kept::load_kept(path, LARGEST_FILE)?;
     for answer in answers.values_mut() {
         answer.addresses = canonical(std::mem::take(&mut answer.addresses));
         let room = MAXIMUM_ADDRESSES - answer.addresses.len();

@@ -59,10 +59,9 @@ use usher_system::privileges;
 use crate::start::{self, Attempt, Start, StartError};
 use addresses::OwnAddresses;
 use contest::Pace;
-pub use error::ProtectionError;
-pub use force::release;
 use force::{Force, Settings};
 use own_sad::OwnSad;
+pub use state::release;
 
 /// How often the files of programs, their sockets, this host's addresses and the sysctls are looked at.
 const LOOKING: Duration = Duration::from_secs(5);

@@ -3,16 +3,18 @@
 //! on the path who drops IKE from the start must not bring its traffic back into the clear.
 //!
 //! A host is forgotten when its `host` block, or its `ike-key`, leaves the policy, or when its block says
-//! `hold no`, whether or not that policy protects anything.
+//! `hold no`, whether or not that policy protects anything. A block with one of its keys is its block, under
+//! whatever name: a new name does not let it go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_ike::Peer;
+use usher_policy::Host;
 use usher_policy::protection::Class;
 
 use crate::kept;
@@ -24,19 +26,33 @@ const LARGEST_FILE: u64 = 64 << 20;
 /// The names of classes, each with the time since when a host is held to it, in seconds since 1970.
 type Classes = BTreeMap<String, u64>;
 
-/// The classes of a host in the file.
+/// A host's public keys, as text: its host key and its IKE keys.
+type Keys = BTreeSet<String>;
+
+/// What a host has negotiated, and the keys that its block had last.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Held {
+    classes: Classes,
+    keys: Keys,
+}
+
+/// A host in the file.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Stored {
-    Since(Classes),
+    Held(Held),
     /// As earlier versions have written them.
+    Since(Classes),
+    /// As still earlier versions have written them.
     Named(BTreeSet<String>),
 }
 
 /// The hosts, with the classes that each has negotiated.
 #[derive(Debug, Default)]
 pub(super) struct Negotiated {
-    hosts: BTreeMap<HostName, Classes>,
+    hosts: BTreeMap<HostName, Held>,
+    /// The keys of the hosts with which the policy has SAs negotiated.
+    keys: BTreeMap<HostName, Keys>,
     /// The file does not have them yet.
     is_unsaved: bool,
     /// The reason that the file could not be read or written.
@@ -47,15 +63,23 @@ impl Negotiated {
     /// Reads the file. Without one no host has negotiated yet. A file that cannot be read counts as
     /// none, and is reported as a trouble until it is written again.
     pub(super) fn load(path: &Path) -> Self {
-        let stored = kept::load::<BTreeMap<HostName, Stored>>(path, LARGEST_FILE);
+        let stored = kept::load_kept::<BTreeMap<HostName, Stored>>(path, LARGEST_FILE);
         let now = unix_time();
         let (hosts, trouble) = match stored {
             Ok(stored) => {
-                let hosts = stored.into_iter().map(|(name, stored)| match stored {
-                    Stored::Since(classes) => (name, classes),
-                    Stored::Named(names) => {
-                        (name, names.into_iter().map(|class| (class, now)).collect())
-                    }
+                let without_keys = |classes| Held {
+                    classes,
+                    keys: Keys::new(),
+                };
+                let hosts = stored.into_iter().map(|(name, stored)| {
+                    let held = match stored {
+                        Stored::Held(held) => held,
+                        Stored::Since(classes) => without_keys(classes),
+                        Stored::Named(names) => {
+                            without_keys(names.into_iter().map(|class| (class, now)).collect())
+                        }
+                    };
+                    (name, held)
                 });
                 (hosts.collect(), None)
             }
@@ -71,9 +95,39 @@ impl Negotiated {
         };
         Self {
             hosts,
+            keys: BTreeMap::new(),
             is_unsaved: false,
             trouble,
         }
+    }
+
+    /// Follows hosts to the names that they have in a policy with these blocks. Forgets nothing, so that the
+    /// former policy can come back.
+    pub(super) fn follow<'h>(&mut self, hosts: impl Iterator<Item = &'h Host>) {
+        self.keys = hosts.map(|host| (host.name.clone(), keys(host))).collect();
+        let by_key = self.keys.iter();
+        let by_key = by_key.flat_map(|(name, keys)| keys.iter().map(move |key| (key, name)));
+        let by_key: BTreeMap<&String, &HostName> = by_key.collect();
+        let mut followed: BTreeMap<HostName, Held> = BTreeMap::new();
+        for (name, held) in &self.hosts {
+            let has_keys = held.keys.iter().filter_map(|key| by_key.get(key).copied());
+            let mut names: BTreeSet<&HostName> = has_keys.collect();
+            // All of its keys may have been replaced, or are not known.
+            if names.is_empty() {
+                names.insert(name);
+            }
+            for name in names {
+                let keys = self.keys.get(name).unwrap_or(&held.keys);
+                let entry = followed.entry(name.clone()).or_default();
+                entry.keys.clone_from(keys);
+                for (class, since) in &held.classes {
+                    let first = entry.classes.entry(class.clone()).or_insert(*since);
+                    *first = (*first).min(*since);
+                }
+            }
+        }
+        self.is_unsaved |= followed != self.hosts;
+        self.hosts = followed;
     }
 
     /// Forgets all hosts but these.
@@ -85,11 +139,17 @@ impl Negotiated {
 
     /// A host has negotiated a class that the policy has as `optional`.
     pub(super) fn insert(&mut self, host: HostName, class: Class) {
-        let classes = self.hosts.entry(host).or_default();
-        classes.entry(class.name().to_owned()).or_insert_with(|| {
-            self.is_unsaved = true;
-            unix_time()
+        let keys = self.keys.get(&host);
+        let held = self.hosts.entry(host).or_insert_with(|| Held {
+            classes: Classes::new(),
+            keys: keys.cloned().unwrap_or_default(),
         });
+        held.classes
+            .entry(class.name().to_owned())
+            .or_insert_with(|| {
+                self.is_unsaved = true;
+                unix_time()
+            });
     }
 
     /// Notes hosts that have SAs of classes that the policy has as `optional`: no notice comes again.
@@ -112,7 +172,7 @@ impl Negotiated {
 
     /// Since when a host is held to a class, in seconds since 1970.
     pub(super) fn since(&self, host: &HostName, class: &str) -> Option<u64> {
-        self.hosts.get(host)?.get(class).copied()
+        self.hosts.get(host)?.classes.get(class).copied()
     }
 
     /// The peers to hold, by class: all addresses of these peers that have negotiated it.
@@ -123,7 +183,7 @@ impl Negotiated {
                 continue;
             };
             let classes = classes.iter();
-            for class in classes.filter(|class| negotiated.contains_key(class.name())) {
+            for class in classes.filter(|class| negotiated.classes.contains_key(class.name())) {
                 let addresses = peer.addresses.iter().map(IpAddr::to_canonical);
                 held.extend(addresses.map(|address| (*class, address)));
             }
@@ -157,11 +217,18 @@ impl Negotiated {
     }
 }
 
+/// The keys by which a host is known again.
+fn keys(host: &Host) -> Keys {
+    let keys = host.ike_keys.iter().map(ToString::to_string);
+    keys.chain([host.key.to_string()]).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use usher_ike::IkePublicKey;
     use usher_policy::protection::{Kind, Profile};
+    use usher_proto::host_key::HostPublicKey;
 
     const ENCRYPTION: Class = Class::new(Kind::Encryption, Profile::Standard);
     const AUTHENTICATION: Class = Class::new(Kind::Authentication, Profile::Standard);
@@ -170,7 +237,7 @@ mod tests {
         Peer {
             name: name.parse().expect("a name"),
             addresses: vec![IpAddr::from([192, 0, 2, last])],
-            keys: vec![IkePublicKey::from_bytes([last; 32])],
+            keys: vec![IkePublicKey::ed25519([last; 32])],
             unlabelled: None,
         }
     }
@@ -195,6 +262,69 @@ mod tests {
         next.keep_only(&BTreeSet::from([peers[1].name.clone()]));
         next.save(&path);
         assert!(Negotiated::load(&path).held(&peers, &all).is_empty());
+    }
+
+    /// A block; its keys begin with these bytes.
+    fn block(name: &str, key: u8, ike_key: u8) -> Host {
+        Host {
+            name: name.parse().expect("a name"),
+            addresses: vec![IpAddr::from([192, 0, 2, key])],
+            key: HostPublicKey::from_bytes([key; 32]),
+            ike_keys: vec![IkePublicKey::ed25519([ike_key; 32])],
+            is_held: true,
+            unlabelled: None,
+            control: 3440,
+            loopback: Vec::new(),
+        }
+    }
+
+    // Threat model: P60
+    #[test]
+    fn a_host_stays_held_under_another_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("negotiated.json");
+        let mut negotiated = Negotiated::load(&path);
+        negotiated.follow([block("a", 1, 11), block("b", 2, 12)].iter());
+        negotiated.insert("a".parse().expect("a name"), ENCRYPTION);
+        negotiated.save(&path);
+        // Also by a protector that has started since, and if it gets another IKE key as well. The former
+        // name belongs to another host now.
+        let mut next = Negotiated::load(&path);
+        let renamed = [block("c", 1, 13), block("a", 3, 14)];
+        next.follow(renamed.iter());
+        next.keep_only(&renamed.iter().map(|host| host.name.clone()).collect());
+        let held = |negotiated: &Negotiated| -> Vec<String> {
+            let hosts = negotiated.hosts.keys();
+            hosts.map(ToString::to_string).collect()
+        };
+        assert_eq!(held(&next), ["c"]);
+        next.save(&path);
+        // Both keys can be replaced, one after the other, or at once under the same name.
+        let mut next = Negotiated::load(&path);
+        next.follow([block("d", 4, 13)].iter());
+        next.follow([block("d", 5, 15)].iter());
+        assert_eq!(held(&next), ["d"]);
+        // The twin: a host with other keys and another name is another host.
+        let stranger = block("e", 6, 16);
+        next.follow([stranger.clone()].iter());
+        next.keep_only(&BTreeSet::from([stranger.name]));
+        assert_eq!(held(&next), [""; 0]);
+    }
+
+    #[test]
+    fn a_rename_that_is_taken_back_leaves_the_host_held() {
+        let mut negotiated = Negotiated::default();
+        let names = ["a", "b"];
+        let policies = [[block("a", 1, 11)], [block("b", 1, 11)]];
+        negotiated.follow(policies[0].iter());
+        negotiated.insert("a".parse().expect("a name"), ENCRYPTION);
+        for turn in [1, 0] {
+            negotiated.follow(policies[turn].iter());
+            let name = names[turn].parse().expect("a name");
+            assert!(negotiated.since(&name, "encryption").is_some(), "{name}");
+            let former = names[1 - turn].parse().expect("a name");
+            assert_eq!(negotiated.since(&former, "encryption"), None);
+        }
     }
 
     #[test]
@@ -234,9 +364,19 @@ mod tests {
     #[test]
     fn the_file_of_as_many_hosts_as_can_be_held_is_read() {
         const HELD: usize = 65_536;
-        let all: Classes = Class::ALL
-            .map(|class| (class.name().to_owned(), u64::MAX))
-            .into();
+        let classes = Class::ALL.map(|class| (class.name().to_owned(), u64::MAX));
+        let mut host = block("a", 1, 2);
+        let ike_keys = (2_u8..).take(usher_policy::MAXIMUM_IKE_KEYS);
+        let of_both = ike_keys.flat_map(|key| {
+            let number = usher_ike::IkeKey::from_secret_number([key; 32]);
+            let ecdsa = number.expect("below the order of the curve").public();
+            [IkePublicKey::ed25519([key; 32]), ecdsa]
+        });
+        host.ike_keys = of_both.collect();
+        let all = Held {
+            classes: classes.into(),
+            keys: keys(&host),
+        };
         let longest: HostName = "a"
             .repeat(HostName::MAXIMUM_LENGTH)
             .parse()

@@ -1,4 +1,4 @@
-//! Makes the configuration for charon from the policy and this host's IKE key.
+//! Makes the configuration for charon from the policy and this host's IKE keys.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use usher_base::HostName;
-use usher_ike::{IkeKey, IkePublicKey, Peer, PeerClass, SetMark};
+use usher_ike::{IkeAlgorithm, IkeKey, Peer, PeerClass, SetMark};
 use usher_ipsec::reqid;
 use usher_local::paths;
 use usher_policy::protection::{Class, Level, Profile, Tables};
@@ -18,7 +18,7 @@ use super::error::ProtectionError;
 /// The configuration for charon, on the host with this key.
 ///
 /// # Errors
-/// When the host has no name or no IKE key for it.
+/// When the host has no name, or none of the IKE keys that its block states.
 pub(super) fn configuration(
     policy: &Policy,
     tables: &Tables,
@@ -27,15 +27,10 @@ pub(super) fn configuration(
     let mask = policy.marks;
     let own = policy.host_by_key(host_key);
     let own = own.ok_or(ProtectionError::NoHost)?;
-    let name = || own.name.to_string();
-    let stated = ike_keys(own);
-    if stated.is_empty() {
-        return Err(ProtectionError::NoIkeKey(name()));
+    if own.ike_keys.is_empty() {
+        return Err(ProtectionError::NoIkeKey(own.name.to_string()));
     }
-    let key = IkeKey::read(Path::new(paths::IKE_KEY))?;
-    if !stated.contains(&key.public()) {
-        return Err(ProtectionError::OtherIkeKey(name()));
-    }
+    let keys = own_keys(own, file_of)?;
     let peers: Vec<Peer> = peers(policy, Some(own)).map(peer).collect();
     let classes = classes(tables).into_iter().map(|class| PeerClass {
         class,
@@ -48,20 +43,65 @@ pub(super) fn configuration(
     });
     Ok(usher_ike::Configuration {
         host: own.name.clone(),
-        key: Arc::new(key),
-        stated,
+        keys,
+        stated: own.ike_keys.clone(),
         on_demand: on_demand(tables, &peers),
         peers,
         classes: classes.collect(),
     })
 }
 
-/// The hosts with which SAs are negotiated: all but this one that have an `ike-key`.
-pub(super) fn peers<'p>(policy: &'p Policy, own: Option<&Host>) -> impl Iterator<Item = &'p Host> {
-    let own = own.map(|own| own.name.clone());
-    let others = policy.hosts.values();
-    let others = others.filter(move |host| Some(&host.name) != own.as_ref());
-    others.filter(|host| !host.ike_keys.is_empty())
+/// This host's private keys: one of each algorithm of which its block states any.
+fn own_keys(
+    own: &Host,
+    file_of: impl Fn(IkeAlgorithm) -> &'static Path,
+) -> Result<Vec<Arc<IkeKey>>, ProtectionError> {
+    let is_stated = |algorithm: &&IkeAlgorithm| {
+        let mut stated = own.ike_keys.iter();
+        stated.any(|key| key.algorithm() == **algorithm)
+    };
+    let stated = IkeAlgorithm::ALL.iter().filter(is_stated);
+    let keys = stated.map(|algorithm| {
+        let file = file_of(*algorithm);
+        let key = IkeKey::read(file, *algorithm)?;
+        if own.ike_keys.contains(&key.public()) {
+            Ok(Arc::new(key))
+        } else {
+            Err(ProtectionError::OtherIkeKey {
+                host: own.name.to_string(),
+                file,
+            })
+        }
+    });
+    keys.collect()
+}
+
+/// The file of this host's private key.
+fn file_of(algorithm: IkeAlgorithm) -> &'static Path {
+    Path::new(match algorithm {
+        IkeAlgorithm::Ed25519 => paths::IKE_KEY,
+        IkeAlgorithm::EcdsaP256 => paths::ECDSA_IKE_KEY,
+    })
+}
+
+/// The hosts with which SAs are negotiated: all but this one that have an `ike-key` of an algorithm of which this
+/// host has one, too. Without `own`: all that have an `ike-key`.
+pub(super) fn peers<'p>(
+    policy: &'p Policy,
+    own: Option<&'p Host>,
+) -> impl Iterator<Item = &'p Host> {
+    let is_peer = move |host: &&Host| match own {
+        Some(own) => host.name != own.name && host.shares_ike(own),
+        None => !host.ike_keys.is_empty(),
+    };
+    policy.hosts.values().filter(is_peer)
+}
+
+/// The hosts that are held once they have had SAs. Also those that share no algorithm of keys with this host any
+/// more: otherwise a slip in a policy would let them go, into the clear.
+pub(super) fn held_peers(policy: &Policy, host_key: &HostPublicKey) -> Vec<Peer> {
+    let hosts = peers(policy, None).filter(|host| host.is_held && host.key != *host_key);
+    hosts.map(peer).collect()
 }
 
 fn peer(host: &Host) -> Peer {
@@ -69,7 +109,7 @@ fn peer(host: &Host) -> Peer {
     Peer {
         name: host.name.clone(),
         addresses: host.addresses.clone(),
-        keys: ike_keys(host),
+        keys: host.ike_keys.clone(),
         unlabelled: unlabelled.map(|kind| Class::new(kind, Profile::Standard)),
     }
 }
@@ -105,31 +145,145 @@ pub(super) fn classes(tables: &Tables) -> Vec<Class> {
     classes
 }
 
-fn ike_keys(host: &Host) -> Vec<IkePublicKey> {
-    let keys = host.ike_keys.iter();
-    keys.map(|key| IkePublicKey::from_bytes(*key.as_bytes()))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use usher_policy::protection::Kind;
+    use usher_policy::protection::{IkePublicKey, Kind};
 
     use super::*;
+
+    fn host(name: &str, ike_keys: &[IkePublicKey]) -> Host {
+        Host {
+            name: name.parse().expect("a name"),
+            addresses: vec![IpAddr::from([192, 0, 2, 1])],
+            key: HostPublicKey::from_bytes([1; 32]),
+            ike_keys: ike_keys.to_vec(),
+            is_held: true,
+            unlabelled: None,
+            control: 3440,
+            loopback: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_ecdsa_key_is_read_where_the_policy_states_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ecdsa_key");
+        let file: &'static Path = Box::leak(path.into_boxed_path());
+        let file_of = |_: IkeAlgorithm| file;
+        let make = || {
+            let made = std::process::Command::new("ssh-keygen")
+                .args([
+                    "-q", "-t", "ecdsa", "-b", "256", "-m", "PKCS8", "-N", "", "-f",
+                ])
+                .arg(file)
+                .status();
+            assert!(made.expect("ssh-keygen").success());
+            let line = std::fs::read_to_string(file.with_extension("pub")).expect("a line");
+            line.parse::<IkePublicKey>().expect("a key")
+        };
+        let key = make();
+        let own = host("laptop", &[key]);
+        let read = own_keys(&own, file_of).expect("a key");
+        let read: Vec<IkePublicKey> = read.iter().map(|key| key.public()).collect();
+        assert_eq!(read, [key]);
+        // Without a statement it is not even looked for.
+        assert!(own_keys(&host("laptop", &[]), file_of).is_ok_and(|keys| keys.is_empty()));
+        // A statement for another key, and none to state.
+        std::fs::remove_file(file).expect("it is there");
+        let lost = own_keys(&own, file_of).expect_err("no key").to_string();
+        assert!(
+            lost.contains("ecdsa_key") && lost.contains("ssh-keygen"),
+            "{lost}"
+        );
+        make();
+        let other = own_keys(&own, file_of)
+            .expect_err("another key")
+            .to_string();
+        assert!(
+            other.contains("of the `host` block of laptop is the key in"),
+            "{other}"
+        );
+    }
+
+    #[test]
+    fn hosts_of_another_algorithm_are_no_peers() {
+        let ed25519 = IkePublicKey::ed25519([2; 32]);
+        let number = usher_ike::IkeKey::from_secret_number([3; 32]);
+        let ecdsa = number.expect("below the order of the curve").public();
+        let others = [("server", ed25519), ("appliance", ecdsa)];
+        let hosts = others.map(|(name, key)| (name.parse().expect("a name"), host(name, &[key])));
+        let policy = Policy {
+            hosts: hosts.into(),
+            ..Policy::default()
+        };
+        for (keys, expected) in [
+            (&[ed25519][..], &["server"][..]),
+            (&[ecdsa], &["appliance"]),
+            (&[ecdsa, ed25519], &["appliance", "server"]),
+        ] {
+            let own = host("laptop", keys);
+            let found: Vec<&str> = peers(&policy, Some(&own))
+                .map(|peer| peer.name.as_str())
+                .collect();
+            assert_eq!(found, expected);
+            let told = policy.unmatched_ike_keys(&own);
+            assert_eq!(told.len(), 2 - expected.len(), "{told:?}");
+        }
+    }
+
+    // Threat model: P60
+    #[test]
+    fn a_host_of_another_algorithm_stays_held() {
+        let ed25519 = IkePublicKey::ed25519([2; 32]);
+        let number = usher_ike::IkeKey::from_secret_number([3; 32]);
+        let ecdsa = number.expect("below the order of the curve").public();
+        let own = HostPublicKey::from_bytes([9; 32]);
+        let hosts = [
+            ("laptop", own, &[ed25519][..], true),
+            (
+                "server",
+                HostPublicKey::from_bytes([1; 32]),
+                &[ed25519],
+                true,
+            ),
+            (
+                "appliance",
+                HostPublicKey::from_bytes([4; 32]),
+                &[ecdsa],
+                true,
+            ),
+            (
+                "free",
+                HostPublicKey::from_bytes([5; 32]),
+                &[ed25519],
+                false,
+            ),
+            ("keyless", HostPublicKey::from_bytes([6; 32]), &[], true),
+        ];
+        let hosts = hosts.map(|(name, key, ike_keys, is_held)| {
+            let host = Host {
+                key,
+                is_held,
+                ..host(name, ike_keys)
+            };
+            (host.name.clone(), host)
+        });
+        let policy = Policy {
+            hosts: hosts.into(),
+            ..Policy::default()
+        };
+        let held = held_peers(&policy, &own);
+        let held: Vec<&str> = held.iter().map(|peer| peer.name.as_str()).collect();
+        assert_eq!(held, ["appliance", "server"]);
+    }
 
     // Threat model: P70
     #[test]
     fn an_unlabelled_host_is_a_peer_of_its_one_class() {
         let unlabelled = |kind| {
             let host = Host {
-                name: "appliance".parse().expect("a name"),
-                addresses: vec![IpAddr::from([192, 0, 2, 1])],
-                key: HostPublicKey::from_bytes([1; 32]),
-                ike_keys: vec![HostPublicKey::from_bytes([2; 32])],
-                is_held: true,
                 unlabelled: kind,
-                control: 3440,
-                loopback: Vec::new(),
+                ..host("appliance", &[IkePublicKey::ed25519([2; 32])])
             };
             peer(&host).unlabelled
         };

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,15 +10,31 @@ use usher_base::HostName;
 use usher_bpf::Objects;
 use usher_bpf::guard::Claims;
 use usher_ike::Notice;
-use usher_ipsec::{Applied, Ipsec, IpsecError};
+use usher_ipsec::{Applied, Ipsec, IpsecError, Released, Visit};
 use usher_local::configuration::Configuration;
+use usher_local::paths;
 use usher_policy::protection::{Class, Level, Tables};
 
 use super::contest::Contest;
-use super::finding::Finding;
 use super::last_answers::LastAnswers;
 use super::negotiated::Negotiated;
 use super::refusals::Refusals;
+
+/// The present visit of all descriptors.
+#[derive(Debug, Default)]
+pub(super) struct Finding {
+    /// With the time when it began.
+    pub(super) visit: Option<(Visit, Instant)>,
+    /// Something has changed since it began, so another one follows.
+    pub(super) is_due: bool,
+}
+
+impl Finding {
+    /// Returns whether a visit is under way or due.
+    pub(super) fn goes_on(&self) -> bool {
+        self.visit.is_some() || self.is_due
+    }
+}
 
 /// The tables in force, and the state around them.
 #[derive(Debug, Default)]
@@ -41,7 +58,7 @@ pub(super) struct State {
     pub(super) contest: Contest,
     /// Peers that could not be held, because the table was full.
     pub(super) not_held: bool,
-    /// The hosts with which SAs are negotiated and that may be held, each with its addresses.
+    /// The hosts that may be held, each with its addresses.
     pub(super) peers: BTreeMap<HostName, BTreeSet<IpAddr>>,
     pub(super) claims: Claims,
     /// True if the guard keeps other processes from the loaded objects.
@@ -120,7 +137,7 @@ impl State {
         if let Some(ipsec) = self.ipsec.take() {
             ipsec.close()?;
         } else {
-            super::release()?;
+            release()?;
         }
         self.forget_what_was_in_force();
         Ok(Applied::default())
@@ -138,6 +155,20 @@ pub(super) fn optional(tables: &Tables) -> Vec<Class> {
     optional
 }
 
+/// Removes everything that a protector that has ended left in force.
+///
+/// # Errors
+/// As [`usher_ipsec::release`].
+pub fn release() -> Result<Released, IpsecError> {
+    let pins = Path::new(paths::PROTECTOR_PIN_DIRECTORY);
+    // A pinned monitor knows its mask; the policy's mask is for entries that are left without a
+    // monitor.
+    let configuration = Configuration::load().ok();
+    let marks = configuration.map(|configuration| configuration.checked.policy.marks);
+    let mask = marks.unwrap_or_default();
+    usher_ipsec::release(pins, Path::new(paths::FORMER_SYSCTLS), mask)
+}
+
 #[cfg(test)]
 mod tests {
     use usher_ike::{IkePublicKey, Peer};
@@ -153,7 +184,7 @@ mod tests {
         let peer = Peer {
             name: "a".parse().expect("a name"),
             addresses: vec![IpAddr::from([192, 0, 2, 1])],
-            keys: vec![IkePublicKey::from_bytes([1; 32])],
+            keys: vec![IkePublicKey::ed25519([1; 32])],
             unlabelled: None,
         };
         let mut state = State::default();
@@ -210,7 +241,7 @@ mod tests {
         let peer = Peer {
             name: host.clone(),
             addresses: addresses.to_vec(),
-            keys: vec![IkePublicKey::from_bytes([1; 32])],
+            keys: vec![IkePublicKey::ed25519([1; 32])],
             unlabelled: None,
         };
         let mut negotiated = Negotiated::default();

@@ -187,6 +187,14 @@ impl Force {
         let troubles = [report.trouble, report.lacks, report.unloaded];
         let troubles = troubles.into_iter().flatten();
         view.troubles.extend(troubles.filter(|_| asks_charon));
+        let policy = &configuration.checked.policy;
+        let own = policy.host_by_key(&self.settings.host_key);
+        let unmatched = own.filter(|_| asks_charon);
+        view.troubles.extend(
+            unmatched
+                .into_iter()
+                .flat_map(|own| policy.unmatched_ike_keys(own)),
+        );
         view.troubles
             .extend(negotiated.trouble().map(str::to_owned));
         Ok(view)
@@ -259,7 +267,8 @@ fn of_unheld(unheld: &Unheld, seen: bool) -> String {
         }
         (UnheldReason::Mark, _) => {
             "of datagrams, that it has connected before this policy: once their traffic is protected each \
-             send on them fails (EPERM) until the program connects them again; restart it"
+             send on them fails (EPERM) until they have the mark of their class: `usher policy apply` sets it, \
+             also if nothing has changed; or restart the program"
         }
         (UnheldReason::Segments, _) => {
             "of datagrams, for which it has set UDP_SEGMENT: IPsec does not take it, so sends that are to \

@@ -108,7 +108,7 @@ async fn serve(writer: Arc<Writer>, listener: OwnedFd, keeper: u32) -> io::Resul
             let keep = |packet: &[u8]| {
                 let asked = RecorderRequest::decode(packet).map_err(io::Error::other)?;
                 let request = asked.request;
-                if let Err(refusal) = writer.write(asked, replies.clone()) {
+                if let Err(refusal) = writer.write_records(asked, replies.clone()) {
                     tell(&replies, request, Err(refusal));
                 }
                 Ok(())

@@ -70,13 +70,13 @@ impl Writer {
     /// # Errors
     /// For an authentication, [`Refusal::Malformed`] if it is no record, has no valid signature or differs
     /// from the claim, and those of certificates; [`Refusal::Overloaded`].
-    pub fn write(
+    pub fn write_records(
         &self,
         asked: RecorderRequest,
         replies: mpsc::Sender<Vec<u8>>,
     ) -> Result<(), Refusal> {
         let record = match asked.keep {
-            Keep::Authentication(authentication) => check(&authentication)
+            Keep::Authentication(authentication) => check_claim(&authentication)
                 .map(Unwritten::Authentication)
                 .inspect_err(|_| {
                     self.counts.refused.fetch_add(1, Ordering::Relaxed);
@@ -138,7 +138,7 @@ impl Counts {
 
 /// The record, if its client has signed exactly the claim. The comparison comes before any write:
 /// otherwise a subverted verifier could record old signatures again and again.
-fn check(claimed: &Authentication) -> Result<SignedRecord, Refusal> {
+fn check_claim(claimed: &Authentication) -> Result<SignedRecord, Refusal> {
     let (record, says) = SignedRecord::new(&claimed.record).map_err(|error| {
         if let RecordError::Malformed(error) = error {
             return error.into();

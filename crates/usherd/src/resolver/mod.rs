@@ -59,7 +59,7 @@ async fn serve(listener: OwnedFd, protector: u32) -> io::Result<()> {
         let connection = listener.accept_of(protector, "protector").await?;
         tracing::info!("protector connected");
         look_ups.follow(Vec::new());
-        let end = answer(&connection, &mut look_ups).await;
+        let end = answer_protector(&connection, &mut look_ups).await;
         tracing::warn!(reason = crate::link::how(&end), "the protector has gone");
         if look_ups.hung().is_some() {
             return end;
@@ -68,7 +68,7 @@ async fn serve(listener: OwnedFd, protector: u32) -> io::Result<()> {
 }
 
 /// Looks up the names that the protector has, and answers, until it closes the connection.
-async fn answer(protector: &AsyncPacketSocket, look_ups: &mut LookUps) -> io::Result<()> {
+async fn answer_protector(protector: &AsyncPacketSocket, look_ups: &mut LookUps) -> io::Result<()> {
     let mut now = tokio::time::interval(LOOKING);
     now.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

@@ -16,7 +16,7 @@ use super::Signer;
 use super::closing::{close_replaced, close_unused};
 use super::gates::Gated;
 use super::lease::Lease;
-use super::open::{Opening, ask_for_tokens, open};
+use super::open::{Opening, ask_for_tokens, open_connection};
 use super::relay::ANSWER;
 use super::renewal::renew_for_tokens;
 use super::sessions::Pair;
@@ -28,6 +28,8 @@ const ATTEMPTS: u32 = 8;
 /// Pause before the next attempt: 50 ms, doubled each time, so that a restarted daemon is waited
 /// for (6 s in all), and one that does not come back does not delay the caller for long.
 const PAUSE: Duration = Duration::from_millis(50);
+/// After this time a host that does not answer is given up: it must not hold a caller for a minute.
+const TRYING: Duration = Duration::from_secs(15);
 
 /// Announces a connection in the user's session. If there is none, opens one, and then a ticket for
 /// `uid`. The connection's gate stands from before the announcement until the caller lifts it.
@@ -66,6 +68,7 @@ async fn attempt_all(
 ) -> Result<(SessionId, bool), Refusal> {
     let mut refusal = Refusal::VerifierUnavailable;
     let mut number = 0;
+    let until = Instant::now() + TRYING;
     while number < ATTEMPTS {
         let mut attempt = Attempt::default();
         match attempt_once(signer, lease, gated, &mut attempt).await {
@@ -86,7 +89,7 @@ async fn attempt_all(
             unanswered.announced.extend(session);
             unanswered.opened.extend(attempt.opening.opened);
             // The user is not asked again for each attempt: the program tries again.
-            if attempt.opening.asked {
+            if attempt.opening.asked || Instant::now() >= until {
                 return Err(refusal);
             }
             if number == 0 {
@@ -99,7 +102,7 @@ async fn attempt_all(
             && !unanswered.announced.is_empty()
             && !attempt.opening.asked
         {
-            // By a former attempt: its answer came too late.
+            // A former attempt announced it: its answer came too late.
             let Pair { host, uid, .. } = &lease.pair;
             for session in unanswered.announced.drain() {
                 let withdrawn = signer.relay.withdraw(host, *uid, session, gated.connection);
@@ -163,7 +166,8 @@ async fn attempt_once(
         // The user was asked while this task waited, and is not asked again for each waiting task.
         return Err(Refusal::AgentRefused);
     }
-    let (session, openable) = open(signer, lease, Some(gated), &mut attempt.opening).await?;
+    let (session, openable) =
+        open_connection(signer, lease, Some(gated), &mut attempt.opening).await?;
     let (id, by_agent) = (session.id, session.by_agent);
     *slot = Some(session);
     let permit = signer.tickets.claim_for_new_session(pair.ticket_key());

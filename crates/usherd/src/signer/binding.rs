@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use usher_base::ConnectionTuple;
-use usher_policy::Host;
 use usher_proto::refusal::Refusal;
 use usher_system::namespace;
 
@@ -14,12 +13,13 @@ use usher_system::namespace;
 const PORTS_TRIED: usize = 16;
 
 /// Binds the socket, which has to be in this `network`, to the address it will come from and to a port
-/// that no other socket has. `own`: this host's addresses by its policy, one of which the other host
-/// expects; none if the policy does not have this host. `is_taken`: these endpoints are announced already, or may be.
+/// that no other socket has. `addresses`: the other host's, in the order in which to try them. `own`: this
+/// host's addresses by its policy, one of which the other host expects; none if the policy does not have this
+/// host. `is_taken`: these endpoints are announced already, or may be.
 pub fn bind(
     network: u64,
     socket: &OwnedFd,
-    host: &Host,
+    addresses: &[IpAddr],
     own: &[IpAddr],
     port: u16,
     is_taken: &impl Fn(&ConnectionTuple) -> bool,
@@ -44,7 +44,7 @@ pub fn bind(
     }
     let dual_stack = family == AddressFamily::INET6;
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for ip in &host.addresses {
+    for ip in addresses {
         if ip.is_ipv6() && !dual_stack {
             continue;
         }
@@ -58,7 +58,7 @@ pub fn bind(
             break;
         }
     }
-    tracing::info!(host = %host.name, error = %last, "no way to the host");
+    tracing::info!(?addresses, error = %last, "no way to the host");
     Err(Refusal::VerifierUnavailable)
 }
 
@@ -115,7 +115,7 @@ fn source_for(server: SocketAddr, own: &[IpAddr]) -> io::Result<SocketAddr> {
     let mut others = own
         .iter()
         .filter(|address| address.is_ipv4() == server.is_ipv4());
-    // Those of this host only: others cannot be bound to.
+    // Only addresses of this host: others cannot be bound to.
     let other = others.find_map(|address| source_from(Some(*address), server).ok());
     Ok(other.unwrap_or(by_kernel))
 }
@@ -159,19 +159,6 @@ mod tests {
 
     use super::*;
 
-    fn host(addresses: &[IpAddr]) -> Host {
-        Host {
-            name: "here".parse().unwrap(),
-            addresses: addresses.to_vec(),
-            key: usher_proto::host_key::HostPublicKey::from_bytes([1; 32]),
-            ike_keys: Vec::new(),
-            is_held: true,
-            unlabelled: None,
-            control: 3440,
-            loopback: Vec::new(),
-        }
-    }
-
     fn tcp(family: AddressFamily) -> OwnedFd {
         rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
     }
@@ -182,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_socket_gets_an_address_of_its_own() {
-        let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
+        let v4 = [Ipv4Addr::LOCALHOST.into()];
         for family in [AddressFamily::INET, AddressFamily::INET6] {
             let socket = tcp(family);
             let connection = bind(own_network(), &socket, &v4, &[], 143, &|_| false).unwrap();
@@ -195,7 +182,7 @@ mod tests {
     #[test]
     fn the_policys_own_address_is_preferred_to_the_kernels() {
         // All of 127.0.0.0/8 is this host's; the kernel chooses 127.0.0.1.
-        let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
+        let v4 = [Ipv4Addr::LOCALHOST.into()];
         let (second, foreign) = ([127, 0, 0, 2].into(), [192, 0, 2, 1].into());
         let from = |own: &[IpAddr]| {
             let socket = tcp(AddressFamily::INET6);
@@ -215,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_duplicate_holds_the_port_after_a_failed_connect() {
-        let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
+        let v4 = [Ipv4Addr::LOCALHOST.into()];
         for family in [AddressFamily::INET, AddressFamily::INET6] {
             let socket = tcp(family);
             let bound = bind(own_network(), &socket, &v4, &[], 1, &|_| false)
@@ -237,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_socket_whose_port_could_be_shared_is_refused() {
-        let v6 = host(&[Ipv6Addr::LOCALHOST.into()]);
+        let v6 = [Ipv6Addr::LOCALHOST.into()];
         assert!(
             bind(
                 own_network(),
@@ -265,7 +252,7 @@ mod tests {
 
     #[test]
     fn what_is_no_fresh_tcp_socket_is_refused() {
-        let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
+        let v4 = [Ipv4Addr::LOCALHOST.into()];
         let datagram = rustix::net::socket_with(
             AddressFamily::INET,
             SocketType::DGRAM,

@@ -2,7 +2,7 @@
 //! owner of the local connection), and the policy decides which services it may reach.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +31,8 @@ use crate::local_callers::{LocalCaller, LocalCallers};
 /// Limit of requests that one user may have under way; the next one is refused with
 /// [`Refusal::Overloaded`].
 const REQUESTS_PER_USER: usize = 512;
+/// How long a caller may take to say that connecting has timed out: it may be starved.
+const REPORT: Duration = Duration::from_secs(5);
 /// How long a caller may take to send its request.
 const REQUEST: Duration = Duration::from_secs(5);
 
@@ -108,7 +110,7 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
         }
         break (asked, socket);
     };
-    let mut gated = match gated(signer, &asked, socket) {
+    let mut gated = match gated(signer, &asked, socket).await {
         Ok(gated) => gated,
         Err(refusal) => return refuse(&caller, &asked, refusal).await,
     };
@@ -119,7 +121,8 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
                 server: connection.server,
             };
             reply(&caller, &ready).await;
-            wait_until_done(&mut caller).await;
+            let no_way = || signer.ways.note_none(asked.uid, connection.server);
+            wait_until_done(&mut caller, no_way).await;
             // The socket among its descriptors is our duplicate: while it is open no other socket can get
             // its port, so the server must lose the announcement before the duplicate is closed.
             withdraw(signer, &lease.pair, session, connection).await;
@@ -164,13 +167,23 @@ struct PermittedRequest {
 }
 
 impl PermittedRequest {
-    /// The ticket, if the user's connections to the service carry tokens.
+    /// The ticket, if the user's connections to the service carry tokens. If it is known where the host
+    /// answers, only a ticket for that address.
     fn ticket(&self, signer: &Signer) -> Option<(SocketAddr, u32)> {
-        self.host.addresses.iter().find_map(|ip| {
-            let server = SocketAddr::new(*ip, self.port);
+        let channel = signer.relay.address(&self.host);
+        let addresses = self.addresses(signer, channel);
+        let count = channel.map_or(addresses.len(), |_| 1);
+        addresses.into_iter().take(count).find_map(|ip| {
+            let server = SocketAddr::new(ip, self.port);
             let number = signer.tickets.number(self.uid, server)?;
             Some((server, number))
         })
+    }
+
+    /// The host's addresses, in the order in which to try them.
+    fn addresses(&self, signer: &Signer, channel: Option<IpAddr>) -> Vec<IpAddr> {
+        let addresses = &self.host.addresses;
+        signer.ways.order(self.uid, self.port, addresses, channel)
     }
 }
 
@@ -194,6 +207,7 @@ async fn admit<'a>(
             (uid, host, service)
         }
         LocalRequest::Done { .. }
+        | LocalRequest::Unreachable
         | LocalRequest::Lend
         | LocalRequest::OwnerAtProxy { .. }
         | LocalRequest::HowEnded { .. } => {
@@ -307,14 +321,25 @@ fn owner_at_the_proxy(
     }
 }
 
-/// Gives the caller's socket its address.
-fn gated(signer: &Signer, asked: &PermittedRequest, socket: &OwnedFd) -> Result<Gated, Refusal> {
+/// Gives the caller's socket its address, towards the address of the host that answers. A host with one
+/// address need not be asked before.
+async fn gated(
+    signer: &Signer,
+    asked: &PermittedRequest,
+    socket: &OwnedFd,
+) -> Result<Gated, Refusal> {
+    let channel = if asked.host.addresses.len() > 1 {
+        signer.relay.reach(&asked.host, asked.uid).await
+    } else {
+        None
+    };
+    let addresses = asked.addresses(signer, channel);
     let is_taken = |connection: &ConnectionTuple| gates::stands(signer, connection);
     let configuration = signer.configuration.get();
     let own = configuration.checked.policy.host_by_key(&signer.host_key);
     let own = own.map_or(&[][..], |own| &own.addresses);
-    let (host, port) = (&asked.host, asked.port);
-    let connection = bind(signer.network, socket, host, own, port, &is_taken)?;
+    let port = asked.port;
+    let connection = bind(signer.network, socket, &addresses, own, port, &is_taken)?;
     Gated::of_socket(connection, socket.as_fd())
 }
 
@@ -339,14 +364,19 @@ async fn prepare(
     Ok((lease, session))
 }
 
-/// Waits until the caller has connected, has given up or has gone.
-async fn wait_until_done(caller: &mut LocalCaller) {
-    let done = tokio::time::timeout(CONNECT, caller.receive(MAX_LOCAL_PACKET)).await;
-    if let Ok(Ok(bytes)) = done
-        && let Ok(LocalRequest::Done { .. }) = LocalRequest::decode(&bytes)
-    {
-        reply(caller, &LocalReply::Finished).await;
+/// Waits until the caller has connected, has given up or has gone. `no_way` is called if it has found no way to
+/// the address, before the answer: with the next request the caller gets another one.
+async fn wait_until_done(caller: &mut LocalCaller, no_way: impl FnOnce()) {
+    let done = tokio::time::timeout(CONNECT + REPORT, caller.receive(MAX_LOCAL_PACKET)).await;
+    let Ok(Ok(bytes)) = done else {
+        return;
+    };
+    match LocalRequest::decode(&bytes) {
+        Ok(LocalRequest::Done { .. }) => {}
+        Ok(LocalRequest::Unreachable) => no_way(),
+        _ => return,
     }
+    reply(caller, &LocalReply::Finished).await;
 }
 
 async fn reply(caller: &LocalCaller, reply: &LocalReply) {

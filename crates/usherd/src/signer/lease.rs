@@ -61,7 +61,7 @@ impl Leases {
     /// Grants a lease if the configuration in force permits it.
     ///
     /// # Errors
-    /// [`Refusal::ClientPolicy`], [`Refusal::ProgramNotPermitted`].
+    /// Those of [`permitted_until`], [`Refusal::ProgramNotPermitted`].
     pub fn grant(
         &self,
         pair: Pair,
@@ -98,8 +98,7 @@ impl Lease {
     /// Checks that the lease is still valid.
     ///
     /// # Errors
-    /// [`Refusal::ClientPolicy`] or [`Refusal::ProgramNotPermitted`] when it was cancelled or has
-    /// expired.
+    /// The reason for which it was cancelled; [`Refusal::ClientPolicy`] when it has expired.
     pub fn check(&self) -> Result<(), Refusal> {
         if let Some(refusal) = self.terms.cancelled.get() {
             return Err(*refusal);
@@ -129,7 +128,7 @@ impl Terms {
 
     /// The time until which it is permitted.
     fn permitted(&self, checked: &Checked, programs: &ListedPrograms) -> Result<u64, Refusal> {
-        let until = permitted_until(&self.key, checked).ok_or(Refusal::ClientPolicy)?;
+        let until = permitted_until(&self.key, checked)?;
         let (policy, key) = (&checked.policy, &self.key);
         let (entry, program) = match self.used_for {
             Use::Session => return Ok(until),
@@ -182,11 +181,11 @@ mod tests {
         assert_eq!(reload(permitting()), Ok(()));
         assert_eq!(
             reload(configuration("", Some("left"))),
-            Err(Refusal::ClientPolicy)
+            Err(Refusal::DisabledUser)
         );
         assert!(grant(&leases, &in_force, Use::Session).is_err());
         // A new lease is granted; this one stays cancelled.
-        assert_eq!(reload(permitting()), Err(Refusal::ClientPolicy));
+        assert_eq!(reload(permitting()), Err(Refusal::DisabledUser));
         assert!(grant(&leases, &in_force, Use::Session).is_ok());
     }
 

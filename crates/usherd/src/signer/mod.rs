@@ -28,6 +28,7 @@ mod reports;
 mod sessions;
 mod signing;
 mod tickets;
+mod ways;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,10 +65,11 @@ use lease::{Lease, Leases, Use};
 use loans::Loans;
 use names::Names;
 use plain::Plain;
-use programs::ListedPrograms;
+use programs::{ListedPrograms, ProgramsError, Relisting};
 use relay::Relay;
 use sessions::{Pair, SessionKey, Sessions, purpose};
 use tickets::Tickets;
+use ways::Ways;
 
 /// The state that all tasks of the signer share.
 struct Signer {
@@ -85,8 +87,10 @@ struct Signer {
     chains: Chains,
     plain: Plain,
     programs: Arc<ListedPrograms>,
+    relisting: Relisting,
     loans: Loans,
     names: Names,
+    ways: Ways,
     clocks: Clocks,
     relay: Arc<Relay>,
     failures: Failures,
@@ -118,8 +122,10 @@ impl Signer {
             chains: Chains::default(),
             plain: Plain::default(),
             programs: Arc::default(),
+            relisting: Relisting::default(),
             loans: Loans::default(),
             names: Names::default(),
+            ways: Ways::default(),
             clocks: Clocks::default(),
             relay: Arc::default(),
             failures: Failures::default(),
@@ -210,6 +216,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
                 .programs
                 .set(&signer.tickets, &configuration.checked.policy);
             programs.await.map_err(io::Error::other)?;
+            let relisting = signer.relisting.keep(async || signer.relist().await);
             following.begin(Arc::clone(&signer) as Arc<dyn Follower>);
             start::ready();
             tracing::info!("signer ready");
@@ -221,6 +228,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
                 result = tickets => result,
                 () = keys => Ok(()),
                 () = chains => Ok(()),
+                () = relisting => Ok(()),
                 result = plain => result,
                 () = following.keep() => Ok(()),
                 () = watchdog() => Ok(()),
@@ -230,6 +238,19 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
 }
 
 impl Signer {
+    /// Sets the lists of `programs` of the configuration in force.
+    async fn relist(&self) -> Result<(), ProgramsError> {
+        loop {
+            let configuration = self.configuration.get();
+            let policy = &configuration.checked.policy;
+            self.programs.set(&self.tickets, policy).await?;
+            // A request may have put another one in force meanwhile, whose lists these have replaced.
+            if Arc::ptr_eq(&configuration, &self.configuration.get()) {
+                return Ok(());
+            }
+        }
+    }
+
     fn put_in_force(&self, fresh: Configuration) -> ReloadedView {
         let generation = fresh.generation();
         // Put it in force before taking anything back, so that requests meanwhile are checked
@@ -262,17 +283,11 @@ impl Follower for Signer {
         Some(self.configuration.get().stamp())
     }
 
-    /// Puts it in force at once, and its lists of `programs` soon after: until then a program that only the
-    /// new lists have is refused.
+    /// Puts it in force at once, and its lists of `programs` soon after ([`Signer::relist`]): until then a
+    /// program that only the new lists have is refused.
     fn take(&self, stored: Configuration) -> Result<(), String> {
-        let (programs, tickets) = (Arc::clone(&self.programs), Arc::clone(&self.tickets));
-        let policy = stored.checked.policy.clone();
         self.put_in_force(stored);
-        tokio::spawn(async move {
-            if let Err(error) = programs.set(&tickets, &policy).await {
-                tracing::error!(%error, "cannot set the lists of programs: they are those of the former configuration");
-            }
-        });
+        self.relisting.ask();
         Ok(())
     }
 }
@@ -288,19 +303,20 @@ impl Answers<Reload> for Signer {
         let fresh = Configuration::load()?;
         let programs = self.programs.set(&self.tickets, &fresh.checked.policy);
         programs.await?;
+        self.relisting.done();
         Ok(self.put_in_force(fresh))
     }
 }
 
 impl Answers<Disable> for Signer {
-    async fn answer(&self, Disable { user }: Disable) -> Result<ReloadedView, Failed> {
-        Ok(self.put_in_force(self.configuration.disable(user)))
+    async fn answer(&self, Disable { user, given }: Disable) -> Result<ReloadedView, Failed> {
+        Ok(self.put_in_force(self.configuration.disable(user, given)))
     }
 }
 
 impl Answers<Enable> for Signer {
-    async fn answer(&self, Enable { user }: Enable) -> Result<ReloadedView, Failed> {
-        Ok(self.put_in_force(self.configuration.enable(&user)))
+    async fn answer(&self, Enable { user, since }: Enable) -> Result<ReloadedView, Failed> {
+        Ok(self.put_in_force(self.configuration.enable(&user, since)))
     }
 }
 
@@ -342,6 +358,7 @@ impl Answers<Status> for Signer {
             ("gates_lasting", u64::from(self.tickets.gates_last())),
             ("courier_connected", u64::from(is_connected)),
             ("plain_held", self.tickets.held()),
+            ("clocks_apart", clocks.len() as u64),
         ];
         let numbers = self.plain.numbers().into_iter().chain(numbers);
         let mut status = StatusView::new::<roles::Signer>(
@@ -350,7 +367,10 @@ impl Answers<Status> for Signer {
             missing
                 .into_iter()
                 .chain(clocks)
+                .chain(self.ports.trouble())
                 .chain(self.following.trouble())
+                .chain(self.configuration.trouble())
+                .chain(self.relisting.trouble())
                 .collect(),
         );
         status.numbers.extend(self.ports.numbers());

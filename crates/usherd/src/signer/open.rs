@@ -34,7 +34,7 @@ pub struct Opening {
 }
 
 /// Opens a session, with its first connection if there is one.
-pub async fn open(
+pub async fn open_connection(
     signer: &Signer,
     lease: &Lease,
     first: Option<&Gated>,

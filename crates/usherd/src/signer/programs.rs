@@ -7,6 +7,7 @@
 //! from its first connection on.
 
 mod paths;
+mod relisting;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ use usher_proto::refusal::Refusal;
 
 use super::tickets::Tickets;
 use paths::{Files, List, Paths};
+pub use relisting::Relisting;
 
 /// Limit of programs on all lists of a policy, each counted as often as it is listed. As many
 /// places are left for their replacements.
@@ -361,7 +363,7 @@ mod tests {
              client news {{ users news; service news at laptop port 119; programs {programs}; }}"
         );
         let name = "news.policy".to_owned();
-        usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap()
+        usher_policy::parse_policy(&[usher_policy::Source { name, text }]).unwrap()
     }
 
     #[test]

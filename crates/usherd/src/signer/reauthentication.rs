@@ -16,7 +16,7 @@ use usher_proto::session_request::{Notice, SessionRequest};
 use super::Signer;
 use super::closing::close_replaced;
 use super::lease::Use;
-use super::open::{Opening, open};
+use super::open::{Opening, open_connection};
 use super::relay::PendingAnswer;
 use super::sessions::{HeldSession, Pair, is_permitted};
 
@@ -138,7 +138,7 @@ fn replace(signer: &Arc<Signer>, host: Host, mut held: HeldSession) {
         };
         // Even if the user has to touch a security key for it: live connections depend on it.
         let opened = match signer.lease(pair.clone(), Use::Session) {
-            Ok(lease) => open(&signer, &lease, None, &mut Opening::default()).await,
+            Ok(lease) => open_connection(&signer, &lease, None, &mut Opening::default()).await,
             Err(refusal) => Err(refusal),
         };
         match opened {

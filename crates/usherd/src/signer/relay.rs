@@ -1,10 +1,13 @@
 //! The connection to the courier: sends requests, and matches each answer to its request.
 
+use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use usher_base::{ConnectionTuple, HostName};
 use usher_daemon::packet_async::PacketListener;
@@ -12,7 +15,7 @@ use usher_daemon::quota::{Quota, Taken};
 use usher_policy::Host;
 use usher_proto::frame::{ClientBody, ClientFrame, ServerFrame};
 use usher_proto::refusal::Refusal;
-use usher_proto::relay::{MAX_RELAY_PACKET, RelayReply, RelayRequest};
+use usher_proto::relay::{MAX_CHANNELS, MAX_RELAY_PACKET, RelayReply, RelayRequest};
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::{Notice, SessionRequest, Verdict};
 use usher_proto::token::TokenSlot;
@@ -24,6 +27,8 @@ pub const ANSWER: Duration = Duration::from_secs(10);
 /// The time that an announced connection may take to begin: as long as the announcement lives on
 /// the server.
 pub const CONNECT: Duration = Duration::from_secs(10);
+/// A host that has answered within this time is taken to be still where it was.
+const LATELY: Duration = Duration::from_secs(10);
 /// Limits of requests that wait for an answer: in total; for one host, as many as are free; for one
 /// user, a sixteenth of the free ones. Further ones are refused with [`Refusal::Overloaded`]. So a
 /// host that does not answer has at most half of the places, and two have two thirds.
@@ -36,6 +41,14 @@ pub struct Relay {
     link: Link<Option<TokenSlot>, HostName>,
     hosts: Quota<HostName>,
     users: Quota<u32>,
+    /// The open channels, at most [`MAX_CHANNELS`].
+    open: Mutex<HashMap<HostName, Open>>,
+}
+
+/// An open channel.
+struct Open {
+    address: IpAddr,
+    heard: Instant,
 }
 
 impl Default for Relay {
@@ -44,6 +57,7 @@ impl Default for Relay {
             link: Link::with_limit(Refusal::CourierUnavailable, PENDING),
             hosts: Quota::new(PENDING, PENDING).in_parts(PART_OF_HOST),
             users: Quota::new(PENDING, PENDING).in_parts(PART_OF_USER),
+            open: Mutex::default(),
         }
     }
 }
@@ -125,6 +139,33 @@ impl Relay {
         Ok(())
     }
 
+    /// The address of the host at which its control channel is open.
+    pub fn address(&self, host: &Host) -> Option<IpAddr> {
+        let open = self.open.lock();
+        let address = open.get(&host.name)?.address;
+        host.addresses.contains(&address).then_some(address)
+    }
+
+    /// As [`Self::address`], for one that has answered lately; opens the channel if it must. None if the host
+    /// does not answer.
+    pub async fn reach(&self, host: &Host, uid: u32) -> Option<IpAddr> {
+        let heard = self.open.lock().get(&host.name).map(|open| open.heard);
+        if heard.is_none_or(|heard| heard.elapsed() > LATELY) {
+            let begun = Instant::now();
+            // The second time after a channel that has broken, not after silence.
+            for _ in 0..2 {
+                let Ok(asked) = self.send(host, uid, ClientBody::Ping) else {
+                    break;
+                };
+                match asked.verdict().await {
+                    Err(Refusal::VerifierUnavailable) if begun.elapsed() < ANSWER => {}
+                    _ => break,
+                }
+            }
+        }
+        self.address(host)
+    }
+
     /// Whether the courier is connected.
     pub fn is_connected(&self) -> bool {
         self.link.is_connected()
@@ -133,14 +174,33 @@ impl Relay {
     /// Handles a packet of the courier.
     fn hear(&self, packet: &[u8], heard: &impl Fn(&HostName, Notice)) -> io::Result<()> {
         match RelayReply::decode(packet).map_err(io::Error::other)? {
-            RelayReply::Frame { channel, frame } => match ServerFrame::decode(&frame) {
-                Ok(ServerFrame::Answer { request, verdict }) => self.link.settle(request, verdict),
-                Ok(ServerFrame::Notice(notice)) => heard(&channel, notice),
-                Ok(ServerFrame::Pong { .. }) => {}
-                Err(error) => tracing::warn!(host = %channel, %error, "cannot understand a frame \
-                    of a host"),
-            },
-            RelayReply::ChannelLost { channel, refusal } => self.link.refuse(&channel, refusal),
+            RelayReply::Frame { channel, frame } => {
+                if let Some(open) = self.open.lock().get_mut(&channel) {
+                    open.heard = Instant::now();
+                }
+                match ServerFrame::decode(&frame) {
+                    Ok(ServerFrame::Answer { request, verdict }) => {
+                        self.link.settle_about(&channel, request, verdict);
+                    }
+                    Ok(ServerFrame::Notice(notice)) => heard(&channel, notice),
+                    Ok(ServerFrame::Pong { request }) => {
+                        self.link.settle_about(&channel, request, Ok(None))
+                    }
+                    Err(error) => tracing::warn!(host = %channel, %error, "cannot understand a \
+                        frame of a host"),
+                }
+            }
+            RelayReply::ChannelOpen { channel, address } => {
+                let (address, heard) = (address.ip(), Instant::now());
+                let mut open = self.open.lock();
+                if open.len() < MAX_CHANNELS || open.contains_key(&channel) {
+                    open.insert(channel, Open { address, heard });
+                }
+            }
+            RelayReply::ChannelLost { channel, refusal } => {
+                self.open.lock().remove(&channel);
+                self.link.refuse(&channel, refusal);
+            }
         }
         Ok(())
     }
@@ -163,6 +223,7 @@ pub async fn serve(
             task.abort();
         }
         relay.link.disconnect();
+        relay.open.lock().clear();
         tracing::info!("courier connected");
         let (relay, heard) = (Arc::clone(&relay), Arc::clone(&heard));
         present = Some(tokio::spawn(async move {
@@ -176,6 +237,7 @@ pub async fn serve(
 #[cfg(test)]
 pub(super) mod tests {
     use tokio::sync::mpsc::Receiver;
+    use usher_proto::frame::FRAME_LENGTH_SIZE;
     use usher_proto::host_key::HostPublicKey;
 
     use super::*;
@@ -270,6 +332,56 @@ pub(super) mod tests {
         assert_eq!(lost.verdict().await, Err(Refusal::VerifierUnavailable));
         assert_eq!(answered.verdict().await, Ok(None));
         assert_eq!(fill(&relay, &one, 1..100).len(), PENDING / 2);
+    }
+
+    // Threat model: A168
+    #[test]
+    fn only_an_address_of_the_host_is_one_that_answers() {
+        let (relay, here) = (Relay::default(), host("here"));
+        let hear = |reply: RelayReply| relay.hear(&reply.encode(), &|_, _| {}).unwrap();
+        let open = |address: [u8; 4]| {
+            let (channel, address) = (here.name.clone(), (address, 3440).into());
+            hear(RelayReply::ChannelOpen { channel, address });
+            relay.address(&here)
+        };
+        assert_eq!(open([192, 0, 2, 1]), None);
+        assert_eq!(open([10, 77, 0, 2]), Some(here.addresses[0]));
+        assert_eq!(relay.address(&host("other")), None);
+        let (channel, refusal) = (here.name.clone(), Refusal::VerifierUnavailable);
+        hear(RelayReply::ChannelLost { channel, refusal });
+        assert_eq!(relay.address(&here), None);
+    }
+
+    // Threat model: A168
+    #[test]
+    fn channels_that_the_courier_makes_up_are_limited() {
+        let relay = Relay::default();
+        for number in 0..=MAX_CHANNELS {
+            let channel = format!("host-{number}").parse().unwrap();
+            let address = ([10, 77, 0, 2], 3440).into();
+            let reply = RelayReply::ChannelOpen { channel, address };
+            relay.hear(&reply.encode(), &|_, _| {}).unwrap();
+        }
+        assert_eq!(relay.open.lock().len(), MAX_CHANNELS);
+    }
+
+    // Threat model: A168
+    #[tokio::test]
+    async fn a_host_answers_its_own_requests_only() {
+        let (relay, _courier) = relay();
+        let (here, other) = (host("here"), host("other"));
+        let asked = relay.send(&here, 1, ClientBody::Ping).unwrap();
+        let hear = |from: &Host| {
+            let frame = ServerFrame::Pong { request: 1 }.encode();
+            let frame = frame[FRAME_LENGTH_SIZE..].to_vec();
+            let channel = from.name.clone();
+            let reply = RelayReply::Frame { channel, frame };
+            relay.hear(&reply.encode(), &|_, _| {}).unwrap();
+        };
+        hear(&other);
+        relay.link.refuse(&other.name, Refusal::VerifierUnavailable);
+        hear(&here);
+        assert_eq!(asked.verdict().await, Ok(None));
     }
 
     #[test]

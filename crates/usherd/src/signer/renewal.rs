@@ -8,7 +8,7 @@ use usher_proto::refusal::Refusal;
 use super::Signer;
 use super::closing::close_replaced;
 use super::lease::Use;
-use super::open::{Opening, ask_for_tokens, open};
+use super::open::{Opening, ask_for_tokens, open_connection};
 use super::reports;
 use super::sessions::{Pair, purpose};
 use super::tickets::TokenPermit;
@@ -63,7 +63,8 @@ async fn try_to_renew(
     }
     permit.has_come().await;
     let lease = signer.lease(pair.clone(), Use::Session)?;
-    let (session, openable) = open(signer, &lease, None, &mut Opening::default()).await?;
+    let (session, openable) =
+        open_connection(signer, &lease, None, &mut Opening::default()).await?;
     let slot = signer.sessions.slot(&pair.key);
     let former = slot.lock().await.replace(session).map(|former| former.id);
     let replaced = ask_for_tokens(signer, &lease, openable).await;

@@ -16,6 +16,7 @@ use usher_local::checked::Checked;
 use usher_policy::{Host, Name, Policy};
 use usher_proto::chain::Chain;
 use usher_proto::host_key::HostPublicKey;
+use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::keys::Stamp;
@@ -104,26 +105,30 @@ pub fn purpose<'p>(key: &SessionKey, policy: &'p Policy) -> Option<&'p Name> {
         .and_then(|service| service.key.as_ref())
 }
 
-/// The time until which a configuration permits the sessions of a key, in seconds since 1970; none
-/// if it does not.
-pub fn permitted_until(key: &SessionKey, checked: &Checked) -> Option<u64> {
+/// The time until which a configuration permits the sessions of a key, in seconds since 1970.
+///
+/// # Errors
+/// The reason why it does not.
+pub fn permitted_until(key: &SessionKey, checked: &Checked) -> Result<u64, Refusal> {
     let policy = &checked.policy;
-    let host = policy.hosts.get(&key.host)?;
-    let service = policy
-        .client_permits(&key.user, &key.host, &key.service, unix_time())
-        .ok()?;
+    if checked.disabled.contains(&key.user) {
+        return Err(Refusal::DisabledUser);
+    }
+    let service = policy.client_permits(&key.user, &key.host, &key.service, unix_time())?;
+    let host = policy.hosts.get(&key.host).ok_or(Refusal::UnknownHost)?;
     let is_meant = host.key == key.host_key
         && host.addresses.contains(&key.server.ip())
         && service.port == key.server.port();
-    if !is_meant || checked.disabled.contains(&key.user) {
-        return None;
+    if !is_meant {
+        return Err(Refusal::ServiceMoved);
     }
-    service.users.until(&key.user)
+    let until = service.users.until(&key.user);
+    until.ok_or(Refusal::ClientPolicy)
 }
 
 /// Whether a configuration permits the sessions of a key.
 pub fn is_permitted(key: &SessionKey, checked: &Checked) -> bool {
-    permitted_until(key, checked).is_some()
+    permitted_until(key, checked).is_ok()
 }
 
 /// The slot of one session. Its lock is held while a session is opened and while an element is
@@ -286,13 +291,23 @@ pub(super) mod tests {
             |key| key.server.set_port(144),
             |key| key.server.set_ip([10, 77, 0, 3].into()),
         ];
-        for (number, change) in others.into_iter().enumerate() {
+        let reasons = [
+            Refusal::ClientPolicy,
+            Refusal::UnknownHost,
+            Refusal::ServiceMoved,
+            Refusal::ClientPolicy,
+            Refusal::ServiceMoved,
+            Refusal::ServiceMoved,
+        ];
+        for (change, reason) in others.into_iter().zip(reasons) {
             let mut other = permitted.clone();
             change(&mut other);
-            assert!(!is_permitted(&other, &configuration), "change {number}");
+            let refused = permitted_until(&other, &configuration);
+            assert_eq!(refused, Err(reason), "{other:?}");
         }
         let disabled = self::configuration("", Some("left")).checked;
-        assert!(!is_permitted(&permitted, &disabled));
+        let refused = permitted_until(&permitted, &disabled);
+        assert_eq!(refused, Err(Refusal::DisabledUser));
     }
 
     #[tokio::test]

@@ -112,7 +112,7 @@ impl ReadyKey {
                 let signature = permit.ask(public_key, statement.clone()).await?;
                 Authenticator::from_signature(statement, &key, &signature).map_err(|refusal| {
                     tracing::warn!(%user, reason = refusal.name(),
-                        "the user's agent did not answer with a signature by the registered key");
+                        "the user's agent did not answer with a signature by the registered key: {refusal}");
                     Refusal::AgentRefused
                 })
             }

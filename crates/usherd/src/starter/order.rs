@@ -134,9 +134,10 @@ impl StandingOrder {
     /// # Errors
     /// The result with which the order ends.
     pub fn make(&mut self, starter: &Starter) -> Result<Child, Event> {
-        let input = match self.accepts {
-            true => Input::AcceptOne(self.listener.as_fd()),
-            false => Input::Listener(self.listener.as_fd()),
+        let input = if self.accepts {
+            Input::AcceptOne(self.listener.as_fd())
+        } else {
+            Input::Listener(self.listener.as_fd())
         };
         let made = starter.make(&self.prepared, input, self.group.as_fd(), self.entry);
         let newborn = made.map_err(|error| {
@@ -214,9 +215,10 @@ impl StandingOrder {
     /// The order still stands, and may then be over.
     pub fn over(&self, now: Instant, many: bool) -> Result<Event, Instant> {
         // Among too many, an order that has made a child does not wait for another connection.
-        let linger = match many && self.last > self.begun {
-            true => now,
-            false => self.last + LINGER,
+        let linger = if many && self.last > self.begun {
+            now
+        } else {
+            self.last + LINGER
         };
         let until = linger.min(self.begun + SPAN);
         match self.outcome {

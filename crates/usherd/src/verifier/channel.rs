@@ -255,6 +255,7 @@ impl Channel {
             }),
         };
         if let Err(refusal) = asked {
+            self.verifier.refused.count(refusal);
             let verdict = Err(refusal);
             self.reply(ServerFrame::Answer { request, verdict });
         }
@@ -333,9 +334,11 @@ impl Channel {
         pending: Pending<Option<TokenSlot>>,
     ) {
         let (answers, host) = (self.answers.clone(), self.host.clone());
+        let verifier = Arc::clone(&self.verifier);
         tokio::spawn(async move {
             let verdict = pending.verdict().await;
             if let Err(refusal) = verdict {
+                verifier.refused.count(refusal);
                 tracing::info!(%host, %session, reason = refusal.name(), "refused: {refusal}");
             }
             let answer = ServerFrame::Answer { request, verdict };

@@ -9,6 +9,7 @@
 mod authenticate;
 mod channel;
 mod half_open;
+mod refused;
 mod standing;
 
 use std::collections::HashMap;
@@ -40,6 +41,7 @@ use crate::link::{Link, Pending};
 use crate::start::{self, Attempt, Start, StartError};
 use crate::tls;
 use half_open::HalfOpen;
+use refused::Refused;
 
 /// Port of the control channel unless the policy names another for this host.
 const DEFAULT_PORT: u16 = 3440;
@@ -55,6 +57,7 @@ struct Verifier {
     keeper: Link<Option<TokenSlot>>,
     half_open: HalfOpen,
     clocks: Clocks,
+    refused: Refused,
     channels: Mutex<HashMap<HostName, channel::OpenChannel>>,
 }
 
@@ -101,6 +104,7 @@ pub fn run() -> Result<(), StartError> {
         keeper: Link::new(Refusal::KeeperUnavailable),
         half_open: HalfOpen::default(),
         clocks: Clocks::default(),
+        refused: Refused::default(),
         channels: Mutex::default(),
     });
     let handle = Arc::new(HostKeyHandle::new(paths::KEEPER_HOST_KEY));
@@ -228,14 +232,14 @@ impl Answers<Reload> for Verifier {
 }
 
 impl Answers<Disable> for Verifier {
-    async fn answer(&self, Disable { user }: Disable) -> Result<ReloadedView, Failed> {
-        Ok(self.put_in_force(self.configuration.disable(user)))
+    async fn answer(&self, Disable { user, given }: Disable) -> Result<ReloadedView, Failed> {
+        Ok(self.put_in_force(self.configuration.disable(user, given)))
     }
 }
 
 impl Answers<Enable> for Verifier {
-    async fn answer(&self, Enable { user }: Enable) -> Result<ReloadedView, Failed> {
-        Ok(self.put_in_force(self.configuration.enable(&user)))
+    async fn answer(&self, Enable { user, since }: Enable) -> Result<ReloadedView, Failed> {
+        Ok(self.put_in_force(self.configuration.enable(&user, since)))
     }
 }
 
@@ -250,15 +254,19 @@ impl Answers<Status> for Verifier {
             ("half_open", self.half_open.len() as u64),
             ("half_open_dropped", self.half_open.dropped()),
             ("keeper_connected", u64::from(is_connected)),
+            ("clocks_apart", clocks.len() as u64),
         ];
-        Ok(StatusView::new::<roles::Verifier>(
+        let mut status = StatusView::new::<roles::Verifier>(
             self.configuration.get().generation(),
             numbers,
             missing
                 .into_iter()
                 .chain(clocks)
                 .chain(self.following.trouble())
+                .chain(self.configuration.trouble())
                 .collect(),
-        ))
+        );
+        status.numbers.extend(self.refused.numbers());
+        Ok(status)
     }
 }

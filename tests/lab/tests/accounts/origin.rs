@@ -76,6 +76,8 @@ fn pam_access_decides_by_the_clients_host() -> Outcome {
     let mail = Lab::mail()?;
     let started = tablet(&mail)?;
     let tablet = &started.host;
+    mail.laptop.use_ipv4_only()?;
+    tablet.use_ipv4_only()?;
     let laptop = &mail.laptop;
     add_modules(&mail, "account required pam_access.so\n")?;
     // (a rule, whether laptop is served, and whether tablet is). Before any session is open, and again
@@ -138,6 +140,8 @@ fn a_session_is_opened_for_one_clients_host() -> Outcome {
     let mail = Lab::mail()?;
     let started = tablet(&mail)?;
     let tablet = &started.host;
+    mail.laptop.use_ipv4_only()?;
+    tablet.use_ipv4_only()?;
     let tell = TELL.replace("for name, value", &format!("{PEER}for name, value"));
     mail.mailhost.write_program("/var/lib/tell", tell)?;
     mail.mailhost.write_program("/var/lib/wait", WAIT)?;

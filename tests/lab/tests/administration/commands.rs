@@ -1,7 +1,7 @@
 //! Renaming, filters, lists, and the way back to an earlier policy.
 
 use super::{OTHER_KEY, Outcome, POLICY, connect, is_cut, is_served, lives};
-use usher_lab::{Host, Lab};
+use usher_lab::{Host, Lab, eventually};
 
 fn json(host: &Host, command: &[&str]) -> Result<serde_json::Value, Box<dyn std::error::Error>> {
     let arguments = ["usher", "--json"].iter().chain(command);
@@ -35,7 +35,10 @@ fn who_and_service_list_show_what_was_asked_for() -> Outcome {
         Ok::<_, Box<dyn std::error::Error>>((users.join(","), workers))
     };
     let found = |users: &str, workers| (users.to_owned(), workers);
-    assert_eq!(users(&[])?, found("alice,bob", 2));
+    // A worker may serve before the keeper has heard of it from the starter.
+    eventually("`who` shows both and their workers", || {
+        Ok(users(&[])? == found("alice,bob", 2))
+    })?;
     assert_eq!(users(&["--user", "alice"])?, found("alice", 1));
     assert_eq!(users(&["--service", "imap"])?, found("alice,bob", 2));
     assert_eq!(users(&["--service", "smtp"])?, found("", 0));

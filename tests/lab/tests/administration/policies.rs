@@ -174,7 +174,7 @@ fn no_apply_takes_everything_away_unasked() -> Outcome {
     let warned = host.run(["usher", "policy", "check"])?.stderr;
     let why = "no `host` block of the policy has this host's key (/etc/usher/host_key.pub)";
     assert!(warned.contains(why), "{warned}");
-    // What is meant is possible.
+    // An empty file says that it is meant.
     host.run([
         "sh",
         "-c",

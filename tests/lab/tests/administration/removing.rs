@@ -138,7 +138,7 @@ fn a_disabled_user_whom_certificates_would_admit_stays() -> Outcome {
         listed.contains("alice") && !listed.contains("alina"),
         "{listed}"
     );
-    // Of one who is not disabled it is told; without the authority there is nothing to tell.
+    // For a user who is not disabled the command says so; without the authority there is nothing to say.
     let said = mail
         .mailhost
         .run(["usher", "user", "remove", "bob"])?

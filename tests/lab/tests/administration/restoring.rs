@@ -17,6 +17,8 @@ fn a_restored_host_continues_its_log_on_a_new_machine() -> Outcome {
         "var/lib/usher",
     ])?;
     let records = mail.mailhost.run(["usher", "--json", "log", "verify"])?;
+    // The backup does not know it.
+    mail.mailhost.run(["usher", "user", "disable", "bob"])?;
     // On the new machine another account has the recorder's number.
     let new = &mail.stranger;
     let recorder = mail.mailhost.run(["id", "-u", "usher-recorder"])?.stdout;
@@ -54,6 +56,19 @@ fn a_restored_host_continues_its_log_on_a_new_machine() -> Outcome {
     assert_eq!(owner()?.stdout, "usher-recorder\nusher-recorder\n");
     let said = new.run(["usher", "init", "--name", "mailhost"])?.stdout;
     assert!(!said.contains("given to"), "{said}");
+    let disabled = || -> Result<Vec<bool>, Box<dyn std::error::Error>> {
+        let users = new.run(["usher", "--json", "user", "list"])?.stdout;
+        let users: serde_json::Value = serde_json::from_str(&users)?;
+        let users = users.as_array().ok_or("no users")?;
+        Ok(users
+            .iter()
+            .map(|user| user["disabled"].is_string())
+            .collect())
+    };
+    assert!(!disabled()?.contains(&true));
+    // The step that the document has for it, before any daemon runs.
+    new.run(["usher", "user", "disable", "bob"])?;
+    assert!(disabled()?.contains(&true));
     let _recorder = new.start_daemon(Role::Recorder)?;
     let verified = new.run(["usher", "--json", "log", "verify"])?;
     assert_eq!(verified.stdout, records.stdout);

@@ -1,8 +1,8 @@
 //! Rules of `bsdextended` about file systems: they follow the path, and not a number that another file system may get.
 
-use usher_lab::{Host, Role, eventually};
+use usher_lab::{Host, PATIENCE, Role, eventually};
 
-use super::{GUARDED, OWNER, Outcome, answer, host_with_modules, kill, reads, write_rule};
+use super::{GUARDED, OPEN, OWNER, Outcome, answer, host_with_modules, kill, reads, write_rule};
 
 const DISK: &str = "/srv/disk";
 const OTHER: &str = "/srv/other";
@@ -40,9 +40,39 @@ fn rules_follow_the_path_of_a_file_system() -> Outcome {
     assert!(!reads(&host, "alice", &on_disk)?);
     assert!(reads(&host, "bob", &on_disk)?);
 
-    // Another file system gets the number.
+    // It is unmounted where the labeller is, and a container has it still.
+    let holder = ["unshare", "-m", "--propagation", "private", "sh", "-c"];
+    let mut holder = host.spawn(holder.into_iter().chain(["echo process $$; exec cat"]))?;
+    let told = holder.read_past("process", PATIENCE)?;
+    let holds = told.trim().replace("process ", "");
     host.run(["umount", DISK])?;
-    wait(&host, true)?;
+    eventually("the labeller has seen that it is elsewhere", || {
+        let status = answer(&host, &["status"])?.to_string();
+        Ok(status.contains("it is still in use elsewhere"))
+    })?;
+    let is_read = || -> Result<bool, Box<dyn std::error::Error>> {
+        let command = ["nsenter", "-m", "-t", &holds, "setpriv", "--reuid", "2001"];
+        let rest = ["--regid", "2001", "--clear-groups", "cat", &on_disk];
+        let output = host.command(command.iter().chain(&rest)).run()?;
+        let is_refused = output.stderr.contains("Permission denied");
+        assert_eq!(output.status.success(), !is_refused, "{output:?}");
+        Ok(output.status.success())
+    };
+    assert!(!is_read()?, "the rule is about it still");
+    assert!(reads(&host, "alice", OPEN)?);
+    host.run(["usher", "policy", "apply"])?;
+    assert!(!is_read()?);
+    kill(&mut labeller)?;
+    labeller.start()?;
+    assert!(!is_read()?, "the next labeller knows it");
+
+    // It ends, and another file system gets the number.
+    holder.close_input();
+    assert!(holder.wait(PATIENCE)?.is_some());
+    eventually("the rule waits", || {
+        let status = answer(&host, &["status"])?.to_string();
+        Ok(status.contains("the rule waits"))
+    })?;
     assert_eq!(
         mount(&host, OTHER)?,
         number,

@@ -40,7 +40,8 @@ fn the_labeller_follows_the_interfaces_that_come() -> Outcome {
     ] {
         host.run([&["ip"], command.split(' ').collect::<Vec<_>>().as_slice()].concat())?;
     }
-    // Of sockets at once, and of the kernel, which asks for a neighbour, as soon as the labeller has seen it.
+    // Packets of sockets are refused at once; those of the kernel, which asks for a neighbour, as soon as the
+    // labeller has seen the interface.
     assert_eq!(error_of_send(&host, "10.99.0.2")?, 1);
     assert_eq!(error_of_send(&host, "127.0.0.1")?, 0);
     let mut fresh = (3..255).cycle();

@@ -76,7 +76,7 @@ fn labels_that_tools_lose_come_back_by_the_specification() -> Outcome {
     host.run(["sed", "-i", "s/text/other/", &secret])?;
     gets(&host, &secret, "mls/high,te/plain")?;
     assert_eq!(host.read(&secret)?, "other\n");
-    // What a process of a lower level makes keeps its level: it was not exempt.
+    // A file that a process of a lower level makes keeps its level: the process was not exempt.
     let low = "/srv/labelled/low";
     host.run([
         "setpmac",
@@ -99,6 +99,10 @@ fn labels_that_tools_lose_come_back_by_the_specification() -> Outcome {
 
     // Without a labeller nothing comes back, and the next one does what it may; the rest is said.
     kill(&mut labeller)?;
+    let said = host.run(["usher", "mac", "relabel", "-n"])?.stderr;
+    assert!(said.contains("counts as it is now"), "{said}");
+    let said = host.run(["usher", "mac", "relabel", "-nq"])?.stderr;
+    assert!(!said.contains("counts as it is now"), "{said}");
     let said = host.run(["sh", "-c", &hook])?.stderr;
     assert!(said.contains("it does when it starts"), "{said}");
     host.run(["sh", "-c", upgrade])?;
@@ -124,6 +128,26 @@ fn labels_that_tools_lose_come_back_by_the_specification() -> Outcome {
         let status = answer(&host, &["status"])?.to_string();
         Ok(!status.contains("daemon has the type"))
     })?;
+
+    // What is edited is not in force, and does not count unless it is asked for.
+    let edited = SPECIFICATION.replace("te/daemon_exec", "te/plain");
+    host.write(FILE, edited)?;
+    let told = refused(&host, &["usher", "mac", "relabel"])?;
+    assert!(
+        told.contains("/etc/usher/files.mac: not the specification in force"),
+        "{told}"
+    );
+    assert_eq!(label(&host, &daemon)?, "mls/low,te/daemon_exec");
+    let said = host.run(["usher", "mac", "relabel", "--edited", "-nv"])?;
+    let wanted = format!("{daemon}: mls/low,te/plain by");
+    assert!(said.stdout.contains(&wanted), "{said:?}");
+    host.run(["usher", "policy", "apply"])?;
+    host.run(["usher", "mac", "relabel"])?;
+    assert_eq!(label(&host, &daemon)?, "mls/low,te/plain");
+    host.write(FILE, SPECIFICATION)?;
+    host.run(["usher", "policy", "apply"])?;
+    host.run(["usher", "mac", "relabel"])?;
+    assert_eq!(label(&host, &daemon)?, "mls/low,te/daemon_exec");
 
     // The twin: without a specification what tools lose stays lost.
     host.write(POLICY, policy(""))?;

@@ -29,7 +29,7 @@ fn a_domain_is_learned_and_then_held_to_its_rules() -> Outcome {
     // The statements are ready for the block.
     let learned = host.run(["usher", "mac", "learn"])?.stdout;
     assert!(
-        learned.contains("  allow reader unlabelled file "),
+        learned.contains("  allow reader untyped file "),
         "{learned}"
     );
     host.write(POLICY, policy(&learned))?;
@@ -42,8 +42,7 @@ fn a_domain_is_learned_and_then_held_to_its_rules() -> Outcome {
     let statements = lacking.as_array().ok_or("no list")?;
     let adds = statements.iter().any(|statement| {
         let statement = statement.as_str().unwrap_or_default();
-        statement.starts_with("allow reader unlabelled directory ")
-            && statement.contains("add_name")
+        statement.starts_with("allow reader untyped directory ") && statement.contains("add_name")
     });
     assert!(adds, "{lacking}");
     // The twin: without a domain.

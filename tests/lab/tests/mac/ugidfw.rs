@@ -65,7 +65,7 @@ fn rules_change_one_by_one_and_come_into_force() -> Outcome {
     assert!(reads(&host, "alice", GUARDED)?);
     assert!(!reads(&host, "bob", GUARDED)?);
 
-    // What is refused changes neither the file nor what is in force.
+    // A refused rule changes neither the file nor the rules in force.
     let former = host.read(FILE)?;
     for (words, reason) in [
         (

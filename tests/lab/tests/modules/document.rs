@@ -68,9 +68,10 @@ fn the_commands_of_the_document_lead_to_a_module_in_force() -> Outcome {
                 printed.clear();
             }
             Step::Commands(text) => {
-                let folder = match text.starts_with("make ") {
-                    true => root(),
-                    false => WORK.into(),
+                let folder = if text.starts_with("make ") {
+                    root()
+                } else {
+                    WORK.into()
                 };
                 printed = commands(&host, &folder, &text)?;
                 if text.starts_with("usher mac load") {

@@ -45,7 +45,7 @@ fn the_policy_sets_what_a_module_declares() -> Outcome {
     assert_eq!(apply(&host, "mac exempting { exempt alice; }\n")?, None);
     assert!(executes(&host, "/srv/own")?);
 
-    // What the module does not take is refused, and changes nothing.
+    // Statements that the module does not take are refused, and change nothing.
     for (block, reason) in [
         ("exampt alice;", "has no statement `exampt`; it has exempt"),
         ("exempt no-such;", "this host has no user no-such"),

@@ -92,7 +92,7 @@ impl fmt::Debug for Packet {
 pub struct Capture {
     host: Host,
     running: Running,
-    /// Of two pairs one ends while programs run.
+    /// If there are two pairs, one ends while programs run.
     sas: Sas,
 }
 

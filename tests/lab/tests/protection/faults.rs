@@ -66,7 +66,7 @@ fn a_contested_spd_is_put_back_all_the_same() -> Outcome {
             .stdout)
     };
     let kept = "0x300000/0xf00000";
-    // Those of all destinations, and of the host's own addresses.
+    // The entries of all destinations, and of the host's own addresses.
     let entries = listed()?.matches(kept).count();
     assert!(entries >= 2, "{}", listed()?);
     let contested = "dir out dst 0.0.0.0/0 mark 0x200000 mask 0xf00000";
@@ -197,9 +197,10 @@ fn the_doctor_says_what_the_kernel_lacks_for_protection() -> Outcome {
         Ok(host.command(["usher", "doctor"]).run()?.stdout)
     };
     let line = |found: &serde_json::Value, lacking: &str| {
-        let mark = match found["works"] == true {
-            true => "ok     ",
-            false => lacking,
+        let mark = if found["works"] == true {
+            "ok     "
+        } else {
+            lacking
         };
         let [name, detail] = ["name", "detail"].map(|word| found[word].as_str().unwrap_or(""));
         assert!(!detail.is_empty(), "{name}");

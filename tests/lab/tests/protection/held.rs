@@ -34,7 +34,7 @@ fn a_held_peer_is_let_go_with_its_host_block() -> Outcome {
     };
     assert!(is_held()?, "there are SAs already");
     let held: serde_json::Value = serde_json::from_str(&laptop.read(remembered)?)?;
-    let since = held["server"]["encryption"].as_u64();
+    let since = held["server"]["classes"]["encryption"].as_u64();
     assert!(since > Some(0), "{held}");
     let peers = json(laptop, &["protection", "peers"])?;
     let shown = &peers["peers"][0]["classes"][0]["held_since"];
@@ -111,10 +111,21 @@ fn a_host_that_negotiated_is_held_after_a_reboot() -> Outcome {
     let told = apply()?;
     assert!(is_held()?);
     assert!(told.contains(warning), "{told}");
-    // It is let go, and forgotten, with its host block, whatever else the policy has.
-    laptop.run(["rm", fast])?;
+    // Another name does not let it go.
     let hosts = "/etc/usher/policy.d/hosts.policy";
     let whole = laptop.read(hosts)?;
+    laptop.write(hosts, whole.replace("host server ", "host mailhost "))?;
+    let told = apply()?;
+    assert!(
+        is_held()?,
+        "it has no SAs, and one name is as good as another"
+    );
+    let renamed = "warning: mailhost is held to encryption";
+    assert!(told.contains(renamed), "{told}");
+    laptop.write(hosts, &whole)?;
+    apply()?;
+    // It is let go, and forgotten, with its host block, whatever else the policy has.
+    laptop.run(["rm", fast])?;
     let is_own = |line: &&str| line.starts_with("host laptop");
     let own: Vec<&str> = whole.lines().filter(is_own).collect();
     laptop.write(hosts, format!("{}\n", own.join("\n")))?;

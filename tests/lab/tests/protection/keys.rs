@@ -31,6 +31,21 @@ while True:
     time.sleep(0.05)
 ";
 
+/// As documented.
+const MAKE_ECDSA_KEY: [&str; 11] = [
+    "ssh-keygen",
+    "-t",
+    "ecdsa",
+    "-b",
+    "256",
+    "-m",
+    "PKCS8",
+    "-N",
+    "",
+    "-f",
+    "/etc/usher/ike/ecdsa_key",
+];
+
 /// Two protected hosts with one connection between governed programs.
 struct Pair {
     beats: Running,
@@ -70,6 +85,11 @@ impl Pair {
     /// Writes the `host` blocks of these hosts' policies, where the server has these IKE keys, and
     /// applies them.
     fn state_keys(&self, hosts: &[&Host], keys: &[&str]) -> Outcome {
+        self.state_keys_with("ike/key", hosts, keys)
+    }
+
+    /// The same, where the laptop has the key in this file alone.
+    fn state_keys_with(&self, file: &str, hosts: &[&Host], keys: &[&str]) -> Outcome {
         let (laptop, server) = (&self.world.laptop, &self.world.server);
         let block = |host: &Host, keys: &str| -> Result<String, Box<dyn std::error::Error>> {
             let (name, address) = (host.name(), host.ipv4());
@@ -79,7 +99,7 @@ impl Pair {
             ))
         };
         let quoted: Vec<String> = keys.iter().map(|key| format!("\"{key}\"")).collect();
-        let own = format!("\"{}\"", public_key(laptop, "ike/key")?);
+        let own = format!("\"{}\"", public_key(laptop, file)?);
         let text = block(laptop, &own)? + &block(server, &quoted.join(", "))?;
         for host in hosts {
             host.write("/etc/usher/policy.d/hosts.policy", &text)?;
@@ -164,6 +184,21 @@ fn an_ike_key_is_replaced_under_traffic() -> Outcome {
     pair.state_keys(&[&laptop, &server], &[&next])?;
     pair.world.wait_for_sas()?;
     pair.goes_on()?;
+
+    // The laptop has no Ed25519 any more: the server's second key is for such peers.
+    for host in [&laptop, &server] {
+        host.run(MAKE_ECDSA_KEY)?;
+    }
+    let ecdsa = public_key(&server, "ike/ecdsa_key")?;
+    let hosts = [&laptop, &server];
+    pair.state_keys_with("ike/ecdsa_key", &hosts, &[&next, &ecdsa])?;
+    pair.world.wait_for_sas()?;
+    pair.goes_on()?;
+    let statement = json(&server, &["protection", "new-key"])?["statement"].take();
+    assert!(
+        statement.as_str().is_some_and(|keys| keys.contains(&ecdsa)),
+        "{statement}"
+    );
     let _echo = pair.world.serve_echo()?;
     assert!(
         pair.world.gets_an_echo(&laptop)?,

@@ -1,6 +1,7 @@
 //! `application` blocks in force: real programs, a real charon on each host, packets on the wire.
 
 mod applying;
+mod datagrams;
 mod faults;
 mod held;
 mod keys;

@@ -1,5 +1,5 @@
-//! What is mandatory is so in every order of starting: the service, the protector, the policy, and the
-//! keeper. A capture of what leaves the server judges.
+//! Mandatory protection holds in every order of starting the service, the protector, the policy, and the
+//! keeper. A capture of the packets that leave the server decides.
 
 use usher_lab::protected::watch_leaving;
 use usher_lab::{ALICE, Lab};
@@ -44,7 +44,7 @@ fn is_answered(
     Ok(seen.contains(&format!("tcp {intruder} {WEB}\n")))
 }
 
-/// Those without [`Step::Policy`] begin with a policy that was in force before a reboot.
+/// Orders without [`Step::Policy`] begin with a policy that was in force before a reboot.
 // Threat model: P37
 #[test]
 fn a_program_is_held_in_every_order_of_starting() -> Outcome {
@@ -93,7 +93,7 @@ fn a_program_is_held_in_every_order_of_starting() -> Outcome {
     Ok(())
 }
 
-/// Those troubles that are charon's, which does not run here.
+/// The troubles about charon, which does not run here.
 fn troubles_of_charon(shown: &serde_json::Value) -> serde_json::Value {
     let troubles = shown["troubles"].as_array().into_iter().flatten();
     let of_charon = troubles.filter(|one| one.as_str().is_some_and(|text| text.contains("charon")));

@@ -123,7 +123,9 @@ fn a_protected_service_is_not_reached_in_the_clear() -> Outcome {
     assert!(answer()?.stderr.contains("timed out"));
     protector.stop()?;
     mail.mailhost.run(["usherd", "release"])?;
-    assert!(answer()?.stderr.contains("refused"));
+    eventually("the port is closed and no more", || {
+        Ok(answer()?.stderr.contains("refused"))
+    })?;
     Ok(())
 }
 

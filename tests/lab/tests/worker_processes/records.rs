@@ -195,6 +195,78 @@ fn an_unreadable_record_hides_no_session_from_a_disable() -> Outcome {
     Ok(())
 }
 
+const CONNECTIONS: &str = "/sys/fs/bpf/usher/admissions";
+const UNREADABLE_ROW: &str = "the entry of a connection cannot be read and is removed";
+
+/// Makes the entries of all connections of a user's number unreadable; returns how many.
+fn spoil_connections(mail: &Mail, uid: u32) -> Result<usize, Box<dyn std::error::Error>> {
+    let dump = ["bpftool", "--json", "map", "dump", "pinned", CONNECTIONS];
+    let rows: Value = serde_json::from_str(&mail.mailhost.run(dump)?.stdout)?;
+    let uid = uid.to_le_bytes().map(|byte| format!("0x{byte:02x}"));
+    let mut spoilt = 0;
+    for row in rows.as_array().ok_or("no list")? {
+        let bytes = |field: &str| -> Option<Vec<String>> {
+            let bytes = row[field].as_array()?.iter();
+            bytes.map(|byte| Some(byte.as_str()?.to_owned())).collect()
+        };
+        let key = bytes("key").ok_or("no key")?;
+        let mut value = bytes("value").ok_or("no value")?;
+        // struct usher_admission: `target.uid`, and the state in `mark`.
+        if value[28..32] != uid {
+            continue;
+        }
+        value[0] = "0x7f".into();
+        let update = ["bpftool", "map", "update", "pinned", CONNECTIONS, "key"];
+        let mut command: Vec<String> = update.map(Into::into).into();
+        command.extend(key);
+        command.push("value".into());
+        command.extend(value);
+        mail.mailhost.run(&command)?;
+        spoilt += 1;
+    }
+    Ok(spoilt)
+}
+
+/// A running keeper, and one that starts, find the entry of a connection that they cannot read.
+// Threat model: A85, A93
+#[test]
+fn an_unreadable_connection_hides_no_other_from_a_disable() -> Outcome {
+    for is_restarted in [false, true] {
+        let mut mail = lasting()?;
+        if is_guarded(&mail)? {
+            return Ok(());
+        }
+        let [alice, bob] = ["alice", "bob"].map(|user| reveal(&mail, user, "lasting"));
+        let ((mut alice, _), (mut bob, of_bob)) = (alice?, bob?);
+        if is_restarted {
+            mail.keeper.end()?;
+        }
+        assert_eq!(spoil_connections(&mail, 2001)?, 1);
+        if is_restarted {
+            mail.keeper.start()?;
+        }
+        mail.mailhost.run(["usher", "user", "disable", "bob"])?;
+        assert!(bob.wait(PATIENCE)?.is_some(), "bob's connection lasts");
+        let pid = number(&of_bob, "pid");
+        eventually("bob's worker has ended", || Ok(!lives(&mail, &pid)?))?;
+        assert!(alice.wait(PATIENCE)?.is_some(), "alice's connection lasts");
+        let log = mail.keeper.log()?;
+        assert!(log.contains(UNREADABLE_ROW), "{log}");
+        let (doctor, who) = (json(&mail, "doctor")?, json(&mail, "who")?);
+        assert!(!doctor.contains("is not in force here"), "{doctor}");
+        assert!(who.contains("alice"), "her session goes on: {who}");
+        // Her next connection is served by it.
+        let (_fresh, said) = reveal(&mail, "alice", "each")?;
+        assert!(said.contains("\"uid\": [2001, 2001, 2001]"), "{said}");
+    }
+    Ok(())
+}
+
+fn json(mail: &Mail, command: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let asked = mail.mailhost.command(["usher", "--json", command]).run()?;
+    Ok(asked.stdout)
+}
+
 // Threat model: A93
 #[test]
 fn workers_end_with_the_tables_that_knew_their_sessions() -> Outcome {

@@ -55,6 +55,10 @@ service takes {
   program "/bin/sh" "-c" "read taken; exit 89";
   listen 7115; style connection; users mail; hosts laptop;
 }
+service waits {
+  program "/bin/sh" "-c" "until test -e /var/lib/go; do sleep 0.1; done; exit 89";
+  listen 7116; style connection; users mail; hosts laptop;
+}
 "#;
 
 /// Ends at once when it is asked to. Its child takes its time and writes down that it had it, but for
@@ -89,7 +93,7 @@ pub fn troubled() -> Result<Mail, Box<dyn std::error::Error>> {
         service helped at mailhost port 7109; service wrong at mailhost port 7110; \
         service brief at mailhost port 7111; service wrongs at mailhost port 7112; \
         service killed at mailhost port 7113; service says at mailhost port 7114; \
-        service takes at mailhost port 7115; }\n";
+        service takes at mailhost port 7115; service waits at mailhost port 7116; }\n";
     mail.add_policies("troubled", TROUBLED, client)?;
     Ok(mail)
 }
@@ -207,6 +211,57 @@ fn a_connection_that_only_sends_asks_for_no_reason() -> Outcome {
     Ok(())
 }
 
+/// What a client sends is on its way while its program dies: nothing says that it was taken.
+// Threat model: A25
+#[test]
+fn an_end_that_crosses_what_was_sent_is_no_success() -> Outcome {
+    let mail = troubled()?;
+    mail.laptop.use_ipv4_only()?;
+    let mailhost = format!("{}/32", mail.mailhost.ipv4());
+    let route = |what| {
+        mail.laptop
+            .run(["ip", "route", what, "blackhole", &mailhost])
+    };
+    let is_reported = || -> Result<bool, Box<dyn std::error::Error>> {
+        let doctor = mail.laptop.command(["usher", "doctor"]).run()?;
+        Ok(doctor.stdout.contains("waits of mailhost for alice"))
+    };
+    // A slow machine's program has not ended at once, and is not reported: then once more.
+    let ended = eventual("the server reports its end", || {
+        mail.mailhost.run(["rm", "-f", "/var/lib/go"])?;
+        let mut failing = open(&mail, "alice", "waits")?;
+        eventually("the program runs", || {
+            Ok(mail
+                .mailhost
+                .run(["usher", "who"])?
+                .stdout
+                .contains("waits"))
+        })?;
+        // Nothing of laptop reaches mailhost any more, and all of mailhost reaches laptop.
+        route("add")?;
+        failing.write("a line\n")?;
+        eventually("the line is on its way", || {
+            let sockets = mail.laptop.run(["ss", "-Htn", "dport", "=", ":7116"])?;
+            let mut words = sockets.stdout.split_whitespace();
+            Ok(words.nth(2).is_some_and(|bytes| bytes != "0"))
+        })?;
+        mail.mailhost.run(["touch", "/var/lib/go"])?;
+        let ended = failing.wait(PATIENCE)?;
+        let said = failing.stderr()?;
+        route("del")?;
+        Ok(is_reported()?.then_some((ended, said)))
+    })?;
+    let (status, said) = ended;
+    assert_eq!(status.and_then(|status| status.code()), Some(1), "{said}");
+    let expected = "the service's program ended with status 89 at once";
+    assert!(said.contains(expected), "{said}");
+    // The twin: a program that takes it.
+    let taken = mail.laptop.command(["usher", "connect", "mailhost:takes"]);
+    let taken = taken.user("alice").input("a line\n").run()?;
+    assert_eq!(taken.status.code(), Some(0), "{taken:?}");
+    Ok(())
+}
+
 // Threat model: A87
 #[test]
 fn a_program_that_cannot_start_resets_its_clients_and_is_shown() -> Outcome {
@@ -258,7 +313,7 @@ fn a_user_without_room_for_a_process_is_refused_until_there_is() -> Outcome {
     if mail
         .keeper
         .log()?
-        .contains("`processes` of users cannot be limited")
+        .contains("cannot limit `processes` of users")
     {
         println!("skipped: no process controller");
         return Ok(());
@@ -359,7 +414,7 @@ fn workers_started_side_by_side_are_no_more_than_policy_permits() -> Outcome {
 fn a_setgid_program_gains_its_group_where_policy_permits() -> Outcome {
     let mail = mail()?;
     let host = &mail.mailhost;
-    // Of the group beekeepers, in which bob is not; and of root.
+    // Programs of the group beekeepers, in which bob is not, and of root.
     for (program, copy, owner, mode) in [
         (
             "/usr/bin/id",

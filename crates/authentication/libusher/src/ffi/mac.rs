@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
 
-use super::service::{Failure, answer, invalid, opened};
+use super::service::{Failure, invalid, opened, status_for_c};
 use super::{fail, text_of};
 use crate::mac::{
     ElementList, FileLabelError, Label, LabelError, LabelledFile, MAC_CONF, MissingElement,
@@ -72,7 +72,7 @@ pub(super) unsafe fn path_of<'a>(path: *const c_char) -> Result<&'a Path, Failur
 ///
 /// # Safety
 /// `place` is null or points to a `mac_t`.
-unsafe fn put(place: *mut *mut Mac, made: Result<Mac, Failure>) -> c_int {
+unsafe fn hand_out_mac(place: *mut *mut Mac, made: Result<Mac, Failure>) -> c_int {
     if place.is_null() {
         return fail("there is no place for the label", libc::EINVAL);
     }
@@ -82,10 +82,10 @@ unsafe fn put(place: *mut *mut Mac, made: Result<Mac, Failure>) -> c_int {
     };
     // SAFETY: not null, and a place for a pointer by this function's contract.
     unsafe { place.write(label) };
-    answer(result)
+    status_for_c(result)
 }
 
-fn parse<T: FromStr<Err = LabelError>>(text: Result<&str, Failure>) -> Result<T, Failure> {
+fn parse_label<T: FromStr<Err = LabelError>>(text: Result<&str, Failure>) -> Result<T, Failure> {
     Ok(text?.parse()?)
 }
 
@@ -103,9 +103,9 @@ fn prepared(wanted: ElementList) -> Mac {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_mac_prepare(mac: *mut *mut Mac, elements: *const c_char) -> c_int {
     // SAFETY: this function's contract.
-    let elements = parse(unsafe { text_of(elements) });
+    let elements = parse_label(unsafe { text_of(elements) });
     // SAFETY: this function's contract.
-    unsafe { put(mac, elements.map(prepared)) }
+    unsafe { hand_out_mac(mac, elements.map(prepared)) }
 }
 
 /// See mac_prepare(3).
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn usher_mac_prepare_type(mac: *mut *mut Mac, class: *cons
     // SAFETY: this function's contract.
     let class = unsafe { text_of(class) };
     // SAFETY: this function's contract.
-    unsafe { put(mac, class.and_then(defaults_of).map(prepared)) }
+    unsafe { hand_out_mac(mac, class.and_then(defaults_of).map(prepared)) }
 }
 
 fn defaults_of(class: &str) -> Result<ElementList, Failure> {
@@ -136,13 +136,13 @@ fn defaults_of(class: &str) -> Result<ElementList, Failure> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_mac_from_text(mac: *mut *mut Mac, text: *const c_char) -> c_int {
     // SAFETY: this function's contract.
-    let label = parse(unsafe { text_of(text) });
+    let label = parse_label(unsafe { text_of(text) });
     let made = label.map(|label| Mac {
         wanted: None,
         label: Some(label),
     });
     // SAFETY: this function's contract.
-    unsafe { put(mac, made) }
+    unsafe { hand_out_mac(mac, made) }
 }
 
 /// See mac_from_text(3).
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn usher_mac_to_text(mac: *const Mac, text: *mut *mut c_ch
     };
     // SAFETY: not null, and a place for a pointer by this function's contract.
     unsafe { text.write(copy) };
-    answer(result)
+    status_for_c(result)
 }
 
 /// The label that a `mac_t` holds.
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn usher_mac_free(mac: *mut Mac) -> c_int {
 pub(super) unsafe fn fill(mac: *mut Mac, label: Result<Label, Failure>) -> c_int {
     // SAFETY: this function's contract.
     let mac = unsafe { mac.as_mut() };
-    answer(label.and_then(|label| {
+    status_for_c(label.and_then(|label| {
         let mac = mac.ok_or_else(|| invalid("the label is a null pointer"))?;
         let wanted = mac.wanted.as_ref();
         let wanted =
@@ -228,10 +228,10 @@ unsafe fn get(file: Result<LabelledFile<'_>, Failure>, mac: *mut Mac) -> c_int {
 ///
 /// # Safety
 /// `mac` is null or a label of these calls, which no other thread changes meanwhile.
-unsafe fn set(file: Result<LabelledFile<'_>, Failure>, mac: *const Mac) -> c_int {
+unsafe fn set_file_label(file: Result<LabelledFile<'_>, Failure>, mac: *const Mac) -> c_int {
     // SAFETY: this function's contract.
     let label = unsafe { label_of(mac) };
-    answer(file.and_then(|file| {
+    status_for_c(file.and_then(|file| {
         file.set(label?)?;
         Ok(0)
     }))
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn usher_mac_get_fd(descriptor: c_int, mac: *mut Mac) -> c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_mac_set_file(path: *const c_char, mac: *const Mac) -> c_int {
     // SAFETY: this function's contract.
-    unsafe { set(path_of(path).map(LabelledFile::Path), mac) }
+    unsafe { set_file_label(path_of(path).map(LabelledFile::Path), mac) }
 }
 
 /// See mac_set_file(3).
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn usher_mac_set_file(path: *const c_char, mac: *const Mac
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_mac_set_link(path: *const c_char, mac: *const Mac) -> c_int {
     // SAFETY: this function's contract.
-    unsafe { set(path_of(path).map(LabelledFile::Link), mac) }
+    unsafe { set_file_label(path_of(path).map(LabelledFile::Link), mac) }
 }
 
 /// See mac_set_file(3).
@@ -300,7 +300,7 @@ pub unsafe extern "C" fn usher_mac_set_link(path: *const c_char, mac: *const Mac
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_mac_set_fd(descriptor: c_int, mac: *const Mac) -> c_int {
     // SAFETY: this function's contract.
-    unsafe { set(open_file(descriptor), mac) }
+    unsafe { set_file_label(open_file(descriptor), mac) }
 }
 
 /// See mac_is_present(3).
@@ -316,5 +316,5 @@ pub unsafe extern "C" fn usher_mac_is_present(module: *const c_char) -> c_int {
         let name = unsafe { text_of(module) };
         name.and_then(|name| name.parse().map(Some).map_err(invalid))
     };
-    answer(name.and_then(|name| Ok(c_int::from(is_present(name.as_ref())?))))
+    status_for_c(name.and_then(|name| Ok(c_int::from(is_present(name.as_ref())?))))
 }

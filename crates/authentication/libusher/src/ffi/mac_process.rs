@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 
 use super::mac::{Mac, fill, label_of};
-use super::service::{Failure, answer, invalid};
+use super::service::{Failure, invalid, status_for_c};
 use super::text_of;
 use crate::mac::{call_module, label_of_process, set_at_exec, set_own};
 
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn usher_mac_get_pid(process: libc::pid_t, mac: *mut Mac) 
 pub unsafe extern "C" fn usher_mac_set_proc(mac: *const Mac) -> c_int {
     // SAFETY: this function's contract.
     let label = unsafe { label_of(mac) };
-    answer(label.and_then(|label| {
+    status_for_c(label.and_then(|label| {
         set_own(label)?;
         Ok(0)
     }))
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn usher_mac_execve(
 ) -> c_int {
     // SAFETY: this function's contract.
     let label = unsafe { label_of(mac) };
-    answer(label.and_then(|label| {
+    status_for_c(label.and_then(|label| {
         set_at_exec(Some(label))?;
         // SAFETY: the kernel checks these pointers, and refuses bad ones with EFAULT.
         unsafe { libc::execve(path, arguments, environment) };
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn usher_mac_syscall(
 ) -> c_int {
     // SAFETY: this function's contract.
     let module = unsafe { text_of(module) };
-    answer(module.and_then(|module| {
+    status_for_c(module.and_then(|module| {
         let module = module.parse().map_err(invalid)?;
         let call = u32::try_from(call).map_err(|_| invalid("the number of a call is negative"))?;
         call_module(&module, call, argument)?;

@@ -26,7 +26,9 @@ pub unsafe extern "C" fn usher_connect_by_user(
     service: *const c_char,
 ) -> c_int {
     // SAFETY: what this function's contract asks of its caller.
-    let (Some(host), Some(service)) = (unsafe { name(host) }, unsafe { name(service) }) else {
+    let (Some(host), Some(service)) = (unsafe { name_from_c(host) }, unsafe {
+        name_from_c(service)
+    }) else {
         return fail("not a host or service name", libc::EINVAL);
     };
     match connect_by_user(&host, &service) {
@@ -45,7 +47,7 @@ pub extern "C" fn usher_last_error() -> *const c_char {
 ///
 /// # Safety
 /// As [`text_of`].
-unsafe fn name<T: FromStr>(text: *const c_char) -> Option<T> {
+unsafe fn name_from_c<T: FromStr>(text: *const c_char) -> Option<T> {
     // SAFETY: this function's contract.
     unsafe { text_of(text) }.ok()?.parse().ok()
 }

@@ -67,7 +67,7 @@ fn with_table<T>(
     act(table.get_or_insert_default())
 }
 
-pub(super) fn answer(result: Result<c_int, Failure>) -> c_int {
+pub(super) fn status_for_c(result: Result<c_int, Failure>) -> c_int {
     result.unwrap_or_else(|Failure(text, errno)| fail(&text, errno))
 }
 
@@ -95,7 +95,7 @@ pub(super) fn opened<'a>(descriptor: c_int) -> Result<BorrowedFd<'a>, Failure> {
 /// See usher_accept_by_user(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_set_accept_mode(listener: c_int, mode: c_int) -> c_int {
-    answer(set_accept_mode(listener, mode).map(|()| 0))
+    status_for_c(set_accept_mode(listener, mode).map(|()| 0))
 }
 
 fn set_accept_mode(listener: c_int, mode: c_int) -> Result<(), Failure> {
@@ -120,7 +120,7 @@ fn set_accept_mode(listener: c_int, mode: c_int) -> Result<(), Failure> {
 /// See usher_accept_by_user(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_pre_accept(listener: c_int) -> c_int {
-    answer(pre_accept(listener).map(|()| 0))
+    status_for_c(pre_accept(listener).map(|()| 0))
 }
 
 fn pre_accept(listener: c_int) -> Result<(), Failure> {
@@ -142,7 +142,7 @@ fn pre_accept(listener: c_int) -> Result<(), Failure> {
 /// See usher_accept_by_user(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_set_net_user(listener: c_int) -> c_int {
-    answer(set_net_user(listener).map(|()| 0))
+    status_for_c(set_net_user(listener).map(|()| 0))
 }
 
 fn set_net_user(listener: c_int) -> Result<(), Failure> {
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn usher_accept_by_user(
     address: *mut libc::sockaddr,
     length: *mut libc::socklen_t,
 ) -> c_int {
-    answer(accept_by_user(listener).map(|(connection, from)| {
+    status_for_c(accept_by_user(listener).map(|(connection, from)| {
         if !address.is_null() && !length.is_null() {
             // SAFETY: not null, and what they point to is this function's contract.
             unsafe { put_address(from, address, length) };
@@ -312,7 +312,7 @@ pub unsafe extern "C" fn usher_connection_info(
             libc::EINVAL,
         );
     }
-    answer(
+    status_for_c(
         opened(connection)
             .and_then(|connection| Ok(connection_info(connection)?))
             .map(|known| {
@@ -327,11 +327,11 @@ impl From<&ConnectionInfo> for CConnection {
     fn from(info: &ConnectionInfo) -> Self {
         Self {
             uid: info.uid,
-            user: text(info.user.as_str()),
-            service: text(info.service.as_str()),
-            host: text(info.host.as_str()),
-            key_fingerprint: text(&info.key_fingerprint.to_string()),
-            principals: text(&info.principals.join(",")),
+            user: text_for_c(info.user.as_str()),
+            service: text_for_c(info.service.as_str()),
+            host: text_for_c(info.host.as_str()),
+            key_fingerprint: text_for_c(&info.key_fingerprint.to_string()),
+            principals: text_for_c(&info.principals.join(",")),
             opened: i64::try_from(info.opened).unwrap_or(i64::MAX),
             expires: i64::try_from(info.expires).unwrap_or(i64::MAX),
         }
@@ -339,7 +339,7 @@ impl From<&ConnectionInfo> for CConnection {
 }
 
 /// Text with its ending zero. Names are validated to be shorter than their fields.
-fn text<const N: usize>(text: &str) -> [c_char; N] {
+fn text_for_c<const N: usize>(text: &str) -> [c_char; N] {
     let mut bytes = [0; N];
     for (place, byte) in bytes[..N - 1].iter_mut().zip(text.bytes()) {
         *place = byte as c_char;
@@ -439,9 +439,12 @@ int main(void)
 
     #[test]
     fn text_ends_in_a_zero_whatever_its_length() {
-        assert_eq!(text::<4>("ab"), [b'a' as c_char, b'b' as c_char, 0, 0]);
         assert_eq!(
-            text::<4>("abcd"),
+            text_for_c::<4>("ab"),
+            [b'a' as c_char, b'b' as c_char, 0, 0]
+        );
+        assert_eq!(
+            text_for_c::<4>("abcd"),
             [b'a', b'b', b'c', 0].map(|byte| byte as c_char)
         );
     }

@@ -160,7 +160,7 @@ fn a_difference_tells_who_gains_and_who_loses_by_a_certificate() {
         found[0].how.is_some() && told(&found[0]).is_empty(),
         "{found:?}"
     );
-    // Of a client that is not known anybody.
+    // The client's policy is not known: anybody there may hold such a certificate.
     let alone = |changes: &[(&str, &str, &str)]| {
         let network = network(changes);
         let hosts = network

@@ -7,7 +7,7 @@ use usher_analysis::{Change, HostPolicy, Matter, Network, NetworkError, Universe
 use usher_analysis::{
     Expected, Known, Question, Reason, Verdict, difference, graph, traffic_changes,
 };
-use usher_policy::{Programs, Source, parse};
+use usher_policy::{Programs, Source, parse_policy};
 use usher_proto::HostPublicKey;
 
 const LAPTOP: &str = "
@@ -50,7 +50,7 @@ fn host(name: &str, text: &str) -> HostPolicy {
     };
     HostPolicy {
         name,
-        policy: parse(&[source]).expect("a correct policy"),
+        policy: parse_policy(&[source]).expect("a correct policy"),
         users: UserState::default(),
     }
 }
@@ -142,7 +142,7 @@ fn a_difference_tells_whose_traffic_is_treated_otherwise() {
         changes,
         expected.map(|(program, had, has)| (program.to_owned(), had, has))
     );
-    // Names have no address here: the same statements say the same, others may not.
+    // The analysis does not know the addresses of names: only equal statements count as equal.
     let name = |after: &str| {
         network(&block(
             "ssh",

@@ -132,9 +132,10 @@ fn a_service_that_demands_protection_asks_it_of_the_client() {
             item => block(item),
         };
         let network = with(kind, &application);
-        let expected = match meets {
-            true => Vec::new(),
-            false => vec![unprotected(kind)],
+        let expected = if meets {
+            Vec::new()
+        } else {
+            vec![unprotected(kind)]
         };
         assert_eq!(objections(&network, "alice"), expected, "{kind}: {item}");
         let mut universe = Universe::new(&[&network]);
@@ -182,9 +183,10 @@ fn a_client_block_protects_as_the_service_demands() {
             ("laptop", "client mail {", &client),
         ]);
         let remedy = format!("write `protection {given};` in `service imap` on mailhost");
-        let expected = match refused {
-            false => Vec::new(),
-            true => vec![told(&without_sas(given), &remedy)],
+        let expected = if refused {
+            vec![told(&without_sas(given), &remedy)]
+        } else {
+            Vec::new()
         };
         assert_eq!(
             objections(&network, "alice"),
@@ -214,6 +216,86 @@ fn a_client_block_protects_as_the_service_demands() {
         ),
     ]);
     assert_eq!(objections(&network, "alice").len(), 2);
+}
+
+/// A peer without Ed25519 needs a host that has an ECDSA key as well, and each must choose the same.
+#[test]
+fn hosts_without_a_common_algorithm_of_keys_are_refused() {
+    let ed25519 = |number: u8| HostPublicKey::from_bytes([50 + number; 32]).to_openssh();
+    let [of_laptop, of_mailhost] = ["AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBKAwlr/JGZRb4wEUSl4zr+AOQtCBRsTKJWC0FSZUrUpFeqjlx19P6UjYLx2U+TXpgSZ4STL4jRDF8eSfv20ArlE=", "AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBCabAhs15TvyJacTxF4e9kYfa1c8oXr8qbRRB5XZ8C/Ye+8rneXtKa6TJFCNVBtzXzZgr5ZzR2J5mWier+E3Fb8="].map(|key| format!("ecdsa-sha2-nistp256 {key}"));
+    let demand = (
+        "mailhost",
+        "listen 143;",
+        "listen 143; protection encryption;",
+    );
+    let request = (
+        "laptop",
+        "client mail {",
+        "client mail { protection encryption;",
+    );
+    let (laptop, mailhost) = (ed25519(1), ed25519(2));
+    let both = format!("{laptop}\", \"{of_laptop}");
+    let only = [
+        ("laptop", mailhost.as_str(), of_mailhost.as_str()),
+        ("mailhost", mailhost.as_str(), of_mailhost.as_str()),
+    ];
+    let lacking = |host: &str, other: &str| {
+        told(
+            &format!(
+                "IPsec must protect connections with {other}, and on {host} the `ike-key`s of {host} and of \
+                 {other} are of different algorithms: no SAs are negotiated"
+            ),
+            &format!(
+                "make a key of {other}'s algorithm on {host}, and add it, after a comma, to the `ike-key` of \
+                 {host} on both hosts (docs/protection.md, Keys)"
+            ),
+        )
+    };
+    let without = network(&[demand, request, only[0], only[1]]);
+    let found = objections(&without, "alice");
+    assert_eq!(found.len(), 2, "{found:?}");
+    for expected in [lacking("laptop", "mailhost"), lacking("mailhost", "laptop")] {
+        assert!(found.contains(&expected), "{found:?}");
+    }
+    // The twin: the laptop has a second key.
+    let of_both = ["laptop", "mailhost"].map(|at| (at, laptop.as_str(), both.as_str()));
+    let with = network(&[demand, request, only[0], only[1], of_both[0], of_both[1]]);
+    assert_eq!(objections(&with, "alice"), []);
+    // Both have both, and mailhost knows only one of the laptop's.
+    let two = format!("{mailhost}\", \"{of_mailhost}");
+    let differing = network(&[
+        demand,
+        request,
+        of_both[0],
+        ("laptop", &mailhost, &two),
+        ("mailhost", &mailhost, &two),
+        ("mailhost", &laptop, &of_laptop),
+    ]);
+    let found = objections(&differing, "alice");
+    let expected = told(
+        "IPsec must protect connections with mailhost, and laptop has Ed25519 keys for it, where mailhost has \
+         ECDSA P-256 keys for laptop",
+        "write the same `ike-key` statements for laptop and mailhost on both",
+    );
+    assert_eq!(found, [expected]);
+    // Another key than the one that the peer shows.
+    let other = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBFhn1HOK6HyEoewlqxRYv0VPIozENZmggnpSbUi6yYFBChWY7neURgy9AE40D0ebiBhJMJIfq1Eick3VP4ENqg4=";
+    let wrong = network(&[
+        demand,
+        request,
+        only[1],
+        of_both[1],
+        ("laptop", &laptop, &both),
+        ("laptop", &mailhost, other),
+    ]);
+    let found = objections(&wrong, "alice");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0]
+            .0
+            .contains("is not the one that mailhost has for itself"),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -247,7 +329,8 @@ fn hosts_that_cannot_negotiate_are_refused_where_ipsec_must_protect() {
     let differs = told(
         "IPsec must protect connections with mailhost, and the `ike-key` that laptop has for mailhost \
          is not the one that mailhost has for itself",
-        "compare with /etc/usher/ike/key.pub on mailhost, and correct `host mailhost` on laptop",
+        "compare with /etc/usher/ike/key.pub on mailhost, for ECDSA with ecdsa_key.pub beside it, and correct \
+         `host mailhost` on laptop",
     );
     for (at, from, to, expected) in [
         ("laptop", &laptop, "", none("laptop", "laptop", "mailhost")),
@@ -284,7 +367,7 @@ fn hosts_that_cannot_negotiate_are_refused_where_ipsec_must_protect() {
         let found: Vec<String> = found.iter().map(|one| one.matter.to_string()).collect();
         assert_eq!(found, [expected.0], "{without:?}");
     }
-    // By each side alone.
+    // Only one side has the statement.
     for (at, from, to) in [
         ("laptop", &mailhost, demand),
         ("mailhost", &laptop, request),
@@ -515,4 +598,61 @@ fn a_remedy_names_blocks_of_the_file_to_change() {
             "compare with /etc/usher/host_key.pub on mailhost, and correct `host mailhost` on laptop"
         )]
     );
+}
+
+#[test]
+fn a_peer_that_has_another_class_alone_is_objected_to() {
+    for (only, demanded, given, objected) in [
+        ("encryption", "encryption", "encryption", [false, false]),
+        ("encryption", "authentication", "encryption", [false, false]),
+        (
+            "authentication",
+            "authentication",
+            "encryption",
+            [true, false],
+        ),
+        ("authentication", "encryption", "encryption", [true, true]),
+    ] {
+        let of = |at: &'static str, name: &str| {
+            let block = format!("host {name} {{");
+            (at, block.clone(), format!("{block} unlabelled {only};"))
+        };
+        let blocks = [of("laptop", "mailhost"), of("mailhost", "laptop")];
+        let client = format!("client mail {{ protection {given};");
+        let service = format!("listen 143; protection {demanded};");
+        let mut changes = vec![
+            ("mailhost", "listen 143;", service.as_str()),
+            ("laptop", "client mail {", client.as_str()),
+        ];
+        let changed = blocks
+            .iter()
+            .map(|(at, from, to)| (*at, from.as_str(), to.as_str()));
+        changes.extend(changed);
+        let network = network(&changes);
+        let says = |host: &str, of: &str, wanted: &str| {
+            format!(
+                "IPsec must protect connections with {of} by {wanted}, and `host {of}` of {host} says \
+                 `unlabelled {only}`, the only class that it has SAs of"
+            )
+        };
+        let expected = [
+            says("laptop", "mailhost", given),
+            says("mailhost", "laptop", demanded),
+        ];
+        let expected = expected
+            .into_iter()
+            .zip(objected)
+            .filter(|(_, objected)| *objected);
+        let found: Vec<String> = objections(&network, "alice")
+            .into_iter()
+            .map(|(said, _)| said)
+            .collect();
+        assert_eq!(
+            found,
+            expected.map(|(said, _)| said).collect::<Vec<_>>(),
+            "{only}"
+        );
+        let rights = Universe::new(&[&network]).rights(&network).len();
+        assert_eq!(rights, usize::from(objected == [false, false]));
+    }
 }

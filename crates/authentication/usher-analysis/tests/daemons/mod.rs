@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use usher_analysis::{HostPolicy, Verdict};
 use usher_base::{HostName, ServiceName, UserName};
-use usher_policy::protection::{Kind, Names, Verdict as Verdicts, compile};
+use usher_policy::protection::{IkeAlgorithm, Kind, Names, Verdict as Verdicts, compile};
 use usher_policy::{Host, Policy, TrustedPrincipal};
 
 use crate::hosts::{NOW, PRINCIPALS};
@@ -97,17 +97,33 @@ fn negotiates(host: &HostPolicy, kind: Kind) -> bool {
         || demands.any(|demanded| kind == Kind::Encryption || demanded.kind == kind)
 }
 
-/// As the protector: whether a host has its IKE daemon negotiate with another, which its policy has as
-/// `block`. It has neither a configuration without a key of its own, nor a peer without one.
+/// As the protector: the algorithm by which a host has its IKE daemon negotiate with another, which its policy
+/// has as `block`. It has neither a configuration without a key of its own, nor a peer without one.
+fn algorithm(host: &HostPolicy, block: &Host) -> Option<IkeAlgorithm> {
+    let has = |host: &Host, wanted: IkeAlgorithm| {
+        let mut keys = host.ike_keys.iter();
+        keys.any(|key| key.algorithm() == wanted)
+    };
+    let both = [IkeAlgorithm::Ed25519, IkeAlgorithm::EcdsaP256];
+    let mut both = both.into_iter();
+    both.find(|wanted| has(own(host), *wanted) && has(block, *wanted))
+}
+
 fn has_peer(host: &HostPolicy, block: &Host) -> bool {
-    !own(host).ike_keys.is_empty() && !block.ike_keys.is_empty()
+    algorithm(host, block).is_some()
 }
 
 /// As the IKE daemon of a host: whether it takes another for the one that its policy has as `block`.
-/// It compares the name and the key. Of two keys of its own the other may use either.
-fn authenticates(block: &Host, other: &HostPolicy) -> bool {
+/// It compares the name and the key, of its algorithm only. Of two keys of its own the other may use either.
+fn authenticates(
+    (host, block): (&HostPolicy, &Host),
+    (other, of_host): (&HostPolicy, &Host),
+) -> bool {
+    let algorithms = [algorithm(host, block), algorithm(other, of_host)];
     let mut keys = own(other).ike_keys.iter();
-    block.name == other.name && keys.any(|key| block.ike_keys.contains(key))
+    block.name == other.name
+        && algorithms[0] == algorithms[1]
+        && keys.any(|key| Some(key.algorithm()) == algorithms[0] && block.ike_keys.contains(key))
 }
 
 /// Whether the connection is one of those that SAs protect, as far as is known.
@@ -207,8 +223,8 @@ pub fn expected(
                 || !needs_sas(Some((client, of_server)), Some(server), asked)
                 || has_peer(client, of_server)
                     && has_peer(server, of_client)
-                    && authenticates(of_server, server)
-                    && authenticates(of_client, client);
+                    && authenticates((client, of_server), (server, of_client))
+                    && authenticates((server, of_client), (client, of_server));
             let permitted = permitted && ike;
             match server_permits(server, of_client, asked) {
                 Admits::User => answer(permitted, Verdict::Permitted),

@@ -137,6 +137,14 @@ fn chosen<'a>(mask: u8, from: &[&'a str]) -> Vec<&'a str> {
         .collect()
 }
 
+/// A key of each host's IKE daemon, for peers without Ed25519.
+const ECDSA: [&str; HOSTS.len()] = [
+    "AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBKAwlr/JGZRb4wEUSl4zr+AOQtCBRsTKJWC0FSZUrUpFeqjlx19P6UjYLx2U+TXpgSZ4STL4jRDF8eSfv20ArlE=",
+    "AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBCabAhs15TvyJacTxF4e9kYfa1c8oXr8qbRRB5XZ8C/Ye+8rneXtKa6TJFCNVBtzXzZgr5ZzR2J5mWier+E3Fb8=",
+    "AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBFhn1HOK6HyEoewlqxRYv0VPIozENZmggnpSbUi6yYFBChWY7neURgy9AE40D0ebiBhJMJIfq1Eick3VP4ENqg4=",
+    "AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBAGIrXJ5aC+IfDwgatBQuYTKEYMAVT3EB2J1JUJGZDndbvqXtkBgrVZDg7ic0KGn05xdQ2u+N9rBNGkpJ5Als5I=",
+];
+
 /// The keys that a host has for another's IKE daemon.
 fn ike_keys(viewer: usize, number: usize, choice: u8) -> String {
     let key = |number: usize| {
@@ -144,10 +152,14 @@ fn ike_keys(viewer: usize, number: usize, choice: u8) -> String {
         HostPublicKey::from_bytes([number; 32]).to_openssh()
     };
     let (right, wrong) = (key(50 + number), key(60 + HOSTS.len() * viewer + number));
+    let ecdsa = format!("\"ecdsa-sha2-nistp256 {}\"", ECDSA[number]);
     match choice {
         0 => String::new(),
         1 => format!("ike-key \"{wrong}\";"),
         2 => format!("ike-key \"{right}\", \"{wrong}\";"),
+        3 => format!("ike-key {ecdsa};"),
+        4..=7 => format!("ike-key {ecdsa}, \"{right}\";"),
+        8 => format!("ike-key \"{wrong}\", {ecdsa};"),
         _ => format!("ike-key \"{right}\";"),
     }
 }
@@ -204,7 +216,7 @@ fn policy_text(viewer: usize, choices: &Choices) -> String {
         // Those of the last set come by a group of the system.
         let member = match number {
             2 => format!("group {};", group(choices.members[2])),
-            // Of these every second one's time is over.
+            // Every second one is a guest whose time is over.
             1 => chosen(choices.members[1], &USERS)
                 .iter()
                 .enumerate()
@@ -216,9 +228,10 @@ fn policy_text(viewer: usize, choices: &Choices) -> String {
         text += &format!("users u{number} {{ {member} }}\n");
     }
     let principals = chosen(choices.principals, &PRINCIPALS).join(", ");
-    let principals = match principals.is_empty() {
-        true => String::new(),
-        false => format!("principal {principals};"),
+    let principals = if principals.is_empty() {
+        String::new()
+    } else {
+        format!("principal {principals};")
     };
     text +=
         &format!("users certified {{ {principals} }}\nusers accounts {{ member {ACCOUNT}; }}\n");

@@ -32,7 +32,7 @@ use tokens::Tokens;
 pub use tokens::{TokenError, TokenRow, TokenSession};
 pub use types::{
     AdmissionRow, AdmissionState, AnnounceError, Announced, Ended, Limits, SessionError,
-    SessionRecord,
+    SessionRecord, UnreadableRow,
 };
 
 /// bpf/authentication/admission.
@@ -293,6 +293,25 @@ impl Admission {
             rows.extend(entry.row(&key, now)?);
         }
         Ok(rows)
+    }
+
+    /// Removes the entries that cannot be read, so that one of them does not hide all others, and returns them.
+    /// One that cannot be removed is left out: [`Self::admissions`] fails by it.
+    ///
+    /// # Errors
+    /// The kernel's error; nothing is removed then.
+    pub fn remove_unreadable_admissions(&self) -> Result<Vec<UnreadableRow>, KernelError> {
+        let mut removed = Vec::new();
+        let now = boot_time();
+        for (key, entry) in self.admissions.entries()? {
+            if entry.row(&key, now).is_err() && self.admissions.remove(&key).is_ok() {
+                removed.push(UnreadableRow {
+                    connection: ConnectionTuple::decode(&key).ok(),
+                    session: SessionId::from_bytes(entry.session),
+                });
+            }
+        }
+        Ok(removed)
     }
 
     /// Removes expired announcements, and handshakes (also withdrawn ones) 70 s after that, when the

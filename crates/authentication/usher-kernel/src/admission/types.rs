@@ -109,6 +109,16 @@ pub struct AdmissionRow {
     pub established: Option<Duration>,
 }
 
+/// An entry of the table of connections that no version of these programs has written, such as one that root
+/// has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnreadableRow {
+    /// The two endpoints; none if no connection can have them.
+    pub connection: Option<ConnectionTuple>,
+    /// The session that it names.
+    pub session: SessionId,
+}
+
 /// A session in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRecord {

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::process::{PidfdFlags, getpid, getppid, pidfd_open};
-use usher_bpf::guard::ask;
+use usher_bpf::guard::ask_guard;
 use usher_bpf::{Object, Objects, Table};
 
 use super::OwnershipError;
@@ -55,9 +55,9 @@ impl Tables {
         let above = directory.join("..");
         let parent = fs::metadata(&above).map_err(KernelError::file("look at", &above))?;
         let settings = settings(numbered(objects.folders[0].1), parent.ino() as u32)?;
-        if !ask(PRESENTATION_LINK)? {
+        if !ask_guard(PRESENTATION_LINK)? {
             self.mark_self()?;
-            if !ask(PRESENTATION_LINK)? {
+            if !ask_guard(PRESENTATION_LINK)? {
                 return Err(OwnershipError::Unknown);
             }
         }

@@ -60,7 +60,7 @@ impl Ownership {
     pub fn open(pins: &Path) -> Result<Self, OwnershipError> {
         load_lsm_program().map_err(OwnershipError::NotSupported)?;
         let pins = Pins::lock(pins)?;
-        let [fence, connection, objects, _daemons] = programs::open(&pins)?;
+        let [fence, connection, objects, _daemons] = programs::open_programs(&pins)?;
         let keepers: Table<u32, u32> = fence.table("keeper")?;
         let keeper = keepers.get(&0)?.unwrap_or(0).wrapping_add(1);
         keepers.set(&0, &keeper)?;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use usher_bpf::guard::ask;
+use usher_bpf::guard::ask_guard;
 use usher_bpf::{Code, Hooks, Lack, Object, Opened, Pins, code, keep_for_all, let_go};
 
 use super::OwnershipError;
@@ -22,7 +22,7 @@ static CODE: [Code; 4] = [
 const DISPENSABLE: [&str; 2] = ["file_ioctl_compat", "perf_event_open"];
 
 /// The objects of [`CODE`], attached and pinned.
-pub(super) fn open(pins: &Pins) -> Result<[Object; 4], OwnershipError> {
+pub(super) fn open_programs(pins: &Pins) -> Result<[Object; 4], OwnershipError> {
     pins.require_layout(OWNERSHIP_VERSION)?;
     let hooks = Hooks::of_kernel().map_err(not_supported)?;
     let load =
@@ -36,7 +36,7 @@ pub(super) fn open(pins: &Pins) -> Result<[Object; 4], OwnershipError> {
     ];
     pins.note_layout(&loaded[0], OWNERSHIP_VERSION)?;
     keep_for_all(&loaded, pins)?;
-    let reason = if !ask(ROLL_CALL_LINK)? {
+    let reason = if !ask_guard(ROLL_CALL_LINK)? {
         "bpf is not in the list of LSMs in force"
     } else if !sees_pinned_pages()? {
         "pages that were pinned are marked otherwise than in the kernels that Usher knows"
@@ -91,7 +91,7 @@ fn sees_pinned_pages() -> Result<bool, KernelError> {
     if read != 1 {
         return Err(KernelError::system("pin a page")(io::Error::last_os_error()));
     }
-    ask(PINNED_LINK)
+    ask_guard(PINNED_LINK)
 }
 
 /// Tries to load the smallest LSM program.

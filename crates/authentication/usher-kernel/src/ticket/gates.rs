@@ -9,7 +9,7 @@ use usher_base::ConnectionTuple;
 use usher_bpf::{Code, Object, Objects, Pins, Table, code};
 use usher_proto::SessionId;
 
-use super::attempt::Attempt;
+use super::types::Attempt;
 use super::types::TicketError;
 use crate::clock::{after, boot_time};
 use crate::shared::admission::Connection;
@@ -150,7 +150,7 @@ impl Loaded {
         };
         let object = match load() {
             Ok(object) => object,
-            // Of another version or limit, so its contents are unusable.
+            // The table is one of another version or limit, so its contents are unusable.
             Err(error) => {
                 tracing::warn!(%error, "cannot take over the gates of an earlier signer: they are \
                     removed");

@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use usher_base::ConnectionTuple;
 use usher_bpf::{Batch, Mirrored, Object, Plain, Ring, Table};
 
-use super::attempt::Attempt;
 use super::gates::Gates;
 use super::listing::ProgramId;
 use super::syn::{Syn, SynSender};
+use super::types::Attempt;
 use super::types::TicketError;
 use crate::KernelError;
 use crate::shared::key;
@@ -70,7 +70,7 @@ impl Holding {
             plain: Mutex::new(Mirrored::new(object.table("plain")?)),
             holds: object.table("holds")?,
             gates,
-            reports: object.ring("reports", "read reports of plain connections", read)?,
+            reports: object.ring("reports", "read reports of plain connections", read_report)?,
             // The table is not kept here; its entries stay as they are.
             sender: SynSender::open(&object.table("senders")?, class_bits),
         })
@@ -134,7 +134,7 @@ impl Holding {
 }
 
 /// None for malformed reports.
-fn read(bytes: &[u8]) -> Option<Report> {
+fn read_report(bytes: &[u8]) -> Option<Report> {
     let report = ticket::Report::read(bytes)?;
     let connection = ConnectionTuple::decode(&report.connection).ok()?;
     Some(Report {

@@ -5,7 +5,6 @@
 //! when its process ends, they end too, and connections are made without tokens. Loading needs
 //! privileges, everything afterwards needs none (kernel 5.19).
 
-mod attempt;
 pub(crate) mod gates;
 mod holding;
 mod listing;
@@ -26,7 +25,6 @@ use crate::KernelError;
 use crate::clock::boot_time;
 pub use crate::shared::ticket::TicketCounters as Counters;
 use crate::shared::ticket::{Block, BlockKey, Ticket as Entry, TicketKey as Key};
-pub use attempt::Attempt;
 pub use gates::{Gate, Gates, LeftGate};
 pub use holding::{Event, Holding, Report};
 pub use listing::{Listed, Listing, ProgramId};
@@ -34,7 +32,7 @@ pub(crate) use programs::CODE;
 use programs::Programs;
 pub use relayed::Relayed;
 pub use syn::{Syn, SynSender};
-pub use types::{Limits, Ticket, TicketError, TicketKey, Wanted};
+pub use types::{Attempt, Limits, Ticket, TicketError, TicketKey, Wanted};
 
 /// The ticket programs in force, and their tables.
 ///

@@ -36,10 +36,10 @@ impl Programs {
         limits: &Limits,
     ) -> Result<Self, KernelError> {
         let gate = gates::Loaded::new(pins, limits.gates)?;
-        let (object, not_identified) = match load(&gate, limits, true) {
+        let (object, not_identified) = match load_programs(&gate, limits, true) {
             Ok(object) => (object, None),
             // The rest works without it; if the rest fails too, report that error.
-            Err(error) => (load(&gate, limits, false)?, Some(error)),
+            Err(error) => (load_programs(&gate, limits, false)?, Some(error)),
         };
         draw_key(&object)?;
         let (gates, mut links) = gate.attach(group, &object.program(HOLD)?)?;
@@ -58,7 +58,11 @@ impl Programs {
 }
 
 /// `identifying`: with the program that identifies files.
-fn load(gate: &gates::Loaded, limits: &Limits, identifying: bool) -> Result<Object, KernelError> {
+fn load_programs(
+    gate: &gates::Loaded,
+    limits: &Limits,
+    identifying: bool,
+) -> Result<Object, KernelError> {
     CODE.open()?
         .in_own_network()?
         .choose(|program, _| Ok::<_, KernelError>(identifying || program != IDENTIFY))?

@@ -30,20 +30,20 @@ pub struct Syn {
 }
 
 impl Syn {
-    /// Reads the copy of a packet, whose TCP checksum the kernel has left to the network card. None for
-    /// anything but a plain SYN: one that carries data (TCP Fast Open; the kernel sends one without at
+    /// Reads the copy of a packet, whose TCP checksum the kernel has left to the network card. Returns none
+    /// if it is not a plain SYN: it carries data (TCP Fast Open; the kernel sends another one without data at
     /// once), is enciphered, has headers between those of IPv6 and TCP, or has other endpoints than its
     /// connection (NAT).
     pub(super) fn complete(copy: &[u8], connection: &ConnectionTuple, mark: u32) -> Option<Self> {
         let mut packet = copy.to_vec();
         let (from, to, addresses, at): (IpAddr, IpAddr, &[u8], usize) = match copy.first()? >> 4 {
             4 if *copy.get(9)? == PROTOCOL_TCP => {
-                let [from, to] = [12, 16].map(|at| address::<4>(copy, at).map(Ipv4Addr::from));
+                let [from, to] = [12, 16].map(|at| address_at::<4>(copy, at).map(Ipv4Addr::from));
                 let header = usize::from(copy[0] & 15) * 4;
                 (from?.into(), to?.into(), copy.get(12..20)?, header)
             }
             6 if *copy.get(6)? == PROTOCOL_TCP => {
-                let [from, to] = [8, 24].map(|at| address::<16>(copy, at).map(Ipv6Addr::from));
+                let [from, to] = [8, 24].map(|at| address_at::<16>(copy, at).map(Ipv6Addr::from));
                 (from?.into(), to?.into(), copy.get(8..40)?, IPV6_HEADER)
             }
             _ => return None,
@@ -69,7 +69,7 @@ impl Syn {
     }
 }
 
-fn address<const SIZE: usize>(packet: &[u8], at: usize) -> Option<[u8; SIZE]> {
+fn address_at<const SIZE: usize>(packet: &[u8], at: usize) -> Option<[u8; SIZE]> {
     packet.get(at..)?.first_chunk().copied()
 }
 

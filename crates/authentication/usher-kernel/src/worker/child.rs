@@ -107,7 +107,7 @@ impl Child<'_> {
                 return (Stage::Label, errno);
             }
             if let Some(elements) = &command.label
-                && let Err(errno) = label::take(elements)
+                && let Err(errno) = label::take_label(elements)
             {
                 return (Stage::UserLabel, errno);
             }

@@ -1,7 +1,7 @@
 //! The label of a worker (mandatory access control): its service, for the module `ubns`
 //! (bpf/mac/modules/ubns.bpf.c), and what its user gets at login.
 
-use usher_system::attributes::set_self_attribute;
+use usher_system::process::set_self_attribute;
 
 use crate::shared::mac_label::{MAC_DONE, MAC_LSM_ID};
 
@@ -14,12 +14,12 @@ pub(super) fn element(service: &str) -> String {
 }
 
 /// Makes a service's element the calling process's, for good, if the module is in force. As
-/// [`take`], before the process is the user.
+/// [`take_label`], before the process is the user.
 ///
 /// # Errors
 /// The errno of a module that is in force.
 pub(super) fn take_element(element: &str) -> Result<(), i32> {
-    match take(element) {
+    match take_label(element) {
         // Other modules label processes, and not this one.
         Err(libc::EINVAL) => Ok(()),
         outcome => outcome,
@@ -32,7 +32,7 @@ pub(super) fn take_element(element: &str) -> Result<(), i32> {
 ///
 /// # Errors
 /// The errno of a module that is in force; EINVAL if none has such an element.
-pub(super) fn take(elements: &str) -> Result<(), i32> {
+pub(super) fn take_label(elements: &str) -> Result<(), i32> {
     let taken = set_self_attribute(MAC_LSM_ID.into(), CURRENT, elements.as_bytes());
     let errno = taken.err().and_then(|error| error.raw_os_error());
     match errno {

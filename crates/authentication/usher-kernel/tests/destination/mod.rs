@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, sockopt};
 use usher_kernel::cgroup::Group;
 use usher_kernel::destinations::{Destinations, Permitted};
-use usher_policy::{Source, parse};
+use usher_policy::{Source, parse_policy};
 
 use crate::world::World;
 
@@ -40,7 +40,7 @@ pub fn rules(connect: &str) -> usher_policy::Destinations {
          connect {connect}; }}"
     );
     let name = "test.policy".to_owned();
-    let policy = parse(&[Source { name, text }]).unwrap();
+    let policy = parse_policy(&[Source { name, text }]).unwrap();
     let service = policy.services.into_values().next().unwrap();
     service.connect.unwrap()
 }

@@ -4,6 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// SHA-256 of a file's bytes, in hexadecimal digits, as [`MacView::specification`] has it.
+pub fn digest_of(bytes: &[u8]) -> String {
+    let digest = usher_base::sha256(&[bytes]);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The modules of mandatory access control.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MacView {
@@ -26,6 +32,9 @@ pub struct MacView {
     /// The file systems whose files have labels of their own.
     #[serde(default)]
     pub multilabel: Vec<MultilabelView>,
+    /// SHA-256 of the specification in force, as its file was when it was read, in hexadecimal digits; none without one.
+    #[serde(default)]
+    pub specification: Option<String>,
     /// The network interfaces that the policy gives a label, by name.
     #[serde(default)]
     pub interfaces: Vec<InterfaceView>,

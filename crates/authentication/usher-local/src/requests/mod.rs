@@ -15,7 +15,8 @@ use crate::applied::Applied;
 use usher_daemon::control::{MAX_CANDIDATE, Request};
 
 pub use mac::{
-    InterfaceView, MacView, ModuleView, MultilabelView, RefusalView, RefusalsView, UNREADABLE_NOTES,
+    InterfaceView, MacView, ModuleView, MultilabelView, RefusalView, RefusalsView,
+    UNREADABLE_NOTES, digest_of,
 };
 pub use protection::{
     ApplicationView, FormerAddress, NameView, ProtectionView, SaView, SocketView, SocketsView,
@@ -34,12 +35,17 @@ usher_daemon::requests! {
     /// until [`Enable`], or as long as the daemon lives.
     Disable {
         /// The user.
-        user: UserName
+        user: UserName,
+        /// When the order was given, in seconds since 1970: a daemon that has stalled takes it late.
+        given: u64
     } "disable" -> ReloadedView,
     /// Takes [`Disable`] back: the applied configuration decides about the user again.
     Enable {
         /// The user.
-        user: UserName
+        user: UserName,
+        /// Only in a daemon that has this generation in force, or a later one: the others must refuse the
+        /// user from memory until they have.
+        since: u64
     } "enable" -> ReloadedView,
     /// Asks for live sessions, connections and workers.
     Who {} "who" -> WhoView,

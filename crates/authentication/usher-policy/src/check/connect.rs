@@ -9,7 +9,7 @@ use crate::destinations::{
 use crate::mistake::PolicyMistake;
 
 /// `connect none;` or `connect PEERS port PORT - PORT, ...;`
-pub(super) fn check(field: &Field<'_>, names: &Names<'_>) -> Option<Destinations> {
+pub(super) fn check_connect(field: &Field<'_>, names: &Names<'_>) -> Option<Destinations> {
     let groups = &field.statement.groups;
     if groups.is_empty() {
         return field.missing();

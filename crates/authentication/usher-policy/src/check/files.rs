@@ -7,7 +7,7 @@ use crate::mistake::PolicyMistake;
 use crate::model::{FileAccess, FileRule};
 
 /// `files "PATH" read|write, ...;`
-pub(super) fn check(field: &Field<'_>) -> Vec<FileRule> {
+pub(super) fn check_files(field: &Field<'_>) -> Vec<FileRule> {
     let groups = &field.statement.groups;
     if groups.is_empty() {
         field.missing::<()>();

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use usher_base::HostName;
 use usher_language::{Declared, Field, Fields, Item, Location, Reporter, Unique};
+use usher_protection::{IkeAlgorithm, IkeKeyError, IkePublicKey};
 use usher_proto::HostPublicKey;
 
 use crate::limits::{DEFAULT_CONTROL_PORT, MAXIMUM_HOST_ADDRESSES, MAXIMUM_IKE_KEYS};
@@ -14,9 +15,10 @@ use crate::model::Host;
 /// Remembers what no two hosts may share.
 #[derive(Default)]
 pub(super) struct HostChecker {
-    /// Loopback addresses stand here too: a proxy cannot stand where a host is.
+    /// Addresses of hosts, and loopback addresses, at which the proxy stands for one: no two are alike.
     addresses: Unique<IpAddr>,
-    keys: Unique<HostPublicKey>,
+    /// Of hosts and of IKE.
+    keys: Unique<IkePublicKey>,
     controls: BTreeMap<u16, ControlPort>,
 }
 
@@ -36,7 +38,7 @@ impl HostChecker {
     ) -> Option<Host> {
         let fields = Fields::read(declared.block, reporter);
         let addresses = fields.one("address").map(|field| self.addresses(field));
-        let key = fields.one("key").and_then(|field| self.keys(field).pop());
+        let key = fields.one("key").and_then(|field| self.key(field));
         let ike_keys = fields.one("ike-key").map(|field| self.ike_keys(field));
         let loopback = fields.one("loopback").map(|field| self.loopback(field));
         let name = declared.name;
@@ -109,24 +111,55 @@ impl HostChecker {
         Some(address)
     }
 
-    fn ike_keys(&mut self, field: &Field<'_>) -> Vec<HostPublicKey> {
-        let hint = ": its key, and the one that takes its place";
-        match field.has_too_many(MAXIMUM_IKE_KEYS, hint) {
-            true => Vec::new(),
-            false => self.keys(field),
-        }
-    }
-
-    fn keys(&mut self, field: &Field<'_>) -> Vec<HostPublicKey> {
-        let keys = field.texts().filter_map(|(text, item)| {
+    fn key(&mut self, field: &Field<'_>) -> Option<HostPublicKey> {
+        let mut keys = field.texts().filter_map(|(text, item)| {
             let Ok(key) = HostPublicKey::from_openssh(text) else {
                 return field.refuse(item, PolicyMistake::InvalidHostKey);
             };
-            let taken = |first| PolicyMistake::DuplicateKey { first };
-            self.keys.take(key, item, field.reporter, taken)?;
+            self.claim_key(IkePublicKey::ed25519(*key.as_bytes()), item, field)?;
             Some(key)
         });
-        keys.collect()
+        keys.next()
+    }
+
+    fn ike_keys(&mut self, field: &Field<'_>) -> Vec<IkePublicKey> {
+        let hint = ": of each algorithm its key, and the one that takes its place";
+        if field.has_too_many(MAXIMUM_IKE_KEYS * IkeAlgorithm::ALL.len(), hint) {
+            return Vec::new();
+        }
+        let mut keys: Vec<IkePublicKey> = Vec::new();
+        for (text, item) in field.texts() {
+            let key = match text.parse::<IkePublicKey>() {
+                Ok(key) => self.claim_key(key, item, field),
+                Err(IkeKeyError::NotAKey) => field.refuse(item, PolicyMistake::InvalidIkeKey),
+                Err(IkeKeyError::OtherAlgorithm(algorithm)) => {
+                    let algorithm = algorithm.to_string();
+                    field.refuse(item, PolicyMistake::OtherIkeKey { algorithm })
+                }
+            };
+            let Some(key) = key else { continue };
+            let algorithm = key.algorithm();
+            let mut same = keys.iter().filter(|key| key.algorithm() == algorithm);
+            match same.nth(MAXIMUM_IKE_KEYS - 1) {
+                None => keys.push(key),
+                Some(_) => {
+                    let mistake = PolicyMistake::TooManyIkeKeys { algorithm };
+                    let _none: Option<IkePublicKey> = field.refuse(item, mistake);
+                }
+            }
+        }
+        keys
+    }
+
+    fn claim_key(
+        &mut self,
+        key: IkePublicKey,
+        item: &Item,
+        field: &Field<'_>,
+    ) -> Option<IkePublicKey> {
+        let taken = |first| PolicyMistake::DuplicateKey { first };
+        self.keys.take(key, item, field.reporter, taken)?;
+        Some(key)
     }
 }
 

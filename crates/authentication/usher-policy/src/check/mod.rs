@@ -22,7 +22,7 @@ use usher_base::{HostName, ServiceName};
 use usher_language::{Item, Name, Reporter, Tree, declared, nearest};
 
 use crate::dialect::BlockKind;
-use crate::group::Groups;
+use crate::members::Groups;
 use crate::members::Members;
 use crate::members::Users;
 use crate::mistake::PolicyMistake;
@@ -31,7 +31,7 @@ use crate::names::{BLOCK, HOST, SERVICE};
 
 /// Checks what the sources have, and in `groups` who is in the groups that they name. The policy is
 /// whole only if the reporter stays empty.
-pub(crate) fn check(tree: &Tree<'_>, groups: &Groups, reporter: &Reporter<'_>) -> Policy {
+pub(crate) fn check_policy(tree: &Tree<'_>, groups: &Groups, reporter: &Reporter<'_>) -> Policy {
     let blocks = &tree.blocks;
     let hosts = declared::<HostName>(blocks, BlockKind::Host.word(), &HOST, reporter);
     let users = declared::<Name>(blocks, BlockKind::Users.word(), &BLOCK, reporter);
@@ -48,7 +48,7 @@ pub(crate) fn check(tree: &Tree<'_>, groups: &Groups, reporter: &Reporter<'_>) -
     policy.hosts = hosts.map(|host| (host.name.clone(), host)).collect();
     let users = users
         .into_iter()
-        .filter_map(|users| users::check(users, groups, reporter));
+        .filter_map(|users| users::check_users(users, groups, reporter));
     policy.users = users.map(|users| (users.name.clone(), users)).collect();
     let names = Names {
         users: &policy.users,
@@ -72,9 +72,9 @@ pub(crate) fn check(tree: &Tree<'_>, groups: &Groups, reporter: &Reporter<'_>) -
         .map(|client| (client.name.clone(), client))
         .collect();
     let host = |name: &HostName| policy.hosts.get(name).map(|host| host.addresses.clone());
-    policy.applications = usher_protection::check(tree, host, reporter);
+    policy.applications = usher_protection::check_applications(tree, host, reporter);
     policy.mac = usher_mac_policy::check(tree, reporter);
-    outside::check(tree, &mut policy, reporter);
+    outside::check_outside(tree, &mut policy, reporter);
     policy.needs = Needs(tree.needs(reporter));
     policy
 }
@@ -108,8 +108,9 @@ fn nearest_name<'n, N: AsRef<str> + 'n>(
     names: impl IntoIterator<Item = &'n N>,
     reporter: &Reporter<'_>,
 ) -> Option<String> {
-    match reporter.is_full() {
-        true => None,
-        false => nearest(found, names.into_iter().map(AsRef::as_ref)),
+    if reporter.is_full() {
+        None
+    } else {
+        nearest(found, names.into_iter().map(AsRef::as_ref))
     }
 }

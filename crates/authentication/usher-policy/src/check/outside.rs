@@ -9,14 +9,14 @@ use usher_language::{Checked, Field, Fields, Kind, Reporter, Tree, Unique};
 use usher_protection::MarkMask;
 
 use crate::dialect::{DIALECT, PERCENT, SIZE};
-use crate::expectation::Expectation;
 use crate::include::is_path;
 use crate::limits::MAXIMUM_PROCESSES;
 use crate::mistake::PolicyMistake;
+use crate::model::Expectation;
 use crate::model::{Policy, ProcessLimits};
 use crate::names::{HOST, SERVICE, USER};
 
-pub(super) fn check(tree: &Tree<'_>, policy: &mut Policy, reporter: &Reporter<'_>) {
+pub(super) fn check_outside(tree: &Tree<'_>, policy: &mut Policy, reporter: &Reporter<'_>) {
     let fields = Fields::outside(tree, &DIALECT, reporter);
     fields.all("include").for_each(include);
     let each_user = fields.one("limit").and_then(each_user);
@@ -105,8 +105,9 @@ fn each_user(field: &Field<'_>) -> Option<ProcessLimits> {
             _ => limits.cpu = small,
         }
     }
-    match groups.is_empty() {
-        true => field.missing(),
-        false => Some(limits),
+    if groups.is_empty() {
+        field.missing()
+    } else {
+        Some(limits)
     }
 }

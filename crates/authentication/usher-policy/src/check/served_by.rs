@@ -6,8 +6,8 @@ use usher_base::UserName;
 use usher_language::{Field, Fields, Found, Name, is_plain_path};
 
 use super::{Names, files};
-use crate::group::is_ushers;
 use crate::limits::{DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES};
+use crate::members::is_ushers;
 use crate::mistake::PolicyMistake;
 use crate::model::{Program, ServedBy};
 use crate::names::ACCOUNT;
@@ -15,12 +15,12 @@ use crate::names::ACCOUNT;
 /// `program` with its `environment`, `files`, `umask`, `setuid` and `pam`, or `account`.
 ///
 /// `user_blocks` are the names of the `users` blocks that the service admits, as far as known.
-pub(super) fn check(
+pub(super) fn check_served_by(
     fields: &Fields<'_>,
     user_blocks: Option<&BTreeSet<Name>>,
     names: &Names<'_>,
 ) -> Option<ServedBy> {
-    let program = fields.one("program").and_then(program);
+    let program = fields.one("program").and_then(check_program);
     let account = fields
         .one("account")
         .and_then(|field| account(field, user_blocks, names));
@@ -28,7 +28,7 @@ pub(super) fn check(
         .one("environment")
         .map(environment)
         .unwrap_or_default();
-    let files = fields.one("files").map(files::check);
+    let files = fields.one("files").map(files::check_files);
     let setuid = fields.word("setuid") == Some("permit");
     let pam_session = fields.word("pam") == Some("session");
     if let (true, Some(setuid), Some(files)) = (setuid, fields.one("setuid"), fields.one("files")) {
@@ -88,7 +88,7 @@ fn account(
 }
 
 /// `program "/path" "argument" ...;`
-fn program(field: &Field<'_>) -> Option<(String, Vec<String>)> {
+fn check_program(field: &Field<'_>) -> Option<(String, Vec<String>)> {
     let mut texts = field.texts();
     let (program, item) = texts.next()?;
     if !is_plain_path(program) {

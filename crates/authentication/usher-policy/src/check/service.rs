@@ -42,11 +42,11 @@ impl ServiceChecker {
             .one("users")
             .map(|field| users::resolve(field, false, names));
         let user_blocks = users.as_ref().map(|(blocks, _)| blocks);
-        let served_by = served_by::check(&fields, user_blocks, names);
+        let served_by = served_by::check_served_by(&fields, user_blocks, names);
         let hosts = fields.one("hosts").map(|field| hosts(field, names));
         let connect = fields
             .one("connect")
-            .map(|field| connect::check(field, names));
+            .map(|field| connect::check_connect(field, names));
         let seconds = |keyword| fields.number(keyword).map(Duration::from_secs);
         let keys = fields.name::<Name>("keys", &KEY);
         let protection = fields

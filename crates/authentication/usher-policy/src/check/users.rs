@@ -7,15 +7,15 @@ use usher_base::UserName;
 use usher_language::{Declared, Field, Fields, Item, Name, Reporter, Unique};
 
 use super::{Names, nearest_name};
-use crate::group::{Group, Groups, is_ushers};
 use crate::members::Members;
 use crate::members::Users;
+use crate::members::{Group, Groups, is_ushers};
 use crate::mistake::PolicyMistake;
 use crate::moment::Moment;
 use crate::names::{BLOCK, GROUP, GroupName, PRINCIPAL, Principal, USER};
 
 /// A block; none when it has no name.
-pub(super) fn check(
+pub(super) fn check_users(
     declared: Declared<'_, Name>,
     groups: &Groups,
     reporter: &Reporter<'_>,

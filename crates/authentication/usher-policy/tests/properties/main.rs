@@ -320,9 +320,10 @@ proptest! {
                         .any(|block| policy.users[block].principals.contains(certified));
                     let was_guest = service.user_blocks.iter()
                         .any(|block| policy.users[block].guests.contains_key(user));
-                    let to_user = match was_guest {
-                        true => Refusal::GuestOver,
-                        false => Refusal::UserNotPermitted,
+                    let to_user = if was_guest {
+                        Refusal::GuestOver
+                    } else {
+                        Refusal::UserNotPermitted
                     };
                     let from_host = service.any_host || service.hosts.contains(host);
                     let expected: Vec<Refusal> = [

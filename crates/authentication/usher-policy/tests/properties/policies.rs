@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use p256::elliptic_curve::sec1::ToEncodedPoint;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use usher_base::{HostName, ServiceName, UserName};
@@ -13,7 +14,9 @@ use usher_policy::{
     Destination, Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host,
     MAXIMUM_CPU, MAXIMUM_KEEPALIVE, MINIMUM_KEEPALIVE, MINIMUM_REAUTHENTICATION, Members, Moment,
     Name, Origin, Peers, Policy, PortRange, Principal, ProcessLimits, Program, Programs, Protocol,
-    RequiredProtection, ServedBy, Service, Style, Users, protection::Kind, service_id,
+    RequiredProtection, ServedBy, Service, Style, Users,
+    protection::{IkePublicKey, Kind},
+    service_id,
 };
 use usher_proto::HostPublicKey;
 
@@ -110,6 +113,17 @@ where
         .collect()
 }
 
+/// The ECDSA keys of a host.
+fn ecdsa_keys(number: u8) -> impl Iterator<Item = IkePublicKey> {
+    (1..=2).map(move |which| {
+        let mut secret = [which; 32];
+        secret[0] = number;
+        let key = p256::SecretKey::from_slice(&secret).expect("below the order of the curve");
+        let point = key.public_key().to_encoded_point(false);
+        IkePublicKey::ecdsa_p256(point.as_bytes()).expect("a point of the curve")
+    })
+}
+
 fn host(name: HostName, number: usize, choices: &Choices) -> Host {
     let number = u8::try_from(number).expect("few hosts");
     let v4 = IpAddr::V4(Ipv4Addr::new(10, 77, number, 1));
@@ -137,8 +151,9 @@ fn host(name: HostName, number: usize, choices: &Choices) -> Host {
             .map(|bits| {
                 let mut ike_key = choices.key;
                 ike_key[0] = number ^ bits;
-                HostPublicKey::from_bytes(ike_key)
+                IkePublicKey::ed25519(ike_key)
             })
+            .chain(ecdsa_keys(number).take(usize::from(choices.flags[2])))
             .collect(),
         is_held: choices.flags[0] || choices.flags[1],
         unlabelled: (!choices.flags[0])
@@ -346,9 +361,10 @@ pub fn policy() -> impl Strategy<Value = Policy> {
         }
         for (name, choices) in user_names.into_iter().zip(&choices) {
             let members = names(&choices.members).into_iter().collect();
-            let groups = match choices.flags[2] {
-                true => [group(&name, choices)].into(),
-                false => BTreeMap::new(),
+            let groups = if choices.flags[2] {
+                [group(&name, choices)].into()
+            } else {
+                BTreeMap::new()
             };
             let users = Users {
                 name: name.clone(),

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use crate::{COMPLETE, LAPTOP_KEY, OTHER_KEY, host, policy, policy_of, source};
-use usher_policy::{Programs, Protocol, parse};
+use usher_policy::{Programs, Protocol, parse_policy};
 use usher_proto::HostPublicKey;
 
 #[test]
@@ -99,7 +99,7 @@ fn plain_connections_of_listed_programs_are_shown_with_the_list() {
            users mail; service news at laptop port 119; programs \"/usr/bin/slrn\", \"/bin/tin\";
          }}"
     );
-    let policy = parse(&[source("listed", &blocks)]).expect("a correct policy");
+    let policy = parse_policy(&[source("listed", &blocks)]).expect("a correct policy");
     let (destination, programs) = policy.plain_destinations().next().expect("one");
     assert_eq!(destination, SocketAddr::from(([10, 77, 0, 1], 119)));
     let listed: Vec<&str> = programs
@@ -118,7 +118,7 @@ fn a_name_without_an_address_is_a_warning_at_its_network() {
     let text =
         "application ssh {\n  network www.abc.com trusted;\n  network 0.0.0.0/0 trusted;\n}\n";
     let look_up = |found: Result<Vec<IpAddr>, &str>| {
-        let mut policy = parse(&[source("traffic", text)]).expect("a correct policy");
+        let mut policy = parse_policy(&[source("traffic", text)]).expect("a correct policy");
         let warnings = policy.look_up_names(|_| found.clone());
         warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
     };

@@ -1,7 +1,7 @@
 //! Admission by the server, and by the client.
 
 use crate::{LAPTOP_KEY, NOW, OTHER_KEY, host, policy, service, source, user};
-use usher_policy::{Policy, Protocol, TrustedPrincipal, parse};
+use usher_policy::{Policy, Protocol, TrustedPrincipal, parse_policy};
 use usher_proto::Refusal;
 
 #[test]
@@ -84,7 +84,7 @@ fn users_authenticate_only_where_a_client_block_permits() {
 #[test]
 fn a_policy_of_nothing_permits_nothing() {
     for sources in [vec![], vec![source("empty", "# nothing\n")]] {
-        let policy = parse(&sources).expect("an empty policy");
+        let policy = parse_policy(&sources).expect("an empty policy");
         assert_eq!(policy, Policy::default());
         let answer = policy.service_permits(&service("s"), &user("alice"), &[], &host("h"), NOW);
         assert_eq!(answer.map(|_| ()), Err(Refusal::UnknownService));
@@ -104,7 +104,7 @@ fn a_guests_longest_time_in_any_set_counts() {
          service t {{ program \"/x\"; listen 2; users c, b; hosts any; style user; }}
          client c {{ users a, b; service s at laptop port 1; }}"
     );
-    let policy = parse(&[source("guests", &text)]).expect("a correct policy");
+    let policy = parse_policy(&[source("guests", &text)]).expect("a correct policy");
     let ask = |policy: &Policy, name, user_name, after| {
         let (service, user) = (service(name), user(user_name));
         let answer = policy.service_permits(&service, &user, &[], &host("laptop"), NOW + after);
@@ -116,9 +116,12 @@ fn a_guests_longest_time_in_any_set_counts() {
         answer.is_ok()
     };
     for after in [0, 29, 30, 59, 60, 1_000_000] {
-        let expected = |until| match after < until {
-            true => Ok(NOW + until),
-            false => Err(Refusal::GuestOver),
+        let expected = |until| {
+            if after < until {
+                Ok(NOW + until)
+            } else {
+                Err(Refusal::GuestOver)
+            }
         };
         assert_eq!(ask(&policy, "s", "alice", after), expected(60));
         assert_eq!(ask(&policy, "t", "alice", after), expected(30));
@@ -154,7 +157,7 @@ fn a_trusted_principal_makes_its_holder_a_user() {
          service t {{ account www; listen 2; users b; hosts any; style user; }}
          service u {{ program \"/x\"; listen 3; users c; hosts any; style user; }}"
     );
-    let policy = parse(&[source("principals", &text)]).expect("a correct policy");
+    let policy = parse_policy(&[source("principals", &text)]).expect("a correct policy");
     let ask = |name, user_name, principals: &[(&'static str, u64)], host_name, after| {
         let principals: Vec<TrustedPrincipal<'_>> = principals
             .iter()

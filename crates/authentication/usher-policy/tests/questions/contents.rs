@@ -2,7 +2,9 @@
 
 use crate::{LAPTOP_KEY, host, policy, program, service, source, user};
 use usher_base::HostName;
-use usher_policy::{BlockKind, Clause, Groups, ServedBy, Source, Style, parse, parse_with_places};
+use usher_policy::{
+    BlockKind, Clause, Groups, ServedBy, Source, Style, parse_policy, parse_with_places,
+};
 
 #[test]
 fn values_come_through_and_the_rest_is_at_its_default() {
@@ -30,7 +32,7 @@ fn values_come_through_and_the_rest_is_at_its_default() {
     let text = "host h { address 10.77.0.1; key \"KEY\"; } users u { member alice; }
         service s { program \"/x\"; listen 65535; users u; hosts h; style user; }"
         .replace("KEY", LAPTOP_KEY);
-    let policy = parse(&[source("defaults", &text)]).expect("a correct policy");
+    let policy = parse_policy(&[source("defaults", &text)]).expect("a correct policy");
     let s = &policy.services[&service("s")];
     assert_eq!((s.idle.as_secs(), s.session.as_secs()), (300, 28_800));
     assert_eq!((s.connections, s.processes), (64, 1024));
@@ -54,7 +56,7 @@ fn services_may_share_an_account_that_is_a_user_of_neither() {
         service t { account notes; listen 2; users u; hosts h; style connection; connections 9; }
         service w { account alice; listen 3; users v; hosts h; style user; }"
         .replace("KEY", LAPTOP_KEY);
-    let policy = parse(&[source("accounts", &text)]).expect("a correct policy");
+    let policy = parse_policy(&[source("accounts", &text)]).expect("a correct policy");
     let [s, t, w] = ["s", "t", "w"].map(|name| &policy.services[&service(name)]);
     assert_eq!(s.served_by, ServedBy::Account(user("notes")));
     assert_eq!(t.served_by, s.served_by);
@@ -88,11 +90,11 @@ fn names_resolve_over_all_sources_in_any_order() {
     );
     let users = source("30-users.policy", "users u { member alice; }");
     let sources = [service, host, users];
-    let policy = parse(&sources).expect("a correct policy");
+    let policy = parse_policy(&sources).expect("a correct policy");
     let reversed: Vec<Source> = sources.iter().rev().cloned().collect();
-    assert_eq!(parse(&reversed), Ok(policy));
+    assert_eq!(parse_policy(&reversed), Ok(policy));
 
-    let errors = parse(&sources[..2]).expect_err("the users block is missing");
+    let errors = parse_policy(&sources[..2]).expect_err("the users block is missing");
     assert_eq!(errors.len(), 1);
     assert_eq!(
         errors[0].to_string(),
@@ -100,7 +102,7 @@ fn names_resolve_over_all_sources_in_any_order() {
     );
 
     let again = source("40-users.policy", "\n  users u { member bob; }");
-    let errors = parse(&[&sources[..], &[again]].concat()).expect_err("a second block");
+    let errors = parse_policy(&[&sources[..], &[again]].concat()).expect_err("a second block");
     assert_eq!(
         errors[0].to_string(),
         "40-users.policy:2:9: the `users` block `u` is already defined at 30-users.policy:1:7"
@@ -112,12 +114,12 @@ fn the_examples_of_the_manual_are_policies_without_warnings() {
     let manual = include_str!("../../../../../docs/policy.md");
     let mut blocks = manual.split("```").skip(1).step_by(2);
     let mail = source("mail", blocks.next().expect("the first example"));
-    let policy = parse(std::slice::from_ref(&mail)).expect("a correct policy");
+    let policy = parse_policy(std::slice::from_ref(&mail)).expect("a correct policy");
     assert_eq!(policy.warnings(), []);
     assert_eq!(policy.proxy_listeners().len(), 1);
     // The second adds a service to the first.
     let notes = source("notes", blocks.next().expect("the second example"));
-    let policy = parse(&[mail, notes]).expect("a correct policy");
+    let policy = parse_policy(&[mail, notes]).expect("a correct policy");
     assert_eq!(policy.warnings(), []);
     let notes = &policy.services[&service("notes")];
     assert_eq!(notes.served_by, ServedBy::Account(user("notes")));
@@ -133,7 +135,7 @@ fn expectations_have_places_and_may_leave_parts_open() {
     let tests = "# größer\nexpect permit user alice service imap;  expect refuse\n  user alice at \
                  laptop service imap at laptop port 144;";
     let sources = [source("blocks", &blocks), source("tests", tests)];
-    let policy = parse(&sources).expect("a correct policy");
+    let policy = parse_policy(&sources).expect("a correct policy");
     let [open, exact] = policy.expectations.as_slice() else {
         panic!("two expectations: {:?}", policy.expectations);
     };
@@ -168,7 +170,7 @@ client c { users u; service s at h
     );
     let sources = [users, client];
     let (policy, places) = parse_with_places(&sources, &Groups::new()).expect("a correct policy");
-    assert_eq!(Ok(policy), parse(&sources));
+    assert_eq!(Ok(policy), parse_policy(&sources));
     let place = |clause: Clause| places.place(&clause).map(|place| place.to_string());
     let users = |keyword: &str, value: &str| Clause::value(BlockKind::Users, "u", keyword, value);
     let found = |text: &str| Some(text.to_owned());

@@ -273,6 +273,7 @@ pub fn local_request() -> impl Strategy<Value = LocalRequest> {
             }
         }),
         Just(LocalRequest::Lend),
+        Just(LocalRequest::Unreachable),
     ]
 }
 
@@ -385,6 +386,8 @@ pub fn relay_reply() -> impl Strategy<Value = RelayReply> {
             .prop_map(|(channel, frame)| RelayReply::Frame { channel, frame }),
         (host_name(), refusal())
             .prop_map(|(channel, refusal)| RelayReply::ChannelLost { channel, refusal }),
+        (host_name(), socket_address())
+            .prop_map(|(channel, address)| RelayReply::ChannelOpen { channel, address }),
     ]
 }
 

@@ -134,5 +134,10 @@ pub fn relay() -> Inputs {
         lost.encode(),
         &[("code", 11, 0xff)],
     ));
+    let open = RelayReply::ChannelOpen {
+        channel: channel(),
+        address: ([10, 77, 0, 2], 3440).into(),
+    };
+    inputs.extend(variations("channel-open", open.encode(), &[]));
     inputs
 }

@@ -44,6 +44,8 @@ pub fn local() -> Inputs {
         &[("code", 2, 0xff)],
     ));
     inputs.extend(variations("lend", LocalRequest::Lend.encode(), &[]));
+    let unreachable = LocalRequest::Unreachable.encode();
+    inputs.extend(variations("unreachable", unreachable, &[]));
     inputs.extend(variations("finished", LocalReply::Finished.encode(), &[]));
     let ticket = LocalReply::Ticket {
         server: connection().server,

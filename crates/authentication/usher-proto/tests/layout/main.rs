@@ -211,7 +211,7 @@ fn keeper_records_have_one_size_and_zero_padding() {
     let open = longest_open(None);
     let packet = open.encode();
     assert_eq!(packet[..2], [7, 1]);
-    // Of the longest statement, as docs/PROTOCOL.md has it: whether there is a certificate.
+    // Where docs/PROTOCOL.md has the flag of the certificate behind the longest statement.
     let certificate = 75 + 56 + 4 + 282 + 32;
     assert_eq!(packet[74], 1);
     assert_eq!((packet[certificate - 1], packet[certificate]), (5, 0));

@@ -13,6 +13,7 @@ mod text;
 
 use usher_language::{Fields, Occurrence, Reporter, Shape, StatementRule};
 
+use crate::limits::MAXIMUM_ACCESS_RULES;
 use crate::mistake::MacMistake;
 pub use model::{
     AccessMode, AccessRule, AccountRange, FileTypes, Membership, RuleObject, RuleSubject,
@@ -21,12 +22,6 @@ pub use text::{OBJECT as OBJECT_CONDITIONS, SUBJECT as SUBJECT_CONDITIONS};
 
 /// The module's name.
 pub const MODULE: &str = "bsdextended";
-
-/// Limit of rules, as in FreeBSD.
-pub const MAXIMUM_RULES: usize = 256;
-
-/// Limit of names and ranges of one condition.
-pub const MAXIMUM_RANGES: usize = 4;
 
 /// The mode that refuses nothing.
 const ALL: &str = "arswx";
@@ -49,10 +44,10 @@ pub(crate) fn statements() -> Vec<StatementRule> {
 
 /// The rules of a block, in the order of the text; those with mistakes are left out.
 pub(crate) fn rules(fields: &Fields<'_>, reporter: &Reporter<'_>) -> Vec<AccessRule> {
-    if let Some(field) = fields.all(RULE).nth(MAXIMUM_RULES) {
+    if let Some(field) = fields.all(RULE).nth(MAXIMUM_ACCESS_RULES) {
         reporter.report(field.statement.location, MacMistake::TooManyRules);
     }
-    let fields = fields.all(RULE).take(MAXIMUM_RULES);
+    let fields = fields.all(RULE).take(MAXIMUM_ACCESS_RULES);
     fields.filter_map(parse::rule).collect()
 }
 

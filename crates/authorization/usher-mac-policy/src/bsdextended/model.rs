@@ -27,15 +27,15 @@ pub struct RuleSubject {
     pub groups: Option<Membership>,
 }
 
-/// The files of a rule. A condition that is missing matches every file. Of those that are either so or
-/// not, `Some(false)` is the condition with `not`.
+/// The files of a rule. A condition that is missing matches every file. `Some(false)`
+/// is the condition with `not`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleObject {
     /// Their owners.
     pub users: Option<Membership>,
     /// Their groups.
     pub groups: Option<Membership>,
-    /// The file system of this path; with `false` before it all others.
+    /// The file system of this path; if the bool is false, all others.
     pub file_system: Option<(bool, String)>,
     /// Files with the set-user-ID bit.
     pub suid: Option<bool>,
@@ -45,16 +45,16 @@ pub struct RuleObject {
     pub uid_of_subject: Option<bool>,
     /// Files whose group is one of the process's.
     pub gid_of_subject: Option<bool>,
-    /// Types of files; with `false` before it all others.
+    /// Types of files; if the bool is false, all others.
     pub types: Option<(bool, FileTypes)>,
 }
 
 /// Users or groups of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
-    /// All others are meant.
+    /// Whether all others are meant.
     pub not: bool,
-    /// In the order of the text, 1 to [`MAXIMUM_RANGES`](super::MAXIMUM_RANGES).
+    /// In the order of the text, 1 to [`MAXIMUM_RANGES`](crate::limits::MAXIMUM_RANGES).
     pub accounts: Vec<AccountRange>,
 }
 

@@ -8,8 +8,9 @@ use usher_language::{Field, Found, Item, Location, Unique, is_plain_path, joined
 use super::model::{
     AccessMode, AccessRule, AccountRange, FileTypes, Membership, RuleObject, RuleSubject,
 };
-use super::{MAXIMUM_RANGES, text};
+use super::text;
 use crate::account::{id, is_account_name};
+use crate::limits::MAXIMUM_RANGES;
 use crate::mistake::MacMistake;
 
 /// A rule; none where a mistake has been reported.
@@ -110,9 +111,10 @@ impl<'t> Words<'t, '_> {
         let not = self.take("not").is_some();
         let ends = |item: &Item| !not && (item.is_word("object") || item.is_word("mode"));
         let Some(item) = self.items.next_if(|item| !ends(item)) else {
-            return match not {
-                true => self.field.missing(),
-                false => Some(None),
+            return if not {
+                self.field.missing()
+            } else {
+                Some(None)
             };
         };
         self.at = item.location;

@@ -87,7 +87,7 @@ impl Class {
     }
 
     /// Whether files have it, and so types.
-    pub(super) fn is_of_files(self) -> bool {
+    pub fn is_of_files(self) -> bool {
         matches!(
             self,
             Self::File | Self::Directory | Self::Link | Self::Device | Self::Pipe | Self::Socket

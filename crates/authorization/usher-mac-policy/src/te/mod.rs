@@ -33,29 +33,16 @@ pub use warning::TypeWarning;
 /// The module's name.
 pub const MODULE: &str = "te";
 
-/// Limit of domains and types together.
-pub const MAXIMUM_NAMES: usize = 256;
-
-/// Limit of attributes.
-pub const MAXIMUM_ATTRIBUTES: usize = 64;
-
-/// Limit of rules: statements `allow`, one for each domain and type that they are about, `transition` and
-/// `create`.
-pub const MAXIMUM_RULES: usize = 4096;
-
-/// Limit of statements `relabel`.
-pub const MAXIMUM_RELABELS: usize = 256;
-
 /// The domain of processes without an element.
 pub const UNCONFINED: &str = "unconfined";
 /// The type of files without an element.
-pub const UNLABELLED: &str = "unlabelled";
+pub const UNTYPED: &str = "untyped";
 /// The type of terminals without an element.
 pub const TERMINAL: &str = "terminal";
 /// In place of a type: the domain itself.
 pub const SELF: &str = "self";
 /// Names that no statement declares.
-const RESERVED: [&str; 5] = ["any", SELF, UNCONFINED, UNLABELLED, TERMINAL];
+const RESERVED: [&str; 5] = ["any", SELF, UNCONFINED, UNTYPED, TERMINAL];
 
 const DOMAIN: &str = "domain";
 const TYPE: &str = "type";

@@ -6,10 +6,10 @@ use usher_language::{Field, Fields, Found, Item, Reporter, Unique, joined};
 
 use super::model::{AllowedWhat, CreatedWhere, Permissive, TypeEnforcement};
 use super::{
-    ALLOW, ATTRIBUTE, CREATE, Class, DOMAIN, MAXIMUM_ATTRIBUTES, MAXIMUM_NAMES, MAXIMUM_RELABELS,
-    MAXIMUM_RULES, PERMISSIVE, RELABEL, RESERVED, SELF, TERMINAL, TRANSITION, TYPE, TypeName,
-    UNCONFINED, UNLABELLED,
+    ALLOW, ATTRIBUTE, CREATE, Class, DOMAIN, PERMISSIVE, RELABEL, RESERVED, SELF, TERMINAL,
+    TRANSITION, TYPE, TypeName, UNCONFINED, UNTYPED,
 };
+use crate::limits::{MAXIMUM_ATTRIBUTES, MAXIMUM_NAMES, MAXIMUM_RELABELS, MAXIMUM_TYPE_RULES};
 use crate::mistake::MacMistake;
 
 /// What a name stands for.
@@ -153,7 +153,7 @@ impl Reading<'_> {
         let settings = &self.settings;
         let stands = match name.as_ref() {
             UNCONFINED => Stands::Domain,
-            UNLABELLED | TERMINAL => Stands::Type,
+            UNTYPED | TERMINAL => Stands::Type,
             known if settings.domains.contains_key(known) => Stands::Domain,
             known if settings.types.contains_key(known) => Stands::Type,
             known => {
@@ -262,9 +262,10 @@ impl Reading<'_> {
             let found = found(object);
             return field.refuse(object, MacMistake::CapabilityOfOthers { found });
         }
-        let object = match is_self {
-            true => read_name(field, object)?,
-            false => self.known(field, object)?.0,
+        let object = if is_self {
+            read_name(field, object)?
+        } else {
+            self.known(field, object)?.0
         };
         Some(AllowedWhat {
             domain: named,
@@ -275,7 +276,7 @@ impl Reading<'_> {
 
     /// Counts rules; none where they are too many.
     fn count(&mut self, rules: usize, field: &Field<'_>, item: &Item) -> Option<()> {
-        if self.rules + rules > MAXIMUM_RULES {
+        if self.rules + rules > MAXIMUM_TYPE_RULES {
             return field.refuse(item, MacMistake::TooManyTypeRules);
         }
         self.rules += rules;

@@ -1,6 +1,6 @@
 //! Reads the blocks of a text.
 
-use usher_language::{Diagnostic, Reporter, Source, parse};
+use usher_language::{Diagnostic, Reporter, Source, parse_syntax};
 use usher_mac_policy::{MacBlock, check, dialect};
 
 pub fn read(text: &str) -> Result<Vec<MacBlock>, Vec<Diagnostic>> {
@@ -10,7 +10,7 @@ pub fn read(text: &str) -> Result<Vec<MacBlock>, Vec<Diagnostic>> {
     }];
     let dialect = dialect();
     let reporter = Reporter::new(&sources);
-    let tree = parse(&dialect, &sources, &reporter).expect("a text within the limits");
+    let tree = parse_syntax(&dialect, &sources, &reporter).expect("a text within the limits");
     let blocks = check(&tree, &reporter);
     drop(tree);
     match reporter.finish() {

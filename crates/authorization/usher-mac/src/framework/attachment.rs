@@ -13,7 +13,7 @@ use crate::{Error, cgroups};
 
 impl Framework {
     /// Attaches a hook's dispatcher, if it is not.
-    pub(super) fn attach(&self, hook: &str) -> Result<(), Error> {
+    pub(crate) fn attach(&self, hook: &str) -> Result<(), Error> {
         if let Some(place) = at_interfaces(hook) {
             return self.attach_at_interfaces(hook, place).map(drop);
         }

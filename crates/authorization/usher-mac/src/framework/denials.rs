@@ -5,7 +5,7 @@ use usher_bpf::zerocopy::FromZeros;
 
 use super::Framework;
 use crate::Error;
-use crate::module::SETTINGS;
+use crate::declaration::SETTINGS;
 use crate::shared::MacTe;
 use crate::te::{self, Denials, TypeMistake};
 

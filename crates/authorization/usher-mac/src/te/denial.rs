@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use usher_bpf::zerocopy::{FromZeros, IntoBytes};
+use usher_mac_policy::te::Class;
 
-use super::{Class, Permissions};
+use super::permissions::words;
 use crate::shared::MacTe;
 
 /// Something that a domain lacks.
@@ -32,7 +33,7 @@ pub struct Denials {
     pub lost: u64,
 }
 
-/// Those in the module's settings, as it has left them.
+/// The denials in the module's settings, as it has left them.
 pub(crate) fn denials(settings: &MacTe) -> Denials {
     let name = |number: u64| -> Option<String> {
         let place = usize::try_from(number & 0xffff).ok()?;
@@ -46,11 +47,11 @@ pub(crate) fn denials(settings: &MacTe) -> Denials {
     for denial in settings.denials.iter().filter(|denial| denial.about != 0) {
         let class = Class::ALL.get((denial.about >> 32 & 0xffff) as usize);
         let names = (name(denial.about >> 16), name(denial.about));
-        let (Some((class, _)), (Some(domain), Some(object))) = (class, names) else {
+        let (Some(class), (Some(domain), Some(object))) = (class, names) else {
             undeclared += 1;
             continue;
         };
-        let permissions = class.words(Permissions(denial.permissions));
+        let permissions = words(*class, denial.permissions);
         // The module has taken the place, and not noted what for.
         if !permissions.is_empty() {
             noted.insert((domain, object, *class), permissions);
@@ -71,7 +72,7 @@ pub(crate) fn denials(settings: &MacTe) -> Denials {
 }
 
 impl Denials {
-    /// Those in the bytes of settings ([`Settings::encode`](crate::Settings::encode)), as the module has left
+    /// The denials in the bytes of settings ([`Settings::encode`](crate::Settings::encode)), as the module has left
     /// them; none for other bytes.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Option<Self> {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use usher_bpf::zerocopy::FromZeros;
-use usher_label::NameValue;
-
-use super::{
-    Class, MAX_TYPE_NAMES, MAX_TYPE_PAIRS, MAX_TYPE_RELABELS, TERMINAL, TypeMistake, TypeSettings,
-    UNCONFINED, UNLABELLED,
+use usher_mac_policy::te::{
+    Class, Permissive, TERMINAL, TypeEnforcement, TypeName, UNCONFINED, UNTYPED,
 };
+
+use super::permissions::bits;
+use super::{MAX_TYPE_NAMES, MAX_TYPE_PAIRS, MAX_TYPE_RELABELS, TypeMistake};
 use crate::shared::{
     MAC_TE_CLASSES, MAC_TE_NAME, MAC_TE_NAMES, MAC_TE_PAIRS, MAC_TE_PLACES, MAC_TE_RELABELS, MacTe,
     MacTeRelabel,
@@ -22,11 +22,11 @@ const _: () = assert!(MAC_TE_PLACES == 4096 && MAC_TE_CLASSES == 8);
 
 /// How many seeds are tried. One of about 3,000 is good for 260 names.
 const SEEDS: u64 = 1 << 20;
-/// That of the module's hash.
+/// The multiplier of the module's hash.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Settings as the module reads them.
-pub(crate) fn encode(settings: &TypeSettings) -> Result<Box<MacTe>, TypeMistake> {
+pub(crate) fn encode(settings: &TypeEnforcement) -> Result<Box<MacTe>, TypeMistake> {
     let mut encoding = Encoding {
         encoded: MacTe::new_box_zeroed().map_err(|_| TypeMistake::NoMemory)?,
         numbers: BTreeMap::new(),
@@ -44,26 +44,16 @@ struct Encoding {
     pairs: u16,
 }
 
-/// Which names a rule takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Takes {
-    /// A declared domain.
-    Domain,
-    AnyDomain,
-    Type,
-    Either,
-}
-
 impl Encoding {
-    fn names(&mut self, settings: &TypeSettings) -> Result<(), TypeMistake> {
+    fn names(&mut self, settings: &TypeEnforcement) -> Result<(), TypeMistake> {
         let count = settings.domains.len() + settings.types.len();
         if count > MAX_TYPE_NAMES {
             return Err(TypeMistake::TooManyNames(count));
         }
-        let domains = settings.domains.iter().map(NameValue::as_ref);
-        let types = settings.types.iter().map(NameValue::as_ref);
+        let domains = settings.domains.keys().map(TypeName::as_ref);
+        let types = settings.types.keys().map(TypeName::as_ref);
         let domains = [UNCONFINED].into_iter().chain(domains);
-        let types = [UNLABELLED, TERMINAL].into_iter().chain(types);
+        let types = [UNTYPED, TERMINAL].into_iter().chain(types);
         self.encoded.domains = 1 + settings.domains.len() as u32;
         for (number, name) in (1..).zip(domains.chain(types)) {
             if self.numbers.insert(name.to_owned(), number).is_some() {
@@ -90,50 +80,53 @@ impl Encoding {
         true
     }
 
-    fn rules(&mut self, settings: &TypeSettings) -> Result<(), TypeMistake> {
-        for name in &settings.permissive {
-            let domain = self.number(name, Takes::Domain)?;
+    fn rules(&mut self, settings: &TypeEnforcement) -> Result<(), TypeMistake> {
+        let permissive: Vec<&TypeName> = match &settings.permissive {
+            Permissive::Any => settings.domains.keys().collect(),
+            Permissive::Domains(domains) => domains.iter().collect(),
+        };
+        for name in permissive {
+            let domain = self.number(name)?;
             self.encoded.permissive[usize::from(domain / 64)] |= 1 << (domain % 64);
         }
-        for rule in &settings.allow {
-            let domain = self.number(&rule.domain, Takes::Domain)?;
-            if rule.class == Class::Capability {
-                self.encoded.capabilities[usize::from(domain)] |= rule.permissions.0;
-                continue;
+        for (what, (words, _)) in &settings.allow {
+            let permitted = bits(what.class, words.iter().copied());
+            for one in settings.expand(what) {
+                let domain = self.number(one.domain)?;
+                if one.class == Class::Capability {
+                    self.encoded.capabilities[usize::from(domain)] |= permitted;
+                    continue;
+                }
+                let object = self.number(one.object)?;
+                let pair = self.pair(domain, object)?;
+                self.encoded.pairs[pair].allowed[one.class as usize] |= permitted as u32;
             }
-            let object = self.number(&rule.object, Takes::Either)?;
-            let pair = self.pair(domain, object)?;
-            self.encoded.pairs[pair].allowed[rule.class as usize] |= rule.permissions.0 as u32;
         }
-        for rule in &settings.transitions {
-            let domain = self.number(&rule.domain, Takes::AnyDomain)?;
-            let program = self.number(&rule.program, Takes::Type)?;
-            let next = self.number(&rule.next, Takes::Domain)?;
-            let pair = self.pair(domain, program)?;
+        for ((domain, program), (next, _)) in &settings.transitions {
+            let next = self.number(next)?;
+            let pair = self.pair(self.number(domain)?, self.number(program)?)?;
             self.encoded.pairs[pair].transition = next;
         }
-        for rule in &settings.creations {
-            if !rule.class.is_of_files() {
-                return Err(TypeMistake::NotMade(rule.class.word()));
+        for (place, (created, _)) in &settings.creations {
+            if !place.class.is_of_files() {
+                return Err(TypeMistake::NotMade(place.class.word()));
             }
-            let domain = self.number(&rule.domain, Takes::AnyDomain)?;
-            let directory = self.number(&rule.directory, Takes::Type)?;
-            let created = self.number(&rule.created, Takes::Type)?;
-            let pair = self.pair(domain, directory)?;
-            self.encoded.pairs[pair].created[rule.class as usize] = created;
+            let created = self.number(created)?;
+            let pair = self.pair(self.number(&place.domain)?, self.number(&place.directory)?)?;
+            self.encoded.pairs[pair].created[place.class as usize] = created;
         }
         self.relabels(settings)
     }
 
-    fn relabels(&mut self, settings: &TypeSettings) -> Result<(), TypeMistake> {
+    fn relabels(&mut self, settings: &TypeEnforcement) -> Result<(), TypeMistake> {
         if settings.relabels.len() > MAX_TYPE_RELABELS {
             return Err(TypeMistake::TooManyRelabels(settings.relabels.len()));
         }
-        for (place, rule) in settings.relabels.iter().enumerate() {
+        for (place, (domain, from, to)) in settings.relabels.keys().enumerate() {
             self.encoded.relabels[place] = MacTeRelabel {
-                domain: self.number(&rule.domain, Takes::Domain)?,
-                from: self.number(&rule.from, Takes::Type)?,
-                to: self.number(&rule.to, Takes::Type)?,
+                domain: self.number(domain)?,
+                from: self.number(from)?,
+                to: self.number(to)?,
                 reserved: 0,
             };
             self.encoded.relabel_count += 1;
@@ -141,16 +134,8 @@ impl Encoding {
         Ok(())
     }
 
-    fn number(&self, name: &NameValue, takes: Takes) -> Result<u16, TypeMistake> {
+    fn number(&self, name: &TypeName) -> Result<u16, TypeMistake> {
         let number = self.numbers.get(name.as_ref()).copied();
-        let domains = self.encoded.domains;
-        let fits = |number: &u16| match takes {
-            Takes::Domain => (2..=domains).contains(&u32::from(*number)),
-            Takes::AnyDomain => u32::from(*number) <= domains,
-            Takes::Type => u32::from(*number) > domains,
-            Takes::Either => true,
-        };
-        let number = number.filter(fits);
         number.ok_or_else(|| TypeMistake::Undeclared(name.to_string()))
     }
 

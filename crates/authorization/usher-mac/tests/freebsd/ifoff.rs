@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use proptest::prelude::*;
-use usher_mac::ifoff::{MAX_SWITCHES, SilenceSettings};
-use usher_mac::{EntryPoint, Error, Settings};
+use usher_mac::{EntryPoint, Error, Names, Settings};
+use usher_mac_policy::ifoff::IfOff;
 
 use crate::EPERM;
 use crate::asked::{Process, Question, ask, words};
@@ -39,20 +39,20 @@ struct Act {
 }
 
 /// What usher-mac-ifoff(7) says of an interface.
-fn is_on(settings: &SilenceSettings, interface: &Interface) -> bool {
+fn is_on(settings: &IfOff, interface: &Interface) -> bool {
     match interface {
         Interface { number: 0, .. } => false,
         Interface { number: 1, .. } => settings.loopback,
         Interface { network, name, .. } => {
             let named = settings.interfaces.get(*name);
-            let named = named.filter(|_| *network == settings.network);
+            let named = named.filter(|_| *network == HOST);
             *named.unwrap_or(&settings.others)
         }
     }
 }
 
 /// What it says of the act.
-fn permits(settings: &SilenceSettings, point: EntryPoint, act: &Act) -> bool {
+fn permits(settings: &IfOff, point: EntryPoint, act: &Act) -> bool {
     let silences_none =
         settings.loopback && settings.others && settings.interfaces.values().all(|is_on| *is_on);
     let captures_all = settings.capture || silences_none;
@@ -81,7 +81,7 @@ fn request(point: EntryPoint, act: &Act) -> Vec<u8> {
     let of = |interface: &Interface| {
         let mut name = [0; 16];
         name[..interface.name.len()].copy_from_slice(interface.name.as_bytes());
-        // What the kernel says of an interface that is not there has neither.
+        // An interface that is not there has neither number nor network.
         let there = words(&[interface.number, interface.network]);
         [there, name.to_vec()].concat()
     };
@@ -113,17 +113,14 @@ fn interface() -> impl Strategy<Value = Interface> {
     })
 }
 
-fn settings() -> impl Strategy<Value = SilenceSettings> {
+fn settings() -> impl Strategy<Value = IfOff> {
     let name = prop::sample::select(vec!["eth0", "eth1", "a-name-of-15-by", "eth"]);
     let interfaces = prop::collection::btree_map(name.prop_map(str::to_owned), any::<bool>(), 0..4);
-    (any::<[bool; 3]>(), interfaces).prop_map(|([loopback, others, capture], interfaces)| {
-        SilenceSettings {
-            loopback,
-            others,
-            capture,
-            interfaces,
-            network: HOST,
-        }
+    (any::<[bool; 3]>(), interfaces).prop_map(|([loopback, others, capture], interfaces)| IfOff {
+        loopback,
+        interfaces,
+        others,
+        capture,
     })
 }
 
@@ -182,7 +179,8 @@ proptest! {
             request: request(*point, act),
             labels: Default::default(),
         }).collect();
-        let encoded = Settings::Ifoff(settings.clone()).encode().unwrap();
+        let names = Names { network: HOST, ..Names::default() };
+        let encoded = Settings::Ifoff(settings.clone(), names).encode().unwrap();
         let answers = ask(program(), &encoded, &questions);
         for ((point, act), (answer, _)) in cases.iter().zip(answers) {
             let is_permitted = permits(&settings, *point, act);
@@ -201,15 +199,15 @@ proptest! {
 fn the_module_holds_sixty_four_switches() {
     let encode = |names: Vec<String>| {
         let interfaces = names.into_iter().map(|name| (name, true)).collect();
-        let settings = SilenceSettings {
+        let settings = IfOff {
             interfaces,
-            ..SilenceSettings::default()
+            ..IfOff::default()
         };
-        Settings::Ifoff(settings).encode()
+        Settings::Ifoff(settings, Names::default()).encode()
     };
     let many = |count: usize| (0..count).map(|number| format!("eth{number}")).collect();
-    assert!(encode(many(MAX_SWITCHES)).is_ok());
-    let error = encode(many(MAX_SWITCHES + 1)).unwrap_err();
+    assert!(encode(many(64)).is_ok());
+    let error = encode(many(65)).unwrap_err();
     assert!(matches!(error, Error::TooManySwitches(65)), "{error}");
     assert!(encode(vec!["e".repeat(15)]).is_ok());
     for name in [String::new(), "e".repeat(16)] {

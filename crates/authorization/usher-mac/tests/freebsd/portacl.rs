@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use proptest::prelude::*;
-use usher_mac::portacl::{MAX_PORT_RULES, PortHolder, PortProtocol, PortRule, PortSettings};
-use usher_mac::{EntryPoint, Error, Settings};
+use usher_language::Origin;
+use usher_mac::{EntryPoint, Error, Names, Settings};
+use usher_mac_policy::AccountId;
+use usher_mac_policy::portacl::{PortAcl, PortPermit};
 
 use crate::EPERM;
 use crate::asked::{Process, Question, ask, words};
@@ -25,29 +27,32 @@ struct Binding {
 }
 
 /// What usher-mac-portacl(7) says.
-fn model(settings: &PortSettings, process: &Process, binding: &Binding) -> i32 {
+fn model(settings: &PortAcl, process: &Process, binding: &Binding) -> i32 {
     let (euid, egid) = (process.uids[1], process.gids[1]);
-    let protocol = match (binding.family, binding.kind, binding.protocol) {
+    let is_udp = match (binding.family, binding.kind, binding.protocol) {
         (2 | 10, 3, _) | (2 | 10, _, 1 | 58) => return 0,
-        (43, _, _) | (2 | 10, _, 6 | 256 | 262) => Some(PortProtocol::Tcp),
-        (2 | 10, _, 17 | 136) => Some(PortProtocol::Udp),
+        (43, _, _) | (2 | 10, _, 6 | 256 | 262) => Some(false),
+        (2 | 10, _, 17 | 136) => Some(true),
         (2 | 10 | 33, _, _) => None,
         _ => return 0,
     };
     let is_root = settings.suser_exempt && euid == 0;
     let is_free =
         binding.port > settings.port_high || settings.autoport_exempt && binding.port == 0;
-    let permits = settings.rules.iter().any(|rule| {
-        let holds = match rule.holder {
-            PortHolder::User(user) => user == euid,
-            PortHolder::Group(group) => group == egid || process.groups.contains(&group),
+    let permits = settings.permits.keys().any(|permit| {
+        let is = |number: &u32| permit.account == AccountId::Number(*number);
+        let holds = if permit.is_group {
+            is(&egid) || process.groups.iter().any(is)
+        } else {
+            is(&euid)
         };
-        holds && Some(rule.protocol) == protocol && rule.port == binding.port
+        holds && Some(permit.is_udp) == is_udp && permit.port == binding.port
     });
     // The module does not see the port of AF_RXRPC.
-    match is_root || is_free && binding.family != 33 || permits {
-        true => 0,
-        false => EPERM,
+    if is_root || is_free && binding.family != 33 || permits {
+        0
+    } else {
+        EPERM
     }
 }
 
@@ -71,24 +76,19 @@ fn process() -> impl Strategy<Value = Process> {
     })
 }
 
-fn rule() -> impl Strategy<Value = PortRule> {
-    (id(), any::<[bool; 2]>(), port()).prop_map(|(id, [is_group, is_udp], port)| PortRule {
-        holder: match is_group {
-            true => PortHolder::Group(id),
-            false => PortHolder::User(id),
-        },
-        protocol: match is_udp {
-            true => PortProtocol::Udp,
-            false => PortProtocol::Tcp,
-        },
+fn permit() -> impl Strategy<Value = PortPermit> {
+    (id(), any::<[bool; 2]>(), port()).prop_map(|(id, [is_group, is_udp], port)| PortPermit {
         port,
+        is_udp,
+        is_group,
+        account: AccountId::Number(id),
     })
 }
 
-fn settings() -> impl Strategy<Value = PortSettings> {
-    let rules = prop::collection::vec(rule(), 0..6);
-    (rules, any::<[bool; 2]>(), port()).prop_map(|(rules, exempt, port_high)| PortSettings {
-        rules,
+fn settings() -> impl Strategy<Value = PortAcl> {
+    let permits = prop::collection::btree_map(permit(), Just(Origin::default()), 0..6);
+    (permits, any::<[bool; 2]>(), port()).prop_map(|(permits, exempt, port_high)| PortAcl {
+        permits,
         port_high,
         suser_exempt: exempt[0],
         autoport_exempt: exempt[1],
@@ -127,7 +127,7 @@ proptest! {
             let labels = Default::default();
             Question { point: EntryPoint::SocketBind, process, request, labels }
         }).collect();
-        let encoded = Settings::Portacl(settings.clone()).encode().unwrap();
+        let encoded = Settings::Portacl(settings.clone(), Names::default()).encode().unwrap();
         let answers = ask(program(), &encoded, &questions);
         for ((process, binding), (answer, _)) in cases.iter().zip(answers) {
             prop_assert_eq!(answer, model(&settings, process, binding), "{:?} {:?}", process, binding);
@@ -143,9 +143,9 @@ fn addresses_in_options_of_sctp_are_roots() {
             uids: [uid; 4],
             ..Process::default()
         };
-        let settings = PortSettings {
+        let settings = PortAcl {
             suser_exempt,
-            ..PortSettings::default()
+            ..PortAcl::default()
         };
         let question = Question {
             point: EntryPoint::SocketSetsockopt,
@@ -153,7 +153,9 @@ fn addresses_in_options_of_sctp_are_roots() {
             request: words(&[10, 1, protocol, 0, option[0], option[1]]),
             labels: Default::default(),
         };
-        let encoded = Settings::Portacl(settings).encode().unwrap();
+        let encoded = Settings::Portacl(settings, Names::default())
+            .encode()
+            .unwrap();
         ask(program(), &encoded, &[question])[0].0
     };
     assert_eq!(answer(1000, true, 132, [132, 100]), EPERM);
@@ -170,20 +172,20 @@ fn addresses_in_options_of_sctp_are_roots() {
 
 #[test]
 fn the_rule_after_the_256th_is_not_taken() {
-    let rule = PortRule {
-        holder: PortHolder::User(80),
-        protocol: PortProtocol::Tcp,
-        port: 80,
-    };
-    let encode = |count| {
-        let rules = vec![rule.clone(); count];
-        let settings = PortSettings {
-            rules,
-            ..PortSettings::default()
+    let encode = |count: u16| {
+        let permits = (0..count).map(|port| PortPermit {
+            port,
+            is_udp: false,
+            is_group: false,
+            account: AccountId::Number(80),
+        });
+        let settings = PortAcl {
+            permits: permits.map(|permit| (permit, Origin::default())).collect(),
+            ..PortAcl::default()
         };
-        Settings::Portacl(settings).encode()
+        Settings::Portacl(settings, Names::default()).encode()
     };
-    encode(MAX_PORT_RULES).unwrap();
-    let refused = encode(MAX_PORT_RULES + 1).unwrap_err();
+    encode(256).unwrap();
+    let refused = encode(257).unwrap_err();
     assert!(matches!(refused, Error::TooManyPortRules(257)), "{refused}");
 }

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use proptest::prelude::*;
-use usher_mac::seeotheruids::VisibilitySettings;
-use usher_mac::{EntryPoint, Settings};
+use usher_language::Origin;
+use usher_mac::{EntryPoint, Error, Names, Settings};
+use usher_mac_policy::AccountId;
+use usher_mac_policy::seeotheruids::SeeOtherUids;
 
 use crate::ESRCH;
 use crate::asked::{Process, Question, ask, words};
@@ -24,26 +26,34 @@ const ACTS: [(EntryPoint, u64); 5] = [
     (EntryPoint::TaskKill, 5),
 ];
 
+/// Whether a group is the exempt one.
+fn is_exempt(settings: &SeeOtherUids, group: u32) -> bool {
+    let exempt = settings.specificgid.as_ref();
+    exempt.is_some_and(|(exempt, _)| *exempt == AccountId::Number(group))
+}
+
 /// What usher-mac-seeotheruids(7) says of an act that takes this capability.
-fn model(settings: &VisibilitySettings, own: &Process, other: &Process, capability: u64) -> i32 {
-    let belongs = |group: u32| own.gids[..2].contains(&group) || own.groups.contains(&group);
-    let is_member = settings.specificgid.is_some_and(belongs);
+fn model(settings: &SeeOtherUids, own: &Process, other: &Process, capability: u64) -> i32 {
+    let mut groups = own.gids[..2].iter().chain(&own.groups);
+    let is_member = groups.any(|group| is_exempt(settings, *group));
     let is_near = settings.primarygroup && own.gids[0] == other.gids[0];
     let is_privileged = settings.suser_privileged && own.capabilities & 1 << capability != 0;
-    match own.uids[0] == other.uids[0] || is_member || is_near || is_privileged {
-        true => 0,
-        false => ESRCH,
+    if own.uids[0] == other.uids[0] || is_member || is_near || is_privileged {
+        0
+    } else {
+        ESRCH
     }
 }
 
 /// The same of a process that asks another one to trace it.
-fn model_of_traceme(settings: &VisibilitySettings, own: &Process, tracer: &Process) -> i32 {
-    let is_member = settings.specificgid == Some(tracer.gids[0]);
+fn model_of_traceme(settings: &SeeOtherUids, own: &Process, tracer: &Process) -> i32 {
+    let is_member = is_exempt(settings, tracer.gids[0]);
     let is_near = settings.primarygroup && own.gids[0] == tracer.gids[0];
     let is_root = settings.suser_privileged && tracer.uids[1] == 0;
-    match own.uids[0] == tracer.uids[0] || is_member || is_near || is_root {
-        true => 0,
-        false => ESRCH,
+    if own.uids[0] == tracer.uids[0] || is_member || is_near || is_root {
+        0
+    } else {
+        ESRCH
     }
 }
 
@@ -63,13 +73,11 @@ fn process() -> impl Strategy<Value = Process> {
     })
 }
 
-fn settings() -> impl Strategy<Value = VisibilitySettings> {
-    (prop::option::of(id()), any::<[bool; 2]>()).prop_map(|(specificgid, flags)| {
-        VisibilitySettings {
-            specificgid,
-            primarygroup: flags[0],
-            suser_privileged: flags[1],
-        }
+fn settings() -> impl Strategy<Value = SeeOtherUids> {
+    (prop::option::of(id()), any::<[bool; 2]>()).prop_map(|(group, flags)| SeeOtherUids {
+        specificgid: group.map(|group| (AccountId::Number(group), Origin::default())),
+        primarygroup: flags[0],
+        suser_privileged: flags[1],
     })
 }
 
@@ -107,10 +115,30 @@ proptest! {
             request: about(*point, &other, signal),
             labels: Default::default(),
         }).collect();
-        let encoded = Settings::Seeotheruids(settings.clone()).encode().unwrap();
+        let encoded = Settings::Seeotheruids(settings.clone(), Names::default()).encode().unwrap();
         let answers = ask(program(), &encoded, &questions);
         for ((point, wanted), (answer, _)) in expected.iter().zip(answers) {
             prop_assert_eq!(answer, *wanted, "{}", point);
         }
     }
+}
+
+#[test]
+fn a_name_whose_number_is_not_known_is_refused() {
+    let staff = AccountId::Name("staff".to_owned());
+    let settings = SeeOtherUids {
+        specificgid: Some((staff, Origin::default())),
+        ..SeeOtherUids::default()
+    };
+    let encode = |names| Settings::Seeotheruids(settings.clone(), names).encode();
+    let mut names = Names::default();
+    // A user of this name is no group.
+    names.users.insert("staff".to_owned(), 50);
+    let refused = encode(names.clone()).unwrap_err();
+    assert!(
+        matches!(&refused, Error::Unresolved(name) if name == "staff"),
+        "{refused}"
+    );
+    names.groups.insert("staff".to_owned(), 50);
+    assert_eq!(encode(names).unwrap(), words(&[0, 1, 1, 50]));
 }

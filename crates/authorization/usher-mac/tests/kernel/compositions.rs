@@ -1,10 +1,8 @@
 //! Modules together: what all permit is done, and of several errors the first in order is returned.
 
 use super::attacks::Actor;
-use super::te::{allow, base};
+use super::te::{base, types};
 use super::*;
-
-use usher_mac::te::TypeSettings;
 
 /// How often each module has refused.
 fn refusals(world: &mut World) -> BTreeMap<String, u64> {
@@ -29,24 +27,14 @@ fn require(world: &mut World, actor: &mut Actor, cases: &[(String, &str, &[&str]
     }
 }
 
-fn types() -> TypeSettings {
-    let name = |text: &str| text.parse().unwrap();
-    let mut rules = base("imapd");
-    rules.extend(base("web"));
-    rules.extend(
-        [
-            "imapd mail file read write",
-            "web imapd process ptrace",
-            "imapd imapd process ptrace",
-        ]
-        .map(allow),
-    );
-    TypeSettings {
-        domains: vec![name("imapd"), name("web")],
-        types: vec![name("top"), name("mail"), name("log")],
-        allow: rules,
-        ..TypeSettings::default()
-    }
+/// A mail server, and another server that may trace it.
+fn servers() -> Settings {
+    let base = ["imapd", "web"].map(base).concat();
+    types(&format!(
+        "domain imapd, web; type top, mail, log; {base}
+         allow imapd mail file read write; allow web imapd process ptrace;
+         allow imapd self process ptrace;"
+    ))
 }
 
 // Threat model: M20
@@ -58,10 +46,7 @@ fn modules_together_permit_what_each_of_them_permits() {
     let user = world.user;
     let plain = world.file("plain", OWNER);
     let mounted = world.mount_multilabel();
-    for module in [
-        Module::named("biba").unwrap(),
-        Module::with(Settings::Te(types())),
-    ] {
+    for module in [Module::named("biba").unwrap(), Module::with(servers())] {
         world.framework().load(&module).unwrap();
     }
     set_label(&mounted, "biba/equal,te/top,mls/equal");
@@ -144,7 +129,7 @@ fn modules_together_permit_what_each_of_them_permits() {
         ],
     );
     let rule = world.rule("arswx");
-    let rules = Settings::Bsdextended(vec![rule]);
+    let rules = settings(vec![rule]);
     world.framework().configure("bsdextended", &rules).unwrap();
     require(
         &mut world,

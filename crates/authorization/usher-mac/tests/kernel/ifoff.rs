@@ -5,8 +5,6 @@ use super::attacks::Actor;
 use super::reached::refusals;
 use super::*;
 
-use usher_mac::ifoff::SilenceSettings;
-
 /// Interfaces of the host, and network namespaces with `peer` at the other end of each.
 const WIRES: [&str; 2] = ["usher-a", "usher-b"];
 
@@ -103,20 +101,19 @@ impl Drop for Network {
 }
 
 /// Names are those of this network namespace.
-fn silence(others: bool, interfaces: &[(&str, bool)]) -> SilenceSettings {
-    let named = interfaces
-        .iter()
-        .map(|(name, is_on)| ((*name).to_owned(), *is_on));
-    SilenceSettings {
-        others,
-        interfaces: named.collect(),
+fn silence(statements: &str) -> Settings {
+    let ModuleSettings::Ifoff(silence) = block("ifoff", statements) else {
+        panic!("{statements}");
+    };
+    let names = Names {
         network: fs::metadata("/proc/self/ns/net").unwrap().ino() as u32,
-        ..SilenceSettings::default()
-    }
+        ..Names::default()
+    };
+    Settings::Ifoff(silence, names)
 }
 
-fn configure(world: &mut World, settings: SilenceSettings) {
-    let settings = Settings::Ifoff(settings);
+fn configure(world: &mut World, statements: &str) {
+    let settings = silence(statements);
     world.framework().configure("ifoff", &settings).unwrap();
 }
 
@@ -200,15 +197,15 @@ fn by_a_silent_interface_no_packet_enters_or_leaves() {
     for (act, result) in [("sends:127.0.0.1", "ok"), ("sends:10.77.1.2", "EPERM")] {
         actor.does_all(&[(act.into(), result)]);
     }
-    for is_on in [false, true] {
-        configure(&mut world, silence(true, &[("usher-a", is_on)]));
-        actor.does_all(&if is_on { passes() } else { stops() });
-    }
+    configure(&mut world, "others on; interface \"usher-a\" off;");
+    actor.does_all(&stops());
+    configure(&mut world, "others on; interface \"usher-a\" on;");
+    actor.does_all(&passes());
     for point in [EntryPoint::InterfaceReceive, EntryPoint::InterfaceSend] {
         assert!(refusals(world.framework(), point) > 2, "{point}");
     }
-    // By another interface of the host it is about that one: a router between them is deaf, too.
-    configure(&mut world, silence(false, &[("usher-a", true)]));
+    // Packets by another interface of the host ask about that one, so a router between the two is deaf, too.
+    configure(&mut world, "interface \"usher-a\" on;");
     actor.does_all(&owned(&[
         ("sends:10.77.1.2", "ok"),
         ("sends:10.77.2.2", "EPERM"),
@@ -217,7 +214,7 @@ fn by_a_silent_interface_no_packet_enters_or_leaves() {
         ("sends:127.0.0.1:usher-a", "ok"),
     ]));
     // A capture, from before and new.
-    configure(&mut world, silence(true, &[("usher-a", false)]));
+    configure(&mut world, "others on; interface \"usher-a\" off;");
     actor.does_all(&owned(&[
         ("drained:own", "EPERM"),
         ("drained:all", "EPERM"),
@@ -238,10 +235,7 @@ fn by_a_silent_interface_no_packet_enters_or_leaves() {
     assert!(captures("usher-b"));
     configure(
         &mut world,
-        SilenceSettings {
-            capture: true,
-            ..silence(true, &[("usher-a", false)])
-        },
+        "others on; interface \"usher-a\" off; capture on;",
     );
     actor.does_all(&owned(&[
         ("drained:own", "ok"),
@@ -264,9 +258,8 @@ fn a_new_interface_is_silent_for_sockets_at_once() {
     };
     let network = Network::new();
     let mut actor = Actor::start(0);
-    let settings = silence(true, &[("usher-c", false)]);
-    let module = Module::with(Settings::Ifoff(settings));
-    world.framework().load(&module).unwrap();
+    let settings = silence("others on; interface \"usher-c\" off;");
+    world.framework().load(&Module::with(settings)).unwrap();
     let framework = |world: &mut World| world.framework().follow_interfaces().unwrap();
     assert!(!framework(&mut world), "nothing is new");
     let former = world.framework().objects().unwrap().links.len();
@@ -292,7 +285,7 @@ fn a_new_interface_is_silent_for_sockets_at_once() {
     assert_eq!(world.framework().objects().unwrap().links.len(), former + 2);
     sockets(false);
     assert!(refusals(world.framework(), EntryPoint::InterfaceReceive) > 0);
-    configure(&mut world, silence(true, &[]));
+    configure(&mut world, "others on;");
     sockets(true);
     // The programs of an interface that is gone go with it.
     ip("link del usher-c");

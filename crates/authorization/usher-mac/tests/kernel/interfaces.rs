@@ -111,12 +111,12 @@ fn a_packet_has_the_label_of_the_interface_by_which_it_came() {
     );
     assert_eq!(results(&by_wire("closed")), "ok");
     assert_eq!(results(&by_wire("open")), "EACCES");
-    // Of a packet between sockets of this host it is that of `lo`.
+    // A packet between sockets of this host has the label of `lo`.
     assert_eq!(results(&by_loopback("open")), "ok");
     // In another network namespace the name means another interface.
     let there = ["arrive:open:udp:10.77.0.2::usher-mac".to_owned()];
     assert_eq!(results(&there), "ok");
-    // Nor does a copy of what this host sends to a group come by the interface.
+    // A copy of what this host sends to a multicast group does not come by the interface either.
     let copy = |name: &str| act(0, &[format!("multicast:{name}:10.77.0.1")]);
     assert_eq!(copy("open"), ["multicast ok"]);
     // A new interface of the name has the label at once.

@@ -137,7 +137,7 @@ fn who_reads_what_is_lower_gets_lower() {
         // Exempt.
         (takes("lomac/equal", "high", &format!("reads:{low}")), "ok"),
         (takes("none", "high", &format!("reads:{low}")), "ok"),
-        // What others have made.
+        // Objects that others have made.
         (
             takes("lomac/high", "high", "reads_pipe:lomac/low"),
             "EACCES",
@@ -170,7 +170,7 @@ fn who_reads_what_is_lower_gets_lower() {
         (takes("lomac/10", "ten", "attaches_to_write:lomac/10"), "ok"),
         ("waits_for_message:lomac/10:lomac/low".into(), "ok"),
         ("waits_for_message:lomac/10:lomac/high".into(), "EACCES"),
-        // What cannot be taken away again: then nothing is read.
+        // Access that cannot be taken away again: then nothing is read.
         (
             takes(
                 "lomac/high",
@@ -269,7 +269,7 @@ fn who_reads_what_is_lower_gets_lower() {
         (shares("clone_reads"), "EACCES"),
         (shares("fork"), "ok"),
         (shares("thread_fork"), "EACCES"),
-        // What is above is not changed.
+        // Files of a higher level are not changed.
         (
             serve("lomac/10", &format!("write:{}", path("high"))),
             "EACCES",
@@ -430,7 +430,7 @@ fn events_that_nobody_reads_are_lost_and_counted() {
         assert_eq!(actor.act(&on("read", &file)), "EACCES");
         refusals += 1;
     }
-    // What was there is told, and the place is free again.
+    // The events that had room are reported, and their room is free again.
     let told = events(world.framework());
     assert!(told.len() > 1000, "{}", told.len());
     let about = |event: &ModuleEvent| event.uid == 3000 + 2 * 76 && event.module == "bsdextended";

@@ -65,6 +65,8 @@ fn a_file_on_an_overlay_has_the_label_of_its_layer() {
         ("copied", "mls/9,lomac/equal", None),
         ("opened_up", "mls/9,lomac/equal", None),
         ("half_copied", "mls/9,lomac/equal", None),
+        ("sent", "mls/9,lomac/equal", None),
+        ("unsent", "mls/9,lomac/equal", None),
         ("public", "mls/low,lomac/equal", None),
         ("closed_up", "mls/low,lomac/equal", None),
         ("low", "mls/equal,lomac/low", None),
@@ -91,6 +93,8 @@ fn a_file_on_an_overlay_has_the_label_of_its_layer() {
         format!("maps_held:{NINE}:{user}:{path}:{next}:{change}")
     };
     let path = |name: &str| overlay.path(name);
+    let receives =
+        |name: &str, label: &str| format!("receives_held:{}:{label},mls/9,lomac/equal", path(name));
     let takes = |name: &str| format!("takes:lomac/high:{}:maps:{}", path("high"), path(name));
     let becomes = |name: &str| format!("becomes:lomac/high:{}:{}", path("high"), path(name));
     expect(&[
@@ -152,10 +156,71 @@ fn a_file_on_an_overlay_has_the_label_of_its_layer() {
         (becomes("marked_shell"), "EACCES"),
         (becomes("high_shell"), "ok"),
     ]);
+    // What was opened before a copy-up reads the copy.
+    let test = Module::named("test").unwrap();
+    world.framework().load(&test).unwrap();
+    for name in ["sent", "unsent"] {
+        set_label(&lower.join(name), "test/plain");
+    }
+    expect(&[
+        (receives("unsent", "test/unsent"), "EACCES"),
+        (receives("sent", "test/plain"), "ok"),
+    ]);
     // Only the attributes were copied.
     let copied = fs::metadata(with_metacopy[0].join("half_copied")).unwrap();
     assert_eq!((copied.len(), copied.blocks()), (4, 0));
     drop((stacked, overlay, meta));
     let ended = Command::new("umount").arg("-l").arg(&mounted).status();
     assert!(ended.unwrap().success());
+}
+
+// Threat model: M108
+#[test]
+fn a_file_that_the_kernel_forgot_has_its_label() {
+    let Some(mut world) = World::new("forgotten", 89) else {
+        return;
+    };
+    let image = world.path("image");
+    let mounted = world.path("disk");
+    fs::create_dir(&mounted).unwrap();
+    fs::write(&image, vec![0; 4 << 20]).unwrap();
+    let run = |program: &str, arguments: &[&str], path: &Path| {
+        let done = Command::new(program).args(arguments).arg(path).output();
+        let done = done.unwrap();
+        assert!(done.status.success(), "{program}: {done:?}");
+    };
+    run("modprobe", &[], Path::new("loop"));
+    run("mkfs.ext4", &["-q"], &image);
+    run(
+        "mount",
+        &["-o", "loop", &image.display().to_string()],
+        &mounted,
+    );
+    let device = fs::metadata(&mounted).unwrap().dev();
+    let devices = BTreeSet::from([(libc::major(device), libc::minor(device))]);
+    world.framework().set_multilabel(&devices).unwrap();
+    let mls = Module::named("mls").unwrap();
+    world.framework().load(&mls).unwrap();
+    let secret = mounted.join("secret");
+    fs::write(&secret, "text").unwrap();
+    set_label(&mounted, "mls/equal");
+    set_label(&secret, "mls/9");
+    let by = |element: &str, act: &str| format!("serve:{element}:0:{}", on(act, &secret));
+    expect(&[
+        (by("mls/9", "read"), "ok"),
+        (by("mls/9", "stat"), "ok"),
+        (by("mls/5", "read"), "EACCES"),
+    ]);
+    let synced = Command::new("sync").status().unwrap();
+    assert!(synced.success());
+    fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+    expect(&[
+        // It is not known until the file is opened.
+        (by("mls/9", "stat"), "EACCES"),
+        (by("mls/5", "read"), "EACCES"),
+        (by("mls/9", "read"), "ok"),
+        (by("mls/9", "stat"), "ok"),
+        (by("mls/5", "stat"), "EACCES"),
+    ]);
+    run("umount", &["-l"], &mounted);
 }

@@ -105,7 +105,7 @@ fn a_descriptor_open_to_read_changes_nothing_above() {
     let flags =
         |element: &str, name: &str| format!("serve:{element}:{user}:control:{}:flags", path(name));
     expect(&[
-        // What is mounted from the device would be another image.
+        // A file system mounted from the device would come from another image.
         (change("biba/low", 1), "EACCES"),
         (change("biba/10", 1), "EACCES"),
         (change("lomac/low", 1), "EACCES"),
@@ -181,8 +181,22 @@ fn sockets_of_undecided_families_take_a_permission() {
     {
         expect(&[(makes("biba/high", family), answer)]);
     }
+    // A TCP socket that becomes one of SMC.
+    let becomes = |element: &str, of: &str| format!("serve:{element}:0:sets_protocol:{of}");
+    expect(&[(becomes("biba/low", "smc:new"), "ok")]);
     world.framework().permit_families(&BTreeSet::new()).unwrap();
-    expect(&[(makes("biba/high", "40:1"), "EACCES")]);
+    expect(&[
+        (makes("biba/high", "40:1"), "EACCES"),
+        (becomes("biba/low", "smc:new"), "EACCES"),
+        (becomes("mls/5", "smc:new"), "EACCES"),
+        (becomes("lomac/high", "smc:new"), "EACCES"),
+        (becomes("biba/equal", "smc:new"), "ok"),
+        (becomes("none", "smc:new"), "ok"),
+        // kTLS takes one that is connected.
+        (becomes("biba/low", "tls:connected"), "ok"),
+        (becomes("mls/5", "tls:connected"), "ok"),
+        (becomes("lomac/high", "tls:connected"), "ok"),
+    ]);
 }
 
 // Threat model: M51
@@ -200,6 +214,8 @@ fn a_process_with_a_ring_keeps_its_label() {
         (by(&format!("reaches_by_ring:biba/low:{text}")), "EPERM"),
         // Without another label it is the parent's own act.
         (by(&format!("reaches_by_ring:{TEN}:{text}")), "EXDEV"),
+        (by("gets:biba/low:ring"), "EPERM"),
+        (by("gets:biba/low:pipe"), "ok"),
         (by("label:biba/low"), "ok"),
         (by("executes_with_ring:biba/low:yes"), "EPERM"),
         (by("executes_with_ring:biba/low:no"), "ok"),

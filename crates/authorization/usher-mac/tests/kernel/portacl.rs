@@ -3,8 +3,6 @@
 use super::attacks::Actor;
 use super::*;
 
-use usher_mac::portacl::{PortHolder, PortProtocol, PortRule, PortSettings};
-
 /// The first port that the kernel keeps for nobody, with its former value.
 struct Start(String);
 
@@ -24,17 +22,14 @@ impl Drop for Start {
     }
 }
 
-/// Rules that permit the user, or else the group, all of these ports.
-fn rules(holder: PortHolder, ports: &[u16]) -> Vec<PortRule> {
-    let protocols = [PortProtocol::Tcp, PortProtocol::Udp];
-    let rules = protocols.into_iter().flat_map(|protocol| {
-        ports.iter().map(move |port| PortRule {
-            holder,
-            protocol,
-            port: *port,
-        })
+/// Statements that permit a user or a group all of these ports.
+fn permits(account: &str, ports: &[u16]) -> String {
+    let protocols = ["tcp", "udp"].into_iter();
+    let permits = protocols.flat_map(|protocol| {
+        let permit = move |port| format!("permit {account} {protocol} {port}; ");
+        ports.iter().map(permit)
     });
-    rules.collect()
+    permits.collect()
 }
 
 // Threat model: M29
@@ -45,11 +40,14 @@ fn ports_are_bound_by_those_whom_rules_permit_them() {
     };
     let (user, group) = (world.user, world.twin);
     let mut actor = Actor::start(0);
-    let settings = |rules, port_high| PortSettings {
-        rules,
-        port_high,
-        ..PortSettings::default()
+    let settings = |statements: &str, port_high: u16| {
+        let statements = format!("{statements} port_high {port_high};");
+        let ModuleSettings::Portacl(ports) = block("portacl", &statements) else {
+            panic!("{statements}");
+        };
+        Settings::Portacl(ports, Names::default())
     };
+    let (of_user, of_group) = (format!("user {user}"), format!("group {group}"));
     let by = |uid: u32, gid: &str, act: &str| format!("as:{uid}:{gid}:binds:{act}");
     // {user, group} x {tcp, udp} x {IPv4, IPv6} x {77, 7777}.
     let matrix = |results: [&'static str; 2]| {
@@ -65,9 +63,8 @@ fn ports_are_bound_by_those_whom_rules_permit_them() {
         // The kernel keeps port 77, and neither the module nor its rules change that.
         let _start = Start::set(78);
         actor.does_all(&matrix(["EACCES", "ok"]));
-        let permitted = settings(rules(PortHolder::User(user), &[77, 7777]), 77);
-        let module = Module::with(Settings::Portacl(permitted));
-        world.framework().load(&module).unwrap();
+        let permitted = settings(&permits(&of_user, &[77, 7777]), 77);
+        world.framework().load(&Module::with(permitted)).unwrap();
         actor.does_all(&matrix(["EACCES", "ok"]));
         // By a capability it lets the user through; then the rule decides.
         let with = |port: u16| {
@@ -94,21 +91,20 @@ fn ports_are_bound_by_those_whom_rules_permit_them() {
         assert!(!is_bound && refused.contains("Errno 1]"), "{refused}");
     }
     let _start = Start::set(0);
-    let mut configure = |settings: PortSettings| {
-        let settings = Settings::Portacl(settings);
+    let mut configure = |settings: Settings| {
         world.framework().configure("portacl", &settings).unwrap();
     };
     // Without a rule, and with one: for the user, the group, and a supplementary group.
-    configure(settings(Vec::new(), 77));
+    configure(settings("", 77));
     actor.does_all(&matrix(["EPERM", "ok"]));
-    configure(settings(Vec::new(), 7778));
+    configure(settings("", 7778));
     actor.does_all(&matrix(["EPERM", "EPERM"]));
-    configure(settings(rules(PortHolder::User(user), &[77, 7777]), 7778));
+    configure(settings(&permits(&of_user, &[77, 7777]), 7778));
     actor.does_all(&matrix(["ok", "ok"]));
     let some = group.to_string();
     let other = |gid: &str| by(group, gid, "tcp:4:77");
     actor.does_all(&[(other(&some), "EPERM")]);
-    configure(settings(rules(PortHolder::Group(group), &[77]), 7778));
+    configure(settings(&permits(&of_group, &[77]), 7778));
     actor.does_all(&matrix(["EPERM", "EPERM"]));
     actor.does_all(&[
         (by(user, &some, "tcp:4:77"), "ok"),
@@ -119,9 +115,7 @@ fn ports_are_bound_by_those_whom_rules_permit_them() {
         (by(user, "9+8", "udp:4:77"), "EPERM"),
     ]);
     // One protocol is not the other; MPTCP has the ports of TCP, UDP-Lite rules of UDP.
-    let mut one = rules(PortHolder::User(user), &[77]);
-    one.truncate(1);
-    configure(settings(one, 1023));
+    configure(settings(&format!("permit {of_user} tcp 77;"), 1023));
     actor.does_all(&[
         (by(user, "9", "tcp:4:77"), "ok"),
         (by(user, "9", "mptcp:4:77"), "ok"),
@@ -134,11 +128,9 @@ fn ports_are_bound_by_those_whom_rules_permit_them() {
         (by(0, "0", "udp:6:1023"), "ok"),
         (by(user, "9", "tcp:4:0"), "ok"),
     ]);
-    configure(PortSettings {
-        suser_exempt: false,
-        autoport_exempt: false,
-        ..settings(rules(PortHolder::User(user), &[77, 0]), 1023)
-    });
+    let all = permits(&of_user, &[77, 0]);
+    let all = format!("{all} suser_exempt no; autoport_exempt no;");
+    configure(settings(&all, 1023));
     actor.does_all(&[
         (by(0, "0", "tcp:4:77"), "EPERM"),
         (by(0, "0", "udp:6:1023"), "EPERM"),

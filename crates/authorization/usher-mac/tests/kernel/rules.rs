@@ -102,21 +102,12 @@ fn an_owner_changes_attributes_only_with_the_right() {
     };
     let own = world.file("own", world.user);
     let twins = world.file("twins", world.twin);
-    let users = Ids {
-        not: false,
-        ranges: vec![(world.user, world.twin)],
-    };
-    let rule = |user: u32, mode: &str| Rule {
-        subject: Subject {
-            uids: Some(one(user)),
-            gids: None,
-        },
-        object: Object {
-            uids: Some(users.clone()),
-            uid_of_subject: Some(true),
-            ..Object::default()
-        },
-        mode: mode.parse().unwrap(),
+    let (first, last) = (world.user, world.twin);
+    let rule = |user: u32, mode: &str| {
+        let owners = format!("uid {first}:{last} uid_of_subject");
+        rule(&format!(
+            "rule subject uid {user} object {owners} mode {mode};"
+        ))
     };
     let rules = vec![rule(world.user, "rswx"), rule(world.twin, "arswx")];
     world.load_rules(rules);
@@ -135,7 +126,7 @@ fn a_capability_makes_up_for_what_it_is_for_only() {
     let file = world.file("file", OWNER);
     let rules = vec![world.rule("n")];
     let user = world.user.to_string();
-    // By handle, for writing: no name is looked up, and CAP_DAC_READ_SEARCH is not for writing.
+    // `by_handle` opens the file for writing and looks up no name, so CAP_DAC_READ_SEARCH does not help.
     let with = |capability: &str| {
         let acts = [on("read", &file), on("by_handle", &file)];
         let actor = actor(world.user, &acts);
@@ -173,13 +164,9 @@ fn no_access_slips_through_while_settings_are_exchanged() {
     let file = world.file("file", OWNER);
     let rule = world.rule("n");
     // Both refuse, by another rule of many.
-    let other = Rule {
-        object: Object {
-            uids: Some(one(OTHER)),
-            ..Object::default()
-        },
-        ..rule.clone()
-    };
+    let user = world.user;
+    let other = format!("rule subject uid {user} object uid {OTHER} mode n;");
+    let other = super::rule(&other);
     let mut many = vec![other; 255];
     many.push(rule.clone());
     world.load_rules(vec![rule.clone()]);
@@ -197,7 +184,7 @@ fn no_access_slips_through_while_settings_are_exchanged() {
         };
         world
             .framework()
-            .configure("bsdextended", &Settings::Bsdextended(rules))
+            .configure("bsdextended", &settings(rules))
             .unwrap();
         // Another module comes and goes in the meantime.
         if round % 50 == 0 {

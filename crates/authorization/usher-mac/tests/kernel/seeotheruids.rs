@@ -3,8 +3,6 @@
 use super::attacks::Actor;
 use super::*;
 
-use usher_mac::seeotheruids::VisibilitySettings;
-
 /// A view of /proc that hides processes which one may not trace.
 struct Hidden(PathBuf);
 
@@ -50,7 +48,7 @@ fn processes_of_other_users_are_out_of_reach() {
     let mut actor = Actor::start(0);
     let hidden = Hidden::mount(&world);
     let place = hidden.0.display();
-    // By a process of the user that has root's capabilities, so the kernel itself refuses nothing.
+    // The process of the user has root's capabilities, so the kernel itself refuses nothing.
     let by = |gid: &str, to: u32, to_gid: u32, way: &str| {
         format!("reaches:root:{user}:{gid}:{to}:{to_gid}:{way}:{place}")
     };
@@ -64,15 +62,14 @@ fn processes_of_other_users_are_out_of_reach() {
         });
         results.collect::<Vec<_>>()
     };
-    let settings = |specificgid, primarygroup, suser_privileged| {
-        Settings::Seeotheruids(VisibilitySettings {
-            specificgid,
-            primarygroup,
-            suser_privileged,
-        })
+    let settings = |statements: &str| {
+        let ModuleSettings::Seeotheruids(exempt) = block("seeotheruids", statements) else {
+            panic!("{statements}");
+        };
+        Settings::Seeotheruids(exempt, Names::default())
     };
     actor.does_all(&all("9", other, 8, true));
-    let strict = settings(None, false, false);
+    let strict = settings("suser_privileged no;");
     world.framework().load(&Module::with(strict)).unwrap();
     actor.does_all(&all("9", other, 8, false));
     // The same user, whatever the group; job control, whatever the user.
@@ -92,7 +89,9 @@ fn processes_of_other_users_are_out_of_reach() {
             .unwrap();
     };
     // By group.
-    configure(settings(Some(7), true, false));
+    configure(settings(
+        "specificgid 7; primarygroup yes; suser_privileged no;",
+    ));
     actor.does_all(&all("8", other, 8, true));
     actor.does_all(&all("9+7", other, 8, true));
     actor.does_all(&[
@@ -104,8 +103,8 @@ fn processes_of_other_users_are_out_of_reach() {
         (by("9", other, 7, "traceme"), "ok"),
         (by("9", other, 6, "traceme"), "ESRCH"),
     ]);
-    // By capability, which is the default; without, the real user counts, where the kernel goes by others.
-    configure(settings(None, false, true));
+    // A capability exempts, by default. Without it the real user counts, where the kernel looks at other ids.
+    configure(settings(""));
     actor.does_all(&all("9", other, 8, true));
     let saved = |act: &str, to: u32| format!("reaches:{act}:{user}:9:{to}:8:kill:{place}");
     actor.does_all(&[

@@ -3,126 +3,72 @@
 use super::attacks::Actor;
 use super::*;
 
-use usher_label::NameValue;
-use usher_mac::te::{AllowRule, Class, CreationRule, RelabelRule, TransitionRule, TypeSettings};
+use usher_mac_policy::te::Class;
 
-fn name(text: &str) -> NameValue {
-    text.parse().unwrap()
-}
-
-/// A rule in the words of the policy: `DOMAIN TYPE CLASS PERMISSION ...`.
-pub(super) fn allow(rule: &str) -> AllowRule {
-    let words: Vec<&str> = rule.split(' ').collect();
-    let [domain, object, class, permissions @ ..] = words.as_slice() else {
-        panic!("{rule}");
-    };
-    let class = Class::named(class).unwrap();
-    let object = if *object == "self" { domain } else { object };
-    AllowRule {
-        domain: name(domain),
-        object: name(object),
-        class,
-        permissions: class.permissions(permissions.iter().copied()).unwrap(),
+/// The module's settings by these statements.
+pub(super) fn types(statements: &str) -> Settings {
+    match block("te", statements) {
+        ModuleSettings::Te(types) => Settings::Te(types),
+        other => panic!("{other:?}"),
     }
 }
 
 /// What every process of the tests does, whatever its domain: it runs a script, becomes a user, and looks names
 /// up.
-pub(super) fn base(domain: &str) -> Vec<AllowRule> {
+pub(super) fn base(domain: &str) -> String {
     [
-        "unlabelled file read execute getattr",
-        "unlabelled directory read search getattr",
-        "unlabelled link getattr",
+        "untyped file read execute getattr",
+        "untyped directory read search getattr",
+        "untyped link getattr",
         "unconfined pipe read write getattr",
         "self pipe read write getattr",
         "self capability setuid setgid",
         "top directory search getattr",
     ]
-    .map(|rule| allow(&format!("{domain} {rule}")))
-    .into()
+    .map(|rule| format!("allow {domain} {rule};\n"))
+    .concat()
 }
 
+const TYPES: &str = "type top, imapd_exec, tool_exec, admin_exec, mail, spool, inbox, log, inner;";
+
 /// A mail server, which programs of the type `imapd_exec` begin; another server; and an administrator.
-fn policy() -> TypeSettings {
-    let domains = ["imapd", "web", "admin"];
-    let types = [
-        "top",
-        "imapd_exec",
-        "tool_exec",
-        "admin_exec",
-        "mail",
-        "spool",
-        "inbox",
-        "log",
-        "inner",
-    ];
-    let transition = |[domain, program, next]: [&str; 3]| TransitionRule {
-        domain: name(domain),
-        program: name(program),
-        next: name(next),
-    };
-    let mut rules: Vec<AllowRule> = domains.into_iter().flat_map(base).collect();
-    rules.extend(
-        [
-            "imapd imapd_exec file read execute entrypoint getattr",
-            "imapd mail file read getattr",
-            "imapd inbox file create read write getattr unlink",
-            "imapd spool file read",
-            "imapd log file append getattr",
-            "imapd spool directory search add_name remove_name getattr",
-            "imapd inner directory create unlink",
-            "web imapd_exec file execute read",
-            "web tool_exec file execute read",
-            "web admin_exec file execute read",
-            "web spool file read",
-            "web spool directory search",
-            "web self socket create connect bind listen accept read write",
-            "web self ipc read write getattr setattr",
-            "imapd web socket connect",
-            "imapd self socket create connect bind listen accept",
-            "imapd self ipc read write getattr setattr",
-            "imapd web ipc read",
-            "admin imapd process signal ptrace setsched",
-            "admin web process transition",
-            "admin self socket network bind",
-            "admin self capability sys_time sys_admin dac_override fowner",
-            "admin spool directory search",
-        ]
-        .map(allow),
-    );
-    TypeSettings {
-        domains: domains.map(name).to_vec(),
-        types: types.map(name).to_vec(),
-        permissive: Vec::new(),
-        allow: rules,
-        transitions: [
-            ["unconfined", "imapd_exec", "imapd"],
-            ["web", "imapd_exec", "imapd"],
-            // Without an entry point.
-            ["web", "admin_exec", "admin"],
-        ]
-        .map(transition)
-        .into(),
-        creations: vec![
-            CreationRule {
-                domain: name("imapd"),
-                directory: name("spool"),
-                class: Class::File,
-                created: name("inbox"),
-            },
-            CreationRule {
-                domain: name("imapd"),
-                directory: name("spool"),
-                class: Class::Directory,
-                created: name("inner"),
-            },
-        ],
-        relabels: vec![RelabelRule {
-            domain: name("admin"),
-            from: name("spool"),
-            to: name("mail"),
-        }],
-    }
+fn policy() -> String {
+    let base = ["imapd", "web", "admin"].map(base).concat();
+    format!(
+        "domain imapd, web, admin;
+         {TYPES}
+         {base}
+         allow imapd imapd_exec file read execute entrypoint getattr;
+         allow imapd mail file read getattr;
+         allow imapd inbox file create read write getattr unlink;
+         allow imapd spool file read;
+         allow imapd log file append getattr;
+         allow imapd spool directory search add_name remove_name getattr;
+         allow imapd inner directory create unlink;
+         allow web imapd_exec file execute read;
+         allow web tool_exec file execute read;
+         allow web admin_exec file execute read;
+         allow web spool file read;
+         allow web spool directory search;
+         allow web self socket create connect bind listen accept read write;
+         allow web self ipc read write getattr setattr;
+         allow imapd web socket connect;
+         allow imapd self socket create connect bind listen accept;
+         allow imapd self ipc read write getattr setattr;
+         allow imapd web ipc read;
+         allow admin imapd process signal ptrace setsched;
+         allow admin web process transition;
+         allow admin self socket network bind;
+         allow admin self capability sys_time sys_admin dac_override fowner;
+         allow admin spool directory search;
+         transition unconfined imapd_exec imapd;
+         transition web imapd_exec imapd;
+         # Without an entry point.
+         transition web admin_exec admin;
+         create imapd spool file inbox;
+         create imapd spool directory inner;
+         relabel admin spool mail;\n"
+    )
 }
 
 /// The files of the test, by name and type.
@@ -175,7 +121,7 @@ fn a_domain_does_what_rules_permit_it_and_nothing_else() {
     let user = world.user;
     let elsewhere = world.file("elsewhere", user).display().to_string();
     let mounted = world.mount_multilabel();
-    let module = Module::with(Settings::Te(policy()));
+    let module = Module::with(types(&policy()));
     world.framework().load(&module).unwrap();
     make_files(&mounted, user);
     let path = |name: &str| mounted.join(name).display().to_string();
@@ -214,7 +160,7 @@ fn a_domain_does_what_rules_permit_it_and_nothing_else() {
         (by("web", &format!("write:{elsewhere}")), "EACCES"),
         (by("none", &format!("write:{elsewhere}")), "ok"),
         (by("web", "write:/dev/null"), "ok"),
-        // What is made has the type that a rule gives it, or that of its directory.
+        // A new file has the type that a rule names, or that of its directory.
         (on("imapd", "create", "spool/letter"), "ok"),
         (on("imapd", "read", "spool/letter"), "ok"),
         (on("web", "read", "spool/letter"), "EACCES"),
@@ -296,7 +242,7 @@ fn a_domain_does_what_rules_permit_it_and_nothing_else() {
         (format!("label_file:{}:te/web", path("incoming")), "EINVAL"),
         (format!("label_file:{}:te/spool", path("incoming")), "ok"),
     ]);
-    // Of a process that a rule has put into its domain.
+    // The label of a process that a rule has put into its domain.
     let mut sleeper = Command::new(mounted.join("imapd_sleep"));
     let mut sleeper = sleeper.arg("600").uid(user).gid(user).spawn().unwrap();
     let mut plain = Command::new("sleep");
@@ -322,21 +268,13 @@ fn a_domain_does_what_rules_permit_it_and_nothing_else() {
     }
     learns(&mut world, &mut actor, &on("web", "read", "mail"));
     // A domain that has left the policy is entered by nobody.
-    let mut without = TypeSettings {
-        domains: vec![name("web")],
-        types: policy().types,
-        allow: base("web"),
-        ..TypeSettings::default()
-    };
     let act = format!("within:te/web:read:{elsewhere}");
     let framework = world.framework();
-    framework
-        .configure("te", &Settings::Te(without.clone()))
-        .unwrap();
+    let alone = types(&format!("domain web; {TYPES} {}", base("web")));
+    framework.configure("te", &alone).unwrap();
     actor.does_all(&[(act.clone(), "ok")]);
-    without.domains = vec![name("other")];
-    without.allow.clear();
-    framework.configure("te", &Settings::Te(without)).unwrap();
+    let without = types(&format!("domain other; {TYPES}"));
+    framework.configure("te", &without).unwrap();
     actor.does_all(&[(act, "EINVAL")]);
     drop(actor);
     let ended = Command::new("umount").arg("-l").arg(&mounted).status();
@@ -346,39 +284,35 @@ fn a_domain_does_what_rules_permit_it_and_nothing_else() {
 /// A permissive domain is refused nothing; with the rules that are made of what it lacked it needs to be
 /// permissive no longer.
 fn learns(world: &mut World, actor: &mut Actor, reads: &str) {
-    let mut settings = policy();
     let framework = world.framework();
-    framework
-        .configure("te", &Settings::Te(settings.clone()))
-        .unwrap();
+    framework.configure("te", &types(&policy())).unwrap();
     actor.does_all(&[(reads.into(), "EACCES")]);
     let refused = framework.type_denials().unwrap();
     let about = |denials: &usher_mac::te::Denials| {
         let denials = denials.denials.iter();
         let denials = denials.map(|one| {
-            let permissions = one.permissions.join(" ");
-            let class = one.class.word();
-            format!("{} {} {class} {permissions}", one.domain, one.object)
+            let (domain, class, permissions) = (&one.domain, one.class, one.permissions.join(" "));
+            // Capabilities are the domain's own.
+            let object = match class {
+                Class::Capability => "self",
+                _ => &one.object,
+            };
+            format!("allow {domain} {object} {class} {permissions};")
         });
         denials.collect::<Vec<_>>()
     };
     assert!(
-        about(&refused).contains(&"web mail file read".to_owned()),
+        about(&refused).contains(&"allow web mail file read;".to_owned()),
         "{refused:?}"
     );
-    settings.permissive = vec![name("web")];
-    framework
-        .configure("te", &Settings::Te(settings.clone()))
-        .unwrap();
+    let permissive = format!("{} permissive web;", policy());
+    framework.configure("te", &types(&permissive)).unwrap();
     assert_eq!(framework.type_denials().unwrap(), Default::default());
     actor.does_all(&[(reads.into(), "ok")]);
     let learned = framework.type_denials().unwrap();
     assert_eq!((learned.lost, learned.undeclared), (0, 0));
-    settings.permissive.clear();
-    settings
-        .allow
-        .extend(about(&learned).iter().map(|rule| allow(rule)));
-    framework.configure("te", &Settings::Te(settings)).unwrap();
+    let complete = policy() + &about(&learned).concat();
+    framework.configure("te", &types(&complete)).unwrap();
     actor.does_all(&[(reads.into(), "ok")]);
     assert_eq!(framework.type_denials().unwrap(), Default::default());
 }

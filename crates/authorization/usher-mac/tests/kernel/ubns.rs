@@ -150,7 +150,7 @@ fn files_of_a_service_are_opened_by_its_processes() {
         // Root has labels set.
         (format!("read:{}", path(&mail, "one")), "ok"),
         (by("ubns/imap", "unlink", &mail, "one"), "ok"),
-        // Of a directory its own element decides as well.
+        // The element of a directory that is removed decides as well.
         (by("none", "rmdir", &mail, ""), "EACCES"),
         (by("ubns/imap", "rmdir", &mail, ""), "ok"),
         // A service's new file belongs to no service if its folder belongs to none.

@@ -173,10 +173,7 @@ pub fn case() -> impl Strategy<Value = Case> {
         |(elements, (kind, special), numbers, read_only)| {
             let (own, object, last) = elements;
             let (access, permitted, interface, capability, noise) = numbers;
-            let argument = match read_only {
-                true => 0o10000,
-                false => access,
-            };
+            let argument = if read_only { 0o10000 } else { access };
             Case {
                 own,
                 object,

@@ -20,13 +20,19 @@ enum Effect {
 use Effect::{Asks, Changes, ChangesSystem, Nothing, Types};
 
 /// Commands, with what they do to a block device, and to a file or directory.
-const COMMANDS: [(u32, Effect, Effect); 15] = [
+const COMMANDS: [(u32, Effect, Effect); 19] = [
     // FIOCLEX, FIONREAD
     (0x5451, Nothing, Nothing),
     (0x541b, ChangesSystem, Nothing),
     // TIOCSTI and TIOCLINUX
     (0x5412, ChangesSystem, Nothing),
     (0x541c, ChangesSystem, Nothing),
+    // KDSKBENT and KDSKBSENT, which say what a key types, and KDGKBSENT
+    (0x4b47, ChangesSystem, Nothing),
+    (0x4b49, ChangesSystem, Nothing),
+    (0x4b48, ChangesSystem, Nothing),
+    // SNDRV_TIMER_IOCTL_PARAMS, which has the type and number of TIOCSTI
+    (0x4050_5412, ChangesSystem, Nothing),
     // BLKGETSIZE64 and BLKDISCARD
     (0x8008_1272, Asks, Nothing),
     (0x1277, Changes, Nothing),
@@ -56,9 +62,9 @@ pub fn command(case: &Case) -> u32 {
 fn effect(case: &Case) -> Effect {
     let (command, on_block_device, on_file) = chosen(case);
     let makes_devices = case.special.0 == 10 && [234, 236, 237].contains(&case.special.1);
-    let is_terminal = matches!(case.special.0, 4 | 5 | 136..=143 | 204 | 229);
     match case.kind {
-        2 if is_terminal && [0x5412, 0x541c].contains(&command) => Types,
+        // Every driver of a serial line has majors of its own.
+        2 if [0x5412, 0x541c, 0x4b47, 0x4b49].contains(&command) => Types,
         2 if makes_devices && command != 0x5451 => ChangesSystem,
         4 | 8 => on_file,
         6 => on_block_device,
@@ -117,6 +123,15 @@ pub fn makes_socket(own: &Element, case: &Case) -> i32 {
         _ => false,
     };
     if is_exempt(own) || is_decided || is_permitted == 1 {
+        0
+    } else {
+        EACCES
+    }
+}
+
+/// Sets an option that may make a socket of another family, or not.
+pub fn sets_option(own: &Element, case: &Case) -> i32 {
+    if is_exempt(own) || case.argument == 0 {
         0
     } else {
         EACCES

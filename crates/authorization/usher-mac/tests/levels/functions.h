@@ -27,6 +27,7 @@
 	ASK(file_ioctl)                                                                            \
 	ASK(file_ioctl_compat)                                                                     \
 	ASK(socket_create)                                                                         \
+	ASK(socket_setsockopt)                                                                     \
 	ASK(inode_mkdir)                                                                           \
 	ASK(inode_symlink)                                                                         \
 	ASK(inode_mknod)                                                                           \

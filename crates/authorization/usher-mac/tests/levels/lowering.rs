@@ -9,7 +9,7 @@ use usher_mac::EntryPoint;
 
 use crate::asked::{Question, ask, words};
 use crate::cases::{Case, Element, case};
-use crate::commands::{self, command, made_socket, makes_socket};
+use crate::commands::{self, command, made_socket, makes_socket, sets_option};
 use crate::model::{BOTH, Module, READS, WRITES, Ways};
 use crate::{EACCES, EINVAL, EPERM, at_socket, compiled, packet, privileged, process};
 
@@ -98,9 +98,10 @@ impl Own {
             return (if self.is_exempt() { 0 } else { EACCES }, None);
         };
         let is_lowered = refused == 0 && ways.reads && !self.is_exempt() && !level.dominates(&own);
-        match is_lowered {
-            true => (DEMOTES, Some(self.lowered(&level))),
-            false => (refused, None),
+        if is_lowered {
+            (DEMOTES, Some(self.lowered(&level)))
+        } else {
+            (refused, None)
         }
     }
 
@@ -285,6 +286,11 @@ fn questions([own, object, last]: &[&Own; 3], case: &Case) -> Vec<(EntryPoint, V
             SocketCreate,
             made_socket(case),
             plain(makes_socket(&own.plain(), case)),
+        ),
+        (
+            SocketSetsockopt,
+            words(&[2, 1, 6, case.argument, 6, 31]),
+            plain(sets_option(&own.plain(), case)),
         ),
         (FileOpen, access.clone(), plain(opened)),
         (FilePermission, access, own.takes(object, &of_open, used)),

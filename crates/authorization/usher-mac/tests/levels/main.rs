@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use asked::{Process, Question, ask, words};
 use cases::{Case, Element, case};
-use commands::{command, controls, made_socket, makes_socket};
+use commands::{command, controls, made_socket, makes_socket, sets_option};
 use model::{BOTH, Module, READS, WRITES};
 use proptest::prelude::*;
 use usher_label::Level;
@@ -164,6 +164,11 @@ fn questions(module: Module, case: &Case) -> Vec<(EntryPoint, Vec<u8>, i32)> {
             controls(module, [own, object], case, READS),
         ),
         (SocketCreate, made_socket(case), makes_socket(own, case)),
+        (
+            SocketSetsockopt,
+            words(&[2, 1, 6, case.argument, 6, 31]),
+            sets_option(own, case),
+        ),
         (TaskKill, words(&[0, 0, 1, 9]), on(object, &usual, WRITES)),
         (PtraceAccessCheck, trace.clone(), on(object, &usual, traced)),
         (PtraceTraceme, trace.clone(), on(object, &usual, BOTH)),

@@ -2,7 +2,10 @@
 
 use proptest::prelude::*;
 use usher_label::{NameValue, TypedValue};
-use usher_mac::te::{AllowRule, Class, CreationRule, RelabelRule, TransitionRule, TypeSettings};
+use usher_mac_policy::ModuleSettings;
+use usher_mac_policy::te::{Class, TypeEnforcement};
+
+use crate::block::block;
 
 /// An element as the module sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,30 +46,10 @@ pub const TYPES: [&str; 3] = ["mail", "spool", "12345678"];
 
 /// What the permissions of rules are drawn from.
 pub fn permissions(class: Class) -> Vec<&'static str> {
-    let files = ["getattr", "setattr", "create", "unlink", "rename", "link"];
-    let own: &[&str] = match class {
-        Class::File => &["read", "write", "append", "execute", "entrypoint"],
-        Class::Directory => &["read", "search", "add_name", "remove_name"],
-        Class::Link => &[],
-        Class::Device => &["read", "write", "ioctl"],
-        Class::Pipe => &["read", "write"],
-        Class::Socket => &[
-            "read", "write", "network", "connect", "bind", "listen", "accept",
-        ],
-        Class::Ipc => return vec!["read", "write", "getattr", "setattr"],
-        Class::Process => {
-            return vec![
-                "signal",
-                "read",
-                "ptrace",
-                "setsched",
-                "transition",
-                "execmem",
-            ];
-        }
-        Class::Capability => return vec!["kill", "setuid", "sys_admin", "checkpoint_restore"],
-    };
-    own.iter().copied().chain(files).collect()
+    match class {
+        Class::Capability => vec!["kill", "setuid", "sys_admin", "checkpoint_restore"],
+        _ => class.permissions().to_vec(),
+    }
 }
 
 /// A rule with its words, which the model reads.
@@ -90,40 +73,36 @@ pub struct Policy {
 }
 
 impl Policy {
-    pub fn settings(&self) -> TypeSettings {
-        let allow = self.allow.iter().map(|rule| AllowRule {
-            domain: name(rule.domain),
-            object: name(rule.object),
-            class: rule.class,
-            permissions: rule.class.permissions(rule.words.iter().copied()).unwrap(),
-        });
-        let transitions = self.transitions.iter();
-        let transitions = transitions.map(|[domain, program, next]| TransitionRule {
-            domain: name(domain),
-            program: name(program),
-            next: name(next),
-        });
-        let creations = self.creations.iter();
-        let creations = creations.map(|(domain, directory, class, created)| CreationRule {
-            domain: name(domain),
-            directory: name(directory),
-            class: *class,
-            created: name(created),
-        });
-        let relabels = self.relabels.iter().map(|[domain, from, to]| RelabelRule {
-            domain: name(domain),
-            from: name(from),
-            to: name(to),
-        });
-        TypeSettings {
-            domains: DOMAINS.map(name).to_vec(),
-            types: TYPES.map(name).to_vec(),
-            permissive: self.permissive.iter().map(|text| name(text)).collect(),
-            allow: allow.collect(),
-            transitions: transitions.collect(),
-            creations: creations.collect(),
-            relabels: relabels.collect(),
+    pub fn settings(&self) -> TypeEnforcement {
+        let (domains, types) = (DOMAINS.join(", "), TYPES.join(", "));
+        let mut statements = vec![format!("domain {domains}"), format!("type {types}")];
+        if !self.permissive.is_empty() {
+            statements.push(format!("permissive {}", self.permissive.join(", ")));
         }
+        statements.extend(self.allow.iter().map(|rule| {
+            let (domain, class, words) = (rule.domain, rule.class, rule.words.join(" "));
+            // The model does not look at it either.
+            let is_capability = class == Class::Capability;
+            let object = if is_capability { "self" } else { rule.object };
+            format!("allow {domain} {object} {class} {words}")
+        }));
+        let transitions = self.transitions.iter();
+        statements.extend(transitions.map(|names| format!("transition {}", names.join(" "))));
+        let creations = self.creations.iter();
+        statements.extend(creations.map(|(domain, directory, class, created)| {
+            format!("create {domain} {directory} {class} {created}")
+        }));
+        let relabels = self.relabels.iter();
+        statements.extend(relabels.map(|names| format!("relabel {}", names.join(" "))));
+        read(&format!("{};", statements.join("; ")))
+    }
+}
+
+/// The settings of these statements.
+pub fn read(statements: &str) -> TypeEnforcement {
+    match block("te", statements) {
+        ModuleSettings::Te(types) => types,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -138,12 +117,12 @@ fn any_domain() -> impl Strategy<Value = &'static str> {
 fn file_type() -> impl Strategy<Value = &'static str> {
     prop_oneof![
         4 => prop::sample::select(TYPES.to_vec()),
-        1 => prop::sample::select(vec!["unlabelled", "terminal"]),
+        1 => prop::sample::select(vec!["untyped", "terminal"]),
     ]
 }
 
 fn class() -> impl Strategy<Value = Class> {
-    prop::sample::select(Class::ALL.map(|(class, _)| class).to_vec())
+    prop::sample::select(Class::ALL.to_vec())
 }
 
 fn allow() -> impl Strategy<Value = Allow> {
@@ -189,7 +168,7 @@ pub fn policy() -> impl Strategy<Value = Policy> {
                 }
             }
             for (domain, directory, class, created) in creations {
-                let class = Class::ALL[class].0;
+                let class = Class::ALL[class];
                 let mut there = policy.creations.iter();
                 if !there.any(|(own, of, kind, _)| (*own, *of, *kind) == (domain, directory, class))
                 {
@@ -227,7 +206,7 @@ fn element() -> impl Strategy<Value = Element> {
         1 => Just(Element::Unknown),
         12 => prop::sample::select(named).prop_map(Element::Of),
         1 => prop::sample::select(vec![
-            "unconfined", "unlabelled", "terminal", "gone", "mail2", "123456789",
+            "unconfined", "untyped", "terminal", "gone", "mail2", "123456789",
         ]).prop_map(Element::Of),
     ]
 }

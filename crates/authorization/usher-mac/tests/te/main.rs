@@ -1,5 +1,7 @@
 //! The module `te` compiled for user space, compared with a model that searches rules by their words.
 
+#[path = "../shared/block.rs"]
+mod block;
 mod cases;
 #[path = "../shared/compiled.rs"]
 mod compiled;
@@ -10,15 +12,14 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use cases::{Case, Element, Policy, case, name, policy, words};
+use cases::{Case, Element, Policy, case, name, policy, read, words};
 use model::{Model, Noted};
 use proptest::prelude::*;
 use questions::{file, questions};
-use usher_mac::te::{
-    AllowRule, Class, CreationRule, Denials, MAX_TYPE_NAMES, MAX_TYPE_PAIRS, RelabelRule,
-    TypeMistake, TypeSettings,
-};
+use usher_language::Origin;
+use usher_mac::te::{Denials, TypeMistake};
 use usher_mac::{EntryPoint, Error, Settings};
+use usher_mac_policy::te::{Class, CreatedWhere, TypeEnforcement};
 
 const EACCES: i32 = -libc::EACCES;
 const EPERM: i32 = -libc::EPERM;
@@ -34,7 +35,7 @@ fn program() -> &'static PathBuf {
 
 /// The module's answers, each with the last element as the module left it, and what it has noted.
 fn asked(
-    settings: &TypeSettings,
+    settings: &TypeEnforcement,
     case: &Case,
     questions: &[(EntryPoint, Vec<u8>)],
 ) -> (Vec<(i32, Vec<u8>)>, Denials) {
@@ -94,28 +95,21 @@ proptest! {
     }
 }
 
-/// A policy with as many rules as there may be.
-fn full() -> TypeSettings {
-    let names = |letter: char, count: usize| -> Vec<_> {
-        (0..count)
-            .map(|number| name(&format!("{letter}{number}")))
-            .collect()
+/// A policy with as many names and rules as there may be.
+fn full() -> TypeEnforcement {
+    let names = |letter: char, count: usize| -> Vec<String> {
+        let names = (0..count).map(|number| format!("{letter}{number}"));
+        names.collect()
     };
-    let (domains, types) = (names('d', 64), names('t', MAX_TYPE_NAMES - 64));
-    let pairs = domains.iter().flat_map(|domain| {
-        types.iter().take(64).map(move |object| AllowRule {
-            domain: domain.clone(),
-            object: object.clone(),
-            class: Class::File,
-            permissions: Class::File.permissions(["read"]).unwrap(),
-        })
-    });
-    TypeSettings {
-        allow: pairs.collect(),
-        domains,
-        types,
-        ..TypeSettings::default()
-    }
+    let (domains, types) = (names('d', 64), names('t', 192));
+    let statements = format!(
+        "domain {}; type {}; attribute who {}; attribute what {}; allow who what file read;",
+        domains.join(", "),
+        types.join(", "),
+        domains.join(" "),
+        types[..64].join(" "),
+    );
+    read(&statements)
 }
 
 fn empty_case(own: &'static str, object: &'static str) -> Case {
@@ -138,7 +132,8 @@ fn empty_case(own: &'static str, object: &'static str) -> Case {
 #[test]
 fn a_full_policy_decides_by_its_first_and_last_rule() {
     let settings = full();
-    assert_eq!(settings.allow.len(), MAX_TYPE_PAIRS);
+    let rules = settings.allow.keys().flat_map(|what| settings.expand(what));
+    assert_eq!(rules.count(), 4096);
     for (own, object, answer) in [
         ("d0", "t0", 0),
         ("d63", "t63", 0),
@@ -155,7 +150,7 @@ fn a_full_policy_decides_by_its_first_and_last_rule() {
 
 #[test]
 fn settings_that_the_module_cannot_hold_are_refused() {
-    let mistake = |change: &dyn Fn(&mut TypeSettings)| {
+    let mistake = |change: &dyn Fn(&mut TypeEnforcement)| {
         let mut settings = full();
         change(&mut settings);
         match Settings::Te(settings).encode() {
@@ -163,28 +158,40 @@ fn settings_that_the_module_cannot_hold_are_refused() {
             other => panic!("{:?}", other.map(|bytes| bytes.len())),
         }
     };
-    let too_many = mistake(&|settings| settings.types.push(name("one_more")));
+    let origin = Origin::default;
+    let too_many = mistake(&|settings| {
+        settings.types.insert(name("one_more"), origin());
+    });
     assert_eq!(too_many, TypeMistake::TooManyNames(257));
-    let creation = |directory: &str, class| CreationRule {
-        domain: name("d0"),
-        directory: name(directory),
-        class,
-        created: name("t0"),
+    let creates = |settings: &mut TypeEnforcement, directory: &str, class| {
+        let place = CreatedWhere {
+            domain: name("d0"),
+            directory: name(directory),
+            class,
+        };
+        settings.creations.insert(place, (name("t0"), origin()));
     };
-    let pairs = mistake(&|settings| settings.creations.push(creation("t64", Class::File)));
+    let pairs = mistake(&|settings| creates(settings, "t64", Class::File));
     assert_eq!(pairs, TypeMistake::TooManyPairs);
-    let not_made = mistake(&|settings| settings.creations.push(creation("t0", Class::Ipc)));
+    let not_made = mistake(&|settings| creates(settings, "t0", Class::Ipc));
     assert_eq!(not_made, TypeMistake::NotMade("ipc"));
-    let relabel = |from: &str| RelabelRule {
-        domain: name("d0"),
-        from: name(from),
-        to: name("t0"),
+    let relabel = |settings: &mut TypeEnforcement, from: &str, to: &str| {
+        let key = (name("d0"), name(from), name(to));
+        settings.relabels.insert(key, origin());
     };
-    let many = mistake(&|settings| settings.relabels = vec![relabel("t0"); 257]);
+    let many = mistake(&|settings| {
+        for number in 0..257 {
+            let (from, to) = (format!("t{}", number % 64), format!("t{}", number / 64));
+            relabel(settings, &from, &to);
+        }
+    });
     assert_eq!(many, TypeMistake::TooManyRelabels(257));
-    let kind = mistake(&|settings| settings.relabels.push(relabel("d0")));
-    assert_eq!(kind, TypeMistake::Undeclared("d0".into()));
-    let twice = mistake(&|settings| settings.types[0] = name("d0"));
+    let undeclared = mistake(&|settings| relabel(settings, "no_such", "t0"));
+    assert_eq!(undeclared, TypeMistake::Undeclared("no_such".into()));
+    let twice = mistake(&|settings| {
+        settings.types.remove("t191");
+        settings.types.insert(name("d0"), origin());
+    });
     assert_eq!(twice, TypeMistake::Repeated("d0".into()));
     Settings::Te(full()).encode().unwrap();
 }
@@ -235,7 +242,7 @@ fn a_policy_without_domains_decides_about_nobody() {
     let mut case = empty_case("imapd", "mail");
     let question = |case: &Case| [(EntryPoint::FileOpen, file(case, &[4, 0]))];
     assert_eq!(
-        asked(&TypeSettings::default(), &case, &question(&case)).0[0].0,
+        asked(&TypeEnforcement::default(), &case, &question(&case)).0[0].0,
         EACCES
     );
     assert_eq!(
@@ -244,7 +251,41 @@ fn a_policy_without_domains_decides_about_nobody() {
     );
     case.own = Element::Nothing;
     assert_eq!(
-        asked(&TypeSettings::default(), &case, &question(&case)).0[0].0,
+        asked(&TypeEnforcement::default(), &case, &question(&case)).0[0].0,
         0
     );
+}
+
+#[test]
+fn attributes_and_self_are_what_they_stand_for() {
+    let answers = |rules: &str| -> Vec<i32> {
+        let declared = "domain a, b; type c, d; attribute both a b; attribute files c d;";
+        let settings = read(&format!("{declared} {rules}"));
+        let pairs = ["a", "b"].map(|own| ["a", "b", "c", "d"].map(|object| (own, object)));
+        let pairs = pairs.as_flattened().iter();
+        let answers = pairs.flat_map(|(own, object)| {
+            let case = empty_case(own, object);
+            let questions = [
+                (EntryPoint::FileOpen, file(&case, &[4, 0])),
+                (EntryPoint::TaskKill, words(&[0, 0, 5, 9])),
+                (EntryPoint::Capable, words(&[5, 1, 0, 0])),
+            ];
+            asked(&settings, &case, &questions).0
+        });
+        answers.map(|(answer, _)| answer).collect()
+    };
+    let short = answers(
+        "allow both files file read; allow both self process signal;
+         allow both self capability kill;",
+    );
+    let long = answers(
+        "allow a c file read; allow a d file read; allow b c file read; allow b d file read;
+         allow a a process signal; allow b b process signal;
+         allow a self capability kill; allow b self capability kill;",
+    );
+    assert_eq!(short, long);
+    // Per domain two files, one process, and the capability with each of four objects.
+    assert_eq!(short.iter().filter(|answer| **answer == 0).count(), 14);
+    assert!(answers("permissive any;").iter().all(|answer| *answer == 0));
+    assert!(answers("").iter().all(|answer| *answer != 0));
 }

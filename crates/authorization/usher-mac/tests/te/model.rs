@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use usher_mac::te::Class;
+use usher_mac_policy::te::Class;
 
 use crate::cases::{Case, DOMAINS, Element, Policy, TYPES};
 use crate::{EACCES, EINVAL, EPERM};
@@ -18,7 +18,7 @@ pub struct Model<'p> {
 fn is_declared(name: &str) -> bool {
     DOMAINS.contains(&name)
         || TYPES.contains(&name)
-        || ["unconfined", "unlabelled", "terminal"].contains(&name)
+        || ["unconfined", "untyped", "terminal"].contains(&name)
 }
 
 fn is_domain(name: &str) -> bool {
@@ -60,7 +60,7 @@ impl Case {
         match self.kind {
             1 | 12 => "unconfined",
             2 if is_terminal => "terminal",
-            _ => "unlabelled",
+            _ => "untyped",
         }
     }
 
@@ -178,13 +178,7 @@ impl Model<'_> {
     }
 
     pub fn in_directory(&mut self, case: &Case, wanted: &[&'static str]) -> i32 {
-        self.may(
-            &case.own,
-            &case.last,
-            "unlabelled",
-            Class::Directory,
-            wanted,
-        )
+        self.may(&case.own, &case.last, "untyped", Class::Directory, wanted)
     }
 
     fn created<'n>(
@@ -209,7 +203,7 @@ impl Model<'_> {
             refused => return refused,
         }
         let domain = name_of(&case.own, "unconfined");
-        let created = self.created(domain, name_of(&case.last, "unlabelled"), class);
+        let created = self.created(domain, name_of(&case.last, "untyped"), class);
         self.ask(domain, created, class, &["create"], EACCES)
     }
 
@@ -223,17 +217,17 @@ impl Model<'_> {
 
     pub fn of_new_file(&self, case: &Case) -> Element {
         let domain = name_of(&case.own, "unconfined");
-        let above = name_of(&case.object, "unlabelled");
+        let above = name_of(&case.object, "untyped");
         match (self.created(domain, above, case.class()), &case.object) {
             (Some(created), _) => Element::Of(known(created)),
             (None, Element::Of(directory)) => Element::Of(directory),
-            (None, _) => Element::Of("unlabelled"),
+            (None, _) => Element::Of("untyped"),
         }
     }
 
     /// The answer, and the element of the new program.
     pub fn new_program(&mut self, case: &Case) -> (i32, Element) {
-        let program = name_of(&case.object, "unlabelled");
+        let program = name_of(&case.object, "untyped");
         let (next, element) = if case.last != case.own {
             if case.own == Element::Nothing {
                 return (0, case.last.clone());
@@ -272,14 +266,14 @@ impl Model<'_> {
     }
 
     pub fn relabels_file(&self, case: &Case) -> i32 {
-        let to = name_of(&case.last, "unlabelled");
+        let to = name_of(&case.last, "untyped");
         let Some(to) = to.filter(|name| !is_domain(name)) else {
             return EINVAL;
         };
         if case.own == Element::Nothing {
             return 0;
         }
-        let (domain, from) = (name_of(&case.own, ""), name_of(&case.object, "unlabelled"));
+        let (domain, from) = (name_of(&case.own, ""), name_of(&case.object, "untyped"));
         let mut rules = self.policy.relabels.iter();
         let is_permitted = rules.any(|[own, before, after]| {
             Some(*own) == domain && Some(*before) == from && *after == to
@@ -318,8 +312,6 @@ impl Model<'_> {
 
 fn known(name: &str) -> &'static str {
     let all = [DOMAINS, TYPES].concat();
-    let all = all
-        .into_iter()
-        .chain(["unconfined", "unlabelled", "terminal"]);
+    let all = all.into_iter().chain(["unconfined", "untyped", "terminal"]);
     all.into_iter().find(|own| *own == name).unwrap()
 }

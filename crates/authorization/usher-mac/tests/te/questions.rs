@@ -1,7 +1,7 @@
 //! The questions of a case, each with the model's answer.
 
 use usher_mac::EntryPoint;
-use usher_mac::te::Class;
+use usher_mac_policy::te::Class;
 
 use crate::PROCESS;
 use crate::cases::{Case, Element, words};
@@ -53,15 +53,16 @@ fn about_files(model: &mut Model<'_>, case: &Case) -> Vec<(EntryPoint, Vec<u8>, 
         (
             FileMprotect,
             file(case, &[case.protection, case.argument]),
-            match becomes_executable {
-                true => model.may(
+            if becomes_executable {
+                model.may(
                     &case.own,
                     &case.own,
                     "unconfined",
                     Class::Process,
                     &["execmem"],
-                ),
-                false => 0,
+                )
+            } else {
+                0
             },
         ),
         (
@@ -126,7 +127,7 @@ fn about_files(model: &mut Model<'_>, case: &Case) -> Vec<(EntryPoint, Vec<u8>, 
             model.may(
                 &case.own,
                 &case.object,
-                "unlabelled",
+                "untyped",
                 Class::File,
                 &["execute"],
             ),
@@ -163,9 +164,12 @@ fn about_others(model: &mut Model<'_>, case: &Case) -> Vec<(EntryPoint, Vec<u8>,
     let mut on = |class, wanted: &[&'static str]| {
         model.may(&case.own, &case.object, "unconfined", class, wanted)
     };
-    let mut to_process = |wanted: &'static str| match case.is_own_process {
-        true => 0,
-        false => on(Class::Process, &[wanted]),
+    let mut to_process = |wanted: &'static str| {
+        if case.is_own_process {
+            0
+        } else {
+            on(Class::Process, &[wanted])
+        }
     };
     let traced = if case.argument & 2 == 0 {
         "read"

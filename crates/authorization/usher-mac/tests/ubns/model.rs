@@ -104,9 +104,10 @@ impl Model<'_> {
             .get(wanted)
             .and_then(|service| service.account);
         let may = euid == 0 || account == Some(uid);
-        match may && self.has(SETUID) && self.case.object == Element::Nothing {
-            true => 0,
-            false => EPERM,
+        if may && self.has(SETUID) && self.case.object == Element::Nothing {
+            0
+        } else {
+            EPERM
         }
     }
 

@@ -25,8 +25,8 @@ const AT_WORK_FOR: Duration = Duration::from_secs(1200);
 
 static WAITING: OnceLock<fn(&'static str, Duration)> = OnceLock::new();
 
-/// Has this called when a request goes on waiting, because its daemon is at work: with the role, and the time
-/// that the request has waited.
+/// Sets the function that is called when a request goes on waiting because its daemon is at work. It gets the
+/// role, and the time that the request has waited.
 pub fn tell_of_waiting(tell: fn(&'static str, Duration)) {
     let _ = WAITING.set(tell);
 }
@@ -65,14 +65,17 @@ pub enum ControlError {
 ///
 /// # Errors
 /// See [`ControlError`].
-pub fn ask<R: HasRole, Q: AnsweredBy<R>>(_: R, request: &Q) -> Result<Q::Answer, ControlError> {
+pub fn ask_daemon<R: HasRole, Q: AnsweredBy<R>>(
+    _: R,
+    request: &Q,
+) -> Result<Q::Answer, ControlError> {
     ask_role(R::ROLE, request)
 }
 
 /// Asks each of these roles that answers the request, one after the other, each when its item is taken.
 ///
 /// # Errors
-/// Each item: as [`ask`].
+/// Each item: as [`ask_daemon`].
 pub fn ask_each<Q: Request>(
     roles: &'static [&'static Role],
     request: &Q,

@@ -2,19 +2,19 @@
 //! that only root may use (file mode and peer credentials). A configuration may follow a request's
 //! line. A daemon sends [`HEARD`] before its answer: a daemon that hangs then differs from a busy one.
 //!
-//! [`roles!`](crate::roles!) says which role answers which request. [`ask`] asks one role, [`ask_each`] all
+//! [`roles!`](crate::roles!) says which role answers which request. [`ask_daemon`] asks one role, [`ask_each`] all
 //! that answer.
 
-mod client;
-mod status;
+use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::role::HasRole;
 
-pub use client::{ControlError, ask, ask_each, tell_of_waiting};
-pub use status::StatusView;
+mod client;
+
+pub use client::{ControlError, ask_daemon, ask_each, tell_of_waiting};
 
 /// Largest request line, in bytes.
 pub const MAX_REQUEST: usize = 4096;
@@ -89,4 +89,65 @@ pub(crate) enum Reply<A> {
         /// The reason, for an administrator.
         reason: String,
     },
+}
+
+/// The state of a daemon.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct StatusView {
+    /// Its role.
+    pub role: String,
+    /// Version of the program.
+    pub version: String,
+    /// Generation of the configuration in force; 0: the role has none, or none was applied and
+    /// everything is refused.
+    pub generation: u64,
+    /// Named numbers: counters and table fill.
+    pub numbers: BTreeMap<String, u64>,
+    /// Troubles that keep the daemon from its work, each for people. `usher doctor` fails if there
+    /// is any.
+    #[serde(default)]
+    pub troubles: Vec<String>,
+}
+
+/// The numbers of a daemon, without a text that could name a user or a host: what its numbers socket has.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct NumbersView {
+    /// Version of the program.
+    pub version: String,
+    /// As [`StatusView::generation`].
+    pub generation: u64,
+    /// As [`StatusView::numbers`].
+    pub numbers: BTreeMap<String, u64>,
+    /// How many troubles there are.
+    pub troubles: u64,
+}
+
+impl From<StatusView> for NumbersView {
+    fn from(status: StatusView) -> Self {
+        Self {
+            version: status.version,
+            generation: status.generation,
+            numbers: status.numbers,
+            troubles: status.troubles.len() as u64,
+        }
+    }
+}
+
+impl StatusView {
+    /// The state of a daemon of the role `R` with these numbers.
+    #[must_use]
+    pub fn new<'a, R: HasRole>(
+        generation: u64,
+        numbers: impl IntoIterator<Item = (&'a str, u64)>,
+        troubles: Vec<String>,
+    ) -> Self {
+        let numbers = numbers.into_iter();
+        Self {
+            role: R::ROLE.name.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            generation,
+            numbers: numbers.map(|(name, n)| (name.to_owned(), n)).collect(),
+            troubles,
+        }
+    }
 }

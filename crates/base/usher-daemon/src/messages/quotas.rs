@@ -13,7 +13,7 @@ use tracing::field::{Field, Visit};
 /// Lines of one kind about one user within [`WINDOW`].
 const LINES: u32 = 100;
 
-/// Of these, lines with the same reason of a refusal, so that one reason does not hide another.
+/// How many of them may have the same reason of a refusal, so that one reason does not hide another.
 const LINES_OF_A_REASON: u32 = 20;
 
 /// Lines of one kind about strangers, of whom a line has the address only, within [`WINDOW`]. They may have
@@ -35,7 +35,7 @@ const REASON: &str = "reason";
 /// Fields that name the user or host of a line; the first of these that a line has counts.
 const ABOUT: [&str; 4] = ["user", "uid", "address", "host"];
 
-/// Of these, the one that strangers have.
+/// The one of these that strangers have.
 const ADDRESS: usize = 2;
 
 /// In place of a user, for all strangers together.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Current, Driver, by_list};
-use crate::sas::{ChildSa, IkeSa, Sas, number};
+use crate::sas::{ChildSa, IkeSa, Sas, parse_spi};
 
 /// How old, in seconds, pairs are that are compared: both hosts have them, and what has come by the younger
 /// one has been noticed.
@@ -119,7 +119,7 @@ fn choose<'s>(
     let lower = |child: &&ChildSa| {
         let spis = [&child.spi_in, &child.spi_out];
         spis.into_iter()
-            .filter_map(|spi| number(spi.as_deref()))
+            .filter_map(|spi| parse_spi(spi.as_deref()))
             .min()
     };
     let together = installed

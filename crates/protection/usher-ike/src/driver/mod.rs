@@ -23,8 +23,9 @@ use usher_protection::Report;
 
 use crate::charon::{Charon, negotiate};
 use crate::configuration::Configuration;
+use crate::configuration::Path;
 use crate::error::IkeError;
-use crate::paths::{Path, Paths};
+use crate::paths::Paths;
 use crate::sas::{ChildSa, Sas};
 use doubles::{Doubles, left_over};
 pub use handle::{Acquire, Ike, KernelSad, Notice};
@@ -496,7 +497,7 @@ impl Driver {
     }
 }
 
-/// What the kernel's list of SAs has shown. If it cannot be had, that is nothing, with a warning.
+/// What the kernel's list of SAs has shown; nothing, with a warning, if there is no list.
 fn by_list<T: Default>(found: std::io::Result<T>) -> T {
     found.unwrap_or_else(|error| {
         tracing::warn!("the kernel's SAs cannot be listed or put in order: {error}");
@@ -543,8 +544,8 @@ mod tests {
     use super::*;
     use crate::configuration::Peer;
     use crate::configuration::tests::configuration;
-    use crate::key::IkePublicKey;
     use crate::sas::{IkeSa, KernelSas, Placed};
+    use usher_protection::IkePublicKey;
     use usher_protection::Profile;
 
     /// A kernel without SAs.
@@ -584,7 +585,7 @@ mod tests {
         let peer = |number: u32| Peer {
             name: format!("host{number}").parse().expect("a name"),
             addresses: vec![Ipv4Addr::from(0x0a00_0001 + number).into()],
-            keys: vec![IkePublicKey::from_bytes([2; 32])],
+            keys: vec![IkePublicKey::ed25519([2; 32])],
             unlabelled: None,
         };
         let mut configuration = configuration(2, &[Profile::Standard]);

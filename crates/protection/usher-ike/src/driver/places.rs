@@ -107,7 +107,7 @@ fn place_come(kernel: &mut dyn KernelSad, come: Come) -> io::Result<()> {
     match come {
         Come::First(new) => kernel.place(new),
         Come::Asked { new, .. } => kernel.place_first(new),
-        // Of two pairs, the former SA of the second may have no place; the other host has that one.
+        // The former SA of a second pair may have no place yet; the other host has that SA.
         Come::Granted { former, new } => {
             kernel.place_last(former)?;
             kernel.place_last(new)

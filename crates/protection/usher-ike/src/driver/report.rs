@@ -6,8 +6,8 @@ use tokio::time::Instant;
 use usher_protection::{ClassReport, PeerReport, PeerState};
 
 use super::{Current, Driver};
+use crate::configuration::Path;
 use crate::configuration::{Configuration, PeerClass};
-use crate::paths::Path;
 use crate::sas::{ChildSa, KernelSas, Sas, is_there};
 
 /// Classes that need what a charon does not have, in plain words; none: it has all.
@@ -90,9 +90,10 @@ impl Driver {
         let is_idle = |wanted: &PeerClass| {
             let mut negotiable = current.negotiable_with(path.unlabelled, hybrid);
             let pair = (path.connection.clone(), wanted.reqid);
-            match negotiable.any(|own| own == wanted) {
-                true => self.pairs.is_idle(&pair),
-                false => current.is_on_demand(&path.peer, wanted.class),
+            if negotiable.any(|own| own == wanted) {
+                self.pairs.is_idle(&pair)
+            } else {
+                current.is_on_demand(&path.peer, wanted.class)
             }
         };
         let class = |wanted: &PeerClass| {

@@ -77,9 +77,10 @@ impl Looking {
     /// unit takes everything out once.
     fn compared(&mut self, is_missing: bool, now: Instant) -> bool {
         let is_young = now < self.since + YOUNG;
-        self.next = match is_young {
-            true => now + COMPARING_YOUNG,
-            false => now + COMPARING,
+        self.next = if is_young {
+            now + COMPARING_YOUNG
+        } else {
+            now + COMPARING
         };
         self.times += u64::from(is_missing);
         let is_reported = is_missing && !(is_young && self.times == 1);

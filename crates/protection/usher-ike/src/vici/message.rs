@@ -202,9 +202,10 @@ impl Section {
         let mut current = Section::new();
         for _ in 0..MOST_ELEMENTS {
             let Some(kind) = reader.next_kind() else {
-                return match open.is_empty() {
-                    true => Ok(current),
-                    false => Err(MessageError::Truncated),
+                return if open.is_empty() {
+                    Ok(current)
+                } else {
+                    Err(MessageError::Truncated)
                 };
             };
             match kind {
@@ -228,16 +229,17 @@ impl Section {
                 _ => return Err(MessageError::Misplaced(kind)),
             }
         }
-        match reader.0.is_empty() && open.is_empty() {
-            true => Ok(current),
-            false => Err(MessageError::TooMany),
+        if reader.0.is_empty() && open.is_empty() {
+            Ok(current)
+        } else {
+            Err(MessageError::TooMany)
         }
     }
 }
 
 impl Drop for Item {
     fn drop(&mut self) {
-        // Of a value, for the one message that carries a private key.
+        // Values only, for the one message that carries a private key.
         if let Self::Value(value) = self {
             value.zeroize();
         }
@@ -249,9 +251,12 @@ impl Drop for Item {
 fn plain(text: &str) -> String {
     text.chars()
         .take(LONGEST_TEXT)
-        .map(|character| match character.is_control() {
-            true => '?',
-            false => character,
+        .map(|character| {
+            if character.is_control() {
+                '?'
+            } else {
+                character
+            }
         })
         .collect()
 }

@@ -189,8 +189,8 @@ guest_test! {
         rekey_without_loss(None, storm.take_while(|_| Instant::now() < end));
     }
 
-    /// So slow that either host begins before it hears of the other one, and that new SAs have their places
-    /// before anything more happens.
+    /// The network is so slow that either host begins before it hears of the other one, and that new SAs have
+    /// their places before anything more happens.
     // Threat model: P77
     fn no_datagram_is_lost_by_rekeyings_over_a_slow_network() {
         let all = [

@@ -4,11 +4,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::world::{
-    AH, AUTHENTICATION, ENCRYPTION, STRONG, World, all_protected, mark, reqid,
+    AH, AUTHENTICATION, ENCRYPTION, STRONG, World, all_protected, ecdsa_key, mark, reqid,
     strongswan_with_ml_kem, wait, wait_for,
 };
 use tokio::runtime::Runtime;
-use usher_ike::{Acquire, Ike, PeerState, Report};
+use usher_ike::{Acquire, Ike, IkeKey, PeerState, Report};
 use usher_protection::Class;
 
 pub(crate) type Marks = Arc<parking_lot::Mutex<Vec<u32>>>;
@@ -120,6 +120,43 @@ guest_test! {
             a.echo(Some(ENCRYPTION), b.addresses[0]).expect("protected traffic");
         }
         assert_eq!(marks.lock().len(), 3);
+    }
+
+    // Threat model: P70
+    fn a_stock_charon_without_ed25519_is_a_peer() {
+        let classes = [ENCRYPTION];
+        let world = World::new(&["a", "b"], &classes);
+        let marks = world.hosts[1].serve();
+        let [a, b] = [&world.hosts[0], &world.hosts[1]];
+        let [own, other, third] = [1, 2, 3].map(ecdsa_key);
+        let own = Arc::new(own);
+        b.write_swanctl_conf_with(a, "aes256gcm16-x25519", [&other, &own]);
+        b.load_all();
+        let (ike, _notices) = a.start_ike();
+        let expecting = |key: &IkeKey| {
+            let mut configuration = world.configuration(0, &classes);
+            configuration.keys.push(Arc::clone(&own));
+            configuration.stated.push(own.public());
+            let peer = &mut configuration.peers[0];
+            peer.addresses.truncate(1);
+            peer.keys = vec![key.public()];
+            peer.unlabelled = Some(ENCRYPTION);
+            configuration
+        };
+        ike.configure(expecting(&third));
+        wait_for(&ike, "another key", |report| {
+            let classes = report.peers.iter().flat_map(|peer| &peer.classes);
+            let mut why_not = classes.filter_map(|class| class.why_not.as_deref());
+            why_not.any(|why_not| why_not.contains("its IKE key is not the `ike-key`"))
+        });
+        assert_eq!(a.spis_to(b), [""; 0]);
+        // The twin: its own.
+        ike.configure(expecting(&other));
+        wait_for(&ike, "SAs", all_protected);
+        a.echo(Some(ENCRYPTION), b.addresses[0]).expect("protected traffic");
+        assert_eq!(marks.lock().len(), 1);
+        wait_for(&ike, "bytes counted", |report| report.peers[0].classes[0].bytes_in > 0);
+        assert!(a.log().contains("authentication of 'b' with ECDSA"), "{}", a.log());
     }
 
     // Threat model: P70

@@ -68,6 +68,11 @@ pub fn reqid(class: Class) -> u32 {
     0x7500 + u32::from(class.number())
 }
 
+/// A key as those of peers that have no Ed25519.
+pub fn ecdsa_key(number: u8) -> IkeKey {
+    IkeKey::from_secret_number([number; 32]).expect("below the order of the curve")
+}
+
 /// A strongSwan that has ML-KEM, where scripts/setup-vm has fetched one.
 pub fn strongswan_with_ml_kem() -> Option<PathBuf> {
     let cache = PathBuf::from(std::env::var_os("USHER_VM_CACHE")?);
@@ -148,7 +153,7 @@ impl World {
         });
         Configuration {
             host: own.name.parse().expect("a name"),
-            key: Arc::clone(&own.key),
+            keys: vec![Arc::clone(&own.key)],
             stated: vec![own.key.public()],
             peers: peers.collect(),
             classes: classes.collect(),
@@ -371,9 +376,10 @@ impl Host {
     /// Cuts the host off from the others, or connects it again. Its interface stays up.
     pub fn cut_off(&self, is_cut: bool) {
         let port = format!("p{}", self.number);
-        let master: &[&str] = match is_cut {
-            true => &["nomaster"],
-            false => &["master", "switch"],
+        let master: &[&str] = if is_cut {
+            &["nomaster"]
+        } else {
+            &["master", "switch"]
         };
         let set = ["-n", &self.bridge, "link", "set", &port];
         run("ip", &[&set[..], master].concat());

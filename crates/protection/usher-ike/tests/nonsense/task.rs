@@ -45,7 +45,7 @@ impl KernelSad for NoSas {
 fn configuration() -> Configuration {
     Configuration {
         host: "laptop".parse().expect("a name"),
-        key: Arc::new(IkeKey::from_seed([1; 32])),
+        keys: vec![Arc::new(IkeKey::from_seed([1; 32]))],
         stated: vec![IkeKey::from_seed([1; 32]).public()],
         peers: vec![Peer {
             name: "mailhost".parse().expect("a name"),
@@ -314,9 +314,10 @@ async fn a_refused_key_keeps_nothing_that_was_revoked() {
         impostor.fault("list-sas", Act::Send(listed));
         let mut present = configuration();
         let next = IkeKey::from_seed([3; 32]).public();
-        match revokes {
-            true => present.peers[0].keys = vec![next],
-            false => present.peers[0].keys.push(next),
+        if revokes {
+            present.peers[0].keys = vec![next]
+        } else {
+            present.peers[0].keys.push(next)
         }
         let (ike, _notices) = Ike::start(impostor.path.clone(), NoSas);
         ike.configure(present);
@@ -351,8 +352,8 @@ async fn a_former_key_takes_no_other_key_with_it() {
     assert!(impostor.values("unload-key", "id").is_empty());
     impostor.fault("load-key", loaded("cd"));
     let mut next = configuration();
-    next.key = Arc::new(IkeKey::from_seed([9; 32]));
-    next.stated = vec![next.key.public()];
+    next.keys = vec![Arc::new(IkeKey::from_seed([9; 32]))];
+    next.stated = vec![next.keys[0].public()];
     ike.configure(next);
     let end = Instant::now() + LONG;
     let loads = || {

@@ -172,7 +172,7 @@ impl Ipsec {
     fn forget_stale(&mut self, carried: &BTreeSet<u32>) {
         for selected in self.now.stale.listed(carried, self.mask).keys() {
             self.now.wanted.remove(selected);
-            // Whatever stays is removed when the SPD is compared next.
+            // Entries that stay are removed when the SPD is compared next.
             if let Err(error) = self.spd.remove(selected) {
                 tracing::error!(%error, "cannot remove SPD entries of former tables");
             }

@@ -169,7 +169,7 @@ pub(super) fn load_live(monitor: &Object, cgroup: &Path) -> Result<Object, Kerne
     Ok(live)
 }
 
-pub(super) fn attach(
+pub(super) fn attach_monitor(
     object: &Object,
     programs: &[&'static str],
     cgroup: &Path,

@@ -1,16 +1,16 @@
 //! The SA by which the kernel sends, where there are several of a class with a peer.
 //!
-//! The entries of the SPD name only the class, and of its SAs the kernel takes the one that was made last, by
-//! the time that it keeps with each (`xfrm_state_look_at`, `add_time`). While charon rekeys, that is wrong on
-//! the host that answers: charon puts its new SA into the kernel before the other host has the keys, and
-//! what is sent by it until then is lost. With policies of its own, charon names the SA in them. Here the SA
-//! by which this host sends has a *place*, a time ahead of the clock. So the kernel sends by it until charon
-//! removes it, which charon does when the other host has the next one; no moment is left between the two.
+//! The entries of the SPD name only the class. Of the SAs of a class the kernel sends by the youngest, by the
+//! time that it keeps with each (`xfrm_state_look_at`, `add_time`). While charon rekeys, the youngest is wrong
+//! on the host that answers: charon puts its new SA into the kernel before the other host has the keys, and
+//! packets that are sent by it until then are lost. (Policies that charon makes itself name the SA.) So the
+//! SA by which this host sends gets a *place*, a time ahead of the clock: the kernel sends by it until charon
+//! removes it. charon does so when the other host has the next SA; no moment is left between the two.
 //!
-//! Of the SAs that come, one that this host has asked for is placed before all others, because the other host
-//! has it by then, and one that it has granted behind all others. If both hosts rekey at once, two come. The
-//! host whose own one stays has that one last, so the kernel takes it as the younger one in any case; the
-//! other host may send by both, and the SA that is granted gets its place when the former one is gone.
+//! A new SA that this host has asked for is placed before all others, because the other host has it by then; a
+//! new SA that this host has granted is placed behind all others. If both hosts rekey at once, there are two.
+//! The host whose own SA stays gets that one last, so the kernel takes it as the younger one in any case. The
+//! other host may send by both; the SA that it has granted gets its place when the former one is gone.
 //!
 //! The time is set with XFRM_MSG_NEWAE (Linux 2.6.17), which needs no keys. The kernel also reckons from it when an
 //! SA is to be rekeyed and when it ends, so both come later for SAs with a place; charon is reminded by the
@@ -154,9 +154,10 @@ impl Sad {
                     is_ah: info.id.proto == IPPROTO_AH,
                 };
                 let placed = ((from, to, info.reqid), sa, info.lifetime_cur);
-                match known(to, sa.spi) {
-                    true => kept.push(placed),
-                    false => left.push(placed),
+                if known(to, sa.spi) {
+                    kept.push(placed)
+                } else {
+                    left.push(placed)
                 }
             }
         })?;

@@ -1,9 +1,9 @@
 //! The lengths of prefixes from which on the kernel finds entries by a hash.
 //!
-//! By default both addresses of an entry must be single ones. Ours name the other host's only, and
-//! the kernel keeps such entries in a tree of networks, in which all that lie in one network of an
-//! entry are one list: 10,000 peers in a /16 that a block names would be 10,000 steps for each packet
-//! and for each change. So the length for this host's address is set to 0. It is a matter of speed
+//! By default it does so only if both addresses of an entry are single ones. Our entries name the other
+//! host's only. The kernel keeps such entries in a tree of networks, in which all entries within the
+//! network of another one are one list: 10,000 peers in a /16 that a block names would be 10,000 steps
+//! for each packet and for each change. So the length for this host's address is set to 0. It is a matter of speed
 //! only, so lengths that somebody else has chosen stay.
 
 use netlink_packet_xfrm::XfrmMessage;

@@ -12,7 +12,7 @@ use usher_protection::Profile;
 use super::wanted::{FIRST, LAST};
 use super::{Action, Entry, Selected};
 use crate::marks::{MarkMask, class_of};
-use crate::netlink::address;
+use crate::netlink::decode_address;
 
 fn family(selected: &Selected) -> u16 {
     match selected.destination {
@@ -22,9 +22,10 @@ fn family(selected: &Selected) -> u16 {
 }
 
 pub(super) fn direction(selected: &Selected) -> u8 {
-    match selected.inbound {
-        true => XFRM_POLICY_IN,
-        false => XFRM_POLICY_OUT,
+    if selected.inbound {
+        XFRM_POLICY_IN
+    } else {
+        XFRM_POLICY_OUT
     }
 }
 
@@ -41,17 +42,8 @@ pub(super) fn selector(selected: &Selected) -> Selector {
     };
     let address = Address::from_ip(&selected.destination.addr());
     let prefix = selected.destination.prefix_len();
-    match selected.inbound {
-        false => Selector {
-            daddr: address,
-            prefixlen_d: prefix,
-            sport: local.unwrap_or(0),
-            sport_mask: port_mask(local),
-            dport: remote.unwrap_or(0),
-            dport_mask: port_mask(remote),
-            ..both
-        },
-        true => Selector {
+    if selected.inbound {
+        Selector {
             saddr: address,
             prefixlen_s: prefix,
             sport: remote.unwrap_or(0),
@@ -59,7 +51,17 @@ pub(super) fn selector(selected: &Selected) -> Selector {
             dport: local.unwrap_or(0),
             dport_mask: port_mask(local),
             ..both
-        },
+        }
+    } else {
+        Selector {
+            daddr: address,
+            prefixlen_d: prefix,
+            sport: local.unwrap_or(0),
+            sport_mask: port_mask(local),
+            dport: remote.unwrap_or(0),
+            dport_mask: port_mask(remote),
+            ..both
+        }
     }
 }
 
@@ -106,14 +108,6 @@ fn protocol(of: u32) -> u8 {
     }
 }
 
-/// Returns whether an entry with these attributes selects by bits of our mask, as all of ours do.
-pub(crate) fn is_marked(attributes: &[XfrmAttrs], mask: MarkMask) -> bool {
-    let bits = [mask.class_bits(), mask.signature_bits()];
-    attributes
-        .iter()
-        .any(|attribute| matches!(attribute, XfrmAttrs::Mark(mark) if bits.contains(&mark.mask)))
-}
-
 /// The entry of a listed policy, if it is one of ours.
 pub(super) fn ours(policy: &ModifyMessage, mask: MarkMask) -> Option<(Selected, Entry)> {
     let info = &policy.user_policy_info;
@@ -135,13 +129,14 @@ pub(super) fn ours(policy: &ModifyMessage, mask: MarkMask) -> Option<(Selected, 
     let port = |port: u16, mask: u16| (mask != 0).then_some(port);
     let source = (&of.saddr, of.prefixlen_s, port(of.sport, of.sport_mask));
     let target = (&of.daddr, of.prefixlen_d, port(of.dport, of.dport_mask));
-    let ((.., local_port), (peer, prefix, remote_port)) = match inbound {
-        true => (target, source),
-        false => (source, target),
+    let ((.., local_port), (peer, prefix, remote_port)) = if inbound {
+        (target, source)
+    } else {
+        (source, target)
     };
     let selected = Selected {
         inbound,
-        destination: IpNet::new(address(peer, of.family)?, prefix).ok()?,
+        destination: IpNet::new(decode_address(peer, of.family)?, prefix).ok()?,
         local_port,
         remote_port,
         tcp: of.proto == IPPROTO_TCP,

@@ -23,10 +23,7 @@ use usher_protection::{Class, Level, Tables};
 
 use super::{Action, Entries, Entry, Selected};
 use crate::marks::{BYPASS, DISCARD, MarkMask, reqid};
-use crate::plan::{Application, Line};
-
-/// Limit of lines of ports that a network may have.
-pub(crate) const MOST_LINES: usize = 1024;
+use crate::plan::{Application, Line, MOST_LINES};
 
 /// Limit of entries for single peers, a kibibyte of the kernel's memory each. The classes get theirs
 /// first, then one signature after the other. A class or signature without room keeps wide entries that
@@ -58,16 +55,17 @@ pub(crate) fn wanted(
 ) -> Entries {
     let mut entries = Entries::new();
     let mut room = MOST_OF_PEERS;
-    let numbers = numbers(tables);
+    let numbers = class_numbers(tables);
     let of_peers = numbers.len() * tables.peers.len();
     let only_peers = of_peers <= room;
     if only_peers {
         room -= of_peers;
     }
     for &number in numbers.iter().chain(&[DISCARD]) {
-        let wide = match only_peers {
-            true => of_strangers(number, OF_CLASS),
-            false => of_number(number, OF_CLASS),
+        let wide = if only_peers {
+            of_strangers(number, OF_CLASS)
+        } else {
+            of_number(number, OF_CLASS)
         };
         for destination in everywhere() {
             entries.insert(of_class(destination, mask.numbered(number), mask), wide);
@@ -120,7 +118,7 @@ pub(crate) fn wanted(
 }
 
 /// The classes in use. The answers of a listener take the mark of the SA, which is the mandatory one.
-fn numbers(tables: &Tables) -> BTreeSet<u8> {
+fn class_numbers(tables: &Tables) -> BTreeSet<u8> {
     let classes = tables.classes.iter();
     classes
         .flat_map(|(class, level)| [class.mark(*level), class.mark(Level::Mandatory)])
@@ -214,9 +212,10 @@ fn sign(
         let is_peer =
             network.prefix_len() == network.max_prefix_len() && peers.all.contains(&network.addr());
         for (line, priority) in numbered(application, network, lines, network) {
-            let entry = match only_peers && !is_peer {
-                true => of_strangers(line.class, priority),
-                false => of_number(line.class, priority),
+            let entry = if only_peers && !is_peer {
+                of_strangers(line.class, priority)
+            } else {
+                of_number(line.class, priority)
             };
             entries.insert(of_signature(application, network, line, mask), entry);
         }

@@ -20,7 +20,7 @@ tests! {
             ("a raw socket with its own header", format!(
                 "s = socket.socket(2, 3, 255); {header}; s.sendto(struct.pack('!BBHHHBBH', 0x45, 0, 28, 1, 0, 64, 17, 0) + ends + bytes(8), ('10.1.0.2', 0))"
             )),
-            // To a trusted peer's next hop, with the other in the header.
+            // Sent to a trusted peer, with another peer's address in the header.
             ("a raw socket that lies about its peer", format!(
                 "s = socket.socket(2, 3, 255); {header}; s.sendto(struct.pack('!BBHHHBBH', 0x45, 0, 28, 1, 0, 64, 17, 0) + ends + bytes(8), ('10.1.0.3', 0))"
             )),
@@ -57,7 +57,7 @@ tests! {
                 only_others(what, &[&act], [&mut governed, &mut other, &mut peer]);
             }
         }
-        // Nor does a socket of another protocol that gets headers of the program's.
+        // A socket of another protocol that gets the program's own headers does not pass either.
         for (level, option) in [("0", 3), ("41", 36)] {
             let family = if level == "0" { 2 } else { 10 };
             let act = format!("s = socket.socket({family}, 3, 1); s.setsockopt({level}, {option}, 1)");
@@ -93,6 +93,56 @@ s.sendto(header + struct.pack('!HHHH', 5, 53, 0, 0), ('10.1.0.2', 0))";
         assert_eq!(arrives("the optional port", &mut peer), "{17: 1}");
     }
 
+    // Threat model: P24
+    fn ports_behind_extension_headers_decide(world) {
+        let mut ipsec = open(world);
+        ipsec.apply(&tables(&[(GOVERNED, vec![
+            ("fd01::/64", To::Protected(vec![
+                (0, 53, AUTHENTICATION, Level::Optional),
+                (0, 0, ENCRYPTION, Level::Mandatory),
+            ])),
+            ("10.1.0.3/32", To::Trusted),
+        ])])).unwrap();
+        let (mut governed, mut other, mut peer) = (Actor::governed(), Actor::other(), Actor::peer());
+        peer.run("seen = capture('cable')");
+        // Without its entries, which would drop most of it before.
+        run("ip", &["xfrm", "policy", "flush"]);
+        // Of each header but the first, the one before it says the kind.
+        for actor in [&mut governed, &mut other] {
+            actor.run("
+def behind(headers, port):
+    kinds = [kind for kind, _ in headers] + [17]
+    chain = b''.join(bytes([kind]) + rest for kind, (_, rest) in zip(kinds[1:], headers))
+    body = chain + struct.pack('!HHHH', 5, port, 8, 0)
+    start = struct.pack('!IHBB', 6 << 28, len(body), kinds[0], 64)
+    ends = socket.inet_pton(10, 'fd01::1') + socket.inet_pton(10, 'fd01::2')
+    socket.socket(10, 3, 255).sendto(start + ends + body, ('fd01::2', 0))
+options = (60, bytes([0, 1, 4, 0, 0, 0, 0]))
+visited = (43, bytes([0, 2, 0, 0, 0, 0, 0]))
+fragment = lambda place: (44, bytes([0]) + struct.pack('!HI', place, 9))");
+        }
+        let refused = [
+            ("another port", "behind([options], 9)"),
+            ("another port behind eight", "behind([options] * 8, 9)"),
+            ("another port in an atomic fragment", "behind([fragment(0)], 9)"),
+            // The ports cannot be read, or are none.
+            ("behind nine", "behind([options] * 9, 53)"),
+            ("the first fragment", "behind([fragment(1)], 53)"),
+            ("a later fragment", "behind([fragment(8)], 53)"),
+            ("a later fragment behind options", "behind([options, fragment(8)], 53)"),
+        ];
+        for (what, act) in refused {
+            only_others(what, &[act], [&mut governed, &mut other, &mut peer]);
+        }
+        let counters = ipsec.counters().unwrap();
+        assert_eq!((counters.kept_plain, counters.kept_unreadable), (3, 4));
+        for headers in ["[]", "[options] * 8", "[fragment(0), options]", "[visited, options]"] {
+            governed.run(&format!("behind({headers}, 53)"));
+            let seen = arrives(headers, &mut peer);
+            assert_ne!(seen, "{}", "{headers}");
+        }
+    }
+
     // Threat model: P20
     fn a_connected_raw_socket_is_judged_packet_by_packet(world) {
         let mut ipsec = open(world);
@@ -122,7 +172,7 @@ s.sendto(header + struct.pack('!HHHH', 5, 53, 0, 0), ('10.1.0.2', 0))";
         ipsec.apply(&secure()).unwrap();
         let (mut governed, mut other, mut peer) = (Actor::governed(), Actor::other(), Actor::peer());
         peer.run("seen = capture('cable')");
-        // By the trusted address to the other.
+        // A source route by the trusted address to the other.
         let way = |kind: u32| format!(
             "s = udp(); s.setsockopt(0, 4, bytes([{kind}, 7, 4]) + socket.inet_aton('10.1.0.3') + b'\\0'); s.sendto(b'x', ('10.1.0.2', 9))"
         );

@@ -363,7 +363,7 @@ while time.time() < until:
             let everything = |network| (network, mandatory(ENCRYPTION));
             let encrypted = tables(&[(GOVERNED, vec![
                 everything("10.1.0.0/24"), everything("fd01::/64"),
-                // So the SPD still has that class.
+                // This keeps the class in the SPD.
                 ("10.1.0.3/32", mandatory(AUTHENTICATION)),
             ])]);
             hosts.ipsec[0].apply(&encrypted).unwrap();
@@ -383,7 +383,7 @@ while time.time() < until:
                 hosts.ipsec[1].counters().unwrap().kept_class > before
             });
             assert_eq!(hosts.arrived()[0], [0; 0], "{to}");
-            // By a reset, so that nothing is sent again later.
+            // Closes with a reset, so that nothing is sent again later.
             hosts.a.run("s.setsockopt(1, 13, struct.pack('ii', 1, 0)); s.close()");
         }
     }

@@ -73,7 +73,8 @@ fn connect(from: &str) -> String {
     format!("s = tcp(); kept.append(s); s.bind(('{from}', 0)); s.connect(('10.1.0.1', 80))")
 }
 
-/// Protection by these tables, a maker that listens, and host B. None where no LSM programs refuse calls.
+/// Puts these tables in force. Returns the protection, a maker that listens, and host B; none where no LSM
+/// programs refuse calls.
 fn listening(
     world: &World,
     tables: &usher_protection::Tables,

@@ -181,7 +181,7 @@ tests! {
         other.run("s = socket.socket(17, 3, 0)");
         pass(&mut other, "s", &mut governed);
         assert_eq!(governed.errno("os.read(f, 9)"), EPERM);
-        // Those that stay on this host are not touched: UNIX, netlink, ciphers; and virtual machines'.
+        // Sockets that stay on this host are not touched (UNIX, netlink, ciphers), nor those of virtual machines.
         for (family, kind) in [(1, 2), (16, 2), (38, 5), (40, 1)] {
             let make = format!("s = socket.socket({family}, {kind}, 0)");
             assert_eq!(governed.errno(&make), other.errno(&make), "{make}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use usher_ipsec::{LiveTreatment, UnheldReason};
-use usher_protection::Level;
+use usher_protection::{Class, Level};
 
 use super::*;
 
@@ -83,6 +83,74 @@ tests! {
         governed.run("v.setsockopt(17, 103, 500)");
         ipsec.adopt().unwrap();
         assert_eq!(reasons(&ipsec), [named(UnheldReason::Segments, 1)]);
+    }
+
+    // Threat model: P18, P45
+    fn older_connected_datagram_sockets_get_their_mark_when_it_is_set(world) {
+        let mut ipsec = open(world);
+        let (mut governed, mut other) = (Actor::governed(), Actor::other());
+        let connect = |names: &str| format!(
+            "for s, to in zip([{names}], ['10.1.0.2', 'fd01::2', '::ffff:10.1.0.2', '10.1.0.3']):
+    s.connect((to, 9))"
+        );
+        let make = |names: &str| format!("{names} = udp(), udp(6), udp(6), udp()\n{}", connect(names));
+        let marks_of = |actor: &mut Actor, names: &str| {
+            actor.run(&format!("r = ' '.join(str(mark(s)) for s in ({names}))"))
+        };
+        for actor in [&mut governed, &mut other] {
+            actor.run(&make("a, b, c, d"));
+        }
+        // As whoever has a duplicate of the sockets does it: without knowing the mark.
+        let clear = "for s in (a, b, c, d): s.setsockopt(socket.SOL_SOCKET, SO_MARK, mark(s) & ~0xfff00000)";
+        let by_port = To::Protected(vec![
+            (0, 9, ENCRYPTION, Level::Mandatory),
+            (0, 0, AUTHENTICATION, Level::Mandatory),
+        ]);
+        let unheld = |ipsec: &mut usher_ipsec::Ipsec| {
+            ipsec.adopt().unwrap();
+            ipsec.unheld().iter().map(|one| one.sockets).sum::<usize>()
+        };
+        for to in [mandatory(ENCRYPTION), by_port, optional(AUTHENTICATION)] {
+            let networks = ["10.1.0.2/32", "fd01::2/128"].map(|network| (network, to.clone()));
+            let mut networks = networks.to_vec();
+            networks.push(("10.1.0.3/32", To::Trusted));
+            // Nothing of the policy before is left in them.
+            for actor in [&mut governed, &mut other] {
+                actor.run(clear);
+            }
+            ipsec.apply(&tables(&[("/bin/false", vec![("0.0.0.0/0", To::Trusted)])])).unwrap();
+            ipsec.adopt().unwrap();
+            governed.run(clear);
+            assert_eq!(marks_of(&mut governed, "a, b, c, d"), "'0 0 0 0'");
+            ipsec.apply(&tables(&[(GOVERNED, networks)])).unwrap();
+            assert_eq!(unheld(&mut ipsec), 3);
+            let is_mandatory = |item: &(u16, u16, Class, Level)| item.3 == Level::Mandatory;
+            if matches!(&to, To::Protected(items) if items.iter().all(is_mandatory)) {
+                assert_eq!(governed.errno("a.send(b'x')"), EPERM);
+            }
+            // No other mark than the one that is needed.
+            let wrong = format!("a.setsockopt(socket.SOL_SOCKET, SO_MARK, {BYPASS})");
+            assert_eq!(governed.errno(&wrong), EPERM);
+            governed.run(clear);
+            assert_eq!(unheld(&mut ipsec), 0);
+            assert_ne!(governed.errno("a.send(b'x')"), EPERM);
+            // It is that of sockets that are connected now.
+            governed.run(&make("e, f, g, h"));
+            let fresh = marks_of(&mut governed, "e, f, g");
+            assert_eq!(marks_of(&mut governed, "a, b, c"), fresh);
+            // Traffic that needs none, and other programs, get none.
+            assert_eq!(marks_of(&mut governed, "d,"), "'0'");
+            other.run(clear);
+            assert_eq!(marks_of(&mut other, "a, b, c, d"), "'0 0 0 0'");
+        }
+        // A peer that is trusted from now on.
+        let trusted = ["10.1.0.0/24", "fd01::/64"].map(|network| (network, To::Trusted));
+        ipsec.apply(&tables(&[(GOVERNED, trusted.to_vec())])).unwrap();
+        ipsec.adopt().unwrap();
+        governed.run(clear);
+        governed.run(&make("e, f, g, h"));
+        let fresh = marks_of(&mut governed, "e, f, g");
+        assert_eq!(marks_of(&mut governed, "a, b, c"), fresh);
     }
 
     // Threat model: P3, P27

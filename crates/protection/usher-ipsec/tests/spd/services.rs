@@ -121,6 +121,31 @@ tests! {
         assert_eq!(near.run("r = s4.recv(1)"), "b'x'");
     }
 
+    // Threat model: P26
+    fn nothing_reaches_a_destination_by_the_way_of_another(world) {
+        let Some(mut ipsec) = open_with_services(world) else { return };
+        let (mut near, mut far) = (Actor::other(), Actor::peer());
+        far.run("seen = capture('cable')");
+        // By another address of host B: a loose source route, and segments.
+        let loose = format!("t = tcp(); t.setsockopt(0, 4, bytes([131, 7, 4]) + socket.inet_aton('{B_TOO}') + b'\\0'); t.connect(('{B}', 143))");
+        let segments = format!("t = tcp(6); t.setsockopt(41, 57, bytes([0, 4, 4, 1, 1, 0, 0, 0]) + 2 * socket.inet_pton(10, 'fd01::3')); t.connect(('{B6}', 143))");
+        for way in [loose, segments] {
+            // The twin: without a demand it leaves.
+            ipsec.apply(&Tables::default()).unwrap();
+            near.in_vain(&way);
+            eventually("it leaves", || far.run("r = protocols(seen)") != "{}");
+            ipsec.apply(&reached()).unwrap();
+            shell(FLUSH);
+            near.run("t.close()");
+            far.run("protocols(seen)");
+            let unreadable = || ipsec.service_counters().unwrap().service_unreadable;
+            let before = unreadable();
+            assert_eq!(near.in_vain(&way), libc::ETIMEDOUT, "{way}");
+            assert!(unreadable() > before, "{way}");
+            assert_eq!(far.run("r = protocols(seen)"), "{}", "{way}");
+        }
+    }
+
     // Threat model: P9
     fn no_service_answers_in_the_clear(world) {
         let Some(mut ipsec) = open_with_services(world) else { return };

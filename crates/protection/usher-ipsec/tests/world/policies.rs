@@ -105,9 +105,10 @@ pub fn add(tables: &mut Tables, program: &str, networks: Vec<(ipnet::IpNet, Trea
         Some(known) => known.signature,
         None => next.unwrap_or(0) + 1,
     };
-    let program = match program.starts_with('/') {
-        true => ProgramName::Path(program.to_owned()),
-        false => ProgramName::Name(program.to_owned()),
+    let program = if program.starts_with('/') {
+        ProgramName::Path(program.to_owned())
+    } else {
+        ProgramName::Name(program.to_owned())
     };
     tables.applications.push(Rules {
         programs: vec![program],

@@ -15,7 +15,7 @@ use usher_base::HostName;
 use usher_language::{AddressRange, Diagnostic, Name, Origin, Reporter, Source};
 use usher_protection::{
     Application, Kind, Level, Network, NetworkType, Peers, Profile, ProgramName, Protection,
-    ProtectionItem, check, dialect,
+    ProtectionItem, check_applications, dialect,
 };
 
 /// The hosts that a text defines besides.
@@ -28,9 +28,9 @@ fn read_with(text: &str, hosts: &Hosts) -> Result<Vec<Application>, Vec<Diagnost
     }];
     let reporter = Reporter::new(&sources);
     let dialect = dialect();
-    let tree = usher_language::parse(&dialect, &sources, &reporter);
+    let tree = usher_language::parse_syntax(&dialect, &sources, &reporter);
     let host = |name: &HostName| hosts.get(name).cloned();
-    let applications = tree.map(|tree| check(&tree, host, &reporter));
+    let applications = tree.map(|tree| check_applications(&tree, host, &reporter));
     let mistakes = reporter.finish();
     match applications {
         Some(applications) if mistakes.is_empty() => Ok(applications),

@@ -7,7 +7,7 @@ use usher_protection::{Names, compile};
 
 use crate::read;
 
-/// Of each application: networks of its own and a range, and one of eight lists of items.
+/// A large policy. Each application has networks of its own and a range, and one of eight lists of items.
 fn large() -> String {
     let mut text = String::new();
     for number in 0..2000_u32 {

@@ -4,8 +4,7 @@ use serde_json::{Value, json};
 use usher_analysis::{Disagreement, Universe};
 
 use super::NO;
-use super::hosts::Loaded;
-use super::lines::Lines;
+use super::hosts::{Lines, Loaded};
 use crate::failure::Failure;
 use crate::output::Output;
 

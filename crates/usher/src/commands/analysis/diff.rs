@@ -10,7 +10,7 @@ use usher_policy::{Programs, Protocol, joined};
 use super::NO;
 use super::explain::units;
 use super::hosts::Loaded;
-use super::who_can::{note, only_with};
+use super::who_can::{note_on_groups, only_with};
 use crate::output::{self, Output, first};
 
 /// The text when nothing changes.
@@ -36,7 +36,7 @@ pub fn run(output: &Output, old: &Loaded, new: &Loaded) -> u8 {
         if nothing {
             return NOTHING_CHANGES.to_owned();
         }
-        let texts = changes.iter().map(|change| text(change, usize::MAX));
+        let texts = changes.iter().map(|change| change_text(change, usize::MAX));
         let texts = texts.chain(traffic.iter().map(traffic_text));
         texts.chain(modules.iter().map(module_text)).collect()
     });
@@ -75,19 +75,19 @@ pub fn module_text(change: &ModuleChange) -> String {
 fn statement_changes(before: Option<&[String]>, after: Option<&[String]>, gone: &str) -> String {
     let (had, has) = (before.unwrap_or_default(), after.unwrap_or_default());
     if before.is_some() && after.is_none() {
-        return format!("- {gone}\n") + &lines('-', had, &[]);
+        return format!("- {gone}\n") + &changed_lines('-', had, &[]);
     }
     if before.is_none() && has.is_empty() {
         return "+ a block without statements\n".to_owned();
     }
     let (own_had, blocks_had) = by_block(had);
     let (own_has, blocks_has) = by_block(has);
-    let mut text = lines('-', own_had, own_has) + &lines('+', own_has, own_had);
+    let mut text = changed_lines('-', own_had, own_has) + &changed_lines('+', own_has, own_had);
     for (head, inner) in &blocks_had {
         match blocks_has.iter().find(|(other, _)| other == head) {
-            None => text += &lines('-', inner, &[]),
+            None => text += &changed_lines('-', inner, &[]),
             Some((_, new)) => {
-                let changes = lines('-', inner, new) + &lines('+', new, inner);
+                let changes = changed_lines('-', inner, new) + &changed_lines('+', new, inner);
                 if !changes.is_empty() {
                     text += &format!("  {head}\n{changes}  }}\n");
                 }
@@ -99,11 +99,12 @@ fn statement_changes(before: Option<&[String]>, after: Option<&[String]>, gone: 
         blocks_has
             .iter()
             .filter(is_new)
-            .map(|(_, inner)| lines('+', inner, &[])),
+            .map(|(_, inner)| changed_lines('+', inner, &[])),
     );
-    match text.is_empty() {
-        true => "! the same statements decide in another order\n".to_owned(),
-        false => text,
+    if text.is_empty() {
+        "! the same statements decide in another order\n".to_owned()
+    } else {
+        text
     }
 }
 
@@ -124,13 +125,13 @@ fn by_block(lines: &[String]) -> (&[String], Vec<Inner<'_>>) {
 }
 
 /// The statements of the one that the other does not have.
-fn lines(sign: char, of: &[String], without: &[String]) -> String {
+fn changed_lines(sign: char, of: &[String], without: &[String]) -> String {
     let lines = of.iter().filter(|line| !without.contains(line));
     lines.map(|line| format!("{sign} {line}\n")).collect()
 }
 
 /// A change, for people. It names at most `names` users who gain or lose access, and counts the rest.
-pub fn text(change: &Change, names: usize) -> String {
+pub fn change_text(change: &Change, names: usize) -> String {
     let Change {
         client,
         service,
@@ -141,7 +142,10 @@ pub fn text(change: &Change, names: usize) -> String {
         certificates,
         how,
     } = change;
-    let mut text = format!("{service}@{server} from {client}{}\n", note(*known));
+    let mut text = format!(
+        "{service}@{server} from {client}{}\n",
+        note_on_groups(*known)
+    );
     for (sign, verb, users) in [('+', "gain", gain), ('-', "lose", lose)] {
         if !users.is_empty() {
             text += &format!("{sign} {verb}: {}\n", first(users, names));

@@ -9,8 +9,7 @@ use usher_base::{ServiceName, UserName};
 use usher_policy::protection::Kind;
 use usher_policy::{Clause, DEFAULT_UMASK, Place, Programs, Protocol, Style, Units, joined};
 
-use super::hosts::Loaded;
-use super::lines::Lines;
+use super::hosts::{Lines, Loaded};
 use super::who_can::certificate;
 use super::{At, NO, NOT_KNOWN, spelling};
 use crate::failure::Failure;
@@ -45,7 +44,9 @@ pub fn run(
     let Question { client, server, .. } = &decision.question;
     let lines = Lines::of(loaded, |host| host == client || host == server)?;
     // JSON of `usher policy explain`: [`decision`].
-    output.print(&view(&decision, &lines), || text(&decision, &lines));
+    output.print(&view(&decision, &lines), || {
+        decision_text(&decision, &lines)
+    });
     Ok(match decision.verdict {
         Verdict::Permitted => 0,
         Verdict::NotRefusedHere | Verdict::WithCertificate => NOT_KNOWN,
@@ -110,7 +111,7 @@ pub fn view(decision: &Decision, lines: &Lines<'_>) -> Value {
     })
 }
 
-fn text(decision: &Decision, lines: &Lines<'_>) -> String {
+fn decision_text(decision: &Decision, lines: &Lines<'_>) -> String {
     let Question {
         user,
         client,
@@ -189,11 +190,12 @@ fn asked(request: &Request) -> String {
         Programs::Asking | Programs::Any => true,
     };
     let addresses = request.proxy.iter();
-    let proxy: String = match permitted {
-        true => addresses.map(|at| format!(", the proxy at {at}")).collect(),
-        false => addresses
+    let proxy: String = if permitted {
+        addresses.map(|at| format!(", the proxy at {at}")).collect()
+    } else {
+        addresses
             .map(|at| format!(", not the proxy at {at} (`{PROXY}` is not listed)"))
-            .collect(),
+            .collect()
     };
     let imap = match request.protocol {
         Protocol::Imap if permitted && !proxy.is_empty() => ", which answers an IMAP LOGIN itself",
@@ -249,13 +251,15 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
         Some(umask) if umask != DEFAULT_UMASK => format!(", with umask {umask:03o}"),
         _ => String::new(),
     };
-    let setuid = match offer.setuid {
-        true => ", may run setuid programs",
-        false => "",
+    let setuid = if offer.setuid {
+        ", may run setuid programs"
+    } else {
+        ""
     };
-    let pam = match offer.pam_session {
-        true => ", inside a PAM session",
-        false => "",
+    let pam = if offer.pam_session {
+        ", inside a PAM session"
+    } else {
+        ""
     };
     let connect = match &offer.connect {
         Some(connect) if connect.entries.is_empty() => ", may connect nowhere".to_owned(),

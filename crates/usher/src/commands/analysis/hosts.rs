@@ -12,7 +12,7 @@ use usher_daemon::clock::unix_time;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::copy::ConfigurationCopy;
-use usher_policy::{Groups, Name, Source};
+use usher_policy::{Clause, Groups, Name, Place, Places, Source, parse_with_places};
 
 use crate::commands::log::fingerprint;
 use crate::commands::{configuration, connect, groups};
@@ -43,7 +43,7 @@ impl FromStr for HostCopy {
         let parts = text.split_once('=');
         let (name, folder) = parts.ok_or_else(|| Failure::refused(form))?;
         Ok(Self {
-            name: connect::name(name)?,
+            name: connect::parse_name(name)?,
             folder: folder.into(),
         })
     }
@@ -91,7 +91,7 @@ impl Loaded {
     fn read(copies: Vec<HostCopy>) -> Result<Self, Failure> {
         let mut read = Vec::new();
         for HostCopy { name, folder } in copies {
-            let copy = ConfigurationCopy::open(&folder)?;
+            let copy = ConfigurationCopy::open_file(&folder)?;
             if let Some(reason) = wrong_level(&folder) {
                 return Err(Failure::Refused(reason));
             }
@@ -102,7 +102,7 @@ impl Loaded {
             let users_are_known = copy.has_folder("users")?;
             let mut applied = Applied::collect(&folder, Some(&copy))?;
             applied.look_up_groups(|group| groups::accounts_in_copy(&copy, group));
-            let checked = configuration::check(&applied)?;
+            let checked = configuration::check_applied(&applied)?;
             read.push((name, applied, checked, users_are_known));
         }
         Self::of(read)
@@ -199,7 +199,7 @@ fn this_host() -> Result<Read, Failure> {
         )));
     }
     let applied = configuration::collect()?;
-    let checked = configuration::check(&applied)?;
+    let checked = configuration::check_applied(&applied)?;
     named(applied, checked)
 }
 
@@ -248,5 +248,37 @@ fn user_state(checked: &Checked, now: u64) -> UserState {
         former_keys,
         authorities,
         certified: checked.has_authority(),
+    }
+}
+
+/// The places of the clauses of some hosts.
+pub struct Lines<'l>(BTreeMap<&'l HostName, Places<'l>>);
+
+impl<'l> Lines<'l> {
+    /// Reads the texts of these hosts again, with places.
+    ///
+    /// # Errors
+    /// The mistakes of a policy, which has none by now.
+    pub fn of(loaded: &'l Loaded, concerned: impl Fn(&HostName) -> bool) -> Result<Self, Failure> {
+        let concerned = loaded.sources.iter().filter(|(host, _)| concerned(host));
+        let places = concerned.map(|(host, (sources, groups))| {
+            let parsed = parse_with_places(sources, groups);
+            let (_, places) = parsed.map_err(|errors| Failure::Policy {
+                errors,
+                sources: sources.clone(),
+            })?;
+            Ok((host, places))
+        });
+        places.collect::<Result<_, Failure>>().map(Self)
+    }
+
+    /// The place of a clause; none for a default.
+    pub fn place(&self, host: &HostName, clause: &Clause) -> Option<Place> {
+        self.0.get(host)?.place(clause)
+    }
+
+    /// The place of a clause, or of the block that lacks it.
+    pub fn nearest(&self, host: &HostName, clause: &Clause) -> Option<Place> {
+        self.0.get(host)?.nearest(clause)
     }
 }

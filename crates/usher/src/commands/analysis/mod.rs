@@ -6,7 +6,6 @@ pub mod diff;
 mod explain;
 mod graph;
 pub mod hosts;
-mod lines;
 mod reach;
 mod spelling;
 mod test;

@@ -5,7 +5,7 @@ use usher_analysis::Universe;
 use usher_base::UserName;
 
 use super::hosts::Loaded;
-use super::who_can::{note, only_with};
+use super::who_can::{note_on_groups, only_with};
 use super::{NO, PerhapsAt, spelling};
 use crate::output::{Output, row, table};
 
@@ -52,7 +52,7 @@ pub fn run(output: &Output, loaded: &Loaded, user: &PerhapsAt<UserName>) -> u8 {
             row![
                 right.client,
                 format!("{}@{}", right.service, right.server),
-                format!("{}{principals}{}", right.port, note(right.known)),
+                format!("{}{principals}{}", right.port, note_on_groups(right.known)),
             ]
         });
         table(["FROM", "SERVICE", "PORT"], rows)

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use usher_analysis::{Expected, Outcome, Verdict};
 use usher_base::HostName;
 
-use super::hosts::Loaded;
-use super::lines::Lines;
+use super::hosts::{Lines, Loaded};
 use super::who_can::certificate;
 use super::{NO, NOT_KNOWN, explain};
 use crate::failure::Failure;
@@ -49,7 +48,7 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
         let told = outcomes
             .iter()
             .filter(|outcome| outcome.result != Expected::Holds);
-        let mut text: String = told.map(text).collect();
+        let mut text: String = told.map(outcome_text).collect();
         text += &format!("{hold} hold, {fail} fail, {not_known} cannot be decided here\n");
         text
     });
@@ -88,7 +87,7 @@ fn view(outcome: &Outcome, lines: &Lines<'_>) -> Value {
             "examples": examples })
 }
 
-fn text(outcome: &Outcome) -> String {
+fn outcome_text(outcome: &Outcome) -> String {
     let result = match outcome.result {
         Expected::Fails => "fails",
         _ => "cannot be decided here",

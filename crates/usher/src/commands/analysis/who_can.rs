@@ -47,7 +47,7 @@ pub fn run(output: &Output, loaded: &Loaded, service: &PerhapsAt<ServiceName>) -
             let at = at.map_or_else(String::new, |host| format!(" at {host}"));
             format!("no user can use {}{at}", service.name)
         }
-        rights => text(rights, &universe),
+        rights => rights_text(rights, &universe),
     });
     if !rights.is_empty() {
         return 0;
@@ -59,7 +59,7 @@ pub fn run(output: &Output, loaded: &Loaded, service: &PerhapsAt<ServiceName>) -
     NO
 }
 
-fn text(rights: &[Right<'_>], universe: &Universe<'_>) -> String {
+fn rights_text(rights: &[Right<'_>], universe: &Universe<'_>) -> String {
     // Hosts from which the same users may use the service.
     type Groups<'r> = BTreeMap<(Known, Vec<Users<'r>>), Vec<&'r HostName>>;
     let mut services: BTreeMap<(&HostName, u16), Groups<'_>> = BTreeMap::new();
@@ -81,11 +81,11 @@ fn text(rights: &[Right<'_>], universe: &Universe<'_>) -> String {
                 let users = match (principal, anybody) {
                     (Some(principal), true) => format!("users whose certificate names {principal}"),
                     (Some(principal), false) => {
-                        format!("{}{}", names(users, universe), only_with(&[principal]))
+                        format!("{}{}", user_names(users, universe), only_with(&[principal]))
                     }
-                    (None, _) => names(users, universe),
+                    (None, _) => user_names(users, universe),
                 };
-                text += &format!("  from {hosts}{}: {users}\n", note(known));
+                text += &format!("  from {hosts}{}: {users}\n", note_on_groups(known));
             }
         }
     }
@@ -103,7 +103,7 @@ fn users_of<'n>(right: &Right<'n>) -> Vec<Users<'n>> {
     by_name.into_iter().chain(by_certificate).collect()
 }
 
-fn names(users: SetId, universe: &Universe<'_>) -> String {
+fn user_names(users: SetId, universe: &Universe<'_>) -> String {
     joined(universe.users(users), ", ")
 }
 
@@ -144,7 +144,7 @@ pub fn certificate(decision: &Decision) -> String {
 }
 
 /// The note where only one side is known.
-pub fn note(known: Known) -> &'static str {
+pub fn note_on_groups(known: Known) -> &'static str {
     match known {
         Known::Both => "",
         Known::ClientOnly => " (the server's policy is not known here)",

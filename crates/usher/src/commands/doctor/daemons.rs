@@ -1,7 +1,7 @@
 //! The daemons: whether they run and can do their work.
 
 use usher_daemon::clock::unix_time;
-use usher_daemon::control::{self, Status, StatusView, ask, ask_each};
+use usher_daemon::control::{self, Status, StatusView, ask_daemon, ask_each};
 use usher_daemon::role::Role;
 use usher_local::requests::{self, ProtectionView};
 use usher_local::roles::{self, OFFERS, PROTECTS, REACHES, ROLES};
@@ -41,14 +41,17 @@ fn daemon(role: &Role, state: Result<StatusView, control::ControlError>, jobs: &
 
 /// Users who sign by an ssh-agent; none if there are none, or the signer does not run.
 pub fn agents() -> Option<Finding> {
-    let mut agents = ask(roles::Signer, &requests::Agents {}).ok()?.agents;
+    let mut agents = ask_daemon(roles::Signer, &requests::Agents {}).ok()?.agents;
     // A user may have several keys, for different purposes.
     agents.dedup_by(|one, other| one.user == other.user);
     let told: Vec<String> = agents
         .iter()
-        .map(|agent| match agent.lent {
-            true => format!("{} lends one", agent.user),
-            false => format!("{} lends none (`usher agent`)", agent.user),
+        .map(|agent| {
+            if agent.lent {
+                format!("{} lends one", agent.user)
+            } else {
+                format!("{} lends none (`usher agent`)", agent.user)
+            }
         })
         .collect();
     (!told.is_empty()).then(|| {
@@ -64,7 +67,9 @@ pub fn agents() -> Option<Finding> {
 
 /// Services that cannot serve; none if all can, or the keeper does not run.
 pub fn services() -> Option<Finding> {
-    let troubles = ask(roles::Keeper, &requests::Troubles {}).ok()?.troubles;
+    let troubles = ask_daemon(roles::Keeper, &requests::Troubles {})
+        .ok()?
+        .troubles;
     let told: Vec<String> = troubles
         .iter()
         .filter(|trouble| !trouble.over)
@@ -88,7 +93,9 @@ pub fn services() -> Option<Finding> {
 /// Services of other hosts whose program has failed for users of this host within the last hour; none if there
 /// are none, or the signer does not run.
 pub fn services_of_others() -> Option<Finding> {
-    let failures = ask(roles::Signer, &requests::Failures {}).ok()?.failures;
+    let failures = ask_daemon(roles::Signer, &requests::Failures {})
+        .ok()?
+        .failures;
     let from = unix_time().saturating_sub(SHOWN);
     let told: Vec<String> = failures
         .iter()
@@ -113,7 +120,7 @@ pub fn services_of_others() -> Option<Finding> {
 /// Whether LSM programs see how governed programs use sockets; none if nothing is protected, or the
 /// protector does not run. A kernel that runs such programs (`runs_lsm`) should have these as well.
 pub fn calls_of_governed_programs(runs_lsm: bool) -> Option<Finding> {
-    let view = ask(roles::Protector, &requests::Protection {}).ok()?;
+    let view = ask_daemon(roles::Protector, &requests::Protection {}).ok()?;
     let is_loaded = view.spd_entries > 0;
     let outcome = match view.unseen_calls {
         None => (true, "LSM programs see them".to_owned()),

@@ -140,12 +140,11 @@ pub fn verify(output: &Output, verification: &Verification) -> Result<(), Failur
             text += "the log's key was read beside the log (--key): a writer of that folder could \
                      have replaced log and key\n";
         }
-        text += match signers_checked {
-            true => {
-                "every authentication is signed by a known key of its user, or by a key that \
-                     one certifies\n"
-            }
-            false => "the owners of the keys were not checked (--signers)\n",
+        text += if signers_checked {
+            "every authentication is signed by a known key of its user, or by a key that \
+             one certifies\n"
+        } else {
+            "the owners of the keys were not checked (--signers)\n"
         };
         if unmatched > 0 {
             text += &format!(
@@ -206,7 +205,7 @@ fn certifies(names: &[String], user: &str, principals: &Principals) -> bool {
 
 fn signers(path: &Path) -> Result<Signers, Failure> {
     let mut signers = Signers::default();
-    for (number, line) in keys::lines(&read_bounded(path)?) {
+    for (number, line) in keys::key_lines(&read_bounded(path)?) {
         let refused = |reason: &str| {
             Failure::Refused(format!(
                 "{} line {number}: {reason}; give lines of the form \"USER[,USER] TYPE KEY\" or \

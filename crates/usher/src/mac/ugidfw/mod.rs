@@ -18,7 +18,7 @@ use usher_policy::mac::bsdextended::{AccessRule, MODULE};
 use usher_policy::{Policy, Source};
 
 use crate::commands::configuration::{self, OnRefusal};
-use crate::commands::{history, policy};
+use crate::commands::{kept, policy};
 use crate::failure::{At, Failure};
 use crate::output::{Output, row, table, warn};
 use words::Account;
@@ -70,7 +70,7 @@ struct RuleView {
 struct Change {
     /// The number of the rule, from 1.
     number: usize,
-    /// Of the configuration now in force.
+    /// The generation of the configuration now in force.
     generation: u64,
 }
 
@@ -82,9 +82,9 @@ struct Change {
 pub(super) fn run(output: &Output, command: &Command) -> Result<(), Failure> {
     match command {
         Command::List => {
-            let rules = list()?;
+            let rules = list_rules()?;
             // JSON of `usher mac ugidfw list`: a list of [`RuleView`].
-            output.print(&rules, || text(&rules));
+            output.print(&rules, || rules_text(&rules));
             Ok(())
         }
         Command::Add { rule } => {
@@ -96,7 +96,7 @@ pub(super) fn run(output: &Output, command: &Command) -> Result<(), Failure> {
         }
         Command::Set { number, rule } => {
             let rule = statement(rule)?;
-            change(output, |rules| set(rules, *number, rule))
+            change(output, |rules| set_rule(rules, *number, rule))
         }
         Command::Remove { number } => change(output, |rules| {
             rules.remove(index(*number, rules)?);
@@ -106,7 +106,7 @@ pub(super) fn run(output: &Output, command: &Command) -> Result<(), Failure> {
 }
 
 /// Puts a rule in the place of the one with this number, or behind the last one if that is the next number.
-fn set(rules: &mut Vec<String>, number: usize, rule: String) -> Result<usize, Failure> {
+fn set_rule(rules: &mut Vec<String>, number: usize, rule: String) -> Result<usize, Failure> {
     let next = rules.len() + 1;
     if number == next {
         rules.push(rule);
@@ -133,18 +133,18 @@ fn index(number: usize, rules: &[String]) -> Result<usize, Failure> {
     })
 }
 
-fn list() -> Result<Vec<RuleView>, Failure> {
-    let checked = configuration::check(&configuration::in_force()?)?;
+fn list_rules() -> Result<Vec<RuleView>, Failure> {
+    let checked = configuration::check_applied(&configuration::in_force()?)?;
     let rules = rules_of(&checked.policy).iter().enumerate();
     let rules = rules.map(|(index, rule)| RuleView {
         number: index + 1,
-        rule: words::text(rule),
+        rule: words::rule_text(rule),
         statement: rule.to_string(),
     });
     Ok(rules.collect())
 }
 
-fn text(rules: &[RuleView]) -> String {
+fn rules_text(rules: &[RuleView]) -> String {
     match rules {
         [] => "the policy in force has no rules of bsdextended\n".to_owned(),
         rules => table(
@@ -182,7 +182,7 @@ fn statement(rule: &[String]) -> Result<String, Failure> {
         name: "rule".to_owned(),
         text: block(std::slice::from_ref(&statement)),
     };
-    match usher_policy::parse(std::slice::from_ref(&source)) {
+    match usher_policy::parse_policy(std::slice::from_ref(&source)) {
         Ok(policy) => Ok(rules_of(&policy)[0].to_string()),
         Err(errors) => Err(Failure::Policy {
             errors,
@@ -206,12 +206,13 @@ fn rules_of_file(source: &Source) -> Result<Vec<String>, Failure> {
             source.name
         ))
     };
-    let policy = usher_policy::parse(std::slice::from_ref(source)).map_err(|_| by_hand())?;
+    let policy = usher_policy::parse_policy(std::slice::from_ref(source)).map_err(|_| by_hand())?;
     let rules = rules_of(&policy);
     let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
-    match source.text == text_of(&rules) {
-        true => Ok(rules),
-        false => Err(by_hand()),
+    if source.text == text_of(&rules) {
+        Ok(rules)
+    } else {
+        Err(by_hand())
     }
 }
 
@@ -230,7 +231,7 @@ fn change(
 ) -> Result<(), Failure> {
     let path = Path::new(paths::POLICY_DIRECTORY).join(FILE);
     let lock = configuration::lock()?;
-    let former = configuration::read()?;
+    let former = configuration::read_applied()?;
     let in_force = configuration::in_force()?;
     // Groups are looked up anew with each policy.
     let unchanged = Applied {
@@ -246,7 +247,7 @@ fn change(
     }
     let is_own = |source: &&Source| Path::new(&source.name) == path;
     let source = former.sources.iter().find(is_own);
-    if source.is_none() && !rules_of(&configuration::check(&in_force)?.policy).is_empty() {
+    if source.is_none() && !rules_of(&configuration::check_applied(&in_force)?.policy).is_empty() {
         return Err(Failure::refused(
             "the rules of bsdextended stand in another file of the policy: change them there, and \
              `usher policy apply`",
@@ -254,7 +255,7 @@ fn change(
     }
     let mut rules = source.map_or_else(|| Ok(Vec::new()), rules_of_file)?;
     let number = edit(&mut rules)?;
-    write(
+    write_rules(
         &path,
         &rules,
         former.sources.iter().all(|source| is_own(&source)),
@@ -263,7 +264,7 @@ fn change(
         policy::spare_ssh(&checked)?;
         let sources = fresh.sources.clone();
         let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)?;
-        history::keep(&in_force, &sources, outcome.generation);
+        kept::keep(&in_force, &sources, outcome.generation);
         Ok(outcome)
     });
     let outcome = match outcome {
@@ -289,7 +290,7 @@ fn change(
 
 /// Writes the file. Without rules there is none, unless it is the only one: a policy folder without any file
 /// is not applied.
-fn write(path: &Path, rules: &[String], is_only: bool) -> Result<(), Failure> {
+fn write_rules(path: &Path, rules: &[String], is_only: bool) -> Result<(), Failure> {
     if rules.is_empty() && !is_only {
         return remove_if_there(path).at(path);
     }
@@ -312,11 +313,11 @@ mod tests {
     fn a_rule_is_set_in_a_place_or_behind_the_last_one() {
         let mut rules = Vec::new();
         let told = |failed: Result<usize, Failure>| failed.unwrap_err().to_string();
-        assert!(told(set(&mut rules, 2, "a".into())).contains("set 1`"));
-        assert!(told(set(&mut rules, 0, "a".into())).contains("there is no rule 0"));
-        assert_eq!(set(&mut rules, 1, "a".into()).unwrap(), 1);
-        assert_eq!(set(&mut rules, 2, "b".into()).unwrap(), 2);
-        assert_eq!(set(&mut rules, 1, "c".into()).unwrap(), 1);
+        assert!(told(set_rule(&mut rules, 2, "a".into())).contains("set 1`"));
+        assert!(told(set_rule(&mut rules, 0, "a".into())).contains("there is no rule 0"));
+        assert_eq!(set_rule(&mut rules, 1, "a".into()).unwrap(), 1);
+        assert_eq!(set_rule(&mut rules, 2, "b".into()).unwrap(), 2);
+        assert_eq!(set_rule(&mut rules, 1, "c".into()).unwrap(), 1);
         assert_eq!(rules, ["c", "b"]);
     }
 
@@ -324,13 +325,13 @@ mod tests {
     fn without_rules_the_only_file_stays_and_another_goes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE);
-        write(&path, &[], true).unwrap();
+        write_rules(&path, &[], true).unwrap();
         let source = Source {
             name: path.display().to_string(),
             text: std::fs::read_to_string(&path).unwrap(),
         };
         assert_eq!(rules_of_file(&source).unwrap(), [""; 0]);
-        write(&path, &[], false).unwrap();
+        write_rules(&path, &[], false).unwrap();
         assert!(!path.exists());
     }
 }

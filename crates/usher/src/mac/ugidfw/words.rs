@@ -202,7 +202,7 @@ fn ranges(
 }
 
 /// A rule of the policy in ugidfw's form, which reads back as the same rule.
-pub(super) fn text(rule: &AccessRule) -> String {
+pub(super) fn rule_text(rule: &AccessRule) -> String {
     let AccessRule {
         subject,
         object,
@@ -235,9 +235,10 @@ pub(super) fn text(rule: &AccessRule) -> String {
 }
 
 fn turned(not: bool, condition: &str) -> String {
-    match not {
-        true => format!("! {condition}"),
-        false => condition.to_owned(),
+    if not {
+        format!("! {condition}")
+    } else {
+        condition.to_owned()
     }
 }
 
@@ -276,7 +277,7 @@ mod tests {
             name: "rule".to_owned(),
             text: format!("mac bsdextended {{\n  {statement};\n}}\n"),
         };
-        let policy = usher_policy::parse(&[source]);
+        let policy = usher_policy::parse_policy(&[source]);
         let policy = policy.unwrap_or_else(|errors| panic!("{text}: {statement}: {errors:?}"));
         let ModuleSettings::Bsdextended(rules) = &policy.mac[0].settings else {
             panic!("{statement}");
@@ -352,7 +353,7 @@ mod tests {
             .collect();
         assert_eq!(all.len(), 50);
         for one in all {
-            assert_eq!(text(&rule(&one)), one);
+            assert_eq!(rule_text(&rule(&one)), one);
         }
     }
 
@@ -380,7 +381,7 @@ mod tests {
                 "subject object type rd mode rx",
             ),
         ] {
-            assert_eq!(text(&rule(spelling)), same);
+            assert_eq!(rule_text(&rule(spelling)), same);
             assert_eq!(rule(spelling), rule(same));
         }
     }

@@ -71,7 +71,7 @@ const OF_USER: &str = "\
 
 /// Reads the command at the beginning of the input. `continued` is the offset of the last literal that the
 /// client was told to send, or 0.
-pub fn read(input: &[u8], continued: usize) -> Read {
+pub fn read_command(input: &[u8], continued: usize) -> Read {
     let mut reader = Reader {
         input,
         at: 0,
@@ -97,7 +97,7 @@ pub fn read(input: &[u8], continued: usize) -> Read {
     }
 }
 
-/// An unreadable command, whose tag and length [`read`] finds.
+/// An unreadable command, whose tag and length [`read_command`] finds.
 fn wrong(why: &'static str) -> Read {
     Read::Wrong {
         tag: None,
@@ -113,7 +113,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// `None`: a command of authenticated users. Sets the tag as soon as it has been read.
+    /// Returns none for a command of authenticated users. Sets the tag as soon as it has been read.
     fn command(&mut self, tag: &mut Option<String>) -> Result<Option<(String, Command)>, Read> {
         let word = self.word()?;
         let found = std::str::from_utf8(word)
@@ -363,12 +363,12 @@ mod tests {
         literal.extend(&every);
         literal.extend(b"\r\n");
         for input in [&quoted, unescaped, latin1, &atom[..], &literal] {
-            assert_eq!(read(input, 0), login("alice", input.len()));
+            assert_eq!(read_command(input, 0), login("alice", input.len()));
         }
         // The same escapes are taken off a name.
         let input = br#"a LOGIN "al\"i\\ce" x"#;
         let whole = [&input[..], b"\n"].concat();
-        assert_eq!(read(&whole, 0), login("al\"i\\ce", whole.len()));
+        assert_eq!(read_command(&whole, 0), login("al\"i\\ce", whole.len()));
     }
 
     #[test]
@@ -393,7 +393,7 @@ mod tests {
             // Its literals are no commands.
             ("a LOGIN  alice {10+}\r\nb SELECT\r\n\r\n", Some("a"), 34),
         ] {
-            match read(input.as_bytes(), 0) {
+            match read_command(input.as_bytes(), 0) {
                 Read::Wrong {
                     tag: found,
                     length: taken,
@@ -407,24 +407,27 @@ mod tests {
     #[test]
     fn a_literal_is_waited_for_and_a_long_one_is_refused() {
         let begun = b"a LOGIN {5}\r\n";
-        assert_eq!(read(begun, 0), Read::Literal(13));
-        assert_eq!(read(begun, 13), Read::Part);
+        assert_eq!(read_command(begun, 0), Read::Literal(13));
+        assert_eq!(read_command(begun, 13), Read::Part);
         let next = b"a LOGIN {5}\r\nalice {1}\r\n";
-        assert_eq!(read(next, 13), Read::Literal(24));
+        assert_eq!(read_command(next, 13), Read::Literal(24));
         let long = b"a LOGIN {16385}\r\n";
-        assert!(matches!(read(long, 0), Read::Wrong { tag: Some(_), .. }));
-        assert_eq!(read(b"a LOGIN {16385+}\r\n", 0), Read::TooLong);
+        assert!(matches!(
+            read_command(long, 0),
+            Read::Wrong { tag: Some(_), .. }
+        ));
+        assert_eq!(read_command(b"a LOGIN {16385+}\r\n", 0), Read::TooLong);
         let overflow = b"a LOGIN {99999999999999999999999+}\r\n";
-        assert_eq!(read(overflow, 0), Read::TooLong);
+        assert_eq!(read_command(overflow, 0), Read::TooLong);
         // Also in a command that is wrong before it.
-        assert_eq!(read(b"a LOGIN  x {16385+}\r\n", 0), Read::TooLong);
+        assert_eq!(read_command(b"a LOGIN  x {16385+}\r\n", 0), Read::TooLong);
     }
 
     #[test]
     fn a_users_command_is_known_before_it_is_whole() {
-        assert_eq!(read(b"a UID ", 0), Read::OfUser);
-        assert_eq!(read(b"a select", 0), Read::Part);
-        assert_eq!(read(b"a select\r", 0), Read::OfUser);
+        assert_eq!(read_command(b"a UID ", 0), Read::OfUser);
+        assert_eq!(read_command(b"a select", 0), Read::Part);
+        assert_eq!(read_command(b"a select\r", 0), Read::OfUser);
         assert!(OF_USER.split(' ').is_sorted());
     }
 
@@ -439,7 +442,7 @@ mod tests {
                 command: Command::Id,
                 length: input.len(),
             };
-            assert_eq!(read(input.as_bytes(), 0), expected, "{input:?}");
+            assert_eq!(read_command(input.as_bytes(), 0), expected, "{input:?}");
         }
     }
 }

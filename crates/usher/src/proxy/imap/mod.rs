@@ -18,7 +18,7 @@ use base64ct::{Base64, Encoding};
 use zeroize::Zeroizing;
 
 pub use capabilities::Capabilities;
-use command::{Command, MAX_COMMAND, Read, read};
+use command::{Command, MAX_COMMAND, Read, read_command};
 
 /// Limit of bytes that [`LoginFilter::push`] takes at once.
 pub const MAX_PIECE: usize = 4 * 1024;
@@ -105,7 +105,7 @@ impl LoginFilter {
 
     /// Takes a command off the input.
     fn command(&mut self, output: &mut Vec<u8>) -> Step {
-        match read(&self.input, self.continued) {
+        match read_command(&self.input, self.continued) {
             Read::Command {
                 tag,
                 command,

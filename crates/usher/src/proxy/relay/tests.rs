@@ -116,7 +116,7 @@ fn an_abort_reaches_a_peer_that_does_not_read() {
         for (near, far, outcome) in Relayed::ways(pipes) {
             // Until nothing on the way takes any more.
             near.set_nonblocking(true).unwrap();
-            while stream::unacknowledged(&near).unwrap() < 1_000_000 {
+            while connections::unacknowledged(&near).unwrap() < 1_000_000 {
                 match (&near).write(&[7; 65536]) {
                     Err(error) if error.kind() != io::ErrorKind::WouldBlock => panic!("{error}"),
                     _ => thread::yield_now(),
@@ -209,7 +209,7 @@ fn an_urgent_byte_stays_urgent_and_in_its_place() {
             let mut before = [0; 6];
             far.read_exact(&mut before).unwrap();
             assert_eq!(&before, b"before");
-            assert!(stream::is_at_urgent_byte(&far).unwrap());
+            assert!(connections::is_at_urgent_byte(&far).unwrap());
             let mut byte = [0xff];
             rustix::net::recv(&far, &mut byte[..], RecvFlags::OOB).unwrap();
             assert_eq!(byte, [round]);
@@ -268,7 +268,7 @@ fn one_that_does_not_read_keeps_no_pipe_from_the_others() {
     };
     let (stalled, _unread) = through();
     stalled.set_nonblocking(true).unwrap();
-    while stream::unacknowledged(&stalled).unwrap() < 1_000_000 {
+    while connections::unacknowledged(&stalled).unwrap() < 1_000_000 {
         let _ = (&stalled).write(&[7; 65536]);
     }
     let (client, mut server) = through();

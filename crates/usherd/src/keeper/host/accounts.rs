@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use nix::unistd::{Gid, User, getgrouplist};
 use usher_base::UserName;
 use usher_label::Label;
-use usher_login_label::{Person, wanted_by};
 use usher_proto::refusal::Refusal;
+use usher_system_label::login::{Person, wanted_by};
 
 use super::cache::Cache;
 

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use usher_base::UserName;
 use usher_local::paths::SHOWN_MODULES;
-use usher_login_label::MAC_LOGIN;
 use usher_proto::refusal::Refusal;
+use usher_system_label::login::MAC_LOGIN;
 
 use super::accounts::{Account, Identity};
 use super::cache::Cache;
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A group that the account belongs to only in the cached answer.
+    /// The account is in this group only by the cached answer.
     const MARK: u32 = 0x7fff_fff0;
 
     async fn mark(identities: &Identities, asked: Instant) {

@@ -17,7 +17,8 @@ pub mod protection;
 use std::path::Path;
 use std::time::Duration;
 
-use usher_kernel::admission::Admission;
+use usher_kernel::KernelError;
+use usher_kernel::admission::{Admission, AdmissionRow, UnreadableRow};
 use usher_kernel::ownership::OwnershipError;
 use usher_local::configuration::{Configuration, InForce};
 use usher_policy::{Policy, ServedBy, Service};
@@ -28,7 +29,7 @@ use accounts::Accounts;
 use destinations::ConnectConfinement;
 use fence::Fence;
 use identities::Identities;
-pub use pam::program as usher_pam;
+pub use pam::pam_program as usher_pam;
 use ports::ServicePorts;
 use protection::ProtectedPorts;
 
@@ -43,7 +44,7 @@ pub struct Host {
     pub configuration: InForce,
     /// Around service accounts and connections.
     pub fence: Fence,
-    /// Of services.
+    /// The reserved ports of services.
     pub ports: ServicePorts,
     /// Confines the processes of services to their destinations.
     pub destinations: ConnectConfinement,
@@ -56,6 +57,23 @@ pub struct Host {
 }
 
 impl Host {
+    /// All entries of the table of connections. An entry that cannot be read would hide all others, and with
+    /// them what a policy forbids: it is removed first, and its connection is cut.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn admissions(&self) -> Result<Vec<AdmissionRow>, KernelError> {
+        match self.admission.admissions() {
+            Err(KernelError::UnreadableEntry(_)) => {
+                for row in self.admission.remove_unreadable_admissions()? {
+                    cut_unreadable(&row);
+                }
+                self.admission.admissions()
+            }
+            rows => rows,
+        }
+    }
+
     /// Puts up what the kernel enforces besides admission, for processes of `users` and below. To be
     /// called while the process has one thread. See [`Fence::open`] for `ownership`, and for errors.
     pub fn open(
@@ -170,5 +188,20 @@ impl Host {
     /// Whether the accounts of services must be looked up again.
     pub fn is_incomplete(&self) -> bool {
         self.ports.is_incomplete() || self.fence.is_incomplete()
+    }
+}
+
+/// Cuts the connection of an entry that could not be read and is removed.
+fn cut_unreadable(row: &UnreadableRow) {
+    let session = row.session;
+    let Some(connection) = row.connection else {
+        return tracing::error!(%session, "the entry of a connection cannot be read and is removed: it names \
+            no two endpoints");
+    };
+    tracing::error!(client = %connection.client, server = %connection.server, %session,
+        "the entry of a connection cannot be read and is removed, and the connection is cut; its client \
+        connects again by itself");
+    if let Err(error) = usher_system::connections::destroy(&connection) {
+        tracing::error!(client = %connection.client, %error, "cannot destroy a connection");
     }
 }

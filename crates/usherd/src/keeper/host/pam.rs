@@ -32,7 +32,7 @@ const TOO_LONG: i32 = 4;
 /// [`Refusal::AccountClosed`] when PAM refuses the account; [`Refusal::AccountUnknown`] when there
 /// is no answer, which is logged.
 pub fn permitted(name: &UserName, client: IpAddr) -> Result<(), Refusal> {
-    match ask(name, client) {
+    match ask_pam(name, client) {
         Ok(Answer::Permitted(warning)) => {
             if !warning.is_empty() && is_new(name, &warning) {
                 tracing::warn!(user = %name, warning,
@@ -83,9 +83,9 @@ fn is_new(name: &UserName, warning: &str) -> bool {
     true
 }
 
-fn ask(name: &UserName, client: IpAddr) -> io::Result<Answer> {
+fn ask_pam(name: &UserName, client: IpAddr) -> io::Result<Answer> {
     let failed = |error| io::Error::other(format!("cannot ask usher-pam: {error}"));
-    let mut child = Command::new(program().map_err(failed)?)
+    let mut child = Command::new(pam_program().map_err(failed)?)
         .args(["account", "--rhost", &client.to_string()])
         .args(["--", name.as_ref()])
         .env_clear()
@@ -117,7 +117,7 @@ fn ask(name: &UserName, client: IpAddr) -> io::Result<Answer> {
 }
 
 /// usher-pam is installed beside usherd.
-pub fn program() -> io::Result<PathBuf> {
+pub fn pam_program() -> io::Result<PathBuf> {
     let mut program = std::env::current_exe()?;
     program.set_file_name("usher-pam");
     Ok(program)

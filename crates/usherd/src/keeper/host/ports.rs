@@ -52,6 +52,11 @@ impl ServicePorts {
         }
     }
 
+    /// What is wrong with the control group, for people.
+    pub fn trouble(&self) -> Option<String> {
+        self.reserved.trouble()
+    }
+
     /// The kernel's objects that reserve them, for the guard.
     pub fn objects(&self) -> Objects {
         self.reserved.objects()
@@ -147,7 +152,7 @@ mod tests {
             blocks.collect::<String>()
         );
         let name = "services.policy".to_owned();
-        usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap()
+        usher_policy::parse_policy(&[usher_policy::Source { name, text }]).unwrap()
     }
 
     fn service_ports() -> ServicePorts {

@@ -47,7 +47,7 @@ impl Process {
             }
             read => read?,
         };
-        let (parent, threads, users, session, capabilities) = read(&status)
+        let (parent, threads, users, session, capabilities) = parse_status(&status)
             .ok_or_else(|| io::Error::other("/proc/PID/status is not as in proc_pid_status(5)"))?;
         // The descriptor's process is still alive, so the state read is its own.
         if has_ended(pidfd.as_fd())? {
@@ -103,7 +103,7 @@ impl Process {
 const CHANGE_USER: u64 = 1 << 6 | 1 << 7;
 
 /// Parent, threads, users, session and capabilities.
-fn read(status: &str) -> Option<(i32, u32, [u32; 4], i32, u64)> {
+fn parse_status(status: &str) -> Option<(i32, u32, [u32; 4], i32, u64)> {
     let field = |name: &str| {
         status
             .lines()
@@ -187,9 +187,12 @@ mod tests {
     #[test]
     fn a_status_that_lacks_something_is_none() {
         let whole = "Name:\tx\nPPid:\t7\nUid:\t1\t2\t3\t4\nNSsid:\t9\t1\nThreads:\t1\nCapPrm:\t00000000000000c0\n";
-        assert_eq!(read(whole), Some((7, 1, [1, 2, 3, 4], 9, CHANGE_USER)));
+        assert_eq!(
+            parse_status(whole),
+            Some((7, 1, [1, 2, 3, 4], 9, CHANGE_USER))
+        );
         for line in ["PPid:\t7\n", "Threads:\t1\n", "\t4", "NSsid", "CapPrm"] {
-            assert_eq!(read(&whole.replace(line, "")), None);
+            assert_eq!(parse_status(&whole.replace(line, "")), None);
         }
     }
 }

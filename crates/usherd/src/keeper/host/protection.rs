@@ -140,7 +140,7 @@ mod tests {
              hosts any; style user; {protection} }}"
         );
         let name = "services.policy".to_owned();
-        let policy = usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap();
+        let policy = usher_policy::parse_policy(&[usher_policy::Source { name, text }]).unwrap();
         policy.services.into_values().next().unwrap()
     }
 

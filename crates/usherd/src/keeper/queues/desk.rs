@@ -98,9 +98,10 @@ impl Desk {
             Err(_) if taken.load(Ordering::Relaxed) => served.await,
             Err(_) => return Outcome::Untaken,
         };
-        match is_served {
-            true => Outcome::Served,
-            false => Outcome::Lapsed,
+        if is_served {
+            Outcome::Served
+        } else {
+            Outcome::Lapsed
         }
     }
 

@@ -160,10 +160,13 @@ impl Groups {
             "the keeper was started in the very group of the workers".into()
         };
         if missing.insert(controller) {
-            tracing::warn!(
-                "`{controller}` of users cannot be limited: {refused}; it takes a control group of \
-                 the workers' own, see usherd(8), --cgroup"
-            );
+            let remedy = if usher_kernel::cgroup::has(controller) {
+                "it takes a control group of the workers' own, see usherd(8), --cgroup"
+            } else {
+                "this controller is not in the hierarchy of cgroup v2, probably because a cgroup v1 mount \
+                 has it: boot with `systemd.unified_cgroup_hierarchy=1`"
+            };
+            tracing::warn!("cannot limit `{controller}` of users: {refused}; {remedy}");
         }
         false
     }

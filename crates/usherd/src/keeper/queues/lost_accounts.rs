@@ -148,15 +148,16 @@ impl Watch {
         self.missing.retain(|one, _| known.contains(one));
         self.unanswered.retain(|one| known.contains(one));
         self.due.retain(|one| known.contains(one));
-        let count = match has_changed {
-            true => known.len(),
-            false => known.len().div_ceil(ROUND),
+        let count = if has_changed {
+            known.len()
+        } else {
+            known.len().div_ceil(ROUND)
         };
         let after = match self.last.take() {
             Some(last) => (Bound::Excluded(last), Bound::Unbounded),
             None => (Bound::Unbounded, Bound::Unbounded),
         };
-        // Those after the last one, then from the beginning again.
+        // Accounts after the last one, then from the beginning again.
         for one in known.range(after).chain(known).take(count) {
             self.last = Some(one.clone());
             if self.local.contains(one) {

@@ -458,7 +458,7 @@ impl Queues {
         if queues.iter().all(|queue| !queue.may_end()) {
             return;
         }
-        let rows = match self.common.host.admission.admissions() {
+        let rows = match self.common.host.admissions() {
             Ok(rows) => rows,
             Err(error) => return tracing::error!(%error, "cannot read the admission table"),
         };

@@ -29,7 +29,7 @@ impl Output {
             *present = None;
         }
         if present.is_none() {
-            match open(service) {
+            match open_output(service) {
                 Ok(stream) => *present = Some(Arc::new(stream)),
                 Err(error) => complain(service, &error),
             }
@@ -47,7 +47,7 @@ fn is_shut_down(stream: &Arc<OwnedFd>) -> bool {
 
 /// Opens a stream in the way of sd_journal_stream_fd(3). The journal ignores priorities in the lines,
 /// because a line of the highest priority goes to all terminals.
-fn open(service: &ServiceName) -> io::Result<OwnedFd> {
+fn open_output(service: &ServiceName) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&stream, &SocketAddrUnix::new(JOURNAL)?)?;

@@ -93,7 +93,7 @@ impl Session {
         }
         tokio::spawn(see_off(child));
         let answer = answer.map_err(|_| SessionError::TooLong)??;
-        let environment = read(&answer.bytes)?;
+        let environment = read_environment(&answer.bytes)?;
         Ok(Self {
             starter: outside.of_session(socket),
             environment,
@@ -108,7 +108,7 @@ impl Drop for Session {
 }
 
 /// The environment in an answer.
-fn read(answer: &[u8]) -> Result<Vec<(String, String)>, SessionError> {
+fn read_environment(answer: &[u8]) -> Result<Vec<(String, String)>, SessionError> {
     match answer.split_first() {
         None => Err(SessionError::Ended),
         Some((&OPENED, [])) => Ok(Vec::new()),
@@ -150,9 +150,9 @@ mod tests {
     #[test]
     fn an_answer_brings_the_environment_or_a_reason() {
         let entry = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(read(b"\0").unwrap(), []);
+        assert_eq!(read_environment(b"\0").unwrap(), []);
         let entries = [entry("A", "b=c"), entry("D", "")];
-        assert_eq!(read(b"\0A=b=c\0D=\0").unwrap(), entries);
+        assert_eq!(read_environment(b"\0A=b=c\0D=\0").unwrap(), entries);
         for malformed in [
             &b"\0A\0"[..],
             b"\0=b\0",
@@ -160,14 +160,19 @@ mod tests {
             b"\0A=b\0\0",
             b"\x09",
         ] {
-            let refused = read(malformed);
+            let refused = read_environment(malformed);
             assert!(
                 matches!(refused, Err(SessionError::Malformed)),
                 "{malformed:?}"
             );
         }
-        assert!(matches!(read(b"\x01no"), Err(SessionError::Refused(why)) if why == "no"));
-        assert!(matches!(read(b"\x02"), Err(SessionError::TooLong)));
-        assert!(matches!(read(b""), Err(SessionError::Ended)));
+        assert!(
+            matches!(read_environment(b"\x01no"), Err(SessionError::Refused(why)) if why == "no")
+        );
+        assert!(matches!(
+            read_environment(b"\x02"),
+            Err(SessionError::TooLong)
+        ));
+        assert!(matches!(read_environment(b""), Err(SessionError::Ended)));
     }
 }

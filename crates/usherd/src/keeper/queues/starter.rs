@@ -122,7 +122,7 @@ impl Starter {
                     // Its socket closes before its children get the signal of its death. Once it is
                     // gone, each child is the user, becomes the user, or has its SIGKILL. The queues
                     // adopt these.
-                    end(starter).await;
+                    end_starter(starter).await;
                     self.forget();
                     killed.and(outcome)
                 }
@@ -214,9 +214,10 @@ impl Starter {
             }
             _ => {}
         }
-        let order = match report.event.is_last() {
-            true => state.orders.remove(&report.number),
-            false => state.orders.get(&report.number).cloned(),
+        let order = if report.event.is_last() {
+            state.orders.remove(&report.number)
+        } else {
+            state.orders.get(&report.number).cloned()
         };
         if let Some(order) = order {
             let _ = order.send((report, end));
@@ -372,7 +373,7 @@ fn socket_pair() -> io::Result<(AsyncPacketSocket, OwnedFd)> {
 }
 
 /// Waits up to [`GONE`] for a killed starter to end.
-async fn end(mut starter: Child) {
+async fn end_starter(mut starter: Child) {
     let ended = tokio::task::spawn_blocking(move || starter.wait());
     match tokio::time::timeout(GONE, ended).await {
         Ok(Ok(Ok(status))) => tracing::info!(%status, "starter ended"),

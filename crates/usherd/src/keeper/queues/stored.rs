@@ -18,7 +18,7 @@ impl Stored {
     /// # Errors
     /// When the service manager's data is malformed.
     pub fn take_over() -> io::Result<Self> {
-        let stored = usher_kernel::descriptor_store::take()?;
+        let stored = usher_kernel::descriptor_store::take_descriptors()?;
         let listeners = stored.into_iter().filter_map(|(name, descriptor)| {
             let (service, uid) = name.strip_prefix("queue-")?.split_once('-')?;
             Some(((service.parse().ok()?, uid.parse().ok()?), descriptor))
@@ -37,14 +37,14 @@ impl Stored {
     }
 }
 
-fn name((service, uid): Key) -> String {
+fn descriptor_name((service, uid): Key) -> String {
     format!("queue-{service}-{uid}")
 }
 
 /// Stores a duplicate with the service manager, so that the queue outlives the keeper. Without a
 /// service manager the waiting connections are lost with the keeper, which the log says once.
 pub(super) fn store(listener: &OwnedFd, key: Key) {
-    let name = name(key);
+    let name = descriptor_name(key);
     // A listener that is closed to refuse waiting connections hangs up for a moment, but must stay
     // stored.
     let state = [
@@ -59,7 +59,7 @@ pub(super) fn store(listener: &OwnedFd, key: Key) {
 
 /// Takes a listener out of the store.
 pub(super) fn forget(key: Key) {
-    let name = name(key);
+    let name = descriptor_name(key);
     let state = [NotifyState::FdStoreRemove, NotifyState::FdName(&name)];
     if let Err(error) = sd_notify::notify(&state) {
         tracing::warn!(%error, "cannot take a listener back from the service manager");

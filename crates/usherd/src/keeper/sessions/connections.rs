@@ -45,7 +45,7 @@ impl Connections {
             Err(error) => tracing::error!(%error, "cannot sweep the admission table"),
         }
         if !self.announced.is_empty() {
-            match self.host.admission.admissions() {
+            match self.host.admissions() {
                 Ok(rows) => self.announced.recount(&rows),
                 Err(error) => tracing::error!(%error, "cannot count announced connections"),
             }
@@ -77,7 +77,7 @@ impl Connections {
 
     /// Cuts the connections of ended sessions, and returns them; none if the table cannot be read.
     pub fn cut(&self, ids: &HashSet<SessionId>) -> Vec<AdmissionRow> {
-        match self.host.admission.admissions() {
+        match self.host.admissions() {
             Ok(mut rows) => {
                 rows.retain(|row| ids.contains(&row.session));
                 rows.iter().for_each(|row| self.destroy(&row.connection));

@@ -33,13 +33,12 @@ impl Sessions {
             .table
             .session(&row.session)?
             .ok_or(Refusal::NoConnection)?;
-        let principals = match record.certified {
-            true => {
-                let certificate = self.host.admission.certificate(&row.session);
-                let certificate = certificate.map_err(kernel_failed)?;
-                self.trusted_principals(&record, &certificate.ok_or(Refusal::NoConnection)?)?
-            }
-            false => Principals::default(),
+        let principals = if record.certified {
+            let certificate = self.host.admission.certificate(&row.session);
+            let certificate = certificate.map_err(kernel_failed)?;
+            self.trusted_principals(&record, &certificate.ok_or(Refusal::NoConnection)?)?
+        } else {
+            Principals::default()
         };
         Ok(ConnectionInfo {
             uid: record.uid,

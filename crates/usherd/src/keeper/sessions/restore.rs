@@ -28,7 +28,7 @@ impl Sessions {
         // First, so that no token of a session without a record admits a connection that is not read below.
         self.table.close_stale_tokens();
         let mut sessions = self.host.admission.sessions()?;
-        let rows = self.host.admission.admissions()?;
+        let rows = self.host.admissions()?;
         // The former keeper may have ended a session without cutting its connections.
         let recorded = sessions.iter().filter(|(_, record)| is_live(record));
         let recorded: HashSet<SessionId> = recorded.map(|(session, _)| *session).collect();

@@ -40,7 +40,7 @@ impl Sessions {
             }
             self.table.schedule(session, &record);
         }
-        let rows = match self.host.admission.admissions() {
+        let rows = match self.host.admissions() {
             Ok(rows) => rows,
             Err(error) => {
                 self.end_all(forbidden);
@@ -79,7 +79,7 @@ impl Sessions {
                 Some(Ending::new(session, record, reason))
             })
             .collect();
-        let rows = self.host.admission.admissions()?;
+        let rows = self.host.admissions()?;
         leave_out_idle(&mut forbidden, &rows);
         Ok(self.ending_views(&configuration.checked, &forbidden, &rows))
     }
@@ -112,7 +112,7 @@ impl Sessions {
         if queues.is_empty() {
             return;
         }
-        let rows = match self.host.admission.admissions() {
+        let rows = match self.host.admissions() {
             Ok(rows) => rows,
             Err(error) => return tracing::error!(%error, "cannot read the admission table"),
         };

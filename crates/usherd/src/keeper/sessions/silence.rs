@@ -56,7 +56,7 @@ impl Sessions {
     /// Looks at the connections, and reports those that have ended because of `keepalive`. Called every five
     /// seconds, less than the last two probes of the shortest one take.
     pub fn look_for_silence(&self) {
-        let rows = match self.host.admission.admissions() {
+        let rows = match self.host.admissions() {
             Ok(rows) => rows,
             Err(error) => return tracing::error!(%error, "cannot read the admission table"),
         };
@@ -94,7 +94,7 @@ impl Sessions {
             Ok(record) => record,
             Err(error) => return tracing::error!(%error, "cannot read the session table"),
         };
-        // Those of other ended sessions were cut.
+        // Connections of sessions that ended otherwise were cut.
         let Some(record) = record.filter(|record| is_live(record) || is_closed(record)) else {
             return;
         };

@@ -77,7 +77,7 @@ impl Sessions {
         let mut ending: Vec<Ending> = Vec::new();
         match self
             .readable()
-            .and_then(|sessions| Ok((sessions, self.host.admission.admissions()?)))
+            .and_then(|sessions| Ok((sessions, self.host.admissions()?)))
         {
             Ok((sessions, rows)) => {
                 for (session, record) in sessions {
@@ -102,7 +102,7 @@ impl Sessions {
         if queues.is_empty() {
             return HashSet::new();
         }
-        let rows = self.host.admission.admissions().unwrap_or_else(|error| {
+        let rows = self.host.admissions().unwrap_or_else(|error| {
             tracing::error!(%error,
                 "cannot read the admission table; workers end with the last session");
             Vec::new()

@@ -17,7 +17,7 @@ use usher_proto::session_request::Verdict;
 
 use super::Sessions;
 use super::table::Replies;
-use crate::link::{how, write};
+use crate::link::{how, write_link};
 
 /// Time limit of opening a session. The client keeps the port of the first connection for that
 /// long, and for as long as it stays announced: no announcement follows after that.
@@ -45,8 +45,8 @@ impl Sessions {
             // Ends with the connection, and so does all its work except sessions being opened.
             present = Some(tokio::spawn(async move {
                 let end = tokio::select! {
-                    end = read(&sessions, &connection, replies) => end,
-                    end = write(&connection, queue) => end,
+                    end = read_records(&sessions, &connection, replies) => end,
+                    end = write_link(&connection, queue) => end,
                 };
                 tracing::warn!(reason = how(&end), "the verifier has gone");
             }));
@@ -54,7 +54,7 @@ impl Sessions {
     }
 }
 
-async fn read(
+async fn read_records(
     sessions: &Arc<Sessions>,
     connection: &AsyncPacketSocket,
     replies: Replies,
@@ -89,7 +89,9 @@ async fn read(
                         let verdict = timeout_at(until, open).await;
                         let verdict = verdict.unwrap_or(Err(Refusal::KeeperUnavailable));
                         let is_open = verdict.is_ok();
-                        if !answer(&replies, request, verdict.map(|()| None)).await && is_open {
+                        if !answer_verifier(&replies, request, verdict.map(|()| None)).await
+                            && is_open
+                        {
                             sessions.abandon(&authentication.opening.session(), &host);
                         }
                         drop(permit);
@@ -100,12 +102,12 @@ async fn read(
             },
             KeeperBody::Session(session, asked) => sessions.request(session, &host, &asked),
         };
-        answer(&replies, request, verdict).await;
+        answer_verifier(&replies, request, verdict).await;
     }
 }
 
 /// Sends an answer. Returns whether the verifier is still connected.
-async fn answer(replies: &Replies, request: u64, verdict: Verdict) -> bool {
+async fn answer_verifier(replies: &Replies, request: u64, verdict: Verdict) -> bool {
     let reply = KeeperReply::Answer { request, verdict };
     let sent = replies.send(reply.encode()).await.is_ok();
     if !sent {

@@ -15,7 +15,7 @@ use super::table::Ending;
 impl Sessions {
     /// All sessions with their connections.
     pub fn views(&self) -> Result<Vec<SessionView>, KernelError> {
-        let rows = self.host.admission.admissions()?;
+        let rows = self.host.admissions()?;
         let rows = by_session(&rows);
         let tokens = self.token_positions()?;
         let configuration = self.host.configuration.get();

@@ -62,7 +62,7 @@ struct UnderWay {
 
 impl Default for Paths {
     fn default() -> Self {
-        Self::new(open, LOOK_UP)
+        Self::new(open_path, LOOK_UP)
     }
 }
 
@@ -166,7 +166,7 @@ impl Drop for UnderWay {
 }
 
 /// The file, without a right to read it.
-fn open(path: &str) -> io::Result<OwnedFd> {
+fn open_path(path: &str) -> io::Result<OwnedFd> {
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
     if kind == FileType::RegularFile {
@@ -263,7 +263,7 @@ mod tests {
 
     #[tokio::test]
     async fn paths_that_hang_leave_threads_for_other_paths() {
-        let paths = Paths::new(open, LONG);
+        let paths = Paths::new(open_path, LONG);
         let wanted = BTreeSet::from(["/proc/self/exe".to_owned()]);
         let hang = |number: usize| UnderWay::begin(&format!("/{number}"), &paths.under_way);
         let mut hanging: Vec<_> = (0..UNDER_WAY).map(hang).collect();
@@ -289,7 +289,7 @@ mod tests {
 
     #[tokio::test]
     async fn callers_that_wait_for_a_look_up_share_the_next_one() {
-        let paths = Arc::new(Paths::new(open, LONG));
+        let paths = Arc::new(Paths::new(open_path, LONG));
         let permit = paths.permit().await;
         let mut asking = JoinSet::new();
         let lists = [list(&["/usr"]), list(&["/etc", "/proc/self/exe"])];

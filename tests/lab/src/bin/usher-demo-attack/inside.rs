@@ -178,8 +178,8 @@ pub(crate) fn attack(place: &Place, shows: bool, note: &mut Note) -> Outcome {
         }
         place.deliver()?;
         let variables = format!("STRANGER={} PID={pid}\n", place.stranger.ipv4());
-        // What is refused everywhere would be so, too, if the look saw nothing: root of a host without Usher
-        // succeeds.
+        // A row that is refused everywhere might only show that the look sees nothing: so root of a host without
+        // Usher tries, and succeeds.
         if ROOTS.contains(&attack.row) && place.configuration.name == "plain" {
             let script = format!("{variables}{{ {}\n}} 2>&1 | sed 's/^/* /'", attack.script);
             let printed = place.server.run(["sh", "-c", &script])?.stdout;

@@ -115,6 +115,9 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(lab: Lab) -> Outcome<Self> {
         let mail = Mail::on(lab)?;
+        // The attacker on the wire reads IPv4.
+        mail.laptop.use_ipv4_only()?;
+        mail.mailhost.use_ipv4_only()?;
         mail.lab.become_hub()?;
         let usual = mail.lab.host("usual")?;
         furnish(&usual)?;

@@ -5,8 +5,8 @@ use crate::*;
 
 use usher_bpf::Pins;
 
-/// Of the table `in_force`, whose first word says which modules decide.
-const IN_FORCE_WORDS: usize = 136;
+/// Words of the table `in_force`, the first of which says which modules decide.
+const IN_FORCE_WORDS: usize = 71;
 
 /// Each act on this path.
 fn each(acts: &[&str], path: &Path) -> Vec<String> {
@@ -131,7 +131,7 @@ fn a_program_may_be_executed_that_may_not_be_read() {
     let rules = vec![world.rule("x")];
     world.load_rules(rules);
     assert_eq!(act(world.user, &acts), ["execute ok", "read EACCES"]);
-    let reading = Settings::Bsdextended(vec![world.rule("rs")]);
+    let reading = settings(vec![world.rule("rs")]);
     let framework = world.framework();
     framework.configure("bsdextended", &reading).unwrap();
     assert_eq!(act(world.user, &acts), ["execute EACCES", "read ok"]);

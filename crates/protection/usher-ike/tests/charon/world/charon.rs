@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
+use usher_ike::IkeKey;
+
 use super::{Host, wait};
 
 impl Host {
@@ -65,9 +67,10 @@ impl Host {
     pub fn stop_charon(&self, stopped: bool) {
         let charon = self.charon.as_ref().expect("it runs");
         let id = nix::unistd::Pid::from_raw(i32::try_from(charon.id()).expect("a pid"));
-        let signal = match stopped {
-            true => nix::sys::signal::Signal::SIGSTOP,
-            false => nix::sys::signal::Signal::SIGCONT,
+        let signal = if stopped {
+            nix::sys::signal::Signal::SIGSTOP
+        } else {
+            nix::sys::signal::Signal::SIGCONT
         };
         nix::sys::signal::kill(id, signal).expect("kill");
     }
@@ -80,15 +83,20 @@ impl Host {
     /// Writes files for its charon as an administrator without Usher does: one peer, policies of charon's own, and
     /// no security label.
     pub fn write_swanctl_conf(&self, peer: &Self, algorithms: &str) {
+        self.write_swanctl_conf_with(peer, algorithms, [&self.key, &peer.key]);
+    }
+
+    /// The same, with these keys of both.
+    pub fn write_swanctl_conf_with(&self, peer: &Self, algorithms: &str, keys: [&IkeKey; 2]) {
         let files = self.folder.path().join("swanctl");
         let write = |name: &str, bytes: &[u8]| {
             let path = files.join(name);
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
             std::fs::write(path, bytes).expect("a file");
         };
-        write("pkcs8/own.der", &self.key.to_pkcs8());
-        write("pubkey/own.der", &self.key.public().to_spki());
-        write("pubkey/peer.der", &peer.key.public().to_spki());
+        write("pkcs8/own.der", &keys[0].to_pkcs8());
+        write("pubkey/own.der", &keys[0].public().to_spki());
+        write("pubkey/peer.der", &keys[1].public().to_spki());
         let (own, name, address) = (&self.name, &peer.name, peer.addresses[0]);
         let text = format!(
             "connections {{ by-hand {{

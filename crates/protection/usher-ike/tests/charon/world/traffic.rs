@@ -122,7 +122,7 @@ impl Host {
 /// Datagrams that two hosts send each other, all numbered.
 pub struct Counting {
     stop: Arc<AtomicBool>,
-    /// Of each direction: the thread that sends, and the one that receives.
+    /// The thread that sends, and the one that receives, for each direction.
     threads: Vec<(JoinHandle<Sent>, JoinHandle<BTreeSet<u64>>)>,
 }
 
@@ -136,7 +136,7 @@ struct Counted {
     sent: u64,
     /// How many calls it refused, because an SA ended after it had chosen it. They were repeated.
     refused: u64,
-    /// Those that were sent and have not arrived.
+    /// Datagrams that were sent and have not arrived.
     lost: Vec<u64>,
 }
 

@@ -10,7 +10,7 @@ use usher_kernel::KernelError;
 use usher_kernel::cgroup::{Group, Guest};
 use usher_proto::refusal::Refusal;
 
-use super::exits::{Exit, reap};
+use super::exits::{Exit, processes, reap};
 use super::{Queue, Running};
 use crate::keeper::host::process::Process;
 
@@ -145,33 +145,6 @@ impl Queue {
         }
         unread.is_none() && others.is_empty()
     }
-}
-
-/// The processes of a group, without adopted ones; with the error, if the group or some of its
-/// processes cannot be looked at.
-pub(super) fn processes(group: &Group) -> (Vec<Process>, Option<io::Error>) {
-    let (mut processes, mut unread) = (Vec::new(), None);
-    let mut listed = || {
-        let pids = group.pids().map_err(io::Error::other);
-        pids.map_err(|error| unread = Some(error))
-            .unwrap_or_default()
-    };
-    let found = listed();
-    // Numbers that have passed to others before they were opened are not in the group.
-    let opened: Vec<_> = found
-        .into_iter()
-        .map(|pid| (pid, Process::open(pid.cast_signed())))
-        .collect();
-    let present = listed();
-    for (_, process) in opened.into_iter().filter(|(pid, _)| present.contains(pid)) {
-        match process {
-            Ok(process) => processes.push(process),
-            // It has ended meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => unread = Some(error),
-        }
-    }
-    (processes, unread)
 }
 
 /// Whether a process in a group is a worker, or else a helper that a worker has made. A starter's

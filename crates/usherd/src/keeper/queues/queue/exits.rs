@@ -14,7 +14,6 @@ use usher_kernel::worker::Ended;
 use usher_policy::{Service, Style};
 use usher_proto::program_end::ProgramEnd;
 
-use super::adoption::processes;
 use super::{GRACE, Queue, State};
 use crate::keeper::host::process::Process;
 use crate::keeper::queues::starter::WorkersEnd;
@@ -202,7 +201,7 @@ pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: Exit) {
     let ran = running.map(|running| running.since.elapsed());
     let client = running.and_then(|running| running.client);
     state.last_end = ended.ok().flatten();
-    // What serves the whole queue is judged by what it leaves waiting there.
+    // A process that serves the whole queue is judged by the connections that it leaves waiting there.
     let is_judged_here = !state.one_for_all && !state.stopped;
     let end = state.last_end.filter(|_| is_judged_here);
     state.workers.retain(|running| running.pid != pid);
@@ -220,4 +219,31 @@ pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: Exit) {
         }
     }
     queue.ended.notify_waiters();
+}
+
+/// The processes of a group, without adopted ones; with the error, if the group or some of its
+/// processes cannot be looked at.
+pub(super) fn processes(group: &Group) -> (Vec<Process>, Option<io::Error>) {
+    let (mut processes, mut unread) = (Vec::new(), None);
+    let mut listed = || {
+        let pids = group.pids().map_err(io::Error::other);
+        pids.map_err(|error| unread = Some(error))
+            .unwrap_or_default()
+    };
+    let found = listed();
+    // Numbers that have passed to others before they were opened are not in the group.
+    let opened: Vec<_> = found
+        .into_iter()
+        .map(|pid| (pid, Process::open(pid.cast_signed())))
+        .collect();
+    let present = listed();
+    for (_, process) in opened.into_iter().filter(|(pid, _)| present.contains(pid)) {
+        match process {
+            Ok(process) => processes.push(process),
+            // It has ended meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => unread = Some(error),
+        }
+    }
+    (processes, unread)
 }

@@ -213,16 +213,15 @@ impl Queue {
         let admitted = self.ask_pam(style, program.pam_session).await;
         let mut admitted = admitted.map_err(StartError::Account)?;
         // Before this counts as starting, so that removing the queue does not wait for it.
-        let session = match program.pam_session {
-            true => {
-                let session = self.open_session(room, admitted.client).await?;
-                // That may have taken seconds.
-                let identities = &self.common.host.identities;
-                let present = identities.of(&self.account, admitted.client).await;
-                admitted.identity = present.map_err(StartError::Account)?;
-                Some(session)
-            }
-            false => None,
+        let session = if program.pam_session {
+            let session = self.open_session(room, admitted.client).await?;
+            // That may have taken seconds.
+            let identities = &self.common.host.identities;
+            let present = identities.of(&self.account, admitted.client).await;
+            admitted.identity = present.map_err(StartError::Account)?;
+            Some(session)
+        } else {
+            None
         };
         if !self.begin() {
             return Err(StartError::Stopped);

@@ -63,14 +63,16 @@ impl Queue {
     ) -> Result<Admitted, Refusal> {
         let possible = self.addresses();
         let is_exact = possible.len() > if one_client { 1 } else { FEW };
-        let waiting = match is_exact {
-            true => self.waiting_clients(),
-            false => Vec::new(),
+        let waiting = if is_exact {
+            self.waiting_clients()
+        } else {
+            Vec::new()
         };
-        let asked = match waiting.is_empty() {
-            // What waited may have been reset by its client, which still takes a process to find out.
-            true => possible.iter().copied().take(FEW).collect(),
-            false => distinct(&waiting),
+        let asked = if waiting.is_empty() {
+            // Clients may have reset the connections that waited; only a process can find that out.
+            possible.iter().copied().take(FEW).collect()
+        } else {
+            distinct(&waiting)
         };
         let answers = self.common.host.identities.of_each(&self.account, &asked);
         let (mut permitted, mut refused) = (Vec::new(), Vec::new());
@@ -148,7 +150,7 @@ impl Queue {
 
     /// The connections that wait, oldest first.
     pub(super) fn waiting_connections(&self) -> Vec<usher_base::ConnectionTuple> {
-        let mut rows = match self.common.host.admission.admissions() {
+        let mut rows = match self.common.host.admissions() {
             Ok(rows) => rows,
             Err(error) => {
                 tracing::error!(%error, "cannot read the admission table");

@@ -126,15 +126,14 @@ pub(super) async fn serve(queue: Arc<Queue>) {
             Ok(()) if service.style == Style::User => {
                 queue.see_through(&mut failures).await;
                 // A worker that served the waiting connections and ended counts as success.
-                match queue.has_accepted(before, begun) {
-                    true => None,
-                    false => {
-                        end = queue.state.lock().last_end.and_then(failure);
-                        let how = end.map_or_else(String::new, |how| format!(" {how}"));
-                        Some(format!(
-                            "it ends{how} without accepting the connections that wait"
-                        ))
-                    }
+                if queue.has_accepted(before, begun) {
+                    None
+                } else {
+                    end = queue.state.lock().last_end.and_then(failure);
+                    let how = end.map_or_else(String::new, |how| format!(" {how}"));
+                    Some(format!(
+                        "it ends{how} without accepting the connections that wait"
+                    ))
                 }
             }
             Ok(()) => None,
@@ -296,7 +295,7 @@ impl Queue {
             return true;
         }
         let elapsed = begun.elapsed();
-        let rows = match self.common.host.admission.admissions() {
+        let rows = match self.common.host.admissions() {
             Ok(rows) => rows,
             Err(error) => {
                 tracing::error!(%error, "cannot read the admission table");

@@ -147,7 +147,7 @@ impl Table {
         if sessions.is_empty() {
             return Vec::new();
         }
-        let rows = match self.host.admission.admissions() {
+        let rows = match self.host.admissions() {
             Ok(rows) => rows,
             Err(error) => {
                 tracing::error!(%error, "cannot read the admission table");
@@ -219,9 +219,10 @@ impl Table {
         let service = configuration.checked.service(record.service);
         let until = service.and_then(|service| service.users.until(&record.user));
         // A guest whose time was already over was a user by the certificate.
-        match until == Some(record.expires) {
-            true => Refusal::GuestOver,
-            false => Refusal::Expired,
+        if until == Some(record.expires) {
+            Refusal::GuestOver
+        } else {
+            Refusal::Expired
         }
     }
 

@@ -186,9 +186,10 @@ impl Table {
     /// As [`Table::open_session`]; [`Refusal::Expired`].
     pub fn live(&self, session: &SessionId, host: &HostName) -> Result<SessionRecord, Refusal> {
         let record = self.open_session(session, host)?;
-        match record.expires <= unix_time() {
-            true => Err(Refusal::Expired),
-            false => Ok(record),
+        if record.expires <= unix_time() {
+            Err(Refusal::Expired)
+        } else {
+            Ok(record)
         }
     }
 

@@ -110,9 +110,14 @@ impl Presences {
         self.with(record, |presence| presence.authenticated)
     }
 
+    /// How many sessions the table has, without a look at it.
+    pub fn kept(&self) -> usize {
+        self.kept.load(Ordering::Relaxed)
+    }
+
     /// Whether the table is full.
     pub fn is_full(&self) -> bool {
-        self.kept.load(Ordering::Relaxed) >= self.most
+        self.kept() >= self.most
     }
 
     /// Whether the table has as many sessions of `record`'s user as it may.
@@ -192,7 +197,7 @@ impl Table {
         let Some(sessions) = self.presences.used_up(fresh) else {
             return Ok(None);
         };
-        let rows = self.host.admission.admissions().map_err(kernel_failed)?;
+        let rows = self.host.admissions().map_err(kernel_failed)?;
         let with_connections = with_connections(&rows);
         let idle = sessions
             .into_iter()
