@@ -19,7 +19,7 @@ printf '127.0.0.1 localhost\n::1 localhost\n' >hosts
 cd /
 
 mount --bind /run/lab/etc /etc
-for folder in /home /root /var/lib /var/log /var/mail /var/spool; do
+for folder in /home /root /srv /var/lib /var/log /var/mail /var/spool; do
     if [ -d "$folder" ] && [ ! -L "$folder" ]; then
         mount -t tmpfs -o mode=755 tmpfs "$folder"
     fi
