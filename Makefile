@@ -138,7 +138,7 @@ FORCE:
 build-release: setup-build
 	# libbpf is built by a make of its own, which is not to install it in these places.
 	env -u MAKEFLAGS -u MAKEOVERRIDES -u DESTDIR -u PREFIX \
-	  $(CARGO) build --locked --release $(addprefix --package ,usher usherd usher-pam libusher usher-label-tools pam-usher)
+	  $(CARGO) build --locked --release $(addprefix --package ,usher usherd usher-pam libusher usher-label-tools usher-pam-module)
 
 install: build-release man ## install programs, library, header, manual pages and units below PREFIX
 	$(MAKE) install-files

@@ -40,7 +40,7 @@ pub(crate) static DIALECT: LazyLock<Dialect> = LazyLock::new(|| {
     let protection = usher_protection::dialect();
     authentication
         .join(protection)
-        .join(usher_mac_policy::dialect())
+        .join(usher_mac_blocks::dialect())
 });
 
 /// A table of statements: keyword, how often, values, what it is for, and what else it takes.
@@ -271,7 +271,7 @@ mod tests {
         let own = BlockKind::ALL.iter().map(|kind| kind.word());
         let others = [
             usher_protection::APPLICATION,
-            usher_mac_policy::MAC,
+            usher_mac_blocks::MAC,
             usher_protection::PROTECTION,
         ];
         assert_eq!(blocks(), own.chain(others).collect::<Vec<_>>());

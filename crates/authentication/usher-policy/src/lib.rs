@@ -75,7 +75,7 @@ pub use usher_language::{
     Setting, Source, Span, Units, Written, digits, is_plain, joined, nearest,
 };
 /// The part of the policy that is about modules of mandatory access control.
-pub use usher_mac_policy as mac;
+pub use usher_mac_blocks as mac;
 /// The part of the policy that is about the traffic of programs.
 pub use usher_protection as protection;
 pub use warning::PolicyWarning;

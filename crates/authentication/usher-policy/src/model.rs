@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{Name, Need, Origin, words};
-use usher_mac_policy::MacBlock;
+use usher_mac_blocks::MacBlock;
 use usher_protection::{Application, IkePublicKey, Kind, MarkMask, Names, common_algorithm};
 use usher_proto::HostPublicKey;
 
@@ -67,7 +67,7 @@ impl Needs {
         "Landlock",
         "PAM",
         usher_protection::IPSEC,
-        usher_mac_policy::FRAMEWORK,
+        usher_mac_blocks::FRAMEWORK,
     ];
 
     /// The needs that this version cannot meet: the first text of each kind.

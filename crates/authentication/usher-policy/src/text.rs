@@ -1,7 +1,7 @@
 //! A policy back to text: what [`crate::parse_policy`] reads as the same policy.
 
 use usher_language::{BlockText, Quoted, Size, Units, joined};
-use usher_mac_policy::MacBlock;
+use usher_mac_blocks::MacBlock;
 use usher_protection::{Application, MarkMask};
 
 use crate::client::{Client, Programs, Protocol};

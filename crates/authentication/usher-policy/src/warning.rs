@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use usher_base::HostName;
 use usher_language::{Clause, Mistake, Name, nearest, shown};
-use usher_mac_policy::bsdextended::{AccessRule, first_about_root_unsaid};
-use usher_mac_policy::ifoff::IfOff;
-use usher_mac_policy::portacl::PortAcl;
-use usher_mac_policy::te::TypeEnforcement;
-use usher_mac_policy::{MODULES, MacBlock, ModuleSettings};
+use usher_mac_blocks::bsdextended::{AccessRule, first_about_root_unsaid};
+use usher_mac_blocks::ifoff::IfOff;
+use usher_mac_blocks::portacl::PortAcl;
+use usher_mac_blocks::te::TypeEnforcement;
+use usher_mac_blocks::{MODULES, MacBlock, ModuleSettings};
 use usher_protection::{Application, Peers, ProgramName, ProtectionWarning, Traffic};
 
 use crate::client::Protocol;

@@ -1,7 +1,7 @@
 //! Rules of the module `bsdextended`, as it reads them.
 
 use usher_bpf::Plain;
-use usher_mac_policy::bsdextended::{AccessMode, AccessRule, AccountRange, FileTypes, Membership};
+use usher_mac_blocks::bsdextended::{AccessMode, AccessRule, AccountRange, FileTypes, Membership};
 
 use crate::shared::{
     MAC_GID_OF_SUBJECT, MAC_OBJECT_DEVICE, MAC_OBJECT_GID, MAC_OBJECT_SGID, MAC_OBJECT_SUID,

@@ -1,7 +1,7 @@
 //! Settings of the module `ifoff`, as it reads them.
 
 use usher_bpf::Plain;
-use usher_mac_policy::ifoff::IfOff;
+use usher_mac_blocks::ifoff::IfOff;
 
 use crate::shared::MacIfoff;
 use crate::{Error, Names};

@@ -8,7 +8,7 @@
 //!   [`Declaration`] is read before libbpf or the kernel gets anything of it. `bsdextended` has rules, `portacl` the
 //!   ports of users, `seeotheruids` exemptions, `ifoff` interfaces, `te` rules about types, `ubns` the services of
 //!   the policy ([`ubns`]).
-//! - Settings are those of the policy (usher-mac-policy), with what the names in them mean on this host ([`Names`]).
+//! - Settings are those of the policy (usher-mac-blocks), with what the names in them mean on this host ([`Names`]).
 //!   Each module's `encode` makes the structure of `usher_mac_settings.h` that it reads.
 //! - The framework keeps labels of processes, files, interfaces and other objects for modules that declare a kind
 //!   of element. Each module sees its own elements only. docs/adr/0076-labels-in-the-kernel.md has the reasons.

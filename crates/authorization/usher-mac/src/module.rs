@@ -5,11 +5,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use usher_bpf::zerocopy::IntoBytes;
 use usher_bpf::{KernelError, Opened, Table, frozen_bytes};
-use usher_mac_policy::bsdextended::AccessRule;
-use usher_mac_policy::ifoff::IfOff;
-use usher_mac_policy::portacl::PortAcl;
-use usher_mac_policy::seeotheruids::SeeOtherUids;
-use usher_mac_policy::te::TypeEnforcement;
+use usher_mac_blocks::bsdextended::AccessRule;
+use usher_mac_blocks::ifoff::IfOff;
+use usher_mac_blocks::portacl::PortAcl;
+use usher_mac_blocks::seeotheruids::SeeOtherUids;
+use usher_mac_blocks::te::TypeEnforcement;
 
 use crate::answers::{self, Answers};
 use crate::bsdextended;

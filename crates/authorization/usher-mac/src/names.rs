@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use usher_mac_policy::AccountId;
+use usher_mac_blocks::AccountId;
 
 use crate::Error;
 

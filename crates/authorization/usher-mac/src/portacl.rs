@@ -1,7 +1,7 @@
 //! Settings of the module `portacl`, as it reads them.
 
 use usher_bpf::Plain;
-use usher_mac_policy::portacl::PortAcl;
+use usher_mac_blocks::portacl::PortAcl;
 
 use crate::shared::{MAC_PORT_TCP, MAC_PORT_UDP, MacPortRule, MacPortacl};
 use crate::{Error, Names};

@@ -1,6 +1,6 @@
 //! Settings of the module `seeotheruids`, as it reads them.
 
-use usher_mac_policy::seeotheruids::SeeOtherUids;
+use usher_mac_blocks::seeotheruids::SeeOtherUids;
 
 use crate::shared::MacSeeotheruids;
 use crate::{Error, Names};

@@ -54,8 +54,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use actors::{act, actor, all, expect, on, onto, python, set_label};
 use block::block;
 use usher_mac::{Answers, EntryPoint, Error, Framework, Module, Names, Settings};
-use usher_mac_policy::ModuleSettings;
-use usher_mac_policy::bsdextended::AccessRule;
+use usher_mac_blocks::ModuleSettings;
+use usher_mac_blocks::bsdextended::AccessRule;
 
 /// The user whose files a test is about.
 const OWNER: u32 = 3900;

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use usher_mac::{Error, Names, Settings};
-use usher_mac_policy::bsdextended::{
+use usher_mac_blocks::bsdextended::{
     AccessMode, AccessRule, AccountRange, FileTypes, Membership, RuleObject, RuleSubject,
 };
 

@@ -18,7 +18,7 @@ use super::files::ModuleFolder;
 use super::filing::Filing;
 use super::journal::{EVENTS, Journal, KINDS};
 use super::labels;
-use super::persisting::Persisting;
+use super::new_files::LabelWriters;
 use super::resolving;
 use super::state::{State, is_of_file};
 
@@ -28,7 +28,7 @@ pub(super) struct Force {
     pub(super) file_systems: FileSystems,
     pub(super) following: Arc<Following>,
     pub(super) files: ModuleFolder,
-    pub(super) persisting: Persisting,
+    pub(super) writers: LabelWriters,
     /// The parts that this kernel lacks, which do not change while this process runs.
     support: OnceLock<Result<(), Unsupported>>,
     pub(super) state: Mutex<State>,
@@ -57,7 +57,7 @@ impl Force {
     /// When it cannot be adopted; it stays in force.
     pub(super) fn adopt(
         file_systems: FileSystems,
-        persisting: Persisting,
+        writers: LabelWriters,
         following: Arc<Following>,
     ) -> Result<Self, MacError> {
         let mut state = State::default();
@@ -69,7 +69,7 @@ impl Force {
             file_systems,
             following,
             files: ModuleFolder::new(Path::new(paths::MODULE_DIRECTORY)),
-            persisting,
+            writers,
             support: OnceLock::new(),
             state: Mutex::new(state),
             journal: Mutex::default(),
@@ -166,7 +166,7 @@ impl Force {
     /// Failures are tried again.
     pub(super) fn watch(&self, state: &mut State, is_changed: bool) {
         let looked = match &state.framework {
-            Some(framework) => state.looked.look(framework, &self.persisting),
+            Some(framework) => state.looked.look(framework, &self.writers),
             None => {
                 state.looked = labels::Looked::default();
                 Ok(())
@@ -195,8 +195,8 @@ impl Force {
             let kept: Vec<_> = kept.cloned().collect();
             wanted.extend(kept);
         }
-        let unwatched = self.persisting.unwatched();
-        let stuck = self.persisting.stuck();
+        let unwatched = self.writers.unwatched();
+        let stuck = self.writers.stuck();
         match stuck.as_ref().or(unwatched.as_ref()) {
             None => state.over(labels::UNWATCHED),
             Some(error) => state.trouble(labels::UNWATCHED, error),
@@ -216,7 +216,7 @@ impl Force {
         }
         let put = labels::put_in_force(
             state.framework.as_ref(),
-            &self.persisting,
+            &self.writers,
             (&wanted, &elsewhere),
             state.filing.as_ref(),
         );
@@ -230,14 +230,12 @@ impl Force {
     /// # Errors
     /// A thread cannot be woken.
     pub(super) fn look_again(&self) -> Result<(), MacError> {
-        self.persisting
-            .look_again()
-            .map_err(MacError::NotPersistent)
+        self.writers.look_again().map_err(MacError::NotPersistent)
     }
 
     /// Fails when labels of new files are no longer written: this process must end and start again.
-    pub(super) fn require_persisting(&self) -> std::io::Result<()> {
-        if self.persisting.has_ended() {
+    pub(super) fn require_writers(&self) -> std::io::Result<()> {
+        if self.writers.has_ended() {
             Err(std::io::Error::other("its thread has ended"))
         } else {
             Ok(())

@@ -18,8 +18,8 @@ use usher_system_label::process::SHOWN;
 use super::error::MacError;
 use super::file_systems::FileSystems;
 use super::filing::Filing;
-use super::persist_walk::DEEPEST;
-use super::persisting::{Multilabel, Persisting};
+use super::new_files::DEEPEST;
+use super::new_files::{LabelWriters, Multilabel};
 use super::resolving;
 
 /// The trouble that a file system of the policy is not mounted.
@@ -199,7 +199,7 @@ pub(super) fn framework(
 /// The kernel's: some may have them then.
 pub(super) fn put_in_force(
     framework: Option<&Framework>,
-    persisting: &Persisting,
+    writers: &LabelWriters,
     (wanted, elsewhere): (&[Multilabel], &BTreeSet<(u32, u32)>),
     filing: Option<&Arc<Filing>>,
 ) -> Result<(), MacError> {
@@ -207,7 +207,7 @@ pub(super) fn put_in_force(
         Some(framework) => {
             framework.set_multilabel(&(&devices(wanted) | elsewhere))?;
             framework.show_labels(Path::new(SHOWN))?;
-            persisting.set(
+            writers.set(
                 Some(framework.new_file_labels()?),
                 wanted.to_vec(),
                 filing.cloned(),
@@ -215,7 +215,7 @@ pub(super) fn put_in_force(
         }
         None => {
             hide()?;
-            persisting.set(None, Vec::new(), None)
+            writers.set(None, Vec::new(), None)
         }
     };
     set.map_err(MacError::NotPersistent)
@@ -240,15 +240,15 @@ impl Looked {
     pub(super) fn look(
         &mut self,
         framework: &Framework,
-        persisting: &Persisting,
+        writers: &LabelWriters,
     ) -> Result<(), MacError> {
         let now = Self {
             order: framework.label_order()?,
             refusals: framework.unknown_refusals()?,
             at: Some(Instant::now()),
         };
-        if self.is_outdated(&now, persisting.walked()) {
-            persisting.look_again().map_err(MacError::NotPersistent)?;
+        if self.is_outdated(&now, writers.walked()) {
+            writers.look_again().map_err(MacError::NotPersistent)?;
             *self = now;
         }
         Ok(())
@@ -293,8 +293,8 @@ pub(super) fn interface_views(
 }
 
 /// The file systems at work, for an administrator.
-pub(super) fn views(persisting: &Persisting) -> Vec<MultilabelView> {
-    let watched = persisting.watched().into_iter();
+pub(super) fn views(writers: &LabelWriters) -> Vec<MultilabelView> {
+    let watched = writers.watched().into_iter();
     let views = watched.map(|(path, state)| MultilabelView {
         path,
         persisted: state.counts.persisted,

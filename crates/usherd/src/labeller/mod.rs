@@ -27,10 +27,8 @@ mod journal;
 mod labels;
 mod loading;
 mod makers;
+mod new_files;
 mod patience;
-mod persist;
-mod persist_walk;
-mod persisting;
 mod resolving;
 mod state;
 mod stored;
@@ -60,7 +58,7 @@ use usher_system::privileges;
 use crate::start::{self, Attempt, Start, StartError};
 use file_systems::FileSystems;
 use force::Force;
-use persisting::Persisting;
+use new_files::LabelWriters;
 
 /// How often modules that could not be put in force are tried again.
 const TRYING: Duration = Duration::from_secs(5);
@@ -89,14 +87,14 @@ pub fn run() -> Result<(), StartError> {
     let mounts = File::open(paths::MOUNTS).attempt(format!("cannot open {}", paths::MOUNTS))?;
     // Another description than the one that is read: each notes which changes it has shown.
     let changes = File::open(paths::MOUNTS).attempt(format!("cannot open {}", paths::MOUNTS))?;
-    let persisting =
-        Persisting::start().attempt("cannot start the thread for labels of new files")?;
+    let writers =
+        LabelWriters::start().attempt("cannot start the thread for labels of new files")?;
     start.confine()?;
     let had_guard = guard::runs()?;
     let following = Following::new();
     start::runtime_following(&following)?.block_on(async {
         let file_systems = FileSystems::new(mounts);
-        let force = Force::adopt(file_systems, persisting, Arc::clone(&following))?;
+        let force = Force::adopt(file_systems, writers, Arc::clone(&following))?;
         let force = Arc::new(force);
         force.begin(configuration);
         following.begin(Arc::clone(&force) as Arc<dyn Follower>);
@@ -123,8 +121,8 @@ async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
         now.tick().await;
         usher_daemon::messages::summarize();
         force.try_again();
-        let persisting = force.require_persisting();
-        persisting.attempt("cannot write labels of new files")?;
+        let writers = force.require_writers();
+        writers.attempt("cannot write labels of new files")?;
         if !had_guard && guard::runs()? {
             tracing::info!("there is a guard now: ending, to start again as one of its daemons");
             return Ok(());

@@ -13,7 +13,7 @@ use usher_policy::{Policy, ServedBy, Service};
 use super::error::MacError;
 use super::filing::{Filing, Types};
 use super::labels;
-use super::persisting::Multilabel;
+use super::new_files::Multilabel;
 use super::stored::{self, Wanted};
 
 #[derive(Debug, Default)]

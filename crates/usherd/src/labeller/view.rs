@@ -143,7 +143,7 @@ impl Force {
         let waiting = waiting.map(|block| block.module.to_string());
         let is_loaded = |name: &String| view.modules.iter().any(|module| module.name == *name);
         view.waiting = waiting.filter(|name| !is_loaded(name)).collect();
-        view.multilabel = labels::views(&self.persisting);
+        view.multilabel = labels::views(&self.writers);
         view.interfaces = labels::interface_views(state.policy(), state.framework.as_ref())?;
         Ok((view, state.digests.clone()))
     }

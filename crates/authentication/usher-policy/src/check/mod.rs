@@ -73,7 +73,7 @@ pub(crate) fn check_policy(tree: &Tree<'_>, groups: &Groups, reporter: &Reporter
         .collect();
     let host = |name: &HostName| policy.hosts.get(name).map(|host| host.addresses.clone());
     policy.applications = usher_protection::check_applications(tree, host, reporter);
-    policy.mac = usher_mac_policy::check(tree, reporter);
+    policy.mac = usher_mac_blocks::check(tree, reporter);
     outside::check_outside(tree, &mut policy, reporter);
     policy.needs = Needs(tree.needs(reporter));
     policy

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use usher_bpf::zerocopy::{FromZeros, IntoBytes};
-use usher_mac_policy::te::Class;
+use usher_mac_blocks::te::Class;
 
 use super::permissions::words;
 use crate::shared::MacTe;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use usher_bpf::zerocopy::FromZeros;
-use usher_mac_policy::te::{
+use usher_mac_blocks::te::{
     Class, Permissive, TERMINAL, TypeEnforcement, TypeName, UNCONFINED, UNTYPED,
 };
 

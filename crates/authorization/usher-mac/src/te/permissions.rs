@@ -1,7 +1,7 @@
 //! The bits of permissions. In settings a class has its place among the language's as its number.
 
 use usher_label::CAPABILITIES;
-use usher_mac_policy::te::Class;
+use usher_mac_blocks::te::Class;
 
 use crate::shared::{
     MAC_TE_ACCEPT, MAC_TE_ADD_NAME, MAC_TE_APPEND, MAC_TE_BIND, MAC_TE_CAPABILITY, MAC_TE_CONNECT,

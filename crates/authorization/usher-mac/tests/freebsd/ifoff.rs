@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use usher_mac::{EntryPoint, Error, Names, Settings};
-use usher_mac_policy::ifoff::IfOff;
+use usher_mac_blocks::ifoff::IfOff;
 
 use crate::EPERM;
 use crate::asked::{Process, Question, ask, words};

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use proptest::prelude::*;
 use usher_language::Origin;
 use usher_mac::{EntryPoint, Error, Names, Settings};
-use usher_mac_policy::AccountId;
-use usher_mac_policy::portacl::{PortAcl, PortPermit};
+use usher_mac_blocks::AccountId;
+use usher_mac_blocks::portacl::{PortAcl, PortPermit};
 
 use crate::EPERM;
 use crate::asked::{Process, Question, ask, words};

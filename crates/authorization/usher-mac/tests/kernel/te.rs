@@ -3,7 +3,7 @@
 use super::attacks::Actor;
 use super::*;
 
-use usher_mac_policy::te::Class;
+use usher_mac_blocks::te::Class;
 
 /// The module's settings by these statements.
 pub(super) fn types(statements: &str) -> Settings {

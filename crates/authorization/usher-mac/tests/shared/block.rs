@@ -1,7 +1,7 @@
 //! Settings as the policy has them.
 
 use usher_language::{Reporter, Source, parse_syntax};
-use usher_mac_policy::{ModuleSettings, check, dialect};
+use usher_mac_blocks::{ModuleSettings, check, dialect};
 
 /// The settings of a module's block with these statements.
 pub fn block(module: &str, statements: &str) -> ModuleSettings {

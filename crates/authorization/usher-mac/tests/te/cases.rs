@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use usher_label::{NameValue, TypedValue};
-use usher_mac_policy::ModuleSettings;
-use usher_mac_policy::te::{Class, TypeEnforcement};
+use usher_mac_blocks::ModuleSettings;
+use usher_mac_blocks::te::{Class, TypeEnforcement};
 
 use crate::block::block;
 

@@ -19,7 +19,7 @@ use questions::{file, questions};
 use usher_language::Origin;
 use usher_mac::te::{Denials, TypeMistake};
 use usher_mac::{EntryPoint, Error, Settings};
-use usher_mac_policy::te::{Class, CreatedWhere, TypeEnforcement};
+use usher_mac_blocks::te::{Class, CreatedWhere, TypeEnforcement};
 
 const EACCES: i32 = -libc::EACCES;
 const EPERM: i32 = -libc::EPERM;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use usher_mac_policy::te::Class;
+use usher_mac_blocks::te::Class;
 
 use crate::cases::{Case, DOMAINS, Element, Policy, TYPES};
 use crate::{EACCES, EINVAL, EPERM};

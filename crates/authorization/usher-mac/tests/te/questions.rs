@@ -1,7 +1,7 @@
 //! The questions of a case, each with the model's answer.
 
 use usher_mac::EntryPoint;
-use usher_mac_policy::te::Class;
+use usher_mac_blocks::te::Class;
 
 use crate::PROCESS;
 use crate::cases::{Case, Element, words};

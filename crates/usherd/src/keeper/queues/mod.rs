@@ -44,7 +44,7 @@ use desk::Desk;
 use groups::Groups;
 use permits::{Permit, Permits};
 use queue::Queue;
-use starter::Starter;
+use starter::StarterProcess;
 pub use stored::Stored;
 use troubles::Troubles;
 
@@ -76,7 +76,7 @@ pub struct Common {
     /// The users' control groups.
     pub groups: Groups,
     /// Makes the workers.
-    pub starter: Starter,
+    pub starter: StarterProcess,
     /// Queues wait here for processes of services.
     pub desk: Arc<Desk>,
     /// Failures of services.
@@ -207,7 +207,7 @@ impl Queues {
         let common = Common {
             host,
             groups,
-            starter: Starter::default(),
+            starter: StarterProcess::default(),
             desk: Arc::default(),
             troubles: Troubles::default(),
             all: Mutex::default(),

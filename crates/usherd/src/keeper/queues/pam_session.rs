@@ -16,7 +16,7 @@ use usher_base::UserName;
 use usher_daemon::packet_async::register;
 use usher_kernel::KernelError;
 
-use super::starter::{self, Starter};
+use super::starter::{self, StarterProcess};
 
 /// Time limit of usher-pam's answer: longer than its own limit for the modules (10 s), after which
 /// it kills everything they have started and reports it.
@@ -59,7 +59,7 @@ pub enum SessionError {
 /// ended.
 pub struct Session {
     /// The starter that makes the workers.
-    pub starter: Arc<Starter>,
+    pub starter: Arc<StarterProcess>,
     /// The environment variables that the modules have set.
     pub environment: Vec<(String, String)>,
 }
@@ -75,7 +75,7 @@ impl Session {
         account: &UserName,
         client: IpAddr,
         group: &Path,
-        outside: &Starter,
+        outside: &StarterProcess,
     ) -> Result<Self, SessionError> {
         // The starter in the session must be this version, whatever has been installed since.
         let own_program = File::open("/proc/self/exe")?;

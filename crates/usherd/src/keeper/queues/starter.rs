@@ -38,14 +38,14 @@ const REPORTS: usize = 64 * REPORT_SIZE;
 
 /// The starter.
 #[derive(Default)]
-pub struct Starter {
+pub struct StarterProcess {
     /// None while no starter runs.
     socket: watch::Sender<Option<Arc<AsyncPacketSocket>>>,
     /// Requests a replacement of the starter.
     replaced: Notify,
     state: Mutex<State>,
     /// The living starters of PAM sessions.
-    of_sessions: Mutex<Vec<Weak<Starter>>>,
+    of_sessions: Mutex<Vec<Weak<StarterProcess>>>,
     /// Whether this is the starter of a PAM session, which is not replaced.
     is_of_session: bool,
     /// How often all orders were ended; the same for the starters of PAM sessions.
@@ -68,7 +68,7 @@ type Step = (Report, Option<WorkersEnd>);
 /// survives.
 pub type WorkersEnd = oneshot::Receiver<Ended>;
 
-impl Starter {
+impl StarterProcess {
     /// The starter of a PAM session, which usher-pam has started at the other end of this socket.
     pub fn of_session(&self, socket: AsyncPacketSocket) -> Arc<Self> {
         let socket = Arc::new(socket);
@@ -256,7 +256,7 @@ impl Starter {
     /// Starts workers in a group, to serve a listener. Calls `begun` for each as soon as it is the user
     /// and has accepted its connection, whose client's end is passed on, or has executed its program. Returns
     /// when the order is over.
-    /// `epoch` is the [`Starter::epoch`] from before the policy was read that the order follows; the
+    /// `epoch` is the [`StarterProcess::epoch`] from before the policy was read that the order follows; the
     /// order gets its number here.
     ///
     /// # Errors
@@ -395,7 +395,7 @@ mod tests {
     async fn an_order_of_a_former_epoch_is_not_sent() {
         let (ours, theirs) = socket_pair().unwrap();
         let theirs = PacketSocket::from_descriptor(theirs);
-        let starter = Starter::default().of_session(ours);
+        let starter = StarterProcess::default().of_session(ours);
         // Any folder: no process is made here.
         let (group, listener) = (
             Group::open(Path::new("/")).unwrap(),

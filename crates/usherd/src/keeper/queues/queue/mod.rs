@@ -21,7 +21,7 @@ use usher_proto::refusal::Refusal;
 
 use super::output::Output;
 use super::pam_session::{Session, SessionError};
-use super::starter::Starter;
+use super::starter::StarterProcess;
 use super::{Common, Key};
 use crate::keeper::host::accounts::{Account, Identity};
 use crate::keeper::host::identities;
@@ -75,7 +75,7 @@ struct State {
     /// How the last worker ended of which that is known.
     last_end: Option<Ended>,
     /// The starters of PAM sessions, which live until all processes of their sessions have ended.
-    sessions: Vec<Weak<Starter>>,
+    sessions: Vec<Weak<StarterProcess>>,
     /// Orders and guests under way, whose processes may be in the group already and are not in `workers`
     /// yet.
     starting: usize,

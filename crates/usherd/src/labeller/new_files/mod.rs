@@ -6,6 +6,9 @@
 //! file otherwise, by rules of Landlock of their own; the labeller's other threads list none of these. They read and
 //! set attributes through descriptors of O_PATH.
 
+mod walk;
+mod writing;
+
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -28,7 +31,8 @@ use usher_system::{SystemError, sandbox};
 use super::error::MacError;
 use super::file_systems::{FileSystems, QUIETLY};
 use super::filing::Filing;
-use super::persist::{Counts, Persister};
+pub(super) use walk::DEEPEST;
+use writing::{Counts, LabelWriter};
 
 /// How long the thread may work on a turn's files before it counts as stuck.
 const STUCK: Duration = Duration::from_secs(10);
@@ -55,7 +59,7 @@ pub(super) struct Watched {
 
 /// The threads, for the rest of the labeller.
 #[derive(Debug)]
-pub(super) struct Persisting {
+pub(super) struct LabelWriters {
     shared: Arc<Shared>,
     /// The one that starts the others.
     thread: JoinHandle<()>,
@@ -118,7 +122,7 @@ impl Multilabel {
         })
     }
 
-    fn watch(&self) -> io::Result<Persister> {
+    fn watch(&self) -> io::Result<LabelWriter> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
         let mut options = OpenOptions::new();
         let options = options.read(true).custom_flags(flags.bits().cast_signed());
@@ -127,7 +131,7 @@ impl Multilabel {
         if found.stx_mnt_id != self.mount {
             return Err(io::Error::other("another file system is mounted there now"));
         }
-        Persister::watch(root).map_err(|error| match error.raw_os_error() {
+        LabelWriter::watch(root).map_err(|error| match error.raw_os_error() {
             Some(errno) if errno == Errno::OPNOTSUPP.raw_os_error() => io::Error::other(
                 "it has no file handles; for an overlay, name the file system of its upper directory",
             ),
@@ -136,7 +140,7 @@ impl Multilabel {
     }
 }
 
-impl Persisting {
+impl LabelWriters {
     /// Starts the first thread, which watches nothing yet. Call it before this process is confined: the thread
     /// confines itself otherwise.
     ///
@@ -148,11 +152,11 @@ impl Persisting {
             lanes: Mutex::default(),
             wake: Wake::new()?,
         });
-        let thread = thread::Builder::new().name("persisting".to_owned());
+        let thread = thread::Builder::new().name("new files".to_owned());
         let (confined, outcome) = sync_channel(1);
         let thread = thread.spawn({
             let shared = Arc::clone(&shared);
-            move || begin_persisting(&shared, &confined)
+            move || start_writers(&shared, &confined)
         })?;
         let outcome = outcome.recv().map_err(io::Error::other)?;
         outcome.map_err(io::Error::other)?;
@@ -341,7 +345,7 @@ impl Wake {
     }
 }
 
-fn begin_persisting(shared: &Shared, confined: &SyncSender<Result<(), SystemError>>) {
+fn start_writers(shared: &Shared, confined: &SyncSender<Result<(), SystemError>>) {
     let outcome = sandbox::landlock_lists(&[Path::new("/")]);
     let is_confined = outcome.is_ok();
     // The starter waits for it.

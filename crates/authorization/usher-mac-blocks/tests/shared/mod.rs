@@ -4,7 +4,7 @@ mod reading;
 
 use proptest::test_runner::TestCaseError;
 use reading::read;
-use usher_mac_policy::ModuleSettings;
+use usher_mac_blocks::ModuleSettings;
 
 /// The statements of a module.
 pub struct Statements(&'static str);

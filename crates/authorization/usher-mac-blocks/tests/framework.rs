@@ -4,7 +4,7 @@
 mod reading;
 
 use reading::read;
-use usher_mac_policy::ModuleSettings;
+use usher_mac_blocks::ModuleSettings;
 
 #[test]
 fn file_systems_are_read_and_printed_in_order() {

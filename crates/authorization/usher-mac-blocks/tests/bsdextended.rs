@@ -5,11 +5,11 @@ mod reading;
 
 use proptest::prelude::*;
 use reading::read;
-use usher_mac_policy::bsdextended::{
+use usher_mac_blocks::bsdextended::{
     AccessMode, AccessRule, AccountRange, FileTypes, Membership, RuleObject, RuleSubject,
     first_about_root_unsaid,
 };
-use usher_mac_policy::{MacBlock, ModuleSettings};
+use usher_mac_blocks::{MacBlock, ModuleSettings};
 
 fn block(statements: &str) -> String {
     format!("mac bsdextended {{\n  {statements}\n}}\n")

@@ -1,7 +1,7 @@
 //! Reads the blocks of a text.
 
 use usher_language::{Diagnostic, Reporter, Source, parse_syntax};
-use usher_mac_policy::{MacBlock, check, dialect};
+use usher_mac_blocks::{MacBlock, check, dialect};
 
 pub fn read(text: &str) -> Result<Vec<MacBlock>, Vec<Diagnostic>> {
     let sources = [Source {

@@ -4,9 +4,9 @@ mod shared;
 
 use proptest::prelude::*;
 use shared::{Statements, of};
-use usher_mac_policy::MAXIMUM_TYPE_RULES;
-use usher_mac_policy::ModuleSettings;
-use usher_mac_policy::te::{Class, TypeEnforcement};
+use usher_mac_blocks::MAXIMUM_TYPE_RULES;
+use usher_mac_blocks::ModuleSettings;
+use usher_mac_blocks::te::{Class, TypeEnforcement};
 
 const TE: Statements = of("te");
 

@@ -3,9 +3,9 @@
 mod shared;
 
 use shared::{Statements, of};
-use usher_mac_policy::MAXIMUM_SWITCHES;
-use usher_mac_policy::ModuleSettings;
-use usher_mac_policy::ifoff::IfOff;
+use usher_mac_blocks::MAXIMUM_SWITCHES;
+use usher_mac_blocks::ModuleSettings;
+use usher_mac_blocks::ifoff::IfOff;
 
 const IFOFF: Statements = of("ifoff");
 

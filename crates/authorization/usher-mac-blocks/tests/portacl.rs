@@ -4,8 +4,8 @@ mod shared;
 
 use proptest::prelude::*;
 use shared::{Statements, of};
-use usher_mac_policy::ModuleSettings;
-use usher_mac_policy::portacl::PortAcl;
+use usher_mac_blocks::ModuleSettings;
+use usher_mac_blocks::portacl::PortAcl;
 
 const PORTACL: Statements = of("portacl");
 

@@ -12,7 +12,7 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, opena
 use rustix::io::Errno;
 
 /// Deepest directory below the root that is walked. Each takes a descriptor, and memory for its names.
-pub(super) const DEEPEST: usize = 256;
+pub(in crate::labeller) const DEEPEST: usize = 256;
 
 /// A name is opened itself: no symbolic link is followed, and no other mount entered.
 const HERE: ResolveFlags = ResolveFlags::NO_XDEV

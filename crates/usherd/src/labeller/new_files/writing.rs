@@ -19,9 +19,9 @@ use usher_label::Label;
 use usher_system::new_files::{NewFile, NewFiles};
 use usher_system_label::file::{Change, FileLabelError, LabelledFile};
 
-use super::filing::Filing;
-use super::persist_walk::{Step, Walk};
-use super::tree::Tree;
+use super::walk::{Step, Walk};
+use crate::labeller::filing::Filing;
+use crate::labeller::tree::Tree;
 
 /// Limit of events of one turn, and of files of a walk in one turn: so no file system waits long for another.
 const TURN: usize = 256;
@@ -34,7 +34,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(600);
 pub(super) type LabelOf<'l> = &'l dyn Fn(BorrowedFd<'_>) -> io::Result<Option<Label>>;
 
 /// The persistence of one file system.
-pub(super) struct Persister {
+pub(super) struct LabelWriter {
     new_files: NewFiles,
     /// The events could not be read, and are not until all files are looked at again.
     is_deaf: bool,
@@ -54,24 +54,24 @@ pub(super) struct Persister {
 
 /// What has happened since the file system is watched.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(in crate::labeller) struct Counts {
     /// Attributes that were written.
-    pub(super) persisted: u64,
+    pub(in crate::labeller) persisted: u64,
     /// Files without an attribute whose label the kernel does not know, at the last walk and since.
-    pub(super) unlabelled: u64,
+    pub(in crate::labeller) unlabelled: u64,
     /// Directories that the last walk left alone, because they lie too deep. No later walk would do more.
-    pub(super) too_deep: u64,
+    pub(in crate::labeller) too_deep: u64,
     /// Attributes that could not be written, and files that could not be opened.
-    pub(super) failed: u64,
+    pub(in crate::labeller) failed: u64,
     /// How often events were lost, and all files looked at again.
-    pub(super) overflows: u64,
+    pub(in crate::labeller) overflows: u64,
     /// The reason of the last failure.
-    pub(super) failure: Option<String>,
+    pub(in crate::labeller) failure: Option<String>,
     /// How long the last walk over all files took.
-    pub(super) walked: Duration,
+    pub(in crate::labeller) walked: Duration,
 }
 
-impl Persister {
+impl LabelWriter {
     /// Watches the file system of an open directory, and looks at all of its files first.
     ///
     /// # Errors
@@ -311,7 +311,7 @@ mod tests {
 
     /// A folder on a tmpfs that is not only the test's: labels are known of its own files alone.
     struct Scene {
-        persister: Persister,
+        persister: LabelWriter,
         folder: tempfile::TempDir,
         // The last one to go.
         _alone: MutexGuard<'static, ()>,
@@ -323,7 +323,7 @@ mod tests {
             let folder = tempfile::tempdir_in("/dev/shm").unwrap();
             prepare(folder.path());
             let root = File::open("/dev/shm").unwrap();
-            let persister = Persister::watch(root.into()).unwrap();
+            let persister = LabelWriter::watch(root.into()).unwrap();
             Self {
                 persister,
                 folder,
@@ -519,7 +519,7 @@ mod tests {
     #[test]
     fn a_directory_that_lies_too_deep_is_no_reason_to_look_again() {
         let mut scene = Scene::new(|folder| {
-            let deep = vec!["d"; super::super::persist_walk::DEEPEST + 1].join("/");
+            let deep = vec!["d"; crate::labeller::new_files::walk::DEEPEST + 1].join("/");
             fs::create_dir_all(folder.join(deep)).unwrap();
         });
         scene.work();

@@ -3,8 +3,8 @@
 mod shared;
 
 use shared::{Statements, of};
-use usher_mac_policy::ModuleSettings;
-use usher_mac_policy::seeotheruids::SeeOtherUids;
+use usher_mac_blocks::ModuleSettings;
+use usher_mac_blocks::seeotheruids::SeeOtherUids;
 
 const SEEOTHERUIDS: Statements = of("seeotheruids");
 
