@@ -60,6 +60,9 @@ enum Command {
         /// List the sessions that ended last, and why they ended
         #[arg(long)]
         recent: bool,
+        /// Print a line when a session, connection or refusal comes or goes (keeps running)
+        #[arg(long, conflicts_with = "recent")]
+        watch: bool,
         #[command(flatten)]
         filter: commands::who::Filter,
     },
@@ -266,13 +269,16 @@ fn main() -> ExitCode {
         Command::Log(LogCommand::Verify(request)) => commands::log::verify(&output, &request),
         Command::Log(LogCommand::Export(request)) => commands::log::export(&output, &request),
         Command::Who {
-            recent: false,
-            filter,
-        } => commands::who::run(&output, &filter),
-        Command::Who {
             recent: true,
             filter,
+            ..
         } => commands::who::recent(&output, &filter),
+        Command::Who {
+            watch: true,
+            filter,
+            ..
+        } => commands::who::watch(&output, &filter),
+        Command::Who { filter, .. } => commands::who::run(&output, &filter),
         Command::Protection(command) => protection::run(&output, &command),
         Command::Mac(command) => mac::run(&output, &command),
         Command::Doctor => commands::doctor::run(&output),

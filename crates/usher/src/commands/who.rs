@@ -1,5 +1,7 @@
 //! `usher who`: live sessions, connections and workers, and failures of services, here and at other hosts; or
-//! the sessions that ended last.
+//! the sessions that ended last; or what comes and goes.
+
+mod watch;
 
 use serde::Serialize;
 use usher_base::{HostName, ServiceName, UserName};
@@ -10,6 +12,8 @@ use usher_local::roles;
 
 use crate::failure::Failure;
 use crate::output::{Output, or_dash, row, table};
+
+pub use watch::watch;
 
 /// Options of `usher who` that choose what is printed.
 #[derive(Debug, clap::Args)]
@@ -30,6 +34,10 @@ impl Filter {
         self.user.as_ref().is_none_or(|wanted| wanted == user)
             && self.host.as_ref().is_none_or(|wanted| Some(wanted) == host)
             && self.service.as_ref().is_none_or(|wanted| wanted == service)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.user.is_none() && self.host.is_none() && self.service.is_none()
     }
 
     fn of_live(&self, view: &mut WhoView) {

@@ -1,6 +1,7 @@
 //! The administrator's commands on running daemons.
 
 mod commands;
+mod following;
 mod hosts;
 mod policies;
 #[path = "../reading/mod.rs"]
