@@ -128,8 +128,7 @@ pub fn connect_by_user(host: &HostName, service: &ServiceName) -> Result<TcpStre
     }
     let failed = match tickets::connect(host, service) {
         Ok(connected) => return Ok(connected),
-        Err(TokenError::Connect) => true,
-        Err(TokenError::Draw) => false,
+        Err(failed) => failed,
     };
     let first = connect_with_ticket(host.clone(), service.clone(), failed, &tried);
     outlast_restart(first, announced, patience(RESTART))
@@ -166,30 +165,39 @@ impl Tried {
     }
 }
 
-/// Waits for a listener of the server that is being restarted: a granted connection that is refused is
-/// announced and tried again. connect(2) has failed then, so nothing was sent. `pause` waits, and returns
-/// whether there may be another attempt. After an address without a way the signer names another one, until
-/// it has no more.
-fn outlast_restart(
-    first: Result<TcpStream, ConnectError>,
-    again: impl Fn() -> Result<TcpStream, ConnectError>,
+/// Waits for a listener of the server, or the signer, that is being restarted: a granted connection that is
+/// refused is announced and tried again, and so is a request at which the signer has gone. Nothing was sent to
+/// the service then. `pause` waits, and returns whether there may be another attempt. After an address without
+/// a way the signer names another one, until it has no more.
+fn outlast_restart<T>(
+    first: Result<T, ConnectError>,
+    again: impl Fn() -> Result<T, ConnectError>,
     mut pause: impl FnMut() -> bool,
-) -> Result<TcpStream, ConnectError> {
+) -> Result<T, ConnectError> {
     let mut outcome = first;
     loop {
-        match outcome {
-            Err(ConnectError::Connect(error)) if is_refused(&error) => {}
+        let failed = match outcome {
+            Err(ConnectError::Connect(error)) if is_refused(&error) => ConnectError::NotListening,
             Err(ConnectError::Connect(error)) if no_way(&error).is_some() => {
                 outcome = again();
                 continue;
             }
+            Err(ConnectError::NoSigner(error)) if has_gone(&error) => ConnectError::NoSigner(error),
             outcome => return outcome,
-        }
+        };
         if !pause() {
-            return Err(ConnectError::NotListening);
+            return Err(failed);
         }
         outcome = again();
     }
+}
+
+/// The error of a conversation whose other end has ended.
+fn has_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
 }
 
 /// The error that means that there is no way to an address, or that it is silent.
@@ -238,12 +246,12 @@ fn connect_announced(
     finish(&signer, socket, answer, tried)
 }
 
-/// Asks the signer, which may answer that there is a ticket. `failed`: a token has just been refused, so no
-/// other is tried.
+/// Asks the signer, which may answer that there is a ticket. `failed`: the address at which a token has just
+/// failed, so no other is tried there.
 fn connect_with_ticket(
     host: HostName,
     service: ServiceName,
-    failed: bool,
+    failed: Option<SocketAddr>,
     tried: &Tried,
 ) -> Result<TcpStream, ConnectError> {
     let signer = signer()?;
@@ -253,7 +261,7 @@ fn connect_with_ticket(
     };
     let (mut socket, mut answer) = announce(&signer, &request, None)?;
     if let LocalReply::Ticket { server } = answer {
-        let outcome = if failed {
+        let outcome = if failed == Some(server) {
             Err(TokenError::Connect)
         } else {
             establish_with_token(server)
@@ -318,15 +326,18 @@ pub fn owner_at_the_proxy(
         host: host.clone(),
         service: service.clone(),
     };
-    let signer = signer()?;
-    signer
-        .send(&request.encode(), &[local])
-        .map_err(ConnectError::NoSigner)?;
-    match receive(&signer)? {
-        LocalReply::Owner { uid } => Ok(uid),
-        LocalReply::Refused(refusal) => Err(ConnectError::Refused(refusal)),
-        _ => Err(ConnectError::Protocol),
-    }
+    let ask = || {
+        let signer = signer()?;
+        signer
+            .send(&request.encode(), &[local])
+            .map_err(ConnectError::NoSigner)?;
+        match receive(&signer)? {
+            LocalReply::Owner { uid } => Ok(uid),
+            LocalReply::Refused(refusal) => Err(ConnectError::Refused(refusal)),
+            _ => Err(ConnectError::Protocol),
+        }
+    };
+    outlast_restart(ask(), ask, patience(RESTART))
 }
 
 /// How the service's program for a connection of the calling user has ended, if it ended at once and has
@@ -652,9 +663,29 @@ mod tests {
         outlast_restart(attempt(), attempt, listens).unwrap();
         assert_eq!(attempts.take(), 2);
         // Other failures and refusals are final.
-        let refused = || Err(ConnectError::Refused(Refusal::ClientPolicy));
+        let refused = || Err::<(), _>(ConnectError::Refused(Refusal::ClientPolicy));
+        let attempt = || panic!("tries again");
         let over = outlast_restart(refused(), attempt, || panic!("waits"));
         assert!(matches!(over, Err(ConnectError::Refused(_))), "{over:?}");
+    }
+
+    #[test]
+    fn a_signer_that_goes_while_it_is_asked_is_asked_again() {
+        let gone = || ConnectError::NoSigner(io::ErrorKind::UnexpectedEof.into());
+        let attempts = std::cell::Cell::new(0);
+        let again = || {
+            attempts.set(attempts.get() + 1);
+            (attempts.get() == 2).then_some(7).ok_or_else(gone)
+        };
+        let answered = outlast_restart(again(), again, || true);
+        assert_eq!(answered.unwrap(), 7);
+        let over = outlast_restart(again(), again, || false);
+        assert!(matches!(over, Err(ConnectError::NoSigner(_))), "{over:?}");
+        assert_eq!(attempts.get(), 3);
+        // One that hangs is not.
+        let hangs = || Err::<(), _>(ConnectError::NoSigner(io::ErrorKind::WouldBlock.into()));
+        let over = outlast_restart(hangs(), || panic!("tries again"), || panic!("waits"));
+        assert!(matches!(over, Err(ConnectError::NoSigner(_))), "{over:?}");
     }
 
     #[test]
@@ -667,7 +698,7 @@ mod tests {
                 let (server, errno) = errors.borrow_mut().next().ok_or_else(|| tried.error())?;
                 let error = io::Error::from(errno);
                 tried.note(server, &error);
-                Err(ConnectError::Connect(error))
+                Err::<(), _>(ConnectError::Connect(error))
             };
             outlast_restart(again(), again, || panic!("waits")).unwrap_err()
         };

@@ -27,6 +27,9 @@ pub const MAX_RSA_BITS: usize = 4096;
 /// Limit of an RSA key's exponent, in bits. Verification takes as many steps.
 const MAX_RSA_EXPONENT_BITS: usize = 32;
 
+/// The first byte of an uncompressed point (SEC 1 section 2.3.3).
+const UNCOMPRESSED: u8 = 4;
+
 /// The fault of a key that neither a user nor an authority may have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnsuitableKey {
@@ -48,19 +51,25 @@ pub enum UnsuitableKey {
          another key (ssh-keygen -t ed25519, or -t rsa)"
     )]
     RsaExponent,
+    /// The spelling of an ECDSA key.
+    #[error(
+        "this ECDSA key's point is compressed, and OpenSSH writes it uncompressed; print the key \
+         again (ssh-keygen -y)"
+    )]
+    CompressedPoint,
 }
 
 impl From<UnsuitableKey> for Refusal {
     fn from(fault: UnsuitableKey) -> Self {
         match fault {
-            UnsuitableKey::Kind(_) => Self::UnsupportedKey,
+            UnsuitableKey::Kind(_) | UnsuitableKey::CompressedPoint => Self::UnsupportedKey,
             UnsuitableKey::RsaBits(_) | UnsuitableKey::RsaExponent => Self::UnsuitableRsaKey,
         }
     }
 }
 
 /// Whether the key of a user or authority may be of this kind: Ed25519, ECDSA P-256, P-384 and P-521, RSA,
-/// and for users Ed25519 and ECDSA P-256 on a security key. Of RSA keys [`require_suitable`] says more.
+/// and for users Ed25519 and ECDSA P-256 on a security key. [`require_suitable`] says more.
 #[must_use]
 pub fn is_supported(algorithm: &Algorithm) -> bool {
     matches!(
@@ -70,7 +79,9 @@ pub fn is_supported(algorithm: &Algorithm) -> bool {
 }
 
 /// Requires a key of a supported kind, and of RSA keys 2,048 to 4,096 bits and an exponent that is odd, not
-/// 1 and at most 32 bits long. Under an RSA key with the exponent 1 anyone makes signatures.
+/// 1 and at most 32 bits long. Under an RSA key with the exponent 1 anyone makes signatures. The point of an
+/// ECDSA key must be uncompressed (RFC 5656 section 3.1 permits both forms): else a key would have two
+/// fingerprints, and a list of revoked keys one of them.
 ///
 /// # Errors
 /// [`UnsuitableKey`].
@@ -79,9 +90,19 @@ pub fn require_suitable(key: &KeyData) -> Result<(), UnsuitableKey> {
     if !is_supported(&algorithm) {
         return Err(UnsuitableKey::Kind(algorithm));
     }
-    let KeyData::Rsa(key) = key else {
-        return Ok(());
+    let point = match key {
+        KeyData::Rsa(key) => return require_suitable_rsa(key),
+        KeyData::Ecdsa(key) => key.as_sec1_bytes(),
+        KeyData::SkEcdsaSha2NistP256(key) => key.ec_point().as_bytes(),
+        _ => return Ok(()),
     };
+    if point.first() != Some(&UNCOMPRESSED) {
+        return Err(UnsuitableKey::CompressedPoint);
+    }
+    Ok(())
+}
+
+fn require_suitable_rsa(key: &RsaPublicKey) -> Result<(), UnsuitableKey> {
     let (modulus, exponent) = rsa_numbers(key);
     let size = bits(modulus);
     if !(MIN_RSA_BITS..=MAX_RSA_BITS).contains(&size) {

@@ -11,7 +11,9 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
 use tempfile::TempDir;
-use usher_proto::ssh_key::{Algorithm, PrivateKey};
+use usher_proto::key::{UnsuitableKey, require_suitable};
+use usher_proto::ssh_key::public::{EcdsaPublicKey, KeyData};
+use usher_proto::ssh_key::{Algorithm, PrivateKey, PublicKey};
 use usher_proto::{Authenticator, Certificate, HostPublicKey, NAMESPACE, Refusal, SignError};
 
 /// A folder with a key pair `key`, `key.pub` made by ssh-keygen.
@@ -102,6 +104,41 @@ fn we_verify_what_ssh_keygen_signs() {
             signed.statement[30] ^= 1;
             assert_eq!(signed.verify_signature(), Err(Refusal::BadSignature));
         }
+    }
+}
+
+/// A key has one fingerprint: with its point compressed, it would not be in a list that revokes it.
+// Threat model: A173
+#[test]
+fn a_key_in_another_spelling_is_refused() {
+    for kind in &KINDS[1..] {
+        let folder = folder_with_key(kind);
+        let signed = sign(folder.path(), &["-n", NAMESPACE]);
+        let key = PublicKey::from(private_key(folder.path()));
+        assert_eq!(require_suitable(key.key_data()), Ok(()));
+        let KeyData::Ecdsa(point) = key.key_data() else {
+            panic!("another kind");
+        };
+        // One byte, and two numbers of the same length (SEC 1 section 2.3.3).
+        let (x, y) = point.as_sec1_bytes()[1..].split_at(point.as_sec1_bytes().len() / 2);
+        let compressed = [&[2 + (y[y.len() - 1] & 1)], x].concat();
+        let other = KeyData::from(EcdsaPublicKey::from_sec1_bytes(&compressed).unwrap());
+        let fault = require_suitable(&other);
+        assert_eq!(fault, Err(UnsuitableKey::CompressedPoint), "{kind:?}");
+
+        // In a signature, behind six bytes and a number (PROTOCOL.sshsig).
+        let (key, other) = (
+            key.to_bytes().unwrap(),
+            PublicKey::from(other).to_bytes().unwrap(),
+        );
+        let mut respelled = signed.clone();
+        let part = |key: &[u8]| [&u32::try_from(key.len()).unwrap().to_be_bytes(), key].concat();
+        let place = 10..10 + part(&key).len();
+        assert_eq!(respelled.signature[place.clone()], part(&key));
+        respelled.signature.splice(place, part(&other));
+        let refused = respelled.verify_signature().map(|_| ());
+        assert_eq!(refused, Err(Refusal::UnsupportedKey), "{kind:?}");
+        assert!(signed.verify_signature().is_ok());
     }
 }
 

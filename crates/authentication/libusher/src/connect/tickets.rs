@@ -23,11 +23,23 @@ struct Known {
 
 static KNOWN: RwLock<Vec<Known>> = RwLock::new(Vec::new());
 
-/// Connects to a remembered service. There is no token for another one.
-pub(super) fn connect(host: &HostName, service: &ServiceName) -> Result<TcpStream, TokenError> {
-    let server = find(host, service).ok_or(TokenError::Draw)?;
-    // On a failure, the caller gets the answer of the signer or the server.
-    establish_with_token(server).inspect_err(|_| forget(host, service))
+/// Connects to a remembered service.
+///
+/// # Errors
+/// The address at which a token has failed; none if there was no token.
+pub(super) fn connect(
+    host: &HostName,
+    service: &ServiceName,
+) -> Result<TcpStream, Option<SocketAddr>> {
+    let server = find(host, service).ok_or(None)?;
+    establish_with_token(server).map_err(|error| {
+        // The caller gets the answer of the signer or the server.
+        forget(host, service);
+        match error {
+            TokenError::Draw => None,
+            TokenError::Connect => Some(server),
+        }
+    })
 }
 
 /// Remembers a service that has accepted a token.
