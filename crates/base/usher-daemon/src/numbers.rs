@@ -22,6 +22,10 @@ use crate::role::Role;
 /// kernel, and the watcher decides how often it connects.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// How long it rests after each connection, so that a watcher who connects without end takes little of the
+/// daemon's time.
+const PACE: Duration = Duration::from_millis(20);
+
 /// How long the watcher may take to receive them.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -100,6 +104,7 @@ impl NumbersSocket {
                 tracing::debug!(%error, "cannot send the numbers");
             }
             collected = Some(line);
+            tokio::time::sleep(PACE).await;
         }
     }
 }

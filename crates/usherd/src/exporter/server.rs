@@ -2,12 +2,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 use usher_daemon::packet_async::SHORTAGE;
@@ -15,7 +15,8 @@ use usher_daemon::packet_async::SHORTAGE;
 use super::Exporter;
 use super::request::{self, LARGEST};
 
-/// Connections at once. When there are so many, the next one is closed unanswered.
+/// Connections at once. When there are so many, the oldest one that has not asked yet makes room for the next:
+/// whoever holds connections keeps nobody else from asking. If all have asked, the next is closed unanswered.
 const CONNECTIONS: usize = 16;
 
 /// How long a request may take to arrive, and how long its answer may take to be received.
@@ -27,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// When the listener cannot be used.
 pub async fn serve(listener: std::net::TcpListener, exporter: Arc<Exporter>) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut open: Vec<Connection> = Vec::new();
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -37,14 +38,21 @@ pub async fn serve(listener: std::net::TcpListener, exporter: Arc<Exporter>) -> 
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&free).try_acquire_owned() else {
+        open.retain(|one| !one.task.is_finished());
+        if open.len() >= CONNECTIONS {
             exporter.full.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(%peer, "closed a connection: {CONNECTIONS} are open");
-            continue;
-        };
+            let oldest = open.iter().position(|one| !one.has_asked());
+            tracing::debug!(%peer, makes_room = oldest.is_some(), "{CONNECTIONS} connections are open");
+            match oldest {
+                Some(oldest) => open.remove(oldest).task.abort(),
+                None => continue,
+            }
+        }
+        let has_asked = Arc::new(AtomicBool::new(false));
         let exporter = Arc::clone(&exporter);
-        tokio::spawn(async move {
-            match exchange(stream, &exporter).await {
+        let asked = Arc::clone(&has_asked);
+        let serving = tokio::spawn(async move {
+            match exchange(stream, &exporter, &asked).await {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     exporter.slow.fetch_add(1, Ordering::Relaxed);
                     tracing::debug!(%peer, "closed a connection: it is too slow");
@@ -52,13 +60,33 @@ pub async fn serve(listener: std::net::TcpListener, exporter: Arc<Exporter>) -> 
                 Err(error) => tracing::debug!(%peer, %error, "cannot answer"),
                 Ok(()) => {}
             }
-            drop(permit);
         });
+        let task = serving.abort_handle();
+        open.push(Connection { task, has_asked });
+        // It reads what has arrived before others push it out.
+        yield_now().await;
     }
 }
 
-async fn exchange(mut stream: TcpStream, exporter: &Exporter) -> io::Result<()> {
+/// A connection that is served.
+struct Connection {
+    task: AbortHandle,
+    has_asked: Arc<AtomicBool>,
+}
+
+impl Connection {
+    fn has_asked(&self) -> bool {
+        self.has_asked.load(Ordering::Relaxed)
+    }
+}
+
+async fn exchange(
+    mut stream: TcpStream,
+    exporter: &Exporter,
+    has_asked: &AtomicBool,
+) -> io::Result<()> {
     let head = timeout(PATIENCE, read_head(&mut stream)).await??;
+    has_asked.store(true, Ordering::Relaxed);
     // The daemons have a limit of their own.
     let answer = exporter.answer(request::decode(&head)).await;
     timeout(PATIENCE, async {
