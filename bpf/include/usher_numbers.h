@@ -163,7 +163,8 @@
 #define ATTR_MTIME_SET (1 << 8)
 #endif
 
-/* Modes of inode_permission: access(2); an opening or an execution, which file_open follows. */
+/* Bits of inode_permission's mask. MAY_ACCESS: access(2). MAY_OPEN: an open or an exec, after which
+ * file_open is called. */
 #ifndef MAY_ACCESS
 #define MAY_ACCESS 16
 #endif

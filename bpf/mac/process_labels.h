@@ -362,7 +362,8 @@ static __always_inline int call_module(struct lsm_ctx___mac *context)
 	return mac_ask_syscall(asked, &subject, &wanted, &labels);
 }
 
-/* The answer of lsm_set_self_attr(2). A module cannot say that the framework has done something. */
+/* The result of lsm_set_self_attr(2), where USHER_MAC_DONE is success. A module that returns this
+ * number as its error refuses with EACCES. */
 static __always_inline int answer_of(int error)
 {
 	if (error == -USHER_MAC_DONE)

@@ -25,7 +25,7 @@ struct drawn {
 	__u32 ticket;
 	__u32 uid; /* its user */
 	struct usher_destination server;
-	__u8 begun; /* whether the socket connects: the token is never for another connection */
+	__u8 begun; /* whether the socket has begun to connect; no other one may use the token */
 	__u8 asked; /* the callbacks that were not set before */
 	__u8 written; /* how often, up to 255 */
 	__u8 reserved;

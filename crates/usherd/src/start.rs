@@ -248,7 +248,7 @@ impl<R: HasRole> Start<R> {
     }
 }
 
-/// A daemon of which there is nothing to tell but that it runs.
+/// A daemon that reports only that it runs.
 impl<R: HasRole> Answers<Status> for Start<R> {
     async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
         Ok(StatusView::new::<R>(0, [], Vec::new()))

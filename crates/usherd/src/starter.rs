@@ -6,8 +6,8 @@
 //! listener and makes a process for each, without asking. It never holds a connection. An order is
 //! over when no connection has come for a while, when it has stood for a second, when the keeper ends
 //! it or the user's queue, when the files of the accounts have changed, and when a worker has failed.
-//! The starter checks all of these before each process, after it has seen the connection: the state
-//! before the connection came counts.
+//! The starter checks all of these after it has seen a connection and before it makes each process. So a
+//! connection that came after one of these events gets no process by this order.
 //!
 //! A starter inside a PAM session makes the workers of one order. It ends once the keeper has closed
 //! the socket and all its descendants have ended; usher-pam then closes the session.

@@ -58,7 +58,7 @@ pub enum ConnectError {
     /// The server has admitted the connection and resets it: its keeper is being restarted and does not listen,
     /// or another program on the way resets. Nothing was sent.
     #[error(
-        "the server has admitted the connection and resets it; try again: its keeper may be restarting \
+        "the server has admitted the connection, and yet it was reset; try again: its keeper may be restarting \
          (`usher doctor` there), or a packet filter on the way resets connections to the service's port"
     )]
     NotListening,

@@ -226,7 +226,7 @@ fn pkg_config_links_with_either_library() {
     assert!(!needed(&program).contains("NEEDED"));
     says_why(&program);
 
-    // Our library in the program, the system's shared.
+    // Links libusher statically and the C library dynamically: only libusher.a is left.
     for entry in std::fs::read_dir(installed.path("lib")).unwrap() {
         let path = entry.unwrap().path();
         if path.file_name() != Some(OsStr::new("libusher.a")) && !path.is_dir() {

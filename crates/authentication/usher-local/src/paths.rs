@@ -161,7 +161,7 @@ pub const PROTECTOR_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher_protector";
 ///
 /// Owner: root, 0700. Made by: the labeller. Lost: while the labeller is stopped, **no module decides**.
 pub const LABELLER_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher_labeller";
-/// The labeller's files. A folder of its own: it may write to no other below.
+/// The labeller's files. It may write to no other folder below `/var/lib/usher`.
 ///
 /// Owner: root, 0700. Made by: the labeller. Backup: yes. Lost: what follows.
 pub const LABELLER_DIRECTORY: &str = "/var/lib/usher/labeller";
@@ -193,7 +193,7 @@ pub const NETWORK_SYSCTLS: &str = "/proc/sys/net";
 ///
 /// Owner: root. Made by: the protector. Lost: the sysctls keep the protector's values until the next boot.
 pub const FORMER_SYSCTLS: &str = "/run/usher/protector/former_sysctls";
-/// The protector's files. A folder of its own: it may write to no other below.
+/// The protector's files. It may write to no other folder below `/var/lib/usher`.
 ///
 /// Owner: root, 0700. Made by: the protector. Backup: yes. Lost: what follows.
 pub const PROTECTOR_DIRECTORY: &str = "/var/lib/usher/protector";

@@ -32,9 +32,9 @@ use crate::{Origin, SERVICE, one_line};
 /// environment.
 const PASSED_ON: [&str; 2] = ["USHER_LOG", "JOURNAL_STREAM"];
 
-/// Time limit of the modules to open a session.
+/// Time limit for the modules to open a session.
 const OPENING: Duration = Duration::from_secs(10);
-/// Time limit of the modules to close it.
+/// Time limit for the modules to close the session.
 const CLOSING: Duration = Duration::from_secs(10);
 /// Limit of the environment that the modules set, in bytes; beyond it the session is refused.
 const MOST_ENVIRONMENT: usize = 64 * 1024;

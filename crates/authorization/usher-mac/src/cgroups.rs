@@ -11,7 +11,8 @@ use crate::dispatchers::not_supported;
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 /// CGROUP2_SUPER_MAGIC.
 const CGROUP2: u32 = 0x6367_7270;
-/// The inode of the root group; in another cgroup namespace that of the mount is another one.
+/// The inode of the root group. In another cgroup namespace the mount shows another group as its root, with
+/// another inode.
 const ROOT: u64 = 1;
 
 /// The root group, by a descriptor that reads nothing (O_PATH).

@@ -89,7 +89,9 @@ pub enum Error {
     #[error("`{0}` is no name of a network interface: it has no byte, or more than 15")]
     InterfaceName(String),
     /// Too many interfaces.
-    #[error("at most {MAC_INTERFACES} network interfaces can have labels, and {0} would")]
+    #[error(
+        "at most {MAC_INTERFACES} network interfaces can have labels, and the policy gives labels to {0}"
+    )]
     TooManyInterfaces(usize),
     /// An element of an interface's label is no value of its module.
     #[error("interface {interface}: the module {module}: {mistake}")]

@@ -419,8 +419,8 @@ impl Framework {
         labels::set_multilabel(&self.pins, &self.in_force, devices)
     }
 
-    /// Permits sockets of these families (`AF_VSOCK`, ...) to processes with a level, and of no others but those
-    /// about which the modules of levels decide.
+    /// Sets the families of sockets (`AF_VSOCK`, ...) that processes with a level may make besides those about
+    /// which the modules of levels decide. All others are refused.
     ///
     /// # Errors
     /// The kernel's error.
@@ -444,8 +444,8 @@ impl Framework {
         NewFileLabels::open(&self.pins)
     }
 
-    /// The order of the youngest module with labels in force; 0 for none. When it changes, a file's label is read
-    /// from its attribute again at the next opening.
+    /// The number in the order of loading of the youngest module with labels in force; 0 if there is none. After
+    /// a change, the next open(2) of a file reads its label from the attribute again.
     ///
     /// # Errors
     /// The kernel's error.

@@ -245,8 +245,8 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, limit: usize, most: usize) -> io::
     }
 }
 
-/// Receives one packet with all its descriptors, and whether it is within its limits, of `most`
-/// descriptors.
+/// Receives one packet with all its descriptors. Also returns whether it is within its limits: `limit` bytes
+/// and `most` descriptors.
 pub(crate) fn receive_any(
     socket: BorrowedFd<'_>,
     limit: usize,

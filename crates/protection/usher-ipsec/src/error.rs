@@ -55,7 +55,7 @@ pub enum IpsecError {
     /// A block claims the executable of Usher's daemons. They hold copies of other programs' sockets,
     /// and the sockets of services that they have made serve other programs.
     #[error(
-        "{0} leads to the executable of Usher's daemons, which no `application` block governs; take \
+        "{0} leads to the executable of Usher's daemons, which no `application` block may name; take \
          the program out of this block, and write `protection encryption;` into the `service` \
          blocks of this host and the `client` blocks of the others"
     )]

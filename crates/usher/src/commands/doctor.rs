@@ -136,9 +136,8 @@ impl Jobs {
         }
     }
 
-    /// Whether this host fails without what the kernel lacks for a duty. A host that has no duty
-    /// yet may come to offer services, or to reach some. Only `application` blocks ask for protection, and
-    /// only `mac` blocks for modules.
+    /// Whether this host needs what the kernel lacks for a duty. A host without any duty may yet offer or reach
+    /// services. It needs protection and modules only if its policy asks for them.
     fn may_need(&self, duty: Option<Duty>) -> bool {
         let has_none = ![OFFERS, REACHES, PROTECTS, CONFINES]
             .iter()

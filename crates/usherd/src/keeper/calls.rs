@@ -297,7 +297,7 @@ impl Calls {
             return Err(Refusal::NotThisAccount);
         }
         let pidfd = process.pidfd.try_clone().map_err(|error| {
-            tracing::error!(%error, "cannot follow a process");
+            tracing::error!(%error, "cannot duplicate the pidfd of a process");
             Refusal::KeeperUnavailable
         })?;
         queue.take_in(process.pid.unsigned_abs(), pidfd)?;

@@ -152,8 +152,8 @@ impl Negotiated {
             });
     }
 
-    /// Notes hosts that have SAs of classes that the policy has as `optional`: no notice comes again.
-    /// `receivers` are those of the SAs.
+    /// Notes the hosts that already have SAs of `optional` classes: charon gives no notice of these again.
+    /// `receivers`: class and destination of each SA.
     pub(super) fn note_present(
         &mut self,
         receivers: &BTreeSet<(Class, IpAddr)>,

@@ -168,7 +168,7 @@ fn a_difference_tells_which_programs_may_now() {
     let paths = ["/bin/mutt", "/usr/bin/curl"].map(str::to_owned);
     let expected = Programs::Listed(std::sync::Arc::new(paths.into()));
     assert_eq!(programs(after), Some(expected));
-    // The same list in another order and twice the same policy.
+    // The same list in another order is the same policy: no difference.
     let turned = format!("{entry} programs \"/bin/mutt\", \"/usr/bin/curl\";");
     let both = [&listed, &turned].map(|text| network(&[("laptop", entry, text)]));
     assert_eq!(difference(&both[0], &both[1]), []);

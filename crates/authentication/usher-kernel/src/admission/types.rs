@@ -22,7 +22,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 65,536 sessions, with tokens, and connections, 4,096 queues: about 40 MB of kernel memory.
+    /// 65,536 sessions, all of which may have tokens; 65,536 connections; 4,096 queues. About 40 MB of kernel
+    /// memory.
     fn default() -> Self {
         Self {
             sessions: 65_536,

@@ -108,7 +108,7 @@ pub enum SpawnError {
     )]
     NoLandlock,
     /// [`Command::setuid`] beside [`Command::files`].
-    #[error("a process that is confined to files cannot gain another user's rights")]
+    #[error("a process with `files` cannot have `setuid permit`: Landlock needs no_new_privs")]
     SetuidConfined,
     /// Root is never a worker's user.
     #[error("a worker never runs as root")]

@@ -25,8 +25,8 @@ pub struct Newborn {
 pub struct Accepted {
     /// The number of connections that wait besides, at most 255.
     pub waiting: u8,
-    /// The client's end of its own, if that is one of IPv6 or IPv4. The child has said it as its user: to
-    /// be believed about this user only.
+    /// The client's endpoint of the connection that the child has accepted; none if that is neither IPv6 nor
+    /// IPv4. The child reports it when it is already its user, so it is trusted about this user only.
     pub client: Option<SocketAddr>,
 }
 

@@ -500,7 +500,7 @@ impl Driver {
 /// What the kernel's list of SAs has shown; nothing, with a warning, if there is no list.
 fn by_list<T: Default>(found: std::io::Result<T>) -> T {
     found.unwrap_or_else(|error| {
-        tracing::warn!("the kernel's SAs cannot be listed or put in order: {error}");
+        tracing::warn!("cannot list the kernel's SAs or put them in order: {error}");
         T::default()
     })
 }

@@ -73,8 +73,9 @@ impl Looking {
         self.next = self.next.min(now);
     }
 
-    /// The lists were compared. Returns whether what they lack is to be reported: the start of charon's
-    /// unit takes everything out once.
+    /// Notes that the lists were compared. Returns whether to report that something is missing. The first time
+    /// within a minute of charon's start is not reported: its unit runs `swanctl --load-all`, which unloads
+    /// everything.
     fn compared(&mut self, is_missing: bool, now: Instant) -> bool {
         let is_young = now < self.since + YOUNG;
         self.next = if is_young {

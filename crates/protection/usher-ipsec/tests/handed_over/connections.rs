@@ -158,7 +158,7 @@ tests! {
                 uses(&mut peer, to, from, expected);
             }
         }
-        // A connection that is refused within, made and used outside.
+        // A program outside the control group makes and uses a connection that is refused inside.
         peer.run("l = tcp(); l.bind(('10.1.0.2', 80)); l.listen()");
         outside.run("s = tcp(); s.connect(('10.1.0.2', 80)); s.send(b'question')");
         assert_eq!(peer.run("c, _ = l.accept(); r = c.recv(9)"), "b'question'");

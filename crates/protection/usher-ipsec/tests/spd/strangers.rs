@@ -42,7 +42,7 @@ fn governed() -> Actor {
     governed
 }
 
-/// SAs of the kernel's that wait to be negotiated.
+/// The number of the kernel's SAs that wait to be negotiated.
 fn waiting() -> usize {
     shell("ip xfrm state").matches("proto esp").count()
 }

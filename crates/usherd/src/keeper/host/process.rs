@@ -29,8 +29,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Reads a process's state. The number may have passed to another process since it was learned; that
-    /// one must then pass the same checks.
+    /// Reads the state of the process that has this id now. If that is another process than the one meant, it
+    /// must pass the same checks.
     ///
     /// # Errors
     /// `NotFound` when there is no such process any more; other errors of the kernel.

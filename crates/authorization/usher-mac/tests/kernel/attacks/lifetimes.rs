@@ -65,7 +65,7 @@ fn no_access_slips_through_while_a_module_comes_and_goes() {
         let file = fs::OpenOptions::new().write(true).open(&state).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &[number], 0).unwrap();
     };
-    // Until the actor has tried in this state.
+    // Waits until the actor has tried in this state.
     let is_seen = |number: u8| {
         while fs::read(&state).unwrap()[1] != number {
             std::thread::yield_now();
