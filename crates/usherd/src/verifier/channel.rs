@@ -127,6 +127,10 @@ async fn handshake(
     verifier.half_open.leave(number);
     let stream = match outcome {
         Ok(Ok(stream)) => stream,
+        // A courier that connects to several addresses of this host keeps the one that answers first.
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+            return tracing::debug!(%address, %error, "a control connection ended before its handshake");
+        }
         Ok(Err(error)) => {
             let error = tls::explained(&error);
             return tracing::info!(%address, %error, "refused a control connection");
