@@ -161,6 +161,15 @@ impl Checked {
         !self.revoked.has_key(&key.key) && !key.has_expired(now)
     }
 
+    /// How many keys and authorities in the lists of users are good at `now` and end by `then`, both in seconds
+    /// since 1970.
+    #[must_use]
+    pub fn keys_ending(&self, now: u64, then: u64) -> usize {
+        let keys = self.keys.values().flatten();
+        keys.filter(|key| self.is_good(key, now) && key.has_expired(then))
+            .count()
+    }
+
     /// The user's keys and authorities for this purpose, valid or not.
     pub fn keys_for<'c>(
         &'c self,
@@ -271,6 +280,26 @@ pub(crate) mod tests {
         assert_eq!(way_in(AUTHORITY, AUTHORITY), (1, false));
         let expired = format!("expiry-time=\"19700102Z\" {AUTHORITY}");
         assert_eq!(way_in(&expired, "# none\n"), (1, false));
+    }
+
+    #[test]
+    fn keys_that_end_soon_are_counted() {
+        let folder = tree();
+        let list = folder.path().join("users/alice/authorized_keys");
+        let ending = |line: &str, now: u64, then: u64| {
+            std::fs::write(&list, line).unwrap();
+            let checked = collect(&folder).unwrap().check().unwrap();
+            checked.keys_ending(now, then)
+        };
+        // At 86,400.
+        let ends = format!("expiry-time=\"19700102Z\" {AUTHORITY}");
+        assert_eq!(ending(&ends, 0, 86_399), 0);
+        assert_eq!(ending(&ends, 0, 86_400), 1);
+        assert_eq!(ending(&ends, 86_399, 90_000), 1);
+        assert_eq!(ending(&ends, 86_400, 90_000), 0);
+        assert_eq!(ending(AUTHORITY, 0, u64::MAX), 0);
+        std::fs::write(folder.path().join("revoked_keys"), AUTHORITY).unwrap();
+        assert_eq!(ending(&ends, 0, 86_400), 0);
     }
 
     pub(crate) const AUTHORITY: &str =

@@ -62,6 +62,7 @@ families! {
     LIMIT = Gauge "usher_table_limit": "The number of entries at which the table refuses the next one.";
     CLOCKS = Gauge "usher_clocks_apart":
         "Hosts for whose clock a session was refused within the last hour.";
+    KEYS = Gauge "usher_keys_ending": "Keys in the lists of users that end within 14 days.";
     STATE = Gauge "usher_state": "Whether something is in force.";
     REFUSALS = Counter "usher_refusals": "Requests, connections and calls that were refused, by reason.";
     DROPPED = Counter "usher_dropped_packets":
@@ -204,6 +205,7 @@ fn put_verifier(verifier: &mut Daemon<'_>) {
     verifier.tables(&["channels", "half_open"]);
     verifier.link("keeper_connected", "keeper");
     verifier.put("clocks_apart", &CLOCKS, None);
+    verifier.put("keys_ending", &KEYS, None);
     verifier.refusals(&["half_open_dropped"]);
     for refusal in Refusal::ALL {
         verifier.refusal(&format!("refused_{}", refusal.name()), refusal.name());

@@ -15,6 +15,7 @@ mod standing;
 use std::collections::HashMap;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -47,6 +48,8 @@ use refused::Refused;
 const DEFAULT_PORT: u16 = 3440;
 /// The length of the kernel's accept queue.
 const BACKLOG: i32 = 4096;
+/// A key that ends within this time is counted, for people's monitoring.
+const SOON: Duration = Duration::from_secs(14 * 86_400);
 
 /// The state that all of the verifier's tasks share.
 struct Verifier {
@@ -243,6 +246,15 @@ impl Answers<Enable> for Verifier {
     }
 }
 
+impl Verifier {
+    /// How many keys of users end soon.
+    fn keys_ending(&self) -> u64 {
+        let now = unix_time();
+        let checked = &self.configuration.get().checked;
+        checked.keys_ending(now, now + SOON.as_secs()) as u64
+    }
+}
+
 impl Answers<Status> for Verifier {
     async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
         let is_connected = self.keeper.is_connected();
@@ -255,6 +267,7 @@ impl Answers<Status> for Verifier {
             ("half_open_dropped", self.half_open.dropped()),
             ("keeper_connected", u64::from(is_connected)),
             ("clocks_apart", clocks.len() as u64),
+            ("keys_ending", self.keys_ending()),
         ];
         let mut status = StatusView::new::<roles::Verifier>(
             self.configuration.get().generation(),

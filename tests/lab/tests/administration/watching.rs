@@ -127,6 +127,14 @@ fn sessions_connections_and_refusals_are_counted() -> Outcome {
     shows(host, refused, 1)?;
     lives(&mut alice)?;
 
+    let ending = r#"usher_keys_ending{daemon="verifier"}"#;
+    assert_eq!(value(&before, ending), Some(0), "{before}");
+    let ends_tomorrow = "sed -i \"s/^/expiry-time=\\\"$(date -ud tomorrow +%Y%m%dZ)\\\" /\" \
+                         /etc/usher/users/bob/authorized_keys";
+    host.run(["sh", "-e", "-c", ends_tomorrow])?;
+    host.run(["usher", "policy", "apply"])?;
+    shows(host, ending, 1)?;
+
     let metrics = scrape(host, "text/plain")?;
     assert!(promtool_accepts(&metrics)?, "{metrics}");
     for name in ["alice", "carol", "laptop"] {
