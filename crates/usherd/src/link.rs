@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
+use usher_daemon::events;
 use usher_daemon::packet_async::AsyncPacketSocket;
 use usher_proto::refusal::Refusal;
 
@@ -190,9 +191,10 @@ impl<T, S> Link<T, S> {
         loop {
             match AsyncPacketSocket::connect(Path::new(path)) {
                 Ok(connection) => {
-                    tracing::info!("connected to the {role}");
+                    tracing::info!(name: events::DAEMON_CONNECTED, "connected to the {role}");
                     let end = self.serve(&connection, limit, &mut heard).await;
-                    tracing::warn!(reason = how(&end), "the {role} has gone; waiting for it");
+                    tracing::warn!(name: events::DAEMON_GONE, reason = how(&end),
+                        "the {role} has gone; waiting for it");
                 }
                 Err(error) => tracing::debug!(%error, "no {role} yet"),
             }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
+use usher_daemon::events;
 use usher_daemon::packet::Peer;
 use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener, SHORTAGE};
 use usher_daemon::quota::{Quota, Taken};
@@ -120,6 +121,7 @@ impl LocalCaller {
     pub fn log_refusal(&self, refusal: Refusal) {
         let Peer { uid, pid } = self.peer;
         tracing::info!(
+            name: events::PROCESS_REFUSED,
             uid,
             pid,
             reason = refusal.name(),

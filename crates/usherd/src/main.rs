@@ -163,7 +163,7 @@ fn main() -> ExitCode {
     match run(role) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error}");
+            usher_daemon::messages::end(&error);
             ExitCode::FAILURE
         }
     }

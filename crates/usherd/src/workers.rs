@@ -2,6 +2,7 @@
 //! manager removes a group without a process; this process keeps it between the keeper's starts, and
 //! while no user is served.
 
+use usher_daemon::events;
 use usher_kernel::cgroup::{self, Group};
 use usher_system::privileges;
 
@@ -27,8 +28,8 @@ pub fn run() -> Result<(), StartError> {
     }
     privileges::keep_only(role.capabilities)?;
     privileges::no_new_privileges()?;
-    start::ready();
-    tracing::info!("the workers' control group is held");
+    start::ready("usher-workers");
+    tracing::info!(name: events::DAEMON_READY, "the workers' control group is held");
     loop {
         // SIGTERM ends this process.
         std::thread::park();

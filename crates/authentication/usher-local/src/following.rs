@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
+use usher_daemon::events;
 
 use crate::configuration::{Configuration, Stamp};
 use crate::error::ConfigurationError;
@@ -178,7 +179,7 @@ impl Following {
     /// Notes a failure, and reports it unless it is the last one.
     fn note(&self, failed: &mut Option<Failed>, stored: Option<Stamp>, reason: String) {
         if failed.as_ref().is_none_or(|last| last.reason != reason) {
-            tracing::error!(%reason, path = %self.path.display(),
+            tracing::error!(name: events::CONFIGURATION_REFUSED, %reason, path = %self.path.display(),
                 "the stored configuration is not in force here");
         }
         let at = Instant::now();

@@ -6,8 +6,8 @@
 //! * [`control`]: root's requests to the daemons, and their answers; [`control_server`]: the daemons'
 //!   side of it, on tokio, and the numbers for the account that watches the host. A system declares
 //!   its requests by [`requests!`].
-//! * [`messages`]: the daemons' log; [`watchdog`]: the sign of life for the service manager;
-//!   [`probe`]: features of the kernel that they find.
+//! * [`messages`]: the daemons' log; [`events`](mod@events): their ids in the journal; [`watchdog`]: the sign of
+//!   life for the service manager; [`probe`]: features of the kernel that they find.
 //! * [`quota`]: places of which no user can take all.
 //! * [`files`]: files that are replaced atomically; [`lock_file`]: files for locks; [`clock`]: the time
 //!   for expiry.
@@ -21,6 +21,7 @@ pub mod clock;
 pub mod control;
 #[cfg(feature = "tokio")]
 pub mod control_server;
+pub mod events;
 pub mod files;
 pub mod lock_file;
 #[cfg(feature = "tokio")]

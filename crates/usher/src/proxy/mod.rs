@@ -19,6 +19,7 @@ use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, ControlSocket, Failed};
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
+use usher_daemon::{events, messages};
 use usher_local::configuration::{Configuration, Stamp};
 use usher_local::following::{Follower, Following};
 use usher_local::requests::{Prepare, PreparedView, Reload, ReloadedView};
@@ -41,7 +42,7 @@ struct Proxy {
 pub fn run() -> Result<(), Failure> {
     use usher_system::privileges;
     let role = roles::Proxy::ROLE;
-    usher_daemon::messages::to_standard_error();
+    messages::to_standard_error();
     usher_system::process::end_when_asked()?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::refused("`usher proxy` must be started by root"));
@@ -82,10 +83,11 @@ pub fn run() -> Result<(), Failure> {
         });
         proxy.listen(&configuration).attempt("cannot listen")?;
         following.begin(Arc::clone(&proxy) as Arc<dyn Follower>);
+        messages::have_fields("usher-proxy");
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
             tracing::warn!(%error, "cannot tell the service manager that the proxy is ready");
         }
-        tracing::info!("proxy ready");
+        tracing::info!(name: events::DAEMON_READY, "proxy ready");
         tokio::select! {
             result = control.serve(proxy) => result.attempt("cannot answer control requests"),
             () = following.keep() => Ok(()),

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use usher_base::HostName;
+use usher_daemon::events;
 use usher_daemon::packet_async::AsyncPacketSocket;
 use usher_proto::frame::{ClientBody, ClientFrame, FrameBuffer};
 use usher_proto::host_key::HostPublicKey;
@@ -68,7 +69,7 @@ impl Channel {
     pub async fn run(self, mut frames: mpsc::Receiver<Outgoing>) {
         let outcome = match self.connect().await {
             Ok((address, stream)) => {
-                tracing::info!(host = %self.host, %address, "control channel open");
+                tracing::info!(name: events::CHANNEL_OPEN, host = %self.host, %address, "control channel open");
                 // Unless another channel has replaced it.
                 if !frames.is_closed() {
                     self.report_open(address).await;
@@ -80,7 +81,7 @@ impl Channel {
         frames.close();
         if let Err(error) = outcome {
             let error = tls::explained(&error);
-            tracing::warn!(host = %self.host, %error, "control channel lost");
+            tracing::warn!(name: events::CHANNEL_LOST, host = %self.host, %error, "control channel lost");
             super::report_lost(&self.signer, &self.host, Refusal::VerifierUnavailable).await;
         }
     }

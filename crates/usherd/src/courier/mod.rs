@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use usher_base::HostName;
+use usher_daemon::events;
 use usher_daemon::packet_async::AsyncPacketSocket;
 use usher_daemon::watchdog::watchdog;
 use usher_local::paths;
@@ -38,8 +39,8 @@ pub fn run() -> Result<(), StartError> {
     start.confine()?;
     start::runtime()?.block_on(async {
         tokio::spawn(control.serve(Arc::new(start)));
-        start::ready();
-        tracing::info!("courier ready");
+        start::ready("usher-courier");
+        tracing::info!(name: events::DAEMON_READY, "courier ready");
         tokio::select! {
             () = carry(public_key) => Ok(()),
             () = watchdog() => Ok(()),
@@ -53,7 +54,7 @@ async fn carry(public_key: HostPublicKey) {
     loop {
         match AsyncPacketSocket::connect(Path::new(paths::SIGNER_RELAY)) {
             Ok(signer) => {
-                tracing::info!("connected to the signer");
+                tracing::info!(name: events::DAEMON_CONNECTED, "connected to the signer");
                 let courier = Courier {
                     signer: Arc::new(signer),
                     public_key,
@@ -61,7 +62,7 @@ async fn carry(public_key: HostPublicKey) {
                     channels: HashMap::new(),
                 };
                 courier.serve().await;
-                tracing::warn!("the signer has gone; waiting for it");
+                tracing::warn!(name: events::DAEMON_GONE, "the signer has gone; waiting for it");
             }
             Err(error) => tracing::debug!(%error, "no signer yet"),
         }

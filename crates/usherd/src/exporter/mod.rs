@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
+use usher_daemon::events;
 use usher_daemon::watchdog::watchdog;
 use usher_local::roles;
 
@@ -95,8 +96,8 @@ pub fn run(listen: SocketAddr) -> Result<(), StartError> {
     let exporter = Arc::new(Exporter::default());
     start::runtime()?.block_on(async {
         let control = control.serve(Arc::clone(&exporter));
-        start::ready();
-        tracing::info!(address = %listen, "exporter ready");
+        start::ready("usher-exporter");
+        tracing::info!(name: events::DAEMON_READY, address = %listen, "exporter ready");
         tokio::select! {
             result = server::serve(listener, exporter) => result.attempt("the listener failed"),
             result = control => result.attempt("the control socket failed"),

@@ -3,6 +3,7 @@
 use usher_bpf::Counted;
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
+use usher_daemon::events;
 use usher_kernel::ownership::Refusals;
 use usher_local::configuration::Configuration;
 use usher_local::requests::{
@@ -32,7 +33,9 @@ impl Answers<Reload> for Keeper {
 
 impl Answers<Disable> for Keeper {
     async fn answer(&self, Disable { user, given }: Disable) -> Result<ReloadedView, Failed> {
-        let fresh = self.host.configuration.disable(user, given);
+        let fresh = self.host.configuration.disable(user.clone(), given);
+        // Here too if this daemon then fails: root has asked for it.
+        tracing::info!(name: events::USER_DISABLED, %user, "root has disabled a user");
         Ok(self.settled(self.put_in_force(fresh)?).await)
     }
 }

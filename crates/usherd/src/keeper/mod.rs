@@ -31,6 +31,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
+use usher_daemon::{events, messages};
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, Limits};
 use usher_kernel::ownership::OwnershipError;
@@ -102,6 +103,8 @@ pub fn run(
 
     let following = Arc::clone(&keeper.following);
     start::runtime_following(&following)?.block_on(async {
+        // Sessions can end from here on.
+        messages::have_fields("usher-keeper");
         let configuration = keeper.host.configuration.get();
         keeper.queues.put_in_force(&configuration.checked);
         keeper.host.look_accounts_up_in_time().await;
@@ -117,8 +120,8 @@ pub fn run(
         let records = Arc::clone(&keeper.sessions).serve(records, verifier.uid);
         let calls = Arc::clone(&keeper.calls).serve(calls);
         following.begin(Arc::clone(&keeper) as Arc<dyn Follower>);
-        start::ready();
-        tracing::info!("keeper ready");
+        start::ready("usher-keeper");
+        tracing::info!(name: events::DAEMON_READY, "keeper ready");
         let result = tokio::select! {
             result = handle => result,
             result = control => result,
@@ -149,7 +152,7 @@ async fn upkeep(keeper: &Arc<Keeper>) {
         second.tick().await;
         keeper.sessions.connections.tidy();
         keeper.queues.end_idle();
-        usher_daemon::messages::summarize();
+        messages::summarize();
         keeper.sessions.look();
         keeper.host.mend_protection();
         if count.is_multiple_of(5) {
@@ -263,7 +266,8 @@ impl Keeper {
         let ended = self.sessions.end_forbidden(&former.checked)?;
         self.is_unsettled.store(false, Ordering::SeqCst);
         self.sessions.remove_unused_queues();
-        tracing::info!(generation, ended = ended.len(), "configuration in force");
+        tracing::info!(name: events::CONFIGURATION_IN_FORCE, generation, ended = ended.len(),
+            "configuration in force");
         Ok(ended)
     }
 

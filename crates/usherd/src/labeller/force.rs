@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use usher_daemon::events;
 use usher_local::configuration::{Configuration, Stamp};
 use usher_local::following::{Follower, Following};
 use usher_local::paths;
@@ -373,6 +374,7 @@ impl Force {
         state.guard();
         let generation = fresh.generation();
         tracing::info!(
+            name: events::CONFIGURATION_IN_FORCE,
             generation,
             blocks = fresh.checked.policy.mac.len(),
             "settings in force"

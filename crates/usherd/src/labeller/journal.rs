@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use usher_daemon::events;
 use usher_local::requests::RefusalView;
 use usher_mac::{EntryPoint, ModuleEvent, Outcome, Told};
 
@@ -47,9 +48,15 @@ impl Journal {
         let line = line(&event);
         let user = event.process.map(|_| event.uid);
         match (event.outcome, user) {
-            (Outcome::Lowered, _) => tracing::info!(uid = event.uid, "{line}"),
-            (_, Some(uid)) => tracing::info!(uid, reason = %event.point, "{line}"),
-            (_, None) => tracing::info!(reason = %event.point, "{line}"),
+            (Outcome::Lowered, _) => {
+                tracing::info!(name: events::PROCESS_LOWERED, uid = event.uid, "{line}");
+            }
+            (_, Some(uid)) => {
+                tracing::info!(name: events::MODULE_REFUSED, uid, reason = %event.point, "{line}");
+            }
+            (_, None) => {
+                tracing::info!(name: events::MODULE_REFUSED, reason = %event.point, "{line}");
+            }
         }
         if event.outcome != Outcome::Lowered {
             self.count(event, line);

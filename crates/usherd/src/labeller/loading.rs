@@ -1,5 +1,6 @@
 //! Loads modules, built in and from files, and unloads them.
 
+use usher_daemon::events;
 use usher_mac::{Module, is_module_name};
 use usher_policy::mac::FRAMEWORK_BLOCK;
 
@@ -43,7 +44,7 @@ impl Force {
         self.follow_rules(&mut state);
         self.watch(&mut state, true);
         state.show();
-        tracing::info!(module = name, "module in force");
+        tracing::info!(name: events::MODULE_IN_FORCE, module = name, "module in force");
         Ok(())
     }
 
@@ -182,7 +183,7 @@ impl Force {
         self.watch(&mut state, true);
         state.guard();
         state.show();
-        tracing::info!(module = name, "module no longer in force");
+        tracing::info!(name: events::MODULE_UNLOADED, module = name, "module no longer in force");
         Ok(())
     }
 }

@@ -46,6 +46,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use tokio::sync::mpsc::error::TrySendError;
 use usher_bpf::guard;
+use usher_daemon::events;
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_local::configuration::Configuration;
@@ -99,8 +100,8 @@ pub fn run() -> Result<(), StartError> {
         force.begin(configuration);
         following.begin(Arc::clone(&force) as Arc<dyn Follower>);
         let control = control.serve(Arc::clone(&force));
-        start::ready();
-        tracing::info!("labeller ready");
+        start::ready("usher-labeller");
+        tracing::info!(name: events::DAEMON_READY, "labeller ready");
         tokio::select! {
             result = control => result.attempt("the control socket failed"),
             result = look(&force, had_guard) => result,

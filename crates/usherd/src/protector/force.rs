@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
+use usher_daemon::events;
 use usher_ike::{Acquire, Ike, Notice};
 use usher_ipsec::{Ipsec, IpsecError, MarkMask, Ours, SWITCHED_OFF, class_of};
 use usher_local::configuration::{Configuration, Stamp};
@@ -131,6 +132,7 @@ impl Force {
         self.wanted.send_replace(names);
         let generation = fresh.generation();
         tracing::info!(
+            name: events::CONFIGURATION_IN_FORCE,
             generation,
             applications = applications.len(),
             "protection in force"
@@ -324,6 +326,7 @@ impl Force {
         if changes > 0 {
             state.contest.note(Instant::now());
             tracing::warn!(
+                name: events::TAMPERED,
                 changes,
                 "somebody has changed Usher's entries of the SPD; they are put back"
             );
@@ -355,7 +358,10 @@ impl Force {
             if let Some(class) = class_at_work(notice) {
                 let (is_held_now, held) = state.hold(class, notice);
                 is_new |= is_held_now;
-                super::report("a peer cannot be held to its protection", held);
+                if let Err(error) = held {
+                    tracing::error!(name: events::PEER_NOT_HELD, %error,
+                        "a peer cannot be held to its protection");
+                }
             }
         }
         state.negotiated.save(Path::new(paths::NEGOTIATED));
@@ -393,6 +399,7 @@ impl Force {
         for sysctl in &changed {
             if !state.changed_sysctls.contains(sysctl) {
                 tracing::warn!(
+                    name: events::TAMPERED,
                     sysctl,
                     "somebody has changed this sysctl: answers may leave without protection, or be \
                      dropped; a restart of the protector sets it again"
@@ -428,6 +435,7 @@ impl Force {
         };
         if ipsec.mend_services()? {
             tracing::warn!(
+                name: events::TAMPERED,
                 "somebody has detached the programs that keep plaintext of services back; they are put \
                  back"
             );

@@ -45,6 +45,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use usher_bpf::guard;
+use usher_daemon::events;
 use usher_daemon::packet_async::register;
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
@@ -125,8 +126,8 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<
         force.put_in_force(configuration)?;
         following.begin(Arc::clone(&force) as Arc<dyn Follower>);
         let control = control.serve(Arc::clone(&force));
-        start::ready();
-        tracing::info!("protector ready");
+        start::ready("usher-protector");
+        tracing::info!(name: events::DAEMON_READY, "protector ready");
         tokio::select! {
             result = control => result.attempt("the control socket failed"),
             result = watch(&force, watcher) => result,

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
+use usher_daemon::events;
 use usher_daemon::packet_async::AsyncPacketSocket;
 use usher_local::paths;
 use usher_policy::protection::{MAXIMUM_RESOLVER_PACKET, ResolverReply, ResolverRequest};
@@ -29,7 +30,7 @@ pub(super) async fn follow(force: &Force) {
         force.some_names().await;
         match AsyncPacketSocket::connect(Path::new(paths::RESOLVER_NAMES)) {
             Ok(resolver) => {
-                tracing::info!("connected to the resolver");
+                tracing::info!(name: events::DAEMON_CONNECTED, "connected to the resolver");
                 force.resolver_is(true);
                 let end = exchange(force, &resolver, &mut renewed, &mut due).await;
                 force.resolver_is(false);
@@ -41,7 +42,7 @@ pub(super) async fn follow(force: &Force) {
                     renew(force);
                 }
                 let reason = crate::link::how(&end);
-                tracing::warn!(reason, "the resolver has gone; waiting for it");
+                tracing::warn!(name: events::DAEMON_GONE, reason, "the resolver has gone; waiting for it");
             }
             Err(error) => tracing::debug!(%error, "no resolver yet"),
         }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use usher_daemon::events;
+
 /// The shortest time between two lines about the same reason. The later line counts everything
 /// since the earlier one.
 const QUIET: Duration = Duration::from_secs(60);
@@ -109,7 +111,7 @@ impl Refusals {
     /// Writes a line for each reason whose counter has grown.
     pub(super) fn tell(&mut self, counters: &[(String, u64)], now: Instant) {
         for (name, more, reason) in self.news(counters, now) {
-            tracing::warn!(counter = name, count = more, "{reason}");
+            tracing::warn!(name: events::PROTECTION_REFUSED, counter = name, count = more, "{reason}");
         }
     }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
+use usher_daemon::events;
 use usher_daemon::packet_async::PacketListener;
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
@@ -61,8 +62,8 @@ pub fn run() -> Result<(), StartError> {
         let (writer, failure) = Writer::new(log);
         let writer = Arc::new(writer);
         let control = control.serve(Arc::clone(&writer));
-        start::ready();
-        tracing::info!(records = writer.records(), "recorder ready");
+        start::ready("usher-recorder");
+        tracing::info!(name: events::DAEMON_READY, records = writer.records(), "recorder ready");
         tokio::select! {
             failed = failure => Err(failed),
             result = serve(writer, listener, keeper.uid) => result.attempt("a socket failed"),
@@ -101,7 +102,7 @@ async fn serve(writer: Arc<Writer>, listener: OwnedFd, keeper: u32) -> io::Resul
     let listener = PacketListener::new(listener)?;
     loop {
         let connection = listener.accept_of(keeper, "keeper").await?;
-        tracing::info!("keeper connected");
+        tracing::info!(name: events::DAEMON_CONNECTED, "keeper connected");
         let writer = Arc::clone(&writer);
         tokio::spawn(async move {
             let (replies, queue) = mpsc::channel(REPLIES);
@@ -114,7 +115,7 @@ async fn serve(writer: Arc<Writer>, listener: OwnedFd, keeper: u32) -> io::Resul
                 Ok(())
             };
             let end = exchange(&connection, queue, MAX_RECORDER_PACKET, keep).await;
-            tracing::warn!(reason = how(&end), "the keeper has gone");
+            tracing::warn!(name: events::DAEMON_GONE, reason = how(&end), "the keeper has gone");
         });
     }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use usher_daemon::clock::unix_time;
+use usher_daemon::events;
 use usher_log::{Log, LogError, RecordError, SignedRecord};
 use usher_proto::opening::{Authentication, Opening};
 use usher_proto::recorder::{Keep, RecorderRequest};
@@ -178,7 +179,8 @@ async fn write(
                 Ok(())
             }
             Err(error) => {
-                tracing::error!(%error, records = count, "cannot append records to the log");
+                tracing::error!(name: events::RECORD_FAILED, %error, records = count,
+                    "cannot append records to the log");
                 counts.refused.fetch_add(count, Ordering::Relaxed);
                 Err(Refusal::RecorderUnavailable)
             }

@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use usher_daemon::events;
 use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
@@ -38,8 +39,8 @@ pub fn run() -> Result<(), StartError> {
     let runtime = start::runtime()?;
     let end = runtime.block_on(async {
         let control = control.serve(Arc::new(start));
-        start::ready();
-        tracing::info!("resolver ready");
+        start::ready("usher-resolver");
+        tracing::info!(name: events::DAEMON_READY, "resolver ready");
         tokio::select! {
             result = serve(listener, protector.uid) => result.attempt("cannot look up names"),
             result = control => result.attempt("the control socket failed"),
@@ -57,10 +58,10 @@ async fn serve(listener: OwnedFd, protector: u32) -> io::Result<()> {
     let mut look_ups = LookUps::default();
     loop {
         let connection = listener.accept_of(protector, "protector").await?;
-        tracing::info!("protector connected");
+        tracing::info!(name: events::DAEMON_CONNECTED, "protector connected");
         look_ups.follow(Vec::new());
         let end = answer_protector(&connection, &mut look_ups).await;
-        tracing::warn!(reason = crate::link::how(&end), "the protector has gone");
+        tracing::warn!(name: events::DAEMON_GONE, reason = crate::link::how(&end), "the protector has gone");
         if look_ups.hung().is_some() {
             return end;
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use usher_base::{ConnectionTuple, HostName, ServiceName, UserName};
 use usher_daemon::clock::unix_time;
+use usher_daemon::events;
 use usher_daemon::packet::Peer;
 use usher_kernel::ticket::ProgramId;
 use usher_policy::Host;
@@ -145,11 +146,12 @@ fn log_refusal(caller: &LocalCaller, bytes: &[u8], refusal: Refusal) {
         return caller.log_refusal(refusal);
     };
     let Peer { uid, pid } = caller.peer;
-    tracing::info!(uid, pid, %host, %service, reason = refusal.name(), "refused a process: {refusal}");
+    tracing::info!(name: events::PROCESS_REFUSED, uid, pid, %host, %service,
+        reason = refusal.name(), "refused a process: {refusal}");
 }
 
 async fn refuse(caller: &LocalCaller, asked: &PermittedRequest, refusal: Refusal) {
-    tracing::info!(user = %asked.user, host = %asked.host.name, service = %asked.service,
+    tracing::info!(name: events::SESSION_REFUSED, user = %asked.user, host = %asked.host.name, service = %asked.service,
         reason = refusal.name(), "refused: {refusal}");
     reply(caller, &LocalReply::Refused(refusal)).await;
 }

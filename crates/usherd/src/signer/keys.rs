@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
+use usher_daemon::events;
 use usher_local::keys::private_key_name;
 use usher_local::paths;
 use usher_local::signing_key::{Credential, SigningKey};
@@ -63,7 +64,7 @@ impl Keys {
             Refusal::NoPrivateKey
         })?);
         Credential::parse(&text).map_err(|error| {
-            tracing::warn!(%user, path = %path.display(), %error, "this key cannot sign");
+            tracing::warn!(name: events::KEY_REFUSED, %user, path = %path.display(), %error, "this key cannot sign");
             Refusal::NoPrivateKey
         })
     }

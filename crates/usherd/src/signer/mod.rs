@@ -37,6 +37,7 @@ use std::sync::Arc;
 use usher_daemon::clock::unix_time;
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
+use usher_daemon::events;
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_local::configuration::{Configuration, InForce, Stamp as StoredStamp};
@@ -218,8 +219,8 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
             programs.await.map_err(io::Error::other)?;
             let relisting = signer.relisting.keep(async || signer.relist().await);
             following.begin(Arc::clone(&signer) as Arc<dyn Follower>);
-            start::ready();
-            tracing::info!("signer ready");
+            start::ready("usher-signer");
+            tracing::info!(name: events::DAEMON_READY, "signer ready");
             tokio::select! {
                 result = handle => result,
                 result = control => result,
@@ -270,7 +271,7 @@ impl Signer {
             closing::close(&self.relay, pair, session);
         }
         self.reloaded.notify_one();
-        tracing::info!(generation, "configuration in force");
+        tracing::info!(name: events::CONFIGURATION_IN_FORCE, generation, "configuration in force");
         ReloadedView {
             generation,
             ..ReloadedView::default()

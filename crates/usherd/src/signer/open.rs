@@ -1,6 +1,7 @@
 //! Opens a session: a signature, the server's answer, and tokens if both kernels support them.
 
 use usher_daemon::clock::unix_time;
+use usher_daemon::events;
 use usher_proto::frame::ClientBody;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::{SessionId, session_id};
@@ -106,7 +107,7 @@ pub async fn open_connection(
             .check()
             .inspect_err(|_| close(&signer.relay, pair.clone(), id))?,
     }
-    tracing::info!(user = %key.user, host = %key.host, service = %key.service, session = %id,
+    tracing::info!(name: events::SESSION_OPENED, user = %key.user, host = %key.host, service = %key.service, session = %id,
         "session opened");
     let session = Session {
         id,

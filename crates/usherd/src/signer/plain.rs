@@ -22,6 +22,7 @@ use tokio::sync::oneshot::{self, Receiver, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use usher_base::ConnectionTuple;
 use usher_daemon::clock::unix_time;
+use usher_daemon::events;
 use usher_daemon::quota::{Quota, Taken};
 use usher_kernel::ticket::{Attempt, Event, Holding, Limits, Report, Syn};
 use usher_proto::refusal::Refusal;
@@ -109,7 +110,7 @@ impl Plain {
 
 fn log_refusal(report: &Report, refusal: Refusal) {
     let Report { uid, pid, .. } = *report;
-    tracing::info!(uid, pid, command = ?report.command, connection = %report.connection,
+    tracing::info!(name: events::PROCESS_REFUSED, uid, pid, command = ?report.command, connection = %report.connection,
         reason = refusal.name(), "refused a plain connection: {refusal}");
 }
 

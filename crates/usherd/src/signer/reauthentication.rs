@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use usher_base::HostName;
+use usher_daemon::events;
 use usher_policy::Host;
 use usher_proto::program_end::ProgramEnd;
 use usher_proto::refusal::Refusal;
@@ -31,7 +32,7 @@ const PAUSE: Duration = Duration::from_secs(300);
 pub fn hear(signer: &Arc<Signer>, host: &HostName, notice: Notice) {
     match notice {
         Notice::SessionEnded { session, reason } => {
-            tracing::info!(%host, %session, %reason, "session ended by the server");
+            tracing::info!(name: events::SESSION_ENDED, %host, %session, %reason, "session ended by the server");
             signer.sessions.ended(host, session);
             signer.tickets.ended(session);
         }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 use usher_base::{ConnectionTuple, HostName};
+use usher_daemon::events;
 use usher_daemon::packet_async::PacketListener;
 use usher_daemon::quota::{Quota, Taken};
 use usher_policy::Host;
@@ -224,12 +225,12 @@ pub async fn serve(
         }
         relay.link.disconnect();
         relay.open.lock().clear();
-        tracing::info!("courier connected");
+        tracing::info!(name: events::DAEMON_CONNECTED, "courier connected");
         let (relay, heard) = (Arc::clone(&relay), Arc::clone(&heard));
         present = Some(tokio::spawn(async move {
             let hear = |packet: &[u8]| relay.hear(packet, &*heard);
             let end = relay.link.serve(&connection, MAX_RELAY_PACKET, hear).await;
-            tracing::warn!(reason = link::how(&end), "the courier has gone");
+            tracing::warn!(name: events::DAEMON_GONE, reason = link::how(&end), "the courier has gone");
         }));
     }
 }

@@ -2,6 +2,7 @@
 
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
+use usher_daemon::events;
 use usher_local::signing_key::{Credential, SigningKey};
 use usher_policy::Name;
 use usher_proto::Certificate;
@@ -44,7 +45,7 @@ impl ReadyKey {
         let checked = certificate.as_ref().map(|found| found.check(unix_time()));
         let unused = checked.and_then(Result::err);
         if let Some(refusal) = unused {
-            tracing::info!(user = %pair.key.user, reason = refusal.name(),
+            tracing::info!(name: events::KEY_REFUSED, user = %pair.key.user, reason = refusal.name(),
                 "the user's certificate is not used, only the key: {refusal}");
         }
         let certificate = certificate.filter(|_| unused.is_none());
@@ -111,7 +112,7 @@ impl ReadyKey {
                 let statement = statement.encode();
                 let signature = permit.ask(public_key, statement.clone()).await?;
                 Authenticator::from_signature(statement, &key, &signature).map_err(|refusal| {
-                    tracing::warn!(%user, reason = refusal.name(),
+                    tracing::warn!(name: events::KEY_REFUSED, %user, reason = refusal.name(),
                         "the user's agent did not answer with a signature by the registered key: {refusal}");
                     Refusal::AgentRefused
                 })

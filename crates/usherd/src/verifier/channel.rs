@@ -14,6 +14,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
+use usher_daemon::events;
 use usher_log::{AuthenticationRecord, Record};
 use usher_proto::authenticator::Authenticator;
 use usher_proto::frame::{ClientBody, ClientFrame, FrameBuffer, ServerFrame};
@@ -133,18 +134,20 @@ async fn handshake(
         }
         Ok(Err(error)) => {
             let error = tls::explained(&error);
-            return tracing::info!(%address, %error, "refused a control connection");
+            return tracing::info!(name: events::HOST_REFUSED, %address, %error, "refused a control connection");
         }
         Err(_) => {
-            return tracing::info!(%address, "refused a control connection: handshake too slow");
+            return tracing::info!(name: events::HOST_REFUSED, %address,
+                "refused a control connection: handshake too slow");
         }
     };
     let (_, session) = stream.get_ref();
     let Some(key) = tls::peer_key(session.peer_certificates()) else {
-        return tracing::warn!(%address, "refused a control connection without a host key");
+        return tracing::warn!(name: events::HOST_REFUSED, %address,
+            "refused a control connection without a host key");
     };
     if session.alpn_protocol() != Some(tls::ALPN) {
-        return tracing::info!(%address, reason = Refusal::UnknownVersion.name(),
+        return tracing::info!(name: events::HOST_REFUSED, %address, reason = Refusal::UnknownVersion.name(),
             "refused a control connection of another protocol version");
     }
     // Hold this until the channel is entered, so that no reload in between misses it.
@@ -156,7 +159,8 @@ async fn handshake(
         .host_by_key(&key)
         .map(|host| host.name.clone())
     else {
-        return tracing::info!(%address, key = %key.fingerprint(), "refused an unknown host");
+        return tracing::info!(name: events::HOST_REFUSED, %address, key = %key.fingerprint(),
+            "refused an unknown host");
     };
     let (answers, queue) = mpsc::channel(ANSWERS);
     // One channel per host, the newest: a host that has lost its side makes a new one before this side
@@ -178,7 +182,7 @@ async fn handshake(
         answers,
         task: task.abort_handle(),
     };
-    tracing::info!(%host, %address, "control channel open");
+    tracing::info!(name: events::CHANNEL_OPEN, %host, %address, "control channel open");
     channels.insert(host, handle);
 }
 
@@ -203,7 +207,8 @@ impl Channel {
             outcome = self.read(read) => outcome,
             outcome = write_answers(write, queue) => outcome,
         };
-        tracing::info!(host = %self.host, reason = how(&outcome), "control channel closed");
+        tracing::info!(name: events::CHANNEL_LOST, host = %self.host, reason = how(&outcome),
+            "control channel closed");
         let mut channels = self.verifier.channels.lock();
         if channels
             .get(&self.host)
@@ -306,8 +311,8 @@ impl Channel {
             clocks.note(&self.host, Err(refusal), ahead, claim.now);
             let user = statement.map(|said| said.user.to_string());
             let service = statement.map(|said| said.service.to_string());
-            tracing::info!(host = %self.host, claimed_user = user, service, reason = refusal.name(),
-                "refused a session: {refusal}");
+            tracing::info!(name: events::SESSION_REFUSED, host = %self.host, claimed_user = user, service,
+                reason = refusal.name(), "refused a session: {refusal}");
         })?;
         clocks.note(&self.host, Ok(()), None, claim.now);
         let session = session_id(&authenticator.statement);
@@ -343,7 +348,8 @@ impl Channel {
             let verdict = pending.verdict().await;
             if let Err(refusal) = verdict {
                 verifier.refused.count(refusal);
-                tracing::info!(%host, %session, reason = refusal.name(), "refused: {refusal}");
+                tracing::info!(name: events::SESSION_REFUSED, %host, %session, reason = refusal.name(),
+                    "refused: {refusal}");
             }
             let answer = ServerFrame::Answer { request, verdict };
             if answers.send(answer).await.is_err() {

@@ -24,6 +24,7 @@ use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
+use usher_daemon::events;
 use usher_daemon::watchdog::watchdog;
 use usher_local::configuration::{Configuration, InForce, Stamp};
 use usher_local::following::{Follower, Following};
@@ -135,8 +136,8 @@ pub fn run() -> Result<(), StartError> {
             let listener = TcpListener::from_std(listener)?;
             let control = tokio::spawn(control.serve(Arc::clone(&verifier)));
             let keeper = tokio::spawn(hear_keeper(Arc::clone(&verifier)));
-            start::ready();
-            tracing::info!(port, "verifier ready");
+            start::ready("usher-verifier");
+            tracing::info!(name: events::DAEMON_READY, port, "verifier ready");
             tokio::select! {
                 result = channel::serve(verifier, acceptor, listener, shaking) => result,
                 result = control => result?,
@@ -203,7 +204,7 @@ impl Verifier {
                 .get(name)
                 .is_some_and(|host| host.key == channel.key)
         });
-        tracing::info!(generation, "configuration in force");
+        tracing::info!(name: events::CONFIGURATION_IN_FORCE, generation, "configuration in force");
         ReloadedView {
             generation,
             ..ReloadedView::default()

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use usher_base::UserName;
+use usher_daemon::events;
 use usher_proto::refusal::Refusal;
 
 /// Time limit of an answer: longer than usher-pam's own limit for the modules (5 s), after which it
@@ -41,7 +42,8 @@ pub fn permitted(name: &UserName, client: IpAddr) -> Result<(), Refusal> {
             Ok(())
         }
         Ok(Answer::Refused(reason)) => {
-            tracing::warn!(user = %name, %client, reason, "the account is not served");
+            tracing::warn!(name: events::ACCOUNT_REFUSED, user = %name, %client, reason,
+                "the account is not served");
             Err(Refusal::AccountClosed)
         }
         Err(error) => {

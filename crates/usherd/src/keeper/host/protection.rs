@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use usher_bpf::{Counted, or_zeros};
+use usher_daemon::events;
 use usher_kernel::KernelError;
 use usher_kernel::protected::{Demand, Protected};
 use usher_local::paths;
@@ -79,6 +80,7 @@ impl ProtectedPorts {
             Ok(false) => false,
             Ok(true) => {
                 tracing::warn!(
+                    name: events::TAMPERED,
                     "somebody has detached the program that keeps plaintext from services with \
                      `protection`; it is put back"
                 );

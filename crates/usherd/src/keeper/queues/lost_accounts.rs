@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use usher_base::UserName;
+use usher_daemon::events;
 use usher_proto::refusal::Refusal;
 
 use super::Queues;
@@ -113,7 +114,7 @@ impl Queues {
     }
 
     async fn report_account(&self, (name, uid): &Known, refusal: Refusal) {
-        tracing::warn!(user = %name, uid, reason = refusal.name(),
+        tracing::warn!(name: events::ACCOUNT_GONE, user = %name, uid, reason = refusal.name(),
             "the account of a user is gone, or is another by now: the sessions end");
         for queue in self.list() {
             if (&queue.account.name, &queue.account.uid) == (name, uid) {

@@ -5,6 +5,7 @@
 use tokio::time::{Instant, timeout_at};
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
+use usher_daemon::events;
 use usher_kernel::admission::SessionRecord;
 use usher_proto::chain::ChainTip;
 use usher_proto::opening::{Authentication, Opening};
@@ -154,7 +155,7 @@ impl Sessions {
             return Err(refusal);
         }
         self.table.enter(session, &record);
-        tracing::info!(%session, user = %record.user, uid = account.uid,
+        tracing::info!(name: events::SESSION_OPENED, %session, user = %record.user, uid = account.uid,
             service = %opening.statement.service, %host, "session opened");
         Ok(())
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
+use usher_daemon::events;
 use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_proto::keeper_record::{KeeperBody, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST};
 use usher_proto::refusal::Refusal;
@@ -40,7 +41,7 @@ impl Sessions {
             }
             let (replies, queue) = mpsc::channel(REPLIES);
             self.table.notices.send_to(replies.clone());
-            tracing::info!("verifier connected");
+            tracing::info!(name: events::DAEMON_CONNECTED, "verifier connected");
             let sessions = Arc::clone(&self);
             // Ends with the connection, and so does all its work except sessions being opened.
             present = Some(tokio::spawn(async move {
@@ -48,7 +49,7 @@ impl Sessions {
                     end = read_records(&sessions, &connection, replies) => end,
                     end = write_link(&connection, queue) => end,
                 };
-                tracing::warn!(reason = how(&end), "the verifier has gone");
+                tracing::warn!(name: events::DAEMON_GONE, reason = how(&end), "the verifier has gone");
             }));
         }
     }

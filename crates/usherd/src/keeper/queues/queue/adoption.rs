@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use usher_daemon::events;
 use usher_kernel::KernelError;
 use usher_kernel::cgroup::{Group, Guest};
 use usher_proto::refusal::Refusal;
@@ -71,7 +72,7 @@ impl Queue {
     /// # Errors
     /// [`Refusal::SessionEnded`] when the queue has been removed meanwhile; the process is then killed.
     pub fn take_in(self: &Arc<Self>, pid: u32, pidfd: OwnedFd) -> Result<(), Refusal> {
-        tracing::info!(service = %self.service, user = %self.account.name,
+        tracing::info!(name: events::WORKER_STARTED, service = %self.service, user = %self.account.name,
             uid = self.account.uid, pid, "process has become the user");
         let is_worker = self.enlist(pid, None, Exit::Other(pidfd));
         let mut state = self.state.lock();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tokio::io::Interest;
+use usher_daemon::events;
 use usher_daemon::packet_async::register;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::Ended;
@@ -191,7 +192,8 @@ pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: Exit) {
     match &ended {
         Ok(status) => {
             let (code, signal) = status.map_or((None, None), |ended| (ended.code, ended.signal));
-            tracing::info!(service = %queue.service, user = %queue.account.name, pid, code, signal,
+            tracing::info!(name: events::WORKER_ENDED, service = %queue.service, user = %queue.account.name,
+                pid, code, signal,
                 "worker ended");
         }
         Err(error) => tracing::error!(%error, pid, "cannot wait for a worker"),
@@ -211,7 +213,7 @@ pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: Exit) {
         && let Some(how) = end.and_then(failure)
     {
         let reason = format!("the service's program ended at once {how}");
-        tracing::warn!(service = %queue.service, user = %queue.account.name, reason,
+        tracing::warn!(name: events::WORKER_FAILED, service = %queue.service, user = %queue.account.name, reason,
             "a connection was not served");
         queue.common.troubles.failed(&queue, &reason);
         if let Some(client) = client {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use usher_base::{HostName, ServiceName};
+use usher_daemon::events;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{self, Command, Ended, Order, SpawnError};
 use usher_policy::{FileAccess, Program, Service, Style};
@@ -254,7 +255,7 @@ impl Queue {
         session: Option<&Session>,
     ) -> Result<(), StartError> {
         let begun = |pid, client, end| {
-            tracing::info!(service = %self.service, user = %self.account.name,
+            tracing::info!(name: events::WORKER_STARTED, service = %self.service, user = %self.account.name,
                 uid = self.account.uid, pid, "worker started");
             self.enlist(pid, client, Exit::Worker(end));
         };

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
 use tokio::time::timeout;
+use usher_daemon::events;
 use usher_daemon::packet_async::register;
 use usher_kernel::listener;
 use usher_kernel::worker::SpawnError;
@@ -177,7 +178,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
                 queue.common.troubles.failed(&queue, &reason);
                 failures.add(reason, end);
                 let pause = failures.pause();
-                tracing::error!(service = %queue.service, user = %queue.account.name,
+                tracing::error!(name: events::WORKER_FAILED, service = %queue.service, user = %queue.account.name,
                     error = failures.reason, ?pause, "cannot start a worker");
             }
         }

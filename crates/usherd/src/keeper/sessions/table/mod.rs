@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
+use usher_daemon::events;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, Ended, SessionError, SessionRecord};
 use usher_proto::Certified;
@@ -266,8 +267,8 @@ impl Table {
     /// Marks a session as ended: nothing more is announced in it, both logs get its end, and the client
     /// host learns it. The caller cuts its connections.
     pub fn end(&self, session: &SessionId, mut record: SessionRecord, reason: Refusal) {
-        tracing::info!(%session, user = %record.user, host = %record.host, reason = reason.name(),
-        "session ended: {reason}");
+        tracing::info!(name: events::SESSION_ENDED, %session, user = %record.user, host = %record.host,
+            reason = reason.name(), "session ended: {reason}");
         self.presences.leave(session, &record);
         self.close_tokens(session);
         let ended = Ended {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use usher_daemon::events;
 use usher_kernel::admission::Ended;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_end::SessionEnd;
@@ -82,6 +83,7 @@ impl Table {
                 Some(refusal) if nothing => {
                     let again = pause.map_or(PAUSE.0, |pause: Duration| PAUSE.1.min(pause * 2));
                     tracing::error!(
+                        name: events::RECORD_FAILED,
                         waiting = self.unrecorded.waiting(),
                         reason = refusal.name(),
                         ?again,
