@@ -1,4 +1,4 @@
-//! The output of daemons and workers: priorities, the owner of each line, and the limit per user.
+//! The output of daemons and workers: priorities, fields, the owner of each line, and the limit per user.
 #![forbid(unsafe_code)]
 
 use usher_lab::{Host, Lab, Mail, PATIENCE, Running, eventually};
@@ -15,9 +15,27 @@ service forge {
   program "/var/lib/forger";
   listen 7101; style connection; users mail; hosts laptop;
 }
+users few { member alice; }
+service few {
+  program "/var/lib/forger";
+  listen 7102; style connection; users few; hosts laptop;
+}
 "#;
 
-const CLIENT: &str = "client more { users mail; service forge at mailhost port 7101; }\n";
+const CLIENT: &str = "client more { users mail; service forge at mailhost port 7101; \
+    service few at mailhost port 7102; }\n";
+
+/// Events of usherd(8), MESSAGES.
+const SESSION_OPENED: &str = "MESSAGE_ID=d9cc7ea4ecf4c5743a6b1d3a44bfe351";
+const SESSION_REFUSED: &str = "MESSAGE_ID=57168470b3ba61dffddbe8c74002ff29";
+
+/// Executes a daemon so that its standard error counts as a stream of the journal.
+const AS_STREAM: [&str; 4] = [
+    "sh",
+    "-c",
+    "export JOURNAL_STREAM=$(stat --dereference --format=%d:%i /proc/self/fd/2); exec \"$@\"",
+    "sh",
+];
 
 fn mail() -> Result<Mail, Box<dyn std::error::Error>> {
     let mail = Lab::mail()?;
@@ -135,5 +153,74 @@ fn a_line_for_the_journal_has_a_priority_and_no_time() -> Outcome {
     let said = host.read("/root/said")?;
     assert!(said.contains(" ERROR there is no account"), "{said}");
     assert!(said.starts_with("20"), "{said}");
+    Ok(())
+}
+
+// Threat model: A96
+#[test]
+fn messages_have_fields_in_the_journal_and_are_lines_without_one() -> Outcome {
+    let mut mail = mail()?;
+    for daemon in [&mut mail.keeper, &mut mail.verifier] {
+        daemon.set_launcher(AS_STREAM);
+        daemon.restart()?;
+    }
+    let connect = |user: &str, target: &str| {
+        let connect = ["usher", "connect", target];
+        mail.laptop.command(connect).user(user).run()
+    };
+    let lines_of = |user: &str, service: &str| -> Result<usize, usher_lab::LabError> {
+        let log = mail.keeper.log()?;
+        let opened = log
+            .lines()
+            .filter(|line| line.starts_with("<6>session opened"));
+        let of_both = opened.filter(|line| {
+            line.contains(&format!(" user={user} "))
+                && line.contains(&format!(" service={service} "))
+        });
+        Ok(of_both.count())
+    };
+    connect("alice", "mailhost:forge")?;
+    eventually("without a journal it is a line", || {
+        Ok(lines_of("alice", "forge")? == 1)
+    })?;
+
+    let first = journal(&mail.mailhost)?;
+    connect("bob", "mailhost:forge")?;
+    let matches = [SESSION_OPENED, "USHER_USER=bob"];
+    eventually("the session is found by its event and user", || {
+        Ok(entries(&mail.mailhost, &matches)?.len() == 1)
+    })?;
+    let entry = &entries(&mail.mailhost, &matches)?[0];
+    for (field, value) in [
+        ("SYSLOG_IDENTIFIER", "usher-keeper"),
+        ("PRIORITY", "6"),
+        ("SYSLOG_FACILITY", "3"),
+        ("USHER_HOST", "laptop"),
+        ("USHER_SERVICE", "forge"),
+        ("_TRANSPORT", "journal"),
+        ("_PID", &mail_keeper(&mail)?),
+    ] {
+        assert_eq!(entry[field], value, "{entry}");
+    }
+    assert_eq!(lines_of("bob", "forge")?, 0);
+
+    drop(first);
+    connect("alice", "mailhost:few")?;
+    eventually("after its end it is a line", || {
+        Ok(lines_of("alice", "few")? == 1)
+    })?;
+
+    let _second = journal(&mail.mailhost)?;
+    assert!(!connect("bob", "mailhost:few")?.status.success());
+    let matches = [SESSION_REFUSED, "USHER_REASON=user_not_permitted"];
+    eventually(
+        "another journal has the refusal, from a confined daemon",
+        || Ok(entries(&mail.mailhost, &matches)?.len() == 1),
+    )?;
+    let entry = &entries(&mail.mailhost, &matches)?[0];
+    assert_eq!(entry["SYSLOG_IDENTIFIER"], "usher-verifier", "{entry}");
+    assert_eq!(entry["USHER_CLAIMED_USER"], "bob", "{entry}");
+    // Nothing has shown that it was bob.
+    assert!(entry["USHER_USER"].is_null(), "{entry}");
     Ok(())
 }
