@@ -275,7 +275,7 @@ fn print(output: &Output, time: u64, changes: Vec<What>) -> Result<bool, Failure
     for what in changes {
         if output.json {
             // JSON of `usher who --watch`: one object a line, [`Change`].
-            lines += &&serde_json::to_string(&Change { time, what })
+            lines += &serde_json::to_string(&Change { time, what })
                 .map_err(|error| unwritten(error.into()))?;
         } else {
             lines += &escaped(&format!("{}  {}", utc(time), text(&what)));
