@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -19,7 +19,6 @@ use usher_daemon::events;
 use usher_daemon::packet_async::AsyncPacketSocket;
 use usher_proto::frame::{ClientBody, ClientFrame, FrameBuffer};
 use usher_proto::host_key::HostPublicKey;
-use usher_proto::refusal::Refusal;
 use usher_proto::relay::RelayReply;
 
 use crate::host_key::HostKeyHandle;
@@ -31,14 +30,19 @@ const CONNECT: Duration = Duration::from_secs(3);
 const TURN: Duration = Duration::from_millis(250);
 /// A channel on which the host's kernel has not acknowledged something for this time has broken: the host has
 /// gone, or has moved to another of its addresses.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
+pub const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
 /// A silent channel is pinged after this time.
 const PING: Duration = Duration::from_secs(20);
 /// A channel that stays silent for this time after a ping is closed.
 const SILENCE: Duration = Duration::from_secs(40);
 
 /// An encoded client frame.
-pub type Outgoing = Vec<u8>;
+pub struct Outgoing {
+    /// When it came from the signer.
+    pub since: Instant,
+    /// Its bytes.
+    pub frame: Vec<u8>,
+}
 
 /// The destination of a channel. The key decides; the addresses are only tried in turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,16 +68,13 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Carries frames until the channel breaks or the courier drops it. When it breaks, this notifies the
-    /// signer, whose next frame opens a new channel.
+    /// Carries frames until the channel breaks. This then notifies the signer, whose next frame opens a new
+    /// channel.
     pub async fn run(self, mut frames: mpsc::Receiver<Outgoing>) {
         let outcome = match self.connect().await {
             Ok((address, stream)) => {
                 tracing::info!(name: events::CHANNEL_OPEN, host = %self.host, %address, "control channel open");
-                // Unless another channel has replaced it.
-                if !frames.is_closed() {
-                    self.report_open(address).await;
-                }
+                self.report_open(address).await;
                 self.carry(stream, &mut frames).await
             }
             Err(error) => Err(error),
@@ -82,7 +83,7 @@ impl Channel {
         if let Err(error) = outcome {
             let error = tls::explained(&error);
             tracing::warn!(name: events::CHANNEL_LOST, host = %self.host, %error, "control channel lost");
-            super::report_lost(&self.signer, &self.host, Refusal::VerifierUnavailable).await;
+            super::report_lost(&self.signer, &self.host).await;
         }
     }
 
@@ -132,9 +133,11 @@ impl Channel {
         }
     }
 
-    async fn carry(
+    /// Carries frames and answers over a connection, but no frame that has waited longer than
+    /// [`WAITS`](super::WAITS).
+    pub(super) async fn carry(
         &self,
-        stream: TlsStream<TcpStream>,
+        stream: impl AsyncRead + AsyncWrite,
         frames: &mut mpsc::Receiver<Outgoing>,
     ) -> io::Result<()> {
         let (mut read, mut write) = tokio::io::split(stream);
@@ -147,13 +150,23 @@ impl Channel {
         loop {
             tokio::select! {
                 frame = frames.recv() => {
-                    let Some(frame) = frame else { return write.shutdown().await };
-                    write.write_all(&frame).await?;
+                    if frame.is_none() {
+                        return write.shutdown().await;
+                    }
+                    let (mut next, mut late) = (frame, 0);
                     // Frames that already wait go out together.
-                    while let Ok(frame) = frames.try_recv() {
-                        write.write_all(&frame).await?;
+                    while let Some(Outgoing { since, frame }) = next {
+                        if since.elapsed() > super::WAITS {
+                            late += 1;
+                        } else {
+                            write.write_all(&frame).await?;
+                        }
+                        next = frames.try_recv().ok();
                     }
                     write.flush().await?;
+                    if late > 0 {
+                        tracing::info!(host = %self.host, late, "frames waited too long and are not sent");
+                    }
                 }
                 length = read.read(&mut chunk) => {
                     let length = length?;

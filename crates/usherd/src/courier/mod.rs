@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use usher_base::HostName;
 use usher_daemon::events;
 use usher_daemon::packet_async::AsyncPacketSocket;
@@ -24,10 +26,18 @@ use usher_proto::relay::{MAX_CHANNELS, MAX_RELAY_PACKET, RelayReply, RelayReques
 
 use crate::host_key::HostKeyHandle;
 use crate::start::{self, Start, StartError};
-use channel::{Channel, Destination, Outgoing};
+use channel::{Channel, Destination, Outgoing, UNACKNOWLEDGED};
 
-/// Frames that may wait for one channel; more are refused with [`Refusal::Overloaded`].
-const QUEUE: usize = 256;
+/// Limit of frames that wait for one channel. The signer has no more: at most 8,192 requests await an answer
+/// of this host, of one user at most 1,024, and each may be followed by a closing that nobody awaits. An
+/// announcing frame has 81 bytes, so a full queue takes about 2.5 MB. A frame that opens a session may have
+/// 8 KiB, but only one is under way for a user and a service.
+const QUEUE: usize = 16_384;
+/// The time that a frame may wait for its channel. Later it is not sent: what it announces would stand when
+/// its caller has given up.
+const WAITS: Duration = Duration::from_secs(5);
+/// The time within which a frame of the signer reaches its host, or never.
+pub const DELIVERY: Duration = Duration::from_secs(WAITS.as_secs() + UNACKNOWLEDGED.as_secs());
 
 /// Runs the courier until the process ends.
 pub fn run() -> Result<(), StartError> {
@@ -74,8 +84,21 @@ struct Courier {
     signer: Arc<AsyncPacketSocket>,
     public_key: HostPublicKey,
     handle: HostKeyHandle,
-    /// Dropping a sender closes its channel: when the signer goes, the channels close.
-    channels: HashMap<HostName, (Destination, mpsc::Sender<Outgoing>)>,
+    channels: HashMap<HostName, OpenChannel>,
+}
+
+/// A channel, and the way to it. Dropping it ends the channel, without a report: when another one replaces
+/// it, and when the signer goes. Frames that wait there are not sent.
+struct OpenChannel {
+    destination: Destination,
+    frames: mpsc::Sender<Outgoing>,
+    task: AbortHandle,
+}
+
+impl Drop for OpenChannel {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 impl Courier {
@@ -100,8 +123,9 @@ impl Courier {
                         key: server_host_key,
                         addresses: control,
                     };
-                    if let Err(refusal) = self.forward(&channel, destination, frame) {
-                        report_lost(&self.signer, &channel, refusal).await;
+                    if let Err(reason) = self.forward(&channel, destination, frame) {
+                        tracing::warn!(name: events::CHANNEL_LOST, host = %channel, reason, "control channel lost");
+                        report_lost(&self.signer, &channel).await;
                     }
                 }
                 Err(error) => {
@@ -112,47 +136,218 @@ impl Courier {
         }
     }
 
+    /// Has the host's channel carry a frame. If this fails, the host has no channel, and the reason is
+    /// returned.
     fn forward(
         &mut self,
         host: &HostName,
         destination: Destination,
         frame: Vec<u8>,
-    ) -> Result<(), Refusal> {
-        let usable = self
-            .channels
-            .get(host)
-            .is_some_and(|(present, sender)| *present == destination && !sender.is_closed());
+    ) -> Result<(), &'static str> {
+        let usable = self.channels.get(host).is_some_and(|present| {
+            present.destination == destination && !present.frames.is_closed()
+        });
         if !usable {
-            self.channels.retain(|_, (_, sender)| !sender.is_closed());
             self.channels.remove(host);
+            // Not before it must: a channel that has broken may still be about to report that.
             if self.channels.len() >= MAX_CHANNELS {
-                return Err(Refusal::Overloaded);
+                self.channels
+                    .retain(|_, present| !present.frames.is_closed());
             }
-            let (sender, frames) = mpsc::channel(QUEUE);
-            let channel = Channel {
-                host: host.clone(),
-                destination: destination.clone(),
-                public_key: self.public_key,
-                handle: self.handle.clone(),
-                signer: Arc::clone(&self.signer),
-            };
-            tokio::spawn(channel.run(frames));
-            self.channels.insert(host.clone(), (destination, sender));
+            if self.channels.len() >= MAX_CHANNELS {
+                return Err("too many channels are open");
+            }
+            self.open(host, destination);
         }
-        self.channels[host]
-            .1
-            .try_send(frame)
-            .map_err(|_| Refusal::Overloaded)
+        let since = Instant::now();
+        let frame = Outgoing { since, frame };
+        if self.channels[host].frames.try_send(frame).is_err() {
+            // The signer cannot be told of one frame, and must not take another one for refused that has
+            // perhaps been sent.
+            self.channels.remove(host);
+            return Err("too many frames wait for it");
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, host: &HostName, destination: Destination) {
+        let (sender, frames) = mpsc::channel(QUEUE);
+        let channel = Channel {
+            host: host.clone(),
+            destination: destination.clone(),
+            public_key: self.public_key,
+            handle: self.handle.clone(),
+            signer: Arc::clone(&self.signer),
+        };
+        let opened = OpenChannel {
+            destination,
+            frames: sender,
+            task: tokio::spawn(channel.run(frames)).abort_handle(),
+        };
+        self.channels.insert(host.clone(), opened);
     }
 }
 
-/// Tells the signer that this channel will bring no more answers.
-async fn report_lost(signer: &AsyncPacketSocket, host: &HostName, refusal: Refusal) {
+/// Tells the signer that this channel will bring no more answers. Some of its frames may have reached the
+/// host.
+async fn report_lost(signer: &AsyncPacketSocket, host: &HostName) {
     let reply = RelayReply::ChannelLost {
         channel: host.clone(),
-        refusal,
+        refusal: Refusal::VerifierUnavailable,
     };
     if let Err(error) = signer.send(&reply.encode()).await {
         tracing::warn!(%error, "cannot tell the signer of a lost channel");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+    use usher_daemon::packet::PacketSocket;
+
+    use super::*;
+
+    /// A courier, and the signer's side of its connection.
+    fn courier() -> (Courier, AsyncPacketSocket) {
+        let flags = SocketFlags::CLOEXEC;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let [ours, theirs] = [pair.0, pair.1]
+            .map(PacketSocket::from_descriptor)
+            .map(|socket| AsyncPacketSocket::from_blocking(socket).unwrap());
+        let courier = Courier {
+            signer: Arc::new(ours),
+            public_key: HostPublicKey::from_bytes([1; _]),
+            handle: HostKeyHandle::new("/nonexistent"),
+            channels: HashMap::new(),
+        };
+        (courier, theirs)
+    }
+
+    fn host(name: &str) -> HostName {
+        name.parse().unwrap()
+    }
+
+    fn at(address: SocketAddr) -> Destination {
+        Destination {
+            key: HostPublicKey::from_bytes([2; _]),
+            addresses: vec![address],
+        }
+    }
+
+    /// The host whose channel is reported lost next.
+    async fn next_lost(signer: &AsyncPacketSocket) -> HostName {
+        let packet = signer.receive(MAX_RELAY_PACKET).await.unwrap();
+        match RelayReply::decode(&packet.bytes).unwrap() {
+            RelayReply::ChannelLost { channel, refusal } => {
+                assert!(refusal.is_unanswered(), "{refusal}");
+                channel
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    // Threat model: A53
+    #[tokio::test]
+    async fn the_signers_requests_find_room_while_a_channel_opens() {
+        // Its kernel takes the connection, and no one shakes hands.
+        let slow = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let slow = at(slow.local_addr().unwrap());
+        let (mut courier, _signer) = courier();
+        // As many as the signer has of one host, and their closings.
+        for _ in 0..2 * 8_192 {
+            let forwarded = courier.forward(&host("slow"), slow.clone(), vec![0; 81]);
+            assert!(forwarded.is_ok(), "{forwarded:?}");
+        }
+        assert_eq!(courier.channels.len(), 1);
+    }
+
+    // Threat model: A40, A41
+    #[tokio::test]
+    async fn a_full_queue_ends_the_channel_and_sends_nothing() {
+        let slow = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = at(slow.local_addr().unwrap());
+        let (mut courier, _signer) = courier();
+        let mut forward = || courier.forward(&host("slow"), there.clone(), vec![0; 81]);
+        for _ in 0..QUEUE {
+            forward().unwrap();
+        }
+        assert!(forward().is_err());
+        assert!(courier.channels.is_empty());
+        // The next frame gets a channel of its own.
+        courier
+            .forward(&host("slow"), there.clone(), vec![0; 81])
+            .unwrap();
+        let waiting = &courier.channels[&host("slow")].frames;
+        assert_eq!(waiting.max_capacity() - waiting.capacity(), 1);
+        // The first connection is that channel's: the former one had not connected, and never does.
+        let (mut only, _) = slow.accept().await.unwrap();
+        drop(courier);
+        only.read_to_end(&mut Vec::new()).await.unwrap();
+        let more = std::future::poll_fn(|context| {
+            std::task::Poll::Ready(slow.poll_accept(context).is_ready())
+        });
+        assert!(!more.await);
+    }
+
+    #[tokio::test]
+    async fn a_replaced_channel_ends_and_does_not_report_the_next_one_lost() {
+        let [former, next] = [
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        ];
+        // Refuses connections: it does not listen.
+        let closed = tokio::net::TcpSocket::new_v4().unwrap();
+        closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let (mut courier, signer) = courier();
+        let mut forward = |name, address: SocketAddr| {
+            courier
+                .forward(&host(name), at(address), vec![0; 81])
+                .unwrap();
+        };
+        forward("moved", former.local_addr().unwrap());
+        let (mut replaced, _) = former.accept().await.unwrap();
+        forward("moved", next.local_addr().unwrap());
+        let (present, _) = next.accept().await.unwrap();
+        // It shakes no hands later: the host would take it for the newest channel.
+        replaced.read_to_end(&mut Vec::new()).await.unwrap();
+        // A channel that breaks is reported, once.
+        drop(present);
+        assert_eq!(next_lost(&signer).await, host("moved"));
+        forward("closed", closed.local_addr().unwrap());
+        assert_eq!(next_lost(&signer).await, host("closed"));
+    }
+
+    // Threat model: A40, A41
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_that_has_waited_too_long_is_not_sent() {
+        let (courier, _signer) = courier();
+        let channel = Channel {
+            host: host("slow"),
+            destination: at(([127, 0, 0, 1], 3440).into()),
+            public_key: courier.public_key,
+            handle: courier.handle.clone(),
+            signer: Arc::clone(&courier.signer),
+        };
+        let (sender, mut frames) = mpsc::channel(QUEUE);
+        let send = |frame| {
+            let since = Instant::now();
+            let frame = vec![frame];
+            sender.try_send(Outgoing { since, frame }).unwrap();
+        };
+        send(1);
+        tokio::time::advance(WAITS).await;
+        send(2);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        send(3);
+        drop(sender);
+        let (near, mut far) = tokio::io::duplex(64);
+        channel.carry(near, &mut frames).await.unwrap();
+        let mut sent = Vec::new();
+        far.read_to_end(&mut sent).await.unwrap();
+        assert_eq!(sent, [2, 3]);
     }
 }

@@ -16,10 +16,12 @@ use usher_proto::session_id::SessionId;
 
 use super::Signer;
 use super::relay::{ANSWER, CONNECT};
+use crate::courier::DELIVERY;
 
-/// The time that a gate stands after an announcing frame: the server may take [`ANSWER`] to
-/// announce and admits for [`CONNECT`]; as much again allows for diverging clocks and transit.
-const STANDS: Duration = Duration::from_secs(ANSWER.as_secs() + 2 * CONNECT.as_secs());
+/// The time that a gate stands after an announcing frame: it reaches the server within [`DELIVERY`], which
+/// may take [`ANSWER`] to announce and admits for [`CONNECT`].
+const STANDS: Duration =
+    Duration::from_secs(DELIVERY.as_secs() + ANSWER.as_secs() + CONNECT.as_secs());
 
 /// Pause before the next attempt to remove a gate, doubled each time, and its limit.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -73,6 +75,8 @@ impl Gated {
     /// withdrawn those that it knows of.
     pub async fn lift(self, signer: &Signer) {
         if self.doubt {
+            // The last frame was sent before: its delivery, or the server's announcing, may still take
+            // as long as ANSWER.
             tokio::time::sleep(ANSWER + CONNECT).await;
         }
         lift(signer, &self.connection).await;

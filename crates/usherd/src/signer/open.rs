@@ -100,8 +100,14 @@ pub async fn open_connection(
     answered?;
     match first {
         // Lets the next signer withdraw it if this one ends. A cancelled lease is found by the caller,
-        // which has to withdraw the connection.
-        Some(gated) => gated.stand(signer, Some(id))?,
+        // which has to withdraw the connection. If this fails, the time of the former entry ends the gate:
+        // the connection is announced, and may not be refused.
+        Some(gated) => {
+            if let Err(refusal) = gated.stand(signer, Some(id)) {
+                tracing::warn!(connection = %gated.connection, %refusal,
+                    "cannot note the session of a connection");
+            }
+        }
         // The server may have taken its time.
         None => lease
             .check()

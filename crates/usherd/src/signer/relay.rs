@@ -33,6 +33,7 @@ const LATELY: Duration = Duration::from_secs(10);
 /// Limits of requests that wait for an answer: in total; for one host, as many as are free; for one
 /// user, a sixteenth of the free ones. Further ones are refused with [`Refusal::Overloaded`]. So a
 /// host that does not answer has at most half of the places, and two have two thirds.
+/// The courier has room for those of a host (`QUEUE` there).
 const PENDING: usize = 16_384;
 const PART_OF_HOST: usize = 1;
 const PART_OF_USER: usize = 16;
@@ -200,6 +201,10 @@ impl Relay {
             }
             RelayReply::ChannelLost { channel, refusal } => {
                 self.open.lock().remove(&channel);
+                // Some requests may have reached the host, and one that the courier has not read yet may
+                // still do so by the next channel. So none of them may count as refused.
+                let unanswered = Some(refusal).filter(|refusal| refusal.is_unanswered());
+                let refusal = unanswered.unwrap_or(Refusal::VerifierUnavailable);
                 self.link.refuse(&channel, refusal);
             }
         }
@@ -333,6 +338,21 @@ pub(super) mod tests {
         assert_eq!(lost.verdict().await, Err(Refusal::VerifierUnavailable));
         assert_eq!(answered.verdict().await, Ok(None));
         assert_eq!(fill(&relay, &one, 1..100).len(), PENDING / 2);
+    }
+
+    // Threat model: A40, A41
+    #[tokio::test]
+    async fn requests_of_a_lost_channel_count_as_unanswered() {
+        let (relay, _courier) = relay();
+        let here = host("here");
+        for refusal in [Refusal::Overloaded, Refusal::VerifierUnavailable] {
+            let asked = relay.send(&here, 1, ClientBody::Ping).unwrap();
+            let channel = here.name.clone();
+            let lost = RelayReply::ChannelLost { channel, refusal };
+            relay.hear(&lost.encode(), &|_, _| {}).unwrap();
+            let verdict = asked.verdict().await;
+            assert!(verdict.unwrap_err().is_unanswered(), "{verdict:?}");
+        }
     }
 
     // Threat model: A168

@@ -2,7 +2,7 @@
 
 use crate::attack::{Result, alice_reads, listen};
 use crate::programs::{connect, local, packet, python, start};
-use usher_lab::{Lab, PATIENCE};
+use usher_lab::{Lab, PATIENCE, Signal, eventually};
 use usher_proto::{LocalReply, LocalRequest, Refusal};
 
 // Threat model: A40
@@ -234,6 +234,52 @@ tell("after", reply)
     let after = bob.read_past("after", PATIENCE)?;
     let reply = after.split_whitespace().nth(1).and_then(local);
     assert!(matches!(reply, Some(LocalReply::Ready { .. })), "{after}");
+    Ok(())
+}
+
+// Threat model: A53
+#[test]
+fn many_requests_while_the_channel_opens_fail_no_one() -> Result {
+    let mut mail = Lab::mail()?;
+    let program = r#"
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+reply, first = ask(SIGNER, @connect@, tcp())
+tell("open", reply)
+sys.stdin.readline()
+asked = [(reach(SIGNER), tcp()) for _ in range(400)]
+for peer, stream in asked:
+    send(peer, @connect@, stream)
+tell("sent", "all")
+tell("answers", *sorted({answer(peer) for peer, _ in asked}))
+"#
+    .replace("@connect@", &connect()?);
+    // With a session, each request is a frame at once.
+    let mut bob = start(&mail.laptop, "bob", &program)?;
+    bob.read_past("open ", PATIENCE)?;
+    // Its kernel takes the courier's connection meanwhile.
+    mail.courier.stop()?;
+    mail.verifier.kill(Signal::STOP)?;
+    mail.courier.start()?;
+    bob.write("\n")?;
+    bob.read_past("sent ", PATIENCE)?;
+    let mut alice = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("alice")
+        .spawn()?;
+    let ss = ["ss", "-Htn", "state", "established", "dport", "= :3440"];
+    eventually("the courier has a connection", || {
+        Ok(!mail.laptop.run(ss)?.stdout.is_empty())
+    })?;
+    mail.verifier.kill(Signal::CONT)?;
+    alice.read_past("Logged in as alice", PATIENCE)?;
+    let answers = bob.read_past("answers ", PATIENCE)?;
+    let all_alike = answers.trim().strip_prefix("answers ").and_then(local);
+    assert!(
+        matches!(all_alike, Some(LocalReply::Ready { .. })),
+        "{answers}"
+    );
     Ok(())
 }
 
