@@ -211,7 +211,11 @@ fn lists(folder: &Path, purpose: Option<&Name>) -> Result<Vec<PathBuf>, Failure>
 
 /// The files with a user's signing keys, of all purposes.
 pub(super) fn signing_keys(user: &UserName) -> Result<Vec<PathBuf>, Failure> {
-    let folder = Path::new(paths::PRIVATE_KEYS_DIRECTORY);
+    signing_keys_in(Path::new(paths::PRIVATE_KEYS_DIRECTORY), user)
+}
+
+/// As [`signing_keys`], of a folder of keys.
+pub(super) fn signing_keys_in(folder: &Path, user: &UserName) -> Result<Vec<PathBuf>, Failure> {
     let names = names_in(folder)?.into_iter();
     // No user's name has an `@`.
     let of_user = |name: &String| name.split('@').next() == Some(user.as_ref());

@@ -37,10 +37,10 @@ fn who_and_service_list_show_what_was_asked_for() -> Outcome {
     let found = |users: &str, workers| (users.to_owned(), workers);
     // A worker may serve before the keeper has heard of it from the starter.
     eventually("`who` shows both and their workers", || {
-        Ok(users(&[])? == found("alice,bob", 2))
+        Ok(users(&[])? == found("alice,bob,carol", 2))
     })?;
     assert_eq!(users(&["--user", "alice"])?, found("alice", 1));
-    assert_eq!(users(&["--service", "imap"])?, found("alice,bob", 2));
+    assert_eq!(users(&["--service", "imap"])?, found("alice,bob,carol", 2));
     assert_eq!(users(&["--service", "smtp"])?, found("", 0));
     assert_eq!(users(&["--host", "mailhost"])?, found("", 0));
     let both = ["--host", "laptop", "--user", "bob"];
@@ -204,6 +204,74 @@ fn a_renamed_user_has_the_keys_and_only_the_new_name() -> Outcome {
     let output = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
     let output = output.user("alina").input("a LOGOUT\r\n").succeed()?;
     assert!(output.stdout.contains("Logged in as alina"), "{output:?}");
+    Ok(())
+}
+
+/// Each state that a rename ended between two steps leaves; also those of a folder that went before its keys.
+#[test]
+fn a_rename_that_was_ended_is_completed_by_the_same_command() -> Outcome {
+    const KEYS: &str = "/var/lib/usher/keys";
+    const FOLDERS: &str = "cd /etc/usher/users && mv alice alina";
+    let mail = Lab::mail()?;
+    let host = &mail.laptop;
+    host.add_account("alina", 2900)?;
+    host.add_account("dora", 2901)?;
+    host.write("/root/dora.pub", OTHER_KEY)?;
+    host.run([
+        "sh",
+        "-c",
+        &format!("cp -p {KEYS}/alice {KEYS}/alice@second"),
+    ])?;
+    let first = format!("cd {KEYS} && mv alice alina");
+    let keys = format!("{first} && mv alice@second alina@second");
+    let another = "usher user add dora --public-key /root/dora.pub".to_owned();
+    let states = [
+        vec![&*first],
+        vec![&keys],
+        vec![&keys, FOLDERS],
+        vec![FOLDERS],
+        vec![FOLDERS, &another],
+    ];
+    let users = || -> Result<String, Box<dyn std::error::Error>> {
+        let list = json(host, &["user", "list"])?;
+        let list = list.as_array().ok_or("no list")?.iter();
+        let signs = list.filter(|user| user["private_key"] == true);
+        let names = signs.map(|user| user["user"].as_str().unwrap_or_default());
+        Ok(names.collect::<Vec<_>>().join(","))
+    };
+    let rename = ["usher", "user", "rename", "alice", "alina"];
+    let back = ["usher", "user", "rename", "alina", "alice"];
+    for state in states {
+        for step in &state {
+            host.run(["sh", "-e", "-c", step])?;
+        }
+        let output = host.command(rename).run()?;
+        assert!(output.status.success(), "{state:?}: {output:?}");
+        assert_eq!(users()?, "alina,bob,carol", "{state:?}");
+        let left = host.run(["sh", "-c", &format!("ls {KEYS} /etc/usher/users")])?;
+        assert!(!left.stdout.contains("alice"), "{state:?}: {left:?}");
+        // It is not done twice, and the way back is the same.
+        fails(host, &rename, 1)?;
+        host.run(back)?;
+        assert_eq!(users()?, "alice,bob,carol", "{state:?}");
+        // Nor is it another user's.
+        let taken = fails(host, &["usher", "user", "rename", "alice", "bob"], 1)?;
+        assert!(taken.contains("knows a user bob already"), "{taken}");
+        assert!(is_served(&mail, "alice", "imap")?);
+    }
+    // Another command completes one of which nothing else is left.
+    for step in [&keys, FOLDERS, &another] {
+        host.run(["sh", "-e", "-c", step])?;
+    }
+    assert_eq!(users()?, "alina,bob,carol");
+    host.run(back)?;
+    // A rename in the middle goes back, too.
+    for step in [&keys, FOLDERS] {
+        host.run(["sh", "-e", "-c", step])?;
+    }
+    host.run(back)?;
+    assert_eq!(users()?, "alice,bob,carol");
+    assert!(is_served(&mail, "alice", "imap")?);
     Ok(())
 }
 
