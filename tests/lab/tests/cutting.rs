@@ -122,6 +122,31 @@ fn a_full_disk_keeps_nobody_from_being_cut_off() -> Result {
 }
 
 #[test]
+fn a_full_disk_renames_no_host() -> Result {
+    const FOLDER: &str = "/etc/usher";
+    let mail = with_small_disks(&[FOLDER])?;
+    let host = &mail.mailhost;
+    let files = || host.run(["sh", "-c", "cd /etc/usher/policy.d && ls -A && cat *"]);
+    let before = files()?.stdout;
+    host.run(["sh", "-c", FILL, FOLDER])?;
+    // There is room for one file of the two.
+    host.run(["sh", "-c", "truncate -s -4096 $0/filler", FOLDER])?;
+    let rename = ["usher", "host", "rename", "laptop", "notebook"];
+    let renamed = host.command(rename).run()?;
+    assert_eq!(renamed.status.code(), Some(4), "{renamed:?}");
+    let why = "mail.policy: No space left on device";
+    assert!(renamed.stderr.contains(why), "{renamed:?}");
+    assert_eq!(files()?.stdout, before);
+    host.run(["usher", "policy", "check"])?;
+    host.run(["rm", "/etc/usher/filler"])?;
+    host.run(rename)?;
+    let after = files()?.stdout;
+    assert!(after.contains("host-notebook.policy\n"), "{after}");
+    assert!(!after.contains("host-laptop.policy\n"), "{after}");
+    Ok(())
+}
+
+#[test]
 fn a_user_who_is_not_known_is_not_disabled_in_memory_either() -> Result {
     let mail = Lab::mail()?;
     let unknown = mail

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use usher_base::{HostName, UserName};
-use usher_daemon::files::write_atomically;
+use usher_daemon::files::{remove_if_there, write_atomically};
 use usher_local::applied::Applied;
 use usher_local::paths;
 use usher_policy::{Place, PolicyMistake, Source};
@@ -266,6 +266,9 @@ pub fn host(output: &Output, former: &HostName, fresh: &HostName) -> Result<(), 
 }
 
 /// Writes the changed files, and the host's own under its new name: all, or none.
+///
+/// # Errors
+/// When one cannot be written. The message names those that could not be put back.
 fn write_renamed(
     changed: &[(&Source, &Source)],
     path: &Path,
@@ -279,19 +282,30 @@ fn write_renamed(
         }
         std::fs::remove_file(path).at(path)
     };
-    written().or_else(|failure| {
-        for (before, _) in changed {
-            let name = Path::new(&before.name);
-            write_atomically(name, before.text.as_bytes(), 0o644).at(name)?;
+    let Err(failure) = written() else {
+        return Ok(());
+    };
+    let mut left = Vec::new();
+    // First what takes room.
+    if let Err(error) = remove_if_there(target) {
+        left.push(format!("{}: remove it ({error})", target.display()));
+    }
+    for (before, _) in changed {
+        let name = Path::new(&before.name);
+        let is_as_before = std::fs::read(name).is_ok_and(|bytes| bytes == before.text.as_bytes());
+        if !is_as_before && let Err(error) = write_atomically(name, before.text.as_bytes(), 0o644) {
+            let remedy = "write the host's former name there again";
+            left.push(format!("{}: {remedy} ({error})", before.name));
         }
-        match std::fs::remove_file(target) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::File {
-                path: target.into(),
-                error,
-            }),
-            _ => Err(failure),
-        }
-    })
+    }
+    if left.is_empty() {
+        return Err(failure);
+    }
+    let text = format!(
+        "{failure}. Not all files are as before: {}",
+        left.join("; ")
+    );
+    Err(Failure::of_file(path, text))
 }
 
 /// The text of a file that has only this host's block, with another name.
@@ -459,6 +473,70 @@ mod tests {
             std::fs::write(path("keys/alice"), "another").unwrap();
             assert!(find().is_taken);
         }
+    }
+
+    /// A host's own file and three others, of which one is in no folder and cannot be written.
+    #[test]
+    fn a_file_that_cannot_be_written_leaves_all_as_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let source = |name: &str, text: &str| Source {
+            name: path(name).to_str().unwrap().to_owned(),
+            text: text.to_owned(),
+        };
+        let names = [
+            "a.policy",
+            "host-laptop.policy",
+            "none/b.policy",
+            "z.policy",
+        ];
+        let before = names.map(|name| source(name, "laptop"));
+        let after = names.map(|name| source(name, "notebook"));
+        let all: Vec<_> = before.iter().zip(&after).collect();
+        let there = ["a.policy", "host-laptop.policy", "z.policy"];
+        for name in there {
+            std::fs::write(path(name), "laptop").unwrap();
+        }
+        let inode = |name: &str| {
+            use std::os::unix::fs::MetadataExt;
+            path(name).metadata().unwrap().ino()
+        };
+        let untouched = ["host-laptop.policy", "z.policy"].map(inode);
+        let (own, target) = (path("host-laptop.policy"), path("host-notebook.policy"));
+        let failure = write_renamed(&all, &own, &target).unwrap_err().to_string();
+        for name in there {
+            assert_eq!(
+                std::fs::read_to_string(path(name)).unwrap(),
+                "laptop",
+                "{name}"
+            );
+        }
+        assert_eq!(["host-laptop.policy", "z.policy"].map(inode), untouched);
+        assert!(!target.exists());
+        // It was not there before either.
+        let left = "Not all files are as before: ";
+        let (_, left) = failure.split_once(left).expect(&failure);
+        assert!(
+            left.contains("none/b.policy") && !left.contains("a.policy: "),
+            "{failure}"
+        );
+
+        std::fs::create_dir(path("none")).unwrap();
+        std::fs::write(path("none/b.policy"), "laptop").unwrap();
+        write_renamed(&all, &own, &target).unwrap();
+        for name in [
+            "a.policy",
+            "host-notebook.policy",
+            "none/b.policy",
+            "z.policy",
+        ] {
+            assert_eq!(
+                std::fs::read_to_string(path(name)).unwrap(),
+                "notebook",
+                "{name}"
+            );
+        }
+        assert!(!own.exists());
     }
 
     #[test]
