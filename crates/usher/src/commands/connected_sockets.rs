@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use rustix::net::sockopt::socket_cookie;
@@ -23,6 +23,7 @@ use usher_local::roles;
 use usher_policy::Policy;
 
 use super::governed_sockets::{MOST_DESCRIPTORS, all_processes};
+use crate::output::warn;
 
 /// The cookies of connected datagram sockets of governed programs.
 #[derive(Debug, Default)]
@@ -32,6 +33,13 @@ pub struct Connected(BTreeSet<u64>);
 /// through all descriptors. Without it they keep their marks, and are protected as long as they last.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long marking may take: half of it to list the sockets, and half to find them.
+const MARKING: Duration = Duration::from_secs(10);
+
+/// Limit of the pages of one list, of [`SocketsView::MOST`] sockets each: 1,048,576 sockets. A user who makes sockets faster than the
+/// protector lists them would never let it end, because new sockets are on later pages.
+const MOST_PAGES: usize = 256;
+
 impl Connected {
     /// Those of the policy in force, which another one is about to replace.
     pub fn of_former(former: &Applied) -> Self {
@@ -39,64 +47,101 @@ impl Connected {
         if checked.is_ok_and(|checked| checked.policy.applications.is_empty()) {
             return Self::default();
         }
-        let (found, list) = mpsc::channel();
-        std::thread::spawn(move || found.send(Self::now()));
-        list.recv_timeout(PATIENCE).unwrap_or_default()
+        let end = Instant::now() + PATIENCE / 2;
+        within(PATIENCE, move || Self::now(end).0).unwrap_or_default()
     }
 
-    /// Those of the policy in force. None if no protector answers: `usher policy apply` says so itself, as it
-    /// does of the sockets that keep their marks.
-    fn now() -> Self {
+    /// Those of the policy in force that can be listed until then, and whether these are all. None if no
+    /// protector answers: `usher policy apply` says so itself, as it does of the sockets that keep their marks.
+    fn now(end: Instant) -> (Self, bool) {
         let mut connected = Self::default();
         let page = |after| {
             let most = SocketsView::MOST;
             ask_daemon(roles::Protector, &Sockets { after, most })
         };
         // What was gathered before an error is worth as much.
-        let _error = connected.gather(page);
-        connected
+        let is_complete = connected.gather(end, page).unwrap_or(true);
+        (connected, is_complete)
     }
 
+    /// Adds those of all pages, until then. Returns whether there are no more.
     fn gather(
         &mut self,
+        end: Instant,
         mut page: impl FnMut(u64) -> Result<SocketsView, ControlError>,
-    ) -> Result<(), ControlError> {
-        let mut next = Some(0);
-        while let Some(after) = next {
-            let page = page(after)?;
+    ) -> Result<bool, ControlError> {
+        let mut next = 0;
+        for _ in 0..MOST_PAGES {
+            let page = page(next)?;
             for socket in page.sockets {
                 if socket.protocol == "udp" && socket.peer.is_some() {
                     self.0.insert(socket.cookie);
                 }
             }
-            next = page.next;
+            match page.next {
+                Some(after) if Instant::now() < end => next = after,
+                more => return Ok(more.is_none()),
+            }
         }
-        Ok(())
+        Ok(false)
     }
 }
 
+/// The result of work that may take this long. It is left alone then: this process ends soon.
+fn within<T: Send + 'static>(
+    patience: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (done, result) = mpsc::channel();
+    std::thread::spawn(move || done.send(work()));
+    result.recv_timeout(patience).ok()
+}
+
 /// Marks the connected datagram sockets that a policy governs since it has come in force, and those that the
-/// former one governed, `former`. The protector has looked at them again by then.
+/// former one governed, `former`. The protector has looked at them again by then. It ends after [`MARKING`], and
+/// warns of those that may keep their marks then: users choose how long it would take.
 pub fn mark(policy: &Policy, former: Connected) {
-    let Connected(mut cookies) = former;
-    if !policy.applications.is_empty() {
-        cookies.extend(Connected::now().0);
-    }
-    if cookies.is_empty() {
+    let (is_governing, bits) = (!policy.applications.is_empty(), policy.marks.bits());
+    if !is_governing && former.0.is_empty() {
         return;
     }
-    let bits = policy.marks.bits();
+    let end = Instant::now() + MARKING;
+    let marked = within(MARKING, move || mark_until(end, former, is_governing, bits));
+    if marked != Some(true) {
+        warn(&format!(
+            "cannot look at all sockets within {} s, as users have too many: datagram sockets that were \
+             connected before may keep their former mark; `usher protection show` names their programs. \
+             End those, or try again by `usher policy apply`",
+            MARKING.as_secs()
+        ));
+    }
+}
+
+/// As [`mark`]. Returns whether it has looked at all of them in time.
+fn mark_until(end: Instant, former: Connected, is_governing: bool, bits: u32) -> bool {
+    let Connected(mut cookies) = former;
+    let mut is_complete = true;
+    if is_governing {
+        let (present, is_all) = Connected::now(Instant::now() + MARKING / 2);
+        cookies.extend(present.0);
+        is_complete = is_all;
+    }
     let mut has_changed = false;
     // The protector knows processes by the numbers of the initial namespace, which may not be those of /proc.
     for process in all_processes() {
         if cookies.is_empty() {
             break;
         }
+        if Instant::now() >= end {
+            return false;
+        }
         has_changed |= mark_of_process(process, &mut cookies, bits);
     }
-    if has_changed && !policy.applications.is_empty() {
-        Connected::now();
+    if has_changed && is_governing {
+        // The protector looks at them again.
+        Connected::now(end);
     }
+    is_complete
 }
 
 /// Marks the sockets with these cookies that a process holds, and takes these off. Returns whether a mark has
@@ -144,7 +189,71 @@ fn clear_bits(socket: &OwnedFd, bits: u32) -> nix::Result<bool> {
 mod tests {
     use std::net::UdpSocket;
 
+    use usher_local::requests::{SocketView, TreatmentView};
+
     use super::*;
+
+    /// A page of one connected socket, and after it another page if there is one.
+    fn page(cookie: u64, next: Option<u64>) -> SocketsView {
+        let address = ([192, 0, 2, 1], 1).into();
+        let socket = SocketView {
+            cookie,
+            program: "/bin/true".into(),
+            uid: 0,
+            process: 1,
+            holders: 1,
+            protocol: "udp".into(),
+            state: None,
+            local: address,
+            peer: Some(address),
+            treatment: TreatmentView::EachPacket,
+            line: None,
+            sa_out: None,
+            sa_in: None,
+        };
+        SocketsView {
+            sockets: vec![socket],
+            total: 1,
+            next,
+        }
+    }
+
+    // Threat model: P83
+    #[test]
+    fn a_list_that_never_ends_is_left() {
+        let far = Instant::now() + Duration::from_secs(3600);
+        let (mut connected, mut pages) = (Connected::default(), 0);
+        let endless = |after: u64| {
+            pages += 1;
+            assert!(pages < 10_000, "this never ends");
+            Ok(page(after + 1, Some(after + 1)))
+        };
+        assert!(!connected.gather(far, endless).unwrap());
+        assert_eq!(connected.0.len(), MOST_PAGES);
+        // Also when each page takes long.
+        let (mut connected, mut pages) = (Connected::default(), 0);
+        let slow = |after: u64| {
+            pages += 1;
+            assert!(pages < 2, "its time is over");
+            Ok(page(after + 1, Some(after + 1)))
+        };
+        assert!(!connected.gather(Instant::now(), slow).unwrap());
+        // The twin ends.
+        let mut connected = Connected::default();
+        let short = |after: u64| Ok(page(after + 1, (after < 2).then_some(after + 1)));
+        assert!(connected.gather(far, short).unwrap());
+        assert_eq!(connected.0, BTreeSet::from([1, 2, 3]));
+    }
+
+    // Threat model: P83
+    #[test]
+    fn work_that_never_ends_is_left() {
+        let endless = || loop {
+            std::thread::park();
+        };
+        assert_eq!(within::<()>(Duration::from_millis(10), endless), None);
+        assert_eq!(within(Duration::from_secs(3600), || 1), Some(1));
+    }
 
     #[test]
     fn only_the_listed_sockets_of_a_process_are_marked() {

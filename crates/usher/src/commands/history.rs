@@ -126,8 +126,10 @@ pub fn revert(
     }
     let connected = Connected::of_former(&former);
     let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)?;
-    connected_sockets::mark(&checked.policy, connected);
     keep(&former, &entry.sources, outcome.generation);
+    // Users choose how long the rest takes, and others may change the configuration meanwhile.
+    drop(lock);
+    connected_sockets::mark(&checked.policy, connected);
     tell(output, &entry, &outcome, &returning);
     for trouble in policy::troubles_of_protection(&checked.policy) {
         warn(&trouble);

@@ -129,7 +129,6 @@ pub fn apply(output: &Output, take_ssh_port: bool) -> Result<(), Failure> {
     let (former, sources) = (configuration::former()?, fresh.sources.clone());
     let connected = Connected::of_former(&former.applied);
     let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)?;
-    connected_sockets::mark(&checked.policy, connected);
     if former.damage.is_some() {
         warn(&format!(
             "{} was damaged, and has been written anew: who gains and who loses by this is unknown",
@@ -137,6 +136,9 @@ pub fn apply(output: &Output, take_ssh_port: bool) -> Result<(), Failure> {
         ));
     }
     kept::keep(&former.applied, &sources, outcome.generation);
+    // Users choose how long the rest takes, and others may change the configuration meanwhile.
+    drop(lock);
+    connected_sockets::mark(&checked.policy, connected);
     // JSON of `usher policy apply`: [`Outcome`].
     output.print(&outcome, || configuration::describe(&outcome));
     for trouble in troubles_of_protection(&checked.policy) {
