@@ -283,6 +283,56 @@ fn a_host_that_vanished_holds_no_place_of_its_user() -> Result {
     })
 }
 
+/// Services that write by themselves: to alice a line each second, and to bob as much as fits.
+const WRITING: &str = r#"
+service ticks {
+  program "/bin/sh" "-c" "echo '* PREAUTH'; while echo tick; do sleep 1; done";
+  listen 1202; style connection; connections 1; keepalive 30s; users mail; hosts laptop;
+}
+service floods {
+  program "/bin/sh" "-c" "echo '* PREAUTH'; exec seq 1000000000";
+  listen 1203; style connection; connections 1; keepalive 30s; users mail; hosts laptop;
+}
+"#;
+const WRITING_CLIENT: &str = "client writing { users mail; service ticks at mailhost port 1202;\n  \
+                              service floods at mailhost port 1203; }\n";
+
+/// Linux sends no probes of keepalive while the server's own bytes are unacknowledged.
+// Threat model: A82
+#[test]
+fn a_server_that_writes_keeps_no_place_for_a_host_that_vanished() -> Result {
+    let mail = Lab::mail()?;
+    mail.add_policies("writing", WRITING, WRITING_CLIENT)?;
+    let mut alice = connect_to(&mail, "alice", "mailhost:ticks")?;
+    // Nothing takes what comes for her twin, so his client does not read. His host answers probes for room.
+    let mut bob = connect_to(&mail, "bob", "mailhost:floods")?;
+    alice.read_past("tick\n", usher_lab::PATIENCE)?;
+    let vanishes = "ipproto tcp dport 1202 blackhole";
+    let rule = |deed| {
+        mail.laptop
+            .run(["ip", "rule", deed].into_iter().chain(vanishes.split(' ')))
+    };
+    rule("add")?;
+    let said = "connections have ended because their client host has not answered";
+    assert!(mail.keeper.wait_log(said, usher_lab::PATIENCE)?);
+    eventually("alice's process has ended", || {
+        let view = json(&mail.mailhost, &["who"])?;
+        let workers = view["workers"].as_array().ok_or("no list")?;
+        let users = workers.iter().filter_map(|worker| worker["user"].as_str());
+        Ok(users.collect::<Vec<_>>() == ["bob"])
+    })?;
+    rule("del")?;
+    let mut alice = connect_to(&mail, "alice", "mailhost:ticks")?;
+    alice.read_past("tick\n", usher_lab::PATIENCE)?;
+    // Bob's connection is as old as hers was.
+    let held = mail
+        .mailhost
+        .run(["ss", "-Htn", "state", "established", "sport", "= 1203"])?;
+    assert_eq!(held.stdout.lines().count(), 1, "{held:?}");
+    bob.read_past("100000\n", usher_lab::PATIENCE)?;
+    Ok(())
+}
+
 /// A session of alice's, on the one channel that a pair of hosts has.
 struct Announcing {
     channel: Channel,

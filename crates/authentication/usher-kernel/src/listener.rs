@@ -92,7 +92,8 @@ fn socket_of(uid: u32) -> rustix::io::Result<OwnedFd> {
 pub const PROBES: u8 = 5;
 
 /// Lets connections of this listener end whose peer has answered nothing for `silence`: half of it idle, then
-/// [`PROBES`] probes. Accepted connections inherit it (tcp(7)); those that exist keep what they have.
+/// [`PROBES`] probes. Accepted connections inherit it (tcp(7)); those that exist keep what they have. Linux sends no
+/// probe while the peer owes an ACK for data (tcp_keepalive_timer): the keeper looks for those connections.
 ///
 /// # Errors
 /// As setsockopt(2): `EINVAL` for a time of more than 18 h.

@@ -8,6 +8,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use usher_base::ConnectionTuple;
@@ -44,8 +45,19 @@ const COOKIE_AT: usize = 44;
 const UID_AT: usize = 64;
 const INODE_AT: usize = 68;
 
-/// The timer of keepalive (idiag_timer of struct inet_diag_msg, sock_diag(7)).
+/// Timers (idiag_timer of struct inet_diag_msg, sock_diag(7)): of packets that are sent again, of keepalive, and
+/// of probes for room at a peer that does not read.
+const RETRANSMISSION_TIMER: u8 = 1;
 const KEEPALIVE_TIMER: u8 = 2;
+const WINDOW_TIMER: u8 = 4;
+
+/// The attribute with struct tcp_info (INET_DIAG_INFO, linux/inet_diag.h), and the bit that asks for it.
+const INFO: u16 = 2;
+const WITH_INFO: u8 = 1 << (INFO - 1);
+/// Bytes of struct nlattr.
+const ATTRIBUTE: usize = 4;
+/// Offset of tcpi_last_ack_recv in struct tcp_info (linux/tcp.h).
+const LAST_ACK_AT: usize = 56;
 
 type Cookie = [u8; 8];
 /// Matches any socket with these addresses (INET_DIAG_NOCOOKIE).
@@ -79,20 +91,28 @@ pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, Sys
     )
 }
 
-/// How many probes the server's side of a connection has sent since its peer answered last; none if there is
-/// no such connection. 0 while the peer owes no answer, or owes one to data.
+/// What a peer owes an answer to, and how long it has answered nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Silence {
+    /// Probes of keepalive that were sent since it answered last.
+    pub probes: u8,
+    /// How many times the same data, or a probe for room at a peer that does not read, was sent again since it
+    /// answered last. Meanwhile there are no probes of keepalive.
+    pub again: u8,
+    /// The time since its last ACK; none if the kernel does not say.
+    pub lasts: Option<Duration>,
+}
+
+/// The silence of the client of a connection of this host; none if there is no such connection.
 ///
 /// # Errors
 /// When the kernel does not answer.
-pub fn unanswered_probes(connection: &ConnectionTuple) -> Result<Option<u8>, SystemError> {
-    Ok(
-        match ask_kernel(SOCK_DIAG_BY_FAMILY, connection, NO_COOKIE)? {
-            Answer::Socket(socket) if HELD.contains(&socket.state) => {
-                Some(socket.unanswered_probes)
-            }
-            _ => None,
-        },
-    )
+pub fn silence_of_client(connection: &ConnectionTuple) -> Result<Option<Silence>, SystemError> {
+    let answer = ask_kernel_for(SOCK_DIAG_BY_FAMILY, connection, NO_COOKIE, WITH_INFO)?;
+    Ok(match answer {
+        Answer::Socket(socket) if HELD.contains(&socket.state) => Some(socket.silence),
+        _ => None,
+    })
 }
 
 /// Whether the server's side of a connection waits to be accepted: it is open, and no process holds it.
@@ -142,7 +162,7 @@ pub fn can_destroy() -> Result<(), SystemError> {
 #[derive(Debug, Clone, Copy)]
 struct Socket {
     state: u8,
-    unanswered_probes: u8,
+    silence: Silence,
     cookie: Cookie,
     owner: Owner,
 }
@@ -156,8 +176,8 @@ enum Answer {
     Nothing,
 }
 
-/// The question about the socket of the connection's server.
-fn request(kind: u16, connection: &ConnectionTuple, cookie: Cookie) -> Vec<u8> {
+/// The question about the socket of the connection's server. `extensions`: the attributes that it asks for.
+fn request(kind: u16, connection: &ConnectionTuple, cookie: Cookie, extensions: u8) -> Vec<u8> {
     let (local, remote) = (connection.server, connection.client);
     let flags = if kind == SOCK_DESTROY {
         NLM_F_REQUEST | NLM_F_ACK
@@ -174,7 +194,7 @@ fn request(kind: u16, connection: &ConnectionTuple, cookie: Cookie) -> Vec<u8> {
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
     bytes.extend([0; 8]); // sequence number, port
-    bytes.extend([family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
+    bytes.extend([family as u8, libc::IPPROTO_TCP as u8, extensions, 0]);
     bytes.extend(u32::MAX.to_ne_bytes()); // states: all
     debug_assert_eq!(bytes.len(), HEADER + BEFORE_SOCKET_ID);
     bytes.extend(local.port().to_be_bytes());
@@ -203,6 +223,15 @@ fn ask_kernel(
     connection: &ConnectionTuple,
     cookie: Cookie,
 ) -> Result<Answer, SystemError> {
+    ask_kernel_for(kind, connection, cookie, 0)
+}
+
+fn ask_kernel_for(
+    kind: u16,
+    connection: &ConnectionTuple,
+    cookie: Cookie,
+    extensions: u8,
+) -> Result<Answer, SystemError> {
     const WHAT: &str = "ask for a connection (sock_diag)";
     // An IPv4 connection of a dual-stack socket is found under its IPv4 addresses.
     let Ok(connection) = ConnectionTuple::new(connection.client, connection.server) else {
@@ -217,7 +246,7 @@ fn ask_kernel(
     )
     .map_err(failed)?;
     // The kernel has already answered when send(2) returns.
-    let question = request(kind, &connection, cookie);
+    let question = request(kind, &connection, cookie, extensions);
     rustix::net::send(&socket, &question, SendFlags::empty()).map_err(failed)?;
     let mut bytes = [0; 4096];
     let (length, _) =
@@ -245,10 +274,16 @@ fn decode(bytes: &[u8]) -> Option<Result<Answer, SystemError>> {
                     .map(u32::from_ne_bytes)
             };
             let retries = *message.get(RETRIES_AT)?;
-            let is_probing = *message.get(TIMER_AT)? == KEEPALIVE_TIMER;
+            let timer = *message.get(TIMER_AT)?;
+            let of = |timers: &[u8]| if timers.contains(&timer) { retries } else { 0 };
+            let silence = Silence {
+                probes: of(&[KEEPALIVE_TIMER]),
+                again: of(&[RETRANSMISSION_TIMER, WINDOW_TIMER]),
+                lasts: last_ack(&payload[MESSAGE..]),
+            };
             Ok(Answer::Socket(Socket {
                 state: *message.get(STATE_AT)?,
-                unanswered_probes: if is_probing { retries } else { 0 },
+                silence,
                 cookie: *message.get(COOKIE_AT..)?.first_chunk()?,
                 owner: Owner {
                     uid: number(UID_AT)?,
@@ -267,6 +302,24 @@ fn decode(bytes: &[u8]) -> Option<Result<Answer, SystemError>> {
         },
         _ => Err(SystemError::Netlink),
     })
+}
+
+/// The time since the last ACK, among these attributes.
+fn last_ack(mut attributes: &[u8]) -> Option<Duration> {
+    loop {
+        let number = |at: usize| {
+            let bytes = attributes.get(at..)?.first_chunk().copied();
+            bytes.map(u16::from_ne_bytes).map(usize::from)
+        };
+        let (length, kind) = (number(0)?, number(2)?);
+        let value = attributes.get(ATTRIBUTE..length)?;
+        if kind == usize::from(INFO) {
+            let milliseconds = value.get(LAST_ACK_AT..)?.first_chunk().copied();
+            return milliseconds
+                .map(|bytes| Duration::from_millis(u32::from_ne_bytes(bytes).into()));
+        }
+        attributes = attributes.get(length.next_multiple_of(ATTRIBUTE)..)?;
+    }
 }
 
 pub use usher_system_ffi::{is_at_urgent_byte, unacknowledged};
@@ -314,6 +367,59 @@ mod tests {
         answer[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
         assert!(matches!(decode(&answer), Some(Ok(Answer::Done))));
         assert!(decode(&answer[..HEADER + 3]).is_none());
+    }
+
+    /// A connection on loopback: its client, its server, and the pair of addresses.
+    fn connected() -> (TcpStream, TcpStream, ConnectionTuple) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, address) = listener.accept().unwrap();
+        let tuple = ConnectionTuple {
+            client: address,
+            server: server.local_addr().unwrap(),
+        };
+        (client, server, tuple)
+    }
+
+    /// The kernel probes for room, and each answer ends the silence. So does each answer to data.
+    #[test]
+    fn a_client_that_does_not_read_is_not_silent() {
+        let (_client, server, tuple) = connected();
+        server.set_nonblocking(true).unwrap();
+        while send(&server, &[0; 65_536], SendFlags::empty()).is_ok() {}
+        let silence = || silence_of_client(&tuple).unwrap().expect("it is there");
+        let lasts = || silence().lasts.expect("this kernel says how long");
+        let mut former = lasts();
+        let mut answers = 0;
+        while answers < 3 {
+            let present = lasts();
+            answers += u32::from(present < former);
+            former = present;
+            assert!(
+                former < Duration::from_secs(60),
+                "no answer: {:?}",
+                silence()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn attributes_cut_short_have_no_time() {
+        let mut attributes = vec![0; 8 + ATTRIBUTE + LAST_ACK_AT + 4];
+        // One of another kind, with a value that is padded.
+        attributes[..2].copy_from_slice(&5_u16.to_ne_bytes());
+        attributes[2..4].copy_from_slice(&8_u16.to_ne_bytes());
+        let info = ATTRIBUTE + LAST_ACK_AT + 4;
+        attributes[8..10].copy_from_slice(&(info as u16).to_ne_bytes());
+        attributes[10..12].copy_from_slice(&INFO.to_ne_bytes());
+        attributes[8 + info - 4..].copy_from_slice(&1500_u32.to_ne_bytes());
+        assert_eq!(last_ack(&attributes), Some(Duration::from_millis(1500)));
+        for length in 0..attributes.len() {
+            assert_eq!(last_ack(&attributes[..length]), None, "{length}");
+        }
+        // A length of 0 would never end.
+        assert_eq!(last_ack(&[0; 64]), None);
     }
 
     #[test]

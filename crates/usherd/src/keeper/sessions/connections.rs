@@ -104,7 +104,7 @@ impl Connections {
     /// connection forgotten in time is cut as untracked when it is established; otherwise it is
     /// established and can be destroyed. In the other order a connection established in between would
     /// stay.
-    fn destroy(&self, connection: &ConnectionTuple) {
+    pub fn destroy(&self, connection: &ConnectionTuple) {
         if let Err(error) = self.host.admission.forget(connection) {
             tracing::error!(%error, "cannot remove a connection from the admission table");
         }
