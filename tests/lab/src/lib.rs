@@ -38,6 +38,7 @@ mod network;
 mod notify;
 pub mod protected;
 mod running;
+mod shell;
 mod status;
 mod topology;
 mod waiting;
