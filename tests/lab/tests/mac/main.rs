@@ -279,8 +279,8 @@ fn modules_decide_by_the_policy_whoever_dies() -> Outcome {
         ),
         (format!("{for_alice}\n  rule mode q;"), "mac.policy:3:13"),
         (
-            format!("{for_alice}\n  rule object filesys \"/srv\" mode n;"),
-            "filesys /srv: no file system is mounted there",
+            format!("{for_alice}\n  rule object filesys \"/opt\" mode n;"),
+            "filesys /opt: no file system is mounted there",
         ),
     ] {
         write_rule(&host, &rule)?;
