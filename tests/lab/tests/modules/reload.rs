@@ -75,7 +75,10 @@ fn a_module_from_a_file_is_loaded_again_and_says_if_it_changed() -> Outcome {
     let told = status["troubles"][0].as_str().unwrap_or_default();
     assert!(told.contains("there is no module modes"), "{status}");
     host.run(["mv", "/run/lab/aside", &file])?;
-    host.run(["usher", "mac", "load", "modes"])?;
+    // The labeller itself tries again every five seconds.
+    let loaded = host.command(["usher", "mac", "load", "modes"]).run()?;
+    let by_itself = loaded.stderr.contains("modes is loaded already");
+    assert!(loaded.status.success() || by_itself, "{loaded:?}");
     assert_eq!(both()?, [true, false]);
 
     // A file of the name of a built-in module, from a time when there was no such module.
