@@ -1,16 +1,12 @@
 //! Connects as the local user: the signer announces the connection, then it is made like any other.
 
-use std::cell::RefCell;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use usher_base::{HostName, ServiceName};
 use usher_daemon::packet::PacketSocket;
 use usher_local::paths;
@@ -18,21 +14,18 @@ use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 use usher_proto::program_end::ProgramEnd;
 use usher_proto::refusal::Refusal;
 
-use crate::token::{draw_token, prefer_lasting_source, tell_program};
+use crate::token::tell_program;
+use attempts::{RESTART, Tried, is_refused, outlast_restart, patience};
+use sockets::{establish_within, reachable_by, stream_socket};
+use tickets::{TokenError, establish_with_token};
 
+mod attempts;
+mod sockets;
 mod tickets;
 
 /// How long the signer and the server may take to decide. That takes milliseconds; the rest is for a person
 /// who touches a security key, a daemon that restarts or a host that does not answer.
 const DECISION: Duration = Duration::from_secs(60);
-/// How long a connection with a token may take before it is announced instead: a router on the way may drop
-/// SYNs with options that it does not know.
-const TOKEN: Duration = Duration::from_secs(3);
-
-/// How long a daemon is waited for that is being restarted, and the pauses between attempts: doubled from the
-/// first to the longest, because an attempt at another host takes an element of the user's hash chain.
-const RESTART: Duration = Duration::from_secs(5);
-const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(640));
 
 /// How long the signer may take to say how a program has ended. It waits for a second itself.
 const REPORT: Duration = Duration::from_secs(3);
@@ -132,106 +125,6 @@ pub fn connect_by_user(host: &HostName, service: &ServiceName) -> Result<TcpStre
     };
     let first = connect_with_ticket(host.clone(), service.clone(), failed, &tried);
     outlast_restart(first, announced, patience(RESTART))
-}
-
-/// The addresses to which there was no way, each with the reason.
-#[derive(Default)]
-struct Tried(RefCell<Vec<(SocketAddr, Errno)>>);
-
-impl Tried {
-    fn has(&self, server: SocketAddr) -> bool {
-        self.0.borrow().iter().any(|(tried, _)| *tried == server)
-    }
-
-    /// Notes the address if this error means that there is no way to it. Returns whether it does.
-    fn note(&self, server: SocketAddr, error: &io::Error) -> bool {
-        let no_way = no_way(error);
-        self.0
-            .borrow_mut()
-            .extend(no_way.map(|errno| (server, errno)));
-        no_way.is_some()
-    }
-
-    fn error(&self) -> ConnectError {
-        let tried = self.0.borrow();
-        let ways = tried
-            .iter()
-            .map(|(server, errno)| format!("{server} ({})", io::Error::from(*errno)));
-        let last = tried.last().map_or(Errno::HOSTUNREACH, |(_, errno)| *errno);
-        ConnectError::Unreachable {
-            ways: ways.collect::<Vec<_>>().join(", "),
-            errno: last.raw_os_error(),
-        }
-    }
-}
-
-/// Waits for a listener of the server, or the signer, that is being restarted: a granted connection that is
-/// refused is announced and tried again, and so is a request at which the signer has gone. Nothing was sent to
-/// the service then. `pause` waits, and returns whether there may be another attempt. After an address without
-/// a way the signer names another one, until it has no more.
-fn outlast_restart<T>(
-    first: Result<T, ConnectError>,
-    again: impl Fn() -> Result<T, ConnectError>,
-    mut pause: impl FnMut() -> bool,
-) -> Result<T, ConnectError> {
-    let mut outcome = first;
-    loop {
-        let failed = match outcome {
-            Err(ConnectError::Connect(error)) if is_refused(&error) => ConnectError::NotListening,
-            Err(ConnectError::Connect(error)) if no_way(&error).is_some() => {
-                outcome = again();
-                continue;
-            }
-            Err(ConnectError::NoSigner(error)) if has_gone(&error) => ConnectError::NoSigner(error),
-            outcome => return outcome,
-        };
-        if !pause() {
-            return Err(failed);
-        }
-        outcome = again();
-    }
-}
-
-/// The error of a conversation whose other end has ended.
-fn has_gone(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
-    )
-}
-
-/// The error that means that there is no way to an address, or that it is silent.
-fn no_way(error: &io::Error) -> Option<Errno> {
-    if error.raw_os_error().is_none() && error.kind() == io::ErrorKind::TimedOut {
-        return Some(Errno::TIMEDOUT);
-    }
-    let errno = Errno::from_raw_os_error(error.raw_os_error()?);
-    [
-        Errno::TIMEDOUT,
-        Errno::HOSTUNREACH,
-        Errno::NETUNREACH,
-        Errno::HOSTDOWN,
-    ]
-    .contains(&errno)
-    .then_some(errno)
-}
-
-fn is_refused(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::ConnectionRefused
-}
-
-/// Pauses between attempts, for this long in all.
-fn patience(limit: Duration) -> impl FnMut() -> bool {
-    let until = Instant::now() + limit;
-    let mut next = RETRY.0;
-    move || {
-        let has_time = Instant::now() + next < until;
-        if has_time {
-            std::thread::sleep(next);
-            next = (next * 2).min(RETRY.1);
-        }
-        has_time
-    }
 }
 
 /// Asks the signer for an announcement.
@@ -469,146 +362,11 @@ fn socket_to_announce() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket for both families, if the kernel has both.
-fn stream_socket() -> io::Result<OwnedFd> {
-    match socket_of(AddressFamily::INET6) {
-        Ok(socket) => {
-            rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
-            Ok(socket)
-        }
-        Err(rustix::io::Errno::AFNOSUPPORT) => Ok(socket_of(AddressFamily::INET)?),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn socket_of(family: AddressFamily) -> rustix::io::Result<OwnedFd> {
-    rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-}
-
-fn family_of(server: SocketAddr) -> AddressFamily {
-    match server {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    }
-}
-
-/// A failed connection with a token.
-enum TokenError {
-    /// No token was available; nothing was sent.
-    Draw,
-    /// It was not taken, or there is no way.
-    Connect,
-}
-
-/// Connects with a token of the user's ticket for this address. Each system call counts here: this is
-/// the way of all connections after a user's first. The address is known, so that the socket can be
-/// of its family.
-fn establish_with_token(server: SocketAddr) -> Result<TcpStream, TokenError> {
-    let socket = socket_of(family_of(server)).map_err(|_| TokenError::Draw)?;
-    if server.is_ipv6() {
-        prefer_lasting_source(socket.as_fd()).map_err(|_| TokenError::Draw)?;
-    }
-    draw_token(socket.as_fd(), server).map_err(|_| TokenError::Draw)?;
-    establish_within(&socket, server, TOKEN).map_err(|_| TokenError::Connect)?;
-    Ok(socket.into())
-}
-
-/// Connects, or fails with `TimedOut` after this long.
-fn establish_within(socket: &OwnedFd, server: SocketAddr, limit: Duration) -> io::Result<()> {
-    set_socket_timeout(socket, Timeout::Send, Some(limit))?;
-    establish(socket, server, limit)?;
-    Ok(set_socket_timeout(socket, Timeout::Send, None)?)
-}
-
-/// connect(2), going on after a signal as POSIX says it does by itself. `limit`: how long in all, if
-/// it is the socket's as well.
-fn establish(socket: &OwnedFd, server: SocketAddr, limit: Duration) -> io::Result<()> {
-    let until = Instant::now() + limit;
-    match rustix::net::connect(socket, &server) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::INTR) => wait_until_connected(socket, until),
-        // The kernel's error at the end of the socket's time.
-        Err(rustix::io::Errno::INPROGRESS) => Err(io::ErrorKind::TimedOut.into()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The form of the server's address that a socket of [`stream_socket`] can connect to: an IPv6 socket
-/// takes IPv4 addresses as ::ffff:a.b.c.d.
-fn reachable_by(socket: &OwnedFd, server: SocketAddr) -> io::Result<SocketAddr> {
-    let is_v6 = rustix::net::sockopt::socket_domain(socket)? == AddressFamily::INET6;
-    Ok(match server.ip() {
-        std::net::IpAddr::V4(ip) if is_v6 => (ip.to_ipv6_mapped(), server.port()).into(),
-        _ => server,
-    })
-}
-
-/// Waits for the end of a connect(2) that is under way.
-fn wait_until_connected(socket: &OwnedFd, until: Instant) -> io::Result<()> {
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        let mut waiting = [PollFd::new(socket, PollFlags::OUT)];
-        match poll(&mut waiting, Some(&left)) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-            Ok(_) => return Ok(rustix::net::sockopt::socket_error(socket)??),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
     use usher_daemon::packet::{Connectable, Senders, listen};
 
     use super::*;
-
-    /// A connection to `server` that is under way.
-    fn begin(server: SocketAddr) -> OwnedFd {
-        let socket = stream_socket().unwrap();
-        rustix::io::ioctl_fionbio(&socket, true).unwrap();
-        let server = reachable_by(&socket, server).unwrap();
-        let begun = rustix::net::connect(&socket, &server);
-        assert!(matches!(begun, Ok(()) | Err(rustix::io::Errno::INPROGRESS)));
-        socket
-    }
-
-    #[test]
-    fn a_connection_under_way_is_waited_for_until_the_limit() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let server = listener.local_addr().unwrap();
-        wait_until_connected(&begin(server), Instant::now() + ANNOUNCED).unwrap();
-
-        // With nothing accepted, one fits in beside the one above; the next SYN has no answer.
-        rustix::net::listen(&listener, 0).unwrap();
-        let waiting: Vec<OwnedFd> = (0..3).map(|_| begin(server)).collect();
-        let last = waiting.last().unwrap();
-        let over = wait_until_connected(last, Instant::now()).unwrap_err();
-        // Not the kernel's ETIMEDOUT, which comes after minutes.
-        assert_eq!(
-            (over.kind(), over.raw_os_error()),
-            (io::ErrorKind::TimedOut, None)
-        );
-    }
-
-    #[test]
-    fn a_connection_is_given_up_in_time() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let server = listener.local_addr().unwrap();
-        let within = |limit| {
-            let socket = stream_socket().unwrap();
-            let server = reachable_by(&socket, server).unwrap();
-            establish_within(&socket, server, limit)
-        };
-        within(ANNOUNCED).unwrap();
-        rustix::net::listen(&listener, 0).unwrap();
-        let _waiting: Vec<OwnedFd> = (0..3).map(|_| begin(server)).collect();
-        let over = within(Duration::from_millis(1)).unwrap_err();
-        assert_eq!(over.kind(), io::ErrorKind::TimedOut);
-    }
 
     #[test]
     fn a_daemon_that_is_being_restarted_is_waited_for() {
@@ -637,108 +395,5 @@ mod tests {
         // One that never ran is not waited for.
         let never = connect_to(&folder.path().join("other"), || panic!("waits"));
         assert_eq!(never.unwrap_err().kind(), io::ErrorKind::NotFound);
-    }
-
-    #[test]
-    fn a_granted_connection_that_is_refused_is_tried_again() {
-        // Bound and not listening: no other process can take the port meanwhile.
-        let server = socket_of(AddressFamily::INET).unwrap();
-        rustix::net::bind(&server, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        let address = rustix::net::getsockname(&server).unwrap();
-        let address = SocketAddr::try_from(address).unwrap();
-        let attempts = std::cell::Cell::new(0);
-        let attempt = || {
-            attempts.set(attempts.get() + 1);
-            TcpStream::connect(address).map_err(ConnectError::Connect)
-        };
-        let mut pauses = 0;
-        let over = outlast_restart(attempt(), attempt, || {
-            pauses += 1;
-            pauses < 3
-        });
-        assert!(matches!(over, Err(ConnectError::NotListening)), "{over:?}");
-        assert_eq!((attempts.take(), pauses), (3, 3));
-        assert_eq!(ConnectError::NotListening.errno(), libc::EAGAIN);
-        let listens = || rustix::net::listen(&server, 1).is_ok();
-        outlast_restart(attempt(), attempt, listens).unwrap();
-        assert_eq!(attempts.take(), 2);
-        // Other failures and refusals are final.
-        let refused = || Err::<(), _>(ConnectError::Refused(Refusal::ClientPolicy));
-        let attempt = || panic!("tries again");
-        let over = outlast_restart(refused(), attempt, || panic!("waits"));
-        assert!(matches!(over, Err(ConnectError::Refused(_))), "{over:?}");
-    }
-
-    #[test]
-    fn a_signer_that_goes_while_it_is_asked_is_asked_again() {
-        let gone = || ConnectError::NoSigner(io::ErrorKind::UnexpectedEof.into());
-        let attempts = std::cell::Cell::new(0);
-        let again = || {
-            attempts.set(attempts.get() + 1);
-            (attempts.get() == 2).then_some(7).ok_or_else(gone)
-        };
-        let answered = outlast_restart(again(), again, || true);
-        assert_eq!(answered.unwrap(), 7);
-        let over = outlast_restart(again(), again, || false);
-        assert!(matches!(over, Err(ConnectError::NoSigner(_))), "{over:?}");
-        assert_eq!(attempts.get(), 3);
-        // One that hangs is not.
-        let hangs = || Err::<(), _>(ConnectError::NoSigner(io::ErrorKind::WouldBlock.into()));
-        let over = outlast_restart(hangs(), || panic!("tries again"), || panic!("waits"));
-        assert!(matches!(over, Err(ConnectError::NoSigner(_))), "{over:?}");
-    }
-
-    #[test]
-    fn after_an_address_without_a_way_the_next_is_tried() {
-        let servers = [[127, 0, 0, 1], [127, 0, 0, 2]].map(|ip| SocketAddr::from((ip, 143)));
-        let tried = Tried::default();
-        let attempt = |errors: &[(SocketAddr, Errno)]| {
-            let errors = std::cell::RefCell::new(errors.iter().copied());
-            let again = || {
-                let (server, errno) = errors.borrow_mut().next().ok_or_else(|| tried.error())?;
-                let error = io::Error::from(errno);
-                tried.note(server, &error);
-                Err::<(), _>(ConnectError::Connect(error))
-            };
-            outlast_restart(again(), again, || panic!("waits")).unwrap_err()
-        };
-        let [first, second] = servers;
-        let all = attempt(&[(first, Errno::TIMEDOUT), (second, Errno::HOSTUNREACH)]);
-        assert_eq!(all.errno(), libc::EHOSTUNREACH);
-        let said = all.to_string();
-        for server in servers {
-            assert!(
-                tried.has(server) && said.contains(&server.to_string()),
-                "{said}"
-            );
-        }
-        // An error of this host is the same for each address.
-        let own = attempt(&[(first, Errno::PERM), (second, Errno::HOSTUNREACH)]);
-        assert_eq!(own.errno(), libc::EPERM);
-        assert!(no_way(&io::ErrorKind::TimedOut.into()).is_some());
-    }
-
-    #[test]
-    fn patience_ends() {
-        assert!(!patience(Duration::ZERO)());
-        assert!(patience(Duration::from_secs(3600))());
-    }
-
-    #[test]
-    fn a_connection_that_is_refused_says_so() {
-        // Bound and not listening: no other process can take the port meanwhile.
-        let closed = stream_socket().unwrap();
-        rustix::net::bind(&closed, &SocketAddr::from(([0; 8], 0))).unwrap();
-        let bound: SocketAddr = rustix::net::getsockname(&closed)
-            .unwrap()
-            .try_into()
-            .unwrap();
-        let socket = stream_socket().unwrap();
-        rustix::io::ioctl_fionbio(&socket, true).unwrap();
-        let server = SocketAddr::from(([127, 0, 0, 1], bound.port()));
-        let server = reachable_by(&socket, server).unwrap();
-        let begun = rustix::net::connect(&socket, &server).map_err(io::Error::from);
-        let ended = begun.or_else(|_| wait_until_connected(&socket, Instant::now() + ANNOUNCED));
-        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -2,13 +2,18 @@
 //! The kernel still decides each time whether there is a ticket.
 
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::RwLock;
 use std::time::{Duration, Instant};
 
 use usher_base::{HostName, ServiceName};
 
-use super::{TokenError, establish_with_token};
+use super::sockets::{establish_within, family_of, socket_of};
+use crate::token::{draw_token, prefer_lasting_source};
 
+/// How long a connection with a token may take before it is announced instead: a router on the way may drop
+/// SYNs with options that it does not know.
+const TOKEN: Duration = Duration::from_secs(3);
 /// How long the address of a service is used without asking the signer again.
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// Limit of remembered services; the oldest makes room.
@@ -72,4 +77,25 @@ fn forget(host: &HostName, service: &ServiceName) {
     if let Ok(mut known) = KNOWN.try_write() {
         known.retain(|known| known.host != *host || known.service != *service);
     }
+}
+
+/// A failed connection with a token.
+pub(super) enum TokenError {
+    /// No token was available; nothing was sent.
+    Draw,
+    /// It was not taken, or there is no way.
+    Connect,
+}
+
+/// Connects with a token of the user's ticket for this address. Each system call counts here: this is
+/// the way of all connections after a user's first. The address is known, so that the socket can be
+/// of its family.
+pub(super) fn establish_with_token(server: SocketAddr) -> Result<TcpStream, TokenError> {
+    let socket = socket_of(family_of(server)).map_err(|_| TokenError::Draw)?;
+    if server.is_ipv6() {
+        prefer_lasting_source(socket.as_fd()).map_err(|_| TokenError::Draw)?;
+    }
+    draw_token(socket.as_fd(), server).map_err(|_| TokenError::Draw)?;
+    establish_within(&socket, server, TOKEN).map_err(|_| TokenError::Connect)?;
+    Ok(socket.into())
 }
