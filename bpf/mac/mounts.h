@@ -146,7 +146,7 @@ static long forget_followed(struct bpf_map *table, const __u64 *path, const __u3
 }
 
 /* Hook: sb_delete, because a file system ends there, wherever it was mounted, and its device is not
- * another one's yet. */
+ * another one's yet. Kernel 5.13. */
 SEC("lsm/sb_delete")
 int BPF_PROG(dispatch_sb_delete, struct super_block *system)
 {

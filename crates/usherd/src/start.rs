@@ -137,7 +137,7 @@ fn watcher(role: &Role) -> Option<u32> {
         return None;
     }
     let account = account_of(exporter);
-    let account = account.inspect_err(|error| tracing::info!(%error, "numbers are not exported"));
+    let account = account.inspect_err(|error| tracing::info!(%error, "the exporter cannot read this daemon's numbers; if it should, run usher init and restart the daemon"));
     account.ok().map(|account| account.uid)
 }
 

@@ -4,6 +4,7 @@ use crate::daemon::{Daemon, Role};
 use crate::error::LabError;
 use crate::host::Host;
 use crate::topology::Lab;
+use crate::waiting::eventually;
 
 /// A user of the mail topology: an account on laptop and mailhost, a key on laptop known on
 /// mailhost, a message in a Maildir on mailhost.
@@ -172,6 +173,17 @@ impl Mail {
         self.mailhost.write(&path, server)?;
         self.laptop.write(&path, client)?;
         self.apply()
+    }
+
+    /// Waits until the courier has a connection to a verifier, which may be stopped: its kernel takes it.
+    ///
+    /// # Errors
+    /// When it never has one.
+    pub fn wait_until_courier_connects(&self) -> Result<(), Box<dyn std::error::Error>> {
+        let ss = ["ss", "-Htn", "state", "established", "dport", "= :3440"];
+        eventually("the courier has a connection", || {
+            Ok(!self.laptop.run(ss)?.stdout.is_empty())
+        })
     }
 }
 

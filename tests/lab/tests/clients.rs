@@ -297,10 +297,7 @@ fn a_slow_host_gets_one_channel() -> Outcome {
         .command(["usher", "connect", "mailhost:imap"])
         .user("alice")
         .spawn()?;
-    let ss = ["ss", "-Htn", "state", "established", "dport", "= :3440"];
-    eventually("the courier has a connection", || {
-        Ok(!mail.laptop.run(ss)?.stdout.is_empty())
-    })?;
+    mail.wait_until_courier_connects()?;
     // Ample for the next address to be tried, and then for the verifier's answers.
     let pause = Duration::from_secs(1);
     std::thread::sleep(pause);

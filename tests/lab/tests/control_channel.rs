@@ -97,6 +97,28 @@ fn who_is_no_known_host_gets_no_channel() -> Result {
     alice_reads(&attack.mail)
 }
 
+/// A courier that connects to several addresses of the host leaves those that answer later.
+#[test]
+fn a_connection_that_says_nothing_is_no_refusal() -> Result {
+    let attack = Attack::new()?;
+    let (mailhost, stranger) = (&attack.mail.mailhost, &attack.mail.stranger);
+    let verifier = &attack.mail.verifier;
+    let heard = listen(verifier)?;
+    for _ in 0..3 {
+        drop(dial(stranger, control(mailhost))?);
+    }
+    // The twin: it has begun a handshake.
+    let mut begun = dial(stranger, control(mailhost))?;
+    begun.write_all(&[0x16])?;
+    begun.shutdown(std::net::Shutdown::Write)?;
+    assert!(closed(&mut begun));
+    heard.line(verifier, &["refused a control connection"])?;
+    let refused = verifier.log()?;
+    let refused = refused.matches("refused a control connection").count();
+    assert_eq!(refused, 1, "{}", verifier.log()?);
+    Ok(())
+}
+
 // Threat model: A7
 #[test]
 fn slow_handshakes_end_and_slow_frames_delay_no_one() -> Result {

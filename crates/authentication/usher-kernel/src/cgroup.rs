@@ -191,7 +191,7 @@ impl Group {
 
     /// Moves the calling process (all its threads) here.
     pub fn move_self(&self) -> Result<(), KernelError> {
-        self.write_cgroup_file("cgroup.procs", "0")
+        self.write("cgroup.procs", "0")
     }
 
     /// Moves another process (all its threads) into a group of its own below this one. `pidfd` belongs to
@@ -212,7 +212,7 @@ impl Group {
             Ok(()) => Ok(guest),
             Err(error) => {
                 if guest.group.pids().is_ok_and(|pids| pids.contains(&pid)) {
-                    write(guest.former.join("cgroup.procs"), &pid.to_string())?;
+                    write_cgroup_file(guest.former.join("cgroup.procs"), &pid.to_string())?;
                 }
                 guest.group.remove()?;
                 Err(error)
@@ -266,7 +266,7 @@ impl Group {
     }
 
     fn enter(&self, pid: u32) -> Result<(), KernelError> {
-        self.write_cgroup_file("cgroup.procs", &pid.to_string())
+        self.write("cgroup.procs", &pid.to_string())
     }
 
     /// Enables a controller for the groups below, which can then limit with it. The group itself must
@@ -275,7 +275,7 @@ impl Group {
     /// # Errors
     /// When the kernel refuses, for instance because the controller belongs to a hierarchy of version 1.
     pub fn hand_down(&self, controller: Controller) -> Result<(), KernelError> {
-        self.write_cgroup_file(
+        self.write(
             "cgroup.subtree_control",
             &format!("+{}", controller.names().0),
         )
@@ -296,12 +296,12 @@ impl Group {
         let amount = |most: u64| most.saturating_mul(unit).to_string();
         let amount = most.map_or("max".into(), amount);
         let file = format!("{}.max", controller.names().0);
-        self.write_cgroup_file(&file, &format!("{amount}{period}"))
+        self.write(&file, &format!("{amount}{period}"))
     }
 
     /// Kills every process in the group, including newly forked ones (5.14 on).
     pub fn kill(&self) -> Result<(), KernelError> {
-        self.write_cgroup_file("cgroup.kill", "1")
+        self.write("cgroup.kill", "1")
     }
 
     /// Its number, which no other group ever has.
@@ -356,8 +356,8 @@ impl Group {
         self.newborns_are_killed.store(true, Ordering::Relaxed);
     }
 
-    fn write_cgroup_file(&self, file: &str, text: &str) -> Result<(), KernelError> {
-        write(self.path.join(file), text)
+    fn write(&self, file: &str, text: &str) -> Result<(), KernelError> {
+        write_cgroup_file(self.path.join(file), text)
     }
 }
 
@@ -376,7 +376,7 @@ impl Guest {
     /// group: its children.
     pub fn leave(self, back: bool) -> Result<(), KernelError> {
         if back && self.alive().is_ok() {
-            write(self.former.join("cgroup.procs"), &self.pid.to_string())?;
+            write_cgroup_file(self.former.join("cgroup.procs"), &self.pid.to_string())?;
         }
         self.group.kill()?;
         // Killed processes leave their group in their own time: see `Group::sweep`.
@@ -412,7 +412,7 @@ fn unescaped(text: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-fn write(path: PathBuf, text: &str) -> Result<(), KernelError> {
+fn write_cgroup_file(path: PathBuf, text: &str) -> Result<(), KernelError> {
     std::fs::write(&path, text).map_err(KernelError::file("write", &path))
 }
 

@@ -304,7 +304,7 @@ mod tests {
     fn a_mistake_is_reported_with_the_path_of_its_copy() {
         let folder = tree();
         let root = folder.path();
-        let copy = ConfigurationCopy::open_file(root).unwrap();
+        let copy = ConfigurationCopy::open(root).unwrap();
         let told = |copy: Option<&ConfigurationCopy>| {
             let read = Applied::collect(root, copy);
             read.unwrap().check().map(|_| ()).unwrap_err().to_string()

@@ -195,7 +195,7 @@ impl InForce {
         fresh
     }
 
-    /// What an administrator should know of the users who are disabled in memory only.
+    /// Warns of users who are disabled in memory only.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let present = self.get();
@@ -279,7 +279,7 @@ mod tests {
             assert_eq!(present.checked.disabled.contains(&alice), !is_late);
             let told = in_force.trouble();
             assert_eq!(told.is_some_and(|told| told.contains("alice")), !is_late);
-            // What is stored is no trouble.
+            // A mark that is stored is no trouble.
             in_force.put(configuration(&["alice"]));
             assert_eq!(in_force.trouble(), None);
         }

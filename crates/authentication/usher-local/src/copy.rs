@@ -31,7 +31,7 @@ impl ConfigurationCopy {
     ///
     /// # Errors
     /// When it is not a folder or cannot be opened.
-    pub fn open_file(folder: &Path) -> Result<Self, ConfigurationError> {
+    pub fn open(folder: &Path) -> Result<Self, ConfigurationError> {
         let descriptor = openat(CWD, folder, folder_flags(), Mode::empty());
         Ok(Self {
             folder: folder.to_owned(),
@@ -171,7 +171,7 @@ mod tests {
     use crate::collect::tests::tree;
 
     fn collect(host: &Path) -> Result<Applied, ConfigurationError> {
-        let copy = ConfigurationCopy::open_file(host).unwrap();
+        let copy = ConfigurationCopy::open(host).unwrap();
         Applied::collect(host, Some(&copy))
     }
 
@@ -220,7 +220,7 @@ mod tests {
         symlink("groups", path("inside")).unwrap();
         symlink("/etc/passwd", path("passwd")).unwrap();
         symlink("/etc", path("etc")).unwrap();
-        let copy = ConfigurationCopy::open_file(host.path()).unwrap();
+        let copy = ConfigurationCopy::open(host.path()).unwrap();
         assert_eq!(copy.text("groups").unwrap().unwrap(), "ops:x:70:\n");
         assert_eq!(copy.text("inside").unwrap().unwrap(), "ops:x:70:\n");
         assert_eq!(copy.text("missing").unwrap(), None);
@@ -228,7 +228,7 @@ mod tests {
         assert!(copy.has_folder("users").unwrap());
         assert!(!copy.has_folder("missing").unwrap());
         assert!(copy.has_folder("etc").is_err());
-        assert!(ConfigurationCopy::open_file(&path("missing")).is_err());
+        assert!(ConfigurationCopy::open(&path("missing")).is_err());
     }
 
     #[test]

@@ -239,7 +239,7 @@ mod tests {
         let read_copy = |include: &str| {
             let text = format!("include \"{include}\";");
             std::fs::write(path("host/policy.d/a.policy"), text).unwrap();
-            let copy = ConfigurationCopy::open_file(&path("host")).unwrap();
+            let copy = ConfigurationCopy::open(&path("host")).unwrap();
             let files = [path("host/policy.d/a.policy")];
             read_included(&files, |path| open(path, Some(&copy)), Some(&copy)).unwrap()
         };

@@ -9,7 +9,7 @@ use ssh_key::{Algorithm, HashAlg, LineEnding, PublicKey, Signature, SshSig};
 
 use crate::Refusal;
 use crate::certificate::{Certificate, is_certificate};
-use crate::key::{is_security_key, is_supported, require_suitable};
+use crate::key::{is_security_key, is_supported};
 use crate::verification::{self, is_by_kind, refuse_sha1};
 use usher_base::DecodeError;
 use usher_base::codec::{Reader, put_string};
@@ -239,7 +239,6 @@ impl<'a> Envelope<'a> {
         refuse_sha1(self.signature)?;
         let decoded = self.decode_sshsig(blob)?;
         let key = decoded.public_key();
-        require_suitable(key)?;
         if key.algorithm() != algorithm || !is_by_kind(&decoded.algorithm(), &algorithm) {
             return Err(Refusal::Malformed);
         }

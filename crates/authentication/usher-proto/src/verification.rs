@@ -24,11 +24,12 @@ const SSH_RSA: &[u8] = b"ssh-rsa";
 /// Checks that the key made this signature over these bytes.
 ///
 /// # Errors
-/// [`Refusal::UnsupportedKey`] for a weak key, [`Refusal::UnsuitableRsaKey`], [`Refusal::BadSignature`].
+/// As [`require_suitable`]; [`Refusal::UnsupportedKey`] for a weak key, [`Refusal::BadSignature`].
 pub(crate) fn verify(key: &KeyData, signed: &[u8], signature: &Signature) -> Result<(), Refusal> {
     if !is_by_kind(&signature.algorithm(), &key.algorithm()) {
         return Err(Refusal::BadSignature);
     }
+    require_suitable(key)?;
     match key {
         KeyData::Ed25519(key) => {
             let key = strong_key(key)?;
@@ -37,10 +38,7 @@ pub(crate) fn verify(key: &KeyData, signed: &[u8], signature: &Signature) -> Res
             key.verify(signed, &signature)
                 .map_err(|_| Refusal::BadSignature)
         }
-        KeyData::Rsa(numbers) => {
-            require_suitable(key)?;
-            verify_rsa(numbers, signed, signature)
-        }
+        KeyData::Rsa(numbers) => verify_rsa(numbers, signed, signature),
         KeyData::Ecdsa(EcdsaPublicKey::NistP521(point)) => {
             verify_p521(point.as_bytes(), signed, signature)
         }

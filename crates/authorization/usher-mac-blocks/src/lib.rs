@@ -27,8 +27,5 @@ pub use account::{AccountId, NamedAccount};
 pub use block::{MacBlock, ModuleSettings, check};
 pub use dialect::{FRAMEWORK, MAC, MODULES, UBNS, dialect};
 pub use framework::{FRAMEWORK_BLOCK, FrameworkSettings};
-pub use limits::{
-    MAXIMUM_INTERFACE_NAME, MAXIMUM_INTERFACES, MAXIMUM_MULTILABEL, MAXIMUM_SWITCHES,
-    MAXIMUM_TYPE_RULES,
-};
+pub use limits::{MAXIMUM_NAMES, MAXIMUM_RELABELS, MAXIMUM_SWITCHES, MAXIMUM_TYPE_RULES};
 pub use mistake::MacMistake;

@@ -3,6 +3,7 @@
 use usher_bpf::Plain;
 use usher_mac_blocks::bsdextended::{AccessMode, AccessRule, AccountRange, FileTypes, Membership};
 
+use crate::devices::device_number;
 use crate::shared::{
     MAC_GID_OF_SUBJECT, MAC_OBJECT_DEVICE, MAC_OBJECT_GID, MAC_OBJECT_SGID, MAC_OBJECT_SUID,
     MAC_OBJECT_TYPE, MAC_OBJECT_UID, MAC_RANGES, MAC_RIGHT_ADMIN, MAC_RIGHT_EXECUTE,
@@ -11,8 +12,6 @@ use crate::shared::{
 };
 use crate::{Error, Names};
 
-/// Bits of the minor number in the kernel's numbers of devices.
-const MINOR_BITS: u32 = 20;
 /// No number is in it.
 const EMPTY: MacRange = MacRange { first: 1, last: 0 };
 
@@ -37,7 +36,7 @@ fn rule(rule: &AccessRule, names: &Names) -> Result<MacRule, Error> {
     encoded.object_uids = ranges(object.users.as_ref(), false, names)?;
     encoded.object_gids = ranges(object.groups.as_ref(), true, names)?;
     if let Some((_, path)) = &object.file_system {
-        encoded.device = device(names.device(path)?)?;
+        encoded.device = device_number(names.device(path)?)?;
     }
     if let Some((_, types)) = &object.types {
         encoded.types = type_bits(types);
@@ -85,13 +84,6 @@ fn ranges(
         *place = MacRange { first, last };
     }
     Ok(encoded)
-}
-
-fn device((major, minor): (u32, u32)) -> Result<u32, Error> {
-    if major >> (u32::BITS - MINOR_BITS) != 0 || minor >> MINOR_BITS != 0 {
-        return Err(Error::Device(major, minor));
-    }
-    Ok(major << MINOR_BITS | minor)
 }
 
 /// By the four bits of a file's mode for its type.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use usher_bpf::{KernelError, Object, Table};
 
+use crate::devices::{Device, device_number, device_of};
 use crate::{Error, Framework};
 
 /// The table of their devices.
@@ -12,9 +13,6 @@ pub(crate) const TABLE: &str = "followed";
 
 /// The hook by which the kernel says that one has ended.
 pub(crate) const HOOK: &str = "sb_delete";
-
-/// The device of a file system: major and minor number.
-pub type Device = (u32, u32);
 
 /// The table. The kernel removes the entries of a file system that ends.
 pub(crate) struct Followed(Table<u64, u32>);
@@ -50,7 +48,9 @@ impl Framework {
         let mut news = Vec::new();
         for (path, device) in mounted {
             if self.followed(path)? != Some(*device) {
-                self.followed.0.set(&number_of(path), &packed(*device))?;
+                self.followed
+                    .0
+                    .set(&number_of(path), &device_number(*device)?)?;
                 news.push(path.clone());
             }
         }
@@ -72,13 +72,8 @@ impl Framework {
     /// The kernel's error.
     pub fn followed(&self, path: &str) -> Result<Option<Device>, Error> {
         let found = self.followed.0.get(&number_of(path))?;
-        Ok(found.map(|device| (device >> 20, device & 0xf_ffff)))
+        Ok(found.map(device_of))
     }
-}
-
-/// The kernel's own number of a device, which has 12 bits for the major one.
-fn packed((major, minor): Device) -> u32 {
-    major << 20 | minor
 }
 
 /// A number of a path, the same in every process and version: FNV-1a. The paths are the administrator's.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use usher_bpf::{Counters, KernelError, Object, Pins, Table};
 
+use crate::devices::device_number;
 use crate::in_force::InForce;
 use crate::shared::{MAC_ELEMENTS_OF_USERS, MacLabel, MacNumbered};
 use crate::{Error, dispatchers, followed};
@@ -123,9 +124,9 @@ pub(crate) fn set_multilabel(
     devices: &BTreeSet<(u32, u32)>,
 ) -> Result<(), Error> {
     let table = pins.required_table::<u32, u32>(MULTILABEL)?;
-    // The kernel's own numbers of devices, which have 12 bits for the major one.
-    let devices = devices.iter().map(|(major, minor)| major << 20 | minor);
-    in_force.note_devices(devices.clone())?;
-    table.assign(&devices.clone().map(|device| (device, 1)).collect())?;
-    Ok(in_force.keep_devices(devices)?)
+    let devices = devices.iter().map(|device| device_number(*device));
+    let devices = devices.collect::<Result<Vec<_>, _>>()?;
+    in_force.note_devices(devices.iter().copied())?;
+    table.assign(&devices.iter().map(|device| (*device, 1)).collect())?;
+    Ok(in_force.keep_devices(devices.into_iter())?)
 }

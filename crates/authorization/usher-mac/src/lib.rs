@@ -25,6 +25,7 @@ mod answers;
 mod bsdextended;
 mod cgroups;
 mod declaration;
+mod devices;
 mod dispatchers;
 mod elements;
 mod error;

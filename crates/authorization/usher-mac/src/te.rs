@@ -11,31 +11,26 @@ pub(crate) use denial::denials;
 pub use denial::{Denial, Denials};
 pub(crate) use encode::encode;
 
-/// Limit of domains and types together.
-const MAX_TYPE_NAMES: usize = 256;
-/// Limit of pairs of a domain and a type that rules are about.
-const MAX_TYPE_PAIRS: usize = 4096;
-/// Limit of changes of types.
-const MAX_TYPE_RELABELS: usize = 256;
+use usher_mac_blocks::{MAXIMUM_NAMES, MAXIMUM_RELABELS, MAXIMUM_TYPE_RULES};
 
 /// A mistake in the settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TypeMistake {
     /// Too many names.
     #[error(
-        "te takes at most {MAX_TYPE_NAMES} domains and types, and the policy has {0}; give files \
+        "te takes at most {MAXIMUM_NAMES} domains and types, and the policy has {0}; give files \
          that the same domains use in the same way one type"
     )]
     TooManyNames(usize),
     /// Too many pairs.
     #[error(
-        "the rules are about more than {MAX_TYPE_PAIRS} pairs of a domain and a type; give files that the same \
+        "the rules are about more than {MAXIMUM_TYPE_RULES} pairs of a domain and a type; give files that the same \
          domains use in the same way one type"
     )]
     TooManyPairs,
     /// Too many changes.
     #[error(
-        "te takes at most {MAX_TYPE_RELABELS} permitted changes of types, and the policy has {0}"
+        "te takes at most {MAXIMUM_RELABELS} permitted changes of types, and the policy has {0}"
     )]
     TooManyRelabels(usize),
     /// A name that stands for two.

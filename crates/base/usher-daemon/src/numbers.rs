@@ -22,7 +22,7 @@ use crate::role::Role;
 /// kernel, and the watcher decides how often it connects.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How long it rests after each connection, so that a watcher who connects without end takes little of the
+/// How long it rests before each connection, so that a watcher who connects without end takes little of the
 /// daemon's time.
 const PACE: Duration = Duration::from_millis(20);
 
@@ -84,6 +84,7 @@ impl NumbersSocket {
         let listener = UnixListener::from_std(self.listener)?;
         let mut collected: Option<(Instant, Vec<u8>)> = None;
         loop {
+            tokio::time::sleep(PACE).await;
             let (stream, uid) = accept_stream(&listener).await?;
             // The second barrier, behind the file's mode.
             if uid != self.watcher && uid != 0 {
@@ -104,7 +105,6 @@ impl NumbersSocket {
                 tracing::debug!(%error, "cannot send the numbers");
             }
             collected = Some(line);
-            tokio::time::sleep(PACE).await;
         }
     }
 }

@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_copy_says_who_is_in_a_group_and_what_it_lacks_is_told() {
         let folder = tempfile::tempdir().unwrap();
-        let copy = ConfigurationCopy::open_file(folder.path()).unwrap();
+        let copy = ConfigurationCopy::open(folder.path()).unwrap();
         let ask = |name: &str| {
             let found = accounts_in_copy(&copy, &name.parse().unwrap());
             found.map_err(|error| error.to_string())

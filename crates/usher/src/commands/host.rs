@@ -39,12 +39,10 @@ pub struct Statements {
     loopback: Vec<std::net::Ipv4Addr>,
 }
 
-/// The key of a statement as `usher init` prints it: `ike-key "KEY";`. Other text is returned as it is.
-fn key_of_statement(line: &str) -> &str {
-    let keyed = ["ike-key", "key"].into_iter();
-    let value = keyed
-        .filter_map(|keyword| line.trim().strip_prefix(keyword))
-        .next();
+/// The key of a statement as `usher init` prints it: `ike-key "KEY";`, where that is the keyword. Other text is
+/// returned as it is.
+fn key_of_statement<'l>(keyword: &str, line: &'l str) -> &'l str {
+    let value = line.trim().strip_prefix(keyword);
     let value = value.and_then(|value| value.trim_end_matches([';', ' ']).trim().strip_prefix('"'));
     value
         .and_then(|value| value.strip_suffix('"'))
@@ -63,10 +61,10 @@ pub fn add_host(output: &Output, host: &Statements) -> Result<(), Failure> {
             host.name
         ))
     };
-    let key = HostPublicKey::from_openssh(key_of_statement(&host.key))
+    let key = HostPublicKey::from_openssh(key_of_statement("key", &host.key))
         .map_err(|error| wrong("--key", &error))?;
     let ike_keys = host.ike_key.iter().map(|line| {
-        let key = key_of_statement(line).parse::<IkePublicKey>();
+        let key = key_of_statement("ike-key", line).parse::<IkePublicKey>();
         key.map_err(|error| wrong("--ike-key", &error))
     });
     let ike_keys = ike_keys.collect::<Result<Vec<_>, _>>()?;

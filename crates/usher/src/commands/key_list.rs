@@ -97,7 +97,7 @@ fn counted(ends: &[String], of: usize) -> String {
     let parts = parts.map(|same| match (same.len(), of) {
         (1, 1) => same[0].clone(),
         (count, of) if count == of => format!("all {}", same[0]),
-        (count, _) => format!("{count} of them {}", same[0]),
+        (count, of) => format!("{count} of {of} {}", same[0]),
     });
     parts.collect::<Vec<_>>().join(", ")
 }

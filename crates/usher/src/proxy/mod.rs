@@ -50,7 +50,7 @@ pub fn run() -> Result<(), Failure> {
     let account = accounts::account_of_role(role)?;
     let configuration = Configuration::load()?;
     let watcher = accounts::account_of_role(roles::Exporter::ROLE);
-    let watcher = watcher.inspect_err(|error| tracing::info!(%error, "numbers are not exported"));
+    let watcher = watcher.inspect_err(|error| tracing::info!(%error, "the exporter cannot read this daemon's numbers; if it should, run usher init and restart the daemon"));
     let watcher = watcher.ok().map(|user| user.uid.as_raw());
     let control = ControlSocket::<roles::Proxy>::bind(watcher).at(role.control_socket())?;
     privileges::become_user_keeping(

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use usher_base::HostName;
@@ -161,11 +162,14 @@ impl Courier {
         }
         let since = Instant::now();
         let frame = Outgoing { since, frame };
-        if self.channels[host].frames.try_send(frame).is_err() {
+        if let Err(error) = self.channels[host].frames.try_send(frame) {
             // The signer cannot be told of one frame, and must not take another one for refused that has
             // perhaps been sent.
             self.channels.remove(host);
-            return Err("too many frames wait for it");
+            return Err(match error {
+                TrySendError::Full(_) => "too many frames wait for it",
+                TrySendError::Closed(_) => "it has just broken",
+            });
         }
         Ok(())
     }

@@ -191,7 +191,8 @@ pub enum MacError {
     /// It is not known which file systems live on after they have been unmounted.
     #[error(
         "cannot follow the file systems of the policy: {0}; until it can be, a rule of `filesys` and labels of files end \
-         when a file system is unmounted at its path, also where it is still in use elsewhere"
+         when a file system is unmounted at its path, also where it is still in use elsewhere. This is tried again every \
+         5 seconds; if it stays, restart usher-labeller"
     )]
     NotFollowed(usher_mac::Error),
     /// The specification of the policy is not used.

@@ -26,7 +26,7 @@ pub(super) struct FileSystems {
     mounts: Mutex<File>,
     patience: Patience<io::Result<Statx>>,
     /// Those that are mounted no longer at the paths of the policy, and live on: in another namespace, at another
-    /// place, or by open files.
+    /// place, or by open files. Also those that do not answer: they may be such ones.
     elsewhere: Mutex<BTreeMap<String, (u32, u32)>>,
 }
 

@@ -170,7 +170,7 @@ struct PermittedRequest {
 
 impl PermittedRequest {
     /// The ticket, if the user's connections to the service carry tokens. If it is known where the host
-    /// answers, only a ticket for that address.
+    /// answers, only a ticket for the address that is tried first.
     fn ticket(&self, signer: &Signer) -> Option<(SocketAddr, u32)> {
         let channel = signer.relay.address(&self.host);
         let addresses = self.addresses(signer, channel);
@@ -331,7 +331,7 @@ async fn gated(
     socket: &OwnedFd,
 ) -> Result<Gated, Refusal> {
     let channel = if asked.host.addresses.len() > 1 {
-        signer.relay.reach(&asked.host, asked.uid).await
+        signer.relay.reach(&asked.host, asked.uid).await?
     } else {
         None
     };

@@ -75,9 +75,8 @@ impl Gated {
     /// withdrawn those that it knows of.
     pub async fn lift(self, signer: &Signer) {
         if self.doubt {
-            // The last frame was sent before: its delivery, or the server's announcing, may still take
-            // as long as ANSWER.
-            tokio::time::sleep(ANSWER + CONNECT).await;
+            // As long as the gate of the last frame.
+            tokio::time::sleep(STANDS).await;
         }
         lift(signer, &self.connection).await;
     }

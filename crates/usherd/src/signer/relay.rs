@@ -148,9 +148,12 @@ impl Relay {
         host.addresses.contains(&address).then_some(address)
     }
 
-    /// As [`Self::address`], for one that has answered lately; opens the channel if it must. None if the host
-    /// does not answer.
-    pub async fn reach(&self, host: &Host, uid: u32) -> Option<IpAddr> {
+    /// As [`Self::address`], for one that has answered lately; opens the channel if it must.
+    ///
+    /// # Errors
+    /// [`Refusal::VerifierUnavailable`] if the host has not answered for as long as an answer may take: another
+    /// request would only wait as long again.
+    pub async fn reach(&self, host: &Host, uid: u32) -> Result<Option<IpAddr>, Refusal> {
         let heard = self.open.lock().get(&host.name).map(|open| open.heard);
         if heard.is_none_or(|heard| heard.elapsed() > LATELY) {
             let begun = Instant::now();
@@ -161,11 +164,12 @@ impl Relay {
                 };
                 match asked.verdict().await {
                     Err(Refusal::VerifierUnavailable) if begun.elapsed() < ANSWER => {}
+                    Err(Refusal::VerifierUnavailable) => return Err(Refusal::VerifierUnavailable),
                     _ => break,
                 }
             }
         }
-        self.address(host)
+        Ok(self.address(host))
     }
 
     /// Whether the courier is connected.

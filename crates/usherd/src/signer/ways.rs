@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How long an address comes last.
-const LAST: Duration = Duration::from_secs(60);
+/// How long an address comes last: longer than all addresses of a host may be tried, each for ten seconds.
+const LAST: Duration = Duration::from_secs(120);
 /// Limit of notes, of all users together. Beyond it nothing is noted until some are over: a program then fails
 /// with that address alone.
 const NOTES: usize = 4096;

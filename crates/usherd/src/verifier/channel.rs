@@ -122,15 +122,18 @@ async fn handshake(
 ) {
     let outcome = timeout(PATIENCE, async {
         stream.set_nodelay(true)?;
-        acceptor.accept(stream).await
+        // A courier that connects to several addresses of this host leaves those that answer later.
+        if !matches!(stream.peek(&mut [0]).await, Ok(1..)) {
+            return Ok(None);
+        }
+        acceptor.accept(stream).await.map(Some)
     })
     .await;
     verifier.half_open.leave(number);
     let stream = match outcome {
-        Ok(Ok(stream)) => stream,
-        // A courier that connects to several addresses of this host keeps the one that answers first.
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
-            return tracing::debug!(%address, %error, "a control connection ended before its handshake");
+        Ok(Ok(Some(stream))) => stream,
+        Ok(Ok(None)) => {
+            return tracing::debug!(%address, "a control connection ended before its first byte");
         }
         Ok(Err(error)) => {
             let error = tls::explained(&error);

@@ -230,7 +230,6 @@ fn a_rename_that_was_ended_is_completed_by_the_same_command() -> Outcome {
         vec![&keys],
         vec![&keys, FOLDERS],
         vec![FOLDERS],
-        vec![FOLDERS, &another],
     ];
     let users = || -> Result<String, Box<dyn std::error::Error>> {
         let list = json(host, &["user", "list"])?;
@@ -265,6 +264,11 @@ fn a_rename_that_was_ended_is_completed_by_the_same_command() -> Outcome {
     }
     assert_eq!(users()?, "alina,bob,carol");
     host.run(back)?;
+    // A key that was left of somebody else is not another user's.
+    host.run(["sh", "-c", &format!("cp -p {KEYS}/alice {KEYS}/zoe")])?;
+    let stray = fails(host, &["usher", "user", "rename", "zoe", "dora"], 1)?;
+    assert!(stray.contains("does not know the user zoe"), "{stray}");
+    host.run(["rm", &format!("{KEYS}/zoe")])?;
     // A rename in the middle goes back, too.
     for step in [&keys, FOLDERS] {
         host.run(["sh", "-e", "-c", step])?;

@@ -209,5 +209,13 @@ fn host_add_writes_the_ike_key() -> Outcome {
         assert!(written.contains(&statement), "{written}");
         host.run(["usher", "host", "remove", "third"])?;
     }
+    // A host's key is not taken from the other key's line, but from its own.
+    let words = ["usher", "host", "add", "third", "--address", "10.77.0.9"];
+    let add = |key: &str| host.command(words.iter().chain(&["--key", key])).run();
+    let refused = add(&statement)?;
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(refused.stderr.contains("--key: "), "{refused:?}");
+    let added = add(&format!("key \"{OTHER_KEY}\";"))?;
+    assert!(added.status.success(), "{added:?}");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::attack::{Result, alice_reads, listen};
 use crate::programs::{connect, local, packet, python, start};
-use usher_lab::{Lab, PATIENCE, Signal, eventually};
+use usher_lab::{Lab, PATIENCE, Signal};
 use usher_proto::{LocalReply, LocalRequest, Refusal};
 
 // Threat model: A40
@@ -268,10 +268,7 @@ tell("answers", *sorted({answer(peer) for peer, _ in asked}))
         .command(["usher", "connect", "mailhost:imap"])
         .user("alice")
         .spawn()?;
-    let ss = ["ss", "-Htn", "state", "established", "dport", "= :3440"];
-    eventually("the courier has a connection", || {
-        Ok(!mail.laptop.run(ss)?.stdout.is_empty())
-    })?;
+    mail.wait_until_courier_connects()?;
     mail.verifier.kill(Signal::CONT)?;
     alice.read_past("Logged in as alice", PATIENCE)?;
     let answers = bob.read_past("answers ", PATIENCE)?;

@@ -7,17 +7,18 @@ use usher_mac_blocks::te::{
     Class, Permissive, TERMINAL, TypeEnforcement, TypeName, UNCONFINED, UNTYPED,
 };
 
+use super::TypeMistake;
 use super::permissions::bits;
-use super::{MAX_TYPE_NAMES, MAX_TYPE_PAIRS, MAX_TYPE_RELABELS, TypeMistake};
 use crate::shared::{
     MAC_TE_CLASSES, MAC_TE_NAME, MAC_TE_NAMES, MAC_TE_PAIRS, MAC_TE_PLACES, MAC_TE_RELABELS, MacTe,
     MacTeRelabel,
 };
+use usher_mac_blocks::{MAXIMUM_NAMES, MAXIMUM_RELABELS, MAXIMUM_TYPE_RULES};
 
 // Beside them the three that are always there, and number 0.
-const _: () = assert!(MAX_TYPE_NAMES + 4 == MAC_TE_NAMES as usize);
-const _: () = assert!(MAX_TYPE_PAIRS + 1 == MAC_TE_PAIRS as usize);
-const _: () = assert!(MAX_TYPE_RELABELS == MAC_TE_RELABELS as usize);
+const _: () = assert!(MAXIMUM_NAMES + 4 == MAC_TE_NAMES as usize);
+const _: () = assert!(MAXIMUM_TYPE_RULES + 1 == MAC_TE_PAIRS as usize);
+const _: () = assert!(MAXIMUM_RELABELS == MAC_TE_RELABELS as usize);
 const _: () = assert!(MAC_TE_PLACES == 4096 && MAC_TE_CLASSES == 8);
 
 /// How many seeds are tried. One of about 3,000 is good for 260 names.
@@ -47,7 +48,7 @@ struct Encoding {
 impl Encoding {
     fn names(&mut self, settings: &TypeEnforcement) -> Result<(), TypeMistake> {
         let count = settings.domains.len() + settings.types.len();
-        if count > MAX_TYPE_NAMES {
+        if count > MAXIMUM_NAMES {
             return Err(TypeMistake::TooManyNames(count));
         }
         let domains = settings.domains.keys().map(TypeName::as_ref);
@@ -119,7 +120,7 @@ impl Encoding {
     }
 
     fn relabels(&mut self, settings: &TypeEnforcement) -> Result<(), TypeMistake> {
-        if settings.relabels.len() > MAX_TYPE_RELABELS {
+        if settings.relabels.len() > MAXIMUM_RELABELS {
             return Err(TypeMistake::TooManyRelabels(settings.relabels.len()));
         }
         for (place, (domain, from, to)) in settings.relabels.keys().enumerate() {
@@ -144,7 +145,7 @@ impl Encoding {
         let cell = usize::from(domain) * MAC_TE_NAMES as usize + usize::from(object);
         let cell = &mut self.encoded.cells[cell];
         if *cell == 0 {
-            if usize::from(self.pairs) == MAX_TYPE_PAIRS {
+            if usize::from(self.pairs) == MAXIMUM_TYPE_RULES {
                 return Err(TypeMistake::TooManyPairs);
             }
             self.pairs += 1;

@@ -156,7 +156,7 @@ fn a_file_on_an_overlay_has_the_label_of_its_layer() {
         (becomes("marked_shell"), "EACCES"),
         (becomes("high_shell"), "ok"),
     ]);
-    // What was opened before a copy-up reads the copy.
+    // A descriptor from before a copy-up reads the copy.
     let test = Module::named("test").unwrap();
     world.framework().load(&test).unwrap();
     for name in ["sent", "unsent"] {

@@ -1,8 +1,21 @@
 //! Packets that say what is not so, and other ways to send them.
 
-use usher_protection::Level;
+use usher_protection::{Level, Tables};
 
 use super::*;
+
+/// All traffic with the network must be encrypted, but for port 53, which may be plain.
+fn with_an_optional_port(network: &str) -> Tables {
+    let items = vec![
+        (0, 53, AUTHENTICATION, Level::Optional),
+        (0, 0, ENCRYPTION, Level::Mandatory),
+    ];
+    let networks = vec![
+        (network, To::Protected(items)),
+        ("10.1.0.3/32", To::Trusted),
+    ];
+    tables(&[(GOVERNED, networks)])
+}
 
 tests! {
     // Threat model: P20
@@ -72,13 +85,7 @@ tests! {
     // Threat model: P24
     fn a_fragment_does_not_choose_its_ports(world) {
         let mut ipsec = open(world);
-        ipsec.apply(&tables(&[(GOVERNED, vec![
-            ("10.1.0.0/24", To::Protected(vec![
-                (0, 53, AUTHENTICATION, Level::Optional),
-                (0, 0, ENCRYPTION, Level::Mandatory),
-            ])),
-            ("10.1.0.3/32", To::Trusted),
-        ])])).unwrap();
+        ipsec.apply(&with_an_optional_port("10.1.0.0/24")).unwrap();
         let (mut governed, mut other, mut peer) = (Actor::governed(), Actor::other(), Actor::peer());
         peer.run("seen = capture('cable')");
         // The bytes in the place of ports are data of the fragment.
@@ -96,13 +103,7 @@ s.sendto(header + struct.pack('!HHHH', 5, 53, 0, 0), ('10.1.0.2', 0))";
     // Threat model: P24
     fn ports_behind_extension_headers_decide(world) {
         let mut ipsec = open(world);
-        ipsec.apply(&tables(&[(GOVERNED, vec![
-            ("fd01::/64", To::Protected(vec![
-                (0, 53, AUTHENTICATION, Level::Optional),
-                (0, 0, ENCRYPTION, Level::Mandatory),
-            ])),
-            ("10.1.0.3/32", To::Trusted),
-        ])])).unwrap();
+        ipsec.apply(&with_an_optional_port("fd01::/64")).unwrap();
         let (mut governed, mut other, mut peer) = (Actor::governed(), Actor::other(), Actor::peer());
         peer.run("seen = capture('cable')");
         // Without its entries, which would drop most of it before.
@@ -146,13 +147,7 @@ fragment = lambda place: (44, bytes([0]) + struct.pack('!HI', place, 9))");
     // Threat model: P20
     fn a_connected_raw_socket_is_judged_packet_by_packet(world) {
         let mut ipsec = open(world);
-        ipsec.apply(&tables(&[(GOVERNED, vec![
-            ("10.1.0.0/24", To::Protected(vec![
-                (0, 53, AUTHENTICATION, Level::Optional),
-                (0, 0, ENCRYPTION, Level::Mandatory),
-            ])),
-            ("10.1.0.3/32", To::Trusted),
-        ])])).unwrap();
+        ipsec.apply(&with_an_optional_port("10.1.0.0/24")).unwrap();
         let (mut governed, mut other, mut peer) = (Actor::governed(), Actor::other(), Actor::peer());
         peer.run("seen = capture('cable')");
         // The socket has the mark of a port that may be plain. The program writes the ports itself.

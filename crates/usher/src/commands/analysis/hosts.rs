@@ -91,7 +91,7 @@ impl Loaded {
     fn read(copies: Vec<HostCopy>) -> Result<Self, Failure> {
         let mut read = Vec::new();
         for HostCopy { name, folder } in copies {
-            let copy = ConfigurationCopy::open_file(&folder)?;
+            let copy = ConfigurationCopy::open(&folder)?;
             if let Some(reason) = wrong_level(&folder) {
                 return Err(Failure::Refused(reason));
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use usher_local::paths::MOUNTS;
 use usher_local::roles::OFFERS;
 use usher_policy::{Policy, ServedBy, joined};
 
@@ -84,8 +85,13 @@ pub fn landlock(policy: &Policy) -> Option<Finding> {
     let system = rustix::system::uname();
     let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
     let version = version(&text(system.release()), &text(system.version()))?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let outcome = holes(version, &paths, &mounts);
+    let outcome = match std::fs::read_to_string(MOUNTS) {
+        Ok(mounts) => holes(version, &paths, &mounts),
+        Err(error) => (
+            false,
+            format!("cannot read {MOUNTS}: {error}; run this as root"),
+        ),
+    };
     let need = "the limits that `files` sets for services";
     Some(Finding::optional(
         "Landlock's holes",

@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_secs(1);
 /// It rests this many times as long as the answers took, so that it takes the daemons at most 5 % of their time,
 /// however many sessions they have.
 const REST_FOR_WORK: u32 = 20;
-/// But not longer than this, so that a daemon which hung once is soon seen to answer.
+/// After no answer it rests not longer than this, so that a keeper which hung is soon seen to answer.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
 /// What came or went.
@@ -95,8 +95,9 @@ struct Seen {
     /// By their ids.
     sessions: BTreeMap<String, Live>,
     troubles: BTreeMap<ServiceName, TroubleView>,
-    /// Refused sessions by reason, since the verifier's start.
-    refused: BTreeMap<String, u64>,
+    /// Refused sessions by reason, since the verifier's start; none if no verifier has answered, or nobody wants
+    /// to know.
+    refused: Option<BTreeMap<String, u64>>,
 }
 
 /// Prints changes until it is interrupted, or nobody reads them.
@@ -109,7 +110,8 @@ pub fn watch(output: &Output, filter: &Filter) -> Result<(), Failure> {
     let mut changes = seen.at_the_begin();
     let mut lost = false;
     while print(output, unix_time(), changes)? {
-        sleep((asked.elapsed() * REST_FOR_WORK).clamp(REST, LONGEST_REST));
+        let longest = if lost { LONGEST_REST } else { Duration::MAX };
+        sleep((asked.elapsed() * REST_FOR_WORK).clamp(REST, longest));
         asked = Instant::now();
         changes = match ask(filter, &seen) {
             Ok(now) => {
@@ -133,12 +135,12 @@ pub fn watch(output: &Output, filter: &Filter) -> Result<(), Failure> {
 fn ask(filter: &Filter, former: &Seen) -> Result<Seen, ControlError> {
     let mut live = ask_daemon(roles::Keeper, &Who {})?;
     filter.of_live(&mut live);
-    let refused = match ask_daemon(roles::Verifier, &Status {}) {
-        _ if !filter.is_empty() => BTreeMap::new(),
-        Ok(status) => refused(status.numbers),
-        // Without a verifier nobody is refused.
-        Err(_) => former.refused.clone(),
-    };
+    if !filter.is_empty() {
+        return Ok(Seen::new(live, None));
+    }
+    // Without a verifier nobody is refused.
+    let counts = ask_daemon(roles::Verifier, &Status {}).map(|status| refused(status.numbers));
+    let refused = counts.ok().or_else(|| former.refused.clone());
     Ok(Seen::new(live, refused))
 }
 
@@ -160,7 +162,7 @@ fn refused(numbers: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
 }
 
 impl Seen {
-    fn new(live: WhoView, refused: BTreeMap<String, u64>) -> Self {
+    fn new(live: WhoView, refused: Option<BTreeMap<String, u64>>) -> Self {
         let troubles = live.troubles.into_iter();
         Self {
             sessions: live.sessions.into_iter().map(Live::of).collect(),
@@ -230,19 +232,25 @@ impl Seen {
                 });
             }
         }
-        for (reason, count) in &self.refused {
-            let former = before.refused.get(reason).copied().unwrap_or(0);
-            // A verifier that was started again counts from zero.
-            let more = count.checked_sub(former).unwrap_or(*count);
-            if more > 0 {
-                changes.push(What::Refused {
-                    reason: reason.clone(),
-                    sessions: more,
-                });
-            }
+        // What a verifier has refused before it was asked first is no news.
+        if let (Some(before), Some(now)) = (&before.refused, &self.refused) {
+            changes.extend(more_refused(before, now));
         }
         changes
     }
+}
+
+/// The counts that have grown. A verifier that was started again counts from zero.
+fn more_refused(
+    before: &BTreeMap<String, u64>,
+    now: &BTreeMap<String, u64>,
+) -> impl Iterator<Item = What> {
+    now.iter().filter_map(|(reason, count)| {
+        let former = before.get(reason).copied().unwrap_or(0);
+        let sessions = count.checked_sub(former).unwrap_or(*count);
+        let reason = reason.clone();
+        (sessions > 0).then_some(What::Refused { reason, sessions })
+    })
 }
 
 fn failures(trouble: &TroubleView) -> u64 {
@@ -359,7 +367,7 @@ mod tests {
             sessions,
             ..WhoView::default()
         };
-        Seen::new(view, BTreeMap::new())
+        Seen::new(view, None)
     }
 
     fn trouble(failed_starts: u64) -> Seen {
@@ -371,7 +379,7 @@ mod tests {
             troubles: vec![serde_json::from_str(&text).expect("a trouble")],
             ..WhoView::default()
         };
-        Seen::new(view, BTreeMap::new())
+        Seen::new(view, None)
     }
 
     fn refused_so_often(count: u64) -> Seen {
@@ -379,7 +387,7 @@ mod tests {
             ("refused_unknown_key".to_owned(), count),
             ("channels".to_owned(), 3),
         ];
-        Seen::new(WhoView::default(), refused(numbers.into()))
+        Seen::new(WhoView::default(), Some(refused(numbers.into())))
     }
 
     fn texts(changes: &[What]) -> Vec<String> {
@@ -438,6 +446,8 @@ mod tests {
         let two = "refused       2: unknown_key";
         assert_eq!(texts(&five.since(&three, nobody_asked)), [two]);
         assert_eq!(texts(&five.since(&five, nobody_asked)), [""; 0]);
+        // Nor is what there was before it was asked first.
+        assert_eq!(texts(&five.since(&seen(vec![]), nobody_asked)), [""; 0]);
         // The verifier was started again.
         let since_then = "refused       3: unknown_key";
         assert_eq!(texts(&three.since(&five, nobody_asked)), [since_then]);
