@@ -1,6 +1,7 @@
 //! Usher's command line.
 //!
-//! Room: files of the administrator, as the caller; daemons only by their control sockets; no BPF.
+//! Room: files of the administrator, as the caller; daemons only by their control sockets; no BPF. `usher setup`
+//! runs other programs, ssh among them.
 #![forbid(unsafe_code)]
 
 mod accounts;
@@ -39,6 +40,13 @@ enum Command {
         /// Name of this host in the policy [default: the system's host name]
         #[arg(long)]
         name: Option<HostName>,
+    },
+    /// Prepare this host as a client and another, by ssh, as its server, until a first user is served
+    Setup(commands::setup::Request),
+    /// Print what `usher setup` on another host asks of this one
+    SetupFacts {
+        /// The user
+        user: UserName,
     },
     /// Manage users and their keys on this host
     #[command(subcommand)]
@@ -215,6 +223,8 @@ fn main() -> ExitCode {
     });
     let result = match command {
         Command::Init { name } => commands::init::run(&output, name),
+        Command::Setup(request) => commands::setup::run(&output, &request),
+        Command::SetupFacts { user } => commands::setup::print_facts(&user),
         Command::User(UserCommand::Add(addition)) => commands::user::add_user(&output, &addition),
         Command::User(UserCommand::Disable { name, reason }) => {
             commands::disable::disable(&output, &name, &reason)

@@ -1,6 +1,7 @@
 //! One file a command.
 //!
-//! Room: with the caller's rights, files of the configuration, standard output, control sockets.
+//! Room: with the caller's rights, files of the configuration, standard output, control sockets; `setup` runs
+//! other programs, here and by ssh.
 
 pub mod agent;
 pub mod analysis;
@@ -30,6 +31,7 @@ mod readmission;
 pub mod removal;
 pub mod rename;
 pub mod service;
+pub mod setup;
 pub mod show;
 mod this_host;
 pub mod user;

@@ -226,7 +226,7 @@ fn lent_agents() -> Option<BTreeSet<UserName>> {
 }
 
 /// The key with which a user signs here, if there is one.
-fn signing_key(user: &UserName) -> Result<Option<Credential>, ConfigurationError> {
+pub(super) fn signing_key(user: &UserName) -> Result<Option<Credential>, ConfigurationError> {
     let text = optional(read_bounded(&private_key_path(user, None)))?.map(Zeroizing::new);
     Ok(text.and_then(|text| Credential::parse(&text).ok()))
 }
