@@ -263,23 +263,35 @@ fn what_cannot_be_set_up_is_refused_before_anything_changes() -> Outcome {
         .user("alice");
     write.input(key).succeed()?;
     let login = format!("alice@{}", world.mailhost.ipv4());
-    let unprivileged = ["usher", "setup", &login, "--user", "alice", "--yes"];
+    let unprivileged_words = ["usher", "setup", &login, "--user", "alice", "--yes"];
     let unprivileged = world
         .laptop
-        .command(unprivileged)
+        .command(unprivileged_words)
         .environment("PATH", PATH)
         .run()?;
     assert!(
         refused(&unprivileged).contains("--sudo"),
         "{unprivileged:?}"
     );
+    // Nor may it run commands by sudo, as long as nobody says so.
+    let by_sudo = [&unprivileged_words[..], &["--sudo"]].concat();
+    let by_sudo = world.laptop.command(by_sudo).environment("PATH", PATH);
+    let without_right = by_sudo.run()?;
+    assert!(
+        refused(&without_right).contains("sudo:"),
+        "{without_right:?}"
+    );
     assert!(world.is_untouched(&world.laptop) && world.is_untouched(&world.mailhost));
-    // A policy of somebody else's on the server.
+    let right = format!("Defaults secure_path={PATH}\nalice ALL=(root) NOPASSWD: ALL\n");
+    world.mailhost.write("/etc/sudoers", right)?;
+    // What it finds by then is what it refuses next: a policy of somebody else's on the server.
     world.mailhost.write(
         "/etc/usher/policy.d/mine.policy",
         "users u { member alice; }\n",
     )?;
     let has_one = tell(&[])?;
+    assert!(refused(&has_one).contains("mine.policy"), "{has_one:?}");
+    let has_one = by_sudo.run()?;
     assert!(refused(&has_one).contains("mine.policy"), "{has_one:?}");
     assert!(world.is_untouched(&world.laptop));
     Ok(())
