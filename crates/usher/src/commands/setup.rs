@@ -206,6 +206,13 @@ impl Hosts {
         for step in &first {
             self.run(step, &mut commands)?;
         }
+        // The signer has it. The folder goes at the end, unless this is killed.
+        match std::fs::remove_file(&self.site.key) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).at(&self.site.key);
+            }
+            _ => {}
+        }
         self.here = Facts::of_this_host(user)?;
         self.there = Facts::of(&self.machine, user)?;
         if let Some(step) = self.site.first(&self.here, &self.there).first() {
