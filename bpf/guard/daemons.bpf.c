@@ -58,7 +58,7 @@
 /* The place where the present keeper was executed. Key: 0. */
 ARRAY_TABLE(keepers_place, 1, struct usher_place);
 
-/* The mount of a path. Read as a number: the verifier rejects an address before the member. */
+/* The mount of a path. Computed as a number: the verifier rejects a pointer before the member. */
 static __always_inline struct mount *mount_of(const struct path *path)
 {
 	__u64 inner = (__u64)BPF_CORE_READ(path, mnt);
@@ -154,7 +154,7 @@ int BPF_PROG(guard_from_parent, struct task_struct *parent)
 	return refuse(USHER_REASON_TRACING, -EPERM);
 }
 
-/* A path beside the keeper's. */
+/* A comparison of a path with the keeper's. */
 struct path_comparison {
 	char path[USHER_PATH_SIZE];
 	const struct usher_guard_settings *expected;

@@ -34,7 +34,7 @@
 /* Key: 0. Set before the programs are attached; user space keeps no descriptor of it. */
 ARRAY_TABLE(program_keys, 1, struct usher_program_key);
 
-/* `distance`: of the inode from the hash's key, whose address stays as long as the tables exist. */
+/* The identity of a file. `distance`: of its inode from the hash's key, which keeps its address. */
 static __always_inline __u64 program_at(__u64 distance, const struct usher_program_key *key)
 {
 	const __u64 words[2] = { key->words[0], key->words[1] };
@@ -45,7 +45,7 @@ static __always_inline __u64 program_at(__u64 distance, const struct usher_progr
 	return hash[0] ? hash[0] : 1;
 }
 
-/* `distance`: of the directory's inode; `name`: its hash and its length. */
+/* The identity of a place. `distance`: of the directory's inode; `name`: its hash and length. */
 static __always_inline __u64 place_at(__u64 distance, __u64 name,
 				      const struct usher_program_key *key)
 {
@@ -107,7 +107,7 @@ static __always_inline __u64 place_of(struct file *file)
 			hash_and_length(entry->d_name.hash, entry->d_name.len), key);
 }
 
-/* From what program_at() and place_at() make the identities of a file and its place. */
+/* The values from which program_at() and place_at() make the identities of a file and its place. */
 struct usher_origin {
 	__u64 file; /* the distance of its inode from the key */
 	__u64 directory; /* the same of its directory's; 0: it has none */

@@ -12,15 +12,15 @@
 #define USHER_IPSEC_LAYOUT 5
 
 /*
- * The class numbers that are no class. From USHER_CLASS_LOWEST on, a class at its two levels:
- * mandatory, then optional.
+ * Class numbers. The first three are no class. From USHER_CLASS_LOWEST on, each class has two: at
+ * its mandatory, then at its optional level.
  */
 #define USHER_CLASS_NONE 0
 #define USHER_CLASS_BYPASS 1
 #define USHER_CLASS_DISCARD 2
 #define USHER_CLASS_LOWEST 3
-/* Beside the class number of a connected datagram socket, whose datagrams may go to other peers as
- * well: it is shown, and decides nothing. */
+/* A flag beside the class number of a connected datagram socket. Its datagrams may go to other
+ * peers as well, so the number is only shown, and decides nothing. */
 #define USHER_CLASS_ONLY_SHOWN 0x100
 
 /* The request id of a class's SAs and templates is this number plus the index of the class. The
@@ -102,7 +102,7 @@ struct usher_governed {
 
 #define USHER_UNGOVERNED 0xffffffff
 
-/* Rules of an application that have a signature: the first half of their SHA-256. */
+/* The signature of an application's rules: the first half of their SHA-256. */
 struct usher_signature {
 	__u8 digest[16];
 };
@@ -146,7 +146,7 @@ struct usher_ipsec_service {
 	__u32 port; /* host byte order */
 };
 
-/* The protection that its packets need. */
+/* The protection that packets of a service need. */
 struct usher_ipsec_demand {
 	__u32 classes; /* bit N: SAs of class number N are accepted */
 	__u32 shift; /* the lowest of the four bits of a mark that hold the class number */

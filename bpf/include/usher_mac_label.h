@@ -14,7 +14,7 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 
-/* The modules that are loaded at the same time, and so the elements of a label. */
+/* Limit of the modules that are loaded at the same time, and so of the elements of a label. */
 #define USHER_MAC_MODULES 8
 
 /* The name of a module, with the zero that ends it. */
@@ -28,7 +28,7 @@
  * at most, so that attributes of files and administrators find room. */
 #define USHER_MAC_ELEMENTS 8192
 #define USHER_MAC_ELEMENTS_OF_USERS 4096
-/* Those of all modules: USHER_MAC_MODULES times as many. */
+/* Limit of the elements of all modules: USHER_MAC_MODULES times as many. */
 #define USHER_MAC_ALL_ELEMENTS 65536
 
 /*
@@ -102,8 +102,8 @@ struct usher_mac_label {
 };
 
 /*
- * The label of a process, in the storage of its main thread. Another thread has such an entry, too,
- * once it has executed a program or set what it gets then; its label is a copy.
+ * The label of a process, in the storage of its main thread. Another thread has an entry, too, once
+ * it has executed a program or set the elements of its next exec; the label there is a copy.
  */
 struct usher_mac_process {
 	struct bpf_spin_lock lock; /* of all entries of the process: that of its main thread */
@@ -113,8 +113,8 @@ struct usher_mac_process {
 	/* While a program is being executed: the label before, and the one that follows. */
 	struct usher_mac_label from;
 	struct usher_mac_label to;
-	/* The order of the youngest module with labels when its program began; 0: none was there.
-	 * From then on the notes of that module's hooks about the process are complete. */
+	/* The order of the youngest module with labels when the process executed its program; 0:
+	 * there was none. The notes about the process are complete for that module. */
 	__u64 began;
 	__u32 shares_memory; /* 1: it has mapped a file or memory that it shares, and can write */
 	__u32 may_hold_ring; /* 1: it, or a process from which it has got its open files, has made

@@ -10,19 +10,20 @@
  *         return subject->uid == request->file.uid ? 0 : -EACCES;
  *     }
  *
- * A check gets the process (`subject`), what it wants (`request`), and its own elements of the
- * labels of the process (`subject_label`), of the file, process, socket, object of IPC or file
- * system that the request is about (`object_label`) and of the directory in it, or the file system
- * around it (`directory_label`): all as plain numbers, never a pointer of the kernel. Of a packet
- * no process is the subject: see struct usher_mac_packet. The kind of an element that is not there
- * is USHER_MAC_NONE. It returns 0, or the negative number of an error. So the same file is compiled
- * for the kernel, where each check replaces a slot of the framework (bpf/mac), and for user space,
+ * A check gets the process (`subject`), what the process wants (`request`), and its module's
+ * elements of three labels: that of the process (`subject_label`); that of the file, process,
+ * socket, object of IPC or file system that the request is about (`object_label`); that of the
+ * directory in the request, or of the file system around it (`directory_label`). All are plain
+ * numbers, never a pointer of the kernel. A packet has no process as its subject: see struct
+ * usher_mac_packet. A missing element has the kind USHER_MAC_NONE. A check returns 0, or the
+ * negative number of an error. So the same file is compiled for the kernel, where each check
+ * replaces a slot of the framework (bpf/mac), and for user space, where it is tested.
  * where it is tested.
  *
  * A module may declare the kind of its elements: MAC_POLICY(example, .label = USHER_MAC_LEVELS).
- * Then the framework keeps its elements, of processes, of files on multilabel file systems, of
- * network interfaces as the policy has them, and of sockets, pipes, IPC and mounted file systems,
- * which have those of their maker; and there are two further forms of functions:
+ * Then the framework keeps its elements: of processes, of files on multilabel file systems, and of
+ * network interfaces as the policy has them. Sockets, pipes, IPC and mounted file systems have the
+ * elements of their maker. Two further forms of functions are for such modules:
  *
  *     MAC_RELABEL(relabel_file)   may the element become `wanted` instead of `former`?
  *     MAC_DECISION(new_file)      writes `element`, which has the default, or refuses
@@ -35,8 +36,8 @@
  * The framework changes the label if all modules permit the access, and refuses it (EACCES) if the
  * label cannot be changed.
  *
- * With .exempts_without_element = 1 its checks are asked only about processes, and packets of
- * sockets, that have an element of it. All others are permitted, also where a file's label is not
+ * With .exempts_without_element = 1 a module's checks are asked only about processes, and packets
+ * of sockets, that have its element. All others are permitted, also where a file's label is not
  * known.
  *
  * With .decides_by_labels = 1 the framework remembers what it has permitted at the entry points of
@@ -61,8 +62,8 @@
  *
  * Each statement has the name of the member that it sets. mac_settings() returns those in force.
  *
- * A module that declares no relabel_process has elements of processes that no process changes, and
- * so with relabel_file for files.
+ * If a module declares no relabel_process, no process changes the module's elements of processes.
+ * The same holds for relabel_file and files.
  *
  * The table of entry points below is the only declaration of them: the slots, the Rust side and
  * docs/mac-entry-points.md are made from it. USHER_MAC_INTERFACE goes up with every change of a
@@ -80,13 +81,12 @@
 
 /*
  * name: that of the function. form: of MAC_CHECK, MAC_RELABEL, MAC_DECISION; DEMOTING is of
- * MAC_DEMOTING or MAC_CHECK. hook: the kernel's, whose dispatcher (bpf/mac) asks. Three are none of
- * an LSM: cgroup_egress is the place of programs for packets that leave (BPF_CGROUP_INET_EGRESS),
- * at the root of control groups; tc_ingress and tc_egress are those of traffic control (tcx) at
- * each network interface. request: the
- * structure that the function gets. class: that of the paper. kernel: the first one with this hook
- * and LSM programs at it. The last column says when the module is asked. New entry points are added
- * at the end.
+ * MAC_DEMOTING or MAC_CHECK. hook: the kernel's, whose dispatcher (bpf/mac) asks. Three are not
+ * hooks of LSMs: cgroup_egress is the place of programs for packets that leave
+ * (BPF_CGROUP_INET_EGRESS), at the root of control groups; tc_ingress and tc_egress are those of
+ * traffic control (tcx) at each network interface. request: the structure that the function gets.
+ * class: that of the paper. kernel: the first one with this hook and LSM programs at it. The last
+ * column says when the module is asked. New entry points are added at the end.
  */
 /* clang-format off */
 #define USHER_MAC_ENTRY_POINTS(ENTRY) \
@@ -177,8 +177,8 @@
 	ENTRY(interface_send, CHECK, tc_egress, usher_mac_packet, "packets", "6.6", "a packet leaves by an interface, of whatever sender: a socket, the kernel, a router or bridge; refused, it is dropped; what passes by queueing (PACKET_QDISC_BYPASS, XDP) is not asked about")
 /* clang-format on */
 
-/* The answer of MAC_DEMOTING: permitted, if the process gets `element`. Everywhere else it is
- * EACCES. */
+/* Returned by MAC_DEMOTING: permits the access if the process gets `element`. From any other
+ * function it is EACCES. */
 #define MAC_DEMOTES 0x4d44
 
 /*
@@ -292,7 +292,7 @@ USHER_MAC_ENTRY_POINTS(ENTRY)
 /* Calls `step(index, context)` for 0 up to `count`, until it returns another number than 0. */
 #define MAC_LOOP(count, step, context) bpf_loop(count, step, context, 0)
 
-/* Groups between two numbers. The kernel keeps supplementary groups in order. */
+/* A search for groups between two numbers. The kernel keeps supplementary groups in order. */
 struct mac_group_search {
 	const struct group_info *groups;
 	__u32 first; /* the number sought, or the next larger one */
@@ -353,7 +353,7 @@ static __always_inline int mac_is_in_groups(__u32 first, __u32 last)
 #define MAC_STATEMENT_SECTION __attribute__((unused))
 #define MAC_LICENSE struct mac_license
 
-/* The test writes them. */
+/* A test sets mac_current_settings. */
 #define MAC_SETTINGS(structure)                                                                    \
 	typedef structure mac_settings_type;                                                       \
 	static structure *mac_current_settings;                                                    \
@@ -369,7 +369,7 @@ static __always_inline int mac_is_in_groups(__u32 first, __u32 last)
 				break;                                                             \
 	} while (0)
 
-/* The test's. */
+/* The test defines this. */
 int mac_is_in_groups(__u32 first, __u32 last);
 
 /* The answer of a check about a process and an object without labels, for a test. */
@@ -395,8 +395,8 @@ int mac_is_in_groups(__u32 first, __u32 last);
 	MAC_LICENSE
 
 /*
- * The statements by which the policy sets MAC_SETTINGS, which stands before. At most
- * USHER_MAC_MOST_STATEMENTS.
+ * The statements by which the policy fills the settings. MAC_SETTINGS must stand before this. At
+ * most USHER_MAC_MOST_STATEMENTS.
  */
 #define MAC_STATEMENTS(...)                                                                        \
 	const struct usher_mac_statement mac_statements[] MAC_STATEMENT_SECTION = { __VA_ARGS__ }
@@ -409,8 +409,8 @@ int mac_is_in_groups(__u32 first, __u32 last);
 #define MAC_SWITCH(member, value)                                                                  \
 	MAC_SINGLE(member, .kind = USHER_MAC_VALUE_SWITCH, .by_default = (value))
 /*
- * Users, or groups, or numbers: as many as the array `member` has room for, and their number in
- * `member_count`. Without the statement there is none.
+ * Users, or groups, or numbers: as many as the array `member` has room for. `member_count` gets
+ * their number, 0 without the statement.
  */
 #define MAC_USERS(member) MAC_LIST(member, .kind = USHER_MAC_VALUE_USER)
 #define MAC_GROUPS(member) MAC_LIST(member, .kind = USHER_MAC_VALUE_GROUP)
@@ -434,7 +434,7 @@ int mac_is_in_groups(__u32 first, __u32 last);
 	}
 /* clang-format on */
 #define MAC_MEMBER(member) (((mac_settings_type *)0)->member)
-/* Where a member is. `value` is one of its values. */
+/* The offset of a member. `value` is one of its values. */
 #define MAC_OFFSET(member, value)                                                                  \
 	(__builtin_offsetof(mac_settings_type, member) +                                           \
 	 0 * sizeof(struct {                                                                       \
@@ -504,7 +504,7 @@ static __always_inline int mac_answer_at(__u32 point, int answer)
 	    const struct usher_mac_element *subject_label,                                         \
 	    const struct usher_mac_element *object_label, struct usher_mac_element *element)
 
-/* At an entry point of the form DEMOTING there is no directory, and its label means nothing. */
+/* At a DEMOTING entry point there is no directory, and `directory_label` means nothing. */
 #define MAC_CHECK(point) MAC_FUNCTION(point, object_label, directory_label)
 #define MAC_RELABEL(point) MAC_FUNCTION(point, former, wanted)
 #define MAC_DECISION(point) MAC_FUNCTION(point, object_label, element)

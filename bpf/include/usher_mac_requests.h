@@ -49,11 +49,11 @@ struct usher_mac_subject {
 
 /* Bits of `flags`. */
 enum usher_mac_file_flags {
-	/* whatever is in it, every process has it for itself: the name of another thread of the
-	 * process (/proc/self/task/N/comm), the directory of POSIX message queues */
+	/* each process has its own content there: the name of another thread of the process
+	 * (/proc/self/task/N/comm), the directory of POSIX message queues */
 	USHER_MAC_FOR_EVERYBODY = 1,
-	/* on a BPF file system: a pin or a directory of pins. Modules that ask about processes
-	 * without an element are asked about those without CAP_SYS_ADMIN only */
+	/* on a BPF file system: a pin or a directory of pins. Modules that are asked about
+	 * processes without an element are not asked here about those with CAP_SYS_ADMIN */
 	USHER_MAC_ON_BPF_FS = 2,
 };
 
@@ -141,8 +141,8 @@ struct usher_mac_socket_address {
 	__u8 address[16]; /* as ::ffff:a.b.c.d for AF_INET; 0 but for AF_INET and AF_INET6 */
 	__u32 address_family; /* of the address; AF_UNSPEC dissolves a connection */
 	__u32 receives; /* 1: this is a packet socket, and gets packets already */
-	/* of a packet socket (AF_PACKET): that which the address names, or if there is no address
-	 * the one to which it is bound; of AF_XDP: that which the address names */
+	/* the interface that the address of AF_PACKET or AF_XDP names; for a packet socket
+	 * (AF_PACKET) without an address, the one to which it is bound */
 	struct usher_mac_device interface;
 	struct usher_mac_device bound; /* to which a packet socket is bound already */
 };
@@ -226,11 +226,11 @@ struct usher_mac_peer {
 #define USHER_MAC_NOBODY 4294967295U
 
 /*
- * A packet, and the socket that gets it or has sent it. No process does that: each id of the
- * subject is USHER_MAC_NOBODY, its process is 0, and it has no capability. `subject_label` is the
- * socket's element. In socket_deliver `object_label` is the packet's: that of the interface by
- * which it arrived, or that of the process that sends a UNIX datagram; in interface_transmit it is
- * the interface's.
+ * A packet, and the socket that gets it or has sent it. No process acts: each id of the subject is
+ * USHER_MAC_NOBODY, its process is 0, and it has no capability. `subject_label` is the socket's
+ * element. In socket_deliver `object_label` is the packet's: that of the interface by which it
+ * arrived, or that of the process that sends a UNIX datagram; in interface_transmit it is the
+ * interface's.
  *
  * In interface_receive and interface_send there is no socket: the first four members are 0,
  * `subject_label` is none, and `object_label` is the interface's.

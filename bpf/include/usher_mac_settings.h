@@ -147,13 +147,13 @@ struct usher_mac_ubns {
 /* Limit of the rules of portacl. */
 #define USHER_MAC_PORT_RULES 256
 
-/* Whose ports a rule of portacl is about. */
+/* The protocol of the ports that a portacl rule is about. */
 enum usher_mac_port_protocol {
 	USHER_MAC_PORT_TCP = 1,
 	USHER_MAC_PORT_UDP = 2,
 };
 
-/* A rule of portacl: who binds a port. */
+/* A rule of portacl: a user or group that may bind a port. */
 struct usher_mac_port_rule {
 	__u32 id;
 	__u32 is_group; /* 1: `id` is a group's, else a user's */
@@ -263,7 +263,7 @@ struct usher_mac_te_name {
 	__u8 text[USHER_MAC_TE_NAME];
 };
 
-/* What holds for a domain and a type. */
+/* The rules for a domain and a type. */
 struct usher_mac_te_pair {
 	__u32 allowed[USHER_MAC_TE_CLASSES]; /* enum usher_mac_te_permission */
 	/* by class: the type of what the domain makes in directories of the type; 0: that of the
@@ -282,7 +282,7 @@ struct usher_mac_te_relabel {
 	__u16 reserved; /* 0 */
 };
 
-/* What was refused, or would have been: written by the module. */
+/* Permissions that were refused, or would have been. Written by the module. */
 struct usher_mac_te_denial {
 	__u64 about; /* 1 << 63 | class << 32 | domain << 16 | type; 0: the place is free */
 	__u64 permissions; /* enum usher_mac_te_permission, or bits of capabilities */

@@ -259,9 +259,9 @@ static __inline__ int usher_mac_text_is_whole(const struct usher_mac_reading *re
 }
 
 /*
- * Reads a value of a kind from a text into an element, which is all zeros. Returns 0, or -EINVAL
- * for text that is none; the element has any contents then. `state` is room for the function. It is
- * always part of its caller: functions of the kernel's programs have five arguments at most.
+ * Reads a value of a kind from a text into an element, which is all zeros. Returns 0, or -EINVAL if
+ * the text is not such a value; the element's contents are then undefined. `state` is room for the
+ * function. Always inlined, because functions of BPF programs have at most five arguments.
  */
 static __inline__ __attribute__((always_inline)) int
 usher_mac_read_value(__u32 kind, const __u8 *text, __u32 offset, __u32 length,

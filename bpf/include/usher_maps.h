@@ -51,7 +51,7 @@ static __always_inline void count_up(__u64 *count)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* Counts by the COUNT of the programs that include this, and has this value. */
+/* Counts by COUNT, which the including program defines. Its result is `value`. */
 #define COUNTED(what, value)                                                                       \
 	({                                                                                         \
 		COUNT(what);                                                                       \

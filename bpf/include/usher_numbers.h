@@ -129,7 +129,7 @@
 #endif
 #define LOOPBACK_INTERFACE 1
 
-/* How much of a value a setsockopt program sees at most, on machines with the smallest pages. */
+/* The most bytes of a value that a setsockopt program sees on machines with the smallest pages. */
 #define SMALLEST_PAGE 4096
 
 /* Open files, in f_mode and f_flags. */
@@ -180,8 +180,8 @@
 #define S_ISGID 0002000
 #endif
 
-/* File systems: one that no process mounts, in s_flags; one of what has a descriptor only, and that
- * of POSIX message queues (ipc/mqueue.c), in s_magic. And in i_flags, a file of the kernel's own,
+/* File systems. In s_flags: one that no process mounts. In s_magic: that of POSIX message queues
+ * (ipc/mqueue.c), and that of pidfds, which have no names. In i_flags: a file of the kernel's own,
  * such as shared memory of System V. */
 #ifndef SB_KERNMOUNT
 #define SB_KERNMOUNT (1 << 22)
@@ -233,9 +233,9 @@
 #define SHM_RDONLY 010000
 #endif
 
-/* Processes: signals; of clone(2); modes of ptrace_access_check, of which ps(1) has the second for
- * each process; of a program that is executed, in `unsafe`: another process has the same working
- * directory, root and umask (CLONE_FS), or traces it. */
+/* Processes: signals; flags of clone(2); modes of ptrace_access_check, of which ps(1) uses the
+ * second for each process; bits of `unsafe` at an exec: another process has the same working
+ * directory, root and umask (CLONE_FS), or traces this one. */
 #ifndef SIGKILL
 #define SIGKILL 9
 #endif
@@ -270,8 +270,8 @@
 #define LSM_UNSAFE_PTRACE 2
 #endif
 
-/* Options of `capable`: each time that memory is mapped, for instance; a call of the set*id family
- * needs the capability. */
+/* Options of `capable`: without audit, as each time that memory is mapped; for a call of the set*id
+ * family. */
 #ifndef CAP_OPT_NOAUDIT
 #define CAP_OPT_NOAUDIT 2
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Reads the headers of IP of a packet. Before it, a header defines how bytes are read (usher_skb.h,
- * usher_netfilter.h, ingress.bpf.h of admission): the type PACKET, and look(packet, offset, room,
- * size). `look` returns where these bytes are, in the packet or in the room; NULL: the packet lacks
- * them. `size` is a constant.
+ * Reads the IP headers of a packet. A header that is included before this one defines how bytes are
+ * read (usher_skb.h, usher_netfilter.h, ingress.bpf.h of admission): the type PACKET, and
+ * look(packet, offset, room, size). `look` returns where these bytes are, in the packet or in the
+ * room; NULL: the packet lacks them. `size` is a constant.
  *
  * The rules are the same for all programs (docs/adr/0095). Behind IPv6 up to eight extension
  * headers are read: hop-by-hop options, destination options, routing and fragment headers. Any
@@ -23,12 +23,13 @@
 /* Limit of extension headers that are read. */
 #define EXTENSIONS 8
 
-/* More of them, or not the first: all but whole packets, and atomic fragments of IPv6. */
+/* Bits of fragments: more follow, or it is not the first. Whole packets and atomic IPv6 fragments
+ * have none. */
 #define IPV4_FRAGMENT 0x3fff
 #define IPV6_FRAGMENT 0xfff9
 
 #define LONGEST_IPV4_OPTIONS 40
-/* Options of IPv4: the end of the list, padding, and the two that name the way. */
+/* Options of IPv4: the end of the list, padding, and the two source routes. */
 #define OPTION_END 0
 #define OPTION_PADDING 1
 #define OPTION_LOOSE_ROUTE 131
@@ -38,7 +39,7 @@
 enum packet_state {
 	/* It has no whole header of IP. The kernel drops it. */
 	PACKET_IS_BROKEN = 1,
-	/* It is a fragment, be it the first one. In IPv6 only the first says what all of them
+	/* It is a fragment, even if the first one. In IPv6 only the first says what all of them
 	 * are, so the protocol is that of the fragment header. */
 	PACKET_IS_PART = 2,
 	/* Extension headers are missing, or too many. The protocol is that of the last one read. */
@@ -55,14 +56,14 @@ struct packet_walk {
 	__u32 state; /* 0: it has been read up to its protocol */
 };
 
-/* Returns 1 if a header is one of those behind which a protocol of IPv6 may be. */
+/* Returns 1 if a header is an extension header, behind which a protocol of IPv6 may be. */
 static __always_inline int is_extension(__u32 header)
 {
 	return header == IPPROTO_HOPOPTS || header == IPPROTO_ROUTING ||
 	       header == IPPROTO_FRAGMENT || header == IPPROTO_DSTOPTS;
 }
 
-/* Returns 1 if the packet may be of TCP, also behind what has not been read. */
+/* Returns 1 if the packet is TCP, or may be TCP behind headers that have not been read. */
 static __always_inline int may_be_tcp(const struct packet_walk *walk)
 {
 	return walk->protocol == IPPROTO_TCP || (walk->state && is_extension(walk->protocol));
@@ -128,8 +129,8 @@ static __always_inline void walk_ipv4(struct packet_walk *walk, const struct iph
 	walk->offset += ip->ihl * 4;
 }
 
-/* Returns 1 if the packet goes to its destination by the way of another address, which is in its
- * header meanwhile. `options`: where the options begin; `length`: of all. */
+/* Returns 1 if the options have a source route, or cannot be read. The destination in the header is
+ * then only the next address. `options`: their offset; `length`: their length. */
 static __always_inline int names_its_way(PACKET *packet, __u32 options, __u32 length)
 {
 	__u32 skipped = 0;
@@ -161,7 +162,7 @@ static __always_inline int names_its_way(PACKET *packet, __u32 options, __u32 le
 	return 0;
 }
 
-/* The header of IP: one of them. Both NULL: the packet has none. */
+/* The IP header: one of the two. Both NULL: the packet has none. */
 struct ip_header {
 	const struct iphdr *v4;
 	const struct ipv6hdr *v6;
@@ -173,8 +174,8 @@ union ip_room {
 };
 
 /*
- * Reads a packet whose header of IP is at `offset`. `leaving`: it is about to leave this host. Of
- * packets that arrive, the kernel has treated the options of IPv4 before.
+ * Reads a packet whose IP header is at `offset`. `leaving`: it is about to leave this host. The
+ * kernel has already handled the IPv4 options of packets that arrive.
  */
 static __always_inline struct ip_header read_packet(PACKET *packet, __u32 offset, int leaving,
 						    union ip_room *room, struct packet_walk *walk)

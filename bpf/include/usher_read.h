@@ -6,9 +6,10 @@
 #include "usher_kernel.h"
 
 /*
- * A pointer to read by. For each pointer that a program follows from one that it may hand on to the
- * kernel, verifiers up to 6.18 search the names of all types of the kernel, three times; from this
- * one they follow without, and refuse to have it handed on. Kernels before 6.2 have no such cast.
+ * A pointer to read by, which verifiers refuse to pass on to the kernel. If a program follows a
+ * pointer that it may pass on, verifiers up to 6.18 search the names of all types of the kernel
+ * three times, for each pointer followed. From this one they follow without a search. Kernels
+ * before 6.2 have no such cast.
  */
 #define READ_ONLY(pointer, type)                                                                   \
 	(bpf_ksym_exists(bpf_rdonly_cast) ? bpf_core_cast(pointer, type) : (type *)(pointer))

@@ -23,8 +23,8 @@
 #define USHER_HOST_NAME_SIZE 64
 
 /*
- * How long after its expiry an entry is kept once its SYN has come: longer than the kernel keeps
- * answering one SYN (63 s with the default net.ipv4.tcp_synack_retries).
+ * The time for which an entry is kept after its expiry once its SYN has come: longer than the
+ * kernel keeps answering one SYN (63 s with the default net.ipv4.tcp_synack_retries).
  */
 #define USHER_HANDSHAKE_NS (70ULL * 1000 * 1000 * 1000)
 
@@ -216,8 +216,8 @@ enum usher_removal_reason {
 	/* The entry has expired; the session is not compared. */
 	USHER_EXPIRE = 2,
 	/*
-	 * The connection may no longer be established; the session is not compared. An established
-	 * one stays.
+	 * The connection must no longer be established by this entry; the session is not compared.
+	 * An established connection stays.
 	 */
 	USHER_FORGET = 3,
 };

@@ -23,10 +23,10 @@ struct tcp_ends {
 };
 
 /*
- * Reads a packet from its IP header on. Fragments have been put together where packets arrive, and
- * are made after the hook where they leave: only raw sockets send some. A packet that arrives and
- * has still to visit other addresses is read like others: if these are this host's, it may come by
- * no second time.
+ * Reads a packet from its IP header on. Where packets arrive, the kernel has reassembled fragments;
+ * where they leave, it fragments them after the hook, so only raw sockets send fragments here. A
+ * packet that arrives with further addresses to visit is read like others: if these addresses are
+ * this host's, it may not come by a second time.
  */
 static __always_inline enum tcp_reading read_tcp(struct sk_buff *skb, int leaving,
 						 struct tcp_ends *ends)

@@ -151,7 +151,8 @@ int choose_queue(struct bpf_sk_lookup *context)
 	return COUNTED(admitted, SK_PASS);
 }
 
-/* The accepting side's view. The local port comes in host, the remote one in network byte order. */
+/* The endpoints as the accepting side sees them. The local port comes in host, the remote one in
+ * network byte order. */
 static __always_inline int accepted_connection(struct bpf_sock_ops *context,
 					       struct usher_connection *connection)
 {
@@ -162,7 +163,7 @@ static __always_inline int accepted_connection(struct bpf_sock_ops *context,
 	return 1;
 }
 
-/* Whether there was an entry for the connection, whose SYN had this number. */
+/* Establishes the entry. Returns whether the connection, whose SYN had this number, had one. */
 static __always_inline int establish(const struct usher_connection *connection, __be32 sequence)
 {
 	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);

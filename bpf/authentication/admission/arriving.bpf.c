@@ -25,7 +25,7 @@ static __always_inline int load_at_hand(const struct bpf_dynptr *packet, __u32 o
 	return load(packet, offset, to, size);
 }
 
-/* The kernel has dropped a packet without a whole IP header. */
+/* Never: the kernel has dropped packets without a whole IP header. */
 static __always_inline int is_shorter(const struct bpf_dynptr *packet, __u32 size)
 {
 	return 0;

@@ -14,11 +14,11 @@
 /* All headers at their longest, from the beginning of an Ethernet frame, without IPv6 extensions.
  */
 #define HEADERS_SIZE (14 + 60 + 60)
-/* Limit of the tags still in the packet that are read. */
+/* At most this many of the VLAN tags in the packet are read. */
 #define VLAN_TAGS 4
 
-/* Reads bytes at an offset from the network header, as far as the driver has them at hand. An
- * Ethernet header may come before it. */
+/* Reads bytes at an offset from the network header, if they are in the linear part of the buffer.
+ * An Ethernet header may come before the network header. */
 static __always_inline int load_at_hand(struct __sk_buff *packet, __u32 offset, void *to,
 					__u32 size)
 {
@@ -41,7 +41,7 @@ static __always_inline int load(struct __sk_buff *packet, __u32 offset, void *to
 	return !bpf_skb_pull_data(packet, headers) && load_at_hand(packet, offset, to, size);
 }
 
-/* The same, for usher_packet.h. */
+/* load(), as usher_packet.h calls it. */
 static __always_inline const void *look(struct __sk_buff *packet, __u32 offset, void *room,
 					__u32 size)
 {

@@ -127,11 +127,11 @@ static long next_note(__u32 age, struct search *search)
 }
 
 /*
- * Whether the present packet may use the entry, which is for this SYN if one is known. A token's
- * entry is for that SYN and its copies. A later packet is the answer to a SYN cookie, which any
- * listener of the port accepts: so it must come after the entry's own SYN, with the number after
- * that SYN's; a late one of another connection does not have it. An announced entry also admits
- * packets that were not read.
+ * Whether the present packet may use the entry. `syn`: the SYN that the entry is for, if it is
+ * known. A token's entry is for that SYN and its copies. A later packet answers a SYN cookie, and
+ * any listener of the port would accept it. So it must come after the entry's own SYN, with the
+ * number after that SYN's, which a late packet of another connection does not have. An announced
+ * entry also admits packets that were not read.
  */
 static __always_inline int is_in_hand(const struct usher_connection *connection, __u32 state,
 				      __u32 by_token, __u64 syn)

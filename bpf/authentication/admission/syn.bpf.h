@@ -34,9 +34,9 @@ static __always_inline int is_strange(const __u8 address[16])
 }
 
 /*
- * The result for a packet that is not TCP with a known header offset. Offsets are larger. Divisible
- * by 4, because the verifier knows that of some offsets, and takes a range without any such number
- * for a mistake of its own: it warns, and taints the kernel (6.18).
+ * Results for a packet without a TCP header at a known offset. All offsets are larger. The verifier
+ * knows that some offsets are divisible by 4. If these numbers were not, it would take the
+ * resulting range for a mistake of its own, warn, and taint the kernel (6.18).
  */
 #define NOT_TCP 0
 #define UNREADABLE 4
@@ -71,7 +71,7 @@ static __always_inline enum loaded load_heads(PACKET *packet, __u32 offset, void
 	return load(packet, offset, to, ip_size) ? LOADED_IP : LOADED_NOTHING;
 }
 
-/* The packet could not be loaded: the kernel drops it, unless memory was short. */
+/* A short packet cannot be loaded, and the kernel drops it. Otherwise memory was short. */
 static __always_inline __u32 not_loaded(PACKET *packet, __u32 ip_size)
 {
 	return is_shorter(packet, ip_size) ? NOT_TCP : UNREADABLE_ADDRESS;
@@ -121,7 +121,7 @@ static __always_inline __u32 read_headers(PACKET *packet, struct usher_connectio
 	} else {
 		return NOT_TCP;
 	}
-	/* A packet under way has the address of another service in its routing header. */
+	/* With segments left in its routing header, a packet has another address as destination. */
 	if (walk.protocol != IPPROTO_TCP || walk.state)
 		return UNREADABLE;
 	if (next && loaded == LOADED_BOTH) {

@@ -217,8 +217,8 @@ static __always_inline enum verdict spend(struct usher_token_session *session, c
 }
 
 /*
- * Withdraws the admission made with `mark`, of a closed session. Another CPU may have admitted a
- * copy of the same SYN by it: that handshake's connection is reported as one without an entry.
+ * Withdraws the admission made with `mark`, because its session was closed. If another CPU has
+ * already admitted a copy of the SYN by it, the connection is reported as one without an entry.
  */
 static __always_inline void take_back(const struct usher_connection *connection, __u64 mark)
 {
@@ -342,14 +342,14 @@ static __always_inline void claim(struct usher_admission *entry,
 		bpf_map_delete_elem(&admissions, connection);
 		return;
 	}
-	/* It was announced a moment ago, and may be received by now. */
+	/* The entry was ANNOUNCED a moment ago, and may be SYN_RECEIVED by now. */
 	mark = with_state(mark, USHER_SYN_RECEIVED);
 	if (exchange(entry, mark, USHER_WITHDRAWN))
 		COUNT(token_other_syn);
 }
 
-/* Whether an announcement of the session stands, made on the control channel: its connection spends
- * no token. */
+/* Whether the session has announced the connection on the control channel, and the announcement
+ * stands. Such a connection spends no token. */
 static __always_inline int is_announced_by(struct usher_admission *entry, const __u8 session[16])
 {
 	__u32 state = state_of(*(volatile __u64 *)&entry->mark);

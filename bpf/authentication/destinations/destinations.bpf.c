@@ -2,10 +2,10 @@
 /*
  * Destinations restrict where the processes of a service may connect.
  *
- * The calling process's cgroup determines its service. The descriptor's does not: it may have been
- * made before the process became its user, or sent to it. In the service's table the address's
- * longest prefix selects the set of permitted ports, and the port's longest prefix in that set
- * decides. Tables are not changed but replaced, so one table decides each call.
+ * The calling process's cgroup determines its service. The descriptor's cgroup does not: the
+ * descriptor may have been made before the process became its user, or sent to it. In the service's
+ * table the address's longest prefix selects the set of permitted ports, and the port's longest
+ * prefix in that set decides. Tables are not changed but replaced, so one table decides each call.
  */
 
 #include "usher_destinations.h"

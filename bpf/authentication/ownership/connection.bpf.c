@@ -11,14 +11,14 @@
  * An owner's process has the owner as uid, euid, suid and fsuid. The hooks check the credentials in
  * force, including those of io_uring.
  *
- * Only its owner and (except accept) Usher's daemons may use a listener. The service manager keeps
- * a duplicate of it and a starter of workers passes one on, so every root process may receive one:
- * it only keeps the queue alive. Every later connection would inherit an option that root set on
- * it, such as a socket filter. A socket that is not listening (any more, or yet) counts as a
- * connection, except that a daemon may make it listen (again).
+ * Only its owner and (except accept) Usher's daemons may use a listener. Every root process may
+ * receive a duplicate of it, because the service manager keeps one and a starter of workers passes
+ * one on; the duplicate only keeps the queue alive. It may set no option, such as a socket filter,
+ * because every later connection would inherit it. A socket that is not listening (any more, or
+ * yet) counts as a connection, except that a daemon may make it listen (again).
  *
- * No hook covers: poll, and sock_diag, which shows addresses and queue lengths to all users; a
- * socket's user inside the kernel, to which a holder of the descriptor passes it (KCM, and by root
+ * No hook covers: poll, and sock_diag, which shows addresses and queue lengths to all users; users
+ * of the socket inside the kernel, to which a holder of the descriptor passes it (KCM, and by root
  * nbd, iSCSI, 9p, sockmap); IORING_OP_RECV_ZC from 6.15 on (needs root, and a network card set up
  * for it). All but the first two need a descriptor, which file_receive refuses to others, with one
  * exception: IORING_OP_MSG_RING (6.0) puts a file into another ring's table of files without
@@ -53,7 +53,7 @@ static __always_inline int is_daemon(struct task_struct *task)
 	return all_uids_are(cred_of(task), 0) && (mark_of(task) || !guard || !guard->device);
 }
 
-/* `reason`: the one for a connection; 0 lets the socket's state decide. */
+/* `reason`: that of a refusal; 0: the socket's state decides. */
 static __always_inline int use(struct socket *socket, __u32 reason)
 {
 	struct sock *sk = socket->sk;
@@ -102,8 +102,8 @@ static __always_inline int use_file(struct file *file, __u32 reason)
 	}
 
 /*
- * Hook: socket_accept, because it runs before a connection is taken off the queue, by accept and by
- * io_uring. Root's duplicates do not accept. Kernel 2.6.
+ * Hook: socket_accept, because accept and io_uring pass it before they take a connection off the
+ * queue. Root's duplicates of a listener may not accept. Kernel 2.6.
  */
 SEC("lsm/socket_accept")
 int BPF_PROG(own_accept, struct socket *socket, struct socket *accepted)

@@ -22,28 +22,28 @@
  * The kernel's count of a memory's users does not identify them: every reader of /proc/PID/cmdline
  * counts, for as long as it likes. So sharing is not detected but prevented. A process of a fenced
  * account cannot make another one in its own memory, except by vfork, which keeps the parent
- * waiting: such a child is marked until it executes a program. Its setuid is refused, and it can
- * make neither a thread nor a process in that memory, which would still be there when it has ended
- * and the parent continues.
+ * waiting. Such a child is marked until it executes a program: its setuid is refused, and it can
+ * make neither a thread nor a process in that memory, because these would outlive it while the
+ * parent continues.
  *
  * The process must not have been prepared either: both steps refuse one with a seccomp listener, a
- * performance event, an io_uring or pinned pages (prepared.h). Access that the kernel does not show
- * there is refused in the first place: a process of a fenced account opens no /proc/PID/mem, no
+ * performance event, an io_uring or pinned pages (prepared.h). Access that the kernel would not
+ * show later is refused from the start: a process of a fenced account opens no /proc/PID/mem, no
  * userfaultfd and no performance event, and attaches to no process that holds a grant.
  *
  * BPF cannot take capabilities from a process, so a settled one keeps the service's capabilities in
  * its sets; it may use none of them, in no user namespace.
  *
- * GRANTED and SETTLED are in two maps because two sides write them: user space the one, these
- * programs the other. So no race of the two makes a settled process free again.
+ * User space writes GRANTED, and these programs write SETTLED, each in a map of its own. So no race
+ * between the two frees a settled process.
  *
  * This cannot see: pages that were given to a pipe by vmsplice(2), memory that the service itself
  * shares by a file, and files opened before the account was fenced. Against a service that prepares
  * its own subversion before it reads a user's first byte, start each user's process afresh (Usher's
  * other styles).
  *
- * On a kernel before 6.2 with full preemption, a look-up in task storage can fail because another
- * task on the CPU was interrupted in one. Debian's kernels do not preempt fully.
+ * On a kernel before 6.2 with full preemption, a look-up in task storage can fail if it interrupts
+ * one of another task on the same CPU. Debian's kernels do not preempt fully.
  *
  * Kernel 6.1 or later (userns_create 6.1, uring_override_creds 5.16, task storage in LSM 5.11,
  * bpf_loop 5.17).
@@ -149,7 +149,7 @@ static __always_inline int same_gids(const struct cred *left, const struct cred 
 	       left->sgid.val == right->sgid.val && left->fsgid.val == right->fsgid.val;
 }
 
-/* The groups of a process beside those of a grant. */
+/* A comparison of a process's groups with those of a grant. */
 struct group_comparison {
 	const struct group_info *present;
 	const struct usher_identity *granted;
@@ -273,8 +273,8 @@ static __always_inline int settle(struct task_struct *task, const struct usher_i
 
 /*
  * Hook: task_fix_setuid, because setuid, setreuid, setresuid and setfsuid all pass it, and it sees
- * the new ids before they come into force. If the kernel finds no memory after this hook, the
- * process is settled and still the service: it can do nothing more. Kernel 2.6.
+ * the new ids before they come into force. If the kernel runs out of memory after this hook, the
+ * process is settled but still has the account's ids: it can do nothing more. Kernel 2.6.
  */
 SEC("lsm/task_fix_setuid")
 int BPF_PROG(fence_setuid, struct cred *new, const struct cred *old, int flags)
@@ -402,7 +402,7 @@ int BPF_PROG(fence_userfaultfd, struct inode *inode, const struct qstr *name)
 }
 
 /*
- * Hook: file_open, because /proc/PID/mem stays a door into the memory that it was opened for.
+ * Hook: file_open, because an open /proc/PID/mem keeps access to the memory that it was opened for.
  * Kernel 2.6.
  */
 SEC("lsm/file_open")
@@ -413,7 +413,7 @@ int BPF_PROG(fence_memory, struct file *file)
 	if (READ_ONLY(file, struct file)->f_inode->i_sb->s_magic != PROC_SUPER_MAGIC ||
 	    !is_fenced_account(cred_of(bpf_get_current_task_btf())))
 		return 0;
-	/* Four bytes: a longer name does not end where this one does. */
+	/* Four bytes, with the final zero, so that no longer name matches. */
 	bpf_probe_read_kernel(name, sizeof(name), BPF_CORE_READ(file, f_path.dentry, d_name.name));
 	if (name[0] != 'm' || name[1] != 'e' || name[2] != 'm' || name[3] != 0)
 		return 0;

@@ -19,7 +19,7 @@ const volatile __u64 own_network = 0;
 SPARSE_TABLE(ports, 65536, __u32, struct usher_port);
 
 /* The user who may bind a port to one address; 0: only root. Full: user space gets the error, and
- * ports without a place may be bound by everybody. */
+ * every user may bind the ports without an entry. */
 SPARSE_TABLE(addresses, 16384, struct usher_bound, __u32);
 
 /* The number of refused calls. Key: 0. */
@@ -33,7 +33,7 @@ static __always_inline int is_any(const __u8 address[16])
 	return !words[0] && !words[1] && !words[3] && (!prefix || prefix == bpf_htonl(0x0000ffff));
 }
 
-/* A port that is reserved at one address is refused at all addresses together as well: a socket
+/* Nobody else may bind a port that is reserved at one address to all addresses together: a socket
  * bound there would take the port at that address, too. */
 static __always_inline int may_bind(const struct usher_bound *bound, __u32 uid)
 {
@@ -63,8 +63,8 @@ static __always_inline int decide(const struct usher_bound *bound)
 	 bpf_get_netns_cookie(context) == own_network)
 
 /*
- * Hook: before bind of the cgroup, because a port refused afterwards is taken until then, and its
- * owner could meanwhile get the error that it is in use. Kernel 4.17; bpf_set_retval 5.18.
+ * Hook: before bind of the cgroup, because a later refusal leaves the port taken for a moment, in
+ * which its owner could get EADDRINUSE. Kernel 4.17; bpf_set_retval 5.18.
  */
 SEC("cgroup/bind4")
 int bind4(struct bpf_sock_addr *context)

@@ -63,7 +63,7 @@ static __always_inline int stands_under(const struct usher_ticket_key *key,
 {
 	struct usher_ticket *found = bpf_map_lookup_elem(&tickets, key);
 
-	/* Not by `found`: to the verifier of 6.1 it may be null, also where it is equal. */
+	/* Not by `found`: the verifier of 6.1 takes it for possibly null even if both are equal. */
 	return found == ticket && ticket->mark >> 32 == mark >> 32;
 }
 
@@ -129,7 +129,7 @@ static __always_inline int draw_for(struct bpf_sock *socket, const struct usher_
 	kept = bpf_sk_storage_get(&drawn, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!kept)
 		return -ENOMEM;
-	/* Replaces an earlier one, if any. */
+	/* Replaces the socket's earlier token, if any. */
 	*kept = fresh;
 	return COUNTED(drawn, 0);
 }

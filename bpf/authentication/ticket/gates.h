@@ -19,7 +19,7 @@ SOCKET_TABLE(holds, struct usher_hold);
  */
 HASH_TABLE(gates, 1, struct usher_connection, struct usher_gate);
 
-/* The connecting side's view. */
+/* The endpoints as the connecting side sees them. */
 static __always_inline void ends_of(const struct bpf_sock *socket,
 				    struct usher_connection *connection)
 {

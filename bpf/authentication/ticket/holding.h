@@ -119,7 +119,7 @@ static __always_inline int may_leave(struct __sk_buff *packet, struct bpf_sock *
 	struct drawn *token;
 
 	ends_of(socket, &connection);
-	/* Its own gate, not released: gate_syn decides about all others. */
+	/* This gate is the socket's own, not yet released. gate_syn handles all others. */
 	if (gate_of(&connection))
 		return 0;
 	if (!hold || hold->exempt)

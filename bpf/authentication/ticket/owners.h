@@ -7,7 +7,7 @@
  * connection was. So the owner is noted when the connection is made: by its endpoints as the
  * connecting socket sends its first SYN, and then with the very socket that the proxy accepts.
  *
- * The endpoints alone would not do. While the proxy has not looked yet, they may be used again. The
+ * The endpoints alone do not suffice: other sockets may use them again before the proxy looks. The
  * entry of the endpoints exists from the first SYN to the end of the handshake; if another user's
  * socket has tried to connect with the same ones meanwhile, the owner is unknown.
  */

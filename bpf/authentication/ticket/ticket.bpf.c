@@ -140,7 +140,7 @@ static __always_inline void connect_plain(struct bpf_sock_addr *context,
 		program = own_program();
 	mark(socket, key->uid, program);
 	if (list && !is_listed(list, program)) {
-		/* User space checks whether it is listed by now. */
+		/* User space checks whether the program has been listed since. */
 		COUNT(unlisted);
 		bpf_sk_storage_delete(&drawn, socket);
 		return;
@@ -183,8 +183,8 @@ int connect_plain6(struct bpf_sock_addr *context)
 	return 1;
 }
 
-/* The connecting side's view. The local port comes in host, the remote one in network byte order.
- */
+/* The endpoints as the connecting side sees them. The local port comes in host, the remote one in
+ * network byte order. */
 static __always_inline int connecting(struct bpf_sock_ops *context,
 				      struct usher_connection *connection)
 {
@@ -195,7 +195,7 @@ static __always_inline int connecting(struct bpf_sock_ops *context,
 	return 1;
 }
 
-/* The accepting side's view, as the connecting one has it. */
+/* The endpoints as the connecting side sees them, at the accepting side. */
 static __always_inline int accepting(struct bpf_sock_ops *context,
 				     struct usher_connection *connection)
 {
@@ -208,8 +208,8 @@ static __always_inline int accepting(struct bpf_sock_ops *context,
 
 /*
  * Resets the callbacks, and wipes and forgets the token. A connection has one set of callbacks for
- * all sockops programs. Another program that requests one of ours at TCP_CONNECT, after `begin`,
- * loses it here.
+ * all sockops programs: if another program requests one of ours at TCP_CONNECT, after `begin`, it
+ * loses that callback here.
  */
 static __always_inline void finish(struct bpf_sock_ops *context, struct bpf_sock *socket,
 				   struct drawn *token)
@@ -329,8 +329,9 @@ static __always_inline void end_hold(struct bpf_sock_ops *context, struct bpf_so
 	bpf_sk_storage_delete(&holds, socket);
 }
 
-/* The path lets tokens pass, so a late one does not speak against the others. In an entry that is
- * being replaced this may count for the next ticket, whose path is the same, or be lost. */
+/* Notes that the path lets tokens pass, so that a later lost one does not count against the ticket.
+ * If the entry is being replaced, the note may be lost, or count for the next ticket, whose path is
+ * the same. */
 static __always_inline void note_passed(const struct drawn *token)
 {
 	struct usher_ticket_key key __aligned = { .uid = token->uid, .server = token->server };
@@ -343,7 +344,7 @@ static __always_inline void note_passed(const struct drawn *token)
 static __always_inline void change_state(struct bpf_sock_ops *context, struct bpf_sock *socket,
 					 struct drawn *token, struct usher_hold *hold)
 {
-	/* Set by another program before the connection began. */
+	/* Another program requested the callback before the connection began. */
 	if (!token->begun)
 		return;
 	/* Not at ACTIVE_ESTABLISHED_CB, which is later: there other programs set callbacks, which
@@ -384,7 +385,7 @@ int write_token(struct bpf_sock_ops *context)
 
 	switch (context->op) {
 	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
-		/* For any connection: one that has lost its token does not come here again. */
+		/* Counts any connection: one that has lost its token does not come here again. */
 		COUNT(asked);
 		break;
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
