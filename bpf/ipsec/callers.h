@@ -4,13 +4,13 @@
  * identities of those that one governs. Identifying a program takes two keyed hashes and as many
  * look-ups.
  *
- * All that such a look-up depends on is one number: the objects of the program's file and of its
- * directory, its name there, and the generation, within which a policy does not change. User space
- * keeps open what a policy names, so none of these addresses gets another meaning within a
- * generation. While processes execute scripts that the policy names, the thread and its number of
- * executions belong to it, because only an exec changes the script. The number is mixed with the
- * key of identities, so no one can choose two callers with one number; by chance they have it once
- * in 2^64.
+ * One number stands for all that such a look-up depends on: the objects of the program's file and
+ * of its directory, its name there, and the generation, within which a policy does not change. User
+ * space keeps open what a policy names, so none of these addresses gets another meaning within a
+ * generation. While processes execute scripts that the policy names, the number also covers the
+ * thread and its number of executions, because only an exec changes the script. The number is mixed
+ * with the key of identities, so no one can choose two callers with one number; by chance this
+ * happens once in 2^64.
  */
 #ifndef USHER_IPSEC_CALLERS_H
 #define USHER_IPSEC_CALLERS_H
@@ -109,8 +109,8 @@ static __always_inline __u64 check_of(__u64 number, __u64 program, __u64 place)
 	return mixed_with(mixed_with(mixed_with(number, program), place), key ? key->words[0] : 0);
 }
 
-/* Sets the identities of a maker, if they are known. Returns 0 if not. While scripts are executed
- * that the policy names, no maker is known: the script would belong to it. */
+/* Sets the identities of a maker, if they are known. Returns 0 if not. While processes execute
+ * scripts that the policy names, no maker is known: its script would have to be known as well. */
 static __always_inline int recall_maker(__u64 number, struct usher_governed *maker)
 {
 	const volatile struct known_maker *known = known_maker_of(number);

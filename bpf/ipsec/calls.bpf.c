@@ -75,13 +75,13 @@ struct socket_use {
 #define REFUSED 2
 
 /*
- * Decides about a use of a socket, whose maker may be NULL. Sockets of the kernel's own, by which
- * it sends in the name of a caller (a file system of the network), are left alone. OWN: no governed
- * program has made it, or only one that is no longer governed, and so the caller is its maker from
- * now on, as `fresh` says.
+ * Decides about a use of a socket, whose storage (`maker`) may be NULL. The kernel's own sockets,
+ * by which it sends on behalf of a caller (as a network file system does), are left alone. OWN: no
+ * program that the policy governs has made the socket. The caller is its maker from now on, and
+ * `fresh` its storage.
  *
- * A global function, because the verifier follows it once a program, and not once for each way to
- * its call.
+ * A global function, because the verifier follows it once per program, and not once per path to its
+ * call.
  */
 __noinline int judge(const struct socket_use *use, struct usher_governed *maker,
 		     struct usher_governed *fresh)
@@ -112,8 +112,8 @@ __noinline int judge(const struct socket_use *use, struct usher_governed *maker,
 	return OWN;
 }
 
-/* Returns 1 if the policy in force governs the socket already, so that its user decides nothing. A
- * socket without any storage leaves without a helper. */
+/* Returns 1 if the policy in force governs the socket already, whoever uses it. A socket without
+ * any storage costs no helper. */
 static __always_inline int has_maker(const struct in_force *now, struct sock *sk, __u32 family)
 {
 	struct usher_governed *own;
@@ -128,9 +128,9 @@ static __always_inline int has_maker(const struct in_force *now, struct sock *sk
 	return IS_CURRENT(now, application) && (__u32)application != USHER_UNGOVERNED;
 }
 
-/* The calling program uses a socket. Every send and receive of the kernel passes here, so the calls
- * of programs outside the control group leave first, then those at sockets with a governed maker,
- * and then those of programs that no block governs. */
+/* The calling program uses a socket. Every send and receive of the kernel passes here, so the
+ * common calls return early: those of programs outside the control group, then those at sockets
+ * with a governed maker, and then those of programs that no block governs. */
 static __always_inline int at_use(struct socket *socket)
 {
 	struct usher_governed fresh __aligned, *maker;

@@ -125,10 +125,10 @@ static __always_inline int is_protectable(struct sock *socket, __u32 *family)
 }
 
 /*
- * The reason that the datagrams of a governed socket fail where they are to be protected; 0: none.
- * No iterator can set the mark of a socket that is connected: it has the former one until a call
- * sets its mark (`keeps`), or its program connects it again. By a signature the SPD compares each
- * datagram.
+ * Returns the reason why a governed socket cannot send datagrams that need protection; 0: there is
+ * none. No iterator can set the mark of a connected socket: it has the former mark until a call
+ * sets its mark (`keeps`), or its program connects it again. If the mark has a signature, the SPD
+ * compares each datagram.
  */
 static __always_inline __u32 failing(const struct in_force *now, __u32 application,
 				     struct sock___ends *socket)
@@ -173,7 +173,8 @@ struct judged {
  * Limit: 4,096. Full: a socket whose place another has taken is judged again. */
 ARRAY_TABLE(judged_sockets, JUDGED_PLACES, struct judged);
 
-/* The number of a process for `holders`. An exec changes it, and the end of the process. */
+/* The number of a process for `holders`. An exec changes it, and a later process has another one.
+ */
 static __always_inline __u64 number_of_holder(const struct in_force *policy,
 					      struct task_struct *task, __u64 session,
 					      const struct usher_program_key *key)
@@ -187,8 +188,8 @@ static __always_inline __u64 number_of_holder(const struct in_force *policy,
 	return mixed_with(mixed, key->words[1]) | 1;
 }
 
-/* Finds out who holds the descriptors of a task, once for all of them. Programs that `present`
- * governs are left to it and count as not governed; none: there is no such policy. */
+/* Identifies the holder of a task's descriptors, once for all of them. A program that the policy
+ * `present` governs counts as not governed here; NULL: there is no such policy. */
 static __always_inline struct holder *holder_of(const struct in_force *policy,
 						const struct in_force *present,
 						struct task_struct *task, __u64 session)
@@ -237,10 +238,10 @@ static __always_inline int is_judged(struct sock *socket, const struct holder *h
 
 /*
  * Run by user space when the table of the next policy is in its place, before its generation comes
- * in force: sockets without a maker become the holder's program's, if that policy governs it. So
- * LSM programs take none of them for the socket of another program, whose use they refuse, once the
- * policy is in force. What the present policy governs is left to `lists`. User space reads a
- * struct usher_live_socket for each. Kernel 5.12.
+ * into force. A socket without a maker gets the holder's program as its maker, if the next policy
+ * governs that. Otherwise LSM programs, once the policy is in force, would take it for another
+ * program's socket and refuse its use. `lists` covers what the present policy governs. User space
+ * reads a struct usher_live_socket for each. Kernel 5.12.
  */
 SEC("iter/task_file")
 int prepares(struct bpf_iter__task_file *context)
@@ -271,7 +272,7 @@ int prepares(struct bpf_iter__task_file *context)
 	return 0;
 }
 
-/* Reports a socket that no entry makes the holder's program's, and why. */
+/* Reports a socket that cannot be made the holder's program's, and why. */
 static __always_inline int unheld(struct bpf_iter__task_file *context, const struct holder *holder,
 				  const struct task_struct *task, __u32 reason)
 {
@@ -287,9 +288,9 @@ static __always_inline int unheld(struct bpf_iter__task_file *context, const str
 }
 
 /*
- * Run by user space, which reads a struct usher_live_socket for each socket of a process, also for
- * sockets with a mark of ours whose maker is no longer governed, and for those that cannot be made
- * a governed holder's (USHER_UNGOVERNED). Kernel 5.12.
+ * Run by user space, which reads a struct usher_live_socket for each governed socket of a process.
+ * It also reads one for each socket with a mark of ours whose maker is no longer governed, and for
+ * each that cannot be made a governed holder's (USHER_UNGOVERNED). Kernel 5.12.
  */
 SEC("iter/task_file")
 int lists(struct bpf_iter__task_file *context)

@@ -19,9 +19,9 @@
 #include "packets.h"
 #include "sockets.h"
 
-/* The numbers of signatures in marks, for the next process of user space alone: sockets keep marks
- * of these numbers. Limit: twice the signatures of the widest mask, those of a policy and of the
- * next one. Full: the next policy is refused. */
+/* The numbers that signatures have in marks. Only user space's next process reads them: sockets
+ * keep marks with these numbers. Limit: twice the signatures of the widest mask, those of a policy
+ * and of the next one. Full: the next policy is refused. */
 SPARSE_TABLE(signatures, 131072, struct usher_signature, __u32);
 
 static __always_inline int refuse_socket(int error)
@@ -32,7 +32,7 @@ static __always_inline int refuse_socket(int error)
 }
 
 /* A program that only the next policy governs makes a socket: once that policy is in force the
- * socket is the program's. Without room for it, it is found as older sockets are. */
+ * socket is the program's. Without room for its entry, the socket is found as older ones are. */
 static __always_inline void made_before(struct bpf_sock *socket)
 {
 	struct usher_governed fresh __aligned = {};
@@ -140,11 +140,11 @@ static __always_inline int writes_ports(struct bpf_sock_addr *context)
 }
 
 /*
- * The local port of a TCP socket that is not bound is chosen later. Items that name the port apply
- * then (`begins`); a program that may use nothing else binds before it connects. A datagram socket
- * keeps the mark of its creation where ports matter: its datagrams may go to other ports as well,
- * and the entries of the signature compare the ports of each. They see none in what a raw socket
- * sends.
+ * The kernel chooses the local port of an unbound TCP socket later, and items that name the port
+ * apply then (`begins`). A program that may use only such ports binds before it connects. Where
+ * ports matter, a datagram socket keeps the mark of its creation: its datagrams may go to other
+ * ports as well, and the SPD entries of the signature compare the ports of each. They see no ports
+ * in what a raw socket sends.
  */
 static __always_inline int connects(struct bpf_sock_addr *context, const struct peer *peer)
 {
@@ -214,10 +214,10 @@ static __always_inline __u32 class_to_own_peer(const struct sending *sending)
 }
 
 /*
- * A datagram to a destination of its own needs the mark of the socket's creation. A socket that was
- * connected may have another: its first such datagram goes by that, and `leaves` drops it if it
- * must not. By a former signature `leaves` lets datagrams of a connection go on, so one of another
- * class is refused here.
+ * A datagram with a destination of its own needs the mark of the socket's creation. A socket that
+ * was connected may have another mark: its first such datagram still leaves by that, and `leaves`
+ * drops it if it must not. But `leaves` lets the datagrams of a connection with a former signature
+ * pass, so a datagram of another class is refused here.
  */
 static __always_inline int sends(struct bpf_sock_addr *context, const struct sending *sending)
 {
@@ -248,10 +248,10 @@ int sends4(struct bpf_sock_addr *context)
 }
 
 /*
- * Has the kernel forget the route of a socket's connection, and so the SA for its ports: a
- * connected IPv6 socket would take it to all ports of the peer (ip6_sk_dst_lookup_flow). A change
- * of the mark does that. Another thread that sends meanwhile may go by the class that stands beside
- * the signature: it is that of this datagram.
+ * Makes the kernel forget the route of a socket's connection, and with it the SA for its ports: a
+ * connected IPv6 socket would use the route for all ports of the peer (ip6_sk_dst_lookup_flow). A
+ * change of the mark does that. If another thread sends meanwhile, its datagram may leave by the
+ * class beside the signature, which is the class of this datagram.
  */
 static __always_inline int forgets_route(struct bpf_sock_addr *context,
 					 const struct sending *sending)
@@ -282,8 +282,8 @@ int sends6(struct bpf_sock_addr *context)
 	return marks(context, &sending, sending.own->mark);
 }
 
-/* Returns 1 if the option gives the socket an IPsec policy of its own, or has the program write the
- * headers of IP, with any protocol in them. */
+/* Returns 1 if the option gives the socket an IPsec policy of its own, or lets the program write IP
+ * headers itself, with any protocol in them. */
 static __always_inline int passes_by_policy(__u32 level, __u32 name)
 {
 	if (level == SOL_IP)
@@ -293,9 +293,10 @@ static __always_inline int passes_by_policy(__u32 level, __u32 name)
 }
 
 /*
- * The mark that a socket needs whose mark is set: another one than it has, if its program has
- * connected it for datagrams before the policy came in force. No iterator can set that mark, so
- * whoever has the socket does it by this call (`usher policy apply`), and need not know it.
+ * Returns the mark that a socket needs when a call sets its mark. It differs from the present mark
+ * if the program connected the socket for datagrams before the policy came into force. No iterator
+ * can set that mark, so any process with the socket does it by this call (`usher policy apply`),
+ * without knowing the mark.
  */
 static __always_inline __u32 needed_mark(const struct bpf_sock *socket, const struct in_force *now,
 					 struct usher_governed *own)
@@ -367,7 +368,7 @@ int keeps(struct bpf_sockopt *context)
 	return 0;
 }
 
-/* A program that uses a socket which another has made, and asks it for its address. */
+/* A program asks for an address of a socket that another program has made. */
 static __always_inline int asks(struct bpf_sock_addr *context)
 {
 	struct bpf_sock *socket = context->sk;

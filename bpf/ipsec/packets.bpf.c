@@ -147,8 +147,8 @@ static __always_inline int is_transformed(const struct bpf_sock *socket, const s
 	       !writes_headers(socket);
 }
 
-/* Returns 1 if a protected packet has the class of a network in which ports do not matter. Without
- * a class in its mark somebody else's SA has protected it. */
+/* Returns 1 if a protected packet has the class of a network in which ports do not matter. If its
+ * mark has no class, an SA that is not Usher's has protected it. */
 static __always_inline int is_of_network(__u32 class, const struct bpf_sock *socket, __u32 marked)
 {
 	if (class == USHER_CLASS_BYPASS)
@@ -159,9 +159,9 @@ static __always_inline int is_of_network(__u32 class, const struct bpf_sock *soc
 }
 
 /*
- * Returns 1 if the ports of a protected datagram have been compared with the policy in force. The
- * SPD has compared them if the mark has the signature: an SA changes the class alone. Without a
- * signature an application has one class.
+ * Returns 1 if the ports of a protected datagram have been compared with the policy in force. An SA
+ * changes only the class in a mark. So if the mark has the signature, the SPD has compared the
+ * ports. An application without a signature has one class.
  */
 static __always_inline int are_ports_compared(const struct in_force *now,
 					      const struct usher_governed *own, __u32 mark)
@@ -175,11 +175,11 @@ static __always_inline int are_ports_compared(const struct in_force *now,
 
 /*
  * Returns 1 if a protected packet has the class that the policy demands. Its mark has the class of
- * the SA, if that is Usher's (set_mark_out), otherwise of its socket. Its ports are hidden. A
- * connection knows its own. An answer of a listener has the class of the SYN, which `arrives` has
- * compared. A closed TCP socket sends a reset. A datagram has been compared by the SPD; if that was
- * by a former signature, the ports are those of its connection (see `sends`). Nobody compares ports
- * that a raw socket writes, and protocols without ports need no comparison.
+ * the SA, if that is Usher's (set_mark_out), otherwise of its socket. Its ports are encrypted. A
+ * connection knows its own ports. An answer of a listener has the class of the SYN, which `arrives`
+ * has compared. A closed TCP socket sends only a reset. The SPD has compared the ports of a
+ * datagram; if it did so by a former signature, they are those of the connection (see `sends`).
+ * Nothing compares ports that a raw socket writes, and protocols without ports need no comparison.
  */
 static __always_inline int has_class(const struct in_force *now, struct usher_governed *own,
 				     const struct bpf_sock *socket, __u32 application,

@@ -38,10 +38,10 @@ static __always_inline int read_ports(const struct packet_walk *walk, int leavin
 }
 
 /*
- * Reads a packet whose IP header is at `offset`. Returns 0 if it cannot be read, or does not say
- * where it goes: a fragment (what arrives has been put together, and what leaves is not yet cut, so
- * only raw sockets have them), and a leaving packet that has the next address of its way in place
- * of the last.
+ * Reads a packet whose IP header is at `offset`. Returns 0 if it cannot be read, if it is a
+ * fragment, or if it leaves with the next address of a source route in place of its destination.
+ * Only raw sockets have fragments: the kernel has reassembled what arrives, and has not yet cut
+ * what leaves.
  */
 static __always_inline int read_ends(struct __sk_buff *packet, __u32 offset, int leaving,
 				     struct ends *ends)

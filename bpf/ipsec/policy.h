@@ -4,12 +4,13 @@
  * with a peer is treated. usher_protection::Tables::treat is the reference.
  *
  * One table has the whole policy, and is not changed. There is room for two: the next policy's
- * takes the place that is not in force. Then `generation` goes up, and with it, in one write,
- * another place is in force and what sockets have cached is found out again. Without that write the
- * former policy stays in force, whatever has happened to user space.
+ * table takes the place that is not in force. Then one write raises `generation`: it puts that
+ * place in force, and what sockets have cached is looked up again. Without that write the former
+ * policy stays in force, whatever happens to user space.
  *
  * A program that has read a generation may be so late that its place has a later policy already.
- * The generation in the keys of networks and items is another's then: it finds none, and discards.
+ * The keys of networks and items contain the generation, so the program then finds none, and
+ * discards.
  */
 #ifndef USHER_IPSEC_POLICY_H
 #define USHER_IPSEC_POLICY_H
@@ -81,7 +82,7 @@ static __always_inline int find_policy(struct in_force *found, __u32 generation)
 	return found->policy && generation;
 }
 
-/* Reads which policy is in force, and does not look for it yet. 0: there is none. */
+/* Reads which policy is in force, without looking up its table. 0: there is none. */
 static __always_inline int read_state(struct in_force *now)
 {
 	const volatile struct usher_ipsec_state *shared = first_of(&state);
@@ -100,7 +101,7 @@ static __always_inline int read_policy(struct in_force *now)
 	return read_state(now) && find_policy(now, now->generation);
 }
 
-/* The policy that is about to come into force, as far as it says which programs it governs. 0:
+/* Finds the policy that is about to come into force, only to look up which programs it governs. 0:
  * there is none. */
 static __always_inline int read_next_policy(struct in_force *next)
 {
@@ -115,7 +116,7 @@ static __always_inline __u32 class_in(const struct in_force *now, __u32 mark)
 	return (mark & now->mask) >> now->shift & CLASS_BITS;
 }
 
-/* The signature in a mark, where it stands; 0: none. */
+/* The bits of a mark that are the signature, not shifted; 0: none. */
 static __always_inline __u32 signature_in(const struct in_force *now, __u32 mark)
 {
 	return mark & now->mask & ~((__u32)CLASS_BITS << now->shift);
@@ -206,7 +207,7 @@ network_entry(const struct in_force *now, __u32 application, const struct peer *
 	return bpf_map_lookup_elem(now->policy, &key);
 }
 
-/* The first item of a list that has both ports; ports in host byte order. */
+/* The class of the first item of a list that has both ports; ports in host byte order. */
 static __always_inline __u32 class_by_items(const struct in_force *now, __u32 list, __u32 patterns,
 					    __u16 local, __u16 remote)
 {

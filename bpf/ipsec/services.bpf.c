@@ -62,10 +62,10 @@ static __always_inline struct usher_ipsec_demand *demand_of(const __u8 address[1
 }
 
 /*
- * Finds the classes that may protect a leaving packet: none may while a demand gives way to another
+ * Finds the classes that may protect a leaving packet. There are none while a demand is replaced by
  * one that shares no class with it. Returns 0 if the packet needs no protection. If its mark has a
- * class, the `application` block of its program decides in place of its destination; the monitor
- * then decides which packets may leave in the clear.
+ * class, the `application` block of its program decides in place of its destination's demand; the
+ * monitor then decides which packets may leave in the clear.
  */
 static __always_inline int demands_classes(const struct tcp_ends *ends, __u32 mark, __u32 *classes)
 {

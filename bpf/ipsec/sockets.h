@@ -164,10 +164,10 @@ static __always_inline void replace_maker(struct usher_governed *socket,
 
 /*
  * The storage of a socket that a program is about to use. If the policy in force governs the
- * calling program and no longer the maker, the calling program becomes the maker. That is never one
- * of Usher's daemons, which no policy names: they hold copies of other programs' sockets. 0: the
- * socket has no storage, because it is not governed, or (`*full`: 1) because there is no room. A
- * macro, because the type of `sk` differs between contexts.
+ * calling program and no longer the maker, the calling program becomes the maker. Usher's daemons,
+ * which hold copies of other programs' sockets, never do: no policy names them. 0: the socket has
+ * no storage, because it is not governed, or (`*full`: 1) because there is no room. A macro,
+ * because the type of `sk` differs between contexts.
  */
 #define GOVERNED_BY_CALLER(now, sk, family, full)                                                  \
 	({                                                                                         \

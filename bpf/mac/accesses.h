@@ -6,13 +6,13 @@
 #include "layers.h"
 #include "objects.h"
 
-/* Begins the labels of an access about which these modules are asked, with that of the asker.
- * Returns whether a module has labels: only then are the others of the access looked up. */
+/* Begins the labels of an access with the label of the asker. `asked`: the modules that are asked.
+ * Returns whether one has labels: only then are the other labels of the access looked up. */
 static __always_inline int begin_labels(struct mac_labels *labels, usher_mac_slots asked,
 					const struct mac_asker *asker)
 {
-	/* Nothing reads what stays unwritten here, but clang does not know that: the asm has it
-	 * take all for written. */
+	/* Some members stay unwritten, and nothing reads them. The asm makes clang take all for
+	 * written. */
 	asm volatile("" : : "r"(labels) : "memory");
 	labels->slots = asker->slots & asked;
 	labels->told = 0;
@@ -53,9 +53,9 @@ static __always_inline int refuses_unknown(const struct usher_mac_subject *subje
 	return refuses_elements(subject, is_unknown(labels));
 }
 
-/* An access to a file as it is remembered: by its type and what is wanted of it, at most seven
- * bits. 0, which is not remembered, for a character device: which one it is has no room; and for
- * what is everybody's, because others with these labels are not. */
+/* A remembered access to a file: its type and what is wanted of it, at most seven bits. 0, which is
+ * not remembered, for a character device, whose number has no room here; and for a file that is
+ * everybody's, because others with these labels are not. */
 static __always_inline __u64 access_to_file(__u32 point, const struct usher_mac_file *file,
 					    __u32 wanted)
 {
@@ -67,9 +67,9 @@ static __always_inline __u64 access_to_file(__u32 point, const struct usher_mac_
 }
 
 /*
- * The modules that are still asked about an access which is remembered, when the label of the
- * object is known (else NULL): not those that have permitted it before, nor those that exempt the
- * asker. `remembered` gets the slots of the former.
+ * Returns the modules that are still asked about a remembered access: those in `asked`, without
+ * those that have permitted it before and those that exempt the asker. `remembered` gets the slots
+ * of the former. `object`: the object's label if it is known, else NULL.
  */
 static __always_inline usher_mac_slots those_left(usher_mac_slots asked,
 						  const struct mac_asker *asker,
@@ -91,8 +91,8 @@ static __always_inline usher_mac_slots those_left(usher_mac_slots asked,
 
 /*
  * Ends the labels of such an access, about which a module with labels is asked. The remembered
- * permissions were looked up by labels that may have changed since. They are looked up again by
- * the labels that the asked modules see, because all modules decide by the same ones. Returns the
+ * permissions were found by labels that may have changed since. All modules must decide by the same
+ * labels, so the permissions are looked up again by those that the asked modules see. Returns the
  * modules that are asked.
  */
 static __always_inline usher_mac_slots end_labels(struct mac_labels *labels, usher_mac_slots asked,
@@ -113,8 +113,7 @@ static __always_inline usher_mac_slots end_labels(struct mac_labels *labels, ush
 	return asked;
 }
 
-/* Begins the labels of an access to a file that is remembered. Returns the modules that are asked.
- */
+/* Begins the labels of a remembered access to a file. Returns the modules that are asked. */
 static __always_inline usher_mac_slots begin_file_labels(struct mac_labels *labels,
 							 usher_mac_slots asked,
 							 const struct mac_asker *caller,
@@ -137,7 +136,7 @@ static __always_inline usher_mac_slots begin_file_labels(struct mac_labels *labe
 	return asked;
 }
 
-/* The same where the label of the object is there. */
+/* The same with a label of the object that is known. */
 static __always_inline usher_mac_slots begin_known_labels(struct mac_labels *labels,
 							  usher_mac_slots asked,
 							  const struct mac_asker *asker,
@@ -292,9 +291,9 @@ static __always_inline int read_open_labels(struct mac_labels *labels, usher_mac
 
 /*
  * The same about an open file, as read_file has found it. Its label is known, unless a module with
- * labels has come into force since it was opened. An open file of an overlay that has been copied
- * up since stands for two: its own is mapped, and the copy is read, written and controlled. Modules
- * are asked about both.
+ * labels has come into force since it was opened. If a file of an overlay has been copied up since
+ * it was opened, the open file stands for two: the former one is mapped, and the copy is read,
+ * written and controlled. Modules are asked about both.
  */
 #define MAC_ASK_ABOUT_FILE(name, asked, caller, wanted, file, inode, of, found)                    \
 	({                                                                                         \

@@ -32,7 +32,8 @@ int BPF_PROG(dispatch_inode_getxattr, struct dentry *entry, const char *name)
 }
 
 /* Hook: inode_setxattr, because setxattr(2) and its kind pass it. Access control lists have hooks
- * of their own. The attribute of labels is asked about as any other one, and then as a label. */
+ * of their own. About the attribute of labels, modules are asked as about any other, and then as
+ * about a label. */
 SEC("lsm.s/inode_setxattr")
 int BPF_PROG(dispatch_inode_setxattr, struct mnt_idmap *map, struct dentry *entry, const char *name,
 	     const void *value, __u64 size, int flags)

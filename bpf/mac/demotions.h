@@ -2,9 +2,9 @@
 /*
  * Lowers the process of an access: it gets the elements that modules demand in return for it.
  *
- * By then a process must have lost everything that only its former label permits. About its open
- * files modules are asked at each use, but not about its mappings, and Linux takes no mapping away:
- * a process that has mapped a file or memory which it shares, and can write, is not lowered.
+ * A lowered process must have lost everything that only its former label permits. Modules are asked
+ * at each use of its open files, but not of its mappings, and Linux takes no mapping away. So a
+ * process that has mapped a file or memory which it shares, and can write, is not lowered.
  * mmap_file notes that, under the lock of the label, before it asks: so the mapping is noted before
  * the label is looked at here, or the modules are asked about it with the new label. A process that
  * may hold an io_uring together with another one is not lowered either (rings.h).
@@ -32,7 +32,8 @@ extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_t
 				__u64 value) __ksym;
 
 /* Numbers the elements that were kept for modules, in the label that the process is to get. Returns
- * the time from which on its program must have begun, as an order; 0: there is no room. */
+ * the order of the youngest of these modules: the process's program must not have begun before it.
+ * 0: there is no room. */
 static __always_inline __u64 number_wanted(struct mac_demotion *room, usher_mac_slots slots,
 					   __u32 limit)
 {
@@ -99,8 +100,8 @@ static __always_inline int lower(struct task_struct *main, struct mac_demotion *
 	return 0;
 }
 
-/* Whether the calling thread executes a program: then the kernel reads the program, and what comes
- * of that is decided by new_program. */
+/* Whether the calling thread executes a program. The kernel then reads the program's file, about
+ * which new_program decides. */
 static __always_inline int is_executing(void)
 {
 	const struct task_struct___mac_execution *task =
@@ -137,7 +138,7 @@ mac_lower_process(usher_mac_slots slots, const struct usher_mac_subject *subject
 	return answer;
 }
 
-/* Tells user space what came of it, for each of these slots. Returns the error. */
+/* Reports the outcome to user space, for each of these slots. Returns the error. */
 __attribute__((noinline)) int mac_tell_lowering(usher_mac_slots slots,
 						const struct mac_outcome *outcome __arg_nonnull,
 						const struct usher_mac_subject *subject,

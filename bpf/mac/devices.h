@@ -5,7 +5,7 @@
 
 #include "accesses.h"
 
-/* The kernel's table of the interfaces of a network namespace, by their numbers: so many chains. */
+/* The chains in the kernel's table of the interfaces of a network namespace, by their numbers. */
 #define DEVICE_CHAINS 256
 /* Limit of the interfaces that are looked at in a chain. One behind it is not found. */
 #define DEVICES_IN_CHAIN 4096
@@ -54,7 +54,7 @@ struct packet_sock___mac {
 
 #define ONES 0x0101010101010101ULL
 
-/* Not 0 if a byte of a word is zero. The lowest bit is in the lowest of these. */
+/* Not 0 if a byte of the word is zero. Its lowest bit is then in the lowest byte that is zero. */
 static __always_inline __u64 zeros_of(__u64 word)
 {
 	return (word - ONES) & ~word & ONES << 7;
@@ -79,8 +79,8 @@ static __always_inline __u64 before_zero(__u64 word)
 
 _Static_assert(USHER_MAC_INTERFACE_NAME == 2 * sizeof(__u64), "two words");
 
-/* Copies the name of an interface. The kernel leaves what it likes behind the zero that ends it. By
- * words, and not by a helper, which takes a byte at a time: this is for each packet. */
+/* Copies the name of an interface, behind whose final zero any bytes may stand. Copies words,
+ * because this runs for each packet, and a helper copies single bytes. */
 static __always_inline void copy_device_name(char *into, const struct net_device___mac *device)
 {
 	const char *name = device->name;
@@ -132,7 +132,7 @@ static long look_at_device(__u32 index, struct mac_device_search *search)
 }
 
 /*
- * Reads the interface with a number in a network namespace, which programs have no call for. The
+ * Reads the interface with a number in a network namespace, for which programs have no helper. The
  * hook holds RCU's read lock, under which the kernel itself walks this chain. Not found: number
  * only.
  */

@@ -40,7 +40,7 @@ struct dentry___mac_names {
 
 #pragma clang attribute pop
 
-/* What came of an access, by one module. */
+/* The outcome of an access for one module. */
 struct mac_outcome {
 	__u32 point; /* enum mac_point */
 	__u32 slot; /* the module's */
@@ -104,7 +104,7 @@ __attribute__((noinline)) int mac_tell(const struct usher_mac_subject *subject,
 		event->process = subject->process;
 		event->uid = subject->uid;
 	}
-	/* No helper for it: packets that leave have none of those. */
+	/* Not by a helper: programs at leaving packets may not call it. */
 	if (event->process == task->tgid)
 		bpf_probe_read_kernel_str(event->command, sizeof(event->command), task->comm);
 	if (file) {

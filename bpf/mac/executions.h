@@ -16,7 +16,7 @@ struct linux_binprm___mac {
 
 #pragma clang attribute pop
 
-/* The element of a new program, for the module in a slot: put into the room. */
+/* Decides the element of a new program for the module in a slot, and puts it into the room. */
 static __always_inline int decide_program(__u32 slot, struct mac_scratch *now,
 					  const struct usher_mac_execution *wanted,
 					  struct usher_mac_label *file)
@@ -125,7 +125,7 @@ static __always_inline int follow_execution(struct linux_binprm *program)
 
 	if (!deciding())
 		return 0;
-	/* The first file: an execution that has failed leaves nothing behind. */
+	/* The first file: forget the scripts of an execution that has failed. */
 	if (begun->interp == begun->filename) {
 		now = bpf_task_storage_get(&scratch, bpf_get_current_task_btf(), NULL, 0);
 		if (now)
@@ -177,9 +177,9 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 		bpf_loop((now->scripts + answer) * USHER_MAC_MODULES, decide_program_slot, &reading,
 			 0);
 	}
-	/* Others control it that were permitted to control its former label, and no other one; it
-	 * controls others that its former label was permitted to control. Its filter of system
-	 * calls may have somebody answer them. It may have a ring that stays open. */
+	/* The former label permitted other processes to share its state and trace it, and permitted
+	 * it to trace others; nothing has permitted that to the new label. Another process may
+	 * answer its system calls (seccomp). It may have a ring that stays open. */
 	if (!reading.error && !are_equal(&now->label, &now->own) &&
 	    (bpf_core_cast(program, struct linux_binprm___mac)->unsafe &
 		 (LSM_UNSAFE_SHARE | LSM_UNSAFE_PTRACE) ||
@@ -202,7 +202,7 @@ int BPF_PROG(dispatch_bprm_creds_from_file, struct linux_binprm *program, struct
 	int error;
 
 	if (!labelled_of(USHER_MAC_ALL_SLOTS)) {
-		/* It may be set since an execution that has failed. */
+		/* An execution that has failed may have set it. */
 		own = entry_of(bpf_get_current_task_btf(), 0);
 		if (own)
 			own->is_decided = 0;
@@ -217,8 +217,8 @@ int BPF_PROG(dispatch_bprm_creds_from_file, struct linux_binprm *program, struct
 
 /*
  * Hook: bprm_committed_creds, because the process has one thread again, and runs nothing of the new
- * program yet. If another thread has changed the label since, no module has decided about that
- * one: the process is killed. So it is if a thread has made a ring that stays open.
+ * program yet. The process is killed if another thread has changed the label since, because no
+ * module has decided about that label, or if a thread has made a ring that stays open.
  */
 SEC("lsm/bprm_committed_creds")
 int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)

@@ -36,7 +36,7 @@ static __always_inline usher_mac_slots modules_about_sleeper(__u32 point, struct
 	return those_about_sleeper(modules_at(point), caller);
 }
 
-/* The attribute. */
+/* The attribute of the label. */
 const char label_attribute[] = "security.bpf.mac";
 
 /* Stores a label that was read, unless another one was set meanwhile. */
@@ -82,8 +82,8 @@ static __always_inline int end_attribute(struct usher_mac_file_label *stored,
 	return 0;
 }
 
-/* Reads the label of an open file, or of the file with a name (the other one is NULL), if it is to
- * be read. Returns 0, or the error of reading; -ENODATA: the file has no attribute. */
+/* Reads the label of an open file, or of the file with a name (the other one is NULL), if it is not
+ * known yet. Returns 0, or the error of reading; -ENODATA: the file has no attribute. */
 static __always_inline int read_label(struct file *file, struct dentry *entry, __u32 device)
 {
 	struct usher_mac_file_label *stored;
@@ -161,7 +161,7 @@ static __always_inline int ask_about_label(struct mac_scratch *now, struct inode
 	};
 
 	read_own_label(&now->own);
-	/* Modules see that it is not known where it cannot be read, or is not a label. */
+	/* If the former label cannot be read, or is no label, modules see it as unknown. */
 	if (read_file_label(&now->former, inode, file->device) && found == -ENODATA)
 		now->former = no_label;
 	now->label = no_label;
@@ -173,8 +173,8 @@ static __always_inline int ask_about_label(struct mac_scratch *now, struct inode
 }
 
 /*
- * For inode_setxattr, without which no attribute is set. The label of the file is as before until
- * inode_post_setxattr, if all modules whose elements change permit it.
+ * For inode_setxattr, which each setting of an attribute passes. All modules whose elements change
+ * must permit it. The file keeps its former label until inode_post_setxattr.
  */
 static __always_inline int set_file_label(struct dentry *entry, const char *name, const void *value,
 					  __u64 size)
@@ -199,8 +199,8 @@ static __always_inline int set_file_label(struct dentry *entry, const char *name
 	return mac_bounded(error);
 }
 
-/* Hook: inode_post_setxattr, because the attribute is set. Under the lock of the inode, as the one
- * before. */
+/* Hook: inode_post_setxattr, because the attribute is set. The kernel holds the inode's lock, as at
+ * inode_setxattr. */
 SEC("lsm.s/inode_post_setxattr")
 int BPF_PROG(dispatch_inode_post_setxattr, struct dentry *entry, const char *name,
 	     const void *value, __u64 size, int flags)
@@ -218,7 +218,7 @@ int BPF_PROG(dispatch_inode_post_setxattr, struct dentry *entry, const char *nam
 		return 0;
 	stored =
 	    bpf_inode_storage_get(&files, entry->d_inode, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	/* It has none yet, and is read when it is next needed. */
+	/* The file has no stored label, and is read when it is next needed. */
 	if (!stored)
 		return 0;
 	order = *(volatile __u64 *)&with_labels->order;
@@ -249,8 +249,8 @@ __attribute__((noinline)) int mac_has_any(const struct usher_mac_label *label __
 	return found;
 }
 
-/* For inode_removexattr. A label that a module in force has, or that cannot be read, is not
- * removed, as on FreeBSD: another one can be set, about which modules are asked. */
+/* For inode_removexattr. As on FreeBSD, a label that a module in force has, or that cannot be read,
+ * is not removed. Another one can be set, about which modules are asked. */
 static __always_inline int remove_file_label(struct dentry *entry, const char *name)
 {
 	usher_mac_slots slots = labelled_of(USHER_MAC_ALL_SLOTS);
@@ -274,8 +274,8 @@ struct new_file_reading {
 	int error;
 };
 
-/* The element of a new file, of the module in a slot: the process's, if the module does not decide.
- */
+/* Decides the element of a new file for the module in a slot: the process's, if the module does not
+ * decide. */
 static __always_inline int decide_file(__u32 slot, const struct new_file_reading *reading)
 {
 	const struct usher_mac_element *own, *directory;

@@ -30,8 +30,8 @@ struct iattr {
 
 /*
  * Hook: inode_permission, because every look-up of a name and every opening passes it. It cannot
- * read a label. Modules with labels are not asked about a file whose label is not known where
- * file_open follows, which reads it, where the kernel reads the attribute for that, and by
+ * read a label. If a file's label is not known, modules with labels are not asked in three cases:
+ * file_open follows, which reads the label; the kernel reads the attribute for that; and at
  * access(2). Everything else is refused then: truncate(2), connect(2) to the name of a socket,
  * attributes of the kind `user.`.
  */
@@ -63,7 +63,7 @@ int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
 	return mac_ask_inode_permission(asked, &subject, &wanted, &labels);
 }
 
-/* The modules that are in force now: the caller has slept. */
+/* Asks the modules that are in force now, because the caller may have slept. */
 static __always_inline int ask_file_open(struct inode *inode,
 					 const struct usher_mac_file_access *wanted)
 {
@@ -216,7 +216,7 @@ DISPATCH_REMOVAL(inode_unlink)
 /* Hook: inode_rmdir, because inode_unlink is not called for directories. It reads labels. */
 DISPATCH_REMOVAL(inode_rmdir)
 
-/* Reads what they ask about themselves, so that only one of both is on the stack. */
+/* This and ask_inode_rename_to each read their request, so that only one is on the stack. */
 static __always_inline int ask_inode_rename(usher_mac_slots asked, const struct mac_asker *caller,
 					    struct inode *directory, struct inode *inode)
 {

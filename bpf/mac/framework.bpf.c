@@ -5,8 +5,8 @@
  * only while a loaded module needs it: declares its entry point, or has labels that it keeps.
  *
  * A dispatcher reads the calling process and the objects of the hook into plain numbers before it
- * asks. About files of BPF file systems it asks those modules about a process with CAP_SYS_ADMIN
- * that exempt processes without an element: their only files are pins, and a module in force must
+ * asks. If a process has CAP_SYS_ADMIN, only modules that exempt processes without an element are
+ * asked about its use of BPF file systems: their only files are pins, and a module in force must
  * not keep its own daemon from them.
  *
  * Structures of the kernel are read through bpf_core_cast. Through it a pointer that is NULL (of a

@@ -93,7 +93,7 @@ int BPF_PROG(dispatch_msg_queue_msgsnd, struct kern_ipc_perm *object, struct msg
 
 /*
  * Hook: msg_queue_msgrcv, because msgrcv(2) passes it for each message that it looks at. The
- * process that receives may be another one than the caller, which sends: it is the subject.
+ * receiving process is the subject. It may be another one than the caller, which then sends.
  */
 SEC("lsm/msg_queue_msgrcv")
 int BPF_PROG(dispatch_msg_queue_msgrcv, struct kern_ipc_perm *object, struct msg_msg *message,

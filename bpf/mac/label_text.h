@@ -14,7 +14,7 @@ struct mac_name {
 	__u64 words[USHER_MAC_NAME_SIZE / sizeof(__u64)];
 };
 
-/* Scripts of one execution: the kernel follows no more. */
+/* Limit of the scripts that the kernel follows in one execution. */
 #define MAC_SCRIPTS 5
 
 /* Room for reading one label, and for deciding about one execution. The verifier follows few states
@@ -42,9 +42,9 @@ struct mac_scratch {
 };
 
 /*
- * The room of the calling thread, from its first label on: memory that is taken and given back for
- * each call would be free only later, and no account would pay for it. No program that uses it runs
- * while another one of the same thread does. No room: the label is not read, the change is refused.
+ * The room of a thread, kept from its first label on: memory taken for each call would be free
+ * again only later, and no account would pay for it. No program that uses it runs while another one
+ * of the same thread does. No room: the label is not read, the change is refused.
  */
 TASK_TABLE(scratch, struct mac_scratch);
 
@@ -173,7 +173,7 @@ __attribute__((noinline)) int mac_slot_of(const struct mac_name *of __arg_nonnul
 	return found;
 }
 
-/* May the element of a file become another one? A module without an answer refuses. */
+/* Asks if the element of a file may become another one. A module without relabel_file refuses. */
 static __always_inline int ask_about_file(__u32 slot, struct label_reading *reading,
 					  const struct usher_mac_element *wanted)
 {

@@ -97,11 +97,10 @@ struct {
 /* Refusals of files whose label is not known, one copy per CPU. Key: 0. */
 CPU_TABLE(unknown_refusals, 1, __u64);
 
-/* In place of a number, in labels that a program looks up only: the label is not known. */
+/* In place of an element's number: it is not known. Only in labels that a program has looked up. */
 #define UNKNOWN (~0U)
 
-/* Nobody is told of a refusal, because the kernel only looks whether something would be permitted.
- */
+/* A refusal is not reported, because the kernel only looks whether something would be permitted. */
 #define UNTOLD 1
 
 /* Elements of objects that have none, and of those whose label is not known. Never written. */
@@ -126,13 +125,12 @@ struct mac_labels {
 
 static const struct usher_mac_label no_label;
 
-/* The same for pointers to labels: the kernel passes a global function no constant. Never written.
- */
+/* no_label for global functions, which accept no pointer to a constant. Never written. */
 struct usher_mac_label blank_label;
 
 /* The element with a number, for the module in a slot. The number may be of a former module there.
- * All that are absent are one result for the verifier, which follows each on its own from here on.
- */
+ * All absent elements are one result for the verifier, which follows each result separately from
+ * here on. */
 static __noinline const struct usher_mac_element *element_at(__u32 number, __u32 slot)
 {
 	struct usher_mac_numbered *found;
@@ -150,8 +148,8 @@ static __noinline const struct usher_mac_element *element_at(__u32 number, __u32
 }
 
 /*
- * The number of an element of a module in force: a new one, where it is new. Returns a negative
- * number where the module has so many of them, or all numbers are given. Global, so that the
+ * The number of an element of a module in force. A new element gets a new number. Returns a
+ * negative number if the module has `limit` elements, or all numbers are used. Global, so that the
  * verifier goes through it once.
  */
 __attribute__((noinline)) long number_of(struct usher_mac_numbered *wanted, __u32 limit)
@@ -175,7 +173,7 @@ __attribute__((noinline)) long number_of(struct usher_mac_numbered *wanted, __u3
 	if (given >= UNKNOWN)
 		goto full;
 	number = given;
-	/* First the element, so that whoever finds the number finds it. */
+	/* The element first, so that a program that finds the number finds the element. */
 	if (bpf_map_update_elem(&elements, &number, wanted, BPF_NOEXIST))
 		goto full;
 	if (!bpf_map_update_elem(&element_numbers, wanted, &number, BPF_NOEXIST))
@@ -197,7 +195,7 @@ __attribute__((noinline)) __u64 mac_lacks(__u32 number, __u32 slot)
 	return element_at(number, slot) == &nothing;
 }
 
-/* Returns those of these slots of whose modules the label has no element. */
+/* Returns those of these slots whose modules have no element in the label. */
 __attribute__((noinline)) usher_mac_slots
 mac_lacking(const struct usher_mac_label *label __arg_nonnull, usher_mac_slots slots)
 {
@@ -241,8 +239,8 @@ static __always_inline usher_mac_slots asked_about(usher_mac_slots asked,
 	return now ? asked & ~exempted(label, now->exempting & asked) : asked;
 }
 
-/* Whom modules are asked about: the calling process, or the owner of a socket. Looked up once, and
- * only where a module with labels is asked. */
+/* The one about whom modules are asked: the calling process, or the owner of a socket. Looked up
+ * once, and only where a module with labels is asked. */
 struct mac_asker {
 	usher_mac_slots slots; /* of the modules with labels among those that are asked */
 	usher_mac_slots by_labels; /* of these, those that decide by labels */
@@ -250,7 +248,7 @@ struct mac_asker {
 	const struct usher_mac_label *label; /* NULL: it has none, or `slots` is 0 */
 };
 
-/* Before its label is looked up. Returns the modules that exempt those without an element. */
+/* Begins an asker without its label. Returns the modules that exempt those without an element. */
 static __always_inline usher_mac_slots begin_asker(const struct usher_mac_in_force *now,
 						   usher_mac_slots asked, struct mac_asker *asker)
 {
@@ -270,7 +268,7 @@ static __always_inline usher_mac_slots labelled_of(usher_mac_slots asked)
 	return now ? now->slots & asked : 0;
 }
 
-/* One bit tells of most devices that they are not multilabel: only others are looked up. */
+/* One bit shows that most devices are not multilabel: only others are looked up. */
 static __always_inline int is_multilabel_now(const struct usher_mac_in_force *now, __u32 device)
 {
 	return now && now->multilabel >> device % 64 & 1 &&
@@ -382,8 +380,8 @@ mac_mark_younger(struct usher_mac_label *label __arg_nonnull, __u64 order)
 	return younger;
 }
 
-/* The label of a file, as it is stored; where it is not, its elements are UNKNOWN. Returns the
- * slots of these. */
+/* Reads the stored label of a file. Elements that are not stored are UNKNOWN. Returns the slots of
+ * these. */
 static __always_inline usher_mac_slots read_file_label(struct usher_mac_label *label,
 						       struct inode *inode, __u32 device)
 {
@@ -399,7 +397,8 @@ static __always_inline usher_mac_slots read_file_label(struct usher_mac_label *l
 		__builtin_memset(label, 0xff, sizeof(*label));
 		return USHER_MAC_ALL_SLOTS;
 	}
-	/* First, so that a label that is stored meanwhile does not count as younger than it is. */
+	/* First: otherwise an older label could count with the order of one that is stored
+	 * meanwhile. */
 	order = *(volatile __u64 *)&stored->order;
 	asm volatile("" : "+r"(order) : : "memory");
 	*label = stored->label;

@@ -5,10 +5,10 @@
  * has. mmap_file, inode_getattr, file_ioctl, file_lock, file_receive and the hooks of executions
  * are asked about the overlay's only: this finds the other one.
  *
- * An open file keeps what its overlay had opened for it, and that is mapped, also where the file
- * has been copied up since. Without one it is the inode in the uppermost layer, whose attributes
- * stat(2) shows; of a metacopy these are of another inode than the data. Commands, locks and the
- * receiving of an open file are about both: MAC_ASK_ABOUT_FILE.
+ * An open file keeps the layer's file that its overlay has opened for it. That one is mapped, even
+ * if the file has been copied up since. Without an open file the inode in the uppermost layer
+ * counts, whose attributes stat(2) shows; a metacopy has its data in another inode. Commands, locks
+ * and the receiving of an open file are about both: MAC_ASK_ABOUT_FILE.
  *
  * No hook has a pointer to the layer's file that may be used with storage of inodes. So the storage
  * is read by its address, as the kernel itself looks it up. Layouts are those of the running kernel
@@ -60,12 +60,12 @@ struct bpf_local_storage___mac {
 
 #pragma clang attribute pop
 
-/* How many overlays lie upon each other at most: FILESYSTEM_MAX_STACK_DEPTH. */
+/* Limit of overlays upon each other: FILESYSTEM_MAX_STACK_DEPTH. */
 #define STACKED_OVERLAYS 2
 /* Limit of tables, of all programs, that are searched for our storage of an inode. The kernel looks
  * in a cache first. */
 #define MOST_STORAGES 16
-/* How many words of an inode all LSMs keep at most. */
+/* Limit of the words of an inode that all LSMs keep. */
 #define WORDS_OF_LSMS 128
 
 /* Where the storage of inodes is. Found once. */
@@ -152,8 +152,9 @@ found:
 	return data + bpf_core_field_offset(struct bpf_local_storage_data___mac, data);
 }
 
-/* The inode in the uppermost layer. In struct ovl_inode, behind the inode, is its name in the upper
- * layer or NULL, and then those in lower ones: their number, and for each a layer and a name. */
+/* The inode in the uppermost layer. In struct ovl_inode the inode is followed by its name in the
+ * upper layer or NULL, and then by those in lower layers: their number, and for each a layer and a
+ * name. */
 static __always_inline __u64 layer_of_inode(__u64 inode)
 {
 	__u64 behind = inode + bpf_core_type_size(struct inode___mac_layered);
@@ -175,7 +176,7 @@ static __always_inline __u64 layer_of(__u64 inode, __u64 file)
 	for (int i = 0; i <= STACKED_OVERLAYS; i++) {
 		at = bpf_core_cast((void *)inode, struct inode___mac_layered);
 		magic = at->i_sb->s_magic;
-		/* No inode, or none that is in use, has zeros there. */
+		/* Zeros: there is no inode, or it is not in use. */
 		if (!magic)
 			return 0;
 		if (magic != OVERLAYFS_SUPER_MAGIC)
@@ -190,7 +191,7 @@ static __always_inline __u64 layer_of(__u64 inode, __u64 file)
 			inode = layer_of_inode(inode);
 			continue;
 		}
-		/* In struct ovl_file the first one. */
+		/* The first member of struct ovl_file. */
 		file = word_at(kept);
 		inode = (__u64)bpf_core_cast((void *)file, struct file___mac_layered)->f_inode;
 	}
@@ -198,8 +199,8 @@ static __always_inline __u64 layer_of(__u64 inode, __u64 file)
 }
 
 /*
- * As read_file_label, of the layer's file. Global, so that the verifier goes through it once; what
- * it needs of the stack is beside that of a dispatcher.
+ * As read_file_label, of the layer's file. Global, so that the verifier goes through it once, and
+ * so that it has a stack of its own.
  */
 usher_mac_slots __attribute__((noinline))
 mac_layer_label(struct usher_mac_label *label __arg_nonnull,

@@ -58,7 +58,7 @@ static __always_inline int holds(const struct inode *inode)
 	const struct super_block *system = made->i_sb;
 	unsigned long magic = system->s_magic;
 
-	/* The root of a whole file system. */
+	/* A directory is the root of a whole file system. */
 	if ((made->i_mode & S_IFMT) == S_IFDIR)
 		return 0;
 	if (magic == TMPFS_MAGIC || magic == HUGETLBFS_MAGIC)
@@ -68,7 +68,7 @@ static __always_inline int holds(const struct inode *inode)
 
 /*
  * Hook: d_instantiate, because pipes, message queues and memory files pass no other one with an
- * inode. It cannot refuse: a process for whose object's label there is no room is killed.
+ * inode. It cannot refuse: without room for the object's label, the process is killed.
  */
 SEC("lsm/d_instantiate")
 int BPF_PROG(dispatch_d_instantiate, struct dentry *entry, struct inode *inode)
@@ -104,7 +104,7 @@ static __always_inline int label_at(void *table, const void *object)
 	read_own_label(&label);
 	if (!are_equal(&label, &no_label))
 		return bpf_map_update_elem(table, &key, &label, BPF_ANY) ? -ENOSPC : 0;
-	/* Should the end of a former object there not have been noted. */
+	/* The end of a former object at this address may not have been noted. */
 	bpf_map_delete_elem(table, &key);
 	return 0;
 }

@@ -84,7 +84,7 @@ static __always_inline void read_credentials(struct usher_mac_subject *subject,
 		copy_credentials(subject, cred);
 }
 
-/* A process, which is read. */
+/* A process, by a pointer to read by. */
 static __always_inline const struct task_struct *task_of(const struct task_struct *task)
 {
 	return bpf_core_cast(task, struct task_struct);
@@ -96,8 +96,8 @@ static __always_inline void read_subject(struct usher_mac_subject *subject)
 	const struct task_struct *task = bpf_get_current_task_btf();
 
 	/*
-	 * A process always has some, so nothing compares them with NULL: of a subject that was left
-	 * without values clang 19 takes what a register holds, which the verifier refuses.
+	 * Credentials always exist, so nothing compares them with NULL: for a subject that was left
+	 * without values, clang 19 would take what a register holds, which the verifier refuses.
 	 */
 	copy_credentials(subject, bpf_core_cast(task_of(task)->cred, struct cred___mac));
 	subject->process = task->tgid;
@@ -131,7 +131,7 @@ static __always_inline int is_own_name(__u64 inode)
 	    (void *)(inode - bpf_core_field_offset(struct proc_inode___mac, vfs_inode)),
 	    struct proc_inode___mac);
 	const struct pid___mac *pid = bpf_core_cast(of_proc->pid, struct pid___mac);
-	/* With room for one more, so that a longer name is another one. */
+	/* With room for one more, so that a longer name differs. */
 	char name[sizeof("comm") + 1] = {};
 	const struct task_struct *thread;
 	__u64 first;
@@ -252,8 +252,8 @@ static __always_inline const struct inode *inode_at(const struct path *path)
 }
 
 /*
- * A process with CAP_SYS_ADMIN in the initial user namespace, which labels files. By its own
- * credentials as well: the kernel acts with others for it on the files of an overlay.
+ * A process with CAP_SYS_ADMIN in the initial user namespace, which labels files. Its own
+ * credentials must have it, too: on the files of an overlay the kernel acts with others for it.
  */
 static __always_inline int may_label(const struct usher_mac_subject *subject)
 {

@@ -122,7 +122,7 @@ int BPF_PROG(dispatch_file_permission, struct file *file, int mask)
 	return mac_ask_file_permission(asked, &subject, &wanted, &labels);
 }
 
-/* Hook: file_mprotect, because memory becomes executable after mmap_file there. */
+/* Hook: file_mprotect, because it makes memory executable after mmap_file. */
 SEC("lsm/file_mprotect")
 int BPF_PROG(dispatch_file_mprotect, struct vm_area_struct *area, unsigned long asked_protection,
 	     unsigned long protection)

@@ -9,8 +9,8 @@
  * comes by no interface. A UNIX datagram, and a netlink message of a process, has the label of the
  * process that sends it: programs do not find the storage of the sending socket (6.18).
  *
- * Packets come in any context. The current process has nothing to do with them, but for these two,
- * which the sending process itself delivers.
+ * Packets come in any context, with any current process. Only UNIX datagrams and messages of
+ * netlink are delivered by the sending process itself.
  */
 #ifndef USHER_MAC_PACKETS_H
 #define USHER_MAC_PACKETS_H
@@ -62,7 +62,7 @@ struct task_struct___mac_network {
 
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 
-/* The label of a network interface, which may be NULL, or of `lo` beside it. */
+/* The label of a network interface, which may be NULL, or of `lo` in its network namespace. */
 static __always_inline const struct usher_mac_label *
 label_of_interface(const struct net_device___mac *device, int is_loopback)
 {
@@ -82,7 +82,7 @@ label_of_interface(const struct net_device___mac *device, int is_loopback)
 	return found ? found : &blank_label;
 }
 
-/* Makes an interface the `lo` beside it. */
+/* Replaces an interface by `lo` of its network namespace. */
 static __always_inline void be_loopback(struct usher_mac_device *interface)
 {
 	interface->number = LOOPBACK_INTERFACE;
@@ -130,7 +130,7 @@ static __always_inline __u64 access_of_packet(__u32 point, __u32 interface)
 	return access_at(point, interface > LOOPBACK_INTERFACE);
 }
 
-/* Whose label a packet has that is delivered. */
+/* The label of a packet that is delivered. */
 static __always_inline const struct usher_mac_label *
 label_of_packet(__u32 family, const struct sk_buff___mac *packet, int is_loopback)
 {
@@ -161,7 +161,7 @@ int BPF_PROG(dispatch_socket_sock_rcv_skb, struct sock *socket, struct sk_buff *
 
 	if (!asked || is_of_kernel(own))
 		return 0;
-	/* The kernel says that the copy came by the interface by which the packet leaves. */
+	/* For the copy the kernel names the interface by which the packet leaves. */
 	is_loopback = BPF_CORE_READ_BITFIELD((const struct sk_buff___mac *)packet, pkt_type) ==
 		      PACKET_LOOPBACK;
 	if (owner.slots & asked)
@@ -243,8 +243,7 @@ int dispatch_tc_ingress(struct __sk_buff *packet)
 	return mac_ask_interface_receive(asked, &subject, &wanted, &labels) ? TC_DROP : TC_PASS_ON;
 }
 
-/* The same where packets leave. What a packet socket sends with PACKET_QDISC_BYPASS, and XDP,
- * passes by it. */
+/* The same where packets leave. XDP, and packet sockets with PACKET_QDISC_BYPASS, bypass it. */
 SEC("tcx/egress")
 int dispatch_tc_egress(struct __sk_buff *packet)
 {
@@ -261,8 +260,8 @@ int dispatch_tc_egress(struct __sk_buff *packet)
 }
 
 /*
- * Answers struct usher_mac_numbering, for user space, which writes labels of interfaces: elements
- * are numbered here only.
+ * Answers struct usher_mac_numbering, for user space, which writes labels of interfaces: only the
+ * kernel numbers elements.
  */
 SEC("syscall")
 int number_element(struct usher_mac_numbering *question)

@@ -23,8 +23,8 @@ static __always_inline int mac_error_of(int answer)
 	return answer < 0 && answer >= -MAC_LARGEST_ERROR ? answer : -EACCES;
 }
 
-/* The larger, the more it precedes. Global, so that the verifier goes through it once, and not for
- * each pair of ranks. */
+/* The rank of an error: the higher one precedes. Global, so that the verifier goes through it once,
+ * and not for each pair of ranks. */
 __attribute__((noinline)) int mac_rank(int error)
 {
 	switch (error) {
@@ -47,8 +47,8 @@ __attribute__((noinline)) int mac_rank(int error)
 }
 
 /*
- * One answer for two, of mac_error_of. Of two errors without a rank, the smaller number, so that it
- * does not matter which comes first.
+ * Composes two answers of mac_error_of into one. Of two errors without a rank it takes the smaller
+ * number, so that their order does not matter.
  */
 static __always_inline int mac_compose(int one, int other)
 {

@@ -57,7 +57,7 @@ static __always_inline struct usher_mac_process *entry_of(struct task_struct *th
 	return bpf_task_storage_get(&processes, thread, NULL, flags);
 }
 
-/* Whether a thread traces another process: the kernel asks about that once, when it begins. */
+/* Whether a thread traces another process: the kernel asks about tracing only when it begins. */
 static __always_inline int traces(const struct task_struct *thread)
 {
 	const struct task_struct___mac_tracees *own =
@@ -89,9 +89,9 @@ static __always_inline void note_sharing(struct task_struct *leader)
 
 /*
  * Whether a new process must count as one that shares memory which it can write. It has its
- * parent's mappings: also one that another thread of the parent makes right now. A process that has
- * the parent's memory itself (CLONE_VM) is followed where the parent waits for it, as in vfork(2);
- * elsewhere all of them count.
+ * parent's mappings, with one that another thread of the parent may be making. A process in the
+ * parent's memory itself (CLONE_VM) is followed if the parent waits for it, as in vfork(2);
+ * otherwise it always counts.
  */
 static __always_inline int begins_sharing(struct task_struct *parent, __u64 flags)
 {
@@ -108,8 +108,8 @@ static __always_inline int begins_sharing(struct task_struct *parent, __u64 flag
 	return 1;
 }
 
-/* Copies to other threads that have an entry that the process may hold a ring; and a changed label,
- * if there is one: that takes back what they would have got at exec, because it was permitted to
+/* Copies to the entries of other threads that the process may hold a ring, and the label, if it has
+ * changed. A changed label cancels what they would have got at exec, because that was permitted to
  * the former label. */
 static __always_inline void reach_threads(struct task_struct *main,
 					  struct usher_mac_process *leader, int is_relabelled)
@@ -241,7 +241,7 @@ static __always_inline int set_all(struct mac_scratch *now, struct usher_mac_pro
 
 	if (are_equal(&former, &label))
 		return 0;
-	/* One from before the modules is found only among the descriptors. */
+	/* A ring that is older than the modules is found only among the descriptors. */
 	if (leader->may_hold_ring || mac_holds_ring(0))
 		return -EPERM;
 	/* Modules have permitted tracing for the former label only: by a tracer of this process,
@@ -257,7 +257,7 @@ static __always_inline int set_all(struct mac_scratch *now, struct usher_mac_pro
 	if (!is_same)
 		return -EAGAIN;
 	reach_threads(main, leader, 1);
-	/* It came meanwhile. */
+	/* The tracing began meanwhile. */
 	if (is_in_trace(main))
 		bpf_send_signal(SIGKILL);
 	return 0;
@@ -277,7 +277,7 @@ static __always_inline int set_now(struct mac_scratch *now, struct usher_mac_pro
 	return error;
 }
 
-/* Has the calling thread get these elements when it executes a program. */
+/* Sets the elements that the calling thread gets when it executes a program. */
 static __always_inline int set_at_exec(struct mac_scratch *now, struct usher_mac_process *leader)
 {
 	struct usher_mac_label former = now->former, label = now->label;

@@ -38,8 +38,8 @@ int BPF_PROG(dispatch_bprm_check_security, struct linux_binprm *program)
 	return mac_ask_bprm_check_security(asked, &subject, &wanted, &labels);
 }
 
-/* How a mapping of an open file may be protected later on. A private one does not change the file.
- */
+/* The protections that a mapping of an open file may get later. A private one does not change the
+ * file. */
 static __always_inline __u32 permitted_of(const struct file *file, unsigned long flags)
 {
 	__u32 mode = bpf_core_cast(file, struct file___mac)->f_mode;
@@ -110,8 +110,8 @@ int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protecti
 }
 
 /*
- * Hook: task_kill, because kill(2) and its kind pass it. The kernel repeats the call for ever after
- * ESRCH.
+ * Hook: task_kill, because kill(2) and its kind pass it. ESRCH becomes EPERM: after ESRCH the
+ * kernel would repeat the call for ever.
  */
 SEC("lsm/task_kill")
 int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_siginfo *info,

@@ -3,12 +3,12 @@
  * Remembers what modules have permitted, so that most accesses of a process with a label cost two
  * look-ups of labels and one of this table.
  *
- * Only of modules that decide by labels: their permission depends on their elements of the two
+ * Only of modules that decide by labels: their permissions depend on their elements of the two
  * labels, the entry point, and the parts of the request that usher_mac_policy.h names. All of that
- * is in one word, so what is found was permitted in exactly this case. Words are read and written
- * whole, by all processors. Nothing ever has to be forgotten: the number of an element is given
- * once and means the same for ever, its module has no settings, and a process with elements of
- * former modules is exempt. Refusals are not remembered, because each of them is counted and
+ * is in one word, so a word that is found was permitted in exactly this case. Words are read and
+ * written whole, by all processors. Nothing ever has to be forgotten: the number of an element is
+ * given once and means the same for ever, the module has no settings, and a process with elements
+ * of former modules is exempt. Refusals are not remembered, because each of them is counted and
  * reported.
  *
  * Bits of a word, from the lowest: 20 of the number of the object's element, 20 of that of the
@@ -32,8 +32,8 @@ _Static_assert(MAC_POINTS <= 256, "entry points");
  * another one, about which the module is asked again. */
 ARRAY_TABLE(remembered, 1 << REMEMBERED_BITS, __u64);
 
-/* Whether accesses of this kind are remembered. Not in programs of others: some of their stacks
- * have no room for it. */
+/* Whether accesses of this kind are remembered. The programs of all others leave it out: some of
+ * their stacks have no room for it. */
 static __always_inline int has_remembered(__u32 point)
 {
 	switch (point) {
@@ -51,7 +51,7 @@ static __always_inline int has_remembered(__u32 point)
 	return 0;
 }
 
-/* An access, as the word has it without the numbers. Never 0. */
+/* The word of an access without the numbers. Never 0. */
 static __always_inline __u64 access_at(__u32 point, __u64 parts)
 {
 	return 1ULL << 63 | (__u64)point << POINT_SHIFT | parts << PARTS_SHIFT;
@@ -98,7 +98,8 @@ mac_remembered(const struct usher_mac_label *own __arg_nonnull,
 	return found;
 }
 
-/* The module in the slot of the labels has permitted the access. Global, as the former is. */
+/* Remembers that the module in the labels' slot has permitted the access. Global, as the former is.
+ */
 __attribute__((noinline)) int mac_remember(const struct mac_labels *labels __arg_nonnull)
 {
 	__u32 slot = labels->slot & (USHER_MAC_MODULES - 1);

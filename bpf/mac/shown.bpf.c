@@ -127,7 +127,7 @@ int show_processes(struct bpf_iter__task *context)
 
 	if (!task)
 		return 0;
-	/* The verifier knows only of this pointer that there is one. */
+	/* Only this pointer is one that the verifier knows not to be NULL. */
 	asm volatile("" : "+r"(task));
 	own = (const void *)task;
 	if (own->pid != own->tgid)

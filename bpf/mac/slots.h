@@ -86,8 +86,8 @@ static __always_inline usher_mac_slots modules_about_caller(__u32 point, struct 
 	return asked & ~look_up_caller_now(now, asked, caller);
 }
 
-/* Begins with a label: of the modules in `asked`, those that do not exempt everybody without an
- * element. Of somebody with one `those_left` says which are asked. */
+/* Leaves out the modules in `exempting`, if the asker has no element of any module. If it has one,
+ * `those_left` decides later which modules exempt it. */
 static __always_inline usher_mac_slots those_near(usher_mac_slots asked, struct mac_asker *asker,
 						  usher_mac_slots exempting)
 {
@@ -97,8 +97,8 @@ static __always_inline usher_mac_slots those_near(usher_mac_slots asked, struct 
 	return asked;
 }
 
-/* As modules_about_caller, for accesses that are remembered: of a process with elements it says
- * later which modules exempt it, in `those_left`. */
+/* As modules_about_caller, for accesses that are remembered. For a process with elements,
+ * `those_left` decides later which modules exempt it. */
 static __always_inline usher_mac_slots modules_near_caller(__u32 point, struct mac_asker *caller)
 {
 	const struct usher_mac_in_force *now = first_of(&in_force);
@@ -185,9 +185,9 @@ int mac_lower(usher_mac_slots slots, __u32 point, const struct usher_mac_subject
 	      struct mac_labels *labels, const struct usher_mac_file *file);
 
 /*
- * Has the verifier forget which bits of a number are set. It would follow each set of modules on
- * its own where they are asked a second time. Global, because it takes no function for one that
- * changes nothing then.
+ * Makes the verifier forget which bits of a number are set. Otherwise it would follow each set of
+ * modules separately where they are asked a second time. Global, because the verifier cannot assume
+ * that such a function changes nothing.
  */
 __attribute__((noinline)) int mac_unsee(usher_mac_slots *slots __arg_nonnull)
 {
@@ -382,9 +382,9 @@ usher_mac_slots mac_about_file(usher_mac_slots asked, const struct usher_mac_fil
 		return mac_bounded(mac_all_##name(asked, subject, wanted, labels));                \
 	}
 
-/* How often a process is lowered whose label another thread changes at the same time. */
+/* Limit of the attempts to lower a process whose label another thread changes at the same time. */
 #define MAC_LOWERINGS 4
-/* Beside the slots: it is not tried again. */
+/* Beside the slots: this is the last attempt. */
 #define MAC_LAST_LOWERING (1 << USHER_MAC_MODULES)
 
 #define MAC_ASK_DEMOTING(name)                                                                     \

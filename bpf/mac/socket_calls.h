@@ -172,9 +172,9 @@ int BPF_PROG(dispatch_socket_getsockname, struct socket *socket)
 }
 
 /*
- * Whether an option may make an SMC socket of one of TCP, without socket_create: TCP_ULP with
- * `smc`, as the kernel has it from 5.17 on. Hooks do not see the value. But SMC takes a socket that
- * is not connected, and kTLS and ESP in TCP one that is.
+ * Whether an option may turn a TCP socket into an SMC socket, without socket_create: TCP_ULP with
+ * `smc`, as the kernel has it from 5.17 on. Hooks do not see the value, but only SMC takes a socket
+ * that is not connected: kTLS and ESP in TCP take one that is.
  */
 static __always_inline int may_become_smc(const struct socket *socket, int level, int option)
 {

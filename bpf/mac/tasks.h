@@ -9,7 +9,7 @@
 static __always_inline void read_process(struct usher_mac_process_access *wanted,
 					 struct task_struct *task)
 {
-	/* Its own: the kernel acts with others for it on the files of an overlay. */
+	/* Its own credentials: on the files of an overlay the kernel acts with others for it. */
 	const struct cred___mac *cred = bpf_core_cast(task, struct task_struct___mac)->real_cred;
 
 	wanted->uid = cred->uid.val;
@@ -96,8 +96,8 @@ int BPF_PROG(dispatch_task_setnice, struct task_struct *task, int nice)
 	return MAC_ASK_ABOUT_PROCESS(task_setnice, asked, &caller, &wanted, task);
 }
 
-/* Hook: task_prlimit, because it sees the limits of another process read and set. It has no process
- * but its credentials. */
+/* Hook: task_prlimit, because it sees the limits of another process read and set. It gets the
+ * credentials of that process, and not the process. */
 SEC("lsm/task_prlimit")
 int BPF_PROG(dispatch_task_prlimit, const struct cred *own, const struct cred *other,
 	     unsigned int flags)

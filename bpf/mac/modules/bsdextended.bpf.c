@@ -23,7 +23,7 @@ MAC_SETTINGS(struct usher_mac_bsdextended);
 #define DAC_READ_SEARCH (1ULL << CAP_DAC_READ_SEARCH)
 #define FOWNER (1ULL << CAP_FOWNER)
 
-/* An access beside the rules. */
+/* An access that is compared with the rules. */
 struct inspection {
 	const struct usher_mac_bsdextended *now;
 	const struct usher_mac_subject *subject;
@@ -76,7 +76,7 @@ static __always_inline int is_member(const struct usher_mac_subject *subject, __
 	       subject->fsgid == gid || mac_is_in_groups(gid, gid);
 }
 
-/* Whether the condition is not there, or met. */
+/* Whether the rule does not have the condition, or it is met. */
 #define HOLDS(condition, met)                                                                      \
 	(!(rule->has & (condition)) || !(rule->inverted & (condition)) == !!(met))
 
@@ -167,7 +167,7 @@ MAC_CHECK(inode_permission)
 	return inspect(subject, &request->file, rights(request->access));
 }
 
-/* Also when the file system has not asked inode_permission. */
+/* Asked as well, because the file system may not have asked inode_permission. */
 MAC_CHECK(file_open)
 {
 	return inspect(subject, &request->file, rights(request->access));
@@ -229,7 +229,7 @@ MAC_CHECK(bprm_check_security)
 	return inspect(subject, &request->file, USHER_MAC_RIGHT_EXECUTE);
 }
 
-/* They change the mode as well. */
+/* Access control lists change the mode as well. */
 MAC_CHECK(inode_set_acl)
 {
 	return inspect(subject, &request->file, USHER_MAC_RIGHT_ADMIN);

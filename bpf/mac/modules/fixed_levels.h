@@ -21,8 +21,8 @@ MAC_CHECK(file_open)
 	return may(subject_label, object_label, usual_of(&request->file), ways_of(request->access));
 }
 
-/* Each time, because a process may have changed its level, or got the open file from another one.
- */
+/* Asked at each use, because a process may have changed its level, or got the open file from
+ * another one. */
 MAC_CHECK(file_permission)
 {
 	__u32 usual = usual_of(&request->file);
@@ -81,8 +81,8 @@ USES_SOCKET(socket_getsockopt, READS)
 USES_IPC(msg_queue_msgrcv, READS | WRITES)
 USES_IPC(shm_shmat, request->argument &SHM_RDONLY ? READS : READS | WRITES)
 
-/* A new file is at the level of its maker, and one of an exempt maker at the usual one: what root
- * installs or restores is not everybody's. */
+/* A new file has the level of its maker. The file of an exempt maker has the usual level: not
+ * everybody may change what root installs or restores. */
 MAC_DECISION(new_file)
 {
 	struct usher_mac_levels *levels = (struct usher_mac_levels *)element->value;

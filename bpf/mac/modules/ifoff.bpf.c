@@ -100,7 +100,7 @@ static __always_inline int may_capture(const struct usher_mac_device *interface)
 	return now && (now->captures || is_on(now, interface));
 }
 
-/* With a protocol it receives by all interfaces at once. */
+/* With a protocol, a packet socket receives by all interfaces at once. */
 MAC_CHECK(socket_create)
 {
 	const struct usher_mac_ifoff *now = mac_settings();
@@ -123,8 +123,8 @@ MAC_CHECK(socket_bind)
 	return may_capture(&request->interface) ? 0 : -EPERM;
 }
 
-/* Also what passes by the interface's program (PACKET_QDISC_BYPASS). Where SOCK_PACKET sends, its
- * program decides. */
+/* Covers packets that bypass the interface's program (PACKET_QDISC_BYPASS). About what SOCK_PACKET
+ * sends, that program decides. */
 MAC_CHECK(socket_sendmsg)
 {
 	if (request->family != AF_PACKET || request->kind == SOCK_PACKET)
@@ -139,7 +139,7 @@ MAC_CHECK(socket_recvmsg)
 	return may_capture(&request->interface) ? 0 : -EPERM;
 }
 
-/* A ring has no calls that receive. */
+/* Decides here, because a ring receives without calls. */
 MAC_CHECK(socket_setsockopt)
 {
 	if (request->family != AF_PACKET || request->level != SOL_PACKET ||

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What commands of ioctl(2) do to the file of their descriptor, for biba, mls and lomac: the kernel
- * asks no other hook about most of them, and carries out many of those that change something
+ * The effects of commands of ioctl(2) on the file of their descriptor, for biba, mls and lomac: the
+ * kernel asks no other hook about most of them, and carries out many of those that change something
  * through a descriptor that is open to read only.
  *
  * This is the only table of them, and docs/man/usher-mac-levels.7.md lists what is in it. Commands
  * are known by their type and number, the lower 16 bits, so that those of 32-bit programs are the
- * same. What is not named does nothing, but
- *   - of a block device it changes the system: the drivers have hundreds of commands;
- *   - of btrfs and F2FS it changes the file: most of theirs do.
+ * same. Commands that are not named do nothing, except:
+ *   - those of a block device change the system: the drivers have hundreds of commands;
+ *   - those of btrfs and F2FS change the file: most of theirs do.
  */
 #ifndef USHER_MAC_MODULE_IOCTLS_H
 #define USHER_MAC_MODULE_IOCTLS_H
@@ -205,9 +205,9 @@ static __always_inline int is_line(__u32 major)
 	return major == 4 || major == 204 || major == 229 || (major >= 136 && major <= 143);
 }
 
-/* By the whole number, on any character device: each driver of a serial line has majors of its own.
- * Commands of other devices with the same type and number, as those of /dev/snd/timer, have a size
- * beside them. */
+/* Compares the whole number, on any character device, because each driver of a serial line has
+ * majors of its own. Commands of other devices with the same type and number, as those of
+ * /dev/snd/timer, have a size beside them. */
 static __always_inline int types(__u32 command)
 {
 	switch (command) {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Numbers of the kernel's calls, by which modules decide, and the parts of those that it puts
- * together. */
+/* Numbers of the kernel's calls, by which modules decide, and the parts of composed numbers. */
 #ifndef USHER_MAC_MODULE_KERNEL_NUMBERS_H
 #define USHER_MAC_MODULE_KERNEL_NUMBERS_H
 

@@ -50,8 +50,8 @@ level_of(const struct usher_mac_element *object, const struct usher_mac_level *u
 	return object->kind == USHER_MAC_NONE ? usual : NULL;
 }
 
-/* Whether a process may access an object in these ways. An object without a level is for exempt
- * processes. */
+/* Whether a process may access an object in these ways. Only exempt processes may access an object
+ * without a level. */
 static __always_inline int may(const struct usher_mac_element *own,
 			       const struct usher_mac_element *object, __u32 usual, __u32 ways)
 {
@@ -71,7 +71,7 @@ static __always_inline int may(const struct usher_mac_element *own,
 	return ways & WRITES && !MAY_FLOW(from, level) ? -EACCES : 0;
 }
 
-/* Devices through which nothing flows, and terminals. */
+/* Whether nothing flows through a device, or it is a terminal. */
 static __always_inline int is_for_everybody(__u32 device)
 {
 	__u32 major = device >> 20;
@@ -156,13 +156,15 @@ MAC_CHECK(inode_remove_acl)
 	return may(subject_label, object_label, usual_of(&request->file), WRITES);
 }
 
-/* Whether a process is at the top: with biba and lomac it changes the system as a whole. */
+/* Whether a process is at the top: with biba and lomac only such a process changes the system as a
+ * whole. */
 static __always_inline int is_high(const struct usher_mac_element *own)
 {
 	return has_level(own) && levels_of(own)->effective.kind == USHER_MAC_LEVEL_HIGH;
 }
 
-/* With what counts for the highest level on its own, as with a privilege of the system's. */
+/* Whether the module protects integrity: then some acts need the level `high`, whatever the object.
+ */
 #define PROTECTS_INTEGRITY (USUAL == USHER_MAC_LEVEL_HIGH)
 
 /* ioctl(2), by what it does. */
@@ -208,7 +210,7 @@ WRITES_PROCESS(task_kill)
 WRITES_PROCESS(task_setscheduler)
 WRITES_PROCESS(task_setnice)
 
-/* The other process's label is not there. 2: sets its limits. */
+/* The hook has no label of the other process. 2: sets its limits. */
 MAC_CHECK(task_prlimit)
 {
 	return is_exempt(subject_label) || !(request->argument & 2) ? 0 : -EACCES;
@@ -220,7 +222,8 @@ MAC_CHECK(ptrace_traceme)
 	return may(subject_label, object_label, USUAL, READS | WRITES);
 }
 
-/* Whether all that a socket carries is decided about. SMC has a family, and is a protocol of IP. */
+/* Whether modules decide about all that a socket carries: not for SMC, a family and a protocol of
+ * IP. */
 static __always_inline int is_decided(const struct usher_mac_socket_call *socket)
 {
 	switch (socket->family) {
@@ -241,7 +244,7 @@ MAC_CHECK(socket_create)
 	return is_exempt(subject_label) || is_decided(request) || request->argument ? 0 : -EACCES;
 }
 
-/* Nor does a socket become one of those later. */
+/* No option makes a socket one of those families later. */
 MAC_CHECK(socket_setsockopt)
 {
 	return is_exempt(subject_label) || !request->argument ? 0 : -EACCES;
@@ -258,7 +261,7 @@ USES_SOCKET(socket_sendmsg, WRITES)
 USES_SOCKET(unix_stream_connect, READS | WRITES)
 USES_SOCKET(unix_may_send, WRITES)
 
-/* Without a level, networks have the lowest one, and this host's own is for everybody. */
+/* Networks without a level have the lowest one, and `lo` without a level is for everybody. */
 static __always_inline __u32 usual_of_packet(const struct usher_mac_packet *packet)
 {
 	return packet->interface.number > LOOPBACK_INTERFACE ? USHER_MAC_LEVEL_LOW
@@ -277,7 +280,7 @@ static __always_inline int is_within(const struct usher_mac_level *level,
 	return usher_mac_dominates(&range->high, level) && usher_mac_dominates(level, &range->low);
 }
 
-/* An interface with a range takes what lies in it. */
+/* An interface with a range takes only packets whose level lies in it. */
 MAC_CHECK(interface_transmit)
 {
 	if (object_label->kind == KIND && levels_of(object_label)->low.kind &&
@@ -294,7 +297,7 @@ MAC_CHECK(interface_transmit)
 		return may(subject_label, object_label, USUAL, ways);                              \
 	}
 
-/* Beside those of all kinds, which commands of a kind change something. */
+/* `one`, `other`: the commands of a kind that change something, beside those of all kinds. */
 static __always_inline __u32 ways_of_control(__u32 command, __u32 one, __u32 other)
 {
 	command &= 0xff;
@@ -336,7 +339,7 @@ static __always_inline void read_range(struct usher_mac_levels *range,
 	range->high = range->effective;
 }
 
-/* A process moves within its range, and narrows it. */
+/* A process may move within its range, and narrow it. */
 MAC_RELABEL(relabel_process)
 {
 	struct usher_mac_levels range, next;
@@ -358,7 +361,7 @@ MAC_RELABEL(relabel_process)
 		   : -EPERM;
 }
 
-/* Whether a process with this range gives files this level. */
+/* Whether a process with this range may give files this level. */
 static __always_inline int may_give(const struct usher_mac_level *level,
 				    const struct usher_mac_levels *range)
 {

@@ -5,8 +5,8 @@
  * from then on, as in T. Fraser's LOMAC and FreeBSD's mac_lomac(4).
  *
  * Names, attributes and links are read freely, as on FreeBSD: what is in a file is what counts.
- * Where a process cannot be lowered, since no process acts (packets) or what follows goes both ways
- * and is not asked about (streams), it is refused what `biba` refuses.
+ * Where it cannot lower a process, it refuses what `biba` refuses: no process acts at packets, and
+ * what follows the opening of a stream goes both ways and is not asked about.
  */
 #include "usher_mac_levels.h"
 #include "usher_mac_policy.h"
@@ -82,7 +82,7 @@ static __always_inline int take_in(const struct usher_mac_element *own,
 OPENS(inode_permission)
 OPENS(file_open)
 
-/* Each time. A directory has names only. */
+/* Asked at each use. A directory has names only. */
 MAC_DEMOTING(file_permission)
 {
 	__u32 usual = usual_of(&request->file), ways = ways_of(request->access);
@@ -125,7 +125,7 @@ MAC_DEMOTING(shm_shmat)
 	return take_in(subject_label, object_label, USUAL, ways, element);
 }
 
-/* Other options tell nothing that was sent. */
+/* Other options return nothing that was sent. */
 MAC_CHECK(socket_getsockopt)
 {
 	if (request->level != IPPROTO_TCP || request->option != TCP_ZEROCOPY_RECEIVE)
@@ -159,8 +159,8 @@ MAC_CHECK(ptrace_access_check)
 		   : 0;
 }
 
-/* The new program is at the level of its file, and at the auxiliary one there, where these are
- * lower than the one that it has otherwise. */
+/* Lowers a new program to the level of its file, and to the file's auxiliary level, where these do
+ * not dominate its own. */
 MAC_DECISION(new_program)
 {
 	struct usher_mac_levels *levels = (struct usher_mac_levels *)element->value;
@@ -178,8 +178,8 @@ MAC_DECISION(new_program)
 	return 0;
 }
 
-/* A new file is at the auxiliary level of its directory, which its maker dominates, or else at the
- * level of its maker; one of an exempt maker at the usual one. */
+/* A new file has the auxiliary level of its directory, if its maker dominates that, or else the
+ * level of its maker; the file of an exempt maker has the usual level. */
 MAC_DECISION(new_file)
 {
 	struct usher_mac_levels *levels = (struct usher_mac_levels *)element->value;

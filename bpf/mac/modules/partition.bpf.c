@@ -6,7 +6,7 @@
  * The element of a process is the number of its partition; 0, or none, is no partition. Processes
  * without a partition reach all others. A process with CAP_SYS_ADMIN or CAP_SETUID enters one,
  * once, or has its next program enter it; children and programs are in it, too, and nothing leads
- * out again, root's privileges neither.
+ * out again, not even root's privileges.
  *
  * A process in a partition does not signal, trace or schedule processes outside of it, and uses no
  * UNIX socket and no object of System V IPC that such a process has made. Processes that are
@@ -49,7 +49,7 @@ TO_A_PROCESS(task_setpgid)
 /* The request does not say whose limits: a process in a partition leaves all others' alone. */
 TO_A_PROCESS(task_prlimit)
 
-/* The tracer reaches the process that asks for it. */
+/* The parent is to trace this process, so it must reach it. */
 MAC_CHECK(ptrace_traceme)
 {
 	return reaches(object_label, subject_label) ? 0 : -ESRCH;

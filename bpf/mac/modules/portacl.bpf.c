@@ -34,7 +34,7 @@ struct search {
 	__u32 is_permitted;
 };
 
-/* Whose ports a socket takes: enum usher_mac_port_protocol, OTHERS, or 0 for a socket without. */
+/* The protocol whose ports a socket takes: enum usher_mac_port_protocol, OTHERS, or 0 for none. */
 static __always_inline int protocol_of(const struct usher_mac_socket_address *request)
 {
 	if (request->family == AF_SMC)

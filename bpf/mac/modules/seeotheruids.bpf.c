@@ -4,9 +4,9 @@
  * FreeBSD's mac_seeotheruids(4) has it: it does not trace them, read what asks for that in their
  * /proc/PID, signal them, or set their scheduling and limits.
  *
- * Exempt are, as the settings say, processes with the same real group, those in one group, and
- * those with the capability by which the kernel lets a process do this to any other one. The answer
- * is that of a process that does not exist; the framework makes EPERM of it for signals.
+ * The settings may exempt processes with the same real group, those in one group, and those with
+ * the capability by which the kernel lets a process do this to any other one. The answer is that of
+ * a process that does not exist; the framework makes EPERM of it for signals.
  */
 #include "usher_mac_policy.h"
 #include "usher_mac_settings.h"
@@ -44,7 +44,8 @@ OF_OTHERS(task_setscheduler, CAP_SYS_NICE)
 OF_OTHERS(task_setnice, CAP_SYS_NICE)
 OF_OTHERS(task_prlimit, CAP_SYS_RESOURCE)
 
-/* SIGCONT is for jobs of a session, whoever they have become; the kernel has seen to that. */
+/* SIGCONT reaches jobs of the same session, whichever user they are; the kernel has checked that.
+ */
 MAC_CHECK(task_kill)
 {
 	if (request->signal == SIGCONT)
@@ -52,8 +53,8 @@ MAC_CHECK(task_kill)
 	return sees(subject, request->uid, request->gid, CAP_KILL) ? 0 : -ESRCH;
 }
 
-/* It is the tracer that would see. Of its capabilities and groups the request says only whether it
- * is root, and its real group. */
+/* The parent, as the tracer, would see this process. The request does not have its capabilities and
+ * groups, only whether it is root, and its real group. */
 MAC_CHECK(ptrace_traceme)
 {
 	const struct usher_mac_seeotheruids *now = mac_settings();

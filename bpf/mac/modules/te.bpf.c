@@ -21,7 +21,7 @@ MAC_SETTINGS(struct usher_mac_te);
 #include "te_files.h"
 #include "te_labels.h"
 
-/* A process does to itself what it likes. */
+/* A process may do anything to itself. */
 #define REACHES_PROCESS(point, wanted)                                                             \
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \
@@ -43,7 +43,7 @@ MAC_CHECK(ptrace_traceme)
 		   USHER_MAC_TE_PTRACE);
 }
 
-/* The other process's label is not there: it counts as unconfined. 2: sets its limits. */
+/* The hook has no label of the other process: it counts as unconfined. 2: sets its limits. */
 MAC_CHECK(task_prlimit)
 {
 	if (!(request->argument & 2))
@@ -68,7 +68,7 @@ USES_SOCKET(socket_connect, USHER_MAC_TE_CONNECT)
 USES_SOCKET(unix_stream_connect, USHER_MAC_TE_CONNECT)
 USES_SOCKET(unix_may_send, USHER_MAC_TE_WRITE)
 
-/* It is to have the process's own domain. */
+/* The socket is to have the process's own domain. */
 MAC_CHECK(socket_create)
 {
 	return may(subject_label, subject_label, OF_PROCESS, USHER_MAC_TE_SOCKET,
@@ -93,8 +93,8 @@ PASSES_INTERFACE(interface_transmit, USHER_MAC_TE_WRITE)
 		return may(subject_label, object_label, OF_PROCESS, USHER_MAC_TE_IPC, wanted);     \
 	}
 
-/* What a command changes: `value` and `values` are those of a kind that change contents, `one` and
- * `other` those that change its state beside IPC_RMID and IPC_SET. */
+/* The permission for a command. `value` and `values`: the commands of a kind that change contents;
+ * `one` and `other`: those that change its state, beside IPC_RMID and IPC_SET. */
 static __always_inline __u32 wanted_of_control(__u32 command, __u32 value, __u32 values, __u32 one,
 					       __u32 other)
 {

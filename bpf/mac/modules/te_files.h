@@ -55,8 +55,8 @@ static __always_inline int is_terminal(const struct usher_mac_file *file)
 		file->special == DEVICE(5, 0) || file->special == DEVICE(5, 2));
 }
 
-/* What a file without an element counts as. Most pipes and sockets have no name, and processes have
- * made them. */
+/* The kind of object that a file without an element counts as. Pipes and sockets count as the
+ * processes that have made them, because most have no name. */
 static __always_inline enum usual usual_of(const struct usher_mac_file *file)
 {
 	if (TYPE(file->mode) == PIPE || TYPE(file->mode) == SOCKET)
@@ -104,8 +104,8 @@ static __always_inline __u32 wanted_of(__u32 access, __u32 class)
 ACCESSES_FILE(inode_permission)
 ACCESSES_FILE(file_open)
 
-/* Each time, because the file may have been opened in another domain. Whether an open file is
- * written at its end is not known here: the permission to append is enough. */
+/* Asked at each use, because the file may have been opened in another domain. Whether an open file
+ * is written at its end is not known here: the permission to append is enough. */
 MAC_CHECK(file_permission)
 {
 	__u32 class = class_of(request->file.mode), wanted = wanted_of(request->access, class);
@@ -144,7 +144,7 @@ MAC_CHECK(mmap_file)
 	return may_file(subject_label, object_label, &request->file, wanted);
 }
 
-/* The label of the file is not there. */
+/* The hook has no label of the file. */
 MAC_CHECK(file_mprotect)
 {
 	if (!TYPE(request->file.mode) || !(request->protection & PROT_EXEC) ||
@@ -154,7 +154,7 @@ MAC_CHECK(file_mprotect)
 		   USHER_MAC_TE_EXECMEM);
 }
 
-/* Files are asked isatty(3) about everywhere: it matters of devices only. */
+/* ioctl(2) matters for devices only: programs ask isatty(3) about all kinds of files. */
 #define CONTROLS_DEVICE(point)                                                                     \
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \

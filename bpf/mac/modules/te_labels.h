@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The labels of the module te: who takes a domain, who gives a file a type, and what new programs
- * and files get. */
+/* The labels of the module te: which process takes a domain or gives a file a type, and the labels
+ * of new programs and files. */
 #ifndef USHER_MAC_MODULE_TE_LABELS_H
 #define USHER_MAC_MODULE_TE_LABELS_H
 
@@ -16,7 +16,7 @@ static __always_inline int is_type(const struct usher_mac_te *now, __u32 number)
 	return number > now->domains;
 }
 
-/* A domain is entered by a process that may take it. The one of exempt processes is not given. */
+/* A process enters a domain that it may take. None may take the domain of exempt processes. */
 MAC_RELABEL(relabel_process)
 {
 	const struct usher_mac_te *now = mac_settings();

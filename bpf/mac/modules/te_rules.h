@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Rules of the module te: numbers of names, what holds for a domain and a type, and notes of what
- * is refused. The file that includes this has declared the module.
+ * Rules of the module te: numbers of names, the rules for a domain and a type, and notes of
+ * refusals. The file that includes this has declared the module.
  */
 #ifndef USHER_MAC_MODULE_TE_RULES_H
 #define USHER_MAC_MODULE_TE_RULES_H
@@ -13,7 +13,7 @@
 #define UNTYPED(now) ((now)->domains + 1)
 #define TERMINAL(now) ((now)->domains + 2)
 
-/* How many places a denial may have. */
+/* The number of places that a denial may have. */
 #define PLACES_OF_DENIAL 16
 
 #define OPAQUE(number) asm volatile("" : "+r"(number))
@@ -64,7 +64,7 @@ static __always_inline __u32 number_of(const struct usher_mac_te *now,
 	return names_equal(words, (const __u64 *)now->names[number].text) ? number : 0;
 }
 
-/* What holds for a domain and a type. */
+/* The rules for a domain and a type. */
 static __always_inline const struct usher_mac_te_pair *pair_of(const struct usher_mac_te *now,
 							       __u32 domain, __u32 type)
 {
@@ -87,7 +87,7 @@ struct noting {
 	__u32 is_noted;
 };
 
-/* Notes it in a place that is free, or has it already. Returns 1 when it is noted. */
+/* Notes the denial in a place that is free, or has it already. Returns 1 when it is noted. */
 static long note_at(__u32 index, struct noting *noting)
 {
 	struct usher_mac_te_denial *place;
@@ -109,8 +109,8 @@ static __always_inline int is_permissive(const struct usher_mac_te *now, __u32 d
 	return domain < USHER_MAC_TE_NAMES && now->permissive[domain / 64] >> domain % 64 & 1;
 }
 
-/* Notes what a domain lacks, for the learner, and refuses it, if the domain is not permissive.
- * Notes are the only thing that a check changes: the settings are a table of the kernel's. */
+/* Notes the permissions that a domain lacks, for the learner. Refuses them, unless the domain is
+ * permissive. A check changes only the notes in the settings, which are a table of the kernel. */
 static __always_inline int refuse(const struct usher_mac_te *now, __u32 domain, __u32 type,
 				  __u32 class, __u64 lacking, int error)
 {
@@ -138,7 +138,7 @@ static __always_inline int ask(const struct usher_mac_te *now, __u32 domain, __u
 	return lacking ? refuse(now, domain, type, class, lacking, error) : 0;
 }
 
-/* An object without an element, by what it is. */
+/* The kinds of objects without an element. */
 enum usual {
 	OF_PROCESS,
 	OF_FILE,

@@ -16,7 +16,7 @@
  *   entry       a program of a file with this name runs under the name `entered`
  *   shared      files that are made in such a directory get its name, and not the process's
  *
- * A call 1 (mac_syscall) refuses with the error of its argument.
+ * The call 1 (mac_syscall) refuses with the error of its argument.
  */
 /* clang-format on */
 #include "kernel_numbers.h"

@@ -3,8 +3,8 @@
  * The module `ubns`: the authorization of services, by the `service` blocks of the policy.
  *
  * A process of a service has the service's name as its element. The starter of users' processes
- * sets it; programs that a service's own account executes get it. It is for life: whoever starts
- * such a process has no say about it any more, nor has the process.
+ * sets it; programs that a service's own account executes get it. It is for life: neither the
+ * process nor the one that starts it can change it.
  *
  * - A service's port is bound by root and the service's account.
  * - Processes of a service with `connect`, but for those that run as its own account, use TCP and
@@ -23,7 +23,7 @@ MAC_SETTINGS(struct usher_mac_ubns);
 /* The element of files that are no service's. No service has this name. */
 #define NOBODYS '-'
 
-/* A service that is sought, and what the sought one must have. */
+/* A search for services by a name, a port or an account. */
 struct search {
 	const struct usher_mac_ubns *now;
 	const __u8 *name;
@@ -32,7 +32,7 @@ struct search {
 	__u32 place; /* of the last one found */
 };
 
-/* Where a process of a service connects. */
+/* A destination to which a process of a service connects. */
 struct passage {
 	const struct usher_mac_ubns *now;
 	struct usher_mac_address to;
@@ -96,7 +96,7 @@ static long seek_port(__u32 index, struct search *search)
 	return note(search, index, search->now->services[index].port == search->number, 1);
 }
 
-/* All of them: an account may serve several. */
+/* Looks at all services, because an account may serve several. */
 static long seek_account(__u32 index, struct search *search)
 {
 	if (index >= USHER_MAC_SERVICES)
@@ -121,7 +121,7 @@ service_of(const struct usher_mac_ubns *now, const struct usher_mac_element *ele
 	return found(&search);
 }
 
-/* A service's port. Not those of SCTP, which are others. */
+/* Decides about the ports of services. SCTP has other ports of its own. */
 MAC_CHECK(socket_bind)
 {
 	struct search search = { .now = mac_settings(), .number = request->port };
@@ -171,7 +171,7 @@ static __always_inline __u64 number_of_bytes(const __u8 *bytes)
 	return number;
 }
 
-/* Whether a process of the service is held to its destinations: from when it has become its user.
+/* Whether a process of the service is held to its destinations: it is once it has become its user.
  */
 static __always_inline int is_held(const struct usher_mac_service *service,
 				   const struct usher_mac_subject *subject)
@@ -265,7 +265,7 @@ MAC_CHECK(socket_accept)
 	return may_use(subject, subject_label, object_label) ? 0 : -EACCES;
 }
 
-/* In both directions: a tracer does what the traced process may do, and is asked to by it. */
+/* In both directions: a tracer does what the traced process may do, which may ask to be traced. */
 MAC_CHECK(ptrace_access_check)
 {
 	if (!(request->argument & PTRACE_MODE_ATTACH) || has(subject, CAP_SYS_ADMIN))
@@ -301,7 +301,7 @@ USES_FILES(inode_setattr)
 USES_FILES(inode_set_acl)
 USES_FILES(inode_remove_acl)
 
-/* A process becomes one of a service once: where it may become any user, or is of its account. */
+/* A process becomes one of a service once: if it may become any user, or is of its account. */
 MAC_RELABEL(relabel_process)
 {
 	const struct usher_mac_ubns *now = mac_settings();
@@ -316,7 +316,7 @@ MAC_RELABEL(relabel_process)
 	return service && service->account && service->account == subject->uid ? 0 : -EPERM;
 }
 
-/* A program that the account of one service executes is that service's. */
+/* A program that an account of one service alone executes is that service's. */
 MAC_DECISION(new_program)
 {
 	struct search search = { .now = mac_settings(), .number = subject->uid };
@@ -340,8 +340,8 @@ MAC_RELABEL(relabel_file)
 	return has(subject, CAP_SYS_ADMIN) ? 0 : -EPERM;
 }
 
-/* A new file is whose directory it is in: it is not its maker's, so that users share with services
- * what is no service's alone. */
+/* A new file belongs to the service of its directory, not to that of its maker. So users and
+ * services can share files that belong to no service. */
 MAC_DECISION(new_file)
 {
 	if (object_label->kind == USHER_MAC_UNKNOWN)
