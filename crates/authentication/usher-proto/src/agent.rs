@@ -5,7 +5,7 @@
 use usher_base::DecodeError;
 use usher_base::codec::{self, Bytes, Reader, messages, put_string};
 
-/// Longest answer in bytes, after its length. An RSA signature of 4,096 bits has 537.
+/// Longest answer in bytes, not counting the length before it. An RSA signature of 4,096 bits has 537.
 pub const MAX_AGENT_ANSWER: usize = 4096;
 
 const IDENTITIES_REQUEST: u8 = 11;
@@ -58,8 +58,8 @@ pub enum SignatureFault {
     Form(#[from] DecodeError),
 }
 
-/// Checks that an agent's signature, unchecked otherwise, is by the algorithm that [`sign_request`] asks for
-/// with this key.
+/// Checks only the algorithm of an agent's signature: it must be the one that [`sign_request`] asks for with
+/// this key.
 ///
 /// # Errors
 /// [`SignatureFault`].
@@ -94,7 +94,7 @@ pub fn identities_request() -> Vec<u8> {
     out
 }
 
-/// Longest list of keys in bytes, after its length; OpenSSH has the same limit.
+/// Longest list of keys in bytes, not counting the length before it; OpenSSH has the same limit.
 pub const MAX_IDENTITIES_ANSWER: usize = 256 * 1024;
 
 /// Whether the agent's answer to [`identities_request`], without its length, lists this key.
@@ -110,7 +110,7 @@ pub fn lists(answer: &[u8], public_key: &[u8]) -> Result<bool, DecodeError> {
     let mut is_listed = false;
     for _ in 0..count {
         is_listed |= reader.string(MAX_IDENTITIES_ANSWER)? == public_key;
-        // Its comment.
+        // The key's comment.
         reader.string(MAX_IDENTITIES_ANSWER)?;
     }
     reader.finish()?;

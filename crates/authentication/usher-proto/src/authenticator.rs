@@ -167,8 +167,8 @@ impl Authenticator {
     }
 }
 
-/// An RSA signature as long as the modulus, its one spelling here. Agents may leave out leading zeros, as sshd(8)
-/// accepts them.
+/// Pads an RSA signature to the length of the modulus, its only spelling here. Agents may leave out leading
+/// zeros, which sshd(8) accepts.
 fn with_leading_zeros<'s>(key: &KeyData, signature: &'s [u8]) -> Cow<'s, [u8]> {
     let KeyData::Rsa(key) = key else {
         return signature.into();

@@ -19,7 +19,7 @@ pub const MAX_GROUPS: usize = 128;
 /// Bytes of a reservation's name.
 pub const RESERVATION_SIZE: usize = 16;
 
-/// The version of the packets: programs link against a library older than the keeper.
+/// The version of the packets: a program may use a library that is older than the keeper.
 pub const CALLS_VERSION: u8 = 2;
 
 plain_bytes! {

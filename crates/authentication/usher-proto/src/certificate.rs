@@ -239,8 +239,8 @@ pub enum Excess {
     },
 }
 
-/// The field of a line in a `-cert.pub` file that exceeds its limit, if [`Certificate::parse`] refuses it
-/// as [`Refusal::Oversized`] for one of these.
+/// The field that exceeds its limit in a line of a `-cert.pub` file, if that is why [`Certificate::parse`]
+/// refuses the line as [`Refusal::Oversized`].
 #[must_use]
 pub fn excess(line: &str) -> Option<Excess> {
     let blob = Base64::decode_vec(line.split_ascii_whitespace().nth(1)?).ok()?;

@@ -22,8 +22,8 @@ pub const CHAIN_ELEMENT_SIZE: usize = 16;
 /// Longest chain. Making one takes 65,537 hashes, about 10 ms.
 pub const MAX_CHAIN_LENGTH: u32 = 65_536;
 
-/// How far an element may be ahead of the last accepted one, because elements in between were drawn
-/// and never arrived. Bounds the verifier's work at 64 hashes an announcement.
+/// How far an element may be ahead of the last accepted one, because elements in between were drawn and never
+/// arrived. Bounds the keeper's work at 64 hashes an announcement.
 pub const MAX_CHAIN_GAP: u32 = 64;
 
 const DOMAIN: &Domain = b"usher-chain-1";

@@ -127,8 +127,8 @@ impl ClientFrame {
 }
 
 impl ServerFrame {
-    /// The whole frame, length included. Reasons are those of [`Refusal::disclosed`], so that no
-    /// caller can forget it.
+    /// The whole frame, length included. Reasons become those of [`Refusal::disclosed`] here, so that no
+    /// caller can forget to replace them.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         match self.disclosed() {

@@ -32,7 +32,7 @@ pub const MAX_HANDSHAKE_MESSAGE: usize = PREFIX + 48;
 const PADDING: usize = 64;
 const PREFIX: usize = PADDING + 33 + 1;
 
-/// Checks that a TLS 1.3 CertificateVerify of this side signs such a message: 64 spaces, the side's
+/// Checks that the message is one that a TLS 1.3 CertificateVerify of this side signs: 64 spaces, the side's
 /// context string, a zero, and a transcript hash of 32 or 48 bytes.
 ///
 /// # Errors

@@ -20,8 +20,8 @@ pub fn parse_line(line: &str) -> Result<PublicKey, ssh_key::Error> {
 /// Least size of an RSA key's modulus, in bits: fewer are within reach of an attacker (NIST SP 800-131A).
 pub const MIN_RSA_BITS: usize = 2048;
 
-/// Limit of an RSA key's modulus, in bits. A key of this size, certified by another, fits every format with its
-/// signature.
+/// Limit of an RSA key's modulus, in bits. Every format has room for a key of this size, its certificate by
+/// another such key, and a signature.
 pub const MAX_RSA_BITS: usize = 4096;
 
 /// Limit of an RSA key's exponent, in bits. Verification takes as many steps.

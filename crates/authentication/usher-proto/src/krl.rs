@@ -130,7 +130,7 @@ impl RevokedKeys {
         key.to_bytes().map_or(true, |blob| self.has_blob(&blob))
     }
 
-    /// Whether the certified key with this fingerprint (SHA-256) is revoked, for any authority.
+    /// Whether the certified key, which has this fingerprint (SHA-256), is revoked, whoever certified it.
     #[must_use]
     pub fn has_certified_key(&self, key: &[u8; 32], certified: &Certified) -> bool {
         self.has_fingerprint(key, &certified.key_sha1)

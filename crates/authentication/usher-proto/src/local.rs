@@ -11,7 +11,7 @@ use usher_base::{HostName, ServiceName};
 /// Longest packet in bytes, in both directions.
 pub const MAX_LOCAL_PACKET: usize = 256;
 
-/// The version of the packets: programs link against a library older than the signer.
+/// The version of the packets: a program may use a library that is older than the signer.
 pub const LOCAL_VERSION: u8 = 1;
 
 messages! {
@@ -58,8 +58,8 @@ messages! {
             /// Its service.
             service: ServiceName,
         },
-        /// How has the service's program for a connection ended, from which nothing has come? Answered
-        /// by [`LocalReply::Ended`], for connections of the asking user.
+        /// Asks how the service's program has ended for a connection on which nothing has come. Answered by
+        /// [`LocalReply::Ended`], for connections of the asking user.
         9 => HowEnded {
             /// The service's host.
             host: HostName,
@@ -97,7 +97,7 @@ messages! {
             /// The user's number, in the initial user namespace.
             uid: u32,
         },
-        /// The answer to [`LocalRequest::HowEnded`]: none if the server has not said that it failed.
+        /// The answer to [`LocalRequest::HowEnded`]: none unless the server has said that the program failed.
         137 => Ended(end: Option<ProgramEnd>),
     }
 }

@@ -152,7 +152,7 @@ refusals! {
             "the process lacks CAP_SETUID or CAP_SETGID",
             "add AmbientCapabilities=CAP_SETUID CAP_SETGID to its unit";
     }
-    /// The policy, the keys or the accounts of the host that refuses do not permit it.
+    /// The policy, the keys or the accounts of the refusing host do not permit the request.
     Policy {
         UnknownService = 40 "unknown_service": "this server has no such service";
         UnknownKey = 66 "unknown_key": "the signing key is not one of the user's authorized keys";
@@ -213,7 +213,7 @@ refusals! {
             "the server takes no tokens of this session, because its table is full or its kernel \
              cannot read tokens under IPsec: connections are announced one by one";
     }
-    /// A program or the kernel of the host that refuses cannot do it now.
+    /// A program or the kernel of the refusing host cannot serve the request now.
     Host {
         ListenerFailed = 131 "listener_failed":
             "the server could not make a listener for the user",

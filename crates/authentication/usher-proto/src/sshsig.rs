@@ -14,8 +14,8 @@ use crate::verification::{self, is_by_kind, refuse_sha1};
 use usher_base::DecodeError;
 use usher_base::codec::{Reader, put_string};
 
-/// Longest SSHSIG blob in bytes. An Ed25519 one has 189, ECDSA P-384 about 400, RSA of 4,096 bits 1,122. With
-/// the longest certificate such a one has 3,659.
+/// Longest SSHSIG blob in bytes. An Ed25519 one has 189, an ECDSA P-384 one about 400. One by an RSA key of
+/// 4,096 bits has 1,122, and 3,659 with the longest certificate.
 pub const MAX_SIGNATURE_SIZE: usize = 4096;
 
 const MAGIC: &[u8] = b"SSHSIG";
@@ -122,8 +122,8 @@ pub struct Signed {
     pub public_key: Vec<u8>,
 }
 
-/// The bytes of a blob as they came: unlike OpenSSH, `SshSig` of ssh-key 0.6.7 writes the flags and
-/// the counter of a security key's ECDSA signature inside the string before them.
+/// The bytes of a blob as they came. `SshSig` of ssh-key 0.6.7 would write them differently from OpenSSH: the
+/// flags and the counter of a security key's ECDSA signature inside the string before them.
 struct Armoured<'a>(&'a [u8]);
 
 impl PemLabel for Armoured<'_> {

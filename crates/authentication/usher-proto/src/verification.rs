@@ -16,7 +16,7 @@ use crate::Refusal;
 use crate::key::{require_suitable, rsa_numbers};
 use usher_base::codec::Reader;
 
-/// Bytes of a number of ECDSA P-521.
+/// Bytes of each of the two numbers of an ECDSA P-521 signature.
 const P521_SIZE: usize = 66;
 /// The algorithm of RSA signatures with SHA-1 (RFC 4253), which is also the kind of all RSA keys.
 const SSH_RSA: &[u8] = b"ssh-rsa";
@@ -50,7 +50,7 @@ pub(crate) fn verify(key: &KeyData, signed: &[u8], signature: &Signature) -> Res
     }
 }
 
-/// Whether signatures by this algorithm are made by keys of this kind: RSA keys make them with SHA-2.
+/// Whether keys of this kind make signatures of this algorithm. RSA keys must sign with SHA-2.
 pub(crate) fn is_by_kind(signature: &Algorithm, key: &Algorithm) -> bool {
     match key {
         Algorithm::Rsa { hash: None } => matches!(signature, Algorithm::Rsa { hash: Some(_) }),
@@ -58,7 +58,7 @@ pub(crate) fn is_by_kind(signature: &Algorithm, key: &Algorithm) -> bool {
     }
 }
 
-/// Refuses a signature in its wire form (RFC 4253 section 6.6) that is made with SHA-1, by its algorithm.
+/// Refuses a signature in its wire form (RFC 4253 section 6.6) whose algorithm uses SHA-1.
 ///
 /// # Errors
 /// [`Refusal::Sha1Signature`].
