@@ -32,7 +32,7 @@ pub struct ClientService {
     pub host: HostName,
     /// The service's TCP port there.
     pub port: u16,
-    /// The local users who may; shared by all that name the same blocks.
+    /// The local users who may authenticate to it; shared by all services that name the same blocks.
     pub users: Arc<Members>,
     /// The proxy's treatment of this service's connections.
     pub protocol: Protocol,
@@ -41,7 +41,7 @@ pub struct ClientService {
     /// The programs whose connections are authenticated.
     pub programs: Programs,
     /// How IPsec protects all connections with the service's port, except those of programs that an
-    /// `application` block has; none: it leaves them alone.
+    /// `application` block has; none: this block demands no protection.
     pub protection: Option<Kind>,
 }
 
@@ -66,7 +66,7 @@ pub enum Programs {
 }
 
 impl Programs {
-    /// The programs that are listed; none where others may as well.
+    /// The listed programs; none if connections of other programs may be authenticated as well.
     pub fn listed(&self) -> Option<&Arc<BTreeSet<String>>> {
         match self {
             Self::Listed(paths) => Some(paths),
@@ -74,7 +74,7 @@ impl Programs {
         }
     }
 
-    /// Whether plain connections are authenticated, of whichever program.
+    /// Whether plain connections are authenticated, those of any program or of the listed ones.
     pub fn with_plain(&self) -> bool {
         *self != Self::Asking
     }

@@ -24,8 +24,8 @@ pub struct ServiceUse<'a> {
     pub service: &'a ServiceName,
     /// The user.
     pub user: &'a UserName,
-    /// The principals of the user's certificate that policy trusts its authority with now; none for
-    /// a key that is listed.
+    /// The principals of the user's certificate for which policy trusts its authority now; none for a listed
+    /// key.
     pub principals: &'a [TrustedPrincipal<'a>],
     /// The host from which the user comes, by its name in this policy. None for a host that this
     /// policy does not know: no objection is made to it here, because nothing permits it.
@@ -60,10 +60,10 @@ pub enum Objection<'a> {
     NoService,
     /// The service does not admit the user.
     NotAdmitted(&'a Service),
-    /// No policy makes the user one of this service: root, an account of Usher's daemons, or the
-    /// account that serves.
+    /// No policy can admit this user to this service: root, an account of Usher's daemons, or the account
+    /// that serves.
     NeverAdmitted(&'a Service),
-    /// The user was a guest, and the latest time is over.
+    /// The user was a guest, and the latest time of any set is over.
     GuestOver(Guest<'a>),
     /// The service admits no user from that host.
     HostNotAdmitted(&'a Service),
@@ -98,7 +98,7 @@ impl Objection<'_> {
         }
     }
 
-    /// The line that would have to change; none where one would have to be added, or none helps.
+    /// The line that would have to change. None if a line would have to be added, or if no change helps.
     pub fn clause(&self) -> Option<Clause> {
         let of_service = |service: &Service, keyword| {
             Some(Clause::statement(
@@ -179,8 +179,8 @@ impl Policy {
         }
     }
 
-    /// Whether a service of this host admits a user who comes from a host, at a time: the service,
-    /// and the second from which on it does not any more, [`u64::MAX`] for one that never comes.
+    /// Whether a service of this host admits a user who comes from a host, at a time. Returns the service,
+    /// and the second from which on it no longer admits the user: [`u64::MAX`] if it always will.
     ///
     /// # Errors
     ///
@@ -237,7 +237,7 @@ impl Policy {
         }
     }
 
-    /// The guest of these sets with the latest time, one whose time is over.
+    /// The objection to a former guest of these sets, with the latest of the guest's times.
     fn former_guest<'p>(
         &'p self,
         user: &UserName,
@@ -317,9 +317,8 @@ impl<'p> ClientCase<'p, '_> {
 }
 
 impl Service {
-    /// The second from which on it does not admit a user any more who has a certificate with these
-    /// principals, as [`Policy::service_permits`] has it and whatever the host; none for a user whom
-    /// it never admits.
+    /// The second from which on the service no longer admits a user with a certificate of these principals,
+    /// whatever the host; none for a user whom it never admits.
     fn admits_until(&self, user: &UserName, principals: &[TrustedPrincipal<'_>]) -> Option<u64> {
         let by_certificate = if self.may_certify(user) {
             self.users.until_by(principals)

@@ -60,7 +60,7 @@ impl Destinations {
         !address.is_unspecified() && entries.any(|entry| entry.contains(address, port))
     }
 
-    /// The same as a table of prefixes: the longest that an address has decides, and so for ports.
+    /// The same as a table of prefixes. The longest prefix of an address decides, and so does that of a port.
     pub fn table(&self) -> DestinationTable {
         let mut table = DestinationTable::default();
         let mut sets: BTreeMap<Ports, usize> = BTreeMap::new();
@@ -80,8 +80,7 @@ impl Destinations {
         table
     }
 
-    /// The entries that permit nothing that others do not permit. Of two that say the same it is
-    /// the second.
+    /// The entries that permit nothing beyond the others. Of two equal entries it is the second.
     pub(crate) fn needless(&self) -> Vec<&Destination> {
         let mut kept: Vec<bool> = vec![true; self.entries.len()];
         for (index, entry) in self.entries.iter().enumerate().rev() {
@@ -131,7 +130,7 @@ struct Area {
 }
 
 impl Area {
-    /// Whether areas that neither overlap nor are out of order have all of this one.
+    /// Whether areas, which do not overlap and are in order, contain all of this one.
     fn is_covered(&self, by: &[Area]) -> bool {
         let last = address_number(self.addresses.last());
         let mut next = address_number(self.addresses.first());
@@ -189,8 +188,8 @@ impl Ports {
     }
 }
 
-/// The destinations that entries permit together, as areas in the order of their addresses, IPv4
-/// first. No two overlap, nor touch where they have the same ports.
+/// The destinations that entries permit together, as areas in the order of their addresses, IPv4 first. No
+/// two overlap, and areas that touch have different ports.
 fn areas<'d>(entries: impl Iterator<Item = &'d Destination>) -> Vec<Area> {
     let mut v4 = Vec::new();
     let mut v6 = Vec::new();
@@ -216,7 +215,7 @@ fn areas_of_family(entries: &[(AddressRange, &Destination)]) -> Vec<Area> {
         IpAddr::V4(_) => address_number(Ipv4Addr::BROADCAST.into()),
         IpAddr::V6(_) => address_number(Ipv6Addr::from(u128::MAX).into()),
     };
-    // Between two of these every address is in the same entries.
+    // All addresses from one start to the next are in the same entries.
     let mut starts = BTreeSet::new();
     for (range, _) in entries {
         starts.insert(address_number(range.first()));
@@ -251,7 +250,7 @@ fn areas_of_family(entries: &[(AddressRange, &Destination)]) -> Vec<Area> {
     areas
 }
 
-/// The fewest prefixes that are together all ports from one to another: the first port of each and the
+/// The fewest prefixes that together cover the ports from `first` to `last`: the first port of each and the
 /// prefix's length. Ports are the low half of an IPv4 address here.
 fn prefixes(first: u16, last: u16) -> impl Iterator<Item = (u16, u32)> {
     let [first, last] = [first, last].map(|port| Ipv4Addr::from(u32::from(port)));

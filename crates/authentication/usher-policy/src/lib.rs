@@ -101,9 +101,9 @@ pub fn begins_outside(word: &str) -> bool {
 
 /// Reads the sources as one policy.
 ///
-/// Names resolve over all sources, so it does not matter in which file a block stands or in which
-/// order the files come. No source at all is a policy that permits nothing. The files that sources
-/// include are to be among them: [`includes`] tells which.
+/// Names resolve over all sources, so it does not matter in which file a block stands or in which order the
+/// files come. No source at all is a policy that permits nothing. The files that sources include must be
+/// among them: [`includes`] returns these.
 ///
 /// # Errors
 ///
@@ -115,7 +115,7 @@ pub fn parse_policy(sources: &[Source]) -> Result<Policy, Vec<PolicyError>> {
     parse_with_groups(sources, &Groups::new())
 }
 
-/// As [`parse_policy`], of a policy that may name groups of accounts: [`groups_named`] tells which.
+/// As [`parse_policy`], of a policy that may name groups of accounts: [`groups_named`] returns these.
 ///
 /// # Errors
 ///
@@ -136,8 +136,8 @@ pub fn parse_with_places<'s>(
     parse_blocks(sources, groups).map(|(policy, blocks)| (policy, Places::of(sources, &blocks)))
 }
 
-/// The mistakes of a policy of which some sources cannot be read. A name that these lack and the
-/// others may define, such as a host, is none.
+/// The mistakes of a policy of which some sources cannot be read. A name that the unread ones may define,
+/// such as that of a host, is no mistake.
 pub fn mistakes_of_part(sources: &[Source], groups: &Groups) -> Vec<PolicyError> {
     let reporter = Reporter::of_part(sources);
     if let Some(tree) = usher_language::parse_syntax(&DIALECT, sources, &reporter) {

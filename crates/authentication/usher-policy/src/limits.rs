@@ -25,7 +25,7 @@ pub const DEFAULT_UMASK: u16 = 0o077;
 /// Limit of tasks of one user at once, unless policy says otherwise.
 pub const DEFAULT_PROCESSES: u32 = 1024;
 
-/// Upper end of `processes`: what Linux has process numbers for (PID_MAX_LIMIT).
+/// Upper end of `processes`: the number of process numbers that Linux has (PID_MAX_LIMIT).
 pub const MAXIMUM_PROCESSES: u32 = 4 * 1024 * 1024;
 
 /// Limit of tasks of one user at once, over all services, unless policy says otherwise.
@@ -44,8 +44,8 @@ pub const MAXIMUM_CPU: u32 = 100_000;
 /// it, so it is kept short enough that a stolen one ends by itself.
 pub const MAXIMUM_DURATION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// A client host may be silent for this long, unless policy says otherwise. For as long the kernel sends data
-/// again that no one acknowledges (tcp_retries2 of tcp(7)).
+/// How long a client host may be silent, unless policy says otherwise. The kernel sends unacknowledged data
+/// again for about as long (tcp_retries2 of tcp(7)).
 pub const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(15 * 60);
 
 /// Lower end of `keepalive`: several probes may be lost, and the keeper must see the last ones unanswered.

@@ -1,6 +1,6 @@
 //! The users of several sets together: their names, the times of guests, and the principals whose
-//! certificates make their holders users. The caller finds out who is in a group, because this crate does no I/O;
-//! which of these accounts a policy takes is decided here.
+//! certificates make their holders users. The caller finds out who is in a group, because this crate does no
+//! I/O. This module decides which of these accounts a policy takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ pub struct Users {
     pub members: BTreeSet<UserName>,
     /// The groups of accounts that it names, as they were when they were looked up.
     pub groups: BTreeMap<GroupName, Group>,
-    /// Users who are in the set until a time. No user is among them and [`Self::members`].
+    /// Users who are in the set until a time. None of them is also in [`Self::members`].
     pub guests: BTreeMap<UserName, Moment>,
     /// In the policy of a time ([`crate::Policy::at`]), the guests whose time was over by then.
     pub former: BTreeMap<UserName, Moment>,
@@ -50,23 +50,23 @@ impl Users {
     }
 }
 
-/// Users, some of them until a time. A user who is one by several sets is one for the longest of
-/// them.
+/// Users, some of them until a time. A user of several sets is one until the latest of their times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     names: BTreeSet<UserName>,
-    /// Those of them who are guests in every set that has them: seconds since 1970.
+    /// Users who are guests in every set that has them, with the time until which they are: seconds since
+    /// 1970.
     guests: BTreeMap<UserName, u64>,
     principals: BTreeSet<Principal>,
 }
 
-/// A certificate's statements about its holder, as far as policy trusts its authority to make them.
+/// A principal of a certificate whose authority policy trusts to name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrustedPrincipal<'c> {
     /// A principal of the certificate.
     pub name: &'c str,
-    /// The second, since 1970, from which on the authority is trusted with it no more; the
-    /// certificate's own end is another matter.
+    /// The second, since 1970, from which on the authority is no longer trusted with this principal. The
+    /// certificate itself may end earlier.
     pub until: u64,
 }
 
@@ -102,7 +102,7 @@ impl Members {
         self.guests.get(user).copied().or(never)
     }
 
-    /// Principals of certificates, of which one makes its holder a user.
+    /// Principals of which one suffices in a certificate to make its holder a user.
     pub fn principals(&self) -> &BTreeSet<Principal> {
         &self.principals
     }
@@ -139,7 +139,7 @@ impl Members {
     }
 }
 
-/// By group the names of its accounts, as the system says them, or why they are not known.
+/// The names of each group's accounts, as the system returns them, or why they are not known.
 pub type Groups = BTreeMap<GroupName, Result<BTreeSet<String>, Unresolved>>;
 
 /// The reason why the caller could not look a name up, for messages.
@@ -182,7 +182,7 @@ pub fn may_be_user(account: &UserName) -> bool {
     account.as_ref() != "root" && !is_ushers(account)
 }
 
-/// Whether an account is one of Usher's own daemons' (`usher-signer` and its like).
+/// Whether an account is that of one of Usher's daemons, such as `usher-signer`.
 pub(crate) fn is_ushers(account: &UserName) -> bool {
     account.as_ref().starts_with("usher-")
 }

@@ -50,7 +50,8 @@ pub struct Policy {
     pub needs: Needs,
 }
 
-/// The features that enforce a text, in its order. They follow from the rest, so any two are equal.
+/// The features that enforce a text, in its order. The rest of the policy determines them, so any two are
+/// equal.
 #[derive(Clone, Debug, Default, Eq)]
 pub struct Needs(pub Vec<Need>);
 
@@ -102,7 +103,7 @@ impl Policy {
         let clients = clients.flat_map(|client| &mut client.services);
         for members in services.chain(clients.map(|entry| &mut entry.users)) {
             if members.has_any_over(now) {
-                // The policy that this one is of keeps it, so its address stays its own.
+                // The original policy keeps the old members, so no others get their address.
                 let left = changed
                     .entry(Arc::as_ptr(members).addr())
                     .or_insert_with(|| Arc::new(members.at(now)));
@@ -160,7 +161,7 @@ words! {
         User = "user",
     }
 
-    /// Rights to files. The user's own bound them in any case.
+    /// Rights to files. The user's own rights limit them in any case.
     pub enum FileAccess {
         /// Read files, list folders, execute programs.
         Read = "read",
@@ -194,10 +195,10 @@ pub struct Service {
     pub idle: Duration,
     /// A session never lasts longer. Whole seconds, at most [`MAXIMUM_DURATION`].
     pub session: Duration,
-    /// It admits those of a user's keys that are for this, and no others; none: those that are for
-    /// nothing in particular.
+    /// The purpose of the keys that it admits: only the user's keys with this purpose. None: only keys
+    /// without a purpose.
     pub keys: Option<Name>,
-    /// A user is authenticated again at least this often, or ends. Whole seconds,
+    /// A user is authenticated again at least this often, or the session ends. Whole seconds,
     /// [`MINIMUM_REAUTHENTICATION`] to [`MAXIMUM_DURATION`].
     pub reauthenticate: Option<Duration>,
     /// A connection whose client host has answered nothing for this long ends. Whole seconds,
@@ -215,9 +216,9 @@ pub struct Service {
     /// Limit of processor time of one user's processes together, in percent of one processor (cpu.max
     /// of cgroups(7)); none: as much as there is.
     pub cpu: Option<u32>,
-    /// The destinations to which its processes may connect; none: those of their user.
+    /// The destinations to which its processes may connect; none: all that the user may reach.
     pub connect: Option<Destinations>,
-    /// How IPsec must protect its connections; none: the policy demands nothing of the kind.
+    /// How IPsec must protect its connections; none: the policy does not demand it.
     pub protection: Option<RequiredProtection>,
 }
 
@@ -269,9 +270,9 @@ pub struct RequiredProtection {
 pub enum ServedBy {
     /// Workers that the keeper starts, as the user.
     Program(Program),
-    /// Processes that run as this local account, which the service manager started; each becomes
-    /// its user by the calls of usher_accept_by_user(3). Never root, never one of
-    /// [`Service::users`]: what is not yet a user's process could not be told from one that is.
+    /// Processes that run as this local account, which the service manager started; each becomes its user by
+    /// the calls of usher_accept_by_user(3). Never root, never one of [`Service::users`]: a process that has
+    /// become such a user would look like one that has not.
     Account(UserName),
 }
 
@@ -284,12 +285,12 @@ pub struct Program {
     pub arguments: Vec<String>,
     /// Added to a worker's environment, in the order of the text; names are unique.
     pub environment: Vec<(String, String)>,
-    /// The files that its processes may use; none: those of their user.
+    /// The files that its processes may use; none: all that the user may use.
     pub files: Option<Vec<FileRule>>,
-    /// Permissions that files which its processes make do not get, unless these change it (umask(2)).
+    /// Permissions that new files of its processes lack (umask(2)); the processes may change it.
     pub umask: u16,
-    /// Whether programs that its processes execute may become another user or group by their
-    /// set-user-ID and set-group-ID bits; never with `files`, which takes that it is not so.
+    /// Whether programs that its processes execute may become another user or group by their set-user-ID and
+    /// set-group-ID bits. Never with `files`, which needs that they cannot.
     pub setuid: bool,
     /// Whether each process runs inside a PAM session (pam_open_session(3)). PAM's account phase is
     /// asked in any case.

@@ -1,6 +1,8 @@
-//! Warnings about the hosts whose traffic is to be protected: by `application` blocks, hosts without a key
-//! for it, and hosts that are reached in the clear at other addresses; by these and by services on either
-//! side, hosts that are `unlabelled` and have another class.
+//! Warnings about hosts whose traffic is to be protected.
+//!
+//! - By `application` blocks: hosts without a key for it, and hosts that are reached in the clear at other
+//!   addresses.
+//! - By these, and by services on either side: hosts that are `unlabelled` and have another class.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -86,7 +88,7 @@ impl Policy {
 }
 
 impl Policy {
-    /// Warns if a service demands more protection than unlabelled hosts of it can have.
+    /// Warns if a service demands more protection than its unlabelled hosts can have.
     fn demands_another_class(&self, service: &Service) -> Option<PolicyWarning> {
         let demanded = service.protection.as_ref()?.kind;
         let hosts = service.hosts.iter().filter_map(|host| self.hosts.get(host));
@@ -94,7 +96,7 @@ impl Policy {
         let falls_short =
             |host: &&Host| matches!(host.unlabelled, Some(only) if !only.includes(demanded));
         let (short, others): (Vec<&Host>, Vec<&Host>) = keyed.partition(falls_short);
-        // Of `hosts any`, some may have no Usher and no users here.
+        // With `hosts any`, some hosts may have no Usher and no users of this service.
         if short.is_empty() || service.any_host && !others.is_empty() {
             return None;
         }
@@ -137,7 +139,7 @@ impl Policy {
     }
 }
 
-/// Warns if a network protects traffic with hosts that cannot have SAs, or with none at all.
+/// Warns if a network protects traffic with hosts that cannot have SAs, or with no host at all.
 fn keyless(
     network: &Network,
     protection: Option<&Protection>,
@@ -182,8 +184,8 @@ fn keyless(
     ))
 }
 
-/// Warns if a network has traffic with unlabelled hosts in other classes than the only one of each. Also of
-/// everybody: the block says whose traffic it is, and a `network` before it costs a line.
+/// Warns if a network protects traffic with unlabelled hosts in other classes than their only one. A network
+/// of everybody is no exception: the remedy, a `network` before it, costs a line.
 fn of_other_classes(
     network: &Network,
     protection: Option<&Protection>,

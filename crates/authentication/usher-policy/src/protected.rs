@@ -9,7 +9,7 @@ use usher_protection::{Class, Destination, Kind, Profile, ProtectedService};
 use crate::model::{Policy, RequiredProtection};
 
 impl RequiredProtection {
-    /// The classes whose SAs meet it.
+    /// The classes whose SAs meet this demand.
     pub fn classes(&self) -> impl Iterator<Item = Class> + use<> {
         let demanded = self.kind;
         let all = Class::ALL.into_iter();

@@ -18,9 +18,9 @@ use crate::client::Protocol;
 use crate::dialect::BlockKind;
 use crate::model::{Host, Policy, ServedBy};
 
-/// Something in a policy that has no effect, or another than it seems. Never a reason to refuse the
-/// policy: what a warning speaks of permits less than it seems to and never more, or protects traffic less
-/// than elsewhere. Displays as an explanation.
+/// Something in a policy that has no effect, or another than it seems. Never a reason to refuse the policy:
+/// it permits less than it seems to and never more, or protects traffic less than elsewhere. Displays as an
+/// explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyWarning {
     /// The part of the policy that it is about; none where the explanation itself begins with the
@@ -164,7 +164,7 @@ impl Policy {
             let hosts = service.hosts.iter().filter_map(|host| self.hosts.get(host));
             let (keyed, keyless): (Vec<&Host>, Vec<&Host>) =
                 hosts.partition(|host| !host.ike_keys.is_empty());
-            // Of `hosts any`, some may have no IPsec and no users here.
+            // With `hosts any`, some hosts may have no IPsec and no users of this service.
             if !keyless.is_empty() && (!service.any_host || keyed.is_empty()) {
                 let keyless = keyless.iter().map(|host| host.name.to_string()).collect();
                 warnings.push(PolicyWarning::about(
@@ -185,7 +185,7 @@ impl Policy {
                 |block: &&Application| block.programs.iter().any(|own| own.may_be(&program));
             let addresses = || keyed.iter().flat_map(|host| &host.addresses);
             for block in self.applications.iter().filter(named) {
-                // Clients have ports that their systems choose: no item has them.
+                // A client's system chooses the client's port, so no item names it.
                 let differs = |peer: &&IpAddr| {
                     let traffic = block.traffic(&self.names, **peer, service.listen, 0);
                     !matches!(traffic, Traffic::Protect(item) if item.kind.includes(kind))
@@ -385,7 +385,7 @@ fn warn_of_types(block: &MacBlock, types: &TypeEnforcement, warnings: &mut Vec<P
     }
 }
 
-/// A block that is taken for one of a module from a file.
+/// Warns of a block whose module is not built in, if its name resembles that of one that is.
 fn warn_of_name(block: &MacBlock, warnings: &mut Vec<PolicyWarning>) {
     let Some(near) = nearest(block.module.as_ref(), MODULES.iter().copied()) else {
         return;

@@ -10,7 +10,7 @@ use crate::client::{Client, ClientService, MAXIMUM_PROGRAMS, Programs, Protocol}
 use crate::mistake::PolicyMistake;
 use crate::names::{HOST, KEY, SERVICE};
 
-/// Remembers what may stand once in all `client` blocks together.
+/// Remembers the services and the ports of hosts. Each may stand only once in all `client` blocks together.
 #[derive(Default)]
 pub(super) struct ClientChecker {
     services: Unique<(ServiceName, HostName)>,

@@ -46,7 +46,7 @@ fn rule(group: &[Item], paths: &mut Unique<String>, field: &Field<'_>) -> Option
     Some(FileRule { path: text, access })
 }
 
-/// An absolute path, or one in the user's home, with one spelling.
+/// Whether a text is a plain path, absolute or in the user's home.
 fn is_path(text: &str) -> bool {
     let in_home = text.strip_prefix('~');
     text == "/" || in_home == Some("") || is_plain_path(in_home.unwrap_or(text))

@@ -15,7 +15,7 @@ use crate::model::Host;
 /// Remembers what no two hosts may share.
 #[derive(Default)]
 pub(super) struct HostChecker {
-    /// Addresses of hosts, and loopback addresses, at which the proxy stands for one: no two are alike.
+    /// Addresses of hosts, and loopback addresses at which the proxy stands for hosts. No two are alike.
     addresses: Unique<IpAddr>,
     /// Of hosts and of IKE.
     keys: Unique<IkePublicKey>,
@@ -163,7 +163,7 @@ impl HostChecker {
     }
 }
 
-/// The mistake of an address that cannot be a host's.
+/// The mistake if an address cannot be that of a host.
 fn mistake(address: IpAddr) -> Option<PolicyMistake> {
     let v4 = |is: fn(Ipv4Addr) -> bool| matches!(address, IpAddr::V4(address) if is(address));
     let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());

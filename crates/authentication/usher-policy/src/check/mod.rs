@@ -29,8 +29,8 @@ use crate::mistake::PolicyMistake;
 use crate::model::{Host, Needs, Policy};
 use crate::names::{BLOCK, HOST, SERVICE};
 
-/// Checks what the sources have, and in `groups` who is in the groups that they name. The policy is
-/// whole only if the reporter stays empty.
+/// Checks the sources. `groups` has the members of the groups that they name. The policy is whole only if the
+/// reporter stays empty.
 pub(crate) fn check_policy(tree: &Tree<'_>, groups: &Groups, reporter: &Reporter<'_>) -> Policy {
     let blocks = &tree.blocks;
     let hosts = declared::<HostName>(blocks, BlockKind::Host.word(), &HOST, reporter);
@@ -83,7 +83,7 @@ pub(crate) fn check_policy(tree: &Tree<'_>, groups: &Groups, reporter: &Reporter
 struct Names<'p> {
     users: &'p BTreeMap<Name, Users>,
     hosts: &'p BTreeSet<HostName>,
-    /// Those hosts whose blocks are right.
+    /// The hosts whose blocks have no mistake.
     host_blocks: &'p BTreeMap<HostName, Host>,
     /// The users of several blocks together, made once: thousands of services may name the same.
     unions: RefCell<BTreeMap<BTreeSet<Name>, Arc<Members>>>,
@@ -91,7 +91,7 @@ struct Names<'p> {
 }
 
 impl Names<'_> {
-    /// A host that the policy has; reported where it has not.
+    /// Returns the host if the policy has it, and reports it otherwise.
     fn known_host(&self, found: HostName, item: &Item) -> Option<HostName> {
         if self.hosts.contains(&found) {
             return Some(found);

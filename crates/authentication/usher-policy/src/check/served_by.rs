@@ -62,7 +62,8 @@ fn account(
     names: &Names<'_>,
 ) -> Option<UserName> {
     let (account, item) = field.names::<UserName>(&ACCOUNT).next()?;
-    // As for members: the keeper refuses accounts of uid 0, whatever they are called.
+    // The keeper refuses accounts of uid 0, whatever their name. This one is refused here, too, as for
+    // members.
     if account.as_ref() == "root" {
         return field.refuse(item, PolicyMistake::RootAsAccount);
     }
@@ -145,7 +146,7 @@ fn environment_entry<'t>(
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Reports what would be too long for a worker's start: each string counts with its ending zero.
+/// Reports a statement that is too long for a worker's start: each string counts with its ending zero.
 fn limit_bytes(field: &Field<'_>) {
     let bytes: usize = field.texts().map(|(text, _)| text.len() + 1).sum();
     if bytes > MAXIMUM_ARGUMENT_BYTES {

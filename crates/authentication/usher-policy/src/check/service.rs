@@ -109,7 +109,7 @@ impl ServiceChecker {
     }
 }
 
-/// `hosts HOST, ...;` or `hosts any;`: whether it is any, and which these are.
+/// `hosts HOST, ...;` or `hosts any;`: whether it is `any`, and the hosts.
 fn hosts(field: &Field<'_>, names: &Names<'_>) -> (bool, BTreeSet<HostName>) {
     if field.is_any() {
         return (true, names.hosts.clone());

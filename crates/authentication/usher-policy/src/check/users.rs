@@ -47,7 +47,7 @@ pub(super) fn check_users(
     })
 }
 
-/// A user who stands in the block once.
+/// A user, who may stand in the block once.
 fn user(item: &Item, field: &Field<'_>, listed: &mut Unique<UserName>) -> Option<UserName> {
     if let Some((found, short)) = item.word().and_then(name_of_directory) {
         let found = found.into();
@@ -111,8 +111,8 @@ fn groups_of(fields: &Fields<'_>, known: &Groups) -> BTreeMap<GroupName, Group> 
     groups
 }
 
-/// `users BLOCK, ...;` in a service or client: the blocks, and their members together. No
-/// certificate makes a user of a client.
+/// `users BLOCK, ...;` in a service or client: the blocks, and their members together. A client refuses
+/// blocks with a `principal`.
 pub(super) fn resolve(
     field: &Field<'_>,
     is_client: bool,
