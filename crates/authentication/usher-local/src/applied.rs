@@ -64,7 +64,7 @@ pub struct UserEntry {
 }
 
 impl Applied {
-    /// Whether it has a user as disabled.
+    /// Whether this configuration disables the user.
     #[must_use]
     pub fn disables(&self, user: &UserName) -> bool {
         let entry = self.users.get(user);
@@ -357,7 +357,7 @@ mod tests {
         second.store(&path, &previous).unwrap();
         assert_eq!(Applied::load(&path).unwrap(), Some(second.clone()));
         assert_eq!(Applied::load(&previous).unwrap(), Some(first.clone()));
-        // A damaged one is none that anybody can go back to.
+        // A damaged configuration does not become the previous one.
         std::fs::write(&path, "{").unwrap();
         second.store(&path, &previous).unwrap();
         assert_eq!(Applied::load(&path).unwrap(), Some(second));

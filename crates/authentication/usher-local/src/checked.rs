@@ -166,7 +166,7 @@ impl Checked {
     #[must_use]
     pub fn keys_ending(&self, now: u64, then: u64) -> usize {
         let keys = self.keys.values().flatten();
-        // Few keys have an end, and whether one is revoked takes a hash.
+        // The cheap check goes first: few keys have an end, and the check for revocation takes a hash.
         keys.filter(|key| key.has_expired(then) && self.is_good(key, now))
             .count()
     }
@@ -214,8 +214,8 @@ impl Checked {
     /// Whether this version can enforce the whole policy.
     ///
     /// # Errors
-    /// [`ConfigurationError::NotEnforced`]: traffic that policy protects must not pass in the clear,
-    /// nor anything that a module would refuse.
+    /// [`ConfigurationError::NotEnforced`]: otherwise traffic that policy protects could pass in the clear,
+    /// or something that a module would refuse.
     pub fn enforceable(self) -> Result<Self, ConfigurationError> {
         if let Some(need) = self.policy.needs.unmet().first() {
             return Err(ConfigurationError::NotEnforced(Box::new((*need).clone())));
@@ -292,7 +292,7 @@ pub(crate) mod tests {
             let checked = collect(&folder).unwrap().check().unwrap();
             checked.keys_ending(now, then)
         };
-        // At 86,400.
+        // The authority expires at 86,400.
         let ends = format!("expiry-time=\"19700102Z\" {AUTHORITY}");
         assert_eq!(ending(&ends, 0, 86_399), 0);
         assert_eq!(ending(&ends, 0, 86_400), 1);
@@ -320,7 +320,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Until when alice is admitted, now 10, by a certificate with these principals.
+    /// The time until which alice is admitted, at time 10, by a certificate with these principals.
     pub(crate) fn admitted(
         folder: &tempfile::TempDir,
         principals: &str,
@@ -386,7 +386,7 @@ pub(crate) mod tests {
         list("authorized_keys", "restrict");
         let unknown = Err(Refusal::UnknownAuthority);
         assert_eq!(admitted(&folder, "alice", None), unknown);
-        // For one thing.
+        // An authority for one purpose.
         list("authorized_keys.banking", "cert-authority");
         assert_eq!(admitted(&folder, "alice", Some("banking")), Ok(1000));
         assert_eq!(admitted(&folder, "alice", None), unknown);

@@ -28,7 +28,7 @@ pub struct Configuration {
     stamp: Stamp,
 }
 
-/// A state of the file of the applied configuration. The default: there is none.
+/// A state of the file of the applied configuration. The default stands for no file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stamp(Option<(u64, u64, i64, i64, u64)>);
 
@@ -171,8 +171,8 @@ impl InForce {
     /// Disables a user in memory, by an order that was given at a time, in seconds since 1970. The caller puts
     /// the returned configuration in force.
     ///
-    /// A daemon that has stalled takes the order late: its command has given up and will not take it back. If
-    /// it has stored the order by then, that alone counts.
+    /// A daemon that has stalled takes the order late, when its command has given up and will not take it
+    /// back. If the command has stored the order by then, only the stored one counts.
     pub fn disable(&self, user: UserName, given: u64) -> Configuration {
         let present = self.get();
         let is_stored_since = present.applied.disables(&user) && present.stamp.is_later(given);
@@ -182,8 +182,9 @@ impl InForce {
         (*present).clone()
     }
 
-    /// Takes that back: then the stored configuration decides. Not while the one in force is older than the
-    /// generation `since`. The caller puts the returned one in force.
+    /// Takes [`InForce::disable`] back, so that the stored configuration decides. Does nothing while the
+    /// configuration in force is older than the generation `since`. The caller puts the returned one in
+    /// force.
     pub fn enable(&self, user: &UserName, since: u64) -> Configuration {
         let mut fresh = (*self.get()).clone();
         if fresh.generation() < since {

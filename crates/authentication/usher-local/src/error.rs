@@ -54,7 +54,7 @@ pub enum ConfigurationError {
         /// Its fault.
         reason: KeyProblem,
     },
-    /// A fault of a user's keys in a copy of another host's files: the copy's directory of users.
+    /// A fault of a user's keys in a copy of another host's files, after the copy's directory of users.
     #[error("{0}/{1}")]
     UserOfCopy(PathBuf, Box<ConfigurationError>),
     /// The list of revoked keys is damaged.

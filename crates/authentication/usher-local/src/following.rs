@@ -1,10 +1,10 @@
 //! A daemon follows the stored configuration by its own clock.
 //!
-//! The command that stores a configuration asks every daemon to take it. A daemon that is stopped, waits
-//! for memory or has just begun to start misses that request, and another one may never come. So each
-//! daemon compares the configuration that it has in force with the stored one, every two seconds, and takes
-//! it if they differ. After a stall it does so before it serves anything: what waited in its sockets
-//! meanwhile is not decided by what was in force before ([`Following::after_stall`]).
+//! The command that stores a configuration asks every daemon to take it. A daemon that is stopped, waits for
+//! memory or has just begun to start misses that request, and another one may never come. So each daemon
+//! compares the configuration that it has in force with the stored one, every two seconds, and takes it if
+//! they differ. After a stall it compares before it serves anything, so the former configuration decides
+//! nothing that has waited in its sockets meanwhile ([`Following::after_stall`]).
 //!
 //! Files are compared by inode and times: [`Applied::store`](crate::applied::Applied::store) makes a new
 //! file each time.
@@ -30,12 +30,12 @@ const LOOKING: Duration = Duration::from_secs(2);
 /// A daemon that has not compared for so long has stalled.
 const STALL: Duration = Duration::from_secs(3);
 
-/// The time after which a configuration is tried again that could not be put in force.
+/// The time after which a configuration that could not be put in force is tried again.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// A daemon that has a configuration in force.
 pub trait Follower: Send + Sync {
-    /// The stamp of the configuration in force; none while something may go on that it forbids.
+    /// The stamp of the configuration in force; none while something that it forbids may go on.
     fn in_force(&self) -> Option<Stamp>;
 
     /// Puts the stored configuration in force.
@@ -90,7 +90,7 @@ impl Following {
     /// From now on this daemon takes what is stored. A second call changes nothing.
     pub fn begin(&self, follower: Arc<dyn Follower>) {
         self.looked.store(self.now(), Ordering::Relaxed);
-        // The daemon of a process is one.
+        // A process has only one daemon.
         let _ = self.follower.set(follower);
     }
 
@@ -104,8 +104,8 @@ impl Following {
         }
     }
 
-    /// Compares if that is overdue, because this process has stalled. For the moment at which a thread of the
-    /// daemon wakes, when it holds no lock.
+    /// Compares if that is overdue because this process has stalled. A thread of the daemon calls this when
+    /// it wakes and holds no lock.
     pub fn after_stall(&self) {
         let looked = self.looked.load(Ordering::Relaxed);
         if u128::from(self.now().saturating_sub(looked)) >= STALL.as_millis() {
@@ -133,7 +133,7 @@ impl Following {
         // One at a time: another thread that has woken waits until the newer one is in force.
         let mut failed = self.failed.lock();
         self.compare(follower.as_ref(), &mut failed);
-        // Only now: what was in force before decides about nothing on another thread meanwhile.
+        // Only now: until then other threads find the comparison overdue, too, and wait for the lock.
         self.looked.store(self.now(), Ordering::Relaxed);
     }
 

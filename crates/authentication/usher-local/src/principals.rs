@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(trusted("admin,ops,alice"), "ops");
         list("cert-authority,principals=\"ops\" KEY\ncert-authority KEY\n");
         assert_eq!(trusted("admin,ops,alice"), "ops,alice");
-        // One for every user names what it likes, beside the user.
+        // An authority for every user may name any principals, if its certificate names the user as well.
         std::fs::write(folder.path().join("user_ca_keys"), AUTHORITY).unwrap();
         assert_eq!(trusted("admin,ops,alice"), "admin,ops,alice");
         assert_eq!(trusted("admin,ops"), "ops");

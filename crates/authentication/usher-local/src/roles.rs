@@ -132,7 +132,7 @@ usher_daemon::roles! {
         name: "verifier",
         account: Some("usher-verifier"),
         sandbox: Some(Sandbox {
-            // Its listener exists before, and it never connects out.
+            // Its listener exists before the sandbox does, and it never connects out.
             abilities: &[],
             reads: &[paths::STATE_DIRECTORY],
             writes: &["/run/usher/keeper"],
@@ -331,7 +331,7 @@ usher_daemon::roles! {
         needed_for: "watching this host by Prometheus",
         required: false,
         sandbox: Some(Sandbox {
-            // Its listener exists before, and it connects to local sockets only.
+            // Its listener exists before the sandbox does, and it connects to local sockets only.
             abilities: &[],
             reads: &[],
             writes: &[],

@@ -41,10 +41,10 @@ pub enum SigningKeyError {
     /// The line after the key is no certificate.
     #[error("not a certificate that verifiers accept: {0}")]
     Certificate(Refusal),
-    /// The text is a public key, perhaps the very one.
+    /// The text is a plain public key, perhaps the one that the certificate is for.
     #[error("a plain key, not a certificate")]
     PlainKey,
-    /// The text is none.
+    /// The text is no certificate.
     #[error("not a certificate in OpenSSH's format")]
     NoCertificate,
     /// The certificate, or its list of principals, is too long.
@@ -53,7 +53,7 @@ pub enum SigningKeyError {
     /// The certificate belongs to another key.
     #[error("the certificate is for another key")]
     OtherKey,
-    /// Verifiers would refuse it.
+    /// Verifiers would refuse this key.
     #[error(transparent)]
     Unsuitable(#[from] UnsuitableKey),
     /// A private key of a kind that [`signs_from_a_file`] excludes.
