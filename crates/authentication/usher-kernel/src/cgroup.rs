@@ -32,8 +32,8 @@ pub fn mount() -> Result<PathBuf, KernelError> {
         .ok_or(SystemError::NoCgroup.into())
 }
 
-/// Whether the hierarchy of version 2 has a controller. One that a hierarchy of version 1 has is not in it. Also
-/// true if that cannot be found out.
+/// Whether the hierarchy of version 2 has a controller, which one of version 1 may have instead. Also true if
+/// that cannot be found out.
 pub fn has(controller: Controller) -> bool {
     match mount().and_then(|mount| read_cgroup_file(&mount.join("cgroup.controllers"))) {
         Ok(found) => found
@@ -207,7 +207,7 @@ impl Group {
             pidfd,
         };
         let moved = guest.alive().and_then(|()| guest.group.enter(pid));
-        // It has ended meanwhile: if anything was moved, it was another process.
+        // If the process has ended meanwhile, another one with its number may have been moved.
         match moved.and_then(|()| guest.alive()) {
             Ok(()) => Ok(guest),
             Err(error) => {

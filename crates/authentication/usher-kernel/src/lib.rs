@@ -1,9 +1,9 @@
 //! The daemons' kernel interfaces: the programs of `bpf/`, listeners, workers and their cgroups. This
 //! crate has unsafe code and knows nothing of policy text.
 //!
-//! Each room with programs has the same verbs, on the toolkit of `usher-bpf`: its `CODE` is probed,
-//! `open` puts it in force, `apply` changes it, `counters` reports its work. Dropping it ends it, or
-//! leaves it in force if it is pinned: [`release`] ends that.
+//! Each room with programs has the same verbs, on the toolkit of `usher-bpf`: its `CODE` is probed, `open`
+//! puts it in force, `apply` changes it, `counters` reports its work. Dropping the value ends its work,
+//! except for what is pinned, which stays in force until [`release`].
 //!
 //! It supports kernels from 6.1 on. [`probe`] finds missing features by trying them. Functions
 //! whose errors are not described return the kernel's.

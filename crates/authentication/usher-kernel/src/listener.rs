@@ -36,11 +36,11 @@ pub fn listener_address(service: u32, uid: u32, attempt: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0xf000_0000 | u32::try_from(low).unwrap_or_default())
 }
 
-/// Makes the listener of a user at a service. Dual-stack: an `AF_INET6` listener accepts IPv4
-/// connections as well. Its own port is the service's if that is free, so that programs that ask for
-/// their port see the right one. If another socket listens there for all addresses, or with `port` 0,
-/// it is any other port: nothing reaches it by its port. The socket belongs to the user (in socket
-/// diagnosis, `ss -e`, and to firewall rules that match an owner).
+/// Makes the listener of a user at a service. Dual-stack: an `AF_INET6` listener accepts IPv4 connections as
+/// well. Its own port is the service's if that is free, so that programs that ask for their port see the
+/// right one. If another socket listens there for all addresses, or with `port` 0, it is any other port, by
+/// which nothing reaches the listener. The socket belongs to the user (in socket diagnosis, `ss -e`, and to
+/// firewall rules that match an owner).
 ///
 /// # Errors
 /// `EAFNOSUPPORT` on a kernel without IPv6; `EPERM` without CAP_SETUID.
@@ -71,8 +71,8 @@ pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd
 /// CAP_SETUID may choose per thread; fchown(2) would need CAP_CHOWN, which is equivalent to root.
 fn socket_of(uid: u32) -> rustix::io::Result<OwnedFd> {
     let user = Uid::from_raw(uid);
-    // Each call changes this thread only and does not fail, but answers with the former user, so that
-    // the second tells what the first did.
+    // Each call changes only this thread and does not fail. It returns the former user, so the second call
+    // shows whether the first has changed it.
     let (former, present) = (setfsuid(user), setfsuid(user));
     let socket = if present == user {
         rustix::net::socket_with(
@@ -91,9 +91,10 @@ fn socket_of(uid: u32) -> rustix::io::Result<OwnedFd> {
 /// The probes that a silent peer gets before its connection ends.
 pub const PROBES: u8 = 5;
 
-/// Lets connections of this listener end whose peer has answered nothing for `silence`: half of it idle, then
-/// [`PROBES`] probes. Accepted connections inherit it (tcp(7)); those that exist keep what they have. Linux sends no
-/// probe while the peer owes an ACK for data (tcp_keepalive_timer): the keeper looks for those connections.
+/// Ends connections of this listener whose peer has answered nothing for `silence`: half of that idle, then
+/// [`PROBES`] probes. Accepted connections inherit the setting (tcp(7)); existing ones keep theirs. Linux
+/// sends no probe while the peer owes an ACK for data (tcp_keepalive_timer): the keeper looks for those
+/// connections.
 ///
 /// # Errors
 /// As setsockopt(2): `EINVAL` for a time of more than 18 h.

@@ -330,8 +330,8 @@ fn zero_copy_receive() -> Outcome {
     }
 }
 
-/// The only finding that a version answers: a look-up fails there only for an instant, which no attempt
-/// finds (fixed by "bpf: Avoid taking spinlock in bpf_task_storage_get", kernel 6.2).
+/// The only finding that is read from the version: a look-up fails on some kernels, but only for an instant,
+/// which no attempt finds (fixed by "bpf: Avoid taking spinlock in bpf_task_storage_get", kernel 6.2).
 fn task_storage() -> Outcome {
     let name = rustix::system::uname();
     let (release, version) = (

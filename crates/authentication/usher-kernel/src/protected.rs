@@ -69,7 +69,7 @@ impl Protected {
         Ok(protected)
     }
 
-    /// Demands protection at these ports as well. A port that has a demand gets what meets both, so it
+    /// Demands protection at these ports as well. A port that has a demand gets one that includes both, so it
     /// is never without one. Returns whether it has attached the program, so that there are new links.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Protected {
     }
 }
 
-/// The demand that only packets meet which meet both.
+/// The demand that a packet meets only if it meets both.
 fn both(former: Option<Demand>, demand: Demand) -> Demand {
     // Numbers at another place of the mark belong to an earlier version, whose SAs are gone.
     let former = former.filter(|former| former.shift == demand.shift);

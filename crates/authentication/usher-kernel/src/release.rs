@@ -22,10 +22,10 @@ pub struct Released {
     pub signer_runs: bool,
 }
 
-/// Unpins the admission programs and tables below `pins`, those in the folders of `others` below it,
-/// and the gates of a signer that has stopped below `gates`, which ends them, and removes the filters
-/// from the interfaces of the caller's network namespace. Pins in other folders stay. Established
-/// connections continue. May be called repeatedly.
+/// Unpins, and so ends, the admission programs and tables below `pins`, those in the folders of `others`
+/// below it, and the gates below `gates` of a signer that has stopped. Removes the filters from the
+/// interfaces of the caller's network namespace. Pins in other folders stay. Established connections
+/// continue. May be called repeatedly.
 ///
 /// # Errors
 /// [`KernelError::InUse`] while a keeper runs, before anything has changed;

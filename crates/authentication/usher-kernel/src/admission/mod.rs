@@ -38,8 +38,8 @@ pub use types::{
 /// bpf/authentication/admission.
 pub(crate) static CODE: Code = code!("usher", "admission");
 
-/// The place of check_token at every interface, on kernels before 6.6: before most other filters, because an earlier filter
-/// that decides about a packet would hide it.
+/// The place of check_token at every interface, on kernels before 6.6: before most other filters, because an
+/// earlier filter that decides about a packet would hide the packet from it.
 pub(crate) const FILTER: Filter = Filter {
     priority: 3,
     handle: 0x5573,
@@ -71,10 +71,10 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Loads the programs, or adopts the tables that an earlier keeper pinned under `pins`, a folder of
-    /// a bpffs that is made if need be. Attaches to the caller's network namespace and to `cgroup` (the
-    /// path of its folder), which must be the one in which the keeper makes its listeners, or above it.
-    /// From kernel 6.6 on, tokens are read from then on; on others the caller begins it by
+    /// Loads the programs, or adopts the tables that an earlier keeper pinned under `pins`, a folder of a
+    /// bpffs that is made if need be. Attaches to the caller's network namespace and to `cgroup` (the path of
+    /// its folder), which must be the one in which the keeper makes its listeners, or above it. From kernel
+    /// 6.6 on, this also begins to read tokens; on earlier kernels the caller does so by
     /// [`Admission::attach_tokens`]. Programs in force are replaced in place: there is no moment without
     /// admission, and established connections notice nothing.
     ///
@@ -295,8 +295,9 @@ impl Admission {
         Ok(rows)
     }
 
-    /// Removes the entries that cannot be read, so that one of them does not hide all others, and returns them.
-    /// One that cannot be removed is left out: [`Self::admissions`] fails by it.
+    /// Removes the entries that cannot be read, so that one of them does not hide all others, and returns
+    /// them. An entry that cannot be removed is left out of the result, and [`Self::admissions`] continues to
+    /// fail.
     ///
     /// # Errors
     /// The kernel's error; nothing is removed then.
@@ -320,7 +321,7 @@ impl Admission {
         let now = boot_time();
         let mut removed = 0;
         for (key, entry) in self.admissions.entries()? {
-            // The program decides; this check spares it most of them.
+            // The program decides; this check spares it the entries that are not yet expired.
             if entry.expires_ns <= now && self.remove(&key, EXPIRE, None)? == Removed::Gone {
                 removed += 1;
             }
@@ -425,8 +426,8 @@ impl Admission {
             .collect()
     }
 
-    /// Removes the sessions whose records cannot be read, and returns them. One that cannot be removed is left
-    /// out: [`Self::sessions`] fails by it.
+    /// Removes the sessions whose records cannot be read, and returns them. One that cannot be removed is
+    /// left out of the result, and [`Self::sessions`] continues to fail.
     ///
     /// # Errors
     /// The kernel's error; nothing is removed then.

@@ -22,8 +22,8 @@ use crate::KernelError;
 use crate::clock::{after, boot_time};
 use crate::shared::admission::{ClientAddress, TokenSession as Entry};
 
-/// The time for which a closed slot stays closed: late SYNs of its session then find no session there,
-/// and later ones fail at the next session's key.
+/// The time for which a closed slot stays closed. Until then, late SYNs of its session find no session there;
+/// later SYNs fail at the next session's key.
 const REST: Duration = Duration::from_secs(16);
 
 /// The data that checks the tokens of a session.
@@ -236,7 +236,7 @@ impl Admission {
     /// established: the programs do not see connections that never arrive. Call it once a second.
     pub fn recount_outstanding(&self) -> Result<(), KernelError> {
         let counted = self.outstanding.entries()?;
-        // Below zero for a moment if another correction came in between.
+        // A count is below zero for a moment if another correction came in between.
         if counted.iter().all(|(_, count)| *count == 0) {
             return Ok(());
         }

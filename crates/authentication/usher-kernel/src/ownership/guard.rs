@@ -68,8 +68,8 @@ impl Tables {
         Ok(self.links.assign_keys(objects.links, KEEPER)?)
     }
 
-    /// The first keeper was not a daemon when it was executed. A descriptor names only the first
-    /// thread; later threads inherit its mark.
+    /// Marks this process, because the first keeper was not a daemon when it was executed. A descriptor names
+    /// only the first thread; later threads inherit its mark.
     fn mark_self(&self) -> Result<(), OwnershipError> {
         const MARK: u8 = (DAEMON | KEEPER) as u8;
         if threads()? != 1 {

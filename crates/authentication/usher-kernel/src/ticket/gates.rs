@@ -21,7 +21,7 @@ use crate::{KernelError, cgroup};
 pub(crate) static CODE: Code = code!("usher_gate", "gate");
 
 const PROGRAM: &str = "gate_syn";
-/// Tables that the programs that hold share.
+/// Tables that these programs share with those that hold SYNs.
 pub(super) const SHARED: [&str; 2] = ["gates", "holds"];
 
 /// Tables that outlive the signer. The link's name ends with the number of its cgroup.
@@ -188,7 +188,7 @@ impl Loaded {
             Some(pins) => object.keep_at_cgroup(PROGRAM, pins, group)?,
             None => kept.extend(object.attach_to_cgroup(&[PROGRAM], group)?),
         }
-        // SYNs sent in place of a connection's come from the caller's own group.
+        // The caller, in its own group, sends held SYNs in place of their sockets.
         let own = cgroup::own()?;
         if !own.starts_with(group) {
             kept.extend(object.attach_to_cgroup(&[PROGRAM], &own)?);

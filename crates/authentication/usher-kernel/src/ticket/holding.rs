@@ -81,8 +81,8 @@ impl Holding {
     /// listed programs draw tokens for an address with a list.
     ///
     /// # Errors
-    /// [`TicketError::Full`] when there is no room for all of them, or the kernel's error; some are then
-    /// in force, and no former one that is not among them.
+    /// [`TicketError::Full`] when there is no room for all of them, or the kernel's error; some are then in
+    /// force, and of the former ones only those that are among them.
     pub fn set_destinations(
         &self,
         destinations: impl IntoIterator<Item = (SocketAddr, Option<NonZeroU32>)>,

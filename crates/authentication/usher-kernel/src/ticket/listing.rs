@@ -56,7 +56,7 @@ impl Listing {
     /// reuse its identity for another file.
     ///
     /// # Errors
-    /// As [`Listing::available`], which may be `None`; or the kernel's error.
+    /// The kernel's error. If programs cannot be identified ([`Listing::available`]), it returns `None` instead.
     pub fn identify(&self, file: BorrowedFd<'_>) -> Result<Option<ProgramId>, KernelError> {
         match &self.identify {
             Ok(identifier) => identifier.identify(file),

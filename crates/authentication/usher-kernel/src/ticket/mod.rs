@@ -1,9 +1,9 @@
 //! The client's side in the kernel: which connections carry which token in their SYN, and which are
 //! held (bpf/authentication/ticket).
 //!
-//! Gates are pinned (gates). The other programs are in force as long as a [`Tickets`] is open;
-//! when its process ends, they end too, and connections are made without tokens. Loading needs
-//! privileges, everything afterwards needs none (kernel 5.19).
+//! Gates are pinned (`gates`). The other programs are in force as long as a [`Tickets`] is open; when its
+//! process ends, they end too, and connections are made without tokens. Loading needs privileges, everything
+//! afterwards needs none (kernel 5.19).
 
 pub(crate) mod gates;
 mod holding;

@@ -22,7 +22,7 @@ const HOLD: &str = "hold_syn";
 /// The programs, attached.
 pub(super) struct Programs {
     pub object: Object,
-    /// Or the reason that this kernel does not accept it.
+    /// The program that identifies files, or the reason that this kernel does not accept it.
     pub identify: Result<Identifier, KernelError>,
     pub gates: Gates,
     /// Keep the programs attached as long as they are open.

@@ -22,7 +22,7 @@ pub(super) const ACCEPTED: u8 = 0xfe;
 pub(super) const ENDPOINT: usize = 18;
 /// The address and the port of a client.
 type Endpoint = [u8; ENDPOINT];
-/// Digits that the child may write there.
+/// Digits of the process id that the child may write behind [`LISTEN_PID`].
 pub(super) const PID_DIGITS: usize = 10;
 
 /// The child's data. It needs no allocation and no lock.

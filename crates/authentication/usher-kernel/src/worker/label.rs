@@ -13,21 +13,21 @@ pub(super) fn element(service: &str) -> String {
     format!("ubns/{service}")
 }
 
-/// Makes a service's element the calling process's, for good, if the module is in force. As
-/// [`take_label`], before the process is the user.
+/// Gives the calling process a service's element, for good, if the module is in force. Like [`take_label`],
+/// it must run before the process is the user.
 ///
 /// # Errors
 /// The errno of a module that is in force.
 pub(super) fn take_element(element: &str) -> Result<(), i32> {
     match take_label(element) {
-        // Other modules label processes, and not this one.
+        // Modules in force label processes, but this one is not among them.
         Err(libc::EINVAL) => Ok(()),
         outcome => outcome,
     }
 }
 
-/// Makes elements of a label the calling process's, for good, where the kernel has such a call, and
-/// modules in force label processes. It takes CAP_SETUID: before the process is the user. Makes one
+/// Gives the calling process elements of a label, for good, where the kernel has such a call, and modules in
+/// force label processes. It needs CAP_SETUID, so it must run before the process is the user. Makes one
 /// system call, and neither allocates nor locks.
 ///
 /// # Errors

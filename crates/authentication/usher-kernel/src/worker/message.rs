@@ -237,8 +237,8 @@ pub struct Report {
 /// The content of a [`Report`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A worker exists: it is the user and has accepted its connection, whose client's end this is, or
-    /// has executed its program.
+    /// A worker exists. It has executed its program, or it is the user and has accepted a connection from
+    /// this client's endpoint.
     Begun(Option<SocketAddr>),
     /// See [`super::Progress::Stillborn`]: workers of this order enter their cgroup themselves from
     /// now on.

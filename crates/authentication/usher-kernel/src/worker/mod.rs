@@ -178,7 +178,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All, with what they do, as it stands behind "cannot".
+    /// All stages, each with its text for behind "cannot".
     const ALL: [(Self, &str); 12] = [
         (Self::Session, "start a session"),
         (Self::Groups, "take the user's groups"),
