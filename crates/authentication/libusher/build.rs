@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-/// One for all versions between which programs need not be built again.
+/// The same for all versions between which programs need not be built again.
 const SONAME: &str = concat!("libusher.so.", env!("CARGO_PKG_VERSION_MAJOR"));
 
 fn main() -> io::Result<()> {

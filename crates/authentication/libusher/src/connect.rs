@@ -75,7 +75,7 @@ impl ConnectError {
         match self {
             Self::Refused(refusal) => match refusal {
                 Refusal::UnknownHost => libc::EHOSTUNREACH,
-                // Over in seconds: nothing that a policy, a key or an account decides.
+                // Over in seconds: no policy, key or account has decided this.
                 Refusal::Overloaded
                 | Refusal::SessionTableFull
                 | Refusal::AdmissionTableFull
@@ -140,7 +140,7 @@ fn connect_announced(
 }
 
 /// Asks the signer, which may answer that there is a ticket. `failed`: the address at which a token has just
-/// failed, so no other is tried there.
+/// failed, so no other token is tried there.
 fn connect_with_ticket(
     host: HostName,
     service: ServiceName,
@@ -170,7 +170,7 @@ fn connect_with_ticket(
                 drop(signer);
                 return connect_announced(host, service, tried);
             }
-            // Asked again in the same conversation: the signer then issues no tickets for a while.
+            // Asks again in the same conversation, so that the signer issues no tickets for a while.
             Err(TokenError::Connect) => {
                 let announced = LocalRequest::Connect { host, service };
                 (socket, answer) = announce(&signer, &announced, None)?;
@@ -233,9 +233,9 @@ pub fn owner_at_the_proxy(
     outlast_restart(ask(), ask, patience(RESTART))
 }
 
-/// How the service's program for a connection of the calling user has ended, if it ended at once and has
-/// failed, and the server says so. For a connection that has ended before anything has come from it; `client`
-/// is this host's end. The signer waits for the server's report for up to a second.
+/// How the service's program for a connection of the calling user has ended, if it failed at once and the
+/// server says so. The connection has ended before any data has come from the server; `client` is this host's
+/// endpoint. The signer waits for the server's report for up to a second.
 ///
 /// # Errors
 /// As [`connect_by_user`] when the signer is unavailable.
@@ -264,7 +264,7 @@ fn signer() -> Result<PacketSocket, ConnectError> {
     signer_within(RESTART, DECISION)
 }
 
-/// The signer, which is waited for as long as `restart` and may take as long as `decision`.
+/// Connects to the signer. Waits as long as `restart` for it, and as long as `decision` for each answer.
 fn signer_within(restart: Duration, decision: Duration) -> Result<PacketSocket, ConnectError> {
     let signer = connect_to(Path::new(paths::SIGNER_APPLICATIONS), patience(restart))
         .map_err(ConnectError::NoSigner)?;
@@ -273,8 +273,8 @@ fn signer_within(restart: Duration, decision: Duration) -> Result<PacketSocket, 
     Ok(signer)
 }
 
-/// Connects to a daemon. If its socket is there and the daemon is not, another one replaces it: that is waited
-/// for.
+/// Connects to a daemon. If its socket is there and the daemon is not, the daemon is being restarted, and
+/// this waits for it.
 fn connect_to(path: &Path, mut pause: impl FnMut() -> bool) -> io::Result<PacketSocket> {
     loop {
         match PacketSocket::connect(path) {
@@ -334,7 +334,7 @@ fn finish(
     };
     let told = signer.send(&done.encode(), &[]);
     if done == LocalRequest::Unreachable {
-        // Once it has answered, or has gone, it names another address.
+        // Once the signer has answered this, or has gone, it names another address.
         drop(receive(signer));
     }
     connected?;
@@ -353,10 +353,10 @@ fn receive(signer: &PacketSocket) -> Result<LocalReply, ConnectError> {
     LocalReply::decode(&packet.bytes).map_err(|_| ConnectError::Protocol)
 }
 
-/// A socket to the signer, by which it recognizes the calling program.
+/// A socket to be announced, by which the signer recognizes the calling program.
 fn socket_to_announce() -> io::Result<OwnedFd> {
     let socket = stream_socket()?;
-    // If the kernel refuses it and it matters, the signer refuses too, with the reason.
+    // If the kernel refuses this and the policy needs it, the signer refuses too, with the reason.
     let told = tell_program(socket.as_fd());
     drop(told);
     Ok(socket)
@@ -376,7 +376,7 @@ mod tests {
             let (senders, connectable) = (Senders::Untold, Connectable::ByEverybody);
             listen(&path, senders, connectable).unwrap()
         };
-        // The socket of one that has ended.
+        // The socket of a daemon that has ended.
         drop(bind());
         let gone = connect_to(&path, || false).unwrap_err();
         assert!(is_refused(&gone), "{gone}");
@@ -392,7 +392,7 @@ mod tests {
         .unwrap();
         drop(next);
         assert_eq!(pauses, 3);
-        // One that never ran is not waited for.
+        // A daemon that never ran is not waited for.
         let never = connect_to(&folder.path().join("other"), || panic!("waits"));
         assert_eq!(never.unwrap_err().kind(), io::ErrorKind::NotFound);
     }

@@ -33,7 +33,7 @@ struct Entry {
 static CONVERSATIONS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 impl Conversation {
-    /// Connects. It is entered first, so that a fork at any time finds it.
+    /// Connects. The conversation is entered first, so that a child forked at any time finds it.
     pub(crate) fn new() -> Result<Self, ServiceError> {
         let mut conversations = table::lock(&CONVERSATIONS)?;
         let keeper = PacketSocket::unconnected().map_err(ServiceError::NoKeeper)?;

@@ -16,8 +16,7 @@
 //! [`mac`] has the labels of mandatory access control.
 //!
 //! Room: the caller's sockets, the local sockets of signer and keeper, and the labels of files that the
-//! caller names. Programs of users and
-//! services use it, without a privilege.
+//! caller names. Programs of users and services use it, without a privilege.
 #![deny(unsafe_code)]
 
 mod connect;

@@ -55,8 +55,8 @@ impl ByUserListener {
         })
     }
 
-    /// Waits until a connection waits whose user has no process yet (in the style `connection`:
-    /// any connection), and reserves the user for this process and the children it forks.
+    /// Waits for a connection whose user has no process yet (in the style `connection`: for any connection),
+    /// and reserves the user for this process and the children it forks.
     ///
     /// A reservation that is not used within 30 seconds, or whose maker has ended, lapses.
     ///
@@ -351,8 +351,8 @@ impl From<calls::ConnectionInfo> for ConnectionInfo {
 /// Returns the user and the session of an accepted connection. A worker that Usher started may ask too.
 ///
 /// # Errors
-/// [`ServiceError::WrongSocket`]; [`crate::Refusal::NoConnection`] when it is none of Usher's or no
-/// longer one; [`crate::Refusal::ForeignConnection`] when it is another user's;
+/// [`ServiceError::WrongSocket`]; [`crate::Refusal::NoConnection`] when Usher does not know it, or no longer;
+/// [`crate::Refusal::ForeignConnection`] when it is another user's;
 /// [`ServiceError::NoKeeper`].
 pub fn connection_info(connection: impl AsFd) -> Result<ConnectionInfo, ServiceError> {
     let wrong = |error: Errno| ServiceError::WrongSocket("connected TCP socket", error.into());

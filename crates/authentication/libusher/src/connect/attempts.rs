@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::ConnectError;
 
-/// How long a daemon is waited for that is being restarted, and the pauses between attempts: doubled from the
+/// How long to wait for a daemon that is being restarted, and the pauses between attempts: doubled from the
 /// first to the longest, because an attempt at another host takes an element of the user's hash chain.
 pub(super) const RESTART: Duration = Duration::from_secs(5);
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(640));
@@ -45,10 +45,10 @@ impl Tried {
     }
 }
 
-/// Waits for a listener of the server, or the signer, that is being restarted: a granted connection that is
-/// refused is announced and tried again, and so is a request at which the signer has gone. Nothing was sent to
-/// the service then. `pause` waits, and returns whether there may be another attempt. After an address without
-/// a way the signer names another one, until it has no more.
+/// Waits for a listener of the server, or for the signer, if it is being restarted. A granted connection that
+/// is refused is announced and tried again, and so is a request during which the signer has gone: nothing was
+/// sent to the service then. `pause` waits, and returns whether there may be another attempt. If there is no
+/// way to an address, the signer names another one, until it has no more.
 pub(super) fn outlast_restart<T>(
     first: Result<T, ConnectError>,
     again: impl Fn() -> Result<T, ConnectError>,
@@ -167,7 +167,7 @@ mod tests {
         let over = outlast_restart(again(), again, || false);
         assert!(matches!(over, Err(ConnectError::NoSigner(_))), "{over:?}");
         assert_eq!(attempts.get(), 3);
-        // One that hangs is not.
+        // A signer that hangs is not waited for.
         let hangs = || Err::<(), _>(ConnectError::NoSigner(io::ErrorKind::WouldBlock.into()));
         let over = outlast_restart(hangs(), || panic!("tries again"), || panic!("waits"));
         assert!(matches!(over, Err(ConnectError::NoSigner(_))), "{over:?}");

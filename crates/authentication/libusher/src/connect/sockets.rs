@@ -43,8 +43,8 @@ pub(super) fn establish_within(
     Ok(set_socket_timeout(socket, Timeout::Send, None)?)
 }
 
-/// connect(2), going on after a signal as POSIX says it does by itself. `limit`: how long in all, if
-/// it is the socket's as well.
+/// connect(2). After a signal it waits for the connection, which the kernel continues to make (POSIX).
+/// `limit`: how long in all, if that is the socket's limit as well.
 pub(super) fn establish(socket: &OwnedFd, server: SocketAddr, limit: Duration) -> io::Result<()> {
     let until = Instant::now() + limit;
     match rustix::net::connect(socket, &server) {

@@ -83,7 +83,7 @@ fn forget(host: &HostName, service: &ServiceName) {
 pub(super) enum TokenError {
     /// No token was available; nothing was sent.
     Draw,
-    /// It was not taken, or there is no way.
+    /// The token was not taken, or there is no way to the address.
     Connect,
 }
 

@@ -191,7 +191,7 @@ pub(super) unsafe fn label_of<'a>(mac: *const Mac) -> Result<&'a Label, Failure>
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_mac_free(mac: *mut Mac) -> c_int {
     if !mac.is_null() {
-        // SAFETY: made by `put` from a box, and freed only once by this function's contract.
+        // SAFETY: made by `hand_out_mac` from a box, and freed only once by this function's contract.
         drop(unsafe { Box::from_raw(mac) });
     }
     0

@@ -31,7 +31,7 @@ enum Listener {
     /// This process has become the user, and the descriptor is the user's queue, non-blocking if the
     /// service's own listener was.
     Queue {
-        /// Still to be told of the first accepted connection.
+        /// The conversation in which the keeper has yet to be told of the first accepted connection.
         untold: Option<FirstAccept>,
         nonblocking: bool,
     },
