@@ -12,7 +12,7 @@ use crate::sets::{SetId, Universe};
 pub struct ByCertificate<'n> {
     /// The principal that the certificate names.
     pub principal: &'n Principal,
-    /// The users in the universe who may.
+    /// The users in the universe who may use it so.
     pub users: SetId,
     /// Whether users whom no policy names also may. If the client's policy is known, it names all.
     pub anybody: bool,

@@ -91,7 +91,7 @@ pub enum Matter {
     },
 }
 
-/// As many hosts as a reader needs.
+/// The first names, as many as a reader needs, and the number of the others.
 fn first(hosts: &[HostName]) -> String {
     const SHOWN: usize = 8;
     let names = joined(hosts.iter().take(SHOWN), ", ");
@@ -247,8 +247,8 @@ fn acquaintance_of(host: &HostPolicy, other: &HostPolicy, found: &mut Vec<Disagr
     };
     let (own, names) = (other.own(), || (host.name.clone(), other.name.clone()));
     let Some(block) = host.block_of(other) else {
-        // A host need not know every other one. If it has a different host by that name, that is
-        // another matter.
+        // A host need not know every other one. But a different key under the other's name is a
+        // contradiction.
         if let Some(block) = host.policy.hosts.get(&other.name) {
             let (host, other) = names();
             let reason = Reason::KeyDiffers { host, other };
@@ -296,9 +296,9 @@ struct Protecting<'n> {
     items: Vec<&'n ProtectionItem>,
 }
 
-/// Reports what no program of other hosts can have with programs of a host. It is not known which programs of two
-/// hosts speak with each other, so only peers, ports and classes are compared: what is reported can pass with no
-/// program, and what is not reported may still fail, if the program that is meant has no block.
+/// Reports protected traffic that no program of other hosts can have with programs of a host. It is not known
+/// which programs of two hosts speak with each other, so only peers, ports and classes are compared. Reported
+/// traffic passes with no program; other traffic may still fail, if the program that is meant has no block.
 fn unanswered(network: &Network, found: &mut Vec<Disagreement>) {
     let hosts = || network.hosts();
     let protecting: HashMap<&HostName, Vec<Protecting<'_>>> =

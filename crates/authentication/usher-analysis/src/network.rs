@@ -34,8 +34,8 @@ pub struct UserState {
     /// By purpose and principal, the users whose list trusts a valid authority to name it; used
     /// only if [`Self::keys`] are known.
     pub authorities: BTreeMap<Option<Name>, BTreeMap<String, BTreeSet<UserName>>>,
-    /// Whether the host accepts every user's certificate of some authority, for services whose keys
-    /// have no particular purpose: then a user without one in a list may have one.
+    /// Whether the host accepts every user's certificate of some authority, for services whose keys have no
+    /// particular purpose: then a user without a listed key may have such a certificate.
     pub certified: bool,
 }
 
@@ -92,7 +92,7 @@ impl UserState {
         self.listed(purpose, keys.and_then(|keys| keys.get(purpose)))
     }
 
-    /// These users, where keys for this purpose are known and must be listed.
+    /// These users, if keys for this purpose are known and must be listed; otherwise everybody.
     fn listed<'n>(
         &self,
         purpose: &Option<Name>,

@@ -88,8 +88,9 @@ pub(crate) fn needs_sas(entry: Option<&ClientService>, service: Option<&Service>
 /// A host with its block for the other host of a connection.
 pub(crate) type Side<'s> = (&'s HostPolicy, &'s Host);
 
-/// The objections if a connection's SAs need a class which the other host, by its block, does not have: on the
-/// client another one than the entry has, on the server one without what the service demands.
+/// The objections if the other host is `unlabelled` with another class than a connection's SAs need: on the
+/// client with another one than the entry's, on the server with one that does not include what the service
+/// demands.
 pub(crate) fn of_another_class(
     client: Option<(Side<'_>, &ClientService)>,
     server: Option<(Side<'_>, &Service)>,
@@ -132,9 +133,9 @@ pub(crate) fn are_possible(
     !needs_sas(entry, service) || without_ike(sides).is_empty()
 }
 
-/// The reasons why two hosts cannot negotiate SAs with each other: of each whose policy is known, with
-/// its block for the other. Keys are those of the policies: no one knows here which of two of an algorithm a host
-/// uses while it replaces its key.
+/// The reasons why two hosts cannot negotiate SAs with each other: of each whose policy is known, with its
+/// block for the other. The keys are those of the policies. Which of two keys of one algorithm a host uses
+/// during a replacement is not known here.
 pub(crate) fn without_ike(sides: &[(&HostPolicy, &Host)]) -> Vec<Objection> {
     let mut objections = Vec::new();
     let mut object = |host: &HostPolicy, block: &Host, reason| {
@@ -170,7 +171,7 @@ pub(crate) fn without_ike(sides: &[(&HostPolicy, &Host)]) -> Vec<Objection> {
     };
     let chosen =
         |host: &HostPolicy, block: &Host| common_algorithm(&host.own().ike_keys, &block.ike_keys);
-    // A host that chooses none objects above.
+    // For a host that chooses none, there is an objection above.
     let [by_one, by_other] = [chosen(one, of_other), chosen(other, of_one)];
     if let (Some(used), Some(expected)) = (by_one, by_other)
         && used != expected

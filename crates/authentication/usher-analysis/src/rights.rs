@@ -116,7 +116,8 @@ impl<'n> Universe<'n> {
                             .or_insert_with(|| Acquaintance::of(client, server));
                         self.agreed((client, entry), server, acquaintance, permitted)
                     }
-                    // It has the name of a host with another key, so it is neither that host nor another.
+                    // The block has the name of a known host but another key, so it means neither this host
+                    // nor another.
                     None if network.host(&block.name).is_some() => None,
                     None if !are_possible(&[(client, block)], Some(entry), None) => None,
                     None if !of_another_class(Some(((client, block), entry)), None).is_empty() => {
