@@ -32,7 +32,7 @@ pub enum CheckpointError {
     /// The text is no verifier key.
     #[error("not a verifier key (NAME+HASH+KEY, one line)")]
     VerifyingKey,
-    /// There is none.
+    /// There is no checkpoint.
     #[error("there is no checkpoint, so the former state of the log is unknown")]
     Missing,
     /// The text is not a checkpoint, or not in its one spelling.

@@ -1,4 +1,5 @@
-//! The layout of a log's directory: C2SP tlog-tiles. The right to append to it, and what is cut off of it.
+//! The layout of a log's directory (C2SP tlog-tiles), the right to append to the log, and the removal of what
+//! its checkpoint lacks.
 
 use std::fs::{File, Permissions, TryLockError};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};

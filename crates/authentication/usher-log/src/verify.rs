@@ -189,7 +189,7 @@ fn stored(reader: &Reader, number: u64, count: u64) -> Result<Vec<Hash>, LogErro
     Ok(hashes.into_iter().take(count).collect())
 }
 
-/// The whole hashes of a tile, up to its possible number.
+/// The whole hashes of a tile, at most as many as a tile can have.
 fn tile(reader: &Reader, level: u32, number: u64) -> Result<Vec<Hash>, LogError> {
     let place = reader.layout.tile(level, number);
     let bytes = read_up_to(&place, TILE_SIZE).at(&place)?;
