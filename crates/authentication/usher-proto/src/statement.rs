@@ -97,8 +97,8 @@ pub struct Expectation<'a> {
     pub client_host_key: &'a HostPublicKey,
     /// This host's own key.
     pub server_host_key: &'a HostPublicKey,
-    /// Greatest age of a statement. The server must remember accepted session ids for `maximum_age +
-    /// maximum_skew`, or replays pass.
+    /// Greatest age of a statement. The server must remember accepted session ids for
+    /// `maximum_age + maximum_skew`, or replays pass.
     pub maximum_age: u64,
     /// How far the client's clock may be ahead at most.
     pub maximum_skew: u64,
