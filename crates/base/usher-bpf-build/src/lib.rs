@@ -79,7 +79,7 @@ impl Build {
     }
 }
 
-/// What to do about an error of compiling; empty where clang's words are all that there is to say.
+/// The remedy for an error of compiling; empty where clang's own words suffice.
 fn remedy(error: &str) -> &'static str {
     if error.contains("failed to execute") {
         "; clang is needed: `scripts/setup build` installs it"
@@ -94,7 +94,7 @@ fn remedy(error: &str) -> &'static str {
 mod tests {
     use super::*;
 
-    /// What comes of compiling this program.
+    /// The result of compiling this program.
     fn compiled(name: &str, program: &str) -> Result<(), String> {
         let folder = env::temp_dir().join(format!("usher-bpf-build-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

@@ -52,7 +52,8 @@ impl Code {
 pub struct Opened {
     pub(crate) open: OpenObject,
     limits: Vec<(&'static str, u32)>,
-    /// Programs of which functions are replaced: until this is loaded, libbpf has only their numbers.
+    /// Programs whose functions are replaced, kept open until this is loaded: libbpf has only their
+    /// descriptors' numbers.
     pub(crate) replaced: Vec<OwnedFd>,
 }
 
@@ -172,8 +173,8 @@ impl Opened {
         self.set_constant("own_network", namespace::own_network()?)
     }
 
-    /// Sets the only constant of programs, `name`, before they are loaded: what it excludes is not part of
-    /// the loaded programs.
+    /// Sets the only constant of programs, `name`, before they are loaded: the loaded programs lack the code
+    /// that it excludes.
     ///
     /// # Errors
     /// [`KernelError::MissingPart`] when they have no constant, or of another size.

@@ -11,10 +11,10 @@ use usher_system::SystemError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// A system call.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// BPF.
+    /// An operation of libbpf failed.
     #[error("cannot {0}: {1}; `usher doctor` says what this kernel can do")]
     Bpf(&'static str, libbpf_rs::Error),
     /// An operation on a table.
@@ -124,7 +124,7 @@ impl KernelError {
     }
 }
 
-/// Why this kernel cannot do something, in words: found by trying, for `usher doctor`.
+/// The reason that this kernel cannot do something, in words: found by trying, for `usher doctor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lack(String);
 

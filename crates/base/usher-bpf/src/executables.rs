@@ -47,8 +47,8 @@ identities! {
     /// meaningless once the tables of the programs that compare it are gone.
     ProgramId;
 
-    /// The kernel's identity of a name in a directory, under which whatever file is executed that has it
-    /// at the time. It belongs to the directory as long as the directory is open somewhere.
+    /// The kernel's identity of a name in a directory. It stands for whichever file has the name when it is
+    /// executed. It belongs to the directory as long as the directory is open somewhere.
     PlaceId;
 
     /// The kernel's identity of a file that is executed as a script, by its numbers: it outlives the

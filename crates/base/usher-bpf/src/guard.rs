@@ -50,13 +50,13 @@ pub fn declare(roles: &[Role]) -> Result<bool, KernelError> {
     unless_not_permitted(ask_guard(ROLES_LINK | roles))
 }
 
-/// Whether a guard runs here. A daemon that was executed before the guard came is none to it.
+/// Whether a guard runs here. To it, a process that was executed before it was in force is no daemon.
 pub fn runs() -> Result<bool, KernelError> {
     unless_not_permitted(ask_guard(ROLL_CALL_LINK))
 }
 
-/// Programs answer before the kernel checks for a capability. If the kernel's check fails, no
-/// programs run.
+/// The guard's programs answer before the kernel checks for a capability. If the kernel's check fails, there
+/// are no such programs.
 fn unless_not_permitted(answer: Result<bool, KernelError>) -> Result<bool, KernelError> {
     match answer {
         Err(KernelError::System(SystemError::Call { error, .. }))
@@ -118,14 +118,14 @@ impl Claims {
     /// As [`claim`]; nothing is given up then.
     pub fn renew(&mut self, objects: &Objects) -> Result<bool, KernelError> {
         let fresh = named(objects)?;
-        // Also if some of them are claimed and others are not.
+        // Before the claim, which may fail when some of them are claimed already.
         self.0.extend(&fresh);
         if !claim(objects)? {
             self.0.clear();
             return Ok(false);
         }
         for (kind, id) in self.0.difference(&fresh) {
-            // No: the guard is of an earlier version, which forgets them when the next process claims.
+            // A guard of an earlier version answers no, and forgets them when the next process claims.
             ask_about(DISCLAIM_LINK, *id, *kind)?;
         }
         self.0 = fresh;

@@ -15,8 +15,8 @@ const PREFIX: &str = "bpf_lsm_";
 pub struct Hooks(HashSet<String>);
 
 impl Hooks {
-    /// Reads the kernel's types, several megabytes, in one pass: to look for one by its name would be a pass
-    /// for each.
+    /// Reads the kernel's types, several megabytes, in one pass. Looking each hook up by its name would take
+    /// a pass for each.
     ///
     /// # Errors
     /// When the kernel does not describe its types (`/sys/kernel/btf/vmlinux`).

@@ -124,8 +124,8 @@ impl Object {
     /// Attaches a netfilter program again if somebody has detached it, or has removed its pins. Returns
     /// whether it was not attached for both families.
     ///
-    /// A detached link keeps its pin, and the kernel does not say of a link that it is detached. But the
-    /// kernel gives no priority to a second program, so the priority of a link in force is taken.
+    /// A detached link keeps its pin, and the kernel does not report that it is detached. But two programs
+    /// cannot have one priority, so a link is in force if its priority is taken.
     ///
     /// # Errors
     /// The kernel's error; the program may not be attached.

@@ -20,22 +20,22 @@ const FRESH: &str = "fresh_";
 
 /// Bytes that are read of an iterator at a time.
 const ITERATED: usize = 64 * 1024;
-/// Errors after which an iterator is read on.
+/// Errors after which reading from an iterator continues.
 const RETRIED: [io::ErrorKind; 2] = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
 
 /// An iterator that has begun. It runs only within [`Iteration::go_on`].
 #[derive(Debug)]
 pub struct Iteration {
     iterator: Iter,
-    /// The beginning of a row.
+    /// The beginning of a row whose rest has not been read.
     written: Vec<u8>,
     chunk: Vec<u8>,
 }
 
 impl Iteration {
-    /// Goes on for so long, and hands on each row that the iterator has written. The kernel visits up to
-    /// a million objects at a time, so it may take a fraction of a second longer. Returns whether
-    /// everything has been visited.
+    /// Continues for this long, and hands on each row that the iterator has written. The kernel visits up to
+    /// a million objects at a time, so it may take a fraction of a second longer. Returns whether everything
+    /// has been visited.
     ///
     /// # Errors
     /// The kernel's error; some rows have been handed on then.
@@ -182,7 +182,7 @@ impl Object {
         let program = self.find(program)?;
         let link = program.attach_iter_with_opts(IterOpts::None);
         let link = link.map_err(KernelError::bpf("attach an iterator"))?;
-        // The kernel keeps the program as long as it runs.
+        // The kernel keeps the program as long as the iterator runs.
         let iterator = Iter::new(&link).map_err(KernelError::bpf("begin an iterator"))?;
         Ok(Iteration {
             iterator,
@@ -216,9 +216,9 @@ impl Object {
         self.table::<u32, u32>(table)?.set(&0, &descriptor)
     }
 
-    /// Attaches a program to a control group for good: the link is pinned, and the next process
-    /// adopts it. A link to another group that still exists stays and is updated: what it saw under
-    /// an earlier process it still sees.
+    /// Attaches a program to a control group for good: the link is pinned, and the next process adopts it. A
+    /// link to another group that still exists stays there and is updated, so that the program continues to
+    /// see that group.
     pub fn keep_at_cgroup(
         &self,
         program: &'static str,

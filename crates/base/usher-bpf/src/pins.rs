@@ -23,7 +23,7 @@ const LINK: &str = "link_";
 /// The table that holds the layout version of all others.
 pub(crate) const LAYOUT: &str = "layout";
 
-/// How long a lock is waited for. A process that has ended may have left a child that has not executed its
+/// How long to wait for a lock. A process that has ended may have left a child that has not executed its
 /// program yet, and which holds the lock until then.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The pause between two attempts.
@@ -50,7 +50,7 @@ pub fn exists(path: &Path) -> Result<bool, KernelError> {
         .map_err(KernelError::file("look for", path))
 }
 
-/// For root, EPERM at the pins has only one cause.
+/// For root, EPERM at the pins has only one cause: the guard.
 fn failed(what: &'static str, pins: &Path) -> impl Fn(io::Error) -> KernelError {
     move |error| {
         if error.raw_os_error() == Some(libc::EPERM) && rustix::process::geteuid().is_root() {

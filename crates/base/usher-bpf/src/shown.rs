@@ -1,5 +1,5 @@
-//! Iterators that every process may read: pinned in a folder that everyone may enter. Nobody gets a descriptor
-//! of a table by them: one that is opened for reading could be pinned anew and then be opened for writing.
+//! Iterators that every process may read: pinned in a folder that everyone may enter. They give no process a
+//! descriptor of a table, which could be pinned anew and then be opened for writing.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -22,8 +22,9 @@ const FRESH: &str = "_fresh";
 /// An iterator to show: its program, the table over which it runs if it takes one, and the name of its pin.
 pub type Shown = (&'static str, Option<&'static str>, &'static str);
 
-/// Shows iterators of an object in a folder of a BPF file system. systemd mounts the file system for root alone,
-/// so its root becomes one that everyone may pass. What another process has shown is replaced, each at once.
+/// Shows iterators of an object in a folder of a BPF file system. systemd mounts the file system for root
+/// alone, so its root becomes one that everyone may pass. Iterators that another process has shown are
+/// replaced, each in one step.
 ///
 /// # Errors
 /// [`KernelError::File`] for a folder that others than root could have made or can change; the kernel's
@@ -85,8 +86,8 @@ fn pin(
     link.pin(place).map_err(KernelError::bpf("pin an iterator"))
 }
 
-/// Refuses a folder that is not root's, or that others can change. A bit that makes up for it, such as
-/// the sticky one where only the names of others are at stake, may be set.
+/// Refuses a folder that is not root's, or that others can change, unless its mode has a `redeeming` bit: the
+/// sticky one, where only the names of others are at stake.
 fn require_own(folder: &Path, redeeming: u32) -> Result<(), KernelError> {
     let failed = KernelError::file("look at", folder);
     let found = fs::symlink_metadata(folder).map_err(&failed)?;

@@ -31,7 +31,7 @@ impl<K, V> fmt::Debug for Table<K, V> {
     }
 }
 
-/// An array of one entry with these bytes, which nobody can change any more. It belongs to no object.
+/// An array of one entry with these bytes, which no process can change any more. It belongs to no object.
 ///
 /// # Errors
 /// The kernel's error.
@@ -160,8 +160,8 @@ impl<K: Plain, V: Plain> Table<K, V> {
         self.look_up(key, MapFlags::LOCK)
     }
 
-    /// Reads the value under a key into one that is there, for values that no stack has room for. Returns
-    /// false if there was none.
+    /// Reads the value under a key into an existing one, for values that no stack has room for. Returns false
+    /// if there was none.
     ///
     /// # Errors
     /// The kernel's error.
