@@ -31,7 +31,7 @@ const MASK: u16 = 0x10;
 pub enum Writers {
     /// There is no list: the bits of the mode for the group hold for the file's group.
     ByMode,
-    /// A POSIX list: these bits say only what its entries have at most.
+    /// A POSIX list: the mode's bits for the group say only what its entries permit at most.
     Listed {
         /// Whether the file's group may write.
         owning_group: bool,
@@ -40,12 +40,13 @@ pub enum Writers {
         /// Groups that it names, by gid.
         groups: Vec<u32>,
     },
-    /// There is a list of another kind, such as NFSv4's, or one that cannot be read: perhaps all.
+    /// There is a list of another kind, such as NFSv4's, or one that cannot be read: perhaps every account
+    /// may write.
     Unknown,
 }
 
 impl Writers {
-    /// Those of the file at this path. `mode`: its mode. Links are followed.
+    /// The writers of the file at this path. `mode`: its mode. Links are followed.
     #[must_use]
     pub fn of(path: &Path, mode: u32) -> Self {
         let names = |room: &mut Vec<u8>| listxattr(path, spare_capacity(room));
@@ -53,7 +54,7 @@ impl Writers {
         Self::read(mode, names, list)
     }
 
-    /// The same. A link at the path is not followed, and has none.
+    /// The same. A link at the path is not followed, and has no list.
     #[must_use]
     pub fn of_no_link(path: &Path, mode: u32) -> Self {
         let names = |room: &mut Vec<u8>| llistxattr(path, spare_capacity(room));
@@ -86,7 +87,7 @@ impl Writers {
         }
     }
 
-    /// Those of an attribute; none: it is damaged, or of another version.
+    /// The writers by an attribute; none: it is damaged, or of another version.
     fn listed(list: &[u8]) -> Option<Self> {
         let (version, entries) = list.split_first_chunk()?;
         if u32::from_le_bytes(*version) != VERSION || entries.len() % ENTRY != 0 {
@@ -210,7 +211,7 @@ mod tests {
         }
         let without = fails(Errno::OPNOTSUPP);
         assert_eq!(Writers::read(0o775, without, without), Writers::ByMode);
-        // More names than the first room.
+        // More names than the first buffer has room for.
         let many = |room: &mut Vec<u8>| {
             if room.capacity() < LARGEST {
                 Err(Errno::RANGE)

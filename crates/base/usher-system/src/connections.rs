@@ -1,5 +1,5 @@
-//! Live TCP connections, through the kernel's socket diagnosis (sock_diag(7)), and queries on one besides its bytes
-//! (tcp(7)).
+//! Live TCP connections, through the kernel's socket diagnosis (sock_diag(7)), and their urgent and
+//! unacknowledged bytes (tcp(7)).
 //!
 //! If a connection does not exist, a query for it returns the listener that a SYN would reach
 //! (inet_diag_find_one_icsk), and SOCK_DESTROY would then close that listener. So a connection is
@@ -91,7 +91,7 @@ pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, Sys
     )
 }
 
-/// What a peer owes an answer to, and how long it has answered nothing.
+/// How often and how long a peer has answered nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silence {
     /// Probes of keepalive that were sent since it answered last.

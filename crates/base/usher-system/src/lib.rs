@@ -1,6 +1,6 @@
 //! Requests of all of Usher's programs to the kernel, without loading BPF programs: privileges and
-//! confinement, live connections, network namespaces, accounts, access control lists, new files, files of
-//! root's.
+//! confinement, live connections, network namespaces, accounts, access control lists, new files, files that
+//! only root can write.
 //!
 //! Its unsafe code is in `usher-system-ffi`. Functions whose errors are not described return the
 //! kernel's.

@@ -2,8 +2,8 @@
 //!
 //! Each new name is an event with the handle of its file: a file, directory, symbolic link, device, pipe or
 //! socket, a further name, the name to which a file is moved, and the first name of a file that O_TMPFILE
-//! made. A file that gets no name is no event. Tried on 6.18: tmpfs and ext4; on overlayfs, marks of the upper file system see all of it, and the
-//! overlay itself takes none (EOPNOTSUPP).
+//! made. A file that gets no name is no event. Tried on 6.18: tmpfs and ext4; on overlayfs, marks of the
+//! upper file system see all of it, and the overlay itself takes none (EOPNOTSUPP).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,7 +39,7 @@ pub struct NewFiles {
     waiting: std::ops::Range<usize>,
 }
 
-/// What an event says.
+/// The content of an event.
 #[derive(Debug)]
 pub enum NewFile {
     /// A file has got a name: opened as O_PATH does, a symbolic link itself.
@@ -62,7 +62,7 @@ pub enum Event<'b> {
 }
 
 impl<'b> Event<'b> {
-    /// The events in what was read from a group. Bytes that are no event are a loss, and the last one.
+    /// The events in bytes that were read from a group. Bytes that are no event are a loss, which ends them.
     pub fn all_in(mut bytes: &'b [u8]) -> impl Iterator<Item = Self> {
         std::iter::from_fn(move || {
             if bytes.is_empty() {
@@ -133,7 +133,7 @@ impl AsFd for NewFiles {
     }
 }
 
-/// The first event in these bytes, and its length. `None` where they are none.
+/// The first event in these bytes, and its length. `None` if they do not begin with an event.
 fn parse_event(bytes: &[u8]) -> Option<(Event<'_>, usize)> {
     let length = number_at(bytes, 0)? as usize;
     let event = bytes.get(..length).filter(|event| event.len() >= HEAD)?;
@@ -161,7 +161,7 @@ fn parse_event(bytes: &[u8]) -> Option<(Event<'_>, usize)> {
             _ => (Event::Named(kind, handle), length),
         });
     }
-    // A name without a file: it must be looked for.
+    // No handle came with the name: the caller must look for the file.
     Some((Event::Lost, length))
 }
 

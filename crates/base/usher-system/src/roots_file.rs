@@ -1,7 +1,7 @@
 //! Files that only root can write, each with the folders on the way to it.
 //!
-//! A program that trusts what such a file says opens it from the root on, follows no link, and looks at what
-//! was opened: nobody else has put it there, or can change it.
+//! A program that trusts such a file opens it from the root on, follows no link, and checks what it has
+//! opened: only root has put it there, and only root can change it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -70,7 +70,7 @@ fn remedy_of(mode: u32) -> &'static str {
 /// and without `..`.
 ///
 /// # Errors
-/// It is not root's alone, or one above it is not.
+/// When the folder, or one above it, is not root's alone.
 pub fn open_folder(path: &Path) -> Result<Option<OwnedFd>, RootsFileError> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut so_far = PathBuf::new();
@@ -91,11 +91,11 @@ pub fn open_folder(path: &Path) -> Result<Option<OwnedFd>, RootsFileError> {
     Ok(folder)
 }
 
-/// Reads a regular file of such a folder, and of a longer one only so many bytes; none if it is not there.
-/// `path` is for errors.
+/// Reads at most `limit` bytes of a regular file of such a folder; none if it is not there. `path` is for
+/// errors.
 ///
 /// # Errors
-/// It is not root's alone.
+/// When the file is not root's alone.
 pub fn read_in(
     folder: &OwnedFd,
     name: &str,

@@ -127,7 +127,8 @@ pub fn seccomp(abilities: &[Ability]) -> Result<(), SystemError> {
     apply().map_err(SystemError::Seccomp)
 }
 
-/// The permitted system calls, each with its permitted arguments: any of these rules; none: all.
+/// The permitted system calls, each with rules of which one must hold; without rules all arguments are
+/// permitted.
 fn rules(
     abilities: &[Ability],
 ) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
@@ -234,7 +235,7 @@ fn bpf_rules(commands: &[i32]) -> Result<Vec<SeccompRule>, seccompiler::BackendE
 /// BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM and BPF_PROG_TEST_RUN.
 const USING_BPF: &[i32] = &[1, 2, 3, 10];
 
-/// Commands of bpf(2) that replacing functions of programs takes besides.
+/// Further commands of bpf(2), for replacing functions of programs.
 const REPLACING_BPF: &[i32] = &[
     16, // BPF_PROG_QUERY: which programs an interface has
     17, // BPF_RAW_TRACEPOINT_OPEN
@@ -263,7 +264,7 @@ const LOADING_BPF: &[i32] = &[
 /// Further calls of libbpf, and of folders of pins.
 const LOADING: &[i64] = &[libc::SYS_memfd_create, libc::SYS_statfs, libc::SYS_fstatfs];
 
-/// The system calls for labels of files. Which attribute is set no filter can tell.
+/// The system calls for labels of files. A filter cannot tell which attribute is set.
 const LABELLING: &[i64] = &[
     libc::SYS_fanotify_init,
     libc::SYS_fanotify_mark,
