@@ -53,7 +53,7 @@ impl<E: std::error::Error> From<E> for Failed {
     }
 }
 
-/// A role whose requests the daemon `D` answers, all of them. [`roles!`](crate::roles!) implements it.
+/// A role all of whose requests the daemon `D` answers. [`roles!`](crate::roles!) implements it.
 pub trait Serves<D>: HasRole {
     /// Makes the daemon answer.
     ///

@@ -1,6 +1,7 @@
-//! The events for which administrators watch. Each has the id that the journal has as `MESSAGE_ID=`; usherd(8),
-//! MESSAGES, has them for people. A message belongs to one by the name of its tracing event, `tracing::info!(name:
-//! events::SESSION_OPENED, ...)`: neither the text nor the target, by which `USHER_LOG` selects, tells it.
+//! The events for which administrators watch. Each has the id that the journal has as `MESSAGE_ID=`;
+//! usherd(8), MESSAGES, has them for people. The name of a message's tracing event, `tracing::info!(name:
+//! events::SESSION_OPENED, ...)`, says which of them it is. Its text and its target, by which `USHER_LOG` selects,
+//! do not.
 
 macro_rules! events {
     ($($(#[$about:meta])+ $constant:ident = $name:literal, $id:literal;)+) => {

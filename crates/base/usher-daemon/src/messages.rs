@@ -52,11 +52,12 @@ pub fn to_standard_error() {
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
 }
 
-/// Gives messages fields in the journal, if standard error is a stream of it: from now on they take its native
-/// protocol, under this identifier, as the unit has it. What it does not take goes to standard error.
+/// Gives messages fields in the journal, if standard error is a stream of it: from now on they are sent by
+/// its native protocol, under this identifier, that of the unit. Messages that it does not take go to
+/// standard error.
 ///
-/// Call it when the process is sure to go on: the journal asks the kernel about the sender of each message, and
-/// might find no unit of one that has ended meanwhile. It has asked about a stream before.
+/// Call it when the process is sure to go on: the journal asks the kernel about the sender of each message,
+/// and finds no unit if the sender has ended meanwhile. For a stream it has asked already.
 pub fn have_fields(identifier: &'static str) {
     if is_journal() {
         *NATIVE.write() = Native::open(Path::new(native::SOCKET), identifier).ok();
@@ -69,8 +70,8 @@ pub fn end(error: &dyn fmt::Display) {
     tracing::error!("{error}");
 }
 
-/// Reports how many lines were left out for users whose minute is over. The next message reports it
-/// otherwise.
+/// Reports how many lines were left out for users whose minute is over. Otherwise the next message reports
+/// it.
 pub fn summarize() {
     let left_out = QUOTAS
         .lock()
@@ -180,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// What messages of `tell` have come to standard error, with the native protocol at a path.
+    /// The messages of `tell` that have come to standard error, with the native protocol at a path.
     fn on_standard_error(path: &Path, filter: &str, tell: impl FnOnce()) -> String {
         #[derive(Clone, Default)]
         struct Said(Arc<Mutex<Vec<u8>>>);

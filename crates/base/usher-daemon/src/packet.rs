@@ -97,8 +97,8 @@ impl PacketSocket {
         receive(self.0.as_fd(), limit, MAX_DESCRIPTORS)
     }
 
-    /// The same, also for a packet beyond its limits, or without a descriptor that this process may not
-    /// have: the flag says whether it is complete.
+    /// As [`Self::receive`], but also returns a packet beyond its limits, or without a descriptor that this
+    /// process may not have: the flag says whether it is complete.
     ///
     /// # Errors
     /// As recvmsg(2).
@@ -149,7 +149,7 @@ pub enum Connectable {
 }
 
 /// Makes a listening packet socket at `path`, replacing what a dead daemon left there. It is made under
-/// another name, and has its mode and owner and listens when it gets this one. So the programs that may
+/// another name, and gets this one when it has its mode and owner and listens. So the programs that may
 /// connect reach either the former daemon's socket or this one, and are never refused for its mode.
 ///
 /// # Errors

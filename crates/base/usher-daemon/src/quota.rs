@@ -14,7 +14,7 @@ pub struct Quota<K>(Arc<Mutex<State<K>>>);
 struct State<K> {
     places: usize,
     most: usize,
-    /// An owner may have one part in so many of the free places.
+    /// An owner may have at most 1/`parts` of the free places; none: all of them.
     parts: Option<usize>,
     all: usize,
     taken: HashMap<K, usize>,
@@ -30,10 +30,10 @@ pub struct Taken<K: Eq + Hash> {
 /// The limit that has been reached.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Exhausted {
-    /// This owner has as many as it may.
+    /// This owner has as many places as it may have.
     #[error("you have too many connections ({0})")]
     Owner(usize),
-    /// All owners together have as many as there are.
+    /// All places are taken.
     #[error("all users together have too many connections ({0})")]
     All(usize),
 }

@@ -29,12 +29,12 @@ const WORK: Duration = Duration::from_secs(240);
 
 /// Tells the service manager that a long piece of work begins: it may take four minutes, whatever limits the
 /// unit has for the start (`TimeoutStartSec=`) and for signs of life. Belongs before each piece, so that only
-/// progress puts an end off.
+/// progress extends the time.
 pub fn long_work_begins() {
     allow(WORK, WORK);
 }
 
-/// Tells that it is over: the limits are the unit's again, from now on.
+/// Tells the service manager that the work is over: the limits are the unit's again, from now on.
 pub fn long_work_ends() {
     if let Some(limit) = sd_notify::watchdog_enabled() {
         allow(WORK, limit);

@@ -13,12 +13,12 @@ use crate::role::{HasRole, Role};
 /// How long a daemon may take to confirm a request: it does one thing after the other, and the
 /// longest takes a few seconds.
 const HEARING: Duration = Duration::from_secs(10);
-/// How long its whole answer may take after that. Most take a second; the first load of a module takes more
+/// How long the whole answer may take after that. Most take a second; the first load of a module takes more
 /// than a minute in an emulated machine with others beside it.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A daemon that has used this much processor time since it was last looked at is at work, in hundredths of a
-/// second (USER_HZ of proc(5)).
+/// A daemon that has used this much processor time since the last check is at work. In hundredths of a second
+/// (USER_HZ of proc(5)).
 const AT_WORK: u64 = 10;
 /// How long a request waits for a daemon that is at work, at most.
 const AT_WORK_FOR: Duration = Duration::from_secs(1200);
@@ -108,14 +108,14 @@ fn ask_role<Q: Request>(role: &'static Role, request: &Q) -> Result<Q::Answer, C
 /// The processor time that a process has used, in hundredths of a second; none if that cannot be read.
 fn processor_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before them may have anything in it.
+    // The process's name, before them, may have anything in it.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok();
     Some(next()? + next()?)
 }
 
-/// An answer that is not complete after so long, or an exchange that broke off.
+/// The error of an answer that is not complete after so long, or of an exchange that broke off.
 fn unanswered(role: &'static str, after: Duration) -> impl Fn(io::Error) -> ControlError {
     move |error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ControlError::Hangs(role, after),
@@ -123,9 +123,9 @@ fn unanswered(role: &'static str, after: Duration) -> impl Fn(io::Error) -> Cont
     }
 }
 
-/// Sends a request and returns the line of its answer. The daemon has `hearing` to confirm the
-/// request, and `patience` after that for its whole answer, and then for as long as it is at work, by the
-/// processor time that it has used: loading a module takes minutes on a busy machine.
+/// Sends a request and returns the line of its answer. The daemon has `hearing` to confirm the request,
+/// `patience` after that for its whole answer, and then as long as its use of the processor shows that it is
+/// at work: loading a module takes minutes on a busy machine.
 fn exchange<Q: Request>(
     role: &'static str,
     mut stream: UnixStream,

@@ -1,8 +1,8 @@
 //! The journal's native protocol: a message is one datagram with a line for each field ("Native Journal
 //! Protocol" of systemd's documentation). The kernel tells the journal which process has sent it.
 //!
-//! Nothing waits for the journal, and nothing is kept for it: what it does not take at once goes to standard
-//! error, where it is one line as before.
+//! No one waits for the journal, and nothing is kept for it: a message that it does not take at once goes to
+//! standard error, as one line.
 
 use std::fmt;
 use std::io;

@@ -35,7 +35,7 @@ const REASON: &str = "reason";
 /// Fields that name the user or host of a line; the first of these that a line has counts.
 const ABOUT: [&str; 4] = ["user", "uid", "address", "host"];
 
-/// The one of these that strangers have.
+/// The place in [`ABOUT`] of the field that strangers have.
 const ADDRESS: usize = 2;
 
 /// In place of a user, for all strangers together.
@@ -144,7 +144,7 @@ impl Quotas {
         }
     }
 
-    /// Counts a line about a stranger among those about all. None: there is room.
+    /// Counts a line about a stranger among those about all strangers. None: there is room.
     fn of_strangers(&mut self, kind: Identifier, message: &str, now: Instant) -> Option<Fate> {
         let key = (kind, STRANGERS.to_owned());
         let fate = self.count(key, LINES_ABOUT_STRANGERS, message, now);
