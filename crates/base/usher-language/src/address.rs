@@ -1,4 +1,4 @@
-//! Ranges of addresses; exact sets of them are [`crate::cover`]'s.
+//! Ranges of addresses; [`crate::cover`] has exact sets of them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,7 +16,7 @@ pub struct AddressRange {
 /// A fault of a text that is no range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeFault {
-    /// It is none at all.
+    /// It does not have the form of a range.
     Form,
     /// The first address is after the last.
     Backwards,
@@ -68,7 +68,7 @@ impl AddressRange {
         address.is_ipv4() == self.first.is_ipv4() && (self.first..=self.last).contains(&address)
     }
 
-    /// The addresses of these numbers, which are of this range.
+    /// The part of this range from one address to another, by their numbers.
     pub fn part(self, first: u128, last: u128) -> Self {
         Self {
             first: address_from_number(self.first, first),

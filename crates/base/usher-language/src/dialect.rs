@@ -115,8 +115,8 @@ impl Dialect {
             .find(|rule| rule.begins_with(keyword))
     }
 
-    /// The blocks and statements of both, this one's first: one text may have those of either. Nothing
-    /// of the other may begin with a word that something of this one begins with.
+    /// The blocks and statements of both, this one's first: one text may have those of either. No block or
+    /// statement of the other may begin with a word with which one of these begins.
     pub fn join(mut self, other: Self) -> Self {
         self.blocks.extend(other.blocks);
         self.statements.extend(other.statements);
@@ -174,13 +174,13 @@ impl StatementRule {
         }
     }
 
-    /// The same, without a meaning where the block does not say this.
+    /// The same, but without a meaning unless the block also says this.
     pub fn beside(mut self, beside: &str) -> Self {
         self.beside = Some(beside.to_owned());
         self
     }
 
-    /// The same, recognized where it begins with another of its words.
+    /// The same, recognized also by wrong words for its keyword that begin like this.
     pub fn slips(mut self, beginnings: &'static [&'static str]) -> Self {
         self.slips = beginnings;
         self
@@ -206,8 +206,8 @@ impl StatementRule {
         self.slips.iter().any(|slip| word.starts_with(slip))
     }
 
-    /// Whether this word cannot be another value behind these of the last group: if it begins something
-    /// else it does so, wherever it stands.
+    /// Whether this word cannot be another value behind these of the last group. If it begins something else,
+    /// it then does so wherever it stands.
     pub(crate) fn is_full(&self, group: &[Item], word: &str) -> bool {
         let longest = match &self.shape {
             Shape::Nothing => 0,

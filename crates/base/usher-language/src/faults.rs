@@ -24,7 +24,7 @@ crate::mistakes! {
         TooManyErrors
             => "there are more than {MAXIMUM_ERRORS} mistakes; the rest is not shown";
             "correct those above and check again";
-        /// A control character, a direction mark, a blank that is none, or one without width.
+        /// A control character, a direction mark, an unusual blank, or a character without width.
         ForbiddenCharacter { character: char }
             => "the invisible character U+{:04X} does not belong in a policy", u32::from(*character);
             "remove it; such characters make a policy look like something it is not";
@@ -149,7 +149,7 @@ crate::mistakes! {
         /// Not a name.
         InvalidName { noun: &'static str, rule: &'static str, found: Found }
             => "`{found}` cannot be the name of {} {noun}", article(noun); "{rule}";
-        /// A word of another kind, by what it should be and how that is written.
+        /// A word of another kind: `not` says what it should be, and `write` how that is written.
         NotOfKind { found: Found, not: String, write: String }
             => "`{found}` is not {not}"; "write {write}";
         /// Neither addresses nor the name of a host.

@@ -60,7 +60,7 @@ impl<'t> Field<'t> {
                 [_, second, ..] => self.unexpected(second),
                 [] => None,
             },
-            // The others of a list count where one is wrong: their names may stand twice.
+            // If one value of a list is wrong, the others count: their names may stand twice.
             Shape::Sequence(kind) => {
                 let items = self.sequence()?.iter();
                 // Behind a string that does not end, no value is at its place.
@@ -132,13 +132,13 @@ impl<'t> Field<'t> {
         self.items().filter_map(|item| Some((item.text()?, item)))
     }
 
-    /// The values as names; what is none is reported and left out.
+    /// The values as names. A value that is no name is reported and left out.
     pub fn names<N: FromStr>(&self, rule: &NameRule) -> impl Iterator<Item = (N, &'t Item)> {
         self.items()
             .filter_map(|item| Some((self.name_of(item, rule)?, item)))
     }
 
-    /// A value as a name; reported where it is none.
+    /// A value as a name; reports a value that is no name.
     pub fn name_of<N: FromStr>(&self, item: &Item, rule: &NameRule) -> Option<N> {
         match rule.parse(item.word()?) {
             Ok(name) => Some(name),
@@ -174,7 +174,7 @@ impl<'t> Field<'t> {
         self.reporter.refuse(item.location, mistake)
     }
 
-    /// The names of a list, each once; what stands twice is reported and left out.
+    /// The names of a list. A name that stands twice is reported, and left out the second time.
     pub fn unique_names<N: FromStr + Ord + Clone>(
         &self,
         rule: &NameRule,

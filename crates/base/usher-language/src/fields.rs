@@ -151,7 +151,7 @@ impl<'t> Fields<'t> {
         field.reporter.report(field.statement.location, mistake);
     }
 
-    /// The statement that stands in place of one of which the block has one or the other.
+    /// The other statement of a pair of which the block has exactly one, if that stands there.
     fn other_of(&self, keyword: &str) -> Option<&'static str> {
         let mut pairs = self.one_of.iter().filter(|pair| pair.contains(&keyword));
         pairs.find_map(|pair| {

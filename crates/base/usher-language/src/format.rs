@@ -220,7 +220,7 @@ impl<'d> Writer<'d> {
         self.empty_line = false;
     }
 
-    /// The blanks at the beginning of a line; twice as many more where a head goes on.
+    /// The blanks at the beginning of a line; two levels more where a head goes on.
     fn indent(&mut self) {
         let depth = self.depth + if self.in_head { 2 } else { 0 };
         self.write(&"  ".repeat(depth));

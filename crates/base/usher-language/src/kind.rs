@@ -45,9 +45,9 @@ pub enum Kind {
     Choice(Vec<String>),
     /// A [`Name`].
     Name,
-    /// A word, whose meaning the dialect knows; what forms call it.
+    /// A word whose meaning the dialect knows, with the placeholder for it in forms.
     Word(String),
-    /// A string; what forms call it, with its quotes.
+    /// A string, with the placeholder for it in forms, which has quotes.
     Text(String),
 }
 
@@ -111,7 +111,7 @@ impl Kind {
         number.filter(|number| (least..=most).contains(number))
     }
 
-    /// The value that an item means; reported where it is none of this kind.
+    /// The value that an item means; reports an item of another kind.
     pub fn read(&self, item: &Item, reporter: &Reporter<'_>) -> Option<Checked> {
         let found = || Found(item.shown());
         let mistake = match (&item.value, self) {
@@ -137,7 +137,7 @@ impl Kind {
         reporter.refuse(item.location, mistake)
     }
 
-    /// The mistake of a word that is none of this kind.
+    /// The mistake of a word that is of another kind.
     fn mistake(&self, word: &str) -> StatementMistake {
         let (not, write) = match self {
             Self::Number { least, most } => {
@@ -178,7 +178,7 @@ impl Kind {
                 format!("{digits} octal digits, such as 027 or 077"),
             ),
             Self::Choice(words) => (format!("one of {}", words.join(", ")), words.join(" or ")),
-            // Every word is a `Word`, and `read` knows strings.
+            // Every word is a `Word`, and `read` handles strings.
             Self::Name | Self::Word(_) | Self::Text(_) => return Name::mistake(word),
         };
         let found = Found::from(word);

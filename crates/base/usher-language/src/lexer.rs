@@ -147,8 +147,8 @@ impl<'a> Lexer<'a> {
                 let line = &self.text[start..self.position];
                 let unterminated = self.location(start, start + line.trim_end().len());
                 reporter.report(unterminated, SyntaxMistake::UnterminatedString);
-                // The `;` of the statement or a brace, and what follows it, are not meant to be the
-                // string's; or the quote of the next string is not.
+                // The string was not meant to have the `;` of the statement or a brace in it, with what
+                // follows, or the quote of the next string.
                 if let Some(end) = end_meant(line) {
                     self.position = start + end;
                 }
@@ -163,7 +163,7 @@ impl<'a> Lexer<'a> {
             match character {
                 '"' => return TokenKind::Text(content),
                 '\\' => self.escape(&mut content, reporter),
-                // The blank of a line's end "\r\n" in an unterminated string.
+                // A part of the line end "\r\n" after an unterminated string.
                 '\r' => {}
                 other => content.push(other),
             }
@@ -219,8 +219,8 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// Where a string was meant to end at the latest: at the first `;` of its line behind which a blank or the end
-/// follows, or at a brace between blanks or at the end.
+/// The latest place at which a string was meant to end: the first `;` of its line behind which a blank or the
+/// end follows, or a brace between blanks or at the end.
 fn end_meant(line: &str) -> Option<usize> {
     let ends = |(place, found): &(usize, &str)| {
         let rest = &line[place + 1..];
@@ -250,7 +250,7 @@ fn is_forbidden(character: char, rest: &str) -> bool {
     }
 }
 
-/// Whether a character stands in a policy as what it is: no other may be shown as it is.
+/// Whether a character may stand in a policy. Messages escape all others.
 pub fn is_plain(character: char) -> bool {
     !is_forbidden(character, "")
 }
@@ -333,8 +333,8 @@ mod tests {
         let (found, errors) = tokens("a \"b;\r\nc;");
         assert_eq!(found.len(), 5);
         assert_eq!(errors, 1);
-        // The rest of the line is read behind the `;` of the statement. One in the middle of a word is not
-        // that.
+        // The rest of the line is read behind the `;` of the statement. A `;` in the middle of a word does
+        // not end one.
         let words = |text: &str| -> Vec<String> {
             let (found, errors) = tokens(text);
             assert_eq!(errors, 1, "{text}");

@@ -12,7 +12,7 @@ pub struct NameRule {
     pub noun: &'static str,
     /// The sentence that tells which names there can be.
     pub rule: &'static str,
-    /// `any` is none: it is the language's word for all.
+    /// `any` is no such name: it is the language's word for all.
     pub any_is_reserved: bool,
 }
 
@@ -21,7 +21,7 @@ impl NameRule {
     ///
     /// # Errors
     ///
-    /// The mistake that it is none.
+    /// The mistake of a word that is no such name.
     pub fn parse<N: FromStr>(&self, word: &str) -> Result<N, StatementMistake> {
         let reserved = self.any_is_reserved && word == "any";
         let name = word.parse().ok().filter(|_| !reserved);

@@ -49,13 +49,13 @@ impl<'s> Reporter<'s> {
         }
     }
 
-    /// Notes a mistake; nothing comes of what has it.
+    /// Notes a mistake, and returns none for the value that has it.
     pub fn refuse<T>(&self, location: Location, mistake: impl Mistake) -> Option<T> {
         self.report(location, mistake);
         None
     }
 
-    /// Notes that a name is not defined, which another source may do.
+    /// Notes that a name is not defined, unless another source may define it.
     pub fn refuse_unknown<T>(&self, location: Location, mistake: impl Mistake) -> Option<T> {
         if !self.of_part {
             self.report(location, mistake);

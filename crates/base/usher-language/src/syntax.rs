@@ -84,7 +84,7 @@ struct Parser<'d, 'a, 'r> {
     lexer: Lexer<'a>,
     reporter: &'r Reporter<'r>,
     peeked: Option<Token<'a>>,
-    /// Read so far, in all sources.
+    /// The statements read so far, in all sources.
     statements: &'a mut usize,
 }
 
@@ -135,7 +135,7 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
         }
     }
 
-    /// A limit was passed: nothing more is read.
+    /// Whether a limit was passed: then nothing more is read.
     fn has_stopped(&self) -> bool {
         *self.statements > MAXIMUM_STATEMENTS || self.reporter.is_full()
     }
@@ -261,7 +261,7 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
         rule
     }
 
-    /// A block whose head has been read, up to its `}`, and what stands outside of blocks if that
+    /// A block whose head has been read, up to its `}`. Also returns what stands outside of blocks, if that
     /// came first.
     fn block(
         &mut self,
@@ -445,7 +445,7 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
         }
     }
 
-    /// Inside a block something begins that stands outside of blocks.
+    /// Reports that something begins inside a block that stands outside of blocks.
     fn missing_close(&self, block: &Block<'_>, head: &Statement) {
         let mistake = SyntaxMistake::MissingClose {
             found: Found(head.keyword.clone()),
@@ -479,7 +479,8 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
         }
     }
 
-    /// Goes behind the `;` or the block of what begins with this token, or up to a `}`.
+    /// Skips what begins with this token, with its `;` or its block. Stops before the `}` of the block around
+    /// it.
     fn skip_statement(&mut self, first: &Token<'_>) {
         if first.kind == TokenKind::Semicolon {
             return;
