@@ -42,7 +42,7 @@ impl Installed {
         // The libraries lie beside this test.
         let test = std::env::current_exe().unwrap();
         let mut make = Command::new("make");
-        // Not the jobs of a make that runs the tests.
+        // Must not use the job server of a make that runs the tests.
         make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
         make.arg("-C").arg(root()).arg(target);
         make.arg(variable("BUILT", test.parent().unwrap()));
@@ -93,7 +93,7 @@ fn source(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The functions of a header: whatever of that prefix it calls one.
+/// The functions of a header whose names have this prefix: names before a parenthesis.
 fn declared_in(header: &str, prefix: &str) -> BTreeSet<String> {
     let header = read(root().join("include").join(header));
     let names = header.split('(').filter_map(|before| {

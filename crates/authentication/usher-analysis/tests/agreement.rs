@@ -14,7 +14,7 @@ use usher_analysis::{HostPolicy, Known, Network, Question, Universe, Verdict};
 use usher_base::{ServiceName, UserName};
 use usher_policy::{Clause, Source, parse_with_places};
 
-/// As it is now.
+/// The host with its policy of the present time.
 fn now(host: &HostPolicy) -> HostPolicy {
     HostPolicy {
         policy: host.policy.at(NOW),

@@ -255,7 +255,7 @@ tests! {
         }
         std::fs::write(forwards, former).unwrap();
         std::fs::read_dir("/sys/fs/cgroup").unwrap();
-        // Whether a program is a script.
+        // Needed to see whether a program is a script.
         std::fs::File::open("/usr/bin/env").unwrap();
         denied("a program", std::fs::File::options().append(true).open("/usr/bin/env"));
         denied("a sysctl of the kernel", std::fs::File::options().write(true).open("/proc/sys/kernel/core_pattern"));
@@ -290,7 +290,7 @@ tests! {
     // Threat model: A141
     fn the_resolver_is_confined(world) {
         let _ = world;
-        // The calls that `confine` tests, but route netlink, which the C library asks.
+        // As `confine`, but with route netlink, which the C library asks.
         let listener = TcpListener::bind("10.9.0.1:8025").unwrap();
         limit_to::<roles::Resolver>();
         an_asynchronous_program_works(listener);

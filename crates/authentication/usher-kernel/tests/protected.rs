@@ -39,7 +39,7 @@ fn demand() -> BTreeMap<u16, Demand> {
     .into()
 }
 
-/// A folder of its own: each is locked by who holds it.
+/// A folder of its own, because its holder locks it.
 fn pins(world: &World) -> PathBuf {
     world.pins.with_file_name("protected")
 }

@@ -79,8 +79,8 @@ fn has(revoked: &RevokedKeys, line: &str) -> bool {
     }
 }
 
-/// Makes a list of a specification and compares, for every key there is, what it says with what
-/// ssh-keygen says. Gives the revoked ones.
+/// Makes a list by a specification and compares, for every key there is, what it says with what ssh-keygen
+/// says. Returns the revoked ones.
 fn revoked_by(folder: &Path, arguments: &[&str], specification: &str) -> Vec<String> {
     fs::write(folder.join("specification"), specification).unwrap();
     let make = [&["-q", "-k", "-f", "krl"], arguments, &["specification"]].concat();
@@ -184,7 +184,7 @@ fn keys_are_revoked_as_ssh_keygen_says() {
         revoked_by(folder, &[], &format!("hash: {}\n", fingerprint("c.pub"))),
         ["c.pub"]
     );
-    // An authority takes its certificates along, and a key those that it has.
+    // A revoked authority revokes its certificates, and a revoked key those that certify it.
     for kind in ["", "sha1: ", "sha256: "] {
         let specification = format!("{kind}{}", line("other.pub"));
         assert_eq!(

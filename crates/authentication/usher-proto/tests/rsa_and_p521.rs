@@ -240,7 +240,7 @@ fn the_largest_certificate_and_its_signature_fit() {
     let rest = MAX_CERTIFICATE_SIZE - certificate.as_bytes().len();
     let signed = sign(path, "key-cert.pub");
     assert!(signed.verify_signature().is_ok());
-    // One that were as long as possible would fit.
+    // The signature would fit with the longest possible certificate as well.
     assert!(signed.signature.len() + rest <= MAX_SIGNATURE_SIZE);
     assert_eq!(sign(path, "key").signature.len(), 1122);
 }

@@ -272,7 +272,7 @@ fn ed25519_parts(authenticator: &Authenticator) -> [std::ops::Range<usize>; 3] {
 }
 
 proptest! {
-    /// The code for AVX-512 is not what ssh-key has: both say the same of what was changed anywhere.
+    /// Our code for AVX-512 and that of ssh-key are different, and agree wherever something was changed.
     #[test]
     fn ed25519_is_verified_as_by_another_implementation(
         seed: [u8; 32],

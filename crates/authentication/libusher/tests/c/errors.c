@@ -93,7 +93,7 @@ static void modes(int listener, int bound, int closed, int file)
 	       "listening TCP socket");
 	expect("Unix", usher_set_accept_mode(local, USHER_ACCEPT_BY_USER), EINVAL,
 	       "listening TCP socket");
-	/* All that can be right without a daemon is. */
+	/* Everything is right, but there is no daemon. */
 	expect("no keeper", usher_set_accept_mode(listener, USHER_ACCEPT_BY_USER), ENETDOWN,
 	       "usher-keeper.service");
 }

@@ -142,13 +142,13 @@ fn a_difference_tells_who_gains_and_who_loses_by_a_certificate() {
         "ops [\"bob\"] [] (false, false)",
     ];
     assert_eq!(told(&found), gained);
-    // Back: bob may without one, and loses nothing.
+    // The way back: bob needs no certificate, and loses nothing.
     let back = difference(&network(&[CERTIFIED]), &network(&[]));
     assert_eq!(
         (names(&back[0].gain), told(&back[0]).len()),
         (vec!["bob"], 0)
     );
-    // Only who may with a certificate is served otherwise.
+    // Only users with a certificate are served in another way.
     let none = ("mailhost", "member alice; ", "");
     let later = ("mailhost", "style user;", "style user; session 1h;");
     let (before, after) = (

@@ -315,7 +315,7 @@ fn an_expectation_holds_fails_or_is_not_known_here() {
         [
             (Holds, 0),
             (Holds, 0),
-            // mailhost itself is no host that it admits.
+            // mailhost does not admit users from itself.
             (Fails, 1),
             // From both hosts.
             (Fails, 2),
@@ -459,7 +459,7 @@ fn rights_are_found_by_the_names_of_a_connection_request() {
     assert!(found(&plain, "laptop", "mailhost") && !found(&plain, "laptop", "post"));
     // The names that others have for a host make no difference.
     assert_eq!(difference(&plain, &renamed), []);
-    // A host's own name is that host's, whatever another one is called by it.
+    // A host's own name means that host, even if another policy calls another host by it.
     let text = hosts_text()
         .replace("mailhost", "post")
         .replace(".2", ".3")

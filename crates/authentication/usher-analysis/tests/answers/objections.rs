@@ -140,7 +140,7 @@ fn a_service_that_demands_protection_asks_it_of_the_client() {
         assert_eq!(objections(&network, "alice"), expected, "{kind}: {item}");
         let mut universe = Universe::new(&[&network]);
         assert_eq!(universe.rights(&network).len(), usize::from(meets));
-        // Only what is refused of the service: the block of the program may lack an answer, too.
+        // Only refusals of the service: the block of the program may lack an answer, too.
         let of_service = |found: &Disagreement| matches!(found.matter, Matter::Refused { .. });
         let disagreements = universe.disagreements(&network).into_iter();
         let found: Vec<String> = disagreements

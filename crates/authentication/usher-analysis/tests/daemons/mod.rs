@@ -33,7 +33,7 @@ enum Admits {
 }
 
 /// As verifier and keeper: for the server, with its block for the client, whatever the user's key or
-/// certificate; then for each that a certificate can name.
+/// certificate; then for each principal that a certificate can name.
 fn server_permits(server: &HostPolicy, client: &Host, asked: &Connection<'_>) -> Admits {
     let with = |principals: &[&str]| server_permits_with(server, client, asked, principals);
     match with(&[]) {
@@ -97,8 +97,9 @@ fn negotiates(host: &HostPolicy, kind: Kind) -> bool {
         || demands.any(|demanded| kind == Kind::Encryption || demanded.kind == kind)
 }
 
-/// As the protector: the algorithm by which a host has its IKE daemon negotiate with another, which its policy
-/// has as `block`. It has neither a configuration without a key of its own, nor a peer without one.
+/// As the protector: the algorithm by which a host has its IKE daemon negotiate with another, which its
+/// policy has as `block`. Without a key of its own it has no configuration, and a host without one is no
+/// peer.
 fn algorithm(host: &HostPolicy, block: &Host) -> Option<IkeAlgorithm> {
     let has = |host: &Host, wanted: IkeAlgorithm| {
         let mut keys = host.ike_keys.iter();

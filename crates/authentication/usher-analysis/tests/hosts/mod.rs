@@ -22,7 +22,7 @@ pub const ACCOUNT: &str = "zoe";
 pub const SERVICES: [&str; 3] = ["r", "s", "t"];
 pub const PORTS: [u16; 2] = [1000, 2000];
 
-/// When is asked: between the two.
+/// The time of the questions, between the two of [`TIMES`].
 pub const NOW: u64 = 1_767_225_600;
 pub const TIMES: [&str; 2] = ["2026-01-01T00:00Z", "2026-01-01T00:00:01Z"];
 

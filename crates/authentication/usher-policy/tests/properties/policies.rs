@@ -309,7 +309,7 @@ fn guests(choices: &Choices) -> BTreeMap<UserName, Moment> {
         .collect()
 }
 
-/// Principals, also such as no name of a user has.
+/// Principals, some of which no user can have as a name.
 fn principals(choices: &Choices) -> BTreeSet<Principal> {
     let names = ["ops", "ops@example.org", "r\u{f4}le/\\x=1"].into_iter();
     // No more than every second set, as clients name none of these.
@@ -320,7 +320,7 @@ fn principals(choices: &Choices) -> BTreeSet<Principal> {
         .collect()
 }
 
-/// A group of nearly the members, a further one, and accounts that are left out.
+/// A group of most of the members, a further account, and accounts that are left out.
 fn group(block: &Name, choices: &Choices) -> (GroupName, Group) {
     let members = names(&choices.members).into_iter().skip(1);
     let further = "further".parse().expect("a user name");
@@ -332,7 +332,7 @@ fn group(block: &Name, choices: &Choices) -> (GroupName, Group) {
     (name.parse().expect("a group's name"), group)
 }
 
-/// Those sets that clients may name.
+/// The sets that clients may name.
 fn by_name(users: &BTreeMap<Name, Users>) -> BTreeMap<Name, Users> {
     let mut users = users.clone();
     users.retain(|_, block| block.principals.is_empty());
@@ -346,7 +346,7 @@ fn pick_users(choices: &Choices, users: &BTreeMap<Name, Users>) -> (BTreeSet<Nam
     (blocks, Arc::new(members))
 }
 
-/// Any policy, with whatever blocks it has naming each other.
+/// Any policy. Its blocks name each other, as far as there are any.
 pub fn policy() -> impl Strategy<Value = Policy> {
     let blocks = (block_names(), block_names(), block_names(), block_names());
     (blocks, vec(choices(), 5)).prop_map(|((hosts, users, services, clients), choices)| {

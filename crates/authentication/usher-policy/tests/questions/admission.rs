@@ -130,7 +130,7 @@ fn a_guests_longest_time_in_any_set_counts() {
             (asks("alice", after), asks("bob", after)),
             (after < 60, true)
         );
-        // The policy as it is then says the same of then, without guests who are over.
+        // The policy as it is at that time says the same of it, without former guests.
         let then = policy.at(NOW + after);
         for (name, until) in [("s", 60), ("t", 30)] {
             assert_eq!(ask(&then, name, "alice", after).is_ok(), after < until);
@@ -190,12 +190,12 @@ fn a_trusted_principal_makes_its_holder_a_user() {
     }
     assert_eq!(ask("s", "carol", &[], "laptop", 0), none);
     assert_eq!(ask("s", "bob", &[], "laptop", 0), Ok(NOW + 30));
-    // The longer of the two counts; and who has been a guest is told so.
+    // The longer of the two counts. A former guest is refused as one.
     for (until, longest) in [(NOW + 20, NOW + 30), (NOW + 40, NOW + 40)] {
         assert_eq!(ask("s", "bob", &[("ops", until)], "laptop", 0), Ok(longest));
     }
     assert_eq!(ask("s", "bob", &[], "laptop", 30), Err(Refusal::GuestOver));
-    // Not in a set of names only, nor who can be no user of it, whatever is certified.
+    // A certificate does not help in a set of names only, nor a user whom the service can never admit.
     assert_eq!(ask("u", "dan", &[("ops", u64::MAX)], "laptop", 0), none);
     let certified = [("ops@example.org", u64::MAX)];
     assert_eq!(ask("t", "dan", &certified, "laptop", 0), Ok(u64::MAX));

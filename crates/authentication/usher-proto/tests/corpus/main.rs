@@ -65,7 +65,7 @@ fn every_input_has_the_outcome_in_its_name() {
     }
 }
 
-/// The encoders still give the corpus' bytes: the formats have not moved.
+/// The encoders return the bytes of the corpus: the formats have not changed.
 #[test]
 fn the_formats_are_those_of_the_corpus() {
     let read = |target: &str, name: &str| fs::read(folder(target).join(name)).unwrap();
