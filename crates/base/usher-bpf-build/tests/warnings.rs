@@ -15,7 +15,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// The folders of kernel programs, from the root of the repository.
 const FOLDERS: [&str; 3] = ["bpf", "bench/modules", "examples/module"];
-/// How names begin that headers of the kernel define, or may define one day.
+/// The beginnings of names that headers of the kernel define, or may define one day.
 const OF_THE_KERNEL: [&str; 28] = [
     "AF_", "ATTR_", "CAP_", "CLONE_", "FMODE_", "IPC_", "IPPROTO_", "IPV6_", "IP_", "LINK_",
     "LSM_", "MAP_", "MAY_", "MQUEUE_", "NF_", "O_", "PACKET_", "PROT_", "PTRACE_", "SB_", "SET",
@@ -30,7 +30,7 @@ const OWN: [&str; 6] = [
     "SET_ADDRESSES",
     "SOCKET",
 ];
-/// Where our sources define the kernel's names.
+/// The header in which our sources define the kernel's names.
 const NUMBERS: &str = "usher_numbers.h";
 /// What a program or a module defines for the headers that it includes, and names of a file's own.
 const OF_ONE_PROGRAM: [&str; 11] = [
