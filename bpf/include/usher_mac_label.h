@@ -24,8 +24,8 @@
 #define USHER_MAC_TEXT_SIZE 1024
 #define USHER_MAC_TEXT_VALUE 255
 
-/* Limit of the distinct elements of one module. Processes without CAP_SYS_ADMIN make half of them
- * at most, so that attributes of files and administrators find room. */
+/* Limit of the distinct elements of one module. Processes without CAP_SYS_ADMIN and CAP_SETUID make
+ * half of them at most, so that attributes of files and administrators find room. */
 #define USHER_MAC_ELEMENTS 8192
 #define USHER_MAC_ELEMENTS_OF_USERS 4096
 /* Limit of the elements of all modules: USHER_MAC_MODULES times as many. */

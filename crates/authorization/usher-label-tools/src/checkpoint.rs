@@ -1,4 +1,4 @@
-//! How far a run of setfsmac has come, in a file, so that a later run goes on from there.
+//! The file with the progress of a run of setfsmac, from which a later run goes on.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -35,12 +35,12 @@ pub(crate) enum ToolError {
     Detour(String),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Labels of what was opened are reached by it.
+    /// Labels of opened files are reached by /proc.
     #[error("cannot use /proc/self/fd, by which labels are reached: {0}; mount -t proc proc /proc")]
     NoProc(io::Error),
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
-    /// The path is as for a terminal.
+    /// The path is escaped for a terminal.
     #[error("{0}: {1}")]
     NoLabels(String, FileLabelError),
 }

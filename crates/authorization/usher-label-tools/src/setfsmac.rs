@@ -19,9 +19,9 @@ use crate::error::ToolError;
 use crate::output::{Output, hexadecimal, of_path, shown};
 use crate::walk::{Manner, Onward, Step, Visited, require_proc, walk};
 
-/// How many files may pass before the checkpoint is written again.
+/// Limit of files between two writes of the checkpoint.
 const FILES_OF_A_CHECKPOINT: u64 = 4096;
-/// How often progress is printed.
+/// The time between two reports of progress.
 const PROGRESS: Duration = Duration::from_secs(1);
 /// Limit of files with several names whose labels are remembered.
 const REMEMBERED: usize = 65_536;
@@ -365,8 +365,8 @@ impl Run<'_> {
         Ok(Onward::Into)
     }
 
-    /// Refuses another label for another name of one file: a user could link a file of others below a
-    /// path of theirs.
+    /// Refuses a second label for a file by another of its names: a user could link a file of others below a
+    /// path of their own.
     fn contradiction(&mut self, file: &Visited<'_>, label: &Label) -> Option<String> {
         if file.links < 2 || file.kind == usher_label::FileKind::Directory {
             return None;

@@ -19,10 +19,11 @@ use crate::error::ToolError;
 
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Where the descriptors of a process have names, by which the attributes of what O_PATH opened are reached.
+/// The folder with names for a process's descriptors, by which the attributes of what O_PATH opened are
+/// reached.
 const DESCRIPTORS: &str = "/proc/self/fd";
 
-/// Requires /proc, without which every file would be blamed.
+/// Requires /proc, without which each file would get an error of its own.
 ///
 /// # Errors
 /// It is not mounted.
@@ -63,8 +64,8 @@ pub enum Onward {
 /// How a tree is walked.
 #[derive(Clone, Debug, Default)]
 pub struct Manner {
-    /// Does not enter other file systems, and asks nothing of what is mounted below the root: that could be a
-    /// user's own, which does not answer.
+    /// Does not enter other file systems, and requests nothing from those that are mounted below the root: a
+    /// user's own one may hang.
     pub one_file_system: bool,
     /// The root may be a symbolic link, which is followed.
     pub follow_root: bool,
@@ -75,7 +76,7 @@ pub struct Manner {
 /// One step of a walk: a file, or a place that cannot be reached.
 pub type Step<'w> = Result<Visited<'w>, (&'w [u8], Errno)>;
 
-/// Open directories, from the root to the one in which the walk is.
+/// An open directory, one of those from the root to the walk's place.
 struct Level {
     directory: OwnedFd,
     /// Still to be visited; the next one is the last.

@@ -39,7 +39,8 @@ impl ElementKind {
         }
     }
 
-    /// The kind of a number in the kernel; `None` for 0, of modules that label nothing, and others.
+    /// The kind with this number in the kernel; `None` for others, among them 0, of modules that
+    /// label nothing.
     pub fn of_number(number: u32) -> Option<Self> {
         let kinds = [Self::Levels, Self::Auxiliary, Self::Number, Self::Name];
         kinds.into_iter().find(|kind| kind.number() == number)

@@ -19,7 +19,7 @@ names! {
         is_name;
 }
 
-/// The lines with a class of their own, which FreeBSD calls deprecated.
+/// The statements for one class each, which FreeBSD calls deprecated.
 const OLDER: [(&str, &str); 3] = [
     ("default_file_labels", "file"),
     ("default_ifnet_labels", "ifnet"),

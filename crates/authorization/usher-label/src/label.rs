@@ -35,7 +35,7 @@ impl Label {
     ///
     /// # Errors
     ///
-    /// The first mistake. An object with such an attribute is unlabelled, and not one without labels.
+    /// The first mistake. An object with such an attribute is unlabelled; its label does not count as empty.
     pub fn from_attribute(bytes: &[u8]) -> Result<Self, LabelError> {
         let text = std::str::from_utf8(bytes).map_err(|error| LabelError {
             span: Span {

@@ -38,7 +38,7 @@ impl Compartments {
     /// The highest number of a compartment.
     pub const LAST: u16 = 256;
 
-    /// Adds a compartment. Returns false for a number that is none.
+    /// Adds a compartment. Returns false for a number that no compartment has.
     #[must_use]
     pub fn insert(&mut self, number: u16) -> bool {
         if !(1..=Self::LAST).contains(&number) {

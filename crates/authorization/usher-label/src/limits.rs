@@ -1,4 +1,4 @@
-//! How long labels, and the files that hold them, may be.
+//! The limits of labels and of the files that hold them.
 
 /// Longest text of a label in bytes. A longer attribute is not a label.
 pub const MAXIMUM_TEXT: usize = 1024;

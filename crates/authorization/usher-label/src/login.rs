@@ -1,8 +1,8 @@
 //! mac.login: the labels that users get at login.
 //!
-//! A line is `user NAME LABEL`, `group NAME LABEL` or `default LABEL`; `-` in place of a label is none.
-//! One line decides for a user: the user's own, else the first one of the file with a group of the
-//! user's, else `default`. Labels of several lines are not merged.
+//! A line is `user NAME LABEL`, `group NAME LABEL` or `default LABEL`; `-` in place of a label is none. One
+//! line decides for a user: the user's own, else the first line with one of the user's groups, else
+//! `default`. Labels of several lines are not merged.
 
 use std::collections::BTreeMap;
 use std::fmt;

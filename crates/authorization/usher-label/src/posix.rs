@@ -9,7 +9,7 @@
 /// The largest number in braces, RE_DUP_MAX of POSIX.
 const MOST_REPETITIONS: u32 = 255;
 
-/// A pattern that is none, or none that POSIX defines.
+/// A text that is no pattern, or a pattern that POSIX leaves undefined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PatternMistake {
     /// Byte of the pattern where it is.
@@ -30,7 +30,7 @@ pub(crate) fn translated(pattern: &str) -> Result<String, PatternMistake> {
     Ok(reader.written)
 }
 
-/// What stands before the place where the reader is.
+/// The part of the expression before the reader's place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     /// The begin of the expression, of a group or of an alternative.
@@ -148,7 +148,7 @@ impl Reader<'_> {
 
     /// The end of an alternative.
     fn end(&self, before: Before, offset: usize) -> Result<(), PatternMistake> {
-        // The whole of an empty pattern cannot be: it is a word of the line.
+        // The whole pattern is never empty: it is a word of the line.
         if before != Before::Nothing {
             return Ok(());
         }
@@ -179,7 +179,7 @@ impl Reader<'_> {
             None => {
                 refused("`\\` at the end escapes nothing: write `\\\\` for the character".into())
             }
-            // What GNU's library takes for an edge of a word or of the text.
+            // GNU's library takes these for an edge of a word or of the text.
             Some(edge @ ('<' | '>' | '`' | '\'')) => refused(format!(
                 "`\\{edge}` is not of POSIX, and libraries differ in it: write `{edge}` for the character"
             )),

@@ -1,4 +1,4 @@
-//! Files of setfsmac: which label which path gets.
+//! Files of setfsmac: the labels of paths.
 //!
 //! A line is `PATTERN [KIND] LABEL`. A pattern is a POSIX extended regular expression for a whole path. The
 //! last line of a file that matches decides; where several files are given, each decides for itself,
@@ -86,7 +86,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The only path that the pattern matches, where no character of it is special but escaped dots.
+    /// The only path that the pattern matches, if none of its characters is special except escaped dots.
     pub fn literal(&self) -> Option<String> {
         let plain = self.pattern.replace("\\.", "");
         let is_plain = |one: char| !"\\.[]()*+?{}|^$".contains(one);
@@ -298,7 +298,7 @@ fn read_line(
     })
 }
 
-/// A pattern in the syntax of `regex`. Refuses one that is none, or is too large by itself.
+/// Translates a pattern for `regex`. Refuses a text that is no pattern, or that alone is too large.
 fn check_pattern((span, pattern): (Span, &str), reporter: &Reporter<'_>) -> Option<String> {
     let translated = match posix::translated(pattern) {
         Ok(translated) => translated,
@@ -335,7 +335,7 @@ fn pattern_mistake(error: &regex::Error) -> SpecificationMistake {
     match error {
         regex::Error::CompiledTooBig(_) => SpecificationMistake::PatternTooLarge,
         error => {
-            // Before its last line it shows the pattern, which the place shows, too.
+            // The lines before the last one show the pattern, as the place does.
             let text = error.to_string();
             let last = text.lines().last().unwrap_or_default();
             let reason = shown(MOST_OF_REASON, last.trim_start_matches("error: "));

@@ -215,8 +215,8 @@ fn interface(
     }
 }
 
-/// Whether the kernel takes this as the name of an interface (dev_valid_name). Blanks and bytes that cannot be
-/// seen are left out besides.
+/// Whether the kernel takes this as the name of an interface (dev_valid_name). Usher also refuses blanks and
+/// invisible bytes.
 pub(crate) fn is_interface_name(text: &str) -> bool {
     let is_of_name = |byte: u8| byte.is_ascii_graphic() && !b"/:%".contains(&byte);
     (1..=MAXIMUM_INTERFACE_NAME).contains(&text.len())

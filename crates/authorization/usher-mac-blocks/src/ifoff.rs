@@ -142,7 +142,7 @@ impl IfOff {
         lines
     }
 
-    /// Whether the host reaches no other one.
+    /// Whether the host can reach no other host.
     pub fn cuts_off(&self) -> bool {
         !self.others && self.interfaces.values().all(|is_on| !is_on)
     }

@@ -1,4 +1,4 @@
-//! How much a block of a module may say.
+//! The limits of a module's block.
 
 /// Limit of rules, as in FreeBSD.
 pub const MAXIMUM_ACCESS_RULES: usize = 256;

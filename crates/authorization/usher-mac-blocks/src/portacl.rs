@@ -185,7 +185,7 @@ impl PortAcl {
         lines
     }
 
-    /// The permits that permit nothing: of ports that the module keeps from no process.
+    /// The permits without effect: those of ports that the module leaves to every process.
     pub fn needless(&self) -> impl Iterator<Item = (&PortPermit, &Origin)> {
         self.permits
             .iter()

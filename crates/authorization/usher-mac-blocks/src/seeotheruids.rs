@@ -96,7 +96,8 @@ impl SeeOtherUids {
         group.chain(primary).chain(privileged).collect()
     }
 
-    /// Whether nothing exempts the service manager, which ends the processes of services and has root's group.
+    /// Whether the module binds the service manager, which ends the processes of services and has root's
+    /// group.
     pub fn binds_the_service_manager(&self) -> bool {
         let exempt = self.specificgid.as_ref().map(|(group, _)| group);
         !self.suser_privileged && !exempt.is_some_and(AccountId::is_root)

@@ -86,7 +86,7 @@ fn ranges(
     Ok(encoded)
 }
 
-/// By the four bits of a file's mode for its type.
+/// A bit for each type, at the number that the type has in a file's mode.
 fn type_bits(types: &FileTypes) -> u32 {
     let bits = types.letters().chars().map(|letter| match letter {
         'p' => 1 << 1,

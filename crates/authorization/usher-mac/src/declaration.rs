@@ -1,4 +1,4 @@
-//! What a module's object file declares, read before libbpf or the kernel gets anything of it.
+//! The declaration in a module's object file, read before libbpf or the kernel gets anything of it.
 
 use std::fmt::Display;
 
@@ -119,7 +119,7 @@ pub enum NotAModule {
     /// No types.
     #[error("it has no type information (section .BTF); compile it with -g")]
     NoTypes,
-    /// A module of which permissions are remembered that depend on more than labels.
+    /// A module whose permissions are remembered, but depend on more than labels.
     #[error(
         "it decides by labels (.decides_by_labels = 1) and {0}, so what it permits cannot be remembered; \
          leave .decides_by_labels out"
@@ -139,7 +139,7 @@ pub enum NotAModule {
     NoSettings,
 }
 
-/// What a module declares of itself.
+/// The declaration of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Declaration {
     /// Its name: small letters, digits and `_`, a letter first, at most 31 bytes.
@@ -163,8 +163,8 @@ pub struct Declaration {
 }
 
 impl Declaration {
-    /// Reads the object file of a module. Everything in it is a check, what checks need, or nothing for
-    /// the kernel.
+    /// Reads the object file of a module. Each part of it must be a check, be needed by checks, or mean
+    /// nothing to the kernel.
     ///
     /// # Errors
     /// The first reason that this is no module for this version.
@@ -190,7 +190,7 @@ impl Declaration {
         Ok(declaration)
     }
 
-    /// Requires that a module whose permissions are remembered has what that rests on.
+    /// Requires that a module whose permissions are remembered can decide by labels alone.
     fn require_labels(&self) -> Result<(), NotAModule> {
         let reason = match self {
             Self {

@@ -12,7 +12,7 @@ use crate::shared::MAC_NONE;
 use crate::{EntryPoint, Error, Module, Unsupported};
 use crate::{events, followed, in_force, labels};
 
-/// The dispatchers; the tables are theirs.
+/// The object with the dispatchers and their tables.
 pub(crate) static CODE: Code = code!("usher_mac", "framework");
 /// Prefix of the dispatchers' names.
 const DISPATCH: &str = "dispatch_";

@@ -65,7 +65,7 @@ pub enum Error {
     /// The settings are those of another module, or the module has none.
     #[error("these are not settings of the module {0}")]
     OtherSettings(String),
-    /// A name in settings of which nobody has said what it means on this host.
+    /// A name in settings whose number on this host was not passed with them.
     #[error("the settings name {0}, whose number is not known")]
     Unresolved(String),
     /// An interface whose packets modules are not asked about.

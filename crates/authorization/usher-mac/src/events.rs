@@ -1,4 +1,4 @@
-//! What modules have done: each refusal, and each process that was lowered, from the framework's ring.
+//! Events of modules: each refusal, and each process that was lowered, from the framework's ring.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub(crate) const TABLES: [&str; 3] = ["events", "lost_events", "lowered"];
 /// The number of an element that is not known.
 const UNKNOWN: u32 = u32::MAX;
 
-/// What came of an access, by one module.
+/// The outcome of an access for one module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The module refused it, with this number of an error (errno(3)).
@@ -28,7 +28,7 @@ pub enum Outcome {
     Lowered,
 }
 
-/// Why a process could not get another element.
+/// The reason that a process could not get another element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NotLowered {
     /// Another process traces it, or may answer its system calls; or it traces one.
@@ -66,7 +66,7 @@ pub enum Told {
     Nothing,
     /// The label was not known.
     Unknown,
-    /// The element: `biba/high`. An ended module's has no text any more.
+    /// The element: `biba/high`. That of a module that has ended has no text.
     Element(String),
 }
 
@@ -79,18 +79,18 @@ pub struct EventFile {
     pub minor: u32,
     /// Its number there.
     pub inode: u64,
-    /// A name of it; none if the kernel remembered none. Whatever a process may have chosen.
+    /// A name of it, which a process may have chosen; none if the kernel remembered none.
     pub name: Option<String>,
 }
 
-/// What a module has done.
+/// An event of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModuleEvent {
     /// The module's name.
     pub module: String,
     /// Where it was asked.
     pub point: EntryPoint,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
     /// The process, by its number in the initial namespace; none where no process acts.
     pub process: Option<u32>,
@@ -187,7 +187,7 @@ impl Events {
             0 => Told::Nothing,
             UNKNOWN => Told::Unknown,
             number => match self.elements.of(number) {
-                // A module from a file has decided it, and no other event is to be lost by that.
+                // A module from a file may have written it. Its fault must not lose other events.
                 Err(Error::Kernel(KernelError::UnreadableEntry(_))) => Told::Unknown,
                 label => match label? {
                     label if label.is_empty() => Told::Nothing,

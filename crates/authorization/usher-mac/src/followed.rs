@@ -24,9 +24,9 @@ impl Followed {
 }
 
 impl Framework {
-    /// Notes which file system is mounted at each of these paths now, and forgets all other paths but those in `kept`.
-    /// Returns the paths of which that is news. Look at these again: a file system that has ended meanwhile stays noted
-    /// until [`Self::unfollow`].
+    /// Notes which file system is mounted at each of these paths now, and forgets all other paths but those
+    /// in `kept`. Returns the paths whose file system is new. Look at these again: a file system that has
+    /// ended meanwhile stays noted until [`Self::unfollow`].
     ///
     /// # Errors
     /// The kernel's error, also for more than 320 paths: some may be noted then.

@@ -47,8 +47,8 @@ pub struct Framework {
     pub(crate) followed: Followed,
     /// By hook.
     dispatchers: BTreeMap<&'static str, OwnedFd>,
-    /// The settings of `te` that this process has put in force last, with what the module notes there. Opened
-    /// again they take CAP_SYS_ADMIN.
+    /// The settings of `te` that this process has put in force last, with what the module notes there. To
+    /// open them again takes CAP_SYS_ADMIN.
     notes: Option<Table<u32, MacTe>>,
     pins: Pins,
 }
@@ -211,7 +211,7 @@ impl Framework {
         Ok(self.in_force.label(labelled)?)
     }
 
-    /// All of a module but its bit.
+    /// Puts all of a module but its bit into the tables.
     fn put(
         &self,
         module: &Module,
@@ -299,14 +299,14 @@ impl Framework {
         self.release(slot)
     }
 
-    /// Removes all of a module that has no bit.
+    /// Removes all of a module that is not enabled.
     fn release(&self, slot: u32) -> Result<(), Error> {
         let module = self.modules.get(&slot)?.unwrap_or(MacModule::zeroed());
         if module.label != MAC_NONE {
             self.labels.forget(slot)?;
         }
         let mut unused = hooks();
-        // For as long as the framework is there.
+        // This hook stays attached as long as the framework is there.
         unused.remove(followed::HOOK);
         let keeps_labels = self.in_force.labelled()?.slots != MacSlots::NONE;
         if keeps_labels {
@@ -375,8 +375,8 @@ impl Framework {
         Ok(self.labels.unknown_refusals()?)
     }
 
-    /// What modules in force have done since the last call of any process, up to about a thousand, and whether
-    /// there is more. One process reads them.
+    /// The events of modules in force since the last call of any process, at most about a thousand, and
+    /// whether there are more. Only one process reads them.
     ///
     /// # Errors
     /// The kernel's error; those that were taken are lost then.
@@ -384,7 +384,7 @@ impl Framework {
         self.events.take()
     }
 
-    /// How much of what modules did was lost, because nobody read it in time.
+    /// The number of events that were lost, because no process read them in time.
     ///
     /// # Errors
     /// The kernel's error.
@@ -392,7 +392,7 @@ impl Framework {
         self.events.lost()
     }
 
-    /// Everything that is pinned or in use below the folder, for the guard. Others after each
+    /// Everything that is pinned or in use below the folder, for the guard. It changes with each
     /// [`Framework::load`], [`Framework::configure`] and [`Framework::unload`].
     ///
     /// # Errors
@@ -410,8 +410,8 @@ impl Framework {
         Ok(objects)
     }
 
-    /// Has the files on these devices (major and minor numbers) have labels of their own, in their attributes,
-    /// and those of all others none.
+    /// Gives the files on these devices (major and minor numbers) labels of their own, in their attributes,
+    /// and files on all other devices none.
     ///
     /// # Errors
     /// The kernel's error; some may have them then.

@@ -10,7 +10,7 @@ use crate::shared::{MacInForce, MacLabelled, MacSlots};
 /// The name of the table.
 pub(crate) const TABLE: &str = "in_force";
 
-/// The table. Only one process has it at a time: who holds the pins.
+/// The table. Only one process has it at a time: the one that holds the pins.
 pub(crate) struct InForce(Table<u32, MacInForce>);
 
 impl InForce {
@@ -22,7 +22,7 @@ impl InForce {
         Ok(self.0.get(&0)?.unwrap_or(MacInForce::zeroed()))
     }
 
-    /// Changes some of it. Programs see each word as before or as afterwards, in any order.
+    /// Changes parts of the table. Programs see each word as before or as afterwards, in any order.
     fn change(&self, change: impl FnOnce(&mut MacInForce)) -> Result<(), KernelError> {
         let former = self.now()?;
         let mut next = former;
@@ -55,7 +55,8 @@ impl InForce {
         })
     }
 
-    /// Notes that the modules in these slots declare nothing. Returns the entry points that others do.
+    /// Notes that the modules in these slots declare nothing. Returns the entry points that other modules
+    /// declare.
     pub(crate) fn withdraw(&self, slots: MacSlots) -> Result<Vec<EntryPoint>, KernelError> {
         self.change(|now| {
             for declared in &mut now.declared {
@@ -101,7 +102,7 @@ impl InForce {
         self.change(|now| now.multilabel |= bits(devices))
     }
 
-    /// The same, when no other ones are.
+    /// Notes that only these devices may be multilabel, once no other one is.
     pub(crate) fn keep_devices(
         &self,
         devices: impl Iterator<Item = u32>,

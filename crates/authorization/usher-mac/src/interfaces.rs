@@ -53,7 +53,7 @@ impl Interfaces {
         Ok(())
     }
 
-    /// Gives a module that comes into force its elements, beside those that are.
+    /// Adds the elements of a module that comes into force to those in force.
     pub(crate) fn add(&self, pins: &Pins, modules: &[(u32, MacModule)]) -> Result<(), Error> {
         match &self.set {
             Some(set) => self.exchange(pins, &elements(modules, set)?),

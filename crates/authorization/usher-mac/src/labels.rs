@@ -62,7 +62,8 @@ pub(crate) const HOOKS: [&str; 26] = [
     "sb_free_security",
 ];
 
-/// Limit of the elements of one module, above which only processes with CAP_SYS_ADMIN make new ones.
+/// Limit of the elements of one module, above which only processes with CAP_SYS_ADMIN or CAP_SETUID make new
+/// ones.
 pub const MAX_ELEMENTS_OF_USERS: usize = MAC_ELEMENTS_OF_USERS as usize;
 
 /// The tables of labels.
@@ -87,7 +88,7 @@ impl Labels {
     }
 
     /// Removes the elements of a module that is no longer in force. Labels with their numbers stay, and count
-    /// as labels without.
+    /// as labels without these elements.
     pub(crate) fn forget(&self, slot: u32) -> Result<(), KernelError> {
         for (number, element) in self.elements.entries()? {
             if element.slot == slot {
@@ -114,7 +115,8 @@ impl Labels {
 /// The table of the devices of multilabel file systems.
 const MULTILABEL: &str = "multilabel";
 
-/// Has the files of these devices have labels of their own, and of no other: major and minor numbers.
+/// Gives the files of these devices (major and minor numbers) labels of their own, and files of no other
+/// device.
 ///
 /// # Errors
 /// The kernel's error; some may have them then.

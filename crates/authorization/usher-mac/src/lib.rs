@@ -12,7 +12,7 @@
 //!   Each module's `encode` makes the structure of `usher_mac_settings.h` that it reads.
 //! - The framework keeps labels of processes, files, interfaces and other objects for modules that declare a kind
 //!   of element. Each module sees its own elements only. docs/adr/0076-labels-in-the-kernel.md has the reasons.
-//! - What modules have refused, and which processes they have lowered, it tells by [`Framework::take_events`].
+//! - [`Framework::take_events`] returns the refusals of modules, and the processes that they have lowered.
 //! - Everything is pinned. The process's end changes nothing; the next [`Framework::open`] adopts it.
 //!
 //! docs/mac-entry-points.md lists the entry points, docs/adr/0071-mac-framework.md has the reasons.

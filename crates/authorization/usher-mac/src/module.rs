@@ -1,4 +1,4 @@
-//! Policy modules: what can be loaded, and what is.
+//! Policy modules: those that can be loaded, and those that are.
 
 use std::borrow::Cow;
 use std::os::fd::{AsRawFd, OwnedFd};

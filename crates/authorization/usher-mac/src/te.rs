@@ -1,7 +1,7 @@
 //! The module `te`: its settings as it reads them, and what it has refused.
 //!
-//! The module notes what it refuses, and what it would refuse to a permissive domain ([`Denials`]): of that
-//! the missing rules are made.
+//! The module notes what it refuses, and what it would refuse to a permissive domain ([`Denials`]). The
+//! missing rules are made from these notes.
 
 mod denial;
 mod encode;

@@ -22,7 +22,7 @@ impl Transaction {
     /// The name of the session's user.
     ///
     /// # Errors
-    /// libpam has none, for people.
+    /// libpam has none. The text is for people.
     pub(crate) fn user(&self) -> Result<String, String> {
         let mut name: *const c_char = ptr::null();
         // SAFETY: libpam has passed the handle for this call; it writes a pointer to a text of its own,
@@ -52,7 +52,7 @@ impl Transaction {
     /// Notes that the module is in the `auth` stack.
     ///
     /// # Errors
-    /// There is no memory, for people.
+    /// There is no memory. The text is for people.
     pub(crate) fn note_auth(&self) -> Result<(), String> {
         self.keep(IN_AUTH, 1)
     }
@@ -65,7 +65,7 @@ impl Transaction {
     /// Leaves the label to the process that sets its credentials later.
     ///
     /// # Errors
-    /// There is no memory, for people.
+    /// There is no memory. The text is for people.
     pub(crate) fn leave_to_credentials(&self) -> Result<(), String> {
         self.keep(OPENER, std::process::id())
     }

@@ -1,10 +1,10 @@
 //! pam_usher.so, a PAM module: a session's processes get the label of their user (mac.login(5)).
 //!
-//! Programs differ in the process that opens a session. In su, login, cron and most others it is one of this
-//! session only, and the user's processes are made from it: it gets the label itself. sshd opens the
-//! session in its monitor, a process of root's, and calls pam_setcred(3) once more in the process that
-//! becomes the user. Where the module is also in its `auth` stack, that one gets the label, and
-//! the monitor keeps its own.
+//! Programs differ in the process that opens a session. In su, login, cron and most others this process
+//! belongs to the one session, and the user's processes are made from it: it gets the label itself. sshd
+//! opens the session in its monitor, a process of root's, and calls pam_setcred(3) once more in the process
+//! that becomes the user. Where the module is also in its `auth` stack, that process gets the label, and the
+//! monitor keeps its own.
 //!
 //! Debian 12 (OpenSSH 9.2, util-linux 2.38, shadow 4.13, cron 3.0), as the test
 //! `sessions_have_the_label_of_their_user` shows:
@@ -47,7 +47,7 @@ fn open_session(transaction: &Transaction, arguments: usize) -> i32 {
         Err(reason) => return refuse(transaction, &reason),
     };
     if transaction.is_in_auth() && sets_credentials_later() && !is_root(&user) {
-        // Its faults refuse the session here, and not only the process.
+        // Checked here, too, so that a fault refuses the session, and not only the process.
         return match usher_system_label::login::wanted(&user) {
             Ok(_) => match transaction.leave_to_credentials() {
                 Ok(()) => PAM_SUCCESS,
@@ -95,9 +95,9 @@ fn refuse(transaction: &Transaction, reason: &dyn std::fmt::Display) -> i32 {
     PAM_SESSION_ERR
 }
 
-/// Whether this is sshd, by its name, as root has begun it: a user gives a set-user-ID program another name by
-/// a hard link, but not another real user. If not, as for a program that was replaced, the label is given at
-/// once.
+/// Whether this is sshd, by its name, as root has begun it: a user can give a set-user-ID program another
+/// name by a hard link, but not another real user. Any other program gets the label at once, also one whose
+/// file was replaced.
 fn sets_credentials_later() -> bool {
     rustix::process::getuid().is_root()
         && std::fs::read_link("/proc/self/exe").is_ok_and(|program| is_one_of_these(&program))

@@ -51,9 +51,9 @@ pub(crate) fn rules(fields: &Fields<'_>, reporter: &Reporter<'_>) -> Vec<AccessR
     fields.filter_map(parse::rule).collect()
 }
 
-/// The first rule that refuses something to processes of root without its text naming root: one about
-/// every user and group, or about all but others. A rule about groups by name is about their members, who
-/// are not expected to be root. Rules behind one that decides for all of root are never asked.
+/// The first rule that refuses something to processes of root, although its text does not name root: a rule
+/// about every user and group, or about all but some others. A rule about groups by name is about their
+/// members, who are not expected to be root. Rules behind one that decides for all of root are never asked.
 pub fn first_about_root_unsaid(rules: &[AccessRule]) -> Option<&AccessRule> {
     for rule in rules {
         let users = rule.subject.users.as_ref();

@@ -110,7 +110,8 @@ impl Membership {
 }
 
 impl FileTypes {
-    /// Those of these letters, in any order; none for other letters, or for one that stands twice.
+    /// The types of these letters, in any order. None for other letters, or if a letter stands
+    /// twice.
     pub fn parse(text: &str) -> Option<Self> {
         in_order(text, "rdbclsp").map(Self)
     }

@@ -101,8 +101,8 @@ impl<'t> Words<'t, '_> {
         self.some(side, head).map(|()| object)
     }
 
-    /// The next condition of a side, and whether `not` stands before it; none where the side ends. None
-    /// outside where a mistake has been reported.
+    /// The next condition of a side, and whether `not` stands before it. `Some(None)` where the side ends,
+    /// `None` where a mistake has been reported.
     #[expect(
         clippy::option_option,
         reason = "wrong, at an end and one more are three"
@@ -150,7 +150,7 @@ impl<'t> Words<'t, '_> {
         self.field.refuse(head, mistake)
     }
 
-    /// Users or groups, up to the next word of a rule's own.
+    /// Users or groups, up to the next reserved word.
     fn membership(&mut self, not: bool, condition: &str, noun: &'static str) -> Option<Membership> {
         let is_value = |item: &&Item| !item.word().is_some_and(text::is_reserved);
         let mut items = Vec::new();

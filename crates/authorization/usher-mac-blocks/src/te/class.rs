@@ -80,13 +80,13 @@ impl Class {
         }
     }
 
-    /// The word of the class's own list.
+    /// The permission of the class that has this word.
     pub(super) fn permission(self, word: &str) -> Option<&'static str> {
         let mut permissions = self.permissions().iter();
         permissions.find(|one| **one == word).copied()
     }
 
-    /// Whether files have it, and so types.
+    /// Whether files are of this class, and so have types.
     pub fn is_of_files(self) -> bool {
         matches!(
             self,
@@ -94,7 +94,7 @@ impl Class {
         )
     }
 
-    /// Whether processes or what they make without a name have it, and so domains.
+    /// Whether processes or what they make without a name are of this class, and so have domains.
     pub(super) fn is_of_domains(self) -> bool {
         !matches!(self, Self::Directory | Self::Link | Self::Device)
     }

@@ -26,7 +26,7 @@ impl TypeEnforcement {
         own.iter().chain(members.into_iter().flatten())
     }
 
-    /// What a statement is about, one by one.
+    /// The parts of an `allow`: for one domain, and one type or domain each.
     pub fn expand<'p>(&'p self, what: &'p AllowedWhat) -> impl Iterator<Item = ExpandedAllow<'p>> {
         self.members(&what.domain).flat_map(move |domain| {
             let is_self = what.object.as_ref() == SELF;

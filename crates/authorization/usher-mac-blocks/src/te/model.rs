@@ -19,7 +19,7 @@ pub struct TypeEnforcement {
     pub attributes: BTreeMap<TypeName, BTreeSet<TypeName>>,
     /// Domains to which nothing is refused.
     pub permissive: Permissive,
-    /// What domains do, as the text has it: with attributes and `self`.
+    /// The permissions of domains, as the text has them: with attributes and `self`.
     pub allow: BTreeMap<AllowedWhat, (BTreeSet<&'static str>, Origin)>,
     /// By a domain and the type of a program: the domain that the process gets.
     pub transitions: BTreeMap<(TypeName, TypeName), (TypeName, Origin)>,
@@ -44,7 +44,7 @@ impl Default for Permissive {
     }
 }
 
-/// What an `allow` is about.
+/// The domain and the objects of an `allow`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AllowedWhat {
     /// A domain, or an attribute of domains.
@@ -55,7 +55,7 @@ pub struct AllowedWhat {
     pub class: Class,
 }
 
-/// Where something is made.
+/// The domain and the directory of a `create`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CreatedWhere {
     /// The domain of the process.

@@ -82,7 +82,7 @@ impl Reading<'_> {
         Some(())
     }
 
-    /// A name that is declared.
+    /// A name that this statement declares.
     fn new_name(&mut self, field: &Field<'_>, item: &Item) -> Option<TypeName> {
         let name = read_name(field, item)?;
         if RESERVED.contains(&name.as_ref()) {
@@ -147,7 +147,7 @@ impl Reading<'_> {
         self.settings.permissive = Permissive::Domains(domains);
     }
 
-    /// A name that is declared, or always there.
+    /// A name that some statement declares, or that always exists.
     fn known(&self, field: &Field<'_>, item: &Item) -> Option<(TypeName, Stands)> {
         let name = read_name(field, item)?;
         let settings = &self.settings;
@@ -346,7 +346,7 @@ fn found(item: &Item) -> Found {
     Found(item.shown())
 }
 
-/// The name that a word is.
+/// Reads a word as a name.
 fn read_name(field: &Field<'_>, item: &Item) -> Option<TypeName> {
     let word = item.word().or_else(|| field.expected_word(item))?;
     match word.parse() {

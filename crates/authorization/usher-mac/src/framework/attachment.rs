@@ -74,8 +74,8 @@ impl Framework {
         Ok(attached)
     }
 
-    /// Has the modules asked about the packets of network interfaces that have come, where one declares that. Call it
-    /// repeatedly. Returns whether links have come or gone, of which [`Framework::objects`] tells.
+    /// Attaches the dispatchers to network interfaces that have come, if a module needs it. Call it
+    /// repeatedly. Returns whether links have come or gone; [`Framework::objects`] has them.
     ///
     /// # Errors
     /// [`Error::Unattached`], or the kernel's error. Other interfaces have their programs then.

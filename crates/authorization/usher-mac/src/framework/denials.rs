@@ -1,4 +1,4 @@
-//! What `te` has noted beside its settings.
+//! The notes that `te` keeps beside its settings.
 
 use usher_bpf::KernelError;
 use usher_bpf::zerocopy::FromZeros;
@@ -13,8 +13,8 @@ use crate::te::{self, Denials, TypeMistake};
 const TE: &str = "te";
 
 impl Framework {
-    /// What `te` has refused since its settings came into force, and what it would have refused to permissive
-    /// domains.
+    /// The refusals of `te` since its settings came into force, and those that it would have made without
+    /// `permissive`.
     ///
     /// # Errors
     /// [`Error::NotLoaded`], or the kernel's error; [`KernelError::UnreadableEntry`] where another process has put the

@@ -22,9 +22,9 @@ impl Framework {
         self.interfaces.add(&self.pins, &loaded)
     }
 
-    /// Gives network interfaces of this process's network namespace these labels, by name and whether they are
-    /// there or not, and those of all others none: at once. A module that is loaded later has its elements of them
-    /// when it comes into force.
+    /// Replaces the labels of network interfaces at once. These are interfaces of this process's network
+    /// namespace, by name, whether they exist or not; all others have none. A module that is loaded later has
+    /// its elements of them when it comes into force.
     ///
     /// # Errors
     /// [`Error::TooManyInterfaces`], [`Error::Interface`] for a value that its module does not have, or the

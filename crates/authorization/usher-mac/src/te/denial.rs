@@ -1,4 +1,4 @@
-//! What the module has refused, or would have.
+//! The refusals that the module has noted.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use usher_mac_blocks::te::Class;
 use super::permissions::words;
 use crate::shared::MacTe;
 
-/// Something that a domain lacks.
+/// Permissions that a domain lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
     /// The domain.
@@ -21,8 +21,8 @@ pub struct Denial {
     pub permissions: Vec<&'static str>,
 }
 
-/// What the module has refused since its settings came into force, and what it would have refused to
-/// permissive domains.
+/// The refusals of the module since its settings came into force, and those that it would have made without
+/// `permissive`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Denials {
     /// In order; each domain, object and class once.
@@ -52,7 +52,7 @@ pub(crate) fn denials(settings: &MacTe) -> Denials {
             continue;
         };
         let permissions = words(*class, denial.permissions);
-        // The module has taken the place, and not noted what for.
+        // Empty: the module has taken the place, and not noted the permissions yet.
         if !permissions.is_empty() {
             noted.insert((domain, object, *class), permissions);
         }

@@ -15,13 +15,13 @@ use crate::shared::{
 };
 use usher_mac_blocks::{MAXIMUM_NAMES, MAXIMUM_RELABELS, MAXIMUM_TYPE_RULES};
 
-// Beside them the three that are always there, and number 0.
+// Beside declared names there are the three that always exist, and number 0.
 const _: () = assert!(MAXIMUM_NAMES + 4 == MAC_TE_NAMES as usize);
 const _: () = assert!(MAXIMUM_TYPE_RULES + 1 == MAC_TE_PAIRS as usize);
 const _: () = assert!(MAXIMUM_RELABELS == MAC_TE_RELABELS as usize);
 const _: () = assert!(MAC_TE_PLACES == 4096 && MAC_TE_CLASSES == 8);
 
-/// How many seeds are tried. One of about 3,000 is good for 260 names.
+/// Limit of seeds that are tried. One of about 3,000 is good for 260 names.
 const SEEDS: u64 = 1 << 20;
 /// The multiplier of the module's hash.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -140,7 +140,7 @@ impl Encoding {
         number.ok_or_else(|| TypeMistake::Undeclared(name.to_string()))
     }
 
-    /// The place of what holds for a domain and a type.
+    /// The place of the rules for a domain and a type.
     fn pair(&mut self, domain: u16, object: u16) -> Result<usize, TypeMistake> {
         let cell = usize::from(domain) * MAC_TE_NAMES as usize + usize::from(object);
         let cell = &mut self.encoded.cells[cell];

@@ -1,4 +1,4 @@
-//! The bits of permissions. In settings a class has its place among the language's as its number.
+//! The bits of permissions. In settings, the number of a class is its place in the language's list.
 
 use usher_label::CAPABILITIES;
 use usher_mac_blocks::te::Class;
@@ -11,7 +11,7 @@ use crate::shared::{
     MAC_TE_SIGNAL, MAC_TE_SOCKET, MAC_TE_TRANSITION, MAC_TE_UNLINK, MAC_TE_WRITE,
 };
 
-// The first one, the last of files, and the last.
+// The first class, the last one of files, and the last one.
 const _: () = assert!(Class::File as u32 == MAC_TE_FILE);
 const _: () = assert!(Class::Socket as u32 == MAC_TE_SOCKET);
 const _: () = assert!(Class::Capability as u32 == MAC_TE_CAPABILITY);

@@ -38,7 +38,7 @@ pub const fn kind_of(file_type: FileType) -> FileKind {
 /// The name of the attribute. Kernel programs may read `security.bpf.*` (Linux 6.13).
 pub const ATTRIBUTE: &str = "security.bpf.mac";
 
-/// How often a change begins again when others keep labelling the same file for the first time.
+/// Limit of the attempts at a change while others keep labelling the same file for the first time.
 const TRIES: usize = 16;
 
 /// A file whose label is read or set.
@@ -200,7 +200,7 @@ impl LabelledFile<'_> {
         written.map(|()| change).map_err(FileLabelError::of)
     }
 
-    /// Sets the label of a file that has none, even one that is not a label. Returns false if it has one.
+    /// Sets the label of a file without one. Returns false if it has one, even if that is not a label.
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl LabelledFile<'_> {
                 Ok(Some(bytes))
             }
             Err(Errno::NODATA) => Ok(None),
-            // As long as it may be and one byte more: longer than a label either way.
+            // Longer than this room, which is longer than a label: no label in either case.
             Err(Errno::RANGE) => Ok(Some(bytes)),
             Err(errno) => Err(FileLabelError::of(errno)),
         }

@@ -39,7 +39,7 @@ pub fn set_at_exec(elements: Option<&Label>) -> Result<(), ProcessLabelError> {
     }
 }
 
-/// Whether a module in force labels processes: then [`set_own`] asks modules. Takes back a request of
+/// Whether a module in force labels processes, so that [`set_own`] asks modules. Also takes back a request of
 /// [`set_at_exec`].
 ///
 /// # Errors

@@ -72,7 +72,8 @@ pub(crate) fn label_in(folder: &Path, process: Option<i32>) -> Result<Label, Pro
     })?;
     let rows = rows(folder, PROCESSES)?;
     let found = rows.iter().find(|(number, _)| *number == other);
-    // Nothing is shown, or the process has ended meanwhile, and its number may be another one's.
+    // Without a row, nothing is shown or the process has ended. If it has ended, a row may be
+    // another one's.
     let mut ends = [PollFd::new(&descriptor, PollFlags::IN)];
     let has_ended =
         poll(&mut ends, Some(&Timespec::default())).map_err(ProcessLabelError::Kernel)?;
@@ -84,7 +85,7 @@ pub(crate) fn label_in(folder: &Path, process: Option<i32>) -> Result<Label, Pro
     }
 }
 
-/// What an iterator shows; nothing where there is none.
+/// The rows of an iterator; none if there is no iterator.
 pub(crate) fn rows(folder: &Path, name: &str) -> Result<Vec<(i32, Label)>, ProcessLabelError> {
     let read = || {
         let Some(file) = opened(&folder.join(name))? else {
