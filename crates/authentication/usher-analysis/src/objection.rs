@@ -93,8 +93,8 @@ mistakes! {
             => "{client} has its connections with {service} protected by {wanted} of IPsec, and {host} \
                 negotiates no SAs for it";
             "write `protection {wanted};` in `service {service}` on {host}";
-        /// A connection needs a class of SAs, and the block of the other host, without Usher, has another one as
-        /// its only one.
+        /// A connection needs a class of SAs, and the other host, which has no Usher, has another class only,
+        /// by its block.
         OnlyClass { host: HostName, of: HostName, wanted: Kind, only: Kind }
             => "IPsec must protect connections with {of} by {wanted}, and `host {of}` of {host} says \
                 `unlabelled {only}`, the only class that it has SAs of";

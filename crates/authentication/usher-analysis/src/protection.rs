@@ -1,6 +1,6 @@
-//! Compares the `protection` that a service demands with what the client's policy protects, program
-//! by program; that of a `client` block with the server's policy; and what both hosts need to
-//! negotiate SAs with each other.
+//! Compares the `protection` that a service demands with what the client's policy protects, program by
+//! program. Also compares the `protection` of a `client` block with the server's policy, and what both hosts
+//! need to negotiate SAs with each other.
 
 use usher_base::HostName;
 use usher_policy::protection::{Application, Traffic, common_algorithm};

@@ -168,8 +168,8 @@ impl Group {
         Ok(group)
     }
 
-    /// Opens the group, to make a process in it. It is not kept open, because there are as many groups as
-    /// pairs of user and service.
+    /// Opens the group's folder, to make a process in it. The folder is not kept open, because there are as
+    /// many groups as pairs of user and service.
     ///
     /// # Errors
     /// When it cannot be opened.

@@ -1,6 +1,6 @@
 //! Finds other accounts that may write the configuration's files, as sshd's StrictModes does for users'
-//! files. It only warns, because a group may keep policies in a repository. The check follows the reading
-//! of the files: it is about a lasting state, not a race.
+//! files. It only warns, because a group may keep policies in a repository. The check comes after the files
+//! were read: it finds a lasting state, not a race.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -101,8 +101,8 @@ impl Fault {
     }
 }
 
-/// Quotes a path as one word for a shell. With characters that are shown as escapes it is no longer the
-/// path, but still one word.
+/// Quotes a path as one word for a shell. If the path has characters that are shown as escapes, the word is
+/// another path.
 fn for_shell(path: &Path) -> String {
     let path = path.display().to_string();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._+,:@%=-".contains(&byte);

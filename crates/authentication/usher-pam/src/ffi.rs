@@ -131,7 +131,7 @@ impl Transaction {
         entries
     }
 
-    /// What the modules have said so far, with blanks between their messages.
+    /// The modules' messages so far, with blanks between them.
     pub fn messages(&self) -> String {
         // SAFETY: the pointer comes from Box::into_raw, and only `drop` frees it. libpam uses it
         // only during its calls, and none is under way.

@@ -89,8 +89,8 @@ impl Members {
         members
     }
 
-    /// All names, also those of guests whose time is over: [`Self::until`] tells who is a user now.
-    /// Users by a certificate are not among them.
+    /// All names, also those of guests whose time is over (see [`Self::until`]). Users by a certificate are
+    /// not among them.
     pub fn names(&self) -> &BTreeSet<UserName> {
         &self.names
     }

@@ -290,7 +290,7 @@ pub struct Program {
     /// Permissions that new files of its processes lack (umask(2)); the processes may change it.
     pub umask: u16,
     /// Whether programs that its processes execute may become another user or group by their set-user-ID and
-    /// set-group-ID bits. Never with `files`, which needs that they cannot.
+    /// set-group-ID bits. Never with `files`: the kernel confines only processes that cannot.
     pub setuid: bool,
     /// Whether each process runs inside a PAM session (pam_open_session(3)). PAM's account phase is
     /// asked in any case.

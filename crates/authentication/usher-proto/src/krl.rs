@@ -102,7 +102,7 @@ impl Bitmap {
 }
 
 impl RevokedKeys {
-    /// Reads a list. Its first bytes tell the form.
+    /// Reads a list. Its first bytes show its form.
     ///
     /// # Errors
     /// [`RevokedKeysError`], for the whole list.

@@ -109,7 +109,7 @@ pub struct ModuleView {
     pub unlearned: u64,
 }
 
-/// What modules have refused, since the labeller runs.
+/// The refusals of modules since the labeller started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalsView {
     /// The kinds of refusals, those that came last first; of the oldest ones nothing is kept.
