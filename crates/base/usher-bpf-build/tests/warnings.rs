@@ -32,7 +32,7 @@ const OWN: [&str; 6] = [
 ];
 /// The header in which our sources define the kernel's names.
 const NUMBERS: &str = "usher_numbers.h";
-/// What a program or a module defines for the headers that it includes, and names of a file's own.
+/// Names that a program or a module defines for the headers that it includes, and a file's own names.
 const OF_ONE_PROGRAM: [&str; 11] = [
     "ATTRIBUTES",
     "CHANGES_NAME",
@@ -157,7 +157,7 @@ impl Definition {
     }
 }
 
-/// What the sources below a folder define, without what takes arguments.
+/// The definitions in the sources below a folder, without those that take arguments.
 fn definitions(folder: &str) -> Result<Vec<Definition>> {
     let mut found = Vec::new();
     for end in [".c", ".h"] {

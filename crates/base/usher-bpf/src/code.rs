@@ -230,7 +230,7 @@ pub enum Step {
 
 static TELL: OnceLock<fn(Step)> = OnceLock::new();
 
-/// Calls this at each step, in this process. A second call changes nothing.
+/// Sets the function that is called at each step, in this process. A second call changes nothing.
 pub fn tell_progress(tell: fn(Step)) {
     let _ = TELL.set(tell);
 }

@@ -12,7 +12,7 @@ use crate::pins::program_id;
 use crate::pins::{open_pin, pin, unpin};
 use crate::{KernelError, Pins};
 
-/// What [`keep_at_interfaces`] has done.
+/// The result of [`keep_at_interfaces`].
 #[derive(Debug, Default)]
 #[must_use]
 pub struct AtInterfaces {

@@ -68,9 +68,9 @@ impl NetfilterPlace {
 }
 
 impl Code {
-    /// Tries whether this kernel accepts the programs, and attaches these in a network namespace that
-    /// ends with the attempt. Linux 6.4 and 6.5 load programs that they do not attach, because they
-    /// reassemble no fragments for them.
+    /// Tries whether this kernel accepts all programs, and attaches those of `programs` in a network
+    /// namespace that ends with the attempt. Linux 6.4 and 6.5 load programs that they do not attach, because
+    /// they reassemble no fragments for them.
     ///
     /// # Errors
     /// The kernel's reason.

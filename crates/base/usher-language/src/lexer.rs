@@ -147,8 +147,8 @@ impl<'a> Lexer<'a> {
                 let line = &self.text[start..self.position];
                 let unterminated = self.location(start, start + line.trim_end().len());
                 reporter.report(unterminated, SyntaxMistake::UnterminatedString);
-                // The string was not meant to have the `;` of the statement or a brace in it, with what
-                // follows, or the quote of the next string.
+                // The string was not meant to include the `;` of the statement or a brace, with what follows,
+                // nor the quote of the next string.
                 if let Some(end) = end_meant(line) {
                     self.position = start + end;
                 }

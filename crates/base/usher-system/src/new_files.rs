@@ -79,7 +79,7 @@ impl<'b> Event<'b> {
 }
 
 impl NewFiles {
-    /// Watches the file system of an open directory. Needs CAP_SYS_ADMIN, and CAP_DAC_READ_SEARCH for the
+    /// Watches the file system of an open directory. Needs CAP_SYS_ADMIN, and CAP_DAC_READ_SEARCH to open the
     /// files. The queue has the kernel's limit (fs.fanotify.max_queued_events, 16,384).
     ///
     /// # Errors
