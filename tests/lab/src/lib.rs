@@ -25,6 +25,7 @@
 
 mod anchor;
 mod c_program;
+pub mod capture;
 mod cgroup;
 mod command;
 mod daemon;

@@ -3,15 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::error::Error;
 use std::fmt;
-use std::fs;
 use std::net::IpAddr;
 
-use usher_lab::{Host, Running, Signal, eventually};
-
-const FILE: &str = "/run/lab/capture.pcap";
-
-/// The last packet of a capture has it.
-const END: &[u8] = b"so the capture ends";
+use usher_lab::Host;
+use usher_lab::capture::{self, frames};
 
 /// The fields that tshark prints of each packet.
 const FIELDS: [&str; 9] = [
@@ -65,7 +60,8 @@ pub struct Packet {
 impl Packet {
     /// Returns whether its payload is readable on the wire and has this text.
     pub fn shows(&self, text: &str) -> bool {
-        contains(&self.bytes, text.as_bytes())
+        let text = text.as_bytes();
+        self.bytes.windows(text.len()).any(|part| part == text)
     }
 
     /// The lower of its ports, mostly the server's.
@@ -91,7 +87,7 @@ impl fmt::Debug for Packet {
 /// A capture under way.
 pub struct Capture {
     host: Host,
-    running: Running,
+    running: capture::Capture,
     /// If there are two pairs, one ends while programs run.
     sas: Sas,
 }
@@ -99,54 +95,22 @@ pub struct Capture {
 impl Capture {
     /// Captures what comes to a host and leaves it.
     pub fn start(host: &Host) -> Result<Self, Box<dyn Error>> {
-        host.run(["rm", "-f", FILE])?;
-        let running = host.spawn(["dumpcap", "-q", "-P", "-i", "eth0", "-w", FILE])?;
-        // It writes the file after it has opened the interface.
-        eventually("the capture begins", || Ok(host.path(FILE).exists()))?;
+        let running = capture::Capture::start(host)?;
         let (host, sas) = (host.clone(), sas(host)?);
         Ok(Self { host, running, sas })
     }
 
     /// Ends it, when every packet until now is in it: `sender`'s last one as well.
     pub fn end(mut self, sender: &Host) -> Result<Vec<Packet>, Box<dyn Error>> {
-        let address = format!("UDP:{}:9", self.host.ipv4());
-        sender
-            .command(["socat", "-u", "-", &address])
-            .input(END)
-            .succeed()?;
-        let file = self.host.path(FILE);
-        eventually("the last packet is captured", || {
-            Ok(contains(&fs::read(&file)?, END))
-        })?;
-        self.running.kill(Signal::INT)?;
-        if self.running.wait(usher_lab::PATIENCE)?.is_none() {
-            return Err("dumpcap does not end".into());
-        }
+        let file = self.running.end(sender)?;
         self.sas.join(sas(&self.host)?);
-        read(&self.host, &self.sas, frames(&fs::read(&file)?)?)
+        read(&self.host, &self.sas, &file)
     }
-}
-
-fn contains(bytes: &[u8], text: &[u8]) -> bool {
-    bytes.windows(text.len()).any(|part| part == text)
-}
-
-/// The packets of a file of libpcap's.
-fn frames(file: &[u8]) -> Result<Vec<&[u8]>, Box<dyn Error>> {
-    let mut frames = Vec::new();
-    let mut rest = file.get(24..).ok_or("no capture")?;
-    while !rest.is_empty() {
-        let length = rest.get(8..12).ok_or("a cut record")?.try_into()?;
-        let end = 16 + usize::try_from(u32::from_le_bytes(length))?;
-        frames.push(rest.get(16..end).ok_or("a cut packet")?);
-        rest = &rest[end..];
-    }
-    Ok(frames)
 }
 
 /// Reads the capture with the keys of these SAs.
-fn read(host: &Host, sas: &Sas, frames: Vec<&[u8]>) -> Result<Vec<Packet>, Box<dyn Error>> {
-    let mut words = vec!["tshark".to_owned(), "-nr".into(), FILE.into()];
+fn read(host: &Host, sas: &Sas, file: &[u8]) -> Result<Vec<Packet>, Box<dyn Error>> {
+    let mut words = vec!["tshark".to_owned(), "-nr".into(), "-".into()];
     words.extend(["-o", "esp.enable_encryption_decode:TRUE"].map(str::to_owned));
     for key in &sas.keys {
         words.extend(["-o".into(), key.clone()]);
@@ -157,7 +121,8 @@ fn read(host: &Host, sas: &Sas, frames: Vec<&[u8]>) -> Result<Vec<Packet>, Box<d
             .iter()
             .flat_map(|field| ["-e".into(), (*field).into()]),
     );
-    let printed = host.run(words)?.stdout;
+    let printed = host.command(words).input(file).succeed()?.stdout;
+    let frames = frames(file)?;
     let lines: Vec<&str> = printed.lines().collect();
     if lines.len() != frames.len() {
         return Err(format!("{} packets, {} lines", frames.len(), lines.len()).into());
