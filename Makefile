@@ -163,6 +163,8 @@ install-files:
 	  >$(DESTDIR)$(USER_UNIT_DIR)/usher-agent.service
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/sysusers.d packaging/sysusers.d/usher.conf
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/tmpfiles.d packaging/tmpfiles.d/usher.conf
+	# For `tshark -X lua_script:`: not in the folder from which Wireshark loads by itself.
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/usher/wireshark packaging/wireshark/usher.lua
 
 # A package for a Debian release is built in a root of that release.
 RELEASE ?= $(shell . /etc/os-release && echo $$VERSION_CODENAME)
@@ -230,7 +232,7 @@ install-man: $(MAN_PAGES)
 INSTALLED = $(addprefix $(PREFIX)/,bin/usher \
     $(addprefix sbin/,usherd usher-pam getfmac setfmac setfsmac getpmac setpmac) \
     include/usher.h include/usher_mac.h $(addprefix include/usher-module/,$(MODULE_HEADERS)) \
-    lib/sysusers.d/usher.conf lib/tmpfiles.d/usher.conf) \
+    lib/sysusers.d/usher.conf lib/tmpfiles.d/usher.conf share/usher/wireshark/usher.lua) \
   $(addprefix $(LIBRARY_DIR)/,security/pam_usher.so libusher.a libusher.so $(SONAME) libusher.so.$(VERSION) \
     pkgconfig/usher.pc pkgconfig/usher-module.pc) \
   $(addprefix $(UNIT_DIR)/,$(notdir $(wildcard packaging/systemd/*.service))) $(USER_UNIT_DIR)/usher-agent.service \
