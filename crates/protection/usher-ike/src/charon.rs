@@ -17,7 +17,7 @@ use crate::vici::{Connection, MessageError, Section};
 /// How long charon may take for an answer that needs no other host.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long charon negotiates before an attempt counts as failed. It goes on with what it has begun.
+/// The time after which an attempt counts as failed. charon goes on with what it has begun.
 const NEGOTIATION_LIMIT: Duration = Duration::from_secs(10);
 
 /// Events after which the list of SAs has changed.
@@ -48,7 +48,7 @@ pub(crate) struct Charon {
     loaded: BTreeMap<String, Section>,
 }
 
-/// What this process has loaded into charon and somebody else has taken out of it.
+/// Objects that this process has loaded into charon, and another program has unloaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unloaded {
     /// How many connections.
@@ -64,8 +64,8 @@ impl Unloaded {
 }
 
 impl Charon {
-    /// Connects to it and asks what it is. The second connection is that of its events, which do not wait for
-    /// its answers.
+    /// Connects to charon and asks for its version. The second connection is for its events, which do not
+    /// wait for its answers.
     pub(crate) async fn open(socket: &FilePath) -> Result<(Self, Connection), IkeError> {
         let mut commands = Connection::open(socket, ANSWER_LIMIT).await?;
         let said = commands.command("version", &Section::new()).await?;
@@ -133,8 +133,8 @@ impl Charon {
         Ok(refused)
     }
 
-    /// Loads this host's keys that have these fingerprints. Returns charon's reasons against keys that it does
-    /// not take, until the next configuration: peers of the other algorithm have their SAs all the same.
+    /// Loads this host's keys that have these fingerprints. Returns charon's reasons against keys that it
+    /// refuses. Then only peers of the other algorithm have SAs until the next configuration.
     async fn load_keys(
         &mut self,
         wanted: &Configuration,
@@ -388,7 +388,7 @@ pub(crate) async fn negotiate(
     }
 }
 
-/// Takes what is already gone as done.
+/// Counts a refusal as success: the object is already gone.
 fn tolerant(outcome: Result<Section, IkeError>) -> Result<(), IkeError> {
     match outcome {
         Err(IkeError::Refused { command, reason }) => {

@@ -19,16 +19,16 @@ const IKE_PROPOSALS: [&str; 2] = [
 /// How charon names the post-quantum part of a hybrid key exchange, from version 6.0 on.
 pub(crate) const HYBRID_ALGORITHM: &str = "ML_KEM_768";
 
-/// After this long without a packet charon asks a peer whether it is still there, and logs some lines. It
-/// gives a peer up 165 seconds after the first question, so asking sooner would gain little.
+/// The time without a packet after which charon asks a peer whether it is still there, and logs some lines.
+/// charon gives a peer up 165 seconds after the first question, so asking sooner would gain little.
 const IDLE_BEFORE_ASKING: &str = "60s";
 
 /// SAs are rekeyed after this many packets, too: their sequence numbers end at 2³², and the kernel's clock
 /// may be set back.
 const REKEY_PACKETS: &str = "1073741824";
 
-/// How far behind the newest packet another one may arrive: older ones, and repeated ones, are dropped (RFC
-/// 4303, section 3.4.3).
+/// The number of packets by which another one may be behind the newest: older ones, and repeated ones, are
+/// dropped (RFC 4303, section 3.4.3).
 const REPLAY_WINDOW: &str = "32";
 
 /// This host and its peers.
@@ -36,9 +36,9 @@ const REPLAY_WINDOW: &str = "32";
 pub struct Configuration {
     /// This host's name in the policy: its IKE identity.
     pub host: HostName,
-    /// Its keys, at most one of each algorithm. With each peer it uses the one that
-    /// [`common_algorithm`](usher_protection::common_algorithm) says: a peer that has none in common with it is not
-    /// negotiated with.
+    /// Its keys, at most one of each algorithm. With each peer it uses the key of the
+    /// [`common_algorithm`](usher_protection::common_algorithm). With a peer that has none in common it does
+    /// not negotiate.
     pub keys: Vec<Arc<IkeKey>>,
     /// Its keys in the policy. SAs that were negotiated with one of these stay until new ones have come.
     pub stated: Vec<IkePublicKey>,
@@ -58,8 +58,8 @@ pub struct Peer {
     pub name: HostName,
     /// Its addresses. SAs in transport mode are for one address, so each has its own.
     pub addresses: Vec<IpAddr>,
-    /// Its IKE keys: no others are accepted, and only those of one algorithm. More than one of it while it
-    /// replaces its key.
+    /// Its IKE keys. No others are accepted, and of these only those of one algorithm. There are several of
+    /// one algorithm while the peer replaces its key.
     pub keys: Vec<IkePublicKey>,
     /// The only class of its SAs, which have no label then: without labels SAs of several cannot be told apart.
     /// None: its SAs are of all classes, and have their names as labels.
@@ -165,9 +165,9 @@ impl Configuration {
     }
 }
 
-/// A child: the SAs of one class. The kernel's policies are Usher's and traps choose by `reqid` alone,
-/// which peers share: charon installs neither. Both levels of a class share the SAs, because one host may demand
-/// what is optional for the other.
+/// A child: the SAs of one class. charon installs no policies, because the kernel's are Usher's, and no
+/// traps, because these choose by `reqid` alone, which peers share. Both levels of a class share the SAs,
+/// because one host may demand what is optional for the other.
 fn child(wanted: &PeerClass) -> Section {
     let SetMark { value, mask } = wanted.mark;
     Section::new()

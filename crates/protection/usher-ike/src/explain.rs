@@ -1,4 +1,4 @@
-//! Why an attempt to negotiate failed, from charon's log.
+//! The reason of a failed attempt to negotiate, from charon's log.
 
 /// Returns whether an attempt ended because the SAs were there already.
 pub(crate) fn has_duplicate(lines: &[String]) -> bool {
@@ -61,7 +61,7 @@ pub(crate) fn explain(lines: &[String]) -> Option<String> {
             "no private key found",
             "charon does not have this host's IKE key: restart the protector",
         ),
-        // The last: charon says no more here where an answer lacks the label.
+        // The last: if an answer lacks the label, charon logs nothing more here.
         (
             "failed to establish CHILD_SA",
             "charon does not take its answer, and the journal of charon says why: a peer without Usher must \

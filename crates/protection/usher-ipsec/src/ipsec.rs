@@ -137,9 +137,9 @@ impl Ipsec {
         })
     }
 
-    /// Sets this host's own addresses of IPv6: governed programs reach them as they are, because what
-    /// goes there stays on the host, where the kernel protects nothing. `::1` is always one, and IPv4
-    /// needs none (`net.ipv4.conf.lo.disable_xfrm`). Of more than 256, the first ones count.
+    /// Sets this host's own IPv6 addresses. Governed programs reach them without protection, because the
+    /// kernel protects nothing that stays on the host. `::1` is always one, and IPv4 needs none
+    /// (`net.ipv4.conf.lo.disable_xfrm`). Of more than 256, the first ones count.
     ///
     /// # Errors
     /// The kernel's error; some of the entries may have changed.
@@ -198,9 +198,9 @@ impl Ipsec {
         self.spd.put_right(&self.now.wanted)
     }
 
-    /// SAs of a class with a peer have come: packets that wait for one leave at once, and sockets that
-    /// wait look again, whichever entry they wait for. Without this, a packet waits until the kernel
-    /// looks by itself, less and less often, and a socket that has waited keeps the route through the
+    /// Announces that SAs of a class with a peer have come: packets that wait for one leave at once, and
+    /// sockets that wait look again, whichever entry they wait for. Without this, a packet waits until the
+    /// kernel looks by itself, less and less often, and a socket that has waited keeps the route through the
     /// queue, which is slow.
     ///
     /// # Errors

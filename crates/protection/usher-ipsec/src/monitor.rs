@@ -200,7 +200,7 @@ impl Monitor {
     /// before the generation goes up. With an error the former policy is in force. `programs` has
     /// those of each application.
     ///
-    /// Sockets of programs that only this policy governs become theirs before. Returns the number of
+    /// Before that, sockets of programs that only this policy governs become theirs. Returns the number of
     /// these sockets. On return no program decides by the former policy any more.
     pub(crate) fn fill(
         &self,
@@ -225,8 +225,8 @@ impl Monitor {
         let entered = self.state.set(&0, &in_force(generation, self.mask));
         let ended = self.next_generation.set(&0, &0);
         entered?;
-        // The kernel waits for the programs that run whenever a table gets another table's place. It is
-        // in force all the same.
+        // Whenever a table takes another one's place, the kernel waits for the programs that run. The policy
+        // is in force even if this fails.
         if let Err(error) = ended.and_then(|()| self.policies.set(&place, &descriptor)) {
             tracing::warn!(%error, "cannot wait for calls that go on: the former policy may decide \
                 them");
@@ -333,10 +333,10 @@ impl Monitor {
         self.live.is_ok()
     }
 
-    /// Begins a visit of all descriptors. It returns a row for each process and socket of a governed
-    /// program, and of a socket that a program with a former block made, as long as it has a mark of
-    /// ours; sometimes several. Sockets that are older than the policy, or were made by another program,
-    /// become the holder's program's: their packets are treated by its policy from now on.
+    /// Begins a visit of all descriptors. It returns a row for each process and socket, sometimes several:
+    /// for sockets of governed programs, and for sockets with a mark of ours that a program with a former
+    /// block made. Sockets that are older than the policy, or were made by another program, become the
+    /// holder's program's: their packets are treated by its policy from now on.
     ///
     /// A descriptor that is only on its way between processes is not seen. One visit goes on at a time,
     /// though several may have begun.

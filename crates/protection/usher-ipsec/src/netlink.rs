@@ -278,7 +278,7 @@ fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// The kernel puts at most 32 KiB of an answer into one.
+/// The kernel puts at most 32 KiB of an answer into one datagram.
 const LARGEST_DATAGRAM: usize = 64 * 1024;
 
 /// The fixed part of an SA, and the kinds of its attributes.

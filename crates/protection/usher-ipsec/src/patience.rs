@@ -17,7 +17,8 @@ use crate::way::{self, Found, Trail};
 /// How long a look-up may take, however slow its paths are.
 const BUDGET: Duration = Duration::from_secs(1);
 
-/// How much longer for each path: a policy may name thousands, and each takes some system calls.
+/// The additional time for each path: a policy may name thousands, and each takes some system
+/// calls.
 const EACH: Duration = Duration::from_micros(500);
 
 /// A path that takes longer than this is slow: the others do not wait for it. It gets the time that they
@@ -97,9 +98,9 @@ impl Patience {
         }
     }
 
-    /// Follows each of these paths as [`way::follow`] does, within the budget. Paths in folders of the
-    /// system come first, then the others, those that were slow last time at the end. Among each of these come
-    /// first those for which the look-ups before had no time left, so that each has its turn.
+    /// Follows each of these paths as [`way::follow`] does, within the budget. Paths in folders of the system
+    /// come first, then the others, those that were slow last time at the end. Within each of these groups,
+    /// paths for which earlier look-ups had no time come first, so that each has its turn.
     pub fn follow_all(&self, paths: BTreeSet<PathBuf>) -> Answers {
         let state = &mut *self.state.lock();
         let number = u32::try_from(paths.len()).unwrap_or(u32::MAX);
@@ -256,7 +257,7 @@ impl State {
 }
 
 impl Thread {
-    /// It ends when it is dropped here, at the latest once its path has been followed.
+    /// Starts a thread, which ends once this is dropped and its path has been followed.
     fn start(follow: fn(&Path) -> Followed) -> Result<Self, Errno> {
         let (paths, asked) = mpsc::channel::<PathBuf>();
         let (told, answers) = mpsc::channel();
@@ -274,7 +275,7 @@ impl Thread {
 }
 
 impl Comparer {
-    /// Its thread ends when this is dropped, at the latest once a trail has been compared.
+    /// Starts a thread, which ends once this is dropped and its trail has been compared.
     fn start() -> Option<Self> {
         let (trails, asked) = mpsc::channel::<Arc<Trail>>();
         let (told, answers) = mpsc::channel();

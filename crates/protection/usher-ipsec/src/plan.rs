@@ -76,8 +76,8 @@ pub(crate) struct Signatures {
 }
 
 impl Signatures {
-    /// Those that an earlier process has left. A number that the mask does not hold, or that two rules
-    /// have, is none.
+    /// Those that an earlier process has left. A number that the mask does not hold, or that two rules have,
+    /// does not count.
     pub fn left(numbers: BTreeMap<Digest, u32>, mask: MarkMask) -> Self {
         let mut owners: BTreeMap<u16, Vec<Digest>> = BTreeMap::new();
         for (digest, number) in numbers {
@@ -183,7 +183,7 @@ fn digest(networks: &Networks) -> Digest {
             IpNet::V4(network) => hash.update(network.addr().octets()),
             IpNet::V6(network) => hash.update(network.addr().octets()),
         }
-        // The last of them is the only one of all ports, so it shows the end.
+        // Only the last of them is of all ports, so it shows the end.
         for line in lines {
             hash.update(line.local.unwrap_or(0).to_be_bytes());
             hash.update(line.remote.unwrap_or(0).to_be_bytes());

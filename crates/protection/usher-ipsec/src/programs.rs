@@ -230,7 +230,7 @@ enum Reach {
     InForce,
 }
 
-/// A block has a file, or a place, if no other block's claim is as good.
+/// The claim of a block to a file or a place, which it has if no other block's claim is as good.
 struct Claim<'a> {
     block: usize,
     program: &'a ProgramName,

@@ -94,7 +94,7 @@ fn ends(info: &UserSaInfo, attributes: &[u16]) -> Option<(IpAddr, IpAddr)> {
         XFRMA_ALG_AUTH_TRUNC,
     ];
     let is_ours = class_of(info.reqid).is_some();
-    // One that is being negotiated has none.
+    // An SA that is being negotiated has no algorithm.
     let is_complete = attributes.iter().any(|kind| ALGORITHMS.contains(kind));
     let ends =
         decode_address(&info.saddr, info.family).zip(decode_address(&info.id.daddr, info.family));

@@ -1,7 +1,7 @@
 //! The entries of the SPD: from marks to templates.
 //!
-//! All select by bits of our mask, and have priorities of our own band. By that ours are recognised;
-//! entries of others are never touched. All are of the direction `out`, but for those that keep
+//! All our entries select by bits of our mask, and have priorities of our own band. These distinguish them
+//! from entries of others, which are never touched. All have the direction `out`, except those that keep
 //! plaintext of destinations away.
 
 mod hashing;

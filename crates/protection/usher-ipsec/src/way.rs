@@ -73,7 +73,7 @@ impl Masters {
         }
     }
 
-    /// Returns whether they can have a file of this owner count: no account can with another's.
+    /// Returns whether they can make a file of this owner count: no account can for another's file.
     pub fn may_name(self, owner: u32) -> bool {
         match self {
             Self::Root => true,

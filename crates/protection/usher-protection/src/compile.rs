@@ -1,9 +1,9 @@
 //! Compiles `application` blocks to [`Tables`].
 //!
-//! The text decides by its order: the first network that has the peer. The kernel decides by the
-//! longest prefix. Both agree once every network that lies inside an earlier one is left out: two
-//! prefixes of a packet's peer are one inside the other, so of the networks that are left the longest
-//! is the earliest. Ranges are cut into networks before.
+//! The text decides by its order: the first network that has the peer. The kernel decides by the longest
+//! prefix. Of two networks that have the peer, one lies inside the other. So both agree once every network
+//! that lies inside an earlier one is left out: of those that are left, the longest is the earliest. Ranges
+//! are cut into networks before.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::num::NonZeroU16;
@@ -18,8 +18,8 @@ use crate::model::{Application, NetworkType, Protection};
 use crate::names::Names;
 use crate::tables::{Item, Rules, Tables, Treatment};
 
-/// The tables of a policy, with what its names stand for at the moment. `signatures` is how many
-/// different ones the mask of the socket mark has room for.
+/// The tables of a policy, with what its names stand for at the moment. `signatures`: the number of
+/// different ones that the mask of the socket mark has room for.
 ///
 /// The entry of an application depends on its own block and on `names` alone.
 ///

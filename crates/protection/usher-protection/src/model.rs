@@ -108,8 +108,8 @@ pub struct Deciding<'p> {
     /// The networks that decide at the moment, in the order of the text, each with its addresses.
     ///
     /// They end before the first network of a name that has never been answered, unless it is
-    /// trusted: any machine that no network before it has may be this one, and no later network,
-    /// which may be a weaker one, decides about it. So all of these are treated as
+    /// trusted. Any machine that no network before it has may be this one, so no later network,
+    /// which may be a weaker one, decides about such a machine: all of them are treated as
     /// [`NetworkType::Untrusted`]. A trusted network needs no such care: what decides in its place
     /// protects as much or more.
     pub networks: Vec<(&'p Network, Vec<AddressRange>)>,
@@ -276,7 +276,7 @@ impl Network {
 }
 
 impl Protection {
-    /// The items that decide about some ports: those before leave them some.
+    /// The items that decide about some ports, because those before leave them some.
     pub fn deciding(&self) -> Vec<&ProtectionItem> {
         let mut covered = PortPairs::default();
         let mut deciding = Vec::new();

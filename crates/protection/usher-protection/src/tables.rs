@@ -24,7 +24,8 @@ pub struct Tables {
     /// Ports of this host that are reached over protected connections only.
     pub services: Vec<ProtectedService>,
     /// The lists of items in use, none twice. In a list the first item that has both ports decides;
-    /// where none has, the traffic is discarded. No item is behind one of any ports, none is empty.
+    /// where none has, the traffic is discarded. No item is behind one of any ports, and no list is
+    /// empty.
     pub item_lists: Vec<Vec<Item>>,
     /// The applications, in the order of the policy's blocks: an `application` block has one entry.
     pub applications: Vec<Rules>,

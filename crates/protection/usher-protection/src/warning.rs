@@ -205,8 +205,8 @@ fn warn_of_block<'p>(
         .collect()
 }
 
-/// `optional` where another program's block says `mandatory` about the same peers: with the same
-/// ports, or with the two ports changed about, as the two ends of a connection have them.
+/// Warns of `optional` where another program's block says `mandatory` about the same peers: with
+/// the same ports, or with the two exchanged, as the two ends of a connection have them.
 fn warn_of_optional(
     applications: &[Application],
     deciding: &[Vec<Rule<'_>>],
@@ -295,8 +295,8 @@ type Range<'p> = (IpAddr, IpAddr, usize, &'p Place);
 #[derive(Default)]
 struct Ranges<'p>(Vec<Range<'p>>);
 
-/// Ranges by their first address, each with those of two blocks that reach furthest up to it: so
-/// one that overlaps and is not the asking block's is found in one search.
+/// Ranges by their first address. Each has, of the ranges up to it, those of two blocks that reach
+/// furthest: so one search finds a range that overlaps and is another block's.
 struct Index<'p>(Vec<(IpAddr, [Option<Range<'p>>; 2])>);
 
 impl<'p> Ranges<'p> {

@@ -9,15 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Current, Driver, by_list};
 use crate::sas::{ChildSa, IkeSa, Sas, parse_spi};
 
-/// How old, in seconds, pairs are that are compared: both hosts have them, and what has come by the younger
-/// one has been noticed.
+/// The age, in seconds, from which on pairs are compared: both hosts have them by then, and have noticed what
+/// has come by the younger one.
 const SETTLED: u64 = 5;
 
-/// How far, in seconds, the ages of pairs are apart if both hosts began at once. Of others the younger one
-/// counts: the peer may have lost the older.
+/// The largest difference, in seconds, between the ages of pairs that both hosts began at once. Of others the
+/// younger one counts: the peer may have lost the older.
 const TOGETHER: u64 = 30;
 
-/// How old, in seconds, an IKE SA without SAs is when it counts as left over.
+/// The age, in seconds, from which on an IKE SA without SAs counts as left over.
 const LEFT_OVER: u64 = 30;
 
 /// The pairs that are to end, by charon's numbers, with the bytes that they had carried when they were looked
@@ -25,7 +25,7 @@ const LEFT_OVER: u64 = 30;
 pub(super) type Doubles = BTreeMap<String, (u64, u64)>;
 
 impl Driver {
-    /// Has this host send by one pair where there are two, and returns those others that nothing has used
+    /// Makes this host send by one pair where there are two. Returns the other pairs that nothing has used
     /// since the last call.
     pub(super) async fn doubles<'s>(
         &mut self,
@@ -68,8 +68,8 @@ impl Driver {
         unused
     }
 
-    /// Has this host send by the new SAs where those of the connections `replaced` are to end. Returns the
-    /// connections that were among these at the last call.
+    /// Makes this host send by the new SAs in place of those of the connections `replaced`, which are to end.
+    /// Returns the connections that were among these at the last call.
     pub(super) async fn prefer_new(
         &mut self,
         current: &Current,

@@ -118,8 +118,8 @@ impl Ike {
         self.shared.changed.notify_one();
     }
 
-    /// Has the SAs negotiated for which the kernel asks: at once, or five seconds after the last attempt.
-    /// Returns at once. If too many acquires wait, this one is dropped.
+    /// Negotiates the SAs for which the kernel asks: at once, or five seconds after the last attempt. Returns
+    /// at once. If too many acquires wait, this one is dropped.
     pub fn acquire(&self, acquire: Acquire) {
         if self.orders.try_send(acquire).is_err() {
             tracing::warn!(?acquire, "too many acquires wait; this one is dropped");

@@ -36,13 +36,13 @@ use unloaded::Looking;
 /// First and longest wait before charon is connected to again.
 const RECONNECTING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// How often the SAs are listed when no event comes. A hung charon is noticed by it.
+/// The time between two lists of the SAs when no event comes. They also show that charon hangs.
 const LISTING: Duration = Duration::from_secs(10);
 
 /// How long events are gathered before the SAs are listed.
 const GATHERING: Duration = Duration::from_millis(50);
 
-/// How long SAs stay that others have replaced, after this host has begun to send by those.
+/// The time for which replaced SAs stay after this host has begun to send by the new ones.
 const REPLACING: Duration = Duration::from_secs(1);
 
 /// How many seconds SAs may be overdue before this task rekeys them in place of the kernel. The kernel
@@ -128,7 +128,7 @@ struct Driver {
 }
 
 impl Driver {
-    /// A driver that has done nothing, the way for orders to it, and that of its notices.
+    /// A new driver, the sender of orders to it, and the receiver of its notices.
     fn new(
         socket: PathBuf,
         kernel: Box<dyn KernelSad>,
@@ -418,8 +418,8 @@ impl Driver {
         by_list(listed.map(|kernel| pairs.vanished(sas, &kernel, class_of, Instant::now())))
     }
 
-    /// Takes notice of the SAs that there are. Waits while too many notices wait to be taken: a pair counts
-    /// as up from here on, so a notice that is lost never comes again.
+    /// Notes the present SAs, and reports those that have come. Waits while too many notices wait to be
+    /// taken: a pair counts as up from here on, so a notice that is lost never comes again.
     async fn note(&mut self, current: &Current, sas: &Sas, hybrid: bool) {
         for path in current.paths.iter() {
             for class in current.negotiable_with(path.unlabelled, hybrid) {
@@ -438,7 +438,7 @@ impl Driver {
         self.shared.report.lock().peers = peers;
     }
 
-    /// Tells that a path has got SAs of a class, or has others first: sockets look for theirs again.
+    /// Reports that a path has got SAs of a class, or another order of them, so that sockets look again.
     async fn notify(&mut self, path: &Path, reqid: u32) {
         let (host, peer) = (path.peer.clone(), path.address);
         if self
@@ -477,8 +477,8 @@ impl Driver {
         matches!(*self.shared.wanted.lock(), Wanted::Nothing)
     }
 
-    /// Corrects the view of the peers by the kernel's SAs, as charon says nothing: if it was stopped it has ended
-    /// its SAs, and if it was killed it has not.
+    /// Corrects the view of the peers by the kernel's SAs, because a charon that has ended reports nothing.
+    /// If it was stopped it has ended its SAs, and if it was killed it has not.
     fn note_ended(&mut self) {
         let listed = self.kernel.lock().list();
         let mut report = self.shared.report.lock();
@@ -497,7 +497,7 @@ impl Driver {
     }
 }
 
-/// What the kernel's list of SAs has shown; nothing, with a warning, if there is no list.
+/// The result of a request to the kernel; the default, with a warning, if the kernel fails.
 fn by_list<T: Default>(found: std::io::Result<T>) -> T {
     found.unwrap_or_else(|error| {
         tracing::warn!("cannot list the kernel's SAs or put them in order: {error}");

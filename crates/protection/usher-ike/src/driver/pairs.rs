@@ -115,7 +115,7 @@ impl Pairs {
         }
     }
 
-    /// What made attempts fail is over: those that wait may begin.
+    /// Lets attempts begin that wait after a failure, because its cause is over.
     pub(super) fn hurry(&mut self, now: Instant) {
         for state in self.0.values_mut().filter(|state| state.failed.is_some()) {
             state.next = state.next.min(now);
@@ -138,7 +138,7 @@ impl Pairs {
     fn missing(&self) -> impl Iterator<Item = (&Pair, &State)> {
         let states = self.0.iter();
         let running = states.clone().filter(|(_, state)| state.running);
-        // Other attempts with their connections wait: one of these may make the IKE SA.
+        // Other attempts of a busy connection wait: the one under way may make the IKE SA.
         let busy: BTreeSet<&str> = running.map(|(pair, _)| pair.0.as_str()).collect();
         let wanted = states.filter(|(_, state)| !state.on_demand || state.needed);
         wanted.filter(move |(pair, state)| !state.is_up && !busy.contains(pair.0.as_str()))
@@ -151,7 +151,7 @@ impl Pairs {
         }
     }
 
-    /// It has ended, with this failure. Returns whether the reason is a new one.
+    /// The attempt has ended, with this failure. Returns whether the reason is a new one.
     pub(super) fn end(&mut self, pair: &Pair, failed: Option<String>, now: Instant) -> bool {
         let Some(state) = self.0.get_mut(pair) else {
             return false;
@@ -198,8 +198,8 @@ impl Pairs {
         }
     }
 
-    /// The kernel asks for SAs of the pair from this source address. Makes an attempt due where there are
-    /// none. Returns whether there are some: then they must be looked at.
+    /// The kernel asks for SAs of the pair from this source address. Without SAs, makes an attempt due.
+    /// Returns whether there are some, which must be looked at then.
     pub(super) fn acquired(&mut self, pair: &Pair, source: IpAddr, now: Instant) -> bool {
         let Some(state) = self.0.get_mut(pair) else {
             return false;

@@ -1,10 +1,10 @@
-//! The places of the SAs that come: by which the kernel sends. See `order.rs` of `usher-ipsec`.
+//! The places of new SAs, by which the kernel sends. See `order.rs` of `usher-ipsec`.
 //!
-//! charon reports whether this host has rekeyed an SA, and then the other host has its keys, or the other
-//! host, which may not have them yet. If both have asked at once there are two new
-//! SAs. The charon of the host whose own one stays says so, after it has said that it has granted one; that
-//! of the other host says nothing of its own one, which ends. So what is granted while this host asks
-//! waits. Until then the kernel takes the younger of both, which the other host has in either case.
+//! charon reports which host has begun to rekey an SA. If this host has, the other one has the keys of the
+//! new SA; otherwise it may not have them yet. If both have begun at once, there are two new SAs. The charon
+//! of the host whose own one stays reports it, after the one that it has granted; the other charon does not
+//! report its own one, which ends. So an SA that is granted while this host asks waits for its place. Until
+//! then the kernel takes the younger of both, which the other host has in either case.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -22,10 +22,11 @@ use crate::error::IkeError;
 use crate::sas::{Come, Placed, Sas, come};
 use crate::vici::Connection;
 
-/// How often it is looked whether an SA is gone for which two others have come.
+/// The time between two looks whether an SA is gone for which two others have come.
 const LOOKING: Duration = Duration::from_millis(50);
 
-/// How long it has been gone when one of the others is placed: this host would have heard of its own one.
+/// The time after its end at which the granted one is placed: by then charon would have reported this host's
+/// own.
 const GONE: Duration = Duration::from_millis(250);
 
 /// Most SAs that wait for their place. Further ones get none, as without this task: their rekeying may lose packets.
@@ -127,13 +128,13 @@ impl Contested {
             Come::Contested { former, new } if self.0.len() < MOST_CONTESTED => {
                 self.0.push((former, new, None));
             }
-            // This host's own one stays.
+            // This host's own SA stays.
             Come::Asked { former: own, .. } => self.0.retain(|(former, ..)| *former != own),
             Come::First(_) | Come::Granted { .. } | Come::Contested { .. } => {}
         }
     }
 
-    /// Places those that stay: this host's own one would have been said.
+    /// Places the granted ones that stay: charon would have reported this host's own.
     fn place(&mut self, kernel: &mut dyn KernelSad, now: Instant) {
         self.0.retain_mut(|(former, new, gone)| {
             // Where the kernel fails, the next visit tries again.

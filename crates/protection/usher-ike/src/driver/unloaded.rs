@@ -1,4 +1,4 @@
-//! What other programs take out of charon.
+//! Connections and keys that other programs take out of charon.
 //!
 //! `swanctl --load-all` unloads every connection and key that its files lack, whoever has loaded them.
 //! strongSwan's unit runs it after each start, and when it is reloaded. SAs in force hide that until they

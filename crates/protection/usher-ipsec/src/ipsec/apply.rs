@@ -56,11 +56,11 @@ impl Ipsec {
         })
     }
 
-    /// Looks the programs up again, and follows files that have taken the place of others. A file
-    /// of another block stays that block's, and [`Applied::refused`] says so. A file with the former
-    /// one's name in the same directory is governed before, from its first socket on; this is for
-    /// links that have come to lead elsewhere, for directories that were replaced, and for programs
-    /// that had no file. Returns none if nothing has changed.
+    /// Looks the programs up again, and follows files that have taken the place of others. A file of another
+    /// block stays that block's, and [`Applied::refused`] says so. A new file with the former one's name in
+    /// the same directory is governed without this call, from its first socket on. The call is for links that
+    /// have come to lead elsewhere, for directories that were replaced, and for programs that had no file.
+    /// Returns none if nothing has changed.
     ///
     /// # Errors
     /// The kernel's error; the former files count.
@@ -200,7 +200,7 @@ impl Ipsec {
         }
     }
 
-    /// Nothing uses the numbers that the tables in force do not have.
+    /// Frees the numbers that the tables in force do not have, because nothing uses them.
     fn forget_signatures(&self) {
         let numbers = self.now.signatures.known();
         if let Err(error) = self.monitor.keep_signatures(numbers) {

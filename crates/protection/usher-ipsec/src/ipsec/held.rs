@@ -98,7 +98,7 @@ impl Ipsec {
         Ok(gone.len())
     }
 
-    /// Enters what the policy says of peers that are no longer held.
+    /// Enters the policy's own entries for peers that are no longer held.
     fn enter_released(&mut self) -> Result<(), IpsecError> {
         if self.now.is_own {
             self.now.wanted = self.wanted_now();

@@ -51,9 +51,9 @@ impl Ipsec {
         self.finish(visit).map(|(adopted, _)| adopted)
     }
 
-    /// Begins what [`Ipsec::adopt`] does. Without `marks_always`, where nothing has changed since connections
-    /// got their marks, they are looked at only if a socket is adopted: that takes time for each connection
-    /// that the host has room for.
+    /// Begins what [`Ipsec::adopt`] does. Without `marks_always`, connections are visited only if a socket is
+    /// adopted, because the visit takes time for each connection that the host has room for. That is enough
+    /// where nothing has changed since connections got their marks.
     ///
     /// # Errors
     /// As [`Ipsec::adopt`].
@@ -120,9 +120,9 @@ impl Ipsec {
             let unheld = std::mem::take(&mut visit.unheld);
             self.unheld = unheld.named(|maker| self.now.programs.name(maker));
         }
-        // The marks of another policy may have come to sockets that were visited before. A page may end
-        // at the same time as another visit, so it is none of two in a row. Before the first tables the
-        // entries are an earlier process's, and in force.
+        // The marks of another policy may have come to sockets that were visited before. A page may end at
+        // the same time as another visit, so it does not count as one of two in a row. Before the first
+        // tables the entries are an earlier process's, and in force.
         let is_listing = is_complete && visit.page.is_none() && self.now.is_own;
         if is_listing && self.is_of_policy(visit)? {
             self.forget_stale(&visit.carried);

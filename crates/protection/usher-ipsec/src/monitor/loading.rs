@@ -13,7 +13,7 @@ use crate::error::IpsecError;
 use crate::programs::Daemons;
 use crate::shared::Execution;
 
-/// The programs at calls; the tables are theirs.
+/// The object with the programs at calls and their tables.
 pub(super) static CODE: Code = code!("usher_ipsec", "monitor");
 /// The programs at packets.
 pub(super) static PACKETS: Code = code!("usher_packets", "packets");

@@ -80,7 +80,7 @@ impl Sad {
         };
         let place = lifetime.add_time;
         let is_alone = self.others(stream, sa, now)?.is_empty();
-        // In time: an SA that is made when the place is over comes before it.
+        // Renewed in time: an SA that is made when the place is over would come first.
         if is_alone && place <= now + AHEAD / 2 {
             return self.set(stream, sa, lifetime, now + AHEAD);
         }
@@ -136,9 +136,9 @@ impl Sad {
         self.set(stream, sa, lifetime, time)
     }
 
-    /// Takes the places away from all SAs of the classes but these, by receiver and SPI; those of these are known
-    /// from then on. A charon that was
-    /// killed leaves its SAs in the kernel; those that the next one makes must come before them.
+    /// Takes the places away from all SAs of the classes except the known ones, by receiver and SPI, whose
+    /// places it notes. A charon that was killed leaves its SAs in the kernel; those that the next one makes
+    /// must come before them.
     ///
     /// # Errors
     /// The kernel's error.
@@ -219,7 +219,8 @@ impl Sad {
     }
 }
 
-/// Since when there is an SA with these times: one with a place has lost the time when it was made.
+/// The time since which an SA exists, by its times: one with a place has lost the time when it was
+/// made.
 pub(super) fn since(add_time: u64, use_time: u64) -> u64 {
     let now = now();
     match add_time > now {

@@ -19,7 +19,7 @@ const USUAL: Lengths = [(32, 32), (128, 128)];
 const OURS: Lengths = [(0, 32), (0, 128)];
 
 impl Spd {
-    /// Has the kernel find entries of single peers by their addresses.
+    /// Makes the kernel find entries of single peers by their addresses.
     pub(super) fn hash_peers(&mut self) -> Result<(), IpsecError> {
         self.set_lengths(USUAL, OURS)
     }

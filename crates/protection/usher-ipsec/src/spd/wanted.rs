@@ -132,9 +132,8 @@ pub(crate) fn of_held(class: Class, peer: IpAddr, mask: MarkMask) -> (Selected, 
     (of_class(peer.into(), mark, mask), entry)
 }
 
-/// Returns whether an entry among these asks for SAs with more than one address. With those of no peer
-/// there can be none, but packets to them use up the kernel's memory, and the queue in which packets to
-/// peers wait.
+/// Returns whether an entry among these asks for SAs with more than one address. Addresses of no peer can
+/// have none, but packets to them use up the kernel's memory, and the queue in which packets to peers wait.
 pub fn asks_strangers(entries: &Entries) -> bool {
     entries.iter().any(|(selected, entry)| {
         let is_single = selected.destination.prefix_len() == selected.destination.max_prefix_len();
@@ -220,7 +219,7 @@ fn sign(
             entries.insert(of_signature(application, network, line, mask), entry);
         }
     }
-    // An entry for a single address that is a peer is among both: this one counts.
+    // A network of a single address may be a peer's: then the peer's entry counts.
     entries.extend(of_peers.into_iter().flatten());
 }
 

@@ -1,7 +1,7 @@
 //! SAs that charon has and the kernel has lost.
 //!
-//! charon does not notice it. The kernel asks for SAs by which it should send; nothing tells of those by which
-//! it should receive.
+//! charon does not notice this. The kernel asks for SAs by which it should send; it reports nothing about
+//! those by which it should receive.
 
 use std::io;
 
@@ -11,9 +11,9 @@ use super::Pairs;
 use crate::sas::{ChildSa, KernelSas, Sas};
 
 impl Pairs {
-    /// The SAs among these that the kernel has asked for and does not have. charon makes no others while
-    /// it has them. Where SAs have come since the kernel asked, it has them. `class_of` names the class of
-    /// a reqid. The kernel's SAs are listed once, and only if they are needed.
+    /// The SAs among these that the kernel has asked for and does not have. charon makes no others while it
+    /// has these. SAs that have come since the kernel asked are not lost. `class_of` names the class of a
+    /// reqid. The kernel's SAs are listed once, and only if they are needed.
     ///
     /// # Errors
     /// When they cannot be listed. What the kernel has asked for is looked at again the next time.
@@ -65,9 +65,9 @@ impl Pairs {
         Ok(lost)
     }
 
-    /// The SAs among these by which this host receives, and that the kernel has lacked twice, when it was asked
-    /// now and before. A host that only answers datagrams sends nothing for which its kernel would ask. Once
-    /// proves nothing: for a moment SAs that come or go are in one of the two lists alone.
+    /// The SAs among these by which this host receives, and that the kernel lacks now and lacked at the last
+    /// call. A host that only answers datagrams sends nothing for which its kernel would ask. One call proves
+    /// nothing: for a moment, SAs that come or go are in one of the two lists only.
     pub(in super::super) fn vanished<'s>(
         &mut self,
         sas: &'s Sas,
