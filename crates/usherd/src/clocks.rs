@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 use usher_base::HostName;
 use usher_proto::refusal::Refusal;
 
-/// The time for which a refusal is reported, in seconds: after the clocks were corrected there may be
-/// no further request.
+/// How long a refusal is reported, in seconds. Without a further request nothing shows that the clocks have
+/// been corrected.
 const TOLD: u64 = 3600;
 
-/// The last observation of each host's clock. Only for hosts of the policy, each of which speaks for
-/// itself: there are no more entries than hosts.
+/// The last observation of each host's clock. Only a host of the policy has an entry, and only its own
+/// requests make it.
 #[derive(Debug, Default)]
 pub struct Clocks(Mutex<BTreeMap<HostName, Apart>>);
 

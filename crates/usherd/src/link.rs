@@ -158,7 +158,7 @@ impl<T, S> Link<T, S> {
     /// `heard`. An error of `heard` ends the connection.
     ///
     /// # Errors
-    /// When it has not been closed by the other side.
+    /// When the connection ends without the other side's closing it.
     pub async fn serve(
         &self,
         connection: &AsyncPacketSocket,
@@ -207,7 +207,7 @@ impl<T, S> Link<T, S> {
 /// bytes, to `heard`, until one direction fails: then the other side has gone.
 ///
 /// # Errors
-/// When it has not closed the connection.
+/// When the connection ends without the other side's closing it.
 pub async fn exchange(
     connection: &AsyncPacketSocket,
     outgoing: mpsc::Receiver<Vec<u8>>,

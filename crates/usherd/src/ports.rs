@@ -14,8 +14,8 @@ pub struct ReservedPorts {
 }
 
 impl ReservedPorts {
-    /// Reserves nothing yet; it will hold for processes in a control group and below. If the kernel
-    /// refuses, the log explains the consequences.
+    /// No reservations yet. They will hold for processes in a control group and below. If the kernel refuses,
+    /// the log explains the consequences.
     pub fn open(cgroup: &Path, otherwise: &str) -> Self {
         let ports = Ports::open(cgroup);
         if let Err(error) = &ports {
@@ -44,7 +44,7 @@ impl ReservedPorts {
         objects.cloned().unwrap_or_default()
     }
 
-    /// What is wrong with the control group, for people: programs that should hold for it are then not in
+    /// What is wrong with the control group, for people. The programs that it should hold are then not in
     /// force.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.clone()

@@ -129,7 +129,7 @@ fn account(name: &'static str) -> Result<Account, StartError> {
     })
 }
 
-/// The uid that may read the numbers of a role: the exporter's. Nobody may where its account cannot be found, which
+/// The uid that may read the numbers of a role: the exporter's. None if that account cannot be found, which
 /// keeps no daemon from its work.
 fn watcher(role: &Role) -> Option<u32> {
     let exporter = roles::Exporter::ROLE;
@@ -163,13 +163,13 @@ pub fn runtime() -> Result<Runtime, StartError> {
 }
 
 /// The same, for a daemon that has a configuration in force: when its thread wakes after a stall, it takes
-/// what is stored before it runs a task.
+/// the stored configuration before it runs a task.
 pub fn runtime_following(following: &Arc<Following>) -> Result<Runtime, StartError> {
     let mut builder = Builder::new_current_thread();
     build(look_after_stalls(builder.enable_all(), following))
 }
 
-/// Makes the threads of a runtime look at what is stored when they wake after a stall.
+/// Makes the threads of a runtime look at the stored configuration when they wake after a stall.
 pub fn look_after_stalls<'b>(
     builder: &'b mut Builder,
     following: &Arc<Following>,

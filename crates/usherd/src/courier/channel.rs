@@ -68,8 +68,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Carries frames until the channel breaks. This then notifies the signer, whose next frame opens a new
-    /// channel.
+    /// Carries frames until the channel breaks, then reports that to the signer. The signer's next frame
+    /// opens a new channel.
     pub async fn run(self, mut frames: mpsc::Receiver<Outgoing>) {
         let outcome = match self.connect().await {
             Ok((address, stream)) => {
@@ -87,9 +87,9 @@ impl Channel {
         }
     }
 
-    /// Connects to the first address that answers: the next one is tried when the one before has failed, or
-    /// has been silent for [`TURN`]. A slower one goes on meanwhile. Hands are shaken with one at a time: a
-    /// verifier keeps one channel of a host, the newest, and forgets what the others have announced.
+    /// Connects to the first address that answers. The next address is tried when the one before has failed
+    /// or has been silent for [`TURN`]; slower attempts continue meanwhile. Only one TLS handshake runs at a
+    /// time: a verifier keeps a host's newest channel, and forgets what the others have announced.
     async fn connect(&self) -> io::Result<(SocketAddr, TlsStream<TcpStream>)> {
         let handle = Arc::new(self.handle.clone());
         let config = tls::client_config(&self.public_key, handle, &self.destination.key)

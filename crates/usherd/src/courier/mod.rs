@@ -29,13 +29,13 @@ use crate::host_key::HostKeyHandle;
 use crate::start::{self, Start, StartError};
 use channel::{Channel, Destination, Outgoing, UNACKNOWLEDGED};
 
-/// Limit of frames that wait for one channel. The signer has no more: at most 8,192 requests await an answer
-/// of this host, of one user at most 1,024, and each may be followed by a closing that nobody awaits. An
-/// announcing frame has 81 bytes, so a full queue takes about 2.5 MB. A frame that opens a session may have
-/// 8 KiB, but only one is under way for a user and a service.
+/// Limit of frames that wait for one channel. The signer never has more: at most 8,192 requests await an
+/// answer of this host, 1,024 for one user, and each may be followed by a closing without an answer. An
+/// announcing frame has 81 bytes, so a full queue takes about 2.5 MB. A frame that opens a session may have 8
+/// KiB, but only one is under way for a user and a service.
 const QUEUE: usize = 16_384;
-/// The time that a frame may wait for its channel. Later it is not sent: what it announces would stand when
-/// its caller has given up.
+/// How long a frame may wait for its channel. Then it is dropped, because its caller will have given up
+/// before the announcement is used.
 const WAITS: Duration = Duration::from_secs(5);
 /// The time within which a frame of the signer reaches its host, or never.
 pub const DELIVERY: Duration = Duration::from_secs(WAITS.as_secs() + UNACKNOWLEDGED.as_secs());
@@ -150,7 +150,7 @@ impl Courier {
         });
         if !usable {
             self.channels.remove(host);
-            // Not before it must: a channel that has broken may still be about to report that.
+            // Only when the limit demands it: a broken channel may still be about to report its end.
             if self.channels.len() >= MAX_CHANNELS {
                 self.channels
                     .retain(|_, present| !present.frames.is_closed());
@@ -163,8 +163,8 @@ impl Courier {
         let since = Instant::now();
         let frame = Outgoing { since, frame };
         if let Err(error) = self.channels[host].frames.try_send(frame) {
-            // The signer cannot be told of one frame, and must not take another one for refused that has
-            // perhaps been sent.
+            // The signer can be told only that a channel is lost, which means that each of its frames may
+            // have been sent. So the channel must end.
             self.channels.remove(host);
             return Err(match error {
                 TrySendError::Full(_) => "too many frames wait for it",
@@ -316,7 +316,7 @@ mod tests {
         let (mut replaced, _) = former.accept().await.unwrap();
         forward("moved", next.local_addr().unwrap());
         let (present, _) = next.accept().await.unwrap();
-        // It shakes no hands later: the host would take it for the newest channel.
+        // The replaced channel starts no handshake later: the host would take it for the newest channel.
         replaced.read_to_end(&mut Vec::new()).await.unwrap();
         // A channel that breaks is reported, once.
         drop(present);

@@ -1,4 +1,4 @@
-//! The metrics: which number of which daemon is which. docs/monitoring.md has them for people.
+//! The metrics, and the daemons' numbers that they show. docs/monitoring.md describes them for people.
 
 use usher_bpf::Counted;
 use usher_daemon::control::NumbersView;

@@ -1,5 +1,5 @@
-//! The exporter: answers a Prometheus with the numbers of the daemons of this host. It asks them when it
-//! is asked, at their numbers sockets, where they read nothing from it. So a subverted exporter changes
+//! The exporter: answers a Prometheus with the numbers of the daemons of this host. On each request it asks
+//! the daemons at their numbers sockets, where they read nothing from it. So a subverted exporter changes
 //! nothing, and knows no name of a user.
 //!
 //! Room: the listener, the numbers sockets. No key, no capability, no file.
@@ -85,7 +85,7 @@ pub fn run(listen: SocketAddr) -> Result<(), StartError> {
     let start = Start::<roles::Exporter>::begin()?;
     let control = start.control()?;
     let [] = start.sockets()?;
-    // As root, though the bounding set of its unit lets it bind no port below 1024.
+    // The exporter is root here, but the bounding set of its unit lets it bind no port below 1024.
     let listener = std::net::TcpListener::bind(listen)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .attempt(format!(

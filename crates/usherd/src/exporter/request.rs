@@ -34,7 +34,7 @@ pub enum Mistake {
     TooLarge,
     /// It is no request of HTTP/1.
     Malformed,
-    /// It does not read.
+    /// Its method is not GET.
     OtherMethod,
     /// It asks for something else.
     OtherPath,

@@ -15,8 +15,8 @@ use usher_daemon::packet_async::SHORTAGE;
 use super::Exporter;
 use super::request::{self, LARGEST};
 
-/// Connections at once. When there are so many, the oldest one that has not asked yet makes room for the next:
-/// whoever holds connections keeps nobody else from asking. If all have asked, the next is closed unanswered.
+/// Limit of open connections. At the limit, the oldest one without a request is closed for the next, so that
+/// idle connections keep no one else from asking. If all have made a request, the next is closed unanswered.
 const CONNECTIONS: usize = 16;
 
 /// How long a request may take to arrive, and how long its answer may take to be received.

@@ -34,7 +34,7 @@ impl Answers<Reload> for Keeper {
 impl Answers<Disable> for Keeper {
     async fn answer(&self, Disable { user, given }: Disable) -> Result<ReloadedView, Failed> {
         let fresh = self.host.configuration.disable(user.clone(), given);
-        // Here too if this daemon then fails: root has asked for it.
+        // Logged even if this daemon then fails, because root has asked for it.
         tracing::info!(name: events::USER_DISABLED, %user, "root has disabled a user");
         Ok(self.settled(self.put_in_force(fresh)?).await)
     }

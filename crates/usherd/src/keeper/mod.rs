@@ -62,8 +62,8 @@ struct Keeper {
     sessions: Arc<Sessions>,
     calls: Arc<Calls>,
     following: Arc<Following>,
-    /// The generation that the keeper has taken by itself, and what that ended: the next request to take the
-    /// same one returns it.
+    /// The generation that the keeper has taken by itself, and what that ended. The next request to take this
+    /// generation returns it.
     taken: Mutex<(u64, Vec<EndingView>)>,
     /// Sessions that the configuration in force forbids may live: ending them has not succeeded.
     is_unsettled: AtomicBool,
@@ -91,7 +91,8 @@ pub fn run(
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &layout.common, limits)?;
     let users = users.map_or_else(usher_kernel::cgroup::mount, Ok)?;
     let host = Host::open(&users, admission, configuration, ownership)?;
-    // Only now: this refuses to run beside a living keeper, whose sockets would otherwise be taken.
+    // Only now: the control socket refuses a second keeper, which would otherwise take the first one's
+    // sockets.
     let control = start.control()?;
     let [records, calls, handle] = start.sockets()?;
     let own_key = host_key.public();

@@ -10,23 +10,23 @@ use usher_mac::Framework;
 
 use super::patience::Patience;
 
-/// Nothing is mounted for the question, and no server is asked for a state that is known.
+/// With these flags, a question mounts nothing and asks no server for a state that the kernel knows.
 pub(super) const QUIETLY: AtFlags = AtFlags::NO_AUTOMOUNT.union(AtFlags::STATX_DONT_SYNC);
 
-/// What is mounted at a path now.
+/// The flags of a question about what is mounted at a path now.
 const HERE: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(QUIETLY);
 
 /// No file system has this device: the kernel's numbers begin with 0:1.
 pub(super) const NOWHERE: (u32, u32) = (0, 0);
 
-/// The mounted file systems, as the kernel lists them. A path leads over file systems that may not answer, such as a
-/// user's own (FUSE): those are given up.
+/// The mounted file systems, as the kernel lists them. A path may lead over file systems that do not answer,
+/// such as a user's own (FUSE). A question about such a path is given up.
 #[derive(Debug)]
 pub(super) struct FileSystems {
     mounts: Mutex<File>,
     patience: Patience<io::Result<Statx>>,
-    /// Those that are mounted no longer at the paths of the policy, and live on: in another namespace, at another
-    /// place, or by open files. Also those that do not answer: they may be such ones.
+    /// File systems that are no longer mounted at the paths of the policy, and live on: in another namespace,
+    /// at another place, or by open files. Those that do not answer may be among them.
     elsewhere: Mutex<BTreeMap<String, (u32, u32)>>,
 }
 
@@ -44,7 +44,7 @@ impl FileSystems {
     /// whether it has noted something new.
     ///
     /// # Errors
-    /// The kernel's. What it knew before is known on.
+    /// The kernel's error; what it has noted before stays.
     pub(super) fn follow(
         &self,
         framework: &mut Framework,
@@ -86,7 +86,7 @@ impl FileSystems {
         self.elsewhere.lock().get(path).copied()
     }
 
-    /// Whether one of them does.
+    /// Whether any file system lives on elsewhere.
     pub(super) fn has_elsewhere(&self) -> bool {
         !self.elsewhere.lock().is_empty()
     }
@@ -102,7 +102,7 @@ impl FileSystems {
         found.map(|(_, device)| device)
     }
 
-    /// The number of the mount at a path, and the device of its file system, by what a function finds of the path.
+    /// The number of the mount at a path, and the device of its file system. `look` asks about the path.
     ///
     /// # Errors
     /// As [`Self::device`].

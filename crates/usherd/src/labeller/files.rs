@@ -125,7 +125,7 @@ impl ModuleFolder {
             return Ok(None);
         };
         let file = format!("{name}{ENDING}");
-        // One byte more than a module has: that is refused by its size.
+        // One byte more than a module may have: such a file is refused by its size.
         let Some(bytes) = read_in(&folder, &file, &path, MAX_MODULE_SIZE + 1)? else {
             return Ok(None);
         };

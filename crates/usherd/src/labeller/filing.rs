@@ -1,15 +1,16 @@
 //! The specification of the policy: which label a file should have, and which part of that the labeller sets unasked.
 //!
-//! Everyday tools lose labels: they write a new file and rename it over the labelled one. The labeller gives the new
-//! file what the specification has for its path, where the maker cannot have been held to anything else:
+//! Everyday tools lose labels: they write a new file and rename it over the labelled one. The labeller gives
+//! the new file what the specification has for its path, but only if no module could hold its maker to less:
 //!
 //! - the level of `mls`, where the file has `low` or none and its directory a level that dominates the new one: a process
 //!   of a lower level does not get into that directory, so an exempt process has made the file;
-//! - another element, where the file has none and root alone can make names there. A process of root's may be held
-//!   to something as well, so a level is set only where the maker had as much: of `biba` and `lomac` where the
-//!   directory has a level that dominates the new one, `low` of `mls` where the directory has it;
-//! - the type of `te`, also in place of the one that the file has from its directory, where root alone can make names
-//!   there, no domain can in directories of that type or write files of it, and none moves a directory on the way.
+//! - another element, where the file has none and root alone can make names there. Modules may restrict a
+//!   process of root, too. So a level is set only where the directory shows that the maker had as much: for
+//!   `biba` and `lomac` by a level that dominates the new one, for `low` of `mls` by `low`;
+//! - the type of `te`, also in place of one that the file has from its directory, where root alone can make
+//!   names there, no domain can make names in directories of that type or write files of it, and no domain
+//!   can move a directory on the way.
 //!
 //! All else is for `usher mac relabel`, which an administrator runs.
 
@@ -97,8 +98,8 @@ impl Filing {
         &self.digest
     }
 
-    /// The elements that a file of a tree, with this label, gets without being asked for; none: its label is
-    /// right.
+    /// The elements that a file of a tree, with this label, gets without being asked for; none if nothing is
+    /// to be set.
     ///
     /// # Errors
     /// The file, or a directory on the way to it, cannot be looked at.
@@ -166,10 +167,10 @@ impl Filing {
         set.join(",").parse().map(Some).map_err(io::Error::other)
     }
 
-    /// The first program by which a domain is entered, and which does not have its type.
+    /// Checks that each program by which a domain is entered has its type.
     ///
     /// # Errors
-    /// There is one, or one whose type cannot be read.
+    /// The first program that lacks its type, or whose type cannot be read.
     pub(super) fn require_entry_points(&self, patience: &Types) -> Result<(), MacError> {
         for (path, wanted) in &self.entry_points {
             let found = patience.ask(&path.to_string_lossy(), {
@@ -221,7 +222,7 @@ fn type_enforcement(policy: Option<&Policy>) -> Option<&TypeEnforcement> {
     })
 }
 
-/// The paths that lines without special characters give the type of a program of a transition.
+/// The paths to which lines without special characters give the type of a program of a transition.
 fn entry_points(of: &Specification, te: &TypeEnforcement) -> Vec<(PathBuf, String)> {
     let programs: BTreeSet<String> = te
         .transitions
@@ -328,7 +329,7 @@ mod tests {
             Some("mls/high")
         );
         assert_eq!(gets(&filing, &plain, "biba/low,mls/5"), None);
-        // Its directory has no type, so neither is inherited from there but the last.
+        // The directory has no type, so `te/plain` is not inherited from it; `te/untyped` is.
         assert_eq!(gets(&filing, &program, "te/plain,mls/high"), None);
         let inherited = "te/untyped,mls/high";
         assert_eq!(
@@ -349,7 +350,7 @@ mod tests {
         for file in &files {
             fs::write(file, "").unwrap();
         }
-        // Which of the files get their level below such a directory.
+        // The files that get their level below a directory of this level.
         for (directory, expected) in [
             ("high", [true, true, true]),
             ("5", [true, true, false]),
@@ -401,7 +402,7 @@ mod tests {
             }
             assert_eq!(gets(&filing, &file, "mls/equal"), None);
             assert_eq!(gets(&filing, &equal, ""), None);
-            // In another one it may have become a secret.
+            // In another directory the file may have become a secret.
             let low = gets(&filing, &low, "");
             assert_eq!(low.is_some(), directory == "mls/low", "{directory}");
         }
@@ -441,7 +442,7 @@ mod tests {
             gets(&filing, &program, inherited).as_deref(),
             Some("mls/high")
         );
-        // A user could link a file of others below a path of theirs.
+        // A user could link another user's file below a path of the first.
         fs::hard_link(&program, folder.path().join("other")).unwrap();
         assert_eq!(gets(&filing, &program, inherited), None);
     }

@@ -83,9 +83,9 @@ impl Force {
         let mut state = self.state.lock();
         state.configuration = Some(configuration);
         state.outdated = state.names().unwrap_or_default().into_iter().collect();
-        // Before a module is loaded, which gets its elements of them.
+        // Before modules are loaded, which get the elements of the interfaces.
         state.label_interfaces();
-        // Before settings are made, which would be about nothing where a file system is unmounted.
+        // Before settings are made: their rules need the devices of unmounted file systems, too.
         self.follow_file_systems(&mut state);
         self.renew(&mut state);
         self.follow_rules(&mut state);
@@ -139,7 +139,7 @@ impl Force {
         state.note(labels::FOLLOWED, &followed);
     }
 
-    /// Has rules of `bsdextended` be about the file systems that are mounted at their paths now.
+    /// Makes rules of `bsdextended` apply to the file systems that are mounted at their paths now.
     pub(super) fn follow_rules(&self, state: &mut State) {
         self.follow_file_systems(state);
         const MODULE: &str = usher_policy::mac::bsdextended::MODULE;
@@ -185,7 +185,7 @@ impl Force {
         state.note(labels::TROUBLE, &all);
         let elsewhere = labels::elsewhere(state.policy(), &self.file_systems);
         if all.is_err() {
-            // One that is unmounted or does not answer keeps what the policy says of it for as long as it lives.
+            // The policy still applies to one that is unmounted or does not answer, as long as it lives.
             let is_unknown = state.troubles.contains_key(labels::FOLLOWED);
             let former = state.multilabel.iter().flatten();
             let kept = former.filter(|one| {
@@ -226,7 +226,7 @@ impl Force {
         state.multilabel = put.is_ok().then_some(wanted);
     }
 
-    /// Has all files of what is watched looked at again.
+    /// Has all files of the watched file systems looked at again.
     ///
     /// # Errors
     /// A thread cannot be woken.
@@ -330,8 +330,8 @@ impl Force {
 
     /// Puts the settings of a configuration in force for all modules that are loaded.
     ///
-    /// # Errors
-    /// When a name is unknown, or the kernel fails: the former settings are in force then, but for modules with a
+    /// When a name is unknown, or the kernel fails: the former settings are in force then, except for modules
+    /// with a trouble.
     /// trouble.
     pub(super) fn put_in_force(&self, fresh: Configuration) -> Result<u64, MacError> {
         let mut state = self.state.lock();
@@ -380,7 +380,7 @@ impl Force {
             "settings in force"
         );
         state.configuration = Some(fresh);
-        // Read just now, and once more: the file of the former policy may be another one.
+        // Read the specification again: `state` may have the file of the former policy.
         state.filing = None;
         self.follow_rules(&mut state);
         self.watch(&mut state, true);
@@ -398,7 +398,7 @@ impl Force {
             match framework.take_events() {
                 Ok((events, more)) => {
                     all.extend(events);
-                    // A flood is read on after the lines are written.
+                    // The rest of a flood is read after the lines are written.
                     if !more || all.len() >= KINDS {
                         break;
                     }

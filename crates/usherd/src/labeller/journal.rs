@@ -12,14 +12,13 @@ use usher_daemon::events;
 use usher_local::requests::RefusalView;
 use usher_mac::{EntryPoint, ModuleEvent, Outcome, Told};
 
-/// How often events are read: those of a second, in the worst case.
+/// How often events are read.
 pub(super) const READING: Duration = Duration::from_secs(1);
 
 /// The trouble that events cannot be read.
 pub(super) const EVENTS: &str = "events of modules";
 
-/// Limit of the kinds of refusals that are kept. A new one takes the place of the one that came last longest
-/// ago.
+/// Limit of the kinds of refusals that are kept. A new kind replaces the one whose last refusal is oldest.
 pub(super) const KINDS: usize = 4096;
 
 /// A kind of refusal: module, entry point, elements of the process and of the object.
@@ -29,7 +28,7 @@ type Kind = (String, EntryPoint, Told, Told);
 #[derive(Debug, Default)]
 struct Refusals {
     count: u64,
-    /// The last one's number among all.
+    /// The number of the last one among all refusals.
     number: u64,
     last: String,
 }

@@ -55,16 +55,16 @@ pub(super) const UNASKED: &str = "packets of interfaces";
 /// The trouble that the search for forgotten labels does not work.
 pub(super) const FORGOTTEN: &str = "forgotten labels";
 
-/// Any user can cause refusals. So those cause a walk over all files only so many times as long after the last one
-/// as that took, within these bounds.
+/// Any user can cause refusals. So a walk over all files that refusals cause begins only `REST` times as long
+/// after the last one as that took, within these bounds.
 const REST: u32 = 10;
 const LOOKING: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(60));
 
 /// The trouble that labels are not shown, or new files nowhere labelled.
 pub(super) const UNWRITTEN: &str = "labels of new files";
 
-/// The file systems that the policy calls multilabel: all that are mounted, and beside them the first one
-/// that is not, as an error.
+/// The file systems that the policy calls multilabel and that are mounted; and as an error, the first one
+/// that is not mounted.
 pub(super) fn mounted(
     policy: Option<&Policy>,
     file_systems: &FileSystems,
@@ -88,11 +88,11 @@ pub(super) fn mounted(
     (found, all)
 }
 
-/// Requires that the file systems are mounted that a policy calls multilabel and the former one did not: anything
-/// else is probably a mistake in the path.
+/// Checks that the file systems which a policy calls multilabel, and the former one did not, are mounted:
+/// otherwise the path is probably mistaken.
 ///
 /// # Errors
-/// The first one that is not.
+/// The first one that is not mounted.
 pub(super) fn require_mounted(
     policy: &Policy,
     former: Option<&Policy>,
@@ -172,7 +172,7 @@ fn devices(of: &[Multilabel]) -> BTreeSet<(u32, u32)> {
 /// which families of sockets are permitted.
 ///
 /// # Errors
-/// The kernel's: there is none then.
+/// The kernel's error; then there is no framework.
 pub(super) fn framework(
     policy: Option<&Policy>,
     file_systems: &FileSystems,
@@ -193,10 +193,10 @@ pub(super) fn framework(
 }
 
 /// Sets the file systems whose files have labels of their own, and shows the labels of processes to every
-/// process. New files get labels in those of `wanted`, which are mounted.
+/// process. New files get labels on the mounted file systems only (`wanted`).
 ///
 /// # Errors
-/// The kernel's: some may have them then.
+/// The kernel's error; some of this may be in force then.
 pub(super) fn put_in_force(
     framework: Option<&Framework>,
     writers: &LabelWriters,

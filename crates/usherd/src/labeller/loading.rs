@@ -64,7 +64,7 @@ impl Force {
                 Ok((module, None))
             };
         }
-        // Blocks of these names are none of a module.
+        // Blocks of these names are not for modules.
         if [FRAMEWORK_BLOCK, "any"].contains(&name) {
             return Err(none());
         }
@@ -118,7 +118,7 @@ impl Force {
         Ok(())
     }
 
-    /// Loads a module from a file, by which this process may end.
+    /// Loads a module from a file, which may end this process.
     fn try_file(&self, state: &mut State, module: &Module) -> Result<(), MacError> {
         let name = module.name();
         if !stored::begin_trial(name).map_err(MacError::Trials)? {
@@ -155,7 +155,7 @@ impl Force {
     /// # Errors
     /// When it is not loaded, or the kernel fails.
     pub(super) fn unload(&self, name: &str) -> Result<(), MacError> {
-        // Events have its number, which means its name until then.
+        // Read its events first: their number means this module only while it is loaded.
         self.read_events();
         let mut state = self.state.lock();
         state.read()?;

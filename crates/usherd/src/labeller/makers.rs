@@ -1,4 +1,4 @@
-//! Whether a file can have been brought to its path by a process that is held to something: by the levels of its
+//! Whether a process that modules restrict can have brought a file to its path: by the levels of its
 //! directory, and by the types that domains reach.
 
 use std::collections::BTreeSet;
@@ -69,7 +69,7 @@ pub(super) fn is_no_domains(
     let directory = type_or_none(directory)?;
     if of_file.is_some_and(|of_file| of_file.as_ref() != directory)
         || shared.made.contains(&directory)
-        // It may have been written where it was before.
+        // The file may have been written at a former path.
         || (of_file.is_none() && shared.made.contains(UNTYPED))
     {
         return Ok(false);
@@ -84,8 +84,8 @@ pub(super) fn is_no_domains(
     Ok(true)
 }
 
-/// Whether a file gets a level of `mls`. A process of a lower level that had mapped it would read on what others write
-/// into it, so it must have come into being where no such process gets.
+/// Whether a file gets a level of `mls`. A process of a lower level that has mapped the file could still read
+/// what others write into it, so the file must have been made where no such process gets.
 pub(super) fn is_secret(
     directory: Option<&OwnedFd>,
     of_file: Option<&ElementValue>,
@@ -104,9 +104,9 @@ pub(super) fn is_secret(
     Ok(is_one && directory.is_some_and(dominates))
 }
 
-/// Whether whoever made a file in a directory had what a level of this module says of the file, by the directory's
-/// level: trust at least as high, or of `mls`, where `low` is asked about, no secret. The root of a file system, which
-/// the policy names, is nobody's.
+/// Whether, by the level of its directory, the maker of a file had what this level says of the file: at least
+/// its trust, or for `low` of `mls`, no secret. The root of a file system, which the policy names, has no
+/// maker.
 pub(super) fn is_makers(
     directory: Option<&OwnedFd>,
     module: &str,
@@ -118,7 +118,7 @@ pub(super) fn is_makers(
     let directory = level_at(directory, module)?;
     Ok(match (module, level(module, wanted), directory) {
         (MLS, Some(Level::Low), directory) => directory == Some(Level::Low),
-        // Nobody trusts it more than it had been.
+        // `low` makes no process trust the file more.
         (_, Some(Level::Low), _) => true,
         // Everybody trusts what is exempt.
         (_, Some(Level::Equal), directory) => directory == Some(Level::High),
@@ -136,7 +136,7 @@ fn level_at(file: &OwnedFd, module: &str) -> io::Result<Option<Level>> {
     Ok(label.and_then(|label| level(module, label.value(module)?)))
 }
 
-/// The level of a module that a value says a file is at.
+/// The level of a file by the value of its element of a module.
 pub(super) fn level(module: &str, value: &ElementValue) -> Option<Level> {
     match ElementKind::of_module(module)?.read(value).ok()? {
         TypedValue::Levels(levels) | TypedValue::Auxiliary(Auxiliary::Plain(levels)) => {

@@ -1,9 +1,9 @@
 //! The labeller: keeps the modules of mandatory access control in force (`usher-mac`), with the settings
 //! that the `mac` blocks of the policy have.
 //!
-//! All that is in force is the kernel's. When this process ends, or hangs, the modules decide on; the next
-//! labeller adopts them. After a reboot it loads those that were loaded before. Without a module it
-//! loads nothing into the kernel.
+//! All that is in force is in the kernel. When this process ends, or hangs, the modules decide on; the next
+//! labeller adopts them. After a reboot it loads those that were loaded before. Without a module it loads
+//! nothing into the kernel.
 //!
 //! The guard knows only daemons that were executed after it came, and the keeper brings it. So a labeller
 //! that finds a guard where there was none ends, and the service manager starts it again, as the owner of
@@ -131,10 +131,10 @@ async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
     }
 }
 
-/// Follows file systems that are mounted or unmounted, as long as this process runs. The kernel says so of mountinfo
-/// by an exceptional condition (proc_pid_mountinfo(5)), for which a thread waits.
+/// Follows file systems that are mounted or unmounted, as long as this process runs. The kernel reports a
+/// change as an exceptional condition of mountinfo (proc_pid_mountinfo(5)), for which a thread waits.
 async fn follow_mounts(force: &Force, changes: File) -> std::io::Result<()> {
-    // One that waits to be taken stands for all since.
+    // One waiting message stands for all changes since.
     let (tell, mut told) = tokio::sync::mpsc::channel::<std::io::Result<()>>(1);
     let waiting = std::thread::Builder::new().name("mounts".to_owned());
     waiting.spawn(move || {

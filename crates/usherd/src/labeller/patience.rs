@@ -58,7 +58,7 @@ impl<T: Send + 'static> Patience<T> {
     ) -> io::Result<T> {
         let mut missing = self.missing.lock();
         if let Some(former) = missing.remove(path) {
-            // An answer that has come since is as old as its question.
+            // An answer that has come meanwhile is as old as its question, so the path is asked about again.
             if matches!(former.try_recv(), Err(TryRecvError::Empty)) {
                 missing.insert(path.to_owned(), former);
                 return Err(unanswered());

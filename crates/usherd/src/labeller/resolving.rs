@@ -1,5 +1,5 @@
-//! Settings of the policy, and its services, to settings of the kernel: names of users, groups and file
-//! systems become numbers.
+//! Turns settings of the policy, and its services, into settings of the kernel: names of users, groups and
+//! file systems become numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -140,8 +140,8 @@ impl<'f> Resolver<'f> {
     }
 }
 
-/// The device of the file system that is mounted at the path of a rule. Where none is, it is that of the one that was
-/// there last, as long as it lives, or else one that no file is on; and the reason comes with it.
+/// The device of the file system that is mounted at the path of a rule. If none is, the device of the one
+/// that was mounted there last, as long as it lives, or else one that no file has; both with the reason.
 fn device(
     file_systems: &FileSystems,
     rule: &AccessRule,
@@ -159,7 +159,8 @@ fn device(
     (device, mounted)
 }
 
-/// Has rules be about the file systems that are mounted at their paths now. Users and groups are not looked up again.
+/// Makes rules apply to the file systems mounted at their paths now. Users and groups are not looked up
+/// again.
 ///
 /// # Errors
 /// The first path where nothing is mounted: its rules wait, or stay about the former file system, which lives on

@@ -28,15 +28,15 @@ pub(super) struct State {
     /// For modules in force from files, SHA-256 of the file when the administrator loaded it; empty if that
     /// is unknown.
     pub(super) digests: BTreeMap<String, String>,
-    /// For those of which another file was loaded after a reboot, SHA-256 of that.
+    /// For modules of which another file was loaded after a reboot, SHA-256 of that file.
     pub(super) replaced: BTreeMap<String, String>,
     /// The list of modules that are to be loaded has been read. Until then nothing replaces it.
     pub(super) is_read: bool,
     /// Modules whose settings in force are not those of the policy.
     pub(super) outdated: BTreeSet<String>,
-    /// The file systems whose new files get labels: all that are mounted of those that the policy calls so.
+    /// The file systems whose new files get labels: those multilabel ones that are mounted.
     pub(super) multilabel: Option<Vec<Multilabel>>,
-    /// The devices of those that live on elsewhere.
+    /// The devices of multilabel file systems that live on elsewhere.
     pub(super) elsewhere: BTreeSet<(u32, u32)>,
     /// The specification of the policy, where it names one that could be read.
     pub(super) filing: Option<Arc<Filing>>,
@@ -44,7 +44,7 @@ pub(super) struct State {
     pub(super) looked: labels::Looked,
     pub(super) claims: Claims,
     pub(super) is_guarded: bool,
-    /// The last reasons, by what they keep from being in force.
+    /// The last reasons, by the thing that is not in force.
     pub(super) troubles: BTreeMap<String, String>,
 }
 
@@ -142,7 +142,7 @@ impl State {
         }
     }
 
-    /// Puts settings of a module in force. Returns whether the module reads anything else by them.
+    /// Puts settings of a module in force. Returns whether its settings in the kernel have changed.
     pub(super) fn configure(
         &mut self,
         name: &str,
@@ -240,7 +240,7 @@ impl State {
         }
     }
 
-    /// Keeps the list of modules for the next boot: those in force and those that are missing, without one.
+    /// Keeps the list of modules for the next boot: those in force and the missing ones, except `without`.
     pub(super) fn save(&self, without: Option<&str>) -> std::io::Result<()> {
         let names = self.names().map_err(std::io::Error::other)?;
         let loaded = names.into_iter().map(|name| Wanted {

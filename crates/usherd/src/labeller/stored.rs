@@ -37,13 +37,13 @@ pub(super) fn save(modules: &[Wanted]) -> io::Result<()> {
 /// Limit of trials of one module: see [`begin_trial`].
 pub(super) const MOST_TRIALS: u32 = 3;
 
-/// How often each module from a file was begun to be loaded and the labeller ended by it.
+/// How often the labeller has begun to load each module from a file, and ended before it had loaded it.
 fn trials() -> io::Result<BTreeMap<String, u32>> {
     kept::load_kept(paths::MODULE_TRIALS, LARGEST)
 }
 
-/// Notes that a module from a file is going to be loaded. libbpf reads the file: if the labeller ends by
-/// that, the next one must not do it for ever. Returns false after [`MOST_TRIALS`] that did not end.
+/// Notes that a module from a file is going to be loaded. libbpf reads the file, which may end the labeller;
+/// the next ones must not try for ever. Returns false after [`MOST_TRIALS`] trials without an end.
 pub(super) fn begin_trial(name: &str) -> io::Result<bool> {
     let mut trials = trials()?;
     let times = trials.entry(name.to_owned()).or_default();

@@ -39,7 +39,8 @@ impl Tree {
     pub(super) fn new(root: OwnedFd) -> io::Result<Self> {
         let path = path_of(root.as_fd())?;
         let mut is_roots = true;
-        // From above, and not beyond a directory of others: they decide what is mounted there, and who answers.
+        // From the top, and not below a directory of others, who decide what is mounted there and who
+        // answers.
         let above: Vec<_> = path.ancestors().skip(1).collect();
         for directory in above.into_iter().rev() {
             is_roots =
@@ -93,8 +94,8 @@ impl Tree {
         }))
     }
 
-    /// The directory of a path, and what has its name in that directory: whoever moves directories meanwhile does not
-    /// bring together a file and a directory that never had it.
+    /// The directory of a path, and what has its name in that directory. So even if somebody moves
+    /// directories meanwhile, the file was in this directory.
     fn find(&self, path: &Path) -> io::Result<(Option<OwnedFd>, OwnedFd)> {
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
             return Ok((None, self.open(path)?));

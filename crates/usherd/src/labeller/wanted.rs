@@ -14,8 +14,8 @@ impl Force {
         self.settings_by(state, state.policy(), name)
     }
 
-    /// The settings of a module by a policy that may follow the one in force; none for a module without, and for
-    /// those that stay as they are.
+    /// The settings of a module by a policy that may follow the one in force; none for a module without
+    /// settings, and for settings that stay as they are.
     pub(super) fn settings_by(
         &self,
         state: &State,
@@ -29,8 +29,8 @@ impl Force {
         module.map_or(Ok(None), |module| self.declared(&module, policy))
     }
 
-    /// The module from a file by whose declaration a policy is read; none where the settings in force stay as they
-    /// are. One that is in force may be of another file than the one that is there now.
+    /// The module from a file by whose declaration a policy is read; none where the settings in force stay as
+    /// they are. A module in force may be from another file than the one that is there now.
     pub(super) fn declaring(
         &self,
         state: &State,
@@ -49,7 +49,7 @@ impl Force {
             })?;
             return Ok(Some(file.module));
         }
-        // One that cannot be read says as little of the module in force as another one.
+        // An unreadable file says as little about the module in force as a different one.
         let file = self.files.read(name).ok().flatten();
         let file = file.filter(|file| Some(&file.digest) == state.loaded_digest(name));
         if let Some(file) = file {

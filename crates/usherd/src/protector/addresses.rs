@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 /// The kernel's list of the addresses of IPv6 in this network namespace, one a line.
 const LIST: &str = "/proc/self/net/if_inet6";
 
-/// How the addresses of one link begin: programs name the link with them, and they are seldom used.
+/// The prefix of link-local addresses: programs must name the link with them, and they are seldom used.
 const OF_LINK: u16 = 0xfe80;
 
 /// The list, held open: this daemon is confined, and has no right to ask the kernel for it.

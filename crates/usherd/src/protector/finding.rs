@@ -37,14 +37,14 @@ impl State {
         let was_going_on = self.finding.goes_on();
         self.finding.is_due = true;
         let is_complete = !was_going_on && self.adopt(AT_ONCE);
-        // Connections need no visit, whose end marks them.
+        // Mark connections now: they need no visit, and would be marked only at its end.
         if let Some(ipsec) = self.ipsec.as_ref().filter(|_| !is_complete) {
             ipsec.mark_connections();
         }
     }
 
     /// Governs the sockets that are older than the policy, or that another program made and passed on:
-    /// continues the visit for so long, or begins one. Returns whether nothing is left to do. A failure
+    /// continues or begins a visit, for at most `limit`. Returns whether nothing is left to do. A failure
     /// does not end what is in force; it is reported once, and in `usher protection show`.
     pub(super) fn adopt(&mut self, limit: Duration) -> bool {
         let begun = Instant::now();

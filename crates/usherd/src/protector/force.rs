@@ -94,7 +94,7 @@ impl Force {
         let state = self.state.lock();
         let policy = &candidate.checked.policy;
         let tables = self.tables(policy, &state.answers)?;
-        // A network has no class before its name has an answer; by then it is too late to refuse.
+        // Check for any `protection`: while a name has no answer, its network has no class in the tables.
         let mut applications = policy.applications.iter();
         let may_protect = applications.any(|block| !block.protections.is_empty());
         if may_protect || !classes(&tables).is_empty() {
@@ -141,7 +141,7 @@ impl Force {
         Ok(generation)
     }
 
-    /// Puts the last answers for names in force. If that fails, those before stay in force.
+    /// Puts the last answers for names in force. If that fails, the answers before them stay in force.
     pub(super) fn renew(&self) -> Result<(), ProtectionError> {
         let mut state = self.state.lock();
         let Some(configuration) = state.configuration.clone() else {
@@ -300,8 +300,8 @@ impl Force {
         }
     }
 
-    /// The kernel asks for SAs. Where there are too many peers for entries of their own, programs choose
-    /// the address, so all but those of peers end here, and cost a look-up.
+    /// Handles the kernel's request for SAs. With too many peers for entries of their own, programs choose
+    /// the address; so requests for addresses that are no peers end here, at the cost of a look-up.
     pub(super) fn acquire(&self, acquire: Acquire) {
         let peer = acquire.peer.to_canonical();
         let is_known = self.state.lock().tables.peers.contains(&peer);
@@ -427,7 +427,7 @@ impl Force {
         Ok(())
     }
 
-    /// Puts back what somebody has detached of the programs that keep plaintext of services back.
+    /// Attaches the programs that keep plaintext of services back again, where somebody has detached them.
     pub(super) fn mend_services(&self) -> Result<(), IpsecError> {
         let mut state = self.state.lock();
         let Some(ipsec) = &state.ipsec else {
@@ -466,8 +466,8 @@ impl Force {
         }
     }
 
-    /// Without it, programs of this host do not reach it by its addresses; peers are protected all the
-    /// same.
+    /// Sets this host's own addresses. If that fails, programs of this host do not reach it at these; peers
+    /// are protected all the same.
     fn set_own_addresses(&self, ipsec: &mut Ipsec) {
         match self.settings.addresses.list() {
             Ok(own) => super::report(

@@ -21,7 +21,7 @@ use crate::kept;
 /// Largest file: more than 256 names with 64 addresses take.
 const LARGEST_FILE: u64 = 4 << 20;
 
-/// How often the file learns that answers have been confirmed. Changed ones it learns at once.
+/// How often confirmations of answers are written to the file. Changed answers are written at once.
 const SAVING: Duration = Duration::from_secs(60);
 
 /// The age from which an answer is reported as a trouble.

@@ -2,7 +2,7 @@
 //! and check packets, Usher's entries of the SPD (`usher-ipsec`), and the way to charon (`usher-ike`).
 //! The only key that it holds is the IKE key, which it hands to charon.
 //!
-//! All that is in force is the kernel's. When this process ends, or hangs, nothing of it changes; only
+//! All that is in force is in the kernel. When this process ends, or hangs, nothing of it changes; only
 //! changes of the policy, of programs' files and of the SPD are not followed meanwhile. Without an
 //! `application` block it loads nothing, and speaks to charon only to remove what an earlier policy left
 //! there.
@@ -91,7 +91,7 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<
     privileges::keep_only(roles::Protector::ROLE.capabilities)?;
     privileges::no_new_privileges()?;
     privileges::no_core_dumps()?;
-    // Landlock knows the folder by its inode, and without this the kernel may make a new one.
+    // Keep the folder open: Landlock knows it by its inode, which the kernel may otherwise make anew.
     let sysctls = File::open(paths::NETWORK_SYSCTLS);
     let _sysctls = sysctls.attempt(format!("cannot open {}", paths::NETWORK_SYSCTLS))?;
     // Landlock leaves out paths that do not exist.

@@ -34,8 +34,8 @@ pub(super) async fn follow(force: &Force) {
                 force.resolver_is(true);
                 let end = exchange(force, &resolver, &mut renewed, &mut due).await;
                 force.resolver_is(false);
-                // The last answers come in force all the same, and not sooner: a resolver that goes
-                // after each answer costs no more than one that stays.
+                // The last answers come in force all the same, but no sooner: a resolver that ends after each
+                // answer must cost no more than one that stays.
                 if let Some(due) = due.take() {
                     sleep_until(due).await;
                     renewed = Some(Instant::now());

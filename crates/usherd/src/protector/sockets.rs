@@ -158,8 +158,8 @@ fn view(
     }
 }
 
-/// The treatment of a connected socket, and the statement that decides. The kernel has not found the
-/// treatment out before the first packet; then the policy says what it will find.
+/// The treatment of a connected socket, and the statement that decides. Before the first packet the kernel
+/// has not determined the treatment; the policy says which one it will be.
 fn connected(
     socket: &LiveSocket,
     peer: SocketAddr,

@@ -144,8 +144,8 @@ impl State {
     }
 }
 
-/// The classes that the tables have as optional. Plaintext of mandatory ones never passes, so that a host
-/// has negotiated one says nothing about what it can do when it is optional.
+/// The classes that the tables have as optional. Plaintext of mandatory classes never passes, so a host's SAs
+/// of these do not show what it can do once they are optional.
 pub(super) fn optional(tables: &Tables) -> Vec<Class> {
     let classes = tables.classes.iter();
     let optional = classes.filter(|(_, level)| *level == Level::Optional);

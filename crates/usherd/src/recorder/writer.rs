@@ -1,6 +1,6 @@
-//! The writing task: it writes many records with one wait for the disk. It waits on the daemon's one
-//! thread, whose other work would wait for the records anyway: a thread of its own would cost each
-//! first connection two hand-overs.
+//! The writing task: it writes many records with one wait for the disk. It uses the daemon's only thread,
+//! because all other work waits for the records anyway. A thread of its own would cost each first connection
+//! two hand-overs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -70,7 +70,7 @@ fn is_bound(socket: &OwnedFd) -> bool {
 /// Whether the socket is in the network namespace of this process, whose addresses and ports are
 /// announced to the server.
 fn is_of_this_network(network: u64, socket: &OwnedFd) -> Result<bool, Refusal> {
-    // Only a socket has one.
+    // Only a socket has a network namespace.
     let its = namespace::network_of(socket).map_err(|_| Refusal::Malformed)?;
     Ok(its == network)
 }
@@ -104,9 +104,9 @@ fn bind_towards(
     Ok(client)
 }
 
-/// The source address by the kernel's routing, and a port from its range. If that address is none of this
-/// host's `own` (a temporary IPv6 address, RFC 8981), it is the first of these that has a route there. If
-/// none has, the policy may have the address that a translator on the way gives this host.
+/// The source address that the kernel's routing chooses, and a port from its range. If this address is not in
+/// `own` (a temporary IPv6 address, RFC 8981), the first of `own` with a route there is used. If none has
+/// one, the kernel's stays: the policy may have the address that a translator gives this host.
 fn source_for(server: SocketAddr, own: &[IpAddr]) -> io::Result<SocketAddr> {
     let by_kernel = source_from(None, server)?;
     if own.contains(&by_kernel.ip()) {

@@ -254,7 +254,7 @@ async fn admit<'a>(
     ))
 }
 
-/// Answers the proxy's question whose a connection is.
+/// Answers the proxy's question which user has made a connection.
 async fn tell_owner(signer: &Signer, caller: &LocalCaller, host: &HostName, service: &ServiceName) {
     let accepted = caller.descriptors().first().ok_or(Refusal::Malformed);
     let owner =
@@ -366,8 +366,8 @@ async fn prepare(
     Ok((lease, session))
 }
 
-/// Waits until the caller has connected, has given up or has gone. `no_way` is called if it has found no way to
-/// the address, before the answer: with the next request the caller gets another one.
+/// Waits until the caller has connected, has given up or has gone. If the caller has found no way to the
+/// address, `no_way` is called before the answer, so that its next request gets another address.
 async fn wait_until_done(caller: &mut LocalCaller, no_way: impl FnOnce()) {
     let done = tokio::time::timeout(CONNECT + REPORT, caller.receive(MAX_LOCAL_PACKET)).await;
     let Ok(Ok(bytes)) = done else {

@@ -85,8 +85,8 @@ pub fn close(relay: &Arc<Relay>, pair: Pair, session: SessionId) {
     });
 }
 
-/// Has a session closed that the server may have opened without this signer's learning of it. Does
-/// not wait: a host that is down would have more and more of them. Otherwise the session expires.
+/// Closes a session that the server may have opened although this signer has no answer. Does not wait: a host
+/// that is down would have more and more of them. Otherwise the session expires.
 pub fn close_unused(relay: &Relay, pair: &Pair, session: SessionId) {
     if let Err(refusal) = relay.ask(&pair.host, pair.uid, session, SessionRequest::Close) {
         tracing::debug!(host = %pair.host.name, %session, %refusal, "an unused session expires");

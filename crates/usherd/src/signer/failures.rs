@@ -21,7 +21,7 @@ const MOST: usize = 256;
 const OF_USER: usize = 32;
 /// The time that a question waits for the server's report, which comes beside the connection.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The time for which a report answers a question: the port may be another connection's then.
+/// How long a report answers a question; later the port may belong to another connection.
 const FRESH: Duration = Duration::from_secs(10);
 
 /// The known failures, oldest first.
@@ -51,7 +51,8 @@ struct Failure {
 
 impl Failures {
     /// Notes that the program for a connection of this session has failed. The server may report it more than
-    /// once. The journal has at most one line in [`FRESH`] for a user at a service: servers say how many there are.
+    /// once. The journal gets at most one line in [`FRESH`] for a user at a service, because servers choose
+    /// the number of reports.
     pub fn note(&self, key: &SessionKey, uid: u32, client: SocketAddr, end: ProgramEnd) {
         let subject = Subject {
             uid,

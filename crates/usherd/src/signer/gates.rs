@@ -75,7 +75,7 @@ impl Gated {
     /// withdrawn those that it knows of.
     pub async fn lift(self, signer: &Signer) {
         if self.doubt {
-            // As long as the gate of the last frame.
+            // As long as the last frame's gate stands.
             tokio::time::sleep(STANDS).await;
         }
         lift(signer, &self.connection).await;

@@ -28,7 +28,7 @@ impl Names {
         if let Some(name) = self.fresh(uid) {
             return Ok(name);
         }
-        // An answer is as old as its question.
+        // The age of an answer counts from its question.
         let asked = Instant::now();
         let name = look_up(uid).await?;
         let mut names = self.0.lock();

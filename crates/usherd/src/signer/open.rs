@@ -99,9 +99,9 @@ pub async fn open_connection(
     signer.clocks.note(&key.host, outcome, None, unix_time());
     answered?;
     match first {
-        // Lets the next signer withdraw it if this one ends. A cancelled lease is found by the caller,
-        // which has to withdraw the connection. If this fails, the time of the former entry ends the gate:
-        // the connection is announced, and may not be refused.
+        // Enter the session in the gate, so that the next signer can withdraw the announcement if this one
+        // ends. If that fails, the gate ends by the time of its former entry: the connection is announced,
+        // and may not be refused. The caller checks the lease, because it has to withdraw the connection.
         Some(gated) => {
             if let Err(refusal) = gated.stand(signer, Some(id)) {
                 tracing::warn!(connection = %gated.connection, %refusal,

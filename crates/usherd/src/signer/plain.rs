@@ -43,8 +43,8 @@ use super::sessions::Pair;
 const UNDER_WAY: usize = Limits::GATES as usize / 2;
 const UNDER_WAY_PER_USER: usize = 512;
 const PART_OF_FREE: usize = 32;
-/// Limit of those being refused, for all users together. A user with many user ids (newuidmap(1))
-/// has no more of them. Further ones stay held as well.
+/// Limit of connections being refused, for all users together, because a user may have many user ids
+/// (newuidmap(1)). Further ones stay held as well.
 const BEING_REFUSED: usize = 512;
 
 /// The connections under way, and counters of their results.
@@ -80,7 +80,7 @@ struct ConnectionPermit {
     signer: Arc<Signer>,
     connection: ConnectionTuple,
     _taken: Taken<u32>,
-    /// Its place among those being refused.
+    /// Its place among the connections being refused.
     refused: Option<OwnedSemaphorePermit>,
     over: Receiver<()>,
 }
@@ -142,7 +142,7 @@ impl ConnectionPermit {
         })
     }
 
-    /// Whether there is room for it among those being refused.
+    /// Takes a place among the connections being refused. Returns whether there was one.
     fn refuse(&mut self) -> bool {
         let room = Arc::clone(&self.signer.plain.being_refused).try_acquire_owned();
         self.refused = room.ok();
@@ -200,8 +200,8 @@ async fn take_out_of_use(signer: &Signer, report: &Report) {
     }
 }
 
-/// Checks the user and the permission. Before that, the connection has no gate, of which there is
-/// a limited number: nothing has been announced that needs one.
+/// Checks the user and the permission. The connection has no gate before that: gates are limited, and nothing
+/// has been announced that needs one.
 async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) {
     let signer = Arc::clone(&permit.signer);
     let Some(holding) = signer.tickets.holding() else {

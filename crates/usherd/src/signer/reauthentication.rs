@@ -188,8 +188,8 @@ mod tests {
         (request, body)
     }
 
-    /// Whether alice's session, whose chain is used up, is replaced when a configuration that disables
-    /// her or not comes in force before the server has answered.
+    /// Whether alice's session, whose chain is used up, is replaced if a configuration that disables the user
+    /// `disabled` comes in force before the server has answered.
     async fn is_replaced(disabled: Option<&str>) -> bool {
         let folder = tempfile::tempdir().unwrap();
         let key = PrivateKey::from(Ed25519Keypair::from_seed(&[7; 32]));

@@ -157,7 +157,7 @@ impl Relay {
         let heard = self.open.lock().get(&host.name).map(|open| open.heard);
         if heard.is_none_or(|heard| heard.elapsed() > LATELY) {
             let begun = Instant::now();
-            // The second time after a channel that has broken, not after silence.
+            // Ask a second time after a broken channel, but not after silence.
             for _ in 0..2 {
                 let Ok(asked) = self.send(host, uid, ClientBody::Ping) else {
                     break;

@@ -27,8 +27,7 @@ pub async fn keep_filled(signer: Arc<Signer>) -> io::Result<()> {
     reports::each("tickets", wanted, || kernel.wanted(), renew_all).await
 }
 
-/// For a session without a ticket whose tokens did not pass for a while: the next session may have
-/// one.
+/// Renews a session without a ticket whose tokens did not pass for a while: the next session may have one.
 pub fn renew_for_tokens(signer: &Arc<Signer>, pair: &Pair) {
     if let Some(permit) = signer.tickets.claim(pair.ticket_key()) {
         renew(signer, pair.clone(), permit);

@@ -8,8 +8,8 @@ use usher_bpf::Batch;
 use usher_daemon::packet_async::register;
 use usher_kernel::KernelError;
 
-/// Passes all that `take` returns to `handle`, whenever the descriptor is readable. `what` the
-/// reports are about is for the log.
+/// Passes all that `take` returns to `handle`, whenever the descriptor is readable. `what`: the subject of
+/// the reports, for the log.
 pub async fn each<T>(
     what: &'static str,
     descriptor: Result<OwnedFd, KernelError>,

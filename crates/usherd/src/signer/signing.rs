@@ -64,7 +64,7 @@ impl ReadyKey {
     /// certificate, if the server would have needed one.
     pub fn reason(unused: Option<Refusal>, refusal: Refusal) -> Refusal {
         match (unused, refusal) {
-            // Which of these a server tells depends on its policy: see Refusal::disclosed.
+            // The server's policy decides which of these it discloses: see Refusal::disclosed.
             (
                 Some(fault),
                 Refusal::UnknownKey | Refusal::UnknownUser | Refusal::NotAuthenticated,

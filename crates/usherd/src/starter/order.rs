@@ -181,8 +181,8 @@ impl StandingOrder {
         }
     }
 
-    /// Handles a child that was killed before it had done anything. Children enter the cgroup by
-    /// themselves from now on. Returns false if this one did: then the order ends.
+    /// Handles a child that was killed before it had done anything. Later children enter the cgroup by
+    /// themselves. If this one already did, the order ends, and false is returned.
     pub fn note_stillborn(&mut self, entry: Entry) -> bool {
         self.entry = Entry::Enters;
         if entry == Entry::Enters {

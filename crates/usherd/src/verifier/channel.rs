@@ -75,7 +75,7 @@ impl Drop for OpenChannel {
 /// task's own thread serves the channels.
 ///
 /// # Errors
-/// It returns for no other reason: when descriptors run out, it waits.
+/// None: if the listener fails, as without free descriptors, it waits and tries again.
 pub async fn serve(
     verifier: Arc<Verifier>,
     acceptor: TlsAcceptor,
@@ -122,7 +122,7 @@ async fn handshake(
 ) {
     let outcome = timeout(PATIENCE, async {
         stream.set_nodelay(true)?;
-        // A courier that connects to several addresses of this host leaves those that answer later.
+        // A courier that tries several addresses of this host abandons the connections that come later.
         if !matches!(stream.peek(&mut [0]).await, Ok(1..)) {
             return Ok(None);
         }

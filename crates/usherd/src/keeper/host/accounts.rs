@@ -27,7 +27,7 @@ pub enum Standing {
     Stands,
     /// There is none of this name.
     Missing,
-    /// The name is another account's now, for this reason not the user's.
+    /// The name now belongs to another account, which for this reason is not the user's.
     Another(Refusal),
 }
 
@@ -137,7 +137,7 @@ impl Accounts {
     ) -> Result<Account, Refusal> {
         let asked = name.clone();
         let look_up = move || {
-            // An answer is as old as its question.
+            // The age of an answer counts from its question.
             let at = Instant::now();
             (at, find(&asked).map(|user| user.uid.as_raw()))
         };

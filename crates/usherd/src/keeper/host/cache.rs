@@ -1,4 +1,4 @@
-//! Answers about accounts, which take longer to look up than a process to start.
+//! Cached answers about accounts: looking one up takes longer than starting a process.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -33,9 +33,9 @@ impl<K: Clone + Debug + Eq + Hash, T: Clone + Send + 'static> Cache<K, T> {
         }
     }
 
-    /// The recent answer about an account (`key`), if it `counts`, or else the result of `look_up`. That asks
-    /// the name service (NSS), not on the reactor's thread, because it may ask other hosts. It continues
-    /// even if no caller waits any longer: the next caller finds the answer.
+    /// The recent answer about an account (`key`), if it `counts`, or else the result of `look_up`. `look_up`
+    /// asks the name service (NSS), not on the reactor's thread, because NSS may ask other hosts. It
+    /// continues even if no caller waits any longer: the next caller finds the answer.
     ///
     /// # Errors
     /// [`Refusal::KeeperUnavailable`] when the look-up fails, or has not ended in time.

@@ -19,7 +19,7 @@ pub struct Fence {
     ownership: Result<Ownership, String>,
     /// The fence is missing around the account of a service.
     incomplete: AtomicBool,
-    /// Objects of the keeper without a pin of their own, which the guard keeps as well.
+    /// The keeper's objects without a pin, which the guard guards as well.
     unpinned: Objects,
 }
 
@@ -67,7 +67,7 @@ impl Fence {
         }
     }
 
-    /// Guards what the keeper has pinned by now, and what it has not pinned, if the kernel runs LSM programs.
+    /// Guards the keeper's objects, pinned and unpinned, if the kernel runs LSM programs.
     ///
     /// # Errors
     /// The kernel's error.

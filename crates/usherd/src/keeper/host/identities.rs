@@ -26,7 +26,7 @@ use super::cache::Cache;
 const BELIEVED: Duration = Duration::from_secs(4);
 /// The time for which a refusal or a missing account is cached.
 const REFUSED: Duration = Duration::from_secs(1);
-/// The time limit of an answer: PAM's modules have one of their own, beside which the name service is asked.
+/// The time limit of an answer, for the name service and for PAM's modules, which have one of their own.
 const PATIENCE: Duration = Duration::from_secs(14);
 /// Limit of cached answers.
 const KEPT: usize = 16_384;
@@ -60,7 +60,7 @@ type Check = fn(&UserName, IpAddr) -> Result<(), Refusal>;
 #[derive(Clone)]
 struct CachedIdentity {
     uid: u32,
-    /// An answer is as old as its question.
+    /// The age of an answer counts from its question.
     asked: Instant,
     age: u64,
     files: Files,
@@ -97,7 +97,7 @@ impl Identities {
             asked: Instant::now(),
             age: age.load(Ordering::Relaxed),
             files: files(),
-            // In this order: PAM calls an account closed that does not exist.
+            // Look the account up first: PAM reports a missing account as closed.
             answer: account.identity().and_then(|identity| {
                 check(&account.name, client)?;
                 Ok(Arc::new(identity))

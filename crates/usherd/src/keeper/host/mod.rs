@@ -141,7 +141,7 @@ impl Host {
         Ok(())
     }
 
-    /// Puts back what somebody has detached of the program that demands protection.
+    /// Attaches the program that demands protection again, where somebody has detached it.
     pub fn mend_protection(&self) {
         if self.protected.mend()
             && let Err(error) = self.fence.guard_objects()
@@ -151,8 +151,8 @@ impl Host {
         }
     }
 
-    /// Does what needs the accounts of the services in force: fences each, and reserves its port. If
-    /// the caller stops waiting, [`Host::is_incomplete`] demands another call.
+    /// Looks up the accounts of the services in force, fences each, and reserves its port. If the caller
+    /// stops waiting, [`Host::is_incomplete`] demands another call.
     pub async fn look_accounts_up(&self) {
         let configuration = self.configuration.get();
         let (generation, policy) = (configuration.generation(), &configuration.checked.policy);

@@ -42,7 +42,7 @@ pub fn accounts(policy: &Policy) -> BTreeSet<&UserName> {
 }
 
 impl ServicePorts {
-    /// Reserves nothing yet; it will hold for processes in a control group and below.
+    /// No reservations yet. They will hold for processes in a control group and below.
     pub fn open(cgroup: &Path) -> Self {
         let otherwise = "a local user who binds a service's port first keeps a service with an \
             `account` from starting";
@@ -62,10 +62,9 @@ impl ServicePorts {
         self.reserved.objects()
     }
 
-    /// Reserves the ports of a policy's services at once, before the account look-ups, which may take
-    /// long: for root, as which the keeper runs, and for the services' accounts. The port of an account
-    /// that is not known yet is for root only. [`ServicePorts::is_incomplete`]
-    /// until [`ServicePorts::complete`].
+    /// Reserves the ports of a policy's services at once, before the account look-ups, which may take long.
+    /// Root (the keeper) and the service's account may use a port; while the account is not known yet, only
+    /// root. [`ServicePorts::is_incomplete`] until [`ServicePorts::complete`].
     pub fn begin(&self, generation: u64, policy: &Policy) {
         let mut state = self.state.lock();
         state.generation = generation;

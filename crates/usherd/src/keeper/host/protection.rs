@@ -13,7 +13,7 @@ use usher_policy::protection::{Class, Level, MarkMask};
 use usher_policy::{Policy, Service};
 use usher_proto::refusal::Refusal;
 
-/// The program that compares packets after IPsec; none: why the kernel does not accept it.
+/// The program that compares packets after IPsec, or the reason that the kernel does not accept it.
 pub struct ProtectedPorts(Result<Protected, KernelError>);
 
 impl ProtectedPorts {
@@ -60,8 +60,8 @@ impl ProtectedPorts {
         program.add(&demands(policy))
     }
 
-    /// Lifts all other demands. Call it when the policy is in force, and what it no longer permits has
-    /// ended; or when another policy, which has been demanded, is not put in force.
+    /// Lifts all other demands. Call it when the policy is in force and everything that it no longer permits
+    /// has ended, or when a policy whose demands were made is not put in force after all.
     ///
     /// # Errors
     /// The kernel's error; no demand of the policy is lifted.

@@ -78,8 +78,8 @@ impl Desk {
             .clone()
     }
 
-    /// Offers a queue of a service and waits until a process serves it, at most this long for one to
-    /// take it.
+    /// Offers a queue of a service and waits until a process serves it. A process must take the offer within
+    /// `patience`.
     pub async fn offer(&self, service: u32, queue: Arc<Queue>, patience: Duration) -> Outcome {
         let (served, outcome) = oneshot::channel();
         let taken = Arc::new(AtomicBool::new(false));

@@ -2,11 +2,12 @@
 //! another number, no longer belongs to the authenticated user. They are reported, and then the
 //! sessions end, with their processes.
 //!
-//! This is the only place that decides so. Whoever else meets a missing account refuses what it was asked
-//! for and names a suspect here.
+//! Only this module ends sessions for this reason. Other code that meets a missing account refuses its
+//! request, and names the user here as a suspect.
 //!
-//! An account that the file of local accounts has is not asked about. Others are asked about of the name
-//! service, several at a time, each with a time limit ([`Accounts`]). No answer is not a missing account.
+//! Accounts in the file of local accounts are not asked about. The name service is asked about the others,
+//! several at a time, each with a time limit ([`Accounts`]). No answer does not mean that the account is
+//! missing.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::Metadata;
@@ -30,13 +31,13 @@ const LOCAL: &str = "/etc/passwd";
 /// The interval, in seconds, at which every account is looked up that the name service may get from
 /// another source.
 const ROUND: usize = 300;
-/// The time for which an account must be missing; one for all that are missed together. A name service
-/// that is being restarted may report any account as missing.
+/// How long an account must be missing before its sessions end. Accounts that go missing together wait only
+/// once. A name service that is being restarted may report any account as missing.
 const MISSING: Duration = Duration::from_secs(2);
-/// Limit of look-ups at a time, and of accounts about which the name service owes an answer: each of them may
-/// hold a thread as long as the name service hangs.
+/// Limit of look-ups at a time, and of accounts about which the name service has not answered: each of them
+/// may hold a thread as long as the name service hangs.
 const MOST: usize = 32;
-/// The interval at which those are asked about again that the name service has not answered about.
+/// The interval at which accounts without an answer are looked up again.
 const RETRYING: Duration = Duration::from_secs(10);
 
 /// An account as its user was authenticated: name and number.
@@ -49,16 +50,16 @@ struct Watch {
     local: HashSet<Known>,
     /// The state in which it was read; none: it was not read yet.
     read: Option<Option<FileState>>,
-    /// The last one that had its turn.
+    /// The last account that had its turn.
     last: Option<Known>,
     /// To be asked about as soon as there is room.
     due: BTreeSet<Known>,
     asked: HashSet<Known>,
-    /// Those about which the name service could not say anything when it was last asked.
+    /// Accounts about which the name service gave no answer when it was last asked.
     unanswered: HashSet<Known>,
-    /// When those were last made due again.
+    /// When the unanswered ones were last made due again.
     retried: Option<Instant>,
-    /// Since when they are missing.
+    /// Missing accounts, each with the time since when.
     missing: HashMap<Known, Instant>,
 }
 
@@ -125,13 +126,13 @@ impl Queues {
 }
 
 impl Watch {
-    /// Reads the local accounts if their file has changed. Returns whether it has since it was first read.
+    /// Reads the local accounts if their file has changed. Returns true for a change since the first reading.
     fn read_local(&mut self) -> bool {
         let present = state();
         if self.read == Some(present) {
             return false;
         }
-        // One that cannot be read says nothing: then all are asked about.
+        // An unreadable file counts as empty, so the name service is asked about all accounts.
         let text = std::fs::read_to_string(LOCAL).unwrap_or_default();
         self.local = local_accounts(&text);
         self.read.replace(present).is_some()
@@ -264,14 +265,14 @@ mod tests {
         let mut watch = Watch::default();
         watch.choose(&all, &HashSet::new(), true, now);
         assert!(answer(&mut watch, Some(Standing::Missing), now).is_empty());
-        // Before its end no one is asked about again but those whose turn it is.
+        // Before the grace period ends, only accounts whose turn it is are asked about again.
         let soon = now + MISSING / 2;
         watch.choose(&all, &HashSet::new(), false, soon);
         assert!(answer(&mut watch, Some(Standing::Missing), soon).is_empty());
         let then = now + MISSING;
         watch.choose(&all, &HashSet::new(), false, then);
         assert_eq!(answer(&mut watch, Some(Standing::Missing), then).len(), 100);
-        // The twin: those that are back by then.
+        // The twin: accounts that are back when the grace period ends.
         watch.choose(&all, &HashSet::new(), true, now);
         answer(&mut watch, Some(Standing::Missing), now);
         watch.choose(&all, &HashSet::new(), false, then);

@@ -154,7 +154,7 @@ impl Common {
         }
     }
 
-    /// Has the watch of accounts look at this user's, which was missing when it was needed.
+    /// Names a user whose account was missing when it was needed to the watch of accounts.
     fn suspect(&self, user: &UserName) {
         self.suspects.lock().insert(user.clone());
     }
@@ -274,7 +274,7 @@ impl Queues {
     /// Permits a queue that is about to be made.
     ///
     /// # Errors
-    /// [`Refusal::ListenerTableFull`] when there is none and the user has no queue at the service.
+    /// [`Refusal::ListenerTableFull`] when no place is left and the user has no queue at the service.
     pub fn permit(&self, key: Key) -> Result<Permit, Refusal> {
         let all = self.common.all.lock();
         self.permits
@@ -489,7 +489,7 @@ fn port(service: &Service) -> u16 {
     }
 }
 
-/// Connections to come of this listener end when their client host is silent for as long as the policy says.
+/// Connections accepted from now on end when their client host is silent for as long as the policy says.
 fn keep_alive(listener: &OwnedFd, service: &Service) {
     if let Err(error) = usher_kernel::listener::keep_alive(listener.as_fd(), service.keepalive) {
         tracing::error!(%error, service = %service.name,

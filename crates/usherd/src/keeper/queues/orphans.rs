@@ -1,5 +1,5 @@
 //! Processes of an earlier keeper that no connection can reach any more: their listener is lost, or their
-//! user has no session on record. They would wait for ever, and a new queue of the user for them.
+//! user has no session on record. They would wait for ever, and a new queue of the user would wait for them.
 
 use std::collections::HashSet;
 

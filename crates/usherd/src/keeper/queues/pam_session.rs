@@ -65,8 +65,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session for an account, whose client is at this address. usher-pam and the modules live in the control group `group`.
-    /// Orders to the session's starter end together with those to the starter `outside`.
+    /// Opens a session for an account whose client is at this address. usher-pam and the modules live in the
+    /// control group `group`. Orders to the session's starter end together with those to the starter
+    /// `outside`.
     ///
     /// # Errors
     /// When the modules refuse, fail or take longer than 10 s. None of their processes is left

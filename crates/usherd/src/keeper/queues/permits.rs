@@ -17,10 +17,10 @@ pub struct Permits(Mutex<HashMap<Key, Permit>>);
 pub type Permit = Arc<()>;
 
 impl Permits {
-    /// Permits a queue. `number` queues are there already, and `most` may be; `has` says which.
+    /// Permits a queue, if there are fewer than `most`. There are `number` queues, for which `has` is true.
     ///
     /// # Errors
-    /// [`Refusal::ListenerTableFull`] for another queue when these and the permitted ones are as many.
+    /// [`Refusal::ListenerTableFull`] for a new queue when existing and permitted ones together reach `most`.
     pub fn take(
         &self,
         key: Key,

@@ -253,11 +253,10 @@ impl StarterProcess {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Starts workers in a group, to serve a listener. Calls `begun` for each as soon as it is the user
-    /// and has accepted its connection, whose client's end is passed on, or has executed its program. Returns
-    /// when the order is over.
-    /// `epoch` is the [`StarterProcess::epoch`] from before the policy was read that the order follows; the
-    /// order gets its number here.
+    /// Starts workers in a group, to serve a listener. Calls `begun` for each worker as soon as it is the
+    /// user and has accepted its connection (with the client's endpoint) or has executed its program. Returns
+    /// when the order is over. The order gets its number here. `epoch` is the [`StarterProcess::epoch`] that
+    /// was read before the policy of the order.
     ///
     /// # Errors
     /// See [`SpawnError`]; [`SpawnError::NothingWaiting`] when no worker was needed and nothing

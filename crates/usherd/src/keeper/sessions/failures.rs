@@ -15,8 +15,8 @@ impl Sessions {
         }
     }
 
-    /// The host is the one that has the client's address by the policy in force, and a live session of the
-    /// user at the service: the kernel's entry of the connection may be gone already.
+    /// Finds the host by the client's address in the policy in force, and by a live session of the user at
+    /// the service: the kernel's entry of the connection may be gone already.
     fn tell_of_failure(&self, report: &FailedConnection) {
         let FailedConnection { key, client, end } = *report;
         let configuration = self.host.configuration.get();

@@ -39,7 +39,8 @@ impl Sessions {
     /// the user's signature is on record and matches the verifier's claim (`authentication` has both).
     ///
     /// # Errors
-    /// The first check that fails; [`Refusal::KeeperUnavailable`] after the deadline. A session on record by then has its end there.
+    /// The first check that fails; [`Refusal::KeeperUnavailable`] after the deadline. The log has the end of
+    /// a session that was on record by then.
     pub async fn open(
         &self,
         host: &HostName,
@@ -50,14 +51,14 @@ impl Sessions {
         let session = authentication.opening.session();
         let opening = &authentication.opening;
         let user = &opening.statement.user;
-        // A refusal costs no room in the log, except for changes until the record is kept.
+        // Before the record is made, so that most refusals take no room in the log.
         let permitted = self.may_open(host, opening)?;
         if let Some(announcement) = &first {
             self.may_announce(permitted.0, host, &announcement.connection)?;
         }
         let account = self.host.accounts.by_name(user).await;
         let account = account.inspect_err(|refusal| {
-            // The sessions that the user still has.
+            // The user may have other sessions, which must end if the account is gone.
             if *refusal == Refusal::NoLocalAccount {
                 self.queues.suspect(user);
             }
@@ -78,7 +79,7 @@ impl Sessions {
             self.prepare_queue(host, opening, &account)
         );
         kept?;
-        // Both took time, so the present account and policy count. Nothing after this waits.
+        // Recording took time, so the present account and policy count. Nothing after this waits.
         let account = timeout_at(until, self.host.accounts.by_name(user)).await;
         let entered = account
             .unwrap_or(Err(Refusal::KeeperUnavailable))

@@ -88,8 +88,8 @@ impl Sessions {
         Ok(removed.into_iter().collect())
     }
 
-    /// All sessions, for those who end some. Those whose records cannot be read are ended first: they would
-    /// hide all others.
+    /// All sessions, for callers that end some. Sessions with unreadable records are ended first, because
+    /// they would hide all others.
     ///
     /// # Errors
     /// The kernel's error.

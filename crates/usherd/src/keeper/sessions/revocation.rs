@@ -50,7 +50,7 @@ impl Sessions {
         leave_out_idle(&mut forbidden, &rows);
         let mut views = self.ending_views(former, &forbidden, &rows);
         let cut = self.end_all(forbidden);
-        // Connections of killed workers have left the table by then; others may have come.
+        // Connections of killed workers are not in `cut`, and newer ones are not in `rows`.
         let known: HashSet<ConnectionTuple> = rows.iter().map(|row| row.connection).collect();
         for row in cut.iter().filter(|row| !known.contains(&row.connection)) {
             let session = row.session.to_string();
@@ -171,7 +171,7 @@ fn permitted_until(
         .map(|(_, until)| latest.min(until))
 }
 
-/// Whether the queue's user may use its service by name: a user by certificate has a session.
+/// Whether the service lists the queue's user by name. A user by certificate is known by a session only.
 fn is_user(checked: &Checked, queue: &Queue, now: u64) -> bool {
     let user = &queue.account.name;
     let service = checked.service(queue.key.0);

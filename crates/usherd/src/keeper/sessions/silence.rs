@@ -1,7 +1,7 @@
-//! Connections whose client hosts are silent. The kernel ends them (`keepalive` of the policy), and tells
-//! only the worker, by an error that few programs report. This module says so. It ends the others itself: Linux
-//! sends no probes of keepalive while the client owes an ACK for data, and would send that data again for a quarter
-//! of an hour or more (tcp_retries2, tcp(7)).
+//! Connections whose client hosts are silent. The kernel ends them after the policy's `keepalive`, but
+//! reports that only to the worker, by an error that few programs log. This module logs it. It also ends
+//! connections whose client owes an ACK for data: Linux sends no keepalive probes for these, and would send
+//! the data again for a quarter of an hour or more (tcp_retries2, tcp(7)).
 //!
 //! A connection that has left the table while its last probes were unanswered has ended for that reason.
 
@@ -17,12 +17,12 @@ use usher_system::connections::{Silence, silence_of_client};
 use super::Sessions;
 use super::table::{is_closed, is_live};
 
-/// Limit of connections that are looked at in one go, each by a question of about 7 us to the kernel. The others
-/// are looked at in the next one, so that a full table on a network that is down delays nothing else.
+/// Limit of connections that are looked at in one go. Each costs a question of about 7 us to the kernel. The
+/// others are looked at in the next go, so that a full table on a network that is down delays nothing else.
 const MOST_LOOKS: usize = 1000;
 
-/// How many times the same was sent again, unanswered, before a client host counts as silent. One may be on its way:
-/// at a client that does not read the kernel probes for room only every two minutes in the end.
+/// A client host counts as silent only after so many unanswered retransmissions. One alone may be on its way:
+/// while a client does not read, the kernel probes its window at last only every two minutes.
 const AGAIN: u8 = 2;
 
 /// The connections in the table, and whether their hosts answer.
@@ -65,8 +65,8 @@ impl Look {
         }
     }
 
-    /// Looks at the connection, and again four times in the time that its host may be silent, or in the next go
-    /// from the first unanswered packet on. Returns whether it has to be ended.
+    /// Looks at the connection. The next look follows after a quarter of the time that its host may be
+    /// silent, or in the next go if a packet is unanswered. Returns whether the connection has to be ended.
     fn look(&mut self, connection: &ConnectionTuple, now: Instant) -> bool {
         match silence_of_client(connection) {
             Ok(Some(seen)) => self.take(seen, now),
@@ -83,8 +83,9 @@ impl Look {
         }
     }
 
-    /// Takes what a look has seen. Returns whether the connection has to be ended: in two looks, its host owed an
-    /// answer to data for longer than it may. So it had five seconds for what was sent before the first of them.
+    /// Notes the result of a look. Returns whether the connection has to be ended: in two consecutive looks,
+    /// its host owed an answer to data for longer than it may. So it had at least five seconds to answer what
+    /// was sent before the first look.
     fn take(&mut self, seen: Silence, now: Instant) -> bool {
         self.unanswered = seen.probes;
         let is_overdue =
@@ -107,8 +108,9 @@ impl Look {
 }
 
 impl Sessions {
-    /// Looks at the connections, ends those that owe ACKs for longer than `keepalive`, and reports these and those
-    /// that the kernel has ended. Called every five seconds, less than the last two probes of the shortest one take.
+    /// Looks at the connections, ends those whose hosts owe an ACK for longer than `keepalive`, and reports
+    /// these and the ones that the kernel has ended. Called every five seconds: the last two probes take
+    /// longer than that, even with the shortest `keepalive`.
     pub fn look_for_silence(&self) {
         let rows = match self.host.admissions() {
             Ok(rows) => rows,

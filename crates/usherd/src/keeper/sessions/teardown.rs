@@ -35,7 +35,7 @@ impl Sessions {
         self.end_served(touched, ids)
     }
 
-    /// The same of sessions whose records are gone: whose they were is known by their presences only.
+    /// The same for sessions whose records are gone; only the presences have their users and services.
     pub(super) fn end_without_records(&self, ids: HashSet<SessionId>) {
         self.table.close_stale_tokens();
         let touched = self.table.presences.leave_all(&ids);

@@ -85,13 +85,13 @@ struct Shared {
 #[derive(Debug)]
 struct Lane {
     file_system: Multilabel,
-    /// What replaces the means it has, until it takes them over.
+    /// The new means, until the thread takes them over.
     fresh: Mutex<Option<Means>>,
     state: Mutex<Watched>,
     looks_again: AtomicBool,
-    /// Nobody wants it to work any more.
+    /// The thread is to end.
     is_over: AtomicBool,
-    /// Since when the thread works on at most so many files; `None`: it waits for new ones.
+    /// Since when the thread works on the files of a turn; `None`: it waits for new ones.
     busy: Mutex<Option<Instant>>,
     thread: OnceLock<JoinHandle<()>>,
     wake: Wake,
@@ -163,7 +163,7 @@ impl LabelWriters {
         Ok(Self { shared, thread })
     }
 
-    /// Replaces the file systems, the source of their labels, without which there are none, and the specification.
+    /// Replaces the file systems, the source of their labels (none: no file gets any), and the specification.
     ///
     /// # Errors
     /// The thread cannot be woken.
@@ -181,7 +181,7 @@ impl LabelWriters {
         self.shared.wake.wake()
     }
 
-    /// Has all files of what is watched looked at again.
+    /// Has all files of the watched file systems looked at again.
     ///
     /// # Errors
     /// A thread cannot be woken.
@@ -193,7 +193,7 @@ impl LabelWriters {
         Ok(())
     }
 
-    /// How long the last walks over all files took, one for each file system.
+    /// How long the last walks over all files took: the sum over all file systems.
     pub(super) fn walked(&self) -> Duration {
         let lanes = self.shared.lanes.lock();
         let walked = lanes.values().map(|lane| lane.state.lock().counts.walked);
@@ -262,7 +262,7 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Keeps labels persistent until nobody wants that, or the file system cannot be watched.
+    /// Keeps labels persistent until the thread is to end, or the file system cannot be watched.
     fn run(&self) {
         let mut persister = match self.file_system.watch() {
             Ok(persister) => persister,
@@ -305,7 +305,7 @@ impl Lane {
         })
     }
 
-    /// Its thread has ended, and not for a reason that it has told.
+    /// Whether its thread has ended without a noted reason.
     fn has_failed(&self) -> bool {
         let has_ended = self.thread.get().is_none_or(JoinHandle::is_finished);
         has_ended && self.state.lock().unwatched.is_none()

@@ -75,7 +75,7 @@ impl LabelWriter {
     /// Watches the file system of an open directory, and looks at all of its files first.
     ///
     /// # Errors
-    /// The file system cannot be watched, as an overlay cannot: then its upper file system can.
+    /// The file system cannot be watched. An overlay never can; its upper file system can.
     pub(super) fn watch(root: OwnedFd) -> io::Result<Self> {
         let mut persister = Self {
             new_files: NewFiles::watch(root.try_clone()?)?,
@@ -94,7 +94,7 @@ impl LabelWriter {
         Ok(persister)
     }
 
-    /// Replaces the specification. All files are looked at by another one.
+    /// Replaces the specification. If it differs, all files are looked at again.
     pub(super) fn specify(&mut self, filing: Option<Arc<Filing>>) {
         let is_known = match (&self.filing, &filing) {
             (Some(known), Some(filing)) => Arc::ptr_eq(known, filing),

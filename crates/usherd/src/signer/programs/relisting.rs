@@ -1,5 +1,5 @@
-//! The lists of a configuration that the signer has taken by itself. No command waits for them that could
-//! say what has failed, so they are set again until that succeeds, and the signer reports why they are not.
+//! The lists of a configuration that the signer has taken by itself. No command waits that could report a
+//! failure, so the signer sets them again until it succeeds, and reports why they are not in force.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Relisting {
         self.asked.notify_one();
     }
 
-    /// They are set, by a request.
+    /// Notes that a request has set the lists.
     pub fn done(&self) {
         *self.failed.lock() = None;
     }

@@ -116,8 +116,8 @@ impl Queue {
         }
     }
 
-    /// Follows the workers in a group that are not counted yet. Returns whether all processes there are
-    /// wholly the user; false if that cannot be found out of one.
+    /// Follows the workers in a group that are not counted yet. Returns whether every process there is known
+    /// to have all four user ids of the user.
     fn follow_workers(self: &Arc<Self>, group: &Group) -> bool {
         let (processes, unread) = processes(group);
         if let Some(error) = &unread {

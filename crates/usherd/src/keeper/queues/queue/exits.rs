@@ -69,9 +69,9 @@ impl Queue {
         self.group.pids().is_ok_and(|pids| pids.contains(&pid))
     }
 
-    /// Ends the processes of an idle worker by socket activation with SIGTERM; kills those that do not
-    /// exit in time. Also for the left-over processes of one that has ended by itself. The user has so
-    /// many `connections` to the service `now`.
+    /// Ends the processes of an idle worker by socket activation, or those that an ended worker has left
+    /// behind, with SIGTERM; kills those that do not exit in time. The user has `connections` connections to
+    /// the service `now`.
     pub fn end_if_idle(&self, service: &Service, connections: usize, now: Instant) {
         let mut state = self.state.lock();
         if connections > 0 || state.last_used.is_none() {
@@ -233,7 +233,7 @@ pub(super) fn processes(group: &Group) -> (Vec<Process>, Option<io::Error>) {
             .unwrap_or_default()
     };
     let found = listed();
-    // Numbers that have passed to others before they were opened are not in the group.
+    // A number that passed to another process before it was opened is no longer in the group.
     let opened: Vec<_> = found
         .into_iter()
         .map(|pid| (pid, Process::open(pid.cast_signed())))

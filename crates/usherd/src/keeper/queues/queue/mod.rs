@@ -67,13 +67,13 @@ struct State {
     last_used: Option<Instant>,
     /// The time when the user's processes are killed: they have been asked to end.
     ending: Option<Instant>,
-    /// Whether one process serves the whole queue. The processes that such a one leaves behind are
-    /// asked to end before they are killed.
+    /// Whether one process serves the whole queue. Processes that it leaves behind are asked to end before
+    /// they are killed.
     one_for_all: bool,
     task: Option<tokio::task::AbortHandle>,
     /// The queue was removed.
     stopped: bool,
-    /// How the last worker ended of which that is known.
+    /// The end of the last worker whose end is known.
     last_end: Option<Ended>,
     /// The starters of PAM sessions, which live until all processes of their sessions have ended.
     sessions: Vec<Weak<StarterProcess>>,
@@ -111,8 +111,8 @@ enum StartError {
 }
 
 impl Queue {
-    /// Starts serving the queue. Processes in the group were started by an earlier keeper and
-    /// continue, unless the group still holds those `left` by a removed queue.
+    /// Starts serving the queue. The processes in the group were started by an earlier keeper and continue;
+    /// with `left`, a removed queue has left them.
     pub(super) fn start(
         common: &Arc<Common>,
         service: &Service,
@@ -213,10 +213,10 @@ impl Queue {
         let accounts = identities::stamp();
         let admitted = self.ask_pam(style, program.pam_session).await;
         let mut admitted = admitted.map_err(StartError::Account)?;
-        // Before this counts as starting, so that removing the queue does not wait for it.
+        // Open it before the order counts as starting, so that removing the queue does not wait for PAM.
         let session = if program.pam_session {
             let session = self.open_session(room, admitted.client).await?;
-            // That may have taken seconds.
+            // Opening it may have taken seconds.
             let identities = &self.common.host.identities;
             let present = identities.of(&self.account, admitted.client).await;
             admitted.identity = present.map_err(StartError::Account)?;

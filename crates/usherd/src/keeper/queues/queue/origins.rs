@@ -28,7 +28,7 @@ pub struct Admitted {
     pub identity: Arc<Identity>,
     /// The address for which PAM permits it: of the first waiting connection, as far as that is known.
     pub client: IpAddr,
-    /// Addresses for which it does not.
+    /// Addresses that PAM refuses.
     pub refused: Vec<IpAddr>,
     /// The only address from which connections are taken.
     pub only: Option<IpAddr>,
@@ -86,7 +86,7 @@ impl Queue {
                 }
             }
         }
-        // Such a process accepts by itself.
+        // A process of style `user` accepts by itself, so refused connections must not reach it.
         if style == Style::User && !refused.is_empty() && !permitted.is_empty() {
             let left = self.reset_waiting(&refused);
             permitted.retain(|(client, _)| left.contains(client));
@@ -174,8 +174,8 @@ impl Queue {
     }
 }
 
-/// The connections for an order among those that wait, oldest first: those at the front of the queue
-/// that PAM permits, and with `one_client`, that come from one address. None if there is none.
+/// The waiting connections that an order is for. They are at the front of the queue and not refused; with
+/// `one_client`, they come from one address. None if all are refused.
 fn choose(waiting: &[IpAddr], refused: &[IpAddr], one_client: bool) -> Option<Choice> {
     let mut permitted = waiting.iter().filter(|client| !refused.contains(client));
     let client = *permitted.next()?;

@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(500);
 struct Failures {
     count: u32,
     reason: String,
-    /// How the program has ended, if that was the last one.
+    /// How the program ended, if the last failure was its end.
     end: Option<ProgramEnd>,
 }
 
@@ -101,7 +101,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
         let outcome = match service.served_by.clone() {
             ServedBy::Program(program) => {
                 let order = Arc::clone(&queue).spawn(program, service.style, free, epoch);
-                // A task of its own: it sees the order through when this one is ended meanwhile.
+                // A separate task, which completes the order even if this one is ended meanwhile.
                 tokio::spawn(order)
                     .await
                     .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error)).into()))
@@ -319,8 +319,7 @@ impl Queue {
         since.get_or_insert_with(Instant::now).elapsed() < WAITING
     }
 
-    /// Reports to the clients of the connections that wait how the program has failed that did not take
-    /// them.
+    /// Reports to the clients of the waiting connections how the program failed that should have served them.
     fn report_waiting(&self, end: ProgramEnd) {
         for connection in self.waiting_connections() {
             self.common.report_failed(self.key, connection.client, end);

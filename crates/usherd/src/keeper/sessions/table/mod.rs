@@ -110,8 +110,8 @@ impl Table {
         self.schedule(session, record);
     }
 
-    /// Enters a session whose authentication is on record, and that could not be opened, as ended: so
-    /// that the authenticator cannot be used again, and its end is recorded, too.
+    /// Enters a session as ended whose authentication is on record, but which could not be opened. So its
+    /// authenticator cannot be used again, and its end is recorded, too.
     pub fn enter_ended(&self, session: &SessionId, record: SessionRecord, refusal: Refusal) {
         let record = SessionRecord {
             certified: false,

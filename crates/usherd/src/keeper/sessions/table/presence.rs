@@ -125,7 +125,7 @@ impl Presences {
         self.with(record, |presence| presence.kept >= KEPT)
     }
 
-    /// The live sessions of `record`'s user, oldest first, if there may be no more.
+    /// The live sessions of `record`'s user, oldest first, if they have reached the limit.
     pub fn used_up(&self, record: &SessionRecord) -> Option<Vec<SessionId>> {
         self.with(record, |presence| {
             (presence.live.len() >= SESSIONS).then(|| presence.live.iter().copied().collect())

@@ -119,8 +119,8 @@ pub fn set_client_addresses(admission: &Admission, policy: &Policy) {
 pub struct Unread(Mutex<HashMap<String, String>>);
 
 impl Unread {
-    /// Ensures that tokens are read: at every present interface, where they are read at interfaces.
-    /// Logs each failure once.
+    /// Ensures that tokens are read. On kernels that read them at interfaces, it attaches to every present
+    /// interface. Logs each failure once.
     pub fn attach(&self, admission: &Admission) {
         let found = match admission.attach_tokens() {
             Ok(unattached) => unattached

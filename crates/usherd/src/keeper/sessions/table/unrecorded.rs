@@ -56,8 +56,8 @@ impl Unrecorded {
         }
     }
 
-    /// This many of the oldest have been tried, and the given ones failed. These wait behind the
-    /// others, so that an end that can never be recorded does not block the rest.
+    /// Removes the oldest `tried` ends, and puts those of them that failed (`left`) behind the others, so
+    /// that an end that can never be recorded does not block the rest.
     fn settle(&self, tried: usize, left: Vec<(SessionId, Ended)>) {
         let mut waiting = self.waiting.lock();
         waiting.drain(..tried);
