@@ -288,7 +288,7 @@ fn the_end_of_a_session_is_shown_exported_and_counted() {
     fs::write(out.join("statement"), genuine).unwrap();
     assert!(verifies("log@usher"));
 
-    // Ends of sessions that no one has begun, or another user, are reported.
+    // Ends of sessions that were not begun, or were begun by another user, are reported.
     let carol = "carol".parse().unwrap();
     let ends = [
         SessionEnd {
@@ -363,7 +363,7 @@ fn verify_compares_with_the_kept_checkpoint_and_the_kept_keys() {
     }
     fs::write(folder.path().join("signers"), signers).unwrap();
 
-    // Root makes a key for alice, and has the log's: the record is good but for whose key it is.
+    // Root makes a key for alice, and has the log's key: the record is sound, but the key is not hers.
     let made = key(folder.path(), "made-by-root", KINDS[0]);
     let signed = Authenticator::sign(&statement("alice"), &made).unwrap();
     append(&mut log, signed);

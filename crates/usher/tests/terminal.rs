@@ -110,7 +110,7 @@ fn a_mistake_names_its_file_with_its_control_characters_escaped() {
     assert!(!told.contains('\u{1b}'), "{told:?}");
 }
 
-/// The exit status of a command whose output nobody reads, and which of both is read.
+/// Runs a command whose output, and with `errors_too` standard error, nobody reads.
 fn unread(arguments: &[&str], folder: &Path, errors_too: bool) -> Output {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -200,15 +200,15 @@ fn sign(agent: &Path, own: &Own, public_key: &[u8], statement: &[u8]) -> Result<
     }
 }
 
-/// Whether a key, as its bytes, is on a security key: by the name that they begin with. Certificates have names
-/// that begin in the same way.
+/// Whether the bytes of a public key belong to a security key, by the name at their beginning. The names of
+/// certificates begin in the same way.
 fn is_security_key(public_key: &[u8]) -> bool {
     public_key
         .get(4..)
         .is_some_and(|name| name.starts_with(b"sk-"))
 }
 
-/// The cause of an agent's refusal, as far as its list of keys tells it.
+/// The cause of an agent's refusal, as far as its list of keys shows it.
 fn why_not(agent: &Path, public_key: &[u8]) -> &'static str {
     let list = exchange(
         agent,

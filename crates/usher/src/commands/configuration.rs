@@ -2,9 +2,9 @@
 //! atomically, and has every running daemon take it, or none.
 //!
 //! A daemon that ends between its check and the change reads the stored configuration when it starts. The
-//! former configuration is put back if the one that has ended is needed: the protector where something is
-//! protected, because traffic would leave in the clear until it runs again, and the labeller where the
-//! policy has `mac` blocks, because their modules would decide by the former settings.
+//! former configuration is put back if the ended daemon is needed: the protector where something is
+//! protected, because traffic would leave in the clear until it runs again, and the labeller where the policy
+//! has `mac` blocks, because their modules would decide by the former settings.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -111,7 +111,7 @@ pub fn collect_users() -> Result<BTreeMap<UserName, UserEntry>, Failure> {
     Ok(Applied::users_in(Path::new(paths::USERS_DIRECTORY), None)?)
 }
 
-/// Whether `usher init` has been run on this host. Unless that can be found out, it has.
+/// Whether `usher init` has been run on this host. True if that cannot be found out.
 pub fn is_prepared() -> bool {
     !matches!(Path::new(paths::HOST_PUBLIC_KEY).try_exists(), Ok(false))
 }
@@ -150,7 +150,7 @@ pub fn former() -> Result<Former, Failure> {
             damage: None,
         }),
         Err(damage @ ConfigurationError::Damaged(..)) => {
-            // The one before was kept when the damaged one was stored.
+            // The previous configuration was kept when the damaged one was stored.
             let before = Applied::load(Path::new(paths::APPLIED_PREVIOUS));
             let before = before.ok().flatten().unwrap_or_default().generation;
             let generation = kept::newest().max(before + 1);
@@ -190,12 +190,12 @@ pub fn look_up_names(policy: &mut Policy) -> Vec<PolicyWarning> {
 /// Puts a configuration in force.
 ///
 /// # Errors
-/// The former configuration stays in force if the new one does not pass its check, has something that
-/// this version cannot enforce, or cannot be stored. Unless [`OnRefusal::GoOn`], it also stays if the
-/// policy protects something and no protector runs, or has a `mac` block and no labeller runs. If a daemon refuses the new one:
-/// [`Failure::NotPrepared`], or see [`OnRefusal`]; with [`OnRefusal::GoOn`] that is
-/// [`Failure::NotTaken`]. [`Failure::KeeperUnreached`] if it is in force and sessions that it forbids
-/// could not be ended.
+/// The former configuration stays in force if the new one does not pass its check, has something that this
+/// version cannot enforce, or cannot be stored. Unless [`OnRefusal::GoOn`], it also stays if the policy
+/// protects something and no protector runs, or has a `mac` block and no labeller runs. If a daemon refuses
+/// the new one: [`Failure::NotPrepared`], or as [`OnRefusal`] says; with [`OnRefusal::GoOn`],
+/// [`Failure::NotTaken`]. [`Failure::KeeperUnreached`] if the new one is in force and sessions that it
+/// forbids could not be ended.
 pub fn put_in_force(
     _lock: &Lock,
     mut fresh: Applied,
@@ -268,8 +268,8 @@ pub fn refusal(fresh: &Applied, policy: &Policy) -> Option<Failure> {
 /// Asks each running daemon whether it would take a configuration. Nothing changes.
 ///
 /// # Errors
-/// [`Failure::NotPrepared`] when one would not, or does not answer; [`Failure::Control`] when one of those
-/// that are needed does not run.
+/// [`Failure::NotPrepared`] when a daemon would not take it, or does not answer; [`Failure::Control`] when a
+/// daemon of `needed` does not run.
 fn prepare(fresh: &Applied, needed: &[&str]) -> Result<(), Failure> {
     let request = Prepare::new(fresh).map_err(Failure::refused)?;
     for (role, answer) in ask_each(ROLES, &request) {
@@ -293,8 +293,8 @@ fn needed(policy: &Policy) -> Vec<&'static str> {
     protector.into_iter().chain(labeller).collect()
 }
 
-/// Whether the module `ubns` is in force, whose settings are the services. The list of modules stays while
-/// no labeller runs. A list that cannot be read may have it.
+/// Whether the module `ubns` is in force, whose settings are the services. The list of modules stays while no
+/// labeller runs. True if the list cannot be read.
 pub fn services_are_settings() -> bool {
     match std::fs::read_to_string(paths::SHOWN_MODULES) {
         Ok(names) => names.lines().any(|name| name == UBNS),

@@ -23,7 +23,7 @@ mod way;
 /// The time in which a server that has ended must answer what was sent, and the interval of looking for it.
 const ANSWER: Duration = Duration::from_secs(1);
 const LOOKING: Duration = Duration::from_millis(5);
-/// The time after which it is said that connecting takes long.
+/// The time after which a notice says that connecting takes long.
 const SILENT: Duration = Duration::from_secs(3);
 
 /// The destination of a connection.
@@ -76,7 +76,7 @@ pub fn run(destination: &Destination) -> Result<(), Failure> {
     let mut received = false;
     let outcome = receive(&connection, sending, &mut received);
     let is_silent = match outcome {
-        // Data that the server took, with an orderly end: it has served.
+        // A server that took data before an orderly end has served.
         Ok(()) => received || !sending.has_sent() || !is_taken(&connection, sending),
         Err(Stopped::Broken(_)) => true,
         Err(Stopped::Unread) => false,
@@ -117,8 +117,8 @@ impl Notice {
     }
 }
 
-/// Whether the server has taken what was sent until it ended. A program that dies without having read sends an
-/// orderly end as well if what was sent comes to its host only afterwards; the answer to that is a reset. False
+/// Whether the server has acknowledged all that was sent. A program that dies without reading also ends the
+/// connection orderly, if data reaches its host only afterwards; the host answers that data by a reset. False
 /// also if no answer comes in time.
 fn is_taken(connection: &TcpStream, sending: &Sending) -> bool {
     let until = Instant::now() + ANSWER;
@@ -248,7 +248,7 @@ fn receive(connection: &TcpStream, sending: &Sending, received: &mut bool) -> Re
             return Err(Stopped::Unread);
         }
         let carried = match way.carry(connection.as_fd(), output) {
-            // Also in front of an urgent byte.
+            // splice(2) also returns 0 in front of an urgent byte.
             Ok(0) => Way::memory().carry(connection.as_fd(), output),
             other => other,
         };

@@ -29,19 +29,21 @@ use crate::output::warn;
 #[derive(Debug, Default)]
 pub struct Connected(BTreeSet<u64>);
 
-/// How long the next policy waits for a list of those of the present one: users choose how long it takes to look
-/// through all descriptors. Without it they keep their marks, and are protected as long as they last.
+/// How long the next policy waits for the list of sockets under the present one: users can make the search
+/// through all descriptors long. Sockets that are not listed keep their marks, and stay protected as long as
+/// they last.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long marking may take: half of it to list the sockets, and half to find them.
 const MARKING: Duration = Duration::from_secs(10);
 
-/// Limit of the pages of one list, of [`SocketsView::MOST`] sockets each: 1,048,576 sockets. A user who makes sockets faster than the
-/// protector lists them would never let it end, because new sockets are on later pages.
+/// Limit of the pages of one list, of [`SocketsView::MOST`] sockets each: 1,048,576 sockets. New sockets are
+/// on later pages, so a user who makes them faster than the protector lists them would never let the list
+/// end.
 const MOST_PAGES: usize = 256;
 
 impl Connected {
-    /// Those of the policy in force, which another one is about to replace.
+    /// The sockets under the policy in force, which another one is about to replace.
     pub fn of_former(former: &Applied) -> Self {
         let checked = former.check();
         if checked.is_ok_and(|checked| checked.policy.applications.is_empty()) {
@@ -51,20 +53,21 @@ impl Connected {
         within(PATIENCE, move || Self::now(end).0).unwrap_or_default()
     }
 
-    /// Those of the policy in force that can be listed until then, and whether these are all. None if no
-    /// protector answers: `usher policy apply` says so itself, as it does of the sockets that keep their marks.
+    /// The sockets under the policy in force that can be listed until `end`, and whether these are all. No
+    /// sockets if no protector answers: `usher policy apply` reports that itself, and the sockets that keep
+    /// their marks.
     fn now(end: Instant) -> (Self, bool) {
         let mut connected = Self::default();
         let page = |after| {
             let most = SocketsView::MOST;
             ask_daemon(roles::Protector, &Sockets { after, most })
         };
-        // What was gathered before an error is worth as much.
+        // Sockets that were gathered before an error count, too.
         let is_complete = connected.gather(end, page).unwrap_or(true);
         (connected, is_complete)
     }
 
-    /// Adds those of all pages, until then. Returns whether there are no more.
+    /// Adds the sockets of all pages, until `end`. Returns whether the list is complete.
     fn gather(
         &mut self,
         end: Instant,
@@ -87,7 +90,7 @@ impl Connected {
     }
 }
 
-/// The result of work that may take this long. It is left alone then: this process ends soon.
+/// The result of work; none if it takes longer than `patience`. Then it is abandoned: this process ends soon.
 fn within<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
@@ -97,9 +100,9 @@ fn within<T: Send + 'static>(
     result.recv_timeout(patience).ok()
 }
 
-/// Marks the connected datagram sockets that a policy governs since it has come in force, and those that the
-/// former one governed, `former`. The protector has looked at them again by then. It ends after [`MARKING`], and
-/// warns of those that may keep their marks then: users choose how long it would take.
+/// Marks the connected datagram sockets that a policy governs since it has come in force, and those of
+/// `former`, which the former one governed. The protector has looked at both again by then. Users choose how
+/// many there are, so marking ends after [`MARKING`], with a warning about sockets that may keep their marks.
 pub fn mark(policy: &Policy, former: Connected) {
     let (is_governing, bits) = (!policy.applications.is_empty(), policy.marks.bits());
     if !is_governing && former.0.is_empty() {
@@ -144,8 +147,8 @@ fn mark_until(end: Instant, former: Connected, is_governing: bool, bits: u32) ->
     is_complete
 }
 
-/// Marks the sockets with these cookies that a process holds, and takes these off. Returns whether a mark has
-/// changed. A socket that cannot be marked stays as it is, and the protector names its process.
+/// Marks the sockets with these cookies that a process holds, and removes their cookies. Returns whether a
+/// mark has changed. A socket that cannot be marked stays as it is, and the protector names its process.
 fn mark_of_process(process: i32, cookies: &mut BTreeSet<u64>, bits: u32) -> bool {
     let opened = Pid::from_raw(process).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
     let (Some(Ok(pidfd)), Ok(entries)) = (opened, fs::read_dir(format!("/proc/{process}/fd")))

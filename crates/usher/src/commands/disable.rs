@@ -104,7 +104,7 @@ fn cut(user: &UserName) -> Cut {
                 cut.ended.extend(view.ended);
                 cut.unfinished.extend(view.unfinished);
             }
-            // The next step reports it: it reads what is stored.
+            // Storing, the next step, asks these daemons again and reports it.
             Err(ControlError::NotRunning { .. } | ControlError::NotPermitted { .. }) => {}
             Err(error) if role.name == KEEPER => cut.failed = Some(error),
             Err(_) => {}

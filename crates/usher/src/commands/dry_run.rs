@@ -51,8 +51,8 @@ struct Forecast {
     refusal: Option<Failure>,
 }
 
-/// Prints the forecast of an apply with the same `take_ssh_port`. The exit code says whether an apply would be refused, a user gains or loses
-/// access, or a session would end.
+/// Prints the forecast of an apply with the same `take_ssh_port`. The exit code says whether an apply would
+/// be refused, a user gains or loses access, or a session would end.
 ///
 /// # Errors
 /// As [`policy::candidate`]; when the keeper runs and does not answer.

@@ -11,7 +11,7 @@ use usher_policy::{Policy, joined};
 use super::listed_programs::interpreter;
 use super::warning::Warning;
 
-/// The LSMs that run, and with them `bpf` where LSM programs do.
+/// The list of running LSMs. It has `bpf` where LSM programs run.
 const RUNNING: &str = "/sys/kernel/security/lsm";
 
 /// The scripts that the policy names and that are governed by no block.

@@ -1,6 +1,6 @@
-//! Warnings of `policy check` and `policy apply` about programs that run already and hold sockets of
-//! protocols that cannot be protected, which governed programs do not get: their calls on these fail
-//! once an `application` block governs them, whatever it demands.
+//! Warnings of `policy check` and `policy apply` about running programs with sockets of protocols that cannot
+//! be protected. Once an `application` block governs a program, whatever it demands, the program gets no such
+//! sockets, and its calls on those that it has fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,7 +37,7 @@ type File = (u64, u64);
 /// out.
 pub fn that_cannot_be_protected(policy: &Policy) -> Vec<Warning> {
     let named = named(policy);
-    // Without a block nobody is looked for.
+    // Without a block no process is looked for.
     let processes = if named.is_empty() {
         Vec::new()
     } else {
@@ -62,7 +62,7 @@ pub fn that_cannot_be_protected(policy: &Policy) -> Vec<Warning> {
             );
             warnings.push(Warning::from(text));
         }
-        // The protector knows of those of programs that are governed already.
+        // The protector knows the datagram sockets of programs that are governed already.
         let is_new = !in_force.contains(&file);
         let deciding = block.deciding(&names);
         let is_protected = |(own, peer): &&(SocketAddr, SocketAddr)| {

@@ -1,6 +1,6 @@
 //! `usher policy history` and `revert`: the policies that were in force, and a way back to one. Users, their
-//! keys and revocations are not part of it, so a user who is disabled stays so. What the policy has lost since
-//! comes back only if that is said: hosts, their keys, and users, of whom one may have been disabled and removed.
+//! keys and revocations are not part of it, so a user who is disabled stays so. Hosts, host keys and users
+//! that have left the policy since come back only by an option: they may have been removed for cause.
 
 use serde_json::json;
 use usher_policy::Source;
@@ -13,7 +13,7 @@ use super::{groups, policy, readmission};
 use crate::failure::Failure;
 use crate::output::{Output, first, row, table, warn};
 
-/// Limit of what comes back that a refusal names.
+/// Limit of returning hosts, host keys and users that a refusal names.
 const MOST_SHOWN: usize = 32;
 
 /// The option of `usher policy revert` that permits hosts, host keys and users to come back.

@@ -12,7 +12,7 @@ const HIDDEN: [&str; 5] = ["/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/
 /// More than the kernel reads from a script's first line.
 const FIRST_LINE: u64 = 512;
 
-/// Listed programs that no process of this host can be.
+/// Listed programs that no process of this host can run.
 pub fn of_no_use(policy: &Policy) -> Vec<Warning> {
     let blocks = policy.clients.values();
     let listed = blocks.filter_map(|block| {

@@ -19,7 +19,7 @@ use crate::output::{Output, row, table};
 pub use export::{Export, export};
 pub use verification::{Verification, verify};
 
-/// Records by their index: only such as a client or the log has signed.
+/// Records by their index: only those that a client or the log has signed.
 type Records = Vec<(u64, Says)>;
 
 /// A record, for programs.

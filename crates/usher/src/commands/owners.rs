@@ -62,13 +62,13 @@ pub fn repair() -> Result<Vec<PathBuf>, Failure> {
     Ok(repaired)
 }
 
-/// A file without its content, and not what a link refers to.
+/// Opens a file without access to its contents; of a link, the link itself.
 fn look(folder: impl AsFd, name: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(folder, name, flags, Mode::empty())
 }
 
-/// Gives a file, which lies so deep, and what is in a folder, to its owner.
+/// Gives a file, and what is in it if it is a folder, to its owner. `depth`: how deep it lies.
 fn give(
     file: OwnedFd,
     (path, depth): (&Path, usize),

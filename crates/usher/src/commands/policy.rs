@@ -153,7 +153,7 @@ pub(super) fn troubles_of_protection(policy: &Policy) -> Vec<String> {
     if !policy.has_protection() {
         return Vec::new();
     }
-    // Of these it has warned before.
+    // `candidate` has warned of these before.
     let told = this_host::unmatched_ike_keys(policy);
     match ask_daemon(roles::Protector, &Protection {}) {
         Ok(mut view) => {
@@ -208,7 +208,7 @@ pub fn checked(fresh: Applied) -> Result<(Applied, Checked), Failure> {
 /// # Errors
 /// As [`ports_in_use::spare_ssh`], or when the configuration in force cannot be read.
 pub fn spare_ssh(checked: &Checked) -> Result<(), Failure> {
-    // A configuration that this version cannot read has taken nothing.
+    // A configuration that this version cannot read counts as one without services.
     let in_force = configuration::former()?.applied.check().ok();
     ports_in_use::spare_ssh(
         &checked.policy,

@@ -140,7 +140,7 @@ fn servers(policy: &Policy) -> Vec<(&Service, Server)> {
             (server.is_ssh || !is_placeholder(service, socket, holders)).then_some(server)
         });
         let mut foreign: Vec<Server> = foreign.collect();
-        // It may listen for each family.
+        // One server may listen for each family.
         foreign.dedup();
         let is_ssh = foreign.iter().any(|server| server.is_ssh);
         let text = joined(foreign.into_iter().map(|server| server.text), ", ");
@@ -149,8 +149,8 @@ fn servers(policy: &Policy) -> Vec<(&Service, Server)> {
     found.collect()
 }
 
-/// Whether a listener holds the port for a service with `account`: one of that account's, or one of root's that
-/// the account's process has, or the service manager, which passes it on.
+/// Whether a listener holds the port for a service with `account`. It belongs to that account; or it belongs
+/// to root, and a process of the account has it, or the service manager, which passes it on.
 fn is_placeholder(service: &Service, socket: &Socket<'_>, holders: &[Holder]) -> bool {
     let ServedBy::Account(account) = &service.served_by else {
         return false;
@@ -161,7 +161,7 @@ fn is_placeholder(service: &Service, socket: &Socket<'_>, holders: &[Holder]) ->
     let account = account.uid.as_raw();
     let is_passed_on =
         |holder: &Holder| holder.pid == SERVICE_MANAGER || holder.uids.contains(&account);
-    // Others than root do not see who holds it, and put nothing in force.
+    // Only root sees the holders; other callers put nothing in force.
     let is_unseen = holders.is_empty() && !rustix::process::geteuid().is_root();
     socket.uid == account || (socket.uid == 0 && (is_unseen || holders.iter().any(is_passed_on)))
 }

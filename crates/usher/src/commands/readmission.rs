@@ -12,11 +12,11 @@ use usher_policy::{Host, Policy, Users};
 
 use super::removal::by_certificate;
 
-/// What a policy has, and the one in force does not, in words for people: each host and host key, each user,
+/// The parts of a policy that the one in force lacks, in words for people: each host and host key, each user,
 /// group and principal of a set, and each user without an entry whom certificates admit by it. `fresh` is the
-/// configuration with that policy, `checked` the same.
+/// configuration with that policy, and `checked` is `fresh`, checked.
 pub(super) fn returning(former: &Applied, fresh: &Applied, checked: &Checked) -> Vec<String> {
-    // Next to a policy that this version cannot read, everything comes back.
+    // If this version cannot read the policy in force, everything counts as coming back.
     let present = former.check().ok();
     let nothing = Policy::default();
     let in_force = present.as_ref().map_or(&nothing, |present| &present.policy);

@@ -356,8 +356,8 @@ impl Aside {
         Ok(())
     }
 
-    /// Puts everything back, and returns the failure for which it is; where something stays as it is, with that and
-    /// the way to mend it.
+    /// Puts everything back, and returns `failure`. If something could not be put back, the failure names it
+    /// and the remedy.
     fn undo(self, failure: Failure) -> Failure {
         let mut left = Vec::new();
         for (path, away) in self.moved {

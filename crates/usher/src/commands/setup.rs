@@ -156,7 +156,7 @@ struct Hosts {
 }
 
 impl Hosts {
-    /// Looks at both.
+    /// Looks at both hosts.
     fn meet(request: &Request, folder: &Path) -> Result<Self, Failure> {
         let machine = Machine::by_ssh(Ssh::new(&request.destination, folder, request.sudo));
         let here = Facts::of_this_host(&request.user)?;
@@ -206,7 +206,7 @@ impl Hosts {
         for step in &first {
             self.run(step, &mut commands)?;
         }
-        // The signer has it. The folder goes at the end, unless this is killed.
+        // The signer has the user's key. The folder is removed at the end, unless this process is killed.
         match std::fs::remove_file(&self.site.key) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).at(&self.site.key);

@@ -39,7 +39,7 @@ pub(super) fn run(output: &Output, labelled: Vec<InterfaceView>) -> Result<(), F
     Ok(())
 }
 
-/// The names of the interfaces in the kernel's list. What else lies there has no number of an interface.
+/// The names of the interfaces in the kernel's list. Other entries of the folder have no interface number.
 fn present(folder: &Path) -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(folder)? {

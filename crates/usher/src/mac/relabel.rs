@@ -1,8 +1,8 @@
-//! `usher mac relabel`: labels files by the specification of the policy in force, as setfsmac(8) does; or has the
-//! labeller do so, by its own rule of what nobody could have planted.
+//! `usher mac relabel`: labels files by the specification of the policy in force, as setfsmac(8) does; or has
+//! the labeller do so, which labels only files that no less trusted process could have put in their place.
 //!
-//! The specification is the file as the labeller has read it. One that was edited since is refused: it would give files
-//! labels by which the labeller does not judge them.
+//! The specification is the file as the labeller has read it. A file that was edited since is refused,
+//! because the labeller would not judge the new labels by it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -48,7 +48,7 @@ pub struct Request {
 /// Labels the files.
 ///
 /// # Errors
-/// The policy in force names no specification, the file of it is another one than that in force, or a file could not be
+/// The policy in force names no specification, its file differs from the one in force, or a file could not be
 /// labelled.
 pub(super) fn run(output: &Output, request: &Request) -> Result<(), Failure> {
     let checked = configuration::check_applied(&configuration::in_force()?)?;

@@ -10,7 +10,7 @@ use crate::commands::log::utc;
 use crate::failure::Failure;
 use crate::output::{Output, or_dash, row, table};
 
-/// Prints them.
+/// Prints the peers.
 ///
 /// # Errors
 /// When the protector does not answer.

@@ -21,7 +21,7 @@ struct Shown {
     listed: Listed,
 }
 
-/// Prints it, with at most so many sockets.
+/// Prints what is in force, with at most `most` sockets.
 ///
 /// # Errors
 /// When the protector does not answer.

@@ -29,7 +29,7 @@ struct Socket {
     view: SocketView,
 }
 
-/// Asks for at most so many, page by page.
+/// Asks for at most `most` sockets, page by page.
 ///
 /// # Errors
 /// When the protector does not answer. A protector that cannot list them says so among its troubles.

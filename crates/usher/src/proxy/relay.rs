@@ -61,7 +61,7 @@ pub fn abort(connection: impl AsFd) {
 
 /// Makes the reactor report urgent bytes too.
 fn watched(connection: TcpStream) -> io::Result<Watched> {
-    // An urgent byte that is read is the next one, and none is stepped over unseen.
+    // Urgent bytes stay in their place among the others, and no read passes one unseen.
     sockopt::set_socket_oobinline(&connection, true)?;
     let interest = Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY;
     register(connection.into_std()?.into(), interest)
@@ -98,7 +98,7 @@ async fn pump_both(
         let (ended, from, to) = tokio::select! {
             ended = &mut outward, if goes_out => { goes_out = false; (ended, Local, Remote) }
             ended = &mut inward, if comes_in => { comes_in = false; (ended, Remote, Local) }
-            // A direction that waits for the other connection does not see it.
+            // A direction that waits for the other connection does not notice an abort of its own.
             () = aborted(local), if watches => (Err(Broken::To(reset())), Remote, Local),
             () = aborted(remote), if watches => (Err(Broken::To(reset())), Local, Remote),
             () = until(broken.as_ref().map(|(_, _, until)| *until)) => break,
@@ -190,8 +190,8 @@ async fn pump(from: &Watched, to: &Watched, carriers: &Carriers) -> Result<(), B
     Ok(())
 }
 
-/// Passes on the next urgent byte, if it has come. True at the end, where a peer may have announced one
-/// that never comes.
+/// Passes on the next urgent byte, if it has come. Returns true at the end of the connection, because a peer
+/// may have announced a byte that never comes.
 async fn pass_urgent(from: &Watched, to: &Watched) -> Result<bool, Broken> {
     let mut byte = [0];
     match rustix::io::read(from, &mut byte) {

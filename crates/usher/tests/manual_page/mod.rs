@@ -26,7 +26,7 @@ fn helped(program: &str, path: &[&str], found: &mut Commands) {
             section = line;
             continue;
         }
-        // Descriptions that go on are further in.
+        // Continued descriptions are indented further.
         let entry = line.trim_start();
         let indent = line.len() - entry.len();
         match section {

@@ -71,7 +71,7 @@ pub fn module_text(change: &ModuleChange) -> String {
     text + &statement_changes(change.before.as_deref(), change.after.as_deref(), gone)
 }
 
-/// The statements that have come and gone, and what it means that a block is gone.
+/// The statements that were added or removed. `gone` says what the removal of the whole block means.
 fn statement_changes(before: Option<&[String]>, after: Option<&[String]>, gone: &str) -> String {
     let (had, has) = (before.unwrap_or_default(), after.unwrap_or_default());
     if before.is_some() && after.is_none() {
@@ -124,7 +124,7 @@ fn by_block(lines: &[String]) -> (&[String], Vec<Inner<'_>>) {
     )
 }
 
-/// The statements of the one that the other does not have.
+/// The statements of `of` that `without` does not have, each after the sign.
 fn changed_lines(sign: char, of: &[String], without: &[String]) -> String {
     let lines = of.iter().filter(|line| !without.contains(line));
     lines.map(|line| format!("{sign} {line}\n")).collect()

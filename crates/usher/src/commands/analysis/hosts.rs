@@ -258,7 +258,7 @@ impl<'l> Lines<'l> {
     /// Reads the texts of these hosts again, with places.
     ///
     /// # Errors
-    /// The mistakes of a policy, which has none by now.
+    /// The mistakes of a policy. The policies were checked before, so they have none.
     pub fn of(loaded: &'l Loaded, concerned: impl Fn(&HostName) -> bool) -> Result<Self, Failure> {
         let concerned = loaded.sources.iter().filter(|(host, _)| concerned(host));
         let places = concerned.map(|(host, (sources, groups))| {

@@ -16,7 +16,7 @@ pub fn warn_of_user(network: &Network, user: &UserName) {
     warn(network, "user", user.as_ref(), named);
 }
 
-/// The same of a service.
+/// Warns of a service that no policy names.
 pub fn warn_of_service(network: &Network, service: &ServiceName) {
     let named = |host: &'_ HostPolicy| -> Vec<String> {
         let entries = host.policy.client_services().map(|entry| &entry.service);
@@ -26,7 +26,7 @@ pub fn warn_of_service(network: &Network, service: &ServiceName) {
     warn(network, "service", service.as_ref(), named);
 }
 
-/// The same of a host.
+/// Warns of a host that no policy names.
 pub fn warn_of_host(network: &Network, host: &HostName) {
     let named = |host: &'_ HostPolicy| -> Vec<String> {
         host.policy.hosts.keys().map(ToString::to_string).collect()

@@ -90,7 +90,7 @@ pub fn export(output: &Output, request: &Export) -> Result<(), Failure> {
     let time = signed.time.map_or_else(String::new, |time| {
         format!("-O verify-time={} ", verify_time(time))
     });
-    // It verifies the record, in that directory.
+    // This command verifies the record, in that directory.
     let command = format!(
         "ssh-keygen -Y verify {time}-f allowed_signers -I {identity} -n {namespace} -s \
          statement.sig < statement"

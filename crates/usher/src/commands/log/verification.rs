@@ -253,7 +253,7 @@ mod tests {
         assert!(certifies("alice,bob", "alice", "alice"));
         assert!(certifies("alice,bob", "bob", "ops,bob"));
         assert!(!certifies("alice,bob", "bob", "alice"));
-        // `USER,PRINCIPAL`: who has the principal is the first.
+        // `USER,PRINCIPAL`: the first is the user who has the principal.
         assert!(certifies("alice,ops", "alice", "ops"));
         assert!(!certifies("bob,alice,ops", "alice", "ops"));
         assert!(!certifies("alice,ops", "alice", "dev"));

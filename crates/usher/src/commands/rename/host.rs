@@ -95,7 +95,7 @@ fn write_renamed(
         return Ok(());
     };
     let mut left = Vec::new();
-    // First what takes room.
+    // First remove what takes room.
     if let Err(error) = remove_if_there(target) {
         left.push(format!("{}: remove it ({error})", target.display()));
     }
@@ -136,7 +136,7 @@ fn rename_block(text: &str, former: &HostName, fresh: &HostName) -> Option<Strin
     None
 }
 
-/// Replaces the former name wherever the policy misses its block.
+/// Replaces the former name wherever the policy's check reports it as an unknown host.
 fn rename_references(
     whole: &mut Applied,
     former: &HostName,

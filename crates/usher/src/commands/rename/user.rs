@@ -62,7 +62,7 @@ pub fn user(output: &Output, former: &UserName, fresh: &UserName) -> Result<(), 
             != [false; 2];
     let mut entry = applied.users.remove(former);
     if is_fresh_known || !steps.moves_folder() {
-        // An earlier call was ended: the folder has what any other command would put in force.
+        // An earlier call was ended before its end: the written files decide, as for any other command.
         let mut written = configuration::collect_users()?;
         entry = written.remove(former).or_else(|| written.remove(fresh));
         if let Some(entry) = &mut entry {
@@ -142,7 +142,7 @@ struct Steps {
 }
 
 impl Steps {
-    /// Finds them in the folder of users, and in that of keys.
+    /// Finds the steps, in the folders of users and of keys.
     fn find(
         users: &Path,
         keys: &Path,
@@ -206,7 +206,7 @@ fn move_all(moves: &[(PathBuf, PathBuf)]) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// Each state between two steps, of which the last is in force or not.
+    /// Tries each state in which a rename may have been ended, before and after it came in force.
     #[test]
     fn a_rename_that_was_ended_goes_on_where_it_was() {
         let (former, fresh): (UserName, UserName) =

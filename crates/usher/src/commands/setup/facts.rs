@@ -49,7 +49,7 @@ pub struct PolicyFile {
 }
 
 impl Facts {
-    /// Those of this host.
+    /// The facts about this host.
     ///
     /// # Errors
     /// When files cannot be read.
@@ -76,7 +76,7 @@ impl Facts {
         })
     }
 
-    /// Those of another host.
+    /// The facts about another host.
     ///
     /// # Errors
     /// When ssh does not reach it, it has no Usher or another version, or its command does not run as root.

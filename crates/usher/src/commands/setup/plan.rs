@@ -104,10 +104,10 @@ impl Site {
         )
     }
 
-    /// Refuses hosts on which something is already otherwise.
+    /// Refuses hosts that are already set up otherwise.
     ///
     /// # Errors
-    /// The first thing that is.
+    /// The first difference.
     pub fn require(&self, here: &Facts, there: &Facts) -> Result<(), Failure> {
         if self.client == self.server {
             return Err(Failure::Refused(format!(
@@ -188,7 +188,7 @@ impl Site {
         steps
     }
 
-    /// The other steps. What the first ones have not made yet has a word in its place.
+    /// The other steps. A word stands for each thing that the first steps have not made yet.
     ///
     /// # Errors
     /// When a host's file about one of them says something else.
@@ -238,7 +238,7 @@ impl Site {
         Ok(steps)
     }
 
-    /// Makes one host known to a host, unless it is.
+    /// Makes one host known to the other, unless it is.
     fn host_step(
         &self,
         side: Side,

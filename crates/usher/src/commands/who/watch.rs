@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_secs(1);
 /// It rests this many times as long as the answers took, so that it takes the daemons at most 5 % of their time,
 /// however many sessions they have.
 const REST_FOR_WORK: u32 = 20;
-/// After no answer it rests not longer than this, so that a keeper which hung is soon seen to answer.
+/// The longest rest after a missing answer, so that the next answer of a keeper which hung is soon seen.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
 /// What came or went.
@@ -89,7 +89,7 @@ struct Live {
     clients: BTreeSet<String>,
 }
 
-/// What was there when the daemons were asked.
+/// The state when the daemons were asked.
 #[derive(Debug, Default)]
 struct Seen {
     /// By their ids.
@@ -131,21 +131,21 @@ pub fn watch(output: &Output, filter: &Filter) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is there now, with the former counts where the verifier does not answer.
+/// The present state, with the former counts where the verifier does not answer.
 fn ask(filter: &Filter, former: &Seen) -> Result<Seen, ControlError> {
     let mut live = ask_daemon(roles::Keeper, &Who {})?;
     filter.of_live(&mut live);
     if !filter.is_empty() {
         return Ok(Seen::new(live, None));
     }
-    // Without a verifier nobody is refused.
+    // Without a verifier no session is refused.
     let counts = ask_daemon(roles::Verifier, &Status {}).map(|status| refused(status.numbers));
     let refused = counts.ok().or_else(|| former.refused.clone());
     Ok(Seen::new(live, refused))
 }
 
-/// The ends that the keeper remembers. Without an answer their reasons lack, and the next question tells that
-/// the keeper does not answer.
+/// The ends that the keeper remembers. If it does not answer, their reasons are missing, and the next
+/// question shows that it does not answer.
 fn ended(filter: &Filter) -> Vec<EndedView> {
     let mut recent = ask_daemon(roles::Keeper, &Recent {}).unwrap_or_default();
     filter.of_recent(&mut recent);
@@ -171,7 +171,7 @@ impl Seen {
         }
     }
 
-    /// The sessions and connections that there are. What failed before is no news.
+    /// The sessions and connections at the beginning. Earlier failures are left out.
     fn at_the_begin(&self) -> Vec<What> {
         let before = Self {
             sessions: BTreeMap::new(),
@@ -181,8 +181,8 @@ impl Seen {
         self.since(&before, Vec::new)
     }
 
-    /// What has changed since `before`. `ended` is asked only if a session is gone, and after that was seen: so
-    /// it has each end.
+    /// The changes since `before`. `ended` is called only after a session has been seen to be gone, so it has
+    /// every end.
     fn since(&self, before: &Self, ended: impl FnOnce() -> Vec<EndedView>) -> Vec<What> {
         let none = BTreeSet::new();
         let mut changes = Vec::new();
@@ -232,7 +232,7 @@ impl Seen {
                 });
             }
         }
-        // What a verifier has refused before it was asked first is no news.
+        // Refusals from before the verifier's first answer are left out.
         if let (Some(before), Some(now)) = (&before.refused, &self.refused) {
             changes.extend(more_refused(before, now));
         }
@@ -258,7 +258,7 @@ fn failures(trouble: &TroubleView) -> u64 {
 }
 
 impl Live {
-    /// With the id.
+    /// The session's id, and the session.
     fn of(view: SessionView) -> (String, Self) {
         let established = view
             .connections
@@ -446,7 +446,7 @@ mod tests {
         let two = "refused       2: unknown_key";
         assert_eq!(texts(&five.since(&three, nobody_asked)), [two]);
         assert_eq!(texts(&five.since(&five, nobody_asked)), [""; 0]);
-        // Nor is what there was before it was asked first.
+        // Nor are refusals from before the first question.
         assert_eq!(texts(&five.since(&seen(vec![]), nobody_asked)), [""; 0]);
         // The verifier was started again.
         let since_then = "refused       3: unknown_key";

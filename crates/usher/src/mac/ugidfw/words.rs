@@ -1,4 +1,4 @@
-//! Rules as FreeBSD's ugidfw(8) writes them, to statements of the policy's language and back.
+//! Converts rules from the form of FreeBSD's ugidfw(8) to statements of the policy's language, and back.
 //!
 //! ```text
 //! subject not uid root object ! type d mode rx
@@ -59,10 +59,10 @@ pub(super) enum Mistake {
 /// Finds the number of an account by its name.
 pub(super) type NumberOf<'a> = &'a dyn Fn(Account, &str) -> Option<u32>;
 
-/// A rule as a statement of the policy, without `;`. Whether its values are sound is the policy's to say.
+/// A rule as a statement of the policy, without `;`. The policy's reader checks its values.
 ///
 /// # Errors
-/// When the words are in no order of a rule, or mean what Linux does not have.
+/// When the words are not in the order of a rule, or mean something that Linux does not have.
 pub(super) fn statement(rule: &str, number_of: NumberOf<'_>) -> Result<String, Mistake> {
     let words: Vec<&str> = rule.split_whitespace().collect();
     if let Some(word) = words.iter().find(|word| !is_plain(word)) {
@@ -94,7 +94,7 @@ pub(super) fn statement(rule: &str, number_of: NumberOf<'_>) -> Result<String, M
             statement += &format!(" {side} {}", read.join(" "));
         }
     }
-    // The letter n takes nothing away from others.
+    // The letter n is ignored beside other letters.
     let mode = match mode {
         [letters] if letters.len() > 1 => letters.replace('n', ""),
         words => words.join(" "),
@@ -102,7 +102,7 @@ pub(super) fn statement(rule: &str, number_of: NumberOf<'_>) -> Result<String, M
     Ok(format!("{statement} mode {mode}"))
 }
 
-/// Words that cannot end the statement, begin a comment or a text, or be two.
+/// Whether a word cannot end the statement, begin a comment or a text, or be read as two words.
 fn is_plain(word: &str) -> bool {
     word.chars()
         .all(|letter| letter.is_ascii_alphanumeric() || "_.-@+\\$:/!".contains(letter))

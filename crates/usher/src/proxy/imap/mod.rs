@@ -123,7 +123,7 @@ impl LoginFilter {
             }
             Read::Wrong { tag, why, length } => {
                 self.take(length);
-                // A client that waits for the answer to its command only sees a tagged one.
+                // A client that waits for the answer to its command sees only a tagged line.
                 let tag = tag.as_deref().unwrap_or("*");
                 say(output, &format!("{tag} BAD {why}\r\n"))
             }
