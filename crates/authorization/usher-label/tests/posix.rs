@@ -15,7 +15,7 @@ fn read(pattern: &str) -> Result<Specification, String> {
     read.map_err(|found| found[0].to_string())
 }
 
-/// Which of these texts the pattern matches as a whole, by grep in the POSIX locale.
+/// The texts among these that the pattern matches as a whole, by grep in the POSIX locale.
 fn by_grep(pattern: &str, texts: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut grep = Command::new("grep")
         .args(["-Exz", "-e", pattern])

@@ -20,7 +20,7 @@ PACKET_LEVEL, RECEIVING_RING, BYPASS = 263, 5, 20
 XDP = 44
 HOST, PEER, BEYOND = "10.77.1.1", "10.77.1.2", "10.77.2.2"
 HOST_6, PEER_6 = "fd77:1::1", "fd77:1::2"
-# Longer than anything takes that comes at all.
+# A packet that arrives at all arrives sooner.
 LONG = 600
 
 tokens = itertools.count(1)
@@ -170,7 +170,7 @@ def neighbour(address):
     ip(f"neigh replace {address} dev usher-a use")
 
 
-# What leaves the host by `usher-a`: how it is sent, and how its frame is known at the other end.
+# Packets that leave the host by `usher-a`: how each is sent, and how its frame is known at the other end.
 def leaving(kind, token):
     text = payload(token)
     has_text = lambda frame: text in frame
@@ -197,7 +197,8 @@ def leaving(kind, token):
     }[kind]
 
 
-# What enters by an interface of the host from its peer: how it is sent, where one sees what comes of it, and how.
+# Packets that enter the host by an interface from its peer: how each is sent, the tap that captures what
+# follows, and how that frame is known.
 def entering(kind, token, network):
     text = payload(token)
     has_text = lambda frame: text in frame

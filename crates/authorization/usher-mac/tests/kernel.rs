@@ -243,8 +243,8 @@ fn the_error_is_chosen_by_precedence() {
         libc::EPERM => "EPERM",
         _ => "EIO",
     };
-    // The test's own rule is for one file; its answers are for every name, so the actor is not started
-    // while they are in force: it is begun before.
+    // The rule of bsdextended is for one file, but the answers of `test` are for every name. No actor could
+    // start while they are in force: it is started before.
     world.load_rules(rules);
     assert_eq!(act(user, &acts), ["read EACCES"]);
     for (error, with_rules) in [

@@ -132,7 +132,7 @@ def connect_by_ring():
         ring_result(ring_connect(one, listener.getsockname()))
 
 
-# What lasts while the test does something else.
+# Acts that go on while the test does something else.
 
 begun = {}
 

@@ -94,7 +94,7 @@ fn holds(membership: &Option<Membership>, numbers: &[u32]) -> bool {
     })
 }
 
-/// What ugidfw(8) says about an access, by its letters.
+/// The answer by ugidfw(8) to an access, which `wanted` has as letters.
 fn model(rules: &[AccessRule], case: &Case, wanted: &str) -> i32 {
     let groups: Vec<u32> = case.gids.iter().chain(&case.groups).copied().collect();
     let matching = rules.iter().find(|rule| {

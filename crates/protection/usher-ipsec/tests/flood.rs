@@ -92,7 +92,7 @@ tests! {
         a.run("l = tcp(); l.bind(('', 80)); l.listen()");
         b.run("s = tcp(); s.connect(('10.1.0.1', 80)); s.send(b'x')");
         a.run("c, _ = l.accept(); c.settimeout(60); r = c.recv(1)");
-        // The packet of the SYN itself.
+        // The packet of ESP that contains the SYN.
         let syn = at_a.run("r = base64.b64encode(seen.recv(9999)[20:]).decode()");
         let syn = syn.trim_matches('\'');
         let half = FLOOD / 10;

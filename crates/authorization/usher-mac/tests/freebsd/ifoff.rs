@@ -26,7 +26,7 @@ struct Interface {
     name: &'static str,
 }
 
-/// What a process does with a socket, or a packet.
+/// An act of a process with a socket, or a packet.
 #[derive(Debug, Clone)]
 struct Act {
     family: u32,
@@ -38,7 +38,7 @@ struct Act {
     bound: Interface,
 }
 
-/// What usher-mac-ifoff(7) says of an interface.
+/// Whether an interface is on, by usher-mac-ifoff(7).
 fn is_on(settings: &IfOff, interface: &Interface) -> bool {
     match interface {
         Interface { number: 0, .. } => false,
@@ -51,7 +51,7 @@ fn is_on(settings: &IfOff, interface: &Interface) -> bool {
     }
 }
 
-/// What it says of the act.
+/// Whether the act is permitted, by usher-mac-ifoff(7).
 fn permits(settings: &IfOff, point: EntryPoint, act: &Act) -> bool {
     let silences_none =
         settings.loopback && settings.others && settings.interfaces.values().all(|is_on| *is_on);

@@ -42,14 +42,14 @@ const TO_OBJECTS: [EntryPoint; 12] = [
 /// CAP_SYS_ADMIN and CAP_SETUID.
 const MAY_ENTER: u64 = 1 << 21 | 1 << 7;
 
-/// None: without an element.
+/// A process's partition: none for a process without an element.
 type Partition = Option<u32>;
 
 fn encode(partition: Partition) -> Vec<u8> {
     partition.map_or(Vec::new(), |number| words(&[3, 0, number]))
 }
 
-/// What usher-mac-partition(7) says.
+/// Whether a process may reach another one, by usher-mac-partition(7).
 fn reaches(own: Partition, other: Partition) -> bool {
     [None, Some(0)].contains(&own) || own == other
 }

@@ -26,7 +26,7 @@ struct Binding {
     port: u16,
 }
 
-/// What usher-mac-portacl(7) says.
+/// The answer to a binding by usher-mac-portacl(7).
 fn model(settings: &PortAcl, process: &Process, binding: &Binding) -> i32 {
     let (euid, egid) = (process.uids[1], process.gids[1]);
     let is_udp = match (binding.family, binding.kind, binding.protocol) {

@@ -32,7 +32,7 @@ fn is_exempt(settings: &SeeOtherUids, group: u32) -> bool {
     exempt.is_some_and(|(exempt, _)| *exempt == AccountId::Number(group))
 }
 
-/// What usher-mac-seeotheruids(7) says of an act that takes this capability.
+/// The answer by usher-mac-seeotheruids(7) to an act that takes this capability.
 fn model(settings: &SeeOtherUids, own: &Process, other: &Process, capability: u64) -> i32 {
     let mut groups = own.gids[..2].iter().chain(&own.groups);
     let is_member = groups.any(|group| is_exempt(settings, *group));
@@ -45,7 +45,7 @@ fn model(settings: &SeeOtherUids, own: &Process, other: &Process, capability: u6
     }
 }
 
-/// The same of a process that asks another one to trace it.
+/// The answer to a process that asks another one to trace it.
 fn model_of_traceme(settings: &SeeOtherUids, own: &Process, tracer: &Process) -> i32 {
     let is_member = is_exempt(settings, tracer.gids[0]);
     let is_near = settings.primarygroup && own.gids[0] == tracer.gids[0];

@@ -117,7 +117,7 @@ fn configure(world: &mut World, statements: &str) {
     world.framework().configure("ifoff", &settings).unwrap();
 }
 
-/// What leaves the host: the results where it does not.
+/// What leaves the host, and the results where the module stops it.
 const LEAVING: [(&str, &str); 11] = [
     ("udp", "EPERM"),
     ("udp6", "EPERM"),
@@ -132,10 +132,10 @@ const LEAVING: [(&str, &str); 11] = [
     ("kept", "EPERM"),
 ];
 
-/// What enters it.
+/// What enters the host.
 const ENTERING: [&str; 4] = ["arp", "ping", "reset", "forwarded"];
 
-/// Everything passes `usher-a`.
+/// The cases where everything passes `usher-a`.
 fn passes() -> Vec<(String, &'static str)> {
     let leaving = LEAVING
         .iter()
@@ -146,7 +146,7 @@ fn passes() -> Vec<(String, &'static str)> {
     cases
 }
 
-/// Nothing does.
+/// The cases where nothing passes `usher-a`.
 fn stops() -> Vec<(String, &'static str)> {
     let leaving = LEAVING
         .iter()
@@ -159,7 +159,7 @@ fn stops() -> Vec<(String, &'static str)> {
 
 /// Whether a program of libpcap captures by an interface, for a second.
 fn captures(interface: &str) -> bool {
-    // Not to a file, which it would remove when it fails: /dev/null as well.
+    // Not to a file: it would remove the file when it fails, even /dev/null.
     let arguments = ["-q", "-a", "duration:1", "-w", "-", "-i", interface];
     let output = Command::new("dumpcap").args(arguments).output().unwrap();
     output.status.success()

@@ -1,12 +1,12 @@
-//! The module `lomac` in a kernel: who takes in something lower gets lower, and each refusal has a twin that is
-//! permitted.
+//! The module `lomac` in a kernel: a process that reads something of a lower level is lowered to that level,
+//! and each refusal has a twin that is permitted.
 
 use usher_mac::{ModuleEvent, NotLowered, Outcome, Told};
 
 use super::attacks::Actor;
 use super::*;
 
-/// All that modules have done since the last call.
+/// All events of modules since the last call.
 fn events(framework: &Framework) -> Vec<ModuleEvent> {
     let mut all = Vec::new();
     loop {

@@ -76,7 +76,7 @@ impl World {
             .collect()
     }
 
-    /// Waits until none has one: the kernel ends removed ones a moment later.
+    /// Waits until no object has a label: the kernel ends removed objects a moment later.
     pub(super) fn await_none_labelled(&self) {
         for _ in 0..1000 {
             if self.labelled().is_empty() {

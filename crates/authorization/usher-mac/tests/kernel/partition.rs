@@ -43,7 +43,8 @@ fn a_process_in_a_partition_reaches_its_own_only() {
     actor.does_all(&[
         (by("partition/1", "partition/0", "kill"), "EPERM"),
         (by("partition/0", "partition/1", "kill"), "ok"),
-        // Whose limits they are the kernel does not say.
+        // The kernel does not tell modules whose limits they are, so a process in a partition is
+        // refused all.
         (by("partition/1", "partition/1", "limit"), "ESRCH"),
         (by("none", "partition/1", "limit"), "ok"),
         // Root's privileges make up for nothing here.
@@ -52,7 +53,8 @@ fn a_process_in_a_partition_reaches_its_own_only() {
         ("crosses:0:partition/1:partition/2:stream".into(), "EACCES"),
         ("crosses:0:partition/1:none:memory".into(), "EACCES"),
         ("crosses:0:partition/1:partition/1:seize".into(), "ok"),
-        // Not stopped, with CAP_SYS_ADMIN or CAP_PERFMON: Linux does not ask about it.
+        // Not stopped, with CAP_SYS_ADMIN or CAP_PERFMON: Linux does not call an entry point for
+        // it.
         ("crosses:0:partition/1:none:environ".into(), "ok"),
     ]);
 }

@@ -1,4 +1,4 @@
-//! What passes by the checks of reading and writing, with the modules of levels: commands of devices and file
+//! Ways around the checks of reading and writing, with the modules of levels: commands of devices and file
 //! systems, families of sockets, io_uring after fork(2), and pins; and what a process does to itself. Each
 //! refusal has a twin that is permitted.
 

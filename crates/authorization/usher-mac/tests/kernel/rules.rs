@@ -76,12 +76,13 @@ fn names_of_a_refused_file_are_not_changed() {
     };
     let acts = trial(OWNER);
     let mut expected = all(&acts, "EACCES");
-    // The kernel's own answer for a file that one may not write (fs.protected_hardlinks).
+    // The kernel itself refuses a link to a file that the user may not write
+    // (fs.protected_hardlinks).
     expected[1] = "link EPERM".into();
     let results = act(world.user, &acts);
     assert_eq!(results[0], "read ok");
     assert_eq!(results[1..], expected[1..]);
-    // Each of them, as somebody whom no rule is about.
+    // Each act, by a user whom no rule is about.
     for act_alone in [1, 2, 3, 4, 5, 6, 7] {
         let acts = trial(OWNER);
         assert_eq!(

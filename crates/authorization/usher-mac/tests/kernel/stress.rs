@@ -1,5 +1,5 @@
-//! Every entry point and the life of labels, while modules come and go. A minute; USHER_STRESS_SECONDS has
-//! another time.
+//! Every entry point, and labels that begin and end, while modules are loaded and unloaded. The test takes a
+//! minute, or as many seconds as USHER_STRESS_SECONDS says.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use crate::object_labels::OBJECTS;
 use crate::reached::{ELSEWHERE, Reacher, when_permitted};
 use crate::*;
 
-/// What goes on beside the modules' coming and going.
+/// What the threads share that act while modules come and go.
 #[derive(Default)]
 struct Stress {
     is_over: AtomicBool,
@@ -20,7 +20,7 @@ struct Stress {
     wrong: Mutex<BTreeSet<String>>,
 }
 
-/// Ends the others, also when a test fails.
+/// Ends the other threads, also when a test fails.
 struct Over<'s>(&'s Stress);
 
 impl Drop for Over<'_> {
@@ -246,7 +246,7 @@ fn labels_and_entry_points_withstand_stress() {
     });
     stress.require_nothing_wrong();
 
-    // The labels of what has ended have ended, and there is room for others. Refused acts have left objects of
+    // What has ended has no labels any more, and there is room for others. Refused acts have left objects of
     // System V IPC behind, as this one does.
     let refused = "used_as:shared_memory:other";
     assert_eq!(act(user, &[refused.into()]), ["used_as EACCES"]);

@@ -5,7 +5,7 @@ use super::*;
 
 use usher_mac_blocks::te::Class;
 
-/// The module's settings by these statements.
+/// The module's settings from these statements.
 pub(super) fn types(statements: &str) -> Settings {
     match block("te", statements) {
         ModuleSettings::Te(types) => Settings::Te(types),
@@ -13,8 +13,8 @@ pub(super) fn types(statements: &str) -> Settings {
     }
 }
 
-/// What every process of the tests does, whatever its domain: it runs a script, becomes a user, and looks names
-/// up.
+/// Rules for what every process of the tests does in any domain: it runs a script, becomes a user, and looks
+/// names up.
 pub(super) fn base(domain: &str) -> String {
     [
         "untyped file read execute getattr",
@@ -281,8 +281,8 @@ fn a_domain_does_what_rules_permit_it_and_nothing_else() {
     assert!(ended.unwrap().success());
 }
 
-/// A permissive domain is refused nothing; with the rules that are made of what it lacked it needs to be
-/// permissive no longer.
+/// A permissive domain is refused nothing. With rules made from the permissions it lacked, it need not be
+/// permissive any more.
 fn learns(world: &mut World, actor: &mut Actor, reads: &str) {
     let framework = world.framework();
     framework.configure("te", &types(&policy())).unwrap();

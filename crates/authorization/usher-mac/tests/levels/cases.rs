@@ -43,7 +43,8 @@ pub struct Case {
     pub argument: u32,
     pub interface: u32,
     pub capability: u32,
-    /// For all that must not count: what modules that decide by labels may not look at.
+    /// Fills all fields that must not count: those that modules that decide by labels may not look
+    /// at.
     pub noise: u32,
 }
 

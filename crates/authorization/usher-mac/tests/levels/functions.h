@@ -45,7 +45,7 @@
 	ASK(relabel_file)                                                                          \
 	ASK(new_file)
 
-/* Those that biba and mls have beside them. */
+/* LEVELS, and the entry points that only biba and mls have. */
 #define FIXED_LEVELS                                                                               \
 	LEVELS                                                                                     \
 	ASK(inode_getattr)                                                                         \

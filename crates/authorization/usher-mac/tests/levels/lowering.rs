@@ -33,7 +33,7 @@ impl Own {
         }
     }
 
-    /// What `biba` would make of it: what has an auxiliary level only has none.
+    /// The element as `biba` would read it: one with an auxiliary level only counts as unknown.
     fn plain(&self) -> Element {
         match self {
             Self::Nothing => Element::Nothing,
@@ -71,7 +71,7 @@ impl Own {
         }
     }
 
-    /// The same at this level.
+    /// The element, lowered to this level.
     fn lowered(&self, level: &Level) -> Self {
         Self::Of(match self {
             Self::Of(Auxiliary::With(_, auxiliary)) => {
@@ -87,7 +87,7 @@ impl Own {
         })
     }
 
-    /// What comes of reading, and perhaps writing: the answer, and the element after DEMOTES.
+    /// The result of reading, and perhaps writing: the answer, and the element after DEMOTES.
     fn takes(&self, object: &Self, usual: &Level, ways: Ways) -> (i32, Option<Self>) {
         let only_writes = Ways {
             reads: false,

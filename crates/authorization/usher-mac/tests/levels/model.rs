@@ -1,4 +1,4 @@
-//! What docs/mac.md says about `biba` and `mls`, written again.
+//! The rules of docs/mac.md for `biba` and `mls`, written again.
 
 use usher_label::{Level, Levels, Range};
 

@@ -44,7 +44,7 @@ pub const DOMAINS: [&str; 3] = [
 ];
 pub const TYPES: [&str; 3] = ["mail", "spool", "12345678"];
 
-/// What the permissions of rules are drawn from.
+/// The permissions that the rules of a case are drawn from.
 pub fn permissions(class: Class) -> Vec<&'static str> {
     match class {
         Class::Capability => vec!["kill", "setuid", "sys_admin", "checkpoint_restore"],

@@ -1,4 +1,5 @@
-//! What docs/man/usher-mac-te.7.md says, written again: rules are searched one by one, by their words.
+//! The rules of docs/man/usher-mac-te.7.md, written again: the model searches them one by one, by their
+//! words.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,7 @@ use usher_mac_blocks::te::Class;
 use crate::cases::{Case, DOMAINS, Element, Policy, TYPES};
 use crate::{EACCES, EINVAL, EPERM};
 
-/// What was refused, or would have been: by domain, object and class.
+/// The permissions that were refused, or would have been: by domain, object and class.
 pub type Noted = BTreeMap<(String, String, Class), BTreeSet<&'static str>>;
 
 pub struct Model<'p> {
@@ -25,7 +26,7 @@ fn is_domain(name: &str) -> bool {
     name == "unconfined" || DOMAINS.contains(&name)
 }
 
-/// The name that counts; none for one that is not known.
+/// The name that rules are searched by; none for one that is not known.
 pub fn name_of<'n>(element: &Element, usual: &'n str) -> Option<&'n str> {
     match element {
         Element::Nothing => Some(usual),
@@ -64,7 +65,7 @@ impl Case {
         }
     }
 
-    /// What an access takes.
+    /// The permissions that an access takes.
     pub fn wanted(&self) -> Vec<&'static str> {
         let has = |bit: u32| self.access & bit != 0;
         let is_directory = self.kind == 4;

@@ -31,7 +31,7 @@ fn in_a_runtime(test: impl Future<Output = ()>) {
     runtime.block_on(test);
 }
 
-/// Hosts `a` and `b`, each with its configuration changed so.
+/// Starts IKE on each host of the world, with its configuration as `change` leaves it.
 fn negotiating(world: &World, change: impl Fn(usize, &mut Configuration)) -> Vec<Ike> {
     (0..world.hosts.len())
         .map(|host| {
@@ -44,7 +44,7 @@ fn negotiating(world: &World, change: impl Fn(usize, &mut Configuration)) -> Vec
         .collect()
 }
 
-/// Waits until the peer at the first address is so.
+/// Waits until the peer at the first address meets the condition.
 fn wait_for_peer(ike: &Ike, what: &str, is_so: impl Fn(&PeerReport) -> bool) {
     wait_for(ike, what, |report| report.peers.first().is_some_and(&is_so));
 }
@@ -433,7 +433,7 @@ fn strong_hosts_have_a_hybrid_exchange() {
     });
 }
 
-/// Debian's unit does it at each start and at each reload.
+/// Debian's unit of strongSwan runs swanctl at each start and each reload.
 // Threat model: P68
 #[test]
 fn what_swanctl_unloads_is_loaded_again() {

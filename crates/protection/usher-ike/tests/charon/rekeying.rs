@@ -39,7 +39,7 @@ enum Second {
 /// How many times a host rekeys in a row.
 const OFTEN: usize = 20;
 
-/// Says that it is over when it is dropped.
+/// Tells the other threads that it is over when this is dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {

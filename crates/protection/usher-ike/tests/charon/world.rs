@@ -303,7 +303,7 @@ impl Host {
             .spawn()
             .expect("ip");
         let output = monitor.stdout.take().expect("a pipe");
-        // The kernel says it once: who listens later misses it.
+        // The kernel sends an acquire once: a monitor that starts later misses it.
         let id = monitor.id().to_string();
         let table = format!("/proc/{id}/net/netlink");
         wait("the monitor of acquires", || {
@@ -427,7 +427,7 @@ impl Drop for Host {
     }
 }
 
-/// Waits until it is so.
+/// Waits until the condition is met.
 pub fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + LIMIT;
     while !is_so() {
@@ -436,7 +436,7 @@ pub fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until the report is so.
+/// Waits until the report meets the condition.
 pub fn wait_for(ike: &Ike, what: &str, is_so: impl Fn(&Report) -> bool) {
     let end = Instant::now() + LIMIT;
     loop {

@@ -155,7 +155,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever comes before the end of the connection: an answer or an error.
+    /// Any bytes before the end of the connection come to an answer or an error.
     // Threat model: P69
     #[test]
     fn any_bytes_are_an_answer_or_an_error(bytes in stream_of_bytes()) {

@@ -65,7 +65,7 @@ fn configuration() -> Configuration {
 /// An endless answer ends at the limit of bytes or of time, whichever the machine reaches first.
 const ENDLESS: &str = "does not ";
 
-/// Waits until the report is so.
+/// Waits until the report meets the condition.
 async fn wait_for(ike: &Ike, what: &str, is_so: impl Fn(&Report) -> bool) {
     let end = Instant::now() + LONG;
     while !is_so(&ike.report()) {

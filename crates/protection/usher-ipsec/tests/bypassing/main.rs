@@ -25,12 +25,13 @@ fn arrives(what: &str, peer: &mut Actor) -> String {
     seen
 }
 
-/// The same act: of the governed program nothing leaves, of another program it does.
+/// Requires that after the acts nothing has left from the governed program, but something from
+/// another program.
 fn only_others(what: &str, acts: &[&str], [governed, other, peer]: [&mut Actor; 3]) {
     for act in acts {
         governed.errno(act);
     }
-    // It would come before this.
+    // A packet of the acts would arrive before this one.
     governed.run("t = udp(); t.sendto(b'mark', ('10.1.0.3', 9))");
     assert_eq!(arrives(what, peer), "{17: 1}", "{what}: a governed program");
     for act in acts {

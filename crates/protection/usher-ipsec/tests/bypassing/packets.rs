@@ -1,4 +1,4 @@
-//! Packets that say what is not so, and other ways to send them.
+//! Packets with false contents, and other ways to send packets.
 
 use usher_protection::{Level, Tables};
 

@@ -12,7 +12,7 @@ mod sockets;
 use usher_protection::Treatment;
 use world::*;
 
-/// Passes a socket; the receiver has it as the descriptor `f`, and has asked it for nothing.
+/// Passes a socket. The receiver has it as the descriptor `f`, and has made no call about it.
 fn pass(from: &mut Actor, socket: &str, to: &mut Actor) {
     to.run("import ctypes; libc = ctypes.CDLL(None, use_errno=True); p = socket.socket(1, 2); os.path.exists('/mnt/pass') and os.unlink('/mnt/pass'); p.bind('/mnt/pass')");
     from.run(&format!(

@@ -1,12 +1,12 @@
-//! Calls while policies change: none fails that both policies permit, and nothing leaves in the clear
-//! that must not.
+//! While policies change, no call fails that both policies permit, and nothing leaves in the clear that must
+//! not.
 
 use usher_ipsec::Watcher;
 use usher_protection::Tables;
 
 use super::*;
 
-/// One policy after another. Host B is protected by one class or the other, its second address is
+/// The policy of this number. Host B is protected by one class or the other, its second address is
 /// trusted, and another network makes the rules different.
 fn policy(number: usize) -> Tables {
     let class = [ENCRYPTION, AUTHENTICATION][number % 2];

@@ -100,7 +100,7 @@ tests! {
         for actor in [&mut governed, &mut other] {
             actor.run(&make("a, b, c, d"));
         }
-        // As whoever has a duplicate of the sockets does it: without knowing the mark.
+        // Clears the mark without knowing it, as any process with duplicates of the sockets can.
         let clear = "for s in (a, b, c, d): s.setsockopt(socket.SOL_SOCKET, SO_MARK, mark(s) & ~0xfff00000)";
         let by_port = To::Protected(vec![
             (0, 9, ENCRYPTION, Level::Mandatory),

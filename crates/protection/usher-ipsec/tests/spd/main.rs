@@ -24,7 +24,7 @@ fn shell(command: &str) -> String {
     run("sh", &["-c", command])
 }
 
-/// Entries in words, without their priorities but in their order.
+/// The entries as text: without their priorities, but in the order of them.
 fn told(entries: &Entries) -> Vec<String> {
     let mut all: Vec<_> = entries.iter().collect();
     all.sort_by_key(|(selected, entry)| (entry.priority, **selected));
@@ -111,13 +111,13 @@ tests! {
                 drop(ipsec);
                 unable_to_change_the_spd(|| release(&pins, &record, settings.mask)).unwrap_err();
             }
-            // As far as it may have come.
+            // A release that stopped may have removed all policies already.
             shell(FLUSH);
             let send = format!("u.sendto(b'x', ('{B}', 9))");
             // A kernel program that drops a packet need not tell its sender.
             let _dropped = governed.errno(&send);
             assert_eq!(peer.errno("w.settimeout(2); w.recv(1)"), libc::ETIMEDOUT, "closes: {closes}");
-            // The twin: it comes to its end.
+            // The twin: the release comes to its end.
             release(&pins, &record, settings.mask).unwrap();
             assert_eq!(governed.errno(&send), 0, "closes: {closes}");
             assert_eq!(peer.errno("w.settimeout(60); w.recv(1)"), 0, "closes: {closes}");
@@ -137,7 +137,7 @@ tests! {
             }
             let listed = shell("ip xfrm policy");
             assert!(listed.contains(protocol) && !listed.contains(other), "{listed}");
-            // They are what they should be.
+            // The policies are what they should be: none had to be put back.
             assert_eq!(ipsec.put_back().unwrap(), 0);
         }
     }

@@ -6,8 +6,8 @@ use usher_protection::{Level, Tables};
 use super::shell;
 use crate::world::*;
 
-/// Places in a queue of packets that wait for an SA, by the kernel (XFRM_MAX_QUEUE_LEN): one more than
-/// that are taken.
+/// The places in a queue of packets that wait for an SA: the kernel takes one packet more than
+/// XFRM_MAX_QUEUE_LEN.
 const PLACES: u32 = 101;
 
 /// Sends to as many different addresses, which no host has, and returns the errors by their numbers.

@@ -5,7 +5,7 @@ use crate::*;
 
 use super::{Actor, attempt};
 
-/// Acts of any user on a program with the label `closed`, and what they get who do not have it.
+/// Acts of any user on a program with the label `closed`, and their results without that label.
 const WAYS: [(&str, &str); 26] = [
     ("read", "EACCES"),
     ("write", "EACCES"),
@@ -36,14 +36,15 @@ const WAYS: [(&str, &str); 26] = [
     ("handle_of", "ok"),
 ];
 
-/// Those of root, with all capabilities.
+/// Acts that root alone can do, with all capabilities.
 const WAYS_OF_ROOT: [(&str, &str); 3] = [
     ("by_handle", "EACCES"),
     ("given_by_fanotify", "EACCES"),
     ("account_to", "EACCES"),
 ];
 
-/// Ways to go on with an open file, by a process that had the label when it opened the file.
+/// Ways to go on with an open file, by a process that had the label when it opened the file and has
+/// since given it up.
 const HELD: [(&str, &str); 8] = [
     ("read", "EACCES"),
     ("sendfile", "EACCES"),
@@ -64,7 +65,7 @@ fn copy(of: &str, root: &mut Actor, path: PathBuf, label: &str) -> PathBuf {
     path
 }
 
-/// One that ends at once.
+/// A program with this label that ends at once.
 fn program(root: &mut Actor, path: PathBuf, label: &str) -> PathBuf {
     copy("/bin/true", root, path, label)
 }

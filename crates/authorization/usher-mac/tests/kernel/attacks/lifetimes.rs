@@ -1,4 +1,4 @@
-//! What happens while modules come and go.
+//! Attacks while modules are loaded and unloaded.
 
 use crate::labels::Labels;
 use crate::*;
@@ -23,7 +23,7 @@ pub(super) fn nothing_of_a_module_is_left_when_it_comes_again(labels: &mut Label
     let begin_exec = format!("{}:test/closed", onto("begin_exec", &program, &closed));
     let (begin_pipe, end_pipe) = (on("begin_pipe", &pipe), on("end_pipe", &pipe));
     let read = on("read", &closed);
-    // As it is while the module stays.
+    // The results while the module stays.
     user.does(&read, "ok");
     user.does(&begin_exec, "ok");
     user.does("end_exec", "ok");
@@ -33,7 +33,8 @@ pub(super) fn nothing_of_a_module_is_left_when_it_comes_again(labels: &mut Label
         root.does(&format!("begin_call:{text}"), "ok");
         root.does("end_call", result);
     }
-    // A label, one for the next program, a call and an opening that wait in the kernel.
+    // Left when the module goes: a label, a label for the next program, and a call and an opening
+    // that wait in the kernel.
     user.does(&begin_exec, "ok");
     root.does("begin_call:test/forbid", "ok");
     root.does(&begin_pipe, "ok");
@@ -46,7 +47,7 @@ pub(super) fn nothing_of_a_module_is_left_when_it_comes_again(labels: &mut Label
     user.does("end_exec", "EACCES");
     root.does("end_call", "EACCES");
     root.does(&end_pipe, "ok");
-    // Nothing hinders the next label.
+    // What is left hinders no new label.
     user.does("label:test/closed", "ok");
     user.does(&read, "ok");
 }

@@ -16,7 +16,7 @@ pub(crate) struct Actor {
     child: Child,
     acts: ChildStdin,
     results: Lines<BufReader<ChildStdout>>,
-    /// Results that were not as required. All of them are told at the end.
+    /// Results that were not as required; the test prints all of them when the actor ends.
     wrong: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ impl Actor {
         }
     }
 
-    /// The same, with a label.
+    /// Starts an actor with a label.
     pub(crate) fn labelled(uid: u32, name: &str) -> Self {
         let mut actor = Self::start(uid);
         actor.does(&format!("label:test/{name}"), "ok");
@@ -81,7 +81,8 @@ impl Drop for Actor {
     }
 }
 
-/// Each act, by who is permitted it, and then by who is refused it with this result.
+/// Requires that the first actor is permitted each act, and that the second one is refused it with
+/// the result.
 fn attempt<'a>(
     [permitted, refused]: &mut [Actor; 2],
     cases: impl IntoIterator<Item = (&'a str, &'a str)>,

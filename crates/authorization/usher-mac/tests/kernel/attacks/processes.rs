@@ -1,12 +1,13 @@
-//! Ways to other processes, and of files and messages between them, at whose entry points the module `test`
-//! refuses one user and permits the twin.
+//! Ways to other processes, and ways to pass files and messages to them. At each entry point the module
+//! `test` refuses one user and permits the twin.
 
 use crate::labels::Labels;
 use crate::*;
 
 use super::Actor;
 
-/// Acts of a process on another one of its user, and what it gets when the module refuses.
+/// Acts of a process on another process of the same user, and their results when the module
+/// refuses.
 const OTHERS: [(&str, &str); 20] = [
     ("seize", "EACCES"),
     ("attach", "EACCES"),
@@ -50,7 +51,7 @@ pub(super) fn no_way_to_another_process_or_its_files_evades_a_module(labels: &mu
             "EACCES",
         ),
         (EntryPoint::FileReceive, on("received", &file), "EBADF"),
-        // Not stopped: Linux does not ask about it.
+        // Not stopped: Linux does not call the entry point for it.
         (EntryPoint::FileReceive, on("received_by_ring", &file), "ok"),
         (EntryPoint::FileReceive, "other:take".into(), "EACCES"),
         (
