@@ -44,8 +44,7 @@ impl ReservedPorts {
         objects.cloned().unwrap_or_default()
     }
 
-    /// What is wrong with the control group, for people. The programs that it should hold are then not in
-    /// force.
+    /// The fault of the control group, for people. The programs that it should hold are then not in force.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.clone()
     }

@@ -277,8 +277,8 @@ pub fn require_root(role: &'static str) -> Result<(), StartError> {
     }
 }
 
-/// Notifies the service manager that the daemon is ready (`sd_notify(3)`); does nothing without one. From now on
-/// its messages have fields, under the identifier of its unit.
+/// Notifies the service manager that the daemon is ready (`sd_notify(3)`); does nothing without one. From now
+/// on the daemon's messages have fields, under the identifier of its unit.
 pub fn ready(identifier: &'static str) {
     usher_daemon::messages::have_fields(identifier);
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {

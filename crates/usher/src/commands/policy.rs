@@ -153,7 +153,7 @@ pub(super) fn troubles_of_protection(policy: &Policy) -> Vec<String> {
     if !policy.has_protection() {
         return Vec::new();
     }
-    // `candidate` has warned of these before.
+    // The command has warned of these before.
     let told = this_host::unmatched_ike_keys(policy);
     match ask_daemon(roles::Protector, &Protection {}) {
         Ok(mut view) => {

@@ -147,7 +147,7 @@ mod tests {
         Listeners::new(Arc::new(Server::new()))
     }
 
-    /// What is served at each address.
+    /// The services at all addresses.
     fn served(listeners: &Listeners) -> Vec<ProxyListener> {
         let present = listeners.present.lock();
         present

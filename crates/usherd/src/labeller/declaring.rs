@@ -9,7 +9,7 @@ use super::error::{MacError, StatementFault};
 use super::resolving::Resolver;
 
 impl Resolver<'_> {
-    /// The settings of a module from a file, by its block of the policy; none for a module without.
+    /// The settings of a module from a file, by its block of the policy; none for a module without settings.
     ///
     /// # Errors
     /// The first statement that the module does not take, or name that this host does not know.
@@ -80,7 +80,7 @@ impl Resolver<'_> {
         Ok(Some(Settings::Declared(settings)))
     }
 
-    /// What a value means; none for one of another kind.
+    /// The meaning of a value; none for a value of another kind.
     fn value(
         &mut self,
         statement: &Statement,

@@ -1,4 +1,4 @@
-//! Modules from files: `NAME.bpf.o` in a folder of root's.
+//! Modules from files: `NAME.bpf.o` in a folder that belongs to root.
 //!
 //! libbpf and the kernel work on such a file with the labeller's privileges. So only root may be able to
 //! write or to replace it: the file, and each folder on the way to it, belongs to root, can be written by

@@ -1,10 +1,11 @@
-//! The specification of the policy: which label a file should have, and which part of that the labeller sets unasked.
+//! The specification of the policy: the label that each file should have, and what the labeller sets unasked.
 //!
 //! Everyday tools lose labels: they write a new file and rename it over the labelled one. The labeller gives
 //! the new file what the specification has for its path, but only if no module could hold its maker to less:
 //!
-//! - the level of `mls`, where the file has `low` or none and its directory a level that dominates the new one: a process
-//!   of a lower level does not get into that directory, so an exempt process has made the file;
+//! - the level of `mls`, where the file has `low` or none and its directory a level that dominates the new
+//!   one: a process of a lower level does not get into that directory, so an exempt process has made the
+//!   file;
 //! - another element, where the file has none and root alone can make names there. Modules may restrict a
 //!   process of root, too. So a level is set only where the directory shows that the maker had as much: for
 //!   `biba` and `lomac` by a level that dominates the new one, for `low` of `mls` by `low`;
@@ -198,7 +199,7 @@ impl Filing {
     }
 }
 
-/// The contents of a file of root's.
+/// The contents of a file that belongs to root alone.
 fn contents(path: &Path) -> Result<String, String> {
     let missing = || "there is no such file; write it, or leave the statement out".to_owned();
     let (Some(folder), Some(name)) = (
@@ -256,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of root's, where root alone can make names.
+    /// A folder where root alone can make names.
     fn folder() -> tempfile::TempDir {
         // Without a point in its name, which a pattern would take for any byte.
         let folder = tempfile::Builder::new()

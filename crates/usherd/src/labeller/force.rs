@@ -78,7 +78,7 @@ impl Force {
     }
 
     /// Takes up the work of the last labeller: the settings of the policy for modules in force, and modules
-    /// that are to be loaded after a reboot. What fails is tried again.
+    /// that are to be loaded after a reboot. Failures are tried again.
     pub(super) fn begin(&self, configuration: Configuration) {
         let mut state = self.state.lock();
         state.configuration = Some(configuration);
@@ -415,7 +415,7 @@ impl Force {
         all.into_iter().for_each(|event| journal.note(event));
     }
 
-    /// What modules have refused.
+    /// The refusals by modules.
     ///
     /// # Errors
     /// When the kernel's state cannot be read.

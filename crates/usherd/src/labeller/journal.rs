@@ -1,8 +1,8 @@
-//! What modules have done, for people: a line of the journal for each refusal and each process that was
-//! lowered, and the kinds of refusals with their counts.
+//! The acts of modules, for people: a line of the journal for each refusal and each process that was lowered,
+//! and the kinds of refusals with their counts.
 //!
-//! The kernel does not wait for this process: what nobody reads in time is lost, and counted there. Lines are
-//! limited for each user, as all lines of daemons are.
+//! The kernel does not wait for this process: events that are not read in time are lost, and counted there.
+//! Lines are limited for each user, as all lines of daemons are.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -33,7 +33,7 @@ struct Refusals {
     last: String,
 }
 
-/// What modules have refused.
+/// The refusals by modules.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     kinds: HashMap<Kind, Refusals>,
@@ -113,7 +113,7 @@ fn told(element: &Told) -> String {
     }
 }
 
-/// What a process did by which it was lowered.
+/// The act by which a process was lowered.
 fn did(point: EntryPoint) -> &'static str {
     match point {
         EntryPoint::FilePermission => "it read",
@@ -143,8 +143,8 @@ fn object(event: &ModuleEvent) -> String {
     }
 }
 
-/// An event in one line. Names are whatever processes have chosen; what could begin a line is escaped where lines
-/// are written.
+/// An event in one line. Processes choose the names in it; characters that could begin another line are
+/// escaped where lines are written.
 fn line(event: &ModuleEvent) -> String {
     let module = &event.module;
     let who = match (event.process, &event.command) {

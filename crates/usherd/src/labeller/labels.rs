@@ -1,6 +1,6 @@
-//! Which file systems have files with labels of their own, the labels of network interfaces, and the families of
-//! sockets that processes with a level may make: from the policy to the kernel and to the thread that keeps labels
-//! of new files.
+//! Brings labels from the policy to the kernel and to the threads that label new files: the multilabel file
+//! systems, the labels of network interfaces, and the families of sockets that processes with a level may
+//! make.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -116,8 +116,8 @@ pub(super) fn followed(policy: Option<&Policy>) -> BTreeSet<String> {
     multilabel.chain(of_rules).cloned().collect()
 }
 
-/// The devices of multilabel file systems that are mounted no longer at their paths, and live on: files keep their
-/// labels there.
+/// The devices of multilabel file systems that are no longer mounted at their paths, and live on: files keep
+/// their labels there.
 pub(super) fn elsewhere(
     policy: Option<&Policy>,
     file_systems: &FileSystems,
@@ -310,7 +310,7 @@ pub(super) fn views(writers: &LabelWriters) -> Vec<MultilabelView> {
     views.collect()
 }
 
-/// What is not looked at, because it lies too deep.
+/// The trouble that directories are not looked at, because they lie too deep.
 fn too_deep(directories: u64) -> Option<String> {
     (directories > 0).then(|| {
         format!(

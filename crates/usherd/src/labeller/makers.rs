@@ -50,8 +50,8 @@ pub(super) fn shared(te: &TypeEnforcement) -> Option<Shared> {
     Some(Shared { made, moved })
 }
 
-/// Whether a file has no type, or that of its directory, and no domain can have brought it to its path: none makes
-/// names in directories of that type or writes files of it, and none moves a directory on the way.
+/// Whether a file has no type, or that of its directory, and no domain can have brought it to its path: none
+/// makes names in directories of that type or writes files of it, and none moves a directory on the way.
 pub(super) fn is_no_domains(
     shared: Option<&Shared>,
     tree: &Tree,

@@ -11,7 +11,7 @@
 //!
 //! It writes to the journal what modules refuse, and which processes they lower (`journal`).
 //!
-//! Threads of their own, one for each file system, write the labels of new files into their attributes (`new_files`).
+//! One thread for each file system writes the labels of new files into their attributes (`new_files`).
 //!
 //! Room: the BPF objects of `bpf/mac`, its folder, and labels of files on the file systems that the policy
 //! calls multilabel. Only root's requests reach it.

@@ -1,7 +1,8 @@
-//! Questions about paths that may get no answer: a file system on the way can be a user's own (FUSE), or a dead server's.
+//! Questions about paths that may get no answer, because a file system on the way is a user's own (FUSE), or
+//! its server is dead.
 //!
-//! Each question has a thread of its own. One that hangs keeps its thread until the file system answers, and the same
-//! question is given up at once meanwhile: so there is at most one such thread for each path.
+//! Each question has its own thread. A hanging question keeps its thread until the file system answers. Until
+//! then the same question is given up at once, so each path has at most one such thread.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -87,7 +87,7 @@ impl<'f> Resolver<'f> {
         }
     }
 
-    /// What the names of a block mean.
+    /// The meanings of the names in a block.
     fn names(&mut self, block: &MacBlock) -> Result<Names, MacError> {
         let mut names = Names::default();
         for account in block.accounts() {
@@ -163,8 +163,8 @@ fn device(
 /// again.
 ///
 /// # Errors
-/// The first path where nothing is mounted: its rules wait, or stay about the former file system, which lives on
-/// elsewhere. Or the first one that gets no answer: its rules stay as they are.
+/// The first path where nothing is mounted: its rules wait, or stay about the former file system, if that
+/// lives on elsewhere. Or the first path without an answer: its rules stay as they are.
 pub(super) fn follow_mounts(
     file_systems: &FileSystems,
     rules: &[AccessRule],

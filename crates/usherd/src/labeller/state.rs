@@ -56,7 +56,7 @@ pub(super) fn block<'p>(policy: &'p Policy, name: &str) -> Option<&'p MacBlock> 
         .find(|block| block.module.as_ref() == name)
 }
 
-/// What `ubns` has of a service.
+/// The setting of `ubns` for a service.
 fn line_of_service(service: &Service) -> String {
     let mut line = format!("service {} listen {}", service.name, service.listen);
     if let ServedBy::Account(account) = &service.served_by {

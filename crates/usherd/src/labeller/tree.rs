@@ -81,7 +81,7 @@ impl Tree {
         let Ok(path) = path.strip_prefix(&self.path) else {
             return Ok(None);
         };
-        // The kernel may have forgotten the names above it, somebody has moved it since, or something is mounted there.
+        // The kernel may have forgotten the names above it, or it was moved, or something is mounted there.
         let Ok((directory, there)) = self.find(path) else {
             return Ok(None);
         };

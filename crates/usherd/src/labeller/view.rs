@@ -26,7 +26,7 @@ fn statement(denial: &Denial) -> Option<String> {
 }
 
 impl Force {
-    /// What is in force, without a look at modules' files.
+    /// The state in force, without a look at modules' files.
     ///
     /// # Errors
     /// When the kernel's state cannot be read.
@@ -78,7 +78,7 @@ impl Force {
         Ok(view)
     }
 
-    /// What is in force, and the digests of the files of modules.
+    /// The state in force, and the digests of the files of modules.
     fn in_force_with_digests(&self) -> Result<(MacView, BTreeMap<String, String>), MacError> {
         let state = self.state.lock();
         let mut view = MacView {

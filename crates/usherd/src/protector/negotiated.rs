@@ -1,10 +1,10 @@
-//! The hosts that have negotiated SAs while the policy said `optional`, by class, in memory and in a
-//! file. Where it says so again such a host is held to its protection, also after a reboot: an attacker
-//! on the path who drops IKE from the start must not bring its traffic back into the clear.
+//! The hosts that have negotiated SAs while the policy said `optional`, by class, in memory and in a file.
+//! While a policy says `optional`, such a host is held to its protection, also after a reboot: an attacker on
+//! the path who drops IKE from the start must not bring its traffic back into the clear.
 //!
 //! A host is forgotten when its `host` block, or its `ike-key`, leaves the policy, or when its block says
-//! `hold no`, whether or not that policy protects anything. A block with one of its keys is its block, under
-//! whatever name: a new name does not let it go.
+//! `hold no`, whether or not that policy protects anything. A block with one of the host's keys is its block,
+//! under any name, so a new name does not free the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

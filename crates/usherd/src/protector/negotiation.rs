@@ -84,8 +84,8 @@ fn file_of(algorithm: IkeAlgorithm) -> &'static Path {
     })
 }
 
-/// The hosts with which SAs are negotiated: all but this one that have an `ike-key` of an algorithm of which this
-/// host has one, too. Without `own`: all that have an `ike-key`.
+/// The other hosts with which SAs are negotiated: those with an `ike-key` of an algorithm of which this host
+/// has one, too. Without `own`: all that have an `ike-key`.
 pub(super) fn peers<'p>(
     policy: &'p Policy,
     own: Option<&'p Host>,
@@ -97,8 +97,8 @@ pub(super) fn peers<'p>(
     policy.hosts.values().filter(is_peer)
 }
 
-/// The hosts that are held once they have had SAs. Also those that share no algorithm of keys with this host any
-/// more: otherwise a slip in a policy would let them go, into the clear.
+/// The hosts that are held once they have had SAs. Hosts that no longer share an algorithm of keys with this
+/// host are among them: otherwise a slip in a policy would let them go, into the clear.
 pub(super) fn held_peers(policy: &Policy, host_key: &HostPublicKey) -> Vec<Peer> {
     let hosts = peers(policy, None).filter(|host| host.is_held && host.key != *host_key);
     hosts.map(peer).collect()

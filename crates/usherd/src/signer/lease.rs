@@ -61,7 +61,7 @@ impl Leases {
     /// Grants a lease if the configuration in force permits it.
     ///
     /// # Errors
-    /// Those of [`permitted_until`], [`Refusal::ProgramNotPermitted`].
+    /// The refusals of [`permitted_until`], and [`Refusal::ProgramNotPermitted`].
     pub fn grant(
         &self,
         pair: Pair,

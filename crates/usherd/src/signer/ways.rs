@@ -1,8 +1,8 @@
 //! The order in which a host's addresses are tried for a user.
 //!
-//! First the address at which the host's control channel is open, then those of the policy in their order.
-//! Addresses to which the user's own programs found no way come last for a while: what one user's programs
-//! say changes nothing for others.
+//! First comes the address at which the host's control channel is open, then those of the policy in their
+//! order. Addresses to which the user's own programs found no way come last for a while. Other users'
+//! programs have no influence.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ const NOTES: usize = 4096;
 /// Limit of one user's notes.
 const NOTES_OF_USER: usize = 256;
 
-/// What users' programs have found out about addresses of services.
+/// Addresses of services to which users' programs found no way.
 #[derive(Default)]
 pub struct Ways {
     none: Mutex<HashMap<(u32, SocketAddr), Instant>>,

@@ -62,7 +62,7 @@ pub fn user(output: &Output, former: &UserName, fresh: &UserName) -> Result<(), 
             != [false; 2];
     let mut entry = applied.users.remove(former);
     if is_fresh_known || !steps.moves_folder() {
-        // An earlier call was ended before its end: the written files decide, as for any other command.
+        // An earlier call was interrupted: the written files decide, as for any other command.
         let mut written = configuration::collect_users()?;
         entry = written.remove(former).or_else(|| written.remove(fresh));
         if let Some(entry) = &mut entry {
@@ -130,10 +130,10 @@ pub fn user(output: &Output, former: &UserName, fresh: &UserName) -> Result<(), 
 /// The folder and the keys of a user who gets another name.
 #[derive(Debug)]
 struct Steps {
-    /// Those that have the former name, and where they go. The folder is last: any command that puts users in
-    /// force then completes the rename, and does so only when no key is left behind.
+    /// The moves from the former name, each with its target. The folder is last: any command that puts users
+    /// in force then completes the rename, and does so only when no key is left behind.
     moves: Vec<(PathBuf, PathBuf)>,
-    /// Those that have the new name already.
+    /// Files that have the new name already.
     done: Vec<PathBuf>,
     /// Whether there is something under both names.
     is_taken: bool,

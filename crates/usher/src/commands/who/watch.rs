@@ -1,7 +1,7 @@
 //! `usher who --watch`: what comes and goes, a line each.
 //!
-//! The keeper and the verifier are asked again and again, and what they answer is compared. What comes and goes
-//! between two answers is not seen; the log has every session.
+//! The keeper and the verifier are asked again and again, and their answers are compared. Changes that come
+//! and go between two answers are not seen; the log has every session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -95,8 +95,8 @@ struct Seen {
     /// By their ids.
     sessions: BTreeMap<String, Live>,
     troubles: BTreeMap<ServiceName, TroubleView>,
-    /// Refused sessions by reason, since the verifier's start; none if no verifier has answered, or nobody wants
-    /// to know.
+    /// Refused sessions by reason, since the verifier's start; none with a filter, or before a verifier has
+    /// answered.
     refused: Option<BTreeMap<String, u64>>,
 }
 
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(texts(&connected.since(&one, nobody_asked)), [CONNECTED]);
         assert_eq!(texts(&one.since(&connected, nobody_asked)), [DISCONNECTED]);
         assert_eq!(texts(&one.since(&one, nobody_asked)), [""; 0]);
-        // What is announced may never come.
+        // An announced connection may never come.
         let announced = seen(vec![with_connection("announced", None)]);
         assert_eq!(texts(&announced.since(&one, nobody_asked)), [""; 0]);
     }

@@ -20,7 +20,7 @@ pub struct Account {
     pub uid: u32,
 }
 
-/// What has become of an account whose user was authenticated.
+/// The present state of an account whose user was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// It is the same.

@@ -26,8 +26,8 @@ const REFUSED: i32 = 3;
 /// usher-pam's exit status when the modules took too long.
 const TOO_LONG: i32 = 4;
 
-/// Asks whether the account may be served at a client's address. Takes two processes, and up to 5 s for the modules:
-/// never call it on the reactor's thread.
+/// Asks whether the account may be served at a client's address. Takes two processes, and up to 5 s for the
+/// modules: never call it on the reactor's thread.
 ///
 /// # Errors
 /// [`Refusal::AccountClosed`] when PAM refuses the account; [`Refusal::AccountUnknown`] when there
@@ -54,7 +54,7 @@ pub fn permitted(name: &UserName, client: IpAddr) -> Result<(), Refusal> {
     }
 }
 
-/// What PAM says.
+/// PAM's answer.
 enum Answer {
     /// The account may be served, with the modules' messages: pam_unix warns before a password ages out.
     Permitted(String),

@@ -52,7 +52,7 @@ impl ServicePorts {
         }
     }
 
-    /// What is wrong with the control group, for people.
+    /// The fault of the control group, for people.
     pub fn trouble(&self) -> Option<String> {
         self.reserved.trouble()
     }

@@ -1,10 +1,10 @@
-//! The threads that keep labels of new files persistent, one for each file system that the policy calls
-//! multilabel: loading a module takes seconds, in which new files must not wait, and a file system that does not
-//! answer keeps its thread for as long, and no other.
+//! The threads that keep labels of new files persistent, one for each multilabel file system. New files must
+//! not wait while the labeller loads a module, which takes seconds, and a file system that does not answer
+//! must hold up its own thread only.
 //!
-//! The first thread starts the others, and asks no file system. All of them list directories anywhere and open no
-//! file otherwise, by rules of Landlock of their own; the labeller's other threads list none of these. They read and
-//! set attributes through descriptors of O_PATH.
+//! The first thread starts the others, and asks no file system. By their own rules of Landlock all of them
+//! may list directories anywhere and open no other file; the labeller's other threads may list none of these
+//! directories. They read and set attributes through descriptors of O_PATH.
 
 mod walk;
 mod writing;
@@ -65,7 +65,7 @@ pub(super) struct LabelWriters {
     thread: JoinHandle<()>,
 }
 
-/// What the threads work with: the source of labels, and the specification.
+/// The means of a thread: the source of labels, and the specification.
 #[derive(Debug, Clone)]
 struct Means {
     labels: Arc<NewFileLabels>,
@@ -354,7 +354,7 @@ fn start_writers(shared: &Shared, confined: &SyncSender<Result<(), SystemError>>
     }
 }
 
-/// Starts and ends the threads of file systems, which inherit the rules of Landlock. Ends itself when it cannot.
+/// Starts and ends the threads of file systems, which inherit its rules of Landlock. Returns when it cannot.
 fn run(shared: &Shared) {
     loop {
         shared.wake.wait(None, None);
@@ -368,8 +368,8 @@ fn run(shared: &Shared) {
     }
 }
 
-/// Watches what is wanted; what was watched already goes on. A thread that is not wanted ends as soon as its file
-/// system answers.
+/// Watches the wanted file systems; those that are watched already continue. The thread of an unwanted one
+/// ends as soon as its file system answers.
 fn exchange(
     lanes: &mut BTreeMap<String, Arc<Lane>>,
     means: Option<Means>,

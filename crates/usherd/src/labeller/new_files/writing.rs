@@ -43,8 +43,8 @@ pub(super) struct LabelWriter {
     /// The specification of the policy.
     filing: Option<Arc<Filing>>,
     walk: Option<Walk>,
-    /// Another walk follows the one under way. It does not end that: somebody who makes files all the time
-    /// would keep it from ever reaching the last file.
+    /// Whether another walk follows the present one. It does not replace it: a process that makes files all
+    /// the time would keep the walk from ever reaching the last file.
     walks_again: bool,
     /// When all files are looked at again, because something failed; and how long that was put off.
     retry: Option<Instant>,
@@ -52,7 +52,7 @@ pub(super) struct LabelWriter {
     counts: Counts,
 }
 
-/// What has happened since the file system is watched.
+/// The counts since the file system is watched.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::labeller) struct Counts {
     /// Attributes that were written.
@@ -183,7 +183,7 @@ impl LabelWriter {
         self.walks_again = true;
     }
 
-    /// What has happened so far.
+    /// The counts so far.
     pub(super) fn counts(&self) -> &Counts {
         &self.counts
     }

@@ -22,7 +22,7 @@ const FEW: usize = 8;
 /// Limit of waiting connections that are looked up.
 const LOOKED_UP: usize = 256;
 
-/// What PAM permits.
+/// PAM's permission for an order.
 pub struct Admitted {
     /// The identity of the user's processes.
     pub identity: Arc<Identity>,
