@@ -17,7 +17,7 @@ use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener, SHORTAGE};
 use usher_daemon::quota::{Quota, Taken};
 use usher_proto::refusal::Refusal;
 
-/// The number of threads that close received descriptors, and of those that one user may keep.
+/// The number of threads that close received descriptors, and how many of them one user may occupy.
 const CLOSING_THREADS: usize = 512;
 const CLOSING_THREADS_OF_USER: usize = 16;
 /// The time that a process may take to read an answer.

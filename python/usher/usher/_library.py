@@ -72,7 +72,7 @@ def library() -> ctypes.CDLL:
         "usher_mac_execve": (integer, [text, pointer, pointer, pointer]),
         "usher_mac_syscall": (integer, [text, integer, ctypes.c_uint64]),
         "usher_mac_is_present": (integer, [text]),
-        # The C library's own, for text that the calls have made.
+        # free(3) of the C library, for text that the calls have made.
         "free": (None, [pointer]),
     }
     for name, (result, arguments) in declarations.items():

@@ -1,6 +1,6 @@
 //! The two text formats: OpenMetrics 1.0.0, and that of Prometheus (0.0.4), which other tools read. Names and
 //! values of labels are Usher's own, so that a page of code takes the place of a crate; `promtool check
-//! metrics` and OpenMetrics parsers differ on the names of counters, which the crates do not bridge.
+//! metrics` and OpenMetrics parsers disagree about the names of counters, and the crates do not serve both.
 
 use std::fmt::Write;
 

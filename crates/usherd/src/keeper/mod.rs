@@ -220,7 +220,7 @@ impl Keeper {
         Ok(restricted)
     }
 
-    /// Puts the applied configuration in force and ends what it no longer permits, which it returns.
+    /// Puts the applied configuration in force. Ends and returns what it no longer permits.
     fn reload(&self) -> Result<Vec<EndingView>, StartError> {
         let ended = self.take_up(Configuration::load()?)?;
         let generation = self.host.configuration.get().generation();
@@ -252,8 +252,7 @@ impl Keeper {
         }
     }
 
-    /// Puts a configuration in force and ends what it no longer permits, which it returns. Needs no
-    /// disk.
+    /// Puts a configuration in force. Ends and returns what it no longer permits. Needs no disk.
     fn put_in_force(&self, fresh: Configuration) -> Result<Vec<EndingView>, KernelError> {
         let former = self.host.configuration.get();
         let generation = fresh.generation();

@@ -236,7 +236,7 @@ pub enum MacError {
         /// The reason.
         reason: String,
     },
-    /// The thread that writes the labels of a file system does not come on.
+    /// The thread that writes the labels of a file system hangs.
     #[error(
         "{path} does not answer (is it frozen, or does its server hang?): labels of its new files are not written until \
          it does; other file systems do not wait for it"

@@ -94,7 +94,7 @@ impl ModuleFolder {
         }
     }
 
-    /// The names by which files can be asked for, in order, up to a limit; the number of other files.
+    /// The names of modules that can be asked for, in order, up to a limit; and the number of other files.
     pub(super) fn names(&self) -> Result<(Vec<String>, usize), FileError> {
         let Some(folder) = open_folder(&self.path)? else {
             return Ok((Vec::new(), 0));

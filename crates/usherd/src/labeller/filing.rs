@@ -443,7 +443,7 @@ mod tests {
             gets(&filing, &program, inherited).as_deref(),
             Some("mls/high")
         );
-        // A user could link another user's file below a path of the first.
+        // A user could link another user's file below the path.
         fs::hard_link(&program, folder.path().join("other")).unwrap();
         assert_eq!(gets(&filing, &program, inherited), None);
     }

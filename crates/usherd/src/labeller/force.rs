@@ -330,9 +330,9 @@ impl Force {
 
     /// Puts the settings of a configuration in force for all modules that are loaded.
     ///
+    /// # Errors
     /// When a name is unknown, or the kernel fails: the former settings are in force then, except for modules
     /// with a trouble.
-    /// trouble.
     pub(super) fn put_in_force(&self, fresh: Configuration) -> Result<u64, MacError> {
         let mut state = self.state.lock();
         self.follow_file_systems(&mut state);

@@ -55,8 +55,8 @@ pub(super) const UNASKED: &str = "packets of interfaces";
 /// The trouble that the search for forgotten labels does not work.
 pub(super) const FORGOTTEN: &str = "forgotten labels";
 
-/// Any user can cause refusals. So a walk over all files that refusals cause begins only `REST` times as long
-/// after the last one as that took, within these bounds.
+/// Any user can cause refusals. So refusals cause the next walk over all files only after `REST` times the
+/// duration of the last one, within these bounds.
 const REST: u32 = 10;
 const LOOKING: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(60));
 

@@ -72,7 +72,8 @@ impl Force {
         Ok((module, Some(digest)))
     }
 
-    /// Loads a module that was in force before: of the same origin, whatever else has its name now.
+    /// Loads a module that was in force before, from the same origin, even if another module has its name
+    /// now.
     pub(super) fn load_again(&self, state: &mut State, wanted: &Wanted) -> Result<(), MacError> {
         let name = &wanted.name;
         let none = || MacError::NoModule(name.clone());

@@ -86,7 +86,7 @@ pub fn run() -> Result<(), StartError> {
         .create(paths::LABELLER_DIRECTORY);
     made.attempt(format!("cannot make {}", paths::LABELLER_DIRECTORY))?;
     let mounts = File::open(paths::MOUNTS).attempt(format!("cannot open {}", paths::MOUNTS))?;
-    // Another description than the one that is read: each notes which changes it has shown.
+    // An open file description of its own: each one notes which changes it has shown.
     let changes = File::open(paths::MOUNTS).attempt(format!("cannot open {}", paths::MOUNTS))?;
     let writers =
         LabelWriters::start().attempt("cannot start the thread for labels of new files")?;

@@ -85,7 +85,7 @@ impl State {
             .into_iter()
             .partition(|module| names.contains(&module.name));
         self.missing = missing;
-        // A labeller may have ended before it noted what it had loaded: from a file that is unknown now.
+        // A labeller may have ended before it noted what it had loaded; the file of that is unknown.
         let is_noted = |name: &String| noted.iter().any(|module| module.name == *name);
         let others: Vec<String> = names.into_iter().filter(|name| !is_noted(name)).collect();
         let has_others = !others.is_empty();
@@ -171,7 +171,8 @@ impl State {
         Ok(framework.permit_families(&labels::families(policy))?)
     }
 
-    /// Reads the specification that the policy in force names, if it has not been read. Returns whether it has now.
+    /// Reads the specification of the policy in force, unless it has been read. Returns whether it reads one
+    /// now.
     pub(super) fn specify(&mut self) -> bool {
         if self.filing.is_some() {
             return false;

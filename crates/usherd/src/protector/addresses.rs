@@ -32,7 +32,7 @@ impl OwnAddresses {
         }
     }
 
-    /// The addresses of IPv6 now, without those of a link.
+    /// The present IPv6 addresses, without link-local ones.
     ///
     /// # Errors
     /// The system's error.

@@ -15,8 +15,8 @@ use super::force::Force;
 /// How long changed answers are gathered before they are put in force.
 const GATHERING: Duration = Duration::from_millis(200);
 
-/// The shortest time between two changes of the tables for new answers. A resolver, or a server, that
-/// answers otherwise all the time costs no more than this.
+/// The shortest time between two changes of the tables for new answers. A resolver, or a server, that keeps
+/// changing its answers costs no more than this.
 const RENEWING: Duration = Duration::from_secs(5);
 
 /// The time between two attempts to reach the resolver.

@@ -12,9 +12,9 @@ use usher_kernel::ticket::TicketKey;
 pub const PAUSE: Duration = Duration::from_secs(60);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8 * 3600);
-/// The pause if tokens had passed before: one was drawn long before its SYN left, for instance by a
-/// program that had to wait for a processor. It is longer than a program waits for an answer to its
-/// token, so that other late ones are reported within it.
+/// The pause if tokens had passed before. Then a refused token is late: it was drawn long before its SYN
+/// left, for instance by a program that had to wait for a processor. The pause is longer than a program waits
+/// for an answer to its token, so that other late tokens are reported within it.
 pub const LATE: Duration = Duration::from_secs(5);
 /// The time from one renewal to the next. Drawing faster does not make the signer sign faster.
 const SPACING: Duration = Duration::from_millis(250);

@@ -1,6 +1,6 @@
-//! Connections of this host's users whose program on the server has ended at once, and has failed, as
-//! servers report them: for the program that asks about its own connection, and for `usher who` and
-//! `usher doctor`. A server reports within its own sessions only, and a number, never a text.
+//! Connections of this host's users whose program on the server has failed at once, as servers report them:
+//! for the program that asks about its own connection, and for `usher who` and `usher doctor`. A server
+//! reports within its own sessions only, and a number, never a text.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -115,7 +115,7 @@ fn log_refusal(report: &Report, refusal: Refusal) {
 }
 
 impl ConnectionPermit {
-    /// None: this connection or another with the same endpoints is under way, or the user's share
+    /// A permit; none if this connection or another with the same endpoints is under way, or the user's share
     /// is used up. The kernel reports the SYN again when it retransmits it.
     fn take(signer: &Arc<Signer>, report: &Report) -> Option<Self> {
         let connection = report.connection;

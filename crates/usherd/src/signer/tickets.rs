@@ -325,7 +325,7 @@ impl Tickets {
     }
 }
 
-/// Logs what the programs do without.
+/// Logs the features that the programs lack.
 fn warn_of_lacks(kernel: &ticket::Tickets) {
     if let Err(error) = kernel.holding().gates().lasting() {
         tracing::warn!(%error, "cannot pin gates: when usherd signer dies, a local user may for \

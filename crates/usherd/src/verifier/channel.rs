@@ -307,8 +307,8 @@ impl Channel {
             authenticate(&configuration.checked, &claim, &authenticator, statement)
         });
         let (opening, public_key) = granted.inspect_err(|&refusal| {
-            // Its contents are unproven. The line counts against the host, not against a user whom it
-            // may only claim.
+            // The statement is unproven, so the line counts against the host, not against a user whom it may
+            // only claim.
             let statement = statement.as_ref().ok();
             let ahead = statement.map(|said| said.issued.wrapping_sub(claim.now).cast_signed());
             clocks.note(&self.host, Err(refusal), ahead, claim.now);

@@ -137,7 +137,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// With a service of an account at each of these ports.
+    /// A policy with a service of an account at each of these ports.
     fn policy(services: &[(&str, u16)]) -> Policy {
         let blocks = services.iter().map(|(account, port)| {
             format!(

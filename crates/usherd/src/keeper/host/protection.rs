@@ -38,7 +38,7 @@ impl ProtectedPorts {
         }
     }
 
-    /// Why sessions with a service are refused.
+    /// The reason that sessions with a service are refused.
     pub fn trouble(&self, service: &Service) -> Option<String> {
         let error = self.0.as_ref().err()?;
         service.protection.as_ref()?;

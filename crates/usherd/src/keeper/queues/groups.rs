@@ -192,7 +192,7 @@ impl Groups {
         Ok(group)
     }
 
-    /// The groups in which a process lives, also those of an earlier keeper's workers.
+    /// The groups that contain a process, also those of an earlier keeper's workers.
     ///
     /// # Errors
     /// When they cannot be listed.

@@ -91,15 +91,15 @@ pub struct Common {
     unanswered: AtomicUsize,
 }
 
-/// A report that the account of a queue's user is gone, or is another by now: everything of the user at
-/// the service must end.
+/// A report that the account of a queue's user is gone or was replaced: everything of the user at the service
+/// must end.
 pub struct LostAccount {
     /// The queue, which may have been closed since.
     pub queue: Arc<Queue>,
     pub refusal: Refusal,
 }
 
-/// A report that the program for a user's connection has ended at once, and has failed.
+/// A report that the program for a user's connection has failed at once.
 pub struct FailedConnection {
     /// The user at the service.
     pub key: Key,
@@ -154,7 +154,7 @@ impl Common {
         }
     }
 
-    /// Names a user whose account was missing when it was needed to the watch of accounts.
+    /// Has the watch of accounts check a user whose account was missing when it was needed.
     fn suspect(&self, user: &UserName) {
         self.suspects.lock().insert(user.clone());
     }

@@ -1,5 +1,5 @@
-//! Permits for queues that sessions being opened need, so that a session that is on record does not
-//! fail for want of a queue.
+//! Permits for the queues of sessions that are being opened, so that no session on record fails for lack of a
+//! queue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::Key;
 #[derive(Default)]
 pub struct Permits(Mutex<HashMap<Key, Permit>>);
 
-/// A permit for one queue, until all of its duplicates but the one in [`Permits`] are dropped.
+/// A permit for one queue, until only its duplicate in [`Permits`] is left.
 pub type Permit = Arc<()>;
 
 impl Permits {

@@ -1,5 +1,5 @@
-//! Tells client hosts about connections whose program has ended at once, and has failed: only how it has
-//! ended, and only the host from which the connection came, in a session of the connection's user.
+//! Tells client hosts about connections whose program has failed at once. Only the host from which a
+//! connection came learns how its program ended, in a session of the connection's user.
 
 use tokio::sync::mpsc;
 use usher_proto::session_request::Notice;

@@ -1,5 +1,5 @@
-//! Sessions: how they are opened, which connections they admit, and how they end. They use the queues,
-//! the host and the recorder; nothing of these knows of sessions.
+//! Sessions: how they are opened, which connections they admit, and how they end. They use the queues, the
+//! host and the recorder; none of these knows of sessions.
 //!
 //! Room: the tables of sessions, tokens and announced connections. Requests, records of the
 //! verifier and the clock come in here.

@@ -100,8 +100,8 @@ impl Look {
         has_ended
     }
 
-    /// Whether it has ended because its host did not answer. The last probe but one may be the last that a
-    /// look has seen.
+    /// Whether it has ended because its host did not answer. The last probe may have come after the last
+    /// look.
     fn was_silent(&self) -> bool {
         self.unanswered + 1 >= PROBES
     }

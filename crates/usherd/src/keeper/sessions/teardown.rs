@@ -72,7 +72,7 @@ impl Sessions {
         }
     }
 
-    /// Ends everything of a user at a service, because the account is gone or is another by now.
+    /// Ends everything of a user at a service, because the account is gone or was replaced.
     fn end_account(&self, key: Key, reason: Refusal) {
         let mut ending: Vec<Ending> = Vec::new();
         match self

@@ -1,12 +1,11 @@
 //! Writes the labels of new files into their attributes, on one file system.
 //!
-//! The kernel side knows the label of a new file at once, in its own memory, and refuses a file of a
-//! *multilabel* file system of which it knows none. It cannot write the attribute. So this side watches
-//! new files, asks the kernel for each one's label, and writes it where the file has no attribute yet. It
-//! looks at all files when it begins, when it is told to, and when it has lost events: the kernel's queue is
-//! bounded.
+//! The kernel side knows the label of a new file at once, in its own memory. It cannot write the attribute,
+//! and refuses access to a file of a *multilabel* file system if it knows no label. So this side watches new
+//! files, asks the kernel for each one's label, and writes it where the file has no attribute yet. It looks
+//! at all files when it begins, on request, and when the kernel's bounded queue has lost events.
 //!
-//! If it dies between the creation of a file and the attribute, the next one finds the file as long as the
+//! If the labeller dies before it has written the attribute, the next one finds the file as long as the
 //! kernel remembers it. Otherwise the file stays without a label, and refused, until an administrator sets
 //! one; setfsmac(8) finds such files.
 

@@ -32,8 +32,8 @@ impl Tickets {
         self.kernel.as_ref().map(ticket::Tickets::listing)
     }
 
-    /// Has the owners of connections to the proxy noted, at these addresses. Without the programs, and
-    /// if the kernel refuses, only owners who hold their connections still are known.
+    /// Has the kernel note the owners of connections to the proxy, at its addresses. Without the programs, or
+    /// if the kernel refuses, only owners who still hold their connections are known.
     pub fn set_relayed(&self, policy: &Policy) {
         let listeners = policy.proxy_listeners().into_iter();
         let addresses = listeners.map(|listener| SocketAddr::V4(listener.address));

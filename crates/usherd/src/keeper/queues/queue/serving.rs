@@ -309,8 +309,8 @@ impl Queue {
         before + come.count() > waiting
     }
 
-    /// Whether connections are kept for the next starter after one has ended during an order. Only
-    /// starters that end without having served count.
+    /// Whether connections wait for the next starter, after one has ended during an order. Only starters that
+    /// end without having served count.
     fn outlasts_starter(&self, before: usize, begun: Instant, since: &mut Option<Instant>) -> bool {
         if self.has_accepted(before, begun) {
             *since = None;

@@ -65,7 +65,8 @@ impl Presences {
         });
     }
 
-    /// Notes that sessions have ended whose records are gone from the table. Returns whose they were.
+    /// Notes that sessions have ended whose records are gone from the table. Returns their users and
+    /// services.
     pub fn leave_all(&self, sessions: &HashSet<SessionId>) -> HashSet<Key> {
         let mut left = HashSet::new();
         for (key, hosts) in self.all.lock().iter_mut() {
