@@ -233,8 +233,8 @@ fn why_not(agent: &Path, public_key: &[u8]) -> &'static str {
     }
 }
 
-/// Asks for a signature over a new connection, so that the late answer to one question is never taken for the answer to
-/// the next.
+/// Asks for a signature over a new connection, so that a late answer to one question is never taken for the
+/// answer to the next.
 fn ask_agent(agent: &Path, request: &[u8], until: Instant) -> io::Result<AgentAnswer> {
     let answer = exchange(agent, request, MAX_AGENT_ANSWER, until)?;
     AgentAnswer::decode(&answer).map_err(io::Error::other)

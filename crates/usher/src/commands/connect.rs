@@ -141,8 +141,8 @@ fn is_sound(connection: &TcpStream) -> bool {
     polled.is_ok() && !asked[0].revents().contains(PollFlags::ERR)
 }
 
-/// Fails if the server says that the service's program has ended at once, and has failed. A signer that does
-/// not answer changes nothing: then the connection's end is all that is known.
+/// Fails if the server says that the service's program has failed at once. A signer that does not answer
+/// changes nothing: then the connection's end is all that is known.
 fn failed_at_once(destination: &Destination, client: SocketAddr) -> Result<(), Failure> {
     let Destination { host, service } = destination;
     match usher::how_ended(host, service, client) {

@@ -89,7 +89,7 @@ pub fn describe(keys: &[UserKey], revoked: &RevokedKeys) -> String {
     lists.join(", ")
 }
 
-/// The ends of some of so many keys: "1 of 2 revoked", or "revoked" for the only one.
+/// The ends that some of `of` keys have, as text: "1 of 2 revoked", or "revoked" for the only key.
 fn counted(ends: &[String], of: usize) -> String {
     let mut ends = ends.to_vec();
     ends.sort();

@@ -22,7 +22,7 @@ use plan::{Offered, Side, Site, Step};
 /// The folder for what one run needs: a private key until the signer has it, and ssh's socket.
 const RUN: &str = "/run";
 
-/// Clocks that differ by more, in seconds, are a fault that would show as another one.
+/// Setup refuses a larger difference of clocks, in seconds, because it would later look like another fault.
 const CLOCKS_DIFFER: f64 = 20.0;
 
 /// Options of `usher setup`.

@@ -27,7 +27,7 @@ struct File {
     error: Option<String>,
 }
 
-/// Prints files, and of directories the files in them, with their labels: of symbolic links their own.
+/// Prints files with their labels: of a directory the files in it, of a symbolic link its own label.
 ///
 /// # Errors
 /// When a directory cannot be read.

@@ -117,8 +117,8 @@ pub(super) fn run(output: &Output, request: &Request) -> Result<(), Failure> {
     }
 }
 
-/// Requires that the file of the specification is as the labeller has read it. Without a labeller none is in force, and
-/// the file counts.
+/// Checks that the file of the specification is as the labeller has read it. Without a labeller no
+/// specification is in force, and the file counts.
 fn require_in_force(specification: &Path, is_quiet: bool) -> Result<(), Failure> {
     let in_force = match ask_daemon(roles::Labeller, &Mac {}) {
         Ok(view) => view.specification,

@@ -12,7 +12,7 @@ use super::{Finding, some};
 /// The sysctl by which users may load BPF programs.
 const UNPRIVILEGED_BPF: &str = "/proc/sys/kernel/unprivileged_bpf_disabled";
 
-/// Whether users may load BPF programs: each fault of the kernel's verifier would be theirs to use.
+/// Whether users may load BPF programs: then they can use each fault of the kernel's verifier.
 pub fn unprivileged_bpf() -> Finding {
     let value = std::fs::read_to_string(UNPRIVILEGED_BPF);
     let outcome = bpf_of_users(value.as_deref().ok().map(str::trim));

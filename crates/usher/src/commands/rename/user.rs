@@ -16,12 +16,11 @@ use crate::output::{Output, warn};
 
 /// Gives a user's keys, and the mark of a disabled user, to another name. In force at once: the sessions
 /// under the former name end. The policy does not change; the places that name the user are printed.
-/// Completes a rename that was ended between two steps.
+/// Completes a rename that was interrupted between two steps.
 ///
 /// # Errors
 /// When the former name is not known, or the new one is; when the user is disabled and certificates would
-/// admit the former name. When the change cannot be put in force; nothing
-/// has changed then.
+/// admit the former name. When the change cannot be put in force; nothing has changed then.
 pub fn user(output: &Output, former: &UserName, fresh: &UserName) -> Result<(), Failure> {
     let lock = configuration::lock()?;
     let mut applied = configuration::in_force()?;

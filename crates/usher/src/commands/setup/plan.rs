@@ -191,7 +191,7 @@ impl Site {
     /// The other steps. A word stands for each thing that the first steps have not made yet.
     ///
     /// # Errors
-    /// When a host's file about one of them says something else.
+    /// When a file of one host says something else about a host.
     pub fn then(&self, here: &Facts, there: &Facts) -> Result<Vec<Step>, Failure> {
         let mut steps = Vec::new();
         for (side, facts) in [(Side::Client, here), (Side::Server, there)] {

@@ -23,8 +23,8 @@ use crate::output::{Output, escaped};
 
 /// How long it rests between two questions, at least.
 const REST: Duration = Duration::from_secs(1);
-/// It rests this many times as long as the answers took, so that it takes the daemons at most 5 % of their time,
-/// however many sessions they have.
+/// The rest is this many times as long as the answers took. So the watch takes at most 5 % of the daemons'
+/// time, however many sessions they have.
 const REST_FOR_WORK: u32 = 20;
 /// The longest rest after a missing answer, so that the next answer of a keeper which hung is soon seen.
 const LONGEST_REST: Duration = Duration::from_secs(10);
