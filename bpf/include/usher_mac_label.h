@@ -103,7 +103,8 @@ struct usher_mac_label {
 
 /*
  * The label of a process, in the storage of its main thread. Another thread has an entry, too, once
- * it has executed a program or set the elements of its next exec; the label there is a copy.
+ * it has executed a program or set the elements of its next exec; the label there is a copy. The
+ * lock in the main thread's entry guards all entries of the process, and is the only one taken.
  */
 struct usher_mac_process {
 	struct bpf_spin_lock lock; /* of all entries of the process: that of its main thread */

@@ -16,7 +16,8 @@ struct linux_binprm___mac {
 
 #pragma clang attribute pop
 
-/* Decides the element of a new program for the module in a slot, and puts it into the room. */
+/* Has the module in a slot decide the element of a new program, and puts its number into the label
+ * in the scratch memory. */
 static __always_inline int decide_program(__u32 slot, struct mac_scratch *now,
 					  const struct usher_mac_execution *wanted,
 					  struct usher_mac_label *file)
@@ -71,8 +72,8 @@ static __always_inline usher_mac_slots deciding(void)
 	return modules_at(MAC_POINT_new_program) & labelled_of(USHER_MAC_ALL_SLOTS);
 }
 
-/* Reads a file of an execution into the room, at its place there. Returns 0 where modules are not
- * asked about it. */
+/* Reads a file of an execution into its place in the scratch memory. Returns 1 if modules are asked
+ * about the file, 0 if they are not, or -EACCES. */
 static __always_inline int read_program(struct mac_scratch *now, __u32 place, struct file *file)
 {
 	struct inode *inode = file->f_inode;

@@ -17,8 +17,8 @@ struct mac_name {
 /* Limit of the scripts that the kernel follows in one execution. */
 #define MAC_SCRIPTS 5
 
-/* Room for reading one label, and for deciding about one execution. The verifier follows few states
- * of what lies in a map. */
+/* Scratch memory for reading one label, and for deciding about one execution. The verifier follows
+ * few states of what lies in a map. */
 struct mac_scratch {
 	__u8 text[USHER_MAC_TEXT_SIZE];
 	struct usher_mac_text state;
@@ -42,9 +42,9 @@ struct mac_scratch {
 };
 
 /*
- * The room of a thread, kept from its first label on: memory taken for each call would be free
- * again only later, and no account would pay for it. No program that uses it runs while another one
- * of the same thread does. No room: the label is not read, the change is refused.
+ * The scratch memory of a thread, kept from its first label on: memory taken for each call would be
+ * free again only later, and no account would pay for it. No program that uses it runs while
+ * another one of the same thread does. No memory: the label is not read, the change is refused.
  */
 TASK_TABLE(scratch, struct mac_scratch);
 
@@ -200,8 +200,8 @@ static __always_inline int ask_about_process(__u32 slot, struct label_reading *r
 	return mac_ask_relabel_process(slot, &now->subject, &request, former, former, wanted);
 }
 
-/* The number of the element that a module has decided, which is in the room. -EACCES: it is of
- * another kind than the module's, or there is no room for it. */
+/* The number of the element that a module has decided, which is in the scratch memory. -EACCES: it
+ * is of another kind than the module's, or the table of elements is full. */
 static __always_inline long number_decided(struct mac_scratch *now,
 					   const struct usher_mac_module *module, __u32 slot)
 {
@@ -286,14 +286,15 @@ static long read_process_element(__u64 index, struct label_reading *reading)
 	return read_element(index, reading, ASKS_ABOUT_PROCESS);
 }
 
-/* Reads the text in the room; one turn more than there may be elements. */
+/* Reads the text in the scratch memory; one turn more than there may be elements. */
 #define READ_TEXT(reading, read_one)                                                               \
 	({                                                                                         \
 		bpf_loop(USHER_MAC_MODULES + 1, read_one, &(reading), 0);                          \
 		(reading).error;                                                                   \
 	})
 
-/* Reads the text in the room, an attribute, into the label there. Returns 0, or an error. */
+/* Reads the text in the scratch memory, an attribute, into the label there. Returns 0, or an
+ * error. */
 __attribute__((noinline)) int mac_read_attribute(struct mac_scratch *now __arg_nonnull,
 						 usher_mac_slots slots)
 {
@@ -303,7 +304,7 @@ __attribute__((noinline)) int mac_read_attribute(struct mac_scratch *now __arg_n
 	return READ_TEXT(reading, read_attribute_element);
 }
 
-/* Begins a text of this length, which is in the room. */
+/* Begins a text of this length, which is in the scratch memory. */
 static __always_inline void begin_text(struct mac_scratch *now, __u32 length)
 {
 	now->length = length;

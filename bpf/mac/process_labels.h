@@ -263,8 +263,8 @@ static __always_inline int set_all(struct mac_scratch *now, struct usher_mac_pro
 	return 0;
 }
 
-/* Makes the label in the room that of the process, if its label is still the one about which
- * modules were asked. */
+/* Gives the process the label in the scratch memory, if its present label is still the one about
+ * which modules were asked. */
 static __always_inline int set_now(struct mac_scratch *now, struct usher_mac_process *leader)
 {
 	struct task_struct *main = bpf_task_acquire(bpf_get_current_task_btf()->group_leader);

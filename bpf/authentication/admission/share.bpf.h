@@ -10,7 +10,7 @@
 
 /*
  * The number of a user's connections at a service that tokens have admitted and that are not
- * established. Counted up and down here; once a second user space corrects it for connections that
+ * established. Counted up and down here. User space corrects it once a second, for connections that
  * never arrive. Limit: that of the listeners. Full: token_overloaded, the connection is announced.
  */
 HASH_TABLE(outstanding, 1, struct usher_target, __s64);

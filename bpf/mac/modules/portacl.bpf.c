@@ -8,8 +8,8 @@
  * EPERM. With `suser_exempt` root, by its effective uid, binds every port; with `autoport_exempt`
  * everybody asks the kernel for a port by binding port 0.
  *
- * Permission is by user, never by capability: CAP_NET_BIND_SERVICE is one way in which the kernel
- * lets ordinary users come so far that rules matter.
+ * A rule permits a user or a group, never a capability, and replaces no check of the kernel: below
+ * net.ipv4.ip_unprivileged_port_start the process needs CAP_NET_BIND_SERVICE as well.
  *
  * Rules are about TCP, with MPTCP and the sockets of AF_SMC, and about UDP, with UDP-Lite. Ports of
  * SCTP and DCCP, which no rule permits, and addresses that a request does not have (AF_RXRPC,

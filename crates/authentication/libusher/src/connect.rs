@@ -27,7 +27,8 @@ mod tickets;
 /// who touches a security key, a daemon that restarts or a host that does not answer.
 const DECISION: Duration = Duration::from_secs(60);
 
-/// How long the signer may take to say how a program has ended. It waits for a second itself.
+/// How long the signer may take to say how a program has ended. The signer itself waits for the server's
+/// report for up to a second.
 const REPORT: Duration = Duration::from_secs(3);
 
 /// How long an announced connection may take: as long as its announcement lives on the server, which
@@ -234,8 +235,8 @@ pub fn owner_at_the_proxy(
 }
 
 /// How the service's program for a connection of the calling user has ended, if it failed at once and the
-/// server says so. The connection has ended before any data has come from the server; `client` is this host's
-/// endpoint. The signer waits for the server's report for up to a second.
+/// server says so. To be asked after a connection has ended before any data came from the server; `client` is
+/// this host's endpoint of it. The signer waits for the server's report for up to a second.
 ///
 /// # Errors
 /// As [`connect_by_user`] when the signer is unavailable.

@@ -27,8 +27,8 @@ pub struct Change {
     pub gain: Vec<UserName>,
     /// Users who might before and may not now.
     pub lose: Vec<UserName>,
-    /// Users who may now or might before with a certificate, by its principal. Users who need no
-    /// certificate lose nothing.
+    /// The changes for users who may now, or might before, only with a certificate; one for each principal
+    /// that certificates name.
     pub certificates: Vec<CertificateChange>,
     /// The former and the present way of making and serving connections, for users who had and have
     /// access. Absent if both are the same, or if there are no such users.
@@ -40,13 +40,13 @@ pub struct Change {
 pub struct CertificateChange {
     /// The principal that the certificate names.
     pub principal: Principal,
-    /// Users who may now with it and might not before without it.
+    /// Users who may now only with it. Before, they might not, or needed no certificate.
     pub gain: Vec<UserName>,
-    /// Whether all users may now, even those whom no policy names.
+    /// Whether all users may now with it, even those whom no policy names, and not all might before.
     pub anybody_gains: bool,
-    /// Users who might before with it and may not now.
+    /// Users who might before only with it, and may now neither with it nor without a certificate.
     pub lose: Vec<UserName>,
-    /// Whether all users might before, even those whom no policy names.
+    /// Whether all users might before with it, even those whom no policy names, and not all may now.
     pub anybody_loses: bool,
 }
 

@@ -64,7 +64,7 @@ mod tests {
         assert!(set.has(3) && !set.has(7));
         set &= MacSlots::NONE;
         assert_eq!(set.slots().next(), None);
-        // All others are beside the slots of modules.
+        // `!` sets all 32 bits, and only 8 of them stand for slots.
         assert_eq!((!MacSlots::NONE).slots().count(), 8);
     }
 }

@@ -222,20 +222,21 @@ pub(crate) fn parse_spi(spi: Option<&str>) -> Option<u32> {
     spi.and_then(|spi| u32::from_str_radix(spi, 16).ok())
 }
 
-/// An SA by which this host sends, and that has come.
+/// A new outbound SA, and how it came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Come {
-    /// It replaces none.
+    /// It replaces no other SA.
     First(Placed),
-    /// It comes from a rekeying that this host has begun. The other host has it.
+    /// This host has begun the rekeying. The other host has the new SA.
     Asked { former: Placed, new: Placed },
-    /// It comes from a rekeying that the other host has begun, which may not have it yet.
+    /// The other host has begun the rekeying, and may not have the new SA yet.
     Granted { former: Placed, new: Placed },
-    /// The same, while this host has begun one as well: perhaps of the same former SA.
+    /// Both hosts have begun a rekeying, perhaps of the same former SA. The new SA is the other host's, which
+    /// may not have it yet.
     Contested { former: Placed, new: Placed },
 }
 
-/// The SAs that have come by an event of charon's.
+/// The new outbound SAs that an event of charon reports.
 pub(crate) fn come(event: &Section) -> Vec<Come> {
     let ours = event.sections().filter(|(name, _)| is_ours(name));
     let come = ours.flat_map(|(_, sa)| {

@@ -32,9 +32,9 @@ pub const MOST_DESCRIPTORS: usize = 65_536;
 /// A file, by device and inode.
 type File = (u64, u64);
 
-/// Programs that the policy names and that hold such sockets now, and those that hold datagram sockets
-/// which they have connected before a block governs them. Processes that this one may not look at are left
-/// out.
+/// Warnings about programs that the policy names and that hold sockets of [`REFUSED`] now, and about programs
+/// that hold datagram sockets which they have connected before a block governs them. Processes that this one
+/// may not look at are left out.
 pub fn that_cannot_be_protected(policy: &Policy) -> Vec<Warning> {
     let named = named(policy);
     // Without a block no process is looked for.

@@ -38,7 +38,8 @@ pub(super) fn connect(
 ) -> Result<TcpStream, Option<SocketAddr>> {
     let server = find(host, service).ok_or(None)?;
     establish_with_token(server).map_err(|error| {
-        // The caller gets the answer of the signer or the server.
+        // `connect_by_user` asks the signer next, and reports the signer's answer or the server's, not this
+        // failure.
         forget(host, service);
         match error {
             TokenError::Draw => None,

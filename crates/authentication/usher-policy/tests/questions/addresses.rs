@@ -155,6 +155,6 @@ fn a_host_protects_what_it_reaches_at_others() {
         [("mailhost", 2049), ("laptop", 143)].map(|(name, port)| (Some(name.to_owned()), port));
     assert_eq!(reached(Some("laptop")), [mailhost.clone()].into());
     assert_eq!(reached(Some("mailhost")), [laptop.clone()].into());
-    // A host without a `host` block of its own leaves out none.
+    // A host without a `host` block of its own protects its connections with all of them.
     assert_eq!(reached(None), [mailhost, laptop].into());
 }

@@ -7,9 +7,9 @@ use usher_mac::EntryPoint;
 /// The process that asks.
 #[derive(Debug, Clone, Default)]
 pub struct Process {
-    /// Real, effective, saved and of file systems.
+    /// The real, effective, saved and file system user id.
     pub uids: [u32; 4],
-    /// The same.
+    /// The real, effective, saved and file system group id.
     pub gids: [u32; 4],
     /// At most four.
     pub groups: Vec<u32>,
@@ -22,7 +22,8 @@ pub struct Question<'q> {
     pub point: EntryPoint,
     pub process: &'q Process,
     pub request: Vec<u8>,
-    /// Elements: the process's, the object's, and the last one.
+    /// The elements of the process and of the object, and a third one, which depends on the entry point: the
+    /// directory's, the wanted one or the decided one.
     pub labels: [Vec<u8>; 3],
 }
 

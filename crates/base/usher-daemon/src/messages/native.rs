@@ -70,7 +70,8 @@ impl Native {
 
     fn datagram(&self, event: &Event<'_>, text: &str) -> String {
         let metadata = event.metadata();
-        // 3 is the facility of daemons in syslog(3), which the journal gives to lines of streams.
+        // 3 is the facility `daemon` of syslog(3), as the journal sets it for what services write to standard
+        // output and error.
         let mut datagram = Datagram(format!(
             "PRIORITY={}\nSYSLOG_FACILITY=3\nSYSLOG_IDENTIFIER={}\nMESSAGE={text}\n",
             priority(metadata.level()),

@@ -184,7 +184,8 @@ old.sendto(b'x', ('10.1.0.3', 9))";
         governed.run("s = udp(); s.bind(('', 99))");
         other.run("s = udp(); s.bind(('', 98)); t = udp()");
         peer.run("raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)");
-        // The hosts know each other's link addresses: none is asked for by a loopback address.
+        // The hosts learn each other's link addresses, so that the peer need not ask for one from its loopback
+        // address.
         peer.run("udp().sendto(b'first', ('10.1.0.1', 98))");
         assert_eq!(other.run("r = s.recv(9)"), "b'first'");
         for port in [99, 98] {

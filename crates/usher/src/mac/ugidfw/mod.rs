@@ -39,9 +39,9 @@ pub enum Command {
         #[arg(required = true, trailing_var_arg = true)]
         rule: Vec<String>,
     },
-    /// Put a rule in the place of another one, or behind the last one by the next number
+    /// Replace the rule with this number; the number after the last adds a rule
     Set {
-        /// The number of the other one
+        /// The number of the rule
         number: usize,
         /// As in `add`
         #[arg(required = true, trailing_var_arg = true)]
@@ -49,7 +49,7 @@ pub enum Command {
     },
     /// Remove a rule; those behind it move up
     Remove {
-        /// Its number
+        /// The number of the rule
         number: usize,
     },
 }

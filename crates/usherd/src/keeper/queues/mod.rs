@@ -48,7 +48,8 @@ use starter::StarterProcess;
 pub use stored::Stored;
 use troubles::Troubles;
 
-/// Limit of connections that may wait in one queue; the kernel's net.core.somaxconn caps it.
+/// Limit of connections that may wait in one queue; the kernel's net.core.somaxconn caps it. If the queue is
+/// full, the kernel leaves the next SYN unanswered, and the client's TCP repeats it.
 pub const BACKLOG: u32 = 1024;
 
 /// The time that an answer waits for killed processes to be gone. Processes that wait in the kernel
