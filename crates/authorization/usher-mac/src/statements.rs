@@ -50,7 +50,8 @@ pub enum NoStatements {
     Size(u32),
     /// No keyword.
     #[error(
-        "`{0}` cannot begin a statement: it is small letters, digits and `_`, a letter first, at most 31"
+        "`{0}` cannot be a statement's keyword: a keyword has small letters, digits and `_`, begins with a \
+         letter, and has at most 31 characters"
     )]
     Keyword(String),
     /// A keyword twice.

@@ -229,7 +229,8 @@ async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
         report("the sysctls cannot be read", force.look_at_sysctls());
         report("the counters cannot be read", force.tell_refusals());
         report(
-            "the last answers for names cannot be kept",
+            "cannot save the addresses of the policy's host names; a protector that starts again begins with \
+             those saved before",
             force.save_answers(),
         );
         if !had_guard && guard::runs()? {

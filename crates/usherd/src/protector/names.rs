@@ -90,9 +90,11 @@ async fn exchange(
 /// Puts the answers in force, and keeps them.
 fn renew(force: &Force) {
     if let Err(error) = force.renew() {
-        tracing::error!(%error, "new answers for names cannot be put in force");
+        tracing::error!(%error, "cannot put new addresses of the policy's host names in force; the former ones \
+            stay");
     }
     if let Err(error) = force.save_answers() {
-        tracing::error!(%error, "the last answers for names cannot be kept");
+        tracing::error!(%error, "cannot save the addresses of the policy's host names; a protector that starts \
+            again begins with those saved before");
     }
 }

@@ -99,7 +99,8 @@ pub enum OwnershipError {
     AlreadySettled(u32),
     /// The caller has several threads, but only one could be marked.
     #[error(
-        "cannot put the guard in force: this process has other threads; call it before they start"
+        "cannot put the guard in force: the process that does so must have one thread, so that all \
+         later ones inherit its mark"
     )]
     SeveralThreads,
     /// The path of this program is too long for the table.

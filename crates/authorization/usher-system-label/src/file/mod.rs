@@ -105,8 +105,8 @@ pub enum FileLabelError {
     },
     /// There is no room for the attribute or for a new element.
     #[error(
-        "the file system has no room for its label, or a module has as many elements as the kernel keeps: use \
-         labels that are there"
+        "the file system has no room for its label: make room there; or a module has as many elements as the \
+         kernel keeps: use a label that other files have already"
     )]
     NoRoom,
     /// The kernel refused otherwise.

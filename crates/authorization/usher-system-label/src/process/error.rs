@@ -33,8 +33,8 @@ pub enum ProcessLabelError {
     Contended,
     /// There is no room for a new element.
     #[error(
-        "the module has as many elements as the kernel keeps; use labels that are there; unloading the module \
-         and loading it again gives room, and takes their elements from all processes"
+        "the module has as many elements as the kernel keeps: use a label that others have already; unloading \
+         the module and loading it again makes room, and takes its elements from all processes"
     )]
     TableFull,
     /// The module has no such call, or is not in force.
