@@ -69,7 +69,7 @@ pub fn server_config(own: &Identity, client: HostPublicKey) -> Result<ServerConf
 /// # Errors
 /// As [`server_config`].
 pub fn client_config(own: &Identity, server: HostPublicKey) -> Result<ClientConfig, Error> {
-    control_channel::client_config(&own.public, Arc::clone(&own.private), &server)
+    control_channel::client_config(&own.public, Arc::clone(&own.private), &[server])
 }
 
 #[cfg(test)]

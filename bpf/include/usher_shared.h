@@ -109,7 +109,7 @@ struct usher_session {
 	__u8 reserved;
 	__u8 token_anchor[11];
 	__u8 certified; /* 1: the table of certificates has an entry for it */
-	__u64 host_number; /* the number of its host, by the host's key at that time */
+	__u64 host_number; /* the number of its host's identity */
 };
 
 /*

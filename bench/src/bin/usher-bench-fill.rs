@@ -38,13 +38,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let key_fingerprint = keys::fingerprint(&crowds_key()?);
     let checked = usher_local::configuration::Configuration::load()?.checked;
     let host = crowd::HOST.parse()?;
-    let host_number = checked
-        .policy
-        .hosts
-        .get(&host)
-        .ok_or("no host")?
-        .key
-        .number(&host);
+    let identity = checked.identity_of(&host).ok_or("no host")?;
+    let host_number = identity.number(&host);
     let service = usher_policy::service_id(&crowd::SERVICE.parse()?);
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let (sessions, users): (u32, u32) = (sessions.parse()?, users.parse()?);

@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             };
             let claim = Claim {
                 host: &host,
-                host_key: &hosts.0,
+                host_keys: std::slice::from_ref(&hosts.0),
                 own_key: &hosts.1,
                 now: asked.issued,
             };

@@ -147,6 +147,12 @@ enum HostCommand {
     },
     /// List the hosts of the policy folder
     List,
+    /// Make the key that is to take the present host key's place
+    NewKey,
+    /// Put the next host key in the present one's place
+    UseKey,
+    /// Delete the former host key
+    ForgetKey,
 }
 
 #[derive(Debug, Subcommand)]
@@ -242,6 +248,9 @@ fn main() -> ExitCode {
         }
         Command::Service(ServiceCommand::List) => commands::service::list_services(&output),
         Command::Host(HostCommand::List) => commands::host::show(&output),
+        Command::Host(HostCommand::NewKey) => commands::host_key::make_next(&output),
+        Command::Host(HostCommand::UseKey) => commands::host_key::use_next(&output),
+        Command::Host(HostCommand::ForgetKey) => commands::host_key::forget_former(&output),
         Command::Policy(PolicyCommand::Check { files }) => {
             commands::policy::check_files(&output, &files)
         }

@@ -3,7 +3,7 @@
 
 use usher_base::HostName;
 use usher_local::checked::Checked;
-use usher_policy::Service;
+use usher_policy::{Policy, Service};
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::opening::Opening;
 use usher_proto::refusal::Refusal;
@@ -21,8 +21,8 @@ pub const MAXIMUM_LIFETIME: u64 = 7 * 24 * 3600;
 pub struct Claim<'a> {
     /// The host at the other end of the channel.
     pub host: &'a HostName,
-    /// Its key.
-    pub host_key: &'a HostPublicKey,
+    /// Its key: the one of the channel, or, to the keeper, which does not know that, all that it may have.
+    pub host_keys: &'a [HostPublicKey],
     /// This host's key.
     pub own_key: &'a HostPublicKey,
     /// Seconds since 1970.
@@ -30,12 +30,14 @@ pub struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// The values that the statement must have.
-    pub fn expectation(&self) -> Expectation<'_> {
+    /// The values that the statement must have. It is for this host if it names any key of this host's own
+    /// block: while the key is replaced, the client may have signed for the other one.
+    pub fn expectation<'a>(&'a self, policy: &'a Policy) -> Expectation<'a> {
+        let own = policy.host_by_key(self.own_key);
         Expectation {
             now: self.now,
-            client_host_key: self.host_key,
-            server_host_key: self.own_key,
+            client_host_keys: self.host_keys,
+            server_host_keys: own.map_or(std::slice::from_ref(self.own_key), |own| &own.keys),
             maximum_age: MAXIMUM_AGE,
             maximum_skew: MAXIMUM_SKEW,
             maximum_lifetime: MAXIMUM_LIFETIME,

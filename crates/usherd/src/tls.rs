@@ -50,15 +50,15 @@ pub fn server_config(
     Ok(config)
 }
 
-/// The settings of the client side for one server, of which it accepts exactly one key.
+/// The settings of the client side for one server, of which it accepts these keys only.
 pub fn client_config(
     public_key: &HostPublicKey,
     signing_key: Arc<dyn SigningKey>,
-    server: &HostPublicKey,
+    server: &[HostPublicKey],
 ) -> Result<ClientConfig, Error> {
-    let (provider, server) = (provider(), *server);
+    let (provider, server) = (provider(), server.to_vec());
     let verifier = KeyVerifier {
-        is_known: Arc::new(move |key| *key == server),
+        is_known: Arc::new(move |key| server.contains(key)),
         algorithms: provider.signature_verification_algorithms,
     };
     let mut config = ClientConfig::builder_with_provider(provider)

@@ -14,6 +14,7 @@ use usher_policy::protection::{
     ProtectionItem,
 };
 use usher_policy::{BlockKind, Clause, Client, ClientService, Host, joined};
+use usher_proto::HostPublicKey;
 
 use crate::decision::target;
 use crate::how::Route;
@@ -53,6 +54,18 @@ pub enum Matter {
         other: HostName,
         said: Vec<IpAddr>,
         own: Vec<IpAddr>,
+    },
+    /// A host's keys for another are not all of the other's own, or more: the other is replacing its key.
+    #[error(
+        "{host} has the key {} for {other}, which has {} for itself",
+        joined(.said, ", "),
+        joined(.own, ", ")
+    )]
+    KeysDiffer {
+        host: HostName,
+        other: HostName,
+        said: Vec<String>,
+        own: Vec<String>,
     },
     /// A host uses another name for another host.
     #[error("{host} calls the host {other} `{said}`")]
@@ -116,7 +129,7 @@ impl<'n> Universe<'n> {
             for client in host.policy.clients.values() {
                 for entry in &client.services {
                     let block = host.policy.hosts.get(&entry.host);
-                    let server = block.and_then(|block| network.host_by_key(&block.key));
+                    let server = block.and_then(|block| network.host_of_block(block));
                     if let Some(server) = server {
                         let acquaintance = acquaintances
                             .entry(&server.name)
@@ -259,6 +272,21 @@ fn acquaintance_of(host: &HostPolicy, other: &HostPolicy, found: &mut Vec<Disagr
     if block.name != other.name {
         let ((host, other), said) = (names(), block.name.clone());
         tell(block, "", Matter::NamesDiffer { host, other, said });
+    }
+    let is_own = |key| own.keys.contains(key);
+    if block.keys.len() != own.keys.len() || !block.keys.iter().all(is_own) {
+        let ((host, other), fingerprints) = (names(), |of: &Host| {
+            let keys = of.keys.iter();
+            keys.map(HostPublicKey::fingerprint).collect()
+        });
+        let (said, own) = (fingerprints(block), fingerprints(own));
+        let matter = Matter::KeysDiffer {
+            host,
+            other,
+            said,
+            own,
+        };
+        tell(block, "key", matter);
     }
     if block.control != own.control {
         let (host, other) = names();

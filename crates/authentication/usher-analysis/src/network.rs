@@ -168,9 +168,11 @@ impl Network {
             if network.hosts.contains_key(&name) {
                 return Err(NetworkError::SameName(name));
             }
-            if let Some(first) = network.by_key.insert(own.key, name.clone()) {
-                let second = name;
-                return Err(NetworkError::SameKey { first, second });
+            for key in &own.keys {
+                if let Some(first) = network.by_key.insert(*key, name.clone()) {
+                    let second = name;
+                    return Err(NetworkError::SameKey { first, second });
+                }
             }
             network.hosts.insert(name, host);
         }
@@ -187,9 +189,10 @@ impl Network {
         self.hosts.get(name)
     }
 
-    /// The host with this key, if its policy is known.
-    pub(crate) fn host_by_key(&self, key: &HostPublicKey) -> Option<&HostPolicy> {
-        self.hosts.get(self.by_key.get(key)?)
+    /// The host that has a key of this block, if its policy is known.
+    pub(crate) fn host_of_block(&self, block: &Host) -> Option<&HostPolicy> {
+        let name = block.keys.iter().find_map(|key| self.by_key.get(key));
+        self.hosts.get(name?)
     }
 
     /// The name in this network of the host that a policy calls `name`: keys carry identity, names
@@ -200,7 +203,7 @@ impl Network {
         name: &'n HostName,
     ) -> &'n HostName {
         let block = policy.hosts.get(name);
-        let known = block.and_then(|block| self.host_by_key(&block.key));
+        let known = block.and_then(|block| self.host_of_block(block));
         known.map_or(name, |known| &known.name)
     }
 
@@ -221,7 +224,8 @@ impl HostPolicy {
 
     /// Its block for another host of the network.
     pub(crate) fn block_of(&self, other: &Self) -> Option<&Host> {
-        self.policy.host_by_key(&other.own().key)
+        let mut keys = other.own().keys.iter();
+        keys.find_map(|key| self.policy.host_by_key(key))
     }
 }
 

@@ -109,7 +109,7 @@ impl<'n> Universe<'n> {
                 let Some(block) = client.policy.hosts.get(&entry.host) else {
                     continue; // A checked policy has it.
                 };
-                let right = match network.host_by_key(&block.key) {
+                let right = match network.host_of_block(block) {
                     Some(server) => {
                         let acquaintance = acquaintances
                             .entry(&server.name)
@@ -148,7 +148,7 @@ impl<'n> Universe<'n> {
                     .iter()
                     .filter_map(|host| server.policy.hosts.get(host));
                 let strangers = blocks.filter(|block| {
-                    network.host_by_key(&block.key).is_none()
+                    network.host_of_block(block).is_none()
                         && network.host(&block.name).is_none()
                         && are_possible(&[(server, *block)], None, Some(service))
                         && of_another_class(None, Some(((server, *block), service))).is_empty()

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use base64ct::{Base64, Encoding};
 use serde::{Deserialize, Serialize};
-use usher_base::{DecodeError, UserName};
+use usher_base::{DecodeError, HostName, UserName};
 use usher_policy::{
     GroupName, Groups, MAXIMUM_GROUP_MEMBERS, PolicyError, Source, Unresolved, mistakes_of_part,
 };
-use usher_proto::{RevokedKeys, RevokedKeysError};
+use usher_proto::{HostPublicKey, RevokedKeys, RevokedKeysError};
 
 use crate::checked::Checked;
 use crate::error::ConfigurationError;
@@ -40,6 +40,9 @@ pub struct Applied {
     /// Groups that could not be looked up, and why; never in force.
     #[serde(skip)]
     pub unknown_groups: BTreeMap<GroupName, String>,
+    /// The identities of hosts that have replaced their keys ([`Applied::continue_hosts`]).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub identities: BTreeMap<HostName, HostPublicKey>,
     /// Users known on this host.
     pub users: BTreeMap<UserName, UserEntry>,
     /// The list of revoked keys as it was read, in Base64; absent where there is none.
@@ -104,6 +107,36 @@ impl Applied {
         }
     }
 
+    /// Gives every host the identity that it has in `former`, the configuration in force, if the two have a key
+    /// of it in common: so its sessions outlive the replacement of its key, whatever daemons do meanwhile. A
+    /// host with another key gets an identity that `former` does not have.
+    pub fn continue_hosts(&mut self, former: &Self) {
+        self.identities.clear();
+        // A configuration that this version does not understand has no sessions here that go on.
+        let hosts_of = |applied: &Self| {
+            let groups = applied.known_groups();
+            let policy = usher_policy::parse_with_groups(&applied.sources, &groups);
+            policy.map_or_else(|_| BTreeMap::new(), |policy| policy.hosts)
+        };
+        let known = hosts_of(former);
+        for (name, host) in hosts_of(self) {
+            let Some(before) = known.get(&name) else {
+                continue;
+            };
+            let kept = former.identities.get(&name);
+            let kept = kept.copied().unwrap_or(before.keys[0]);
+            let is_same = host.keys.iter().any(|key| before.keys.contains(key));
+            let identity = match (is_same, host.keys[0]) {
+                (true, _) => kept,
+                (false, key) if key == kept => kept.successor(),
+                (false, key) => key,
+            };
+            if identity != host.keys[0] {
+                self.identities.insert(name, identity);
+            }
+        }
+    }
+
     /// The groups, known and unknown, in the form of the policy language.
     #[must_use]
     pub fn known_groups(&self) -> Groups {
@@ -161,6 +194,7 @@ impl Applied {
         Ok(Checked {
             policy,
             services_by_number,
+            identities: self.identities.clone(),
             keys,
             disabled: disabled.map(|(user, _)| user.clone()).collect(),
             authorities,
@@ -250,6 +284,56 @@ mod tests {
             let user = name.parse().unwrap();
             assert_eq!(checked.disabled.contains(&user), disabled, "{name}");
         }
+    }
+
+    // Threat model: A174
+    #[test]
+    fn a_host_stays_the_same_while_its_key_is_replaced_step_by_step() {
+        const KEYS: [&str; 3] = [
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBFOSSDcMLHY83KZsUhkjz4XH1G8fT/qEwy0LI/7FFAu",
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t",
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIG/kNziXQpQi0AFJCKGW0vsllqBnwekfni2XQY5hfnUW",
+        ];
+        let with = |keys: &[usize]| {
+            let keys: Vec<String> = keys
+                .iter()
+                .map(|&key| format!("\"{}\"", KEYS[key]))
+                .collect();
+            let text = match &keys[..] {
+                [] => String::new(),
+                keys => format!(
+                    "host laptop {{ address 10.77.0.1; key {}; }}\n",
+                    keys.join(", ")
+                ),
+            };
+            let name = "hosts.policy".into();
+            Applied {
+                sources: vec![Source { name, text }],
+                ..Applied::default()
+            }
+        };
+        let laptop = "laptop".parse().unwrap();
+        let mut present = with(&[0]);
+        let identity = |applied: &Applied| applied.check().unwrap().identity_of(&laptop);
+        let first = identity(&present);
+        let mut put = |keys: &[usize]| {
+            let mut fresh = with(keys);
+            fresh.continue_hosts(&present);
+            // What the daemons read.
+            present = serde_json::from_slice(&serde_json::to_vec(&fresh).unwrap()).unwrap();
+            identity(&present)
+        };
+        for keys in [&[0, 1][..], &[1], &[1], &[2, 1], &[2]] {
+            assert_eq!(put(keys), first, "{keys:?}");
+        }
+        // In one step it is another host, even with the key that it had at first.
+        let second = put(&[0]);
+        assert_ne!(second, first);
+        assert_eq!(put(&[0, 1]), second);
+        let third = put(&[2]);
+        assert!(third != first && third != second);
+        assert_eq!(put(&[]), None);
+        assert_eq!(put(&[1]), Some(KEYS[1].parse().unwrap()));
     }
 
     #[test]

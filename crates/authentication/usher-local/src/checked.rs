@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use usher_base::{ServiceName, UserName};
-use usher_policy::{Name, Policy, Service};
+use usher_base::{HostName, ServiceName, UserName};
+use usher_policy::{Host, Name, Policy, Service};
+use usher_proto::host_key::HostPublicKey;
 use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::PublicKey;
 use usher_proto::{Certified, RevokedKeys};
@@ -18,6 +19,8 @@ pub struct Checked {
     pub policy: Policy,
     /// Its services, by the numbers that the kernel knows them by.
     pub services_by_number: HashMap<u32, ServiceName>,
+    /// The identities of hosts that have replaced their keys ([`Checked::identity`]).
+    pub identities: BTreeMap<HostName, HostPublicKey>,
     /// Each user's public keys, and authorities for that user.
     pub keys: BTreeMap<UserName, Vec<UserKey>>,
     /// The users who are disabled on this host, in a small set of their own: every authentication asks
@@ -30,6 +33,21 @@ pub struct Checked {
 }
 
 impl Checked {
+    /// What a host's sessions know it by: the key that it had at first. It stays the same while the host
+    /// replaces its key by way of a policy that has both. A host whose key was replaced in one step is another
+    /// host, with another identity.
+    #[must_use]
+    pub fn identity(&self, host: &Host) -> HostPublicKey {
+        let kept = self.identities.get(&host.name).copied();
+        kept.unwrap_or(host.keys[0])
+    }
+
+    /// The identity of the host that the policy calls so.
+    #[must_use]
+    pub fn identity_of(&self, name: &HostName) -> Option<HostPublicKey> {
+        self.policy.hosts.get(name).map(|host| self.identity(host))
+    }
+
     /// The service that has this number.
     #[must_use]
     pub fn service(&self, number: u32) -> Option<&Service> {

@@ -39,6 +39,23 @@ pub const HOST_KEY: &str = "/etc/usher/host_key";
 ///
 /// Owner: root, 0644. Made by: `usher init`. Backup: yes. Lost: `usher init` writes it again.
 pub const HOST_PUBLIC_KEY: &str = "/etc/usher/host_key.pub";
+/// The private host key that is to take the present one's place.
+///
+/// Owner: root, 0600. Made by: `usher host new-key`; `usher host use-key` removes it. Backup: yes, secret. Lost:
+/// make another one.
+pub const NEXT_HOST_KEY: &str = "/etc/usher/next_host_key";
+/// Its public key.
+///
+/// Owner: root, 0644. Made by: `usher host new-key`. Backup: yes. Lost: run that again.
+pub const NEXT_HOST_PUBLIC_KEY: &str = "/etc/usher/next_host_key.pub";
+/// The private host key that was replaced. No daemon that has started since uses it.
+///
+/// Owner: root, 0600. Made by: `usher host use-key`; `usher host forget-key` removes it. Backup: no. Lost: nothing.
+pub const FORMER_HOST_KEY: &str = "/etc/usher/former_host_key";
+/// Its public key. `usher agent` signs for it as well, because the signer uses it until it is restarted.
+///
+/// Owner: root, 0644. Made by: `usher host use-key`. Backup: no. Lost: nothing.
+pub const FORMER_HOST_PUBLIC_KEY: &str = "/etc/usher/former_host_key.pub";
 /// The IKE keys. A folder of its own: the protector may read all that is in it, so a file there can be
 /// replaced while it runs.
 ///

@@ -110,7 +110,7 @@ fn value(what: &str) -> Part {
 fn host() -> BlockRule {
     let statements = statements! {
         "address", Once, Shape::List(word("ADDRESS")), "where other hosts reach it";
-        "key", Once, Shape::One(kind_of_text("\"ssh-ed25519 AAAA...\"")), "the line of its .pub file";
+        "key", Once, Shape::List(kind_of_text("\"ssh-ed25519 AAAA...\"")), "the line of its .pub file; while it is replaced, the lines of both";
         "ike-key", AtMostOnce, Shape::List(kind_of_text("\"ssh-ed25519 AAAA...\"")), "the public key by which its IKE daemon authenticates itself, Ed25519 or ECDSA P-256";
         "hold", AtMostOnce, Shape::One(choice(["yes", "no"])), "whether it is held to an `optional` class once it has had SAs";
         "unlabelled", AtMostOnce, Shape::One(usher_protection::Kind::kind()), "the only class of its SAs, which have no security label then";

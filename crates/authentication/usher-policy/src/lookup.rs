@@ -11,7 +11,7 @@ use crate::model::{Host, Policy};
 impl Policy {
     /// The host with this key, if the policy knows one.
     pub fn host_by_key(&self, key: &HostPublicKey) -> Option<&Host> {
-        self.hosts.values().find(|host| host.key == *key)
+        self.hosts.values().find(|host| host.keys.contains(key))
     }
 
     /// The host with this address, if the policy knows one. An IPv4-mapped address is looked up as

@@ -122,11 +122,12 @@ pub struct Host {
     /// 1 to [`MAXIMUM_HOST_ADDRESSES`] unicast addresses, in the order of the text: the order in
     /// which they are tried. No IPv4-mapped ones, none with a scope.
     pub addresses: Vec<IpAddr>,
-    /// The host's one Ed25519 key.
-    pub key: HostPublicKey,
+    /// The host's Ed25519 key. While it is replaced there are two, at most
+    /// [`MAXIMUM_HOST_KEYS`](crate::MAXIMUM_HOST_KEYS), and either is accepted. In the order of the text.
+    pub keys: Vec<HostPublicKey>,
     /// The keys by which the host's IKE daemon authenticates itself to those of other hosts, of each algorithm
     /// at most [`MAXIMUM_IKE_KEYS`](crate::MAXIMUM_IKE_KEYS), in the order of the text. None of them is a
-    /// host's [`key`](Self::key), which signs TLS handshakes only. While a key is replaced there are
+    /// host's [`keys`](Self::keys), which sign TLS handshakes only. While a key is replaced there are
     /// two, and either is accepted. Two hosts authenticate each other by one algorithm, Ed25519 if both have
     /// it; without one in common they have no IPsec.
     pub ike_keys: Vec<IkePublicKey>,

@@ -64,7 +64,8 @@ impl Host {
     pub fn to_text(&self) -> String {
         let mut block = BlockText::new(BlockKind::Host.word(), &self.name);
         block.list("address", &self.addresses);
-        block.statement("key", Quoted(&self.key.to_openssh()));
+        let keys: Vec<String> = self.keys.iter().map(ToString::to_string).collect();
+        block.list("key", keys.iter().map(|key| Quoted(key)));
         let ike_keys: Vec<String> = self.ike_keys.iter().map(ToString::to_string).collect();
         block.list("ike-key", ike_keys.iter().map(|key| Quoted(key)));
         if !self.is_held {

@@ -15,6 +15,9 @@ pub const HOST_KEY_SIZE: usize = 32;
 /// Bytes of an Ed25519 SubjectPublicKeyInfo (RFC 8410 section 4).
 pub const HOST_KEY_SPKI_SIZE: usize = 44;
 
+/// Limit of a host's keys: its key, and the one that takes its place or that it has replaced.
+pub const MAX_HOST_KEYS: usize = 2;
+
 /// The bytes before the key in every Ed25519 SubjectPublicKeyInfo: SEQUENCE of 42 bytes, SEQUENCE of
 /// 5, OBJECT IDENTIFIER 1.3.101.112, BIT STRING of 33 without unused bits. DER has only one spelling,
 /// so comparing these bytes is a complete parser.
@@ -97,7 +100,7 @@ impl HostPublicKey {
         Ok(Self(key))
     }
 
-    /// The number by which a server's kernel knows the host of this name while it has this key. Hosts
+    /// The number by which a server's kernel knows the host of this name, whose identity this is. Hosts
     /// choose their keys, so the hash must resist second preimages.
     #[must_use]
     pub fn number(&self, name: &HostName) -> u64 {
@@ -108,6 +111,15 @@ impl HostPublicKey {
         let mut number = [0; 8];
         number.copy_from_slice(&digest[..8]);
         u64::from_be_bytes(number)
+    }
+
+    /// An identity that is neither this one nor a key, for the host that takes this one's name.
+    #[must_use]
+    pub fn successor(&self) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"usher host identity");
+        hash.update(self.0);
+        Self(hash.finalize().into())
     }
 
     fn public_key(self) -> PublicKey {

@@ -56,7 +56,7 @@ pub use chain::{
 };
 pub use frame::{ClientBody, ClientFrame, FRAME_LENGTH_SIZE, FrameBuffer, MAX_FRAME, ServerFrame};
 pub use handshake::{HandshakeSide, MAX_HANDSHAKE_MESSAGE, check_handshake_message};
-pub use host_key::{HOST_KEY_SIZE, HOST_KEY_SPKI_SIZE, HostKeyError, HostPublicKey};
+pub use host_key::{HOST_KEY_SIZE, HOST_KEY_SPKI_SIZE, HostKeyError, HostPublicKey, MAX_HOST_KEYS};
 pub use keeper_record::{
     KEEPER_RECORD_SIZE, KeeperBody, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
 };

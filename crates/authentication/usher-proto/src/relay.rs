@@ -5,6 +5,7 @@
 //! decodes them as [`ServerFrame`](crate::ServerFrame)s.
 
 use crate::frame::{FRAME_LENGTH_SIZE, MAX_FRAME};
+use crate::host_key::MAX_HOST_KEYS;
 use crate::{HostPublicKey, Refusal};
 use std::net::SocketAddr;
 use usher_base::codec::{Bytes, Codec, Reader, messages, packets};
@@ -20,7 +21,7 @@ pub const MAX_CHANNELS: usize = 1024;
 pub const MAX_CONTROL_ADDRESSES: usize = 8;
 
 /// The version of the packets.
-pub const RELAY_VERSION: u8 = 1;
+pub const RELAY_VERSION: u8 = 2;
 
 messages! {
     /// Requests of the signer to the courier.
@@ -30,8 +31,8 @@ messages! {
         1 => Forward {
             /// The channel: the local name of the host.
             channel: HostName,
-            /// The key that the host must prove to hold.
-            server_host_key: HostPublicKey,
+            /// The keys of which the host must prove to hold one; 1 to [`MAX_HOST_KEYS`].
+            server_host_keys: Vec<HostPublicKey> as Keys,
             /// The addresses of its verifier, in order of preference; 1 to
             /// [`MAX_CONTROL_ADDRESSES`].
             control: Vec<SocketAddr> as Addresses,
@@ -65,6 +66,8 @@ messages! {
             channel: HostName,
             /// The address of the verifier that has answered: one of those of the request.
             address: SocketAddr,
+            /// The key that the host has proven to hold: one of those of the request.
+            key: HostPublicKey,
         },
     }
 }
@@ -76,19 +79,45 @@ struct Addresses;
 
 impl Codec<Vec<SocketAddr>> for Addresses {
     fn put(value: &Vec<SocketAddr>, out: &mut Vec<u8>) {
-        out.push(u8::try_from(value.len()).unwrap_or(u8::MAX));
-        for address in value {
-            SocketAddr::put(address, out);
-        }
+        put_counted(value, out);
     }
 
     fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Vec<SocketAddr>, DecodeError> {
-        match usize::from(reader.u8()?) {
-            0 => Err(DecodeError::Malformed { field }),
-            count @ 1..=MAX_CONTROL_ADDRESSES => (0..count)
-                .map(|_| SocketAddr::read(reader, field))
-                .collect(),
-            _ => Err(DecodeError::Oversized),
-        }
+        read_counted(MAX_CONTROL_ADDRESSES, reader, field)
+    }
+}
+
+/// One byte of count, and the keys.
+struct Keys;
+
+impl Codec<Vec<HostPublicKey>> for Keys {
+    fn put(value: &Vec<HostPublicKey>, out: &mut Vec<u8>) {
+        put_counted(value, out);
+    }
+
+    fn read(
+        reader: &mut Reader<'_>,
+        field: &'static str,
+    ) -> Result<Vec<HostPublicKey>, DecodeError> {
+        read_counted(MAX_HOST_KEYS, reader, field)
+    }
+}
+
+fn put_counted<T: Codec>(value: &[T], out: &mut Vec<u8>) {
+    out.push(u8::try_from(value.len()).unwrap_or(u8::MAX));
+    for each in value {
+        T::put(each, out);
+    }
+}
+
+fn read_counted<T: Codec>(
+    most: usize,
+    reader: &mut Reader<'_>,
+    field: &'static str,
+) -> Result<Vec<T>, DecodeError> {
+    match usize::from(reader.u8()?) {
+        0 => Err(DecodeError::Malformed { field }),
+        count if count <= most => (0..count).map(|_| T::read(reader, field)).collect(),
+        _ => Err(DecodeError::Oversized),
     }
 }

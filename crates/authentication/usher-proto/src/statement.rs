@@ -93,10 +93,11 @@ impl Codec<SocketAddr> for ServerAddress {
 pub struct Expectation<'a> {
     /// The verifier's clock, in seconds since 1970 (UTC).
     pub now: u64,
-    /// The key that the peer on the control channel proved to hold.
-    pub client_host_key: &'a HostPublicKey,
-    /// This host's own key.
-    pub server_host_key: &'a HostPublicKey,
+    /// The keys of the peer on the control channel: the one that it proved to hold, or, where that is not
+    /// known, those that it may have.
+    pub client_host_keys: &'a [HostPublicKey],
+    /// This host's own keys.
+    pub server_host_keys: &'a [HostPublicKey],
     /// Greatest age of a statement. The server must remember accepted session ids for
     /// `maximum_age + maximum_skew`, or replays pass.
     pub maximum_age: u64,
@@ -138,10 +139,10 @@ impl Statement {
     /// except that a session ends with the second in which it expires.
     pub fn check(&self, expectation: &Expectation<'_>) -> Result<(), Refusal> {
         let now = expectation.now;
-        if self.server_host_key != *expectation.server_host_key {
+        if !expectation.server_host_keys.contains(&self.server_host_key) {
             return Err(Refusal::WrongServerHost);
         }
-        if self.client_host_key != *expectation.client_host_key {
+        if !expectation.client_host_keys.contains(&self.client_host_key) {
             return Err(Refusal::WrongClientHost);
         }
         if !(1..=MAX_CHAIN_LENGTH).contains(&self.chain_length) {

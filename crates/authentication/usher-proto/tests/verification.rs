@@ -18,16 +18,16 @@ use usher_proto::{
 
 struct Verifier {
     now: u64,
-    client: HostPublicKey,
-    server: HostPublicKey,
+    client: Vec<HostPublicKey>,
+    server: Vec<HostPublicKey>,
 }
 
 impl Verifier {
     fn check(&self, statement: &Statement) -> Result<(), Refusal> {
         statement.check(&Expectation {
             now: self.now,
-            client_host_key: &self.client,
-            server_host_key: &self.server,
+            client_host_keys: &self.client,
+            server_host_keys: &self.server,
             maximum_age: 60,
             maximum_skew: 30,
             maximum_lifetime: 86_400,
@@ -38,8 +38,8 @@ impl Verifier {
 fn verifier() -> Verifier {
     Verifier {
         now: NOW,
-        client: client_key(),
-        server: server_key(),
+        client: vec![client_key()],
+        server: vec![server_key()],
     }
 }
 
@@ -51,16 +51,35 @@ fn a_good_statement_is_accepted() {
 #[test]
 fn a_statement_for_another_server_is_refused() {
     let other = Verifier {
-        server: HostPublicKey::from_bytes([1; 32]),
+        server: vec![HostPublicKey::from_bytes([1; 32])],
         ..verifier()
     };
     assert_eq!(other.check(&statement()), Err(Refusal::WrongServerHost));
 }
 
 #[test]
+fn a_statement_may_name_either_key_of_a_host_that_replaces_its_key() {
+    let [other, third] = [1, 2].map(|byte| HostPublicKey::from_bytes([byte; 32]));
+    for present in [[other, server_key()], [server_key(), other]] {
+        let server = present.to_vec();
+        let verifier = Verifier {
+            server,
+            ..verifier()
+        };
+        assert_eq!(verifier.check(&statement()), Ok(()));
+    }
+    let server = vec![other, third];
+    let verifier = Verifier {
+        server,
+        ..verifier()
+    };
+    assert_eq!(verifier.check(&statement()), Err(Refusal::WrongServerHost));
+}
+
+#[test]
 fn a_statement_from_another_client_is_refused() {
     let other = Verifier {
-        client: HostPublicKey::from_bytes([1; 32]),
+        client: vec![HostPublicKey::from_bytes([1; 32])],
         ..verifier()
     };
     assert_eq!(other.check(&statement()), Err(Refusal::WrongClientHost));

@@ -121,14 +121,16 @@ impl Own {
         let user = name.parse();
         let user =
             user.map_err(|error| Failure::Refused(format!("the account {name}: {error}")))?;
-        let path = Path::new(paths::HOST_PUBLIC_KEY);
-        let wrong = |error: &dyn Display| {
-            let need = "this host's key, which every signed statement names; `usher init` makes it";
-            Failure::of_file(path, format_args!("{error}: {need}"))
-        };
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
-        let host_key = HostPublicKey::from_openssh(text.trim()).map_err(|error| wrong(&error))?;
+        let host_key = read_host_key(paths::HOST_PUBLIC_KEY)?;
         Ok(Self { user, host_key })
+    }
+
+    /// Whether a key is this host's: the one that it had when this process began, or has now, or the former
+    /// one, which the signer uses until it is restarted.
+    fn is_host_key(&self, key: &HostPublicKey) -> bool {
+        let is_in = |file: &&str| read_host_key(file).is_ok_and(|read| read == *key);
+        let files = [paths::HOST_PUBLIC_KEY, paths::FORMER_HOST_PUBLIC_KEY];
+        self.host_key == *key || files.iter().any(is_in)
     }
 
     /// Decodes a statement and checks that it is of this user on this host. A subverted signer, or one
@@ -144,7 +146,7 @@ impl Own {
                 told.user, self.user
             )));
         }
-        if told.client_host_key != self.host_key {
+        if !self.is_host_key(&told.client_host_key) {
             return Err(Failure::Refused(format!(
                 "the signer asks for a statement of another host, with the key {}; this host's key \
                  is {} ({})",
@@ -155,6 +157,16 @@ impl Own {
         }
         Ok(told)
     }
+}
+
+fn read_host_key(file: &str) -> Result<HostPublicKey, Failure> {
+    let path = Path::new(file);
+    let wrong = |error: &dyn Display| {
+        let need = "this host's key, which every signed statement names; `usher init` makes it";
+        Failure::of_file(path, format_args!("{error}: {need}"))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    HostPublicKey::from_openssh(text.trim()).map_err(|error| wrong(&error))
 }
 
 /// Describes the statement to sign.

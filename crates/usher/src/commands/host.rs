@@ -24,9 +24,9 @@ pub struct Statements {
     /// Address of the host; repeat for more
     #[arg(long, required = true)]
     address: Vec<std::net::IpAddr>,
-    /// Public key of the host: the line that `usher init` printed there
-    #[arg(long)]
-    key: String,
+    /// Public key of the host: the line that `usher init` printed there; repeat for the one that takes its place
+    #[arg(long, required = true)]
+    key: Vec<String>,
     /// Public IKE key of the host: what `usher init` printed there as its `ike-key`, or its ECDSA P-256 key;
     /// repeat for more
     #[arg(long)]
@@ -61,8 +61,11 @@ pub fn add_host(output: &Output, host: &Statements) -> Result<(), Failure> {
             host.name
         ))
     };
-    let key = HostPublicKey::from_openssh(key_of_statement("key", &host.key))
-        .map_err(|error| wrong("--key", &error))?;
+    let keys = host.key.iter().map(|line| {
+        let key = HostPublicKey::from_openssh(key_of_statement("key", line));
+        key.map_err(|error| wrong("--key", &error))
+    });
+    let keys = keys.collect::<Result<Vec<_>, _>>()?;
     let ike_keys = host.ike_key.iter().map(|line| {
         let key = key_of_statement("ike-key", line).parse::<IkePublicKey>();
         key.map_err(|error| wrong("--ike-key", &error))
@@ -72,7 +75,7 @@ pub fn add_host(output: &Output, host: &Statements) -> Result<(), Failure> {
     if path.exists() {
         return Err(Failure::HostExists(path));
     }
-    let text = block(host, &key, &ike_keys);
+    let text = block(host, &keys, &ike_keys);
     let mut whole = configuration::collect()?;
     whole.sources.push(Source {
         name: path.display().to_string(),
@@ -171,10 +174,11 @@ pub(super) fn file_of(name: &HostName) -> PathBuf {
     Path::new(paths::POLICY_DIRECTORY).join(format!("host-{name}.policy"))
 }
 
-fn block(host: &Statements, key: &HostPublicKey, ike_keys: &[IkePublicKey]) -> String {
+fn block(host: &Statements, keys: &[HostPublicKey], ike_keys: &[IkePublicKey]) -> String {
     let mut text = format!("host {} {{\n", host.name);
     text += &format!("  address {};\n", joined(&host.address, ", "));
-    text += &format!("  key \"{}\";\n", key.to_openssh());
+    let keys = keys.iter().map(|key| format!("\"{key}\""));
+    text += &format!("  key {};\n", joined(keys, ", "));
     if !ike_keys.is_empty() {
         let keys = ike_keys.iter().map(|key| format!("\"{key}\""));
         text += &format!("  ike-key {};\n", joined(keys, ", "));
@@ -199,7 +203,7 @@ pub fn show(output: &Output) -> Result<(), Failure> {
                 joined(&host.addresses, ", "),
                 host.control,
                 joined(&host.loopback, ", "),
-                host.key.fingerprint(),
+                joined(host.keys.iter().map(HostPublicKey::fingerprint), ", "),
             ]
         });
         if hosts.is_empty() {

@@ -46,13 +46,13 @@ fn of_policy(present: &Policy, fresh: &Policy, now: u64) -> Vec<String> {
 }
 
 fn keys_of(known: Option<&Host>, host: &Host) -> Vec<String> {
-    let key = Some(("key", host.key.fingerprint()));
-    let key = key.filter(|_| known.is_none_or(|known| known.key != host.key));
+    let keys = host.keys.iter();
+    let keys = keys.filter(|key| known.is_none_or(|known| !known.keys.contains(key)));
+    let keys = keys.map(|key| ("key", key.fingerprint()));
     let ike_keys = host.ike_keys.iter();
     let ike_keys = ike_keys.filter(|key| known.is_none_or(|known| !known.ike_keys.contains(key)));
     let ike_keys = ike_keys.map(|key| ("ike-key", key.fingerprint()));
-    key.into_iter()
-        .chain(ike_keys)
+    keys.chain(ike_keys)
         .map(|(word, fingerprint)| format!("`host {}` with the {word} {fingerprint}", host.name))
         .collect()
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use usher_daemon::control::{ControlError, ask_daemon};
-use usher_daemon::files::{remove_if_there, write_atomically};
+use usher_daemon::files::remove_if_there;
 use usher_local::paths;
 use usher_local::requests::Reload;
 use usher_local::roles;
@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::commands::configuration;
 use crate::commands::init::{make_key, without_comment, write_public_key};
+use crate::commands::key_exchange::exchange;
 use crate::failure::{At, Failure};
 use crate::output::{Output, tell};
 
@@ -130,22 +131,6 @@ fn require_statement(key: &IkePublicKey, line: &str) -> Result<(), Failure> {
     }
 }
 
-/// Makes the key with this text the present one, and the present one the former one. Changes nothing if
-/// an interrupted run has done it already.
-fn exchange(key: &Path, former: &Path, text: &[u8]) -> io::Result<()> {
-    match std::fs::read(key).map(Zeroizing::new) {
-        Ok(present) if present.as_slice() == text => return Ok(()),
-        Ok(_) => {
-            // A hard link, so that there is a key at each moment.
-            remove_if_there(former)?;
-            std::fs::hard_link(key, former)?;
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
-    write_atomically(key, text, 0o600)
-}
-
 /// Makes the former key the present one again, and has the protector read it.
 fn take_back(key: &Path, former: &Path) {
     if let Err(error) = std::fs::rename(former, key) {
@@ -159,24 +144,5 @@ fn take_back(key: &Path, former: &Path) {
     // when it starts again.
     if let Err(error) = ask_daemon(roles::Protector, &Reload {}) {
         tell(&format!("usher: the former IKE key is back, but {error}\n"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_exchange_that_is_repeated_keeps_the_former_key() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let [key, former] = ["key", "former_key"].map(|name| folder.path().join(name));
-        let read = |path: &Path| std::fs::read(path).expect("a key");
-        std::fs::write(&key, "present").expect("a file");
-        std::fs::write(&former, "of an earlier exchange").expect("a file");
-        for _ in 0..2 {
-            exchange(&key, &former, b"next").expect("an exchange");
-            assert_eq!(read(&key), b"next");
-            assert_eq!(read(&former), b"present");
-        }
     }
 }

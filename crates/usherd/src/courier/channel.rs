@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
@@ -44,11 +44,11 @@ pub struct Outgoing {
     pub frame: Vec<u8>,
 }
 
-/// The destination of a channel. The key decides; the addresses are only tried in turn.
+/// The destination of a channel. The keys decide; the addresses are only tried in turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// The only accepted key.
-    pub key: HostPublicKey,
+    /// The accepted keys: two while the host replaces its key.
+    pub keys: Vec<HostPublicKey>,
     /// Addresses and ports of its verifier.
     pub addresses: Vec<SocketAddr>,
 }
@@ -59,6 +59,8 @@ pub struct Channel {
     pub host: HostName,
     /// Its destination.
     pub destination: Destination,
+    /// Set to the key that the host has proven to hold.
+    pub key: Arc<OnceLock<HostPublicKey>>,
     /// This host's key.
     pub public_key: HostPublicKey,
     /// The signing handle of this host's key.
@@ -72,9 +74,10 @@ impl Channel {
     /// opens a new channel.
     pub async fn run(self, mut frames: mpsc::Receiver<Outgoing>) {
         let outcome = match self.connect().await {
-            Ok((address, stream)) => {
+            Ok((address, key, stream)) => {
                 tracing::info!(name: events::CHANNEL_OPEN, host = %self.host, %address, "control channel open");
-                self.report_open(address).await;
+                let _first = self.key.set(key);
+                self.report_open(address, key).await;
                 self.carry(stream, &mut frames).await
             }
             Err(error) => Err(error),
@@ -90,9 +93,9 @@ impl Channel {
     /// Connects to the first address that answers. The next address is tried when the one before has failed
     /// or has been silent for [`TURN`]; slower attempts continue meanwhile. Only one TLS handshake runs at a
     /// time: a verifier keeps a host's newest channel, and forgets what the others have announced.
-    async fn connect(&self) -> io::Result<(SocketAddr, TlsStream<TcpStream>)> {
+    async fn connect(&self) -> io::Result<(SocketAddr, HostPublicKey, TlsStream<TcpStream>)> {
         let handle = Arc::new(self.handle.clone());
-        let config = tls::client_config(&self.public_key, handle, &self.destination.key)
+        let config = tls::client_config(&self.public_key, handle, &self.destination.keys)
             .map_err(io::Error::other)?;
         let connector = TlsConnector::from(Arc::new(config));
         let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no address is known");
@@ -113,7 +116,7 @@ impl Channel {
             };
             let error = match reached {
                 Ok(stream) => match shake_hands(address, stream, &connector).await {
-                    Ok(stream) => return Ok((address, stream)),
+                    Ok((key, stream)) => return Ok((address, key, stream)),
                     Err(error) => error,
                 },
                 Err(error) => error,
@@ -124,10 +127,14 @@ impl Channel {
         }
     }
 
-    /// Tells the signer which address answers. If that fails, the signer has gone.
-    async fn report_open(&self, address: SocketAddr) {
+    /// Tells the signer which address answers, and by which key. If that fails, the signer has gone.
+    async fn report_open(&self, address: SocketAddr, key: HostPublicKey) {
         let channel = self.host.clone();
-        let reply = RelayReply::ChannelOpen { channel, address };
+        let reply = RelayReply::ChannelOpen {
+            channel,
+            address,
+            key,
+        };
         if let Err(error) = self.signer.send(&reply.encode()).await {
             tracing::warn!(%error, "cannot tell the signer of an open channel");
         }
@@ -206,11 +213,14 @@ async fn shake_hands(
     address: SocketAddr,
     stream: TcpStream,
     connector: &TlsConnector,
-) -> io::Result<TlsStream<TcpStream>> {
+) -> io::Result<(HostPublicKey, TlsStream<TcpStream>)> {
     stream.set_nodelay(true)?;
     let limit = u32::try_from(UNACKNOWLEDGED.as_millis()).unwrap_or(u32::MAX);
     rustix::net::sockopt::set_tcp_user_timeout(&stream, limit)?;
     let name = ServerName::IpAddress(address.ip().into());
     let shaken = timeout(CONNECT, connector.connect(name, stream)).await;
-    shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    let key = tls::peer_key(shaken.get_ref().1.peer_certificates());
+    let key = key.ok_or_else(|| io::Error::other("it has proven no key"))?;
+    Ok((key, shaken))
 }

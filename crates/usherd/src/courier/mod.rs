@@ -8,7 +8,7 @@ mod channel;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -92,8 +92,21 @@ struct Courier {
 /// it, and when the signer goes. Frames that wait there are not sent.
 struct OpenChannel {
     destination: Destination,
+    /// The key that the host has proven to hold, once it has.
+    key: Arc<OnceLock<HostPublicKey>>,
     frames: mpsc::Sender<Outgoing>,
     task: AbortHandle,
+}
+
+impl OpenChannel {
+    /// Whether it leads there. A channel that is open leads to every destination that has its key.
+    fn leads_to(&self, destination: &Destination) -> bool {
+        let is_key = match self.key.get() {
+            Some(key) => destination.keys.contains(key),
+            None => self.destination.keys == destination.keys,
+        };
+        is_key && self.destination.addresses == destination.addresses
+    }
 }
 
 impl Drop for OpenChannel {
@@ -116,12 +129,12 @@ impl Courier {
             match request {
                 Ok(RelayRequest::Forward {
                     channel,
-                    server_host_key,
+                    server_host_keys,
                     control,
                     frame,
                 }) => {
                     let destination = Destination {
-                        key: server_host_key,
+                        keys: server_host_keys,
                         addresses: control,
                     };
                     if let Err(reason) = self.forward(&channel, destination, frame) {
@@ -145,9 +158,10 @@ impl Courier {
         destination: Destination,
         frame: Vec<u8>,
     ) -> Result<(), &'static str> {
-        let usable = self.channels.get(host).is_some_and(|present| {
-            present.destination == destination && !present.frames.is_closed()
-        });
+        let usable = self
+            .channels
+            .get(host)
+            .is_some_and(|present| present.leads_to(&destination) && !present.frames.is_closed());
         if !usable {
             self.channels.remove(host);
             // Only when the limit demands it: a broken channel may still be about to report its end.
@@ -176,15 +190,18 @@ impl Courier {
 
     fn open(&mut self, host: &HostName, destination: Destination) {
         let (sender, frames) = mpsc::channel(QUEUE);
+        let key = Arc::default();
         let channel = Channel {
             host: host.clone(),
             destination: destination.clone(),
+            key: Arc::clone(&key),
             public_key: self.public_key,
             handle: self.handle.clone(),
             signer: Arc::clone(&self.signer),
         };
         let opened = OpenChannel {
             destination,
+            key,
             frames: sender,
             task: tokio::spawn(channel.run(frames)).abort_handle(),
         };
@@ -237,7 +254,7 @@ mod tests {
 
     fn at(address: SocketAddr) -> Destination {
         Destination {
-            key: HostPublicKey::from_bytes([2; _]),
+            keys: vec![HostPublicKey::from_bytes([2; _])],
             addresses: vec![address],
         }
     }
@@ -325,6 +342,36 @@ mod tests {
         assert_eq!(next_lost(&signer).await, host("closed"));
     }
 
+    // Threat model: A174
+    #[tokio::test]
+    async fn an_open_channel_stays_while_its_key_is_one_of_the_hosts() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let [former, next, other] = [2, 3, 4].map(|byte| HostPublicKey::from_bytes([byte; _]));
+        let (mut courier, _signer) = courier();
+        let mut number = |keys: &[HostPublicKey], proven: Option<HostPublicKey>| {
+            let (keys, addresses) = (keys.to_vec(), vec![address]);
+            let there = Destination { keys, addresses };
+            courier.forward(&host("moved"), there, vec![0; 81]).unwrap();
+            let channel = &courier.channels[&host("moved")];
+            if let Some(key) = proven {
+                channel.key.set(key).unwrap();
+            }
+            channel.task.id()
+        };
+        let first = number(&[former], Some(former));
+        assert_eq!(number(&[former, next], None), first);
+        assert_eq!(number(&[next, former], None), first);
+        // The key of the channel is the host's no longer.
+        let second = number(&[next], Some(next));
+        assert_ne!(second, first);
+        assert_eq!(number(&[next, other], None), second);
+        // One that has proven no key yet is asked for any of these.
+        let third = number(&[other], None);
+        assert_eq!(number(&[other], None), third);
+        assert_ne!(number(&[other, former], None), third);
+    }
+
     // Threat model: A40, A41
     #[tokio::test(start_paused = true)]
     async fn a_frame_that_has_waited_too_long_is_not_sent() {
@@ -332,6 +379,7 @@ mod tests {
         let channel = Channel {
             host: host("slow"),
             destination: at(([127, 0, 0, 1], 3440).into()),
+            key: Arc::default(),
             public_key: courier.public_key,
             handle: courier.handle.clone(),
             signer: Arc::clone(&courier.signer),

@@ -216,7 +216,7 @@ impl Keeper {
         let policy = &configuration.checked.policy;
         self.host.demand_protection(policy)?;
         let restricted = self.host.destinations.restrict(policy)?;
-        self.sessions.admit_to(policy)?;
+        self.sessions.admit_to(&configuration.checked)?;
         Ok(restricted)
     }
 

@@ -220,7 +220,8 @@ impl Negotiated {
 /// The keys by which a host is known again.
 fn keys(host: &Host) -> Keys {
     let keys = host.ike_keys.iter().map(ToString::to_string);
-    keys.chain([host.key.to_string()]).collect()
+    keys.chain(host.keys.iter().map(ToString::to_string))
+        .collect()
 }
 
 #[cfg(test)]
@@ -269,7 +270,7 @@ mod tests {
         Host {
             name: name.parse().expect("a name"),
             addresses: vec![IpAddr::from([192, 0, 2, key])],
-            key: HostPublicKey::from_bytes([key; 32]),
+            keys: vec![HostPublicKey::from_bytes([key; 32])],
             ike_keys: vec![IkePublicKey::ed25519([ike_key; 32])],
             is_held: true,
             unlabelled: None,

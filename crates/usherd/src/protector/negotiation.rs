@@ -100,7 +100,7 @@ pub(super) fn peers<'p>(
 /// The hosts that are held once they have had SAs. Hosts that no longer share an algorithm of keys with this
 /// host are among them: otherwise a slip in a policy would let them go, into the clear.
 pub(super) fn held_peers(policy: &Policy, host_key: &HostPublicKey) -> Vec<Peer> {
-    let hosts = peers(policy, None).filter(|host| host.is_held && host.key != *host_key);
+    let hosts = peers(policy, None).filter(|host| host.is_held && !host.keys.contains(host_key));
     hosts.map(peer).collect()
 }
 
@@ -155,7 +155,7 @@ mod tests {
         Host {
             name: name.parse().expect("a name"),
             addresses: vec![IpAddr::from([192, 0, 2, 1])],
-            key: HostPublicKey::from_bytes([1; 32]),
+            keys: vec![HostPublicKey::from_bytes([1; 32])],
             ike_keys: ike_keys.to_vec(),
             is_held: true,
             unlabelled: None,
@@ -262,7 +262,7 @@ mod tests {
         ];
         let hosts = hosts.map(|(name, key, ike_keys, is_held)| {
             let host = Host {
-                key,
+                keys: vec![key],
                 is_held,
                 ..host(name, ike_keys)
             };

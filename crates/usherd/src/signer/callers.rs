@@ -13,6 +13,7 @@ use usher_daemon::events;
 use usher_daemon::packet::Peer;
 use usher_kernel::ticket::ProgramId;
 use usher_policy::Host;
+use usher_proto::host_key::HostPublicKey;
 use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
@@ -162,6 +163,8 @@ struct PermittedRequest {
     /// Whether the program accepts a ticket.
     with_ticket: bool,
     host: Host,
+    /// The host's identity.
+    identity: HostPublicKey,
     service: ServiceName,
     port: u16,
     /// The program that made the socket, if programs are listed.
@@ -240,12 +243,14 @@ async fn admit<'a>(
         .get(&host)
         .ok_or(Refusal::UnknownHost)?
         .clone();
+    let identity = checked.identity(&host);
     Ok((
         PermittedRequest {
             uid,
             user,
             with_ticket,
             host,
+            identity,
             service,
             port,
             program,
@@ -354,7 +359,8 @@ async fn prepare(
 ) -> Result<(Lease, SessionId), Refusal> {
     let connection = gated.connection;
     let user = (asked.user.clone(), asked.uid);
-    let pair = Pair::new(user, &asked.host, &asked.service, connection.server);
+    let host = (&asked.host, asked.identity);
+    let pair = Pair::new(user, host, &asked.service, connection.server);
     let lease = signer.lease(pair, Use::Asked(asked.program))?;
     let session = announce(signer, &lease, gated).await?;
     // This may have taken a while.

@@ -110,6 +110,8 @@ impl Signer {
         ports: ReservedPorts,
         proxy_uid: Option<u32>,
     ) -> Result<Self, SystemError> {
+        let relay = Relay::default();
+        relay.know(&configuration.checked.policy);
         Ok(Self {
             host_key,
             network: namespace::own_network()?,
@@ -128,7 +130,7 @@ impl Signer {
             names: Names::default(),
             ways: Ways::default(),
             clocks: Clocks::default(),
-            relay: Arc::default(),
+            relay: Arc::new(relay),
             failures: Failures::default(),
             reloaded: tokio::sync::Notify::new(),
             proxy_uid,
@@ -262,6 +264,7 @@ impl Signer {
         self.tickets.set_relayed(&fresh.checked.policy);
         self.names.forget();
         self.leases.check_all(&fresh.checked, &self.programs);
+        self.relay.know(&fresh.checked.policy);
         let kept = |key: &_| {
             sessions::is_permitted(key, &fresh.checked)
                 && self.stamp(key, &fresh.checked.policy).is_some()

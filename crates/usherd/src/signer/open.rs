@@ -50,13 +50,14 @@ pub async fn open_connection(
     // Before the statement is dated, because an agent may take its time.
     let user_key = ReadyKey::take(signer, pair, purpose).await?;
     let (by_agent, unused) = (user_key.is_agent(), user_key.unused());
+    let server_host_key = signer.relay.key(&pair.host, pair.uid).await?;
     let (mut chain, tokens) = signer.chains.take()?;
     let now = unix_time();
     let statement = Statement {
         user: key.user.clone(),
         service: key.service.clone(),
         client_host_key: signer.host_key,
-        server_host_key: key.host_key,
+        server_host_key,
         server: key.server,
         issued: now,
         expires: user_key.latest(now + SESSION).min(lease.until()),

@@ -297,6 +297,7 @@ async fn permitted(signer: &Signer, report: &Report) -> Result<Lease, Refusal> {
         .plain_service(server)
         .filter(|(_, entry)| entry.users.has(&user, unix_time()))
         .ok_or(Refusal::ClientPolicy)?;
+    let host = (host, checked.identity(host));
     let pair = Pair::new((user, report.uid), host, &entry.service, server);
     let programs = &signer.programs;
     programs

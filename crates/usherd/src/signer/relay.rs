@@ -1,6 +1,6 @@
 //! The connection to the courier: sends requests, and matches each answer to its request.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -13,8 +13,9 @@ use usher_base::{ConnectionTuple, HostName};
 use usher_daemon::events;
 use usher_daemon::packet_async::PacketListener;
 use usher_daemon::quota::{Quota, Taken};
-use usher_policy::Host;
+use usher_policy::{Host, Policy};
 use usher_proto::frame::{ClientBody, ClientFrame, ServerFrame};
+use usher_proto::host_key::HostPublicKey;
 use usher_proto::refusal::Refusal;
 use usher_proto::relay::{MAX_CHANNELS, MAX_RELAY_PACKET, RelayReply, RelayRequest};
 use usher_proto::session_id::SessionId;
@@ -45,11 +46,14 @@ pub struct Relay {
     users: Quota<u32>,
     /// The open channels, at most [`MAX_CHANNELS`].
     open: Mutex<HashMap<HostName, Open>>,
+    /// The hosts of the policy in force.
+    known: Mutex<BTreeMap<HostName, Host>>,
 }
 
 /// An open channel.
 struct Open {
     address: IpAddr,
+    key: HostPublicKey,
     heard: Instant,
 }
 
@@ -60,6 +64,7 @@ impl Default for Relay {
             hosts: Quota::new(PENDING, PENDING).in_parts(PART_OF_HOST),
             users: Quota::new(PENDING, PENDING).in_parts(PART_OF_USER),
             open: Mutex::default(),
+            known: Mutex::default(),
         }
     }
 }
@@ -83,6 +88,40 @@ impl PendingAnswer {
 }
 
 impl Relay {
+    /// Sends requests from now on by what this policy says of their hosts. A caller may have learnt of a host
+    /// long ago, and would have its channel opened by a key that the host has replaced.
+    pub fn know(&self, policy: &Policy) {
+        let is_key = |name: &HostName, open: &Open| {
+            let host = policy.hosts.get(name);
+            host.is_some_and(|host| host.keys.contains(&open.key))
+        };
+        self.open.lock().retain(|name, open| is_key(name, open));
+        self.known.lock().clone_from(&policy.hosts);
+    }
+
+    /// A host by the policy in force; as the caller knows it, if the policy no longer has it.
+    fn present(&self, host: &Host) -> Host {
+        let known = self.known.lock();
+        known.get(&host.name).unwrap_or(host).clone()
+    }
+
+    /// The key by which the host authenticates itself: while it replaces its key, that of its channel.
+    ///
+    /// # Errors
+    /// As [`Self::reach`].
+    pub async fn key(&self, host: &Host, uid: u32) -> Result<HostPublicKey, Refusal> {
+        let of_channel = |keys: &[HostPublicKey]| {
+            let open = self.open.lock().get(&host.name).map(|open| open.key);
+            open.filter(|key| keys.contains(key))
+        };
+        let keys = self.present(host).keys;
+        if keys.len() > 1 && of_channel(&keys).is_none() {
+            self.reach(host, uid).await?;
+        }
+        let keys = self.present(host).keys;
+        Ok(of_channel(&keys).unwrap_or(keys[0]))
+    }
+
     /// Sends `host` a request about a session of the user, in the order of the calls.
     pub fn ask(
         &self,
@@ -105,15 +144,13 @@ impl Relay {
             self.hosts.take(host.name.clone()).map_err(full)?,
             self.users.take(uid).map_err(full)?,
         );
+        let present = self.present(host);
         let packet = |request| {
+            let addresses = present.addresses.iter();
             let forward = RelayRequest::Forward {
-                channel: host.name.clone(),
-                server_host_key: host.key,
-                control: host
-                    .addresses
-                    .iter()
-                    .map(|ip| (*ip, host.control).into())
-                    .collect(),
+                channel: present.name,
+                server_host_keys: present.keys,
+                control: addresses.map(|ip| (*ip, present.control).into()).collect(),
                 frame: ClientFrame { request, body }.encode(),
             };
             forward.encode()
@@ -196,11 +233,28 @@ impl Relay {
                         frame of a host"),
                 }
             }
-            RelayReply::ChannelOpen { channel, address } => {
+            RelayReply::ChannelOpen {
+                channel,
+                address,
+                key,
+            } => {
+                let known = self.known.lock();
+                let host = known.get(&channel);
+                if host.is_some_and(|host| !host.keys.contains(&key)) {
+                    tracing::warn!(host = %channel, key = %key.fingerprint(),
+                        "a channel is open by a key that is none of the host's");
+                    return Ok(());
+                }
+                drop(known);
                 let (address, heard) = (address.ip(), Instant::now());
                 let mut open = self.open.lock();
                 if open.len() < MAX_CHANNELS || open.contains_key(&channel) {
-                    open.insert(channel, Open { address, heard });
+                    let opened = Open {
+                        address,
+                        key,
+                        heard,
+                    };
+                    open.insert(channel, opened);
                 }
             }
             RelayReply::ChannelLost { channel, refusal } => {
@@ -248,7 +302,6 @@ pub async fn serve(
 pub(super) mod tests {
     use tokio::sync::mpsc::Receiver;
     use usher_proto::frame::FRAME_LENGTH_SIZE;
-    use usher_proto::host_key::HostPublicKey;
 
     use super::*;
 
@@ -256,7 +309,7 @@ pub(super) mod tests {
         Host {
             name: name.parse().unwrap(),
             addresses: vec![[10, 77, 0, 2].into()],
-            key: HostPublicKey::from_bytes([1; _]),
+            keys: vec![HostPublicKey::from_bytes([1; _])],
             ike_keys: Vec::new(),
             is_held: true,
             unlabelled: None,
@@ -366,7 +419,12 @@ pub(super) mod tests {
         let hear = |reply: RelayReply| relay.hear(&reply.encode(), &|_, _| {}).unwrap();
         let open = |address: [u8; 4]| {
             let (channel, address) = (here.name.clone(), (address, 3440).into());
-            hear(RelayReply::ChannelOpen { channel, address });
+            let key = here.keys[0];
+            hear(RelayReply::ChannelOpen {
+                channel,
+                address,
+                key,
+            });
             relay.address(&here)
         };
         assert_eq!(open([192, 0, 2, 1]), None);
@@ -377,6 +435,60 @@ pub(super) mod tests {
         assert_eq!(relay.address(&here), None);
     }
 
+    fn policy_of(host: &Host) -> Policy {
+        Policy {
+            hosts: [(host.name.clone(), host.clone())].into(),
+            ..Policy::default()
+        }
+    }
+
+    // Threat model: A168, A174
+    #[tokio::test]
+    async fn the_key_of_a_host_is_that_of_its_channel_if_the_policy_has_it() {
+        let (relay, mut courier) = relay();
+        let [former, next, other] = [1, 2, 3].map(|byte| HostPublicKey::from_bytes([byte; _]));
+        let with = |keys: &[HostPublicKey]| {
+            let keys = keys.to_vec();
+            Host {
+                keys,
+                ..host("here")
+            }
+        };
+        let long_ago = with(&[former]);
+        let open = |key| {
+            let (channel, address) = (long_ago.name.clone(), ([10, 77, 0, 2], 3440).into());
+            let reply = RelayReply::ChannelOpen {
+                channel,
+                address,
+                key,
+            };
+            relay.hear(&reply.encode(), &|_, _| {}).unwrap();
+        };
+        relay.know(&policy_of(&with(&[former, next])));
+        open(next);
+        assert_eq!(relay.key(&long_ago, 1).await, Ok(next));
+        // What the courier makes up counts for nothing.
+        open(other);
+        assert_eq!(relay.key(&long_ago, 1).await, Ok(next));
+        // Without a channel it is asked for one, and then any key will do.
+        relay.open.lock().clear();
+        let asked = relay.key(&long_ago, 1);
+        let answered = async {
+            courier.recv().await.unwrap();
+            answer(&relay, 1, Ok(None));
+        };
+        assert_eq!(tokio::join!(asked, answered).0, Ok(former));
+        // A caller that has learnt of the host before its key was replaced asks by the present one.
+        relay.know(&policy_of(&with(&[next])));
+        assert_eq!(relay.key(&long_ago, 1).await, Ok(next));
+        let _sent = relay.send(&long_ago, 1, ClientBody::Ping).unwrap();
+        let packet = courier.recv().await.unwrap();
+        let RelayRequest::Forward {
+            server_host_keys, ..
+        } = RelayRequest::decode(&packet).unwrap();
+        assert_eq!(server_host_keys, [next]);
+    }
+
     // Threat model: A168
     #[test]
     fn channels_that_the_courier_makes_up_are_limited() {
@@ -384,7 +496,12 @@ pub(super) mod tests {
         for number in 0..=MAX_CHANNELS {
             let channel = format!("host-{number}").parse().unwrap();
             let address = ([10, 77, 0, 2], 3440).into();
-            let reply = RelayReply::ChannelOpen { channel, address };
+            let key = HostPublicKey::from_bytes([1; _]);
+            let reply = RelayReply::ChannelOpen {
+                channel,
+                address,
+                key,
+            };
             relay.hear(&reply.encode(), &|_, _| {}).unwrap();
         }
         assert_eq!(relay.open.lock().len(), MAX_CHANNELS);

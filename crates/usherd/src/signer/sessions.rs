@@ -21,16 +21,17 @@ use usher_proto::session_id::SessionId;
 
 use super::keys::Stamp;
 
-/// The subject of a session. The server's key, address and port are part of the signed statement,
-/// so they are part of this key.
+/// The subject of a session. The server's address and port are part of the signed statement, so they are
+/// part of this key. The statement also has a key of the server: the sessions of a host that replaces its key
+/// go on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SessionKey {
     /// The local user.
     pub user: UserName,
     /// The server's host.
     pub host: HostName,
-    /// The key of that host.
-    pub host_key: HostPublicKey,
+    /// The identity of that host.
+    pub identity: HostPublicKey,
     /// The service there.
     pub service: ServiceName,
     /// The address and port of the service.
@@ -52,14 +53,14 @@ impl Pair {
     /// A user and a service of a host at this address.
     pub fn new(
         (user, uid): (UserName, u32),
-        host: &Host,
+        (host, identity): (&Host, HostPublicKey),
         service: &ServiceName,
         server: SocketAddr,
     ) -> Self {
         let key = SessionKey {
             user,
             host: host.name.clone(),
-            host_key: host.key,
+            identity,
             service: service.clone(),
             server,
         };
@@ -116,7 +117,7 @@ pub fn permitted_until(key: &SessionKey, checked: &Checked) -> Result<u64, Refus
     }
     let service = policy.client_permits(&key.user, &key.host, &key.service, unix_time())?;
     let host = policy.hosts.get(&key.host).ok_or(Refusal::UnknownHost)?;
-    let is_meant = host.key == key.host_key
+    let is_meant = checked.identity(host) == key.identity
         && host.addresses.contains(&key.server.ip())
         && service.port == key.server.port();
     if !is_meant {
@@ -271,7 +272,7 @@ pub(super) mod tests {
         let host: HostName = "mailhost".parse().unwrap();
         SessionKey {
             user: "alice".parse().unwrap(),
-            host_key: checked.policy.hosts[&host].key,
+            identity: checked.policy.hosts[&host].keys[0],
             host,
             service: "imap".parse().unwrap(),
             server: ([10, 77, 0, 2], 143).into(),
@@ -286,7 +287,7 @@ pub(super) mod tests {
         let others: [fn(&mut SessionKey); 6] = [
             |key| key.user = "bob".parse().unwrap(),
             |key| key.host = "laptop".parse().unwrap(),
-            |key| key.host_key = HostPublicKey::from_bytes([1; 32]),
+            |key| key.identity = HostPublicKey::from_bytes([1; 32]),
             |key| key.service = "smtp".parse().unwrap(),
             |key| key.server.set_port(144),
             |key| key.server.set_ip([10, 77, 0, 3].into()),

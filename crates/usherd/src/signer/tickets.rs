@@ -407,7 +407,7 @@ mod tests {
         let host = Host {
             name: "here".parse().unwrap(),
             addresses: vec![KEY.server.ip()],
-            key: host_key,
+            keys: vec![host_key],
             ike_keys: Vec::new(),
             is_held: true,
             unlabelled: None,
@@ -425,7 +425,7 @@ mod tests {
                 key: SessionKey {
                     user: "alice".parse().unwrap(),
                     host: host.name.clone(),
-                    host_key,
+                    identity: host_key,
                     service: "imap".parse().unwrap(),
                     server: KEY.server,
                 },

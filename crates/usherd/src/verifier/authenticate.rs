@@ -22,7 +22,7 @@ pub fn authenticate(
     authenticator: &Authenticator,
     statement: &Statement,
 ) -> Result<(Opening, Vec<u8>), Refusal> {
-    statement.check(&claim.expectation())?;
+    statement.check(&claim.expectation(&checked.policy))?;
     let signed = authenticator.verify_signature()?;
     let verified = Verified {
         statement: statement.clone(),

@@ -47,7 +47,7 @@ const UNDER_WAY: usize = 1024;
 
 /// An open channel, as the rest of the verifier sees it. Dropping it closes the channel.
 pub struct OpenChannel {
-    /// Key of the peer host.
+    /// Key that the peer host has proven to hold.
     pub key: HostPublicKey,
     number: u64,
     answers: mpsc::Sender<ServerFrame>,
@@ -295,7 +295,7 @@ impl Channel {
     ) -> Result<(SessionId, KeeperBody), Refusal> {
         let claim = Claim {
             host: &self.host,
-            host_key: &self.key,
+            host_keys: std::slice::from_ref(&self.key),
             own_key: &self.verifier.host_key,
             now: unix_time(),
         };

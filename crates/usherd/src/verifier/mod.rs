@@ -194,7 +194,7 @@ impl Verifier {
     fn put_in_force(&self, fresh: Configuration) -> ReloadedView {
         let generation = fresh.generation();
         let fresh = self.configuration.put(fresh);
-        // Close channels of hosts that are no longer known, or whose key has changed. The configuration
+        // Close channels of hosts that are no longer known, or no longer have the key. The configuration
         // is in force first, so a channel entered later has been checked against it.
         self.channels.lock().retain(|name, channel| {
             fresh
@@ -202,7 +202,7 @@ impl Verifier {
                 .policy
                 .hosts
                 .get(name)
-                .is_some_and(|host| host.key == channel.key)
+                .is_some_and(|host| host.keys.contains(&channel.key))
         });
         tracing::info!(name: events::CONFIGURATION_IN_FORCE, generation, "configuration in force");
         ReloadedView {

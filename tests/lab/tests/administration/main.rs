@@ -8,6 +8,7 @@ mod policies;
 mod reading;
 mod removing;
 mod restoring;
+mod rotation;
 #[path = "../users/mod.rs"]
 mod users;
 mod watching;

@@ -223,6 +223,38 @@ fn matters(changes: &[(&str, &str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
+fn hosts_with_other_keys_for_a_host_that_replaces_its_key_are_reported() {
+    let key = |number: u8| HostPublicKey::from_bytes([number; 32]);
+    let text = |number| format!("key \"{}\";", key(number).to_openssh());
+    let both = format!(
+        "key \"{}\", \"{}\";",
+        key(2).to_openssh(),
+        key(3).to_openssh()
+    );
+    let (former, next) = (text(2), text(3));
+    let here = |with: &str| matters(&[("laptop", &former, with), ("mailhost", &former, &both)]);
+    assert_eq!(here(&both), []);
+    let told = |said: u8| {
+        let matter = format!(
+            "laptop has the key {} for mailhost, which has {}, {} for itself",
+            key(said).fingerprint(),
+            key(2).fingerprint(),
+            key(3).fingerprint()
+        );
+        [("host mailhost: key".to_owned(), matter)]
+    };
+    // They know each other all the same.
+    assert_eq!(here(&former), told(2));
+    assert_eq!(here(&next), told(3));
+    // The twin: a third key is another host's.
+    assert!(
+        here(&text(4))
+            .iter()
+            .any(|(_, matter)| matter.contains("is not the one"))
+    );
+}
+
+#[test]
 fn only_hosts_that_disagree_are_reported() {
     assert_eq!(matters(&[]), []);
     let one = |changes: &[(&str, &str, &str)]| {

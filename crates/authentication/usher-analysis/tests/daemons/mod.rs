@@ -204,8 +204,8 @@ pub fn expected(
     let answer = |permitted, verdict| if permitted { verdict } else { Verdict::Refused };
     match (find(client), find(server)) {
         (Some(client), Some(server)) => {
-            let of_server = client.policy.host_by_key(&own(server).key);
-            let of_client = server.policy.host_by_key(&own(client).key);
+            let of_server = client.policy.host_by_key(&own(server).keys[0]);
+            let of_client = server.policy.host_by_key(&own(client).keys[0]);
             let (Some(of_server), Some(of_client)) = (of_server, of_client) else {
                 return Verdict::Refused;
             };

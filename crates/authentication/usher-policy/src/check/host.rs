@@ -8,7 +8,9 @@ use usher_language::{Declared, Field, Fields, Item, Location, Reporter, Unique};
 use usher_protection::{IkeAlgorithm, IkeKeyError, IkePublicKey};
 use usher_proto::HostPublicKey;
 
-use crate::limits::{DEFAULT_CONTROL_PORT, MAXIMUM_HOST_ADDRESSES, MAXIMUM_IKE_KEYS};
+use crate::limits::{
+    DEFAULT_CONTROL_PORT, MAXIMUM_HOST_ADDRESSES, MAXIMUM_HOST_KEYS, MAXIMUM_IKE_KEYS,
+};
 use crate::mistake::PolicyMistake;
 use crate::model::Host;
 
@@ -18,7 +20,7 @@ pub(super) struct HostChecker {
     /// Addresses of hosts, and loopback addresses at which the proxy stands for hosts. No two are alike.
     addresses: Unique<IpAddr>,
     /// Of hosts and of IKE.
-    keys: Unique<IkePublicKey>,
+    claimed_keys: Unique<IkePublicKey>,
     controls: BTreeMap<u16, ControlPort>,
 }
 
@@ -38,7 +40,7 @@ impl HostChecker {
     ) -> Option<Host> {
         let fields = Fields::read(declared.block, reporter);
         let addresses = fields.one("address").map(|field| self.addresses(field));
-        let key = fields.one("key").and_then(|field| self.key(field));
+        let keys = fields.one("key").map(|field| self.keys(field));
         let ike_keys = fields.one("ike-key").map(|field| self.ike_keys(field));
         let loopback = fields.one("loopback").map(|field| self.loopback(field));
         let name = declared.name;
@@ -56,7 +58,7 @@ impl HostChecker {
         Some(Host {
             name: name?,
             addresses: addresses?,
-            key: key?,
+            keys: keys.filter(|keys| !keys.is_empty())?,
             ike_keys: ike_keys.unwrap_or_default(),
             is_held: fields.word("hold") != Some("no"),
             unlabelled: fields
@@ -111,15 +113,19 @@ impl HostChecker {
         Some(address)
     }
 
-    fn key(&mut self, field: &Field<'_>) -> Option<HostPublicKey> {
-        let mut keys = field.texts().filter_map(|(text, item)| {
+    fn keys(&mut self, field: &Field<'_>) -> Vec<HostPublicKey> {
+        let hint = ": its key, and the one that takes its place";
+        if field.has_too_many(MAXIMUM_HOST_KEYS, hint) {
+            return Vec::new();
+        }
+        let keys = field.texts().filter_map(|(text, item)| {
             let Ok(key) = HostPublicKey::from_openssh(text) else {
                 return field.refuse(item, PolicyMistake::InvalidHostKey);
             };
             self.claim_key(IkePublicKey::ed25519(*key.as_bytes()), item, field)?;
             Some(key)
         });
-        keys.next()
+        keys.collect()
     }
 
     fn ike_keys(&mut self, field: &Field<'_>) -> Vec<IkePublicKey> {
@@ -158,7 +164,7 @@ impl HostChecker {
         field: &Field<'_>,
     ) -> Option<IkePublicKey> {
         let taken = |first| PolicyMistake::DuplicateKey { first };
-        self.keys.take(key, item, field.reporter, taken)?;
+        self.claimed_keys.take(key, item, field.reporter, taken)?;
         Some(key)
     }
 }

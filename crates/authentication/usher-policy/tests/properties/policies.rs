@@ -144,7 +144,15 @@ fn host(name: HostName, number: usize, choices: &Choices) -> Host {
     Host {
         name,
         addresses,
-        key: HostPublicKey::from_bytes(key),
+        keys: [0, 0x40]
+            .into_iter()
+            .take(1 + usize::from(choices.flags[2]))
+            .map(|bits| {
+                let mut key = key;
+                key[0] ^= bits;
+                HostPublicKey::from_bytes(key)
+            })
+            .collect(),
         ike_keys: [0x80, 0xc0]
             .into_iter()
             .take(usize::from(choices.flags[1]) + usize::from(choices.flags[0]))

@@ -372,11 +372,11 @@ pub fn call_reply() -> impl Strategy<Value = CallReply> {
 prop_compose! {
     pub fn relay_request()(
         channel in host_name(),
-        server_host_key in host_key(),
+        server_host_keys in prop::collection::vec(host_key(), 1..=2),
         control in prop::collection::vec(socket_address(), 1..=8),
         frame in prop::collection::vec(any::<u8>(), 0..400),
     ) -> RelayRequest {
-        RelayRequest::Forward { channel, server_host_key, control, frame }
+        RelayRequest::Forward { channel, server_host_keys, control, frame }
     }
 }
 
@@ -386,8 +386,13 @@ pub fn relay_reply() -> impl Strategy<Value = RelayReply> {
             .prop_map(|(channel, frame)| RelayReply::Frame { channel, frame }),
         (host_name(), refusal())
             .prop_map(|(channel, refusal)| RelayReply::ChannelLost { channel, refusal }),
-        (host_name(), socket_address())
-            .prop_map(|(channel, address)| RelayReply::ChannelOpen { channel, address }),
+        (host_name(), socket_address(), host_key()).prop_map(|(channel, address, key)| {
+            RelayReply::ChannelOpen {
+                channel,
+                address,
+                key,
+            }
+        }),
     ]
 }
 

@@ -98,19 +98,21 @@ pub fn relay() -> Inputs {
     let mut inputs = common_to_all(9000);
     let forward = RelayRequest::Forward {
         channel: "mailhost".parse().unwrap(),
-        server_host_key: server_key(),
+        server_host_keys: vec![server_key()],
         control: vec![connection().server, "[2001:db8::2]:3440".parse().unwrap()],
         frame: client_frames().remove(0).1.encode(),
     };
-    // Offsets: version, type, 1 + 8 channel, 32 key, then the count.
+    // Offsets: version, type, 1 + 8 channel, count and 32 key, then the count.
     inputs.extend(variations(
         "forward",
         forward.encode(),
         &[
-            ("version", 0, 2),
+            ("version", 0, 3),
             ("type", 1, 77),
-            ("no-address", 43, 0),
-            ("nine-addresses", 43, 9),
+            ("no-key", 11, 0),
+            ("three-keys", 11, 3),
+            ("no-address", 44, 0),
+            ("nine-addresses", 44, 9),
             ("channel-character", 3, b'/'),
         ],
     ));
@@ -137,6 +139,7 @@ pub fn relay() -> Inputs {
     let open = RelayReply::ChannelOpen {
         channel: channel(),
         address: ([10, 77, 0, 2], 3440).into(),
+        key: server_key(),
     };
     inputs.extend(variations("channel-open", open.encode(), &[]));
     inputs

@@ -121,27 +121,34 @@ fn an_agents_request_follows_its_protocol_with_bounded_answers() {
 
 #[test]
 fn relay_packets_bound_their_addresses_and_frames() {
-    let forward = |addresses, frame| RelayRequest::Forward {
+    let forward = |keys, addresses, frame| RelayRequest::Forward {
         channel: "h".repeat(63).parse().unwrap(),
-        server_host_key: common::server_key(),
+        server_host_keys: vec![common::server_key(); keys],
         control: vec![connection().server; addresses],
         frame: vec![0; frame],
     };
-    let longest = forward(8, 4 + MAX_FRAME);
+    let longest = forward(2, 8, 4 + MAX_FRAME);
     assert!(longest.encode().len() <= MAX_RELAY_PACKET);
     assert_eq!(RelayRequest::decode(&longest.encode()), Ok(longest));
     assert_eq!(
-        RelayRequest::decode(&forward(0, 13).encode()),
+        RelayRequest::decode(&forward(1, 0, 13).encode()),
         Err(DecodeError::Malformed { field: "control" })
     );
-    for (addresses, frame) in [
-        (9, 13),
-        (300, 13),
-        (1, 5 + MAX_FRAME),
-        (1, MAX_RELAY_PACKET),
+    let field = "server_host_keys";
+    assert_eq!(
+        RelayRequest::decode(&forward(0, 1, 13).encode()),
+        Err(DecodeError::Malformed { field })
+    );
+    for (keys, addresses, frame) in [
+        (3, 1, 13),
+        (300, 1, 13),
+        (1, 9, 13),
+        (1, 300, 13),
+        (1, 1, 5 + MAX_FRAME),
+        (1, 1, MAX_RELAY_PACKET),
     ] {
         assert_eq!(
-            RelayRequest::decode(&forward(addresses, frame).encode()),
+            RelayRequest::decode(&forward(keys, addresses, frame).encode()),
             Err(DecodeError::Oversized)
         );
     }
@@ -149,7 +156,7 @@ fn relay_packets_bound_their_addresses_and_frames() {
         channel: "mailhost".parse().unwrap(),
         refusal: Refusal::VerifierUnavailable,
     };
-    assert_eq!(lost.encode(), b"\x01\x82\x08mailhost\x00\xa0");
+    assert_eq!(lost.encode(), b"\x02\x82\x08mailhost\x00\xa0");
 }
 
 #[test]

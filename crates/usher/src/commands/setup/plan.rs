@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use usher_base::{HostName, UserName};
 use usher_local::paths;
-use usher_policy::{Source, parse_policy};
+use usher_policy::{Host, Source, parse_policy};
 use usher_proto::HostPublicKey;
 
 use super::facts::{Facts, PolicyFile};
@@ -361,7 +361,8 @@ fn says(file: &PolicyFile, name: &HostName, address: IpAddr, key: Option<&str>) 
     let policy = parse_policy(&[source]).ok();
     let host = policy.as_ref().and_then(|policy| policy.hosts.get(name));
     let key = key.and_then(|line| HostPublicKey::from_openssh(line).ok());
-    host.is_some_and(|host| host.addresses.contains(&address) && Some(host.key) == key)
+    let has_key = |host: &Host| key.is_some_and(|key| host.keys.contains(&key));
+    host.is_some_and(|host| host.addresses.contains(&address) && has_key(host))
 }
 
 /// Whether a list of keys has this one, whatever its options and its comment are.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use usher_kernel::KernelError;
-use usher_policy::Policy;
+use usher_local::checked::Checked;
 use usher_proto::host_key::HostPublicKey;
 
 use super::host::Host;
@@ -64,17 +64,17 @@ impl Sessions {
         }
     }
 
-    /// Puts the service ports of a policy under admission, and sets the addresses of its hosts.
+    /// Puts the service ports of a configuration under admission, and sets the addresses of its hosts.
     ///
     /// # Errors
     /// When the kernel refuses the ports.
-    pub fn admit_to(&self, policy: &Policy) -> Result<(), KernelError> {
-        let services = policy.services.values();
+    pub fn admit_to(&self, checked: &Checked) -> Result<(), KernelError> {
+        let services = checked.policy.services.values();
         let ports: Vec<(u16, u32)> = services
             .map(|service| (service.listen, service.id))
             .collect();
         self.host.admission.set_services(&ports)?;
-        table::set_client_addresses(&self.host.admission, policy);
+        table::set_client_addresses(&self.host.admission, checked);
         Ok(())
     }
 

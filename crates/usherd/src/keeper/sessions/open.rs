@@ -17,22 +17,38 @@ use super::table::kernel_failed;
 use crate::keeper::host::accounts::Account;
 use crate::opening::{Claim, permitted};
 
+/// A session that may be opened now.
+#[derive(Clone, Copy)]
+struct Permitted {
+    service: u32,
+    /// The number of the host's identity.
+    host_number: u64,
+    /// Its end, in seconds since 1970: never later than its key or the policy permits.
+    expires: u64,
+}
+
 impl Sessions {
-    /// The service of a session that may be opened now, and the session's end: never later than its
-    /// key or the policy permits.
-    fn may_open(&self, host: &HostName, opening: &Opening) -> Result<(u32, u64), Refusal> {
+    /// Checks that a session may be opened now.
+    fn may_open(&self, host: &HostName, opening: &Opening) -> Result<Permitted, Refusal> {
         let configuration = self.host.configuration.get();
-        let hosts = &configuration.checked.policy.hosts;
+        let checked = &configuration.checked;
+        let known = checked.policy.hosts.get(host);
+        let known = known.ok_or(Refusal::HostNotPermitted)?;
         let claim = Claim {
             host,
-            host_key: &hosts.get(host).ok_or(Refusal::HostNotPermitted)?.key,
+            host_keys: &known.keys,
             own_key: &self.own_key,
             now: unix_time(),
         };
-        opening.statement.check(&claim.expectation())?;
-        let (service, expires) = permitted(&configuration.checked, &claim, opening)?;
+        let expected = claim.expectation(&checked.policy);
+        opening.statement.check(&expected)?;
+        let (service, expires) = permitted(checked, &claim, opening)?;
         self.host.serves(service)?;
-        Ok((service.id, expires))
+        Ok(Permitted {
+            service: service.id,
+            host_number: checked.identity(known).number(host),
+            expires,
+        })
     }
 
     /// Opens a session for the host of the requesting channel, and announces its first connection, once
@@ -54,7 +70,7 @@ impl Sessions {
         // Before the record is made, so that most refusals take no room in the log.
         let permitted = self.may_open(host, opening)?;
         if let Some(announcement) = &first {
-            self.may_announce(permitted.0, host, &announcement.connection)?;
+            self.may_announce(permitted.service, host, &announcement.connection)?;
         }
         let account = self.host.accounts.by_name(user).await;
         let account = account.inspect_err(|refusal| {
@@ -181,12 +197,12 @@ fn session_record(
     host: &HostName,
     opening: &Opening,
     uid: u32,
-    (service, expires): (u32, u64),
+    permitted: Permitted,
 ) -> SessionRecord {
     let statement = &opening.statement;
     SessionRecord {
         uid,
-        service,
+        service: permitted.service,
         user: statement.user.clone(),
         host: host.clone(),
         tip: ChainTip::at_anchor(statement.chain_anchor),
@@ -195,9 +211,9 @@ fn session_record(
         token_anchor: statement.token_anchor,
         key_fingerprint: opening.key_fingerprint,
         certified: opening.certificate.is_some(),
-        host_number: statement.client_host_key.number(host),
+        host_number: permitted.host_number,
         opened: unix_time(),
-        expires,
+        expires: permitted.expires,
         ended: None,
     }
 }

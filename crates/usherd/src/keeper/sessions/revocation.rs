@@ -95,7 +95,7 @@ impl Sessions {
         record: &SessionRecord,
         now: u64,
     ) -> Result<u64, Refusal> {
-        has_same_key(checked, record)?;
+        is_same_host(checked, record)?;
         let service = checked
             .service(record.service)
             .ok_or(Refusal::UnknownService)?;
@@ -130,14 +130,14 @@ impl Sessions {
     }
 }
 
-/// Checks that the session's host is the one that opened it: a host with another key is another
-/// machine. A host that the policy no longer has is in no service's `hosts`.
+/// Checks that the session's host is the one that opened it: a host whose key was replaced in one step is
+/// another machine. A host that the policy no longer has is in no service's `hosts`.
 ///
 /// # Errors
 /// [`Refusal::HostNotPermitted`].
-fn has_same_key(checked: &Checked, record: &SessionRecord) -> Result<(), Refusal> {
-    match checked.policy.hosts.get(&record.host) {
-        Some(host) if host.key.number(&record.host) != record.host_number => {
+fn is_same_host(checked: &Checked, record: &SessionRecord) -> Result<(), Refusal> {
+    match checked.identity_of(&record.host) {
+        Some(identity) if identity.number(&record.host) != record.host_number => {
             Err(Refusal::HostNotPermitted)
         }
         Some(_) | None => Ok(()),

@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_kernel::admission::{Admission, TokenError, TokenSession};
-use usher_policy::{Policy, Service};
+use usher_local::checked::Checked;
+use usher_policy::Service;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::{TokenKey, TokenSlot};
@@ -38,7 +39,7 @@ impl Table {
             session,
             service: record.service,
             uid: record.uid,
-            host: host.key.number(&host.name),
+            host: configuration.checked.identity(host).number(&host.name),
             anchor: record.token_anchor,
             salt: record.chain_salt,
             length: record.chain_length,
@@ -99,12 +100,12 @@ impl Table {
 }
 
 /// Sets the addresses of the policy's hosts in the kernel. A host that has lost an address, or has
-/// another key, gets no connection from there by its remaining tokens.
-pub fn set_client_addresses(admission: &Admission, policy: &Policy) {
-    let hosts = policy.hosts.values();
+/// another identity, gets no connection from there by its remaining tokens.
+pub fn set_client_addresses(admission: &Admission, checked: &Checked) {
+    let hosts = checked.policy.hosts.values();
     let addresses: Vec<_> = hosts
         .flat_map(|host| {
-            let number = host.key.number(&host.name);
+            let number = checked.identity(host).number(&host.name);
             host.addresses.iter().map(move |address| (number, *address))
         })
         .collect();
