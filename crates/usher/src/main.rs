@@ -51,6 +51,9 @@ enum Command {
     /// Manage users and their keys on this host
     #[command(subcommand)]
     User(UserCommand),
+    /// List the keys of users on this host
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Manage the hosts of the policy
     #[command(subcommand)]
     Host(HostCommand),
@@ -126,6 +129,12 @@ enum UserCommand {
     /// Remove a user, or some of the user's keys; in force at once
     Remove(commands::removal::Request),
     /// List the users of this host
+    List,
+}
+
+#[derive(Debug, Subcommand)]
+enum KeyCommand {
+    /// List keys, authorities and certificates of users, and when they expire, the next one first
     List,
 }
 
@@ -241,6 +250,7 @@ fn main() -> ExitCode {
         }
         Command::User(UserCommand::Remove(request)) => commands::removal::remove(&output, &request),
         Command::User(UserCommand::List) => commands::user::list_users(&output),
+        Command::Key(KeyCommand::List) => commands::keys::list_keys(&output),
         Command::Host(HostCommand::Add(host)) => commands::host::add_host(&output, &host),
         Command::Host(HostCommand::Remove { name }) => commands::host::remove(&output, &name),
         Command::Host(HostCommand::Rename { name, new }) => {

@@ -394,3 +394,95 @@ fn users_who_could_not_get_in_are_warned_of() -> Outcome {
     assert!(listed.contains("1 (revoked)"), "{listed}");
     Ok(())
 }
+
+#[test]
+fn keys_are_listed_in_the_order_in_which_they_expire() -> Outcome {
+    let lab = Lab::new()?;
+    let host = lab.host("one")?;
+    host.add_account("alice", 1001)?;
+    host.run(["usher", "init", "--name", "one"])?;
+    for name in ["soon", "lasting", "stolen", "authority", "own"] {
+        keygen(&host, name)?;
+    }
+    let sign = [
+        "ssh-keygen",
+        "-q",
+        "-s",
+        "/root/authority",
+        "-I",
+        "alice",
+        "-n",
+        "alice",
+    ];
+    host.run(sign.iter().chain(&["-V", "-1h:+1d", "/root/own.pub"]))?;
+    add(
+        &host,
+        "alice",
+        &["--public-key", "/root/soon.pub", "--expires", "2d"],
+    )?;
+    add(
+        &host,
+        "alice",
+        &["--public-key", "/root/lasting.pub", "--key", "vault"],
+    )?;
+    add(&host, "alice", &["--public-key", "/root/stolen.pub"])?;
+    let own = [
+        "--private-key",
+        "/root/own",
+        "--certificate",
+        "/root/own-cert.pub",
+    ];
+    add(&host, "alice", &own)?;
+    host.run(["cp", "/root/authority.pub", "/etc/usher/user_ca_keys"])?;
+    host.run(["cp", "/root/stolen.pub", "/etc/usher/revoked_keys"])?;
+    host.run(["usher", "policy", "apply"])?;
+
+    let listed = json(&host, &["key", "list"])?;
+    let listed = listed.as_array().ok_or("a list")?.iter();
+    let found: Vec<[String; 4]> = listed
+        .map(|key| {
+            let is_revoked = key["revoked"] == true;
+            let end = if is_revoked {
+                "revoked".into()
+            } else {
+                key["expires"].is_u64().to_string()
+            };
+            let text = |name: &str| key[name].as_str().unwrap_or("-").to_owned();
+            [text("fingerprint"), text("kind"), text("purpose"), end]
+        })
+        .collect();
+    let of = |name: &str| fingerprint(&host, &format!("/root/{name}.pub"));
+    let wanted = |name: &str,
+                  kind: &str,
+                  purpose: &str,
+                  end: &str|
+     -> Result<[String; 4], Box<dyn std::error::Error>> {
+        Ok([of(name)?, kind.into(), purpose.into(), end.into()])
+    };
+    let (mut timed, rest) = (found.clone(), found[2..].to_vec());
+    timed.truncate(2);
+    let first = [
+        wanted("own", "certificate", "-", "true")?,
+        wanted("soon", "admits", "-", "true")?,
+    ];
+    assert_eq!(timed, first);
+    let others = [
+        wanted("authority", "authority", "-", "false")?,
+        wanted("lasting", "admits", "vault", "false")?,
+        wanted("own", "signs", "-", "false")?,
+        wanted("stolen", "admits", "-", "revoked")?,
+    ];
+    assert_eq!(rest.len(), others.len(), "{rest:?}");
+    for one in others {
+        assert!(rest.contains(&one), "{one:?} in {rest:?}");
+    }
+
+    // Only root may read what the signer has.
+    let output = host.run_as("alice", ["usher", "key", "list"])?;
+    assert!(output.stderr.contains("only root"), "{output:?}");
+    assert!(
+        output.stdout.contains(&of("soon")?) && !output.stdout.contains(&of("own")?),
+        "{output:?}"
+    );
+    Ok(())
+}

@@ -23,6 +23,7 @@ pub mod init;
 pub mod kept;
 pub mod key_exchange;
 pub mod key_list;
+pub mod keys;
 mod listed_programs;
 pub mod log;
 mod mentions;
