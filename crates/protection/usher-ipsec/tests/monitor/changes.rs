@@ -34,9 +34,9 @@ def connect_once(to):
 def send_tcp(of):
     try: of.send(b'x')
     except BlockingIOError: pass
-u, v = udp(), udp(6)
-u.setblocking(0)
-v.setblocking(0)
+# Packets that wait for an SA fill their socket's send buffer, so others have sockets of their own.
+u, v, waiting, waiting6 = udp(), udp(6), udp(), udp(6)
+for each in u, v, waiting, waiting6: each.setblocking(0)
 counts = keep_trying({
     'trusted': lambda: u.sendto(b'x', ('10.1.0.3', 9)),
     'trusted6': lambda: v.sendto(b'x', ('fd01::3', 9)),
@@ -46,8 +46,8 @@ counts = keep_trying({
     'connect': lambda: connect_once('10.1.0.3'),
     'older': lambda: send_tcp(older),
     'older_protected': lambda: send_tcp(older_protected),
-    'protected': lambda: u.sendto(b'x', ('10.1.0.2', 9)),
-    'protected6': lambda: v.sendto(b'x', ('fd01::2', 9)),
+    'protected': lambda: waiting.sendto(b'x', ('10.1.0.2', 9)),
+    'protected6': lambda: waiting6.sendto(b'x', ('fd01::2', 9)),
     'untrusted': lambda: u.sendto(b'x', ('10.9.0.1', 9)),
 })";
 
@@ -79,7 +79,7 @@ tests! {
         for (name, outcome) in governed.outcomes() {
             match name.as_str() {
                 "untrusted" => assert_eq!(outcome, [EPERM], "{outcomes}"),
-                // EAGAIN: a hundred packets wait for an SA.
+                // EAGAIN: the packets that wait for an SA fill the send buffer.
                 "protected" | "protected6" => {
                     assert!(outcome.iter().all(|one| [0, libc::EAGAIN].contains(one)), "{outcomes}");
                 }

@@ -132,8 +132,8 @@ const ATTACKS: &[Attack] = &[
         row: "open a back door at a port of its own",
         script: include_str!("door.sh"),
         has_effect: |place, _, printed| {
-            let address = format!("TCP:{}:4444,connect-timeout=20", place.server.ipv4());
-            let words = ["socat", "-t20", "-", &address];
+            let address = format!("TCP:{}:4444,connect-timeout=60", place.server.ipv4());
+            let words = ["socat", "-t60", "-", &address];
             let said = place
                 .stranger
                 .command(words)
