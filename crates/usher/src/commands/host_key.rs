@@ -28,6 +28,7 @@ pub fn make_next(output: &Output) -> Result<(), Failure> {
     )?;
     let comment = present.splitn(3, ' ').nth(2).unwrap_or_default();
     let next = Path::new(paths::NEXT_HOST_KEY);
+    let is_new = !next.exists();
     make_key(next, comment.to_owned())?;
     let line = write_public_key(next, Path::new(paths::NEXT_HOST_PUBLIC_KEY))?;
     let (present, next) = (without_comment(&present), without_comment(&line));
@@ -40,11 +41,20 @@ pub fn make_next(output: &Output) -> Result<(), Failure> {
     // JSON of `usher host new-key`:
     //   key: The present key.
     //   next_key: The next one.
+    //   made_now: False if the next key was there already.
     //   statement: The statement `key` with both.
-    let value = serde_json::json!({ "key": present, "next_key": next, "statement": statement });
+    let value = serde_json::json!({
+        "key": present, "next_key": next, "made_now": is_new, "statement": statement,
+    });
     output.print(&value, || {
+        let age = if is_new {
+            ""
+        } else {
+            " It was made earlier: if the files of this host have been stolen since, remove \
+             /etc/usher/next_host_key first."
+        };
         format!(
-            "This host has its next key, which nothing uses yet. Write this statement into this host's \
+            "This host has its next key, which nothing uses yet.{age} Write this statement into this host's \
              `host` block, here and on every host that has one:\n\n{statement}\n\nPut the policies in force \
              (usher policy apply), then run `usher host use-key` here.\n"
         )

@@ -6,8 +6,10 @@ mod facts;
 mod machine;
 mod plan;
 
+use std::fs::Permissions;
 use std::io::{IsTerminal, Write};
 use std::net::{IpAddr, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -74,7 +76,7 @@ struct View {
 }
 
 /// A command of `usher setup`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct CommandOnHost {
     /// The host on which it runs.
     host: HostName,
@@ -111,11 +113,12 @@ pub fn run(output: &Output, request: &Request) -> Result<(), Failure> {
     }
     let folder = tempfile::Builder::new()
         .prefix("usher-setup-")
+        .permissions(Permissions::from_mode(0o700))
         .tempdir_in(RUN);
     let folder = folder.at(RUN)?;
     let mut hosts = Hosts::meet(request, folder.path())?;
-    let planned = [hosts.site.first(&hosts.here, &hosts.there), hosts.then()?].concat();
-    let planned: Vec<CommandOnHost> = planned.iter().map(|step| hosts.shown(step)).collect();
+    let steps = hosts.steps()?;
+    let planned: Vec<CommandOnHost> = steps.iter().map(|step| hosts.shown(step)).collect();
     if !request.yes && (!output.json || !request.dry_run) {
         tell(&escaped(&format!("{}\n", hosts.site.purpose())));
         planned
@@ -127,6 +130,7 @@ pub fn run(output: &Output, request: &Request) -> Result<(), Failure> {
     } else {
         if !request.yes {
             ask()?;
+            hosts.require_as_shown(&planned, &request.user)?;
         }
         hosts.set_up(&request.user)?
     };
@@ -193,6 +197,37 @@ impl Hosts {
         })
     }
 
+    /// All steps.
+    fn steps(&self) -> Result<Vec<Step>, Failure> {
+        Ok([self.site.first(&self.here, &self.there), self.then()?].concat())
+    }
+
+    fn look_again(&mut self, user: &UserName) -> Result<(), Failure> {
+        self.here = Facts::of_this_host(user)?;
+        self.there = Facts::of(&self.machine, user)?;
+        self.site.require(&self.here, &self.there)
+    }
+
+    /// Looks again after a question, whose answer may have taken any time.
+    fn require_as_shown(
+        &mut self,
+        planned: &[CommandOnHost],
+        user: &UserName,
+    ) -> Result<(), Failure> {
+        self.look_again(user)?;
+        let steps = self.steps()?;
+        if steps
+            .iter()
+            .map(|step| self.shown(step))
+            .eq(planned.iter().cloned())
+        {
+            return Ok(());
+        }
+        Err(Failure::refused(
+            "the hosts have changed since the commands were shown; nothing was done. Run this again",
+        ))
+    }
+
     /// The steps that need what the first ones make.
     fn then(&self) -> Result<Vec<Step>, Failure> {
         self.site.then(&self.here, &self.there)
@@ -213,8 +248,7 @@ impl Hosts {
             }
             _ => {}
         }
-        self.here = Facts::of_this_host(user)?;
-        self.there = Facts::of(&self.machine, user)?;
+        self.look_again(user)?;
         if let Some(step) = self.site.first(&self.here, &self.there).first() {
             return Err(Failure::Refused(format!(
                 "`{}` has succeeded on {} and changed nothing there",

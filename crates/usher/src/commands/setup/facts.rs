@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use usher_base::{HostName, UserName};
 use usher_local::paths;
 use usher_local::signing_key::{Credential, SigningKey};
-use usher_policy::Source;
+use usher_policy::{Policy, Source, parse_policy};
+use usher_proto::HostPublicKey;
 
 use super::machine::Machine;
 use crate::accounts;
@@ -31,6 +32,8 @@ pub struct Facts {
     pub key: Option<String>,
     /// The files of its policy folder.
     pub policy: Vec<PolicyFile>,
+    /// The files of the policy in force.
+    pub in_force: Vec<PolicyFile>,
     /// The number of the user's account; null if it has none.
     pub account: Option<u32>,
     /// The public key by which the user signs here, one OpenSSH line; null if the signer has none.
@@ -40,7 +43,7 @@ pub struct Facts {
 }
 
 /// A file of a policy folder.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyFile {
     /// Its path.
     pub path: String,
@@ -55,6 +58,7 @@ impl Facts {
     /// When files cannot be read.
     pub fn of_this_host(user: &UserName) -> Result<Self, Failure> {
         let applied = configuration::read_applied()?;
+        let in_force = configuration::in_force()?.sources.into_iter();
         let listed = applied
             .users
             .get(user)
@@ -70,6 +74,7 @@ impl Facts {
                 .unwrap_or_default(),
             key: key.map(|line| line.trim().to_owned()),
             policy: applied.sources.into_iter().map(PolicyFile::from).collect(),
+            in_force: in_force.map(PolicyFile::from).collect(),
             account: accounts::look_up(user.as_ref())?.map(|account| account.uid.as_raw()),
             signs_by: signs_by(user)?,
             listed: listed.unwrap_or_default(),
@@ -123,6 +128,11 @@ impl Facts {
                 return refused(format!("its `usher setup-facts` is another one ({error})"));
             }
         };
+        // It goes into commands and policies.
+        let key = match facts.key.as_deref().map(canonical).transpose() {
+            Ok(key) => key,
+            Err(why) => return refused(format!("its public host key is unusable: {why}")),
+        };
         if !facts.root {
             return refused(
                 "the login there is not root's: log in as root@HOST, or give --sudo if it may run commands by \
@@ -132,7 +142,11 @@ impl Facts {
         }
         // Of the time that it took, half is before the answer.
         let ahead = facts.time - (before + now()) / 2.0;
-        Ok(Self { ahead, ..facts })
+        Ok(Self {
+            key,
+            ahead,
+            ..facts
+        })
     }
 
     /// Its name in the policy: that of its key, if it has one.
@@ -163,6 +177,17 @@ impl Facts {
     }
 }
 
+impl PolicyFile {
+    /// The policy of this file alone; none if it has mistakes by itself.
+    pub fn policy(&self) -> Option<Policy> {
+        let source = Source {
+            name: self.path.clone(),
+            text: self.text.clone(),
+        };
+        parse_policy(&[source]).ok()
+    }
+}
+
 impl From<Source> for PolicyFile {
     fn from(source: Source) -> Self {
         Self {
@@ -175,6 +200,16 @@ impl From<Source> for PolicyFile {
 fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0.0, |time| time.as_secs_f64())
+}
+
+/// The line of a public host key, written anew from what it says.
+fn canonical(line: &str) -> Result<String, String> {
+    let key = HostPublicKey::from_openssh(line).map_err(|error| error.to_string())?;
+    let name = line.splitn(3, ' ').nth(2).unwrap_or_default();
+    let name = name
+        .parse::<HostName>()
+        .map_err(|error| error.to_string())?;
+    Ok(format!("{} {name}", key.to_openssh()))
 }
 
 /// The public line of the key with which the user signs here.

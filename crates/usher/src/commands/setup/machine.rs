@@ -38,7 +38,7 @@ impl Ssh {
         ssh.args(["-T", "-o", "ControlMaster=auto", "-o", "ControlPersist=60"]);
         ssh.arg("-o")
             .arg(format!("ControlPath={}", self.control.display()));
-        ssh.args(["-o", "ConnectTimeout=20"]);
+        ssh.args(["-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15"]);
         ssh
     }
 }

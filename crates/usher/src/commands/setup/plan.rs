@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use serde::Serialize;
 use usher_base::{HostName, UserName};
+use usher_local::keys::{UserKey, parse_keys};
 use usher_local::paths;
-use usher_policy::{Host, Source, parse_policy};
+use usher_policy::{Host, Policy};
 use usher_proto::HostPublicKey;
+use usher_proto::ssh_key::PublicKey;
 
 use super::facts::{Facts, PolicyFile};
 use super::machine::quoted;
@@ -98,8 +100,8 @@ impl Site {
         };
         let (user, server) = (&self.user, &self.server);
         format!(
-            "{user} of {} ({}) is to be served {service} by {server} ({}), as {user}, and nobody else. For this, \
-             these commands run:",
+            "{user} of {} ({}) is to be served {service} by {server} ({}), as {user}. For this, these commands \
+             run:",
             self.client, self.address, self.server_address
         )
     }
@@ -141,13 +143,21 @@ impl Site {
             let wanted = self.policy(side);
             for file in &facts.policy {
                 let is_own = file.path == self.policy_path() && file.text == wanted;
-                if !is_own && !is_empty(&file.text) && !is_of_one_host(&file.path) {
+                if !is_own && !is_empty(&file.text) && !has_one_host(file) {
                     return Err(Failure::Refused(format!(
                         "{host} has a policy already ({}), and `usher setup` changes none: go on by the steps of \
-                         docs/start.md, or move this file away",
+                         docs/start.md",
                         file.path
                     )));
                 }
+            }
+            let is_kept = |file: &&PolicyFile| is_empty(&file.text) || facts.policy.contains(file);
+            if let Some(file) = facts.in_force.iter().find(|file| !is_kept(file)) {
+                return Err(Failure::Refused(format!(
+                    "the policy in force on {host} has {}, and its policy folder has not, or another: \
+                     `usher policy apply` would replace it. Go on by the steps of docs/start.md",
+                    file.path
+                )));
             }
         }
         self.then(here, there).map(drop)
@@ -200,7 +210,7 @@ impl Site {
             }
         }
         let public = here.signs_by.as_deref();
-        if !public.is_some_and(|line| is_listed(&there.listed, line)) {
+        if !public.is_some_and(|line| is_listed(&self.user, &there.listed, line)) {
             let user = self.user.as_ref();
             let add = ["usher", "user", "add", user, "--public-key", "/dev/stdin"];
             let line = public.map_or_else(|| format!("KEY-OF-{user}"), str::to_owned);
@@ -346,40 +356,49 @@ fn is_empty(text: &str) -> bool {
         .all(|line| line.trim().is_empty() || line.trim().starts_with('#'))
 }
 
-/// Whether `usher host add` has written a file of this name.
-fn is_of_one_host(path: &str) -> bool {
-    let name = path.strip_prefix(paths::POLICY_DIRECTORY);
-    name.is_some_and(|name| name.starts_with("/host-"))
+/// Whether a file has one host's block and nothing else, as `usher host add` writes it.
+fn has_one_host(file: &PolicyFile) -> bool {
+    file.policy().is_some_and(|policy| {
+        let hosts = policy.hosts.clone();
+        let only_hosts = Policy {
+            hosts,
+            ..Policy::default()
+        };
+        policy.hosts.len() == 1 && policy == only_hosts
+    })
 }
 
 /// Whether a file has a host's block with this address and key.
 fn says(file: &PolicyFile, name: &HostName, address: IpAddr, key: Option<&str>) -> bool {
-    let source = Source {
-        name: file.path.clone(),
-        text: file.text.clone(),
-    };
-    let policy = parse_policy(&[source]).ok();
+    let policy = file.policy();
     let host = policy.as_ref().and_then(|policy| policy.hosts.get(name));
     let key = key.and_then(|line| HostPublicKey::from_openssh(line).ok());
     let has_key = |host: &Host| key.is_some_and(|key| host.keys.contains(&key));
     host.is_some_and(|host| host.addresses.contains(&address) && has_key(host))
 }
 
-/// Whether a list of keys has this one, whatever its options and its comment are.
-fn is_listed(list: &str, line: &str) -> bool {
-    let blob = line.split(' ').nth(1);
-    blob.is_some_and(|blob| list.split_whitespace().any(|word| word == blob))
+/// Whether a user's list admits the user by this key.
+fn is_listed(user: &UserName, list: &str, line: &str) -> bool {
+    let key = PublicKey::from_openssh(line);
+    let listed = parse_keys(user, None, list);
+    let (Ok(key), Ok(listed)) = (key, listed) else {
+        return false;
+    };
+    let is_it = |one: &UserKey| !one.options.authority && one.key.key_data() == key.key_data();
+    listed.iter().any(is_it)
 }
 
 #[cfg(test)]
 mod tests {
+    use usher_policy::{Source, parse_policy};
+
     use super::*;
 
     const CLIENT_KEY: &str =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINdamAGCsQq31Uv+08lkBzoO4XLz2qYjJa8CGmj3B1Ea laptop";
     const SERVER_KEY: &str =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAID1AF8PoQ4laki/lQKfo+nDUyDUIQbzwZzJj+yvvb7oo mailhost";
-    const USER_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKO+lUvBWGoWZHNOfr3R6bPZv8SUlMoRuJDrgRd1Xlrs alice@laptop";
+    const USER_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIG/kNziXQpQi0AFJCKGW0vsllqBnwekfni2XQY5hfnUW alice@laptop";
 
     fn site(offered: Offered) -> Site {
         Site {
@@ -477,7 +496,7 @@ mod tests {
                 },
             ],
             signs_by: (side == Side::Client).then(|| USER_KEY.into()),
-            listed: format!("expiry-time=\"20990101\" {USER_KEY}\n"),
+            listed: format!("expiry-time=\"20990101Z\" {USER_KEY}\n"),
             ..fresh()
         }
     }
@@ -494,6 +513,19 @@ mod tests {
     }
 
     #[test]
+    fn only_a_key_that_admits_the_user_counts_as_listed() {
+        let user = "alice".parse().expect("a name");
+        for (list, counts) in [
+            (format!("{USER_KEY}\n"), true),
+            (format!("# {USER_KEY}\n"), false),
+            (format!("cert-authority {USER_KEY}\n"), false),
+            (format!("{CLIENT_KEY}\n"), false),
+        ] {
+            assert_eq!(is_listed(&user, &list, USER_KEY), counts, "{list}");
+        }
+    }
+
+    #[test]
     fn what_is_otherwise_is_refused() {
         let (here, there) = (set_up(Side::Client), set_up(Side::Server));
         let other = |path: &str, text: &str| Facts {
@@ -507,6 +539,15 @@ mod tests {
         assert!(
             refusal(&here, &mine)
                 .contains("mailhost has a policy already (/etc/usher/policy.d/20-mine.policy)")
+        );
+        let hidden = other("host-x.policy", "users u { member bob; }");
+        assert!(refusal(&here, &hidden).contains("host-x.policy"));
+        let mut replaced = set_up(Side::Server);
+        replaced.in_force = mine.policy.clone();
+        let told = refusal(&here, &replaced);
+        assert!(
+            told.contains("in force on mailhost has /etc/usher/policy.d/20-mine.policy"),
+            "{told}"
         );
         let edited = other("setup.policy", "users setup { member alice, bob; }");
         assert!(refusal(&here, &edited).contains("setup.policy"));
