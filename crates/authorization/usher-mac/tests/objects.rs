@@ -304,9 +304,10 @@ fn what_is_no_object_for_bpf_is_refused() {
 #[test]
 fn names_of_a_file_are_shown_short_and_without_escapes() {
     let long = "x".repeat(300);
+    // The character itself: clang 19 takes no escape sequence in the name of a section.
     let text = format!(
         "MAC_POLICY(sample);\nMAC_CHECK(file_open) {{ return 0; }}\n\
-         int count __attribute__((section(\"\\033[31m{long}\"))) = 1;"
+         int count __attribute__((section(\"\x1b[31m{long}\"))) = 1;"
     );
     let NotAModule::OtherSection(shown) = refused(&text) else {
         panic!("accepted");

@@ -22,6 +22,10 @@ fn helped(program: &str, path: &[&str], found: &mut Commands) {
     let mut subcommands = Vec::new();
     let mut options = BTreeSet::new();
     for line in help.lines() {
+        // Long descriptions have empty lines between them.
+        if line.is_empty() {
+            continue;
+        }
         if !line.starts_with(' ') {
             section = line;
             continue;

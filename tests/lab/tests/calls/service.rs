@@ -140,18 +140,18 @@ pub fn as_account(mail: &Mail, program: &[&str]) -> Result<Running> {
     with_capabilities(mail, "-all,+setuid,+setgid,+net_bind_service", program)
 }
 
-/// A program of the service's account. The group is set first, as by the service manager: once the user
-/// is changed the fence holds.
+/// A program of the service's account. The group and the bounding set are set first, as by the service manager:
+/// once the user is changed the fence holds, and setpriv 2.41 (Debian 13) sets the bounding set last.
 pub fn with_capabilities(mail: &Mail, capabilities: &str, program: &[&str]) -> Result<Running> {
     let arguments = [
         "setpriv".into(),
         format!("--regid={ACCOUNT}"),
         "--clear-groups".into(),
+        format!("--bounding-set={capabilities},+setuid"),
         "setpriv".into(),
         format!("--reuid={ACCOUNT}"),
         format!("--inh-caps={capabilities}"),
         format!("--ambient-caps={capabilities}"),
-        format!("--bounding-set={capabilities}"),
         "--no-new-privs".into(),
     ];
     let words = arguments.iter().map(String::as_str);
