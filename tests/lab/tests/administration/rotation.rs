@@ -274,7 +274,12 @@ fn a_next_host_key_is_used_only_if_the_policy_has_it_for_this_host() -> Outcome 
     refuses("use-key", "`usher host new-key` makes one")?;
     refuses("forget-key", "there is no former host key")?;
     let made = json(&host, &["host", "new-key"])?;
-    assert_eq!(json(&host, &["host", "new-key"])?, made);
+    let again = json(&host, &["host", "new-key"])?;
+    assert_eq!(again["next_key"], made["next_key"]);
+    assert_eq!(
+        (&made["made_now"], &again["made_now"]),
+        (&true.into(), &false.into())
+    );
     let next = line(&host, "/etc/usher/next_host_key")?;
     let statement = made["statement"].as_str().ok_or("no statement")?;
     assert_eq!(statement, format!("key {former}, {next};"));
