@@ -30,10 +30,17 @@ pub struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// The values that the statement must have. It is for this host if it names any key of this host's own
-    /// block: while the key is replaced, the client may have signed for the other one.
-    pub fn expectation<'a>(&'a self, policy: &'a Policy) -> Expectation<'a> {
-        let own = policy.host_by_key(self.own_key);
+    /// The values that a statement must have that is for the host with the key `server`. It is for this host
+    /// if that is any key of this host's own block: while the key is replaced, the client may have signed for
+    /// the other one.
+    pub fn expectation<'a>(
+        &'a self,
+        policy: &'a Policy,
+        server: &HostPublicKey,
+    ) -> Expectation<'a> {
+        // Usually it is this one, and no block has to be looked for.
+        let is_other = server != self.own_key;
+        let own = is_other.then(|| policy.host_by_key(self.own_key)).flatten();
         Expectation {
             now: self.now,
             client_host_keys: self.host_keys,

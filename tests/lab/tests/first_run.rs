@@ -27,7 +27,7 @@ fn documents_start_imap_as_the_demo_does() -> Result {
         "docs/policy.md",
         "docs/writing-a-service.md",
         "crates/usher/src/commands/example.policy",
-        "crates/usher/src/commands/setup/plan.rs",
+        "crates/usher/src/commands/setup/site.rs",
     ] {
         let text = words(&fs::read_to_string(root().join(document))?);
         let begin = text.matches("/usr/lib/dovecot/imap\" ").count();

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use usher_lab::protected::wait_for_listener;
-use usher_lab::{Command, Daemon, Host, Lab, Output, Role};
+use usher_lab::{Command, Daemon, Host, Lab, Output, PATIENCE, Role};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
@@ -98,6 +98,7 @@ fn manager(host: &Host) -> thread::JoinHandle<Result<Vec<Daemon>, String>> {
                 "usher-recorder" => Role::Recorder,
                 "usher-signer" => Role::Signer,
                 "usher-courier" => Role::Courier,
+                "usher-proxy" => Role::Proxy,
                 _ => return Err(format!("no unit {unit}")),
             };
             host.start_daemon(role).map_err(|error| error.to_string())
@@ -284,7 +285,7 @@ fn what_cannot_be_set_up_is_refused_before_anything_changes() -> Outcome {
     assert!(world.is_untouched(&world.laptop) && world.is_untouched(&world.mailhost));
     let right = format!("Defaults secure_path={PATH}\nalice ALL=(root) NOPASSWD: ALL\n");
     world.mailhost.write("/etc/sudoers", right)?;
-    // What it finds by then is what it refuses next: a policy of somebody else's on the server.
+    // A policy of somebody else's on the server is refused. By sudo it is found as well.
     world.mailhost.write(
         "/etc/usher/policy.d/mine.policy",
         "users u { member alice; }\n",
@@ -323,5 +324,83 @@ fn a_command_that_fails_stops_it_and_the_next_run_goes_on() -> Outcome {
         drop(manager.join().map_err(|_| "a manager panicked")??);
     }
     assert_eq!(world.laptop.read("/etc/usher/host_key.pub")?, key);
+    Ok(())
+}
+
+#[test]
+fn mail_is_served_too() -> Outcome {
+    let (world, _sshd) = World::new()?;
+    let managers = [manager(&world.laptop), manager(&world.mailhost)];
+    let done = world.setup(&["--yes", "--service", "imap"]).succeed()?;
+    assert!(done.stdout.starts_with("* PREAUTH "), "{done:?}");
+    let mut daemons = Vec::new();
+    for manager in managers {
+        daemons.extend(manager.join().map_err(|_| "a manager panicked")??);
+    }
+    // An unmodified program, by the proxy.
+    let url = "imap://127.0.2.1/INBOX";
+    let list = [
+        "curl",
+        "--silent",
+        "--show-error",
+        "--max-time",
+        "60",
+        "--user",
+        "alice:any",
+        url,
+    ];
+    world.laptop.run_as("alice", list)?;
+    world.laptop.add_account("bob", 1002)?;
+    let other = world.laptop.command(list).user("bob").run()?;
+    assert!(!other.status.success(), "{other:?}");
+    drop(daemons);
+    Ok(())
+}
+
+/// Answers the question at a terminal, after something has happened. Waits until `told` is said, and for failure.
+fn answer(world: &World, answer: &str, told: &str, meanwhile: impl FnOnce() -> Outcome) -> Outcome {
+    let login = format!("root@{}", world.mailhost.ipv4());
+    let asks = format!("usher setup {login} --user alice");
+    let terminal = [
+        "script",
+        "--quiet",
+        "--return",
+        "--command",
+        &asks,
+        "/dev/null",
+    ];
+    let mut terminal = world
+        .laptop
+        .command(terminal)
+        .environment("PATH", PATH)
+        .spawn()?;
+    // The last command that is shown before the question.
+    let shown = terminal.read_past("usher connect mailhost:whoami", PATIENCE)?;
+    assert!(shown.contains("mailhost# usher "), "{shown}");
+    meanwhile()?;
+    terminal.write(format!("{answer}\n"))?;
+    terminal.read_past(told, PATIENCE)?;
+    let status = terminal.wait(PATIENCE)?;
+    assert_eq!(status.and_then(|status| status.code()), Some(1));
+    Ok(())
+}
+
+#[test]
+fn a_change_behind_the_question_is_refused() -> Outcome {
+    let (world, _sshd) = World::new()?;
+    answer(&world, "n", "nothing has changed", || Ok(()))?;
+    assert!(world.is_untouched(&world.laptop) && world.is_untouched(&world.mailhost));
+    let policy = "/etc/usher/policy.d/mine.policy";
+    let write = || {
+        Ok(world
+            .mailhost
+            .write(policy, "users u { member alice; }\n")?)
+    };
+    answer(&world, "y", "mine.policy", write)?;
+    world.mailhost.run(["rm", "-r", "/etc/usher"])?;
+    // Nothing stands against the hosts, but other commands would run than those that were shown.
+    let prepare = || Ok(world.mailhost.run(["usher", "init"]).map(drop)?);
+    answer(&world, "y", "since the commands were shown", prepare)?;
+    assert!(world.is_untouched(&world.laptop));
     Ok(())
 }

@@ -27,7 +27,7 @@ impl<'a> Reader<'a> {
         Ok(Self(host))
     }
 
-    /// What tshark prints of a capture with these arguments. None of it is an error of the script.
+    /// The output of tshark about a capture, with these arguments. None of it is an error of the script.
     fn print(&self, capture: &[u8], arguments: &[&str]) -> Result<String> {
         let script = format!("lua_script:{SCRIPT_PATH}");
         let words = ["tshark", "-X", &script, "-nr", "-"];

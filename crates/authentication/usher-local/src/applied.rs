@@ -9,7 +9,8 @@ use base64ct::{Base64, Encoding};
 use serde::{Deserialize, Serialize};
 use usher_base::{DecodeError, HostName, UserName};
 use usher_policy::{
-    GroupName, Groups, MAXIMUM_GROUP_MEMBERS, PolicyError, Source, Unresolved, mistakes_of_part,
+    GroupName, Groups, Host, MAXIMUM_GROUP_MEMBERS, PolicyError, Source, Unresolved,
+    mistakes_of_part,
 };
 use usher_proto::{HostPublicKey, RevokedKeys, RevokedKeysError};
 
@@ -109,21 +110,22 @@ impl Applied {
 
     /// Gives every host the identity that it has in `former`, the configuration in force, if the two have a key
     /// of it in common: so its sessions outlive the replacement of its key, whatever daemons do meanwhile. A
-    /// host with another key gets an identity that `former` does not have.
-    pub fn continue_hosts(&mut self, former: &Self) {
+    /// host with another key gets an identity that `former` does not have. `hosts` are those of this
+    /// configuration's policy.
+    pub fn continue_hosts(&mut self, hosts: &BTreeMap<HostName, Host>, former: &Self) {
+        if self.sources == former.sources {
+            self.identities.clone_from(&former.identities);
+            return;
+        }
         self.identities.clear();
         // A configuration that this version does not understand has no sessions here that go on.
-        let hosts_of = |applied: &Self| {
-            let groups = applied.known_groups();
-            let policy = usher_policy::parse_with_groups(&applied.sources, &groups);
-            policy.map_or_else(|_| BTreeMap::new(), |policy| policy.hosts)
-        };
-        let known = hosts_of(former);
-        for (name, host) in hosts_of(self) {
-            let Some(before) = known.get(&name) else {
+        let known = usher_policy::parse_with_groups(&former.sources, &former.known_groups());
+        let known = known.map_or_else(|_| BTreeMap::new(), |policy| policy.hosts);
+        for (name, host) in hosts {
+            let Some(before) = known.get(name) else {
                 continue;
             };
-            let kept = former.identities.get(&name);
+            let kept = former.identities.get(name);
             let kept = kept.copied().unwrap_or(before.keys[0]);
             let is_same = host.keys.iter().any(|key| before.keys.contains(key));
             let identity = match (is_same, host.keys[0]) {
@@ -132,7 +134,7 @@ impl Applied {
                 (false, key) => key,
             };
             if identity != host.keys[0] {
-                self.identities.insert(name, identity);
+                self.identities.insert(name.clone(), identity);
             }
         }
     }
@@ -318,8 +320,9 @@ mod tests {
         let first = identity(&present);
         let mut put = |keys: &[usize]| {
             let mut fresh = with(keys);
-            fresh.continue_hosts(&present);
-            // What the daemons read.
+            let hosts = fresh.check().unwrap().policy.hosts;
+            fresh.continue_hosts(&hosts, &present);
+            // As the daemons read it.
             present = serde_json::from_slice(&serde_json::to_vec(&fresh).unwrap()).unwrap();
             identity(&present)
         };

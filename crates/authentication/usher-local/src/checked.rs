@@ -33,9 +33,9 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// What a host's sessions know it by: the key that it had at first. It stays the same while the host
-    /// replaces its key by way of a policy that has both. A host whose key was replaced in one step is another
-    /// host, with another identity.
+    /// The identity of a host, by which its sessions know it: the key that it had at first. The identity stays
+    /// the same while the host replaces its key by way of a policy that has both. A host whose key was replaced
+    /// in one step is another host, with another identity.
     #[must_use]
     pub fn identity(&self, host: &Host) -> HostPublicKey {
         let kept = self.identities.get(&host.name).copied();

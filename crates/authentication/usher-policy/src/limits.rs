@@ -57,10 +57,10 @@ pub const MAXIMUM_KEEPALIVE: Duration = Duration::from_secs(18 * 60 * 60);
 /// Limit of addresses of one host: what a request to the courier carries (docs/PROTOCOL.md).
 pub const MAXIMUM_HOST_ADDRESSES: usize = usher_proto::MAX_CONTROL_ADDRESSES;
 
-/// Most keys of one host: its key, and the one that takes its place or that it has replaced.
+/// Limit of keys of one host: its key, and the one that takes its place or that it has replaced.
 pub const MAXIMUM_HOST_KEYS: usize = usher_proto::MAX_HOST_KEYS;
 
-/// Most IKE keys of one host and algorithm: its key, and the one that takes its place or that it has replaced.
+/// Limit of IKE keys of one host and algorithm: its key, and the one that takes its place or that it has replaced.
 pub const MAXIMUM_IKE_KEYS: usize = 2;
 
 /// Limit of bytes of a program with its arguments, and of an environment, each string with its ending

@@ -207,7 +207,7 @@ pub fn put_in_force(
         damage,
     } = former()?;
     fresh.generation = former.generation + 1;
-    fresh.continue_hosts(&former);
+    fresh.continue_hosts(&checked.policy.hosts, &former);
     let needed = match on_refusal {
         OnRefusal::RollBack => needed(&checked.policy),
         OnRefusal::GoOn => Vec::new(),

@@ -61,7 +61,7 @@ pub fn run(output: &Output, take_ssh_port: bool) -> Result<u8, Failure> {
     let (mut candidate, checked) = policy::candidate()?;
     let present = configuration::in_force()?;
     candidate.generation = present.generation + 1;
-    candidate.continue_hosts(&present);
+    candidate.continue_hosts(&checked.policy.hosts, &present);
     let ssh = if take_ssh_port {
         None
     } else {

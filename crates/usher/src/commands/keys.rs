@@ -19,7 +19,7 @@ use super::log::{fingerprint, utc};
 use crate::failure::{At, Failure};
 use crate::output::{Output, row, table, warn};
 
-/// What a key is for.
+/// The use of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum KeyKind {
@@ -40,7 +40,7 @@ struct ListedKey {
     fingerprint: String,
     /// The user; null: an authority for all users.
     user: Option<UserName>,
-    /// What it is for.
+    /// Its use.
     kind: KeyKind,
     /// Its purpose: services with `keys`, or blocks with `key`, of this name. Null: all others.
     purpose: Option<Name>,

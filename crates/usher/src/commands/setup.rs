@@ -4,7 +4,9 @@
 
 mod facts;
 mod machine;
+mod objections;
 mod plan;
+mod site;
 
 use std::fs::Permissions;
 use std::io::{IsTerminal, Write};
@@ -19,7 +21,8 @@ use crate::failure::{At, Failure};
 use crate::output::{Output, escaped, tell};
 use facts::Facts;
 use machine::{Machine, Ssh};
-use plan::{Offered, Side, Site, Step};
+use plan::Step;
+use site::{Offered, Side, Site};
 
 /// The folder for what one run needs: a private key until the signer has it, and ssh's socket.
 const RUN: &str = "/run";
@@ -62,7 +65,7 @@ pub struct Request {
     yes: bool,
 }
 
-/// What `usher setup` prints as JSON.
+/// The result of `usher setup`, as JSON.
 #[derive(Debug, Serialize)]
 struct View {
     /// This host.

@@ -39,6 +39,9 @@ const PENDING: usize = 16_384;
 const PART_OF_HOST: usize = 1;
 const PART_OF_USER: usize = 16;
 
+/// The user of requests that no user has asked for.
+const ROOT: u32 = 0;
+
 /// The requests that wait for answers of hosts, by host.
 pub struct Relay {
     link: Link<Option<TokenSlot>, HostName>,
@@ -91,18 +94,26 @@ impl Relay {
     /// Sends requests from now on by what this policy says of their hosts. A caller may have learnt of a host
     /// long ago, and would have its channel opened by a key that the host has replaced.
     pub fn know(&self, policy: &Policy) {
-        let is_key = |name: &HostName, open: &Open| {
-            let host = policy.hosts.get(name);
-            host.is_some_and(|host| host.keys.contains(&open.key))
-        };
-        self.open.lock().retain(|name, open| is_key(name, open));
         self.known.lock().clone_from(&policy.hosts);
+        let mut former = Vec::new();
+        self.open.lock().retain(|name, open| {
+            let host = policy.hosts.get(name);
+            let is_key = host.is_some_and(|host| host.keys.contains(&open.key));
+            former.extend(host.filter(|_| !is_key));
+            is_key
+        });
+        // The courier opens a channel by a present key for it, and ends the one by the former key.
+        for host in former {
+            if let Err(refusal) = self.send(host, ROOT, ClientBody::Ping) {
+                tracing::warn!(host = %host.name, %refusal, "cannot replace the channel by a key that the \
+                    policy no longer has; the next request does");
+            }
+        }
     }
 
-    /// A host by the policy in force; as the caller knows it, if the policy no longer has it.
-    fn present(&self, host: &Host) -> Host {
-        let known = self.known.lock();
-        known.get(&host.name).unwrap_or(host).clone()
+    /// Looks at a host by the policy in force; as the caller knows it, if the policy no longer has it.
+    fn present<T>(&self, host: &Host, look: impl FnOnce(&Host) -> T) -> T {
+        look(self.known.lock().get(&host.name).unwrap_or(host))
     }
 
     /// The key by which the host authenticates itself: while it replaces its key, that of its channel.
@@ -110,16 +121,22 @@ impl Relay {
     /// # Errors
     /// As [`Self::reach`].
     pub async fn key(&self, host: &Host, uid: u32) -> Result<HostPublicKey, Refusal> {
-        let of_channel = |keys: &[HostPublicKey]| {
-            let open = self.open.lock().get(&host.name).map(|open| open.key);
-            open.filter(|key| keys.contains(key))
+        let of_channel = || self.open.lock().get(&host.name).map(|open| open.key);
+        // The only key, or that of the channel; otherwise the first.
+        let settled = || {
+            self.present(host, |host| match (&host.keys[..], of_channel()) {
+                ([key], _) => Ok(*key),
+                (_, Some(key)) if host.keys.contains(&key) => Ok(key),
+                _ => Err(host.keys[0]),
+            })
         };
-        let keys = self.present(host).keys;
-        if keys.len() > 1 && of_channel(&keys).is_none() {
-            self.reach(host, uid).await?;
+        match settled() {
+            Ok(key) => Ok(key),
+            Err(_) => {
+                self.reach(host, uid).await?;
+                Ok(settled().unwrap_or_else(|first| first))
+            }
         }
-        let keys = self.present(host).keys;
-        Ok(of_channel(&keys).unwrap_or(keys[0]))
     }
 
     /// Sends `host` a request about a session of the user, in the order of the calls.
@@ -144,13 +161,16 @@ impl Relay {
             self.hosts.take(host.name.clone()).map_err(full)?,
             self.users.take(uid).map_err(full)?,
         );
-        let present = self.present(host);
+        let (server_host_keys, control) = self.present(host, |host| {
+            let addresses = host.addresses.iter();
+            let control = addresses.map(|ip| (*ip, host.control).into());
+            (host.keys.clone(), control.collect())
+        });
         let packet = |request| {
-            let addresses = present.addresses.iter();
             let forward = RelayRequest::Forward {
-                channel: present.name,
-                server_host_keys: present.keys,
-                control: addresses.map(|ip| (*ip, present.control).into()).collect(),
+                channel: host.name.clone(),
+                server_host_keys,
+                control,
                 frame: ClientFrame { request, body }.encode(),
             };
             forward.encode()
@@ -487,6 +507,18 @@ pub(super) mod tests {
             server_host_keys, ..
         } = RelayRequest::decode(&packet).unwrap();
         assert_eq!(server_host_keys, [next]);
+
+        // A channel by a removed key is replaced at once, and one by a key that stays is not.
+        relay.know(&policy_of(&with(&[next, other])));
+        open(other);
+        relay.know(&policy_of(&with(&[other])));
+        assert!(courier.try_recv().is_err());
+        relay.know(&policy_of(&with(&[next])));
+        let RelayRequest::Forward {
+            server_host_keys, ..
+        } = RelayRequest::decode(&courier.recv().await.unwrap()).unwrap();
+        assert_eq!(server_host_keys, [next]);
+        assert_eq!(relay.address(&long_ago), None);
     }
 
     // Threat model: A168

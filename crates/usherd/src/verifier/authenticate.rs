@@ -22,7 +22,8 @@ pub fn authenticate(
     authenticator: &Authenticator,
     statement: &Statement,
 ) -> Result<(Opening, Vec<u8>), Refusal> {
-    statement.check(&claim.expectation(&checked.policy))?;
+    let expected = claim.expectation(&checked.policy, &statement.server_host_key);
+    statement.check(&expected)?;
     let signed = authenticator.verify_signature()?;
     let verified = Verified {
         statement: statement.clone(),

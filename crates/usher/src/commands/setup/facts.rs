@@ -1,4 +1,4 @@
-//! What `usher setup` has to know about a host before it changes anything.
+//! The facts about a host that `usher setup` needs before it changes anything.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -40,7 +40,8 @@ impl Sessions {
             own_key: &self.own_key,
             now: unix_time(),
         };
-        let expected = claim.expectation(&checked.policy);
+        let named = &opening.statement.server_host_key;
+        let expected = claim.expectation(&checked.policy, named);
         opening.statement.check(&expected)?;
         let (service, expires) = permitted(checked, &claim, opening)?;
         self.host.serves(service)?;
