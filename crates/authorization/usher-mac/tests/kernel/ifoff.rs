@@ -117,7 +117,7 @@ fn configure(world: &mut World, statements: &str) {
     world.framework().configure("ifoff", &settings).unwrap();
 }
 
-/// What leaves the host, and the results where the module stops it.
+/// The acts whose packets leave the host, each with its result where the module stops them.
 const LEAVING: [(&str, &str); 11] = [
     ("udp", "EPERM"),
     ("udp6", "EPERM"),
@@ -132,7 +132,7 @@ const LEAVING: [(&str, &str); 11] = [
     ("kept", "EPERM"),
 ];
 
-/// What enters the host.
+/// The kinds of packets that enter the host.
 const ENTERING: [&str; 4] = ["arp", "ping", "reset", "forwarded"];
 
 /// The cases where everything passes `usher-a`.

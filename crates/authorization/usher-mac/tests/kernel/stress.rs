@@ -11,7 +11,7 @@ use crate::object_labels::OBJECTS;
 use crate::reached::{ELSEWHERE, Reacher, when_permitted};
 use crate::*;
 
-/// What the threads share that act while modules come and go.
+/// State that the acting threads share while modules come and go.
 #[derive(Default)]
 struct Stress {
     is_over: AtomicBool,
@@ -246,8 +246,8 @@ fn labels_and_entry_points_withstand_stress() {
     });
     stress.require_nothing_wrong();
 
-    // What has ended has no labels any more, and there is room for others. Refused acts have left objects of
-    // System V IPC behind, as this one does.
+    // Ended processes and objects have given their labels back, so there is room for others. Refused acts have
+    // left objects of System V IPC behind, as this one does.
     let refused = "used_as:shared_memory:other";
     assert_eq!(act(user, &[refused.into()]), ["used_as EACCES"]);
     assert_eq!(act(0, &["remove_all_ipc".into()]), ["remove_all_ipc ok"]);

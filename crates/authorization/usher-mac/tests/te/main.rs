@@ -63,7 +63,7 @@ fn asked(
     (answers.collect(), Denials::of_bytes(settings).unwrap())
 }
 
-/// What the module has noted, in the model's form: without capabilities that have no name.
+/// The denials that the module has noted, in the model's form: without capabilities that have no name.
 fn noted(denials: &Denials) -> Noted {
     let denials = denials.denials.iter();
     denials

@@ -47,7 +47,7 @@ pub(super) fn nothing_of_a_module_is_left_when_it_comes_again(labels: &mut Label
     user.does("end_exec", "EACCES");
     root.does("end_call", "EACCES");
     root.does(&end_pipe, "ok");
-    // What is left hinders no new label.
+    // The objects that are left do not prevent a new label.
     user.does("label:test/closed", "ok");
     user.does(&read, "ok");
 }
