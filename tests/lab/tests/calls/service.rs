@@ -141,7 +141,8 @@ pub fn as_account(mail: &Mail, program: &[&str]) -> Result<Running> {
 }
 
 /// A program of the service's account. The group and the bounding set are set first, as by the service manager:
-/// once the user is changed the fence holds, and setpriv 2.41 (Debian 13) sets the bounding set last.
+/// once the user is changed the fence holds. setpriv changes the user before the bounding set, and then fails
+/// with libcap-ng 0.8.5 (Debian 13), or leaves the set as it is without a word with 0.8.3 (Debian 12).
 pub fn with_capabilities(mail: &Mail, capabilities: &str, program: &[&str]) -> Result<Running> {
     let arguments = [
         "setpriv".into(),
