@@ -224,6 +224,10 @@ enum LogCommand {
     Verify(commands::log::Verification),
     /// Write a record as files for `ssh-keygen -Y verify`
     Export(commands::log::Export),
+    /// Make the key that takes the place of the log's key when the recorder is started again
+    NewKey,
+    /// Delete the log's former private key, which the next one has replaced
+    ForgetKey,
 }
 
 fn main() -> ExitCode {
@@ -297,6 +301,8 @@ fn main() -> ExitCode {
         Command::Log(LogCommand::Show(selection)) => commands::log::show(&output, &selection),
         Command::Log(LogCommand::Verify(request)) => commands::log::verify(&output, &request),
         Command::Log(LogCommand::Export(request)) => commands::log::export(&output, &request),
+        Command::Log(LogCommand::NewKey) => commands::log::make_next(&output),
+        Command::Log(LogCommand::ForgetKey) => commands::log::finish_change(&output),
         Command::Who {
             recent: true,
             filter,

@@ -144,6 +144,15 @@ pub const LOG_KEY: &str = "/etc/usher/log_key";
 ///
 /// Owner: root, 0644. Made by: `usher init`. Backup: yes. Lost: `usher init` writes it again.
 pub const LOG_PUBLIC_KEY: &str = "/etc/usher/log_key.pub";
+/// The private key that is to take the place of the log's key, or has done so in the log already.
+///
+/// Owner: usher-recorder, 0600. Made by: `usher log new-key`; `usher log forget-key` removes it. Backup: yes,
+/// secret. Lost: if the log has it already, the log cannot be continued.
+pub const NEXT_LOG_KEY: &str = "/etc/usher/next_log_key";
+/// Its public key, in the form of **ssh-keygen**.
+///
+/// Owner: root, 0644. Made by: `usher log new-key`. Backup: no. Lost: `usher log new-key` writes it again.
+pub const NEXT_LOG_PUBLIC_KEY: &str = "/etc/usher/next_log_key.pub";
 /// Pinned tables and links of the admission programs. Where LSM programs guard it, it cannot be listed or
 /// removed. To free one port, take the service out of the policy while the keeper runs; to free all,
 /// usherd(8), release.

@@ -2,15 +2,15 @@
 //! signed-note), and the keys that sign and verify them.
 
 use std::fmt;
+use std::iter;
 
 use base64ct::{Base64, Encoding};
 use ed25519_dalek::Signer as _;
 use signed_note::{Note, StandardVerifier, Verifier as _, VerifierList};
-use usher_proto::SessionEnd;
-use usher_proto::log_record::EndRecord;
+use usher_proto::log_record::{EndRecord, KeyChangeRecord};
+use usher_proto::ssh_key::PrivateKey;
 use usher_proto::ssh_key::private::KeypairData;
-use usher_proto::ssh_key::public::{Ed25519PublicKey, KeyData};
-use usher_proto::ssh_key::{PrivateKey, PublicKey};
+use usher_proto::{KeyChange, LogKey, SessionEnd};
 
 use crate::merkle::{Frontier, Hash};
 
@@ -84,8 +84,12 @@ impl SigningKey {
         &self.verifying
     }
 
-    /// Signs the state of a tree.
-    pub(crate) fn sign(&self, tree: &Frontier) -> Result<SignedCheckpoint, CheckpointError> {
+    /// Signs the state of a tree, also with the key that takes this one's place, if it does just now.
+    pub(crate) fn sign(
+        &self,
+        tree: &Frontier,
+        next: Option<&Self>,
+    ) -> Result<SignedCheckpoint, CheckpointError> {
         let checkpoint = Checkpoint {
             origin: self.verifying.origin().to_owned(),
             size: tree.size(),
@@ -93,8 +97,10 @@ impl SigningKey {
         };
         let text = checkpoint.to_string();
         let mut note = Note::new(text.as_bytes(), &[]).map_err(|_| CheckpointError::Malformed)?;
-        note.add_sigs(&[self])
-            .map_err(|_| CheckpointError::Signing)?;
+        for key in iter::once(self).chain(next) {
+            note.add_sigs(&[key])
+                .map_err(|_| CheckpointError::Signing)?;
+        }
         let note = String::from_utf8(note.to_bytes()).map_err(|_| CheckpointError::Malformed)?;
         Ok(SignedCheckpoint { checkpoint, note })
     }
@@ -106,10 +112,28 @@ impl SigningKey {
     pub fn sign_end(&self, end: &SessionEnd) -> Result<EndRecord, CheckpointError> {
         let signed = EndRecord::signed_data(end).map_err(|_| CheckpointError::Signing)?;
         let signature = self.key.sign(&signed).to_bytes();
-        Ok(EndRecord::new(
-            end,
-            self.key.verifying_key().as_bytes(),
-            &signature,
+        Ok(EndRecord::new(end, self.verifying.public, &signature))
+    }
+
+    /// Signs that another key takes this one's place in the log, from record `index` on.
+    pub(crate) fn sign_change(
+        &self,
+        next: &Self,
+        index: u64,
+        changed: u64,
+    ) -> Result<KeyChangeRecord, CheckpointError> {
+        let change = KeyChange {
+            former: self.verifying.public,
+            next: next.verifying.public,
+            index,
+            changed,
+        };
+        let signed = KeyChangeRecord::signed_data(&change).map_err(|_| CheckpointError::Signing)?;
+        let signature = |key: &Self| key.key.sign(&signed).to_bytes();
+        Ok(KeyChangeRecord::new(
+            &change,
+            &signature(self),
+            &signature(next),
         ))
     }
 }
@@ -140,7 +164,7 @@ impl signed_note::Signer for SigningKey {
 pub struct VerifyingKey {
     text: String,
     verifier: StandardVerifier,
-    public: PublicKey,
+    public: LogKey,
 }
 
 impl VerifyingKey {
@@ -157,7 +181,7 @@ impl VerifyingKey {
             Base64::encode_string(&key)
         );
         let verifier = StandardVerifier::new(&text).map_err(|_| CheckpointError::PrivateKey)?;
-        let public = KeyData::Ed25519(Ed25519PublicKey(*public)).into();
+        let public = LogKey::from_bytes(*public);
         Ok(Self {
             text,
             verifier,
@@ -165,10 +189,18 @@ impl VerifyingKey {
         })
     }
 
-    /// The key in SSH's form, which verifies the ends of sessions.
+    /// The key without the name, which verifies the ends of sessions.
     #[must_use]
-    pub fn public_key(&self) -> &PublicKey {
-        &self.public
+    pub fn public_key(&self) -> LogKey {
+        self.public
+    }
+
+    /// Another key of the same log.
+    ///
+    /// # Errors
+    /// [`CheckpointError::VerifyingKey`]; no known input causes it.
+    pub(crate) fn with(&self, public: LogKey) -> Result<Self, CheckpointError> {
+        Self::new(self.origin(), public.as_bytes())
     }
 
     /// Reads `NAME+HASH+KEY`, the form that tools for C2SP notes use; ignores one newline at the end.
@@ -205,12 +237,7 @@ impl VerifyingKey {
     /// [`CheckpointError::Malformed`], [`CheckpointError::OtherLog`],
     /// [`CheckpointError::Signature`].
     pub fn open(&self, note: &str) -> Result<SignedCheckpoint, CheckpointError> {
-        if note.len() > MAX_CHECKPOINT {
-            return Err(CheckpointError::Malformed);
-        }
-        let parsed = Note::from_bytes(note.as_bytes()).map_err(|_| CheckpointError::Malformed)?;
-        let text = std::str::from_utf8(parsed.text()).map_err(|_| CheckpointError::Malformed)?;
-        let checkpoint = Checkpoint::parse(text)?;
+        let (parsed, checkpoint) = parse_note(note)?;
         if checkpoint.origin != self.origin() {
             return Err(CheckpointError::OtherLog {
                 expected: self.origin().to_owned(),
@@ -293,6 +320,22 @@ impl fmt::Display for Checkpoint {
         let root = self.root_text();
         write!(formatter, "{}\n{}\n{root}\n", self.origin, self.size)
     }
+}
+
+/// The number of records that a checkpoint is about, before its signature is checked.
+pub(crate) fn size_of_note(note: &str) -> Result<u64, CheckpointError> {
+    let (_, checkpoint) = parse_note(note)?;
+    Ok(checkpoint.size)
+}
+
+fn parse_note(note: &str) -> Result<(Note, Checkpoint), CheckpointError> {
+    if note.len() > MAX_CHECKPOINT {
+        return Err(CheckpointError::Malformed);
+    }
+    let parsed = Note::from_bytes(note.as_bytes()).map_err(|_| CheckpointError::Malformed)?;
+    let text = std::str::from_utf8(parsed.text()).map_err(|_| CheckpointError::Malformed)?;
+    let checkpoint = Checkpoint::parse(text)?;
+    Ok((parsed, checkpoint))
 }
 
 /// A checkpoint with its signatures. Only [`VerifyingKey::open`] and the log make one, so its

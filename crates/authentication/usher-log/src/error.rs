@@ -31,6 +31,17 @@ pub enum LogError {
         /// The public side of the given key.
         given: String,
     },
+    /// The log's last record gives it another key than those that there are.
+    #[error(
+        "{path}: the change of this log's key to {next} is not finished: put that key back to where it was \
+         (the next key of the log), and open the log again"
+    )]
+    UnfinishedChange {
+        /// The log's public key file.
+        path: PathBuf,
+        /// The next key.
+        next: String,
+    },
     /// A checkpoint or the end of a session could not be signed; nothing was appended.
     #[error(transparent)]
     Signing(CheckpointError),
@@ -172,6 +183,19 @@ pub enum Damage {
     /// The file with the log's public key is invalid.
     #[error("{0}: {1}")]
     VerifierKey(PathBuf, CheckpointError),
+    /// The log's key is not the kept one, and no changes lead from one to the other.
+    #[error(
+        "{place}: the log's key is {found}, and the kept one {kept}: the log has no change of its key \
+         that leads from this one to that one, so log and key are not those that you know"
+    )]
+    OtherKey {
+        /// The log's public key file.
+        place: PathBuf,
+        /// The key in that file.
+        found: String,
+        /// The key that is known from elsewhere.
+        kept: String,
+    },
     /// The kept checkpoint is not by this log's key.
     #[error("the kept checkpoint: {0}: it belongs to another log, or this log's key was replaced")]
     KeptCheckpoint(CheckpointError),
@@ -193,7 +217,9 @@ impl Damage {
             Self::Reordered { .. } => "reordered",
             Self::Forged { .. } | Self::UnknownSigner { .. } => "forged",
             Self::Rewritten { .. } => "rewritten",
-            Self::Checkpoint { .. } | Self::VerifierKey { .. } => "checkpoint",
+            Self::Checkpoint { .. } | Self::VerifierKey { .. } | Self::OtherKey { .. } => {
+                "checkpoint"
+            }
             Self::KeptCheckpoint(_) => "kept_checkpoint",
             Self::Inconsistent { .. } => "inconsistent",
         }
@@ -214,6 +240,7 @@ impl Damage {
             | Self::HashTile { .. }
             | Self::Checkpoint { .. }
             | Self::VerifierKey { .. }
+            | Self::OtherKey { .. }
             | Self::KeptCheckpoint(_)
             | Self::Inconsistent { .. } => None,
         }

@@ -18,6 +18,7 @@ mod bundle;
 mod checkpoint;
 mod durable;
 mod error;
+mod keys;
 mod layout;
 pub mod merkle;
 mod reader;
@@ -31,7 +32,8 @@ pub use checkpoint::{
 pub use error::{Damage, LogError};
 pub use reader::Reader;
 pub use usher_proto::log_record::{
-    AuthenticationRecord, EndRecord, Record, RecordError, Says, Verified,
+    AuthenticationRecord, EndRecord, KeyChangeRecord, Record, RecordError, Says, SignedEnd,
+    Verified,
 };
-pub use verify::Report;
-pub use writer::{Appended, Log, SignedRecord};
+pub use verify::{Kept, Report};
+pub use writer::{Appended, Log, SignedRecord, SigningKeys};

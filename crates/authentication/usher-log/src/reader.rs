@@ -18,45 +18,85 @@ use crate::layout::Layout;
 use crate::merkle::{
     self, Frontier, HASH_SIZE, Hash, Node, TILE_HEIGHT, TILE_WIDTH, leaf_hash, verify_inclusion,
 };
+use usher_proto::LogKey;
 use usher_proto::log_record::{Record, RecordError};
 
 /// A log opened for reading.
 #[derive(Clone, Debug)]
 pub struct Reader {
     pub(crate) layout: Layout,
-    pub(crate) key: VerifyingKey,
 }
 
 impl Reader {
-    /// The log in a directory, under the public key in that directory.
+    /// The log in a directory.
     ///
     /// # Errors
     /// [`LogError::NoLog`], [`LogError::File`], [`Damage::VerifierKey`].
     pub fn open(directory: &Path) -> Result<Self, LogError> {
-        let layout = Layout::new(directory);
-        let key = read_verifier_key(&layout)?;
-        Ok(Self { layout, key })
+        let reader = Self {
+            layout: Layout::new(directory),
+        };
+        reader.verifying_key()?;
+        Ok(reader)
     }
 
-    /// The log in a directory, under a public key known from elsewhere.
-    #[must_use]
-    pub fn with_key(directory: &Path, key: VerifyingKey) -> Self {
-        let layout = Layout::new(directory);
-        Self { layout, key }
-    }
-
-    /// The public key that checks checkpoints.
-    #[must_use]
-    pub fn verifying_key(&self) -> &VerifyingKey {
-        &self.key
+    /// The log's public key, as its directory has it.
+    ///
+    /// # Errors
+    /// [`LogError::NoLog`], [`LogError::File`], [`Damage::VerifierKey`].
+    pub fn verifying_key(&self) -> Result<VerifyingKey, LogError> {
+        read_verifier_key(&self.layout)
     }
 
     /// The log's newest checkpoint.
     ///
     /// # Errors
-    /// [`LogError::File`]; [`Damage::Checkpoint`] when it is not by this key.
+    /// [`LogError::File`]; [`Damage::Checkpoint`] when it is not by the log's key.
     pub fn checkpoint(&self) -> Result<SignedCheckpoint, LogError> {
-        read_checkpoint(&self.layout, &self.key)
+        self.signed().map(|(_, checkpoint)| checkpoint)
+    }
+
+    /// The newest checkpoint, and the key that signed it.
+    pub(crate) fn signed(&self) -> Result<(VerifyingKey, SignedCheckpoint), LogError> {
+        let mut key = self.verifying_key()?;
+        loop {
+            let read = read_checkpoint(&self.layout, &key);
+            let Err(LogError::Damaged(Damage::Checkpoint(_, CheckpointError::Signature(_)))) = read
+            else {
+                return Ok((key, read?));
+            };
+            // The key may have been changed since it was read.
+            let now = self.verifying_key()?;
+            if now == key {
+                return Ok((key, read?));
+            }
+            key = now;
+        }
+    }
+
+    /// The key that signs the ends of sessions at this place: reads from there on, up to the next change.
+    ///
+    /// # Errors
+    /// Those of [`Reader::records`].
+    pub fn key_at(&self, index: u64) -> Result<LogKey, LogError> {
+        let (key, checkpoint) = self.signed()?;
+        let size = checkpoint.checkpoint().size;
+        let mut from = index;
+        while from < size {
+            let end = size.min((from / TILE_WIDTH + 1) * TILE_WIDTH);
+            for (index, record) in (from..).zip(self.records(from..end)?) {
+                if let Record::KeyChange(record) = record {
+                    let change = record.verify().map_err(|error| Damage::Forged {
+                        index,
+                        place: self.layout.bundle(index / TILE_WIDTH),
+                        error,
+                    })?;
+                    return Ok(change.former);
+                }
+            }
+            from = end;
+        }
+        Ok(key.public_key())
     }
 
     /// The records of a range of indexes, in order. This does not check them against the tree:

@@ -8,12 +8,14 @@ use crate::durable::{self, Written};
 use crate::error::{At, Damage, LogError};
 use crate::layout::{Layout, Lock, cut_bundles, cut_tiles};
 use crate::merkle::{Frontier, Hash, TILE_HEIGHT, TILE_SIZE, TILE_WIDTH, leaf_hash};
-use crate::reader::{read_checkpoint, read_verifier_key, stored_hashes};
-use crate::writer::Log;
-use usher_proto::log_record::Record;
+use crate::reader::{Reader, read_checkpoint, read_verifier_key, stored_hashes};
+use crate::writer::{Log, SigningKeys, prepare_verifier_key};
+use usher_proto::LogKey;
+use usher_proto::log_record::{Record, Says};
 
 impl Log {
-    /// Opens the log in a directory, or begins one if there is none.
+    /// Opens the log in a directory, or begins one if there is none. Continues it with the next key if
+    /// that has taken the present one's place already; else see [`Log::change_key`].
     ///
     /// This repairs what a crash left behind: it takes up whole records with valid signatures that
     /// the checkpoint does not have yet, and cuts off anything after them.
@@ -21,15 +23,18 @@ impl Log {
     /// # Errors
     /// [`LogError::Damaged`] when the last records, the hashes or the checkpoint differ from what
     /// the key has signed: such a log accepts no appends, so that the key never vouches for two
-    /// histories. [`LogError::OtherKey`], [`LogError::Locked`], [`LogError::File`].
-    pub fn open(directory: &Path, key: SigningKey) -> Result<Self, LogError> {
+    /// histories. [`LogError::OtherKey`], [`LogError::UnfinishedChange`], [`LogError::Locked`],
+    /// [`LogError::File`].
+    pub fn open(directory: &Path, keys: impl Into<SigningKeys>) -> Result<Self, LogError> {
         let layout = Layout::new(directory);
         durable::make_directory(directory)?;
         let lock = Lock::take(&layout)?;
+        let (key, next) = key_of(&layout, keys.into())?;
         let checkpoint = checkpoint_of(&layout, &key)?;
         let mut log = Self {
             layout,
             key,
+            next,
             tree: Frontier::default(),
             checkpoint,
             bundle_length: 0,
@@ -37,33 +42,85 @@ impl Log {
             _lock: lock,
         };
         recover(&mut log)?;
+        finish_change(&mut log)?;
         Ok(log)
+    }
+}
+
+/// The key of the log in this directory, and the one that is still to take its place. A new log gets the
+/// present one.
+fn key_of(
+    layout: &Layout,
+    keys: SigningKeys,
+) -> Result<(SigningKey, Option<SigningKey>), LogError> {
+    let SigningKeys { present, next } = keys;
+    let next = next.filter(|next| next.verifying_key() != present.verifying_key());
+    let found = match read_verifier_key(layout) {
+        Err(LogError::NoLog(_)) => {
+            prepare_verifier_key(layout, &present)?;
+            durable::publish(&layout.verifier_key())?;
+            return Ok((present, next));
+        }
+        found => found?,
+    };
+    if found == *present.verifying_key() {
+        return Ok((present, next));
+    }
+    match next {
+        Some(next) if found == *next.verifying_key() => Ok((next, None)),
+        _ => Err(LogError::OtherKey {
+            path: layout.verifier_key(),
+            found: found.to_string(),
+            given: present.verifying_key().to_string(),
+        }),
+    }
+}
+
+/// Finishes a change of key whose record is the log's last one, if a crash has cut the change short.
+fn finish_change(log: &mut Log) -> Result<(), LogError> {
+    let Some(last) = log.tree.size().checked_sub(1) else {
+        return Ok(());
+    };
+    let reader = Reader {
+        layout: log.layout.clone(),
+    };
+    let Record::KeyChange(record) = reader.record(last)? else {
+        return Ok(());
+    };
+    let change = record.verify().map_err(|error| Damage::Forged {
+        index: last,
+        place: log.layout.bundle(last / TILE_WIDTH),
+        error,
+    })?;
+    if change.next == log.key.verifying_key().public_key() {
+        return Ok(());
+    }
+    match log.next.take() {
+        Some(next) if change.next == next.verifying_key().public_key() => {
+            prepare_verifier_key(&log.layout, &next)?;
+            log.finish_change(next)
+        }
+        _ => Err(LogError::UnfinishedChange {
+            path: log.layout.verifier_key(),
+            next: log
+                .key
+                .verifying_key()
+                .with(change.next)
+                .map_err(LogError::Signing)?
+                .to_string(),
+        }),
     }
 }
 
 /// The checkpoint of the log in this directory, or of an empty log if there is none.
 fn checkpoint_of(layout: &Layout, key: &SigningKey) -> Result<SignedCheckpoint, LogError> {
-    match read_verifier_key(layout) {
-        Ok(found) if found != *key.verifying_key() => {
-            return Err(LogError::OtherKey {
-                path: layout.verifier_key(),
-                found: found.to_string(),
-                given: key.verifying_key().to_string(),
-            });
-        }
-        Ok(_) => {}
-        Err(LogError::NoLog(_)) => {
-            let path = layout.verifier_key();
-            durable::prepare(&path, format!("{}\n", key.verifying_key()).as_bytes())?;
-            durable::publish(&path)?;
-        }
-        Err(error) => return Err(error),
-    }
     let path = layout.checkpoint();
     // A log that has lost its checkpoint must not begin anew: the key would vouch for unchecked
     // records.
     if !path.try_exists().at(&path)? && !layout.tiles().try_exists().at(&path)? {
-        let empty = key.sign(&Frontier::default()).map_err(LogError::Signing)?;
+        let empty = key
+            .sign(&Frontier::default(), None)
+            .map_err(LogError::Signing)?;
         durable::prepare(&path, empty.note().as_bytes())?;
         durable::publish(&path)?;
         durable::sync_directory(layout.directory())?;
@@ -119,7 +176,7 @@ fn recover(log: &mut Log) -> Result<(), LogError> {
     if tail.leaves.is_empty() {
         return Ok(());
     }
-    log.seal(&written, &tail.leaves, length)
+    log.seal(&written, &tail.leaves, length, None)
 }
 
 /// The right edge of a tree of `size` leaves, without the leaves of its last bundle.
@@ -156,8 +213,7 @@ impl Tail {
         loop {
             let mut entries = Entries::new(&bytes);
             while let Some(entry) = entries.next() {
-                let genuine = Record::decode(entry).is_ok_and(|record| record.verify(key).is_ok());
-                if !genuine {
+                if !is_genuine(entry, key) {
                     break;
                 }
                 tail.leaves.push(leaf_hash(entry));
@@ -175,6 +231,15 @@ impl Tail {
             let path = log.layout.bundle(end / TILE_WIDTH);
             bytes = bundle::read_bundle(&path).at(&path)?;
         }
+    }
+}
+
+/// Whether a record may have been acknowledged without a checkpoint. A change of key never is.
+fn is_genuine(entry: &[u8], key: LogKey) -> bool {
+    match Record::decode(entry).map(|record| record.verify()) {
+        Ok(Ok(Says::Authentication(_))) => true,
+        Ok(Ok(Says::End(end))) => end.key == key,
+        _ => false,
     }
 }
 

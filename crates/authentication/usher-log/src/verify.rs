@@ -8,22 +8,35 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use crate::bundle::{self, Entries, read_up_to};
-use crate::checkpoint::{Checkpoint, SignedCheckpoint};
+use crate::checkpoint::{Checkpoint, SignedCheckpoint, VerifyingKey, size_of_note};
 use crate::error::{At, Damage, LogError};
+use crate::keys::{Keys, Signers};
 use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_SIZE, TILE_WIDTH, leaf_hash};
 use crate::reader::Reader;
 use usher_proto::log_record::{Record, RecordError, Says};
-use usher_proto::ssh_key::PublicKey;
 
 /// Limit of differences between records and leaf hashes that are examined to find exchanged
 /// records.
 const MAX_DIFFERENCES: usize = 1 << 16;
+
+/// What is known of a log from elsewhere, and kept where the log's host cannot write.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kept<'a> {
+    /// An earlier checkpoint, which the log must continue.
+    pub checkpoint: Option<&'a str>,
+    /// The log's key, or a former one from which changes lead to it.
+    pub key: Option<&'a VerifyingKey>,
+}
 
 /// The result for a log without damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The log's newest checkpoint.
     pub checkpoint: SignedCheckpoint,
+    /// The key that signed it.
+    pub key: VerifyingKey,
+    /// The records that changed the log's key, the oldest first.
+    pub key_changes: Vec<u64>,
     /// Records of the kept checkpoint, with which the log is consistent.
     pub kept: Option<u64>,
     /// Bytes after the last record of the checkpoint: an append under way, or one that a crash has
@@ -34,14 +47,14 @@ pub struct Report {
 
 impl Reader {
     /// Checks everything: each record's form and signature, the tree over them, the stored
-    /// hashes, the checkpoint, and that the log continues the kept checkpoint.
+    /// hashes, the checkpoint, each change of the log's key, and that the log continues the kept
+    /// checkpoint, under the kept key.
     ///
-    /// Only the kept checkpoint protects against a holder of the log's key: keep it where the log's
-    /// host cannot write. The key is [`Reader::verifying_key`].
+    /// Only the kept checkpoint protects against a holder of the log's key.
     ///
     /// # Errors
     /// [`LogError::Damaged`] with the first damage found; [`LogError::File`].
-    pub fn verify(&self, kept: Option<&str>) -> Result<Report, LogError> {
+    pub fn verify(&self, kept: Kept<'_>) -> Result<Report, LogError> {
         self.verify_with(kept, |_, _| Ok(()))
     }
 
@@ -52,21 +65,22 @@ impl Reader {
     /// Those of [`Reader::verify`], and the error of the first record that `look` refuses.
     pub fn verify_with(
         &self,
-        kept: Option<&str>,
+        kept: Kept<'_>,
         look: impl Fn(u64, &Says) -> Result<(), Damage> + Sync,
     ) -> Result<Report, LogError> {
-        let checkpoint = self.checkpoint()?;
-        let kept = kept
-            .map(|note| self.key.open(note))
-            .transpose()
-            .map_err(Damage::KeptCheckpoint)?;
+        let (key, checkpoint) = self.signed()?;
+        // By which key it must be signed is known after the walk only.
+        let kept_size = kept.checkpoint.map(size_of_note).transpose();
+        let kept_size = kept_size.map_err(Damage::KeptCheckpoint)?;
         let size = checkpoint.checkpoint().size;
-        let kept = kept.as_ref().map(SignedCheckpoint::checkpoint);
-        if let Some(kept) = kept.filter(|kept| kept.size > size) {
-            let kept = kept.size;
+        if let (Some(kept_size), Some(note)) = (kept_size, kept.checkpoint)
+            && kept_size > size
+        {
+            let opened = key.open(note).map_err(Damage::KeptCheckpoint)?;
+            let kept = opened.checkpoint().size;
             return Err(Damage::Behind { kept, size }.into());
         }
-        let mut walk = Walk::new(size, kept.map(|kept| kept.size));
+        let mut walk = Walk::new(size, kept_size);
         let threads = thread::available_parallelism().map_or(1, usize::from) as u64;
         let bundles = size.div_ceil(TILE_WIDTH);
         let mut next = 0;
@@ -85,11 +99,13 @@ impl Reader {
                 walk.take(bundle.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
             }
         }
-        walk.judge(self, checkpoint.checkpoint(), kept)?;
+        let key_changes = walk.judge(self, checkpoint.checkpoint(), &key, kept)?;
         let tail = self.tail(size, walk.last_bundle_length)?;
         Ok(Report {
             checkpoint,
-            kept: kept.map(|kept| kept.size),
+            key,
+            key_changes,
+            kept: kept_size,
             tail,
         })
     }
@@ -117,6 +133,8 @@ struct Bundle {
     end: Option<Damage>,
     /// The first record that is malformed or refused.
     refused: Option<Damage>,
+    /// What the log's keys have signed up to there.
+    signers: Signers,
 }
 
 impl Bundle {
@@ -136,6 +154,7 @@ impl Bundle {
             length: 0,
             end: None,
             refused: None,
+            signers: Signers::default(),
         };
         let mut entries = Entries::new(&bytes);
         for index in first..end {
@@ -151,35 +170,36 @@ impl Bundle {
             bundle.end = Some(Damage::Surplus { index, place });
         } else if bundle.leaves == bundle.stored {
             // Otherwise a fault is known already, and checking signatures would only take time.
-            let key = reader.key.public_key();
-            bundle.refused = look_at(&bytes, first..end, &place, key, look).err();
+            let signers = &mut bundle.signers;
+            bundle.refused = look_at(&bytes, first..end, &place, signers, look).err();
         }
         Ok(bundle)
     }
 }
 
-/// Checks each record, and returns the first that neither a client nor the log signed, or that
-/// `look` refuses.
+/// Checks each record, and returns the first without a valid signature, or that `look` refuses. Notes
+/// what keys of the log have signed.
 fn look_at(
     bytes: &[u8],
     indexes: Range<u64>,
     place: &Path,
-    log: &PublicKey,
+    signers: &mut Signers,
     look: &impl Fn(u64, &Says) -> Result<(), Damage>,
 ) -> Result<(), Damage> {
     for (index, entry) in indexes.zip(Entries::new(bytes)) {
-        let says = verified(entry, log).map_err(|error| Damage::Forged {
+        let says = verified(entry).map_err(|error| Damage::Forged {
             index,
             place: place.to_owned(),
             error,
         })?;
+        signers.note(index, &says);
         look(index, &says)?;
     }
     Ok(())
 }
 
-fn verified(entry: &[u8], log: &PublicKey) -> Result<Says, RecordError> {
-    Record::decode(entry)?.verify(log)
+fn verified(entry: &[u8]) -> Result<Says, RecordError> {
+    Record::decode(entry)?.verify()
 }
 
 /// The stored leaf hashes of a bundle, up to `count`; missing ones are left out.
@@ -213,6 +233,7 @@ struct Walk {
     last_bundle_length: u64,
     end: Option<Damage>,
     refused: Option<Damage>,
+    signers: Signers,
 }
 
 impl Walk {
@@ -230,6 +251,7 @@ impl Walk {
             last_bundle_length: 0,
             end: None,
             refused: None,
+            signers: Signers::default(),
         }
     }
 
@@ -262,25 +284,39 @@ impl Walk {
         }
         self.last_bundle_length = bundle.length;
         self.refused = self.refused.take().or(bundle.refused);
+        self.signers.append(bundle.signers);
         self.end = bundle.end;
     }
 
-    /// The first fault; the most certain one if there are several.
+    /// The first fault, the most certain one if there are several; or the records that changed the
+    /// log's key.
     fn judge(
         &self,
         reader: &Reader,
         checkpoint: &Checkpoint,
-        kept: Option<&Checkpoint>,
-    ) -> Result<(), LogError> {
+        key: &VerifyingKey,
+        kept: Kept<'_>,
+    ) -> Result<Vec<u64>, LogError> {
         if self.end.is_none() && self.records.root() == checkpoint.root {
-            if let Some(kept) = kept.filter(|kept| self.kept_root != Some(kept.root)) {
-                let kept = kept.size;
-                return Err(Damage::Inconsistent(kept).into());
-            }
+            // Without the leaf hashes, the signatures below them were not looked at.
+            self.judge_leaves(reader)?;
+            let (keys, wrong) = self.signers.judge(key.public_key(), checkpoint.size);
+            self.judge_kept(reader, key, &keys, kept)?;
             if let Some(refused) = &self.refused {
                 return Err(refused.clone().into());
             }
-            return self.judge_tiles(reader);
+            if let Some(index) = wrong {
+                let place = reader.layout.bundle(index / TILE_WIDTH);
+                let error = RecordError::OtherLog;
+                return Err(Damage::Forged {
+                    index,
+                    place,
+                    error,
+                }
+                .into());
+            }
+            self.judge_tiles(reader)?;
+            return Ok(keys.former.iter().map(|(index, _)| *index).collect());
         }
         // Leaf hashes whose root is the checkpoint's are genuine, and identify the record that is
         // not. If a file ends early, this holds up to there.
@@ -302,12 +338,51 @@ impl Walk {
         })
     }
 
-    /// The records are valid; checks their stored hashes.
+    /// The records are those of the checkpoint; compares what is known from elsewhere.
+    fn judge_kept(
+        &self,
+        reader: &Reader,
+        key: &VerifyingKey,
+        keys: &Keys,
+        kept: Kept<'_>,
+    ) -> Result<(), LogError> {
+        if let Some(note) = kept.checkpoint {
+            let size = size_of_note(note);
+            let opened = size
+                .and_then(|size| key.with(keys.of_size(size)))
+                .and_then(|key| key.open(note))
+                .map_err(Damage::KeptCheckpoint)?;
+            let Checkpoint { size, root, .. } = opened.checkpoint();
+            if self.kept_root != Some(*root) {
+                return Err(Damage::Inconsistent(*size).into());
+            }
+        }
+        match kept.key {
+            Some(known) if known.origin() != key.origin() || !keys.has(known.public_key()) => {
+                Err(Damage::OtherKey {
+                    place: reader.layout.verifier_key(),
+                    found: key.to_string(),
+                    kept: known.to_string(),
+                }
+                .into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The records are those of the checkpoint; checks their stored hashes.
+    fn judge_leaves(&self, reader: &Reader) -> Result<(), LogError> {
+        match self.differences.first() {
+            Some((index, _)) => {
+                Err(Damage::HashTile(reader.layout.tile(0, index / TILE_WIDTH)).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The records are valid; checks the hashes above those of the records.
     fn judge_tiles(&self, reader: &Reader) -> Result<(), LogError> {
         let bad = |place: PathBuf| Err(Damage::HashTile(place).into());
-        if let Some((index, _)) = self.differences.first() {
-            return bad(reader.layout.tile(0, index / TILE_WIDTH));
-        }
         for (level, hashes) in (1..).zip(&self.upper) {
             for (number, expected) in (0..).zip(hashes.chunks(TILE_WIDTH as usize)) {
                 if !tile(reader, level, number)?.starts_with(expected) {

@@ -51,11 +51,36 @@ pub struct Appended {
     pub checkpoint: SignedCheckpoint,
 }
 
+/// The keys of whoever appends to a log.
+pub struct SigningKeys {
+    /// The log's key.
+    pub present: SigningKey,
+    /// The key that is to take its place, or has done so already.
+    pub next: Option<SigningKey>,
+}
+
+impl From<SigningKey> for SigningKeys {
+    fn from(present: SigningKey) -> Self {
+        Self {
+            present,
+            next: None,
+        }
+    }
+}
+
+/// Writes the file with the log's public key beside the present one.
+pub(crate) fn prepare_verifier_key(layout: &Layout, key: &SigningKey) -> Result<(), LogError> {
+    let text = format!("{}\n", key.verifying_key());
+    durable::prepare(&layout.verifier_key(), text.as_bytes())
+}
+
 /// A log that can be appended to, by one process at a time.
 #[derive(Debug)]
 pub struct Log {
     pub(crate) layout: Layout,
     pub(crate) key: SigningKey,
+    /// The key that is to take its place.
+    pub(crate) next: Option<SigningKey>,
     pub(crate) tree: Frontier,
     pub(crate) checkpoint: SignedCheckpoint,
     /// Bytes of the last bundle that the checkpoint covers.
@@ -94,6 +119,15 @@ impl Log {
     /// # Errors
     /// [`LogError::File`], [`LogError::Signing`], [`LogError::Unknown`].
     pub fn append(&mut self, records: &[SignedRecord]) -> Result<Appended, LogError> {
+        self.append_with(records, None)
+    }
+
+    /// The same, with a checkpoint that the next key signs as well.
+    fn append_with(
+        &mut self,
+        records: &[SignedRecord],
+        next: Option<&SigningKey>,
+    ) -> Result<Appended, LogError> {
         if self.unknown {
             return Err(LogError::Unknown);
         }
@@ -102,7 +136,7 @@ impl Log {
             let leaves = records.iter().map(|record| leaf_hash(&record.entry));
             let leaves: Vec<Hash> = leaves.collect();
             match self.write(records) {
-                Ok((written, length)) => self.seal(&written, &leaves, length)?,
+                Ok((written, length)) => self.seal(&written, &leaves, length, next)?,
                 Err(error) => {
                     self.take_back();
                     return Err(error);
@@ -113,6 +147,36 @@ impl Log {
             first,
             checkpoint: self.checkpoint.clone(),
         })
+    }
+
+    /// Has the next key, if the log was opened with one, take the present one's place: appends a record
+    /// that both sign, under a checkpoint that both sign. `now` is in seconds since 1970.
+    ///
+    /// Returns whether the key was changed, which is durable then. Under failure: as [`Log::append`]. A
+    /// change that a crash has cut short is taken back or finished when the log is opened.
+    ///
+    /// # Errors
+    /// Those of [`Log::append`].
+    pub fn change_key(&mut self, now: u64) -> Result<bool, LogError> {
+        let Some(next) = self.next.take() else {
+            return Ok(false);
+        };
+        // A full disk shows here, before anything is changed.
+        prepare_verifier_key(&self.layout, &next)?;
+        let change = self.key.sign_change(&next, self.tree.size(), now);
+        let entry = Record::KeyChange(change.map_err(LogError::Signing)?).encode();
+        self.append_with(&[SignedRecord { entry }], Some(&next))?;
+        self.finish_change(next)?;
+        Ok(true)
+    }
+
+    /// The change's record is under the checkpoint: from now on the next key is the log's.
+    pub(crate) fn finish_change(&mut self, next: SigningKey) -> Result<(), LogError> {
+        let published = durable::publish(&self.layout.verifier_key())
+            .and_then(|()| durable::sync_directory(self.layout.directory()));
+        published.inspect_err(|_| self.unknown = true)?;
+        self.key = next;
+        Ok(())
     }
 
     /// Writes records after the last one. Returns the files, and the last bundle's new length.
@@ -149,8 +213,9 @@ impl Log {
         written: &[Written],
         leaves: &[Hash],
         bundle_length: u64,
+        next: Option<&SigningKey>,
     ) -> Result<(), LogError> {
-        let prepared = self.prepare(written, leaves);
+        let prepared = self.prepare(written, leaves, next);
         let (tree, checkpoint) = prepared.inspect_err(|_| self.take_back())?;
         // Readers may have seen this checkpoint, so it must stay.
         durable::publish(&self.layout.checkpoint()).inspect_err(|_| self.unknown = true)?;
@@ -164,6 +229,7 @@ impl Log {
         &mut self,
         written: &[Written],
         leaves: &[Hash],
+        next: Option<&SigningKey>,
     ) -> Result<(Frontier, SignedCheckpoint), LogError> {
         self.sync(written)?;
         let mut tree = self.tree.clone();
@@ -188,7 +254,7 @@ impl Log {
             }
         }
         self.sync(&last)?;
-        let checkpoint = self.key.sign(&tree).map_err(LogError::Signing)?;
+        let checkpoint = self.key.sign(&tree, next).map_err(LogError::Signing)?;
         let path = self.layout.checkpoint();
         durable::prepare(&path, checkpoint.note().as_bytes())?;
         Ok((tree, checkpoint))

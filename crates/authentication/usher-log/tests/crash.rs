@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{copy, log, log_key, record, records, signed};
+use common::{checkpoint, copy, log, log_key, record, records, signed};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::hash_map::RandomState;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use usher_log::{Log, LogError, Reader, Record};
+use usher_log::{Kept, Log, LogError, Reader, Record};
 
 fn copied(from: &Path) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -31,11 +31,13 @@ fn goes_on(directory: &Path, expected: &[Record], kept: &[&str]) {
     let reader = Reader::open(directory).unwrap();
     assert_eq!(reader.records(0..size).unwrap(), expected);
     for kept in kept {
-        assert_eq!(reader.verify(Some(kept)).unwrap().tail, 0);
+        assert_eq!(reader.verify(checkpoint(kept)).unwrap().tail, 0);
     }
     let receipt = log.append(&signed(&[record(2000)])).unwrap();
     assert_eq!(receipt.first, size);
-    reader.verify(Some(receipt.checkpoint.note())).unwrap();
+    reader
+        .verify(checkpoint(receipt.checkpoint.note()))
+        .unwrap();
 }
 
 fn bundle(directory: &Path, number: u64) -> PathBuf {
@@ -66,7 +68,7 @@ fn a_write_torn_at_any_byte_leaves_what_was_whole() {
             fs::write(bundle(crashed.path(), 0), torn).unwrap();
             let report = Reader::open(crashed.path())
                 .unwrap()
-                .verify(Some(&kept))
+                .verify(checkpoint(&kept))
                 .unwrap();
             assert_eq!(report.tail, (length + zeros - old) as u64);
             goes_on(crashed.path(), &records(0..whole), &[&kept]);
@@ -185,7 +187,10 @@ fn one_process_appends_at_a_time_and_others_read() {
         Log::open(folder.path(), log_key()),
         Err(LogError::Locked(_))
     ));
-    Reader::open(folder.path()).unwrap().verify(None).unwrap();
+    Reader::open(folder.path())
+        .unwrap()
+        .verify(Kept::default())
+        .unwrap();
     drop(log);
     Log::open(folder.path(), log_key()).unwrap();
     assert!(matches!(
@@ -278,7 +283,7 @@ fn a_log_killed_at_any_instant_keeps_what_it_acknowledged() {
         assert!(seen.checkpoint().size >= acknowledged, "round {round}");
         let log = Log::open(folder.path(), log_key()).unwrap();
         let size = log.checkpoint().checkpoint().size;
-        assert_eq!(reader.verify(Some(seen.note())).unwrap().tail, 0);
+        assert_eq!(reader.verify(checkpoint(seen.note())).unwrap().tail, 0);
         assert_eq!(
             reader.records(0..size).unwrap(),
             records(0..size),
@@ -326,7 +331,7 @@ fn on_a_small_disk() {
         }
         assert_eq!(log.checkpoint(), &before);
         let reader = Reader::open(&target).unwrap();
-        let report = reader.verify(Some(before.note())).unwrap();
+        let report = reader.verify(checkpoint(before.note())).unwrap();
         assert_eq!((report.checkpoint, report.tail), (before, 0));
         assert_eq!(reader.records(0..size).unwrap(), records(0..size));
         drop(log);
@@ -348,7 +353,7 @@ fn on_a_small_disk() {
     let kept = log.checkpoint().clone();
     Reader::open(&target)
         .unwrap()
-        .verify(Some(kept.note()))
+        .verify(checkpoint(kept.note()))
         .unwrap();
     println!(
         "small disk: {refusals} refusals, then {} records",
@@ -449,7 +454,7 @@ fn figures() {
         drop(Log::open(folder.path(), log_key()).unwrap())
     });
     let reader = Reader::open(folder.path()).unwrap();
-    timed("verify", || reader.verify(Some(&kept)).unwrap());
+    timed("verify", || reader.verify(checkpoint(&kept)).unwrap());
     timed("proof of one record", || reader.tlog_proof(54_321).unwrap());
     let lengths = common::files(folder.path()).into_iter();
     let bytes: u64 = lengths.map(|path| fs::metadata(path).unwrap().len()).sum();

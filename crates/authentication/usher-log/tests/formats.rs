@@ -3,12 +3,14 @@
 
 mod common;
 
-use common::{ORIGIN, authentication, end, end_record, log, log_key, record, records};
+use common::{
+    ORIGIN, authentication, end, end_record, key_change, log, log_key, next_key, record, records,
+};
 use proptest::prelude::*;
 use std::fs;
 use usher_base::DecodeError;
-use usher_log::{CheckpointError, Record, RecordError, Says, VerifyingKey};
-use usher_proto::{MAX_LOG_RECORD, Refusal};
+use usher_log::{CheckpointError, Record, RecordError, Says, SignedEnd, VerifyingKey};
+use usher_proto::{KeyChange, MAX_LOG_RECORD, Refusal};
 
 fn string(bytes: &[u8]) -> Vec<u8> {
     [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
@@ -43,36 +45,87 @@ fn the_record_of_an_end_is_laid_out_as_the_document_says() {
     ];
     assert_eq!(record.end, expected.concat());
     let expected = [vec![2], string(&record.end), string(&record.signature)];
-    let log = log_key();
-    let log = log.verifying_key().public_key();
-    assert_eq!(record.verify(log), Ok(end.clone()));
+    let signed = SignedEnd {
+        end,
+        key: log_key().verifying_key().public_key(),
+    };
+    assert_eq!(record.verify().as_ref(), Ok(&signed));
     let record = Record::End(record);
     assert_eq!(record.encode(), expected.concat());
     assert_eq!(Record::decode(&record.encode()).as_ref(), Ok(&record));
-    assert_eq!(record.verify(log), Ok(Says::End(end)));
+    assert_eq!(record.verify(), Ok(Says::End(signed)));
+}
+
+#[test]
+fn a_change_of_key_is_laid_out_as_the_document_says() {
+    let [former, next] = [log_key(), next_key()].map(|key| key.verifying_key().public_key());
+    let record = key_change(7);
+    let change = [
+        b"usher-log-key-change\0\0\0\x01".to_vec(),
+        string(former.as_bytes()),
+        string(next.as_bytes()),
+        7_u64.to_be_bytes().to_vec(),
+        1_800_000_000_u64.to_be_bytes().to_vec(),
+    ];
+    assert_eq!(record.change, change.concat());
+    let expected = [
+        vec![3],
+        string(&record.change),
+        string(&record.former_signature),
+        string(&record.next_signature),
+    ];
+    let change = KeyChange {
+        former,
+        next,
+        index: 7,
+        changed: 1_800_000_000,
+    };
+    assert_eq!(record.verify().as_ref(), Ok(&change));
+    let record = Record::KeyChange(record);
+    assert_eq!(record.encode(), expected.concat());
+    assert_eq!(Record::decode(&record.encode()).as_ref(), Ok(&record));
+    assert_eq!(record.verify(), Ok(Says::KeyChange(change)));
+}
+
+#[test]
+fn a_change_of_key_needs_both_keys() {
+    let genuine = key_change(7);
+    let bad = Err(RecordError::LogSignature(Refusal::BadSignature));
+    // Signed by one of them only, by each for the other, or for another place.
+    let mut other = genuine.clone();
+    other.next_signature = genuine.former_signature.clone();
+    assert_eq!(other.verify(), Err(RecordError::UnsignedChange));
+    let mut other = genuine.clone();
+    other.former_signature = genuine.next_signature.clone();
+    assert_eq!(other.verify(), Err(RecordError::UnsignedChange));
+    std::mem::swap(&mut other.former_signature, &mut other.next_signature);
+    assert_eq!(other.verify(), Err(RecordError::UnsignedChange));
+    let mut other = genuine.clone();
+    other.change = key_change(8).change;
+    assert_eq!(other.verify(), bad);
+    let mut other = genuine;
+    other.former_signature = end_record(7).signature;
+    assert_eq!(other.verify(), bad);
 }
 
 #[test]
 fn only_this_logs_signature_makes_an_end() {
-    let key = log_key();
-    let log = key.verifying_key().public_key();
+    let log = log_key().verifying_key().public_key();
     let mut other = end_record(1);
     other.signature = end_record(2).signature;
     assert_eq!(
-        other.verify(log),
-        Err(RecordError::EndSignature(Refusal::BadSignature))
+        other.verify(),
+        Err(RecordError::LogSignature(Refusal::BadSignature))
     );
     let of_user = usher_log::SigningKey::new(ORIGIN, &common::user_key()).unwrap();
-    assert_eq!(
-        of_user.sign_end(&end(1)).unwrap().verify(log),
-        Err(RecordError::OtherLog)
-    );
+    let by_user = of_user.sign_end(&end(1)).unwrap().verify().unwrap();
+    assert_ne!(by_user.key, log);
     // A signature of the log's key for another purpose is not an end, and an end opens no session.
     let mut other = end_record(1);
     other.signature = authentication(1).authenticator.signature;
     assert_eq!(
-        other.verify(log),
-        Err(RecordError::EndSignature(Refusal::BadSignature))
+        other.verify(),
+        Err(RecordError::LogSignature(Refusal::BadSignature))
     );
     let mut other = authentication(1);
     other.authenticator.statement = end_record(1).end;
@@ -95,7 +148,7 @@ fn what_is_no_record_is_refused() {
     }
     let longer = [&bytes[..], &[0]].concat();
     assert_eq!(Record::decode(&longer), Err(DecodeError::TrailingBytes));
-    for kind in [0, 3, 255] {
+    for kind in [0, 4, 255] {
         let kind = [&[kind], &bytes[1..]].concat();
         assert_eq!(Record::decode(&kind), Err(DecodeError::UnknownType));
     }
@@ -211,7 +264,7 @@ proptest! {
         bytes[place] ^= 1 << bit;
         if let Ok(record) = Record::decode(&bytes) {
             prop_assert_eq!(record.encode(), &bytes[..]);
-            prop_assert!(record.verify(log_key().verifying_key().public_key()).is_err());
+            prop_assert!(record.verify().is_err());
         }
     }
 

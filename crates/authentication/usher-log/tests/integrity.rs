@@ -3,13 +3,16 @@
 
 mod common;
 
-use common::{ORIGIN, authentication, copy, files, log, log_key, record, records, signed};
+use common::{
+    ORIGIN, authentication, checkpoint, copy, files, log, log_key, record, records, rewrite, signed,
+};
 use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 use usher_log::{
-    Damage, Log, LogError, Reader, Record, RecordError, SignedRecord, SigningKey, VerifyingKey,
+    Damage, Kept, Log, LogError, Reader, Record, RecordError, SignedRecord, SigningKey,
+    VerifyingKey,
 };
 use usher_proto::Refusal;
 use usher_proto::ssh_key::private::Ed25519Keypair;
@@ -30,7 +33,7 @@ fn verify(directory: &Path, kept: &str) -> Result<(), Damage> {
         Err(LogError::Damaged(damage)) => return Err(damage),
         Err(error) => panic!("{error}"),
     };
-    match reader.verify(Some(kept)) {
+    match reader.verify(checkpoint(kept)) {
         Ok(report) => {
             assert_eq!(report.tail, 0);
             Ok(())
@@ -205,43 +208,13 @@ fn an_unsigned_record_is_found_in_a_log_that_vouches_for_it() {
     let other_log = SigningKey::new(ORIGIN, &common::user_key()).unwrap();
     let end_of_another = other_log.sign_end(&common::end(3)).unwrap();
     for forged in [forged, Record::End(end_of_another)] {
-        rewrite(folder.path(), &[records(0..3), vec![forged]].concat());
+        rewrite(folder.path(), 9, &[records(0..3), vec![forged]].concat());
         let reader = Reader::open(folder.path()).unwrap();
-        let Err(LogError::Damaged(damage)) = reader.verify(None) else {
+        let Err(LogError::Damaged(damage)) = reader.verify(Kept::default()) else {
             panic!("not found");
         };
         assert_eq!((damage.kind(), damage.index()), ("forged", Some(3)));
     }
-}
-
-/// Writes a log of these bytes like a careful forger with the key.
-fn rewrite(directory: &Path, records: &[Record]) {
-    use usher_log::merkle::{Frontier, leaf_hash};
-    let mut bytes = Vec::new();
-    let mut hashes = Vec::new();
-    let mut tree = Frontier::default();
-    for record in records {
-        let entry = record.encode();
-        bytes.extend_from_slice(&u16::try_from(entry.len()).unwrap().to_be_bytes());
-        bytes.extend_from_slice(&entry);
-        hashes.extend_from_slice(&leaf_hash(&entry));
-        tree.push(leaf_hash(&entry), |_, _, _| {});
-    }
-    fs::write(bundle(directory), bytes).unwrap();
-    fs::write(directory.join("tile/0/000"), hashes).unwrap();
-    let key = usher_proto::ssh_key::PrivateKey::from(Ed25519Keypair::from_seed(&[9; 32]));
-    let root = <base64ct::Base64 as base64ct::Encoding>::encode_string(&tree.root());
-    let text = format!("{ORIGIN}\n{}\n{root}\n", records.len());
-    let signature: usher_proto::ssh_key::Signature = signature::Signer::sign(&key, text.as_bytes());
-    let public = [
-        &[1],
-        key.public_key().key_data().ed25519().unwrap().0.as_slice(),
-    ]
-    .concat();
-    let id = signed_note::key_id(ORIGIN, &public);
-    let line = signed_note::Signature::new(ORIGIN.into(), id, signature.as_bytes().to_vec());
-    let note = signed_note::Note::new(text.as_bytes(), &[line.unwrap()]).unwrap();
-    fs::write(directory.join("checkpoint"), note.to_bytes()).unwrap();
 }
 
 #[test]
@@ -255,11 +228,18 @@ fn a_log_of_another_key_does_not_pass_for_this_one() {
         verify(other.path(), &kept).unwrap_err().kind(),
         "kept_checkpoint"
     );
-    let known = Reader::open(folder.path()).unwrap().verifying_key().clone();
-    let reader = Reader::with_key(other.path(), known);
+    let known = Reader::open(folder.path())
+        .unwrap()
+        .verifying_key()
+        .unwrap();
+    let reader = Reader::open(other.path()).unwrap();
+    let kept = Kept {
+        key: Some(&known),
+        ..Kept::default()
+    };
     assert!(matches!(
-        reader.verify(None),
-        Err(LogError::Damaged(Damage::Checkpoint { .. }))
+        reader.verify(kept),
+        Err(LogError::Damaged(Damage::OtherKey { .. }))
     ));
     drop(log);
     assert!(matches!(
@@ -370,7 +350,7 @@ proptest! {
         let fork = tempfile::tempdir().unwrap();
         log(fork.path(), &history);
         let reader = Reader::open(fork.path()).unwrap();
-        prop_assert!(reader.verify(None).is_ok());
+        prop_assert!(reader.verify(Kept::default()).is_ok());
         prop_assert_eq!(verify(fork.path(), &note), Err(Damage::Inconsistent(kept)));
     }
 

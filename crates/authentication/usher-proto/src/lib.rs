@@ -27,6 +27,7 @@ pub mod handshake;
 pub mod host_key;
 pub mod keeper_record;
 pub mod key;
+pub mod key_change;
 pub mod krl;
 pub mod lending;
 pub mod local;
@@ -61,6 +62,7 @@ pub use keeper_record::{
     KEEPER_RECORD_SIZE, KeeperBody, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
 };
 pub use key::KEY_FINGERPRINT_SIZE;
+pub use key_change::{KEY_CHANGE_NAMESPACE, KeyChange, LogKey, MAX_KEY_CHANGE_SIZE};
 pub use krl::{MAX_REVOKED_KEYS, RevokedKeys, RevokedKeysError};
 pub use lending::{FromLender, MAX_LENDING_PACKET, ToLender};
 pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};

@@ -1,12 +1,13 @@
-//! The records of the signed log: authentications, signed by clients, and ends of sessions, signed by
-//! the log.
+//! The records of the signed log: authentications, signed by clients; ends of sessions and changes of
+//! the log's key, signed by the log.
 
 use ssh_key::PublicKey;
 
 use crate::sshsig;
 use crate::{
-    Authenticator, Certificate, MAX_SESSION_END_SIZE, MAX_SIGNATURE_SIZE, Refusal,
-    SESSION_END_NAMESPACE, SessionEnd, Statement,
+    Authenticator, Certificate, KEY_CHANGE_NAMESPACE, KeyChange, LogKey, MAX_KEY_CHANGE_SIZE,
+    MAX_SESSION_END_SIZE, MAX_SIGNATURE_SIZE, Refusal, SESSION_END_NAMESPACE, SessionEnd,
+    Statement,
 };
 use usher_base::DecodeError;
 use usher_base::codec::{self, Bytes, fields, messages};
@@ -36,12 +37,18 @@ pub enum RecordError {
     /// The signed bytes are not the end of a session.
     #[error("not the end of a session: {0}")]
     End(#[source] DecodeError),
-    /// The signature of an end is invalid.
+    /// The signed bytes are not a change of the log's key.
+    #[error("not a change of the log's key: {0}")]
+    KeyChange(#[source] DecodeError),
+    /// A signature of an end or of a change of key is invalid.
     #[error("not signed by the log: {0}")]
-    EndSignature(#[source] Refusal),
-    /// Another key has signed an end.
+    LogSignature(#[source] Refusal),
+    /// Another key than the log's has signed an end, or a change names another key.
     #[error("signed by another key than the log's")]
     OtherLog,
+    /// A change of key is not signed by both keys, names one key twice, or was made for another place.
+    #[error("not a change of the log's key at this place, signed by both keys")]
+    UnsignedChange,
 }
 
 messages! {
@@ -54,6 +61,8 @@ messages! {
         1 => Authentication(record: AuthenticationRecord),
         /// A session has ended.
         2 => End(record: EndRecord),
+        /// The log's key was changed.
+        3 => KeyChange(record: KeyChangeRecord),
     }
 }
 
@@ -77,13 +86,37 @@ pub struct EndRecord {
     pub signature: Vec<u8>,
 }
 
-/// The contents of a record whose signature is valid.
+/// A change of the log's key, signed with both keys.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KeyChangeRecord {
+    /// [`KeyChange::encode`]'s bytes, at most [`MAX_KEY_CHANGE_SIZE`].
+    pub change: Vec<u8>,
+    /// The former key's binary SSHSIG blob in the namespace [`KEY_CHANGE_NAMESPACE`], at most
+    /// [`MAX_SIGNATURE_SIZE`] bytes.
+    pub former_signature: Vec<u8>,
+    /// The same of the next key.
+    pub next_signature: Vec<u8>,
+}
+
+/// The contents of a record whose signature is valid. Whether the log's own key has signed an end or a
+/// change depends on its place in the log, which a reader of the whole log knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Says {
     /// A client has authenticated.
     Authentication(Box<Verified>),
     /// A session has ended.
-    End(SessionEnd),
+    End(SignedEnd),
+    /// The log's key was changed.
+    KeyChange(KeyChange),
+}
+
+/// The end of a session, and the key that signed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignedEnd {
+    /// The end.
+    pub end: SessionEnd,
+    /// The key.
+    pub key: LogKey,
 }
 
 /// The contents of an authentication whose signature is valid.
@@ -98,13 +131,13 @@ pub struct Verified {
 }
 
 impl Record {
-    /// Checks the signature and reads the signed contents. The log's key must have signed an end;
-    /// any key may have signed an authentication.
-    pub fn verify(&self, log: &PublicKey) -> Result<Says, RecordError> {
-        match self {
-            Self::Authentication(record) => Ok(Says::Authentication(Box::new(record.verify()?))),
-            Self::End(record) => Ok(Says::End(record.verify(log)?)),
-        }
+    /// Checks the signature and reads the signed contents. Any key may have signed.
+    pub fn verify(&self) -> Result<Says, RecordError> {
+        Ok(match self {
+            Self::Authentication(record) => Says::Authentication(Box::new(record.verify()?)),
+            Self::End(record) => Says::End(record.verify()?),
+            Self::KeyChange(record) => Says::KeyChange(record.verify()?),
+        })
     }
 
     /// The bytes in the log, which are hashed into the tree.
@@ -153,33 +186,89 @@ impl EndRecord {
 
     /// The record with the log's key and its signature over [`EndRecord::signed_data`].
     #[must_use]
-    pub fn new(end: &SessionEnd, log: &[u8; 32], signature: &[u8; 64]) -> Self {
+    pub fn new(end: &SessionEnd, log: LogKey, signature: &[u8; 64]) -> Self {
         Self {
             end: end.encode(),
-            signature: sshsig::ed25519_blob(log, SESSION_END_NAMESPACE, signature),
+            signature: sshsig::ed25519_blob(log.as_bytes(), SESSION_END_NAMESPACE, signature),
         }
     }
 
-    /// Checks that the log's key has signed it, and reads it.
+    /// Checks the signature and reads the end. Any Ed25519 key may have signed it.
     ///
     /// # Errors
-    /// [`RecordError::EndSignature`], [`RecordError::OtherLog`], [`RecordError::End`].
-    pub fn verify(&self, log: &PublicKey) -> Result<SessionEnd, RecordError> {
-        let signed = sshsig::verify(SESSION_END_NAMESPACE, &self.end, &self.signature)
-            .map_err(RecordError::EndSignature)?;
-        if signed.key.key_data() != log.key_data() || signed.certificate.is_some() {
-            return Err(RecordError::OtherLog);
-        }
-        SessionEnd::decode(&self.end).map_err(RecordError::End)
+    /// [`RecordError::LogSignature`], [`RecordError::OtherLog`], [`RecordError::End`].
+    pub fn verify(&self) -> Result<SignedEnd, RecordError> {
+        let key = signer(SESSION_END_NAMESPACE, &self.end, &self.signature)?;
+        let end = SessionEnd::decode(&self.end).map_err(RecordError::End)?;
+        Ok(SignedEnd { end, key })
     }
 
     /// The signature in the armoured form that `ssh-keygen -Y verify -s` reads.
     ///
     /// # Errors
-    /// [`RecordError::EndSignature`] when it is not a canonical SSHSIG blob.
+    /// [`RecordError::LogSignature`] when it is not a canonical SSHSIG blob.
     pub fn signature_pem(&self) -> Result<String, RecordError> {
-        sshsig::armoured(SESSION_END_NAMESPACE, &self.signature).map_err(RecordError::EndSignature)
+        sshsig::armoured(SESSION_END_NAMESPACE, &self.signature).map_err(RecordError::LogSignature)
     }
+}
+
+impl KeyChangeRecord {
+    /// The bytes that both keys sign.
+    ///
+    /// # Errors
+    /// No known input causes one.
+    pub fn signed_data(change: &KeyChange) -> Result<Vec<u8>, ssh_key::Error> {
+        sshsig::signed_data(KEY_CHANGE_NAMESPACE, &change.encode())
+    }
+
+    /// The record with the signatures of the former key and the next one over
+    /// [`KeyChangeRecord::signed_data`].
+    #[must_use]
+    pub fn new(change: &KeyChange, former: &[u8; 64], next: &[u8; 64]) -> Self {
+        let blob = |key: &LogKey, signature| {
+            sshsig::ed25519_blob(key.as_bytes(), KEY_CHANGE_NAMESPACE, signature)
+        };
+        Self {
+            change: change.encode(),
+            former_signature: blob(&change.former, former),
+            next_signature: blob(&change.next, next),
+        }
+    }
+
+    /// Checks that the two keys that it names have signed it, and reads it.
+    ///
+    /// # Errors
+    /// [`RecordError::LogSignature`], [`RecordError::OtherLog`], [`RecordError::KeyChange`],
+    /// [`RecordError::UnsignedChange`].
+    pub fn verify(&self) -> Result<KeyChange, RecordError> {
+        let change = KeyChange::decode(&self.change).map_err(RecordError::KeyChange)?;
+        let signer = |blob| signer(KEY_CHANGE_NAMESPACE, &self.change, blob);
+        let signers = [
+            signer(&self.former_signature)?,
+            signer(&self.next_signature)?,
+        ];
+        if signers != [change.former, change.next] || change.former == change.next {
+            return Err(RecordError::UnsignedChange);
+        }
+        Ok(change)
+    }
+
+    /// The former key's signature in the armoured form that `ssh-keygen -Y verify -s` reads.
+    ///
+    /// # Errors
+    /// [`RecordError::LogSignature`] when it is not a canonical SSHSIG blob.
+    pub fn signature_pem(&self) -> Result<String, RecordError> {
+        sshsig::armoured(KEY_CHANGE_NAMESPACE, &self.former_signature)
+            .map_err(RecordError::LogSignature)
+    }
+}
+
+/// The key that has signed a message of a log.
+fn signer(namespace: &str, message: &[u8], blob: &[u8]) -> Result<LogKey, RecordError> {
+    let signed = sshsig::verify(namespace, message, blob).map_err(RecordError::LogSignature)?;
+    LogKey::of(&signed.key)
+        .filter(|_| signed.certificate.is_none())
+        .ok_or(RecordError::OtherLog)
 }
 
 fields! {
@@ -193,5 +282,13 @@ fields! {
     EndRecord {
         end: Vec<u8> as Bytes<MAX_SESSION_END_SIZE>,
         signature: Vec<u8> as Bytes<MAX_SIGNATURE_SIZE>,
+    }
+}
+
+fields! {
+    KeyChangeRecord {
+        change: Vec<u8> as Bytes<MAX_KEY_CHANGE_SIZE>,
+        former_signature: Vec<u8> as Bytes<MAX_SIGNATURE_SIZE>,
+        next_signature: Vec<u8> as Bytes<MAX_SIGNATURE_SIZE>,
     }
 }

@@ -170,6 +170,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     findings.extend(checked.as_ref().and_then(policy::source_addresses));
     findings.extend(daemons::all(&jobs));
     findings.extend(jobs.has(OFFERS).then(log::room));
+    findings.extend(log::next_key());
     findings.extend(daemons::agents());
     findings.extend(daemons::services());
     findings.extend(daemons::services_of_others());
@@ -303,7 +304,19 @@ fn host_key() -> Finding {
     let path = paths::HOST_KEY;
     let outcome = match std::fs::metadata(path) {
         Ok(metadata) if metadata.permissions().mode() & 0o077 == 0 => {
-            (true, format!("{path} is readable by root only"))
+            match super::host_key::is_of_private_key() {
+                Ok(true) => (true, format!("{path} is readable by root only")),
+                Ok(false) => (
+                    false,
+                    format!(
+                        "{} is not the public key of {path}, so a daemon that starts now uses another \
+                         key than those that run: run `usher host use-key` again if it was interrupted, \
+                         else `usher init`",
+                        paths::HOST_PUBLIC_KEY
+                    ),
+                ),
+                Err(error) => (false, error.to_string()),
+            }
         }
         Ok(metadata) => {
             let mode = metadata.permissions().mode() & 0o7777;

@@ -7,6 +7,7 @@ use usher_daemon::files::remove_if_there;
 use usher_local::paths;
 use usher_local::roles;
 use usher_proto::host_key::HostPublicKey;
+use usher_proto::ssh_key::PrivateKey;
 use zeroize::Zeroizing;
 
 use super::configuration;
@@ -147,6 +148,26 @@ pub fn forget_former(output: &Output) -> Result<(), Failure> {
         format!("The former host key is deleted: {}\n", key.to_openssh())
     });
     Ok(())
+}
+
+/// Whether the public host key is that of the private one. The user who asks may be allowed to read the former
+/// only: then it counts as such.
+///
+/// # Errors
+/// When a file cannot be read, or is no such key.
+pub fn is_of_private_key() -> Result<bool, Failure> {
+    let path = Path::new(paths::HOST_KEY);
+    let text = match std::fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(true),
+        text => Zeroizing::new(text.at(path)?),
+    };
+    let key = PrivateKey::from_openssh(text.as_slice());
+    let key = key.map_err(|error| Failure::of_file(path, error))?;
+    let line = key.public_key().to_openssh();
+    let line = line.map_err(|error| Failure::of_file(path, error))?;
+    let key = HostPublicKey::from_openssh(&line);
+    let key = key.map_err(|error| Failure::of_file(path, error))?;
+    Ok(configuration::host_key()? == key)
 }
 
 /// Checks that the policy in force has the key for this host: other hosts would refuse it otherwise, and the

@@ -1,6 +1,7 @@
 //! `usher log`: shows, verifies and exports the signed log.
 
 mod export;
+mod key;
 mod verification;
 
 use std::ops::Range;
@@ -10,13 +11,14 @@ use chrono::{DateTime, SecondsFormat};
 use serde_json::{Value, json};
 use usher_base::UserName;
 use usher_local::paths;
-use usher_log::{LogError, Reader, Says};
+use usher_log::{LogError, Reader, RecordError, Says, SignedEnd, Verified};
 use usher_proto::ssh_key::{HashAlg, PublicKey};
-use usher_proto::{SessionId, session_id};
+use usher_proto::{LogKey, SessionId, session_id};
 
 use crate::failure::Failure;
 use crate::output::{Output, row, table};
 pub use export::{Export, export};
+pub use key::{finish_change, has_next_key, make_next};
 pub use verification::{Verification, verify};
 
 /// Records by their index: only those that a client or the log has signed.
@@ -26,7 +28,7 @@ type Records = Vec<(u64, Says)>;
 fn view(index: u64, says: &Says) -> Result<Value, Failure> {
     let verified = match says {
         Says::Authentication(verified) => verified,
-        Says::End(end) => {
+        Says::End(SignedEnd { end, .. }) => {
             // JSON object [`session_end`]:
             //   kind: `session_end`.
             //   index: The record's index.
@@ -40,6 +42,19 @@ fn view(index: u64, says: &Says) -> Result<Value, Failure> {
                 "kind": "session_end", "index": index, "session": end.session, "user": end.user,
                 "service": end.service, "ended": end.ended, "reason": end.reason.name(),
                 "text": end.reason.to_string(),
+            }));
+        }
+        Says::KeyChange(change) => {
+            // JSON object [`key_change`]:
+            //   kind: `key_change`.
+            //   index: The record's index.
+            //   changed: When the log's key was changed, by this host's clock.
+            //   former_key: The key that signed what is before this record.
+            //   key: The key that signs what follows.
+            return Ok(json!({
+                "kind": "key_change", "index": index, "changed": change.changed,
+                "former_key": openssh(&change.former.public_key())?,
+                "key": openssh(&change.next.public_key())?,
             }));
         }
     };
@@ -76,7 +91,7 @@ fn view(index: u64, says: &Says) -> Result<Value, Failure> {
     //   fingerprint: Its fingerprint.
     //   certificate: The [`client_certificate`] of the key, or null.
     Ok(json!({
-        "kind": "authentication", "index": index, "session": session_of(says),
+        "kind": "authentication", "index": index, "session": session_of(verified),
         "user": statement.user, "service": statement.service, "server": statement.server,
         "issued": statement.issued, "expires": statement.expires,
         "client_host_key": statement.client_host_key,
@@ -86,12 +101,9 @@ fn view(index: u64, says: &Says) -> Result<Value, Failure> {
     }))
 }
 
-/// The session of a record.
-fn session_of(says: &Says) -> SessionId {
-    match says {
-        Says::Authentication(verified) => session_id(&verified.statement.encode()),
-        Says::End(end) => end.session,
-    }
+/// The session of an authentication.
+fn session_of(verified: &Verified) -> SessionId {
+    session_id(&verified.statement.encode())
 }
 
 /// As `ssh-keygen -l` shows it.
@@ -131,21 +143,35 @@ const CHUNK: u64 = 256;
 
 impl Selection {
     fn has(&self, says: &Says) -> bool {
-        let user = match says {
-            Says::Authentication(verified) => &verified.statement.user,
-            Says::End(end) => &end.user,
+        let (user, session) = match says {
+            Says::Authentication(verified) => (
+                &verified.statement.user,
+                self.session.map(|_| session_of(verified)),
+            ),
+            Says::End(SignedEnd { end, .. }) => (&end.user, Some(end.session)),
+            Says::KeyChange(_) => return self.user.is_none() && self.session.is_none(),
         };
         self.user.as_ref().is_none_or(|wanted| wanted == user)
-            && self.session.is_none_or(|wanted| wanted == session_of(says))
+            && (self.session.is_none() || self.session == session)
     }
 
-    /// The selected records in a range, oldest first.
-    fn read(&self, reader: &Reader, range: Range<u64>) -> Result<Records, Failure> {
-        let log = reader.verifying_key().public_key();
+    /// The selected records in a range, oldest first. `keys` are the log's keys that are known so far.
+    fn read(
+        &self,
+        reader: &Reader,
+        range: Range<u64>,
+        keys: &mut Vec<LogKey>,
+    ) -> Result<Records, Failure> {
         let mut selected = Vec::new();
         for (index, record) in range.clone().zip(reader.records(range)?) {
-            let says = record.verify(log);
+            let says = record.verify();
             let says = says.map_err(|error| Failure::LogRecord { index, error })?;
+            if let Says::End(SignedEnd { key, .. }) = &says
+                && !keys.contains(key)
+            {
+                require_key(*key, reader, index)?;
+                keys.push(*key);
+            }
             if self.has(&says) {
                 selected.push((index, says));
             }
@@ -162,13 +188,14 @@ impl Selection {
             _ => CHUNK,
         };
         let mut found = Vec::new();
+        let mut keys = vec![reader.verifying_key()?.public_key()];
         if let Some(mut from) = self.from {
             if from > size {
                 return Err(LogError::NoRecord { index: from, size }.into());
             }
             while from < size && found.len() < count {
                 let end = size.min(from.saturating_add(chunk));
-                found.extend(self.read(reader, from..end)?);
+                found.extend(self.read(reader, from..end, &mut keys)?);
                 from = end;
             }
             found.truncate(count);
@@ -176,13 +203,22 @@ impl Selection {
             let mut end = size;
             while end > 0 && found.len() < count {
                 let from = end.saturating_sub(chunk);
-                found.splice(0..0, self.read(reader, from..end)?);
+                found.splice(0..0, self.read(reader, from..end, &mut keys)?);
                 end = from;
             }
             found.drain(..found.len().saturating_sub(count));
         }
         Ok(found)
     }
+}
+
+/// Checks that an end is signed by the key that the log has at its place.
+fn require_key(key: LogKey, reader: &Reader, index: u64) -> Result<(), Failure> {
+    if reader.key_at(index)? == key {
+        return Ok(());
+    }
+    let error = RecordError::OtherLog;
+    Err(Failure::LogRecord { index, error })
 }
 
 /// Prints records.
@@ -209,14 +245,24 @@ pub fn show(output: &Output, selection: &Selection) -> Result<(), Failure> {
 }
 
 fn cells((index, says): &(u64, Says)) -> [String; 6] {
-    let session = session_of(says);
     let verified = match says {
         Says::Authentication(verified) => verified,
-        Says::End(end) => {
+        Says::End(SignedEnd { end, .. }) => {
             let what = format!("ended: {} ({})", end.reason, end.reason.name());
-            return row![index, utc(end.ended), end.user, end.service, session, what];
+            let time = utc(end.ended);
+            return row![index, time, end.user, end.service, end.session, what];
+        }
+        Says::KeyChange(change) => {
+            let [former, next] = [&change.former, &change.next];
+            let what = format!(
+                "the log's key was changed from {} to {}",
+                fingerprint(&former.public_key()),
+                fingerprint(&next.public_key())
+            );
+            return row![index, utc(change.changed), "-", "-", "-", what];
         }
     };
+    let session = session_of(verified);
     let statement = &verified.statement;
     let mut what = format!(
         "authenticated for {} by {}",

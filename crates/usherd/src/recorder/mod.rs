@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
+use usher_daemon::clock::unix_time;
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
 use usher_daemon::events;
@@ -22,7 +23,7 @@ use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_local::paths;
 use usher_local::roles;
-use usher_log::{Log, SigningKey};
+use usher_log::{Log, LogError, SigningKey, SigningKeys};
 use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
 
@@ -46,7 +47,11 @@ pub fn run() -> Result<(), StartError> {
     let control = start.control()?;
     let [listener] = start.sockets()?;
     start.give_up_root()?;
-    let key = signing_key(Path::new(paths::LOG_KEY))?;
+    let next = Path::new(paths::NEXT_LOG_KEY);
+    let keys = SigningKeys {
+        present: signing_key(Path::new(paths::LOG_KEY))?,
+        next: next.exists().then(|| signing_key(next)).transpose()?,
+    };
     start.confine()?;
     match (directory.join("verifier-key").exists(), began_before) {
         (true, _) => {}
@@ -57,7 +62,8 @@ pub fn run() -> Result<(), StartError> {
             paths::LOG_DIRECTORY
         ),
     }
-    let log = Log::open(directory, key)?;
+    let mut log = Log::open(directory, keys)?;
+    change_key(&mut log)?;
     start::runtime()?.block_on(async {
         let (writer, failure) = Writer::new(log);
         let writer = Arc::new(writer);
@@ -71,6 +77,23 @@ pub fn run() -> Result<(), StartError> {
             () = watchdog() => Ok(()),
         }
     })
+}
+
+/// Changes the log's key, if there is a next one. On a full disk the log continues with the key that it has.
+fn change_key(log: &mut Log) -> Result<(), LogError> {
+    match log.change_key(unix_time()) {
+        Ok(false) => {}
+        Ok(true) => {
+            tracing::info!("the log's key is changed; delete the former one: usher log forget-key")
+        }
+        Err(error) if error.is_full() => tracing::warn!(
+            %error,
+            "cannot change the log's key: the log continues with the former one; make room, and restart \
+             the recorder"
+        ),
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 /// Returns whether a recorder has begun a log on this host before, and marks that it has. The mark is

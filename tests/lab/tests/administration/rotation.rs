@@ -309,9 +309,17 @@ fn a_next_host_key_is_used_only_if_the_policy_has_it_for_this_host() -> Outcome 
     host.run(["cp", "--preserve=all", KEY, former_key])?;
     host.run(["cp", "/etc/usher/next_host_key", KEY])?;
     refuses("new-key", "was interrupted: run it again")?;
+    let doctor = || host.command(["usher", "doctor"]).run();
+    let told = doctor()?.stdout;
+    assert!(
+        told.contains("MISSING  host key: ") && told.contains("use-key` again"),
+        "{told}"
+    );
     let used = json(&host, &["host", "use-key"])?;
     let units = serde_json::json!(["usher-keeper", "usher-verifier"]);
     assert_eq!(used["restart"], units, "{used}");
+    let told = doctor()?.stdout;
+    assert!(told.contains("ok       host key: "), "{told}");
     assert_eq!(line(&host, KEY)?, next);
     assert_eq!(line(&host, former_key)?, former);
     for key in [KEY, former_key] {

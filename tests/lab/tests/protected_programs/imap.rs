@@ -37,11 +37,11 @@ pub fn policy() -> String {
     here(published, "Mail")
 }
 
-/// Fetches the mail into a new folder.
+/// Fetches the mail into a new folder. Not compressed, as dovecot 2.4 offers: the capture must be able to show it.
 fn fetch(client: &Host, address: IpAddr) -> Outcome {
     let settings = format!(
         "IMAPAccount mail\nHost {address}\nUser {ACCOUNT}\nPass {PASSWORD}\nSSLType None\n\
-         AuthMechs LOGIN\n\nIMAPStore far\nAccount mail\n\nMaildirStore near\nPath /root/mail/\n\
+         AuthMechs LOGIN\nDisableExtension COMPRESS=DEFLATE\n\nIMAPStore far\nAccount mail\n\nMaildirStore near\nPath /root/mail/\n\
          Inbox /root/mail/inbox\n\nChannel mail\nFar :far:\nNear :near:\nPatterns INBOX\nSync Pull\n\
          Create Near\nSyncState *\n"
     );

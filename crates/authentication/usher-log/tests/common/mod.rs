@@ -1,19 +1,55 @@
 //! Logs that the tests share.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+use signature::Signer;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::{fs, io};
-use usher_log::{AuthenticationRecord, EndRecord, Log, Record, SignedRecord, SigningKey};
-use usher_proto::ssh_key::PrivateKey;
+use usher_log::{
+    AuthenticationRecord, EndRecord, Kept, KeyChangeRecord, Log, Record, SignedRecord, SigningKey,
+    SigningKeys,
+};
 use usher_proto::ssh_key::private::Ed25519Keypair;
-use usher_proto::{Authenticator, Chain, HostPublicKey, Refusal, SessionEnd, SessionId, Statement};
+use usher_proto::ssh_key::{PrivateKey, Signature};
+use usher_proto::{
+    Authenticator, Chain, HostPublicKey, KeyChange, Refusal, SessionEnd, SessionId, Statement,
+};
 
 pub const ORIGIN: &str = "mailhost.example.org/usher";
 
 pub fn log_key() -> SigningKey {
     SigningKey::new(ORIGIN, &Ed25519Keypair::from_seed(&[9; 32]).into()).unwrap()
+}
+
+/// The key that takes the place of [`log_key`].
+pub fn next_key() -> SigningKey {
+    SigningKey::new(ORIGIN, &Ed25519Keypair::from_seed(&[10; 32]).into()).unwrap()
+}
+
+/// Both, as of a log whose key is being changed.
+pub fn both_keys() -> SigningKeys {
+    SigningKeys {
+        present: log_key(),
+        next: Some(next_key()),
+    }
+}
+
+/// The change of one into the other, as record `index` of a log.
+pub fn key_change(index: u64) -> KeyChangeRecord {
+    let change = KeyChange {
+        former: log_key().verifying_key().public_key(),
+        next: next_key().verifying_key().public_key(),
+        index,
+        changed: 1_800_000_000,
+    };
+    let signed = KeyChangeRecord::signed_data(&change).unwrap();
+    let sign = |seed| {
+        let key: PrivateKey = Ed25519Keypair::from_seed(&[seed; 32]).into();
+        let signature: Signature = Signer::sign(&key, &signed);
+        signature.as_bytes().try_into().unwrap()
+    };
+    KeyChangeRecord::new(&change, &sign(9), &sign(10))
 }
 
 pub fn user_key() -> PrivateKey {
@@ -97,6 +133,7 @@ pub fn signed(records: &[Record]) -> Vec<SignedRecord> {
         Record::End(record) => {
             SignedRecord::of_end(&SessionEnd::decode(&record.end).unwrap(), &log_key()).unwrap()
         }
+        Record::KeyChange(_) => panic!("only a log itself changes its key"),
     });
     signed.collect()
 }
@@ -136,4 +173,42 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
         fs::copy(path, target)?;
     }
     Ok(())
+}
+
+/// A checkpoint that was kept, and no key.
+pub fn checkpoint(note: &str) -> Kept<'_> {
+    Kept {
+        checkpoint: Some(note),
+        key: None,
+    }
+}
+
+/// Writes a log of these bytes like a careful forger with the key of this seed.
+pub fn rewrite(directory: &Path, seed: u8, records: &[Record]) {
+    use usher_log::merkle::{Frontier, leaf_hash};
+    let mut bytes = Vec::new();
+    let mut hashes = Vec::new();
+    let mut tree = Frontier::default();
+    for record in records {
+        let entry = record.encode();
+        bytes.extend_from_slice(&u16::try_from(entry.len()).unwrap().to_be_bytes());
+        bytes.extend_from_slice(&entry);
+        hashes.extend_from_slice(&leaf_hash(&entry));
+        tree.push(leaf_hash(&entry), |_, _, _| {});
+    }
+    fs::write(directory.join("tile/entries/000"), bytes).unwrap();
+    fs::write(directory.join("tile/0/000"), hashes).unwrap();
+    let key = usher_proto::ssh_key::PrivateKey::from(Ed25519Keypair::from_seed(&[seed; 32]));
+    let root = <base64ct::Base64 as base64ct::Encoding>::encode_string(&tree.root());
+    let text = format!("{ORIGIN}\n{}\n{root}\n", records.len());
+    let signature: usher_proto::ssh_key::Signature = signature::Signer::sign(&key, text.as_bytes());
+    let public = [
+        &[1],
+        key.public_key().key_data().ed25519().unwrap().0.as_slice(),
+    ]
+    .concat();
+    let id = signed_note::key_id(ORIGIN, &public);
+    let line = signed_note::Signature::new(ORIGIN.into(), id, signature.as_bytes().to_vec());
+    let note = signed_note::Note::new(text.as_bytes(), &[line.unwrap()]).unwrap();
+    fs::write(directory.join("checkpoint"), note.to_bytes()).unwrap();
 }

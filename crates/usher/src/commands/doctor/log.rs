@@ -27,6 +27,30 @@ pub fn room() -> Finding {
     }
 }
 
+/// What is still to be done to change the log's key, if that has been begun.
+pub fn next_key() -> Option<Finding> {
+    let next = Path::new(paths::NEXT_LOG_KEY);
+    if !next.exists() {
+        return None;
+    }
+    let detail = match super::super::log::has_next_key() {
+        Ok(true) => {
+            "the log has its next key: `usher log forget-key` deletes the former one".to_owned()
+        }
+        Ok(false) => {
+            "the log has not taken its next key yet: `systemctl restart usher-recorder`".to_owned()
+        }
+        Err(error) => error.to_string(),
+    };
+    let needed_for = "the log's former key to be of no use to anybody";
+    Some(Finding::optional(
+        "next key of the log",
+        Some(OFFERS),
+        needed_for,
+        (false, detail),
+    ))
+}
+
 fn look(folder: &Path) -> Result<String, Failure> {
     let shown = folder.display();
     let no_room = |why: &str| Failure::Refused(format!("the file system of {shown} {why}"));

@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use usher_local::key_options;
-use usher_log::{AuthenticationRecord, EndRecord, Reader, Record, RecordError, Verified};
-use usher_proto::{NAMESPACE, SESSION_END_NAMESPACE};
+use usher_log::{AuthenticationRecord, Reader, Record, RecordError, SignedEnd, Verified};
+use usher_proto::{KEY_CHANGE_NAMESPACE, LogKey, NAMESPACE, SESSION_END_NAMESPACE};
 
-use super::Folder;
-use super::openssh;
+use super::{Folder, openssh, require_key};
 use crate::failure::{At, Failure};
 use crate::output::{Output, warn};
 
-/// The identity for **ssh-keygen** that signs the ends of sessions. No user has such a name.
+/// The identity for **ssh-keygen** that signs the ends of sessions and changes of the log's key. No user has such a name.
 const LOG: &str = "log@usher";
 
 /// Options of `usher log export`.
@@ -62,14 +61,27 @@ pub fn export(output: &Output, request: &Export) -> Result<(), Failure> {
                 .verify()
                 .map_err(|error| Failure::LogRecord { index, error })?;
             let signed = Signed::by_client(index, &verified, record)?;
-            (verified.statement.user, signed)
+            (Some(verified.statement.user), signed)
         }
         Record::End(record) => {
-            let log = reader.verifying_key().public_key();
-            let end = record
-                .verify(log)
+            let SignedEnd { end, key } = record
+                .verify()
                 .map_err(|error| Failure::LogRecord { index, error })?;
-            (end.user, Signed::by_log(index, openssh(log)?, record)?)
+            require_key(key, &reader, index)?;
+            let signature = record.signature_pem();
+            let signature = signature.map_err(|error| Failure::LogRecord { index, error })?;
+            let signed = Signed::by_log(SESSION_END_NAMESPACE, key, record.end, signature)?;
+            (Some(end.user), signed)
+        }
+        Record::KeyChange(record) => {
+            let change = record
+                .verify()
+                .map_err(|error| Failure::LogRecord { index, error })?;
+            let signature = record.signature_pem();
+            let signature = signature.map_err(|error| Failure::LogRecord { index, error })?;
+            let (key, statement) = (change.former, record.change);
+            let signed = Signed::by_log(KEY_CHANGE_NAMESPACE, key, statement, signature)?;
+            (None, signed)
         }
     };
     let Signed {
@@ -97,7 +109,7 @@ pub fn export(output: &Output, request: &Export) -> Result<(), Failure> {
     );
     // JSON of `usher log export`:
     //   index: The record's index.
-    //   user: Its user.
+    //   user: Its user, or null for a change of the log's key.
     //   directory: The folder with the files.
     //   command: The command that verifies the record, to be run in that folder.
     //   files: List of texts: the names of the files.
@@ -184,15 +196,20 @@ impl Signed {
         })
     }
 
-    fn by_log(index: u64, key: String, record: EndRecord) -> Result<Self, Failure> {
-        let signature = record.signature_pem();
+    fn by_log(
+        namespace: &'static str,
+        key: LogKey,
+        statement: Vec<u8>,
+        signature: String,
+    ) -> Result<Self, Failure> {
+        let key = openssh(&key.public_key())?;
         Ok(Self {
-            signature: signature.map_err(|error| Failure::LogRecord { index, error })?,
-            statement: record.end,
-            allowed_signer: format!("{LOG} namespaces=\"{SESSION_END_NAMESPACE}\" {key}\n"),
+            statement,
+            signature,
+            allowed_signer: format!("{LOG} namespaces=\"{namespace}\" {key}\n"),
             key,
             identity: LOG.to_owned(),
-            namespace: SESSION_END_NAMESPACE,
+            namespace,
             known: "the log".to_owned(),
             time: None,
         })

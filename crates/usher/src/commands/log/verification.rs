@@ -9,7 +9,7 @@ use usher_base::UserName;
 use usher_daemon::files::write_atomically;
 use usher_local::keys;
 use usher_local::reading::read_bounded;
-use usher_log::{Damage, Reader, Says, Verified, VerifyingKey};
+use usher_log::{Damage, Kept, Reader, Says, SignedEnd, Verified, VerifyingKey};
 use usher_proto::ssh_key::public::KeyData;
 use usher_proto::{Principals, SessionId};
 
@@ -23,7 +23,7 @@ pub struct Verification {
     /// Trusted copy of an older checkpoint of this log
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
-    /// Trusted copy of the log's public key
+    /// Trusted copy of the log's public key, or of a former one
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Users and their known keys, in ssh-keygen's format of allowed signers
@@ -49,10 +49,14 @@ impl Sessions {
         match says {
             Says::Authentication(verified) => {
                 let user = verified.statement.user.clone();
-                let first = self.begun.entry(session_of(says)).or_insert((index, user));
+                let session = session_of(verified);
+                let first = self.begun.entry(session).or_insert((index, user));
                 first.0 = first.0.min(index);
             }
-            Says::End(end) => self.ended.push((index, end.session, end.user.clone())),
+            Says::End(SignedEnd { end, .. }) => {
+                self.ended.push((index, end.session, end.user.clone()));
+            }
+            Says::KeyChange(_) => {}
         }
     }
 
@@ -68,19 +72,23 @@ impl Sessions {
 
 /// Verifies the whole log.
 pub fn verify(output: &Output, verification: &Verification) -> Result<(), Failure> {
-    let reader = match &verification.key {
+    let reader = Reader::open(&verification.log.log)?;
+    let known = match &verification.key {
         Some(path) => {
             let key = VerifyingKey::parse(&read_bounded(path)?);
-            let key = key.map_err(|error| Failure::of_file(path, error))?;
-            Reader::with_key(&verification.log.log, key)
+            Some(key.map_err(|error| Failure::of_file(path, error))?)
         }
-        None => Reader::open(&verification.log.log)?,
+        None => None,
     };
-    let kept = verification.checkpoint.as_deref().map(read_bounded);
-    let kept = kept.transpose()?;
+    let checkpoint = verification.checkpoint.as_deref().map(read_bounded);
+    let checkpoint = checkpoint.transpose()?;
+    let kept = Kept {
+        checkpoint: checkpoint.as_deref(),
+        key: known.as_ref(),
+    };
     let signers = verification.signers.as_deref().map(signers).transpose()?;
     let sessions = Mutex::new(Sessions::default());
-    let report = reader.verify_with(kept.as_deref(), |index, says| {
+    let report = reader.verify_with(kept, |index, says| {
         let mut gathered = sessions.lock();
         gathered.enter(index, says);
         drop(gathered);
@@ -105,11 +113,16 @@ pub fn verify(output: &Output, verification: &Verification) -> Result<(), Failur
     let (records, ends) = (checkpoint.size, sessions.ended.len() as u64);
     let (origin, root) = (&checkpoint.origin, checkpoint.root_text());
     let unmatched = sessions.unmatched();
-    let (key_checked, signers_checked) = (verification.key.is_some(), signers.is_some());
+    let (key_checked, signers_checked) = (known.is_some(), signers.is_some());
+    let (key, changes) = (report.key.to_string(), report.key_changes);
+    let is_former = known.is_some_and(|known| known != report.key);
+    let authentications = records - ends - changes.len() as u64;
     // JSON of `usher log verify`:
     //   origin: The name of the log.
     //   records: How many records its newest checkpoint covers.
     //   ends: How many of these are ends of sessions.
+    //   key: The log's public key, as the file `verifier-key` has it.
+    //   key_changes: List of numbers: the indexes of the records that changed it.
     //   root: The root of the tree over them, in Base64.
     //   kept: How many records the checkpoint of `--checkpoint` covers, or null.
     //   tail: The bytes behind the last record of the checkpoint: an append under way, or one that was cut short.
@@ -117,7 +130,8 @@ pub fn verify(output: &Output, verification: &Verification) -> Result<(), Failur
     //   key_checked: True if `--key` was given. Else the log's key was read beside the log.
     //   unmatched_ends: The ends of sessions for which the log has no authentication.
     let view = json!({
-        "origin": origin, "records": records, "ends": ends, "root": root, "kept": report.kept,
+        "origin": origin, "records": records, "ends": ends, "key": key, "key_changes": changes,
+        "root": root, "kept": report.kept,
         "tail": report.tail, "signers_checked": signers_checked,
         // Else the log's key was read beside the log.
         "key_checked": key_checked, "unmatched_ends": unmatched,
@@ -126,8 +140,23 @@ pub fn verify(output: &Output, verification: &Verification) -> Result<(), Failur
         let mut text = format!(
             "{records} records of {origin}: {} authentications, each as a client signed it, and \
              {ends} ends of sessions, each as the log signed it\nroot {root}\n",
-            records - ends
+            authentications
         );
+        if !changes.is_empty() {
+            text += &format!(
+                "the log's key was changed {}, each time signed by the former key and by the next one\n",
+                match changes.len() {
+                    1 => "once".to_owned(),
+                    number => format!("{number} times"),
+                }
+            );
+        }
+        if is_former {
+            text += &format!(
+                "the trusted key is a former one: the log's key is now {key}. Keep this one (--key) from \
+                 now on\n"
+            );
+        }
         text += &match report.kept {
             Some(kept) => format!("extends the trusted checkpoint of {kept} records\n"),
             None => {
