@@ -308,13 +308,13 @@ fn a_next_host_key_is_used_only_if_the_policy_has_it_for_this_host() -> Outcome 
     let former_key = "/etc/usher/former_host_key";
     host.run(["cp", "--preserve=all", KEY, former_key])?;
     host.run(["cp", "/etc/usher/next_host_key", KEY])?;
-    refuses("new-key", "was interrupted: run it again")?;
     let doctor = || host.command(["usher", "doctor"]).run();
     let told = doctor()?.stdout;
     assert!(
         told.contains("MISSING  host key: ") && told.contains("use-key` again"),
         "{told}"
     );
+    refuses("new-key", "was interrupted: run it again")?;
     let used = json(&host, &["host", "use-key"])?;
     let units = serde_json::json!(["usher-keeper", "usher-verifier"]);
     assert_eq!(used["restart"], units, "{used}");
