@@ -67,11 +67,13 @@ userdb static {
 
 /// The rules for the accounts that serve mail: alice and bob, and 5000, which is `vmail` of the usual
 /// server. They have what is theirs, use what is root's as everyone may, run no set-user-ID program,
-/// write no file of root's, and see nothing of anybody else.
+/// write no file of root's but new ones in /tmp, and see nothing of anybody else. dovecot 2.4 needs a file in
+/// /tmp.
 const BSDEXTENDED: &str = "mac bsdextended {
   rule subject uid alice bob 5000 object suid mode rs;
   rule subject uid alice bob 5000 object uid_of_subject mode arswx;
   rule subject uid alice bob 5000 object type cs mode rsw;
+  rule subject uid alice bob 5000 object filesys \"/tmp\" uid root mode rswx;
   rule subject uid alice bob 5000 object uid root mode rsx;
   rule subject uid alice bob 5000 mode n;
 }
@@ -192,7 +194,7 @@ impl World {
         laptop.write(MAIL_POLICY, client_policy(protection))?;
         let mut modules = String::new();
         if configuration.biba {
-            modules += &format!("mac framework {{ multilabel \"{MAIL}\"; }}\n");
+            modules += &format!("mac framework {{ multilabel \"{MAIL}\", \"/tmp\"; }}\n");
             mailhost.write(
                 "/etc/usher/mac.login",
                 "user root -\nuser alice biba/low\nuser bob biba/low\n",
@@ -203,6 +205,7 @@ impl World {
                 "find /srv/mail -mindepth 1 -exec setfmac biba/low {} +",
             ])?;
             mailhost.run(["setfmac", "biba/high", MAIL])?;
+            mailhost.run(["setfmac", "biba/equal", "/tmp"])?;
         }
         if configuration.bsdextended {
             modules += BSDEXTENDED;
