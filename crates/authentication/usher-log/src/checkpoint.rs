@@ -115,17 +115,18 @@ impl SigningKey {
         Ok(EndRecord::new(end, self.verifying.public, &signature))
     }
 
-    /// Signs that another key takes this one's place in the log, from record `index` on.
+    /// Signs that another key takes this one's place in the log, after the records of this tree.
     pub(crate) fn sign_change(
         &self,
         next: &Self,
-        index: u64,
+        tree: &Frontier,
         changed: u64,
     ) -> Result<KeyChangeRecord, CheckpointError> {
         let change = KeyChange {
             former: self.verifying.public,
             next: next.verifying.public,
-            index,
+            index: tree.size(),
+            root: tree.root(),
             changed,
         };
         let signed = KeyChangeRecord::signed_data(&change).map_err(|_| CheckpointError::Signing)?;

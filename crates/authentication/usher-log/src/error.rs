@@ -31,6 +31,17 @@ pub enum LogError {
         /// The public side of the given key.
         given: String,
     },
+    /// The next key has another name than the log.
+    #[error(
+        "the next key of the log is of {next}, and the log is {log}: remove the next key, and make one \
+         with the log's name as its comment (usher log new-key)"
+    )]
+    NextKeyOfOther {
+        /// The log's name.
+        log: String,
+        /// The name that the next key has.
+        next: String,
+    },
     /// The log's last record gives it another key than those that there are.
     #[error(
         "{path}: the change of this log's key to {next} is not finished: put that key back to where it was \
@@ -197,7 +208,10 @@ pub enum Damage {
         kept: String,
     },
     /// The kept checkpoint is not by this log's key.
-    #[error("the kept checkpoint: {0}: it belongs to another log, or this log's key was replaced")]
+    #[error(
+        "the kept checkpoint: {0}: it belongs to another log, or the log did not have that key when it had so \
+         many records"
+    )]
     KeptCheckpoint(CheckpointError),
     /// The log's history differs from the kept checkpoint's.
     #[error(

@@ -1,7 +1,9 @@
 //! Which key of a log signed where: a log's key may be changed, by a record that both keys sign.
 
-use usher_proto::log_record::Says;
+use usher_proto::log_record::{RecordError, Says};
 use usher_proto::{KeyChange, LogKey};
+
+use crate::merkle::Hash;
 
 /// Limit of what [`Signers`] keeps: changes, and places at which ends begin to have another key.
 const MAX_SIGNED: usize = 1 << 16;
@@ -18,7 +20,8 @@ pub(crate) struct Signers {
 enum Signed {
     /// The first of some ends by one key.
     Ends(LogKey),
-    Change(KeyChange),
+    /// A change, and whether it is for the records before it.
+    Change(KeyChange, bool),
 }
 
 impl Signers {
@@ -34,7 +37,7 @@ impl Signers {
                 }
                 Signed::Ends(end.key)
             }
-            Says::KeyChange(change) => Signed::Change(change.clone()),
+            Says::KeyChange(change) => Signed::Change(change.clone(), false),
         };
         self.push(index, signed);
     }
@@ -45,6 +48,24 @@ impl Signers {
         } else {
             self.surplus.get_or_insert(index);
         }
+    }
+
+    /// Compares the root of the records before `index` with that of a change there.
+    pub(crate) fn compare_root(&mut self, index: u64, root: impl Fn() -> Hash) {
+        for (at, signed) in &mut self.signed {
+            if let Signed::Change(change, is_here) = signed
+                && *at == index
+            {
+                *is_here = change.index == index && change.root == root();
+            }
+        }
+    }
+
+    /// Whether there is a change.
+    pub(crate) fn has_change(&self) -> bool {
+        self.signed
+            .iter()
+            .any(|(_, signed)| matches!(signed, Signed::Change(..)))
     }
 
     /// Adds what follows.
@@ -63,22 +84,22 @@ impl Signers {
 
     /// The keys of a log of `size` records whose key is `last`, and the first record that was not signed by
     /// the key of its place.
-    pub(crate) fn judge(&self, last: LogKey, size: u64) -> (Keys, Option<u64>) {
+    pub(crate) fn judge(&self, last: LogKey, size: u64) -> (Keys, Option<(u64, RecordError)>) {
         let mut former = Vec::new();
         let mut key = last;
-        let mut wrong = self.surplus;
+        let mut wrong = self.surplus.map(|index| (index, RecordError::OtherLog));
         // Backwards, because it is the last key that is known.
         for (index, signed) in self.signed.iter().rev() {
             match signed {
                 Signed::Ends(signer) if *signer == key => {}
                 // As the last record: the change is under way, or a crash has cut it short.
-                Signed::Change(change)
-                    if change.former == last && change.index == *index && index + 1 == size => {}
-                Signed::Change(change) if change.next == key && change.index == *index => {
+                Signed::Change(change, true) if change.former == last && index + 1 == size => {}
+                Signed::Change(change, true) if change.next == key => {
                     former.push((*index, change.former));
                     key = change.former;
                 }
-                Signed::Ends(_) | Signed::Change(_) => wrong = Some(*index),
+                Signed::Ends(_) => wrong = Some((*index, RecordError::OtherLog)),
+                Signed::Change(..) => wrong = Some((*index, RecordError::UnsignedChange)),
             }
         }
         former.reverse();

@@ -74,11 +74,13 @@ impl Reader {
         }
     }
 
-    /// The key that signs the ends of sessions at this place: reads from there on, up to the next change.
+    /// The key that signs the ends of sessions at this place, and the index of the record up to which it does:
+    /// reads from there on, up to the next change. Whether the key of an earlier place is another one is
+    /// not looked at: [`Reader::verify`] does that.
     ///
     /// # Errors
-    /// Those of [`Reader::records`].
-    pub fn key_at(&self, index: u64) -> Result<LogKey, LogError> {
+    /// Those of [`Reader::prove_inclusion`], about the change.
+    pub fn key_at(&self, index: u64) -> Result<(LogKey, u64), LogError> {
         let (key, checkpoint) = self.signed()?;
         let size = checkpoint.checkpoint().size;
         let mut from = index;
@@ -86,17 +88,23 @@ impl Reader {
             let end = size.min((from / TILE_WIDTH + 1) * TILE_WIDTH);
             for (index, record) in (from..).zip(self.records(from..end)?) {
                 if let Record::KeyChange(record) = record {
-                    let change = record.verify().map_err(|error| Damage::Forged {
+                    let forged = |error| Damage::Forged {
                         index,
                         place: self.layout.bundle(index / TILE_WIDTH),
                         error,
-                    })?;
-                    return Ok(change.former);
+                    };
+                    let change = record.verify().map_err(forged)?;
+                    if change.index != index {
+                        return Err(forged(RecordError::UnsignedChange).into());
+                    }
+                    // What is under the checkpoint, its signer has accepted.
+                    self.prove_inclusion(index, checkpoint.checkpoint())?;
+                    return Ok((change.former, index));
                 }
             }
             from = end;
         }
-        Ok(key.public_key())
+        Ok((key.public_key(), u64::MAX))
     }
 
     /// The records of a range of indexes, in order. This does not check them against the tree:

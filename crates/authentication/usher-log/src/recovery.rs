@@ -11,7 +11,7 @@ use crate::merkle::{Frontier, Hash, TILE_HEIGHT, TILE_SIZE, TILE_WIDTH, leaf_has
 use crate::reader::{Reader, read_checkpoint, read_verifier_key, stored_hashes};
 use crate::writer::{Log, SigningKeys, prepare_verifier_key};
 use usher_proto::LogKey;
-use usher_proto::log_record::{Record, Says};
+use usher_proto::log_record::{Record, RecordError, Says};
 
 impl Log {
     /// Opens the log in a directory, or begins one if there is none. Continues it with the next key if
@@ -41,8 +41,9 @@ impl Log {
             unknown: false,
             _lock: lock,
         };
-        recover(&mut log)?;
+        // First, so that nothing that is not under the checkpoint gets between a change and its end.
         finish_change(&mut log)?;
+        recover(&mut log)?;
         Ok(log)
     }
 }
@@ -55,6 +56,15 @@ fn key_of(
 ) -> Result<(SigningKey, Option<SigningKey>), LogError> {
     let SigningKeys { present, next } = keys;
     let next = next.filter(|next| next.verifying_key() != present.verifying_key());
+    let log = present.verifying_key().origin();
+    if let Some(next) = &next
+        && next.verifying_key().origin() != log
+    {
+        return Err(LogError::NextKeyOfOther {
+            log: log.to_owned(),
+            next: next.verifying_key().origin().to_owned(),
+        });
+    }
     let found = match read_verifier_key(layout) {
         Err(LogError::NoLog(_)) => {
             prepare_verifier_key(layout, &present)?;
@@ -78,7 +88,7 @@ fn key_of(
 
 /// Finishes a change of key whose record is the log's last one, if a crash has cut the change short.
 fn finish_change(log: &mut Log) -> Result<(), LogError> {
-    let Some(last) = log.tree.size().checked_sub(1) else {
+    let Some(last) = log.checkpoint.checkpoint().size.checked_sub(1) else {
         return Ok(());
     };
     let reader = Reader {
@@ -87,13 +97,18 @@ fn finish_change(log: &mut Log) -> Result<(), LogError> {
     let Record::KeyChange(record) = reader.record(last)? else {
         return Ok(());
     };
-    let change = record.verify().map_err(|error| Damage::Forged {
+    let forged = |error| Damage::Forged {
         index: last,
         place: log.layout.bundle(last / TILE_WIDTH),
         error,
-    })?;
-    if change.next == log.key.verifying_key().public_key() {
+    };
+    let change = record.verify().map_err(forged)?;
+    let key = log.key.verifying_key().public_key();
+    if change.next == key {
         return Ok(());
+    }
+    if change.former != key || change.index != last {
+        return Err(forged(RecordError::UnsignedChange).into());
     }
     match log.next.take() {
         Some(next) if change.next == next.verifying_key().public_key() => {
@@ -172,7 +187,9 @@ fn recover(log: &mut Log) -> Result<(), LogError> {
     cut_bundles(&log.layout, end, length)?;
     cut_tiles(&log.layout, size)?;
     restore_leaf_hashes(&log.layout, number, &leaves)?;
-    durable::cut(&durable::prepared(&log.layout.checkpoint()), 0)?;
+    for path in [log.layout.checkpoint(), log.layout.verifier_key()] {
+        durable::cut(&durable::prepared(&path), 0)?;
+    }
     if tail.leaves.is_empty() {
         return Ok(());
     }

@@ -76,7 +76,11 @@ impl Reader {
         if let (Some(kept_size), Some(note)) = (kept_size, kept.checkpoint)
             && kept_size > size
         {
-            let opened = key.open(note).map_err(Damage::KeptCheckpoint)?;
+            // Of a log that was taken back behind a change, the kept key may be a later one.
+            let opened = [Some(&key), kept.key].into_iter().flatten();
+            let opened = opened.map(|key| key.open(note)).find(Result::is_ok);
+            let opened = opened.unwrap_or_else(|| key.open(note));
+            let opened = opened.map_err(Damage::KeptCheckpoint)?;
             let kept = opened.checkpoint().size;
             return Err(Damage::Behind { kept, size }.into());
         }
@@ -186,16 +190,26 @@ fn look_at(
     signers: &mut Signers,
     look: &impl Fn(u64, &Says) -> Result<(), Damage>,
 ) -> Result<(), Damage> {
+    let mut refused = Ok(());
     for (index, entry) in indexes.zip(Entries::new(bytes)) {
-        let says = verified(entry).map_err(|error| Damage::Forged {
-            index,
-            place: place.to_owned(),
-            error,
-        })?;
+        let says = match verified(entry) {
+            Ok(says) => says,
+            Err(error) => {
+                let place = place.to_owned();
+                refused = refused.and(Err(Damage::Forged {
+                    index,
+                    place,
+                    error,
+                }));
+                continue;
+            }
+        };
         signers.note(index, &says);
-        look(index, &says)?;
+        if refused.is_ok() {
+            refused = look(index, &says);
+        }
     }
-    Ok(())
+    refused
 }
 
 fn verified(entry: &[u8]) -> Result<Says, RecordError> {
@@ -255,16 +269,23 @@ impl Walk {
         }
     }
 
-    fn take(&mut self, bundle: Bundle) {
+    fn take(&mut self, mut bundle: Bundle) {
         if self.end.is_some() {
             return;
         }
+        let has_change = bundle.signers.has_change();
         let upper = &mut self.upper;
         for (offset, leaf) in bundle.leaves.iter().enumerate() {
             let stored = bundle.stored.get(offset);
             if stored != Some(leaf) && self.differences.len() < MAX_DIFFERENCES {
                 self.differences.push((self.records.size(), *leaf));
                 self.expected.extend(stored);
+            }
+            if has_change {
+                let records = &self.records;
+                bundle
+                    .signers
+                    .compare_root(records.size(), || records.root());
             }
             self.records.push(*leaf, |level, _, hash| {
                 let Some(above) = (level as usize).checked_sub(1) else {
@@ -305,9 +326,8 @@ impl Walk {
             if let Some(refused) = &self.refused {
                 return Err(refused.clone().into());
             }
-            if let Some(index) = wrong {
+            if let Some((index, error)) = wrong {
                 let place = reader.layout.bundle(index / TILE_WIDTH);
-                let error = RecordError::OtherLog;
                 return Err(Damage::Forged {
                     index,
                     place,

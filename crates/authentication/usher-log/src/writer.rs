@@ -156,24 +156,30 @@ impl Log {
     /// change that a crash has cut short is taken back or finished when the log is opened.
     ///
     /// # Errors
-    /// Those of [`Log::append`].
+    /// Those of [`Log::append`]; [`LogError::Unknown`] if it is not known whether the key was changed.
     pub fn change_key(&mut self, now: u64) -> Result<bool, LogError> {
         let Some(next) = self.next.take() else {
             return Ok(false);
         };
         // A full disk shows here, before anything is changed.
         prepare_verifier_key(&self.layout, &next)?;
-        let change = self.key.sign_change(&next, self.tree.size(), now);
+        let change = self.key.sign_change(&next, &self.tree, now);
         let entry = Record::KeyChange(change.map_err(LogError::Signing)?).encode();
-        self.append_with(&[SignedRecord { entry }], Some(&next))?;
-        self.finish_change(next)?;
-        Ok(true)
+        let appended = self.append_with(&[SignedRecord { entry }], Some(&next));
+        let finished = appended.and_then(|_| self.finish_change(next));
+        match finished {
+            Err(_) if self.unknown => Err(LogError::Unknown),
+            finished => finished.map(|()| true),
+        }
     }
 
     /// The change's record is under the checkpoint: from now on the next key is the log's.
     pub(crate) fn finish_change(&mut self, next: SigningKey) -> Result<(), LogError> {
-        let published = durable::publish(&self.layout.verifier_key())
-            .and_then(|()| durable::sync_directory(self.layout.directory()));
+        let directory = self.layout.directory();
+        // No file system has to keep the order of two renames.
+        let published = durable::sync_directory(directory)
+            .and_then(|()| durable::publish(&self.layout.verifier_key()))
+            .and_then(|()| durable::sync_directory(directory));
         published.inspect_err(|_| self.unknown = true)?;
         self.key = next;
         Ok(())

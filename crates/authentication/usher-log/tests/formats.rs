@@ -59,12 +59,13 @@ fn the_record_of_an_end_is_laid_out_as_the_document_says() {
 #[test]
 fn a_change_of_key_is_laid_out_as_the_document_says() {
     let [former, next] = [log_key(), next_key()].map(|key| key.verifying_key().public_key());
-    let record = key_change(7);
+    let record = key_change(7, [0; 32]);
     let change = [
         b"usher-log-key-change\0\0\0\x01".to_vec(),
         string(former.as_bytes()),
         string(next.as_bytes()),
         7_u64.to_be_bytes().to_vec(),
+        vec![0; 32],
         1_800_000_000_u64.to_be_bytes().to_vec(),
     ];
     assert_eq!(record.change, change.concat());
@@ -78,6 +79,7 @@ fn a_change_of_key_is_laid_out_as_the_document_says() {
         former,
         next,
         index: 7,
+        root: [0; 32],
         changed: 1_800_000_000,
     };
     assert_eq!(record.verify().as_ref(), Ok(&change));
@@ -89,7 +91,7 @@ fn a_change_of_key_is_laid_out_as_the_document_says() {
 
 #[test]
 fn a_change_of_key_needs_both_keys() {
-    let genuine = key_change(7);
+    let genuine = key_change(7, [0; 32]);
     let bad = Err(RecordError::LogSignature(Refusal::BadSignature));
     // Signed by one of them only, by each for the other, or for another place.
     let mut other = genuine.clone();
@@ -101,7 +103,7 @@ fn a_change_of_key_needs_both_keys() {
     std::mem::swap(&mut other.former_signature, &mut other.next_signature);
     assert_eq!(other.verify(), Err(RecordError::UnsignedChange));
     let mut other = genuine.clone();
-    other.change = key_change(8).change;
+    other.change = key_change(8, [0; 32]).change;
     assert_eq!(other.verify(), bad);
     let mut other = genuine;
     other.former_signature = end_record(7).signature;

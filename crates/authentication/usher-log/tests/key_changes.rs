@@ -10,6 +10,7 @@ use common::{
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
+use usher_log::merkle::{Frontier, leaf_hash};
 use usher_log::{
     Damage, Kept, Log, LogError, Reader, Record, RecordError, SignedRecord, SigningKey, SigningKeys,
 };
@@ -32,6 +33,15 @@ fn changed() -> (TempDir, Vec<String>) {
     log.append(&ended(3, &next_key())).unwrap();
     kept.push(note(&log));
     (folder, kept)
+}
+
+/// The root of the tree over these records.
+fn root(records: &[Record]) -> [u8; 32] {
+    let mut tree = Frontier::default();
+    for record in records {
+        tree.push(leaf_hash(&record.encode()), |_, _, _| {});
+    }
+    tree.root()
 }
 
 fn note(log: &Log) -> String {
@@ -76,7 +86,12 @@ fn checkpoints_and_keys_from_before_and_after_a_change_count() {
     );
     let reader = Reader::open(folder.path()).unwrap();
     let [former, next] = [log_key(), next_key()].map(|key| key.verifying_key().public_key());
-    for (index, key) in [(0, former), (1, former), (2, former), (3, next), (4, next)] {
+    for (index, key) in [
+        (0, (former, 2)),
+        (2, (former, 2)),
+        (3, (next, u64::MAX)),
+        (4, (next, u64::MAX)),
+    ] {
         assert_eq!(reader.key_at(index).unwrap(), key, "{index}");
     }
 
@@ -138,7 +153,11 @@ fn a_former_key_signs_nothing_after_its_change() {
     // A checkpoint of the former key, of the log as it is and of a longer one.
     for more in [0, 1] {
         let fork = tempfile::tempdir().unwrap();
-        let mut forged = vec![record(1), record(2), Record::KeyChange(key_change(2))];
+        let mut forged = vec![
+            record(1),
+            record(2),
+            Record::KeyChange(key_change(2, root(&records(1..3)))),
+        ];
         forged.extend((3..4 + more).map(record));
         drop(common::log(fork.path(), &records(1..2)));
         rewrite(fork.path(), 9, &forged);
@@ -159,7 +178,14 @@ fn a_former_key_signs_nothing_after_its_change() {
 
 #[test]
 fn a_change_counts_at_its_place_only() {
-    for (index, sound) in [(0, false), (1, true), (2, false)] {
+    let before = root(&[record(2)]);
+    for (index, root, sound) in [
+        (0, before, false),
+        (1, before, true),
+        (2, before, false),
+        (1, [0; 32], false),
+        (1, root(&[record(1)]), false),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         drop(Log::open(folder.path(), next_key()).unwrap());
         fs::create_dir_all(folder.path().join("tile/entries")).unwrap();
@@ -167,7 +193,11 @@ fn a_change_counts_at_its_place_only() {
         rewrite(
             folder.path(),
             10,
-            &[record(2), Record::KeyChange(key_change(index)), record(3)],
+            &[
+                record(2),
+                Record::KeyChange(key_change(index, root)),
+                record(3),
+            ],
         );
         match verify(folder.path(), Kept::default()) {
             Ok(changes) => assert!(sound && changes == [1], "{index}"),
@@ -191,7 +221,8 @@ fn a_change_that_a_crash_cut_short_is_taken_back_or_finished() {
         let folder = tempfile::tempdir().unwrap();
         copy(before.path(), folder.path()).unwrap();
         for file in files {
-            fs::copy(after.path().join(file), folder.path().join(file)).unwrap();
+            let from = file.trim_end_matches(".new");
+            fs::copy(after.path().join(from), folder.path().join(file)).unwrap();
         }
         folder
     };
@@ -202,6 +233,7 @@ fn a_change_that_a_crash_cut_short_is_taken_back_or_finished() {
         (&[record, hash][..], false),
         (&[record, hash, "checkpoint"][..], true),
         (&[record, hash, "checkpoint", "verifier-key"][..], true),
+        (&[record, hash, "checkpoint", "verifier-key.new"][..], true),
     ] {
         // As it is, a reader finds it sound.
         let folder = state(files);
@@ -223,11 +255,74 @@ fn a_change_that_a_crash_cut_short_is_taken_back_or_finished() {
         let folder = state(files);
         match (Log::open(folder.path(), log_key()), files) {
             (Ok(_), _) => assert!(!finished, "{files:?}"),
-            (Err(LogError::UnfinishedChange { .. }), [.., "checkpoint"])
+            (Err(LogError::UnfinishedChange { .. }), [.., "checkpoint" | "verifier-key.new"])
             | (Err(LogError::OtherKey { .. }), [.., "verifier-key"]) => {}
             (other, _) => panic!("{files:?}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn a_refused_record_is_named_and_hides_no_change() {
+    let (folder, kept) = changed();
+    let reader = Reader::open(folder.path()).unwrap();
+    for kept in [
+        checkpoint(&kept[2]),
+        Kept {
+            key: Some(log_key().verifying_key()),
+            checkpoint: None,
+        },
+    ] {
+        let refused = reader.verify_with(kept, |index, _| match index {
+            0 => Err(Damage::Inconsistent(0)),
+            _ => Ok(()),
+        });
+        assert!(
+            matches!(refused, Err(LogError::Damaged(Damage::Inconsistent(0)))),
+            "{refused:?}"
+        );
+    }
+}
+
+#[test]
+fn nothing_gets_between_an_unfinished_change_and_its_end() {
+    let (folder, _) = changed();
+    let half = tempfile::tempdir().unwrap();
+    drop(log(half.path(), &records(1..3)));
+    let mut log = Log::open(half.path(), both_keys()).unwrap();
+    assert!(log.change_key(NOW).unwrap());
+    drop(log);
+    // The name of the next key was lost, and somebody writes a record that was signed once behind the change.
+    let key = format!("{}\n", log_key().verifying_key());
+    fs::write(half.path().join("verifier-key"), key).unwrap();
+    let bundle = half.path().join("tile/entries/000");
+    let entry = record(1).encode();
+    let mut bytes = fs::read(&bundle).unwrap();
+    bytes.extend(u16::try_from(entry.len()).unwrap().to_be_bytes());
+    bytes.extend(entry);
+    fs::write(&bundle, bytes).unwrap();
+    let mut log = Log::open(half.path(), both_keys()).unwrap();
+    assert!(!log.change_key(NOW).unwrap());
+    log.append(&ended(3, &next_key())).unwrap();
+    assert_eq!(under(half.path(), &log_key()), Ok(vec![2]));
+    assert_eq!(under(folder.path(), &log_key()), Ok(vec![2]));
+}
+
+#[test]
+fn a_next_key_has_the_name_of_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(log(folder.path(), &records(1..3)));
+    let pair = Ed25519Keypair::from_seed(&[10; 32]);
+    let keys = SigningKeys {
+        present: log_key(),
+        next: Some(SigningKey::new("other/usher", &pair.into()).unwrap()),
+    };
+    assert!(matches!(
+        Log::open(folder.path(), keys),
+        Err(LogError::NextKeyOfOther { .. })
+    ));
+    verify(folder.path(), Kept::default()).unwrap();
+    Log::open(folder.path(), both_keys()).unwrap();
 }
 
 #[test]

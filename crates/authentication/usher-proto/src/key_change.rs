@@ -9,7 +9,7 @@ use usher_base::codec::{Text, decode_signed, encode_signed, fields, plain_bytes}
 pub const KEY_CHANGE_NAMESPACE: &str = "log-key-change@usher";
 
 /// Longest encoded change in bytes.
-pub const MAX_KEY_CHANGE_SIZE: usize = 128;
+pub const MAX_KEY_CHANGE_SIZE: usize = 160;
 
 /// Every change begins with these bytes, which tell readers of a log what was signed.
 const MAGIC: &[u8; 20] = b"usher-log-key-change";
@@ -46,6 +46,8 @@ pub struct KeyChange {
     pub next: LogKey,
     /// The index of this record, so that it counts at no other place.
     pub index: u64,
+    /// The root of the tree over the records before it, so that it counts in no other history.
+    pub root: [u8; 32],
     /// When it was made, by the server's clock, in seconds since 1970 (UTC).
     pub changed: u64,
 }
@@ -55,6 +57,7 @@ fields! {
         former: LogKey as Text,
         next: LogKey as Text,
         index: u64,
+        root: [u8; 32],
         changed: u64,
     }
 }

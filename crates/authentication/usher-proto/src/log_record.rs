@@ -46,7 +46,8 @@ pub enum RecordError {
     /// Another key than the log's has signed an end, or a change names another key.
     #[error("signed by another key than the log's")]
     OtherLog,
-    /// A change of key is not signed by both keys, names one key twice, or was made for another place.
+    /// A change of key is not signed by both keys, names one key twice, or was made for another place or
+    /// another history, or by another key than the log's.
     #[error("not a change of the log's key at this place, signed by both keys")]
     UnsignedChange,
 }

@@ -1,13 +1,14 @@
 //! `usher init`: prepares a host. It keeps what exists, and may run again, also to put the owners of
 //! restored files right.
 
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use ssh_key::private::{Ed25519Keypair, KeypairData};
 use usher_base::HostName;
-use usher_daemon::files::write_atomically;
+use usher_daemon::files::{Owner, write_atomically, write_atomically_for};
 use usher_daemon::role::HasRole;
 use usher_local::paths;
 use usher_local::roles::{self, ROLES};
@@ -165,11 +166,24 @@ pub fn write_public_key(private: &Path, public: &Path) -> Result<String, Failure
 /// a log under another name is another log.
 fn make_log_key(name: &HostName) -> Result<(), Failure> {
     let path = Path::new(paths::LOG_KEY);
-    make_key(path, format!("{name}/usher"))?;
+    make_recorders_key(path, format!("{name}/usher"))?;
+    write_public_key(path, Path::new(paths::LOG_PUBLIC_KEY)).map(drop)
+}
+
+/// Makes a key of the log if there is none, or gives the one that there is to the recorder, which alone may read
+/// it.
+///
+/// # Errors
+/// When the file cannot be written, or there is no such account.
+pub fn make_recorders_key(path: &Path, comment: String) -> Result<(), Failure> {
     let recorder = accounts::account_of_role(roles::Recorder::ROLE)?;
     let (uid, gid) = (recorder.uid.as_raw(), recorder.gid.as_raw());
-    std::os::unix::fs::chown(path, Some(uid), Some(gid)).at(path)?;
-    write_public_key(path, Path::new(paths::LOG_PUBLIC_KEY)).map(drop)
+    if path.exists() {
+        std::fs::set_permissions(path, Permissions::from_mode(0o600)).at(path)?;
+        return std::os::unix::fs::chown(path, Some(uid), Some(gid)).at(path);
+    }
+    let text = fresh_key(path, comment)?;
+    write_atomically_for(path, text.as_bytes(), 0o600, Owner { uid, gid }).at(path)
 }
 
 /// Makes an Ed25519 key if there is none.
@@ -180,14 +194,19 @@ pub fn make_key(path: &Path, comment: String) -> Result<(), Failure> {
     if path.exists() {
         return Ok(());
     }
+    let text = fresh_key(path, comment)?;
+    write_atomically(path, text.as_bytes(), 0o600).at(path)
+}
+
+/// A new Ed25519 key, as the file of that path has it.
+fn fresh_key(path: &Path, comment: String) -> Result<Zeroizing<String>, Failure> {
     let mut seed = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *seed)
         .map_err(|error| Failure::Refused(format!("the kernel has no random numbers: {error}")))?;
     let pair = KeypairData::from(Ed25519Keypair::from_seed(&seed));
-    let text = ssh_key::PrivateKey::new(pair, comment)
+    ssh_key::PrivateKey::new(pair, comment)
         .and_then(|key| key.to_openssh(ssh_key::LineEnding::LF))
-        .map_err(|error| Failure::Refused(format!("cannot encode {}: {error}", path.display())))?;
-    write_atomically(path, text.as_bytes(), 0o600).at(path)
+        .map_err(|error| Failure::Refused(format!("cannot encode {}: {error}", path.display())))
 }
 
 /// Writes an example policy, which permits nothing, into an empty policy folder.

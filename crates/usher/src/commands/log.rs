@@ -155,22 +155,24 @@ impl Selection {
             && (self.session.is_none() || self.session == session)
     }
 
-    /// The selected records in a range, oldest first. `keys` are the log's keys that are known so far.
+    /// The selected records in a range, oldest first. `keys` are the log's keys that are known so far, and up to
+    /// which record they sign.
     fn read(
         &self,
         reader: &Reader,
         range: Range<u64>,
-        keys: &mut Vec<LogKey>,
+        keys: &mut Vec<(LogKey, u64)>,
     ) -> Result<Records, Failure> {
         let mut selected = Vec::new();
         for (index, record) in range.clone().zip(reader.records(range)?) {
             let says = record.verify();
             let says = says.map_err(|error| Failure::LogRecord { index, error })?;
             if let Says::End(SignedEnd { key, .. }) = &says
-                && !keys.contains(key)
+                && !keys
+                    .iter()
+                    .any(|(known, until)| known == key && index <= *until)
             {
-                require_key(*key, reader, index)?;
-                keys.push(*key);
+                keys.push((*key, require_key(*key, reader, index)?));
             }
             if self.has(&says) {
                 selected.push((index, says));
@@ -188,7 +190,7 @@ impl Selection {
             _ => CHUNK,
         };
         let mut found = Vec::new();
-        let mut keys = vec![reader.verifying_key()?.public_key()];
+        let mut keys = Vec::new();
         if let Some(mut from) = self.from {
             if from > size {
                 return Err(LogError::NoRecord { index: from, size }.into());
@@ -212,13 +214,20 @@ impl Selection {
     }
 }
 
-/// Checks that an end is signed by the key that the log has at its place.
-fn require_key(key: LogKey, reader: &Reader, index: u64) -> Result<(), Failure> {
-    if reader.key_at(index)? == key {
-        return Ok(());
+/// Checks that an end is signed by the key that the log has at its place. Returns up to which record that key
+/// signs.
+fn require_key(key: LogKey, reader: &Reader, index: u64) -> Result<u64, Failure> {
+    // The log is read only for a former key.
+    if reader.verifying_key()?.public_key() == key {
+        return Ok(u64::MAX);
     }
-    let error = RecordError::OtherLog;
-    Err(Failure::LogRecord { index, error })
+    match reader.key_at(index)? {
+        (at, until) if at == key => Ok(until),
+        _ => {
+            let error = RecordError::OtherLog;
+            Err(Failure::LogRecord { index, error })
+        }
+    }
 }
 
 /// Prints records.
@@ -233,7 +242,7 @@ pub fn show(output: &Output, selection: &Selection) -> Result<(), Failure> {
     let views: Vec<Value> = views.collect::<Result<_, _>>()?;
     // JSON of `usher log show`:
     //   size: How many records the log has.
-    //   records: List of [`authentication`] and [`session_end`], oldest first.
+    //   records: List of [`authentication`], [`session_end`] and [`key_change`], oldest first.
     output.print(&json!({ "size": size, "records": views }), || {
         if records.is_empty() {
             return format!("no records to show; the log has {size}\n");

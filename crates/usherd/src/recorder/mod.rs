@@ -47,10 +47,9 @@ pub fn run() -> Result<(), StartError> {
     let control = start.control()?;
     let [listener] = start.sockets()?;
     start.give_up_root()?;
-    let next = Path::new(paths::NEXT_LOG_KEY);
     let keys = SigningKeys {
         present: signing_key(Path::new(paths::LOG_KEY))?,
-        next: next.exists().then(|| signing_key(next)).transpose()?,
+        next: next_key(),
     };
     start.confine()?;
     match (directory.join("verifier-key").exists(), began_before) {
@@ -77,6 +76,21 @@ pub fn run() -> Result<(), StartError> {
             () = watchdog() => Ok(()),
         }
     })
+}
+
+/// The key that is to take the place of the log's. One that cannot be used is left out: if the log has it
+/// already, the log is not opened.
+fn next_key() -> Option<SigningKey> {
+    let path = Path::new(paths::NEXT_LOG_KEY);
+    if !path.exists() {
+        return None;
+    }
+    let key = signing_key(path);
+    key.inspect_err(|error| {
+        tracing::warn!(%error, "cannot use the next key of the log, so the log's key is not changed: remove it, \
+            and run `usher log new-key`");
+    })
+    .ok()
 }
 
 /// Changes the log's key, if there is a next one. On a full disk the log continues with the key that it has.

@@ -35,12 +35,13 @@ pub fn both_keys() -> SigningKeys {
     }
 }
 
-/// The change of one into the other, as record `index` of a log.
-pub fn key_change(index: u64) -> KeyChangeRecord {
+/// The change of one into the other, as record `index` of a log whose records before it have this root.
+pub fn key_change(index: u64, root: [u8; 32]) -> KeyChangeRecord {
     let change = KeyChange {
         former: log_key().verifying_key().public_key(),
         next: next_key().verifying_key().public_key(),
         index,
+        root,
         changed: 1_800_000_000,
     };
     let signed = KeyChangeRecord::signed_data(&change).unwrap();

@@ -1,18 +1,16 @@
 //! `usher log new-key` and `forget-key`: the log's key is changed while the log continues.
 
+use std::fs::File;
 use std::path::Path;
 
 use usher_daemon::files::remove_if_there;
-use usher_daemon::role::HasRole;
 use usher_local::paths;
-use usher_local::roles;
 use usher_log::{Reader, SigningKey, VerifyingKey};
 use usher_proto::ssh_key::PrivateKey;
 use zeroize::Zeroizing;
 
-use crate::accounts;
 use crate::commands::configuration;
-use crate::commands::init::{make_key, write_public_key};
+use crate::commands::init::{make_recorders_key, write_public_key};
 use crate::failure::{At, Failure};
 use crate::output::Output;
 
@@ -27,17 +25,29 @@ pub fn make_next(output: &Output) -> Result<(), Failure> {
     let used = Reader::open(Path::new(paths::LOG_DIRECTORY))?.verifying_key()?;
     let present = verifying_key(key)?;
     let is_new = !next.exists();
-    if is_new && used != present {
+    let there = if is_new {
+        None
+    } else {
+        Some(verifying_key(next)?)
+    };
+    if used != present && there.as_ref() != Some(&used) {
         return Err(Failure::Refused(format!(
             "{} belongs to {used}, and {} is {present}: bring the log's own key back first",
             paths::LOG_DIRECTORY,
             paths::LOG_KEY
         )));
     }
-    make_key(next, present.origin().to_owned())?;
-    let recorder = accounts::account_of_role(roles::Recorder::ROLE)?;
-    let (uid, gid) = (recorder.uid.as_raw(), recorder.gid.as_raw());
-    std::os::unix::fs::chown(next, Some(uid), Some(gid)).at(next)?;
+    if let Some(there) = &there
+        && there.origin() != present.origin()
+    {
+        return Err(Failure::Refused(format!(
+            "the key in {} is of {}, and the log is {}: remove it, and run this again",
+            paths::NEXT_LOG_KEY,
+            there.origin(),
+            present.origin()
+        )));
+    }
+    make_recorders_key(next, present.origin().to_owned())?;
     write_public_key(next, Path::new(paths::NEXT_LOG_PUBLIC_KEY))?;
     let next = verifying_key(next)?;
     let in_use = used == next;
@@ -88,7 +98,13 @@ pub fn finish_change(output: &Output) -> Result<(), Failure> {
              and run this again; the journal of the recorder tells if it cannot change the key",
         ));
     }
-    if taken == next {
+    let is_left_over = taken == key;
+    if !is_left_over {
+        // The log must not come back with the former key after a power failure.
+        let folder = Path::new(paths::LOG_DIRECTORY);
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .at(folder)?;
         std::fs::rename(next, key).at(key)?;
     }
     write_public_key(key, Path::new(paths::LOG_PUBLIC_KEY))?;
@@ -97,6 +113,12 @@ pub fn finish_change(output: &Output) -> Result<(), Failure> {
     // JSON of `usher log forget-key`:
     //   key: The log's public key, as the file `verifier-key` has it.
     output.print(&serde_json::json!({ "key": used }), || {
+        if is_left_over {
+            return format!(
+                "{} was left over, and is removed. The log's key is\n\n{used}\n",
+                paths::NEXT_LOG_PUBLIC_KEY
+            );
+        }
         format!(
             "The former key of the log is deleted. The log's key is now\n\n{used}\n\nWhoever verifies copies of \
              this log elsewhere keeps this key from now on (usher log verify --key); the former one still \
