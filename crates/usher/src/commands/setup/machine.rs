@@ -1,11 +1,16 @@
 //! The two ways of running a command: on this host, and on another by ssh.
 
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::net::IpAddr;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::thread;
 
 use crate::failure::{At, Failure};
+
+/// Limit of what a command prints, in bytes. Another host may be somebody else's than its administrator thinks.
+const LONGEST: usize = 1 << 20;
 
 /// Where a command runs.
 pub enum Machine {
@@ -142,5 +147,51 @@ fn finish(command: &mut Command, program: &str, input: Option<&str>) -> Result<O
         // A command that does not read it says why by its status.
         let _ = pipe.write_all(text.as_bytes());
     }
-    child.wait_with_output().at(program)
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let [stdout, stderr] = thread::scope(|scope| {
+        let said = scope.spawn(|| stdout.map_or(Ok(Vec::new()), read_limited));
+        let told = stderr.map_or(Ok(Vec::new()), read_limited);
+        let said = said.join();
+        [said.unwrap_or_else(|panic| resume_unwind(panic)), told]
+    });
+    let status = child.wait().at(program)?;
+    let (stdout, stderr) = (stdout.at(program)?, stderr.at(program)?);
+    if stdout.len().max(stderr.len()) > LONGEST {
+        return Err(Failure::Refused(format!(
+            "{program}: the answer is longer than {LONGEST} bytes, which no command of this one's gives: is this \
+             the host that you mean?"
+        )));
+    }
+    Ok(Output {
+        status,
+        stdout,
+        stderr,
+    })
+}
+
+/// Reads to the end, or a byte more than an answer may have; then the other end can write no more.
+fn read_limited(from: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(LONGEST as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_without_an_end_is_refused() {
+        let print = |bytes: usize, to: &str| {
+            let script = format!("head -c {bytes} /dev/zero {to}");
+            Machine::Here.run(&["sh".into(), "-c".into(), script], None)
+        };
+        for to in ["", ">&2"] {
+            let output = print(LONGEST, to).unwrap();
+            assert_eq!(output.stdout.len() + output.stderr.len(), LONGEST);
+            assert!(output.status.success());
+            let refused = print(usize::MAX >> 1, to).unwrap_err().to_string();
+            assert!(refused.contains("the answer is longer than"), "{refused}");
+        }
+    }
 }
