@@ -44,8 +44,8 @@ pub enum LogError {
     },
     /// The log's last record gives it another key than those that there are.
     #[error(
-        "{path}: the change of this log's key to {next} is not finished: put that key back to where it was \
-         (the next key of the log), and open the log again"
+        "{path}: the change of this log's key to {next} is not finished: bring that key back, as \
+         /etc/usher/next_log_key, and start the recorder again"
     )]
     UnfinishedChange {
         /// The log's public key file.

@@ -5,10 +5,10 @@ use usher_proto::{KeyChange, LogKey};
 
 use crate::merkle::Hash;
 
-/// Limit of what [`Signers`] keeps: changes, and places at which ends begin to have another key.
+/// Limit of entries of [`Signers`].
 const MAX_SIGNED: usize = 1 << 16;
 
-/// What the log's keys have signed, in the order of the log.
+/// The ends of sessions and the changes of key, in the order of the log, and which key has signed each.
 #[derive(Debug, Default)]
 pub(crate) struct Signers {
     signed: Vec<(u64, Signed)>,
@@ -18,7 +18,7 @@ pub(crate) struct Signers {
 
 #[derive(Debug)]
 enum Signed {
-    /// The first of some ends by one key.
+    /// The first of several ends by one key.
     Ends(LogKey),
     /// A change, and whether it is for the records before it.
     Change(KeyChange, bool),

@@ -6,8 +6,9 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::durable;
-use crate::error::{At, LogError};
+use crate::error::{At, Damage, LogError};
 use crate::merkle::{HASH_SIZE, TILE_HEIGHT, TILE_WIDTH};
+use usher_proto::log_record::RecordError;
 
 /// Paths of one log.
 #[derive(Clone, Debug)]
@@ -45,6 +46,15 @@ impl Layout {
     /// The entry bundle with the records from 256 × `number` on.
     pub(crate) fn bundle(&self, number: u64) -> PathBuf {
         self.tiles().join("entries").join(path_of(number))
+    }
+
+    /// The damage that a record is without a valid signature.
+    pub(crate) fn forged(&self, index: u64, error: RecordError) -> Damage {
+        Damage::Forged {
+            index,
+            place: self.bundle(index / TILE_WIDTH),
+            error,
+        }
     }
 
     /// The hash tile `number` of a level.

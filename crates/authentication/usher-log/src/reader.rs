@@ -88,16 +88,12 @@ impl Reader {
             let end = size.min((from / TILE_WIDTH + 1) * TILE_WIDTH);
             for (index, record) in (from..).zip(self.records(from..end)?) {
                 if let Record::KeyChange(record) = record {
-                    let forged = |error| Damage::Forged {
-                        index,
-                        place: self.layout.bundle(index / TILE_WIDTH),
-                        error,
-                    };
+                    let forged = |error| self.layout.forged(index, error);
                     let change = record.verify().map_err(forged)?;
                     if change.index != index {
                         return Err(forged(RecordError::UnsignedChange).into());
                     }
-                    // What is under the checkpoint, its signer has accepted.
+                    // The log itself has accepted only the changes that its checkpoint covers.
                     self.prove_inclusion(index, checkpoint.checkpoint())?;
                     return Ok((change.former, index));
                 }
@@ -138,11 +134,8 @@ impl Reader {
                 if at < index {
                     continue;
                 }
-                let record = Record::decode(entry).map_err(|error| Damage::Forged {
-                    index: at,
-                    place: place.clone(),
-                    error: RecordError::Malformed(error),
-                })?;
+                let record =
+                    Record::decode(entry).map_err(|error| self.layout.forged(at, error.into()))?;
                 records.push(record);
             }
             index = end;

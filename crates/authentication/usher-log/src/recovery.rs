@@ -56,15 +56,6 @@ fn key_of(
 ) -> Result<(SigningKey, Option<SigningKey>), LogError> {
     let SigningKeys { present, next } = keys;
     let next = next.filter(|next| next.verifying_key() != present.verifying_key());
-    let log = present.verifying_key().origin();
-    if let Some(next) = &next
-        && next.verifying_key().origin() != log
-    {
-        return Err(LogError::NextKeyOfOther {
-            log: log.to_owned(),
-            next: next.verifying_key().origin().to_owned(),
-        });
-    }
     let found = match read_verifier_key(layout) {
         Err(LogError::NoLog(_)) => {
             prepare_verifier_key(layout, &present)?;
@@ -97,11 +88,7 @@ fn finish_change(log: &mut Log) -> Result<(), LogError> {
     let Record::KeyChange(record) = reader.record(last)? else {
         return Ok(());
     };
-    let forged = |error| Damage::Forged {
-        index: last,
-        place: log.layout.bundle(last / TILE_WIDTH),
-        error,
-    };
+    let forged = |error| log.layout.forged(last, error);
     let change = record.verify().map_err(forged)?;
     let key = log.key.verifying_key().public_key();
     if change.next == key {

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 
 use crate::bundle::{self, Entries, read_up_to};
 use crate::checkpoint::{Checkpoint, SignedCheckpoint, VerifyingKey, size_of_note};
 use crate::error::{At, Damage, LogError};
 use crate::keys::{Keys, Signers};
+use crate::layout::Layout;
 use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_SIZE, TILE_WIDTH, leaf_hash};
 use crate::reader::Reader;
 use usher_proto::log_record::{Record, RecordError, Says};
@@ -19,7 +20,7 @@ use usher_proto::log_record::{Record, RecordError, Says};
 /// records.
 const MAX_DIFFERENCES: usize = 1 << 16;
 
-/// What is known of a log from elsewhere, and kept where the log's host cannot write.
+/// Copies of a log's checkpoint and key that an auditor keeps where the log's host cannot write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kept<'a> {
     /// An earlier checkpoint, which the log must continue.
@@ -76,13 +77,16 @@ impl Reader {
         if let (Some(kept_size), Some(note)) = (kept_size, kept.checkpoint)
             && kept_size > size
         {
-            // Of a log that was taken back behind a change, the kept key may be a later one.
-            let opened = [Some(&key), kept.key].into_iter().flatten();
-            let opened = opened.map(|key| key.open(note)).find(Result::is_ok);
-            let opened = opened.unwrap_or_else(|| key.open(note));
-            let opened = opened.map_err(Damage::KeptCheckpoint)?;
-            let kept = opened.checkpoint().size;
-            return Err(Damage::Behind { kept, size }.into());
+            // Of a log that was set back behind a change, the kept key may be a later one.
+            let opened = key.open(note);
+            opened
+                .or_else(|error| kept.key.ok_or(error)?.open(note))
+                .map_err(Damage::KeptCheckpoint)?;
+            return Err(Damage::Behind {
+                kept: kept_size,
+                size,
+            }
+            .into());
         }
         let mut walk = Walk::new(size, kept_size);
         let threads = thread::available_parallelism().map_or(1, usize::from) as u64;
@@ -137,7 +141,7 @@ struct Bundle {
     end: Option<Damage>,
     /// The first record that is malformed or refused.
     refused: Option<Damage>,
-    /// What the log's keys have signed up to there.
+    /// The ends and changes of key up to there.
     signers: Signers,
 }
 
@@ -175,7 +179,7 @@ impl Bundle {
         } else if bundle.leaves == bundle.stored {
             // Otherwise a fault is known already, and checking signatures would only take time.
             let signers = &mut bundle.signers;
-            bundle.refused = look_at(&bytes, first..end, &place, signers, look).err();
+            bundle.refused = look_at(&bytes, first..end, &reader.layout, signers, look).err();
         }
         Ok(bundle)
     }
@@ -186,7 +190,7 @@ impl Bundle {
 fn look_at(
     bytes: &[u8],
     indexes: Range<u64>,
-    place: &Path,
+    layout: &Layout,
     signers: &mut Signers,
     look: &impl Fn(u64, &Says) -> Result<(), Damage>,
 ) -> Result<(), Damage> {
@@ -195,12 +199,7 @@ fn look_at(
         let says = match verified(entry) {
             Ok(says) => says,
             Err(error) => {
-                let place = place.to_owned();
-                refused = refused.and(Err(Damage::Forged {
-                    index,
-                    place,
-                    error,
-                }));
+                refused = refused.and(Err(layout.forged(index, error)));
                 continue;
             }
         };
@@ -327,13 +326,7 @@ impl Walk {
                 return Err(refused.clone().into());
             }
             if let Some((index, error)) = wrong {
-                let place = reader.layout.bundle(index / TILE_WIDTH);
-                return Err(Damage::Forged {
-                    index,
-                    place,
-                    error,
-                }
-                .into());
+                return Err(reader.layout.forged(index, error).into());
             }
             self.judge_tiles(reader)?;
             return Ok(keys.former.iter().map(|(index, _)| *index).collect());
@@ -366,15 +359,11 @@ impl Walk {
         keys: &Keys,
         kept: Kept<'_>,
     ) -> Result<(), LogError> {
-        if let Some(note) = kept.checkpoint {
-            let size = size_of_note(note);
-            let opened = size
-                .and_then(|size| key.with(keys.of_size(size)))
-                .and_then(|key| key.open(note))
-                .map_err(Damage::KeptCheckpoint)?;
-            let Checkpoint { size, root, .. } = opened.checkpoint();
-            if self.kept_root != Some(*root) {
-                return Err(Damage::Inconsistent(*size).into());
+        if let (Some(note), Some(size)) = (kept.checkpoint, self.kept_size) {
+            let opened = key.with(keys.of_size(size)).and_then(|key| key.open(note));
+            let opened = opened.map_err(Damage::KeptCheckpoint)?;
+            if self.kept_root != Some(opened.checkpoint().root) {
+                return Err(Damage::Inconsistent(size).into());
             }
         }
         match kept.key {

@@ -51,12 +51,27 @@ pub struct Appended {
     pub checkpoint: SignedCheckpoint,
 }
 
-/// The keys of whoever appends to a log.
+/// The keys of whoever appends to a log: its key, and perhaps the one that is to take its place, or has
+/// done so already.
 pub struct SigningKeys {
-    /// The log's key.
-    pub present: SigningKey,
-    /// The key that is to take its place, or has done so already.
-    pub next: Option<SigningKey>,
+    pub(crate) present: SigningKey,
+    pub(crate) next: Option<SigningKey>,
+}
+
+impl SigningKeys {
+    /// Adds the next key.
+    ///
+    /// # Errors
+    /// [`LogError::NextKeyOfOther`]: then there is none.
+    pub fn add_next(&mut self, next: SigningKey) -> Result<(), LogError> {
+        let [log, other] = [&self.present, &next].map(|key| key.verifying_key().origin());
+        if log != other {
+            let [log, next] = [log, other].map(str::to_owned);
+            return Err(LogError::NextKeyOfOther { log, next });
+        }
+        self.next = Some(next);
+        Ok(())
+    }
 }
 
 impl From<SigningKey> for SigningKeys {

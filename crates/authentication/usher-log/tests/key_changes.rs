@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    ORIGIN, both_keys, checkpoint, copy, end, key_change, log, log_key, next_key, record, records,
-    rewrite, signed,
+    ORIGIN, both_keys, checkpoint, copy, end, key_change, keys, log, log_key, next_key, record,
+    records, rewrite, signed,
 };
 use std::fs;
 use std::path::Path;
@@ -96,11 +96,7 @@ fn checkpoints_and_keys_from_before_and_after_a_change_count() {
     }
 
     // A second change; and two records that are in one bundle each.
-    let keys = SigningKeys {
-        present: next_key(),
-        next: Some(third_key()),
-    };
-    let mut log = Log::open(folder.path(), keys).unwrap();
+    let mut log = Log::open(folder.path(), keys(next_key(), third_key())).unwrap();
     let many: Vec<_> = (4..300)
         .flat_map(|number| ended(number, &next_key()))
         .collect();
@@ -286,7 +282,6 @@ fn a_refused_record_is_named_and_hides_no_change() {
 
 #[test]
 fn nothing_gets_between_an_unfinished_change_and_its_end() {
-    let (folder, _) = changed();
     let half = tempfile::tempdir().unwrap();
     drop(log(half.path(), &records(1..3)));
     let mut log = Log::open(half.path(), both_keys()).unwrap();
@@ -305,7 +300,48 @@ fn nothing_gets_between_an_unfinished_change_and_its_end() {
     assert!(!log.change_key(NOW).unwrap());
     log.append(&ended(3, &next_key())).unwrap();
     assert_eq!(under(half.path(), &log_key()), Ok(vec![2]));
-    assert_eq!(under(folder.path(), &log_key()), Ok(vec![2]));
+}
+
+#[test]
+fn a_log_set_back_behind_a_change_is_found_by_a_later_key() {
+    let (folder, kept) = changed();
+    let before = tempfile::tempdir().unwrap();
+    drop(log(before.path(), &records(1..3)));
+    let by = |key: Option<SigningKey>| {
+        let key = key.map(|key| key.verifying_key().clone());
+        let kept = Kept {
+            checkpoint: Some(&kept[2]),
+            key: key.as_ref(),
+        };
+        verify(before.path(), kept).unwrap_err()
+    };
+    assert_eq!(by(Some(next_key())), Damage::Behind { kept: 4, size: 2 });
+    assert!(matches!(by(None), Damage::KeptCheckpoint(_)));
+    assert!(matches!(by(Some(third_key())), Damage::KeptCheckpoint(_)));
+    verify(folder.path(), checkpoint(&kept[2])).unwrap();
+}
+
+#[test]
+fn a_change_that_no_checkpoint_covers_makes_no_key() {
+    let (folder, _) = changed();
+    let reader = Reader::open(folder.path()).unwrap();
+    let place = folder.path().join("tile/entries/000");
+    let genuine = fs::read(&place).unwrap();
+    let change = Record::KeyChange(key_change(2, root(&records(1..3)))).encode();
+    let at = genuine
+        .windows(change.len())
+        .position(|part| part[0] == 3 && part[1..40] == change[1..40]);
+    let at = at.unwrap();
+    // Somebody who can write there has his own change in its place, made for it or for another one.
+    for other in [key_change(2, [0; 32]), key_change(7, [0; 32])] {
+        let other = Record::KeyChange(other).encode();
+        let mut bytes = genuine.clone();
+        bytes[at..at + other.len()].copy_from_slice(&other);
+        fs::write(&place, bytes).unwrap();
+        reader.key_at(0).unwrap_err();
+    }
+    fs::write(&place, genuine).unwrap();
+    reader.key_at(0).unwrap();
 }
 
 #[test]
@@ -313,14 +349,15 @@ fn a_next_key_has_the_name_of_the_log() {
     let folder = tempfile::tempdir().unwrap();
     drop(log(folder.path(), &records(1..3)));
     let pair = Ed25519Keypair::from_seed(&[10; 32]);
-    let keys = SigningKeys {
-        present: log_key(),
-        next: Some(SigningKey::new("other/usher", &pair.into()).unwrap()),
-    };
+    let mut keys = SigningKeys::from(log_key());
+    let other = SigningKey::new("other/usher", &pair.into()).unwrap();
     assert!(matches!(
-        Log::open(folder.path(), keys),
+        keys.add_next(other),
         Err(LogError::NextKeyOfOther { .. })
     ));
+    let mut log = Log::open(folder.path(), keys).unwrap();
+    assert!(!log.change_key(NOW).unwrap());
+    drop(log);
     verify(folder.path(), Kept::default()).unwrap();
     Log::open(folder.path(), both_keys()).unwrap();
 }

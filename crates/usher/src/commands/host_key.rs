@@ -1,5 +1,6 @@
 //! `usher host new-key`, `use-key` and `forget-key`: this host's key is replaced while sessions go on.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use usher_daemon::control::{ControlError, Status, ask_daemon};
@@ -7,11 +8,10 @@ use usher_daemon::files::remove_if_there;
 use usher_local::paths;
 use usher_local::roles;
 use usher_proto::host_key::HostPublicKey;
-use usher_proto::ssh_key::PrivateKey;
 use zeroize::Zeroizing;
 
 use super::configuration;
-use super::init::{make_key, without_comment, write_public_key};
+use super::init::{make_key, public_line, without_comment, write_public_key};
 use super::key_exchange::exchange;
 use crate::failure::{At, Failure};
 use crate::output::Output;
@@ -157,16 +157,13 @@ pub fn forget_former(output: &Output) -> Result<(), Failure> {
 /// When a file cannot be read, or is no such key.
 pub fn is_of_private_key() -> Result<bool, Failure> {
     let path = Path::new(paths::HOST_KEY);
-    let text = match std::fs::read(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(true),
-        text => Zeroizing::new(text.at(path)?),
+    let line = match public_line(path) {
+        Err(Failure::File { error, .. }) if error.kind() == ErrorKind::PermissionDenied => {
+            return Ok(true);
+        }
+        line => line?,
     };
-    let key = PrivateKey::from_openssh(text.as_slice());
-    let key = key.map_err(|error| Failure::of_file(path, error))?;
-    let line = key.public_key().to_openssh();
-    let line = line.map_err(|error| Failure::of_file(path, error))?;
-    let key = HostPublicKey::from_openssh(&line);
-    let key = key.map_err(|error| Failure::of_file(path, error))?;
+    let key = HostPublicKey::from_openssh(&line).map_err(|error| Failure::of_file(path, error))?;
     Ok(configuration::host_key()? == key)
 }
 

@@ -151,15 +151,23 @@ pub fn without_comment(line: &str) -> String {
 /// # Errors
 /// When the key is missing or unusable, or the file cannot be written.
 pub fn write_public_key(private: &Path, public: &Path) -> Result<String, Failure> {
+    let line = public_line(private)?;
+    write_atomically(public, format!("{line}\n").as_bytes(), 0o644).at(public)?;
+    Ok(line)
+}
+
+/// The public side of a key, as a line.
+///
+/// # Errors
+/// When the key is missing or unusable.
+pub fn public_line(private: &Path) -> Result<String, Failure> {
     let problem = |error: ssh_key::Error| {
         let reason = format!("not an Ed25519 key in OpenSSH's format ({error})");
         Failure::of_file(private, reason)
     };
     let text = Zeroizing::new(std::fs::read(private).at(private)?);
     let key = ssh_key::PrivateKey::from_openssh(text.as_slice()).map_err(problem)?;
-    let line = key.public_key().to_openssh().map_err(problem)?;
-    write_atomically(public, format!("{line}\n").as_bytes(), 0o644).at(public)?;
-    Ok(line)
+    key.public_key().to_openssh().map_err(problem)
 }
 
 /// Makes the key that signs the log's checkpoints if there is none. The key's comment is the log's name;

@@ -47,10 +47,7 @@ pub fn run() -> Result<(), StartError> {
     let control = start.control()?;
     let [listener] = start.sockets()?;
     start.give_up_root()?;
-    let keys = SigningKeys {
-        present: signing_key(Path::new(paths::LOG_KEY))?,
-        next: next_key(),
-    };
+    let keys = signing_keys()?;
     start.confine()?;
     match (directory.join("verifier-key").exists(), began_before) {
         (true, _) => {}
@@ -78,19 +75,19 @@ pub fn run() -> Result<(), StartError> {
     })
 }
 
-/// The key that is to take the place of the log's. One that cannot be used is left out: if the log has it
-/// already, the log is not opened.
-fn next_key() -> Option<SigningKey> {
-    let path = Path::new(paths::NEXT_LOG_KEY);
-    if !path.exists() {
-        return None;
+/// The log's key, and the next one if there is any. A next key that cannot be used is left out: a log that has
+/// it already is not opened then, and any other one keeps its key.
+fn signing_keys() -> Result<SigningKeys, StartError> {
+    let mut keys = SigningKeys::from(signing_key(Path::new(paths::LOG_KEY))?);
+    let next = Path::new(paths::NEXT_LOG_KEY);
+    if next.exists() {
+        let added = signing_key(next).and_then(|key| Ok(keys.add_next(key)?));
+        if let Err(error) = added {
+            tracing::warn!(%error, "cannot use the next key of the log, so the log's key is not changed: \
+                remove {}, and run `usher log new-key`", next.display());
+        }
     }
-    let key = signing_key(path);
-    key.inspect_err(|error| {
-        tracing::warn!(%error, "cannot use the next key of the log, so the log's key is not changed: remove it, \
-            and run `usher log new-key`");
-    })
-    .ok()
+    Ok(keys)
 }
 
 /// Changes the log's key, if there is a next one. On a full disk the log continues with the key that it has.

@@ -27,12 +27,16 @@ pub fn next_key() -> SigningKey {
     SigningKey::new(ORIGIN, &Ed25519Keypair::from_seed(&[10; 32]).into()).unwrap()
 }
 
-/// Both, as of a log whose key is being changed.
+/// Two keys, as of a log whose key is being changed.
+pub fn keys(present: SigningKey, next: SigningKey) -> SigningKeys {
+    let mut keys = SigningKeys::from(present);
+    keys.add_next(next).unwrap();
+    keys
+}
+
+/// [`log_key`] and [`next_key`].
 pub fn both_keys() -> SigningKeys {
-    SigningKeys {
-        present: log_key(),
-        next: Some(next_key()),
-    }
+    keys(log_key(), next_key())
 }
 
 /// The change of one into the other, as record `index` of a log whose records before it have this root.

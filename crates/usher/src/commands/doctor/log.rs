@@ -27,7 +27,7 @@ pub fn room() -> Finding {
     }
 }
 
-/// What is still to be done to change the log's key, if that has been begun.
+/// The next step of a change of the log's key that has been begun.
 pub fn next_key() -> Option<Finding> {
     let next = Path::new(paths::NEXT_LOG_KEY);
     if !next.exists() {
