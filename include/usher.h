@@ -125,13 +125,14 @@ struct usher_connection {
 };
 
 /*
- * Describes the client of an accepted connection. A worker that Usher has started may call it, too.
+ * Describes the client of an accepted connection. A worker that Usher has started may call it, too,
+ * and the processes that serve all users of a service (`style shared`) for each of theirs.
  * `size` is sizeof(struct usher_connection).
  *
  *   EBADF, ENOTSOCK, ENOTCONN  not a connected TCP socket
  *   EINVAL                     this library does not know `size`
  *   ENOENT                     not an Usher connection, or no longer one
- *   EACCES                     the connection belongs to another user
+ *   EACCES                     the connection belongs to another user or service
  *   ENETDOWN, EPROTO           as above
  */
 int usher_connection_info(int connection, struct usher_connection *info, size_t size);

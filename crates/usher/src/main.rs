@@ -15,7 +15,9 @@ mod output;
 mod probe;
 mod protection;
 mod proxy;
+mod tcp_sockets;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -76,6 +78,12 @@ enum Command {
         watch: bool,
         #[command(flatten)]
         filter: commands::who::Filter,
+    },
+    /// Show which user is on the other end of a connection
+    Whois {
+        /// The client's endpoint
+        #[arg(value_name = "ADDRESS:PORT")]
+        client: SocketAddr,
     },
     /// Show how the traffic of programs is protected
     #[command(subcommand)]
@@ -314,6 +322,7 @@ fn main() -> ExitCode {
             ..
         } => commands::who::watch(&output, &filter),
         Command::Who { filter, .. } => commands::who::run(&output, &filter),
+        Command::Whois { client } => commands::whois::run(&output, client),
         Command::Protection(command) => protection::run(&output, &command),
         Command::Mac(command) => mac::run(&output, &command),
         Command::Doctor => commands::doctor::run(&output),

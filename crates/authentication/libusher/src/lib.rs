@@ -34,9 +34,11 @@ mod token;
 pub use connect::{
     ConnectError, connect_by_user, connect_on_behalf, how_ended, owner_at_the_proxy,
 };
-pub use service::{ByUserListener, ConnectionInfo, Reservation, UserListener, connection_info};
+pub use service::{
+    ByUserListener, ConnectionInfo, Reservation, UserListener, connection_info, connection_info_by,
+};
 pub use service_error::ServiceError;
 pub use token::draw_token;
-pub use usher_base::{HostName, ServiceName, UserName};
+pub use usher_base::{ConnectionTuple, HostName, ServiceName, UserName};
 pub use usher_proto::program_end::ProgramEnd;
 pub use usher_proto::refusal::Refusal;

@@ -348,11 +348,12 @@ impl From<calls::ConnectionInfo> for ConnectionInfo {
     }
 }
 
-/// Returns the user and the session of an accepted connection. A worker that Usher started may ask too.
+/// Returns the user and the session of an accepted connection. A worker that Usher started may ask too, and
+/// the processes of the account that serves all users of a service (`style shared`) about each of theirs.
 ///
 /// # Errors
 /// [`ServiceError::WrongSocket`]; [`crate::Refusal::NoConnection`] when Usher does not know it, or no longer;
-/// [`crate::Refusal::ForeignConnection`] when it is another user's;
+/// [`crate::Refusal::ForeignConnection`] when it is another user's, or of another service;
 /// [`ServiceError::NoKeeper`].
 pub fn connection_info(connection: impl AsFd) -> Result<ConnectionInfo, ServiceError> {
     let wrong = |error: Errno| ServiceError::WrongSocket("connected TCP socket", error.into());
@@ -364,6 +365,14 @@ pub fn connection_info(connection: impl AsFd) -> Result<ConnectionInfo, ServiceE
         .ok_or_else(|| wrong(Errno::NOTCONN))?)?;
     let server = end(rustix::net::getsockname(&connection).map_err(wrong)?)?;
     let connection = ConnectionTuple::new(client, server).map_err(|_| wrong(Errno::NOTCONN))?;
+    connection_info_by(connection)
+}
+
+/// The same by the endpoints of a connection, for programs that do not hold it.
+///
+/// # Errors
+/// As [`connection_info`], but for [`ServiceError::WrongSocket`].
+pub fn connection_info_by(connection: ConnectionTuple) -> Result<ConnectionInfo, ServiceError> {
     match exchange(&connect()?, &CallRequest::Info { connection })?.0 {
         CallReply::Connection(info) => Ok(info.into()),
         _ => Err(ServiceError::Protocol),

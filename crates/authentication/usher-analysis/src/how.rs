@@ -100,9 +100,9 @@ pub(crate) fn programs_of(blocks: &[&Application]) -> Vec<String> {
 
 impl Offer {
     pub(crate) fn of(service: &Service) -> Self {
-        let (started, account) = match &service.served_by {
-            ServedBy::Program(program) => (Some(program), None),
-            ServedBy::Account(account) => (None, Some(account.to_string())),
+        let started = match &service.served_by {
+            ServedBy::Program(program) => Some(program),
+            ServedBy::Account(_) => None,
         };
         Self {
             style: service.style,
@@ -115,7 +115,7 @@ impl Offer {
             setuid: started.is_some_and(|program| program.setuid),
             pam_session: started.is_some_and(|program| program.pam_session),
             connect: service.connect.clone(),
-            account,
+            account: service.account().map(ToString::to_string),
             keys: service.keys.clone(),
             session_seconds: service.session.as_secs(),
             reauthenticate_seconds: service.reauthenticate.map(|interval| interval.as_secs()),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use usher_base::UserName;
-use usher_policy::{ServedBy, joined, may_be_user};
+use usher_policy::{Service, joined, may_be_user};
 
 use crate::network::{Holders, Network};
 
@@ -304,10 +304,7 @@ fn not_certifiable_everywhere<'n>(
     if services.peek().is_none() {
         return BTreeSet::new();
     }
-    let accounts = services.filter_map(|service| match &service.served_by {
-        ServedBy::Account(account) => Some(account),
-        ServedBy::Program(_) => None,
-    });
+    let accounts = services.filter_map(Service::account);
     users
         .filter(|user| !may_be_user(user))
         .chain(accounts)

@@ -13,7 +13,7 @@ use crate::dialect::BlockKind;
 use crate::members::TrustedPrincipal;
 use crate::members::Users;
 use crate::members::may_be_user;
-use crate::model::{Policy, ServedBy, Service};
+use crate::model::{Policy, Service};
 use crate::moment::Moment;
 use crate::names::Principal;
 
@@ -332,8 +332,7 @@ impl Service {
     /// Whether a certificate may make this account a user of it: any account that could be a
     /// `member`, except its own account.
     pub fn may_certify(&self, user: &UserName) -> bool {
-        let is_account = matches!(&self.served_by, ServedBy::Account(account) if account == user);
-        may_be_user(user) && !is_account
+        may_be_user(user) && self.account() != Some(user)
     }
 }
 

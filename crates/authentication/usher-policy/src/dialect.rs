@@ -143,7 +143,7 @@ fn service() -> BlockRule {
         "listen", Once, Shape::One(Kind::Port), "the TCP port on which clients reach it";
         "users", Once, Shape::List(word("BLOCK")), "the sets of users that it admits";
         "hosts", Once, Shape::AnyOr(word("HOST")), "the hosts from which it admits them";
-        "style", Once, Shape::One(Style::kind()), "a process for each connection, or for each user";
+        "style", Once, Shape::One(Style::kind()), "a process for each connection, for each user, or one for all users";
         "idle", AtMostOnce, duration(1), "processes end after this long without a connection", beside "style user";
         "environment", AtMostOnce, Shape::List(kind_of_text("\"NAME=VALUE\"")), "variables for the processes", beside PROGRAM;
         "files", AtMostOnce, own(FILES), "the files that its processes may touch", beside PROGRAM, needs "Landlock";
@@ -163,6 +163,7 @@ fn service() -> BlockRule {
     };
     BlockRule {
         one_of: vec![[PROGRAM, "account"]],
+        both_beside: Some(["style", Style::Shared.word()]),
         ..block(BlockKind::Service, statements)
     }
 }

@@ -113,13 +113,22 @@ mistakes! {
         AccountIsUser { account: UserName, block_name: Name }
             => "`{account}` is a user of this service by `users {block_name}` and cannot be its account";
             "name an account that is in none of the service's `users` blocks, or take it out of them";
+        /// `style shared` without an account as which the program runs.
+        SharedWithoutAccount
+            => "`style shared` needs an `account`: one process serves all users, and runs as none of them";
+            "add `account NAME;` with an account that is for this service only";
+        /// `style shared` without a program.
+        SharedWithoutProgram
+            => "`style shared` needs a `program`: the keeper starts it as the account";
+            "add `program \"/PATH\";` with a program that accepts connections from its descriptor 3 \
+             (LISTEN_FDS), or use another style";
         /// `pam session` beside `account`.
         PamSessionForAccount
-            => "`pam session` stands beside `account`: a process that the service manager has \
-                started is never inside a PAM session of its user";
-            "remove `pam session`, or have the keeper start the service by `program`; the account \
-             phase is asked in any case, and the service's unit can set limits for all of its \
-             processes (LimitNOFILE= and the like)";
+            => "`pam session` stands beside `account`: a process that is started as the service's own \
+                account is never inside a PAM session of its user";
+            "remove `pam session`, or have the keeper start the service by `program` alone, as its \
+             users; the account phase is asked in any case, and a unit of the service can set limits \
+             for all of its processes (LimitNOFILE= and the like)";
         /// `setuid permit` beside `files`.
         SetuidWithFiles { first: Place }
             => "`setuid permit` stands beside `files` at {first}: no process can be confined to \

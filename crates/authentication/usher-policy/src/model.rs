@@ -160,6 +160,10 @@ words! {
         /// One process for each user, to which the user's later connections come as well. A
         /// [`ServedBy::Program`] accepts from the user's own listener (LISTEN_FDS).
         User = "user",
+        /// One process for all users, which runs as an account of the service's own and accepts their
+        /// connections from one listener (LISTEN_FDS). Always a [`ServedBy::Program`] with an
+        /// [`account`](Program::account), which no other style has.
+        Shared = "shared",
     }
 
     /// Rights to files. The user's own rights limit them in any case.
@@ -168,6 +172,13 @@ words! {
         Read = "read",
         /// That, and change, make and remove them.
         Write = "write",
+    }
+}
+
+impl Style {
+    /// Whether one process serves a whole queue, and accepts its connections by itself.
+    pub fn serves_queue(self) -> bool {
+        self != Self::Connection
     }
 }
 
@@ -224,6 +235,22 @@ pub struct Service {
 }
 
 impl Service {
+    /// The account as which one process serves all users, with [`Style::Shared`]; none for other styles.
+    pub fn shared_account(&self) -> Option<&UserName> {
+        match &self.served_by {
+            ServedBy::Program(program) => program.account.as_ref(),
+            ServedBy::Account(_) => None,
+        }
+    }
+
+    /// The account of the service's own processes; none if they all run as its users.
+    pub fn account(&self) -> Option<&UserName> {
+        match &self.served_by {
+            ServedBy::Program(_) => self.shared_account(),
+            ServedBy::Account(account) => Some(account),
+        }
+    }
+
     /// The limits of one user's processes at this service.
     pub fn limits(&self) -> ProcessLimits {
         ProcessLimits {
@@ -269,7 +296,7 @@ pub struct RequiredProtection {
 /// The processes that serve the users of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServedBy {
-    /// Workers that the keeper starts, as the user.
+    /// Workers that the keeper starts, as the user; of [`Style::Shared`], as the program's account.
     Program(Program),
     /// Processes that run as this local account, which the service manager started; each becomes its user by
     /// the calls of usher_accept_by_user(3). Never root, never one of [`Service::users`]: a process that has
@@ -284,6 +311,9 @@ pub struct Program {
     pub path: String,
     /// Its arguments, without the program's own name.
     pub arguments: Vec<String>,
+    /// The local account as which it serves all users, with [`Style::Shared`] only. Never root, never one of
+    /// [`Service::users`]: that user's processes could use everybody's connections.
+    pub account: Option<UserName>,
     /// Added to a worker's environment, in the order of the text; names are unique.
     pub environment: Vec<(String, String)>,
     /// The files that its processes may use; none: all that the user may use.

@@ -100,6 +100,7 @@ impl Service {
             ServedBy::Program(program) => {
                 let command = std::iter::once(&program.path).chain(&program.arguments);
                 block.statement("program", joined(command.map(|text| Quoted(text)), " "));
+                block.optional("account", program.account.as_ref());
             }
             ServedBy::Account(account) => block.statement("account", account),
         }

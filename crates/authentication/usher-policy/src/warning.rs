@@ -16,7 +16,7 @@ use usher_protection::{Application, Peers, ProgramName, ProtectionWarning, Traff
 
 use crate::client::Protocol;
 use crate::dialect::BlockKind;
-use crate::model::{Host, Policy, ServedBy};
+use crate::model::{Host, Policy, ServedBy, Style};
 
 /// Something in a policy that has no effect, or another than it seems. Never a reason to refuse the policy:
 /// it permits less than it seems to and never more, or protects traffic less than elsewhere. Displays as an
@@ -233,15 +233,20 @@ impl Policy {
                 );
                 warnings.push(PolicyWarning::new(explanation, "remove the entry"));
             }
-            if let ServedBy::Account(account) = &service.served_by {
+            if let Some(account) = service.account() {
                 let mut others = self.services.values();
+                let consequence = if service.style == Style::Shared {
+                    "that user's processes can use the connections of all users of this service"
+                } else {
+                    "the account is fenced, so none of that user's processes can change to another \
+                     user any more, not by su, sudo or setuid programs either"
+                };
                 if let Some(other) = others.find(|other| other.users.names().contains(account)) {
                     warnings.push(PolicyWarning::about(
                         clause("account"),
                         format!(
                             "`service {name}` has the account {account}, who is a user of `service \
-                             {}`: the account is fenced, so none of that user's processes can change \
-                             to another user any more, not by su, sudo or setuid programs either",
+                             {}`: {consequence}",
                             other.name
                         ),
                         "use an account for services and for nothing else",

@@ -198,6 +198,9 @@ refusals! {
             "this machine's policy has given the service's host another address, port or key \
              meanwhile",
             "try again";
+        ServiceChanged = 105 "service_changed":
+            "the server's policy has other processes serve the users of the service now",
+            "connect again";
         NotThisAccount = 192 "not_this_account":
             "the policy has no service at this port whose `account` is the one this process \
              runs as";
@@ -387,7 +390,7 @@ mod tests {
                 faults.push(refusal.fault());
             }
         }
-        assert_eq!(codes.len(), 77);
+        assert_eq!(codes.len(), 78);
     }
 
     #[test]

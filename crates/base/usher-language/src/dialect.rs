@@ -29,6 +29,8 @@ pub struct BlockRule {
     pub statements: Vec<StatementRule>,
     /// Its keywords of which each block has exactly one.
     pub one_of: Vec<[&'static str; 2]>,
+    /// A keyword and its value beside which a block may have both of [`one_of`](Self::one_of).
+    pub both_beside: Option<[&'static str; 2]>,
     /// The blocks inside. These have no blocks inside.
     pub inner: Vec<BlockRule>,
     /// The statements of each block by its name, where these differ. A block of another name is read without

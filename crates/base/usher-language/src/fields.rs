@@ -104,7 +104,7 @@ impl<'t> Fields<'t> {
                     };
                     reporter.report(block.location, mistake);
                 }
-                [one, other] => {
+                [one, other] if !self.may_have_both(block) => {
                     let places = (one.statement.location, other.statement.location);
                     let (first, second) = if places.0 < places.1 {
                         (one, other)
@@ -122,6 +122,12 @@ impl<'t> Fields<'t> {
                 _ => {}
             }
         }
+    }
+
+    /// Whether the block says what permits both of two statements.
+    fn may_have_both(&self, block: &Block<'_>) -> bool {
+        let beside = block.rule.both_beside;
+        beside.is_some_and(|[keyword, word]| self.word(keyword) == Some(word))
     }
 
     /// Reports a statement that has no meaning beside what the block says. Statements that

@@ -40,3 +40,4 @@ mod this_host;
 pub mod user;
 mod warning;
 pub mod who;
+pub mod whois;

@@ -13,13 +13,10 @@ use super::warning::Warning;
 use super::warning::said;
 use crate::accounts;
 use crate::failure::Failure;
+use crate::tcp_sockets::{ESTABLISHED, LISTEN, Socket, sockets};
 
 /// The option of `usher policy apply` that permits to take the port of an SSH server.
 pub const TAKE_SSH_PORT: &str = "--take-ssh-port";
-
-/// States of a socket in /proc/net/tcp (net/tcp_states.h).
-const ESTABLISHED: &str = "01";
-const LISTEN: &str = "0A";
 
 /// The first process, which holds the sockets of socket units.
 const SERVICE_MANAGER: u32 = 1;
@@ -31,15 +28,6 @@ struct Server {
     text: String,
     /// Whether it is an SSH server.
     is_ssh: bool,
-}
-
-/// A TCP socket of this network namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Socket<'a> {
-    port: u16,
-    state: &'a str,
-    uid: u32,
-    inode: u64,
 }
 
 /// A process that holds a listener.
@@ -110,18 +98,14 @@ pub fn spare_ssh(policy: &Policy, in_force: Option<&Policy>) -> Result<(), Failu
 
 /// The services of a policy, each with a server of others at its port.
 fn servers(policy: &Policy) -> Vec<(&Service, Server)> {
-    let tables = tables();
-    let sockets: Vec<Socket<'_>> = tables.iter().flat_map(|table| sockets(table)).collect();
-    let listening: Vec<Socket<'_>> = sockets
-        .into_iter()
-        .filter(|socket| {
-            socket.state == LISTEN
-                && policy
-                    .services
-                    .values()
-                    .any(|service| service.listen == socket.port)
-        })
+    let ports: BTreeSet<u16> = policy
+        .services
+        .values()
+        .map(|service| service.listen)
         .collect();
+    let is_at_a_service = |socket: &Socket| ports.contains(&socket.local.port());
+    let listening = sockets().filter(|socket| socket.state == LISTEN && is_at_a_service(socket));
+    let listening: Vec<Socket> = listening.collect();
     if listening.is_empty() {
         return Vec::new();
     }
@@ -130,7 +114,7 @@ fn servers(policy: &Policy) -> Vec<(&Service, Server)> {
     let found = policy.services.values().filter_map(|service| {
         let here = listening
             .iter()
-            .filter(|socket| socket.port == service.listen);
+            .filter(|socket| socket.local.port() == service.listen);
         let foreign = here.filter_map(|socket| {
             let holders = holders.get(&socket.inode).map_or(&[][..], Vec::as_slice);
             // The keeper has a duplicate of each listener that it gives to a worker.
@@ -151,7 +135,7 @@ fn servers(policy: &Policy) -> Vec<(&Service, Server)> {
 
 /// Whether a listener holds the port for a service with `account`. It belongs to that account; or it belongs
 /// to root, and a process of the account has it, or the service manager, which passes it on.
-fn is_placeholder(service: &Service, socket: &Socket<'_>, holders: &[Holder]) -> bool {
+fn is_placeholder(service: &Service, socket: &Socket, holders: &[Holder]) -> bool {
     let ServedBy::Account(account) = &service.served_by else {
         return false;
     };
@@ -176,10 +160,10 @@ fn file_name(program: &str) -> &str {
     program.rsplit('/').next().unwrap_or(program)
 }
 
-fn server(socket: &Socket<'_>, holders: &[Holder]) -> Server {
+fn server(socket: &Socket, holders: &[Holder]) -> Server {
     let is_managed = holders.iter().any(|holder| holder.pid == SERVICE_MANAGER);
     let units = if is_managed {
-        socket_units(socket.port)
+        socket_units(socket.local.port())
     } else {
         Vec::new()
     };
@@ -208,26 +192,6 @@ impl Holder {
             None => format!("{program} (pid {pid})"),
         }
     }
-}
-
-/// The kernel's lists of TCP sockets. A kernel without IPv6 has only the first.
-fn tables() -> Vec<String> {
-    let read = |name| fs::read_to_string(Path::new("/proc/net").join(name)).ok();
-    ["tcp", "tcp6"].into_iter().filter_map(read).collect()
-}
-
-/// The sockets of a list.
-fn sockets(table: &str) -> impl Iterator<Item = Socket<'_>> {
-    table.lines().skip(1).filter_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (_, port) = words.get(1)?.rsplit_once(':')?;
-        Some(Socket {
-            port: u16::from_str_radix(port, 16).ok()?,
-            state: words.get(3)?,
-            uid: words.get(7)?.parse().ok()?,
-            inode: words.get(9)?.parse().ok()?,
-        })
-    })
 }
 
 /// The processes that hold these sockets, as far as the caller may see, by the sockets' inodes.
@@ -307,17 +271,14 @@ fn units_at(list: &str, port: u16) -> Vec<String> {
 /// The ports of this host by which the process or one of its ancestors is connected, such as that of the
 /// SSH session in which the administrator types.
 fn ports_of_this_session() -> BTreeSet<u16> {
-    let tables = tables();
     let mut ports: BTreeSet<u16> = std::env::var("SSH_CONNECTION")
         .ok()
         .and_then(|text| text.split(' ').nth(3)?.parse().ok())
         .into_iter()
         .collect();
-    let connected: BTreeMap<u64, u16> = tables
-        .iter()
-        .flat_map(|table| sockets(table))
+    let connected: BTreeMap<u64, u16> = sockets()
         .filter(|socket| socket.state == ESTABLISHED)
-        .map(|socket| (socket.inode, socket.port))
+        .map(|socket| (socket.inode, socket.local.port()))
         .collect();
     let mut pid = std::process::id();
     while pid > SERVICE_MANAGER {
@@ -338,28 +299,6 @@ fn parent(pid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sockets_have_port_state_owner_and_inode() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000   107        0 4711 1 0000000000000000 100 0 0 10 0
-   1: 00000000000000000000000001000000:01BB 00000000000000000000000000000000:0000 01 00000000:00000000 00:00000000 00000000     0        0 4712 1
- not a line\n";
-        let found: Vec<_> = sockets(table).collect();
-        let socket = |port, state, uid, inode| Socket {
-            port,
-            state,
-            uid,
-            inode,
-        };
-        assert_eq!(
-            found,
-            [
-                socket(22, LISTEN, 107, 4711),
-                socket(443, ESTABLISHED, 0, 4712)
-            ]
-        );
-    }
 
     #[test]
     fn a_processs_users_are_the_real_and_the_effective_one() {

@@ -4,7 +4,7 @@ use serde_json::json;
 use usher_daemon::control::ask_daemon;
 use usher_local::requests::Who;
 use usher_local::roles;
-use usher_policy::{ServedBy, Service, Style, joined};
+use usher_policy::{ServedBy, Service, joined};
 
 use super::configuration;
 use crate::failure::Failure;
@@ -30,23 +30,23 @@ pub fn list_services(output: &Output) -> Result<(), Failure> {
         })
         .collect();
     let views = services.iter().map(|(service, sessions)| {
-        let (program, account) = match &service.served_by {
-            ServedBy::Program(program) => (Some(&program.path), None),
-            ServedBy::Account(account) => (None, Some(account)),
+        let program = match &service.served_by {
+            ServedBy::Program(program) => Some(&program.path),
+            ServedBy::Account(_) => None,
         };
         // JSON object [`service`]:
         //   service: The service.
         //   port: Its port.
-        //   style: `user` or `connection`.
+        //   style: `connection`, `user` or `shared`.
         //   program: The program that the keeper starts, or null.
-        //   account: The account whose processes serve, or null.
+        //   account: The account of the service's own processes, or null: they run as its users.
         //   users: List of texts: the sets of users that it admits.
         //   hosts: List of texts: the hosts that it admits, or null: any.
         //   any_host: True if it admits every host.
         //   sessions: How many sessions it has now. Null: the keeper does not say.
         json!({
-            "service": service.name, "port": service.listen, "style": style(service),
-            "program": program, "account": account, "users": service.user_blocks,
+            "service": service.name, "port": service.listen, "style": service.style.word(),
+            "program": program, "account": service.account(), "users": service.user_blocks,
             "hosts": (!service.any_host).then_some(&service.hosts), "any_host": service.any_host,
             "sessions": sessions,
         })
@@ -57,7 +57,7 @@ pub fn list_services(output: &Output) -> Result<(), Failure> {
             row![
                 service.name,
                 service.listen,
-                style(service),
+                service.style,
                 served_by(service),
                 joined(&service.user_blocks, ", "),
                 if service.any_host {
@@ -86,16 +86,12 @@ pub fn list_services(output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn style(service: &Service) -> &'static str {
-    match service.style {
-        Style::User => "user",
-        Style::Connection => "connection",
-    }
-}
-
 fn served_by(service: &Service) -> String {
     match &service.served_by {
-        ServedBy::Program(program) => program.path.clone(),
+        ServedBy::Program(program) => match &program.account {
+            Some(account) => format!("{} as {account}", program.path),
+            None => program.path.clone(),
+        },
         ServedBy::Account(account) => format!("account {account}"),
     }
 }

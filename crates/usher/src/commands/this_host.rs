@@ -252,7 +252,10 @@ fn why_it_cannot_run(service: &Service) -> Option<Warning> {
                           lsm=...): its users are refused";
             ("files", reason.into())
         }
-        ServedBy::Program(program) => ("program", fault_of_program(&program.path)?),
+        ServedBy::Program(program) => match program.account.as_ref().and_then(fault_of_account) {
+            Some(reason) => ("account", reason),
+            None => ("program", fault_of_program(&program.path)?),
+        },
         ServedBy::Account(account) => ("account", fault_of_account(account)?),
     };
     let text = format!("`service {}`: {reason}", service.name);

@@ -244,7 +244,7 @@ fn failures_text(failures: &[FailureView]) -> String {
 }
 
 /// A duration, for people.
-fn age(seconds: u64) -> String {
+pub(super) fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m", seconds / 60),

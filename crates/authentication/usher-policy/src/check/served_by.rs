@@ -9,10 +9,11 @@ use super::{Names, files};
 use crate::limits::{DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES};
 use crate::members::is_ushers;
 use crate::mistake::PolicyMistake;
-use crate::model::{Program, ServedBy};
+use crate::model::{Program, ServedBy, Style};
 use crate::names::ACCOUNT;
 
-/// `program` with its `environment`, `files`, `umask`, `setuid` and `pam`, or `account`.
+/// `program` with its `environment`, `files`, `umask`, `setuid` and `pam`, or `account`; with
+/// [`Style::Shared`] both.
 ///
 /// `user_blocks` are the names of the `users` blocks that the service admits, as far as known.
 pub(super) fn check_served_by(
@@ -40,13 +41,26 @@ pub(super) fn check_served_by(
         let mistake = PolicyMistake::PamSessionForAccount;
         names.reporter.report(pam.statement.location, mistake);
     }
-    if fields.one("account").is_some() {
-        return account.map(ServedBy::Account);
-    }
+    let account = match (fields.word("style"), fields.one("account")) {
+        (Some(style), found) if style == Style::Shared.word() => {
+            let missing = match (found, fields.one("program")) {
+                (Some(account), None) => Some((account, PolicyMistake::SharedWithoutProgram)),
+                (None, Some(program)) => Some((program, PolicyMistake::SharedWithoutAccount)),
+                _ => None,
+            };
+            if let Some((field, mistake)) = missing {
+                names.reporter.report(field.statement.location, mistake);
+            }
+            Some(account?)
+        }
+        (_, Some(_)) => return account.map(ServedBy::Account),
+        (_, None) => None,
+    };
     let (path, arguments) = program?;
     Some(ServedBy::Program(Program {
         path,
         arguments,
+        account,
         environment,
         files,
         umask: fields.number("umask").unwrap_or(DEFAULT_UMASK),

@@ -10,8 +10,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use usher_base::UserName;
 use usher_policy::{
-    ClientUse, Groups, Name, Objection, Policy, PolicyError, PolicyMistake, ServedBy, ServiceUse,
-    Source, TrustedPrincipal, Users, format, parse_with_groups, parse_with_places,
+    ClientUse, Groups, Name, Objection, Policy, PolicyError, PolicyMistake, ServedBy, Service,
+    ServiceUse, Source, TrustedPrincipal, Users, format, parse_with_groups, parse_with_places,
 };
 use usher_proto::Refusal;
 
@@ -39,7 +39,7 @@ fn check(text: &str) -> Result<(), TestCaseError> {
         Ok(policy) => {
             prop_assert_eq!(parse_text(&policy.to_text()), Ok(policy.clone()));
             for service in policy.services.values() {
-                if let ServedBy::Account(account) = &service.served_by {
+                if let Some(account) = service.account() {
                     prop_assert!(
                         account.as_ref() != "root" && !service.users.names().contains(account)
                     );
@@ -254,7 +254,12 @@ proptest! {
             let admits = |block: &&Name| policy.users[*block].has(&account);
             let block_name = service.user_blocks.iter().find(admits).cloned();
             let block_name = block_name.expect("a block that admits the user");
-            service.served_by = ServedBy::Account(account.clone());
+            match &mut service.served_by {
+                ServedBy::Program(program) if program.account.is_some() => {
+                    program.account = Some(account.clone());
+                }
+                served_by => *served_by = ServedBy::Account(account.clone()),
+            }
             expected.push(PolicyMistake::AccountIsUser { account, block_name });
         }
         let found = parse_beside(&groups_of(&policy), &policy.to_text()).err().unwrap_or_default();
@@ -274,10 +279,7 @@ proptest! {
         let stranger: UserName = stranger.parse().expect("a user name");
         let mut users: BTreeSet<UserName> =
             policy.users.values().flat_map(Users::users).cloned().collect();
-        let accounts = policy.services.values().filter_map(|service| match &service.served_by {
-            ServedBy::Account(account) => Some(account.clone()),
-            ServedBy::Program(_) => None,
-        });
+        let accounts = policy.services.values().filter_map(Service::account).cloned();
         users.extend(accounts.chain(["root", "usher-x"].map(|name| name.parse().expect("a name"))));
         users.insert(stranger);
         let sources = [Source { name: "property".to_owned(), text: policy.to_text() }];
@@ -314,7 +316,7 @@ proptest! {
                             block.lasting().any(|member| member == user)
                                 || guest.is_some_and(|until| until.unix_time() > now)
                         });
-                    let is_account = service.served_by == ServedBy::Account(user.clone());
+                    let is_account = service.account() == Some(user);
                     let nobodys = is_account || ["root", "usher-x"].contains(&user.as_ref());
                     let certified = !nobodys && service.user_blocks.iter()
                         .any(|block| policy.users[block].principals.contains(certified));

@@ -181,15 +181,18 @@ fn service(
     let host_names: Vec<HostName> = hosts.keys().cloned().collect();
     let (user_blocks, members) = pick_users(choices, users);
     let [any_host, by_user, by_account] = choices.flags;
-    let served_by = if by_account {
-        // Longer than any member's name.
-        let account = format!("service-{}", choices.text.to_ascii_lowercase());
-        ServedBy::Account(account.parse().expect("an account name"))
+    let by_user = by_user && !by_all(choices);
+    // Longer than any member's name.
+    let account = format!("service-{}", choices.text.to_ascii_lowercase());
+    let account: UserName = account.parse().expect("an account name");
+    let served_by = if by_account && !by_all(choices) {
+        ServedBy::Account(account)
     } else {
         let environment = choices.texts.iter().enumerate();
         ServedBy::Program(Program {
             path: format!("/usr/{}", choices.text),
             arguments: choices.texts.clone(),
+            account: by_all(choices).then_some(account),
             environment: environment
                 .map(|(number, value)| (format!("X_{number}"), value.clone()))
                 .collect(),
@@ -218,7 +221,9 @@ fn service(
         } else {
             pick(&choices.picks, &host_names)
         },
-        style: if by_user {
+        style: if by_all(choices) {
+            Style::Shared
+        } else if by_user {
             Style::User
         } else {
             Style::Connection
@@ -236,7 +241,7 @@ fn service(
             .durations
             .1
             .clamp(MINIMUM_KEEPALIVE, MAXIMUM_KEEPALIVE),
-        connections: if by_user {
+        connections: if by_user || by_all(choices) {
             DEFAULT_CONNECTIONS
         } else {
             choices.number
@@ -250,6 +255,11 @@ fn service(
             origin: Origin::default(),
         }),
     }
+}
+
+/// Whether one process serves all users of a service.
+fn by_all(choices: &Choices) -> bool {
+    choices.number.is_multiple_of(3)
 }
 
 /// Hosts, networks and ranges, or nowhere, or everywhere.

@@ -231,9 +231,13 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
     let each = match offer.style {
         Style::Connection => "a process for each connection",
         Style::User => "one process for each user",
+        Style::Shared => "one process for all users",
     };
     let by = match (&offer.program, &offer.account) {
-        (Some(program), _) => program.join(" "),
+        (Some(program), None) => program.join(" "),
+        (Some(program), Some(account)) => {
+            format!("{}, as the account {account}", program.join(" "))
+        }
         (None, account) => {
             let account = account.as_deref().unwrap_or_default();
             format!("processes of the account {account}, which become the user")

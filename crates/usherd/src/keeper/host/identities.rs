@@ -7,7 +7,7 @@
 //! apply drops all answers at once.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,11 +86,29 @@ impl Identities {
     /// # Errors
     /// See [`Account::identity`]; those of the check; [`Refusal::KeeperUnavailable`] without an answer in time.
     pub async fn of(&self, account: &Account, client: IpAddr) -> Result<Arc<Identity>, Refusal> {
+        self.find(account, client, self.check).await
+    }
+
+    /// The identity of a service's own account. Nobody logs in as it, so there is no check.
+    ///
+    /// # Errors
+    /// See [`Account::identity`]; [`Refusal::KeeperUnavailable`] without an answer in time.
+    pub async fn of_service(&self, account: &Account) -> Result<Arc<Identity>, Refusal> {
+        self.find(account, IpAddr::V6(Ipv6Addr::UNSPECIFIED), |_, _| Ok(()))
+            .await
+    }
+
+    async fn find(
+        &self,
+        account: &Account,
+        client: IpAddr,
+        check: Check,
+    ) -> Result<Arc<Identity>, Refusal> {
         let counts = |found: &CachedIdentity| {
             let age = self.age.load(Ordering::Relaxed);
             (found.uid, found.age) == (account.uid, age) && found.files == files()
         };
-        let (check, account, age) = (self.check, account.clone(), Arc::clone(&self.age));
+        let (account, age) = (account.clone(), Arc::clone(&self.age));
         let key = (account.name.clone(), client);
         let look_up = move || CachedIdentity {
             uid: account.uid,

@@ -17,6 +17,7 @@ pub mod protection;
 use std::path::Path;
 use std::time::Duration;
 
+use usher_base::UserName;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, AdmissionRow, UnreadableRow};
 use usher_kernel::ownership::OwnershipError;
@@ -25,7 +26,7 @@ use usher_policy::{Policy, ServedBy, Service};
 use usher_proto::refusal::Refusal;
 use usher_system::sandbox::confines_files;
 
-use accounts::Accounts;
+use accounts::{Account, Accounts};
 use destinations::ConnectConfinement;
 use fence::Fence;
 use identities::Identities;
@@ -120,6 +121,16 @@ impl Host {
         self.can_restrict(service)
     }
 
+    /// The account as which one process serves all users of a service.
+    ///
+    /// # Errors
+    /// See [`ServicePorts::uid_of`].
+    pub fn shared_account(&self, name: &UserName) -> Result<Account, Refusal> {
+        let uid = self.ports.uid_of(name)?;
+        let name = name.clone();
+        Ok(Account { name, uid })
+    }
+
     /// Checks whether the kernel can enforce what a service's policy says of its connections.
     ///
     /// # Errors
@@ -151,8 +162,8 @@ impl Host {
         }
     }
 
-    /// Looks up the accounts of the services in force, fences each, and reserves its port. If the caller
-    /// stops waiting, [`Host::is_incomplete`] demands another call.
+    /// Looks up the accounts of the services in force, fences those whose processes become users, and
+    /// reserves their ports. If the caller stops waiting, [`Host::is_incomplete`] demands another call.
     pub async fn look_accounts_up(&self) {
         let configuration = self.configuration.get();
         let (generation, policy) = (configuration.generation(), &configuration.checked.policy);
@@ -165,7 +176,11 @@ impl Host {
             if self.configuration.get().generation() != generation {
                 return;
             }
-            if let Ok(uid) = uid {
+            let becomes_users =
+                |service: &Service| service.served_by == ServedBy::Account(account.clone());
+            if let Ok(uid) = uid
+                && policy.services.values().any(becomes_users)
+            {
                 fenced &= self.fence.enclose_service(uid);
             }
             found.insert(account.clone(), uid);

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use usher_base::UserName;
 use usher_bpf::Objects;
 use usher_kernel::ports::Reserved;
-use usher_policy::{Policy, ServedBy};
+use usher_policy::{Policy, ServedBy, Service};
 use usher_proto::refusal::Refusal;
 
 use crate::ports::ReservedPorts;
@@ -33,12 +33,11 @@ struct State {
 
 /// The accounts of a policy's services.
 pub fn accounts(policy: &Policy) -> BTreeSet<&UserName> {
-    let services = policy.services.values();
-    let accounts = services.filter_map(|service| match &service.served_by {
-        ServedBy::Account(account) => Some(account),
-        ServedBy::Program(_) => None,
-    });
-    accounts.collect()
+    policy
+        .services
+        .values()
+        .filter_map(Service::account)
+        .collect()
 }
 
 impl ServicePorts {
@@ -82,6 +81,23 @@ impl ServicePorts {
         }
     }
 
+    /// The user id of a service's account, by the last look-up.
+    ///
+    /// # Errors
+    /// That of the look-up; [`Refusal::KeeperUnavailable`] before its end.
+    pub fn uid_of(&self, account: &UserName) -> Result<u32, Refusal> {
+        let state = self.state.lock();
+        let found = state.found.get(account).copied();
+        found.unwrap_or(Err(Refusal::KeeperUnavailable))
+    }
+
+    /// Notes that the account of a service is gone or was replaced, so that it is looked up again.
+    pub fn lose(&self, account: &UserName) {
+        if let Some(found) = self.state.lock().found.get_mut(account) {
+            *found = Err(Refusal::NoLocalAccount);
+        }
+    }
+
     /// Whether account look-ups are incomplete, or an account was missing, which may have been made
     /// meanwhile.
     pub fn is_incomplete(&self) -> bool {
@@ -106,7 +122,7 @@ impl State {
                 && !matches!(self.found.get(account), Some(Err(_)))
             {
                 tracing::warn!(%account, reason = refusal.name(), "a service's account is \
-                    not found: it is not fenced yet, and its port is root's alone: {refusal}");
+                    not found: nobody is served by it yet: {refusal}");
             }
         }
         self.found = found;

@@ -23,7 +23,7 @@ use usher_base::UserName;
 use usher_daemon::events;
 use usher_proto::refusal::Refusal;
 
-use super::Queues;
+use super::{Key, Queues};
 use crate::keeper::host::accounts::{Account, Standing};
 
 /// The file of local accounts; when it changes, all accounts are looked up again.
@@ -77,7 +77,7 @@ impl Queues {
         self.common.unanswered.load(Ordering::Relaxed)
     }
 
-    /// Looks the accounts of all queues up, for ever, and reports those that are gone.
+    /// Looks the accounts of all users and services up, for ever, and reports those that are gone.
     pub async fn watch_accounts(&self) {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -87,8 +87,7 @@ impl Queues {
             tokio::select! {
                 _ = second.tick() => {
                     let has_changed = watch.read_local();
-                    let queues = self.list().into_iter();
-                    let known = queues.map(|queue| (queue.account.name.clone(), queue.account.uid));
+                    let known = self.users().into_iter().map(|(_, account)| (account.name, account.uid));
                     let suspects = std::mem::take(&mut *self.common.suspects.lock());
                     watch.choose(&known.collect(), &suspects, has_changed, Instant::now());
                 }
@@ -117,11 +116,26 @@ impl Queues {
     async fn report_account(&self, (name, uid): &Known, refusal: Refusal) {
         tracing::warn!(name: events::ACCOUNT_GONE, user = %name, uid, reason = refusal.name(),
             "the account of a user is gone, or is another by now: the sessions end");
+        let users = self.users().into_iter();
+        let of_it = users.filter(|(_, account)| (&account.name, &account.uid) == (name, uid));
+        let mut keys: Vec<Key> = of_it.map(|(key, _)| key).collect();
         for queue in self.list() {
-            if (&queue.account.name, &queue.account.uid) == (name, uid) {
-                self.common.report_lost(&queue, refusal).await;
+            if queue.is_shared && keys.contains(&queue.key) {
+                self.common.host.ports.lose(name);
+                keys.extend(self.common.members.of(&queue));
             }
         }
+        self.common.report_lost(keys, refusal).await;
+    }
+
+    /// The accounts of all queues and of all members of shared ones.
+    fn users(&self) -> Vec<(Key, Account)> {
+        let queues = self.list().into_iter();
+        let queues = queues.map(|queue| (queue.key, queue.account.clone()));
+        let members = self.common.members.list().into_iter();
+        queues
+            .chain(members.map(|(key, member)| (key, member.account)))
+            .collect()
     }
 }
 

@@ -1,5 +1,5 @@
 //! Queues and the workers that serve them: one listener for each (service, user) that has a session or
-//! a worker.
+//! a worker, or one for all users of a service with `style shared`.
 //!
 //! A removed queue is *leaving* until none of its processes is left. A revocation waits for that,
 //! and so does a new queue of the same user before it starts anything.
@@ -9,6 +9,7 @@
 pub mod desk;
 pub mod groups;
 mod lost_accounts;
+mod members;
 mod orphans;
 mod output;
 mod pam_session;
@@ -20,7 +21,7 @@ mod troubles;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
@@ -42,6 +43,7 @@ use super::host::Host;
 use super::host::accounts::Account;
 use desk::Desk;
 use groups::Groups;
+use members::Members;
 use permits::{Permit, Permits};
 use queue::Queue;
 use starter::StarterProcess;
@@ -56,7 +58,7 @@ pub const BACKLOG: u32 = 1024;
 /// for a disk or another host die when it answers.
 const GONE: Duration = Duration::from_secs(10);
 
-/// The key of a queue: service id and user id.
+/// The key of a queue: service id and user id. A shared queue has that of the service's account.
 pub type Key = (u32, u32);
 
 /// Accounts that may be reported as lost, and connections as failed, before the first report is read.
@@ -83,6 +85,8 @@ pub struct Common {
     /// Failures of services.
     pub troubles: Troubles,
     all: Mutex<HashMap<Key, Arc<Queue>>>,
+    /// The users of shared queues.
+    pub members: Members,
     leaving: Leaving,
     lost: mpsc::Sender<LostAccount>,
     failed: mpsc::Sender<FailedConnection>,
@@ -92,11 +96,10 @@ pub struct Common {
     unanswered: AtomicUsize,
 }
 
-/// A report that the account of a queue's user is gone or was replaced: everything of the user at the service
-/// must end.
+/// A report that an account is gone or was replaced: everything of these users at their services must end.
 pub struct LostAccount {
-    /// The queue, which may have been closed since.
-    pub queue: Arc<Queue>,
+    /// The account's user at a service; for the account of a shared queue, all of its users.
+    pub keys: Vec<Key>,
     pub refusal: Refusal,
 }
 
@@ -155,14 +158,25 @@ impl Common {
         }
     }
 
+    /// Has the kernel admit a user's connections to a listener.
+    fn admit_to(&self, (service, uid): Key, listener: BorrowedFd<'_>) -> Result<(), Refusal> {
+        let entered = self.host.admission.add_listener(service, uid, listener);
+        entered.map_err(|error| match error {
+            KernelError::Full(_) => Refusal::ListenerTableFull,
+            error => {
+                tracing::error!(%error, uid, "cannot enter a listener");
+                Refusal::ListenerFailed
+            }
+        })
+    }
+
     /// Has the watch of accounts check a user whose account was missing when it was needed.
     fn suspect(&self, user: &UserName) {
         self.suspects.lock().insert(user.clone());
     }
 
-    async fn report_lost(&self, queue: &Arc<Queue>, refusal: Refusal) {
-        let queue = Arc::clone(queue);
-        let report = LostAccount { queue, refusal };
+    async fn report_lost(&self, keys: Vec<Key>, refusal: Refusal) {
+        let report = LostAccount { keys, refusal };
         if self.lost.send(report).await.is_err() {
             tracing::error!("cannot end the sessions of an account that is gone");
         }
@@ -212,6 +226,7 @@ impl Queues {
             desk: Arc::default(),
             troubles: Troubles::default(),
             all: Mutex::default(),
+            members: Members::default(),
             leaving: Leaving::default(),
             lost,
             failed,
@@ -245,7 +260,7 @@ impl Queues {
 
     /// Whether there is a queue for this service and user.
     pub fn has(&self, key: Key) -> bool {
-        self.common.all.lock().contains_key(&key)
+        self.common.all.lock().contains_key(&key) || self.common.members.has(key)
     }
 
     /// All queues now.
@@ -277,16 +292,16 @@ impl Queues {
     /// # Errors
     /// [`Refusal::ListenerTableFull`] when no place is left and the user has no queue at the service.
     pub fn permit(&self, key: Key) -> Result<Permit, Refusal> {
-        let all = self.common.all.lock();
+        let number = self.common.all.lock().len() + self.common.members.count();
         self.permits
-            .take(key, |key| all.contains_key(&key), all.len(), self.most)
+            .take(key, |key| self.has(key), number, self.most)
     }
 
     /// Makes sure that the user's connections from a host to the service have a queue.
     ///
     /// # Errors
-    /// [`Refusal::ListenerFailed`] when the port is taken or the worker's group cannot be made,
-    /// [`Refusal::ListenerTableFull`].
+    /// [`Refusal::ListenerFailed`] when the port is taken, the worker's group cannot be made, or the account
+    /// of a shared queue is not known; [`Refusal::ListenerTableFull`].
     pub fn ensure(
         &self,
         service: &Service,
@@ -296,6 +311,18 @@ impl Queues {
         if self.note_host((service.id, account.uid), host) {
             return Ok(());
         }
+        let Some(name) = service.shared_account() else {
+            return self.make(service, account, host);
+        };
+        let owner = self.shared_account(service, name)?;
+        if !self.note_host((service.id, owner.uid), host) {
+            self.make(service, &owner, host)?;
+        }
+        self.enter_member(service, &owner, account)
+    }
+
+    /// Makes a queue.
+    fn make(&self, service: &Service, account: &Account, host: &HostName) -> Result<(), Refusal> {
         let listener =
             usher_kernel::listener::create(service.id, account.uid, port(service), BACKLOG)
                 .map_err(|error| {
@@ -309,6 +336,9 @@ impl Queues {
 
     /// Notes that connections of a queue may come from a host. Returns whether there is this queue.
     pub fn note_host(&self, key: Key, host: &HostName) -> bool {
+        if self.common.members.has(key) {
+            return true;
+        }
         let queue = self.common.all.lock().get(&key).cloned();
         queue.is_some_and(|queue| {
             queue.note_host(host);
@@ -316,7 +346,7 @@ impl Queues {
         })
     }
 
-    /// Takes a queue of an earlier keeper up again: with its listener, if that was stored.
+    /// Takes the queue of a user of an earlier keeper up again: with its listener, if that was stored.
     ///
     /// # Errors
     /// As [`Queues::ensure`].
@@ -325,17 +355,25 @@ impl Queues {
         service: &Service,
         account: &Account,
         host: &HostName,
-        listener: Option<OwnedFd>,
+        stored: &mut Stored,
     ) -> Result<(), Refusal> {
-        let Some(listener) = listener else {
-            self.end_unreachable(service, account);
-            return self.ensure(service, account, host);
+        let owner = match service.shared_account() {
+            Some(name) => self.shared_account(service, name)?,
+            None => account.clone(),
         };
-        // The former keeper may have ended while it was refusing waiting connections.
-        if let Err(error) = usher_kernel::listener::reopen(listener.as_fd(), BACKLOG) {
-            tracing::error!(%error, "cannot listen again on a stored listener");
+        let key = (service.id, owner.uid);
+        if !self.common.all.lock().contains_key(&key) {
+            if let Some(listener) = stored.take(key) {
+                // The former keeper may have ended while it was refusing waiting connections.
+                if let Err(error) = usher_kernel::listener::reopen(listener.as_fd(), BACKLOG) {
+                    tracing::error!(%error, "cannot listen again on a stored listener");
+                }
+                self.adopt(service, &owner, host, listener)?;
+            } else {
+                self.end_unreachable(service, &owner);
+            }
         }
-        self.adopt(service, account, host, listener)
+        self.ensure(service, account, host)
     }
 
     /// Makes a queue with this listener.
@@ -384,12 +422,8 @@ impl Queues {
         host.fence
             .own_listener(listener.as_fd(), account.uid)
             .map_err(|error| failed(&error, "cannot make a listener its user's own"))?;
-        host.admission
-            .add_listener(service.id, account.uid, listener.as_fd())
-            .map_err(|error| match error {
-                KernelError::Full(_) => Refusal::ListenerTableFull,
-                error => failed(&error, "cannot enter a listener"),
-            })?;
+        self.common
+            .admit_to((service.id, account.uid), listener.as_fd())?;
         Ok(group)
     }
 
@@ -403,14 +437,18 @@ impl Queues {
 
     /// The first half of [`Queues::remove`]: no connection is admitted or accepted any more.
     /// [`Queues::dismiss`] must follow at once. Connections are cut in between, so that they do not
-    /// end by a worker's death.
+    /// end by a worker's death. Returns no queue for a member of a shared one, which serves others.
     #[must_use]
     pub fn close(&self, key: Key) -> Option<Arc<Queue>> {
         if let Err(error) = self.common.host.admission.remove_listener(key.0, key.1) {
             tracing::error!(%error, "cannot take a listener out of the table");
         }
-        stored::forget(key);
+        self.common.members.remove(key);
         let removed = self.common.all.lock().remove(&key)?;
+        for member in self.common.members.of(&removed) {
+            self.common.members.remove(member);
+        }
+        stored::forget(key);
         let mut leaving = self.common.leaving.queues.lock();
         leaving.entry(key).or_default().push(Arc::clone(&removed));
         drop(leaving);
@@ -464,9 +502,11 @@ impl Queues {
             Err(error) => return tracing::error!(%error, "cannot read the admission table"),
         };
         let mut live: HashMap<Key, usize> = HashMap::new();
+        let mut live_at: HashMap<u32, usize> = HashMap::new();
         for row in &rows {
             if row.state != AdmissionState::Withdrawn {
                 *live.entry((row.service, row.uid)).or_default() += 1;
+                *live_at.entry(row.service).or_default() += 1;
             }
         }
         let configuration = self.common.host.configuration.get();
@@ -475,8 +515,12 @@ impl Queues {
             let Some(service) = configuration.checked.service(queue.key.0) else {
                 continue;
             };
-            let connections = live.get(&queue.key).copied().unwrap_or(0);
-            queue.end_if_idle(service, connections, now);
+            let connections = if queue.is_shared {
+                live_at.get(&queue.key.0)
+            } else {
+                live.get(&queue.key)
+            };
+            queue.end_if_idle(service, connections.copied().unwrap_or(0), now);
         }
     }
 }

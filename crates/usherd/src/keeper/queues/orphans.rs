@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use usher_policy::{Service, Style};
+use usher_policy::Service;
 
 use super::Queues;
 use crate::keeper::host::accounts::Account;
@@ -12,7 +12,7 @@ impl Queues {
     /// Ends processes that serve a whole queue whose listener is lost: none would be started in their
     /// place.
     pub(super) fn end_unreachable(&self, service: &Service, account: &Account) {
-        if service.style != Style::User {
+        if !service.style.serves_queue() {
             return;
         }
         let ended = self

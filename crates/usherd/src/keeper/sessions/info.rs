@@ -11,7 +11,8 @@ use super::Sessions;
 use super::table::kernel_failed;
 
 impl Sessions {
-    /// Describes a connection to its user and to root.
+    /// Describes a connection to its user, to the account of a service that serves all its users by one
+    /// process, and to root.
     ///
     /// # Errors
     /// [`Refusal::NoConnection`], [`Refusal::ForeignConnection`], [`Refusal::KeeperUnavailable`].
@@ -26,7 +27,7 @@ impl Sessions {
             .admission(connection)
             .map_err(kernel_failed)?
             .ok_or(Refusal::NoConnection)?;
-        if uid != 0 && row.uid != uid {
+        if uid != 0 && row.uid != uid && !self.queues.is_shared_by(row.service, uid) {
             return Err(Refusal::ForeignConnection);
         }
         let record = self

@@ -44,17 +44,17 @@ impl Sessions {
             if !(is_live || continues) || self.queues.note_host(key, &record.host) {
                 continue;
             }
-            let restored = match (configuration.checked.service(key.0), stored.take(key)) {
-                (None, _) => Err(Refusal::UnknownService),
+            let restored = match configuration.checked.service(key.0) {
+                None => Err(Refusal::UnknownService),
                 // The account is looked up when a process of the user is started: here, all users
                 // would wait for one look-up after the other.
-                (Some(service), listener) => {
+                Some(service) => {
                     let account = Account {
                         name: record.user.clone(),
                         uid: record.uid,
                     };
                     self.queues
-                        .restore(service, &account, &record.host, listener)
+                        .restore(service, &account, &record.host, &mut stored)
                 }
             };
             match restored {

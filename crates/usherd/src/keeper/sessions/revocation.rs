@@ -99,6 +99,12 @@ impl Sessions {
         let service = checked
             .service(record.service)
             .ok_or(Refusal::UnknownService)?;
+        if !self
+            .queues
+            .are_served_by(service, (record.service, record.uid))
+        {
+            return Err(Refusal::ServiceChanged);
+        }
         self.host.can_restrict(service)?;
         let certificate = self.table.certificate(session, record)?;
         permitted_until(checked, record, certificate.as_ref(), now)
@@ -119,7 +125,21 @@ impl Sessions {
         // Read this once, not for each of thousands of queues.
         let used: HashSet<Key> = rows.iter().map(|row| (row.service, row.uid)).collect();
         let (configuration, now) = (self.host.configuration.get(), unix_time());
+        for key in self.queues.members() {
+            if !self.table.presences.has_live(key) && !used.contains(&key) {
+                self.queues.remove(key);
+            }
+        }
         for queue in queues {
+            if queue.is_shared {
+                let service = configuration.checked.service(queue.key.0);
+                let is_wanted = service.is_some_and(|service| queue.belongs_to(service));
+                let is_used = self.queues.has_members(&queue) || queue.has_worker();
+                if !is_wanted || !is_used {
+                    self.queues.remove(queue.key);
+                }
+                continue;
+            }
             if self.table.presences.has_live(queue.key) || used.contains(&queue.key) {
                 continue;
             }

@@ -65,9 +65,9 @@ impl Sessions {
 
     /// Ends everything of the users whose accounts are reported as lost, for ever.
     pub async fn end_lost_accounts(&self, mut lost: mpsc::Receiver<LostAccount>) {
-        while let Some(LostAccount { queue, refusal }) = lost.recv().await {
-            if !queue.is_closed() {
-                self.end_account(queue.key, refusal);
+        while let Some(LostAccount { keys, refusal }) = lost.recv().await {
+            for key in keys.into_iter().filter(|key| self.queues.has(*key)) {
+                self.end_account(key, refusal);
             }
         }
     }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use usher_base::{HostName, ServiceName};
 use usher_daemon::events;
+use usher_kernel::admission::AdmissionRow;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{self, Command, Ended, Order, SpawnError};
 use usher_policy::{FileAccess, Program, Service, Style};
@@ -46,8 +47,10 @@ pub struct Queue {
     pub key: Key,
     /// The service's name.
     pub service: ServiceName,
-    /// The user.
+    /// The user; of a shared queue, the service's account.
     pub account: Account,
+    /// Whether it is for all users of the service ([`Style::Shared`]).
+    pub is_shared: bool,
     /// The user's listener.
     pub listener: Arc<OwnedFd>,
     /// The group of the user's processes at this service.
@@ -126,6 +129,7 @@ impl Queue {
             key: (service.id, account.uid),
             service: service.name.clone(),
             account,
+            is_shared: service.style == Style::Shared,
             listener: Arc::new(listener),
             group,
             hosts: Mutex::new(BTreeSet::from([host.clone()])),
@@ -134,13 +138,26 @@ impl Queue {
             state: Mutex::default(),
             ended: tokio::sync::Notify::new(),
         });
-        queue.state.lock().one_for_all = service.style == Style::User;
+        queue.state.lock().one_for_all = service.style.serves_queue();
         if !left && !queue.group.is_new() {
             queue.follow_inherited();
         }
         let task = tokio::spawn(serve(Arc::clone(&queue)));
         queue.state.lock().task = Some(task.abort_handle());
         queue
+    }
+
+    /// Whether the service's policy, which may have changed, has its users served by this queue.
+    pub fn belongs_to(&self, service: &Service) -> bool {
+        match service.shared_account() {
+            Some(account) => self.is_shared && *account == self.account.name,
+            None => !self.is_shared,
+        }
+    }
+
+    /// Whether an admitted connection is one of this queue's.
+    pub(super) fn has(&self, row: &AdmissionRow) -> bool {
+        row.service == self.key.0 && (self.is_shared || row.uid == self.key.1)
     }
 
     /// Stops serving: no process can accept from the listener any more, whichever holds it, and
@@ -156,11 +173,6 @@ impl Queue {
             tracing::error!(%error, service = %self.service, user = %self.account.name,
                 "cannot close a user's listener");
         }
-    }
-
-    /// Whether the queue was removed.
-    pub fn is_closed(&self) -> bool {
-        self.state.lock().stopped
     }
 
     /// Kills all processes of the user at this service and their descendants.
@@ -211,7 +223,13 @@ impl Queue {
     ) -> Result<(), StartError> {
         // Taken first: any later change ends the order.
         let accounts = identities::stamp();
-        let admitted = self.ask_pam(style, program.pam_session).await;
+        let admitted = if self.is_shared {
+            let identities = &self.common.host.identities;
+            let identity = identities.of_service(&self.account).await;
+            identity.map(Admitted::as_service)
+        } else {
+            self.ask_pam(style, program.pam_session).await
+        };
         let mut admitted = admitted.map_err(StartError::Account)?;
         // Open it before the order counts as starting, so that removing the queue does not wait for PAM.
         let session = if program.pam_session {
@@ -343,8 +361,10 @@ impl Queue {
             ("SHELL".into(), identity.shell.display().to_string()),
             ("PATH".into(), PATH.into()),
             ("USHER_SERVICE".into(), self.service.to_string()),
-            ("USHER_USER".into(), account.name.to_string()),
         ];
+        if !self.is_shared {
+            environment.push(("USHER_USER".into(), account.name.to_string()));
+        }
         environment.extend(program.environment.iter().cloned());
         let mut names: HashSet<String> = environment.iter().map(|(name, _)| name.clone()).collect();
         for (name, value) in from_pam {

@@ -6,11 +6,11 @@
 //! there are many addresses, or a PAM session needs exactly one, the connections that wait are looked up
 //! in the kernel, and the order is for these only.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use usher_base::HostName;
-use usher_kernel::admission::AdmissionState;
+use usher_kernel::admission::{AdmissionRow, AdmissionState};
 use usher_policy::Style;
 use usher_proto::refusal::Refusal;
 
@@ -27,6 +27,7 @@ pub struct Admitted {
     /// The identity of the user's processes.
     pub identity: Arc<Identity>,
     /// The address for which PAM permits it: of the first waiting connection, as far as that is known.
+    /// Unspecified for a shared queue.
     pub client: IpAddr,
     /// Addresses that PAM refuses.
     pub refused: Vec<IpAddr>,
@@ -34,6 +35,20 @@ pub struct Admitted {
     pub only: Option<IpAddr>,
     /// The number of connections that the order is for; none: also for those to come.
     pub total: Option<u32>,
+}
+
+impl Admitted {
+    /// An order for the process of a shared queue: PAM has been asked about each user when the user's session
+    /// was opened, and the connections may come from anywhere.
+    pub(super) fn as_service(identity: Arc<Identity>) -> Self {
+        Self {
+            identity,
+            client: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            refused: Vec::new(),
+            only: None,
+            total: None,
+        }
+    }
 }
 
 /// The connections of which an order makes processes.
@@ -127,7 +142,7 @@ impl Queue {
     fn waiting_clients(&self) -> Vec<IpAddr> {
         self.waiting_connections()
             .iter()
-            .map(|connection| connection.client.ip())
+            .map(|row| row.connection.client.ip())
             .collect()
     }
 
@@ -136,6 +151,7 @@ impl Queue {
         let (out, left): (Vec<_>, Vec<_>) = self
             .waiting_connections()
             .into_iter()
+            .map(|row| row.connection)
             .partition(|connection| refused.contains(&connection.client.ip()));
         for connection in out {
             if let Err(error) = usher_system::connections::destroy(&connection) {
@@ -149,7 +165,7 @@ impl Queue {
     }
 
     /// The connections that wait, oldest first.
-    pub(super) fn waiting_connections(&self) -> Vec<usher_base::ConnectionTuple> {
+    pub(super) fn waiting_connections(&self) -> Vec<AdmissionRow> {
         let mut rows = match self.common.host.admissions() {
             Ok(rows) => rows,
             Err(error) => {
@@ -157,14 +173,12 @@ impl Queue {
                 return Vec::new();
             }
         };
-        rows.retain(|row| {
-            (row.service, row.uid) == self.key && row.state == AdmissionState::Established
-        });
+        rows.retain(|row| self.has(row) && row.state == AdmissionState::Established);
         rows.sort_by_key(|row| std::cmp::Reverse(row.established));
-        let connections = rows.into_iter().map(|row| row.connection);
-        connections
-            .filter(|connection| {
-                usher_system::connections::is_unaccepted(connection).unwrap_or_else(|error| {
+        rows.into_iter()
+            .filter(|row| {
+                let waits = usher_system::connections::is_unaccepted(&row.connection);
+                waits.unwrap_or_else(|error| {
                     tracing::error!(%error, "cannot look for connections that wait");
                     false
                 })

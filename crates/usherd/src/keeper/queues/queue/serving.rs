@@ -124,7 +124,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
         };
         let mut end = None;
         let failed = match outcome {
-            Ok(()) if service.style == Style::User => {
+            Ok(()) if service.style.serves_queue() => {
                 queue.see_through(&mut failures).await;
                 // A worker that served the waiting connections and ended counts as success.
                 if queue.has_accepted(before, begun) {
@@ -151,7 +151,11 @@ pub(super) async fn serve(queue: Arc<Queue>) {
                         if let Refusal::NoLocalAccount | Refusal::PrivilegedAccount = refusal {
                             queue.common.suspect(&queue.account.name);
                         }
-                        refusal.to_string()
+                        if queue.is_shared {
+                            format!("the service's account {}: {refusal}", queue.account.name)
+                        } else {
+                            refusal.to_string()
+                        }
                     }
                     error => error.to_string(),
                 };
@@ -186,14 +190,17 @@ pub(super) async fn serve(queue: Arc<Queue>) {
 }
 
 /// The queue's service in the present policy, and how many more processes may be started; none if
-/// the policy no longer has the service.
+/// the policy no longer has the service, or has it served otherwise.
 fn serving(queue: &Queue) -> Option<(Service, usize)> {
     let configuration = queue.common.host.configuration.get();
     let service = configuration.checked.service(queue.key.0)?;
-    queue.state.lock().one_for_all = service.style == Style::User;
+    if !queue.belongs_to(service) {
+        return None;
+    }
+    queue.state.lock().one_for_all = service.style.serves_queue();
     let free = match service.style {
         // A worker of an earlier keeper still holds the listener.
-        Style::User => usize::from(!queue.has_worker()),
+        Style::User | Style::Shared => usize::from(!queue.has_worker()),
         Style::Connection => (service.connections as usize).saturating_sub(queue.running()),
     };
     Some((service.clone(), free))
@@ -208,7 +215,7 @@ async fn room(queue: &Queue) -> Option<()> {
             return Some(());
         }
         // A process that serves the whole queue accepts in its own time.
-        let accepts = service.style == Style::User && queue.running() > 0;
+        let accepts = service.style.serves_queue() && queue.running() > 0;
         if accepts || !queue.has_waiting() {
             since = None;
         } else if since.get_or_insert_with(Instant::now).elapsed() >= WAITING {
@@ -218,6 +225,7 @@ async fn room(queue: &Queue) -> Option<()> {
                     service.connections
                 ),
                 Style::User => "what the user's last process has left has not ended".into(),
+                Style::Shared => "what the service's last process has left has not ended".into(),
             };
             queue.refuse_waiting(&reason);
             since = None;
@@ -303,9 +311,9 @@ impl Queue {
                 return false;
             }
         };
-        let come = rows.iter().filter(|row| {
-            (row.service, row.uid) == self.key && row.established.is_some_and(|age| age <= elapsed)
-        });
+        let come = rows
+            .iter()
+            .filter(|row| self.has(row) && row.established.is_some_and(|age| age <= elapsed));
         before + come.count() > waiting
     }
 
@@ -321,8 +329,9 @@ impl Queue {
 
     /// Reports to the clients of the waiting connections how the program failed that should have served them.
     fn report_waiting(&self, end: ProgramEnd) {
-        for connection in self.waiting_connections() {
-            self.common.report_failed(self.key, connection.client, end);
+        for row in self.waiting_connections() {
+            let user = (row.service, row.uid);
+            self.common.report_failed(user, row.connection.client, end);
         }
     }
 
