@@ -143,14 +143,14 @@ FORCE:
 build-release: setup-build
 	# libbpf is built by a make of its own, which is not to install it in these places.
 	env -u MAKEFLAGS -u MAKEOVERRIDES -u DESTDIR -u PREFIX \
-	  $(CARGO) build --locked --release $(addprefix --package ,usher usherd usher-pam libusher usher-label-tools usher-pam-module)
+	  $(CARGO) build --locked --release $(addprefix --package ,usher usherd usher-pam usher-identify libusher usher-label-tools usher-pam-module)
 
 install: build-release man ## install programs, library, header, manual pages and units below PREFIX
 	$(MAKE) install-files
 
 install-files:
 	install -D $(STRIP) -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILT)/usher
-	install -D $(STRIP) -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(addprefix $(BUILT)/,usherd usher-pam getfmac setfmac setfsmac getpmac setpmac)
+	install -D $(STRIP) -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(addprefix $(BUILT)/,usherd usher-pam usher-identify getfmac setfmac setfsmac getpmac setpmac)
 	install -D $(STRIP) -m 644 $(BUILT)/libpam_usher.so $(DESTDIR)$(LIBRARY_DIR)/security/pam_usher.so
 	# An administrator's own stays.
 	[ -e $(DESTDIR)/etc/pam.d/usher ] || install -D -m 644 -t $(DESTDIR)/etc/pam.d packaging/pam.d/usher
@@ -230,7 +230,7 @@ install-man: $(MAN_PAGES)
 
 # Files that the targets above install. Links of pages are found by their text.
 INSTALLED = $(addprefix $(PREFIX)/,bin/usher \
-    $(addprefix sbin/,usherd usher-pam getfmac setfmac setfsmac getpmac setpmac) \
+    $(addprefix sbin/,usherd usher-pam usher-identify getfmac setfmac setfsmac getpmac setpmac) \
     include/usher.h include/usher_mac.h $(addprefix include/usher-module/,$(MODULE_HEADERS)) \
     lib/sysusers.d/usher.conf lib/tmpfiles.d/usher.conf share/usher/wireshark/usher.lua) \
   $(addprefix $(LIBRARY_DIR)/,security/pam_usher.so libusher.a libusher.so $(SONAME) libusher.so.$(VERSION) \

@@ -14,6 +14,7 @@ fn make(target: &str, folder: &Path) {
         "usher",
         "usherd",
         "usher-pam",
+        "usher-identify",
         "getfmac",
         "setfmac",
         "setfsmac",
@@ -65,6 +66,7 @@ fn what_is_installed_is_uninstalled_and_nothing_else() {
     for name in [
         "sbin/usherd",
         "sbin/usher-pam",
+        "sbin/usher-identify",
         "sbin/setfsmac",
         "etc/pam.d/usher",
         "security/pam_usher.so",

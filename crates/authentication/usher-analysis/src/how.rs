@@ -54,7 +54,7 @@ pub struct Request {
 pub struct Offer {
     /// The purpose of each process.
     pub style: Style,
-    /// The program that the keeper starts as the user, with its arguments.
+    /// The program that the keeper starts as the user, or as the account, with its arguments.
     pub program: Option<Vec<String>>,
     /// The files that its processes may use; none: all that the user may.
     pub files: Option<Vec<FileRule>>,
@@ -66,8 +66,11 @@ pub struct Offer {
     pub pam_session: bool,
     /// The destinations of its processes; none: all that the user may reach.
     pub connect: Option<Destinations>,
-    /// In place of a program, the account whose processes become the user.
+    /// The account of the service's own processes; with style `shared` these serve all users, else they become
+    /// the user.
     pub account: Option<String>,
+    /// How the connection is passed on to a server of the account, and its socket.
+    pub identify: Option<String>,
     /// The purpose of the admitted keys; none: no particular one.
     pub keys: Option<Name>,
     /// The longest session, in seconds.
@@ -102,7 +105,11 @@ impl Offer {
     pub(crate) fn of(service: &Service) -> Self {
         let started = match &service.served_by {
             ServedBy::Program(program) => Some(program),
-            ServedBy::Account(_) => None,
+            ServedBy::Account(_) | ServedBy::Backend(_) => None,
+        };
+        let backend = match &service.served_by {
+            ServedBy::Backend(backend) => Some(backend),
+            ServedBy::Program(_) | ServedBy::Account(_) => None,
         };
         Self {
             style: service.style,
@@ -116,6 +123,8 @@ impl Offer {
             pam_session: started.is_some_and(|program| program.pam_session),
             connect: service.connect.clone(),
             account: service.account().map(ToString::to_string),
+            identify: backend
+                .map(|backend| format!("{} {}", backend.identification, backend.socket)),
             keys: service.keys.clone(),
             session_seconds: service.session.as_secs(),
             reauthenticate_seconds: service.reauthenticate.map(|interval| interval.as_secs()),

@@ -12,7 +12,7 @@ use crate::limits::{
     MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_KEEPALIVE, MAXIMUM_MEMORY,
     MAXIMUM_PROCESSES, MINIMUM_KEEPALIVE, MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION,
 };
-use crate::model::Style;
+use crate::model::{Identification, Style};
 
 words! {
     /// The kinds of block.
@@ -137,9 +137,12 @@ fn service() -> BlockRule {
     const CONNECT: &str =
         "`connect none;` or `connect ADDRESSES port PORT, ...;`, without `port` for all ports";
     let again = MINIMUM_REAUTHENTICATION.as_secs();
+    let socket = Part::Value(kind_of_text("\"/PATH\""));
+    let identify = vec![Part::Value(Identification::kind()), socket];
     let statements = statements! {
         PROGRAM, AtMostOnce, Shape::Sequence(kind_of_text("\"/PATH\"")), "the program that the keeper starts, and its arguments";
         "account", AtMostOnce, Shape::One(word("NAME")), "the account of the service's own processes", needs LSM;
+        "identify", AtMostOnce, Shape::Phrase(identify), "a server of the account's own to which connections are passed on, with their user", beside "style shared";
         "listen", Once, Shape::One(Kind::Port), "the TCP port on which clients reach it";
         "users", Once, Shape::List(word("BLOCK")), "the sets of users that it admits";
         "hosts", Once, Shape::AnyOr(word("HOST")), "the hosts from which it admits them";

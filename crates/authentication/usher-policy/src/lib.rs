@@ -63,8 +63,8 @@ pub use members::{
 };
 pub use mistake::PolicyMistake;
 pub use model::{
-    Expectation, FileAccess, FileRule, Host, Needs, Policy, ProcessLimits, Program,
-    RequiredProtection, ServedBy, Service, Style, service_id,
+    Backend, Expectation, FileAccess, FileRule, Host, Identification, Needs, Policy, ProcessLimits,
+    Program, RequiredProtection, ServedBy, Service, Style, service_id,
 };
 pub use moment::{InvalidMoment, Moment};
 pub use names::{GroupName, InvalidGroupName, InvalidPrincipal, Principal};

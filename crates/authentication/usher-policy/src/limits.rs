@@ -70,3 +70,6 @@ pub const MAXIMUM_ARGUMENT_BYTES: usize = 64 * 1024;
 
 /// Limit of entries of `files`: each is a look-up at a process's start.
 pub const MAXIMUM_FILE_RULES: usize = 64;
+
+/// Limit of the path of a local socket, in bytes (unix(7): sun_path, without its ending zero).
+pub(crate) const MAXIMUM_SOCKET_BYTES: usize = 107;

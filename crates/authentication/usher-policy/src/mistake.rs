@@ -119,9 +119,18 @@ mistakes! {
             "add `account NAME;` with an account that is for this service only";
         /// `style shared` without a program.
         SharedWithoutProgram
-            => "`style shared` needs a `program`: the keeper starts it as the account";
+            => "`style shared` needs a `program`, which the keeper starts as the account, or `identify`";
             "add `program \"/PATH\";` with a program that accepts connections from its descriptor 3 \
-             (LISTEN_FDS), or use another style";
+             (LISTEN_FDS), or `identify proxy-protocol \"/PATH\";` with the socket of a server that the \
+             account runs";
+        /// `identify` beside `program`.
+        IdentifyWithProgram { first: Place }
+            => "`identify` stands beside `program` at {first}: connections go to the one or the other";
+            "remove one of them; a program that the keeper starts asks usher_connection_info(3)";
+        /// A path that no local socket can have.
+        InvalidSocket { found: Found }
+            => "`{found}` is no absolute path of a socket (at most 107 bytes, without `.`, `..` and empty parts)";
+            "write the path at which the server listens, such as \"/run/app/usher.sock\"";
         /// `pam session` beside `account`.
         PamSessionForAccount
             => "`pam session` stands beside `account`: a process that is started as the service's own \

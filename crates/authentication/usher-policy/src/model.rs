@@ -161,9 +161,15 @@ words! {
         /// [`ServedBy::Program`] accepts from the user's own listener (LISTEN_FDS).
         User = "user",
         /// One process for all users, which runs as an account of the service's own and accepts their
-        /// connections from one listener (LISTEN_FDS). Always a [`ServedBy::Program`] with an
-        /// [`account`](Program::account), which no other style has.
+        /// connections from one listener (LISTEN_FDS). Always a [`ServedBy::Backend`], or a
+        /// [`ServedBy::Program`] with an [`account`](Program::account), which no other style has.
         Shared = "shared",
+    }
+
+    /// How the server of a shared service is told who the user of a connection is.
+    pub enum Identification {
+        /// By a header of the PROXY protocol, version 2, before the client's first byte.
+        ProxyProtocol = "proxy-protocol",
     }
 
     /// Rights to files. The user's own rights limit them in any case.
@@ -239,6 +245,7 @@ impl Service {
     pub fn shared_account(&self) -> Option<&UserName> {
         match &self.served_by {
             ServedBy::Program(program) => program.account.as_ref(),
+            ServedBy::Backend(backend) => Some(&backend.account),
             ServedBy::Account(_) => None,
         }
     }
@@ -246,7 +253,7 @@ impl Service {
     /// The account of the service's own processes; none if they all run as its users.
     pub fn account(&self) -> Option<&UserName> {
         match &self.served_by {
-            ServedBy::Program(_) => self.shared_account(),
+            ServedBy::Program(_) | ServedBy::Backend(_) => self.shared_account(),
             ServedBy::Account(account) => Some(account),
         }
     }
@@ -302,6 +309,21 @@ pub enum ServedBy {
     /// the calls of usher_accept_by_user(3). Never root, never one of [`Service::users`]: a process that has
     /// become such a user would look like one that has not.
     Account(UserName),
+    /// A server that its own account runs, and a process of Usher's that passes connections on to it. With
+    /// [`Style::Shared`] only.
+    Backend(Backend),
+}
+
+/// The server of a shared service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend {
+    /// The local account as which connections are passed on, which must be able to reach the socket. Never
+    /// root, never one of [`Service::users`].
+    pub account: UserName,
+    /// How the server is told who the user is.
+    pub identification: Identification,
+    /// The absolute path of the local socket at which it listens.
+    pub socket: String,
 }
 
 /// A program that the keeper starts.

@@ -103,6 +103,14 @@ impl Service {
                 block.optional("account", program.account.as_ref());
             }
             ServedBy::Account(account) => block.statement("account", account),
+            ServedBy::Backend(backend) => {
+                let socket = Quoted(&backend.socket);
+                block.statement("account", &backend.account);
+                block.statement(
+                    "identify",
+                    format_args!("{} {socket}", backend.identification),
+                );
+            }
         }
         block.statement("listen", self.listen);
         block.list("users", &self.user_blocks);

@@ -179,7 +179,7 @@ impl Policy {
             }
             let program = match &service.served_by {
                 ServedBy::Program(program) => ProgramName::Path(program.path.clone()),
-                ServedBy::Account(_) => continue,
+                ServedBy::Account(_) | ServedBy::Backend(_) => continue,
             };
             let named =
                 |block: &&Application| block.programs.iter().any(|own| own.may_be(&program));

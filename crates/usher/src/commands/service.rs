@@ -4,7 +4,7 @@ use serde_json::json;
 use usher_daemon::control::ask_daemon;
 use usher_local::requests::Who;
 use usher_local::roles;
-use usher_policy::{ServedBy, Service, joined};
+use usher_policy::{Backend, ServedBy, Service, joined};
 
 use super::configuration;
 use crate::failure::Failure;
@@ -32,7 +32,7 @@ pub fn list_services(output: &Output) -> Result<(), Failure> {
     let views = services.iter().map(|(service, sessions)| {
         let program = match &service.served_by {
             ServedBy::Program(program) => Some(&program.path),
-            ServedBy::Account(_) => None,
+            ServedBy::Account(_) | ServedBy::Backend(_) => None,
         };
         // JSON object [`service`]:
         //   service: The service.
@@ -93,5 +93,8 @@ fn served_by(service: &Service) -> String {
             None => program.path.clone(),
         },
         ServedBy::Account(account) => format!("account {account}"),
+        ServedBy::Backend(Backend {
+            account, socket, ..
+        }) => format!("{socket} of {account}"),
     }
 }

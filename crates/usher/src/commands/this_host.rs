@@ -9,7 +9,7 @@ use usher_local::requests::Mac;
 use usher_local::{paths, roles};
 use usher_policy::mac::ModuleSettings;
 use usher_policy::mac::portacl::PortPermit;
-use usher_policy::{Policy, Program, ServedBy, Service, joined};
+use usher_policy::{Backend, Policy, Program, ServedBy, Service, joined};
 use usher_system::sandbox::confines_files;
 
 use super::listed_programs::fault_of_program;
@@ -256,7 +256,9 @@ fn why_it_cannot_run(service: &Service) -> Option<Warning> {
             Some(reason) => ("account", reason),
             None => ("program", fault_of_program(&program.path)?),
         },
-        ServedBy::Account(account) => ("account", fault_of_account(account)?),
+        ServedBy::Account(account) | ServedBy::Backend(Backend { account, .. }) => {
+            ("account", fault_of_account(account)?)
+        }
     };
     let text = format!("`service {}`: {reason}", service.name);
     Some(Warning::about(said(service, keyword), text))

@@ -5,10 +5,8 @@
 //! Room: listeners on 127.0.0.0/8, the signer's socket, the bytes of its connections. It runs as
 //! `usher-proxy` in a sandbox.
 
-mod carrier;
 mod imap;
 mod listeners;
-mod relay;
 mod serve;
 
 use std::io;

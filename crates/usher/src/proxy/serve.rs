@@ -13,10 +13,9 @@ use tokio::time::Instant;
 use usher::{connect_on_behalf, owner_at_the_proxy};
 use usher_daemon::quota::{Exhausted, Quota, Taken};
 use usher_policy::{Protocol, ProxyListener};
+use usher_relay::{Carriers, PIPES, abort, relay};
 
-use super::carrier::{Carriers, PIPES};
 use super::imap::{Capabilities, LoginFilter, MAX_GREETING, MAX_PIECE, Progress, is_preauth};
-use super::relay::{abort, relay};
 
 /// Limit of connections; more are refused.
 const CONNECTIONS: usize = 4096;

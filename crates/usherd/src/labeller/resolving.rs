@@ -109,7 +109,7 @@ impl<'f> Resolver<'f> {
     pub(super) fn services(&mut self, policy: &Policy) -> Result<Settings, MacError> {
         let services = policy.services.values().map(|service| {
             let account = match &service.served_by {
-                ServedBy::Program(_) => None,
+                ServedBy::Program(_) | ServedBy::Backend(_) => None,
                 ServedBy::Account(account) => {
                     let place = format!("service {}", service.name);
                     Some(self.users.named(account.as_ref(), &place)?)

@@ -6,14 +6,14 @@ use usher_base::UserName;
 use usher_language::{Field, Fields, Found, Name, is_plain_path};
 
 use super::{Names, files};
-use crate::limits::{DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES};
+use crate::limits::{DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES, MAXIMUM_SOCKET_BYTES};
 use crate::members::is_ushers;
 use crate::mistake::PolicyMistake;
-use crate::model::{Program, ServedBy, Style};
+use crate::model::{Backend, Identification, Program, ServedBy, Style};
 use crate::names::ACCOUNT;
 
 /// `program` with its `environment`, `files`, `umask`, `setuid` and `pam`, or `account`; with
-/// [`Style::Shared`] both.
+/// [`Style::Shared`] `account` beside `program` or `identify`.
 ///
 /// `user_blocks` are the names of the `users` blocks that the service admits, as far as known.
 pub(super) fn check_served_by(
@@ -43,13 +43,21 @@ pub(super) fn check_served_by(
     }
     let account = match (fields.word("style"), fields.one("account")) {
         (Some(style), found) if style == Style::Shared.word() => {
-            let missing = match (found, fields.one("program")) {
-                (Some(account), None) => Some((account, PolicyMistake::SharedWithoutProgram)),
-                (None, Some(program)) => Some((program, PolicyMistake::SharedWithoutAccount)),
+            let identify = fields.one("identify");
+            let mistake = match (found, fields.one("program"), identify) {
+                (Some(account), None, None) => Some((account, PolicyMistake::SharedWithoutProgram)),
+                (None, Some(program), _) => Some((program, PolicyMistake::SharedWithoutAccount)),
+                (Some(_), Some(program), Some(identify)) => {
+                    let first = names.reporter.place(program.statement.location);
+                    Some((identify, PolicyMistake::IdentifyWithProgram { first }))
+                }
                 _ => None,
             };
-            if let Some((field, mistake)) = missing {
-                names.reporter.report(field.statement.location, mistake);
+            if let Some((field, mistake)) = mistake {
+                return names.reporter.refuse(field.statement.location, mistake);
+            }
+            if let Some(identify) = identify {
+                return backend(identify, account?);
             }
             Some(account?)
         }
@@ -100,6 +108,21 @@ fn account(
             field.refuse(item, mistake)
         }
     }
+}
+
+/// `identify WAY "/path";`
+fn backend(field: &Field<'_>, account: UserName) -> Option<ServedBy> {
+    let (way, _) = field.words().next()?;
+    let (socket, item) = field.texts().next()?;
+    if !is_plain_path(socket) || socket.len() > MAXIMUM_SOCKET_BYTES {
+        let found = socket.into();
+        return field.refuse(item, PolicyMistake::InvalidSocket { found });
+    }
+    Some(ServedBy::Backend(Backend {
+        account,
+        identification: Identification::of_word(way)?,
+        socket: socket.to_owned(),
+    }))
 }
 
 /// `program "/path" "argument" ...;`

@@ -258,6 +258,7 @@ proptest! {
                 ServedBy::Program(program) if program.account.is_some() => {
                     program.account = Some(account.clone());
                 }
+                ServedBy::Backend(backend) => backend.account = account.clone(),
                 served_by => *served_by = ServedBy::Account(account.clone()),
             }
             expected.push(PolicyMistake::AccountIsUser { account, block_name });

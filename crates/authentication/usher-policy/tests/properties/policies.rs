@@ -10,11 +10,11 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use usher_base::{HostName, ServiceName, UserName};
 use usher_policy::{
-    AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_UMASK,
+    AddressRange, Backend, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_UMASK,
     Destination, Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host,
-    MAXIMUM_CPU, MAXIMUM_KEEPALIVE, MINIMUM_KEEPALIVE, MINIMUM_REAUTHENTICATION, Members, Moment,
-    Name, Origin, Peers, Policy, PortRange, Principal, ProcessLimits, Program, Programs, Protocol,
-    RequiredProtection, ServedBy, Service, Style, Users,
+    Identification, MAXIMUM_CPU, MAXIMUM_KEEPALIVE, MINIMUM_KEEPALIVE, MINIMUM_REAUTHENTICATION,
+    Members, Moment, Name, Origin, Peers, Policy, PortRange, Principal, ProcessLimits, Program,
+    Programs, Protocol, RequiredProtection, ServedBy, Service, Style, Users,
     protection::{IkePublicKey, Kind},
     service_id,
 };
@@ -187,6 +187,12 @@ fn service(
     let account: UserName = account.parse().expect("an account name");
     let served_by = if by_account && !by_all(choices) {
         ServedBy::Account(account)
+    } else if by_account {
+        ServedBy::Backend(Backend {
+            account,
+            identification: Identification::ProxyProtocol,
+            socket: format!("/run/{}", choices.text),
+        })
     } else {
         let environment = choices.texts.iter().enumerate();
         ServedBy::Program(Program {

@@ -51,6 +51,6 @@ fn service(name: &str) -> ServiceName {
 fn program<'p>(policy: &'p Policy, name: &str) -> &'p Program {
     match &policy.services[&service(name)].served_by {
         ServedBy::Program(program) => program,
-        ServedBy::Account(account) => panic!("{name} is served by {account}"),
+        other => panic!("{name} is served by {other:?}"),
     }
 }

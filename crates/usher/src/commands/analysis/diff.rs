@@ -242,9 +242,10 @@ fn requested(request: &Request) -> [Option<String>; REQUESTED.len()] {
     ]
 }
 
-const OFFERED: [&str; 12] = [
+const OFFERED: [&str; 13] = [
     "program",
     "account",
+    "identify",
     "files",
     "umask",
     "setuid",
@@ -268,6 +269,7 @@ fn offered(offer: &Offer) -> [Option<String>; OFFERED.len()] {
         pam_session,
         connect,
         account,
+        identify,
         keys,
         session_seconds,
         reauthenticate_seconds,
@@ -276,6 +278,7 @@ fn offered(offer: &Offer) -> [Option<String>; OFFERED.len()] {
     [
         program.as_ref().map(|program| quoted(program.iter())),
         account.clone(),
+        identify.clone(),
         files.as_ref().and_then(|files| {
             let files = files.iter();
             listed(files.map(|rule| format!("{:?} {}", rule.path, rule.access)))

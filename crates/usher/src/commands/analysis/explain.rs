@@ -240,7 +240,10 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
         }
         (None, account) => {
             let account = account.as_deref().unwrap_or_default();
-            format!("processes of the account {account}, which become the user")
+            match &offer.identify {
+                Some(identify) => format!("a server of the account {account}: {identify}"),
+                None => format!("processes of the account {account}, which become the user"),
+            }
         }
     };
     let files = match &offer.files {

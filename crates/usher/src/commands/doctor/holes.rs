@@ -106,7 +106,7 @@ fn paths(policy: &Policy) -> BTreeSet<PathBuf> {
     let services = policy.services.values();
     let files = services.filter_map(|service| match &service.served_by {
         ServedBy::Program(program) => program.files.as_ref(),
-        ServedBy::Account(_) => None,
+        ServedBy::Account(_) | ServedBy::Backend(_) => None,
     });
     // Each user has a home of their own, most in one place.
     let home = Path::new("/home");

@@ -14,7 +14,8 @@ mod ports;
 pub mod process;
 pub mod protection;
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use usher_base::UserName;
@@ -116,7 +117,7 @@ impl Host {
             ServedBy::Program(program) if program.files.is_some() && !confines_files() => {
                 return Err(Refusal::NoFileConfinement);
             }
-            ServedBy::Account(_) | ServedBy::Program(_) => {}
+            ServedBy::Account(_) | ServedBy::Program(_) | ServedBy::Backend(_) => {}
         }
         self.can_restrict(service)
     }
@@ -204,6 +205,16 @@ impl Host {
     pub fn is_incomplete(&self) -> bool {
         self.ports.is_incomplete() || self.fence.is_incomplete()
     }
+}
+
+/// A program of Usher's, which is installed beside usherd.
+///
+/// # Errors
+/// When the kernel does not say where usherd is.
+pub fn installed_beside(name: &str) -> io::Result<PathBuf> {
+    let mut program = std::env::current_exe()?;
+    program.set_file_name(name);
+    Ok(program)
 }
 
 /// Cuts the connection of an entry that could not be read and is removed.

@@ -118,11 +118,9 @@ fn ask_pam(name: &UserName, client: IpAddr) -> io::Result<Answer> {
     }
 }
 
-/// usher-pam is installed beside usherd.
+/// The program that asks PAM.
 pub fn pam_program() -> io::Result<PathBuf> {
-    let mut program = std::env::current_exe()?;
-    program.set_file_name("usher-pam");
-    Ok(program)
+    super::installed_beside("usher-pam")
 }
 
 /// Whether the child ends in time.

@@ -138,7 +138,7 @@ impl State {
             address: None,
             port: service.listen,
             uid: match &service.served_by {
-                ServedBy::Program(_) => 0,
+                ServedBy::Program(_) | ServedBy::Backend(_) => 0,
                 ServedBy::Account(account) => match self.found.get(account) {
                     Some(Ok(uid)) => *uid,
                     _ => 0,

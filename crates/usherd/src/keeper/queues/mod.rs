@@ -529,7 +529,7 @@ impl Queues {
 /// port itself, for all addresses, so nothing else can be bound to it.
 fn port(service: &Service) -> u16 {
     match service.served_by {
-        ServedBy::Program(_) => service.listen,
+        ServedBy::Program(_) | ServedBy::Backend(_) => service.listen,
         ServedBy::Account(_) => 0,
     }
 }

@@ -12,12 +12,13 @@ use usher_daemon::events;
 use usher_daemon::packet_async::register;
 use usher_kernel::listener;
 use usher_kernel::worker::SpawnError;
-use usher_policy::{ServedBy, Service, Style};
+use usher_policy::{Backend, DEFAULT_UMASK, Program, ServedBy, Service, Style};
 use usher_proto::program_end::ProgramEnd;
 use usher_proto::refusal::Refusal;
 
 use super::exits::failure;
 use super::{Queue, StartError};
+use crate::keeper::host::installed_beside;
 use crate::keeper::queues::BACKLOG;
 use crate::keeper::queues::desk::Outcome;
 
@@ -98,15 +99,26 @@ pub(super) async fn serve(queue: Arc<Queue>) {
         };
         let before = queue.waiting();
         let begun = Instant::now();
-        let outcome = match service.served_by.clone() {
-            ServedBy::Program(program) => {
+        let program = match &service.served_by {
+            ServedBy::Program(program) => Some(program.clone()),
+            ServedBy::Backend(backend) => match passing_on(backend) {
+                Ok(program) => Some(program),
+                Err(error) => {
+                    failures.add(format!("cannot find usher-identify: {error}"), None);
+                    continue;
+                }
+            },
+            ServedBy::Account(_) => None,
+        };
+        let outcome = match program {
+            Some(program) => {
                 let order = Arc::clone(&queue).spawn(program, service.style, free, epoch);
                 // A separate task, which completes the order even if this one is ended meanwhile.
                 tokio::spawn(order)
                     .await
                     .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error)).into()))
             }
-            ServedBy::Account(_) => {
+            None => {
                 let desk = &queue.common.desk;
                 match desk.offer(service.id, Arc::clone(&queue), WAITING).await {
                     Outcome::Served => Ok(()),
@@ -187,6 +199,21 @@ pub(super) async fn serve(queue: Arc<Queue>) {
             }
         }
     }
+}
+
+/// The process that passes connections on to a server.
+fn passing_on(backend: &Backend) -> io::Result<Program> {
+    let path = installed_beside("usher-identify")?;
+    Ok(Program {
+        path: path.display().to_string(),
+        arguments: vec![backend.identification.to_string(), backend.socket.clone()],
+        account: Some(backend.account.clone()),
+        environment: Vec::new(),
+        files: None,
+        umask: DEFAULT_UMASK,
+        setuid: false,
+        pam_session: false,
+    })
 }
 
 /// The queue's service in the present policy, and how many more processes may be started; none if

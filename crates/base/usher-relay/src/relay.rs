@@ -11,14 +11,54 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, sockopt};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, Ready};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until};
 use usher_daemon::packet_async::register;
 use usher_system::connections;
 
-use super::carrier::Carriers;
+use crate::carrier::Carriers;
 
-type Watched = AsyncFd<OwnedFd>;
+/// One of the two connections.
+struct Watched {
+    socket: AsyncFd<OwnedFd>,
+    /// Only TCP has urgent bytes here.
+    is_tcp: bool,
+}
+
+/// A connection that can be relayed: TCP, or a UNIX stream.
+pub trait Connection {
+    /// Whether it is TCP.
+    const IS_TCP: bool;
+
+    /// Its socket, which does not block.
+    ///
+    /// # Errors
+    /// When the reactor does not give it back.
+    fn into_socket(self) -> io::Result<OwnedFd>;
+}
+
+impl Connection for TcpStream {
+    const IS_TCP: bool = true;
+
+    fn into_socket(self) -> io::Result<OwnedFd> {
+        Ok(self.into_std()?.into())
+    }
+}
+
+impl Connection for UnixStream {
+    const IS_TCP: bool = false;
+
+    fn into_socket(self) -> io::Result<OwnedFd> {
+        Ok(self.into_std()?.into())
+    }
+}
+
+impl Watched {
+    /// Whether the next byte is an urgent one.
+    fn is_at_urgent_byte(&self) -> io::Result<bool> {
+        Ok(self.is_tcp && connections::is_at_urgent_byte(&self.socket)?)
+    }
+}
 
 /// How long the bytes before an abort may take to arrive at the other side, before it is aborted too.
 const LAST_BYTES: Duration = Duration::from_secs(1);
@@ -29,11 +69,15 @@ const LOOK: Duration = Duration::from_millis(5);
 /// still receive. When one connection is aborted or breaks, the other is aborted.
 ///
 /// An urgent byte keeps its place in the stream. Unlike within one connection, its notice does not overtake
-/// the bytes before it.
+/// the bytes before it. A UNIX stream gets it as an ordinary byte, and an abort as its end: it knows neither.
 ///
 /// # Errors
 /// The error of the connection that broke. The other one has then been aborted.
-pub async fn relay(local: TcpStream, remote: TcpStream, carriers: &Carriers) -> io::Result<()> {
+pub async fn relay(
+    local: TcpStream,
+    remote: impl Connection,
+    carriers: &Carriers,
+) -> io::Result<()> {
     let (local, remote) = (watched(local)?, watched(remote)?);
     let Err((broken, error)) = pump_both(&local, &remote, carriers).await else {
         return Ok(());
@@ -44,30 +88,41 @@ pub async fn relay(local: TcpStream, remote: TcpStream, carriers: &Carriers) -> 
     };
     // Bytes sent before the abort usually arrive without us, too.
     let until = Instant::now() + LAST_BYTES;
-    while Instant::now() < until && connections::unacknowledged(other).is_ok_and(|left| left > 0) {
+    while Instant::now() < until
+        && connections::unacknowledged(&other.socket).is_ok_and(|left| left > 0)
+    {
         tokio::time::sleep(LOOK).await;
     }
-    abort(&local);
-    abort(&remote);
+    abort(&local.socket);
+    abort(&remote.socket);
     Err(error)
 }
 
 /// Ends a connection by RST, even if other processes hold it: its peer must not take this for the end of
 /// the data.
 pub fn abort(connection: impl AsFd) {
-    // tcp_disconnect(). A connection that has ended needs no abort.
-    let _ = rustix::net::connect_unspec(connection);
+    // tcp_disconnect(). A connection that has ended needs no abort. A UNIX stream has none.
+    if rustix::net::connect_unspec(&connection).is_err() {
+        let _ = rustix::net::shutdown(&connection, Shutdown::Both);
+    }
 }
 
 /// Makes the reactor report urgent bytes too.
-fn watched(connection: TcpStream) -> io::Result<Watched> {
-    // Urgent bytes stay in their place among the others, and no read passes one unseen.
-    sockopt::set_socket_oobinline(&connection, true)?;
-    let interest = Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY;
-    register(connection.into_std()?.into(), interest)
+fn watched<C: Connection>(connection: C) -> io::Result<Watched> {
+    let socket = connection.into_socket()?;
+    let mut interest = Interest::READABLE | Interest::WRITABLE;
+    if C::IS_TCP {
+        // Urgent bytes stay in their place among the others, and no read passes one unseen.
+        sockopt::set_socket_oobinline(&socket, true)?;
+        interest |= Interest::PRIORITY;
+    }
+    Ok(Watched {
+        socket: register(socket, interest)?,
+        is_tcp: C::IS_TCP,
+    })
 }
 
-/// One of the two connections.
+/// Which of the two connections.
 #[derive(Clone, Copy)]
 enum Side {
     Local,
@@ -109,7 +164,7 @@ async fn pump_both(
             Ok(()) => {
                 let to = if matches!(to, Local) { local } else { remote };
                 // A connection that both peers have closed is no longer connected.
-                let _ = rustix::net::shutdown(to, Shutdown::Write);
+                let _ = rustix::net::shutdown(&to.socket, Shutdown::Write);
             }
             Err(Broken::From(error)) => {
                 return Err(broken.map_or((from, error), |(side, error, _)| (side, error)));
@@ -140,7 +195,7 @@ fn reset() -> io::Error {
 /// Waits until a connection is aborted or breaks, but not for its end. The error stays pending: if it were
 /// taken, reading would report an orderly end.
 async fn aborted(connection: &Watched) {
-    if connection.ready(Interest::ERROR).await.is_err() {
+    if connection.socket.ready(Interest::ERROR).await.is_err() {
         // The reactor has ended, and this task will too.
         pending().await
     }
@@ -159,12 +214,13 @@ async fn pump(from: &Watched, to: &Watched, carriers: &Carriers) -> Result<(), B
     let mut urgent = false;
     loop {
         let mut ready = from
+            .socket
             .ready(Interest::READABLE | Interest::PRIORITY)
             .await
             .map_err(Broken::From)?;
         let carried = carrier.get_or_insert_with(|| carriers.take());
         urgent |= ready.ready().is_priority() || carried.passes_urgent();
-        if urgent && connections::is_at_urgent_byte(from).map_err(Broken::From)? {
+        if urgent && from.is_at_urgent_byte().map_err(Broken::From)? {
             urgent = false;
             // An urgent byte that is announced but has not come yet is reported again.
             ready.clear_ready_matching(Ready::PRIORITY);
@@ -172,11 +228,11 @@ async fn pump(from: &Watched, to: &Watched, carriers: &Carriers) -> Result<(), B
                 break;
             }
         }
-        match carried.fill(from.get_ref()) {
+        match carried.fill(from.socket.get_ref()) {
             // splice(2) goes no further.
-            Ok(0) if connections::is_at_urgent_byte(from).map_err(Broken::From)? => urgent = true,
+            Ok(0) if from.is_at_urgent_byte().map_err(Broken::From)? => urgent = true,
             Ok(0) => break,
-            Ok(_) => carried.empty(to).await.map_err(Broken::To)?,
+            Ok(_) => carried.empty(&to.socket).await.map_err(Broken::To)?,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 ready.clear_ready_matching(Ready::READABLE | Ready::PRIORITY);
                 // Another connection may use it while this one has no bytes.
@@ -194,14 +250,15 @@ async fn pump(from: &Watched, to: &Watched, carriers: &Carriers) -> Result<(), B
 /// may have announced a byte that never comes.
 async fn pass_urgent(from: &Watched, to: &Watched) -> Result<bool, Broken> {
     let mut byte = [0];
-    match rustix::io::read(from, &mut byte) {
+    match rustix::io::read(&from.socket, &mut byte) {
         Ok(1..) => {}
         Ok(0) => return Ok(true),
         Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
         Err(error) => return Err(Broken::From(error.into())),
     }
-    let flags = SendFlags::OOB | SendFlags::NOSIGNAL;
-    let sent = to.async_io(Interest::WRITABLE, |to| {
+    let mut flags = SendFlags::NOSIGNAL;
+    flags.set(SendFlags::OOB, to.is_tcp);
+    let sent = to.socket.async_io(Interest::WRITABLE, |to| {
         Ok(rustix::net::send(to, &byte, flags)?)
     });
     sent.await.map_err(Broken::To)?;

@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::RecvFlags;
 
-use super::super::carrier::PIPES;
 use super::*;
+use crate::carrier::PIPES;
 
 /// Client and server with the relay between them.
 struct Relayed {

@@ -1,0 +1,214 @@
+//! usher-identify: serves a shared service by passing its connections on to a server of the service's account,
+//! which listens at a local socket, and tells that server who the user of each is.
+//!
+//! The keeper starts it as the service's account, with the service's listener (`identify` of a `service`
+//! block). It asks the keeper about each connection, as any program of the account may.
+//!
+//! Room: the service's listener, its connections, the socket of the server. It reads none of the bytes that
+//! it passes on, holds no privilege, opens no file and makes no socket of a network.
+#![forbid(unsafe_code)]
+
+mod proxy_protocol;
+
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use listenfd::ListenFd;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, sleep};
+use usher::{ConnectionInfo, ConnectionTuple, ServiceError, connection_info_by};
+use usher_daemon::messages;
+use usher_daemon::quota::Quota;
+use usher_relay::{Carriers, PIPES, abort, relay};
+use usher_system::sandbox::{Ability, landlock, seccomp};
+use usher_system::{SystemError, privileges};
+
+/// Limit of connections; further ones are refused.
+const CONNECTIONS: usize = 8192;
+/// Limit for one user.
+const CONNECTIONS_OF_USER: usize = 1024;
+/// Limit of questions to the keeper at a time; more wait.
+const QUESTIONS: usize = 64;
+/// How long the keeper or the server may be away, being restarted, and how often they are tried.
+const AWAY: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(20);
+/// The pause after a failure to accept: the system lacks descriptors or memory.
+const SHORTAGE: Duration = Duration::from_millis(50);
+
+/// Passes connections of a service on to a local server, with the user of each. The keeper starts it.
+#[derive(Debug, Parser)]
+#[command(name = "usher-identify", version)]
+struct Arguments {
+    /// How the server is told
+    #[arg(value_enum)]
+    way: Way,
+    /// The server's socket
+    #[arg(value_name = "PATH")]
+    socket: PathBuf,
+}
+
+/// How a server is told who the user is.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Way {
+    /// By a header of the PROXY protocol, version 2
+    ProxyProtocol,
+}
+
+/// Why it does not start.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("{0}: it is started by the keeper, for a `service` with `identify`")]
+    NoListener(io::Error),
+    #[error("cannot start: {0}")]
+    Io(#[from] io::Error),
+    #[error("cannot confine itself: {0}")]
+    System(#[from] SystemError),
+}
+
+/// Why a connection was not passed on.
+#[derive(Debug, thiserror::Error)]
+enum Unserved {
+    #[error("cannot find out its user: {0}")]
+    Unknown(#[from] ServiceError),
+    #[error(transparent)]
+    Exhausted(#[from] usher_daemon::quota::Exhausted),
+    #[error("the server does not answer at {}: {error}", .socket.display())]
+    NoServer { socket: PathBuf, error: io::Error },
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+struct Server {
+    socket: PathBuf,
+    connections: Quota<u32>,
+    carriers: Carriers,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    messages::to_standard_error();
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            messages::end(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(Arguments { way, socket }: Arguments) -> Result<(), StartError> {
+    let listener = listener().map_err(StartError::NoListener)?;
+    privileges::no_core_dumps()?;
+    privileges::raise_descriptor_limit()?;
+    // Neither keeps it from the sockets of the keeper and the server.
+    landlock(&[], &[])?;
+    seccomp(&[Ability::Splice])?;
+    let Way::ProxyProtocol = way;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(QUESTIONS)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let server = Arc::new(Server {
+            socket,
+            connections: Quota::new(CONNECTIONS, CONNECTIONS_OF_USER),
+            carriers: Carriers::new(PIPES),
+        });
+        loop {
+            match listener.accept().await {
+                Ok((connection, _)) => {
+                    tokio::spawn(serve(connection, Arc::clone(&server)));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept");
+                    sleep(SHORTAGE).await;
+                }
+            }
+        }
+    })
+}
+
+/// The listener of the service (sd_listen_fds(3)).
+fn listener() -> io::Result<TcpListener> {
+    let passed_on = ListenFd::from_env().take_tcp_listener(0)?;
+    let none = || io::Error::new(io::ErrorKind::NotFound, "no listener was passed on");
+    let listener = passed_on.ok_or_else(none)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+async fn serve(connection: TcpStream, server: Arc<Server>) {
+    let client = connection.peer_addr();
+    if let Err(error) = pass_on(connection, &server).await {
+        let client = client.map_or_else(|_| "a client".to_owned(), |client| client.to_string());
+        tracing::warn!(%client, %error, "a connection is not served");
+    }
+}
+
+/// Passes one connection on. A connection that is not served ends by RST, so that its client takes it for no
+/// answer of the server.
+async fn pass_on(connection: TcpStream, server: &Server) -> Result<(), Unserved> {
+    let opened = open(&connection, server).await;
+    let (_permit, remote) = opened.inspect_err(|_| abort(&connection))?;
+    // How a connection ends is the business of its two ends.
+    if let Err(error) = relay(connection, remote, &server.carriers).await {
+        tracing::debug!(%error, "a connection broke");
+    }
+    Ok(())
+}
+
+async fn open(
+    connection: &TcpStream,
+    server: &Server,
+) -> Result<(usher_daemon::quota::Taken<u32>, UnixStream), Unserved> {
+    connection.set_nodelay(true)?;
+    let ends = ConnectionTuple::new(connection.peer_addr()?, connection.local_addr()?)
+        .map_err(io::Error::other)?;
+    let info = ask(ends).await?;
+    let permit = server.connections.take(info.uid)?;
+    let header = proxy_protocol::header(&ends, info.user.as_ref())?;
+    let mut remote = connect(&server.socket).await?;
+    remote.write_all(&header).await?;
+    Ok((permit, remote))
+}
+
+/// Asks the keeper who the user is, again while it is being restarted.
+async fn ask(connection: ConnectionTuple) -> Result<ConnectionInfo, Unserved> {
+    let until = Instant::now() + AWAY;
+    loop {
+        let asked = tokio::task::spawn_blocking(move || connection_info_by(connection));
+        match asked.await.map_err(io::Error::other)? {
+            Err(ServiceError::NoKeeper(_)) if Instant::now() < until => sleep(PAUSE).await,
+            answer => return Ok(answer?),
+        }
+    }
+}
+
+/// Connects to the server, again while it is being restarted or its queue is full.
+async fn connect(socket: &Path) -> Result<UnixStream, Unserved> {
+    use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
+    let until = Instant::now() + AWAY;
+    loop {
+        match UnixStream::connect(socket).await {
+            Err(error)
+                if matches!(error.kind(), ConnectionRefused | NotFound | WouldBlock)
+                    && Instant::now() < until =>
+            {
+                sleep(PAUSE).await;
+            }
+            Err(error) => {
+                let socket = socket.to_owned();
+                return Err(Unserved::NoServer { socket, error });
+            }
+            Ok(remote) => return Ok(remote),
+        }
+    }
+}

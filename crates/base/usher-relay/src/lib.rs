@@ -1,0 +1,10 @@
+//! Moves the bytes between two connections, for `usher proxy` and usher-identify(8).
+//!
+//! Room: the connections that it is given. It reads none of their bytes.
+#![forbid(unsafe_code)]
+
+mod carrier;
+mod relay;
+
+pub use carrier::{Carriers, PIPES};
+pub use relay::{Connection, abort, relay};
