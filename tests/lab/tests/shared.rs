@@ -183,6 +183,9 @@ fn whois_says_to_each_what_is_theirs() -> Outcome {
         assert_eq!(told[0]["service"], "notes", "{told}");
         assert_eq!(told[0]["client"], alice, "{told}");
     }
+    let (address, port) = alice.rsplit_once(':').ok_or("no port")?;
+    let mapped = ask(None, &format!("[::ffff:{address}]:{port}"))?;
+    assert!(mapped.status.success(), "{mapped:?}");
     let told: Value = serde_json::from_str(&ask(Some(NOTES.0), &bob)?.stdout)?;
     assert_eq!(told[0]["user"], BOB.name, "{told}");
     // Another user, another account, and a connection that is none.
@@ -228,6 +231,14 @@ fn a_process_that_ends_is_replaced_and_a_keeper_that_ends_is_not_missed() -> Out
     mail.mailhost.run(["usher", "user", "disable", "alice"])?;
     is_cut(&mut alice)?;
     assert_eq!(server_of(&mut bob)?, second);
+
+    // Not even without a session.
+    mail.mailhost.run(["usher", "user", "disable", "bob"])?;
+    is_cut(&mut bob)?;
+    assert_eq!(sessions(&mail)?, []);
+    mail.keeper.crash()?;
+    mail.mailhost.run(["usher", "user", "enable", "bob"])?;
+    assert_eq!(server_of(&mut connect(&mail, "bob")?)?, second);
     Ok(())
 }
 
@@ -266,9 +277,16 @@ fn another_style_or_account_ends_the_sessions() -> Outcome {
     let mut alice = connect(&mail, "alice")?;
     assert_eq!(server_of(&mut alice)?.1, ALICE.mailhost_uid);
 
+    // A process without a session does not serve another style either.
+    drop(alice);
+    let client = "/etc/usher/policy.d/notes.policy";
+    mail.laptop.run(["rm", client])?;
+    mail.laptop.run(["usher", "policy", "apply"])?;
+    eventually("the session is closed", || Ok(sessions(&mail)?.is_empty()))?;
     apply(&service())?;
-    is_cut(&mut alice)?;
     has_no_process(ALICE.mailhost_uid)?;
+    mail.laptop.write(client, CLIENT)?;
+    mail.laptop.run(["usher", "policy", "apply"])?;
     let mut alice = connect(&mail, "alice")?;
     assert_eq!(server_of(&mut alice)?.1, NOTES.1);
 
@@ -327,20 +345,29 @@ fn accounts_that_do_not_fit_are_refused() -> Outcome {
     })?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
     // By another name, but for the kernel the same as alice.
-    let rename = "sed -i 's/^later:x:3003:/later:x:2001:/' /etc/passwd";
+    let rename = "sed -i 's/^later:x:3003:/later:x:2001:/' /etc/passwd; chown -R later /home/later";
     mail.mailhost.run(["sh", "-e", "-c", rename])?;
     is_cut(&mut alice)?;
     is_cut(&mut bob)?;
+    let recent = mail.mailhost.run(["usher", "who", "--recent"])?.stdout;
+    let ends = recent
+        .lines()
+        .filter(|line| line.contains(" no_local_account: "));
+    assert!(ends.count() >= 2, "{recent}");
+    let serves = |user: &'static str, uid: &'static str| {
+        eventually("it serves", || {
+            let connect = mail.laptop.command(["usher", "connect", "mailhost:notes"]);
+            let answer = connect.user(user).input("\n").run()?;
+            Ok(answer.stdout.ends_with(uid))
+        })
+    };
+    serves("bob", " 2001\n")?;
     is_refused(&mail, "alice")?;
+    serves("bob", " 2001\n")?;
     // An account with another number than before.
     let rename = "sed -i 's/^later:x:2001:/later:x:3004:/' /etc/passwd; chown -R later /home/later";
     mail.mailhost.run(["sh", "-e", "-c", rename])?;
-    eventually("it serves", || {
-        let connect = mail.laptop.command(["usher", "connect", "mailhost:notes"]);
-        let answer = connect.user("alice").input("\n").run()?;
-        Ok(answer.stdout.ends_with(" 3004\n"))
-    })?;
-    Ok(())
+    serves("alice", " 3004\n")
 }
 
 // Threat model: A178

@@ -18,6 +18,8 @@ use usher_daemon::clock::unix_time;
 /// # Errors
 /// When there is none that the caller may know of, or the keeper does not answer.
 pub fn run(output: &Output, client: SocketAddr) -> Result<(), Failure> {
+    // A program that listens for both families logs an IPv4 address as IPv6.
+    let client = SocketAddr::new(client.ip().to_canonical(), client.port());
     let mut servers: Vec<SocketAddr> = sockets()
         .filter(|socket| socket.remote == client && HAS_PEER.contains(&socket.state))
         .map(|socket| socket.local)

@@ -89,7 +89,7 @@ impl Answers<Status> for Keeper {
                 "limits_not_kept",
                 self.queues.common.groups.missing().len() as u64,
             ),
-            ("queues", self.queues.list().len() as u64),
+            ("queues", self.queues.count() as u64),
             ("sessions_limit", self.limits.sessions.into()),
             ("connections_limit", self.limits.admissions.into()),
             ("queues_limit", self.limits.listeners.into()),
@@ -147,6 +147,13 @@ impl Keeper {
                 (&service.served_by, self.host.fence.missing())
             {
                 troubles.push(format!("sessions with {name} are refused: {reason}"));
+            }
+            if let Some(account) = service.shared_account()
+                && let Err(refusal) = self.host.shared_account(account)
+            {
+                troubles.push(format!(
+                    "sessions with {name} are refused: its account {account}: {refusal}"
+                ));
             }
             if let Err(refusal) = self.host.destinations.serves(service) {
                 troubles.push(format!("sessions with {name} are refused: {refusal}"));

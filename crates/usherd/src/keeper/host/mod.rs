@@ -16,8 +16,10 @@ pub mod protection;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use usher_base::UserName;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, AdmissionRow, UnreadableRow};
@@ -53,7 +55,7 @@ pub struct Host {
     /// Where packets need the protection of IPsec.
     pub protected: ProtectedPorts,
     /// User ids by names.
-    pub accounts: Accounts,
+    pub accounts: Arc<Accounts>,
     /// Identity and environment of each user's processes.
     pub identities: Identities,
 }
@@ -100,7 +102,7 @@ impl Host {
             admission,
             configuration: InForce::new(configuration),
             ports,
-            accounts: Accounts::new(),
+            accounts: Arc::new(Accounts::new()),
             identities: Identities::new(pam::permitted),
         })
     }
@@ -169,14 +171,21 @@ impl Host {
         let configuration = self.configuration.get();
         let (generation, policy) = (configuration.generation(), &configuration.checked.policy);
         self.ports.begin(generation, policy);
-        let mut found = ports::Found::new();
-        let mut fenced = true;
+        // All at once: an account about which the name service does not answer delays no other.
+        let mut look_ups = JoinSet::new();
         for account in ports::accounts(policy) {
-            let uid = self.accounts.by_name(account).await.map(|found| found.uid);
-            // The reload that replaced this configuration looks up its accounts.
-            if self.configuration.get().generation() != generation {
-                return;
-            }
+            let (account, accounts) = (account.clone(), Arc::clone(&self.accounts));
+            look_ups.spawn(async move {
+                let uid = accounts.by_name(&account).await.map(|found| found.uid);
+                (account, uid)
+            });
+        }
+        let mut fenced = true;
+        let mut found = ports::Found::new();
+        while let Some(looked_up) = look_ups.join_next().await {
+            let Ok((account, uid)) = looked_up else {
+                continue;
+            };
             let becomes_users =
                 |service: &Service| service.served_by == ServedBy::Account(account.clone());
             if let Ok(uid) = uid
@@ -184,7 +193,11 @@ impl Host {
             {
                 fenced &= self.fence.enclose_service(uid);
             }
-            found.insert(account.clone(), uid);
+            // The reload that replaced this configuration looks up its accounts.
+            if !self.ports.note(generation, &account, uid) {
+                return;
+            }
+            found.insert(account, uid);
         }
         self.fence.set_incomplete(!fenced);
         self.ports.complete(generation, policy, found);

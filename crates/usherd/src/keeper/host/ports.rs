@@ -27,6 +27,8 @@ struct State {
     generation: u64,
     /// Whether its accounts are being looked up, or the look-up was abandoned.
     pending: bool,
+    /// Whether the name service has not answered about an account, whose former user id counts on.
+    is_unanswered: bool,
     /// The accounts, by the last look-up.
     found: Found,
 }
@@ -69,6 +71,17 @@ impl ServicePorts {
         state.generation = generation;
         state.pending = true;
         self.reserved.reserve(state.ports(policy));
+    }
+
+    /// Notes the result of one look-up before the others have theirs. Returns whether it is for the
+    /// configuration in force.
+    pub fn note(&self, generation: u64, account: &UserName, uid: Result<u32, Refusal>) -> bool {
+        let mut state = self.state.lock();
+        let is_present = generation == state.generation;
+        if is_present && uid.is_ok() {
+            state.found.insert(account.clone(), uid);
+        }
+        is_present
     }
 
     /// The same with the results of the look-ups. The port of a missing account is for root only. Changes
@@ -117,20 +130,30 @@ impl State {
             return false;
         }
         self.pending = false;
-        for (account, uid) in &found {
-            if let Err(refusal) = uid
-                && !matches!(self.found.get(account), Some(Err(_)))
-            {
-                tracing::warn!(%account, reason = refusal.name(), "a service's account is \
-                    not found: nobody is served by it yet: {refusal}");
-            }
+        self.is_unanswered = false;
+        let mut taken = Found::new();
+        for (account, uid) in found {
+            let former = self.found.get(&account).copied();
+            let uid = match (uid, former) {
+                (Err(Refusal::KeeperUnavailable), Some(Ok(former))) => {
+                    self.is_unanswered = true;
+                    Ok(former)
+                }
+                (Err(refusal), None | Some(Ok(_))) => {
+                    tracing::warn!(%account, reason = refusal.name(), "a service's account is \
+                        not found: nobody is served by it yet: {refusal}");
+                    Err(refusal)
+                }
+                (uid, _) => uid,
+            };
+            taken.insert(account, uid);
         }
-        self.found = found;
+        self.found = taken;
         true
     }
 
     fn is_incomplete(&self) -> bool {
-        self.pending || self.found.values().any(Result::is_err)
+        self.pending || self.is_unanswered || self.found.values().any(Result::is_err)
     }
 
     fn ports(&self, policy: &Policy) -> Vec<Reserved> {
@@ -213,6 +236,29 @@ mod tests {
         assert_eq!(owners(&ports, &policy), [(143, 8)]);
         ports.complete(2, &policy, found(&[("imap", MISSING)]));
         assert_eq!(owners(&ports, &policy), [(143, 0)]);
+    }
+
+    #[test]
+    fn a_name_service_that_does_not_answer_takes_no_known_account_away() {
+        let (ports, policy) = (service_ports(), policy(&[("imap", 143), ("news", 119)]));
+        let imap = "imap".parse().unwrap();
+        ports.begin(1, &policy);
+        assert_eq!(ports.uid_of(&imap), Err(Refusal::KeeperUnavailable));
+        // Known as soon as it is answered, and kept without an answer.
+        assert!(ports.note(1, &imap, Ok(8)));
+        assert!(!ports.note(2, &imap, Ok(9)));
+        assert_eq!(ports.uid_of(&imap), Ok(8));
+        let unanswered = Err(Refusal::KeeperUnavailable);
+        ports.complete(1, &policy, found(&[("imap", unanswered), ("news", Ok(9))]));
+        assert_eq!(ports.uid_of(&imap), Ok(8));
+        assert!(ports.is_incomplete());
+        ports.complete(1, &policy, found(&[("imap", MISSING), ("news", Ok(9))]));
+        assert_eq!(ports.uid_of(&imap), MISSING);
+        ports.complete(1, &policy, found(&[("imap", Ok(7)), ("news", Ok(9))]));
+        assert!(!ports.is_incomplete());
+        ports.lose(&imap);
+        assert_eq!(ports.uid_of(&imap), MISSING);
+        assert!(ports.is_incomplete());
     }
 
     #[test]

@@ -51,6 +51,26 @@ impl Members {
         self.0.lock().remove(&key);
     }
 
+    /// Whether a user is a member of this queue.
+    fn is_of(&self, key: Key, queue: &Arc<Queue>) -> bool {
+        let members = self.0.lock();
+        let member = members.get(&key);
+        member.is_some_and(|member| Arc::ptr_eq(&member.queue, queue))
+    }
+
+    /// Whether a queue has members.
+    fn are_there(&self, queue: &Arc<Queue>) -> bool {
+        let members = self.0.lock();
+        members
+            .values()
+            .any(|member| Arc::ptr_eq(&member.queue, queue))
+    }
+
+    /// The keys of all members.
+    fn keys(&self) -> Vec<Key> {
+        self.0.lock().keys().copied().collect()
+    }
+
     /// The members of one queue.
     pub fn of(&self, queue: &Arc<Queue>) -> Vec<Key> {
         let members = self.0.lock();
@@ -62,7 +82,8 @@ impl Members {
 }
 
 impl Queues {
-    /// The account as which one process serves all users of a service.
+    /// The account as which one process serves all users of a service. While the name service does not
+    /// answer, that of its queue.
     ///
     /// # Errors
     /// [`Refusal::ListenerFailed`]: the user is told that the server's log says why.
@@ -71,19 +92,31 @@ impl Queues {
         service: &Service,
         name: &UserName,
     ) -> Result<Account, Refusal> {
-        self.common.host.shared_account(name).map_err(|refusal| {
+        let found = self.common.host.shared_account(name);
+        let found = found.or_else(|refusal| match refusal {
+            Refusal::KeeperUnavailable => self.present_account(service).ok_or(refusal),
+            refusal => Err(refusal),
+        });
+        found.map_err(|refusal| {
             tracing::error!(service = %service.name, account = %name, reason = refusal.name(),
                 "cannot serve anybody: the service's account is not known: {refusal}");
             Refusal::ListenerFailed
         })
     }
 
-    /// Makes a user a member of the shared queue of a service's account.
+    fn present_account(&self, service: &Service) -> Option<Account> {
+        let queues = self.list().into_iter();
+        let mut of_service = queues.filter(|queue| queue.key.0 == service.id);
+        let queue = of_service.find(|queue| queue.is_shared && queue.belongs_to(service))?;
+        Some(queue.account.clone())
+    }
+
+    /// Makes sure that a user is a member of the shared queue of a service's account.
     ///
     /// # Errors
     /// [`Refusal::UserNotPermitted`] for the service's own account, [`Refusal::ListenerTableFull`],
     /// [`Refusal::ListenerFailed`].
-    pub(super) fn enter_member(
+    pub(super) fn ensure_member(
         &self,
         service: &Service,
         owner: &Account,
@@ -95,16 +128,20 @@ impl Queues {
                 "the user's account has the same user id as the service's own");
             return Err(Refusal::UserNotPermitted);
         }
+        self.ensure_own(service, owner, None)?;
         let queue = self
             .common
             .all
             .lock()
             .get(&(service.id, owner.uid))
             .cloned();
-        // One of another policy ends in a moment.
-        let queue = queue.filter(|queue| queue.belongs_to(service));
         let queue = queue.ok_or(Refusal::ListenerFailed)?;
         let key = (service.id, account.uid);
+        if self.common.members.is_of(key, &queue) {
+            return Ok(());
+        }
+        // A queue of a former policy.
+        self.remove(key);
         self.common.admit_to(key, queue.listener.as_fd())?;
         let account = account.clone();
         let member = Member { account, queue };
@@ -121,15 +158,19 @@ impl Queues {
         queue.is_none_or(|queue| queue.belongs_to(service))
     }
 
+    /// Whether a user is a member of a shared queue.
+    pub fn is_member(&self, key: Key) -> bool {
+        self.common.members.has(key)
+    }
+
     /// The users of shared queues.
     pub fn members(&self) -> Vec<Key> {
-        let members = self.common.members.list().into_iter();
-        members.map(|(key, _)| key).collect()
+        self.common.members.keys()
     }
 
     /// Whether a shared queue has users.
     pub fn has_members(&self, queue: &Arc<Queue>) -> bool {
-        !self.common.members.of(queue).is_empty()
+        self.common.members.are_there(queue)
     }
 
     /// Whether an account's processes serve all users of a service.

@@ -170,6 +170,13 @@ impl Common {
         })
     }
 
+    /// Has the kernel admit no more connections of a user.
+    fn shut_out(&self, (service, uid): Key) {
+        if let Err(error) = self.host.admission.remove_listener(service, uid) {
+            tracing::error!(%error, "cannot take a listener out of the table");
+        }
+    }
+
     /// Has the watch of accounts check a user whose account was missing when it was needed.
     fn suspect(&self, user: &UserName) {
         self.suspects.lock().insert(user.clone());
@@ -263,6 +270,11 @@ impl Queues {
         self.common.all.lock().contains_key(&key) || self.common.members.has(key)
     }
 
+    /// The number of users' queues, with the members of shared ones.
+    pub fn count(&self) -> usize {
+        self.common.all.lock().len() + self.common.members.count()
+    }
+
     /// All queues now.
     pub fn list(&self) -> Vec<Arc<Queue>> {
         self.common.all.lock().values().cloned().collect()
@@ -292,9 +304,8 @@ impl Queues {
     /// # Errors
     /// [`Refusal::ListenerTableFull`] when no place is left and the user has no queue at the service.
     pub fn permit(&self, key: Key) -> Result<Permit, Refusal> {
-        let number = self.common.all.lock().len() + self.common.members.count();
         self.permits
-            .take(key, |key| self.has(key), number, self.most)
+            .take(key, |key| self.has(key), self.count(), self.most)
     }
 
     /// Makes sure that the user's connections from a host to the service have a queue.
@@ -308,21 +319,42 @@ impl Queues {
         account: &Account,
         host: &HostName,
     ) -> Result<(), Refusal> {
-        if self.note_host((service.id, account.uid), host) {
-            return Ok(());
-        }
         let Some(name) = service.shared_account() else {
-            return self.make(service, account, host);
+            return self.ensure_own(service, account, Some(host));
         };
         let owner = self.shared_account(service, name)?;
-        if !self.note_host((service.id, owner.uid), host) {
-            self.make(service, &owner, host)?;
+        self.ensure_member(service, &owner, account)
+    }
+
+    /// Makes sure that a user, or the account of a shared queue, has a queue of its own, and not one of a
+    /// former policy.
+    fn ensure_own(
+        &self,
+        service: &Service,
+        account: &Account,
+        host: Option<&HostName>,
+    ) -> Result<(), Refusal> {
+        let key = (service.id, account.uid);
+        let present = self.common.all.lock().get(&key).cloned();
+        match present.filter(|queue| queue.belongs_to(service)) {
+            Some(queue) => {
+                host.into_iter().for_each(|host| queue.note_host(host));
+                Ok(())
+            }
+            None => {
+                self.remove(key);
+                self.make(service, account, host)
+            }
         }
-        self.enter_member(service, &owner, account)
     }
 
     /// Makes a queue.
-    fn make(&self, service: &Service, account: &Account, host: &HostName) -> Result<(), Refusal> {
+    fn make(
+        &self,
+        service: &Service,
+        account: &Account,
+        host: Option<&HostName>,
+    ) -> Result<(), Refusal> {
         let listener =
             usher_kernel::listener::create(service.id, account.uid, port(service), BACKLOG)
                 .map_err(|error| {
@@ -357,23 +389,71 @@ impl Queues {
         host: &HostName,
         stored: &mut Stored,
     ) -> Result<(), Refusal> {
-        let owner = match service.shared_account() {
-            Some(name) => self.shared_account(service, name)?,
-            None => account.clone(),
+        let Some(name) = service.shared_account() else {
+            return self.restore_own(service, account, Some(host), stored);
         };
-        let key = (service.id, owner.uid);
-        if !self.common.all.lock().contains_key(&key) {
-            if let Some(listener) = stored.take(key) {
-                // The former keeper may have ended while it was refusing waiting connections.
-                if let Err(error) = usher_kernel::listener::reopen(listener.as_fd(), BACKLOG) {
-                    tracing::error!(%error, "cannot listen again on a stored listener");
+        let owner = self.owner_at_restart(service, name, stored)?;
+        self.restore_own(service, &owner, None, stored)?;
+        self.ensure_member(service, &owner, account)
+    }
+
+    /// Takes the shared queues of an earlier keeper up again that no user has a session for: their processes
+    /// go on.
+    pub fn restore_shared(&self, policy: &Checked, stored: &mut Stored) {
+        for service in policy.policy.services.values() {
+            let Some(name) = service.shared_account() else {
+                continue;
+            };
+            let restored = self.owner_at_restart(service, name, stored);
+            let restored = restored.and_then(|owner| {
+                if stored.has((service.id, owner.uid)) {
+                    self.restore_own(service, &owner, None, stored)?;
                 }
-                self.adopt(service, &owner, host, listener)?;
-            } else {
-                self.end_unreachable(service, &owner);
+                Ok(())
+            });
+            if let Err(refusal) = restored {
+                tracing::warn!(service = %service.name, reason = refusal.name(),
+                    "a shared service is not taken up again: {refusal}");
             }
         }
-        self.ensure(service, account, host)
+    }
+
+    /// The account of a shared service; while the name service does not answer, as it was when the listener
+    /// was stored.
+    fn owner_at_restart(
+        &self,
+        service: &Service,
+        name: &UserName,
+        stored: &Stored,
+    ) -> Result<Account, Refusal> {
+        let found = self.shared_account(service, name);
+        found.or_else(|refusal| {
+            let uid = stored.uid_at(service.id).ok_or(refusal)?;
+            let name = name.clone();
+            Ok(Account { name, uid })
+        })
+    }
+
+    fn restore_own(
+        &self,
+        service: &Service,
+        account: &Account,
+        host: Option<&HostName>,
+        stored: &mut Stored,
+    ) -> Result<(), Refusal> {
+        let key = (service.id, account.uid);
+        if self.common.all.lock().contains_key(&key) {
+            return self.ensure_own(service, account, host);
+        }
+        let Some(listener) = stored.take(key) else {
+            self.end_unreachable(service, account);
+            return self.ensure_own(service, account, host);
+        };
+        // The former keeper may have ended while it was refusing waiting connections.
+        if let Err(error) = usher_kernel::listener::reopen(listener.as_fd(), BACKLOG) {
+            tracing::error!(%error, "cannot listen again on a stored listener");
+        }
+        self.adopt(service, account, host, listener)
     }
 
     /// Makes a queue with this listener.
@@ -381,7 +461,7 @@ impl Queues {
         &self,
         service: &Service,
         account: &Account,
-        host: &HostName,
+        host: Option<&HostName>,
         listener: OwnedFd,
     ) -> Result<(), Refusal> {
         let key = (service.id, account.uid);
@@ -422,8 +502,11 @@ impl Queues {
         host.fence
             .own_listener(listener.as_fd(), account.uid)
             .map_err(|error| failed(&error, "cannot make a listener its user's own"))?;
-        self.common
-            .admit_to((service.id, account.uid), listener.as_fd())?;
+        // Nobody has a session as the account of a shared queue: its users have entries of their own.
+        if service.shared_account().is_none() {
+            self.common
+                .admit_to((service.id, account.uid), listener.as_fd())?;
+        }
         Ok(group)
     }
 
@@ -440,12 +523,11 @@ impl Queues {
     /// end by a worker's death. Returns no queue for a member of a shared one, which serves others.
     #[must_use]
     pub fn close(&self, key: Key) -> Option<Arc<Queue>> {
-        if let Err(error) = self.common.host.admission.remove_listener(key.0, key.1) {
-            tracing::error!(%error, "cannot take a listener out of the table");
-        }
+        self.common.shut_out(key);
         self.common.members.remove(key);
         let removed = self.common.all.lock().remove(&key)?;
         for member in self.common.members.of(&removed) {
+            self.common.shut_out(member);
             self.common.members.remove(member);
         }
         stored::forget(key);

@@ -31,6 +31,18 @@ impl Stored {
         self.0.remove(&key)
     }
 
+    /// Whether there is one of a queue.
+    pub fn has(&self, key: Key) -> bool {
+        self.0.contains_key(&key)
+    }
+
+    /// The user id of a service's only queue.
+    pub fn uid_at(&self, service: u32) -> Option<u32> {
+        let mut of_service = self.0.keys().filter(|(id, _)| *id == service);
+        let (_, uid) = of_service.next()?;
+        of_service.next().is_none().then_some(*uid)
+    }
+
     /// Closes the remaining ones, also in the store.
     pub fn forget_rest(self) {
         self.0.into_keys().for_each(forget);

@@ -7,6 +7,7 @@ use usher_base::HostName;
 use usher_daemon::clock::unix_time;
 use usher_daemon::events;
 use usher_kernel::admission::SessionRecord;
+use usher_policy::Style;
 use usher_proto::chain::ChainTip;
 use usher_proto::opening::{Authentication, Opening};
 use usher_proto::refusal::Refusal;
@@ -81,7 +82,8 @@ impl Sessions {
             }
         })?;
         // A closed account opens no session at any service.
-        timeout_at(until, self.may_be_served(&account, host, first.as_ref()))
+        let asked = self.may_be_served(&account, host, first.as_ref(), permitted.service);
+        timeout_at(until, asked)
             .await
             .unwrap_or(Err(Refusal::KeeperUnavailable))?;
         let known = self.table.session(&session)?;
@@ -117,14 +119,17 @@ impl Sessions {
 
     /// Asks whether PAM permits the account from the address of the host's first connection. If there is no
     /// connection yet, from any address of the host: PAM is asked about the right one before a process is
-    /// started.
+    /// started. A shared service starts none for the user: there from all addresses.
     async fn may_be_served(
         &self,
         account: &Account,
         host: &HostName,
         first: Option<&Announcement>,
+        service: u32,
     ) -> Result<(), Refusal> {
         let configuration = self.host.configuration.get();
+        let service = configuration.checked.service(service);
+        let is_shared = service.is_some_and(|service| service.style == Style::Shared);
         let known = &configuration.checked.policy.hosts;
         let addresses = match first {
             Some(announcement) => vec![announcement.connection.client.ip()],
@@ -132,14 +137,15 @@ impl Sessions {
                 .get(host)
                 .map_or_else(Vec::new, |host| host.addresses.clone()),
         };
-        let mut refusal = Refusal::HostNotPermitted;
-        for (_, answer) in self.host.identities.of_each(account, &addresses).await {
-            match answer {
-                Ok(_) => return Ok(()),
-                Err(reason) => refusal = reason,
-            }
+        let answers = self.host.identities.of_each(account, &addresses).await;
+        let (permitted, refused): (Vec<_>, Vec<_>) =
+            answers.into_iter().partition(|(_, answer)| answer.is_ok());
+        let refusal = refused.into_iter().find_map(|(_, answer)| answer.err());
+        match refusal {
+            None if permitted.is_empty() => Err(Refusal::HostNotPermitted),
+            Some(refusal) if is_shared || permitted.is_empty() => Err(refusal),
+            _ => Ok(()),
         }
-        Err(refusal)
     }
 
     /// Enters a session whose authentication is on record.

@@ -65,6 +65,8 @@ impl Sessions {
                 }
             }
         }
+        self.queues
+            .restore_shared(&configuration.checked, &mut stored);
         stored.forget_rest();
         self.end_all(lost);
         // In this order: to its client, a worker's death looks like the end of a complete transfer.

@@ -131,11 +131,14 @@ impl Sessions {
             }
         }
         for queue in queues {
+            let service = configuration.checked.service(queue.key.0);
+            if service.is_some_and(|service| !queue.belongs_to(service)) {
+                self.queues.remove(queue.key);
+                continue;
+            }
             if queue.is_shared {
-                let service = configuration.checked.service(queue.key.0);
-                let is_wanted = service.is_some_and(|service| queue.belongs_to(service));
                 let is_used = self.queues.has_members(&queue) || queue.has_worker();
-                if !is_wanted || !is_used {
+                if service.is_none() || !is_used {
                     self.queues.remove(queue.key);
                 }
                 continue;

@@ -66,14 +66,14 @@ impl Sessions {
     /// Ends everything of the users whose accounts are reported as lost, for ever.
     pub async fn end_lost_accounts(&self, mut lost: mpsc::Receiver<LostAccount>) {
         while let Some(LostAccount { keys, refusal }) = lost.recv().await {
-            for key in keys.into_iter().filter(|key| self.queues.has(*key)) {
-                self.end_account(key, refusal);
-            }
+            let keys = keys.into_iter().filter(|key| self.queues.has(*key));
+            self.end_accounts(&keys.collect(), refusal);
         }
     }
 
-    /// Ends everything of a user at a service, because the account is gone or was replaced.
-    fn end_account(&self, key: Key, reason: Refusal) {
+    /// Ends everything of users at services, because an account is gone or was replaced: all of a shared
+    /// service at once.
+    fn end_accounts(&self, keys: &HashSet<Key>, reason: Refusal) {
         let mut ending: Vec<Ending> = Vec::new();
         match self
             .readable()
@@ -81,19 +81,25 @@ impl Sessions {
         {
             Ok((sessions, rows)) => {
                 for (session, record) in sessions {
-                    if (record.service, record.uid) == key && is_live(&record) {
+                    if keys.contains(&(record.service, record.uid)) && is_live(&record) {
                         ending.push(Ending::new(session, record, reason));
                     }
                 }
                 leave_out_idle(&mut ending, &rows);
             }
             Err(error) => {
-                tracing::error!(%error, "cannot read the sessions of an account that is gone")
+                tracing::error!(%error, "cannot read the sessions of an account that is gone");
+                // The process that serves a member serves others: its connections are known from the tables
+                // only. The account is looked at again in its turn.
+                let own = keys.iter().filter(|key| !self.queues.is_member(**key));
+                return own.for_each(|key| self.queues.remove(*key));
             }
         }
         self.end_all(ending);
         // Even if no session was left.
-        self.queues.remove(key);
+        for key in keys {
+            self.queues.remove(*key);
+        }
     }
 
     /// The queues among these that have connections of a closed session that does not end now: their

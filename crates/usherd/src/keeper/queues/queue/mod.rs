@@ -120,7 +120,7 @@ impl Queue {
         common: &Arc<Common>,
         service: &Service,
         account: Account,
-        host: &HostName,
+        host: Option<&HostName>,
         listener: OwnedFd,
         group: Group,
         left: bool,
@@ -132,7 +132,7 @@ impl Queue {
             is_shared: service.style == Style::Shared,
             listener: Arc::new(listener),
             group,
-            hosts: Mutex::new(BTreeSet::from([host.clone()])),
+            hosts: Mutex::new(host.cloned().into_iter().collect()),
             common: Arc::clone(common),
             output: Output::default(),
             state: Mutex::default(),
@@ -195,7 +195,8 @@ impl Queue {
     /// Whether [`Queue::end_if_idle`] has anything to check.
     pub fn may_end(&self) -> bool {
         let state = self.state.lock();
-        !state.workers.is_empty() || state.ending.is_some()
+        // The process of a shared queue is never idle.
+        (!state.workers.is_empty() && !self.is_shared) || state.ending.is_some()
     }
 
     /// Whether a worker or a process left behind by one runs. Asks the kernel, which is too slow to

@@ -70,8 +70,8 @@ pub(super) async fn serve(queue: Arc<Queue>) {
         .is_err()
     {
         if queue.has_waiting() {
-            let reason = "processes of the user's former worker have not ended, though killed: do \
-                they wait for a file system?";
+            let reason = "processes of the former worker have not ended, though killed: do they wait for \
+                a file system?";
             queue.common.troubles.failed(&queue, reason);
             queue.refuse_waiting(reason);
         }
