@@ -122,6 +122,9 @@ pub enum Failure {
     /// A connection could not be made.
     #[error(transparent)]
     Connect(#[from] usher::ConnectError),
+    /// The keeper did not say whose a connection is.
+    #[error(transparent)]
+    Service(#[from] usher::ServiceError),
     /// A connection broke.
     #[error(
         "the connection broke before its end ({0}), so the received data may be incomplete. The \
@@ -257,7 +260,8 @@ impl Failure {
             | Self::NotCut { .. }
             | Self::KeeperUnreached(..)
             | Self::NotTaken(..)
-            | Self::Connect(usher::ConnectError::NoSigner(_)) => 3,
+            | Self::Connect(usher::ConnectError::NoSigner(_))
+            | Self::Service(usher::ServiceError::NoKeeper(_)) => 3,
             Self::File { .. }
             | Self::Attempt { .. }
             | Self::Configuration(ConfigurationError::File { .. })

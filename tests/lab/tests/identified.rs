@@ -1,4 +1,4 @@
-//! Shared services whose server listens at a local socket, and is told the user of each connection.
+//! Shared services with a server at a local socket, which gets the name of each connection's user.
 
 mod reading;
 

@@ -160,7 +160,7 @@ fn connections_without_a_user_do_not_arrive() -> Outcome {
 // Threat model: A177
 #[test]
 fn whois_says_to_each_what_is_theirs() -> Outcome {
-    let mail = topology()?;
+    let mut mail = topology()?;
     let (_alice, _bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
     let (alice, bob) = (client_of(&mail, "alice")?, client_of(&mail, "bob")?);
     let ask = |account: Option<&str>, client: &str| {
@@ -209,6 +209,16 @@ fn whois_says_to_each_what_is_theirs() -> Outcome {
     }
     told.sort_unstable();
     assert_eq!(told, [false, true, true]);
+    // A keeper that does not run.
+    mail.keeper.stop()?;
+    let unanswered = ask(None, &alice)?;
+    assert_eq!(unanswered.status.code(), Some(3), "{unanswered:?}");
+    assert!(
+        unanswered
+            .stderr
+            .contains("is usher-keeper.service running?"),
+        "{unanswered:?}"
+    );
     Ok(())
 }
 
@@ -297,6 +307,22 @@ fn another_style_or_account_ends_the_sessions() -> Outcome {
     has_no_process(NOTES.1)
 }
 
+/// By real PAM, when a session is opened.
+#[test]
+fn a_user_whose_account_is_closed_is_refused_and_others_are_served() -> Outcome {
+    let mail = topology()?;
+    mail.mailhost.run(["chage", "--expiredate", "1", "alice"])?;
+    is_refused(&mail, "alice")?;
+    server_of(&mut connect(&mail, "bob")?)?;
+    mail.mailhost
+        .run(["chage", "--expiredate", "-1", "alice"])?;
+    eventually("she is served", || {
+        let connect = mail.laptop.command(["usher", "connect", "mailhost:notes"]);
+        let answer = connect.user("alice").input("\n").run()?;
+        Ok(answer.stdout.starts_with("hello alice from laptop\n"))
+    })
+}
+
 #[test]
 fn accounts_that_do_not_fit_are_refused() -> Outcome {
     let mail = topology()?;
@@ -337,6 +363,9 @@ fn accounts_that_do_not_fit_are_refused() -> Outcome {
     let warning = "there is no account later on this host yet";
     assert!(applied.stderr.contains(warning), "{applied:?}");
     is_refused(&mail, "alice")?;
+    let doctor = mail.mailhost.command(["usher", "doctor"]).run()?.stdout;
+    let trouble = "sessions with notes are refused: its account later: ";
+    assert!(doctor.contains(trouble), "{doctor}");
     mail.mailhost.add_account("later", 3003)?;
     eventually("it serves", || {
         let connect = mail.laptop.command(["usher", "connect", "mailhost:notes"]);
@@ -368,26 +397,4 @@ fn accounts_that_do_not_fit_are_refused() -> Outcome {
     let rename = "sed -i 's/^later:x:2001:/later:x:3004:/' /etc/passwd; chown -R later /home/later";
     mail.mailhost.run(["sh", "-e", "-c", rename])?;
     serves("alice", " 3004\n")
-}
-
-// Threat model: A178
-#[test]
-fn the_users_cannot_use_each_others_connections_by_the_process() -> Outcome {
-    let mail = topology()?;
-    let mut alice = connect(&mail, "alice")?;
-    let (pid, _) = server_of(&mut alice)?;
-    // No more than any process of another account.
-    let take = "import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-pidfd = os.pidfd_open(int(sys.argv[1]))
-for number in range(3, 16):
-    if libc.syscall(438, pidfd, number, 0) >= 0:
-        print('taken')
-print(ctypes.get_errno())";
-    for user in ["bob", "alice", OTHER.0] {
-        let words = ["python3", "-c", take, &pid.to_string()];
-        let taken = mail.mailhost.command(words).user(user).run()?;
-        assert_eq!(taken.stdout, "1\n", "{user}: {taken:?}");
-    }
-    Ok(())
 }

@@ -103,13 +103,10 @@ pub(crate) fn programs_of(blocks: &[&Application]) -> Vec<String> {
 
 impl Offer {
     pub(crate) fn of(service: &Service) -> Self {
-        let started = match &service.served_by {
-            ServedBy::Program(program) => Some(program),
-            ServedBy::Account(_) | ServedBy::Backend(_) => None,
-        };
-        let backend = match &service.served_by {
-            ServedBy::Backend(backend) => Some(backend),
-            ServedBy::Program(_) | ServedBy::Account(_) => None,
+        let (started, backend) = match &service.served_by {
+            ServedBy::Program(program) => (Some(program), None),
+            ServedBy::Backend(backend) => (None, Some(backend)),
+            ServedBy::Account(_) => (None, None),
         };
         Self {
             style: service.style,
@@ -123,8 +120,7 @@ impl Offer {
             pam_session: started.is_some_and(|program| program.pam_session),
             connect: service.connect.clone(),
             account: service.account().map(ToString::to_string),
-            identify: backend
-                .map(|backend| format!("{} {}", backend.identification, backend.socket)),
+            identify: backend.map(ToString::to_string),
             keys: service.keys.clone(),
             session_seconds: service.session.as_secs(),
             reauthenticate_seconds: service.reauthenticate.map(|interval| interval.as_secs()),

@@ -21,10 +21,11 @@ use clap::Parser;
 use listenfd::ListenFd;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 use usher::{ConnectionInfo, ConnectionTuple, ServiceError, connection_info_by};
 use usher_daemon::messages;
-use usher_daemon::quota::Quota;
+use usher_daemon::quota::{Exhausted, Quota, Taken};
 use usher_relay::{Carriers, PIPES, abort, relay};
 use usher_system::sandbox::{Ability, landlock, seccomp};
 use usher_system::{SystemError, privileges};
@@ -33,6 +34,8 @@ use usher_system::{SystemError, privileges};
 const CONNECTIONS: usize = 8192;
 /// Limit for one user.
 const CONNECTIONS_OF_USER: usize = 1024;
+/// Limit of connections that are accepted and not yet passed on; more wait in the listener's queue.
+const OPENING: usize = 512;
 /// Limit of questions to the keeper at a time; more wait.
 const QUESTIONS: usize = 64;
 /// How long the keeper or the server may be away, being restarted, and how often they are tried.
@@ -45,7 +48,7 @@ const SHORTAGE: Duration = Duration::from_millis(50);
 #[derive(Debug, Parser)]
 #[command(name = "usher-identify", version)]
 struct Arguments {
-    /// How the server is told
+    /// The form in which the server gets the user's name
     #[arg(value_enum)]
     way: Way,
     /// The server's socket
@@ -53,7 +56,7 @@ struct Arguments {
     socket: PathBuf,
 }
 
-/// How a server is told who the user is.
+/// The form in which a server gets the user's name.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Way {
     /// By a header of the PROXY protocol, version 2
@@ -77,8 +80,11 @@ enum Unserved {
     #[error("cannot find out its user: {0}")]
     Unknown(#[from] ServiceError),
     #[error(transparent)]
-    Exhausted(#[from] usher_daemon::quota::Exhausted),
-    #[error("the server does not answer at {}: {error}", .socket.display())]
+    Exhausted(#[from] Exhausted),
+    #[error(
+        "cannot reach the service's server at {}: {error}; does it run, and may this account use its socket?",
+        .socket.display()
+    )]
     NoServer { socket: PathBuf, error: io::Error },
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -122,10 +128,13 @@ fn run(Arguments { way, socket }: Arguments) -> Result<(), StartError> {
             connections: Quota::new(CONNECTIONS, CONNECTIONS_OF_USER),
             carriers: Carriers::new(PIPES),
         });
+        let opening = Arc::new(Semaphore::new(OPENING));
         loop {
+            // Never closed.
+            let place = Arc::clone(&opening).acquire_owned().await.ok();
             match listener.accept().await {
                 Ok((connection, _)) => {
-                    tokio::spawn(serve(connection, Arc::clone(&server)));
+                    tokio::spawn(serve(connection, place, Arc::clone(&server)));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept");
@@ -145,9 +154,9 @@ fn listener() -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-async fn serve(connection: TcpStream, server: Arc<Server>) {
+async fn serve(connection: TcpStream, place: Option<OwnedSemaphorePermit>, server: Arc<Server>) {
     let client = connection.peer_addr();
-    if let Err(error) = pass_on(connection, &server).await {
+    if let Err(error) = pass_on(connection, place, &server).await {
         let client = client.map_or_else(|_| "a client".to_owned(), |client| client.to_string());
         tracing::warn!(%client, %error, "a connection is not served");
     }
@@ -155,8 +164,13 @@ async fn serve(connection: TcpStream, server: Arc<Server>) {
 
 /// Passes one connection on. A connection that is not served ends by RST, so that its client takes it for no
 /// answer of the server.
-async fn pass_on(connection: TcpStream, server: &Server) -> Result<(), Unserved> {
+async fn pass_on(
+    connection: TcpStream,
+    place: Option<OwnedSemaphorePermit>,
+    server: &Server,
+) -> Result<(), Unserved> {
     let opened = open(&connection, server).await;
+    drop(place);
     let (_permit, remote) = opened.inspect_err(|_| abort(&connection))?;
     // How a connection ends is the business of its two ends.
     if let Err(error) = relay(connection, remote, &server.carriers).await {
@@ -168,7 +182,7 @@ async fn pass_on(connection: TcpStream, server: &Server) -> Result<(), Unserved>
 async fn open(
     connection: &TcpStream,
     server: &Server,
-) -> Result<(usher_daemon::quota::Taken<u32>, UnixStream), Unserved> {
+) -> Result<(Taken<u32>, UnixStream), Unserved> {
     connection.set_nodelay(true)?;
     let ends = ConnectionTuple::new(connection.peer_addr()?, connection.local_addr()?)
         .map_err(io::Error::other)?;

@@ -166,7 +166,7 @@ words! {
         Shared = "shared",
     }
 
-    /// How the server of a shared service is told who the user of a connection is.
+    /// The form in which the server of a shared service gets the user's name.
     pub enum Identification {
         /// By a header of the PROXY protocol, version 2, before the client's first byte.
         ProxyProtocol = "proxy-protocol",
@@ -320,10 +320,17 @@ pub struct Backend {
     /// The local account as which connections are passed on, which must be able to reach the socket. Never
     /// root, never one of [`Service::users`].
     pub account: UserName,
-    /// How the server is told who the user is.
+    /// The form in which the server gets the user's name.
     pub identification: Identification,
     /// The absolute path of the local socket at which it listens.
     pub socket: String,
+}
+
+impl std::fmt::Display for Backend {
+    /// As `identify` has it, without quotation marks.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} {}", self.identification, self.socket)
+    }
 }
 
 /// A program that the keeper starts.

@@ -30,9 +30,10 @@ pub fn list_services(output: &Output) -> Result<(), Failure> {
         })
         .collect();
     let views = services.iter().map(|(service, sessions)| {
-        let program = match &service.served_by {
-            ServedBy::Program(program) => Some(&program.path),
-            ServedBy::Account(_) | ServedBy::Backend(_) => None,
+        let (program, identify) = match &service.served_by {
+            ServedBy::Program(program) => (Some(&program.path), None),
+            ServedBy::Backend(backend) => (None, Some(backend.to_string())),
+            ServedBy::Account(_) => (None, None),
         };
         // JSON object [`service`]:
         //   service: The service.
@@ -40,13 +41,14 @@ pub fn list_services(output: &Output) -> Result<(), Failure> {
         //   style: `connection`, `user` or `shared`.
         //   program: The program that the keeper starts, or null.
         //   account: The account of the service's own processes, or null: they run as its users.
+        //   identify: How connections are passed on to a server of the account, and its socket, or null.
         //   users: List of texts: the sets of users that it admits.
         //   hosts: List of texts: the hosts that it admits, or null: any.
         //   any_host: True if it admits every host.
         //   sessions: How many sessions it has now. Null: the keeper does not say.
         json!({
             "service": service.name, "port": service.listen, "style": service.style.word(),
-            "program": program, "account": service.account(), "users": service.user_blocks,
+            "program": program, "account": service.account(), "identify": identify, "users": service.user_blocks,
             "hosts": (!service.any_host).then_some(&service.hosts), "any_host": service.any_host,
             "sessions": sessions,
         })

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 use usher::{ConnectionInfo, ConnectionTuple, Refusal, ServiceError, connection_info_by};
+use usher_daemon::clock::unix_time;
 
 use crate::failure::Failure;
 use crate::output::{Output, row, table};
 use crate::tcp_sockets::{HAS_PEER, sockets};
-use usher_daemon::clock::unix_time;
 
 /// Prints the users of the connections that come from this endpoint: one, unless it is connected to several
 /// ports. The keeper says to root whose each is, to a user only which are the user's own, and to the account
@@ -34,7 +34,7 @@ pub fn run(output: &Output, client: SocketAddr) -> Result<(), Failure> {
         match connection_info_by(connection) {
             Ok(info) => found.push((connection, info)),
             Err(ServiceError::Refused(Refusal::NoConnection | Refusal::ForeignConnection)) => {}
-            Err(error) => return Err(Failure::Refused(error.to_string())),
+            Err(error) => return Err(error.into()),
         }
     }
     if found.is_empty() {

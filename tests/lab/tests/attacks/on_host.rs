@@ -11,6 +11,71 @@ fn still_there(alice: &mut Running) -> Result {
     Ok(())
 }
 
+/// A program that serves all users, and passes each connection on to the process that its client names.
+const SHARED: &str = r#"
+import socket, threading
+listener = socket.socket(fileno=3)
+listener.setblocking(True)
+def serve(connection):
+    for line in connection.makefile("r"):
+        if line.startswith("receiver-"):
+            to = socket.socket(socket.AF_UNIX)
+            to.connect("\0" + line.strip())
+            socket.send_fds(to, [b"."], [connection.fileno()])
+        else:
+            connection.sendall(line.encode())
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],)).start()
+"#;
+
+/// Takes one descriptor, writes to the connection in it, and tells whether it was withheld.
+const RECEIVER: &str = "
+line = socket.socket(socket.AF_UNIX)
+line.bind(f'\\0receiver-{os.getuid()}')
+line.listen()
+tell('ready')
+peer, _ = line.accept()
+_, descriptors, flags, _ = socket.recv_fds(peer, 1, 1)
+for descriptor in descriptors:
+    os.write(descriptor, b'from another process of hers\\n')
+tell(len(descriptors), bool(flags & socket.MSG_CTRUNC))";
+
+/// Not even to the user's own.
+// Threat model: A178
+#[test]
+fn a_shared_services_connection_is_passed_only_to_its_accounts_processes() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    mail.mailhost.add_account("notes", 3001)?;
+    mail.mailhost.write("/var/lib/notes", SHARED)?;
+    mail.add_policies(
+        "notes",
+        "service notes { program \"/usr/bin/python3\" \"/var/lib/notes\"; account notes; listen 7100; \
+         style shared; users mail; hosts laptop; }\n",
+        "client notes { users mail; service notes at mailhost port 7100; }\n",
+    )?;
+    let connect = ["usher", "connect", "mailhost:notes"];
+    let mut alice = mail.laptop.command(connect).user("alice").spawn()?;
+    still_there(&mut alice)?;
+    for (user, uid, expected) in [
+        ("bob", 2002, "0 True"),
+        ("root", 0, "0 True"),
+        ("alice", ALICE.mailhost_uid, "0 True"),
+        ("notes", 3001, "1 False"),
+    ] {
+        let mut process = process_of(&mail, user, RECEIVER)?;
+        says(&mut process, &["ready"])?;
+        alice.write(format!("receiver-{uid}\n"))?;
+        says(&mut process, &[expected])?;
+    }
+    assert_eq!(
+        alice.read_past("\n", PATIENCE)?,
+        "from another process of hers\n"
+    );
+    still_there(&mut alice)
+}
+
 // Threat model: A72
 #[test]
 fn a_connection_is_passed_only_to_its_users_processes() -> Result {
@@ -31,22 +96,12 @@ for _ in range(3):
 connection.sendall(connection.recv(4096))
 hear()",
     )?;
-    let receiver = "
-line = socket.socket(socket.AF_UNIX)
-line.bind(f'\\0receiver-{os.getuid()}')
-line.listen()
-tell('ready')
-peer, _ = line.accept()
-_, descriptors, flags, _ = socket.recv_fds(peer, 1, 1)
-for descriptor in descriptors:
-    os.write(descriptor, b'from another process of hers\\n')
-tell(len(descriptors), bool(flags & socket.MSG_CTRUNC))";
     for (user, uid, expected) in [
         ("bob", 2002, "0 True"),
         ("root", 0, "0 True"),
         ("alice", ALICE.mailhost_uid, "1 False"),
     ] {
-        let mut process = process_of(&mail, user, receiver)?;
+        let mut process = process_of(&mail, user, RECEIVER)?;
         says(&mut process, &["ready"])?;
         service.write(format!("receiver-{uid}\n"))?;
         says(&mut process, &[expected])?;

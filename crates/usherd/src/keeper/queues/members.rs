@@ -86,7 +86,7 @@ impl Queues {
     /// answer, that of its queue.
     ///
     /// # Errors
-    /// [`Refusal::ListenerFailed`]: the user is told that the server's log says why.
+    /// [`Refusal::ListenerFailed`], which sends the user to the server's log.
     pub(super) fn shared_account(
         &self,
         service: &Service,

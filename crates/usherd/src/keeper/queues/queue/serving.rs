@@ -100,18 +100,13 @@ pub(super) async fn serve(queue: Arc<Queue>) {
         let before = queue.waiting();
         let begun = Instant::now();
         let program = match &service.served_by {
-            ServedBy::Program(program) => Some(program.clone()),
-            ServedBy::Backend(backend) => match passing_on(backend) {
-                Ok(program) => Some(program),
-                Err(error) => {
-                    failures.add(format!("cannot find usher-identify: {error}"), None);
-                    continue;
-                }
-            },
+            ServedBy::Program(program) => Some(Ok(program.clone())),
+            ServedBy::Backend(backend) => Some(passing_on(backend)),
             ServedBy::Account(_) => None,
         };
         let outcome = match program {
-            Some(program) => {
+            Some(Err(error)) => Err(SpawnError::Parent(error).into()),
+            Some(Ok(program)) => {
                 let order = Arc::clone(&queue).spawn(program, service.style, free, epoch);
                 // A separate task, which completes the order even if this one is ended meanwhile.
                 tokio::spawn(order)
