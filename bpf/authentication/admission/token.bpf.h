@@ -175,15 +175,31 @@ static __always_inline int is_of(const struct usher_token_session *session, cons
 }
 
 #ifdef USHER_PAUSE
-/* A pause of some milliseconds, for a test of user space acting between two steps. */
-static long pass(__u32 index, void *nothing)
+/* For a test of user space acting between two steps: waits until the slot is closed, at most for
+ * some hundred milliseconds.
+ */
+struct paused {
+	const struct usher_token_session *session;
+};
+
+static long is_closed(__u32 index, struct paused *paused)
 {
-	return 0;
+	return !*(const volatile __u32 *)&paused->session->length;
 }
 
-#define PAUSE() bpf_loop(1 << 21, pass, NULL, 0)
+static long pass(__u32 index, struct paused *paused)
+{
+	bpf_loop(1 << 20, is_closed, paused, 0);
+	return is_closed(index, paused);
+}
+
+#define PAUSE(at)                                                                                  \
+	do {                                                                                       \
+		struct paused paused = { .session = (at) };                                        \
+		bpf_loop(1 << 7, pass, &paused, 0);                                                \
+	} while (0)
 #else
-#define PAUSE()
+#define PAUSE(at)
 #endif
 
 enum verdict { SPENT, WITHDRAWN, REPLAYED };
@@ -425,7 +441,7 @@ static __always_inline int check(const struct usher_connection *connection, stru
 	default:
 		return COUNTED(token_replayed, 0);
 	}
-	PAUSE();
+	PAUSE(session);
 	return admit(connection, slot, syn->sequence, &tip);
 }
 
