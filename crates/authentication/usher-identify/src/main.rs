@@ -4,11 +4,14 @@
 //! The keeper starts it as the service's account, with the service's listener (`identify` of a `service`
 //! block). It asks the keeper about each connection, as any program of the account may.
 //!
-//! Room: the service's listener, its connections, the socket of the server. It reads none of the bytes that
-//! it passes on, holds no privilege, opens no file and makes no socket of a network.
+//! Room: the service's listener, its connections, the socket of the server. It holds no privilege and no key,
+//! opens no file and makes no socket of a network. With `http` it parses what clients and server send; with
+//! `xclient` the server's first replies; with `proxy-protocol` nothing.
 #![forbid(unsafe_code)]
 
+mod http;
 mod proxy_protocol;
+mod smtp;
 
 use std::io;
 use std::net::TcpListener;
@@ -18,12 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use hyper::header::{HeaderName, HeaderValue};
 use listenfd::ListenFd;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
-use usher::{ConnectionInfo, ConnectionTuple, ServiceError, connection_info_by};
+use usher::{ConnectionInfo, ConnectionTuple, ServiceError, UserName, connection_info_by};
 use usher_daemon::messages;
 use usher_daemon::quota::{Exhausted, Quota, Taken};
 use usher_relay::{Carriers, PIPES, abort, relay};
@@ -54,6 +58,9 @@ struct Arguments {
     /// The server's socket
     #[arg(value_name = "PATH")]
     socket: PathBuf,
+    /// The header with the user's name, of http
+    #[arg(long, value_name = "NAME", required_if_eq("way", "http"))]
+    header: Option<HeaderName>,
 }
 
 /// The form in which a server gets the user's name.
@@ -61,6 +68,10 @@ struct Arguments {
 enum Way {
     /// By a header of the PROXY protocol, version 2
     ProxyProtocol,
+    /// By a header of each HTTP request
+    Http,
+    /// By the command XCLIENT of SMTP
+    Xclient,
 }
 
 /// Why it does not start.
@@ -68,6 +79,8 @@ enum Way {
 enum StartError {
     #[error("{0}: it is started by the keeper, for a `service` with `identify`")]
     NoListener(io::Error),
+    #[error("http needs --header")]
+    NoHeader,
     #[error("cannot start: {0}")]
     Io(#[from] io::Error),
     #[error("cannot confine itself: {0}")]
@@ -86,14 +99,31 @@ enum Unserved {
         .socket.display()
     )]
     NoServer { socket: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Xclient(#[from] smtp::XclientError),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
 struct Server {
     socket: PathBuf,
+    way: Told,
     connections: Quota<u32>,
     carriers: Carriers,
+}
+
+/// How the server is told.
+enum Told {
+    ProxyProtocol,
+    Http(HeaderName),
+    Xclient,
+}
+
+/// A connection whose user is known.
+struct Known {
+    ends: ConnectionTuple,
+    user: UserName,
+    permit: Taken<u32>,
 }
 
 fn main() -> ExitCode {
@@ -108,14 +138,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(Arguments { way, socket }: Arguments) -> Result<(), StartError> {
+fn run(
+    Arguments {
+        way,
+        socket,
+        header,
+    }: Arguments,
+) -> Result<(), StartError> {
     let listener = listener().map_err(StartError::NoListener)?;
     privileges::no_core_dumps()?;
     privileges::raise_descriptor_limit()?;
     // Neither keeps it from the sockets of the keeper and the server.
     landlock(&[], &[])?;
     seccomp(&[Ability::Splice])?;
-    let Way::ProxyProtocol = way;
+    let way = match (way, header) {
+        (Way::ProxyProtocol, _) => Told::ProxyProtocol,
+        (Way::Xclient, _) => Told::Xclient,
+        (Way::Http, header) => Told::Http(header.ok_or(StartError::NoHeader)?),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(QUESTIONS)
@@ -125,6 +165,7 @@ fn run(Arguments { way, socket }: Arguments) -> Result<(), StartError> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let server = Arc::new(Server {
             socket,
+            way,
             connections: Quota::new(CONNECTIONS, CONNECTIONS_OF_USER),
             carriers: Carriers::new(PIPES),
         });
@@ -156,42 +197,71 @@ fn listener() -> io::Result<TcpListener> {
 
 async fn serve(connection: TcpStream, place: Option<OwnedSemaphorePermit>, server: Arc<Server>) {
     let client = connection.peer_addr();
-    if let Err(error) = pass_on(connection, place, &server).await {
+    if let Err(error) = pass_on(connection, place, server).await {
         let client = client.map_or_else(|_| "a client".to_owned(), |client| client.to_string());
         tracing::warn!(%client, %error, "a connection is not served");
     }
 }
 
 /// Passes one connection on. A connection that is not served ends by RST, so that its client takes it for no
-/// answer of the server.
+/// answer of the server. How a connection ends that is served is the business of its two ends.
 async fn pass_on(
-    connection: TcpStream,
+    mut connection: TcpStream,
     place: Option<OwnedSemaphorePermit>,
-    server: &Server,
+    server: Arc<Server>,
 ) -> Result<(), Unserved> {
-    let opened = open(&connection, server).await;
+    let known = know(&connection, &server).await;
+    let known = known.inspect_err(|_| abort(&connection))?;
+    if let Told::Http(header) = &server.way {
+        drop(place);
+        let user = http::User {
+            header: header.clone(),
+            name: HeaderValue::try_from(known.user.as_ref()).map_err(io::Error::other)?,
+            address: known.ends.client.ip(),
+        };
+        if let Err(error) = http::serve(connection, user, server, known.permit).await {
+            tracing::debug!(%error, "a connection broke");
+        }
+        return Ok(());
+    }
+    let opened = open(&mut connection, &known, &server).await;
     drop(place);
-    let (_permit, remote) = opened.inspect_err(|_| abort(&connection))?;
-    // How a connection ends is the business of its two ends.
+    let remote = opened.inspect_err(|_| abort(&connection))?;
     if let Err(error) = relay(connection, remote, &server.carriers).await {
         tracing::debug!(%error, "a connection broke");
     }
     Ok(())
 }
 
-async fn open(
-    connection: &TcpStream,
-    server: &Server,
-) -> Result<(Taken<u32>, UnixStream), Unserved> {
+/// Finds out who the user of a connection is.
+async fn know(connection: &TcpStream, server: &Server) -> Result<Known, Unserved> {
     connection.set_nodelay(true)?;
     let ends = ConnectionTuple::new(connection.peer_addr()?, connection.local_addr()?)
         .map_err(io::Error::other)?;
     let info = ask(ends).await?;
-    let permit = server.connections.take(info.uid)?;
-    let header = proxy_protocol::header(&ends, info.user.as_ref())?;
+    Ok(Known {
+        ends,
+        permit: server.connections.take(info.uid)?,
+        user: info.user,
+    })
+}
+
+/// Connects to the server and tells it the user, before the client's first byte.
+async fn open(
+    connection: &mut TcpStream,
+    known: &Known,
+    server: &Server,
+) -> Result<UnixStream, Unserved> {
+    let user = known.user.as_ref();
     let mut remote = connect(&server.socket).await?;
-    remote.write_all(&header).await?;
-    Ok((permit, remote))
+    if let Told::Xclient = server.way {
+        let greeting = smtp::introduce(&mut remote, user, known.ends.client).await?;
+        connection.write_all(&greeting).await?;
+    } else {
+        let header = proxy_protocol::header(&known.ends, user)?;
+        remote.write_all(&header).await?;
+    }
+    Ok(remote)
 }
 
 /// Asks the keeper who the user is, again while it is being restarted.

@@ -138,7 +138,8 @@ fn service() -> BlockRule {
         "`connect none;` or `connect ADDRESSES port PORT, ...;`, without `port` for all ports";
     let again = MINIMUM_REAUTHENTICATION.as_secs();
     let socket = Part::Value(kind_of_text("\"/PATH\""));
-    let identify = vec![Part::Value(Identification::kind()), socket];
+    let header = Part::Optional("header".to_owned(), word("NAME"));
+    let identify = vec![Part::Value(Identification::kind()), socket, header];
     let statements = statements! {
         PROGRAM, AtMostOnce, Shape::Sequence(kind_of_text("\"/PATH\"")), "the program that the keeper starts, and its arguments";
         "account", AtMostOnce, Shape::One(word("NAME")), "the account of the service's own processes", needs LSM;

@@ -73,3 +73,6 @@ pub const MAXIMUM_FILE_RULES: usize = 64;
 
 /// Limit of the path of a local socket, in bytes (unix(7): sun_path, without its ending zero).
 pub(crate) const MAXIMUM_SOCKET_BYTES: usize = 107;
+
+/// Limit of the name of a header for a user's name, in bytes.
+pub(crate) const MAXIMUM_HEADER_BYTES: usize = 64;

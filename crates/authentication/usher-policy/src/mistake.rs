@@ -121,8 +121,8 @@ mistakes! {
         SharedWithoutProgram
             => "`style shared` needs a `program`, which the keeper starts as the account, or `identify`";
             "add `program \"/PATH\";` with a program that accepts connections from its descriptor 3 \
-             (LISTEN_FDS), or `identify proxy-protocol \"/PATH\";` with the socket of a server that the \
-             account runs";
+             (LISTEN_FDS), or `identify http \"/PATH\";` (or `proxy-protocol`, `xclient`) with the socket of \
+             a server that the account runs";
         /// `identify` beside `program`.
         IdentifyWithProgram { first: Place }
             => "`identify` stands beside `program` at {first}: connections go to the one or the other";
@@ -131,6 +131,15 @@ mistakes! {
         InvalidSocket { found: Found }
             => "`{found}` is no absolute path of a socket (at most 107 bytes, without `.`, `..` and empty parts)";
             "write the path at which the server listens, such as \"/run/app/usher.sock\"";
+        /// `header` beside another way than `http`.
+        HeaderWithoutHttp
+            => "only `identify http` tells the user's name in a header";
+            "remove `header`, or write `http` if the server at this socket speaks HTTP";
+        /// A header that cannot have the user's name.
+        InvalidHeader { found: Found }
+            => "`{found}` is no header for a user's name: at most 64 letters, digits and hyphens, a letter first, \
+                and no header with a meaning of its own in HTTP";
+            "name the header that the server reads, such as X-Remote-User";
         /// `pam session` beside `account`.
         PamSessionForAccount
             => "`pam session` stands beside `account`: a process that is started as the service's own \

@@ -170,6 +170,10 @@ words! {
     pub enum Identification {
         /// By a header of the PROXY protocol, version 2, before the client's first byte.
         ProxyProtocol = "proxy-protocol",
+        /// By a header of each HTTP request.
+        Http = "http",
+        /// By the command XCLIENT of SMTP, before the client's first command.
+        Xclient = "xclient",
     }
 
     /// Rights to files. The user's own rights limit them in any case.
@@ -324,12 +328,18 @@ pub struct Backend {
     pub identification: Identification,
     /// The absolute path of the local socket at which it listens.
     pub socket: String,
+    /// The header with the name; for [`Identification::Http`] only.
+    pub header: Option<String>,
 }
 
 impl std::fmt::Display for Backend {
     /// As `identify` has it, without quotation marks.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{} {}", self.identification, self.socket)
+        write!(formatter, "{} {}", self.identification, self.socket)?;
+        match &self.header {
+            Some(header) => write!(formatter, " header {header}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -105,10 +105,16 @@ impl Service {
             ServedBy::Account(account) => block.statement("account", account),
             ServedBy::Backend(backend) => {
                 let socket = Quoted(&backend.socket);
+                let header = backend.header.as_ref();
+                let header = header.map(|header| format!(" header {header}"));
                 block.statement("account", &backend.account);
                 block.statement(
                     "identify",
-                    format_args!("{} {socket}", backend.identification),
+                    format_args!(
+                        "{} {socket}{}",
+                        backend.identification,
+                        header.unwrap_or_default()
+                    ),
                 );
             }
         }

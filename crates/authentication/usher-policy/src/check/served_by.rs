@@ -3,14 +3,43 @@
 use std::collections::BTreeSet;
 
 use usher_base::UserName;
-use usher_language::{Field, Fields, Found, Name, is_plain_path};
+use usher_language::{Field, Fields, Found, Item, Name, is_plain_path};
 
 use super::{Names, files};
-use crate::limits::{DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES, MAXIMUM_SOCKET_BYTES};
+use crate::limits::{
+    DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES, MAXIMUM_HEADER_BYTES, MAXIMUM_SOCKET_BYTES,
+};
 use crate::members::is_ushers;
 use crate::mistake::PolicyMistake;
 use crate::model::{Backend, Identification, Program, ServedBy, Style};
 use crate::names::ACCOUNT;
+
+/// The header with the user's name, where `identify http` names none.
+const DEFAULT_HEADER: &str = "X-Remote-User";
+/// Headers that HTTP gives a meaning (RFC 9110, 9112), and those in which usher-identify says where the client
+/// is.
+const RESERVED_HEADERS: [&str; 20] = [
+    "Connection",
+    "Content-Encoding",
+    "Content-Length",
+    "Content-Range",
+    "Content-Type",
+    "Cookie",
+    "Date",
+    "Expect",
+    "Forwarded",
+    "Host",
+    "HTTP2-Settings",
+    "Keep-Alive",
+    "Proxy-Connection",
+    "Range",
+    "TE",
+    "Trailer",
+    "Transfer-Encoding",
+    "Upgrade",
+    "Via",
+    "X-Forwarded-For",
+];
 
 /// `program` with its `environment`, `files`, `umask`, `setuid` and `pam`, or `account`; with
 /// [`Style::Shared`] `account` beside `program` or `identify`.
@@ -110,19 +139,47 @@ fn account(
     }
 }
 
-/// `identify WAY "/path";`
+/// `identify WAY "/path" [header NAME];`
 fn backend(field: &Field<'_>, account: UserName) -> Option<ServedBy> {
-    let (way, _) = field.words().next()?;
-    let (socket, item) = field.texts().next()?;
+    let [way, path, named] = field.parts()?;
+    let identification = Identification::of_word(way?.word()?)?;
+    let item = path?;
+    let socket = item.text()?;
     if !is_plain_path(socket) || socket.len() > MAXIMUM_SOCKET_BYTES {
         let found = socket.into();
         return field.refuse(item, PolicyMistake::InvalidSocket { found });
     }
+    let header = match (identification, named) {
+        (Identification::Http, None) => Some(DEFAULT_HEADER.to_owned()),
+        (Identification::Http, Some(item)) => Some(header(field, item)?),
+        (_, Some(item)) => return field.refuse(item, PolicyMistake::HeaderWithoutHttp),
+        (_, None) => None,
+    };
     Some(ServedBy::Backend(Backend {
         account,
-        identification: Identification::of_word(way)?,
+        identification,
         socket: socket.to_owned(),
+        header,
     }))
+}
+
+/// The name of a header for the user's name: letters, digits and hyphens, because servers take other
+/// characters for one of these or drop the header; none that HTTP itself gives a meaning.
+fn header(field: &Field<'_>, item: &Item) -> Option<String> {
+    let name = item.word()?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let is_plain = name.bytes().all(plain)
+        && name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name.ends_with(|last: char| last.is_ascii_alphanumeric())
+        && name.len() <= MAXIMUM_HEADER_BYTES;
+    let is_reserved = RESERVED_HEADERS
+        .iter()
+        .any(|reserved| name.eq_ignore_ascii_case(reserved));
+    if is_plain && !is_reserved {
+        return Some(name.to_owned());
+    }
+    let found = name.into();
+    field.refuse(item, PolicyMistake::InvalidHeader { found })
 }
 
 /// `program "/path" "argument" ...;`

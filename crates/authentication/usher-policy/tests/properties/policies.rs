@@ -190,8 +190,13 @@ fn service(
     } else if by_account {
         ServedBy::Backend(Backend {
             account,
-            identification: Identification::ProxyProtocol,
+            identification: if any_host {
+                Identification::Http
+            } else {
+                Identification::ProxyProtocol
+            },
             socket: format!("/run/{}", choices.text),
+            header: any_host.then(|| format!("X-{}0", choices.text.replace('_', "-"))),
         })
     } else {
         let environment = choices.texts.iter().enumerate();

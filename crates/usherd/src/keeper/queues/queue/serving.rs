@@ -199,9 +199,13 @@ pub(super) async fn serve(queue: Arc<Queue>) {
 /// The process that passes connections on to a server.
 fn passing_on(backend: &Backend) -> io::Result<Program> {
     let path = installed_beside("usher-identify")?;
+    let mut arguments = vec![backend.identification.to_string(), backend.socket.clone()];
+    if let Some(header) = &backend.header {
+        arguments.extend(["--header".to_owned(), header.clone()]);
+    }
     Ok(Program {
         path: path.display().to_string(),
-        arguments: vec![backend.identification.to_string(), backend.socket.clone()],
+        arguments,
         account: Some(backend.account.clone()),
         environment: Vec::new(),
         files: None,

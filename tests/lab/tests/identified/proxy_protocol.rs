@@ -1,34 +1,11 @@
-//! Shared services with a server at a local socket, which gets the name of each connection's user.
+//! The PROXY protocol, version 2.
 
-mod reading;
+use usher_lab::{Mail, PATIENCE, Running, eventually};
 
-use reading::{Outcome, is_cut};
-use usher_lab::{Lab, Mail, PATIENCE, Running, eventually};
+use crate::reading::{Outcome, is_cut};
+use crate::{SOCKET, http, start};
 
-/// The account of the service.
-const APP: (&str, u32) = ("app", 3001);
-const SOCKET: &str = "/run/app/usher.sock";
-
-fn service() -> String {
-    format!(
-        "service app {{ account app; identify proxy-protocol \"{SOCKET}\"; listen 7200; style shared; \
-         users mail; hosts laptop; }}\n"
-    )
-}
-
-const CLIENT: &str = "client app { users mail; service app at mailhost port 7200; }\n";
-
-/// Answers each request with the user and the client's address, as HAProxy knows them.
-const HAPROXY: &str = r#"
-defaults
-    mode http
-    timeout client 10s
-    timeout connect 10s
-    timeout server 10s
-frontend app
-    bind unix@/run/app/usher.sock accept-proxy mode 600
-    http-request return status 200 content-type text/plain lf-string "hello %[fc_pp_authority] from %[src]\n"
-"#;
+const HAPROXY: &str = include_str!("../../../../examples/identify/haproxy.cfg");
 
 /// Reads the header, and answers each line with the user and its own process.
 const SERVER: &str = r#"
@@ -70,23 +47,13 @@ while True:
 "#;
 
 fn topology() -> Result<Mail, Box<dyn std::error::Error>> {
-    let mail = Lab::mail()?;
-    let host = &mail.mailhost;
-    host.add_account(APP.0, APP.1)?;
-    host.run(["install", "-d", "-o", APP.0, "-m", "755", "/run/app"])?;
-    host.write("/var/lib/app/haproxy.cfg", HAPROXY)?;
-    host.write("/var/lib/app/server", SERVER)?;
-    mail.add_policies("app", service(), CLIENT)?;
+    let mail = crate::topology(&format!("proxy-protocol \"{SOCKET}\""))?;
+    let config = HAPROXY.replace("/run/site/", "/run/app/");
+    mail.mailhost.write("/var/lib/app/haproxy.cfg", config)?;
+    mail.mailhost
+        .write("/var/lib/app/application", http::SERVER)?;
+    mail.mailhost.write("/var/lib/app/server", SERVER)?;
     Ok(mail)
-}
-
-fn start(mail: &Mail, words: &[&str]) -> Result<Running, Box<dyn std::error::Error>> {
-    let server = mail.mailhost.command(words).user(APP.0).spawn()?;
-    eventually("the server listens", || {
-        let test = mail.mailhost.command(["test", "-S", SOCKET]).run()?;
-        Ok(test.status.success())
-    })?;
-    Ok(server)
 }
 
 fn python(mail: &Mail) -> Result<Running, Box<dyn std::error::Error>> {
@@ -117,12 +84,22 @@ fn haproxy_knows_each_user_and_a_forged_header_changes_nothing() -> Outcome {
     let mail = topology()?;
     let config = ["/usr/sbin/haproxy", "-db", "-f", "/var/lib/app/haproxy.cfg"];
     let _haproxy = start(&mail, &config)?;
-    let address = mail.laptop.ipv4();
+    let application = [
+        "python3",
+        "/var/lib/app/application",
+        "/run/app/application.sock",
+    ];
+    let application = mail.mailhost.command(application).user("app");
+    let _application = application.spawn()?;
+    eventually("the application answers", || {
+        Ok(http::get(&mail, "alice", &[]).is_ok())
+    })?;
+    let address = mail.laptop.ipv4().to_string();
     for user in ["alice", "bob"] {
-        let curl = mail
-            .laptop
-            .run_as(user, ["curl", "-sS", "http://127.0.1.1:7200/"])?;
-        assert_eq!(curl.stdout, format!("hello {user} from {address}\n"));
+        let request = http::get(&mail, user, &["-H", "X-Remote-User: carol"])?;
+        assert_eq!(http::claims(&request), [user], "{request}");
+        let client = http::header(&request, "X-Forwarded-For");
+        assert_eq!(client, Some(address.as_str()));
     }
     let listed = mail.mailhost.run(["usher", "service", "list"])?.stdout;
     assert!(listed.contains(&format!("{SOCKET} of app")), "{listed}");
@@ -131,15 +108,15 @@ fn haproxy_knows_each_user_and_a_forged_header_changes_nothing() -> Outcome {
         let connect = mail.laptop.command(["usher", "connect", "mailhost:app"]);
         connect.user(user).input(text).run()
     };
-    let request = b"GET / HTTP/1.0\r\nX-User: bob\r\n\r\n";
+    let request = b"GET / HTTP/1.0\r\n\r\n";
     let told = ask("alice", request)?.stdout;
-    assert!(told.contains("hello alice from "), "{told}");
+    assert!(told.contains("\"alice\""), "{told}");
     // alice claims to be bob, in the form of either version.
     let first = [&b"PROXY TCP4 10.9.9.9 10.9.9.8 1 2\r\n"[..], request].concat();
     let second = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x12\x0a\x09\x09\x09\x0a\x09\x09\x08\0\x01\0\x02\x02\0\x03bob";
     for forged in [first, [&second[..], request].concat()] {
         let told = ask("alice", &forged)?;
-        assert!(!told.stdout.contains("hello bob"), "{told:?}");
+        assert!(!told.stdout.contains("bob"), "{told:?}");
         assert!(!told.stdout.contains("10.9.9.9"), "{told:?}");
     }
     let carol = ask("carol", request)?;
@@ -187,33 +164,4 @@ fn a_server_that_is_restarted_is_waited_for_and_a_missing_one_refuses() -> Outco
     let greeting = waiting.read_past("\n", PATIENCE)?;
     assert_eq!(greeting, "hello alice\n");
     lives(&mut waiting, "alice")
-}
-
-#[test]
-fn statements_that_contradict_each_other_are_refused() -> Outcome {
-    let mail = topology()?;
-    for (part, with, mistake) in [
-        ("account app; ", "", "says neither `program` nor `account`"),
-        (
-            "listen",
-            "program \"/bin/true\"; listen",
-            "`identify` stands beside `program`",
-        ),
-        (SOCKET, "usher.sock", "` is no absolute path of a socket"),
-        (
-            SOCKET,
-            "/run/../run/usher.sock",
-            "` is no absolute path of a socket",
-        ),
-        ("style shared", "style user", "`identify`"),
-        ("proxy-protocol", "proxy", "proxy-protocol"),
-    ] {
-        let text = service().replace(part, with);
-        mail.mailhost
-            .write("/etc/usher/policy.d/app.policy", &text)?;
-        let checked = mail.mailhost.command(["usher", "policy", "check"]).run()?;
-        assert_eq!(checked.status.code(), Some(1), "{text}: {checked:?}");
-        assert!(checked.stderr.contains(mistake), "{text}: {checked:?}");
-    }
-    Ok(())
 }
