@@ -1,6 +1,7 @@
-//! Shared services with a server at a local socket, which gets the name of each connection's user.
+//! Servers at local sockets, which get to know the user of each connection.
 
 mod http;
+mod peer;
 mod proxy_protocol;
 #[path = "../reading/mod.rs"]
 mod reading;
