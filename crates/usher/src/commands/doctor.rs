@@ -4,6 +4,7 @@ mod daemons;
 mod holes;
 mod log;
 mod policy;
+mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -160,6 +161,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     findings.push(holes::unprivileged_bpf());
     let policy = checked.as_ref().map(|checked| &checked.policy);
     findings.extend(policy.and_then(holes::landlock));
+    findings.extend(policy.and_then(sockets::servers));
     findings.push(host_key());
     findings.push(configuration());
     findings.extend(

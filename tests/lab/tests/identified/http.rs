@@ -248,6 +248,16 @@ fn nginx_serves_both_versions_and_large_bodies() -> Outcome {
     mail.mailhost
         .run(["install", "-d", "-o", "app", "/var/lib/app/files"])?;
     let _nginx = start(&mail, &["/usr/sbin/nginx", "-e", "stderr", "-c", config])?;
+    // nginx lets everybody use its socket: the folder keeps others out.
+    let doctor = || {
+        let doctor = mail.mailhost.command(["usher", "doctor"]).run();
+        doctor.map(|said| said.stdout)
+    };
+    assert!(!doctor()?.contains("every local user reaches"));
+    mail.mailhost.run(["chmod", "755", "/run/app"])?;
+    let warned = doctor()?;
+    let warning = format!("app: every local user reaches {SOCKET} and may claim to be anybody");
+    assert!(warned.contains(&warning), "{warned}");
     let script = "head -c 9000000 /dev/urandom >/tmp/sent-$USER && \
         curl -sSf -T /tmp/sent-$USER http://127.0.1.1:7200/files/$USER && \
         curl -sSf -o /tmp/got-$USER http://127.0.1.1:7200/files/$USER && \
@@ -319,6 +329,9 @@ fn without_a_server_the_client_is_told() -> Outcome {
     let curl = ["curl", "-sS", "-i", "http://127.0.1.1:7200/"];
     let told = mail.laptop.run_as("alice", curl)?.stdout;
     assert!(told.starts_with("HTTP/1.1 502 "), "{told}");
+    let doctor = mail.mailhost.command(["usher", "doctor"]).run()?.stdout;
+    let missing = format!("app: there is no {SOCKET}; start the server");
+    assert!(doctor.contains(&missing), "{doctor}");
     assert!(
         told.contains("the service's server cannot be reached"),
         "{told}"

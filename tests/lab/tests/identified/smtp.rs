@@ -10,6 +10,7 @@ compatibility_level = 3.6
 myhostname = mailhost
 mydestination =
 mynetworks =
+smtpd_relay_restrictions = permit_sasl_authenticated, reject
 inet_protocols = ipv4
 maillog_file = /var/log/postfix
 alias_maps =
@@ -18,6 +19,7 @@ relay_transport = discard:
 ";
 
 const MASTER: &str = "\
+127.0.0.1:25 inet n      -       n       -       -       smtpd
 pickup    unix  n       -       n       60      1       pickup
 cleanup   unix  n       -       n       -       0       cleanup
 qmgr      unix  n       -       n       300     1       qmgr
@@ -80,8 +82,7 @@ fn postfix_takes_letters_of_each_user_in_her_own_name_only() -> Outcome {
         return Ok(());
     }
     let host = &mail.mailhost;
-    let main = include_str!("../../../../examples/identify/submission.main.cf");
-    host.write("/etc/postfix/main.cf", format!("{MAIN}{main}"))?;
+    host.write("/etc/postfix/main.cf", MAIN)?;
     let master = include_str!("../../../../examples/identify/submission.master.cf");
     host.write("/etc/postfix/master.cf", format!("{MASTER}{master}"))?;
     let senders = include_str!("../../../../examples/identify/senders");
@@ -119,6 +120,18 @@ fn postfix_takes_letters_of_each_user_in_her_own_name_only() -> Outcome {
     let claimed = send("alice", &["bob@mailhost", "XCLIENT LOGIN=bob"])?.stdout;
     assert!(claimed.starts_with("550 "), "{claimed}");
     assert!(claimed.contains("not owned by user alice"), "{claimed}");
+    // Nor does a local user become one at Postfix's own port.
+    let local = SENDER.replace("\"127.0.1.1\", 587", "\"127.0.0.1\", 25");
+    host.write("/run/client", local)?;
+    let words = [
+        "python3",
+        "/run/client",
+        "bob@mailhost",
+        "XCLIENT LOGIN=bob",
+    ];
+    let claimed = host.run_as("alice", words)?.stdout;
+    assert!(claimed.starts_with("550 "), "{claimed}");
+    assert!(claimed.contains("refused"), "{claimed}");
     Ok(())
 }
 
