@@ -1,59 +1,86 @@
 //! A reverse proxy that tells the server who the user is in a header of each request.
 //!
-//! A client's connection has a connection of its own to the server, in the version of HTTP that the client
-//! speaks, so that no request of one user is ever on a connection of another. What the client says in that
+//! A request of one user is never on a connection to the server that another user's request was on: over
+//! HTTP/1.1 each has a new one, over HTTP/2 each client's connection has its own. What the client says in that
 //! header, or in one that a server may take for it, is removed, and so is what concerns only this connection
 //! (RFC 9110, section 7.6.1). Of protocols that a connection can change to, only WebSocket passes: after any
-//! other change the client could send requests that nobody reads here.
+//! other change the client could send requests that nobody reads here. The policy says which version is spoken,
+//! not the client: a server for the one may misread the other.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http_body_util::combinators::MapFrame;
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Bytes, Frame, Incoming};
-use hyper::client::conn::{TrySendError, http1, http2};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::uri::Authority;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
-use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper::{Method, Request, Response, StatusCode, Uri, Version, client, server};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use tokio::io::copy_bidirectional;
-use tokio::net::TcpStream;
-use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::sleep;
 use usher_daemon::quota::Taken;
 
 use crate::{Server, Unserved, connect};
 
 /// How long a client may take for the headers of a request, and be silent between two.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Limit of what is kept of a client's request before it is passed on, in bytes; HTTP/1.1.
+/// Limit of what waits of one connection, each way, in bytes; HTTP/1.1.
 const BUFFER: usize = 64 * 1024;
-/// Limit of the headers of a request, in bytes; HTTP/2.
-const HEADERS: u32 = 64 * 1024;
+/// Limit of a request's headers: how many (HTTP/1.1), and their bytes (HTTP/2).
+const HEADERS: usize = 256;
+const HEADER_BYTES: u32 = 64 * 1024;
 /// Limit of requests of one connection at a time; HTTP/2.
 const REQUESTS: u32 = 100;
-/// Limit of what waits of one connection's bodies, in bytes; HTTP/2.
+/// Limits of what waits of one connection's bodies, each way, and of one body's, in bytes; HTTP/2.
 const WINDOW: u32 = 256 * 1024;
+const BODY: u32 = 64 * 1024;
+const UNSENT: usize = 16 * 1024;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// A body from the client, on its way to the server.
-type Sent = MapFrame<Incoming, Box<dyn FnMut(Frame<Bytes>) -> Frame<Bytes> + Send>>;
-/// A body for the client: the server's, or a sentence.
-type Answer = Either<Incoming, Full<Bytes>>;
+/// Headers in which proxies tell servers who the user is, or where the client is. A server that reads another
+/// one than the policy says would believe the client.
+const CLAIMS: [&str; 15] = [
+    "client-ip",
+    "forwarded",
+    "remote-email",
+    "remote-groups",
+    "remote-name",
+    "remote-user",
+    "true-client-ip",
+    "x-authenticated-user",
+    "x-authenticated-userid",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-proxy-user",
+    "x-real-ip",
+    "x-user",
+    "x-ssl-client-s-dn",
+];
+const CLAIMED_GROUPS: [&str; 5] = [
+    "x-auth-request-",
+    "x-authentik-",
+    "x-forwarded-",
+    "x-remote-",
+    "x-webauth-",
+];
 
-/// What is being sent, and its answer, or the request itself if none of it was sent.
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Incoming>, Unsent>> + Send>>;
-type Unsent = TrySendError<Request<Sent>>;
+/// A body on its way, of which each part is looked at.
+type Passed = MapFrame<Incoming, Box<dyn FnMut(Frame<Bytes>) -> Frame<Bytes> + Send>>;
+/// A body for the client: the server's, or a sentence.
+type Answer = Either<Passed, Full<Bytes>>;
 
 /// Who the user of a connection is, and how its server is told.
 pub struct User {
@@ -66,74 +93,154 @@ pub struct User {
 struct Client {
     user: User,
     server: Arc<Server>,
-    /// The connection to the server, if one is open.
-    sender: Mutex<Option<Sender>>,
+    /// Requests whose answers are not whole yet, and all that there have been; HTTP/2.
+    open: AtomicUsize,
+    begun: AtomicUsize,
     /// Its place among the user's connections, also when it has become a WebSocket.
     _permit: Taken<u32>,
 }
 
-enum Sender {
-    Http1(http1::SendRequest<Sent>),
-    Http2(http2::SendRequest<Sent>),
+/// A request that is counted as open until its answer is whole.
+struct Counted(Arc<Client>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
-/// Why a request has no answer of the server.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Unserved(#[from] Unserved),
-    #[error("the service's server broke off: {0}")]
-    Broken(#[from] hyper::Error),
-    #[error("the service's server closed the connection")]
-    Closed,
+impl Client {
+    fn new(user: User, server: Arc<Server>, permit: Taken<u32>) -> Arc<Self> {
+        Arc::new(Self {
+            user,
+            server,
+            open: AtomicUsize::new(0),
+            begun: AtomicUsize::new(0),
+            _permit: permit,
+        })
+    }
+
+    fn count(self: &Arc<Self>) -> Counted {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(self))
+    }
 }
 
-/// Serves a client's connection until it ends.
+/// Serves a client's connection over HTTP/1.1 until it ends.
 ///
 /// # Errors
-/// When the client breaks it off, or does not speak HTTP.
+/// When the client breaks it off, or does not speak HTTP/1.
 pub async fn serve(
     connection: TcpStream,
     user: User,
     server: Arc<Server>,
     permit: Taken<u32>,
 ) -> io::Result<()> {
-    let client = Arc::new(Client {
-        user,
-        server,
-        sender: Mutex::new(None),
-        _permit: permit,
-    });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(SILENCE)
-        .max_buf_size(BUFFER);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(REQUESTS)
-        .max_header_list_size(HEADERS)
-        .initial_connection_window_size(WINDOW);
+    let client = Client::new(user, server, permit);
     let service = service_fn(move |request| {
         let client = Arc::clone(&client);
         async move { Ok::<_, Infallible>(client.answer(request).await) }
     });
-    builder
-        .serve_connection_with_upgrades(TokioIo::new(connection), service)
+    server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(SILENCE)
+        .max_buf_size(BUFFER)
+        .max_headers(HEADERS)
+        .serve_connection(TokioIo::new(connection), service)
+        .with_upgrades()
         .await
         .map_err(io::Error::other)
 }
 
+/// Serves a client's connection over HTTP/2, on a connection to the server, until one of them ends or the
+/// client is silent.
+///
+/// # Errors
+/// When one of them breaks off, or does not speak HTTP/2.
+pub async fn serve_http2(
+    connection: TcpStream,
+    remote: UnixStream,
+    user: User,
+    server: Arc<Server>,
+    permit: Taken<u32>,
+) -> io::Result<()> {
+    let (sender, to_server) = client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_connection_window_size(WINDOW)
+        .initial_stream_window_size(BODY)
+        .max_send_buf_size(UNSENT)
+        .handshake(TokioIo::new(remote))
+        .await
+        .map_err(io::Error::other)?;
+    let client = Client::new(user, server, permit);
+    let counting = Arc::clone(&client);
+    let service = service_fn(move |request| {
+        let (counted, mut sender) = (counting.count(), sender.clone());
+        async move {
+            if let Some(refusal) = refused(request.method()) {
+                return Ok(refusal);
+            }
+            let request = match counted.0.prepare(request, false) {
+                Ok(request) => request,
+                Err(reason) => return Ok(refusal(StatusCode::BAD_REQUEST, reason)),
+            };
+            Ok::<_, Infallible>(match sender.send_request(request).await {
+                Ok(response) => passed_on(response, Some(counted)),
+                Err(error) => broken(&error),
+            })
+        }
+    });
+    let serving = server::conn::http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(REQUESTS)
+        .max_header_list_size(HEADER_BYTES)
+        .initial_connection_window_size(WINDOW)
+        .initial_stream_window_size(BODY)
+        .max_send_buf_size(UNSENT)
+        .serve_connection(TokioIo::new(connection), service);
+    let (mut serving, mut to_server, mut silence) =
+        (pin!(serving), pin!(to_server), pin!(silence(&client)));
+    let (mut server_ended, mut ending) = (false, false);
+    loop {
+        tokio::select! {
+            served = &mut serving => return served.map_err(io::Error::other),
+            // The client learns it, and connects again.
+            ended = &mut to_server, if !server_ended => {
+                server_ended = true;
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection to the server broke");
+                }
+                serving.as_mut().graceful_shutdown();
+            }
+            () = &mut silence => {
+                if ending {
+                    return Ok(());
+                }
+                ending = true;
+                serving.as_mut().graceful_shutdown();
+                silence.set(self::silence(&client));
+            }
+        }
+    }
+}
+
+/// Waits until a client has been silent for [`SILENCE`]: no request is open, and none has begun.
+async fn silence(client: &Client) {
+    loop {
+        let begun = client.begun.load(Ordering::Relaxed);
+        sleep(SILENCE).await;
+        if client.open.load(Ordering::Relaxed) == 0 && client.begun.load(Ordering::Relaxed) == begun
+        {
+            return;
+        }
+    }
+}
+
 impl Client {
-    /// The answer to a request: the server's, or why there is none.
+    /// The answer to a request of HTTP/1: the server's, or why there is none.
     async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Response<Answer> {
-        if request.method() == Method::CONNECT {
-            return refusal(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "CONNECT is not passed on: this is no proxy",
-            );
+        if let Some(refusal) = refused(request.method()) {
+            return refusal;
         }
         let websocket = is_websocket(&request);
         let from_client = websocket.then(|| hyper::upgrade::on(&mut request));
@@ -141,166 +248,131 @@ impl Client {
             Ok(request) => request,
             Err(reason) => return refusal(StatusCode::BAD_REQUEST, reason),
         };
-        let mut response = match self.send(request).await {
-            Ok(response) => response,
-            Err(Failure::Unserved(error)) => {
-                tracing::warn!(client = %self.user.address, %error, "a request is not served");
-                let reason =
-                    "the service's server cannot be reached; the journal of its host says why";
-                return refusal(StatusCode::BAD_GATEWAY, reason);
-            }
-            // The server's doing, or that of a client which broke off its own request.
-            Err(error) => {
-                tracing::debug!(client = %self.user.address, %error, "a request has no answer");
-                let reason = "the service's server broke off";
-                return refusal(StatusCode::BAD_GATEWAY, reason);
-            }
+        let remote = match connect(&self.server.socket).await {
+            Ok(remote) => remote,
+            Err(error) => return self.unreachable(&error),
         };
-        let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        remove_hop_by_hop(response.headers_mut());
-        if switched {
-            let Some(from_client) = from_client else {
-                return refusal(
-                    StatusCode::BAD_GATEWAY,
-                    "the service's server changes the protocol unasked",
-                );
-            };
-            let from_server = hyper::upgrade::on(&mut response);
-            set_websocket(response.headers_mut());
-            let client = Arc::clone(&self);
-            tokio::spawn(async move {
-                if let Err(error) = join(from_client, from_server).await {
-                    tracing::debug!(%error, "a WebSocket broke");
-                }
-                drop(client);
-            });
+        let mut response = match send(remote, request).await {
+            Ok(response) => response,
+            Err(error) => return broken(&error),
+        };
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return passed_on(response, None);
         }
-        response.map(Either::Left)
+        let Some(from_client) = from_client else {
+            let reason = "the service's server changes the protocol unasked";
+            return refusal(StatusCode::BAD_GATEWAY, reason);
+        };
+        let from_server = hyper::upgrade::on(&mut response);
+        let mut response = passed_on(response, None);
+        set_websocket(response.headers_mut());
+        tokio::spawn(async move {
+            if let Err(error) = join(from_client, from_server).await {
+                tracing::debug!(%error, "a WebSocket broke");
+            }
+            drop(self);
+        });
+        response
+    }
+
+    fn unreachable(&self, error: &Unserved) -> Response<Answer> {
+        self.server.warnings.say(&self.user.address, error);
+        let reason = "the service's server cannot be reached; the journal of its host says why";
+        refusal(StatusCode::BAD_GATEWAY, reason)
     }
 
     /// The request as the server gets it.
+    ///
+    /// # Errors
+    /// What is wrong with a request that has no unique meaning.
     fn prepare(
         &self,
         request: Request<Incoming>,
         websocket: bool,
-    ) -> Result<Request<Sent>, &'static str> {
+    ) -> Result<Request<Passed>, &'static str> {
         let (mut head, body) = request.into_parts();
         let is_http2 = head.version == Version::HTTP_2;
-        let is_chunked = head.headers.contains_key(header::TRANSFER_ENCODING);
-        let takes_trailers = head
-            .headers
+        let headers = &mut head.headers;
+        let is_chunked = headers.contains_key(header::TRANSFER_ENCODING);
+        let takes_trailers = headers
             .get(header::TE)
             .is_some_and(|value| value == "trailers");
-        remove_hop_by_hop(&mut head.headers);
-        if is_chunked {
-            head.headers.remove(header::CONTENT_LENGTH);
-        }
-        for name in [header::EXPECT, header::FORWARDED, HTTP2_SETTINGS] {
-            head.headers.remove(name);
+        remove_hop_by_hop(headers);
+        for name in [header::EXPECT, HTTP2_SETTINGS] {
+            headers.remove(name);
         }
         let header = self.user.header.clone();
-        remove_alike(&mut head.headers, &header);
         let address = HeaderValue::try_from(self.user.address.to_canonical().to_string());
         let address = address.map_err(|_| "the client has no address")?;
-        remove_alike(&mut head.headers, &X_FORWARDED_FOR);
-        head.headers.insert(X_FORWARDED_FOR, address);
-        head.headers.insert(&header, self.user.name.clone());
+        remove_claims(headers, &header);
+        headers.insert(X_FORWARDED_FOR, address);
+        headers.insert(&header, self.user.name.clone());
         if is_http2 {
-            if head.uri.authority().is_none() {
-                return Err("the request has no :authority");
-            }
+            set_authority(&mut head.uri, headers)?;
             if takes_trailers {
-                let trailers = HeaderValue::from_static("trailers");
-                head.headers.insert(header::TE, trailers);
+                headers.insert(header::TE, HeaderValue::from_static("trailers"));
             }
         } else {
+            to_origin_form(&mut head.uri, headers, head.version)?;
             head.version = Version::HTTP_11;
-            to_origin_form(&mut head.uri, &mut head.headers)?;
+            // hyper would take a request without a length for one without a body.
+            if is_chunked {
+                let chunked = HeaderValue::from_static("chunked");
+                headers.remove(header::CONTENT_LENGTH);
+                headers.insert(header::TRANSFER_ENCODING, chunked);
+            }
+            let close = HeaderValue::from_static("close");
+            headers.insert(header::CONNECTION, close);
             if websocket {
-                set_websocket(&mut head.headers);
+                set_websocket(headers);
             }
         }
-        let clean: Box<dyn FnMut(Frame<Bytes>) -> Frame<Bytes> + Send> =
-            Box::new(move |mut frame| {
-                if let Some(trailers) = frame.trailers_mut() {
-                    remove_alike(trailers, &header);
-                    remove_alike(trailers, &X_FORWARDED_FOR);
-                }
-                frame
-            });
+        let clean = Box::new(move |mut frame: Frame<Bytes>| {
+            if let Some(trailers) = frame.trailers_mut() {
+                remove_claims(trailers, &header);
+            }
+            frame
+        });
         Ok(Request::from_parts(head, body.map_frame(clean)))
     }
-
-    /// Sends a request, once more if the server had closed the connection before it began.
-    async fn send(&self, mut request: Request<Sent>) -> Result<Response<Incoming>, Failure> {
-        let is_http2 = request.version() == Version::HTTP_2;
-        let mut tries = 2;
-        loop {
-            tries -= 1;
-            let sending = self.sender(is_http2).await?.send(request);
-            match sending.await {
-                Ok(response) => return Ok(response),
-                Err(mut error) => match error.take_message().filter(|_| tries > 0) {
-                    Some(unsent) => request = unsent,
-                    None => return Err(error.into_error().into()),
-                },
-            }
-        }
-    }
-
-    /// The connection to the server: the open one if it still takes requests, else a new one.
-    async fn sender(&self, is_http2: bool) -> Result<MappedMutexGuard<'_, Sender>, Failure> {
-        let mut place = self.sender.lock().await;
-        let ready = match place.as_mut() {
-            Some(sender) => sender.is_ready().await,
-            None => false,
-        };
-        if !ready {
-            *place = Some(self.open(is_http2).await?);
-        }
-        MutexGuard::try_map(place, Option::as_mut).map_err(|_| Failure::Closed)
-    }
-
-    /// A new connection to the server.
-    async fn open(&self, is_http2: bool) -> Result<Sender, Failure> {
-        let stream = TokioIo::new(connect(&self.server.socket).await?);
-        Ok(if is_http2 {
-            let builder = http2::Builder::new(TokioExecutor::new());
-            let (sender, connection) = builder.handshake(stream).await?;
-            tokio::spawn(ended(connection));
-            Sender::Http2(sender)
-        } else {
-            let (sender, connection) = http1::handshake(stream).await?;
-            tokio::spawn(ended(connection.with_upgrades()));
-            Sender::Http1(sender)
-        })
-    }
 }
 
-impl Sender {
-    /// Waits until it takes a request. Whether it does.
-    async fn is_ready(&mut self) -> bool {
-        let ready = match self {
-            Self::Http1(sender) => sender.ready().await,
-            Self::Http2(sender) => sender.ready().await,
-        };
-        ready.is_ok()
-    }
-
-    /// Sends a request. The answer is awaited without a lock on this: requests of HTTP/2 wait for no other.
-    fn send(&mut self, request: Request<Sent>) -> Answering {
-        match self {
-            Self::Http1(sender) => Box::pin(sender.try_send_request(request)),
-            Self::Http2(sender) => Box::pin(sender.try_send_request(request)),
+/// Sends a request of HTTP/1 on a connection of its own.
+async fn send(remote: UnixStream, request: Request<Passed>) -> hyper::Result<Response<Incoming>> {
+    let mut builder = client::conn::http1::Builder::new();
+    builder.max_buf_size(BUFFER).max_headers(HEADERS);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(remote)).await?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%error, "a connection to the server broke");
         }
-    }
+    });
+    sender.send_request(request).await
 }
 
-/// Runs a connection to the server. Its requests learn how it ends.
-async fn ended(connection: impl Future<Output = hyper::Result<()>>) {
-    if let Err(error) = connection.await {
-        tracing::debug!(%error, "a connection to the server broke");
+/// The server's answer as the client gets it.
+fn passed_on(response: Response<Incoming>, counted: Option<Counted>) -> Response<Answer> {
+    let (mut head, body) = response.into_parts();
+    let is_chunked = head.headers.contains_key(header::TRANSFER_ENCODING);
+    remove_hop_by_hop(&mut head.headers);
+    if is_chunked {
+        head.headers.remove(header::CONTENT_LENGTH);
     }
+    // A server of HTTP/1.0 may stand behind it.
+    if head.version == Version::HTTP_10 {
+        head.version = Version::HTTP_11;
+    }
+    let passing = Box::new(move |frame| {
+        let _open = &counted;
+        frame
+    });
+    Response::from_parts(head, Either::Left(body.map_frame(passing)))
+}
+
+/// No answer: the server's doing, or that of a client which broke off its own request.
+fn broken(error: &hyper::Error) -> Response<Answer> {
+    tracing::debug!(%error, "a request has no answer");
+    refusal(StatusCode::BAD_GATEWAY, "the service's server broke off")
 }
 
 /// Passes the bytes of a WebSocket on, both ways, until it ends.
@@ -309,6 +381,12 @@ async fn join(client: OnUpgrade, server: OnUpgrade) -> io::Result<()> {
     let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
     copy_bidirectional(&mut client, &mut server).await?;
     Ok(())
+}
+
+/// The answer to a request that is for a proxy.
+fn refused(method: &Method) -> Option<Response<Answer>> {
+    let reason = "CONNECT is not passed on: this is no proxy";
+    (method == Method::CONNECT).then(|| refusal(StatusCode::METHOD_NOT_ALLOWED, reason))
 }
 
 fn refusal(status: StatusCode, reason: &'static str) -> Response<Answer> {
@@ -336,12 +414,14 @@ fn set_websocket(headers: &mut HeaderMap) {
     headers.insert(header::UPGRADE, HeaderValue::from_static(websocket));
 }
 
-/// Removes what concerns only one of the two connections (RFC 9110, section 7.6.1).
+/// Removes what concerns only one of the two connections (RFC 9110, section 7.6.1). Nobody may have the body's
+/// length or the host removed by naming them in `Connection`.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let connection = headers.get_all(header::CONNECTION).iter();
     let listed: Vec<HeaderName> = connection
         .flat_map(|value| value.as_bytes().split(|&byte| byte == b','))
         .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .filter(|name| ![header::CONTENT_LENGTH, header::HOST].contains(name))
         .collect();
     let known = [
         header::CONNECTION,
@@ -356,40 +436,84 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes a header, and those that a server may take for it: CGI and its successors make one variable of names
-/// that differ in what is no letter or digit (RFC 3875, section 4.1.18).
-fn remove_alike(headers: &mut HeaderMap, name: &HeaderName) {
-    let alike = |other: &HeaderName| {
-        let plain = |byte: u8| {
-            if byte.is_ascii_alphanumeric() {
-                byte
-            } else {
-                b'_'
-            }
-        };
-        let (own, other) = (name.as_str().bytes(), other.as_str().bytes());
-        own.map(plain).eq(other.map(plain))
+/// Removes what only a proxy may say, and here the client has said it: who the user is, in `own` or in another
+/// header that some server believes, and where the client is. Names that differ in what is no letter or digit are
+/// the same: CGI and its successors make one variable of them (RFC 3875, section 4.1.18).
+fn remove_claims(headers: &mut HeaderMap, own: &HeaderName) {
+    let own = plain(own);
+    let is_claim = |name: &HeaderName| {
+        let name = plain(name);
+        name == own
+            || CLAIMS.contains(&name.as_str())
+            || CLAIMED_GROUPS.iter().any(|group| name.starts_with(group))
     };
-    let found: Vec<HeaderName> = headers.keys().filter(|name| alike(name)).cloned().collect();
+    let found: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| is_claim(name))
+        .cloned()
+        .collect();
     for name in found {
         headers.remove(name);
     }
 }
 
-/// Makes a request's target one for a server (RFC 9112, section 3.2.1): a host in it goes to the Host header.
-fn to_origin_form(uri: &mut Uri, headers: &mut HeaderMap) -> Result<(), &'static str> {
-    let Some(authority) = uri.authority() else {
-        return Ok(());
+/// A header's name with a hyphen for each character that is no letter or digit.
+fn plain(name: &HeaderName) -> String {
+    let plain = |letter: char| {
+        if letter.is_ascii_alphanumeric() {
+            letter
+        } else {
+            '-'
+        }
     };
-    let host = HeaderValue::from_str(authority.as_str());
-    let host = host.map_err(|_| "the request's target has no host")?;
+    name.as_str().chars().map(plain).collect()
+}
+
+/// Makes a request's target one for a server (RFC 9112, section 3.2.1): a host in it goes to the Host header, of
+/// which there is exactly one afterwards.
+fn to_origin_form(
+    uri: &mut Uri,
+    headers: &mut HeaderMap,
+    version: Version,
+) -> Result<(), &'static str> {
+    if let Some(authority) = uri.authority() {
+        headers.insert(header::HOST, host_of(authority)?);
+        let path = uri.path_and_query().cloned();
+        *uri = path.map_or_else(|| Uri::from_static("/"), Uri::from);
+    }
+    let mut hosts = headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(_), None) => Ok(()),
+        (None, _) if version == Version::HTTP_10 => {
+            headers.insert(header::HOST, HeaderValue::from_static("localhost"));
+            Ok(())
+        }
+        _ => Err("the request does not have one Host header"),
+    }
+}
+
+/// Gives a request of HTTP/2 its host in `:authority` only (RFC 9113, section 8.3.1).
+fn set_authority(uri: &mut Uri, headers: &mut HeaderMap) -> Result<(), &'static str> {
+    const WRONG: &str = "the request's target is wrong";
+    let host = headers.remove(header::HOST);
+    if let Some(authority) = uri.authority() {
+        return host_of(authority).map(drop);
+    }
+    let host = host.ok_or("the request has no :authority")?;
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let built = Uri::builder()
+        .scheme("http")
+        .authority(host.as_bytes())
+        .path_and_query(path);
+    *uri = built.build().map_err(|_| WRONG)?;
+    Ok(())
+}
+
+fn host_of(authority: &Authority) -> Result<HeaderValue, &'static str> {
     if authority.as_str().contains('@') {
         return Err("the request's target has a user's name");
     }
-    headers.insert(header::HOST, host);
-    let path = uri.path_and_query().cloned();
-    *uri = path.map_or_else(|| Uri::from_static("/"), Uri::from);
-    Ok(())
+    HeaderValue::from_str(authority.as_str()).map_err(|_| "the request's target has no host")
 }
 
 #[cfg(test)]
@@ -405,26 +529,34 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_a_server_may_take_for_the_users_are_removed() {
+    fn what_only_a_proxy_may_say_is_removed() {
         let mut sent = headers(&[
+            ("X-Own", "bob"),
+            ("x_own", "bob"),
+            ("X.OWN", "bob"),
+            ("X-Owner", "bob"),
+            ("XOwn", "bob"),
             ("X-Remote-User", "bob"),
-            ("x_remote_user", "bob"),
-            ("X-Remote_User", "bob"),
-            ("X.REMOTE.USER", "bob"),
-            ("X-Remote-Users", "bob"),
-            ("XRemoteUser", "bob"),
+            ("Remote_User", "bob"),
+            ("X-Forwarded-User", "bob"),
+            ("X-Forwarded-For", "10.0.0.1"),
+            ("Forwarded", "for=10.0.0.1"),
+            ("X-Real-IP", "10.0.0.1"),
+            ("User-Agent", "bob"),
         ]);
-        remove_alike(&mut sent, &HeaderName::from_static("x-remote-user"));
+        remove_claims(&mut sent, &HeaderName::from_static("x-own"));
         let mut left: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
-        assert_eq!(left, ["x-remote-users", "xremoteuser"]);
+        assert_eq!(left, ["user-agent", "x-owner", "xown"]);
     }
 
     #[test]
     fn what_concerns_one_connection_is_removed() {
         let mut sent = headers(&[
             ("Connection", "close, X-Own"),
-            ("Connection", "cookie"),
+            ("Connection", "cookie, host, content-length"),
+            ("Host", "app"),
+            ("Content-Length", "1"),
             ("X-Own", "1"),
             ("Cookie", "a=b"),
             ("Keep-Alive", "timeout=5"),
@@ -433,24 +565,47 @@ mod tests {
             ("Accept", "*/*"),
         ]);
         remove_hop_by_hop(&mut sent);
-        assert_eq!(sent, headers(&[("Accept", "*/*")]));
+        let kept = [("Accept", "*/*"), ("Content-Length", "1"), ("Host", "app")];
+        assert_eq!(sent, headers(&kept));
     }
 
     #[test]
-    fn a_target_with_a_host_becomes_one_without() {
+    fn a_request_has_one_host() {
         let mut sent = headers(&[("Host", "other")]);
-        let mut uri = Uri::from_static("http://app:8080/a?b");
-        to_origin_form(&mut uri, &mut sent).unwrap();
-        assert_eq!(
-            (uri.to_string().as_str(), &sent[header::HOST]),
-            ("/a?b", &HeaderValue::from_static("app:8080"))
-        );
+        let form = |target: &str, sent: &mut HeaderMap, version| {
+            let mut uri: Uri = target.parse().unwrap();
+            to_origin_form(&mut uri, sent, version).map(|()| uri.to_string())
+        };
+        let absolute = form("http://app:8080/a?b", &mut sent, Version::HTTP_11);
+        assert_eq!(absolute.unwrap(), "/a?b");
+        assert_eq!(sent[header::HOST], "app:8080");
         for same in ["/a?b", "*"] {
-            let mut uri: Uri = same.parse().unwrap();
-            to_origin_form(&mut uri, &mut sent).unwrap();
-            assert_eq!(uri.to_string(), same);
+            assert_eq!(form(same, &mut sent, Version::HTTP_11).unwrap(), same);
         }
-        let mut uri = Uri::from_static("http://bob@app/");
-        assert!(to_origin_form(&mut uri, &mut sent).is_err());
+        assert!(form("http://bob@app/", &mut sent, Version::HTTP_11).is_err());
+
+        let mut none = HeaderMap::new();
+        assert!(form("/", &mut none, Version::HTTP_11).is_err());
+        form("/", &mut none, Version::HTTP_10).unwrap();
+        assert_eq!(none[header::HOST], "localhost");
+        let mut two = headers(&[("Host", "one"), ("Host", "two")]);
+        assert!(form("/", &mut two, Version::HTTP_11).is_err());
+    }
+
+    #[test]
+    fn a_request_of_http2_has_its_host_in_the_target() {
+        let authority = |target: &str, sent: &mut HeaderMap| {
+            let mut uri: Uri = target.parse().unwrap();
+            set_authority(&mut uri, sent).map(|()| uri.to_string())
+        };
+        let mut sent = headers(&[("Host", "other")]);
+        assert_eq!(
+            authority("http://app/a", &mut sent).unwrap(),
+            "http://app/a"
+        );
+        assert!(sent.is_empty());
+        let mut sent = headers(&[("Host", "app:1")]);
+        assert_eq!(authority("/a", &mut sent).unwrap(), "http://app:1/a");
+        assert!(authority("/a", &mut HeaderMap::new()).is_err());
     }
 }

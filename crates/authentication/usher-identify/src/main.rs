@@ -13,7 +13,9 @@ mod http;
 mod proxy_protocol;
 mod smtp;
 
+use std::fmt::Display;
 use std::io;
+use std::mem;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,6 +25,7 @@ use std::time::Duration;
 use clap::Parser;
 use hyper::header::{HeaderName, HeaderValue};
 use listenfd::ListenFd;
+use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -38,13 +41,18 @@ use usher_system::{SystemError, privileges};
 const CONNECTIONS: usize = 8192;
 /// Limit for one user.
 const CONNECTIONS_OF_USER: usize = 1024;
-/// Limit of connections that are accepted and not yet passed on; more wait in the listener's queue.
+/// The same with HTTP/2, of which each connection has many requests at a time.
+const CONNECTIONS_OF_HTTP2: usize = 1024;
+const CONNECTIONS_OF_USER_OF_HTTP2: usize = 128;
+/// Limit of connections that are accepted and whose user is not yet known; more wait in the listener's queue.
 const OPENING: usize = 512;
 /// Limit of questions to the keeper at a time; more wait.
 const QUESTIONS: usize = 64;
 /// How long the keeper or the server may be away, being restarted, and how often they are tried.
 const AWAY: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
+/// One warning at most in this time: clients can cause any number.
+const QUIET: Duration = Duration::from_secs(1);
 /// The pause after a failure to accept: the system lacks descriptors or memory.
 const SHORTAGE: Duration = Duration::from_millis(50);
 
@@ -58,8 +66,8 @@ struct Arguments {
     /// The server's socket
     #[arg(value_name = "PATH")]
     socket: PathBuf,
-    /// The header with the user's name, of http
-    #[arg(long, value_name = "NAME", required_if_eq("way", "http"))]
+    /// The header with the user's name, of http and http2
+    #[arg(long, value_name = "NAME")]
     header: Option<HeaderName>,
 }
 
@@ -68,8 +76,10 @@ struct Arguments {
 enum Way {
     /// By a header of the PROXY protocol, version 2
     ProxyProtocol,
-    /// By a header of each HTTP request
+    /// By a header of each request of HTTP/1.1
     Http,
+    /// By a header of each request of HTTP/2, without TLS
+    Http2,
     /// By the command XCLIENT of SMTP
     Xclient,
 }
@@ -79,7 +89,7 @@ enum Way {
 enum StartError {
     #[error("{0}: it is started by the keeper, for a `service` with `identify`")]
     NoListener(io::Error),
-    #[error("http needs --header")]
+    #[error("http and http2 need --header")]
     NoHeader,
     #[error("cannot start: {0}")]
     Io(#[from] io::Error),
@@ -110,13 +120,53 @@ struct Server {
     way: Told,
     connections: Quota<u32>,
     carriers: Carriers,
+    warnings: Warnings,
+}
+
+impl Known {
+    /// The user as HTTP has it.
+    fn by(&self, header: &HeaderName) -> Result<http::User, Unserved> {
+        Ok(http::User {
+            header: header.clone(),
+            name: HeaderValue::try_from(self.user.as_ref()).map_err(io::Error::other)?,
+            address: self.ends.client.ip(),
+        })
+    }
 }
 
 /// How the server is told.
 enum Told {
     ProxyProtocol,
     Http(HeaderName),
+    Http2(HeaderName),
     Xclient,
+}
+
+/// Warnings about connections that are not served.
+#[derive(Default)]
+struct Warnings(Mutex<Recent>);
+
+#[derive(Default)]
+struct Recent {
+    /// When the last one was written.
+    last: Option<Instant>,
+    /// How many were not written since.
+    unsaid: u64,
+}
+
+impl Warnings {
+    /// Writes a warning, or counts it for the next one.
+    fn say(&self, client: &dyn Display, error: &Unserved) {
+        let mut recent = self.0.lock();
+        if recent.last.is_some_and(|last| last.elapsed() < QUIET) {
+            recent.unsaid += 1;
+            return;
+        }
+        let unsaid = mem::take(&mut recent.unsaid);
+        recent.last = Some(Instant::now());
+        drop(recent);
+        tracing::warn!(%client, %error, unsaid, "a connection is not served");
+    }
 }
 
 /// A connection whose user is known.
@@ -155,6 +205,12 @@ fn run(
         (Way::ProxyProtocol, _) => Told::ProxyProtocol,
         (Way::Xclient, _) => Told::Xclient,
         (Way::Http, header) => Told::Http(header.ok_or(StartError::NoHeader)?),
+        (Way::Http2, header) => Told::Http2(header.ok_or(StartError::NoHeader)?),
+    };
+    let connections = if let Told::Http2(_) = way {
+        Quota::new(CONNECTIONS_OF_HTTP2, CONNECTIONS_OF_USER_OF_HTTP2)
+    } else {
+        Quota::new(CONNECTIONS, CONNECTIONS_OF_USER)
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -166,8 +222,9 @@ fn run(
         let server = Arc::new(Server {
             socket,
             way,
-            connections: Quota::new(CONNECTIONS, CONNECTIONS_OF_USER),
+            connections,
             carriers: Carriers::new(PIPES),
+            warnings: Warnings::default(),
         });
         let opening = Arc::new(Semaphore::new(OPENING));
         loop {
@@ -197,9 +254,9 @@ fn listener() -> io::Result<TcpListener> {
 
 async fn serve(connection: TcpStream, place: Option<OwnedSemaphorePermit>, server: Arc<Server>) {
     let client = connection.peer_addr();
-    if let Err(error) = pass_on(connection, place, server).await {
+    if let Err(error) = pass_on(connection, place, &server).await {
         let client = client.map_or_else(|_| "a client".to_owned(), |client| client.to_string());
-        tracing::warn!(%client, %error, "a connection is not served");
+        server.warnings.say(&client, &error);
     }
 }
 
@@ -208,26 +265,30 @@ async fn serve(connection: TcpStream, place: Option<OwnedSemaphorePermit>, serve
 async fn pass_on(
     mut connection: TcpStream,
     place: Option<OwnedSemaphorePermit>,
-    server: Arc<Server>,
+    server: &Arc<Server>,
 ) -> Result<(), Unserved> {
-    let known = know(&connection, &server).await;
-    let known = known.inspect_err(|_| abort(&connection))?;
-    if let Told::Http(header) = &server.way {
-        drop(place);
-        let user = http::User {
-            header: header.clone(),
-            name: HeaderValue::try_from(known.user.as_ref()).map_err(io::Error::other)?,
-            address: known.ends.client.ip(),
-        };
-        if let Err(error) = http::serve(connection, user, server, known.permit).await {
-            tracing::debug!(%error, "a connection broke");
-        }
-        return Ok(());
-    }
-    let opened = open(&mut connection, &known, &server).await;
+    let known = know(&connection, server).await;
     drop(place);
-    let remote = opened.inspect_err(|_| abort(&connection))?;
-    if let Err(error) = relay(connection, remote, &server.carriers).await {
+    let known = known.inspect_err(|_| abort(&connection))?;
+    let server = Arc::clone(server);
+    let served = match &server.way {
+        Told::Http(header) => {
+            let user = known.by(header)?;
+            http::serve(connection, user, Arc::clone(&server), known.permit).await
+        }
+        Told::Http2(header) => {
+            let user = known.by(header)?;
+            let remote = connect(&server.socket).await;
+            let remote = remote.inspect_err(|_| abort(&connection))?;
+            http::serve_http2(connection, remote, user, Arc::clone(&server), known.permit).await
+        }
+        Told::ProxyProtocol | Told::Xclient => {
+            let opened = open(&mut connection, &known, &server).await;
+            let remote = opened.inspect_err(|_| abort(&connection))?;
+            relay(connection, remote, &server.carriers).await
+        }
+    };
+    if let Err(error) = served {
         tracing::debug!(%error, "a connection broke");
     }
     Ok(())

@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 /// How long the server may take for a reply.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Limit of a reply, in bytes.
 const REPLY: usize = 8192;
 
@@ -31,7 +31,7 @@ pub enum XclientError {
 }
 
 /// Tells the server who has connected. Returns the server's greeting, which the client has not had yet: the one
-/// after XCLIENT, or the first if the server refuses to serve anybody.
+/// after XCLIENT, or the first if the server serves nobody now.
 ///
 /// # Errors
 /// When the server does not take XCLIENT, does not speak SMTP, breaks off or is silent.
@@ -46,7 +46,11 @@ pub async fn introduce(
     }
     server.write_all(command(user, client).as_bytes()).await?;
     let reply = reply(server).await?;
-    if !reply.starts_with(b"220") {
+    // The command is unknown, wrong or not permitted. Other replies are about the client, and for it.
+    if [&b"50"[..], b"550"]
+        .iter()
+        .any(|code| reply.starts_with(code))
+    {
         let reply = String::from_utf8_lossy(&reply).trim_end().to_owned();
         return Err(XclientError::Refused { reply });
     }

@@ -131,9 +131,9 @@ mistakes! {
         InvalidSocket { found: Found }
             => "`{found}` is no absolute path of a socket (at most 107 bytes, without `.`, `..` and empty parts)";
             "write the path at which the server listens, such as \"/run/app/usher.sock\"";
-        /// `header` beside another way than `http`.
+        /// `header` beside another way than `http` and `http2`.
         HeaderWithoutHttp
-            => "only `identify http` tells the user's name in a header";
+            => "only `identify http` and `identify http2` tell the user's name in a header";
             "remove `header`, or write `http` if the server at this socket speaks HTTP";
         /// A header that cannot have the user's name.
         InvalidHeader { found: Found }

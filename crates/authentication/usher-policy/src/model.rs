@@ -170,8 +170,10 @@ words! {
     pub enum Identification {
         /// By a header of the PROXY protocol, version 2, before the client's first byte.
         ProxyProtocol = "proxy-protocol",
-        /// By a header of each HTTP request.
+        /// By a header of each request of HTTP/1.1.
         Http = "http",
+        /// By a header of each request of HTTP/2, without TLS.
+        Http2 = "http2",
         /// By the command XCLIENT of SMTP, before the client's first command.
         Xclient = "xclient",
     }
@@ -328,7 +330,7 @@ pub struct Backend {
     pub identification: Identification,
     /// The absolute path of the local socket at which it listens.
     pub socket: String,
-    /// The header with the name; for [`Identification::Http`] only.
+    /// The header with the name; for [`Identification::Http`] and [`Identification::Http2`] only.
     pub header: Option<String>,
 }
 

@@ -73,7 +73,7 @@ fn statements_that_contradict_each_other_are_refused() -> Outcome {
         (
             "; listen",
             " header X-User; listen",
-            "only `identify http` tells the user's name in a header",
+            "only `identify http` and `identify http2` tell the user's name in a header",
         ),
     ] {
         let text = service(&identify).replace(part, with);

@@ -48,7 +48,9 @@ while True:
 
 fn topology() -> Result<Mail, Box<dyn std::error::Error>> {
     let mail = crate::topology(&format!("proxy-protocol \"{SOCKET}\""))?;
-    let config = HAPROXY.replace("/run/site/", "/run/app/");
+    let config = HAPROXY
+        .replace("/run/site/", "/run/app/")
+        .replace("user site", "user app");
     mail.mailhost.write("/var/lib/app/haproxy.cfg", config)?;
     mail.mailhost
         .write("/var/lib/app/application", http::SERVER)?;
@@ -97,6 +99,14 @@ fn haproxy_knows_each_user_and_a_forged_header_changes_nothing() -> Outcome {
     let address = mail.laptop.ipv4().to_string();
     for user in ["alice", "bob"] {
         let request = http::get(&mail, user, &["-H", "X-Remote-User: carol"])?;
+        assert_eq!(http::claims(&request), [user], "{request}");
+        let forged = [
+            "-H",
+            "x_remote.user: carol",
+            "-H",
+            "X-Forwarded-For: 10.9.9.9",
+        ];
+        let request = http::get(&mail, user, &forged)?;
         assert_eq!(http::claims(&request), [user], "{request}");
         let client = http::header(&request, "X-Forwarded-For");
         assert_eq!(client, Some(address.as_str()));

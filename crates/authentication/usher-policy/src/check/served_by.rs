@@ -14,7 +14,7 @@ use crate::mistake::PolicyMistake;
 use crate::model::{Backend, Identification, Program, ServedBy, Style};
 use crate::names::ACCOUNT;
 
-/// The header with the user's name, where `identify http` names none.
+/// The header with the user's name, where `identify` names none.
 const DEFAULT_HEADER: &str = "X-Remote-User";
 /// Headers that HTTP gives a meaning (RFC 9110, 9112), and those in which usher-identify says where the client
 /// is.
@@ -150,8 +150,8 @@ fn backend(field: &Field<'_>, account: UserName) -> Option<ServedBy> {
         return field.refuse(item, PolicyMistake::InvalidSocket { found });
     }
     let header = match (identification, named) {
-        (Identification::Http, None) => Some(DEFAULT_HEADER.to_owned()),
-        (Identification::Http, Some(item)) => Some(header(field, item)?),
+        (Identification::Http | Identification::Http2, None) => Some(DEFAULT_HEADER.to_owned()),
+        (Identification::Http | Identification::Http2, Some(item)) => Some(header(field, item)?),
         (_, Some(item)) => return field.refuse(item, PolicyMistake::HeaderWithoutHttp),
         (_, None) => None,
     };

@@ -286,8 +286,12 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
         Some(Kind::Authentication) => "must be authenticated by IPsec",
         None => "may pass without IPsec",
     };
+    let whose = match offer.style {
+        Style::Connection | Style::User => format!("as the account {user} of {server}, {each}"),
+        Style::Shared => format!("{each}, which is told that this one is {user}"),
+    };
     format!(
-        "  served by {by}{files}{umask}{setuid}{pam}{connect}\n  as the account {user} of {server}, {each}\n  admits \
+        "  served by {by}{files}{umask}{setuid}{pam}{connect}\n  {whose}\n  admits \
          {keys}; sessions of at most {}, {again}\n  its connections {protection}\n",
         units(offer.session_seconds)
     )

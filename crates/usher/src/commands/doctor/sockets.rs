@@ -1,34 +1,42 @@
 //! The local sockets of servers that believe who reaches them.
 
+use std::ffi::CString;
 use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
+use nix::unistd::getgrouplist;
+use usher_base::UserName;
 use usher_local::roles::OFFERS;
-use usher_policy::{Policy, ServedBy};
+use usher_policy::{Backend, Policy, ServedBy};
 
 use super::Finding;
+use crate::accounts;
 
-/// Permission of everybody to search a folder, and to write, which connecting to a socket takes (unix(7)).
-const SEARCH: u32 = 0o001;
-const WRITE: u32 = 0o002;
+/// Permissions to search a folder, and to write, which connecting to a socket takes (unix(7)).
+const SEARCH: u32 = 0o1;
+const WRITE: u32 = 0o2;
 
-/// Whether the servers behind `identify` have their sockets, and nobody else reaches them; none if no service
-/// has one.
+/// Whether the servers behind `identify` have their sockets, where the service's account reaches them and not
+/// everybody else; none if no service has one.
 pub fn servers(policy: &Policy) -> Option<Finding> {
-    let services = policy.services.values();
-    let backends = services.filter_map(|service| match &service.served_by {
-        ServedBy::Backend(backend) => Some((&service.name, Path::new(&backend.socket))),
-        ServedBy::Program(_) | ServedBy::Account(_) => None,
-    });
-    let faults: Vec<Option<String>> = backends
-        .map(|(service, socket)| Some(format!("{service}: {}", fault(socket)?)))
-        .collect();
-    let count = faults.len();
-    let faults: Vec<String> = faults.into_iter().flatten().collect();
+    let mut faults = Vec::new();
+    let mut are_there = false;
+    for service in policy.services.values() {
+        let ServedBy::Backend(Backend {
+            account, socket, ..
+        }) = &service.served_by
+        else {
+            continue;
+        };
+        are_there = true;
+        let fault = someone(account)
+            .map_or_else(Some, |someone| fault(Path::new(socket), account, &someone));
+        faults.extend(fault.map(|fault| format!("{}: {fault}", service.name)));
+    }
     let detail = match faults.as_slice() {
-        [] => "each is there, and not everybody reaches it".to_owned(),
+        [] => "each is there, for its account and not for everybody".to_owned(),
         faults => faults.join("; "),
     };
     let need = "services with `identify`, whose servers believe whoever reaches their socket";
@@ -36,71 +44,150 @@ pub fn servers(policy: &Policy) -> Option<Finding> {
         duty: Some(OFFERS),
         ..Finding::new("servers' sockets", need, (faults.is_empty(), detail))
     };
-    (count > 0).then_some(finding)
+    are_there.then_some(finding)
 }
 
-/// What is wrong with a server's socket, and the remedy.
-fn fault(socket: &Path) -> Option<String> {
-    let shown = socket.display();
-    let found = fs::canonicalize(socket).and_then(|path| Ok((fs::metadata(&path)?, path)));
-    let (metadata, path) = match found {
-        Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Some(format!("there is no {shown}; start the server"));
-        }
-        Err(error) => return Some(format!("cannot look at {shown}: {error}; run this as root")),
-    };
-    if !metadata.file_type().is_socket() {
-        return Some(format!("{shown} is no socket; name the server's"));
-    }
-    let folders = path.ancestors().skip(1);
-    let is_closed = |folder: &Path| fs::metadata(folder).is_ok_and(|it| !permits(&it, SEARCH));
-    let is_open = permits(&metadata, WRITE) && !folders.into_iter().any(is_closed);
-    is_open.then(|| {
-        format!(
-            "every local user reaches {shown} and may claim to be anybody; give it mode 0600, or its \
-             folder 0700"
-        )
+/// As whom permissions are asked for.
+struct Someone {
+    uid: u32,
+    groups: Vec<u32>,
+}
+
+/// The account of a service.
+///
+/// # Errors
+/// The reason that it is not known.
+fn someone(account: &UserName) -> Result<Someone, String> {
+    let found = accounts::look_up(account.as_ref()).map_err(|error| error.to_string())?;
+    let found = found.ok_or_else(|| format!("there is no account {account}; make it"))?;
+    let groups = CString::new(found.name.as_str())
+        .map_err(io::Error::other)
+        .and_then(|name| Ok(getgrouplist(&name, found.gid)?))
+        .map_err(|error| format!("cannot look up the groups of {account}: {error}"))?;
+    Ok(Someone {
+        uid: found.uid.as_raw(),
+        groups: groups.into_iter().map(|group| group.as_raw()).collect(),
     })
 }
 
-/// Whether everybody has the permission. Access control lists do not change that of others (acl(5)).
-fn permits(metadata: &Metadata, permission: u32) -> bool {
-    metadata.permissions().mode() & permission != 0
+impl Someone {
+    /// Whether the mode gives the permission. Access control lists are not looked at.
+    fn may(&self, metadata: &Metadata, permission: u32) -> bool {
+        let shift = if metadata.uid() == self.uid {
+            6
+        } else if self.groups.contains(&metadata.gid()) {
+            3
+        } else {
+            0
+        };
+        metadata.mode() >> shift & permission != 0
+    }
+}
+
+fn everybody_may(metadata: &Metadata, permission: u32) -> bool {
+    metadata.mode() & permission != 0
+}
+
+/// What is wrong with a server's socket, and the remedy.
+fn fault(socket: &Path, account: &UserName, someone: &Someone) -> Option<String> {
+    let shown = socket.display();
+    let (found, folders) = match look(socket) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Some(format!(
+                "there is no {shown}; start the server, or correct the path in `identify`"
+            ));
+        }
+        Err(error) => return Some(format!("cannot look at {shown}: {error}; run this as root")),
+    };
+    if !found.file_type().is_socket() {
+        return Some(format!("{shown} is no socket; name the server's"));
+    }
+    let open = |(_, folder): &&(PathBuf, Metadata)| everybody_may(folder, WRITE);
+    if let Some((folder, _)) = folders.iter().find(open) {
+        return Some(format!(
+            "anybody may have made {shown}, because everybody may write in {}; use a folder of the \
+             server's own",
+            folder.display()
+        ));
+    }
+    let mut searched = folders.iter().map(|(_, folder)| folder);
+    if everybody_may(&found, WRITE) && searched.clone().all(|folder| everybody_may(folder, SEARCH))
+    {
+        return Some(format!(
+            "every local user reaches {shown} and may claim to be anybody; give it mode 0600, or its folder \
+             0700, both with {account} as owner"
+        ));
+    }
+    if someone.may(&found, WRITE) && searched.all(|folder| someone.may(folder, SEARCH)) {
+        return None;
+    }
+    Some(format!(
+        "the account {account} does not reach {shown}; have it own the socket and its folder, or be in \
+         their group"
+    ))
+}
+
+/// What is at a path, and the folders on the way there.
+fn look(path: &Path) -> io::Result<(Metadata, Vec<(PathBuf, Metadata)>)> {
+    let path = fs::canonicalize(path)?;
+    let folders = path.ancestors().skip(1);
+    let folders = folders.map(|folder| Ok((folder.to_owned(), fs::metadata(folder)?)));
+    Ok((fs::metadata(&path)?, folders.collect::<io::Result<_>>()?))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
 
     use super::*;
 
     #[test]
-    fn a_socket_is_closed_by_its_mode_or_a_folders() {
-        let folder = tempfile::tempdir().unwrap();
+    fn who_reaches_a_socket_is_told_by_modes() {
+        // Everybody may write in /tmp.
+        let target = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let folder = tempfile::tempdir_in(target).unwrap();
         let socket = folder.path().join("socket");
-        assert!(fault(&socket).unwrap().contains("there is no "));
+        let metadata = fs::metadata(folder.path()).unwrap();
+        let owner = Someone {
+            uid: metadata.uid(),
+            groups: Vec::new(),
+        };
+        let member = Someone {
+            uid: u32::MAX,
+            groups: vec![metadata.gid()],
+        };
+        let other = Someone {
+            uid: u32::MAX,
+            groups: Vec::new(),
+        };
+        let account = "app".parse().unwrap();
+        let tell = |someone: &Someone| fault(&socket, &account, someone).unwrap_or_default();
+        assert!(tell(&owner).starts_with("there is no "));
         fs::write(&socket, "").unwrap();
-        assert!(fault(&socket).unwrap().contains(" is no socket"));
+        assert!(tell(&owner).contains(" is no socket"));
         fs::remove_file(&socket).unwrap();
         let _listener = UnixListener::bind(&socket).unwrap();
         let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
-        for (mode, folders, is_closed) in [
-            (0o666, 0o755, false),
-            (0o600, 0o755, true),
-            (0o660, 0o755, true),
-            (0o666, 0o700, true),
-            (0o666, 0o710, true),
-            (0o777, 0o711, false),
+        for (mode, folders, someone, fault) in [
+            (0o600, 0o755, &owner, ""),
+            (0o666, 0o700, &owner, ""),
+            (0o660, 0o750, &member, ""),
+            (0o600, 0o755, &member, "the account app does not reach"),
+            (0o660, 0o700, &member, "the account app does not reach"),
+            (0o660, 0o755, &other, "the account app does not reach"),
+            (0o666, 0o755, &owner, "every local user reaches"),
+            (0o777, 0o711, &owner, "every local user reaches"),
+            (0o600, 0o777, &owner, "anybody may have made"),
         ] {
             set(&socket, mode).unwrap();
             set(folder.path(), folders).unwrap();
-            let fault = fault(&socket);
-            assert_eq!(
-                fault.is_none(),
-                is_closed,
-                "{mode:o} in {folders:o}: {fault:?}"
+            let told = tell(someone);
+            assert!(
+                told.starts_with(fault) && told.is_empty() == fault.is_empty(),
+                "{mode:o} {folders:o}: {told}"
             );
         }
     }

@@ -18,7 +18,7 @@ use usher_daemon::events;
 use usher_kernel::admission::AdmissionRow;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{self, Command, Ended, Order, SpawnError};
-use usher_policy::{FileAccess, Program, Service, Style};
+use usher_policy::{Backend, FileAccess, Program, ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
 use super::output::Output;
@@ -51,6 +51,8 @@ pub struct Queue {
     pub account: Account,
     /// Whether it is for all users of the service ([`Style::Shared`]).
     pub is_shared: bool,
+    /// The server to which its processes pass connections on.
+    backend: Option<Backend>,
     /// The user's listener.
     pub listener: Arc<OwnedFd>,
     /// The group of the user's processes at this service.
@@ -130,6 +132,7 @@ impl Queue {
             service: service.name.clone(),
             account,
             is_shared: service.style == Style::Shared,
+            backend: backend(service).cloned(),
             listener: Arc::new(listener),
             group,
             hosts: Mutex::new(host.cloned().into_iter().collect()),
@@ -150,7 +153,11 @@ impl Queue {
     /// Whether the service's policy, which may have changed, has its users served by this queue.
     pub fn belongs_to(&self, service: &Service) -> bool {
         match service.shared_account() {
-            Some(account) => self.is_shared && *account == self.account.name,
+            Some(account) => {
+                self.is_shared
+                    && *account == self.account.name
+                    && self.backend.as_ref() == backend(service)
+            }
             None => !self.is_shared,
         }
     }
@@ -397,6 +404,14 @@ impl Queue {
             refused: admitted.refused,
             only: admitted.only,
         }
+    }
+}
+
+/// The server to which a service's connections are passed on.
+fn backend(service: &Service) -> Option<&Backend> {
+    match &service.served_by {
+        ServedBy::Backend(backend) => Some(backend),
+        ServedBy::Program(_) | ServedBy::Account(_) => None,
     }
 }
 
