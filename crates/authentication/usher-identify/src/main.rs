@@ -123,17 +123,6 @@ struct Server {
     warnings: Warnings,
 }
 
-impl Known {
-    /// The user as HTTP has it.
-    fn by(&self, header: &HeaderName) -> Result<http::User, Unserved> {
-        Ok(http::User {
-            header: header.clone(),
-            name: HeaderValue::try_from(self.user.as_ref()).map_err(io::Error::other)?,
-            address: self.ends.client.ip(),
-        })
-    }
-}
-
 /// How the server is told.
 enum Told {
     ProxyProtocol,
@@ -174,6 +163,17 @@ struct Known {
     ends: ConnectionTuple,
     user: UserName,
     permit: Taken<u32>,
+}
+
+impl Known {
+    /// The user as HTTP has it.
+    fn by(&self, header: &HeaderName) -> Result<http::User, Unserved> {
+        Ok(http::User {
+            header: header.clone(),
+            name: HeaderValue::try_from(self.user.as_ref()).map_err(io::Error::other)?,
+            address: self.ends.client.ip(),
+        })
+    }
 }
 
 fn main() -> ExitCode {
@@ -254,7 +254,7 @@ fn listener() -> io::Result<TcpListener> {
 
 async fn serve(connection: TcpStream, place: Option<OwnedSemaphorePermit>, server: Arc<Server>) {
     let client = connection.peer_addr();
-    if let Err(error) = pass_on(connection, place, &server).await {
+    if let Err(error) = pass_on(connection, place, Arc::clone(&server)).await {
         let client = client.map_or_else(|_| "a client".to_owned(), |client| client.to_string());
         server.warnings.say(&client, &error);
     }
@@ -265,12 +265,11 @@ async fn serve(connection: TcpStream, place: Option<OwnedSemaphorePermit>, serve
 async fn pass_on(
     mut connection: TcpStream,
     place: Option<OwnedSemaphorePermit>,
-    server: &Arc<Server>,
+    server: Arc<Server>,
 ) -> Result<(), Unserved> {
-    let known = know(&connection, server).await;
+    let known = know(&connection, &server).await;
     drop(place);
     let known = known.inspect_err(|_| abort(&connection))?;
-    let server = Arc::clone(server);
     let served = match &server.way {
         Told::Http(header) => {
             let user = known.by(header)?;
