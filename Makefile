@@ -29,7 +29,7 @@ C_SOURCES = $(shell find bpf crates include bench tests examples -name "*.[ch]" 
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-build build demo lab demo-attack test test-here test-vm bench check fuzz man book pictures deb test-deb build-release install install-files install-completions install-library install-python install-module-headers install-man uninstall
+.PHONY: help setup setup-build setup-demo build demo lab demo-attack test test-here test-vm bench check fuzz man book pictures deb test-deb build-release install install-files install-completions install-library install-python install-module-headers install-man uninstall
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -40,24 +40,27 @@ setup: ## install what is missing (apt, by package name)
 setup-build:
 	@scripts/setup build
 
+setup-demo:
+	@scripts/setup demo
+
 build: setup ## build everything
 	$(CARGO) build --workspace --all-targets
 
-demo: setup ## show the main job: two hosts, two users, unmodified mail programs (KERNEL=6.12: in a guest, with IPsec)
+demo: setup-demo ## show the main job: two hosts, two users, unmodified mail programs (KERNEL=6.12: in a guest, with IPsec)
 	@$(if $(KERNEL),scripts/setup-vm $(KERNEL))
 	@echo "building; the first time this takes 2 to 15 minutes"
 	@$(subst --quiet,,$(BUILD_PROGRAMS))
 	@$(if $(KERNEL),echo "booting kernel $(KERNEL) under QEMU; without KVM the demo takes some minutes there")
 	@$(if $(KERNEL),tests/vm/run --kernel $(KERNEL) --timeout 1800 --) $(CARGO_TARGET_DIR)/debug/usher-demo
 
-lab: setup ## a playground: the demo's two hosts, with how to open shells in them, until Enter
+lab: setup-demo ## a playground: the demo's two hosts, with how to open shells in them, until Enter
 	@echo "building; the first time this takes 2 to 15 minutes"
 	@$(subst --quiet,,$(BUILD_PROGRAMS))
 	@$(CARGO_TARGET_DIR)/debug/usher-playground
 
 # Only kernels that run modules of mandatory access control, and ESP, show all of it.
 DEMO_ATTACK_KERNEL = $(or $(KERNEL),6.18)
-demo-attack: setup ## attack a mail service with and without each part of Usher, in a guest (KERNEL=6.18), and print what was reached (JSON=1: as JSON)
+demo-attack: setup-demo ## attack a mail service with and without each part of Usher, in a guest (KERNEL=6.18), and print what was reached (JSON=1: as JSON)
 	@scripts/setup-vm $(DEMO_ATTACK_KERNEL) >&2
 	@$(subst --quiet,,$(BUILD_PROGRAMS))
 	@echo "booting kernel $(DEMO_ATTACK_KERNEL) under QEMU; without KVM this takes about ten minutes" >&2
