@@ -48,6 +48,7 @@ const UNSENT: usize = 16 * 1024;
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// Headers in which proxies tell servers who the user is, or where the client is. A server that reads another
@@ -177,7 +178,7 @@ pub async fn serve_http2(
     let service = service_fn(move |request| {
         let (counted, mut sender) = (counting.count(), sender.clone());
         async move {
-            if let Some(refusal) = refused(request.method()) {
+            if let Some(refusal) = refused(&request, false) {
                 return Ok(refusal);
             }
             let request = match counted.0.prepare(request, false) {
@@ -239,10 +240,10 @@ async fn silence(client: &Client) {
 impl Client {
     /// The answer to a request of HTTP/1: the server's, or why there is none.
     async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Response<Answer> {
-        if let Some(refusal) = refused(request.method()) {
+        let websocket = is_websocket(&request);
+        if let Some(refusal) = refused(&request, websocket) {
             return refusal;
         }
-        let websocket = is_websocket(&request);
         let from_client = websocket.then(|| hyper::upgrade::on(&mut request));
         let request = match self.prepare(request, websocket) {
             Ok(request) => request,
@@ -383,10 +384,40 @@ async fn join(client: OnUpgrade, server: OnUpgrade) -> io::Result<()> {
     Ok(())
 }
 
-/// The answer to a request that is for a proxy.
-fn refused(method: &Method) -> Option<Response<Answer>> {
-    let reason = "CONNECT is not passed on: this is no proxy";
-    (method == Method::CONNECT).then(|| refusal(StatusCode::METHOD_NOT_ALLOWED, reason))
+/// The answer to a request that is not passed on.
+fn refused(request: &Request<Incoming>, websocket: bool) -> Option<Response<Answer>> {
+    if request.method() == Method::CONNECT {
+        let reason = "CONNECT is not passed on: this is no proxy";
+        return Some(refusal(StatusCode::METHOD_NOT_ALLOWED, reason));
+    }
+    let changes_nothing = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
+    if (websocket || !changes_nothing) && is_of_another_site(request.uri(), request.headers()) {
+        let reason = "a page of another site has sent this, and does not act for the user here";
+        return Some(refusal(StatusCode::FORBIDDEN, reason));
+    }
+    None
+}
+
+/// Whether a page of another site has a browser send a request, which would be the user's: by `Sec-Fetch-Site`
+/// (W3C Fetch Metadata), from browsers without it by `Origin` (RFC 6454), which is not this server's host then.
+/// Programs that are no browsers send neither.
+fn is_of_another_site(uri: &Uri, headers: &HeaderMap) -> bool {
+    if let Some(site) = headers.get(SEC_FETCH_SITE) {
+        return site != "same-origin" && site != "none";
+    }
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return false;
+    };
+    let authority = uri
+        .authority()
+        .map(|authority| authority.as_str().as_bytes());
+    let host = authority.or_else(|| headers.get(header::HOST).map(HeaderValue::as_bytes));
+    let after_scheme = origin.as_bytes().splitn(2, |&byte| byte == b'/').nth(1);
+    let origin = after_scheme.and_then(|rest| rest.strip_prefix(b"/"));
+    match (origin, host) {
+        (Some(origin), Some(host)) => !origin.eq_ignore_ascii_case(host),
+        _ => true,
+    }
 }
 
 fn refusal(status: StatusCode, reason: &'static str) -> Response<Answer> {
@@ -548,6 +579,35 @@ mod tests {
         let mut left: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["user-agent", "x-owner", "xown"]);
+    }
+
+    #[test]
+    fn a_page_of_another_site_is_told_by_what_browsers_say() {
+        let own = ("Host", "app:8080");
+        for (said, is_other) in [
+            (None, false),
+            (Some(("Sec-Fetch-Site", "same-origin")), false),
+            (Some(("Sec-Fetch-Site", "none")), false),
+            (Some(("Sec-Fetch-Site", "same-site")), true),
+            (Some(("Sec-Fetch-Site", "cross-site")), true),
+            (Some(("Origin", "http://app:8080")), false),
+            (Some(("Origin", "http://APP:8080")), false),
+            (Some(("Origin", "http://app")), true),
+            (Some(("Origin", "http://other:8080")), true),
+            (Some(("Origin", "null")), true),
+            (Some(("Origin", "app:8080")), true),
+        ] {
+            let lines: Vec<_> = [Some(own), said].into_iter().flatten().collect();
+            let sent = headers(&lines);
+            let uri = Uri::from_static("/a");
+            assert_eq!(is_of_another_site(&uri, &sent), is_other, "{said:?}");
+        }
+        let sent = headers(&[("Origin", "http://app:8080")]);
+        assert!(!is_of_another_site(
+            &Uri::from_static("http://app:8080/a"),
+            &sent
+        ));
+        assert!(is_of_another_site(&Uri::from_static("http://app/a"), &sent));
     }
 
     #[test]

@@ -165,6 +165,43 @@ fn a_forged_header_changes_nothing() -> Outcome {
     Ok(())
 }
 
+// Threat model: A182
+#[test]
+fn a_page_of_another_site_changes_nothing_as_the_user() -> Outcome {
+    let mail = topology()?;
+    let _server = python(&mail)?;
+    let status = |words: &[&str]| -> Result<String> {
+        let base = [
+            "curl",
+            "-sS",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "http://127.0.1.1:7200/",
+        ];
+        let curl = mail.laptop.run_as("alice", base.iter().chain(words))?;
+        Ok(curl.stdout)
+    };
+    let post = ["-d", "x"];
+    let websocket = ["-H", "Connection: Upgrade", "-H", "Upgrade: websocket"];
+    for (origin, answer) in [
+        ("Origin: http://127.0.1.1:7200", "200"),
+        ("Sec-Fetch-Site: same-origin", "200"),
+        ("Origin: http://other.example", "403"),
+        ("Sec-Fetch-Site: cross-site", "403"),
+    ] {
+        for request in [&post[..], &websocket] {
+            let with = [request, &["-H", origin]].concat();
+            assert_eq!(status(&with)?, answer, "{with:?}");
+        }
+        // A link to it may be followed.
+        assert_eq!(status(&["-H", origin])?, "200", "{origin}");
+    }
+    assert_eq!(status(&post)?, "200");
+    Ok(())
+}
+
 // Threat model: A180
 #[test]
 fn a_request_passes_as_one_request() -> Outcome {
