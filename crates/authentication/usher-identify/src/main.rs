@@ -23,9 +23,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::HeaderName;
 use listenfd::ListenFd;
 use parking_lot::Mutex;
+use smtp::Said;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -123,7 +124,7 @@ struct Server {
     warnings: Warnings,
 }
 
-/// How the server is told.
+/// The form in which the server is told, with what that form needs.
 enum Told {
     ProxyProtocol,
     Http(HeaderName),
@@ -167,12 +168,8 @@ struct Known {
 
 impl Known {
     /// The user as HTTP has it.
-    fn by(&self, header: &HeaderName) -> Result<http::User, Unserved> {
-        Ok(http::User {
-            header: header.clone(),
-            name: HeaderValue::try_from(self.user.as_ref()).map_err(io::Error::other)?,
-            address: self.ends.client.ip(),
-        })
+    fn by(&self, header: &HeaderName) -> io::Result<http::User> {
+        http::User::new(header.clone(), &self.user, self.ends.client)
     }
 }
 
@@ -281,10 +278,19 @@ async fn pass_on(
             let remote = remote.inspect_err(|_| abort(&connection))?;
             http::serve_http2(connection, remote, user, Arc::clone(&server), known.permit).await
         }
-        Told::ProxyProtocol | Told::Xclient => {
-            let opened = open(&mut connection, &known, &server).await;
+        Told::ProxyProtocol => {
+            let opened = open(&known, &server).await;
             let remote = opened.inspect_err(|_| abort(&connection))?;
             relay(connection, remote, &server.carriers).await
+        }
+        Told::Xclient => {
+            let introduced = introduce(&known, &server).await;
+            let (remote, reply) = introduced.inspect_err(|_| abort(&connection))?;
+            connection.write_all(&reply).await?;
+            match remote {
+                Some(remote) => relay(connection, remote, &server.carriers).await,
+                None => Ok(()),
+            }
         }
     };
     if let Err(error) = served {
@@ -307,21 +313,25 @@ async fn know(connection: &TcpStream, server: &Server) -> Result<Known, Unserved
 }
 
 /// Connects to the server and tells it the user, before the client's first byte.
-async fn open(
-    connection: &mut TcpStream,
+async fn open(known: &Known, server: &Server) -> Result<UnixStream, Unserved> {
+    let header = proxy_protocol::header(&known.ends, known.user.as_ref())?;
+    let mut remote = connect(&server.socket).await?;
+    remote.write_all(&header).await?;
+    Ok(remote)
+}
+
+/// The same for SMTP. Returns what the server says to the client; without a connection, that it does not serve
+/// this client.
+async fn introduce(
     known: &Known,
     server: &Server,
-) -> Result<UnixStream, Unserved> {
-    let user = known.user.as_ref();
+) -> Result<(Option<UnixStream>, Vec<u8>), Unserved> {
     let mut remote = connect(&server.socket).await?;
-    if let Told::Xclient = server.way {
-        let greeting = smtp::introduce(&mut remote, user, known.ends.client).await?;
-        connection.write_all(&greeting).await?;
-    } else {
-        let header = proxy_protocol::header(&known.ends, user)?;
-        remote.write_all(&header).await?;
-    }
-    Ok(remote)
+    let said = smtp::introduce(&mut remote, known.user.as_ref(), known.ends.client).await?;
+    Ok(match said {
+        Said::Greeting(greeting) => (Some(remote), greeting),
+        Said::Refusal(refusal) => (None, refusal),
+    })
 }
 
 /// Asks the keeper who the user is, again while it is being restarted.

@@ -19,7 +19,8 @@ const REPLY: usize = 8192;
 #[derive(Debug, thiserror::Error)]
 pub enum XclientError {
     #[error(
-        "the server does not take XCLIENT: `{reply}`; smtpd_authorized_xclient_hosts must have 127.0.0.1"
+        "the server does not take XCLIENT: `{reply}`; smtpd_authorized_xclient_hosts must have 127.0.0.1, and \
+         smtpd_tls_security_level must not be `encrypt`"
     )]
     Refused { reply: String },
     #[error("the server's reply is none of SMTP, or has more than {REPLY} bytes")]
@@ -30,8 +31,16 @@ pub enum XclientError {
     Io(#[from] io::Error),
 }
 
-/// Tells the server who has connected. Returns the server's greeting, which the client has not had yet: the one
-/// after XCLIENT, or the first if the server serves nobody now.
+/// What the server says to the client.
+#[derive(Debug)]
+pub enum Said {
+    /// It knows the user, and greets.
+    Greeting(Vec<u8>),
+    /// It serves nobody, or not this client. It may not know the user: nothing more passes to it.
+    Refusal(Vec<u8>),
+}
+
+/// Tells the server who has connected.
 ///
 /// # Errors
 /// When the server does not take XCLIENT, does not speak SMTP, breaks off or is silent.
@@ -39,22 +48,30 @@ pub async fn introduce(
     server: &mut UnixStream,
     user: &str,
     client: SocketAddr,
-) -> Result<Vec<u8>, XclientError> {
+) -> Result<Said, XclientError> {
     let greeting = reply(server).await?;
-    if !greeting.starts_with(b"220") {
-        return Ok(greeting);
+    if !is_greeting(&greeting) {
+        return Ok(Said::Refusal(greeting));
     }
     server.write_all(command(user, client).as_bytes()).await?;
     let reply = reply(server).await?;
     // The command is unknown, wrong or not permitted. Other replies are about the client, and for it.
-    if [&b"50"[..], b"550"]
+    let is_not_taken = [&b"50"[..], b"530", b"550"]
         .iter()
-        .any(|code| reply.starts_with(code))
-    {
+        .any(|code| reply.starts_with(code));
+    if is_not_taken {
         let reply = String::from_utf8_lossy(&reply).trim_end().to_owned();
         return Err(XclientError::Refused { reply });
     }
-    Ok(reply)
+    Ok(if is_greeting(&reply) {
+        Said::Greeting(reply)
+    } else {
+        Said::Refusal(reply)
+    })
+}
+
+fn is_greeting(reply: &[u8]) -> bool {
+    reply.starts_with(b"220")
 }
 
 /// All that the server believes of a client: what is left out would be this process's.

@@ -308,6 +308,8 @@ fn nginx_serves_both_versions_and_large_bodies() -> Outcome {
     assert!(other.is_err(), "{other:?}");
     nginx.end()?;
     mail.mailhost.run(["rm", "-f", SOCKET])?;
+    let without = curl("alice", &["--http2-prior-knowledge"]);
+    assert!(without.is_err(), "{without:?}");
 
     mail.mailhost.write(config, NGINX.replace("VERSION", ""))?;
     let _nginx = start(&mail, &command)?;
@@ -393,6 +395,44 @@ fn a_server_that_is_restarted_between_two_requests_is_found_again() -> Outcome {
     let second = ask("/2")?;
     assert!(second.contains("\"GET /2 HTTP/1.1\""), "{second}");
     Ok(())
+}
+
+/// Opens connections of HTTP/2, and prints how many are answered.
+const MANY: &str = r#"
+import socket, sys
+connections = []
+for _ in range(int(sys.argv[1])):
+    connection = socket.create_connection(("127.0.1.1", 7200), timeout=60)
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+    connections.append(connection)
+answered = 0
+for connection in connections:
+    try:
+        answered += len(connection.recv(1)) == 1
+    except ConnectionResetError:
+        pass
+print(answered, flush=True)
+sys.stdin.readline()
+"#;
+
+#[test]
+fn a_user_has_a_limit_of_connections_and_others_are_served() -> Outcome {
+    let mail = crate::topology(&format!("http2 \"{SOCKET}\""))?;
+    mail.mailhost.write("/var/lib/app/server", SERVER)?;
+    let _server = python(&mail)?;
+    mail.laptop.write("/run/many", MANY)?;
+    let open = |user: &str, count: &str, answered: &str| -> Result<Running> {
+        let many = ["python3", "/run/many", count];
+        let mut many = mail.laptop.command(many).user(user).spawn()?;
+        assert_eq!(many.read_past("\n", PATIENCE)?, format!("{answered}\n"));
+        Ok(many)
+    };
+    let mut first = open("alice", "130", "128")?;
+    let _bob = open("bob", "2", "2")?;
+    first.end()?;
+    eventually("the places of former connections are free", || {
+        Ok(open("alice", "1", "1").is_ok())
+    })
 }
 
 #[test]

@@ -47,15 +47,16 @@ except smtplib.SMTPException as error:
     print("refused", error)
 "#;
 
-/// Greets, and refuses the command that follows.
+/// Greets, gives the command that follows this answer, and notes what comes then.
 const REFUSING: &str = r#"
 import socketserver, sys
 class Handler(socketserver.StreamRequestHandler):
     def handle(self):
         self.wfile.write(b"220 hello\r\n")
         self.rfile.readline()
-        self.wfile.write(b"550 5.7.0 Error: insufficient authorization\r\n")
-        self.rfile.readline()
+        self.wfile.write(sys.argv[2].encode() + b"\r\n")
+        with open("/var/lib/app/notes", "ab") as notes:
+            notes.write(self.rfile.read() + b"end\n")
 socketserver.ThreadingUnixStreamServer(sys.argv[1], Handler).serve_forever()
 "#;
 
@@ -135,14 +136,32 @@ fn postfix_takes_letters_of_each_user_in_her_own_name_only() -> Outcome {
     Ok(())
 }
 
+// Threat model: A181
 #[test]
-fn a_server_that_refuses_xclient_gets_nobody() -> Outcome {
+fn a_server_that_does_not_greet_the_user_gets_nothing_of_hers() -> Outcome {
     let mail = crate::topology(&format!("xclient \"{SOCKET}\""))?;
     mail.mailhost.write("/var/lib/app/server", REFUSING)?;
-    let _server = crate::start(&mail, &["python3", "/var/lib/app/server", SOCKET])?;
-    let connect = mail.laptop.command(["usher", "connect", "mailhost:app"]);
-    let refused = connect.user("alice").input("NOOP\r\n").run()?;
-    assert_eq!(refused.stdout, "", "{refused:?}");
-    assert!(!refused.status.success(), "{refused:?}");
+    for (answer, reaches_the_client) in [
+        ("550 5.7.0 Error: insufficient authorization", false),
+        ("530 5.7.0 Must issue a STARTTLS command first", false),
+        ("554 5.7.1 Client host rejected", true),
+        ("451 4.3.0 Try again later", true),
+    ] {
+        let mut server = crate::start(&mail, &["python3", "/var/lib/app/server", SOCKET, answer])?;
+        let connect = mail.laptop.command(["usher", "connect", "mailhost:app"]);
+        let refused = connect.user("alice").input("XCLIENT LOGIN=bob\r\n").run()?;
+        let told = if reaches_the_client {
+            format!("{answer}\r\n")
+        } else {
+            String::new()
+        };
+        assert_eq!(refused.stdout, told, "{refused:?}");
+        eventually("the server sees the end", || {
+            let notes = mail.mailhost.read("/var/lib/app/notes");
+            Ok(notes.is_ok_and(|notes| notes == "end\n"))
+        })?;
+        server.end()?;
+        mail.mailhost.run(["rm", SOCKET, "/var/lib/app/notes"])?;
+    }
     Ok(())
 }

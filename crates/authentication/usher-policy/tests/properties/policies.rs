@@ -188,13 +188,10 @@ fn service(
     let served_by = if by_account && !by_all(choices) {
         ServedBy::Account(account)
     } else if by_account {
+        let ways = [Identification::ProxyProtocol, Identification::Http];
         ServedBy::Backend(Backend {
             account,
-            identification: if any_host {
-                Identification::Http
-            } else {
-                Identification::ProxyProtocol
-            },
+            identification: ways[usize::from(any_host)],
             socket: format!("/run/{}", choices.text),
             header: any_host.then(|| format!("X-{}0", choices.text.replace('_', "-"))),
         })

@@ -288,7 +288,7 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
     };
     let whose = match offer.style {
         Style::Connection | Style::User => format!("as the account {user} of {server}, {each}"),
-        Style::Shared => format!("{each}, which is told that this one is {user}"),
+        Style::Shared => format!("{each}; it is told this user's name, {user}"),
     };
     format!(
         "  served by {by}{files}{umask}{setuid}{pam}{connect}\n  {whose}\n  admits \
