@@ -40,8 +40,9 @@ def library() -> ctypes.CDLL:
             reasons.append(str(error))
     else:
         raise ImportError(
-            f"Usher's library is not there ({'; '.join(reasons)}). Install it with 'make install' "
-            "and ldconfig, or name the file in the environment variable USHER_LIBRARY."
+            f"Usher's library is not there ({'; '.join(reasons)}). Install the package "
+            "libusher0, or what 'make install' installs and run ldconfig. The environment variable "
+            "USHER_LIBRARY names a file that is elsewhere."
         )
     integer, text, pointer = ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
     declarations = {
