@@ -238,8 +238,9 @@ pub enum MacError {
     },
     /// The thread that writes the labels of a file system hangs.
     #[error(
-        "{path} does not answer (is it frozen, or does its server hang?): labels of its new files are not written until \
-         it does; other file systems do not wait for it"
+        "{path} does not answer (is it frozen, does its server hang, or does a process that waits for a FUSE file \
+         system keep one of its files locked?): labels of its new files are not written until it does; other file \
+         systems do not wait for it"
     )]
     Stuck {
         /// Its mount point.
