@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use usher_lab::{Daemon, Host, Lab, Mail, PATIENCE, Running, Signal, eventually};
+use usher_lab::{
+    Command, Daemon, Host, LIBRARY_PATH, Lab, Mail, PATIENCE, Running, Signal, eventually,
+};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -38,6 +40,11 @@ service echo {
 "#;
 
 const CLIENT: &str = "client echo { users mail; service echo at mailhost port 7; }\n";
+
+/// What that program says of ENETDOWN.
+const AWAY: &str = "errno 100: the signer of this host does not answer";
+
+const CONNECTS: &str = include_str!("../programs/connects.c");
 
 fn mail_with_echo() -> Result<Mail, Box<dyn std::error::Error>> {
     let mail = Lab::mail()?;
@@ -167,6 +174,45 @@ fn an_answer_that_comes_too_late_refuses_no_connection() -> Outcome {
     eventually("alice and bob have one session each", || {
         Ok(sessions(&mail)?.lines().count() == 2)
     })?;
+    Ok(())
+}
+
+/// A program of alice's that connects to the echo service once, by connect_by_user(3).
+fn connects(laptop: &Host) -> Command {
+    laptop
+        .command(["/var/lib/connects", "mailhost", "echo", "1", "1"])
+        .environment("LD_LIBRARY_PATH", LIBRARY_PATH)
+        .user("alice")
+}
+
+#[test]
+fn who_connects_while_the_signer_restarts_is_served() -> Outcome {
+    let mut mail = mail_with_echo()?;
+    mail.laptop.compile_c(CONNECTS, "/var/lib/connects")?;
+    eventually("a signer that is back in time serves", || {
+        mail.signer.kill(Signal::KILL)?;
+        mail.signer.wait(PATIENCE)?;
+        let mut program = connects(&mail.laptop).spawn()?;
+        eventually("the program runs", || {
+            let processes = mail.laptop.processes()?;
+            let runs = processes.iter().any(|process| process.name == "connects");
+            Ok(runs || program.has_ended()?)
+        })?;
+        std::thread::sleep(Duration::from_secs(1));
+        mail.signer.start()?;
+        let said = program.read_past("\n", PATIENCE)?;
+        let is_served = said == "1 connections\n";
+        // Other daemons may be late, too; EACCES and ECONNREFUSED would be answers.
+        let is_refused = ["errno 13:", "errno 111:"].map(|told| said.starts_with(told));
+        assert_eq!(is_refused, [false; 2], "{said}");
+        Ok(is_served)
+    })?;
+    // The twin: it stays away.
+    mail.signer.kill(Signal::KILL)?;
+    mail.signer.wait(PATIENCE)?;
+    let output = connects(&mail.laptop).run()?;
+    assert!(output.stdout.starts_with(AWAY), "{output:?}");
+    assert!(output.elapsed > Duration::from_secs(4), "{output:?}");
     Ok(())
 }
 

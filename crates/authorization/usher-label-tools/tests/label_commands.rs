@@ -61,15 +61,19 @@ impl Tree {
     }
 }
 
-fn run(program: &str, arguments: &[&str]) -> Output {
-    let program = match program {
+fn path_of(program: &str) -> &'static str {
+    match program {
         "getfmac" => env!("CARGO_BIN_EXE_getfmac"),
         "setfmac" => env!("CARGO_BIN_EXE_setfmac"),
         "getpmac" => env!("CARGO_BIN_EXE_getpmac"),
         "setpmac" => env!("CARGO_BIN_EXE_setpmac"),
         _ => env!("CARGO_BIN_EXE_setfsmac"),
-    };
-    Command::new(program).args(arguments).output().unwrap()
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(path_of(program));
+    command.args(arguments).output().unwrap()
 }
 
 fn succeeds(program: &str, arguments: &[&str]) -> String {
@@ -315,6 +319,37 @@ fn a_file_system_without_labels_is_passed_or_stops_the_run() {
         assert_eq!(tree.label("c/z").as_deref(), Some("biba/low"));
         let output = with_proc(&tree, &["-e", "-x", "-f", &file]);
         assert!(output.status.success(), "{output:?}");
+    }
+}
+
+/// Runs a command where /proc is an empty folder.
+fn without_proc(program: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-ec"]);
+    command.arg(r#"mount -t tmpfs none /proc; exec "$0" "$@""#);
+    command.arg(path_of(program));
+    command.args(arguments).output().unwrap()
+}
+
+#[test]
+fn a_missing_proc_is_told_once_and_not_for_each_file() {
+    for program in ["setfsmac", "setfmac"] {
+        let tree = Tree::on(Path::new("/dev/shm"));
+        let file = tree.specification("ROOT(/.*)? biba/low\n");
+        let root = tree.root();
+        let arguments = match program {
+            "setfsmac" => ["-f", &file, &root],
+            _ => ["-R", "biba/low", &root],
+        };
+        let output = without_proc(program, &arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let told = format!("{program}: cannot use /proc/self/fd");
+        assert!(said.starts_with(&told), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!(tree.label("c/z"), None);
+        succeeds(program, &arguments);
+        assert_eq!(tree.label("c/z").as_deref(), Some("biba/low"));
     }
 }
 

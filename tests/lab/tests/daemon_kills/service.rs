@@ -1,8 +1,8 @@
-//! Four users on laptop, and a service on mailhost that reports each connection's user.
+//! Five users on laptop, and a service on mailhost that reports each connection's user.
 
 use std::error::Error;
 
-use usher_lab::{Host, Lab, Mail};
+use usher_lab::{Lab, Mail};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
@@ -24,13 +24,19 @@ while True:
     threading.Thread(target=serve, args=(connection,), daemon=True).start()
 "#;
 
-/// Each user's name, and its number on mailhost.
-pub const USERS: [(&str, u32); 4] = [
+/// A user's name, and its number on mailhost.
+pub type User = (&'static str, u32);
+
+/// The users who may always use the service.
+pub const USERS: [User; 4] = [
     ("alice", 2001),
     ("bob", 2002),
     ("carol", 2003),
     ("dave", 2004),
 ];
+
+/// The user who is disabled and enabled.
+pub const ERIN: User = ("erin", 2006);
 
 /// The service's port.
 pub const PORT: u16 = 7100;
@@ -39,9 +45,10 @@ pub const PORT: u16 = 7100;
 /// proxy.
 pub fn topology() -> Result<Mail> {
     let mail = Lab::mail()?;
-    add_dave(&mail.laptop, &mail.mailhost)?;
+    add_user(&mail, 1004, USERS[3])?;
+    add_user(&mail, 1006, ERIN)?;
     mail.mailhost.write("/var/lib/storm.py", SERVICE)?;
-    let users = "users storm { member alice, bob, carol, dave; }";
+    let users = "users storm { member alice, bob, carol, dave, erin; }";
     mail.mailhost.write(
         "/etc/usher/policy.d/storm.policy",
         format!(
@@ -60,20 +67,13 @@ pub fn topology() -> Result<Mail> {
     Ok(mail)
 }
 
-fn add_dave(laptop: &Host, mailhost: &Host) -> Result {
-    laptop.add_account("dave", 1004)?;
-    mailhost.add_account("dave", 2004)?;
-    let key = "/root/dave";
-    let public = laptop.make_key(key)?;
-    laptop.run(["usher", "user", "add", "dave", "--private-key", key])?;
-    mailhost.write("/root/dave.pub", public)?;
-    mailhost.run([
-        "usher",
-        "user",
-        "add",
-        "dave",
-        "--public-key",
-        "/root/dave.pub",
-    ])?;
+fn add_user(mail: &Mail, laptop_uid: u32, (name, mailhost_uid): User) -> Result {
+    let (laptop, mailhost) = (&mail.laptop, &mail.mailhost);
+    laptop.add_account(name, laptop_uid)?;
+    mailhost.add_account(name, mailhost_uid)?;
+    let (key, public) = (format!("/root/{name}"), format!("/root/{name}.pub"));
+    mailhost.write(&public, laptop.make_key(&key)?)?;
+    laptop.run(["usher", "user", "add", name, "--private-key", &key])?;
+    mailhost.run(["usher", "user", "add", name, "--public-key", &public])?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Four users connect in every possible way, and abandon connections, while daemons are killed at
 //! random instants, or stopped for a while and continued. No connection ever reaches another user, and
-//! no established one is lost.
+//! no established one is lost. A fifth user is disabled and enabled meanwhile, and is not served while
+//! disabled.
 //!
 //! USHER_STORM_SECONDS: the duration (40). USHER_STORM_DAEMONS: the daemons to kill, separated by
 //! commas (all of them). USHER_STORM_STALL: how many seconds a stall may last (3).
@@ -8,9 +9,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use usher_lab::{Daemon, LIBRARY_PATH, Mail, PATIENCE, Running, Signal};
+use usher_lab::{Daemon, Host, LIBRARY_PATH, Mail, PATIENCE, Running, Signal};
 
-use crate::service::{PORT, Result, USERS, topology};
+use crate::disabling::Disabling;
+use crate::service::{PORT, Result, USERS, User, topology};
 
 const STORM: &str = include_str!("../../programs/storm.c");
 
@@ -30,26 +32,31 @@ const PROXY: &str = "127.0.1.1";
 
 fn start(mail: &Mail) -> Result<Vec<(String, Running)>> {
     mail.laptop.compile_c(STORM, "/var/lib/storm")?;
-    let (address, port) = (mail.mailhost.ipv4().to_string(), PORT.to_string());
+    let address = mail.mailhost.ipv4().to_string();
     let mut running = Vec::new();
-    for (user, uid) in USERS {
+    for user in USERS {
         for (way, by_proxy) in WAYS {
             let to = if by_proxy { PROXY } else { address.as_str() };
             let name = if by_proxy { "proxy" } else { way };
-            let uid = uid.to_string();
-            let command = mail
-                .laptop
-                .command(["/var/lib/storm", way, to, &port, &uid])
-                .environment("LD_LIBRARY_PATH", LIBRARY_PATH)
-                .user(user);
-            running.push((format!("{user} {name}"), command.spawn()?));
+            let client = client(&mail.laptop, user, way, to)?;
+            running.push((format!("{} {name}", user.0), client));
         }
     }
     Ok(running)
 }
 
+/// Connects again and again, as `programs/storm.c` says.
+pub fn client(laptop: &Host, (user, uid): User, way: &str, to: &str) -> Result<Running> {
+    let (port, uid) = (PORT.to_string(), uid.to_string());
+    let command = laptop
+        .command(["/var/lib/storm", way, to, &port, &uid])
+        .environment("LD_LIBRARY_PATH", LIBRARY_PATH)
+        .user(user);
+    Ok(command.spawn()?)
+}
+
 /// Ends it and reads its counts.
-fn counts(mut running: Running) -> Result<BTreeMap<String, u64>> {
+pub fn counts(mut running: Running) -> Result<BTreeMap<String, u64>> {
     running.close_input();
     let line = running.read_past("\n", PATIENCE)?;
     // The connections that reached another user.
@@ -142,12 +149,14 @@ fn in_a_storm_of_deaths_each_connection_is_its_users() -> Result {
     mail.laptop
         .run(["sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 41023"])?;
     let running = start(&mail)?;
+    let disabling = Disabling::begin(&mail);
     let deaths = kill(
         &mut mail,
         &names,
         Duration::from_secs(seconds),
         Duration::from_secs(stall),
     )?;
+    let disablings = disabling.end()?;
     let mut sums = BTreeMap::<String, u64>::new();
     let mut served = BTreeMap::<String, u64>::new();
     for (who, running) in running {
@@ -161,7 +170,8 @@ fn in_a_storm_of_deaths_each_connection_is_its_users() -> Result {
             *sums.entry(name).or_default() += count;
         }
     }
-    println!("{deaths:?} in {seconds} s: {sums:?}");
+    println!("{deaths:?}, {disablings:?} in {seconds} s: {sums:?}");
+    assert_eq!(disablings.served_after_disable, 0, "{disablings:?}");
     assert_eq!(sums["wrong"], 0, "{sums:?}");
     assert_eq!(sums["lost"], 0, "{sums:?}");
     assert!(served.values().all(|right| *right > 0), "{served:?}");
