@@ -59,7 +59,7 @@ pub enum NoStatements {
     Twice(String),
     /// A default, or a range, that no value can have.
     #[error(
-        "`{0}` has a default that is none of its values, or its lowest number is above its highest"
+        "the default of `{0}` is not one of its values, or its lowest number is above its highest"
     )]
     Values(String),
 }

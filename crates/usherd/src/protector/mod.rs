@@ -234,7 +234,7 @@ async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
             force.save_answers(),
         );
         if !had_guard && guard::runs()? {
-            tracing::info!("there is a guard now: ending, to start again as one of its daemons");
+            tracing::info!("the guard runs now: exiting, to start again under its protection");
             return Ok(());
         }
     }

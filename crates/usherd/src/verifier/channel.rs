@@ -86,7 +86,7 @@ pub async fn serve(
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot take a control connection");
+                tracing::warn!(%error, "cannot accept a control connection");
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             }

@@ -138,7 +138,7 @@ impl Groups {
         state.each_user = policy.each_user;
         for (uid, group) in &state.users {
             if let Err(error) = state.equip(group) {
-                tracing::error!(%error, uid, "cannot limit what a user's processes take");
+                tracing::error!(%error, uid, "cannot limit the resources of a user's processes");
             }
         }
     }

@@ -257,7 +257,7 @@ impl Queues {
                 && let Err(error) = self.common.groups.limit(&queue.group, service)
             {
                 tracing::error!(%error, service = %service.name, user = %queue.account.name,
-                    "cannot limit what a user's processes take");
+                    "cannot limit the resources of a user's processes");
             }
             if let Some(service) = policy.service(queue.key.0) {
                 keep_alive(&queue.listener, service);
